@@ -1,0 +1,1 @@
+//! The slow path on the program's threads: guard, capture, account, publish.

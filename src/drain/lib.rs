@@ -1,0 +1,1 @@
+//! The agent's own thread: empties the ring, interns stacks, writes the profile.

@@ -1,0 +1,1 @@
+//! liballocsample.so: joins shim, agent and drain.

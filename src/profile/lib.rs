@@ -1,0 +1,1 @@
+//! A profile as data: read, recovered, symbolised.

@@ -1,0 +1,150 @@
+//! Which module an address belonged to when it was sampled.
+//!
+//! Replays [`ModuleRecord`]s and [`ModuleUnloadRecord`]s in ring order. The drain thread uses it on live records, the
+//! reader on those of a ring that was left behind, so that both attribute alike.
+
+use alloc::collections::BTreeMap;
+
+use crate::{ModuleId, ModuleRecord, ModuleUnloadRecord};
+
+/// An address as `module + offset`: stable across runs, unlike the address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Location {
+    /// Which module, or [`ModuleId::NONE`].
+    pub module: ModuleId,
+    /// The address in the module's own program headers (address minus bias); absolute if there is no module.
+    pub offset: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Mapped {
+    end: u64,
+    bias: u64,
+    module: ModuleId,
+}
+
+/// The modules mapped at this point of the record stream.
+#[derive(Clone, Debug, Default)]
+pub struct AddressSpace {
+    by_start: BTreeMap<u64, Mapped>,
+    modules: u32,
+}
+
+impl AddressSpace {
+    /// Nothing mapped.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes a new module, which replaces all that it overlaps; returns its number.
+    pub fn map(&mut self, record: &ModuleRecord<'_>) -> ModuleId {
+        self.modules += 1;
+        let module = ModuleId(self.modules);
+        if record.start >= record.end {
+            return module;
+        }
+        let before = self.by_start.range(..record.start).next_back();
+        if let Some((&start, _)) = before.filter(|(_, mapped)| mapped.end > record.start) {
+            self.by_start.remove(&start);
+        }
+        while let Some((&start, _)) = self.by_start.range(record.start..record.end).next() {
+            self.by_start.remove(&start);
+        }
+        self.by_start.insert(
+            record.start,
+            Mapped {
+                end: record.end,
+                bias: record.bias,
+                module,
+            },
+        );
+        module
+    }
+
+    /// Forgets an unloaded module.
+    pub fn unmap(&mut self, record: &ModuleUnloadRecord) {
+        self.by_start.remove(&record.start);
+    }
+
+    /// Attributes a return address; the call lies before it, so `address - 1` decides which module it is in.
+    pub fn locate(&self, return_address: u64) -> Location {
+        let call = return_address.wrapping_sub(1);
+        match self.by_start.range(..=call).next_back() {
+            Some((_, mapped)) if call < mapped.end => Location {
+                module: mapped.module,
+                offset: return_address.wrapping_sub(mapped.bias),
+            },
+            _ => Location {
+                module: ModuleId::NONE,
+                offset: return_address,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn module(start: u64, end: u64) -> ModuleRecord<'static> {
+        ModuleRecord {
+            start,
+            end,
+            bias: start,
+            build_id: &[],
+            path: b"/m",
+        }
+    }
+
+    #[test]
+    fn a_new_module_replaces_what_it_overlaps() {
+        let mut space = AddressSpace::new();
+        let first = space.map(&module(100, 200));
+        let second = space.map(&module(200, 300));
+        let third = space.map(&module(150, 250));
+        assert_eq!(
+            (first, second, third),
+            (ModuleId(1), ModuleId(2), ModuleId(3))
+        );
+        assert_eq!(
+            space.locate(120),
+            Location {
+                module: ModuleId::NONE,
+                offset: 120
+            }
+        );
+        assert_eq!(
+            space.locate(160),
+            Location {
+                module: third,
+                offset: 10
+            }
+        );
+        assert_eq!(
+            space.locate(260),
+            Location {
+                module: ModuleId::NONE,
+                offset: 260
+            }
+        );
+    }
+
+    #[test]
+    fn a_return_address_just_past_the_end_belongs_to_the_call_before_it() {
+        let mut space = AddressSpace::new();
+        let id = space.map(&module(100, 200));
+        assert_eq!(
+            space.locate(200),
+            Location {
+                module: id,
+                offset: 100
+            }
+        );
+        assert_eq!(space.locate(100).module, ModuleId::NONE);
+        space.unmap(&ModuleUnloadRecord {
+            time_ns: 0,
+            start: 100,
+        });
+        assert_eq!(space.locate(150).module, ModuleId::NONE);
+    }
+}

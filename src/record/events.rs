@@ -1,0 +1,409 @@
+//! The events of a chunk: ring records re-coded as varints, with stacks as nodes of a tree.
+//!
+//! ```text
+//! event  = kind byte, then
+//!   Node    parent distance (own number - parent's), module, zigzag(offset - last offset)
+//!   Sample  zigzag(time - last time), id - last sample's id, zigzag(address - last address), size, thread,
+//!           heap, flags, points - 1, interval, zigzag(thread bytes - that thread's last), stack
+//!   Free    zigzag(time - last time), zigzag(last sample's id - id), thread
+//!   other   number of words, each word
+//! ```
+//! Every "last" starts at 0 in each chunk, so that a chunk stands alone but for the numbers of modules and nodes.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use crate::{
+    FreeRecord, HeapId, Location, MAX_VARINT_BYTES, ModuleId, RecordKind, SampleFlags, SampleId,
+    ThreadId, put_signed, put_unsigned, take_signed, take_unsigned,
+};
+
+const NODE: u8 = 0x40;
+
+/// A stack: the number of its leaf's node, counted from 1 over the whole profile. [`StackId::EMPTY`] has no frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct StackId(pub u32);
+
+impl StackId {
+    /// No frames at all; the parent of every root.
+    pub const EMPTY: StackId = StackId(0);
+}
+
+/// A frame below its caller. Parents come before their children.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StackNode {
+    /// The caller's stack.
+    pub parent: StackId,
+    /// The frame's return address.
+    pub location: Location,
+}
+
+/// A sample as it stands in the file; see [`crate::SampleRecord`] for the fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields of SampleRecord, documented there")]
+pub struct FileSample {
+    pub id: SampleId,
+    pub time_ns: u64,
+    pub address: u64,
+    pub size: u64,
+    pub thread: ThreadId,
+    pub heap: HeapId,
+    pub flags: SampleFlags,
+    pub points: u32,
+    pub interval: u16,
+    pub thread_bytes: u64,
+    pub stack: StackId,
+}
+
+/// One event of a chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The next stack node.
+    Node(StackNode),
+    /// An allocation.
+    Sample(FileSample),
+    /// Its end.
+    Free(FreeRecord),
+    /// Any other record, as its ring words; `kind` may be one that this version does not know.
+    Words {
+        /// Number of the [`RecordKind`].
+        kind: u8,
+        /// Its payload.
+        words: Vec<u64>,
+    },
+}
+
+#[derive(Clone, Debug, Default)]
+struct Deltas {
+    time_ns: u64,
+    sample: u64,
+    address: u64,
+    offset: u64,
+    thread_bytes: BTreeMap<ThreadId, u64>,
+}
+
+/// Builds the raw bytes of one [`crate::ChunkKind::Events`] chunk after the other.
+#[derive(Debug, Default)]
+pub struct ChunkEncoder {
+    bytes: Vec<u8>,
+    last: Deltas,
+    nodes: u32,
+}
+
+impl ChunkEncoder {
+    /// Empty, with `nodes` stack nodes already written to the profile.
+    pub fn new(nodes: u32) -> Self {
+        Self {
+            nodes,
+            ..Self::default()
+        }
+    }
+
+    /// Bytes so far in this chunk.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether nothing was added since the last [`Self::take`].
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Adds a stack node and returns its number.
+    pub fn node(&mut self, node: StackNode) -> StackId {
+        self.nodes += 1;
+        self.bytes.push(NODE);
+        self.unsigned(u64::from(self.nodes - node.parent.0));
+        self.unsigned(u64::from(node.location.module.0));
+        self.signed(node.location.offset.wrapping_sub(self.last.offset));
+        self.last.offset = node.location.offset;
+        StackId(self.nodes)
+    }
+
+    /// Adds a sample.
+    pub fn sample(&mut self, sample: &FileSample) {
+        self.bytes.push(RecordKind::Sample as u8);
+        self.signed(sample.time_ns.wrapping_sub(self.last.time_ns));
+        self.unsigned(sample.id.0.wrapping_sub(self.last.sample));
+        self.signed(sample.address.wrapping_sub(self.last.address));
+        self.unsigned(sample.size);
+        self.unsigned(u64::from(sample.thread.0));
+        self.unsigned(u64::from(sample.heap.0));
+        self.unsigned(u64::from(sample.flags.0));
+        self.unsigned(u64::from(sample.points.wrapping_sub(1)));
+        self.unsigned(u64::from(sample.interval));
+        let before = self
+            .last
+            .thread_bytes
+            .insert(sample.thread, sample.thread_bytes)
+            .unwrap_or(0);
+        self.signed(sample.thread_bytes.wrapping_sub(before));
+        self.unsigned(u64::from(sample.stack.0));
+        self.last.time_ns = sample.time_ns;
+        self.last.sample = sample.id.0;
+        self.last.address = sample.address;
+    }
+
+    /// Adds the end of a sample.
+    pub fn free(&mut self, free: &FreeRecord) {
+        self.bytes.push(RecordKind::Free as u8);
+        self.signed(free.time_ns.wrapping_sub(self.last.time_ns));
+        self.signed(self.last.sample.wrapping_sub(free.sample.0));
+        self.unsigned(u64::from(free.thread.0));
+        self.last.time_ns = free.time_ns;
+    }
+
+    /// Adds any other record by its ring words.
+    pub fn words(&mut self, kind: RecordKind, words: &[u64]) {
+        debug_assert!(
+            !matches!(kind, RecordKind::Sample | RecordKind::Free),
+            "they have a shape of their own"
+        );
+        self.bytes.push(kind as u8);
+        self.unsigned(words.len() as u64);
+        for &word in words {
+            self.unsigned(word);
+        }
+    }
+
+    /// The chunk's raw bytes; the next chunk starts.
+    pub fn take(&mut self) -> Vec<u8> {
+        self.last = Deltas::default();
+        core::mem::take(&mut self.bytes)
+    }
+
+    fn unsigned(&mut self, value: u64) {
+        let mut buffer = [0; MAX_VARINT_BYTES];
+        if let Some(length) = put_unsigned(&mut buffer, value) {
+            self.bytes.extend_from_slice(&buffer[..length]);
+        }
+    }
+
+    /// Differences wrap: adding them back wraps the same way.
+    fn signed(&mut self, difference: u64) {
+        let mut buffer = [0; MAX_VARINT_BYTES];
+        if let Some(length) = put_signed(&mut buffer, difference.cast_signed()) {
+            self.bytes.extend_from_slice(&buffer[..length]);
+        }
+    }
+}
+
+/// Reads the events of one chunk. The iterator ends early at the first malformed event; [`Self::is_malformed`] tells.
+#[derive(Debug)]
+pub struct ChunkDecoder<'a> {
+    input: &'a [u8],
+    last: Deltas,
+    nodes: u32,
+    malformed: bool,
+}
+
+impl<'a> ChunkDecoder<'a> {
+    /// Over a chunk's raw bytes, with `nodes` stack nodes read from the profile before it.
+    pub fn new(raw: &'a [u8], nodes: u32) -> Self {
+        Self {
+            input: raw,
+            last: Deltas::default(),
+            nodes,
+            malformed: false,
+        }
+    }
+
+    /// Whether the iterator stopped at something that is not an event.
+    pub fn is_malformed(&self) -> bool {
+        self.malformed
+    }
+
+    /// Stack nodes read so far in the whole profile.
+    pub fn nodes(&self) -> u32 {
+        self.nodes
+    }
+
+    fn event(&mut self) -> Option<Event> {
+        let (&kind, rest) = self.input.split_first()?;
+        self.input = rest;
+        if kind == NODE {
+            return self.node().map(Event::Node);
+        }
+        match RecordKind::from_number(kind) {
+            Some(RecordKind::Sample) => self.sample().map(Event::Sample),
+            Some(RecordKind::Free) => self.free().map(Event::Free),
+            _ => self.words(kind),
+        }
+    }
+
+    fn node(&mut self) -> Option<StackNode> {
+        let number = self.nodes.checked_add(1)?;
+        let distance = u32::try_from(self.unsigned()?).ok()?;
+        let parent = StackId(
+            number
+                .checked_sub(distance)
+                .filter(|&parent| parent < number)?,
+        );
+        let module = ModuleId(u32::try_from(self.unsigned()?).ok()?);
+        let offset = self.last.offset.wrapping_add(self.signed()?);
+        self.last.offset = offset;
+        self.nodes = number;
+        Some(StackNode {
+            parent,
+            location: Location { module, offset },
+        })
+    }
+
+    fn sample(&mut self) -> Option<FileSample> {
+        let time_ns = self.last.time_ns.wrapping_add(self.signed()?);
+        let id = self.last.sample.wrapping_add(self.unsigned()?);
+        let address = self.last.address.wrapping_add(self.signed()?);
+        let size = self.unsigned()?;
+        let thread = ThreadId(u32::try_from(self.unsigned()?).ok()?);
+        let heap = HeapId(u16::try_from(self.unsigned()?).ok()?);
+        let flags = SampleFlags(u16::try_from(self.unsigned()?).ok()?);
+        let points = u32::try_from(self.unsigned()?).ok()?.wrapping_add(1);
+        let interval = u16::try_from(self.unsigned()?).ok()?;
+        let before = self.last.thread_bytes.get(&thread).copied().unwrap_or(0);
+        let thread_bytes = before.wrapping_add(self.signed()?);
+        let stack = StackId(
+            u32::try_from(self.unsigned()?)
+                .ok()
+                .filter(|&stack| stack <= self.nodes)?,
+        );
+        self.last.thread_bytes.insert(thread, thread_bytes);
+        self.last.time_ns = time_ns;
+        self.last.sample = id;
+        self.last.address = address;
+        let id = SampleId(id);
+        Some(FileSample {
+            id,
+            time_ns,
+            address,
+            size,
+            thread,
+            heap,
+            flags,
+            points,
+            interval,
+            thread_bytes,
+            stack,
+        })
+    }
+
+    fn free(&mut self) -> Option<FreeRecord> {
+        let time_ns = self.last.time_ns.wrapping_add(self.signed()?);
+        let sample = SampleId(self.last.sample.wrapping_sub(self.signed()?));
+        let thread = ThreadId(u32::try_from(self.unsigned()?).ok()?);
+        self.last.time_ns = time_ns;
+        Some(FreeRecord {
+            time_ns,
+            sample,
+            thread,
+        })
+    }
+
+    fn words(&mut self, kind: u8) -> Option<Event> {
+        let count = usize::try_from(self.unsigned()?).ok()?;
+        // Each word takes a byte at least: a count beyond the input is a lie, and must not size an allocation.
+        if count > self.input.len() {
+            return None;
+        }
+        let words = (0..count)
+            .map(|_| self.unsigned())
+            .collect::<Option<Vec<u64>>>()?;
+        Some(Event::Words { kind, words })
+    }
+
+    fn unsigned(&mut self) -> Option<u64> {
+        take_unsigned(&mut self.input)
+    }
+
+    fn signed(&mut self) -> Option<u64> {
+        take_signed(&mut self.input).map(i64::cast_unsigned)
+    }
+}
+
+impl Iterator for ChunkDecoder<'_> {
+    type Item = Event;
+
+    fn next(&mut self) -> Option<Event> {
+        if self.input.is_empty() || self.malformed {
+            return None;
+        }
+        let event = self.event();
+        self.malformed = event.is_none();
+        event
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec;
+
+    fn sample(
+        id: u64,
+        thread: u32,
+        thread_bytes: u64,
+        stack: u32,
+        rest: (u64, u64, u64, u32),
+    ) -> FileSample {
+        FileSample {
+            id: SampleId(id),
+            time_ns: rest.0,
+            address: rest.1,
+            size: rest.2,
+            thread: ThreadId(thread),
+            heap: HeapId(1),
+            flags: SampleFlags::TRUNCATED,
+            points: rest.3,
+            interval: 3,
+            thread_bytes,
+            stack: StackId(stack),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn events_round_trip(
+            samples in proptest::collection::vec((any::<u64>(), 0u32..4, any::<u64>(), 0u32..=2, any::<(u64, u64, u64, u32)>()), 0..50),
+            words in proptest::collection::vec(any::<u64>(), 0..20),
+        ) {
+            let mut encoder = ChunkEncoder::new(0);
+            let root = StackNode { parent: StackId::EMPTY, location: Location { module: ModuleId(1), offset: 0x1234 } };
+            let leaf = StackNode { parent: StackId(1), location: Location { module: ModuleId::NONE, offset: u64::MAX } };
+            prop_assert_eq!(encoder.node(root), StackId(1));
+            prop_assert_eq!(encoder.node(leaf), StackId(2));
+            let mut expected = vec![Event::Node(root), Event::Node(leaf)];
+            for (id, thread, bytes, stack, rest) in samples {
+                let sample = sample(id, thread, bytes, stack, rest);
+                let free = FreeRecord { time_ns: rest.2, sample: SampleId(rest.1), thread: ThreadId(9) };
+                encoder.sample(&sample);
+                encoder.free(&free);
+                expected.extend([Event::Sample(sample), Event::Free(free)]);
+            }
+            encoder.words(RecordKind::Note, &words);
+            expected.push(Event::Words { kind: RecordKind::Note as u8, words });
+            let raw = encoder.take();
+            let mut decoder = ChunkDecoder::new(&raw, 0);
+            let events: Vec<_> = decoder.by_ref().collect();
+            prop_assert!(!decoder.is_malformed());
+            prop_assert_eq!(events, expected);
+        }
+
+        #[test]
+        fn any_bytes_end_without_panic(raw in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let mut decoder = ChunkDecoder::new(&raw, 3);
+            let _ = decoder.by_ref().count();
+            prop_assert!(decoder.nodes() >= 3);
+        }
+    }
+
+    #[test]
+    fn a_stack_that_was_never_written_is_refused() {
+        let mut encoder = ChunkEncoder::new(0);
+        encoder.sample(&sample(1, 1, 1, 7, (1, 1, 1, 1)));
+        let raw = encoder.take();
+        let mut decoder = ChunkDecoder::new(&raw, 6);
+        assert_eq!(decoder.next(), None);
+        assert!(decoder.is_malformed());
+        assert!(ChunkDecoder::new(&raw, 7).next().is_some());
+    }
+}

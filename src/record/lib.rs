@@ -1,0 +1,79 @@
+//! Layouts of everything that crosses the ring or reaches the disk.
+//!
+//! The same facts exist in two encodings. In the *ring* a record is a few 64-bit words written by a thread of the
+//! program in nanoseconds; stacks are plain addresses ([`SampleRecord`] and its siblings, `encode_into`/`decode`).
+//! In the *file* records are varints, stacks are nodes of a tree that is written once ([`ChunkEncoder`],
+//! [`ChunkDecoder`], feature `alloc`). Encode and decode stand side by side in one file per subject.
+//!
+//! Nothing here does I/O, reads a clock or knows who calls: the agent, the drain thread and the offline tools all
+//! depend on this crate and it depends on none of them.
+#![no_std]
+#![forbid(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[cfg(feature = "alloc")]
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+#[cfg(feature = "alloc")]
+mod address_space;
+mod chunk;
+#[cfg(feature = "alloc")]
+mod events;
+mod header;
+mod lost;
+mod module;
+mod process;
+mod sample;
+#[cfg(feature = "alloc")]
+mod symbol;
+mod thread;
+mod varint;
+mod words;
+
+#[cfg(feature = "alloc")]
+pub use address_space::{AddressSpace, Location};
+pub use chunk::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind};
+#[cfg(feature = "alloc")]
+pub use events::{ChunkDecoder, ChunkEncoder, Event, FileSample, StackId, StackNode};
+pub use header::{FILE_HEADER_BYTES, FileHeader, FormatVersion, HeaderError};
+pub use lost::{LOST_REASONS, LostReason};
+pub use module::{MAX_BUILD_ID_BYTES, MAX_PATH_BYTES, ModuleRecord, ModuleUnloadRecord};
+pub use process::{
+    CounterId, CounterRecord, ExecRecord, ExitHow, ExitRecord, ForkRecord, IntervalRecord, Note,
+    NoteRecord, ProcessRecord, Sampling,
+};
+pub use sample::{FreeRecord, SAMPLE_FIXED_WORDS, SampleFlags, SampleRecord};
+#[cfg(feature = "alloc")]
+pub use symbol::{SymbolFrame, SymbolTable};
+pub use thread::{THREAD_NAME_BYTES, ThreadEndRecord, ThreadStartRecord, ThreadTotalRecord};
+pub use varint::{MAX_VARINT_BYTES, put_signed, put_unsigned, take_signed, take_unsigned};
+pub use words::{Decoded, RecordKind};
+
+/// Number of a module in the order of its [`ModuleRecord`]s in one profile, from 1. [`ModuleId::NONE`] is code that
+/// belongs to no module: JIT code, or an address we could not attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct ModuleId(pub u32);
+
+impl ModuleId {
+    /// Not in any module; the offset that goes with it is an absolute address.
+    pub const NONE: ModuleId = ModuleId(0);
+}
+
+/// Identity of a sample within a process: the position of its record in the ring, in words. Never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct SampleId(pub u64);
+
+/// Number of a thread in the order in which threads were first seen, from 1 (not the kernel's tid, which is reused).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct ThreadId(pub u32);
+
+/// One allocator under observation. [`HeapId::MALLOC`] is the C heap; the hook ABI registers others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct HeapId(pub u16);
+
+impl HeapId {
+    /// The malloc family.
+    pub const MALLOC: HeapId = HeapId(0);
+}

@@ -1,0 +1,97 @@
+//! The record of an executable or shared object that code was seen in.
+
+use crate::RecordKind;
+use crate::words::{WordReader, WordWriter, text_words};
+
+/// Longest build id that is kept (the linkers' default is 20 bytes, SHA-1).
+pub const MAX_BUILD_ID_BYTES: usize = 32;
+/// Longest path that is kept; longer ones are cut at the end.
+pub const MAX_PATH_BYTES: usize = 4096;
+
+/// A module as it was mapped when a stack first ran through it. A later record that overlaps its range replaces it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModuleRecord<'a> {
+    /// First mapped address.
+    pub start: u64,
+    /// First address after it.
+    pub end: u64,
+    /// Address in memory minus address in the file's program headers.
+    pub bias: u64,
+    /// GNU build id, empty if it has none.
+    pub build_id: &'a [u8],
+    /// As the dynamic loader knows it; made absolute for the main program. Not always UTF-8.
+    pub path: &'a [u8],
+}
+
+impl<'a> ModuleRecord<'a> {
+    /// The kind that goes with it.
+    pub const KIND: RecordKind = RecordKind::Module;
+
+    /// Payload words of this record.
+    pub fn words(&self) -> usize {
+        5 + text_words(self.build_id.len()) + text_words(self.path.len())
+    }
+
+    /// Writes the payload; `None` if it does not fit.
+    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
+        let mut writer = WordWriter::new(words);
+        writer
+            .word(self.start)?
+            .word(self.end)?
+            .word(self.bias)?
+            .word(self.build_id.len() as u64)?
+            .word(self.path.len() as u64)?
+            .text(self.build_id)?
+            .text(self.path)?;
+        Some(writer.used())
+    }
+
+    /// Reads a payload back; `text` is the same words as bytes.
+    pub fn decode(words: &'a [u64], text: &'a [u8]) -> Option<Self> {
+        let mut reader = WordReader::new(words, text);
+        let (start, end, bias) = (reader.word()?, reader.word()?, reader.word()?);
+        let build_id_bytes = usize::try_from(reader.word()?).ok()?;
+        let path_bytes = usize::try_from(reader.word()?).ok()?;
+        let build_id = reader.text(build_id_bytes)?;
+        let path = reader.text(path_bytes)?;
+        Some(Self {
+            start,
+            end,
+            bias,
+            build_id,
+            path,
+        })
+    }
+}
+
+/// A module is no longer mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModuleUnloadRecord {
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// Start of the range it had.
+    pub start: u64,
+}
+
+impl ModuleUnloadRecord {
+    /// The kind that goes with it.
+    pub const KIND: RecordKind = RecordKind::ModuleUnload;
+    /// Payload words.
+    pub const WORDS: usize = 2;
+
+    /// Writes the payload; `None` if it does not fit.
+    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
+        let mut writer = WordWriter::new(words);
+        writer.word(self.time_ns)?.word(self.start)?;
+        Some(writer.used())
+    }
+
+    /// Reads a payload back.
+    pub fn decode(words: &[u64]) -> Option<Self> {
+        let mut reader = WordReader::new(words, &[]);
+        Some(Self {
+            time_ns: reader.word()?,
+            start: reader.word()?,
+        })
+    }
+}

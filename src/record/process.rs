@@ -1,0 +1,388 @@
+//! Facts about the process as a whole: what it is, how it was sampled, how it ended.
+
+use crate::RecordKind;
+use crate::words::{WordReader, WordWriter, high, low, pack, text_words};
+
+/// How gaps between sample points are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum Sampling {
+    /// Exponential gaps: every estimate has a standard error.
+    #[default]
+    Poisson = 0,
+    /// A sample point every N bytes after a random start: no estimable variance.
+    Periodic = 1,
+}
+
+/// The process, once, at the start of a profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessRecord<'a> {
+    /// Its pid in its own pid namespace.
+    pub pid: u32,
+    /// Its parent's.
+    pub parent_pid: u32,
+    /// CLOCK_MONOTONIC when the agent started.
+    pub start_mono_ns: u64,
+    /// CLOCK_REALTIME at the same moment.
+    pub start_wall_ns: u64,
+    /// `/proc/self/exe`.
+    pub executable: &'a [u8],
+    /// `/proc/self/cmdline`: arguments, each followed by NUL; cut after 4,096 bytes.
+    pub command_line: &'a [u8],
+}
+
+impl<'a> ProcessRecord<'a> {
+    /// The kind that goes with it.
+    pub const KIND: RecordKind = RecordKind::Process;
+
+    /// Payload words of this record.
+    pub fn words(&self) -> usize {
+        4 + text_words(self.executable.len()) + text_words(self.command_line.len())
+    }
+
+    /// Writes the payload; `None` if it does not fit.
+    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
+        let mut writer = WordWriter::new(words);
+        writer
+            .word(pack(self.pid, self.parent_pid))?
+            .word(self.start_mono_ns)?
+            .word(self.start_wall_ns)?
+            .word(pack(
+                u32::try_from(self.executable.len()).ok()?,
+                u32::try_from(self.command_line.len()).ok()?,
+            ))?
+            .text(self.executable)?
+            .text(self.command_line)?;
+        Some(writer.used())
+    }
+
+    /// Reads a payload back; `text` is the same words as bytes.
+    pub fn decode(words: &'a [u64], text: &'a [u8]) -> Option<Self> {
+        let mut reader = WordReader::new(words, text);
+        let pids = reader.word()?;
+        let (start_mono_ns, start_wall_ns) = (reader.word()?, reader.word()?);
+        let lengths = reader.word()?;
+        let executable = reader.text(low(lengths) as usize)?;
+        let command_line = reader.text(high(lengths) as usize)?;
+        Some(Self {
+            pid: low(pids),
+            parent_pid: high(pids),
+            start_mono_ns,
+            start_wall_ns,
+            executable,
+            command_line,
+        })
+    }
+}
+
+/// A sampling interval came into force. Samples name it by `index`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IntervalRecord {
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// From 0, in order.
+    pub index: u16,
+    /// The law of the gaps.
+    pub sampling: Sampling,
+    /// Mean bytes between two sample points.
+    pub interval_bytes: u64,
+    /// The process's seed.
+    pub seed: u64,
+}
+
+impl IntervalRecord {
+    /// The kind that goes with it.
+    pub const KIND: RecordKind = RecordKind::Interval;
+    /// Payload words.
+    pub const WORDS: usize = 4;
+
+    /// Writes the payload; `None` if it does not fit.
+    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
+        let mut writer = WordWriter::new(words);
+        writer
+            .word(self.time_ns)?
+            .word(pack(u32::from(self.index), self.sampling as u32))?
+            .word(self.interval_bytes)?
+            .word(self.seed)?;
+        Some(writer.used())
+    }
+
+    /// Reads a payload back.
+    pub fn decode(words: &[u64]) -> Option<Self> {
+        let mut reader = WordReader::new(words, &[]);
+        let time_ns = reader.word()?;
+        let law = reader.word()?;
+        Some(Self {
+            time_ns,
+            index: u16::try_from(low(law)).ok()?,
+            sampling: match high(law) {
+                0 => Sampling::Poisson,
+                1 => Sampling::Periodic,
+                _ => return None,
+            },
+            interval_bytes: reader.word()?,
+            seed: reader.word()?,
+        })
+    }
+}
+
+/// The process forked; the child writes its own profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForkRecord {
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// The child.
+    pub child_pid: u32,
+}
+
+impl ForkRecord {
+    /// The kind that goes with it.
+    pub const KIND: RecordKind = RecordKind::Fork;
+    /// Payload words.
+    pub const WORDS: usize = 2;
+
+    /// Writes the payload; `None` if it does not fit.
+    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
+        let mut writer = WordWriter::new(words);
+        writer.word(self.time_ns)?.word(u64::from(self.child_pid))?;
+        Some(writer.used())
+    }
+
+    /// Reads a payload back.
+    pub fn decode(words: &[u64]) -> Option<Self> {
+        let mut reader = WordReader::new(words, &[]);
+        Some(Self {
+            time_ns: reader.word()?,
+            child_pid: low(reader.word()?),
+        })
+    }
+}
+
+/// The process is about to replace itself by another program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExecRecord<'a> {
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// The program it asked for, as given.
+    pub path: &'a [u8],
+}
+
+impl<'a> ExecRecord<'a> {
+    /// The kind that goes with it.
+    pub const KIND: RecordKind = RecordKind::Exec;
+
+    /// Payload words of this record.
+    pub fn words(&self) -> usize {
+        2 + text_words(self.path.len())
+    }
+
+    /// Writes the payload; `None` if it does not fit.
+    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
+        let mut writer = WordWriter::new(words);
+        writer
+            .word(self.time_ns)?
+            .word(self.path.len() as u64)?
+            .text(self.path)?;
+        Some(writer.used())
+    }
+
+    /// Reads a payload back; `text` is the same words as bytes.
+    pub fn decode(words: &'a [u64], text: &'a [u8]) -> Option<Self> {
+        let mut reader = WordReader::new(words, text);
+        let time_ns = reader.word()?;
+        let bytes = usize::try_from(reader.word()?).ok()?;
+        Some(Self {
+            time_ns,
+            path: reader.text(bytes)?,
+        })
+    }
+}
+
+/// By which door the process left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ExitHow {
+    /// `exit` or a return from main.
+    Exit = 0,
+    /// `_exit` or `_Exit`.
+    ImmediateExit = 1,
+    /// `quick_exit`.
+    QuickExit = 2,
+    /// `abort`.
+    Abort = 3,
+    /// `exec`: another program runs under the same pid.
+    Exec = 4,
+    /// The last thread called `pthread_exit`.
+    LastThread = 5,
+}
+
+/// The process ended in a way that let us write this; one without it was killed, or is still running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExitRecord {
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// By which door.
+    pub how: ExitHow,
+    /// The status given to it, if this door knows one.
+    pub status: Option<i32>,
+}
+
+impl ExitRecord {
+    /// The kind that goes with it.
+    pub const KIND: RecordKind = RecordKind::Exit;
+    /// Payload words.
+    pub const WORDS: usize = 3;
+
+    /// Writes the payload; `None` if it does not fit.
+    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
+        let mut writer = WordWriter::new(words);
+        let status = self.status.unwrap_or(0).cast_unsigned();
+        writer
+            .word(self.time_ns)?
+            .word(self.how as u64)?
+            .word(pack(u32::from(self.status.is_some()), status))?;
+        Some(writer.used())
+    }
+
+    /// Reads a payload back.
+    pub fn decode(words: &[u64]) -> Option<Self> {
+        let mut reader = WordReader::new(words, &[]);
+        let time_ns = reader.word()?;
+        let how = match reader.word()? {
+            0 => ExitHow::Exit,
+            1 => ExitHow::ImmediateExit,
+            2 => ExitHow::QuickExit,
+            3 => ExitHow::Abort,
+            4 => ExitHow::Exec,
+            5 => ExitHow::LastThread,
+            _ => return None,
+        };
+        let status = reader.word()?;
+        Some(Self {
+            time_ns,
+            how,
+            status: (low(status) != 0).then(|| high(status).cast_signed()),
+        })
+    }
+}
+
+/// A quantity of the process that is read from time to time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum CounterId {
+    /// Resident set, in bytes.
+    ResidentBytes = 0,
+}
+
+/// One reading of a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CounterRecord {
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// Which.
+    pub counter: CounterId,
+    /// Its value, in its unit.
+    pub value: u64,
+}
+
+impl CounterRecord {
+    /// The kind that goes with it.
+    pub const KIND: RecordKind = RecordKind::Counter;
+    /// Payload words.
+    pub const WORDS: usize = 3;
+
+    /// Writes the payload; `None` if it does not fit.
+    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
+        let mut writer = WordWriter::new(words);
+        writer
+            .word(self.time_ns)?
+            .word(self.counter as u64)?
+            .word(self.value)?;
+        Some(writer.used())
+    }
+
+    /// Reads a payload back.
+    pub fn decode(words: &[u64]) -> Option<Self> {
+        let mut reader = WordReader::new(words, &[]);
+        let time_ns = reader.word()?;
+        let counter = match reader.word()? {
+            0 => CounterId::ResidentBytes,
+            _ => return None,
+        };
+        Some(Self {
+            time_ns,
+            counter,
+            value: reader.word()?,
+        })
+    }
+}
+
+/// Something a reader of the profile must know to read it right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum Note {
+    /// The program brings its own `malloc` in front of ours: its allocations are not seen. Detail: the module.
+    MallocIsElsewhere = 0,
+    /// No drain thread could be started; records wait in the ring until the end. Detail: the error.
+    NoDrainThread = 1,
+    /// The agent switched itself off. Detail: why.
+    SwitchedOff = 2,
+    /// The allocator that comes next. Detail: the module that defines it.
+    NextAllocator = 3,
+    /// This process was forked from one that was being profiled. Detail: that one's pid, in decimal.
+    ForkedFrom = 4,
+}
+
+/// A [`Note`] with its detail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoteRecord<'a> {
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// What.
+    pub note: Note,
+    /// Free text, usually UTF-8.
+    pub detail: &'a [u8],
+}
+
+impl<'a> NoteRecord<'a> {
+    /// The kind that goes with it.
+    pub const KIND: RecordKind = RecordKind::Note;
+
+    /// Payload words of this record.
+    pub fn words(&self) -> usize {
+        2 + text_words(self.detail.len())
+    }
+
+    /// Writes the payload; `None` if it does not fit.
+    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
+        let mut writer = WordWriter::new(words);
+        writer
+            .word(self.time_ns)?
+            .word(pack(
+                self.note as u32,
+                u32::try_from(self.detail.len()).ok()?,
+            ))?
+            .text(self.detail)?;
+        Some(writer.used())
+    }
+
+    /// Reads a payload back; `text` is the same words as bytes.
+    pub fn decode(words: &'a [u64], text: &'a [u8]) -> Option<Self> {
+        let mut reader = WordReader::new(words, text);
+        let time_ns = reader.word()?;
+        let shape = reader.word()?;
+        let note = match low(shape) {
+            0 => Note::MallocIsElsewhere,
+            1 => Note::NoDrainThread,
+            2 => Note::SwitchedOff,
+            3 => Note::NextAllocator,
+            4 => Note::ForkedFrom,
+            _ => return None,
+        };
+        Some(Self {
+            time_ns,
+            note,
+            detail: reader.text(high(shape) as usize)?,
+        })
+    }
+}

@@ -1,0 +1,189 @@
+//! The record of one sampled allocation, with the record of its end.
+
+use crate::words::{WordReader, WordWriter, high, low, pack};
+use crate::{HeapId, RecordKind, SampleId, ThreadId};
+
+/// Words of a sample before its frames.
+pub const SAMPLE_FIXED_WORDS: usize = 6;
+
+/// Facts about a sample that fit in a bit each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct SampleFlags(pub u16);
+
+impl SampleFlags {
+    /// The stack was deeper than the limit: its root is missing and shown as `(truncated)`.
+    pub const TRUNCATED: SampleFlags = SampleFlags(1);
+    /// The unwinder gave up before the root: no rule for a frame, or memory that could not be read. Shown as `(unwind failed)`.
+    pub const UNWIND_FAILED: SampleFlags = SampleFlags(2);
+    /// The live table was full: the free of this block will not be seen, and it must not be counted as live.
+    pub const UNTRACKED: SampleFlags = SampleFlags(4);
+    /// The new block of a successful realloc.
+    pub const REALLOC: SampleFlags = SampleFlags(8);
+
+    /// Whether all bits of `other` are set.
+    pub fn contains(self, other: SampleFlags) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Both sets of bits.
+    #[must_use]
+    pub fn with(self, other: SampleFlags) -> SampleFlags {
+        SampleFlags(self.0 | other.0)
+    }
+}
+
+/// One sampled allocation. Its [`SampleId`] is the position of the record in the ring.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SampleRecord<'a> {
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// What the allocator returned.
+    pub address: u64,
+    /// Requested bytes (0 is possible and weighs as 1).
+    pub size: u64,
+    /// The allocating thread.
+    pub thread: ThreadId,
+    /// The allocator.
+    pub heap: HeapId,
+    /// See [`SampleFlags`].
+    pub flags: SampleFlags,
+    /// Sample points that fell into the allocation, at least 1; saturates.
+    pub points: u32,
+    /// Which [`crate::IntervalRecord`] was in force when the gap was drawn.
+    pub interval: u16,
+    /// Bytes that this thread had allocated when the sample was taken, this allocation included.
+    pub thread_bytes: u64,
+    /// Return addresses, leaf first. Where a signal interrupted a frame, the interrupted address plus one, so that
+    /// "subtract one, then look it up" is right for every frame.
+    pub frames: &'a [u64],
+}
+
+impl<'a> SampleRecord<'a> {
+    /// The kind that goes with it.
+    pub const KIND: RecordKind = RecordKind::Sample;
+
+    /// Payload words of a sample with `frames` frames.
+    pub const fn words(frames: usize) -> usize {
+        SAMPLE_FIXED_WORDS + frames
+    }
+
+    /// Writes the payload; `None` if it does not fit or has more than 65,535 frames.
+    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
+        let frame_count = u16::try_from(self.frames.len()).ok()?;
+        let mut writer = WordWriter::new(words);
+        writer
+            .word(self.time_ns)?
+            .word(self.address)?
+            .word(self.size)?
+            .word(pack(
+                self.thread.0,
+                u32::from(self.heap.0) | u32::from(self.flags.0) << 16,
+            ))?
+            .word(pack(
+                self.points,
+                u32::from(self.interval) | u32::from(frame_count) << 16,
+            ))?
+            .word(self.thread_bytes)?
+            .words(self.frames)?;
+        Some(writer.used())
+    }
+
+    /// Reads a payload back.
+    pub fn decode(words: &'a [u64]) -> Option<Self> {
+        let mut reader = WordReader::new(words, &[]);
+        let time_ns = reader.word()?;
+        let address = reader.word()?;
+        let size = reader.word()?;
+        let owner = reader.word()?;
+        let counts = reader.word()?;
+        let thread_bytes = reader.word()?;
+        let frames = reader.words((high(counts) >> 16) as usize)?;
+        Some(Self {
+            time_ns,
+            address,
+            size,
+            thread: ThreadId(low(owner)),
+            heap: HeapId(high(owner) as u16),
+            flags: SampleFlags((high(owner) >> 16) as u16),
+            points: low(counts),
+            interval: high(counts) as u16,
+            thread_bytes,
+            frames,
+        })
+    }
+}
+
+/// The end of a sampled allocation: freed, or moved away by realloc.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreeRecord {
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// Which sample.
+    pub sample: SampleId,
+    /// The freeing thread (0 if it never took a sample itself).
+    pub thread: ThreadId,
+}
+
+impl FreeRecord {
+    /// The kind that goes with it.
+    pub const KIND: RecordKind = RecordKind::Free;
+    /// Payload words.
+    pub const WORDS: usize = 3;
+
+    /// Writes the payload; `None` if it does not fit.
+    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
+        let mut writer = WordWriter::new(words);
+        writer
+            .word(self.time_ns)?
+            .word(self.sample.0)?
+            .word(u64::from(self.thread.0))?;
+        Some(writer.used())
+    }
+
+    /// Reads a payload back.
+    pub fn decode(words: &[u64]) -> Option<Self> {
+        let mut reader = WordReader::new(words, &[]);
+        Some(Self {
+            time_ns: reader.word()?,
+            sample: SampleId(reader.word()?),
+            thread: ThreadId(low(reader.word()?)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn sample_round_trips(
+            time_ns: u64, address: u64, size: u64, thread: u32, heap: u16, flags: u16, points: u32, interval: u16,
+            thread_bytes: u64, frames in proptest::collection::vec(any::<u64>(), 0..300),
+        ) {
+            let record = SampleRecord {
+                time_ns, address, size, thread: ThreadId(thread), heap: HeapId(heap), flags: SampleFlags(flags),
+                points, interval, thread_bytes, frames: &frames,
+            };
+            let mut words = [0; 400];
+            let used = record.encode_into(&mut words).unwrap();
+            prop_assert_eq!(used, SampleRecord::words(frames.len()));
+            prop_assert_eq!(SampleRecord::decode(&words[..used]), Some(record));
+            prop_assert_eq!(SampleRecord::decode(&words[..used - 1]), None);
+            prop_assert_eq!(record.encode_into(&mut words[..used - 1]), None);
+        }
+    }
+
+    #[test]
+    fn free_round_trips() {
+        let record = FreeRecord {
+            time_ns: 7,
+            sample: SampleId(u64::MAX),
+            thread: ThreadId(3),
+        };
+        let mut words = [0; FreeRecord::WORDS];
+        assert_eq!(record.encode_into(&mut words), Some(FreeRecord::WORDS));
+        assert_eq!(FreeRecord::decode(&words), Some(record));
+    }
+}

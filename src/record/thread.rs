@@ -1,0 +1,125 @@
+//! The life of a thread: first seen, ended, or still running when the process ended.
+
+use crate::words::{WordReader, WordWriter, high, low, pack};
+use crate::{RecordKind, ThreadId};
+
+/// The kernel's limit for a thread's name, with its NUL.
+pub const THREAD_NAME_BYTES: usize = 16;
+
+/// A thread reached the agent for the first time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadStartRecord {
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// Our number.
+    pub thread: ThreadId,
+    /// The kernel's.
+    pub tid: u32,
+    /// Its name at that moment, padded with NUL.
+    pub name: [u8; THREAD_NAME_BYTES],
+}
+
+impl ThreadStartRecord {
+    /// The kind that goes with it.
+    pub const KIND: RecordKind = RecordKind::ThreadStart;
+    /// Payload words.
+    pub const WORDS: usize = 2 + THREAD_NAME_BYTES / 8;
+
+    /// Writes the payload; `None` if it does not fit.
+    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
+        let mut writer = WordWriter::new(words);
+        writer
+            .word(self.time_ns)?
+            .word(pack(self.thread.0, self.tid))?
+            .text(&self.name)?;
+        Some(writer.used())
+    }
+
+    /// Reads a payload back.
+    pub fn decode(words: &[u64]) -> Option<Self> {
+        let mut reader = WordReader::new(words, &[]);
+        let time_ns = reader.word()?;
+        let ids = reader.word()?;
+        let mut name = [0; THREAD_NAME_BYTES];
+        for part in name.chunks_exact_mut(8) {
+            part.copy_from_slice(&reader.word()?.to_le_bytes());
+        }
+        Some(Self {
+            time_ns,
+            thread: ThreadId(low(ids)),
+            tid: high(ids),
+            name,
+        })
+    }
+}
+
+/// A thread ended; its totals are exact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadEndRecord {
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// Which thread, and what it allocated.
+    pub total: ThreadTotalRecord,
+}
+
+impl ThreadEndRecord {
+    /// The kind that goes with it.
+    pub const KIND: RecordKind = RecordKind::ThreadEnd;
+    /// Payload words.
+    pub const WORDS: usize = 1 + ThreadTotalRecord::WORDS;
+
+    /// Writes the payload; `None` if it does not fit.
+    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
+        let (time, total) = words.split_first_mut()?;
+        *time = self.time_ns;
+        Some(1 + self.total.encode_into(total)?)
+    }
+
+    /// Reads a payload back.
+    pub fn decode(words: &[u64]) -> Option<Self> {
+        let (&time_ns, total) = words.split_first()?;
+        Some(Self {
+            time_ns,
+            total: ThreadTotalRecord::decode(total)?,
+        })
+    }
+}
+
+/// What went through a thread's counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadTotalRecord {
+    /// Which thread.
+    pub thread: ThreadId,
+    /// Bytes requested by successful allocations while sampling was on: what the samples estimate.
+    pub bytes: u64,
+    /// Bytes that were due to be counted but came from inside the agent's own work or from a signal handler that
+    /// interrupted it. They are in no estimate.
+    pub muted_bytes: u64,
+}
+
+impl ThreadTotalRecord {
+    /// The kind that goes with it.
+    pub const KIND: RecordKind = RecordKind::ThreadTotal;
+    /// Payload words.
+    pub const WORDS: usize = 3;
+
+    /// Writes the payload; `None` if it does not fit.
+    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
+        let mut writer = WordWriter::new(words);
+        writer
+            .word(u64::from(self.thread.0))?
+            .word(self.bytes)?
+            .word(self.muted_bytes)?;
+        Some(writer.used())
+    }
+
+    /// Reads a payload back.
+    pub fn decode(words: &[u64]) -> Option<Self> {
+        let mut reader = WordReader::new(words, &[]);
+        Some(Self {
+            thread: ThreadId(low(reader.word()?)),
+            bytes: reader.word()?,
+            muted_bytes: reader.word()?,
+        })
+    }
+}

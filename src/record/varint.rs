@@ -1,0 +1,91 @@
+//! Variable-length integers: seven bits a byte, low bits first (LEB128); signed values are zigzag-coded first.
+
+/// The longest encoding of a `u64`.
+pub const MAX_VARINT_BYTES: usize = 10;
+
+/// Writes `value` to the front of `out`; returns the bytes written, or `None` if they do not fit.
+pub fn put_unsigned(out: &mut [u8], mut value: u64) -> Option<usize> {
+    let mut length = 0;
+    loop {
+        let byte = (value & 0x7f) as u8;
+        value >>= 7;
+        *out.get_mut(length)? = if value == 0 { byte } else { byte | 0x80 };
+        length += 1;
+        if value == 0 {
+            return Some(length);
+        }
+    }
+}
+
+/// Writes a signed `value`, small magnitudes short: 0, -1, 1, -2 become 0, 1, 2, 3.
+pub fn put_signed(out: &mut [u8], value: i64) -> Option<usize> {
+    put_unsigned(out, zigzag(value))
+}
+
+/// Reads one unsigned integer from the front of `input` and moves `input` past it. `None`: cut short, or more than 64 bits.
+pub fn take_unsigned(input: &mut &[u8]) -> Option<u64> {
+    let mut value = 0u64;
+    for (index, &byte) in input.iter().enumerate().take(MAX_VARINT_BYTES) {
+        let bits = u64::from(byte & 0x7f);
+        let shift = 7 * index as u32;
+        // The tenth byte has room for one bit only.
+        if shift == 63 && bits > 1 {
+            return None;
+        }
+        value |= bits << shift;
+        if byte & 0x80 == 0 {
+            *input = &input[index + 1..];
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// Reads one signed integer; see [`take_unsigned`].
+pub fn take_signed(input: &mut &[u8]) -> Option<i64> {
+    take_unsigned(input).map(unzigzag)
+}
+
+fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
+}
+
+fn unzigzag(value: u64) -> i64 {
+    (value >> 1) as i64 ^ -((value & 1) as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn unsigned_round_trips(value: u64) {
+            let mut buffer = [0; MAX_VARINT_BYTES];
+            let length = put_unsigned(&mut buffer, value).unwrap();
+            let mut input = &buffer[..length];
+            prop_assert_eq!(take_unsigned(&mut input), Some(value));
+            prop_assert!(input.is_empty());
+            prop_assert_eq!(take_unsigned(&mut &buffer[..length - 1]), None);
+        }
+
+        #[test]
+        fn signed_round_trips(value: i64) {
+            let mut buffer = [0; MAX_VARINT_BYTES];
+            let length = put_signed(&mut buffer, value).unwrap();
+            prop_assert_eq!(take_signed(&mut &buffer[..length]), Some(value));
+        }
+    }
+
+    #[test]
+    fn more_than_64_bits_are_refused() {
+        assert_eq!(take_unsigned(&mut &[0xff; 10][..]), None);
+        assert_eq!(take_unsigned(&mut &[0x80; 11][..]), None);
+    }
+
+    #[test]
+    fn a_full_buffer_is_refused() {
+        assert_eq!(put_unsigned(&mut [0; 1], 128), None);
+    }
+}

@@ -1,0 +1,1 @@
+//! Answers from a profile: totals, functions, sites.

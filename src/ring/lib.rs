@@ -1,0 +1,1 @@
+//! A many-producer one-consumer ring in mapped memory, and its recovery.

@@ -1,0 +1,1 @@
+//! When the next sample is due, and what one stands for.
