@@ -61,8 +61,9 @@ impl Ring {
         let (padding, position) = loop {
             let to_end = capacity - (start & (capacity - 1));
             let padding = if total_words > to_end { to_end } else { 0 };
-            let end = start + padding + total_words;
-            if end - free_from > limit {
+            // Wrapping: positions that the program scribbled on look like a full ring, not like a panic.
+            let end = start.wrapping_add(padding + total_words);
+            if end.wrapping_sub(free_from) > limit {
                 // The tail may have moved between the two loads.
                 let current = tail.load(Ordering::Acquire);
                 if current == free_from {
@@ -74,7 +75,7 @@ impl Ring {
             }
             // Relaxed: the head orders nothing but itself; words are published by their header.
             match head.compare_exchange_weak(start, end, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => break (padding, start + padding),
+                Ok(_) => break (padding, start.wrapping_add(padding)),
                 Err(current) => start = current,
             }
         };
@@ -122,13 +123,6 @@ impl Reservation<'_> {
     }
 
     /// The payload: zeros until written.
-    #[cfg_attr(
-        loom,
-        expect(
-            private_interfaces,
-            reason = "only the model returns a type of its own"
-        )
-    )]
     pub fn words_mut(&mut self) -> WordsMut<'_> {
         // SAFETY: the record is ours and not committed, as this value exists; `&mut self` makes the slice unique. At
         // most a quarter of the capacity, the length fits into usize.

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub const THREAD_SLOTS: usize = 2048;
 
 /// Counters of one thread. Written by that thread (or by whoever claimed the slot for it), read by anyone.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct ThreadSlot {
     /// Our number of the thread; 0 = the slot is free.
@@ -76,10 +76,10 @@ impl ThreadSlots {
         }
     }
 
-    #[cfg(loom)]
-    pub(crate) fn for_model() -> std::boxed::Box<Self> {
-        // SAFETY: a slot consists of atomic integers only, for which zero bytes are a value.
-        unsafe { std::boxed::Box::<Self>::new_zeroed().assume_init() }
+    /// All free, outside of any mapping.
+    #[cfg(any(test, loom))]
+    pub(crate) fn zeroed() -> std::boxed::Box<Self> {
+        std::boxed::Box::new(Self(core::array::from_fn(|_| ThreadSlot::default())))
     }
 }
 
@@ -94,18 +94,12 @@ impl Deref for ThreadSlots {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use std::boxed::Box;
     use std::collections::BTreeSet;
     use std::vec::Vec;
 
-    fn slots() -> Box<ThreadSlots> {
-        // SAFETY: a slot consists of atomic integers only, for which zero bytes are a value.
-        unsafe { Box::<ThreadSlots>::new_zeroed().assume_init() }
-    }
-
     #[test]
     fn every_slot_can_be_claimed_once() {
-        let slots = slots();
+        let slots = ThreadSlots::zeroed();
         assert_eq!(slots.claim(0, 7), None);
         let taken: BTreeSet<_> = (1..=2048)
             .map(|thread| slots.claim(thread, thread + 1))
@@ -123,7 +117,7 @@ mod tests {
 
     #[test]
     fn no_two_threads_share_a_slot() {
-        let slots = slots();
+        let slots = ThreadSlots::zeroed();
         std::thread::scope(|scope| {
             let workers: Vec<_> = (0..4)
                 .map(|worker| {

@@ -65,7 +65,7 @@ mod model {
                     }),
                     lost: Line([lost(), lost(), lost(), lost(), lost()]),
                 },
-                slots: ThreadSlots::for_model(),
+                slots: ThreadSlots::zeroed(),
                 words: (0..capacity_words)
                     .map(|_| Word {
                         value: zero(),
