@@ -285,3 +285,11 @@ EXPORT size_t malloc_usable_size(void *block)
         return 0;
     return shim_next.malloc_usable_size(block);
 }
+
+/* ---- for the agent ---- */
+
+struct shim_thread *shim_this_thread(void)
+{
+    return &shim_thread;
+}
+

@@ -277,3 +277,8 @@ void shim_find_next(void)
         __atomic_store_n((void **)&shim_next + i, ((void **)&found)[i], __ATOMIC_RELEASE);
     finding--;
 }
+
+const void *shim_next_malloc_address(void)
+{
+    return (const void *)(uintptr_t)shim_next.malloc;
+}

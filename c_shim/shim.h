@@ -128,6 +128,10 @@ HIDDEN bool shim_same_object(const void *a, const void *b);
 /* Whether the block came from the arena that serves allocations made while we look for the next allocator. */
 HIDDEN bool shim_is_bootstrap_block(const void *block);
 
+/* For the agent, which cannot name thread-local variables or libc's names of C. */
+HIDDEN struct shim_thread *shim_this_thread(void);
+HIDDEN const void *shim_next_malloc_address(void);
+
 /* Slow halves of free, for operator delete to share. Returns whether the block may be passed on. */
 HIDDEN bool shim_before_free(void *block);
 /* Slow half of every allocation function: the counter borrowed. */

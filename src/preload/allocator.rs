@@ -28,7 +28,11 @@ struct State {
 }
 
 impl State {
-    const EMPTY: State = State { free: [None; CLASSES], chunk: std::ptr::null_mut(), chunk_left: 0 };
+    const EMPTY: State = State {
+        free: [None; CLASSES],
+        chunk: std::ptr::null_mut(),
+        chunk_left: 0,
+    };
 
     fn take(&mut self, class: usize) -> *mut u8 {
         if let Some(block) = self.free[class] {
@@ -39,7 +43,9 @@ impl State {
         let bytes = 1 << (SMALLEST_SHIFT as usize + class);
         // Blocks are aligned to their size, chunks to a page: the offset from the chunk's end keeps both.
         if self.chunk_left / bytes * bytes == 0 {
-            let Some(chunk) = memory::map(CHUNK_BYTES) else { return std::ptr::null_mut() };
+            let Some(chunk) = memory::map(CHUNK_BYTES) else {
+                return std::ptr::null_mut();
+            };
             self.chunk = chunk.as_ptr();
             self.chunk_left = CHUNK_BYTES;
         }
@@ -70,7 +76,10 @@ unsafe impl Sync for OwnAllocator {}
 impl OwnAllocator {
     /// Without memory yet.
     pub const fn new() -> Self {
-        Self { lock: AtomicBool::new(false), state: UnsafeCell::new(State::EMPTY) }
+        Self {
+            lock: AtomicBool::new(false),
+            state: UnsafeCell::new(State::EMPTY),
+        }
     }
 
     fn with_state<R>(&self, work: impl FnOnce(&mut State) -> R) -> R {
@@ -96,7 +105,8 @@ impl OwnAllocator {
 /// Size class of a layout; `None` if it needs a mapping of its own.
 fn class_of(layout: Layout) -> Option<usize> {
     let bytes = layout.size().max(layout.align()).max(1 << SMALLEST_SHIFT);
-    (bytes <= LARGEST).then(|| (bytes.next_power_of_two().trailing_zeros() - SMALLEST_SHIFT) as usize)
+    (bytes <= LARGEST)
+        .then(|| (bytes.next_power_of_two().trailing_zeros() - SMALLEST_SHIFT) as usize)
 }
 
 // SAFETY: blocks are at least as large and aligned as asked for, disjoint, and live until given back.
@@ -110,7 +120,9 @@ unsafe impl GlobalAlloc for OwnAllocator {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        let Some(block) = NonNull::new(block) else { return };
+        let Some(block) = NonNull::new(block) else {
+            return;
+        };
         match class_of(layout) {
             // SAFETY: the caller gives back what `alloc` gave for this layout.
             Some(class) => self.with_state(|state| unsafe { state.give(class, block.cast()) }),
@@ -133,7 +145,10 @@ mod tests {
                 let layout = Layout::from_size_align(size, align).unwrap();
                 // SAFETY: the size is not 0.
                 let block = unsafe { allocator.alloc(layout) };
-                assert!(!block.is_null() && block.addr().is_multiple_of(align), "{layout:?}");
+                assert!(
+                    !block.is_null() && block.addr().is_multiple_of(align),
+                    "{layout:?}"
+                );
                 // SAFETY: just allocated.
                 unsafe { block.write_bytes(blocks.len() as u8, size) };
                 blocks.push((block, layout));

@@ -25,7 +25,10 @@ fn main() {
         .link_lib_modifier("+whole-archive")
         .compile("allocsample_shim");
     let exports = shim.join("exports.map");
-    println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", exports.display());
+    println!(
+        "cargo:rustc-cdylib-link-arg=-Wl,--version-script={}",
+        exports.display()
+    );
     // Our constructor runs before those of all other objects, so that their allocations are seen.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
     // What dlopen returned once stays: allocations that we sampled may end at any time.

@@ -28,7 +28,7 @@ struct SlowPath {
 unsafe extern "C" {
     static shim_slow_path: AtomicPtr<SlowPath>;
     static shim_page_filter: [AtomicU8; 65536];
-    fn shim_this_thread() -> *const ShimThread;
+    fn shim_this_thread() -> *const c_void;
 }
 
 /// The page filter, which lies in the shim.
@@ -39,8 +39,8 @@ pub const fn page_filter() -> &'static [AtomicU8; 65536] {
 
 /// The calling thread's state.
 pub fn this_thread() -> &'static ShimThread {
-    // SAFETY: thread-local memory of the shim, which outlives every use on this thread.
-    unsafe { &*shim_this_thread() }
+    // SAFETY: thread-local memory of the shim with this layout, which outlives every use on this thread.
+    unsafe { &*shim_this_thread().cast() }
 }
 
 /// From now on the shim calls the agent.
@@ -110,7 +110,11 @@ unsafe extern "C" fn on_exit(how: c_int, status: c_int, path: *const c_char) -> 
         _ => (ExitHow::Exec, None),
     };
     // SAFETY: the caller's promise.
-    let path = if path.is_null() { &[] } else { unsafe { CStr::from_ptr(path) }.to_bytes() };
+    let path = if path.is_null() {
+        &[]
+    } else {
+        unsafe { CStr::from_ptr(path) }.to_bytes()
+    };
     AGENT.on_exit(this_thread(), how, status, path)
 }
 
