@@ -44,7 +44,7 @@ impl Consumer {
     /// The next committed record; padding is skipped. `None`: the next one is not committed yet, or there is none.
     ///
     /// It stops for good at a record whose writer will never commit it, or whose header the program has overwritten;
-    /// the ring then fills up, what does not fit is counted, and [`recover()`](crate) finds the rest.
+    /// the ring then fills up, what does not fit is counted, and `recover` finds the rest.
     #[expect(
         clippy::should_implement_trait,
         reason = "a record borrows the consumer, which an Iterator cannot express"

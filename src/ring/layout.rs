@@ -65,7 +65,7 @@ pub(crate) struct LostCounter {
     pub bytes: AtomicU64,
 }
 
-/// Offsets that [`crate::recover()`] reads; the compiler checks them against [`Header`].
+/// Offsets that `recover` reads; the compiler checks them against [`Header`].
 #[cfg_attr(not(feature = "alloc"), allow(dead_code))]
 pub(crate) mod offset {
     pub const VERSION: usize = 8;

@@ -1,7 +1,7 @@
 //! A many-producer one-consumer ring in mapped memory, and its recovery.
 //!
 //! Records of a few 64-bit words go from the program's threads to the drain thread through a file-backed shared
-//! mapping, so that what a killed process left there can still be read ([`recover()`], feature `alloc`).
+//! mapping, so that what a killed process left there can still be read (`recover`, feature `alloc`).
 //!
 //! ```text
 //! position (words, never wraps):   tail ........... consumed ........... head ........... tail + capacity
@@ -59,7 +59,8 @@ pub use pending::RawPending;
 pub use producer::{Priority, Reservation, RingFull};
 #[cfg(feature = "alloc")]
 pub use recover::{
-    RecoverError, Recovered, RecoveredRecord, RecoveredSlot, RecoveredWords, recover, recover_words,
+    RecoverError, Recovered, RecoveredRecord, RecoveredSlot, RecoveredWords, encode_words, recover,
+    recover_words,
 };
 pub use ring::Ring;
 pub use slots::{THREAD_SLOTS, ThreadSlot, ThreadSlots};
