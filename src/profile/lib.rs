@@ -18,6 +18,6 @@ pub use allocsample_record::{
 pub use finish::{FinishError, Finished, finish};
 pub use model::{
     Exit, Frame, Freed, IntervalInfo, Lost, Module, ProcessInfo, Profile, Recovery, Sample,
-    StackTable, Thread,
+    StackTable, Thread, missing_root,
 };
 pub use reader::ReadError;
