@@ -1,1 +1,44 @@
 //! The slow path on the program's threads: guard, capture, account, publish.
+//!
+//! Everything here runs inside somebody else's `malloc`. It does not allocate from their heap, takes no lock, does not
+//! unwind, and uses a few hundred bytes of their stack: the work is done in a work area ([`os::scratch`]). While it
+//! runs the thread is muted ([`os::thread`]): what a signal handler allocates meanwhile is counted, not sampled.
+//!
+//! ```text
+//! on_alloc: counter -> sampler -> (sample due) work area -> stack -> live table -> ring -> drain thread, if needed
+//! free:     page filter -> live table -> ring
+//! ```
+#![no_std]
+#![deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+#![allow(
+    clippy::new_without_default,
+    reason = "`new` is const, for statics; `Default` cannot be"
+)]
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may fail"))]
+
+#[cfg(test)]
+extern crate std;
+
+mod agent;
+pub mod config;
+mod lifecycle;
+mod live;
+pub mod os;
+mod path;
+pub mod recording;
+mod sample;
+mod spill;
+pub mod stack;
+mod switch;
+mod threads;
+
+pub use agent::{Agent, Hooks, Start};
+pub use live::PageFilter;
+pub use os::thread::{Allocation, ShimThread};
+pub use path::Path;
+pub use switch::Switch;

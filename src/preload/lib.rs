@@ -1,1 +1,16 @@
-//! liballocsample.so: joins shim, agent and drain.
+//! `liballocsample.so`: joins the C shim, the agent and the drain thread.
+//!
+//! [`start`] is the library's constructor; [`slow_path`] is the table through which the shim calls the agent;
+//! [`allocator`] keeps every Rust allocation of ours out of the program's heap.
+
+mod allocator;
+mod slow_path;
+mod start;
+
+use allocsample_agent::{Agent, PageFilter};
+
+#[global_allocator]
+static ALLOCATOR: allocator::OwnAllocator = allocator::OwnAllocator::new();
+
+/// The agent of this process.
+static AGENT: Agent = Agent::new(PageFilter(slow_path::page_filter()));

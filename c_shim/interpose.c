@@ -1,0 +1,295 @@
+/* The malloc family under libc's names: fast paths, each a few instructions and a tail jump to the next allocator.
+ *
+ * Life of an allocation: charge the size to the thread's counter; if it does not borrow, jump to the next allocator.
+ * If it borrows, the `_due` twin takes over with the caller's registers, allocates first and then tells the agent.
+ * A free asks the page filter whether the block may be sampled; if not, it jumps on.
+ *
+ * realloc is a free and an allocation of the new size. The sample is taken out of the live set before the real call
+ * (the old address may belong to another thread before it returns) and put back if the call fails. */
+#define _GNU_SOURCE
+#include "shim.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+_Thread_local struct shim_thread shim_thread;
+_Atomic(const struct shim_slow_path *) shim_slow_path;
+_Atomic(uint8_t) shim_page_filter[SHIM_FILTER_PAGES];
+
+/* While the agent is off a thread looks up this often whether it is on. */
+#define BYTES_UNTIL_LOOK_WHILE_OFF (UINT64_C(1) << 20)
+
+static const struct shim_slow_path *slow_path(void)
+{
+    return atomic_load_explicit(&shim_slow_path, memory_order_acquire);
+}
+
+COLD void *shim_after_alloc(void *address, size_t size, uint64_t charged, bool is_realloc,
+                            const struct shim_caller *caller)
+{
+    struct shim_thread *thread = &shim_thread;
+    if (address == NULL) {
+        /* Nothing was allocated: as if it had not been asked for. errno is the next allocator's. */
+        thread->bytes_until_sample += charged;
+        return NULL;
+    }
+    const struct shim_slow_path *agent = slow_path();
+    if (agent == NULL) {
+        thread->bytes_until_sample = BYTES_UNTIL_LOOK_WHILE_OFF;
+        return address;
+    }
+    /* A signal handler that allocated meanwhile may have dealt with the sample point. */
+    if ((int64_t)thread->bytes_until_sample >= 0)
+        return address;
+    if (thread->muted != 0) {
+        thread->bytes_until_sample += charged;
+        thread->muted_bytes += charged;
+        return address;
+    }
+    int saved_errno = errno;
+    struct shim_allocation allocation = {
+        .address = address, .size = size, .charged = charged, .is_realloc = is_realloc, .caller = *caller};
+    agent->on_alloc(thread, &allocation);
+    errno = saved_errno;
+    return address;
+}
+
+static uint64_t take_sampled(const void *block)
+{
+    const struct shim_slow_path *agent = slow_path();
+    return agent == NULL ? 0 : agent->take_sampled(block);
+}
+
+static void sampled_block_ended(uint64_t taken)
+{
+    const struct shim_slow_path *agent = slow_path();
+    if (taken == 0 || agent == NULL)
+        return;
+    int saved_errno = errno;
+    agent->on_free(&shim_thread, taken);
+    errno = saved_errno;
+}
+
+COLD bool shim_before_free(void *block)
+{
+    if (shim_is_bootstrap_block(block))
+        return false;
+    sampled_block_ended(take_sampled(block));
+    return true;
+}
+
+/* ---- malloc ---- */
+
+SHIM_DUE_ENTRY(1, void *, malloc, size_t size)
+{
+    return shim_after_alloc(shim_next.malloc(size), size, shim_charged(size), false, SHIM_CALLER());
+}
+
+EXPORT HOT void *malloc(size_t size)
+{
+    if (shim_charge(shim_charged(size)))
+        return malloc_due(size);
+    return shim_next.malloc(size);
+}
+
+/* ---- free ---- */
+
+COLD static void free_marked(void *block)
+{
+    if (shim_before_free(block))
+        shim_next.free(block);
+}
+
+EXPORT HOT void free(void *block)
+{
+    if (shim_may_be_sampled(block)) {
+        free_marked(block);
+        return;
+    }
+    shim_next.free(block);
+}
+
+COLD static void free_sized_marked(void *block, size_t size)
+{
+    if (shim_before_free(block))
+        shim_next.free_sized(block, size);
+}
+
+EXPORT void free_sized(void *block, size_t size)
+{
+    if (shim_may_be_sampled(block)) {
+        free_sized_marked(block, size);
+        return;
+    }
+    shim_next.free_sized(block, size);
+}
+
+COLD static void free_aligned_sized_marked(void *block, size_t alignment, size_t size)
+{
+    if (shim_before_free(block))
+        shim_next.free_aligned_sized(block, alignment, size);
+}
+
+EXPORT void free_aligned_sized(void *block, size_t alignment, size_t size)
+{
+    if (shim_may_be_sampled(block)) {
+        free_aligned_sized_marked(block, alignment, size);
+        return;
+    }
+    shim_next.free_aligned_sized(block, alignment, size);
+}
+
+/* ---- calloc ---- */
+
+SHIM_DUE_ENTRY(2, void *, calloc, size_t count, size_t size)
+{
+    size_t bytes = count * size;
+    return shim_after_alloc(shim_next.calloc(count, size), bytes, shim_charged(bytes), false, SHIM_CALLER());
+}
+
+EXPORT HOT void *calloc(size_t count, size_t size)
+{
+    size_t bytes;
+    /* The next allocator refuses an overflow in its own words; there is nothing to charge. */
+    if (LIKELY(!__builtin_mul_overflow(count, size, &bytes)) && shim_charge(shim_charged(bytes)))
+        return calloc_due(count, size);
+    return shim_next.calloc(count, size);
+}
+
+/* ---- realloc ---- */
+
+/* `charge` is false when the counter was charged already and borrowed. */
+static void *realloc_marked_or_due(void *block, size_t size, bool charge, const struct shim_caller *caller)
+{
+    if (shim_is_bootstrap_block(block)) {
+        /* Its size is not known, but what follows it in the arena is readable: copying too much is harmless. */
+        char *copy = malloc(size);
+        if (copy != NULL)
+            for (size_t i = 0; i < size && shim_is_bootstrap_block((char *)block + i); i++)
+                copy[i] = ((char *)block)[i];
+        return copy;
+    }
+    bool borrowed = charge ? shim_charge(shim_charged(size)) : true;
+    uint64_t taken = shim_may_be_sampled(block) ? take_sampled(block) : 0;
+    void *moved = shim_next.realloc(block, size);
+    if (moved == NULL && block != NULL && size == 0) {
+        /* Freed, in the old reading of realloc(p, 0): no allocation took place. */
+        shim_thread.bytes_until_sample += shim_charged(size);
+        sampled_block_ended(taken);
+        return NULL;
+    }
+    if (taken != 0) {
+        if (moved == NULL) {
+            const struct shim_slow_path *agent = slow_path();
+            if (agent != NULL)
+                agent->put_back(block, taken);
+        } else {
+            sampled_block_ended(taken);
+        }
+    }
+    if (!borrowed) {
+        if (moved == NULL)
+            shim_thread.bytes_until_sample += shim_charged(size);
+        return moved;
+    }
+    return shim_after_alloc(moved, size, shim_charged(size), true, caller);
+}
+
+SHIM_DUE_ENTRY(2, void *, realloc, void *block, size_t size)
+{
+    return realloc_marked_or_due(block, size, false, SHIM_CALLER());
+}
+
+SHIM_DUE_ENTRY(2, void *, realloc_marked, void *block, size_t size)
+{
+    return realloc_marked_or_due(block, size, true, SHIM_CALLER());
+}
+
+EXPORT HOT void *realloc(void *block, size_t size)
+{
+    if (shim_may_be_sampled(block))
+        return realloc_marked_due(block, size);
+    if (shim_charge(shim_charged(size)))
+        return realloc_due(block, size);
+    return shim_next.realloc(block, size);
+}
+
+EXPORT void *reallocarray(void *block, size_t count, size_t size)
+{
+    size_t bytes;
+    if (UNLIKELY(__builtin_mul_overflow(count, size, &bytes))) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    if (shim_may_be_sampled(block))
+        return realloc_marked_due(block, bytes);
+    if (shim_charge(shim_charged(bytes)))
+        return realloc_due(block, bytes);
+    return shim_next.realloc(block, bytes);
+}
+
+/* ---- aligned ---- */
+
+SHIM_DUE_ENTRY(3, int, posix_memalign, void **block, size_t alignment, size_t size)
+{
+    int error = shim_next.posix_memalign(block, alignment, size);
+    shim_after_alloc(error == 0 ? *block : NULL, size, shim_charged(size), false, SHIM_CALLER());
+    return error;
+}
+
+EXPORT int posix_memalign(void **block, size_t alignment, size_t size)
+{
+    if (shim_charge(shim_charged(size)))
+        return posix_memalign_due(block, alignment, size);
+    return shim_next.posix_memalign(block, alignment, size);
+}
+
+#define INTERPOSE_ALIGNED(NAME)                                                                                        \
+    SHIM_DUE_ENTRY(2, void *, NAME, size_t alignment, size_t size)                                                     \
+    {                                                                                                                  \
+        return shim_after_alloc(shim_next.NAME(alignment, size), size, shim_charged(size), false, SHIM_CALLER());      \
+    }                                                                                                                  \
+    EXPORT void *NAME(size_t alignment, size_t size)                                                                   \
+    {                                                                                                                  \
+        if (shim_charge(shim_charged(size)))                                                                           \
+            return NAME##_due(alignment, size);                                                                        \
+        return shim_next.NAME(alignment, size);                                                                        \
+    }
+
+#define INTERPOSE_PAGES(NAME)                                                                                          \
+    void *NAME(size_t size);                                                                                           \
+    SHIM_DUE_ENTRY(1, void *, NAME, size_t size)                                                                       \
+    {                                                                                                                  \
+        return shim_after_alloc(shim_next.NAME(size), size, shim_charged(size), false, SHIM_CALLER());                 \
+    }                                                                                                                  \
+    EXPORT void *NAME(size_t size)                                                                                     \
+    {                                                                                                                  \
+        if (shim_charge(shim_charged(size)))                                                                           \
+            return NAME##_due(size);                                                                                   \
+        return shim_next.NAME(size);                                                                                   \
+    }
+
+void *memalign(size_t alignment, size_t size);
+INTERPOSE_ALIGNED(aligned_alloc)
+INTERPOSE_ALIGNED(memalign)
+INTERPOSE_PAGES(valloc)
+INTERPOSE_PAGES(pvalloc)
+
+/* ---- size ---- */
+
+size_t malloc_usable_size(void *block);
+
+EXPORT size_t malloc_usable_size(void *block)
+{
+    if (shim_may_be_sampled(block) && shim_is_bootstrap_block(block))
+        return 0;
+    return shim_next.malloc_usable_size(block);
+}
+
+/* ---- for the agent ---- */
+
+struct shim_thread *shim_this_thread(void)
+{
+    return &shim_thread;
+}
+

@@ -1,0 +1,272 @@
+/* What a process does to itself that the agent must know of: fork, exec, the exits, dlclose, unshare.
+ *
+ * Each entry tells the agent and then does what was asked. vfork is not wrapped: its child runs on the parent's stack
+ * and memory, and the exec or _exit that ends it is told apart by pid inside the agent. */
+#define _GNU_SOURCE
+#include "shim.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* `TYPE name(...)` of the next object, looked up at the first call. A race stores the same value twice. */
+#define NEXT(TYPE, NAME, ...)                                                                                          \
+    ({                                                                                                                 \
+        static void *found;                                                                                            \
+        void *address = __atomic_load_n(&found, __ATOMIC_ACQUIRE);                                                     \
+        if (address == NULL) {                                                                                         \
+            address = shim_find_symbol(#NAME);                                                                         \
+            __atomic_store_n(&found, address, __ATOMIC_RELEASE);                                                       \
+        }                                                                                                              \
+        (TYPE(*)(__VA_ARGS__)) address;                                                                                \
+    })
+
+static const struct shim_slow_path *slow_path(void)
+{
+    return atomic_load_explicit(&shim_slow_path, memory_order_acquire);
+}
+
+static bool leaving(enum shim_exit how, int status, const char *path)
+{
+    const struct shim_slow_path *agent = slow_path();
+    if (agent == NULL)
+        return false;
+    int saved_errno = errno;
+    bool tell_failure = agent->on_exit(how, status, path);
+    errno = saved_errno;
+    return tell_failure;
+}
+
+/* ---- fork ---- */
+
+static void before_fork(void)
+{
+    const struct shim_slow_path *agent = slow_path();
+    if (agent != NULL)
+        agent->before_fork(&shim_thread);
+}
+
+static void after_fork(pid_t child)
+{
+    const struct shim_slow_path *agent = slow_path();
+    int saved_errno = errno;
+    if (agent != NULL)
+        agent->after_fork(&shim_thread, child);
+    errno = saved_errno;
+}
+
+EXPORT pid_t fork(void)
+{
+    pid_t (*next)(void) = NEXT(pid_t, fork, void);
+    before_fork();
+    pid_t child = next();
+    after_fork(child);
+    return child;
+}
+
+EXPORT pid_t _Fork(void)
+{
+    pid_t (*next)(void) = NEXT(pid_t, _Fork, void);
+    if (next == NULL) { /* glibc before 2.34, whose fork would run handlers that _Fork must not run */
+        errno = ENOSYS;
+        return -1;
+    }
+    before_fork();
+    pid_t child = next();
+    after_fork(child);
+    return child;
+}
+
+/* ---- exits ---- */
+
+EXPORT _Noreturn void _exit(int status)
+{
+    leaving(SHIM_IMMEDIATE_EXIT, status, NULL);
+    void (*next)(int) = NEXT(void, _exit, int);
+    next(status);
+    __builtin_unreachable();
+}
+
+EXPORT _Noreturn void _Exit(int status)
+{
+    leaving(SHIM_IMMEDIATE_EXIT, status, NULL);
+    void (*next)(int) = NEXT(void, _Exit, int);
+    next(status);
+    __builtin_unreachable();
+}
+
+/* quick_exit runs handlers that may allocate; ours is registered by the first call, so it runs before those that were
+ * registered earlier. What they allocate is not in the profile. */
+static int quick_exit_status;
+
+static void on_quick_exit(void)
+{
+    leaving(SHIM_QUICK_EXIT, quick_exit_status, NULL);
+}
+
+EXPORT _Noreturn void quick_exit(int status)
+{
+    quick_exit_status = status;
+    void (*next)(int) = NEXT(void, quick_exit, int);
+    if (at_quick_exit(on_quick_exit) != 0)
+        on_quick_exit();
+    next(status);
+    __builtin_unreachable();
+}
+
+EXPORT _Noreturn void abort(void)
+{
+    leaving(SHIM_ABORT, 0, NULL);
+    void (*next)(void) = NEXT(void, abort, void);
+    next();
+    __builtin_unreachable();
+}
+
+EXPORT _Noreturn void pthread_exit(void *value)
+{
+    const struct shim_slow_path *agent = slow_path();
+    if (agent != NULL)
+        agent->on_pthread_exit();
+    void (*next)(void *) = NEXT(void, pthread_exit, void *);
+    next(value);
+    __builtin_unreachable();
+}
+
+/* ---- exec ---- */
+
+static int after_failed_exec(bool tell)
+{
+    const struct shim_slow_path *agent = slow_path();
+    int saved_errno = errno;
+    if (tell && agent != NULL)
+        agent->after_exec_failed();
+    errno = saved_errno;
+    return -1;
+}
+
+EXPORT int execve(const char *path, char *const argv[], char *const envp[])
+{
+    bool tell = leaving(SHIM_EXEC, 0, path);
+    int (*next)(const char *, char *const *, char *const *) =
+        NEXT(int, execve, const char *, char *const *, char *const *);
+    next(path, argv, envp);
+    return after_failed_exec(tell);
+}
+
+EXPORT int execv(const char *path, char *const argv[])
+{
+    return execve(path, argv, environ);
+}
+
+EXPORT int execvpe(const char *file, char *const argv[], char *const envp[])
+{
+    bool tell = leaving(SHIM_EXEC, 0, file);
+    int (*next)(const char *, char *const *, char *const *) =
+        NEXT(int, execvpe, const char *, char *const *, char *const *);
+    next(file, argv, envp);
+    return after_failed_exec(tell);
+}
+
+EXPORT int execvp(const char *file, char *const argv[])
+{
+    return execvpe(file, argv, environ);
+}
+
+EXPORT int fexecve(int fd, char *const argv[], char *const envp[])
+{
+    bool tell = leaving(SHIM_EXEC, 0, "(a file descriptor)");
+    int (*next)(int, char *const *, char *const *) = NEXT(int, fexecve, int, char *const *, char *const *);
+    next(fd, argv, envp);
+    return after_failed_exec(tell);
+}
+
+EXPORT int execveat(int directory, const char *path, char *const argv[], char *const envp[], int flags)
+{
+    int (*next)(int, const char *, char *const *, char *const *, int) =
+        NEXT(int, execveat, int, const char *, char *const *, char *const *, int);
+    if (next == NULL) { /* glibc before 2.34 */
+        errno = ENOSYS;
+        return -1;
+    }
+    bool tell = leaving(SHIM_EXEC, 0, path);
+    next(directory, path, argv, envp, flags);
+    return after_failed_exec(tell);
+}
+
+/* The arguments after `first` up to NULL. Like libc, on the stack: exec* must work in a child of vfork and in signal
+ * handlers, where nothing may be allocated. */
+static size_t count_arguments(va_list arguments)
+{
+    size_t count = 1;
+    while (va_arg(arguments, const char *) != NULL)
+        count++;
+    return count;
+}
+
+#define COLLECT_ARGUMENTS(FIRST)                                                                                       \
+    va_list arguments;                                                                                                 \
+    va_start(arguments, FIRST);                                                                                        \
+    size_t count = count_arguments(arguments);                                                                         \
+    va_end(arguments);                                                                                                 \
+    char *argv[count + 1];                                                                                             \
+    argv[0] = (char *)(uintptr_t)(FIRST);                                                                              \
+    va_start(arguments, FIRST);                                                                                        \
+    for (size_t i = 1; i <= count; i++)                                                                                \
+        argv[i] = va_arg(arguments, char *)
+
+EXPORT int execl(const char *path, const char *first, ...)
+{
+    COLLECT_ARGUMENTS(first);
+    va_end(arguments);
+    return execve(path, argv, environ);
+}
+
+EXPORT int execlp(const char *file, const char *first, ...)
+{
+    COLLECT_ARGUMENTS(first);
+    va_end(arguments);
+    return execvpe(file, argv, environ);
+}
+
+EXPORT int execle(const char *path, const char *first, ...)
+{
+    COLLECT_ARGUMENTS(first);
+    char *const *envp = va_arg(arguments, char *const *);
+    va_end(arguments);
+    return execve(path, argv, envp);
+}
+
+/* ---- dlclose ---- */
+
+EXPORT int dlclose(void *handle)
+{
+    int (*next)(void *) = NEXT(int, dlclose, void *);
+    int result = next(handle);
+    const struct shim_slow_path *agent = slow_path();
+    if (agent != NULL)
+        agent->after_dlclose();
+    return result;
+}
+
+/* ---- unshare ---- */
+
+EXPORT int unshare(int flags)
+{
+    int (*next)(int) = NEXT(int, unshare, int);
+    const struct shim_slow_path *agent = slow_path();
+    /* The kernel refuses these to a process with more than one thread. */
+    bool single_thread = (flags & (CLONE_NEWUSER | CLONE_NEWPID | CLONE_THREAD | CLONE_VM | CLONE_SIGHAND)) != 0;
+    if (agent != NULL && single_thread)
+        agent->before_unshare();
+    int result = next(flags);
+    int saved_errno = errno;
+    if (agent != NULL && single_thread)
+        agent->after_unshare();
+    errno = saved_errno;
+    return result;
+}

@@ -1,0 +1,284 @@
+/* Finds the next allocator: whoever defines malloc after us in symbol order.
+ *
+ * dlsym may itself allocate; what it asks for meanwhile comes from a small arena that is never freed. The arena's pages
+ * are marked for ever in the page filter, so that free and realloc meet it on their slow halves only. */
+#define _GNU_SOURCE
+#include "shim.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define ARENA_BYTES (256 * 1024)
+static _Alignas(4096) char arena[ARENA_BYTES];
+static _Atomic(size_t) arena_used;
+
+bool shim_is_bootstrap_block(const void *block)
+{
+    return (uintptr_t)block - (uintptr_t)arena < ARENA_BYTES;
+}
+
+/* Zeroed memory, since every byte of the arena is given out once. */
+static void *arena_alloc(size_t alignment, size_t size)
+{
+    if (size > ARENA_BYTES || alignment > 4096)
+        goto full;
+    size_t used = atomic_load_explicit(&arena_used, memory_order_relaxed);
+    size_t start;
+    do {
+        start = (used + alignment - 1) & ~(alignment - 1);
+        if (start + size > ARENA_BYTES)
+            goto full;
+    } while (!atomic_compare_exchange_weak_explicit(&arena_used, &used, start + size, memory_order_relaxed,
+                                                    memory_order_relaxed));
+    if (used == 0) {
+        for (size_t at = 0; at < ARENA_BYTES; at += 1 << SHIM_PAGE_SHIFT) {
+            size_t page = ((uintptr_t)arena + at) >> SHIM_PAGE_SHIFT & (SHIM_FILTER_PAGES - 1);
+            atomic_store_explicit(&shim_page_filter[page], 255, memory_order_relaxed);
+        }
+    }
+    return arena + start;
+full:
+    errno = ENOMEM;
+    return NULL;
+}
+
+/* ---- compositions, for an allocator that lacks a function: libc's own would mix two heaps ---- */
+
+static size_t page_size(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static void *memalign_by_posix_memalign(size_t alignment, size_t size)
+{
+    void *block = NULL;
+    int error = shim_next.posix_memalign(&block, alignment < sizeof(void *) ? sizeof(void *) : alignment, size);
+    if (error == 0)
+        return block;
+    errno = error;
+    return NULL;
+}
+
+static void *valloc_by_memalign(size_t size)
+{
+    return shim_next.memalign(page_size(), size);
+}
+
+static void *pvalloc_by_memalign(size_t size)
+{
+    size_t page = page_size();
+    size_t rounded;
+    if (__builtin_add_overflow(size, page - 1, &rounded)) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    return shim_next.memalign(page, rounded & ~(page - 1));
+}
+
+static size_t usable_size_unknown(void *block)
+{
+    (void)block;
+    return 0;
+}
+
+static void free_sized_by_free(void *block, size_t size)
+{
+    (void)size;
+    shim_next.free(block);
+}
+
+static void free_aligned_sized_by_free(void *block, size_t alignment, size_t size)
+{
+    (void)alignment;
+    (void)size;
+    shim_next.free(block);
+}
+
+/* ---- first calls ---- */
+
+/* Not 0 on a thread that is inside shim_find_next. */
+static _Thread_local int finding __attribute__((tls_model("initial-exec")));
+
+static void *malloc_first(size_t size)
+{
+    if (finding)
+        return arena_alloc(16, size);
+    shim_find_next();
+    return shim_next.malloc(size);
+}
+
+static void free_first(void *block)
+{
+    if (finding || block == NULL)
+        return;
+    shim_find_next();
+    shim_next.free(block);
+}
+
+static void *calloc_first(size_t count, size_t size)
+{
+    size_t bytes;
+    if (finding)
+        return __builtin_mul_overflow(count, size, &bytes) ? NULL : arena_alloc(16, bytes);
+    shim_find_next();
+    return shim_next.calloc(count, size);
+}
+
+static void *realloc_first(void *block, size_t size)
+{
+    if (finding) {
+        void *copy = arena_alloc(16, size);
+        if (copy != NULL && block != NULL)
+            for (size_t i = 0; i < size && shim_is_bootstrap_block((char *)block + i); i++)
+                ((char *)copy)[i] = ((char *)block)[i];
+        return copy;
+    }
+    shim_find_next();
+    return shim_next.realloc(block, size);
+}
+
+static int posix_memalign_first(void **block, size_t alignment, size_t size)
+{
+    if (finding)
+        return (*block = arena_alloc(alignment, size)) == NULL ? ENOMEM : 0;
+    shim_find_next();
+    return shim_next.posix_memalign(block, alignment, size);
+}
+
+static void *aligned_alloc_first(size_t alignment, size_t size)
+{
+    if (finding)
+        return arena_alloc(alignment, size);
+    shim_find_next();
+    return shim_next.aligned_alloc(alignment, size);
+}
+
+static void *memalign_first(size_t alignment, size_t size)
+{
+    if (finding)
+        return arena_alloc(alignment, size);
+    shim_find_next();
+    return shim_next.memalign(alignment, size);
+}
+
+static void *valloc_first(size_t size)
+{
+    if (finding)
+        return arena_alloc(4096, size);
+    shim_find_next();
+    return shim_next.valloc(size);
+}
+
+static void *pvalloc_first(size_t size)
+{
+    if (finding)
+        return arena_alloc(4096, size);
+    shim_find_next();
+    return shim_next.pvalloc(size);
+}
+
+static size_t malloc_usable_size_first(void *block)
+{
+    if (finding)
+        return 0;
+    shim_find_next();
+    return shim_next.malloc_usable_size(block);
+}
+
+static void free_sized_first(void *block, size_t size)
+{
+    if (finding)
+        return;
+    shim_find_next();
+    shim_next.free_sized(block, size);
+}
+
+static void free_aligned_sized_first(void *block, size_t alignment, size_t size)
+{
+    if (finding)
+        return;
+    shim_find_next();
+    shim_next.free_aligned_sized(block, alignment, size);
+}
+
+struct shim_next shim_next = {
+    .malloc = malloc_first,
+    .free = free_first,
+    .calloc = calloc_first,
+    .realloc = realloc_first,
+    .posix_memalign = posix_memalign_first,
+    .aligned_alloc = aligned_alloc_first,
+    .memalign = memalign_first,
+    .valloc = valloc_first,
+    .pvalloc = pvalloc_first,
+    .malloc_usable_size = malloc_usable_size_first,
+    .free_sized = free_sized_first,
+    .free_aligned_sized = free_aligned_sized_first,
+};
+
+/* ---- the search ---- */
+
+void *shim_find_symbol(const char *name)
+{
+    return dlsym(RTLD_NEXT, name);
+}
+
+bool shim_same_object(const void *a, const void *b)
+{
+    Dl_info in_a, in_b;
+    return dladdr(a, &in_a) != 0 && dladdr(b, &in_b) != 0 && in_a.dli_fbase == in_b.dli_fbase;
+}
+
+static void say_and_die(const char *text)
+{
+    ssize_t ignored = write(STDERR_FILENO, text, strlen(text));
+    (void)ignored;
+    _exit(127);
+}
+
+/* The function `name` of the allocator that defines `malloc`, or `composed`. Converts between object and function
+ * pointers through memory, which is what POSIX promises for dlsym. */
+static void find(void *slot, const char *name, const void *malloc_address, const void *composed)
+{
+    void *found = shim_find_symbol(name);
+    if (found == NULL || !shim_same_object(found, malloc_address))
+        memcpy(&found, &composed, sizeof found);
+    memcpy(slot, &found, sizeof found);
+}
+
+#define FIND(NAME, COMPOSED) find(&found.NAME, #NAME, malloc_address, (const void *)(COMPOSED))
+
+void shim_find_next(void)
+{
+    finding++;
+    struct shim_next found;
+    void *malloc_address = shim_find_symbol("malloc");
+    if (malloc_address == NULL)
+        say_and_die("allocsample: no allocator comes after this one: is the program static?\n");
+    FIND(malloc, NULL);
+    FIND(free, NULL);
+    FIND(calloc, NULL);
+    FIND(realloc, NULL);
+    FIND(posix_memalign, NULL);
+    FIND(memalign, memalign_by_posix_memalign);
+    FIND(aligned_alloc, memalign_by_posix_memalign);
+    FIND(valloc, valloc_by_memalign);
+    FIND(pvalloc, pvalloc_by_memalign);
+    FIND(malloc_usable_size, usable_size_unknown);
+    FIND(free_sized, free_sized_by_free);
+    FIND(free_aligned_sized, free_aligned_sized_by_free);
+    if (found.free == NULL || found.calloc == NULL || found.realloc == NULL || found.posix_memalign == NULL)
+        say_and_die("allocsample: the next allocator lacks free, calloc, realloc or posix_memalign\n");
+    /* Word by word: another thread that calls meanwhile sees either the finder or the found. */
+    for (size_t i = 0; i < sizeof found / sizeof(void *); i++)
+        __atomic_store_n((void **)&shim_next + i, ((void **)&found)[i], __ATOMIC_RELEASE);
+    finding--;
+}
+
+const void *shim_next_malloc_address(void)
+{
+    return (const void *)(uintptr_t)shim_next.malloc;
+}

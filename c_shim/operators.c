@@ -1,0 +1,169 @@
+/* C++ operator new and delete, for allocators that bring their own.
+ *
+ * libstdc++'s operators call malloc, which we see anyway; then these entries are a jump to it. jemalloc, tcmalloc and
+ * mimalloc define operators that bypass malloc: there the entries charge and check like malloc and free.
+ *
+ * A library that is opened with RTLD_LOCAL finds these symbols before those of its own libstdc++, which is not among
+ * the objects after ours; then the C++ runtime is looked up by name, and at last malloc stands in. */
+#define _GNU_SOURCE
+#include "shim.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+
+/* Symbol, type, parameters and arguments of each operator; `std::align_val_t` is a size_t, `std::nothrow_t &` a pointer. */
+#define FOREACH_NEW_1(X)                                                                                               \
+    X(_Znwm)                                                                                                           \
+    X(_Znam)
+#define FOREACH_NEW_2(X)                                                                                               \
+    X(_ZnwmRKSt9nothrow_t)                                                                                             \
+    X(_ZnamRKSt9nothrow_t)                                                                                             \
+    X(_ZnwmSt11align_val_t)                                                                                            \
+    X(_ZnamSt11align_val_t)
+#define FOREACH_NEW_3(X)                                                                                               \
+    X(_ZnwmSt11align_val_tRKSt9nothrow_t)                                                                              \
+    X(_ZnamSt11align_val_tRKSt9nothrow_t)
+#define FOREACH_DELETE_1(X)                                                                                            \
+    X(_ZdlPv)                                                                                                          \
+    X(_ZdaPv)
+#define FOREACH_DELETE_2(X)                                                                                            \
+    X(_ZdlPvm)                                                                                                         \
+    X(_ZdaPvm)                                                                                                         \
+    X(_ZdlPvRKSt9nothrow_t)                                                                                            \
+    X(_ZdaPvRKSt9nothrow_t)                                                                                            \
+    X(_ZdlPvSt11align_val_t)                                                                                           \
+    X(_ZdaPvSt11align_val_t)
+#define FOREACH_DELETE_3(X)                                                                                            \
+    X(_ZdlPvmSt11align_val_t)                                                                                          \
+    X(_ZdaPvmSt11align_val_t)                                                                                          \
+    X(_ZdlPvSt11align_val_tRKSt9nothrow_t)                                                                             \
+    X(_ZdaPvSt11align_val_tRKSt9nothrow_t)
+
+/* Whether the next operators belong to the next allocator, and so are allocations of their own. */
+static bool operators_allocate;
+
+/* ---- last resort: no C++ runtime in sight, though somebody calls its operators ---- */
+
+static void *new_by_malloc(size_t size)
+{
+    void *block = malloc(size == 0 ? 1 : size);
+    if (block == NULL)
+        abort(); /* std::bad_alloc, which nobody here could throw */
+    return block;
+}
+
+static void *new_by_malloc_2(size_t size, uintptr_t alignment_or_nothrow)
+{
+    /* A reference to std::nothrow is an address; no sane alignment is as large. */
+    if (alignment_or_nothrow >= 1 << 30)
+        return malloc(size == 0 ? 1 : size);
+    void *block = NULL;
+    if (posix_memalign(&block, alignment_or_nothrow < sizeof(void *) ? sizeof(void *) : alignment_or_nothrow, size) != 0)
+        abort();
+    return block;
+}
+
+static void *new_by_malloc_3(size_t size, size_t alignment, const void *nothrow)
+{
+    (void)nothrow;
+    void *block = NULL;
+    return posix_memalign(&block, alignment < sizeof(void *) ? sizeof(void *) : alignment, size) == 0 ? block : NULL;
+}
+
+static void delete_by_free(void *block, size_t a, size_t b)
+{
+    (void)a;
+    (void)b;
+    free(block);
+}
+
+static void *find_operator(const char *name, const void *last_resort)
+{
+    void *found = shim_find_symbol(name);
+    static const char *const runtimes[] = {"libstdc++.so.6", "libc++.so.1"};
+    for (size_t i = 0; found == NULL && i < sizeof runtimes / sizeof runtimes[0]; i++) {
+        /* The handle is kept: what we jump to must not be unloaded. */
+        void *runtime = dlopen(runtimes[i], RTLD_LAZY | RTLD_NOLOAD);
+        if (runtime != NULL)
+            found = dlsym(runtime, name);
+    }
+    if (found == NULL)
+        return (void *)(uintptr_t)last_resort;
+    if (shim_same_object(found, (const void *)(uintptr_t)shim_next.malloc))
+        operators_allocate = true;
+    return found;
+}
+
+/* ---- the entries ---- */
+
+#define DEFINE_NEW(ARGUMENTS, NAME, LAST_RESORT, PARAMETERS, TYPES, VALUES)                                            \
+    static void *NAME##_first PARAMETERS;                                                                              \
+    static void *(*NAME##_next)TYPES = NAME##_first;                                                                   \
+    static void *NAME##_first PARAMETERS                                                                               \
+    {                                                                                                                  \
+        shim_thread.muted++;                                                                                           \
+        void *found = find_operator(#NAME, (const void *)(uintptr_t)LAST_RESORT);                                      \
+        shim_thread.muted--;                                                                                           \
+        __atomic_store_n((void **)&NAME##_next, found, __ATOMIC_RELEASE);                                              \
+        return NAME VALUES;                                                                                            \
+    }                                                                                                                  \
+    SHIM_DUE_ENTRY(ARGUMENTS, void *, NAME, UNPACK PARAMETERS)                                                         \
+    {                                                                                                                  \
+        return shim_after_alloc(NAME##_next VALUES, size, shim_charged(size), false, SHIM_CALLER());                   \
+    }                                                                                                                  \
+    EXPORT void *NAME PARAMETERS                                                                                       \
+    {                                                                                                                  \
+        if (operators_allocate && shim_charge(shim_charged(size)))                                                     \
+            return NAME##_due VALUES;                                                                                  \
+        return NAME##_next VALUES;                                                                                     \
+    }
+
+#define DEFINE_DELETE(NAME, PARAMETERS, TYPES, VALUES)                                                                 \
+    void NAME PARAMETERS;                                                                                              \
+    static void NAME##_first PARAMETERS;                                                                               \
+    static void(*NAME##_next) TYPES = NAME##_first;                                                                    \
+    COLD static void NAME##_marked PARAMETERS                                                                          \
+    {                                                                                                                  \
+        if (shim_before_free(block))                                                                                   \
+            NAME##_next VALUES;                                                                                        \
+    }                                                                                                                  \
+    EXPORT void NAME PARAMETERS                                                                                        \
+    {                                                                                                                  \
+        if (operators_allocate && shim_may_be_sampled(block)) {                                                        \
+            NAME##_marked VALUES;                                                                                      \
+            return;                                                                                                    \
+        }                                                                                                              \
+        NAME##_next VALUES;                                                                                            \
+    }                                                                                                                  \
+    static void NAME##_first PARAMETERS                                                                                \
+    {                                                                                                                  \
+        shim_thread.muted++;                                                                                           \
+        void *found = find_operator(#NAME, (const void *)(uintptr_t)delete_by_free);                                   \
+        shim_thread.muted--;                                                                                           \
+        __atomic_store_n((void **)&NAME##_next, found, __ATOMIC_RELEASE);                                              \
+        NAME VALUES;                                                                                                   \
+    }
+
+#define UNPACK(...) __VA_ARGS__
+#define DECLARE_NEW_1(NAME) void *NAME(size_t size);
+#define DECLARE_NEW_2(NAME) void *NAME(size_t size, uintptr_t b);
+#define DECLARE_NEW_3(NAME) void *NAME(size_t size, size_t b, const void *c);
+FOREACH_NEW_1(DECLARE_NEW_1)
+FOREACH_NEW_2(DECLARE_NEW_2)
+FOREACH_NEW_3(DECLARE_NEW_3)
+
+#define NEW_1(NAME) DEFINE_NEW(1, NAME, new_by_malloc, (size_t size), (size_t), (size))
+#define NEW_2(NAME) DEFINE_NEW(2, NAME, new_by_malloc_2, (size_t size, uintptr_t b), (size_t, uintptr_t), (size, b))
+#define NEW_3(NAME)                                                                                                    \
+    DEFINE_NEW(3, NAME, new_by_malloc_3, (size_t size, size_t b, const void *c), (size_t, size_t, const void *),       \
+               (size, b, c))
+#define DELETE_1(NAME) DEFINE_DELETE(NAME, (void *block), (void *), (block))
+#define DELETE_2(NAME) DEFINE_DELETE(NAME, (void *block, size_t b), (void *, size_t), (block, b))
+#define DELETE_3(NAME) DEFINE_DELETE(NAME, (void *block, size_t b, size_t c), (void *, size_t, size_t), (block, b, c))
+
+FOREACH_NEW_1(NEW_1)
+FOREACH_NEW_2(NEW_2)
+FOREACH_NEW_3(NEW_3)
+FOREACH_DELETE_1(DELETE_1)
+FOREACH_DELETE_2(DELETE_2)
+FOREACH_DELETE_3(DELETE_3)

@@ -1,0 +1,189 @@
+/* The private boundary between the C shim and the agent: per-thread state, the slow path's table, the next allocator.
+ *
+ * C holds only what must carry libc's name, compile to a tail jump, or be thread-local. It knows nothing about samples:
+ * it subtracts sizes from a counter, and calls the table when the counter runs below zero. */
+#ifndef ALLOCSAMPLE_SHIM_H
+#define ALLOCSAMPLE_SHIM_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define HIDDEN __attribute__((visibility("hidden")))
+#define HOT __attribute__((hot))
+#define COLD __attribute__((cold, noinline))
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+#define UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+/* State of one thread. Zero is the right initial value: a new thread's first allocation takes the slow path, where the
+ * agent draws its first gap. `src/agent/thread.rs` mirrors this layout; both sides assert it. */
+struct shim_thread {
+    /* Bytes that this thread can still allocate without a sample point. An allocation of more bytes borrows: the value
+     * wraps below zero (2^63 and up) and the slow path runs. While it runs the value stays there, so that allocations
+     * of a signal handler that interrupts it just count down, and the agent sees how many bytes they were. */
+    uint64_t bytes_until_sample;
+    /* Nesting of slow paths, forks and other moments in which no sample can be taken. */
+    uint32_t muted;
+    uint32_t reserved;
+    /* Bytes allocated while muted: in no estimate, but told. */
+    uint64_t muted_bytes;
+    /* The agent's own. */
+    uint64_t agent[29];
+};
+_Static_assert(sizeof(struct shim_thread) == 256, "src/agent/thread.rs mirrors this layout");
+_Static_assert(offsetof(struct shim_thread, muted) == 8, "src/agent/thread.rs mirrors this layout");
+_Static_assert(offsetof(struct shim_thread, agent) == 24, "src/agent/thread.rs mirrors this layout");
+
+/* Initial-exec: one instruction to address, no call to __tls_get_addr, which may allocate. */
+extern HIDDEN _Thread_local struct shim_thread shim_thread __attribute__((tls_model("initial-exec")));
+
+/* Where the caller of malloc stood: all that the unwinder needs to start. */
+struct shim_caller {
+    uintptr_t pc; /* return address into the caller */
+    uintptr_t sp; /* its stack pointer after that return */
+    uintptr_t fp; /* its frame pointer register, whatever it holds */
+};
+
+/* An allocation that borrowed. */
+struct shim_allocation {
+    void *address;
+    size_t size;      /* as requested */
+    uint64_t charged; /* as subtracted from the counter: 1 for a size of 0 */
+    uint32_t is_realloc;
+    uint32_t reserved;
+    struct shim_caller caller;
+};
+_Static_assert(sizeof(struct shim_allocation) == 56, "src/agent/thread.rs mirrors this layout");
+
+/* How the process leaves; numbers of record::ExitHow. */
+enum shim_exit { SHIM_EXIT = 0, SHIM_IMMEDIATE_EXIT = 1, SHIM_QUICK_EXIT = 2, SHIM_ABORT = 3, SHIM_EXEC = 4 };
+
+/* What the agent does for the shim. All functions keep errno to themselves; none allocates from the program's heap,
+ * takes a lock that the program could hold, or unwinds into C. */
+struct shim_slow_path {
+    /* A successful allocation borrowed. Sets the thread's counter anew. */
+    void (*on_alloc)(struct shim_thread *, const struct shim_allocation *);
+    /* The block may be sampled (its page is marked). If it is, it is no longer: returns its sample id plus one, else 0. */
+    uint64_t (*take_sampled)(const void *block);
+    /* The sampled block taken above was freed, or is about to be. */
+    void (*on_free)(struct shim_thread *, uint64_t taken);
+    /* The block taken above was not freed after all (realloc failed). */
+    void (*put_back)(const void *block, uint64_t taken);
+    void (*before_fork)(struct shim_thread *);
+    /* `child` is 0 in the child, negative in a parent whose fork failed. */
+    void (*after_fork)(struct shim_thread *, pid_t child);
+    /* The process is about to leave. For SHIM_EXEC `path` is the program; returns whether to call after_exec_failed. */
+    bool (*on_exit)(enum shim_exit how, int status, const char *path);
+    void (*after_exec_failed)(void);
+    /* The calling thread is about to end by pthread_exit. */
+    void (*on_pthread_exit)(void);
+    /* Between these two the process has no thread of ours. */
+    void (*before_unshare)(void);
+    void (*after_unshare)(void);
+    /* Code may have been unmapped. */
+    void (*after_dlclose)(void);
+};
+
+/* NULL while the agent is off: before its constructor, after it failed. */
+extern HIDDEN _Atomic(const struct shim_slow_path *) shim_slow_path;
+
+/* One byte for each page of the address space modulo 256 MiB: not 0 if the page may hold a sampled block. The agent
+ * counts up and down; 255 is for ever. Read by every free, so it is small enough to stay in the cache. */
+#define SHIM_FILTER_PAGES 65536
+#define SHIM_PAGE_SHIFT 12
+extern HIDDEN _Atomic(uint8_t) shim_page_filter[SHIM_FILTER_PAGES];
+
+static inline bool shim_may_be_sampled(const void *block)
+{
+    size_t page = (uintptr_t)block >> SHIM_PAGE_SHIFT & (SHIM_FILTER_PAGES - 1);
+    return UNLIKELY(atomic_load_explicit(&shim_page_filter[page], memory_order_relaxed) != 0);
+}
+
+/* The allocator that comes after us in symbol order. Each pointer starts at a function that finds the real one, so that
+ * no caller tests for NULL. Missing functions are composed from present ones of the same allocator. */
+struct shim_next {
+    void *(*malloc)(size_t);
+    void (*free)(void *);
+    void *(*calloc)(size_t, size_t);
+    void *(*realloc)(void *, size_t);
+    int (*posix_memalign)(void **, size_t, size_t);
+    void *(*aligned_alloc)(size_t, size_t);
+    void *(*memalign)(size_t, size_t);
+    void *(*valloc)(size_t);
+    void *(*pvalloc)(size_t);
+    size_t (*malloc_usable_size)(void *);
+    void (*free_sized)(void *, size_t);
+    void (*free_aligned_sized)(void *, size_t, size_t);
+};
+extern HIDDEN struct shim_next shim_next;
+
+HIDDEN void shim_find_next(void);
+/* The symbol `name` in the objects after ours, or NULL. */
+HIDDEN void *shim_find_symbol(const char *name);
+/* Whether two functions live in the same shared object. */
+HIDDEN bool shim_same_object(const void *a, const void *b);
+/* Whether the block came from the arena that serves allocations made while we look for the next allocator. */
+HIDDEN bool shim_is_bootstrap_block(const void *block);
+
+/* For the agent, which cannot name thread-local variables or libc's names of C. */
+HIDDEN struct shim_thread *shim_this_thread(void);
+HIDDEN const void *shim_next_malloc_address(void);
+
+/* Slow halves of free, for operator delete to share. Returns whether the block may be passed on. */
+HIDDEN bool shim_before_free(void *block);
+/* Slow half of every allocation function: the counter borrowed. */
+HIDDEN void *shim_after_alloc(void *address, size_t size, uint64_t charged, bool is_realloc, const struct shim_caller *);
+
+static inline uint64_t shim_charged(size_t size)
+{
+    return size + (size == 0);
+}
+
+/* Subtracts from the thread's counter; true if it borrowed, which is when a sample may be due. */
+static inline bool shim_charge(uint64_t charged)
+{
+#if defined(__x86_64__)
+    bool borrowed;
+    __asm__("subq %2, %0" : "+m"(shim_thread.bytes_until_sample), "=@ccb"(borrowed) : "r"(charged));
+    return UNLIKELY(borrowed);
+#else
+    uint64_t before = shim_thread.bytes_until_sample;
+    shim_thread.bytes_until_sample = before - charged;
+    return UNLIKELY(charged > before);
+#endif
+}
+
+/* Defines `void *name(parameters)`, the entry of a slow path that is reached by a tail jump from `malloc` and its kin,
+ * while the stack and the callee-saved registers are still the caller's. It passes on its arguments, of which there
+ * are ARGUMENTS, followed by the caller's stack pointer, frame pointer and return address. */
+#if defined(__x86_64__)
+#define SHIM_REGISTERS_1 "mov %rsp, %rsi\n\tmov %rbp, %rdx\n\tmov (%rsp), %rcx\n\t"
+#define SHIM_REGISTERS_2 "mov %rsp, %rdx\n\tmov %rbp, %rcx\n\tmov (%rsp), %r8\n\t"
+#define SHIM_REGISTERS_3 "mov %rsp, %rcx\n\tmov %rbp, %r8\n\tmov (%rsp), %r9\n\t"
+#define SHIM_JUMP "jmp "
+#define SHIM_SP_AFTER_RETURN(sp) ((sp) + sizeof(void *))
+#elif defined(__aarch64__)
+#define SHIM_REGISTERS_1 "mov x1, sp\n\tmov x2, x29\n\tmov x3, x30\n\t"
+#define SHIM_REGISTERS_2 "mov x2, sp\n\tmov x3, x29\n\tmov x4, x30\n\t"
+#define SHIM_REGISTERS_3 "mov x3, sp\n\tmov x4, x29\n\tmov x5, x30\n\t"
+#define SHIM_JUMP "b "
+#define SHIM_SP_AFTER_RETURN(sp) (sp)
+#else
+#error "allocsample knows x86-64 and aarch64"
+#endif
+
+#define SHIM_DUE_ENTRY(ARGUMENTS, TYPE, NAME, ...)                                                                     \
+    TYPE NAME##_due(__VA_ARGS__);                                                                                      \
+    __asm__(".pushsection .text.unlikely,\"ax\",@progbits\n\t"                                                         \
+            ".hidden " #NAME "_due\n\t.globl " #NAME "_due\n\t.type " #NAME "_due, @function\n" #NAME "_due:\n\t"      \
+            ".cfi_startproc\n\t" SHIM_REGISTERS_##ARGUMENTS SHIM_JUMP #NAME "_slow\n\t.cfi_endproc\n\t"                \
+            ".size " #NAME "_due, .-" #NAME "_due\n\t.popsection");                                                    \
+    __attribute__((used, cold, noinline, visibility("hidden"))) TYPE NAME##_slow(__VA_ARGS__, uintptr_t sp,            \
+                                                                                 uintptr_t fp, uintptr_t pc)
+
+#define SHIM_CALLER() (&(struct shim_caller){.pc = pc, .sp = SHIM_SP_AFTER_RETURN(sp), .fp = fp})
+
+#endif

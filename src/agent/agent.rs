@@ -1,0 +1,247 @@
+//! The agent: all that the threads of the program share.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use allocsample_record::Note;
+use allocsample_sampling::Seed;
+
+use crate::config::{Config, LARGEST_MAX_DEPTH};
+use crate::live::{LiveSamples, PageFilter};
+use crate::os::file::complain;
+use crate::os::memory::{ForkCanary, StaticRef};
+use crate::os::process;
+use crate::os::scratch::Pool;
+use crate::path::PATH_BYTES;
+use crate::recording::{self, Beginning, DrainState, Recording};
+use crate::stack::RuleCache;
+use crate::stack::modules::Modules;
+use crate::switch::{Switch, SwitchCell};
+use crate::threads::Threads;
+
+/// What the agent cannot do itself.
+pub struct Hooks {
+    /// Starts the drain thread; returns whether it could. Called outside of libc's locks.
+    pub start_drain: fn() -> bool,
+    /// Waits until the drain thread is gone for the kernel too.
+    pub join_drain: fn(),
+    /// A thread has taken its first slow path: its end is to be reported by [`Agent::on_thread_end`].
+    pub on_thread_joined: fn(),
+    /// Memory of our own must be made fit for use in a forked child.
+    pub after_fork_in_child: fn(),
+}
+
+/// Facts that are known at start.
+pub struct Start {
+    /// The settings.
+    pub config: Config,
+    /// See [`Hooks`].
+    pub hooks: Hooks,
+    /// The module that defines the next malloc.
+    pub next_allocator: &'static [u8],
+    /// The module of a malloc that stands before ours.
+    pub malloc_elsewhere: Option<&'static [u8]>,
+}
+
+/// Memory of a sample in progress, behind its stack.
+pub struct WorkArea {
+    pub(crate) cache: LazyCache,
+    pub(crate) frames: [u64; LARGEST_MAX_DEPTH],
+    pub(crate) path: [u8; PATH_BYTES],
+    pub(crate) texts: [u8; 8192],
+}
+
+/// The unwinder's cache, made in place at first use; all zero bytes are "not made yet".
+pub(crate) struct LazyCache {
+    is_made: bool,
+    cache: core::mem::MaybeUninit<RuleCache>,
+}
+
+impl LazyCache {
+    pub(crate) fn get_or_insert_with(
+        &mut self,
+        make: impl FnOnce() -> RuleCache,
+    ) -> &mut RuleCache {
+        if !self.is_made {
+            self.cache.write(make());
+            self.is_made = true;
+        }
+        // SAFETY: written above, or in an earlier call on the same area, which is never given back.
+        unsafe { self.cache.assume_init_mut() }
+    }
+}
+
+/// See the module.
+pub struct Agent {
+    pub(crate) switch: SwitchCell,
+    pub(crate) areas: Pool<WorkArea>,
+    pub(crate) modules: Modules,
+    pub(crate) live: LiveSamples,
+    pub(crate) filter: PageFilter,
+    pub(crate) threads: Threads,
+    canary: ForkCanary,
+    start: StaticRef<Start>,
+    epoch: AtomicU32,
+    pid: AtomicU32,
+    forked_from: AtomicU32,
+    seed: AtomicU64,
+}
+
+impl Agent {
+    /// Off.
+    pub const fn new(filter: PageFilter) -> Self {
+        Self {
+            switch: SwitchCell::new(),
+            areas: Pool::new(),
+            modules: Modules::new(),
+            live: LiveSamples::new(),
+            filter,
+            threads: Threads::new(),
+            canary: ForkCanary::new(),
+            start: StaticRef::new(),
+            epoch: AtomicU32::new(1),
+            pid: AtomicU32::new(0),
+            forked_from: AtomicU32::new(0),
+            seed: AtomicU64::new(0),
+        }
+    }
+
+    /// Switches on. Once, from the library's constructor.
+    pub fn switch_on(&self, start: &'static Start) {
+        let random = process::random_u128() as u64;
+        self.seed
+            .store(start.config.seed.unwrap_or(random), Ordering::Relaxed);
+        self.pid.store(process::pid(), Ordering::Relaxed);
+        self.start.set(Some(start));
+        self.canary.arm();
+        self.switch.set(Switch::On);
+    }
+
+    /// The modules, for what the constructor and `dlclose` know about them.
+    pub fn modules(&self) -> &Modules {
+        &self.modules
+    }
+
+    /// Grows by one in each forked child.
+    pub fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    /// The process that this state belongs to: in a child of vfork it is the parent.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn seed(&self) -> Seed {
+        Seed {
+            process: self.seed.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn config(&self) -> &'static Config {
+        &self.started().config
+    }
+
+    pub(crate) fn hooks(&self) -> &'static Hooks {
+        &self.started().hooks
+    }
+
+    fn started(&self) -> &'static Start {
+        static NOT_STARTED: Start = Start {
+            config: Config::OFF,
+            hooks: Hooks {
+                start_drain: || false,
+                join_drain: || {},
+                on_thread_joined: || {},
+                after_fork_in_child: || {},
+            },
+            next_allocator: &[],
+            malloc_elsewhere: None,
+        };
+        self.start.get().unwrap_or(&NOT_STARTED)
+    }
+
+    /// Makes the files of a profile. A failure is told in one line and switches the agent off.
+    pub(crate) fn begin_recording(&self, area: &mut WorkArea) -> Option<&'static Recording> {
+        let start = self.started();
+        let forked_from = self.forked_from.load(Ordering::Relaxed);
+        let begun = recording::begin(Beginning {
+            config: &start.config,
+            seed: self.seed().process,
+            next_allocator: start.next_allocator,
+            malloc_elsewhere: start.malloc_elsewhere,
+            forked_from: (forked_from != 0).then_some(forked_from),
+            buffer: &mut area.texts,
+        });
+        match begun {
+            Ok(recording) => Some(recording),
+            Err(error) => {
+                if self.switch.change(Switch::On, Switch::Failed) {
+                    let reason = error.reason.as_bytes();
+                    let output = start.config.output.as_bytes();
+                    complain(&[
+                        b"allocsample: ",
+                        output,
+                        b": ",
+                        reason,
+                        b"; the program runs without a profile\n",
+                    ]);
+                }
+                None
+            }
+        }
+    }
+
+    /// Wakes the drain thread, or starts it if this is a good moment.
+    pub(crate) fn set_drain_to_work(&self, recording: &Recording, may_hold_loader_locks: bool) {
+        match recording.drain_state() {
+            DrainState::Running => recording.wake_drain(),
+            DrainState::None if !may_hold_loader_locks && recording.claim_drain_start() => {
+                self.start_drain(recording)
+            }
+            _ => {}
+        }
+    }
+
+    fn start_drain(&self, recording: &Recording) {
+        if !(self.hooks().start_drain)() {
+            recording.set_drain_state(DrainState::Failed);
+            recording.note(Note::NoDrainThread, b"the system refused a thread");
+        }
+    }
+
+    /// Finds out, at the price of a load, whether this process was forked without libc's help.
+    pub(crate) fn notice_fork(&self) {
+        if self.canary.is_forked_child() {
+            self.restart_in_child();
+        }
+    }
+
+    /// The profile so far is complete: threads join anew.
+    pub(crate) fn epoch_ended(&self) {
+        self.epoch.fetch_add(1, Ordering::Relaxed);
+        self.live.clear(&self.filter);
+    }
+
+    /// Makes the state that of a new process. Only while it has a single thread.
+    pub(crate) fn restart_in_child(&self) {
+        let parent = self.pid();
+        let pid = process::pid();
+        self.canary.arm();
+        self.pid.store(pid, Ordering::Relaxed);
+        self.epoch.fetch_add(1, Ordering::Relaxed);
+        self.seed
+            .store(self.seed().child(pid).process, Ordering::Relaxed);
+        // A parent that has not sampled yet is no profile to point at.
+        let has_profile = recording::current().is_some();
+        self.forked_from
+            .store(if has_profile { parent } else { 0 }, Ordering::Relaxed);
+        recording::forget();
+        self.areas.forget();
+        self.threads.clear();
+        self.live.clear(&self.filter);
+        (self.hooks().after_fork_in_child)();
+        if !self.config().follow_children && self.switch.get() == Switch::On {
+            self.switch.set(Switch::Off);
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! What the environment asks of the agent.
+
+use allocsample_record::Sampling;
+use allocsample_sampling::{Interval, IntervalError, IntervalSetting};
+
+use crate::path::Path;
+
+/// The default interval: at one gigabyte a second 2,000 samples a second, each a few hundred nanoseconds.
+const DEFAULT_INTERVAL: Interval = match Interval::new(512 * 1024) {
+    Some(interval) => interval,
+    None => Interval::EVERY_ALLOCATION,
+};
+const DEFAULT_MAX_DEPTH: usize = 512;
+/// Frames that a work area has room for.
+pub const LARGEST_MAX_DEPTH: usize = 4096;
+const DEFAULT_TEMPLATE: &[u8] = b"allocsample.%n.%p.allocsample";
+
+/// What happens to a sample when the ring is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFull {
+    /// It is lost, and counted with its weight.
+    Drop,
+    /// The program waits for the drain thread.
+    Wait,
+}
+
+/// How stacks are captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unwind {
+    /// By call-frame information, with frame pointers where there is none.
+    Auto,
+    /// No stacks.
+    None,
+}
+
+/// All settings.
+pub struct Config {
+    /// Absolute, with `%p`, `%n` and `%t` not yet filled in.
+    pub output: Path,
+    /// `ALLOCSAMPLE_INTERVAL`; `None` for off.
+    pub interval: Option<Interval>,
+    /// `ALLOCSAMPLE_SAMPLING`
+    pub sampling: Sampling,
+    /// `ALLOCSAMPLE_SEED`
+    pub seed: Option<u64>,
+    /// `ALLOCSAMPLE_UNWIND`
+    pub unwind: Unwind,
+    /// `ALLOCSAMPLE_MAX_DEPTH`
+    pub max_depth: usize,
+    /// `ALLOCSAMPLE_CHILDREN`
+    pub follow_children: bool,
+    /// `ALLOCSAMPLE_ON_FULL`
+    pub on_full: OnFull,
+    /// `ALLOCSAMPLE_RUN_PID`: set by `allocsample run`; its direct child writes a profile even without a sample.
+    pub run_pid: Option<u32>,
+}
+
+/// A variable that cannot be understood.
+#[derive(Clone, Copy, Debug)]
+pub struct ConfigError<'a> {
+    /// Its name.
+    pub name: &'static str,
+    /// Its value.
+    pub value: &'a [u8],
+    /// What would be right.
+    pub expected: &'static str,
+}
+
+impl Config {
+    /// Before any configuration was read.
+    pub(crate) const OFF: Config = Config {
+        output: Path::new(),
+        interval: None,
+        sampling: Sampling::Poisson,
+        seed: None,
+        unwind: Unwind::None,
+        max_depth: DEFAULT_MAX_DEPTH,
+        follow_children: false,
+        on_full: OnFull::Drop,
+        run_pid: None,
+    };
+
+    /// Reads the settings through `lookup`. `directory` is the working directory, for a relative output path.
+    pub fn read<'a>(
+        lookup: impl Fn(&str) -> Option<&'a [u8]>,
+        directory: &[u8],
+    ) -> Result<Self, ConfigError<'a>> {
+        let mut config = Self {
+            interval: Some(DEFAULT_INTERVAL),
+            unwind: Unwind::Auto,
+            follow_children: true,
+            ..Self::OFF
+        };
+        if let Some(value) = lookup("ALLOCSAMPLE_INTERVAL") {
+            config.interval = match Interval::parse(value) {
+                Ok(IntervalSetting::Every(interval)) => Some(interval),
+                Ok(IntervalSetting::Off) => None,
+                Err(error) => {
+                    return Err(ConfigError {
+                        name: "ALLOCSAMPLE_INTERVAL",
+                        value,
+                        expected: explain(error),
+                    });
+                }
+            };
+        }
+        let choice =
+            |name: &'static str, choices: &[&str], expected: &'static str| match lookup(name) {
+                None => Ok(None),
+                Some(value) => match choices.iter().position(|choice| choice.as_bytes() == value) {
+                    Some(index) => Ok(Some(index)),
+                    None => Err(ConfigError {
+                        name,
+                        value,
+                        expected,
+                    }),
+                },
+            };
+        let number = |name: &'static str, largest: u64, expected: &'static str| match lookup(name) {
+            None => Ok(None),
+            Some(value) => match parse_decimal(value).filter(|&number| number <= largest) {
+                Some(number) => Ok(Some(number)),
+                None => Err(ConfigError {
+                    name,
+                    value,
+                    expected,
+                }),
+            },
+        };
+        if choice(
+            "ALLOCSAMPLE_SAMPLING",
+            &["poisson", "periodic"],
+            "expected poisson or periodic",
+        )? == Some(1)
+        {
+            config.sampling = Sampling::Periodic;
+        }
+        config.seed = number("ALLOCSAMPLE_SEED", u64::MAX, "expected a number below 2^64")?;
+        if choice("ALLOCSAMPLE_START", &["on", "off"], "expected on or off")? == Some(1) {
+            config.interval = None;
+        }
+        if choice(
+            "ALLOCSAMPLE_UNWIND",
+            &["auto", "dwarf", "none"],
+            "expected auto, dwarf or none",
+        )? == Some(2)
+        {
+            config.unwind = Unwind::None;
+        }
+        if let Some(depth) = number(
+            "ALLOCSAMPLE_MAX_DEPTH",
+            LARGEST_MAX_DEPTH as u64,
+            "expected 1 to 4096 frames",
+        )? {
+            if depth == 0 {
+                let value = lookup("ALLOCSAMPLE_MAX_DEPTH").unwrap_or(&[]);
+                return Err(ConfigError {
+                    name: "ALLOCSAMPLE_MAX_DEPTH",
+                    value,
+                    expected: "expected 1 to 4096 frames",
+                });
+            }
+            config.max_depth = depth as usize;
+        }
+        if choice(
+            "ALLOCSAMPLE_CHILDREN",
+            &["follow", "ignore"],
+            "expected follow or ignore",
+        )? == Some(1)
+        {
+            config.follow_children = false;
+        }
+        config.on_full = match choice(
+            "ALLOCSAMPLE_ON_FULL",
+            &["drop", "wait"],
+            "expected drop or wait",
+        )? {
+            Some(0) => OnFull::Drop,
+            Some(_) => OnFull::Wait,
+            // Exactness is what interval 1 was chosen for.
+            None if config.interval == Some(Interval::EVERY_ALLOCATION) => OnFull::Wait,
+            None => OnFull::Drop,
+        };
+        config.run_pid = number(
+            "ALLOCSAMPLE_RUN_PID",
+            u64::from(u32::MAX),
+            "expected a process id",
+        )?
+        .and_then(|pid| u32::try_from(pid).ok());
+        let template = lookup("ALLOCSAMPLE_OUTPUT")
+            .filter(|path| !path.is_empty())
+            .unwrap_or(DEFAULT_TEMPLATE);
+        if !template.starts_with(b"/") {
+            config.output.push(directory).push(b"/");
+        }
+        config.output.push(template);
+        if config.output.is_too_long() {
+            return Err(ConfigError {
+                name: "ALLOCSAMPLE_OUTPUT",
+                value: template,
+                expected: "the path is too long",
+            });
+        }
+        Ok(config)
+    }
+
+    /// The path of a profile of this process. `attempt` tells apart paths that exist already.
+    pub fn output_path(&self, pid: u32, program: &[u8], start_wall_ns: u64, attempt: u32) -> Path {
+        let mut path = Path::new();
+        let mut rest = self.output.as_bytes();
+        const SUFFIX: &[u8] = b".allocsample";
+        let has_suffix = rest.ends_with(SUFFIX);
+        if has_suffix {
+            rest = rest.get(..rest.len() - SUFFIX.len()).unwrap_or(rest);
+        }
+        while let Some((&byte, after)) = rest.split_first() {
+            rest = match (byte, after.first()) {
+                (b'%', Some(&letter @ (b'p' | b'n' | b't' | b'%'))) => {
+                    match letter {
+                        b'p' => path.push_decimal(u64::from(pid)),
+                        b'n' => path.push(program),
+                        b't' => path.push_decimal(start_wall_ns / 1_000_000_000),
+                        _ => path.push(b"%"),
+                    };
+                    after.get(1..).unwrap_or(&[])
+                }
+                _ => {
+                    path.push(&[byte]);
+                    after
+                }
+            };
+        }
+        if attempt > 0 {
+            path.push(b".").push_decimal(u64::from(attempt));
+        }
+        if has_suffix {
+            path.push(SUFFIX);
+        }
+        path
+    }
+}
+
+fn explain(error: IntervalError) -> &'static str {
+    match error {
+        IntervalError::Zero => {
+            "0 is ambiguous: use 1 to record every allocation, or off to record none"
+        }
+        IntervalError::NotANumber => "expected bytes, as in 1, 512K or 1M, or off",
+        IntervalError::UnknownUnit => "unknown unit: expected K, M, G or T",
+        IntervalError::TooLarge => "the longest interval is 2^63 - 1 bytes",
+    }
+}
+
+fn parse_decimal(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0u64, |number, &digit| {
+        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &'static [(&str, &str)]) -> Result<Config, ConfigError<'static>> {
+        Config::read(
+            |name| {
+                pairs
+                    .iter()
+                    .find(|(key, _)| *key == name)
+                    .map(|(_, value)| value.as_bytes())
+            },
+            b"/tmp",
+        )
+    }
+
+    #[test]
+    fn defaults() {
+        let config = read(&[]).ok().unwrap();
+        assert_eq!(config.interval, Interval::new(524_288));
+        assert_eq!(config.on_full, OnFull::Drop);
+        assert_eq!(
+            config.output_path(7, b"vm", 0, 0).as_bytes(),
+            b"/tmp/allocsample.vm.7.allocsample"
+        );
+        assert_eq!(
+            config.output_path(7, b"vm", 0, 2).as_bytes(),
+            b"/tmp/allocsample.vm.7.2.allocsample"
+        );
+    }
+
+    #[test]
+    fn every_allocation_waits_unless_told_otherwise() {
+        assert_eq!(
+            read(&[("ALLOCSAMPLE_INTERVAL", "1")]).ok().unwrap().on_full,
+            OnFull::Wait
+        );
+        let config = read(&[
+            ("ALLOCSAMPLE_INTERVAL", "1"),
+            ("ALLOCSAMPLE_ON_FULL", "drop"),
+        ]);
+        assert_eq!(config.ok().unwrap().on_full, OnFull::Drop);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        for (name, value) in [
+            ("ALLOCSAMPLE_INTERVAL", "0"),
+            ("ALLOCSAMPLE_INTERVAL", "12Q"),
+            ("ALLOCSAMPLE_SAMPLING", "uniform"),
+            ("ALLOCSAMPLE_SEED", "-1"),
+            ("ALLOCSAMPLE_MAX_DEPTH", "0"),
+            ("ALLOCSAMPLE_MAX_DEPTH", "5000"),
+            ("ALLOCSAMPLE_ON_FULL", ""),
+        ] {
+            let error = Config::read(|key| (key == name).then_some(value.as_bytes()), b"/")
+                .err()
+                .unwrap();
+            assert_eq!((error.name, error.value), (name, value.as_bytes()));
+        }
+    }
+
+    #[test]
+    fn the_template_is_filled_in() {
+        let config = read(&[("ALLOCSAMPLE_OUTPUT", "/var/%n-%p-%t-%%-%x.prof")])
+            .ok()
+            .unwrap();
+        assert_eq!(
+            config.output_path(12, b"vm", 3_000_000_000, 1).as_bytes(),
+            b"/var/vm-12-3-%-%x.prof.1"
+        );
+    }
+}

@@ -1,0 +1,203 @@
+//! Fork, exec, the ends of threads and of the process.
+
+use allocsample_record::{
+    ExecRecord, ExitHow, ExitRecord, ForkRecord, RecordKind, ThreadEndRecord, ThreadId,
+    ThreadTotalRecord,
+};
+
+use crate::agent::Agent;
+use crate::os::clock;
+use crate::os::process;
+use crate::os::thread::{ShimThread, Totals};
+use crate::recording::{self, DrainRequest, DrainState, Recording};
+use crate::spill;
+use crate::switch::Switch;
+
+/// How long an exit waits for the drain thread; a disk that is slower leaves the ring to the reader.
+const FINISH_PATIENCE_MS: u32 = 30_000;
+
+impl Agent {
+    /// Mutes the thread until [`Self::after_fork`]: other libraries' fork handlers allocate in between, in the child
+    /// before it is ours.
+    pub fn before_fork(&self, thread: &ShimThread) {
+        // Undone by `after_fork`, in both processes.
+        core::mem::forget(thread.mute(0));
+    }
+
+    /// `child` is 0 in the child, negative if there is none.
+    pub fn after_fork(&self, thread: &ShimThread, child: i32) {
+        if child == 0 {
+            self.restart_in_child();
+        } else if child > 0
+            && let Some(recording) = recording::current()
+        {
+            let record = ForkRecord {
+                time_ns: clock::monotonic_ns(),
+                child_pid: child.cast_unsigned(),
+            };
+            recording.push(RecordKind::Fork, ForkRecord::WORDS, |words| {
+                record.encode_into(words)
+            });
+        }
+        thread.unmute();
+        if child == 0 {
+            // It joins as a new thread of a new process.
+            thread.forget();
+        }
+    }
+
+    /// The calling thread is about to end; its totals are final, unless later destructors allocate.
+    pub fn on_thread_end(&self, thread: &ShimThread) {
+        self.notice_fork();
+        if thread.epoch() != self.epoch() || thread.is_muted() {
+            return;
+        }
+        let (muted, _) = thread.mute(0);
+        if let Some(recording) = recording::current() {
+            // A thread without a sample has bytes in the exact total all the same.
+            if !thread.is_announced() && recording.announce_thread(thread.number()) {
+                thread.set_announced();
+            }
+            let record = ThreadEndRecord {
+                time_ns: clock::monotonic_ns(),
+                total: total_record(thread.number(), thread.totals()),
+            };
+            recording.push(RecordKind::ThreadEnd, ThreadEndRecord::WORDS, |words| {
+                record.encode_into(words)
+            });
+        }
+        self.threads.leave(thread.slot());
+        muted.leave();
+    }
+
+    /// The process is about to end. Returns whether it wants to hear if an exec fails.
+    pub fn on_exit(
+        &self,
+        thread: &ShimThread,
+        how: ExitHow,
+        status: Option<i32>,
+        path: &[u8],
+    ) -> bool {
+        // A child of vfork, or of a fork that we have not noticed: the memory, or the files, are its parent's.
+        if process::pid() != self.pid() || self.switch.get() != Switch::On || thread.is_muted() {
+            return false;
+        }
+        let (_muted, _) = thread.mute(0);
+        let Some(recording) = recording::current().or_else(|| self.begin_at_exit(how)) else {
+            return false;
+        };
+        if !self.switch.change(Switch::On, Switch::Finished) {
+            return false;
+        }
+        self.write_end(thread, recording, how, status, path);
+        match recording.drain_state() {
+            DrainState::Running | DrainState::Starting => {
+                recording.ask_drain(DrainRequest::Finish, FINISH_PATIENCE_MS);
+            }
+            DrainState::None | DrainState::Failed => {
+                spill::finish(recording);
+            }
+            DrainState::Done => {}
+        }
+        true
+    }
+
+    /// The program goes on: with a profile of its own, since the one before is complete.
+    pub fn after_exec_failed(&self, thread: &ShimThread) {
+        let (_muted, _) = thread.mute(0);
+        recording::forget();
+        self.epoch_ended();
+        self.switch.change(Switch::Finished, Switch::On);
+    }
+
+    /// A profile without samples says what there was to sample. Only at an orderly exit, and only if it is wanted: not
+    /// of every little child of a shell.
+    fn begin_at_exit(&self, how: ExitHow) -> Option<&'static Recording> {
+        let is_wanted = self
+            .config()
+            .run_pid
+            .is_none_or(|pid| pid == process::parent_pid());
+        if how != ExitHow::Exit || !is_wanted {
+            return None;
+        }
+        self.areas.run(|area| self.begin_recording(area)).flatten()
+    }
+
+    fn write_end(
+        &self,
+        thread: &ShimThread,
+        recording: &Recording,
+        how: ExitHow,
+        status: Option<i32>,
+        path: &[u8],
+    ) {
+        let time_ns = clock::monotonic_ns();
+        let write_total = |number, totals| {
+            let record = total_record(number, totals);
+            recording.push(RecordKind::ThreadTotal, ThreadTotalRecord::WORDS, |words| {
+                record.encode_into(words)
+            });
+        };
+        let own = if thread.epoch() == self.epoch() {
+            thread.number()
+        } else {
+            0
+        };
+        if own != 0 {
+            if !thread.is_announced() && recording.announce_thread(own) {
+                thread.set_announced();
+            }
+            write_total(own, thread.totals());
+        }
+        self.threads.for_each_other(own, write_total);
+        if how == ExitHow::Exec {
+            let record = ExecRecord { time_ns, path };
+            recording.push(RecordKind::Exec, record.words(), |words| {
+                record.encode_into(words)
+            });
+        }
+        recording.announce_exit(&ExitRecord {
+            time_ns,
+            how,
+            status,
+        });
+    }
+
+    /// Stops the drain thread for a while: the process is to have no thread of ours.
+    pub fn before_unshare(&self) {
+        if let Some(recording) = recording::current()
+            && recording.drain_state() == DrainState::Running
+        {
+            recording.ask_drain(DrainRequest::Pause, FINISH_PATIENCE_MS);
+            (self.hooks().join_drain)();
+        }
+    }
+
+    /// The drain thread may come back when there is work.
+    pub fn after_unshare(&self) {
+        if let Some(recording) = recording::current()
+            && recording.drain_state() == DrainState::Done
+            && self.switch.get() == Switch::On
+        {
+            recording.allow_drain_again();
+        }
+    }
+
+    /// The calling thread ends by `pthread_exit`. If it is the main thread, the drain thread must find out when it is
+    /// the last one, and go, or the process would never end.
+    pub fn on_pthread_exit(&self) {
+        if process::tid() == process::pid()
+            && let Some(recording) = recording::current()
+        {
+            recording.main_has_exited();
+        }
+    }
+}
+
+fn total_record(number: u32, totals: Totals) -> ThreadTotalRecord {
+    ThreadTotalRecord {
+        thread: ThreadId(number),
+        bytes: totals.bytes,
+        muted_bytes: totals.muted_bytes,
+    }
+}

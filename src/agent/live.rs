@@ -1,0 +1,182 @@
+//! Which addresses are live samples.
+//!
+//! Two levels. The *page filter*, one byte for each page modulo 256 MiB, is read by every `free`: zero means "not
+//! sampled". What passes it is looked up here, exactly: hash tables of 64-byte buckets, eight addresses each, with a
+//! second choice of bucket, and sample ids beside them. A table is never rehashed: when the newest is three quarters
+//! full, one four times its size is added, inserts go there, and the older ones drain as their samples are freed.
+//!
+//! An address is inserted before the allocator's caller gets it and taken out before it is freed, so no two threads
+//! ever work on the same address; the words they share (buckets, counts) are atomic. No locks, no allocation but the
+//! tables, which come from the kernel.
+
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use crate::os::memory::{self, StaticRef};
+
+const BUCKET: usize = 8;
+const FIRST_BUCKETS: usize = 512;
+const TABLES: usize = 12;
+
+/// One byte for each page; owned by the C shim, whose `free` reads it.
+pub struct PageFilter(pub &'static [AtomicU8; 65536]);
+
+impl PageFilter {
+    fn byte(&self, address: u64) -> &AtomicU8 {
+        let [first, ..] = self.0;
+        self.0
+            .get((address >> 12) as usize % 65536)
+            .unwrap_or(first)
+    }
+
+    /// Relaxed: whoever frees the block got its address from the thread that marked the page, and with it the mark.
+    fn mark(&self, address: u64) {
+        // 255 is for ever: the true count is lost.
+        let _ = self
+            .byte(address)
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+                count.checked_add(1)
+            });
+    }
+
+    fn unmark(&self, address: u64) {
+        let _ = self
+            .byte(address)
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+                (count != 255).then(|| count.saturating_sub(1))
+            });
+    }
+}
+
+struct Table {
+    addresses: &'static [AtomicU64],
+    ids: &'static [AtomicU64],
+    used: AtomicU64,
+}
+
+impl Table {
+    fn with_buckets(buckets: usize) -> Option<Self> {
+        Some(Self {
+            addresses: memory::map_atomics(buckets * BUCKET)?,
+            ids: memory::map_atomics(buckets * BUCKET)?,
+            used: AtomicU64::new(0),
+        })
+    }
+
+    fn is_nearly_full(&self) -> bool {
+        self.used.load(Ordering::Relaxed) > (self.addresses.len() / 4 * 3) as u64
+    }
+
+    /// The places where `address` may be: two buckets.
+    fn places(&self, address: u64) -> impl Iterator<Item = (&AtomicU64, &AtomicU64)> {
+        let hash = (address >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let buckets = self.addresses.len() / BUCKET;
+        let pick = |bits: u64| (bits as usize & (buckets - 1)) * BUCKET;
+        [pick(hash >> 40), pick(hash >> 16)]
+            .into_iter()
+            .flat_map(|start| {
+                let addresses = self.addresses.get(start..start + BUCKET).unwrap_or(&[]);
+                addresses
+                    .iter()
+                    .zip(self.ids.get(start..start + BUCKET).unwrap_or(&[]))
+            })
+    }
+
+    fn insert(&self, address: u64, id: u64) -> bool {
+        for (place, id_place) in self.places(address) {
+            // Relaxed: see the module's comment on who can look for this address.
+            let is_taken = || {
+                place
+                    .compare_exchange(0, address, Ordering::Relaxed, Ordering::Relaxed)
+                    .is_ok()
+            };
+            if place.load(Ordering::Relaxed) == 0 && is_taken() {
+                id_place.store(id, Ordering::Relaxed);
+                self.used.fetch_add(1, Ordering::Relaxed);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn take(&self, address: u64) -> Option<u64> {
+        let (place, id_place) = self
+            .places(address)
+            .find(|(place, _)| place.load(Ordering::Relaxed) == address)?;
+        let id = id_place.load(Ordering::Relaxed);
+        // Release: the next owner of the place stores its id after its exchange, so after this load.
+        place.store(0, Ordering::Release);
+        self.used.fetch_sub(1, Ordering::Relaxed);
+        Some(id)
+    }
+}
+
+/// The live samples of the malloc heap.
+pub struct LiveSamples {
+    tables: [StaticRef<Table>; TABLES],
+}
+
+impl LiveSamples {
+    /// None.
+    pub const fn new() -> Self {
+        Self {
+            tables: [const { StaticRef::new() }; TABLES],
+        }
+    }
+
+    /// Remembers a sample; false if there is no room, which the caller counts as lost.
+    pub fn insert(&self, filter: &PageFilter, address: u64, id: u64) -> bool {
+        filter.mark(address);
+        let is_in = self.insert_into_newest(address, id);
+        if !is_in {
+            filter.unmark(address);
+        }
+        is_in
+    }
+
+    fn insert_into_newest(&self, address: u64, id: u64) -> bool {
+        let newest = self.tables.iter().rposition(|table| table.get().is_some());
+        if let Some(table) = newest.and_then(|index| self.tables.get(index)?.get())
+            && !table.is_nearly_full()
+            && table.insert(address, id)
+        {
+            return true;
+        }
+        let next = newest.map_or(0, |index| index + 1);
+        let Some(place) = self.tables.get(next) else {
+            return false;
+        };
+        let Some(table) = Table::with_buckets(FIRST_BUCKETS << (2 * next)).and_then(memory::leak)
+        else {
+            // No memory for a larger one: the present one may have room yet.
+            return newest
+                .and_then(|index| self.tables.get(index)?.get())
+                .is_some_and(|table| table.insert(address, id));
+        };
+        place.set_if_empty(table).insert(address, id)
+    }
+
+    /// The sample at this address, which is no longer live then.
+    pub fn take(&self, filter: &PageFilter, address: u64) -> Option<u64> {
+        let id = self
+            .tables
+            .iter()
+            .rev()
+            .filter_map(StaticRef::get)
+            .find_map(|table| table.take(address))?;
+        filter.unmark(address);
+        Some(id)
+    }
+
+    /// Forgets all: in a forked child they are the parent's. Only while no other thread exists.
+    pub fn clear(&self, filter: &PageFilter) {
+        for table in self.tables.iter().filter_map(StaticRef::get) {
+            for place in table.addresses {
+                let address = place.swap(0, Ordering::Relaxed);
+                if address != 0 {
+                    filter.unmark(address);
+                }
+            }
+            table.used.store(0, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Files: created, filled and removed by path. No descriptor outlives a function that the program's threads call, so
+//! there is none that the program could close, or take for its own.
+
+use core::ffi::CStr;
+
+use super::{Errno, check};
+
+/// An open file, closed when dropped.
+pub struct File(i32);
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // SAFETY: ours, and closed once.
+        unsafe { libc::syscall(libc::SYS_close, self.0) };
+    }
+}
+
+impl File {
+    fn open(path: &CStr, flags: i32) -> Result<File, Errno> {
+        let flags = flags | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NOCTTY;
+        // SAFETY: `path` is a C string; the kernel copies it.
+        let fd = check(unsafe {
+            libc::syscall(
+                libc::SYS_openat,
+                libc::AT_FDCWD,
+                path.as_ptr(),
+                flags,
+                0o644,
+            )
+        })?;
+        i32::try_from(fd).map(File).map_err(|_| Errno(libc::EMFILE))
+    }
+
+    /// A new file, for reading and writing. Fails if anything has that name.
+    pub fn create_new(path: &CStr) -> Result<File, Errno> {
+        Self::open(path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL)
+    }
+
+    /// An existing file, for appending.
+    pub fn open_to_append(path: &CStr) -> Result<File, Errno> {
+        Self::open(path, libc::O_WRONLY | libc::O_APPEND)
+    }
+
+    /// Reads from the start of an existing file; returns how much of `buffer` was filled.
+    pub fn read_start(path: &CStr, buffer: &mut [u8]) -> Result<usize, Errno> {
+        // SAFETY: `path` is a C string; the kernel copies it.
+        let fd = check(unsafe {
+            libc::syscall(
+                libc::SYS_openat,
+                libc::AT_FDCWD,
+                path.as_ptr(),
+                libc::O_RDONLY | libc::O_CLOEXEC,
+                0,
+            )
+        })?;
+        let file = File(i32::try_from(fd).map_err(|_| Errno(libc::EMFILE))?);
+        let mut filled = 0;
+        while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            // SAFETY: the kernel writes into `rest`.
+            match check(unsafe {
+                libc::syscall(libc::SYS_read, file.0, rest.as_mut_ptr(), rest.len())
+            }) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(Errno(libc::EINTR)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+
+    /// The descriptor's number, for [`super::memory::map_shared`].
+    pub fn number(&self) -> i32 {
+        self.0
+    }
+
+    /// Makes the file `bytes` long with all its blocks on the disk, so that no later store into a mapping of it can
+    /// fail for want of space (which would be a SIGBUS in the program).
+    pub fn allocate(&self, bytes: usize) -> Result<(), Errno> {
+        let length = i64::try_from(bytes).map_err(|_| Errno(libc::EFBIG))?;
+        loop {
+            // SAFETY: no memory is involved.
+            match check(unsafe { libc::syscall(libc::SYS_fallocate, self.0, 0, 0i64, length) }) {
+                Err(Errno(libc::EINTR)) => {}
+                Err(Errno(libc::EOPNOTSUPP)) => return self.fill_with_zeros(bytes),
+                other => return other.map(drop),
+            }
+        }
+    }
+
+    fn fill_with_zeros(&self, bytes: usize) -> Result<(), Errno> {
+        static ZEROS: [u8; 4096] = [0; 4096];
+        let mut left = bytes;
+        while left > 0 {
+            let part = left.min(ZEROS.len());
+            self.write_all(ZEROS.get(..part).unwrap_or(&ZEROS))?;
+            left -= part;
+        }
+        Ok(())
+    }
+
+    /// Writes all of `bytes`.
+    pub fn write_all(&self, mut bytes: &[u8]) -> Result<(), Errno> {
+        while !bytes.is_empty() {
+            // SAFETY: the kernel reads `bytes`.
+            match check(unsafe {
+                libc::syscall(libc::SYS_write, self.0, bytes.as_ptr(), bytes.len())
+            }) {
+                Ok(0) => return Err(Errno(libc::EIO)),
+                Ok(written) => bytes = bytes.get(written..).unwrap_or(&[]),
+                Err(Errno(libc::EINTR)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Its length in bytes.
+    pub fn length(&self) -> Result<u64, Errno> {
+        // SAFETY: no memory is involved.
+        check(unsafe { libc::syscall(libc::SYS_lseek, self.0, 0i64, libc::SEEK_END) })
+            .map(|end| end as u64)
+    }
+
+    /// Cuts it back to `length` bytes.
+    pub fn truncate(&self, length: u64) -> Result<(), Errno> {
+        // SAFETY: no memory is involved.
+        check(unsafe { libc::syscall(libc::SYS_ftruncate, self.0, length) }).map(drop)
+    }
+}
+
+/// Removes a name.
+pub fn unlink(path: &CStr) {
+    // SAFETY: `path` is a C string.
+    unsafe { libc::syscall(libc::SYS_unlinkat, libc::AT_FDCWD, path.as_ptr(), 0) };
+}
+
+/// Whether files can be created in the directory of this path.
+pub fn is_writable_directory(path: &CStr) -> Result<(), Errno> {
+    // SAFETY: `path` is a C string.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_faccessat,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::W_OK | libc::X_OK,
+        )
+    })
+    .map(drop)
+}
+
+/// Says a line on standard error: for a bad configuration, and nothing else.
+pub fn complain(parts: &[&[u8]]) {
+    for part in parts {
+        // SAFETY: the kernel reads `part`. A closed stderr is no reason to do anything.
+        unsafe {
+            libc::syscall(
+                libc::SYS_write,
+                libc::STDERR_FILENO,
+                part.as_ptr(),
+                part.len(),
+            )
+        };
+    }
+}
+
+/// The longest file that this process may write, in bytes.
+pub fn size_limit() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: `limit` is writable.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    limit.rlim_cur
+}

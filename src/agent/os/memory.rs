@@ -1,0 +1,190 @@
+//! Memory of our own, straight from the kernel; and what fork does to it.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+/// Zeroed private memory that is never given back. `None`: the kernel has none for us.
+pub fn map(bytes: usize) -> Option<NonNull<u8>> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
+    let base = unsafe {
+        libc::mmap(
+            core::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            -1,
+            0,
+        )
+    };
+    if base == libc::MAP_FAILED {
+        None
+    } else {
+        NonNull::new(base.cast())
+    }
+}
+
+/// Gives a mapping of [`map`] back.
+///
+/// # Safety
+/// `base` came from `map(bytes)`, and nothing refers into it any more.
+pub unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { libc::munmap(base.as_ptr().cast(), bytes) };
+}
+
+/// `count` atomics, all zero, for ever.
+pub fn map_atomics(count: usize) -> Option<&'static [AtomicU64]> {
+    let base = map(count.checked_mul(size_of::<AtomicU64>())?)?;
+    // SAFETY: zeroed, aligned to a page, of this length, and never unmapped.
+    Some(unsafe { core::slice::from_raw_parts(base.as_ptr().cast::<AtomicU64>(), count) })
+}
+
+/// Moves `value` into memory that lives for ever.
+pub fn leak<T: Sync>(value: T) -> Option<&'static T> {
+    let place = map(size_of::<T>().max(1))?.cast::<T>();
+    debug_assert!(align_of::<T>() <= 4096);
+    // SAFETY: fresh, page-aligned and large enough; written before it is shared, never unmapped.
+    unsafe {
+        place.write(value);
+        Some(place.as_ref())
+    }
+}
+
+/// A place for a reference that any thread may read and replace.
+pub struct StaticRef<T: 'static>(AtomicPtr<T>);
+
+impl<T: Sync> StaticRef<T> {
+    /// Empty.
+    pub const fn new() -> Self {
+        Self(AtomicPtr::new(core::ptr::null_mut()))
+    }
+
+    /// What was last stored.
+    pub fn get(&self) -> Option<&'static T> {
+        // Acquire: pairs with the release stores below; the value is complete.
+        let pointer = self.0.load(Ordering::Acquire);
+        // SAFETY: only `&'static T` are ever stored.
+        unsafe { pointer.as_ref() }
+    }
+
+    /// Replaces it.
+    pub fn set(&self, value: Option<&'static T>) {
+        let pointer = value.map_or(core::ptr::null_mut(), |value| {
+            core::ptr::from_ref(value).cast_mut()
+        });
+        // Release: pairs with `get`.
+        self.0.store(pointer, Ordering::Release);
+    }
+
+    /// Stores `value` if it is empty; returns what is there then.
+    pub fn set_if_empty(&self, value: &'static T) -> &'static T {
+        let pointer = core::ptr::from_ref(value).cast_mut();
+        // Release and acquire: as above, in both outcomes.
+        match self.0.compare_exchange(
+            core::ptr::null_mut(),
+            pointer,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            Ok(_) => value,
+            // SAFETY: not null, and only `&'static T` are ever stored.
+            Err(present) => unsafe { &*present },
+        }
+    }
+}
+
+/// A word that reads 0 in every child of fork, however it was forked: its page is wiped by the kernel.
+pub struct ForkCanary(AtomicPtr<AtomicU32>);
+
+impl ForkCanary {
+    /// Not armed.
+    pub const fn new() -> Self {
+        Self(AtomicPtr::new(core::ptr::null_mut()))
+    }
+
+    /// From now on [`Self::is_forked_child`] tells. Without kernel support (before 4.14) it never does, and only
+    /// children made by libc's `fork` are noticed.
+    pub fn arm(&self) {
+        let present = self.0.load(Ordering::Acquire);
+        let word = if present.is_null() {
+            let Some(page) = map(4096) else { return };
+            // SAFETY: the page was just mapped, privately and anonymously, as the advice demands.
+            if unsafe { libc::madvise(page.as_ptr().cast(), 4096, libc::MADV_WIPEONFORK) } != 0 {
+                return;
+            }
+            page.as_ptr().cast::<AtomicU32>()
+        } else {
+            present
+        };
+        // SAFETY: a mapped page, never unmapped.
+        unsafe { &*word }.store(1, Ordering::Relaxed);
+        self.0.store(word, Ordering::Release);
+    }
+
+    /// Whether this process was forked since [`Self::arm`].
+    pub fn is_forked_child(&self) -> bool {
+        let word = self.0.load(Ordering::Acquire);
+        // SAFETY: null or a page that is never unmapped.
+        unsafe { word.as_ref() }.is_some_and(|word| word.load(Ordering::Relaxed) == 0)
+    }
+}
+
+/// Maps a file that is to be shared with whoever reads it after we are gone. A forked child does not inherit it: two
+/// processes must not write one ring.
+pub fn map_shared(fd: i32, bytes: usize) -> Option<NonNull<u8>> {
+    // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
+    let base = unsafe {
+        libc::mmap(
+            core::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            fd,
+            0,
+        )
+    };
+    if base == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: our own mapping.
+    unsafe { libc::madvise(base, bytes, libc::MADV_DONTFORK) };
+    NonNull::new(base.cast())
+}
+
+/// Whether the byte at `address` can be read, without reading it: the kernel looks at a signal mask there, and refuses
+/// the call for its other arguments if it could.
+pub fn is_readable(address: u64) -> bool {
+    // The mask is 8 bytes: stay inside the page.
+    let address = address & !7;
+    const INVALID_HOW: libc::c_long = -1;
+    // SAFETY: the kernel checks `address` itself; with an invalid `how` nothing is changed.
+    let result = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, INVALID_HOW, address, 0, 8) };
+    // SAFETY: errno is always readable.
+    result == 0 || unsafe { *libc::__errno_location() } != libc::EFAULT
+}
+
+/// Copies memory of this process that may be gone by now. False: it is, or the kernel does not let us look.
+pub fn copy_if_mapped(from: u64, to: &mut [u8]) -> bool {
+    let local = libc::iovec {
+        iov_base: to.as_mut_ptr().cast(),
+        iov_len: to.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: core::ptr::without_provenance_mut(from as usize),
+        iov_len: to.len(),
+    };
+    // SAFETY: the kernel writes to `to`, which is ours, and checks `from` itself.
+    let copied = unsafe {
+        libc::syscall(
+            libc::SYS_process_vm_readv,
+            libc::getpid(),
+            &raw const local,
+            1,
+            &raw const remote,
+            1,
+            0,
+        )
+    };
+    usize::try_from(copied) == Ok(to.len())
+}

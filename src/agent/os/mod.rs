@@ -1,0 +1,64 @@
+//! The operating system, one file per detail. No function here allocates from the program's heap, locks, or is a
+//! cancellation point: system calls are made directly, because libc's wrappers of `open` or `write` may end the thread.
+
+pub mod clock;
+pub mod file;
+pub mod futex;
+pub mod memory;
+pub mod process;
+pub mod scratch;
+pub mod thread;
+
+/// An error number of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+/// A system call's result: the kernel's value, or its error number.
+fn check(result: libc::c_long) -> Result<usize, Errno> {
+    if result >= 0 {
+        return Ok(result.cast_unsigned() as usize);
+    }
+    // SAFETY: errno is always readable; it belongs to this thread.
+    Err(Errno(unsafe { *libc::__errno_location() }))
+}
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// `__libc_stack_end` of the loader, if it has one.
+static MAIN_STACK_END: AtomicU64 = AtomicU64::new(0);
+
+/// Tells where the main thread's stack begins.
+pub fn set_main_stack_end(address: u64) {
+    MAIN_STACK_END.store(address, Ordering::Relaxed);
+}
+
+/// The highest address that the calling thread's own stack can have: where the loader put the program's arguments for
+/// the main thread; for others the thread control block, which libc keeps at the top of the stack.
+pub fn stack_top() -> u64 {
+    let main_end = MAIN_STACK_END.load(Ordering::Relaxed);
+    if main_end != 0 && process::tid() == process::pid() {
+        main_end
+    } else {
+        thread_pointer()
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn thread_pointer() -> u64 {
+    let pointer: u64;
+    // SAFETY: the first word of the thread control block is its own address, by the ABI.
+    unsafe {
+        core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags))
+    };
+    pointer
+}
+
+#[cfg(target_arch = "aarch64")]
+fn thread_pointer() -> u64 {
+    let pointer: u64;
+    // SAFETY: reads a register.
+    unsafe {
+        core::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nomem, nostack, preserves_flags))
+    };
+    pointer
+}

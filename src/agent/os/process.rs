@@ -1,0 +1,105 @@
+//! Who this process is.
+
+use core::ffi::CStr;
+
+use super::{check, file::File};
+
+/// This process.
+pub fn pid() -> u32 {
+    // SAFETY: no arguments; a direct call, since some libcs cache the number across clone.
+    unsafe { libc::syscall(libc::SYS_getpid) }.cast_unsigned() as u32
+}
+
+/// Its parent.
+pub fn parent_pid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { libc::syscall(libc::SYS_getppid) }.cast_unsigned() as u32
+}
+
+/// This thread.
+pub fn tid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { libc::syscall(libc::SYS_gettid) }.cast_unsigned() as u32
+}
+
+/// This thread's name, padded with NUL.
+pub fn thread_name() -> [u8; 16] {
+    let mut name = [0; 16];
+    // SAFETY: the kernel writes at most 16 bytes.
+    unsafe { libc::syscall(libc::SYS_prctl, libc::PR_GET_NAME, name.as_mut_ptr()) };
+    name
+}
+
+/// Random bytes of the kernel; if it has none yet, the clock and the pid.
+pub fn random_u128() -> u128 {
+    let mut bytes = [0; 16];
+    // SAFETY: the kernel writes 16 bytes.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_getrandom,
+            bytes.as_mut_ptr(),
+            bytes.len(),
+            libc::GRND_NONBLOCK,
+        )
+    };
+    if check(result) == Ok(bytes.len()) {
+        return u128::from_ne_bytes(bytes);
+    }
+    u128::from(super::clock::monotonic_ns()) << 64
+        | u128::from(super::clock::wall_ns()) ^ u128::from(pid()) << 32
+}
+
+/// The working directory's path in `buffer`, without NUL; empty if it has none.
+pub fn working_directory(buffer: &mut [u8]) -> &[u8] {
+    // SAFETY: the kernel writes at most the buffer's length.
+    let result = unsafe { libc::syscall(libc::SYS_getcwd, buffer.as_mut_ptr(), buffer.len()) };
+    // The length includes the NUL. A directory outside our root is reported as "(unreachable)/...".
+    let length = check(result).unwrap_or(0).saturating_sub(1);
+    buffer
+        .get(..length)
+        .filter(|path| path.starts_with(b"/"))
+        .unwrap_or(&[])
+}
+
+/// The path of the running program.
+pub fn executable(buffer: &mut [u8]) -> &[u8] {
+    // SAFETY: the kernel writes at most the buffer's length.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_readlinkat,
+            libc::AT_FDCWD,
+            c"/proc/self/exe".as_ptr(),
+            buffer.as_mut_ptr(),
+            buffer.len(),
+        )
+    };
+    buffer.get(..check(result).unwrap_or(0)).unwrap_or(&[])
+}
+
+/// The program's arguments, each followed by NUL.
+pub fn command_line(buffer: &mut [u8]) -> &[u8] {
+    let length = File::read_start(c"/proc/self/cmdline", buffer).unwrap_or(0);
+    buffer.get(..length).unwrap_or(&[])
+}
+
+/// Whether the program is only a zombie leader and this thread: nobody else will ever run.
+pub fn is_only_zombie_leader_left() -> bool {
+    fn leader_state(buffer: &mut [u8; 512]) -> Option<(u8, u64)> {
+        let length = File::read_start(c"/proc/self/stat", buffer).ok()?;
+        let text = buffer.get(..length)?;
+        let after_name = text.iter().rposition(|&byte| byte == b')')?;
+        let mut fields = text.get(after_name + 2..)?.split(|&byte| byte == b' ');
+        let state = *fields.next()?.first()?;
+        // State is field 3, num_threads field 20.
+        let threads = fields.nth(16)?.iter().fold(0, |sum: u64, digit| {
+            sum * 10 + u64::from(digit.wrapping_sub(b'0'))
+        });
+        Some((state, threads))
+    }
+    leader_state(&mut [0; 512]) == Some((b'Z', 2))
+}
+
+/// The C string at the front of `bytes`.
+pub fn c_str(bytes: &[u8]) -> Option<&CStr> {
+    CStr::from_bytes_until_nul(bytes).ok()
+}

@@ -1,0 +1,187 @@
+//! Work areas with a stack of their own, so that a sample costs the program's stack a few hundred bytes.
+//!
+//! An area belongs to a sample in progress, not to a thread: there are as many as samples were ever taken at the same
+//! time. Free areas are a stack of indices, popped and pushed by compare-and-swap; a tag in the upper half of the word
+//! makes a pop fail that was overtaken by a pop and a push of the same area.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use super::memory;
+
+/// Stack for the agent's own code, and for signal handlers that interrupt it.
+const STACK_BYTES: usize = 256 * 1024;
+const GUARD_BYTES: usize = 4096;
+const MAX_AREAS: usize = 1024;
+
+/// Areas of one type `A`, at most 1,024.
+pub struct Pool<A: 'static> {
+    areas: [AtomicPtr<A>; MAX_AREAS],
+    next_free: [AtomicU32; MAX_AREAS],
+    /// Index plus one of the first free area, and a tag.
+    free: AtomicU64,
+    made: AtomicU32,
+}
+
+/// # Safety
+/// All zero bytes are a valid value of the type.
+pub unsafe trait Zeroed {}
+
+impl<A: Zeroed> Pool<A> {
+    /// No areas yet.
+    pub const fn new() -> Self {
+        Self {
+            areas: [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_AREAS],
+            next_free: [const { AtomicU32::new(0) }; MAX_AREAS],
+            free: AtomicU64::new(0),
+            made: AtomicU32::new(0),
+        }
+    }
+
+    /// Runs `work` with an area, on the area's stack. `None`: there is no memory for one.
+    ///
+    /// Any thread; must not be entered again by a signal handler on the same thread more often than there are areas.
+    pub fn run<R, F: FnOnce(&mut A) -> R>(&self, work: F) -> Option<R> {
+        let index = self.pop().or_else(|| self.make())?;
+        let area = self.areas.get(index)?.load(Ordering::Acquire);
+        let mut job = Job {
+            work: Some(work),
+            area,
+            result: None,
+        };
+        // SAFETY: the area was mapped by `make` with its stack right below it and is ours alone until `push`.
+        // `run_job` gets the job it expects, which outlives the call; an `extern "C"` function aborts instead of unwinding.
+        unsafe { call_on_stack(area.cast(), run_job::<A, R, F>, (&raw mut job).cast()) };
+        self.push(index);
+        job.result
+    }
+
+    /// Forgets all areas: in a forked child some belong to threads that do not exist here.
+    pub fn forget(&self) {
+        self.made.store(0, Ordering::Relaxed);
+        self.free.store(0, Ordering::Relaxed);
+    }
+
+    fn pop(&self) -> Option<usize> {
+        // Acquire: pairs with the release in `push`; the previous owner's writes are done.
+        let mut word = self.free.load(Ordering::Acquire);
+        loop {
+            let index = (word as u32).checked_sub(1)? as usize;
+            let next = self.next_free.get(index)?.load(Ordering::Relaxed);
+            match self.free.compare_exchange_weak(
+                word,
+                retag(word, next),
+                Ordering::Acquire,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return Some(index),
+                Err(present) => word = present,
+            }
+        }
+    }
+
+    fn push(&self, index: usize) {
+        let Some(next) = self.next_free.get(index) else {
+            return;
+        };
+        let mut word = self.free.load(Ordering::Relaxed);
+        loop {
+            next.store(word as u32, Ordering::Relaxed);
+            // Release: pairs with `pop`. The index is below 1,024.
+            let pushed = retag(word, index as u32 + 1);
+            match self.free.compare_exchange_weak(
+                word,
+                pushed,
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return,
+                Err(present) => word = present,
+            }
+        }
+    }
+
+    fn make(&self) -> Option<usize> {
+        let index = self.made.fetch_add(1, Ordering::Relaxed) as usize;
+        let Some(place) = self.areas.get(index) else {
+            self.made.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        };
+        let base = memory::map(GUARD_BYTES + STACK_BYTES + size_of::<A>())?;
+        // SAFETY: the first page of our own mapping becomes the guard.
+        unsafe { libc::mprotect(base.as_ptr().cast(), GUARD_BYTES, libc::PROT_NONE) };
+        // SAFETY: inside the mapping; page-aligned, which suffices for any area; zeroed, as `Zeroed` allows.
+        let area = unsafe { base.add(GUARD_BYTES + STACK_BYTES) }.cast::<A>();
+        // Release: pairs with the acquire in `run`.
+        place.store(area.as_ptr(), Ordering::Release);
+        Some(index)
+    }
+}
+
+fn retag(word: u64, index: u32) -> u64 {
+    (word >> 32).wrapping_add(1) << 32 | u64::from(index)
+}
+
+struct Job<A, R, F> {
+    work: Option<F>,
+    area: *mut A,
+    result: Option<R>,
+}
+
+/// # Safety
+/// `job` points to a `Job<A, R, F>` whose area is valid and ours.
+unsafe extern "C" fn run_job<A, R, F: FnOnce(&mut A) -> R>(job: *mut u8) {
+    // SAFETY: the caller's promise.
+    let job = unsafe { &mut *job.cast::<Job<A, R, F>>() };
+    let Some(mut area) = NonNull::new(job.area) else {
+        return;
+    };
+    if let Some(work) = job.work.take() {
+        // SAFETY: the caller's promise.
+        job.result = Some(work(unsafe { area.as_mut() }));
+    }
+}
+
+/// Calls `function(argument)` with the stack pointer at `top`.
+///
+/// # Safety
+/// `top` is aligned to 16 and ends a stack that nobody else uses; `function` does not unwind.
+#[cfg(target_arch = "x86_64")]
+unsafe fn call_on_stack(top: *mut u8, function: unsafe extern "C" fn(*mut u8), argument: *mut u8) {
+    // SAFETY: r12 is preserved by the callee and brings the stack back; all that a call may clobber is declared.
+    unsafe {
+        core::arch::asm!(
+            "mov r12, rsp",
+            "mov rsp, r13",
+            "call r14",
+            "mov rsp, r12",
+            in("rdi") argument,
+            in("r13") top,
+            in("r14") function,
+            out("r12") _,
+            clobber_abi("C"),
+        );
+    }
+}
+
+/// Calls `function(argument)` with the stack pointer at `top`.
+///
+/// # Safety
+/// `top` is aligned to 16 and ends a stack that nobody else uses; `function` does not unwind.
+#[cfg(target_arch = "aarch64")]
+unsafe fn call_on_stack(top: *mut u8, function: unsafe extern "C" fn(*mut u8), argument: *mut u8) {
+    // SAFETY: x20 is preserved by the callee and brings the stack back; all that a call may clobber is declared.
+    unsafe {
+        core::arch::asm!(
+            "mov x20, sp",
+            "mov sp, x21",
+            "blr x22",
+            "mov sp, x20",
+            in("x0") argument,
+            in("x21") top,
+            in("x22") function,
+            out("x20") _,
+            clobber_abi("C"),
+        );
+    }
+}

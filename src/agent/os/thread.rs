@@ -1,0 +1,276 @@
+//! The state of one of the program's threads, in thread-local memory that the C shim owns.
+
+use core::cell::{Cell, UnsafeCell};
+use core::mem::MaybeUninit;
+
+use allocsample_sampling::{SamplePoints, Sampler};
+
+/// What an exhausted counter is set to while the thread is muted: nothing borrows from it, and what is missing from it
+/// afterwards is what was allocated meanwhile.
+const MUTED_GRANT: u64 = 1 << 62;
+
+/// A thread looks at the agent's state after this many bytes at the latest.
+const LARGEST_GRANT: u64 = 1 << 20;
+
+/// Mirror of `struct shim_thread`. Shared references and cells only: a signal handler on the same thread comes by.
+#[repr(C)]
+pub struct ShimThread {
+    bytes_until_sample: Cell<u64>,
+    muted: Cell<u32>,
+    reserved: u32,
+    muted_bytes: Cell<u64>,
+    state: ThreadState,
+}
+
+#[repr(C)]
+struct ThreadState {
+    /// Which start of the agent this thread has joined; 0 for none. The fields below it mean nothing before.
+    epoch: Cell<u32>,
+    number: Cell<u32>,
+    is_announced: Cell<u32>,
+    slot: Cell<u32>,
+    granted: Cell<u64>,
+    total_bytes: Cell<u64>,
+    stack_low: Cell<u64>,
+    stack_high: Cell<u64>,
+    sampler: UnsafeCell<MaybeUninit<Sampler>>,
+}
+
+const _: () = assert!(
+    size_of::<ShimThread>() <= 256,
+    "c_shim/shim.h reserves 256 bytes"
+);
+const _: () = assert!(core::mem::offset_of!(ShimThread, muted) == 8);
+const _: () = assert!(core::mem::offset_of!(ShimThread, state) == 24);
+
+/// Mirror of `struct shim_caller`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "documented in shim.h")]
+pub struct Caller {
+    pub pc: u64,
+    pub sp: u64,
+    pub fp: u64,
+}
+
+/// Mirror of `struct shim_allocation`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "documented in shim.h")]
+pub struct Allocation {
+    pub address: u64,
+    pub size: u64,
+    pub charged: u64,
+    pub is_realloc: u32,
+    pub reserved: u32,
+    pub caller: Caller,
+}
+
+const _: () = assert!(
+    size_of::<Allocation>() == 56,
+    "c_shim/shim.h asserts the same"
+);
+
+/// What a thread has allocated, exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Totals {
+    /// Counted bytes.
+    pub bytes: u64,
+    /// Bytes allocated while muted.
+    pub muted_bytes: u64,
+}
+
+/// While it exists, no slow path runs on this thread; what is allocated (by a signal handler, by libc for us) is muted.
+pub struct Muted<'a> {
+    thread: &'a ShimThread,
+}
+
+impl ShimThread {
+    /// Settles what was allocated since the last grant and mutes the thread. `charged` of it is the allocation at hand
+    /// (0 if there is none), which is looked at last. Returns the sample points in it.
+    pub fn mute(&self, charged: u64) -> (Muted<'_>, SamplePoints) {
+        let state = &self.state;
+        let consumed = state
+            .granted
+            .get()
+            .wrapping_sub(self.bytes_until_sample.get());
+        self.bytes_until_sample.set(MUTED_GRANT);
+        state.granted.set(MUTED_GRANT);
+        self.muted.set(self.muted.get() + 1);
+        let mut points = SamplePoints(0);
+        if let Some(sampler) = self.sampler() {
+            state
+                .total_bytes
+                .set(state.total_bytes.get().wrapping_add(consumed));
+            // Without signal handlers in between this is at most the distance.
+            sampler.advance(
+                consumed
+                    .saturating_sub(charged)
+                    .min(sampler.bytes_until_sample()),
+            );
+            if charged > 0 {
+                points = sampler.on_alloc(charged);
+            }
+        }
+        (Muted { thread: self }, points)
+    }
+
+    /// Whether a slow path is running, further up this thread's stack.
+    pub fn is_muted(&self) -> bool {
+        self.muted.get() != 0
+    }
+
+    /// Gives the thread bytes to allocate before it asks again, without counting them: the agent is off.
+    pub fn look_again_later(&self) {
+        self.state.epoch.set(0);
+        self.bytes_until_sample.set(LARGEST_GRANT);
+    }
+
+    /// Which start of the agent this thread has joined.
+    pub fn epoch(&self) -> u32 {
+        self.state.epoch.get()
+    }
+
+    /// Our number of this thread; 0 before it joined.
+    pub fn number(&self) -> u32 {
+        if self.epoch() == 0 {
+            0
+        } else {
+            self.state.number.get()
+        }
+    }
+
+    /// Index of its totals' slot plus one, 0 for none.
+    pub fn slot(&self) -> u32 {
+        self.state.slot.get()
+    }
+
+    /// Whether its start is in the profile.
+    pub fn is_announced(&self) -> bool {
+        self.state.is_announced.get() != 0
+    }
+
+    /// Its start is in the profile now.
+    pub fn set_announced(&self) {
+        self.state.is_announced.set(1);
+    }
+
+    /// Bytes counted so far.
+    pub fn total_bytes(&self) -> u64 {
+        self.state.total_bytes.get()
+    }
+
+    /// Addresses of this thread's stack that are known to stay readable while it runs: none if empty.
+    pub fn stack(&self) -> core::ops::Range<u64> {
+        self.state.stack_low.get()..self.state.stack_high.get()
+    }
+
+    /// Remembers the answer of a look at the stack.
+    pub fn set_stack(&self, stack: core::ops::Range<u64>) {
+        self.state.stack_low.set(stack.start);
+        self.state.stack_high.set(stack.end);
+    }
+
+    /// Ends what a forgotten [`Muted`] began.
+    pub fn unmute(&self) {
+        drop(Muted { thread: self });
+    }
+
+    /// The next allocation joins anew.
+    pub fn forget(&self) {
+        self.state.epoch.set(0);
+        self.bytes_until_sample.set(0);
+    }
+
+    /// The totals of this thread, which must be muted (so that nothing is under way).
+    pub fn totals(&self) -> Totals {
+        Totals {
+            bytes: self.total_bytes(),
+            muted_bytes: self.muted_bytes.get(),
+        }
+    }
+
+    /// The totals of a thread from a copy of its memory.
+    pub fn totals_of_copy(bytes: &[u8; 256]) -> Totals {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(bytes.get(at..at + 8).unwrap_or(&[0; 8]));
+            u64::from_ne_bytes(word)
+        };
+        let state = core::mem::offset_of!(ShimThread, state);
+        let granted = word(state + core::mem::offset_of!(ThreadState, granted));
+        let counter = word(core::mem::offset_of!(ShimThread, bytes_until_sample));
+        let total = word(state + core::mem::offset_of!(ThreadState, total_bytes));
+        let muted = word(core::mem::offset_of!(ShimThread, muted_bytes));
+        let since = granted.wrapping_sub(counter);
+        if granted == MUTED_GRANT {
+            return Totals {
+                bytes: total,
+                muted_bytes: muted.wrapping_add(since),
+            };
+        }
+        Totals {
+            bytes: total.wrapping_add(since),
+            muted_bytes: muted,
+        }
+    }
+
+    #[expect(clippy::mut_from_ref, reason = "exclusive for the reason given inside")]
+    fn sampler(&self) -> Option<&mut Sampler> {
+        if self.epoch() == 0 {
+            return None;
+        }
+        // SAFETY: initialised before `epoch` was set. Only the owning thread comes here, and only through `mute` and
+        // `Muted`, whose uses do not overlap: a signal handler that interrupts one finds a counter that does not
+        // borrow, and so does not come here itself.
+        Some(unsafe { (*self.state.sampler.get()).assume_init_mut() })
+    }
+}
+
+impl Muted<'_> {
+    /// The thread joins the agent's current start.
+    pub fn join(&self, epoch: u32, number: u32, slot: u32, sampler: Sampler) {
+        let state = &self.thread.state;
+        state.epoch.set(0);
+        // SAFETY: epoch 0 hides the sampler from everyone; a `Sampler` needs no drop.
+        unsafe { (*state.sampler.get()).write(sampler) };
+        state.number.set(number);
+        state.slot.set(slot);
+        state.is_announced.set(0);
+        state.total_bytes.set(0);
+        self.thread.muted_bytes.set(0);
+        state.epoch.set(epoch);
+    }
+
+    /// Counts an allocation that made the thread join; returns the sample points in it.
+    pub fn first_alloc(&self, charged: u64) -> SamplePoints {
+        let state = &self.thread.state;
+        state
+            .total_bytes
+            .set(state.total_bytes.get().wrapping_add(charged));
+        self.thread
+            .sampler()
+            .map_or(SamplePoints(0), |sampler| sampler.on_alloc(charged))
+    }
+
+    /// The thread leaves: its next allocation joins anew.
+    pub fn leave(&self) {
+        self.thread.state.epoch.set(0);
+    }
+}
+
+impl Drop for Muted<'_> {
+    fn drop(&mut self) {
+        let thread = self.thread;
+        let meanwhile = MUTED_GRANT.wrapping_sub(thread.bytes_until_sample.get());
+        thread
+            .muted_bytes
+            .set(thread.muted_bytes.get().wrapping_add(meanwhile));
+        let grant = thread
+            .sampler()
+            .map_or(0, |sampler| sampler.bytes_until_sample().min(LARGEST_GRANT));
+        thread.state.granted.set(grant);
+        thread.bytes_until_sample.set(grant);
+        thread.muted.set(thread.muted.get().saturating_sub(1));
+    }
+}

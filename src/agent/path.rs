@@ -1,0 +1,91 @@
+//! Paths, built without a heap.
+
+use core::ffi::CStr;
+
+/// The kernel's limit for a path, with its NUL.
+pub const PATH_BYTES: usize = 4096;
+
+/// A path that ends in NUL, and grows until it no longer fits (then it is [`Path::is_too_long`]).
+#[derive(Clone)]
+pub struct Path {
+    bytes: [u8; PATH_BYTES],
+    length: usize,
+    is_too_long: bool,
+}
+
+impl Path {
+    /// The empty path.
+    pub const fn new() -> Self {
+        Self {
+            bytes: [0; PATH_BYTES],
+            length: 0,
+            is_too_long: false,
+        }
+    }
+
+    /// Adds `part` at the end.
+    pub fn push(&mut self, part: &[u8]) -> &mut Self {
+        let end = self.length + part.len();
+        match self.bytes.get_mut(self.length..end) {
+            // One byte stays for the NUL.
+            Some(place) if end < PATH_BYTES => {
+                place.copy_from_slice(part);
+                self.length = end;
+            }
+            _ => self.is_too_long = true,
+        }
+        self
+    }
+
+    /// Adds a number in decimal.
+    pub fn push_decimal(&mut self, number: u64) -> &mut Self {
+        let mut digits = [0; 20];
+        self.push(decimal(number, &mut digits))
+    }
+
+    /// Whether something did not fit.
+    pub fn is_too_long(&self) -> bool {
+        self.is_too_long
+    }
+
+    /// Without NUL.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or(&[])
+    }
+
+    /// For the kernel. A NUL inside ends it early.
+    pub fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
+    }
+
+    /// Everything up to the last slash, or the working directory.
+    pub fn directory(&self) -> Path {
+        let mut directory = Path::new();
+        match self.as_bytes().iter().rposition(|&byte| byte == b'/') {
+            Some(0) => directory.push(b"/"),
+            Some(slash) => directory.push(self.as_bytes().get(..slash).unwrap_or(&[])),
+            None => directory.push(b"."),
+        };
+        directory
+    }
+}
+
+/// `number` in decimal, at the end of `digits`.
+pub fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
+    let mut start = digits.len();
+    for (at, place) in digits.iter_mut().enumerate().rev() {
+        // A remainder of ten fits.
+        *place = b'0' + (number % 10) as u8;
+        number /= 10;
+        start = at;
+        if number == 0 {
+            break;
+        }
+    }
+    digits.get(start..).unwrap_or(&[])
+}
+
+/// The part of a path behind its last slash.
+pub fn file_name(path: &[u8]) -> &[u8] {
+    path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)
+}

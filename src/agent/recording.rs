@@ -1,0 +1,397 @@
+//! The profile that is being written: its two files, its ring, and how the drain thread is told.
+//!
+//! A recording starts with the first sample of a process (one without a sample leaves no file) and ends at its exit.
+//! `NAME.allocsample` gets a header at once, and chunks from the drain thread; `NAME.allocsample.ring` is the ring,
+//! which outlives a killed process and is removed when everything in it is in the profile.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use allocsample_record::{
+    ExitRecord, FileHeader, FormatVersion, IntervalRecord, LostReason, Note, NoteRecord,
+    ProcessRecord, RecordKind, ThreadStartRecord,
+};
+use allocsample_ring::{Priority, Ring};
+
+use crate::config::{Config, OnFull};
+use crate::os::file::{self, File};
+use crate::os::memory::{self, StaticRef};
+use crate::os::{clock, futex, process};
+use crate::path::{Path, file_name};
+
+/// Ring sizes that are tried in turn, in words: 4 MiB, 1 MiB, 256 KiB.
+const CAPACITIES_WORDS: [u64; 3] = [1 << 19, 1 << 17, 1 << 15];
+
+/// Whether our thread runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum DrainState {
+    /// Never started, or stopped for a while.
+    None = 0,
+    /// Being started by some thread.
+    Starting = 1,
+    /// At work.
+    Running = 2,
+    /// It has written all and goes.
+    Done = 3,
+    /// It could not be started, or could not write.
+    Failed = 4,
+}
+
+impl DrainState {
+    fn from_number(number: u32) -> Self {
+        match number {
+            0 => Self::None,
+            1 => Self::Starting,
+            2 => Self::Running,
+            3 => Self::Done,
+            _ => Self::Failed,
+        }
+    }
+}
+
+/// What the drain thread is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum DrainRequest {
+    /// Drain whenever enough has gathered.
+    Work = 0,
+    /// Drain everything and end, but leave the ring: it is to be used again.
+    Pause = 1,
+    /// Drain everything, remove the ring and end.
+    Finish = 2,
+}
+
+/// A profile in the making.
+pub struct Recording {
+    /// The ring that all threads write.
+    pub ring: Ring,
+    /// Path of the profile.
+    pub path: Path,
+    /// Path of the ring.
+    pub ring_path: Path,
+    /// Counts the reasons to wake the drain thread.
+    pub wake: AtomicU32,
+    /// Counts the times that the drain thread has given space back.
+    pub space: AtomicU32,
+    state: AtomicU32,
+    request: AtomicU32,
+    main_exited: AtomicU32,
+}
+
+/// Why no recording can be made.
+#[derive(Clone, Copy, Debug)]
+pub struct CannotRecord {
+    /// One line.
+    pub reason: &'static str,
+}
+
+static CURRENT: StaticRef<Recording> = StaticRef::new();
+
+/// The recording of this process, if it has one.
+pub fn current() -> Option<&'static Recording> {
+    CURRENT.get()
+}
+
+/// Forgets the recording: it is the parent's, or it is finished.
+pub fn forget() {
+    CURRENT.set(None);
+}
+
+/// What a new recording says of itself first.
+pub struct Beginning<'a> {
+    /// The settings.
+    pub config: &'a Config,
+    /// The seed in use.
+    pub seed: u64,
+    /// The module of the next allocator.
+    pub next_allocator: &'a [u8],
+    /// The module of a malloc that stands before ours.
+    pub malloc_elsewhere: Option<&'a [u8]>,
+    /// The process this one was forked from.
+    pub forked_from: Option<u32>,
+    /// For paths and arguments.
+    pub buffer: &'a mut [u8; 8192],
+}
+
+/// Creates the files and makes the recording current. Two threads may come at once: one wins, the other's files go.
+pub fn begin(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> {
+    let config = beginning.config;
+    let (path_buffer, argument_buffer) = beginning.buffer.split_at_mut(4096);
+    let executable = process::executable(path_buffer);
+    let command_line = process::command_line(argument_buffer);
+    let wall_ns = clock::wall_ns();
+    let (profile, path) = create_profile(config, file_name(executable), wall_ns)?;
+    let profile_id = process::random_u128();
+    let header = FileHeader {
+        version: FormatVersion::CURRENT,
+        profile_id,
+    }
+    .encode();
+    let mut ring_path = path.clone();
+    ring_path.push(b".ring");
+    let discard = |reason| {
+        file::unlink(path.as_c_str());
+        file::unlink(ring_path.as_c_str());
+        Err(CannotRecord { reason })
+    };
+    if profile.write_all(&header).is_err() {
+        return discard("the profile cannot be written (is the disk full?)");
+    }
+    drop(profile);
+    let Some(ring) = create_ring(&ring_path, profile_id) else {
+        return discard("no room for the ring file (is the disk full, or a file size limit set?)");
+    };
+    let recording = Recording {
+        ring,
+        path: path.clone(),
+        ring_path: ring_path.clone(),
+        wake: AtomicU32::new(0),
+        space: AtomicU32::new(0),
+        state: AtomicU32::new(DrainState::None as u32),
+        request: AtomicU32::new(DrainRequest::Work as u32),
+        main_exited: AtomicU32::new(0),
+    };
+    let Some(recording) = memory::leak(recording) else {
+        return discard("out of memory");
+    };
+    recording.write_beginning(
+        &ProcessRecord {
+            pid: process::pid(),
+            parent_pid: process::parent_pid(),
+            start_mono_ns: clock::monotonic_ns(),
+            start_wall_ns: wall_ns,
+            executable,
+            command_line,
+        },
+        &beginning.config.interval,
+        beginning.config,
+        beginning.seed,
+    );
+    recording.note(Note::NextAllocator, beginning.next_allocator);
+    if let Some(module) = beginning.malloc_elsewhere {
+        recording.note(Note::MallocIsElsewhere, module);
+    }
+    if let Some(parent) = beginning.forked_from {
+        recording.note(
+            Note::ForkedFrom,
+            crate::path::decimal(u64::from(parent), &mut [0; 20]),
+        );
+    }
+    let winner = CURRENT.set_if_empty(recording);
+    if !core::ptr::eq(winner, recording) {
+        file::unlink(path.as_c_str());
+        file::unlink(ring_path.as_c_str());
+    }
+    Ok(winner)
+}
+
+fn create_profile(
+    config: &Config,
+    program: &[u8],
+    wall_ns: u64,
+) -> Result<(File, Path), CannotRecord> {
+    const ATTEMPTS: u32 = 1000;
+    for attempt in 0..ATTEMPTS {
+        let path = config.output_path(process::pid(), program, wall_ns, attempt);
+        if path.is_too_long() || path.as_bytes().len() + b".ring".len() >= crate::path::PATH_BYTES {
+            return Err(CannotRecord {
+                reason: "the output path is too long",
+            });
+        }
+        match File::create_new(path.as_c_str()) {
+            Ok(file) => return Ok((file, path)),
+            Err(crate::os::Errno(libc::EEXIST)) => {}
+            Err(_) => break,
+        }
+    }
+    Err(CannotRecord {
+        reason: "the profile cannot be created",
+    })
+}
+
+fn create_ring(path: &Path, profile_id: u128) -> Option<Ring> {
+    let file = File::create_new(path.as_c_str()).ok()?;
+    for capacity_words in CAPACITIES_WORDS {
+        let bytes = allocsample_ring::file_bytes(capacity_words);
+        // A file beyond the limit would not only fail: the kernel would send SIGXFSZ to the program.
+        if bytes as u64 > file::size_limit() || file.allocate(bytes).is_err() {
+            continue;
+        }
+        let base = memory::map_shared(file.number(), bytes)?;
+        // SAFETY: freshly allocated, so zeroed; mapped for ever, page-aligned, a power of two; the file is new and
+        // only this process maps it (a forked child does not inherit the mapping).
+        return Some(unsafe { Ring::create(base, capacity_words, profile_id) });
+    }
+    None
+}
+
+impl Recording {
+    fn write_beginning(
+        &self,
+        process: &ProcessRecord<'_>,
+        interval: &Option<allocsample_sampling::Interval>,
+        config: &Config,
+        seed: u64,
+    ) {
+        let time_ns = process.start_mono_ns;
+        self.push(RecordKind::Process, process.words(), |words| {
+            process.encode_into(words)
+        });
+        let record = IntervalRecord {
+            time_ns,
+            index: 0,
+            sampling: config.sampling,
+            interval_bytes: interval.map_or(0, allocsample_sampling::Interval::bytes),
+            seed,
+        };
+        self.push(RecordKind::Interval, IntervalRecord::WORDS, |words| {
+            record.encode_into(words)
+        });
+    }
+
+    /// Writes an essential record; false if even the reserve for those is used up.
+    pub fn push(
+        &self,
+        kind: RecordKind,
+        words: usize,
+        encode: impl FnOnce(&mut [u64]) -> Option<usize>,
+    ) -> bool {
+        let Ok(mut reservation) = self.ring.reserve(words, Priority::Essential) else {
+            return false;
+        };
+        if encode(reservation.words_mut()).is_none() {
+            return false;
+        }
+        reservation.commit(kind as u8);
+        true
+    }
+
+    /// Writes a note.
+    pub fn note(&self, note: Note, detail: &[u8]) {
+        let record = NoteRecord {
+            time_ns: clock::monotonic_ns(),
+            note,
+            detail,
+        };
+        self.push(RecordKind::Note, record.words(), |words| {
+            record.encode_into(words)
+        });
+    }
+
+    /// Writes the start of the calling thread.
+    pub fn announce_thread(&self, number: u32) -> bool {
+        let record = ThreadStartRecord {
+            time_ns: clock::monotonic_ns(),
+            thread: allocsample_record::ThreadId(number),
+            tid: process::tid(),
+            name: process::thread_name(),
+        };
+        self.push(RecordKind::ThreadStart, ThreadStartRecord::WORDS, |words| {
+            record.encode_into(words)
+        })
+    }
+
+    /// Writes the end of the process.
+    pub fn announce_exit(&self, record: &ExitRecord) {
+        self.push(RecordKind::Exit, ExitRecord::WORDS, |words| {
+            record.encode_into(words)
+        });
+    }
+
+    /// Counts something that could not be kept.
+    pub fn count_lost(&self, reason: LostReason, bytes: u64) {
+        self.ring.count_lost(reason as usize, 1, bytes);
+    }
+
+    /// Whether there is enough in the ring to be worth draining.
+    pub fn has_work(&self) -> bool {
+        self.ring.used_words() >= self.ring.capacity_words() / 4
+    }
+
+    /// Wakes the drain thread, which looks for itself what there is to do.
+    pub fn wake_drain(&self) {
+        // Release: pairs with the drain thread's acquire; it sees the request.
+        self.wake.fetch_add(1, Ordering::Release);
+        futex::wake_all(&self.wake);
+    }
+
+    /// Waits until the drain thread has given space back, if the settings say so and it can. False: do not wait (again).
+    pub fn wait_for_space(&self, on_full: OnFull) -> bool {
+        /// A thread that moves nothing for this long is not going to.
+        const PATIENCE_MS: u32 = 10_000;
+        if on_full == OnFull::Drop || self.drain_state() != DrainState::Running {
+            return false;
+        }
+        let before = self.space.load(Ordering::Acquire);
+        self.wake_drain();
+        futex::wait(&self.space, before, Some(PATIENCE_MS));
+        self.space.load(Ordering::Acquire) != before
+    }
+
+    /// Whether the drain thread runs.
+    pub fn drain_state(&self) -> DrainState {
+        DrainState::from_number(self.state.load(Ordering::Acquire))
+    }
+
+    /// Takes the right to start the drain thread.
+    pub fn claim_drain_start(&self) -> bool {
+        let (from, to) = (DrainState::None as u32, DrainState::Starting as u32);
+        self.state
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// The drain thread (or who failed to start it) says how it is.
+    pub fn set_drain_state(&self, state: DrainState) {
+        self.state.store(state as u32, Ordering::Release);
+        futex::wake_all(&self.state);
+    }
+
+    /// What the drain thread is to do.
+    pub fn drain_request(&self) -> DrainRequest {
+        match self.request.load(Ordering::Acquire) {
+            0 => DrainRequest::Work,
+            1 => DrainRequest::Pause,
+            _ => DrainRequest::Finish,
+        }
+    }
+
+    /// Asks the drain thread for something and waits until it has gone, at most `patience_ms`. True if it has done it.
+    pub fn ask_drain(&self, request: DrainRequest, patience_ms: u32) -> bool {
+        self.request.store(request as u32, Ordering::Release);
+        let deadline_ns = clock::monotonic_ns() + u64::from(patience_ms) * 1_000_000;
+        loop {
+            match self.drain_state() {
+                DrainState::Done => return true,
+                DrainState::None | DrainState::Failed => return false,
+                DrainState::Starting | DrainState::Running
+                    if clock::monotonic_ns() > deadline_ns =>
+                {
+                    return false;
+                }
+                state => {
+                    self.wake_drain();
+                    futex::wait(&self.state, state as u32, Some(100));
+                }
+            }
+        }
+    }
+
+    /// The main thread has called `pthread_exit`: the process now ends with its last thread.
+    pub fn main_has_exited(&self) {
+        self.main_exited.store(1, Ordering::Relaxed);
+        self.wake_drain();
+    }
+
+    /// Whether [`Self::main_has_exited`].
+    pub fn has_main_exited(&self) -> bool {
+        self.main_exited.load(Ordering::Relaxed) != 0
+    }
+
+    /// After [`DrainRequest::Pause`]: a drain thread may be started again.
+    pub fn allow_drain_again(&self) {
+        self.request
+            .store(DrainRequest::Work as u32, Ordering::Release);
+        self.set_drain_state(DrainState::None);
+    }
+}

@@ -1,0 +1,86 @@
+//! Reads stack memory that is known to be there.
+
+use crate::os::memory::is_readable;
+use crate::os::thread::ShimThread;
+
+const PAGE: u64 = 4096;
+/// Beyond this distance from the top a stack pointer is taken to be on another stack.
+const LARGEST_STACK: u64 = 64 << 20;
+
+/// Reads the stack that a thread runs on.
+///
+/// The thread's own stack, from the lowest place where a sample was ever taken up to its base, was found readable page
+/// by page once, and stays so while the thread lives: those reads are plain loads. Any other memory (signal stacks,
+/// stacks of coroutines) may be unmapped between two samples: there each page is asked for, in each walk anew.
+pub(super) struct StackReader {
+    own: core::ops::Range<u64>,
+    /// Pages found readable in this walk.
+    readable: [u64; 8],
+    next: usize,
+}
+
+impl StackReader {
+    /// For a walk of the calling thread that starts at `sp`.
+    pub(super) fn of_thread(thread: &ShimThread, sp: u64) -> Self {
+        let mut own = thread.stack();
+        let top = if own.is_empty() {
+            crate::os::stack_top()
+        } else {
+            own.end
+        };
+        let low = sp & !(PAGE - 1);
+        let known = if own.is_empty() { top } else { own.start };
+        if low < known && sp < top && top - sp <= LARGEST_STACK && are_readable(low, known) {
+            own = low..top;
+            thread.set_stack(own.clone());
+        }
+        Self {
+            own,
+            readable: [0; 8],
+            next: 0,
+        }
+    }
+
+    /// The word at `address`, if it can be read.
+    pub(super) fn read(&mut self, address: u64) -> Option<u64> {
+        let last = address.checked_add(7)?;
+        let is_own = self.own.contains(&address) && self.own.contains(&last);
+        if !(is_own || self.can_read(address) && self.can_read(last)) {
+            return None;
+        }
+        let pointer: *const u64 = core::ptr::with_exposed_provenance(address as usize);
+        // SAFETY: readable, as found above: on the thread's own stack above a live frame for as long as this walk
+        // lasts, elsewhere in a page that was just asked for and that the frames on it keep mapped.
+        Some(unsafe { pointer.read_unaligned() })
+    }
+
+    fn can_read(&mut self, address: u64) -> bool {
+        // Never 0 for a page that is readable.
+        let page = address & !(PAGE - 1);
+        if page == 0 {
+            return false;
+        }
+        if self.readable.contains(&page) {
+            return true;
+        }
+        if !is_readable(page) {
+            return false;
+        }
+        if let Some(place) = self.readable.get_mut(self.next % 8) {
+            *place = page;
+        }
+        self.next += 1;
+        true
+    }
+}
+
+fn are_readable(low: u64, high: u64) -> bool {
+    let mut page = low;
+    while page < high {
+        if !is_readable(page) {
+            return false;
+        }
+        page += PAGE;
+    }
+    true
+}

@@ -1,0 +1,145 @@
+//! Steps that call-frame information does not cover.
+
+use framehop::UnwindRegsNative;
+
+use super::modules::{Module, Modules};
+use super::reader::StackReader;
+use crate::os::memory::is_readable;
+
+/// From a frame of unknown code to its caller, if it keeps a frame pointer: `(ip, sp, fp) = (*(fp + 8), fp + 16, *fp)`.
+pub(super) fn by_frame_pointer(
+    registers: &mut UnwindRegsNative,
+    reader: &mut StackReader,
+) -> Result<Option<u64>, ()> {
+    let frame = frame_pointer(registers);
+    if frame < registers.sp() || !frame.is_multiple_of(8) {
+        return Err(());
+    }
+    let caller_frame = reader.read(frame).ok_or(())?;
+    let return_address = reader.read(frame + 8).ok_or(())?;
+    if return_address == 0 {
+        return Ok(None);
+    }
+    set(registers, return_address, frame + 16, caller_frame);
+    Ok(Some(return_address))
+}
+
+/// Whether the bytes before `return_address` end in a call instruction: what a wrong guess rarely points behind.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn is_behind_call(return_address: u64) -> bool {
+    let Some(start) = return_address.checked_sub(7) else {
+        return false;
+    };
+    if !is_readable(start) || !is_readable(return_address) {
+        return false;
+    }
+    let pointer: *const [u8; 7] = core::ptr::with_exposed_provenance(start as usize);
+    // SAFETY: both ends were just found readable, and code that is on a stack is not unmapped.
+    let bytes = unsafe { pointer.read_unaligned() };
+    let is_call_through = |byte: u8| byte & 0x38 == 0x10; // ModRM /2 after the opcode FF
+    match bytes {
+        [.., 0xe8, _, _, _, _] => true,
+        [.., 0xff, modrm] if is_call_through(modrm) => true,
+        [.., 0xff, modrm, _] if is_call_through(modrm) => true,
+        [.., 0xff, modrm, _, _] if is_call_through(modrm) => true,
+        [_, 0xff, modrm, _, _, _, _] if is_call_through(modrm) => true,
+        [0xff, modrm, _, _, _, _, _] if is_call_through(modrm) => true,
+        _ => false,
+    }
+}
+
+/// Whether the instruction before `return_address` is a branch with link.
+#[cfg(target_arch = "aarch64")]
+pub(super) fn is_behind_call(return_address: u64) -> bool {
+    let Some(start) = return_address.checked_sub(4).filter(|start| start % 4 == 0) else {
+        return false;
+    };
+    if !is_readable(start) {
+        return false;
+    }
+    let pointer: *const u32 = core::ptr::with_exposed_provenance(start as usize);
+    // SAFETY: aligned and just found readable; code that is on a stack is not unmapped.
+    let instruction = unsafe { pointer.read() };
+    instruction >> 26 == 0b100101 || instruction & 0xffff_fc1f == 0xd63f_0000
+}
+
+#[cfg(target_arch = "x86_64")]
+const SIGNAL_RETURN: &[u8] = &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05]; // mov $15, %rax; syscall
+#[cfg(target_arch = "aarch64")]
+const SIGNAL_RETURN: &[u8] = &[0x68, 0x11, 0x80, 0xd2, 0x01, 0, 0, 0xd4]; // mov x8, #139; svc #0
+
+/// Whether a handler returns here to leave its signal frame.
+pub(super) fn is_signal_return(
+    return_address: u64,
+    current: Option<&'static Module>,
+    modules: &Modules,
+) -> bool {
+    // The address itself: the trampoline is a function's first instruction, with no call before it.
+    let module = current
+        .filter(|module| module.contains(return_address))
+        .or_else(|| modules.find(return_address));
+    if module.is_none_or(|module| !module.contains(return_address + SIGNAL_RETURN.len() as u64)) {
+        return false;
+    }
+    let pointer: *const u8 = core::ptr::with_exposed_provenance(return_address as usize);
+    // SAFETY: inside the mapped range of a module, in the page of an instruction that is about to run; a module's text
+    // is readable unless linked otherwise, which glibc and the kernel's vDSO are not.
+    let byte = |at: usize| unsafe { pointer.add(at).read() };
+    // Byte by byte, and the first one rules out nearly everything.
+    SIGNAL_RETURN
+        .iter()
+        .enumerate()
+        .all(|(at, &expected)| byte(at) == expected)
+}
+
+/// Takes the registers that the kernel saved; returns the interrupted address.
+///
+/// x86-64: the handler's return left sp at the `ucontext`, whose general registers start 40 bytes in
+/// (`r8..r15 rdi rsi rbp rbx rdx rax rcx rsp rip`).
+#[cfg(target_arch = "x86_64")]
+pub(super) fn out_of_signal_frame(
+    registers: &mut UnwindRegsNative,
+    reader: &mut StackReader,
+) -> Option<u64> {
+    let saved = registers.sp() + 40;
+    let (fp, sp, ip) = (
+        reader.read(saved + 10 * 8)?,
+        reader.read(saved + 15 * 8)?,
+        reader.read(saved + 16 * 8)?,
+    );
+    set(registers, ip, sp, fp);
+    Some(ip)
+}
+
+/// aarch64: sp is at `siginfo` (128 bytes), then `ucontext`, whose registers start 176 bytes in, after the fault address.
+#[cfg(target_arch = "aarch64")]
+pub(super) fn out_of_signal_frame(
+    registers: &mut UnwindRegsNative,
+    reader: &mut StackReader,
+) -> Option<u64> {
+    let saved = registers.sp() + 128 + 176 + 8;
+    let (fp, lr) = (reader.read(saved + 29 * 8)?, reader.read(saved + 30 * 8)?);
+    let (sp, pc) = (reader.read(saved + 31 * 8)?, reader.read(saved + 32 * 8)?);
+    set(registers, lr, sp, fp);
+    Some(pc)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn frame_pointer(registers: &UnwindRegsNative) -> u64 {
+    registers.bp()
+}
+
+#[cfg(target_arch = "x86_64")]
+fn set(registers: &mut UnwindRegsNative, ip: u64, sp: u64, fp: u64) {
+    *registers = UnwindRegsNative::new(ip, sp, fp);
+}
+
+#[cfg(target_arch = "aarch64")]
+fn frame_pointer(registers: &UnwindRegsNative) -> u64 {
+    registers.fp()
+}
+
+#[cfg(target_arch = "aarch64")]
+fn set(registers: &mut UnwindRegsNative, lr: u64, sp: u64, fp: u64) {
+    *registers = UnwindRegsNative::new(lr, sp, fp);
+}

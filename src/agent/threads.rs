@@ -1,0 +1,93 @@
+//! Which threads have joined, for their exact totals when the process ends.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::os::memory;
+use crate::os::thread::{ShimThread, Totals};
+
+const SLOTS: usize = 4096;
+
+struct Slot {
+    /// 0 while free.
+    number: AtomicU32,
+    /// Where the thread's state is.
+    address: AtomicU64,
+}
+
+/// The threads that are running now; those beyond 4,096 are counted at their own end only.
+pub struct Threads {
+    slots: [Slot; SLOTS],
+    next_number: AtomicU32,
+}
+
+impl Threads {
+    /// None.
+    pub const fn new() -> Self {
+        Self {
+            slots: [const {
+                Slot {
+                    number: AtomicU32::new(0),
+                    address: AtomicU64::new(0),
+                }
+            }; SLOTS],
+            next_number: AtomicU32::new(1),
+        }
+    }
+
+    /// A new number, and a slot (plus one, 0 for none).
+    pub fn join(&self, thread: &ShimThread) -> (u32, u32) {
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        for (index, slot) in self.slots.iter().enumerate() {
+            if slot.number.load(Ordering::Relaxed) == 0
+                && slot
+                    .number
+                    .compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed)
+                    .is_ok()
+            {
+                slot.address
+                    .store(core::ptr::from_ref(thread).addr() as u64, Ordering::Release);
+                // Below 4,096.
+                return (number, index as u32 + 1);
+            }
+        }
+        (number, 0)
+    }
+
+    /// Frees a thread's slot.
+    pub fn leave(&self, slot: u32) {
+        if let Some(slot) = (slot as usize)
+            .checked_sub(1)
+            .and_then(|index| self.slots.get(index))
+        {
+            slot.address.store(0, Ordering::Relaxed);
+            slot.number.store(0, Ordering::Release);
+        }
+    }
+
+    /// Number and totals of each running thread but `except`. A thread may be ending just now: its memory is copied by
+    /// the kernel, which tells if it is gone.
+    pub fn for_each_other(&self, except: u32, mut visit: impl FnMut(u32, Totals)) {
+        for slot in &self.slots {
+            let number = slot.number.load(Ordering::Acquire);
+            let address = slot.address.load(Ordering::Acquire);
+            if number == 0 || number == except || address == 0 {
+                continue;
+            }
+            let mut copy = [0; 256];
+            if memory::copy_if_mapped(address, &mut copy)
+                && slot.number.load(Ordering::Acquire) == number
+            {
+                visit(number, ShimThread::totals_of_copy(&copy));
+            }
+        }
+    }
+
+    /// Forgets all: in a forked child.
+    pub fn clear(&self) {
+        for slot in &self.slots {
+            slot.address.store(0, Ordering::Relaxed);
+            slot.number.store(0, Ordering::Relaxed);
+        }
+        self.next_number.store(1, Ordering::Relaxed);
+    }
+}

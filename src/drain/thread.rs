@@ -1,0 +1,235 @@
+//! The thread's loop.
+
+use std::sync::atomic::Ordering;
+
+use allocsample_agent::os::{clock, file, futex, process};
+use allocsample_agent::recording::{DrainRequest, Recording};
+use allocsample_record::{
+    ChunkEncoder, CounterId, CounterRecord, Decoded, ExitHow, ExitRecord, FileSample, LostReason,
+    RecordKind, SampleId,
+};
+use allocsample_ring::Consumer;
+
+use crate::intern::StackInterner;
+use crate::writer::ChunkWriter;
+
+/// A chunk ends after this many ring words, so that a reader's memory for one is bounded.
+const CHUNK_WORDS: u64 = 1 << 17;
+
+/// Why the thread gave up. The ring stays, and keeps what fits.
+#[derive(Debug, thiserror::Error)]
+pub enum DrainError {
+    /// The profile cannot be opened or written.
+    #[error("the profile cannot be written: {0}")]
+    Write(#[from] std::io::Error),
+}
+
+/// Works until it is asked to end.
+pub fn run(recording: &Recording) -> Result<(), DrainError> {
+    own_descriptors();
+    let mut drain = Drain {
+        recording,
+        writer: ChunkWriter::open(recording.path.as_c_str())?,
+        // SAFETY: the right to start the thread is taken once, so this is the only consumer; after a pause the one
+        // before it is gone.
+        consumer: unsafe { recording.ring.consumer() },
+        interner: StackInterner::new(),
+        encoder: ChunkEncoder::new(0),
+        lost: recording.ring.lost(),
+    };
+    drain.run().inspect_err(|_| {
+        // From here on samples gather in the ring; those that find no room are counted there.
+        recording
+            .ring
+            .count_lost(LostReason::WriteFailed as usize, 1, 0);
+    })
+}
+
+/// A table of descriptors of our own, empty: the program may close or replace any of its descriptors, and finds none
+/// of ours; and none of its files is kept open by us. Without kernel support (before 5.9) the table stays shared.
+fn own_descriptors() {
+    const CLOSE_RANGE_UNSHARE: libc::c_uint = 2;
+    // SAFETY: this thread uses no descriptor yet.
+    unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            0,
+            libc::c_uint::MAX,
+            CLOSE_RANGE_UNSHARE,
+        )
+    };
+}
+
+struct Drain<'a> {
+    recording: &'a Recording,
+    writer: ChunkWriter,
+    consumer: Consumer,
+    interner: StackInterner,
+    encoder: ChunkEncoder,
+    lost: [(u64, u64); allocsample_record::LOST_REASONS],
+}
+
+impl Drain<'_> {
+    fn run(&mut self) -> Result<(), DrainError> {
+        loop {
+            // Acquire: pairs with the waker's release. Read before the request, so that no wake is missed.
+            let wake = self.recording.wake.load(Ordering::Acquire);
+            let request = self.recording.drain_request();
+            if self.recording.has_work() || request != DrainRequest::Work {
+                self.drain_all()?;
+            }
+            match request {
+                DrainRequest::Work if self.is_last_thread() => return self.end_with_process(),
+                DrainRequest::Work if self.recording.has_work() => {}
+                DrainRequest::Work => self.sleep(wake),
+                DrainRequest::Pause => return Ok(()),
+                DrainRequest::Finish => return self.finish(),
+            }
+        }
+    }
+
+    fn sleep(&self, wake: u32) {
+        /// How soon the end of the last thread is noticed, once main has gone by pthread_exit. Otherwise nothing polls.
+        const LOOK_FOR_LAST_THREAD_MS: u32 = 50;
+        let timeout_ms = self
+            .recording
+            .has_main_exited()
+            .then_some(LOOK_FOR_LAST_THREAD_MS);
+        futex::wait(&self.recording.wake, wake, timeout_ms);
+    }
+
+    fn is_last_thread(&self) -> bool {
+        self.recording.has_main_exited() && process::is_only_zombie_leader_left()
+    }
+
+    /// When this thread returns, libc finds no other, and exits with status 0 as it would have without us.
+    fn end_with_process(&mut self) -> Result<(), DrainError> {
+        let record = ExitRecord {
+            time_ns: clock::monotonic_ns(),
+            how: ExitHow::LastThread,
+            status: Some(0),
+        };
+        self.recording.announce_exit(&record);
+        self.drain_all()?;
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Result<(), DrainError> {
+        // What other threads still add goes nowhere: the process is at its end.
+        self.recording.ring.close();
+        file::unlink(self.recording.ring_path.as_c_str());
+        Ok(())
+    }
+
+    /// Everything that is committed now, in one chunk or more.
+    fn drain_all(&mut self) -> Result<(), DrainError> {
+        let end = self.recording.ring.head();
+        while self.consumer.position() < end {
+            let from = self.consumer.position();
+            self.read_chunk(from + CHUNK_WORDS);
+            let to = self.consumer.position();
+            if to == from {
+                // A record is reserved and not committed yet; its writer is at it, or died with it.
+                break;
+            }
+            self.write_counter();
+            let raw = self.encoder.take();
+            self.writer.append_events(&raw, from..to)?;
+            // Only now: until here the ring had it too.
+            self.consumer.release();
+            self.recording.space.fetch_add(1, Ordering::Release);
+            futex::wake_all(&self.recording.space);
+        }
+        let lost = self.recording.ring.lost();
+        if lost != self.lost {
+            self.writer.append_lost(&lost, self.consumer.position())?;
+            self.lost = lost;
+        }
+        Ok(())
+    }
+
+    fn read_chunk(&mut self, until: u64) {
+        while self.consumer.position() < until {
+            let Some(record) = self.consumer.next() else {
+                return;
+            };
+            let Some(kind) = RecordKind::from_number(record.kind) else {
+                continue;
+            };
+            let words: &[u64] = &record.words;
+            let bytes: Vec<u8>;
+            // Only these records borrow text.
+            let text: &[u8] = if kind == RecordKind::Module {
+                bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+                &bytes
+            } else {
+                &[]
+            };
+            match kind {
+                RecordKind::Sample
+                | RecordKind::Free
+                | RecordKind::Module
+                | RecordKind::ModuleUnload => {
+                    let Some(decoded) = Decoded::decode(kind, words, text) else {
+                        continue;
+                    };
+                    match decoded {
+                        Decoded::Sample(sample) => {
+                            let stack = self.interner.intern(sample.frames, &mut self.encoder);
+                            self.encoder.sample(&FileSample {
+                                id: SampleId(record.position),
+                                time_ns: sample.time_ns,
+                                address: sample.address,
+                                size: sample.size,
+                                thread: sample.thread,
+                                heap: sample.heap,
+                                flags: sample.flags,
+                                points: sample.points,
+                                interval: sample.interval,
+                                thread_bytes: sample.thread_bytes,
+                                stack,
+                            });
+                        }
+                        Decoded::Free(free) => self.encoder.free(&free),
+                        Decoded::Module(module) => {
+                            self.interner.map(&module);
+                            self.encoder.words(kind, words);
+                        }
+                        Decoded::ModuleUnload(module) => {
+                            self.interner.unmap(&module);
+                            self.encoder.words(kind, words);
+                        }
+                        _ => {}
+                    }
+                }
+                _ => self.encoder.words(kind, words),
+            }
+        }
+    }
+
+    /// The resident set, once a chunk.
+    fn write_counter(&mut self) {
+        let Some(value) = resident_bytes() else {
+            return;
+        };
+        let record = CounterRecord {
+            time_ns: clock::monotonic_ns(),
+            counter: CounterId::ResidentBytes,
+            value,
+        };
+        let mut words = [0; CounterRecord::WORDS];
+        if record.encode_into(&mut words).is_some() {
+            self.encoder.words(RecordKind::Counter, &words);
+        }
+    }
+}
+
+fn resident_bytes() -> Option<u64> {
+    let mut buffer = [0; 128];
+    let length = file::File::read_start(c"/proc/self/statm", &mut buffer).ok()?;
+    let text = std::str::from_utf8(buffer.get(..length)?).ok()?;
+    let pages: u64 = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    // SAFETY: no arguments that could be wrong.
+    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    Some(pages * u64::try_from(page_bytes).ok()?)
+}

@@ -1,0 +1,65 @@
+//! Appends chunks to the profile.
+
+use std::ffi::CStr;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use allocsample_record::{ChunkHeader, ChunkKind};
+
+/// The profile, open for appending.
+pub struct ChunkWriter {
+    file: std::fs::File,
+    length: u64,
+}
+
+impl ChunkWriter {
+    /// Opens a profile that the agent has created.
+    pub fn open(path: &CStr) -> std::io::Result<Self> {
+        use std::os::unix::ffi::OsStrExt;
+        let path = Path::new(std::ffi::OsStr::from_bytes(path.to_bytes()));
+        let file = std::fs::OpenOptions::new()
+            .append(true)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(path)?;
+        let length = file.metadata()?.len();
+        Ok(Self { file, length })
+    }
+
+    /// Writes one chunk of events that stands for the ring's words `ring`.
+    pub fn append_events(&mut self, raw: &[u8], ring: std::ops::Range<u64>) -> std::io::Result<()> {
+        let stored = lz4_flex::block::compress(raw);
+        self.append(ChunkKind::Events, raw.len(), &stored, ring)
+    }
+
+    /// Writes the counts of what was lost so far.
+    pub fn append_lost(&mut self, lost: &[(u64, u64)], position: u64) -> std::io::Result<()> {
+        let payload: Vec<u8> = lost
+            .iter()
+            .flat_map(|&(events, bytes)| [events, bytes])
+            .flat_map(u64::to_le_bytes)
+            .collect();
+        self.append(ChunkKind::Lost, payload.len(), &payload, position..position)
+    }
+
+    fn append(
+        &mut self,
+        kind: ChunkKind,
+        raw_bytes: usize,
+        stored: &[u8],
+        ring: std::ops::Range<u64>,
+    ) -> std::io::Result<()> {
+        let raw_bytes = u32::try_from(raw_bytes).map_err(std::io::Error::other)?;
+        let header = ChunkHeader::for_payload(kind, raw_bytes, ring, &[stored]);
+        let mut chunk = Vec::with_capacity(allocsample_record::CHUNK_HEADER_BYTES + stored.len());
+        chunk.extend_from_slice(&header.encode());
+        chunk.extend_from_slice(stored);
+        if let Err(error) = self.file.write_all(&chunk) {
+            // No half chunk in the middle: what follows it could not be read.
+            self.file.set_len(self.length)?;
+            return Err(error);
+        }
+        self.length += chunk.len() as u64;
+        Ok(())
+    }
+}

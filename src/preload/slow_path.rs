@@ -1,0 +1,139 @@
+//! The table through which the C shim calls the agent: converts arguments, calls one safe function, nothing more.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+
+use allocsample_agent::{Allocation, ShimThread};
+use allocsample_record::ExitHow;
+
+use crate::AGENT;
+
+/// Mirror of `struct shim_slow_path`.
+#[repr(C)]
+struct SlowPath {
+    on_alloc: unsafe extern "C" fn(*const ShimThread, *const Allocation),
+    take_sampled: extern "C" fn(*const c_void) -> u64,
+    on_free: unsafe extern "C" fn(*const ShimThread, u64),
+    put_back: extern "C" fn(*const c_void, u64),
+    before_fork: unsafe extern "C" fn(*const ShimThread),
+    after_fork: unsafe extern "C" fn(*const ShimThread, libc::pid_t),
+    on_exit: unsafe extern "C" fn(c_int, c_int, *const c_char) -> bool,
+    after_exec_failed: extern "C" fn(),
+    on_pthread_exit: extern "C" fn(),
+    before_unshare: extern "C" fn(),
+    after_unshare: extern "C" fn(),
+    after_dlclose: extern "C" fn(),
+}
+
+unsafe extern "C" {
+    static shim_slow_path: AtomicPtr<SlowPath>;
+    static shim_page_filter: [AtomicU8; 65536];
+    fn shim_this_thread() -> *const c_void;
+}
+
+/// The page filter, which lies in the shim.
+pub const fn page_filter() -> &'static [AtomicU8; 65536] {
+    // SAFETY: the shim defines it with this size; `_Atomic(uint8_t)` and `AtomicU8` are both one byte.
+    unsafe { &shim_page_filter }
+}
+
+/// The calling thread's state.
+pub fn this_thread() -> &'static ShimThread {
+    // SAFETY: thread-local memory of the shim with this layout, which outlives every use on this thread.
+    unsafe { &*shim_this_thread().cast() }
+}
+
+/// From now on the shim calls the agent.
+pub fn install() {
+    static TABLE: SlowPath = SlowPath {
+        on_alloc,
+        take_sampled,
+        on_free,
+        put_back,
+        before_fork,
+        after_fork,
+        on_exit,
+        after_exec_failed,
+        on_pthread_exit,
+        before_unshare,
+        after_unshare,
+        after_dlclose,
+    };
+    // SAFETY: the shim defines it as an atomic pointer to a constant table. Release: pairs with its acquire loads.
+    unsafe { shim_slow_path.store((&raw const TABLE).cast_mut(), Ordering::Release) };
+}
+
+/// # Safety
+/// `thread` is the calling thread's state, `allocation` points to one.
+unsafe extern "C" fn on_alloc(thread: *const ShimThread, allocation: *const Allocation) {
+    // SAFETY: the caller's promise.
+    AGENT.on_alloc(unsafe { &*thread }, unsafe { &*allocation });
+}
+
+extern "C" fn take_sampled(block: *const c_void) -> u64 {
+    AGENT.take_sampled(block.addr() as u64)
+}
+
+/// # Safety
+/// `thread` is the calling thread's state.
+unsafe extern "C" fn on_free(thread: *const ShimThread, taken: u64) {
+    // SAFETY: the caller's promise.
+    AGENT.on_free(unsafe { &*thread }, taken);
+}
+
+extern "C" fn put_back(block: *const c_void, taken: u64) {
+    AGENT.put_back(block.addr() as u64, taken);
+}
+
+/// # Safety
+/// `thread` is the calling thread's state.
+unsafe extern "C" fn before_fork(thread: *const ShimThread) {
+    // SAFETY: the caller's promise.
+    AGENT.before_fork(unsafe { &*thread });
+}
+
+/// # Safety
+/// `thread` is the calling thread's state.
+unsafe extern "C" fn after_fork(thread: *const ShimThread, child: libc::pid_t) {
+    // SAFETY: the caller's promise.
+    AGENT.after_fork(unsafe { &*thread }, child);
+}
+
+/// # Safety
+/// `path` is NULL or a C string.
+unsafe extern "C" fn on_exit(how: c_int, status: c_int, path: *const c_char) -> bool {
+    let (how, status) = match how {
+        0 => (ExitHow::Exit, None),
+        1 => (ExitHow::ImmediateExit, Some(status)),
+        2 => (ExitHow::QuickExit, Some(status)),
+        3 => (ExitHow::Abort, None),
+        _ => (ExitHow::Exec, None),
+    };
+    // SAFETY: the caller's promise.
+    let path = if path.is_null() {
+        &[]
+    } else {
+        unsafe { CStr::from_ptr(path) }.to_bytes()
+    };
+    AGENT.on_exit(this_thread(), how, status, path)
+}
+
+extern "C" fn after_exec_failed() {
+    AGENT.after_exec_failed(this_thread());
+}
+
+extern "C" fn on_pthread_exit() {
+    AGENT.on_pthread_exit();
+}
+
+extern "C" fn before_unshare() {
+    AGENT.before_unshare();
+}
+
+extern "C" fn after_unshare() {
+    AGENT.after_unshare();
+}
+
+extern "C" fn after_dlclose() {
+    AGENT.modules().after_dlclose();
+}

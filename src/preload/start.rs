@@ -1,0 +1,244 @@
+//! Start and stop: the library's constructor and destructor, and the threads' ends.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use allocsample_agent::config::Config;
+use allocsample_agent::os::file::{complain, is_writable_directory};
+use allocsample_agent::os::{self, memory, process};
+use allocsample_agent::recording::{self, DrainState};
+use allocsample_agent::stack::modules::FindObject;
+use allocsample_agent::{Hooks, Start};
+use allocsample_record::ExitHow;
+
+use crate::slow_path::this_thread;
+use crate::{AGENT, ALLOCATOR, slow_path};
+
+unsafe extern "C" {
+    fn shim_find_next();
+    fn shim_next_malloc_address() -> *const c_void;
+}
+
+/// Entry of `.init_array`. With `-z initfirst` it runs before any other object's, and before libc has set `environ`:
+/// the environment comes from the arguments, which glibc passes to every constructor.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char) =
+    construct;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static DESTRUCTOR: extern "C" fn() = destroy;
+
+unsafe extern "C" fn construct(
+    _count: c_int,
+    _arguments: *const *const c_char,
+    environment: *const *const c_char,
+) {
+    // SAFETY: finds the next allocator before anything of ours can need it.
+    unsafe { shim_find_next() };
+    let lookup = |name: &str| {
+        // SAFETY: glibc passes the environment, an array of C strings that ends in NULL.
+        unsafe { find_variable(environment, name) }
+    };
+    let mut buffer = [0; 4096];
+    let config = match Config::read(lookup, process::working_directory(&mut buffer)) {
+        Ok(config) => config,
+        Err(error) => {
+            let parts: [&[u8]; 7] = [
+                b"allocsample: ",
+                error.name.as_bytes(),
+                b"=",
+                error.value,
+                b": ",
+                error.expected.as_bytes(),
+                b"; the program runs without a profile\n",
+            ];
+            return complain(&parts);
+        }
+    };
+    if config.interval.is_none() {
+        return;
+    }
+    if let Err(reason) = is_writable_directory(config.output.directory().as_c_str()) {
+        let reason: &[u8] = match reason.0 {
+            libc::ENOENT | libc::ENOTDIR => b"no such directory",
+            libc::EROFS => b"the file system is read-only",
+            _ => b"no files can be created there",
+        };
+        let directory = config.output.directory();
+        let parts: [&[u8]; 5] = [
+            b"allocsample: ",
+            directory.as_bytes(),
+            b": ",
+            reason,
+            b"; the program runs without a profile\n",
+        ];
+        return complain(&parts);
+    }
+    // SAFETY: reads a pointer of the shim.
+    let next_malloc = unsafe { shim_next_malloc_address() };
+    // SAFETY: a lookup by name in the program's global scope.
+    let first_malloc = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
+    let is_ours = module_of(first_malloc).1 == module_of((&raw const CONSTRUCTOR).cast()).1;
+    let start = Start {
+        config,
+        hooks: Hooks {
+            start_drain,
+            join_drain,
+            on_thread_joined,
+            after_fork_in_child,
+        },
+        next_allocator: module_of(next_malloc).0,
+        malloc_elsewhere: (!is_ours).then(|| module_of(first_malloc).0),
+    };
+    let Some(start) = memory::leak(start) else {
+        return;
+    };
+    ask_loader();
+    let mut key = 0;
+    // SAFETY: makes a key whose destructor is a function of ours.
+    if unsafe { libc::pthread_key_create(&raw mut key, Some(on_thread_end)) } == 0 {
+        THREAD_KEY.store(key + 1, Ordering::Relaxed);
+    }
+    AGENT.switch_on(start);
+    slow_path::install();
+}
+
+extern "C" fn destroy() {
+    AGENT.on_exit(this_thread(), ExitHow::Exit, None, &[]);
+}
+
+/// The value of a variable in an environment block.
+///
+/// # Safety
+/// `environment` is NULL, or an array of C strings, which live for ever, and NULL.
+unsafe fn find_variable(environment: *const *const c_char, name: &str) -> Option<&'static [u8]> {
+    let mut entry = environment;
+    while !entry.is_null() {
+        // SAFETY: the caller's promise: entries up to the NULL.
+        let text = unsafe { *entry };
+        if text.is_null() {
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        let text: &'static [u8] = unsafe { CStr::from_ptr(text) }.to_bytes();
+        if let Some(value) = text
+            .strip_prefix(name.as_bytes())
+            .and_then(|rest| rest.strip_prefix(b"="))
+        {
+            return Some(value);
+        }
+        // SAFETY: not yet at the NULL.
+        entry = unsafe { entry.add(1) };
+    }
+    None
+}
+
+/// Path and base address of the module that holds an address; empty if there is none.
+fn module_of(address: *const c_void) -> (&'static [u8], usize) {
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: `info` is writable; the loader only compares the address.
+    if unsafe { libc::dladdr(address, info.as_mut_ptr()) } == 0 {
+        return (&[], 0);
+    }
+    // SAFETY: filled in.
+    let info = unsafe { info.assume_init() };
+    // SAFETY: the loader's own string, which lives as long as the module: an allocator is not unloaded.
+    let path = if info.dli_fname.is_null() {
+        &[]
+    } else {
+        unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes()
+    };
+    (path, info.dli_fbase.addr())
+}
+
+/// Looks up what only some C libraries have.
+fn ask_loader() {
+    // SAFETY: lookups by name.
+    let (find_object, stack_end) = unsafe {
+        (
+            libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()),
+            libc::dlsym(libc::RTLD_DEFAULT, c"__libc_stack_end".as_ptr()),
+        )
+    };
+    if !find_object.is_null() {
+        // SAFETY: this is the type of glibc's function of that name.
+        AGENT.modules().set_find_object(unsafe {
+            std::mem::transmute::<*mut c_void, FindObject>(find_object)
+        });
+    }
+    if !stack_end.is_null() {
+        // SAFETY: glibc's variable of that name is a pointer.
+        os::set_main_stack_end(unsafe { *stack_end.cast::<u64>() });
+    }
+}
+
+/// The key plus one; 0 for none.
+static THREAD_KEY: AtomicU32 = AtomicU32::new(0);
+
+/// libc calls the key's destructor when the thread ends, if its value is set. A thread that allocates in a later
+/// destructor joins again and sets it again.
+fn on_thread_joined() {
+    if let Some(key) = THREAD_KEY.load(Ordering::Relaxed).checked_sub(1) {
+        // SAFETY: the key exists. Any value but NULL will do.
+        unsafe { libc::pthread_setspecific(key, std::ptr::without_provenance(1)) };
+    }
+}
+
+unsafe extern "C" fn on_thread_end(_value: *mut c_void) {
+    AGENT.on_thread_end(this_thread());
+}
+
+/// The drain thread, for [`join_drain`].
+static DRAIN_THREAD: AtomicU64 = AtomicU64::new(0);
+
+fn start_drain() -> bool {
+    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+    let mut before = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+    let mut thread = 0;
+    // SAFETY: the sets are writable and filled before use. Our thread inherits the full mask: no signal of the program
+    // is ever delivered to it.
+    let result = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        let result = libc::pthread_create(
+            &raw mut thread,
+            std::ptr::null(),
+            drain_main,
+            std::ptr::null_mut(),
+        );
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+        result
+    };
+    DRAIN_THREAD.store(if result == 0 { thread } else { 0 }, Ordering::Release);
+    result == 0
+}
+
+fn join_drain() {
+    let thread = DRAIN_THREAD.swap(0, Ordering::AcqRel);
+    if thread != 0 {
+        // SAFETY: a thread that we made and have not joined.
+        unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
+    }
+}
+
+extern "C" fn drain_main(_argument: *mut c_void) -> *mut c_void {
+    // What libc allocates for this thread is none of the program's doing.
+    std::mem::forget(this_thread().mute(0));
+    let Some(recording) = recording::current() else {
+        return std::ptr::null_mut();
+    };
+    recording.set_drain_state(DrainState::Running);
+    let state = match std::panic::catch_unwind(|| allocsample_drain::run(recording)) {
+        Ok(Ok(())) => DrainState::Done,
+        Ok(Err(_)) | Err(_) => DrainState::Failed,
+    };
+    recording.set_drain_state(state);
+    std::ptr::null_mut()
+}
+
+fn after_fork_in_child() {
+    DRAIN_THREAD.store(0, Ordering::Relaxed);
+    ALLOCATOR.abandon();
+}

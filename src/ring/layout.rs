@@ -1,0 +1,223 @@
+//! Where everything lies in the ring's file.
+//!
+//! ```text
+//! 0       identity: magic | version | profile id | capacity | data offset | closed
+//! 64      head
+//! 128     tail, consumed
+//! 192     lost counters: 5 x (events, bytes)
+//! 4096    2048 thread slots of 64 bytes
+//! 135168  data: capacity x 8 bytes
+//! ```
+
+use crate::slots::{THREAD_SLOTS, ThreadSlot};
+use crate::sync::AtomicU64;
+
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"ALLOCRNG");
+pub(crate) const VERSION: u64 = 1;
+
+/// Number of pairs of lost counters.
+pub const LOST_REASONS: usize = 5;
+
+pub(crate) const SLOTS_OFFSET: usize = 4096;
+pub(crate) const DATA_OFFSET: usize = SLOTS_OFFSET + THREAD_SLOTS * size_of::<ThreadSlot>();
+const _: () = assert!(DATA_OFFSET.is_multiple_of(4096));
+
+/// Length in bytes of the file (and mapping) of a ring of this capacity.
+pub const fn file_bytes(capacity_words: u64) -> usize {
+    DATA_OFFSET + capacity_words as usize * size_of::<u64>()
+}
+
+/// The first page. All fields are atomics only because the page is shared; the identity is written once.
+#[repr(C, align(64))]
+pub(crate) struct Header {
+    pub magic: AtomicU64,
+    pub version: AtomicU64,
+    pub profile_id: [AtomicU64; 2],
+    pub capacity_words: AtomicU64,
+    pub data_offset: AtomicU64,
+    pub closed: AtomicU64,
+    pub head: Line<Head>,
+    pub tail: Line<Tail>,
+    pub lost: Line<[LostCounter; LOST_REASONS]>,
+}
+
+/// A cache line of its own: producers write `head`, the consumer `tail`, and neither should slow the other.
+#[repr(C, align(64))]
+pub(crate) struct Line<T>(pub T);
+
+#[repr(C)]
+pub(crate) struct Head {
+    /// First position that nobody has reserved.
+    pub position: AtomicU64,
+}
+
+#[repr(C)]
+pub(crate) struct Tail {
+    /// First position that may not be overwritten.
+    pub released: AtomicU64,
+    /// First position that the consumer still needs; ahead of `released` only while it zeroes what lies between.
+    pub consumed: AtomicU64,
+}
+
+#[repr(C)]
+pub(crate) struct LostCounter {
+    pub events: AtomicU64,
+    pub bytes: AtomicU64,
+}
+
+/// Offsets that `recover` reads; the compiler checks them against [`Header`].
+#[cfg_attr(not(feature = "alloc"), allow(dead_code))]
+pub(crate) mod offset {
+    pub const VERSION: usize = 8;
+    pub const PROFILE_ID: usize = 16;
+    pub const CAPACITY_WORDS: usize = 32;
+    pub const DATA_OFFSET: usize = 40;
+    pub const CLOSED: usize = 48;
+    pub const HEAD: usize = 64;
+    pub const RELEASED: usize = 128;
+    pub const CONSUMED: usize = 136;
+    pub const LOST: usize = 192;
+}
+
+#[cfg(not(loom))]
+const _: () = {
+    use core::mem::offset_of;
+    assert!(offset_of!(Header, version) == offset::VERSION);
+    assert!(offset_of!(Header, profile_id) == offset::PROFILE_ID);
+    assert!(offset_of!(Header, capacity_words) == offset::CAPACITY_WORDS);
+    assert!(offset_of!(Header, data_offset) == offset::DATA_OFFSET);
+    assert!(offset_of!(Header, closed) == offset::CLOSED);
+    assert!(offset_of!(Header, head) == offset::HEAD);
+    assert!(offset_of!(Header, tail) == offset::RELEASED);
+    assert!(offset_of!(Tail, consumed) == offset::CONSUMED - offset::RELEASED);
+    assert!(offset_of!(Header, lost) == offset::LOST);
+    assert!(size_of::<LostCounter>() == 16);
+    assert!(size_of::<Header>() <= SLOTS_OFFSET);
+};
+
+/// The first word of a record.
+///
+/// ```text
+/// bits 0..8 state | 8..16 kind | 16..40 words, header included | 40..64 check
+/// ```
+///
+/// `check` is a hash of the position and of the other 40 bits: a payload word, a word of an earlier lap or one that the
+/// program scribbled on is taken for a header with probability 2^-24.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordHeader {
+    pub state: State,
+    pub kind: u8,
+    /// Length in words with the header: at least 1.
+    pub words: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// Its writer is at work, or died there.
+    Reserved = 0x52,
+    Committed = 0x43,
+}
+
+/// Kind of a record that nobody needs to read.
+pub(crate) const PADDING: u8 = 0;
+
+/// Longest record in words, header included, that a header can describe.
+pub(crate) const MAX_RECORD_WORDS: u64 = (1 << 24) - 1;
+
+impl RecordHeader {
+    /// The word to store at `position`; never zero.
+    pub fn encode(self, position: u64) -> u64 {
+        let body = u64::from(self.state as u8)
+            | u64::from(self.kind) << 8
+            | (self.words & MAX_RECORD_WORDS) << 16;
+        body | check(position, body)
+    }
+
+    /// Reads the word found at `position`; `None` if it is not a header written there.
+    pub fn decode(word: u64, position: u64) -> Option<Self> {
+        let body = word & ((1 << 40) - 1);
+        if word != body | check(position, body) {
+            return None;
+        }
+        let [state, kind, ..] = word.to_le_bytes();
+        let state = match state {
+            0x52 => State::Reserved,
+            0x43 => State::Committed,
+            _ => return None,
+        };
+        let words = body >> 16;
+        (words > 0).then_some(Self { state, kind, words })
+    }
+}
+
+/// Fibonacci hashing: the 24 upper bits of a product with the golden ratio depend on all bits below them.
+fn check(position: u64, body: u64) -> u64 {
+    const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+    let mixed = position.wrapping_add(1).wrapping_mul(GOLDEN) ^ body;
+    mixed.wrapping_mul(GOLDEN) >> 40 << 40
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_header_is_read_back_and_no_bit_of_it_can_flip(
+            position in 0..1_u64 << 60, kind: u8, words in 1..=MAX_RECORD_WORDS, committed: bool,
+        ) {
+            let state = if committed { State::Committed } else { State::Reserved };
+            let header = RecordHeader { state, kind, words };
+            let word = header.encode(position);
+            prop_assert_eq!(RecordHeader::decode(word, position), Some(header));
+            prop_assert!(word != 0);
+            for bit in 0..64 {
+                // A single wrong bit always shows: a bit of the check directly, one of the body through the product.
+                prop_assert_ne!(RecordHeader::decode(word ^ 1 << bit, position), Some(header));
+            }
+        }
+    }
+
+    #[test]
+    fn a_header_counts_only_where_it_was_written() {
+        let header = RecordHeader {
+            state: State::Committed,
+            kind: 2,
+            words: 30,
+        };
+        let mut taken = 0;
+        for position in 0..1_u64 << 20 {
+            // An earlier lap of rings of 2^6 to 2^20 words, and the next words of the same one.
+            let word = header.encode(position);
+            taken += (6..=20)
+                .map(|bits| position + (1 << bits))
+                .chain(position + 1..position + 4)
+                .filter(|&other| RecordHeader::decode(word, other).is_some())
+                .count();
+        }
+        // Expected 18.9 million / 2^24 = 1.1.
+        assert!(taken <= 8, "{taken}");
+    }
+
+    #[test]
+    fn foreign_words_are_seldom_headers() {
+        let mut word = 1_u64;
+        let mut taken = 0;
+        for position in 0..1_000_000 {
+            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let forged = word & !0xff | 0x43;
+            taken += u32::from(RecordHeader::decode(forged, position).is_some());
+        }
+        // Expected 0.06.
+        assert!(taken <= 2, "{taken}");
+    }
+
+    #[test]
+    fn zero_is_no_header() {
+        for position in 0..100_000 {
+            assert_eq!(RecordHeader::decode(0, position), None);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The writing end: reserve, write, commit.
+
+use crate::layout::{MAX_RECORD_WORDS, PADDING, RecordHeader, State};
+use crate::ring::Ring;
+use crate::sync::{Ordering, WordsMut, compiler_fence};
+
+/// Who may use the last eighth of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    /// Leaves an eighth of the capacity free.
+    Sample,
+    /// May fill the ring. For what makes the records before it meaningful: frees, modules, threads, exit.
+    Essential,
+}
+
+/// There is no room for the record now (or, longer than a quarter of the capacity, ever).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingFull;
+
+impl core::fmt::Display for RingFull {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("the ring has no room for the record")
+    }
+}
+
+impl core::error::Error for RingFull {}
+
+/// A record that is being written. Dropped without [`Reservation::commit`] it becomes padding, so that the consumer
+/// never waits for it; forgotten, it stops the consumer for good.
+#[must_use]
+pub struct Reservation<'a> {
+    ring: &'a Ring,
+    position: u64,
+    /// With the header.
+    total_words: u64,
+    kind: u8,
+}
+
+impl Ring {
+    /// Reserves a record of `words` payload words (all zero). A record of up to a quarter of the capacity always fits
+    /// into an empty ring; a longer one is always refused.
+    ///
+    /// Any thread, signal handlers included; lock-free, no system call.
+    pub fn reserve(&self, words: usize, priority: Priority) -> Result<Reservation<'_>, RingFull> {
+        let capacity = self.memory.capacity_words();
+        let total_words = (words as u64).saturating_add(1);
+        if total_words > (capacity / 4).min(MAX_RECORD_WORDS) {
+            return Err(RingFull);
+        }
+        let limit = match priority {
+            Priority::Sample => capacity - capacity / 8,
+            Priority::Essential => capacity,
+        };
+        let header = self.memory.header();
+        let (head, tail) = (&header.head.0.position, &header.tail.0.released);
+        // Acquire: pairs with the release store in `Consumer::release`. The words before it are zeroed, and the head
+        // that we load next is not older than the tail: the consumer saw those records committed.
+        let mut free_from = tail.load(Ordering::Acquire);
+        // Relaxed: the exchange below decides.
+        let mut start = head.load(Ordering::Relaxed);
+        let (padding, position) = loop {
+            let to_end = capacity - (start & (capacity - 1));
+            let padding = if total_words > to_end { to_end } else { 0 };
+            // Wrapping: positions that the program scribbled on look like a full ring, not like a panic.
+            let end = start.wrapping_add(padding + total_words);
+            if end.wrapping_sub(free_from) > limit {
+                // The tail may have moved between the two loads.
+                let current = tail.load(Ordering::Acquire);
+                if current == free_from {
+                    return Err(RingFull);
+                }
+                free_from = current;
+                start = head.load(Ordering::Relaxed);
+                continue;
+            }
+            // Relaxed: the head orders nothing but itself; words are published by their header.
+            match head.compare_exchange_weak(start, end, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => break (padding, start.wrapping_add(padding)),
+                Err(current) => start = current,
+            }
+        };
+        if padding > 0 {
+            let filler = RecordHeader {
+                state: State::Committed,
+                kind: PADDING,
+                words: padding,
+            };
+            self.publish(start, filler);
+        }
+        // Relaxed: it tells only the length. The consumer stops at it, and who recovers reads it after our death.
+        self.memory.header_word(position).store(
+            RecordHeader {
+                state: State::Reserved,
+                kind: PADDING,
+                words: total_words,
+            }
+            .encode(position),
+            Ordering::Relaxed,
+        );
+        // Keeps the payload's stores after this one in the program, so that wherever a SIGKILL strikes, the length of a
+        // record is there before any of its words.
+        compiler_fence(Ordering::Release);
+        Ok(Reservation {
+            ring: self,
+            position,
+            total_words,
+            kind: PADDING,
+        })
+    }
+
+    fn publish(&self, position: u64, header: RecordHeader) {
+        // Release: pairs with the acquire load in `Consumer::next` (and `copy_pending`). The payload comes first.
+        self.memory
+            .header_word(position)
+            .store(header.encode(position), Ordering::Release);
+    }
+}
+
+impl Reservation<'_> {
+    /// Position of the record in words: unique in the life of the ring, ascending in the order of reservation.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The payload: zeros until written.
+    pub fn words_mut(&mut self) -> WordsMut<'_> {
+        // SAFETY: the record is ours and not committed, as this value exists; `&mut self` makes the slice unique. At
+        // most a quarter of the capacity, the length fits into usize.
+        unsafe {
+            self.ring
+                .memory
+                .payload_mut(self.position + 1, (self.total_words - 1) as usize)
+        }
+    }
+
+    /// Hands the record to the consumer. Kind 0 makes it padding.
+    pub fn commit(mut self, kind: u8) {
+        self.kind = kind;
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.ring.publish(
+            self.position,
+            RecordHeader {
+                state: State::Committed,
+                kind: self.kind,
+                words: self.total_words,
+            },
+        );
+    }
+}

@@ -1,0 +1,241 @@
+//! What a process left in its ring, read from the file without trust in any byte of it.
+//!
+//! Records are found by their headers. Where a header is missing or damaged, the search goes on word by word: a
+//! header's check depends on its position, so payload is not mistaken for one.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::layout::{
+    DATA_OFFSET, LOST_REASONS, MAGIC, PADDING, RecordHeader, SLOTS_OFFSET, State, VERSION, offset,
+};
+use crate::slots::{THREAD_SLOTS, ThreadSlot};
+
+/// A ring as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// Of the profile that the ring belongs to.
+    pub profile_id: u128,
+    /// (events, bytes) for each reason.
+    pub lost: [(u64, u64); LOST_REASONS],
+    /// Threads that were running.
+    pub slots: Vec<RecoveredSlot>,
+    /// Whether the process ended in order.
+    pub closed: bool,
+    /// First position that nobody had reserved, as the file says.
+    pub head: u64,
+    /// First position that was not released, as the file says.
+    pub tail: u64,
+    /// Committed records that the consumer had not finished with, in order.
+    pub records: Vec<RecoveredRecord>,
+    /// Places where a record was reserved and not committed, or damaged.
+    pub unfinished: u64,
+}
+
+/// Exact byte counts of a thread that was running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecoveredSlot {
+    /// Our number of the thread.
+    pub thread: u32,
+    /// The kernel's.
+    pub tid: u32,
+    /// Bytes that went through its counter.
+    pub bytes: u64,
+    /// Bytes allocated by the agent's own work on it.
+    pub muted_bytes: u64,
+}
+
+/// A committed record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecoveredRecord {
+    /// Where it was reserved, in words.
+    pub position: u64,
+    /// As committed, not 0.
+    pub kind: u8,
+    /// Its payload.
+    pub words: Vec<u64>,
+}
+
+/// Records of a stretch of ring words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecoveredWords {
+    /// Committed records, in order.
+    pub records: Vec<RecoveredRecord>,
+    /// Places where a record was reserved and not committed, or damaged.
+    pub unfinished: u64,
+}
+
+/// Why a file is no ring that we can read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecoverError {
+    /// Shorter than the header of a ring: its length in bytes.
+    TooShort(usize),
+    /// It does not begin with the ring's magic number (all zero: the process died while it made the file).
+    NotARing,
+    /// Made by another version of the agent: its number.
+    Version(u64),
+    /// Capacity (in words) and data offset (in bytes) that no ring of this version has.
+    Geometry(u64, u64),
+}
+
+impl fmt::Display for RecoverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooShort(bytes) => write!(f, "{bytes} bytes are too few for a ring"),
+            Self::NotARing => f.write_str("not an allocsample ring"),
+            Self::Version(version) => write!(
+                f,
+                "ring of version {version}, this tool reads version {VERSION}"
+            ),
+            Self::Geometry(capacity, data) => write!(
+                f,
+                "damaged ring header: capacity {capacity} words, data at {data}"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for RecoverError {}
+
+/// Reads a ring's file. A file cut short yields the records of the part that is there. Damaged counters are no error:
+/// the records are then looked for wherever they can be.
+pub fn recover(file: &[u8]) -> Result<Recovered, RecoverError> {
+    let word = |at: usize| word_at(file, at).ok_or(RecoverError::TooShort(file.len()));
+    if word(0)? != MAGIC {
+        return Err(RecoverError::NotARing);
+    }
+    let version = word(offset::VERSION)?;
+    if version != VERSION {
+        return Err(RecoverError::Version(version));
+    }
+    let (capacity, data_offset) = (word(offset::CAPACITY_WORDS)?, word(offset::DATA_OFFSET)?);
+    if !capacity.is_power_of_two() || data_offset != DATA_OFFSET as u64 {
+        return Err(RecoverError::Geometry(capacity, data_offset));
+    }
+    let mut lost = [(0, 0); LOST_REASONS];
+    for (reason, counter) in lost.iter_mut().enumerate() {
+        let at = offset::LOST + reason * 16;
+        *counter = (word(at)?, word(at + 8)?);
+    }
+    let (head, tail) = (word(offset::HEAD)?, word(offset::RELEASED)?);
+    let data = Data {
+        bytes: file.get(DATA_OFFSET..).unwrap_or(&[]),
+        capacity,
+    };
+    let found = data.find(tail, word(offset::CONSUMED)?, head);
+    Ok(Recovered {
+        profile_id: u128::from(word(offset::PROFILE_ID)?)
+            | u128::from(word(offset::PROFILE_ID + 8)?) << 64,
+        lost,
+        slots: slots(file),
+        closed: word(offset::CLOSED)? != 0,
+        head,
+        tail,
+        records: found.records,
+        unfinished: found.unfinished,
+    })
+}
+
+/// Reads ring words that were copied to a file as they were: `raw` holds the positions from `from` to `to`, or the
+/// beginning of them.
+pub fn recover_words(from: u64, to: u64, raw: &[u8]) -> RecoveredWords {
+    let words = (raw.len() / 8) as u64;
+    let to = to.min(from.saturating_add(words));
+    scan(from, to, |position| {
+        // Below `raw.len() / 8`, so it fits.
+        word_at(raw, (position - from) as usize * 8).ok_or(to)
+    })
+}
+
+fn slots(file: &[u8]) -> Vec<RecoveredSlot> {
+    (0..THREAD_SLOTS)
+        .map_while(|index| {
+            let at = SLOTS_OFFSET + index * size_of::<ThreadSlot>();
+            let [a, b, c, d, tid @ ..] = word_at(file, at)?.to_le_bytes();
+            Some(RecoveredSlot {
+                thread: u32::from_le_bytes([a, b, c, d]),
+                tid: u32::from_le_bytes(tid),
+                bytes: word_at(file, at + 8)?,
+                muted_bytes: word_at(file, at + 16)?,
+            })
+        })
+        .filter(|slot| slot.thread != 0)
+        .collect()
+}
+
+/// The data of a ring's file, perhaps cut short.
+struct Data<'a> {
+    bytes: &'a [u8],
+    capacity: u64,
+}
+
+impl Data<'_> {
+    /// The records between tail and head. If these cannot be true, one of them is damaged: both ends are then tried,
+    /// since wrong positions fit no header.
+    fn find(&self, tail: u64, consumed: u64, head: u64) -> RecoveredWords {
+        let is_plausible = tail <= head && head - tail <= self.capacity;
+        if is_plausible {
+            // Up to `consumed` the records were read, and some of them are zeroed already.
+            let is_releasing = (tail..=head).contains(&consumed);
+            return self.scan(if is_releasing { consumed } else { tail }, head);
+        }
+        let from_tail = self.scan(tail, tail.saturating_add(self.capacity));
+        if !from_tail.records.is_empty() {
+            return from_tail;
+        }
+        self.scan(head.saturating_sub(self.capacity), head)
+    }
+
+    fn scan(&self, from: u64, to: u64) -> RecoveredWords {
+        scan(from, to, |position| {
+            let index = position & (self.capacity - 1);
+            usize::try_from(index)
+                .ok()
+                .and_then(|index| word_at(self.bytes, index.checked_mul(8)?))
+                .ok_or(position.saturating_add(self.capacity - index))
+        })
+    }
+}
+
+/// Walks `[from, to)` from header to header. `word` gives a position's word, or, for one beyond the end of the file, the
+/// next position that may have one: a damaged capacity does not make us walk through what is not there.
+fn scan(from: u64, to: u64, word: impl Fn(u64) -> Result<u64, u64>) -> RecoveredWords {
+    let mut found = RecoveredWords::default();
+    let mut position = from;
+    let mut is_in_gap = false;
+    while position < to {
+        let here = word(position);
+        let header = here
+            .ok()
+            .and_then(|word| RecordHeader::decode(word, position))
+            .filter(|header| header.words <= to - position);
+        let Some(header) = header else {
+            found.unfinished += u64::from(!is_in_gap);
+            is_in_gap = true;
+            position = here.err().unwrap_or(position + 1);
+            continue;
+        };
+        is_in_gap = false;
+        let end = position + header.words;
+        if header.state == State::Reserved {
+            found.unfinished += 1;
+        } else if header.kind != PADDING {
+            match (position + 1..end).map(&word).collect() {
+                Ok(words) => found.records.push(RecoveredRecord {
+                    position,
+                    kind: header.kind,
+                    words,
+                }),
+                // Cut off by the end of the file.
+                Err(_) => found.unfinished += 1,
+            }
+        }
+        position = end;
+    }
+    found
+}
+
+fn word_at(bytes: &[u8], at: usize) -> Option<u64> {
+    let word = bytes.get(at..)?.first_chunk()?;
+    Some(u64::from_le_bytes(*word))
+}

@@ -1,0 +1,120 @@
+//! The ring as everyone sees it: its counters and its state.
+
+#[cfg(not(loom))]
+use core::ptr::NonNull;
+
+use crate::layout::{LOST_REASONS, MAGIC, VERSION};
+use crate::slots::ThreadSlots;
+use crate::sync::{Memory, Ordering};
+
+/// A mapped ring. Copies are the same ring; every method may be called from any thread and from signal handlers.
+#[derive(Clone, Copy)]
+pub struct Ring {
+    pub(crate) memory: Memory,
+}
+
+impl Ring {
+    /// Makes a ring of `capacity_words` words in fresh memory.
+    ///
+    /// # Safety
+    /// 1. `base..base + file_bytes(capacity_words)` is zeroed, aligned to 64 bytes, and mapped readable and writable
+    ///    for as long as any copy of the ring (or a reservation or consumer of it) is used.
+    /// 2. `capacity_words` is a power of two, at least 8.
+    /// 3. Nothing else writes to the mapping, a forked child that still shares it included.
+    #[cfg(not(loom))]
+    pub unsafe fn create(base: NonNull<u8>, capacity_words: u64, profile_id: u128) -> Ring {
+        debug_assert!(capacity_words.is_power_of_two() && capacity_words >= 8);
+        // SAFETY: the caller's promises are the invariant of `Memory`.
+        let memory = unsafe { Memory::new(base, capacity_words) };
+        Self::initialise(memory, profile_id)
+    }
+
+    /// Makes a ring in modelled memory.
+    ///
+    /// # Safety
+    /// `model` outlives every copy of the ring.
+    #[cfg(loom)]
+    pub unsafe fn create(model: &crate::ModelMemory, profile_id: u128) -> Ring {
+        // SAFETY: the caller's promise.
+        let memory = unsafe { Memory::new(model) };
+        Self::initialise(memory, profile_id)
+    }
+
+    fn initialise(memory: Memory, profile_id: u128) -> Ring {
+        let header = memory.header();
+        let [low, high] = &header.profile_id;
+        // Truncations by intent: the two halves.
+        low.store(profile_id as u64, Ordering::Relaxed);
+        high.store((profile_id >> 64) as u64, Ordering::Relaxed);
+        header.version.store(VERSION, Ordering::Relaxed);
+        header
+            .capacity_words
+            .store(memory.capacity_words(), Ordering::Relaxed);
+        header
+            .data_offset
+            .store(crate::layout::DATA_OFFSET as u64, Ordering::Relaxed);
+        // Last: a file that bears the magic number is complete. Nobody acquires it; the process that may die between
+        // these stores is the one that makes them in this order.
+        header.magic.store(MAGIC, Ordering::Release);
+        Ring { memory }
+    }
+
+    /// First position that nobody has reserved, in words.
+    pub fn head(&self) -> u64 {
+        // Relaxed: a figure; whoever needs the words behind it looks at their headers.
+        self.memory.header().head.0.position.load(Ordering::Relaxed)
+    }
+
+    /// First position that is not yet released, in words.
+    pub fn tail(&self) -> u64 {
+        // Relaxed: a figure, as above.
+        self.memory.header().tail.0.released.load(Ordering::Relaxed)
+    }
+
+    /// Words between tail and head. Exact only while nobody uses the ring.
+    pub fn used_words(&self) -> u64 {
+        let tail = self.tail();
+        self.head().saturating_sub(tail).min(self.capacity_words())
+    }
+
+    /// Words that the ring holds: a power of two.
+    pub fn capacity_words(&self) -> u64 {
+        self.memory.capacity_words()
+    }
+
+    /// Counts something that could not be recorded. `reason` is the number of a `record::LostReason`; one that does
+    /// not exist is counted under the first.
+    pub fn count_lost(&self, reason: usize, events: u64, bytes: u64) {
+        let counters = &self.memory.header().lost.0;
+        if let Some(counter) = counters.get(reason).or(counters.first()) {
+            // Relaxed: plain sums.
+            counter.events.fetch_add(events, Ordering::Relaxed);
+            counter.bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// (events, bytes) for each reason.
+    pub fn lost(&self) -> [(u64, u64); LOST_REASONS] {
+        self.memory.header().lost.0.each_ref().map(|counter| {
+            (
+                counter.events.load(Ordering::Relaxed),
+                counter.bytes.load(Ordering::Relaxed),
+            )
+        })
+    }
+
+    /// Notes that the process ended in order: everything is in the profile. It does not stop producers.
+    pub fn close(&self) {
+        self.memory.header().closed.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether [`Ring::close`] was called.
+    pub fn is_closed(&self) -> bool {
+        self.memory.header().closed.load(Ordering::Relaxed) != 0
+    }
+
+    /// The slots of the running threads.
+    pub fn slots(&self) -> &ThreadSlots {
+        self.memory.slots()
+    }
+}

@@ -1,0 +1,127 @@
+//! What one thread sees of a ring.
+#![cfg(not(loom))]
+
+mod mapping;
+
+use allocsample_ring::{Priority, RingFull};
+use mapping::Mapping;
+
+#[test]
+fn records_come_out_in_order_with_their_kind_and_position() {
+    let mapping = Mapping::new(64);
+    let ring = mapping.ring();
+    let mut first = ring.reserve(3, Priority::Sample).unwrap();
+    assert_eq!(first.words_mut(), [0; 3]);
+    first.words_mut().copy_from_slice(&[7, 8, 9]);
+    let second = ring.reserve(0, Priority::Sample).unwrap();
+    assert_eq!((first.position(), second.position()), (0, 4));
+    second.commit(5);
+    // SAFETY: the only one.
+    let mut consumer = unsafe { ring.consumer() };
+    assert!(consumer.next().is_none(), "the first is not committed");
+    first.commit(4);
+    let record = consumer.next().unwrap();
+    assert_eq!(
+        (record.position, record.kind, record.words),
+        (0, 4, &[7, 8, 9][..])
+    );
+    let record = consumer.next().unwrap();
+    assert_eq!(
+        (record.position, record.kind, record.words),
+        (4, 5, &[][..])
+    );
+    assert!(consumer.next().is_none());
+    assert_eq!((ring.tail(), ring.head(), ring.used_words()), (0, 5, 5));
+    consumer.release();
+    assert_eq!((ring.tail(), ring.head(), ring.used_words()), (5, 5, 0));
+}
+
+#[test]
+fn samples_leave_an_eighth_for_what_is_essential() {
+    let mapping = Mapping::new(64);
+    let ring = mapping.ring();
+    while let Ok(record) = ring.reserve(3, Priority::Sample) {
+        record.commit(1);
+    }
+    assert_eq!(ring.used_words(), 56);
+    while let Ok(record) = ring.reserve(1, Priority::Essential) {
+        record.commit(2);
+    }
+    assert_eq!(ring.used_words(), 64);
+    assert_eq!(ring.reserve(0, Priority::Sample).err(), Some(RingFull));
+    // SAFETY: the only one.
+    let mut consumer = unsafe { ring.consumer() };
+    let mut kinds = Vec::new();
+    while let Some(record) = consumer.next() {
+        kinds.push(record.kind);
+    }
+    assert_eq!(kinds, [[1; 14].as_slice(), &[2; 4]].concat());
+    assert!(
+        ring.reserve(0, Priority::Essential).is_err(),
+        "not released yet"
+    );
+    consumer.release();
+    assert!(ring.reserve(0, Priority::Essential).is_ok());
+}
+
+#[test]
+fn a_quarter_of_the_capacity_always_fits_when_empty_and_more_never_does() {
+    for offset in 0..64 {
+        let mapping = Mapping::new(64);
+        let ring = mapping.ring();
+        // SAFETY: the only one.
+        let mut consumer = unsafe { ring.consumer() };
+        for _ in 0..offset {
+            ring.reserve(0, Priority::Sample).unwrap().commit(1);
+            consumer.next().unwrap();
+            consumer.release();
+        }
+        assert_eq!(ring.tail(), offset);
+        assert!(ring.reserve(16, Priority::Essential).is_err());
+        assert!(ring.reserve(usize::MAX, Priority::Essential).is_err());
+        let mut record = ring.reserve(15, Priority::Sample).unwrap();
+        assert_eq!(record.words_mut(), [0; 15], "left over from the last lap");
+        record.words_mut().fill(u64::MAX);
+        record.commit(1);
+        assert_eq!(consumer.next().unwrap().words, [u64::MAX; 15]);
+    }
+}
+
+#[test]
+fn an_abandoned_record_holds_nobody_up() {
+    let mapping = Mapping::new(64);
+    let ring = mapping.ring();
+    let mut abandoned = ring.reserve(4, Priority::Sample).unwrap();
+    abandoned.words_mut().fill(3);
+    drop(abandoned);
+    ring.reserve(1, Priority::Sample).unwrap().commit(9);
+    // SAFETY: the only one.
+    let mut consumer = unsafe { ring.consumer() };
+    assert_eq!(consumer.next().unwrap().kind, 9);
+}
+
+#[test]
+fn a_consumer_that_did_not_release_leaves_the_records_to_the_next() {
+    let mapping = Mapping::new(64);
+    let ring = mapping.ring();
+    ring.reserve(1, Priority::Sample).unwrap().commit(9);
+    for _ in 0..3 {
+        // SAFETY: the last one is gone.
+        let mut consumer = unsafe { ring.consumer() };
+        assert_eq!(consumer.next().unwrap().position, 0);
+    }
+}
+
+#[test]
+fn losses_are_counted_by_reason() {
+    let mapping = Mapping::new(64);
+    let ring = mapping.ring();
+    ring.count_lost(1, 1, 100);
+    ring.count_lost(1, 2, 50);
+    ring.count_lost(4, 1, 7);
+    ring.count_lost(99, 1, 3);
+    assert_eq!(ring.lost(), [(1, 3), (3, 150), (0, 0), (0, 0), (1, 7)]);
+    assert!(!ring.is_closed());
+    ring.close();
+    assert!(ring.is_closed());
+}

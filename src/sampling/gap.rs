@@ -1,0 +1,30 @@
+//! The law of the distance from one sample point to the next.
+
+use crate::{Interval, Random};
+
+/// How sample points are laid out. It decides the inclusion probability too: see [`crate::Weight`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GapLaw {
+    /// Each byte is a sample point with probability 1 - exp(-1/N), independently of all others.
+    Poisson,
+    /// Each N-th byte, from a random start on. Exact counts, but no estimable error, and blind to what resonates
+    /// with the interval.
+    Periodic,
+}
+
+/// Distance in bytes to the next sample point, at least 1: `max(1, ceil(-N ln U))`, U uniform in (0, 1].
+///
+/// With E exponential of mean N, `ceil(E)` is at most k exactly when `E <= k`, so
+/// `P(gap <= k) = 1 - exp(-k/N)`: a geometric law, memoryless, of mean `1 / (1 - exp(-1/N))` = N + 1/2 + 1/(12 N) - ...
+/// Rounding down, or to nearest, or clamping, would need another inclusion probability: each gap law has its own.
+///
+/// At N = 1 every gap is 1, by definition rather than by this law: every byte is a sample point. The result exceeds
+/// 64 bits for N beyond 2^58.
+pub fn draw_gap(interval: Interval, random: &mut Random) -> u128 {
+    if interval == Interval::EVERY_ALLOCATION {
+        return 1;
+    }
+    let exponential = -(interval.bytes() as f64) * libm::log(random.unit());
+    // Not negative, not a NaN, and below 2^63 * 37: the conversion is exact.
+    (libm::ceil(exponential) as u128).max(1)
+}
