@@ -25,16 +25,29 @@ pub enum DrainError {
 }
 
 /// Works until it is asked to end.
-pub fn run(recording: &Recording) -> Result<(), DrainError> {
+pub fn run(recording: &'static Recording) -> Result<(), DrainError> {
     own_descriptors();
+    let memory = MEMORY
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+        .take();
+    // Of another recording, if the process was forked or an exec failed.
+    let memory = memory.filter(|memory| std::ptr::eq(memory.recording, recording));
+    let Memory {
+        interner, encoder, ..
+    } = memory.unwrap_or_else(|| Memory {
+        recording,
+        interner: StackInterner::new(),
+        encoder: ChunkEncoder::new(0),
+    });
     let mut drain = Drain {
         recording,
         writer: ChunkWriter::open(recording.path.as_c_str())?,
         // SAFETY: the right to start the thread is taken once, so this is the only consumer; after a pause the one
         // before it is gone.
         consumer: unsafe { recording.ring.consumer() },
-        interner: StackInterner::new(),
-        encoder: ChunkEncoder::new(0),
+        interner,
+        encoder,
         lost: recording.ring.lost(),
     };
     drain.run().inspect_err(|_| {
@@ -60,8 +73,18 @@ fn own_descriptors() {
     };
 }
 
-struct Drain<'a> {
-    recording: &'a Recording,
+/// What a paused thread leaves to the next one.
+struct Memory {
+    recording: &'static Recording,
+    interner: StackInterner,
+    encoder: ChunkEncoder,
+}
+
+/// Locked by drain threads only, one after the other.
+static MEMORY: std::sync::Mutex<Option<Memory>> = std::sync::Mutex::new(None);
+
+struct Drain {
+    recording: &'static Recording,
     writer: ChunkWriter,
     consumer: Consumer,
     interner: StackInterner,
@@ -69,7 +92,7 @@ struct Drain<'a> {
     lost: [(u64, u64); allocsample_record::LOST_REASONS],
 }
 
-impl Drain<'_> {
+impl Drain {
     fn run(&mut self) -> Result<(), DrainError> {
         loop {
             // Acquire: pairs with the waker's release. Read before the request, so that no wake is missed.
@@ -82,10 +105,25 @@ impl Drain<'_> {
                 DrainRequest::Work if self.is_last_thread() => return self.end_with_process(),
                 DrainRequest::Work if self.recording.has_work() => {}
                 DrainRequest::Work => self.sleep(wake),
-                DrainRequest::Pause => return Ok(()),
+                DrainRequest::Pause => {
+                    self.remember();
+                    return Ok(());
+                }
                 DrainRequest::Finish => return self.finish(),
             }
         }
+    }
+
+    /// For the thread that goes on after a pause: the numbers of the stacks in the file.
+    fn remember(&mut self) {
+        let memory = Memory {
+            recording: self.recording,
+            interner: std::mem::take(&mut self.interner),
+            encoder: std::mem::take(&mut self.encoder),
+        };
+        *MEMORY
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) = Some(memory);
     }
 
     fn sleep(&self, wake: u32) {

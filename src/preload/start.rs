@@ -103,6 +103,8 @@ unsafe extern "C" fn construct(
     }
     AGENT.switch_on(start);
     slow_path::install();
+    // What this thread allocated before (in the loader, in .preinit_array) gave it bytes not to be counted.
+    this_thread().forget();
 }
 
 extern "C" fn destroy() {
@@ -193,6 +195,9 @@ unsafe extern "C" fn on_thread_end(_value: *mut c_void) {
 /// The drain thread, for [`join_drain`].
 static DRAIN_THREAD: AtomicU64 = AtomicU64::new(0);
 
+/// Its number for the kernel.
+static DRAIN_TID: AtomicU32 = AtomicU32::new(0);
+
 fn start_drain() -> bool {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
@@ -220,12 +225,16 @@ fn join_drain() {
     if thread != 0 {
         // SAFETY: a thread that we made and have not joined.
         unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
+        // libc's view: its stack is free. The kernel counts the thread a little longer, and it is the kernel that is
+        // going to be asked.
+        process::wait_until_gone(DRAIN_TID.load(Ordering::Acquire));
     }
 }
 
 extern "C" fn drain_main(_argument: *mut c_void) -> *mut c_void {
     // What libc allocates for this thread is none of the program's doing.
     std::mem::forget(this_thread().mute(0));
+    DRAIN_TID.store(process::tid(), Ordering::Release);
     let Some(recording) = recording::current() else {
         return std::ptr::null_mut();
     };

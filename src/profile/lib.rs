@@ -1,1 +1,23 @@
 //! A profile as data: read, recovered, symbolised.
+//!
+//! [`Profile::open`] reads `X.allocsample`, together with the ring `X.allocsample.ring` that a killed (or running)
+//! process left beside it. [`finish()`] folds such a ring into the file, and writes the symbols into it, so that the
+//! file can leave the machine.
+#![forbid(unsafe_code)]
+
+mod builder;
+mod finish;
+mod model;
+mod reader;
+mod symbolize;
+
+pub use allocsample_record::{
+    ExitHow, HeapId, Location, LostReason, ModuleId, Note, SampleFlags, SampleId, Sampling,
+    StackId, SymbolFrame, ThreadId,
+};
+pub use finish::{FinishError, Finished, finish};
+pub use model::{
+    Exit, Frame, Freed, IntervalInfo, Lost, Module, ProcessInfo, Profile, Recovery, Sample,
+    StackTable, Thread, missing_root,
+};
+pub use reader::ReadError;

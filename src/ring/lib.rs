@@ -59,7 +59,8 @@ pub use pending::RawPending;
 pub use producer::{Priority, Reservation, RingFull};
 #[cfg(feature = "alloc")]
 pub use recover::{
-    RecoverError, Recovered, RecoveredRecord, RecoveredSlot, RecoveredWords, recover, recover_words,
+    RecoverError, Recovered, RecoveredRecord, RecoveredSlot, RecoveredWords, encode_words, recover,
+    recover_words,
 };
 pub use ring::Ring;
 pub use slots::{THREAD_SLOTS, ThreadSlot, ThreadSlots};

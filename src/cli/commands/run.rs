@@ -1,0 +1,134 @@
+//! `allocsample run`: a program under the agent, and what came of it.
+
+mod child;
+mod library;
+mod output;
+mod target;
+
+use std::ffi::{OsStr, OsString};
+
+use child::{CannotRun, Child};
+use library::Library;
+use output::Template;
+
+use crate::args::{Run, name_of};
+use crate::exit::{self, Ending};
+
+/// Runs the program and ends as it does.
+pub fn run(options: &Run) -> anyhow::Result<Ending> {
+    let template = Template::new(options.output.as_deref())?;
+    template.check()?;
+    let library = Library::find()?;
+
+    let command = options.command.first().map_or(OsStr::new(""), |name| name);
+    let path = std::env::var_os("PATH");
+    let program = match child::find(command, path.as_deref()) {
+        Ok(program) => program,
+        Err(error) => return Ok(cannot_run(&error)),
+    };
+    let unreachable = target::check(&program).err();
+    let changes = match &unreachable {
+        None => environment(options, &template, &library),
+        Some(unreachable) => {
+            remark(options, unreachable);
+            Vec::new()
+        }
+    };
+    let before = template.snapshot();
+    let ending = match Child::start(&program, &options.command, &changes)? {
+        Ok(child) => child.wait()?,
+        Err(error) => return Ok(cannot_run(&error)),
+    };
+    if unreachable.is_none() && !options.quiet {
+        let profiles = template.changed_since(&before);
+        if profiles.is_empty() {
+            exit::remark(why_there_is_no_profile(options, &template, ending));
+        }
+        for profile in profiles {
+            exit::remark(profile.display());
+        }
+    }
+    Ok(ending)
+}
+
+/// The likeliest reason, from what was asked for and how the program ended.
+fn why_there_is_no_profile(options: &Run, template: &Template, ending: Ending) -> String {
+    let setting = |option: Option<String>, variable: &str| {
+        option
+            .or_else(|| std::env::var(variable).ok())
+            .unwrap_or_default()
+            .to_lowercase()
+    };
+    if setting(options.interval.clone(), "ALLOCSAMPLE_INTERVAL") == "off" {
+        return "no profile: the interval is off; give --interval 512K to record".into();
+    }
+    if setting(options.start.map(name_of), "ALLOCSAMPLE_START") == "off" {
+        return "no profile: sampling was off from the start and nobody switched it on".into();
+    }
+    let ended = match ending {
+        Ending::Signal(signal) => format!("signal {signal} ended the program"),
+        Ending::Status(status) => format!("the program ended (status {status})"),
+    };
+    format!(
+        "no profile: {ended} before its first sample, or it could not be written as {}; a smaller --interval samples earlier",
+        template.path().display()
+    )
+}
+
+fn remark(options: &Run, what: impl std::fmt::Display) {
+    if !options.quiet {
+        exit::remark(what);
+    }
+}
+
+fn cannot_run(error: &CannotRun) -> Ending {
+    exit::remark(&error.what);
+    Ending::Status(error.status)
+}
+
+/// The variables that tell the loader and the agent what to do. What was not asked for stays as the user has it.
+fn environment(options: &Run, template: &Template, library: &Library) -> Vec<(OsString, OsString)> {
+    let users_preload = std::env::var_os("LD_PRELOAD");
+    let preload = library::preload(library.path(), users_preload.as_deref());
+    let given: [(&str, Option<OsString>); 10] = [
+        ("LD_PRELOAD", Some(preload)),
+        // Absolute, so that a process that starts in another directory writes to the same place.
+        ("ALLOCSAMPLE_OUTPUT", Some(template.path().into())),
+        (
+            "ALLOCSAMPLE_INTERVAL",
+            options.interval.as_ref().map(OsString::from),
+        ),
+        (
+            "ALLOCSAMPLE_SAMPLING",
+            options.sampling.map(name_of).map(Into::into),
+        ),
+        (
+            "ALLOCSAMPLE_SEED",
+            options.seed.map(|seed| seed.to_string().into()),
+        ),
+        (
+            "ALLOCSAMPLE_START",
+            options.start.map(name_of).map(Into::into),
+        ),
+        (
+            "ALLOCSAMPLE_UNWIND",
+            options.unwind.map(name_of).map(Into::into),
+        ),
+        (
+            "ALLOCSAMPLE_MAX_DEPTH",
+            options.max_depth.map(|depth| depth.to_string().into()),
+        ),
+        (
+            "ALLOCSAMPLE_CHILDREN",
+            options.children.map(name_of).map(Into::into),
+        ),
+        (
+            "ALLOCSAMPLE_ON_FULL",
+            options.on_full.map(name_of).map(Into::into),
+        ),
+    ];
+    given
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.into(), value?)))
+        .collect()
+}

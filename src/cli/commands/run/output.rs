@@ -1,0 +1,233 @@
+//! Where the profiles of a run go, and which files are profiles of it.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, Metadata};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::Context;
+
+use crate::exit::Usage;
+
+const DEFAULT: &str = "allocsample.%n.%p.allocsample";
+
+/// A path in which `%p` stands for a pid, `%n` for a program's name and `%t` for a time.
+#[derive(Debug)]
+pub struct Template {
+    path: PathBuf,
+}
+
+/// The files that a template could name, as they were at one moment.
+#[derive(Debug)]
+pub struct Snapshot(HashMap<PathBuf, Identity>);
+
+/// Tells a file from a later one of the same name, and from itself after it was written to.
+#[derive(Debug, PartialEq, Eq)]
+struct Identity {
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+}
+
+impl From<&Metadata> for Identity {
+    fn from(metadata: &Metadata) -> Self {
+        Self {
+            inode: metadata.ino(),
+            bytes: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+        }
+    }
+}
+
+impl Template {
+    /// The one asked for, or that of the environment, or the default; made absolute.
+    pub fn new(asked_for: Option<&Path>) -> anyhow::Result<Self> {
+        let path = asked_for
+            .map(|path| path.as_os_str().to_owned())
+            .or_else(|| std::env::var_os("ALLOCSAMPLE_OUTPUT").filter(|path| !path.is_empty()))
+            .unwrap_or_else(|| OsString::from(DEFAULT));
+        if path.is_empty() {
+            return Err(Usage("--output needs the name of a file".into()).into());
+        }
+        let directory = std::env::current_dir().context("the working directory is gone")?;
+        // A percent sign in our directory's own name would be read as a placeholder: stay relative to it.
+        let path = if directory.as_os_str().as_bytes().contains(&b'%') {
+            PathBuf::from(path)
+        } else {
+            directory.join(path)
+        };
+        Ok(Self { path })
+    }
+
+    /// What the agent is told.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether profiles can be written there, as far as that can be told before they are.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let refuse = |why: String| Err(Usage(format!("{}: {why}", self.path.display())).into());
+        if self.path.as_os_str().as_bytes().ends_with(b"/") || self.path.is_dir() {
+            return refuse("is a directory; name a file, as in out/%n.%p.allocsample".into());
+        }
+        let directory = match self.path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        // A directory whose name is not known yet cannot be looked at.
+        if has_placeholder(directory.as_os_str()) {
+            return Ok(());
+        }
+        if !directory.is_dir() {
+            let directory = directory.display();
+            return refuse(format!(
+                "there is no directory {directory}; create it first"
+            ));
+        }
+        // Permission bits do not tell all (root, read-only and special file systems): a nameless file does.
+        if let Err(error) = tempfile::tempfile_in(directory) {
+            let directory = directory.display();
+            let why = error.kind();
+            return refuse(format!(
+                "cannot write into {directory} ({why}); choose another place with --output"
+            ));
+        }
+        Ok(())
+    }
+
+    /// What the template's files are now.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot(self.files().into_iter().collect())
+    }
+
+    /// The files that were created or written to since `before`, the oldest first.
+    pub fn changed_since(&self, before: &Snapshot) -> Vec<PathBuf> {
+        let mut changed = self.files();
+        changed.retain(|(path, identity)| before.0.get(path) != Some(identity));
+        changed.sort_by(|(a_path, a), (b_path, b)| (a.modified, a_path).cmp(&(b.modified, b_path)));
+        changed.into_iter().map(|(path, _)| path).collect()
+    }
+
+    fn files(&self) -> Vec<(PathBuf, Identity)> {
+        let mut paths = vec![PathBuf::new()];
+        for component in self.path.components() {
+            let name = component.as_os_str();
+            paths = match component {
+                Component::Normal(_) if has_placeholder(name) => paths
+                    .iter()
+                    .flat_map(|directory| matching_entries(directory, name))
+                    .collect(),
+                _ => paths.iter().map(|path| path.join(name)).collect(),
+            };
+        }
+        paths
+            .into_iter()
+            .filter_map(|path| {
+                let metadata = fs::metadata(&path).ok().filter(Metadata::is_file)?;
+                Some((path, Identity::from(&metadata)))
+            })
+            .collect()
+    }
+}
+
+fn has_placeholder(text: &OsStr) -> bool {
+    text.as_bytes().contains(&b'%')
+}
+
+fn matching_entries(directory: &Path, template: &OsStr) -> Vec<PathBuf> {
+    let listed = if directory.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        directory
+    };
+    let Ok(entries) = fs::read_dir(listed) else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(Result::ok)
+        .map(|entry| entry.file_name())
+        .filter(|name| matches(template.as_bytes(), name.as_bytes()))
+        .map(|name| directory.join(name))
+        .collect()
+}
+
+/// Whether `name` is what `template` can become: `%p` some digits, `%n` and `%t` anything.
+fn matches(template: &[u8], name: &[u8]) -> bool {
+    match template {
+        [] => name.is_empty(),
+        [b'%', b'%', rest @ ..] => name
+            .strip_prefix(b"%")
+            .is_some_and(|name| matches(rest, name)),
+        [b'%', b'p', rest @ ..] => {
+            let digits = name.iter().take_while(|byte| byte.is_ascii_digit()).count();
+            (1..=digits).any(|length| matches(rest, &name[length..]))
+        }
+        [b'%', b'n' | b't', rest @ ..] => {
+            (0..=name.len()).any(|length| matches(rest, &name[length..]))
+        }
+        [byte, rest @ ..] => name
+            .strip_prefix(&[*byte])
+            .is_some_and(|name| matches(rest, name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_match_what_they_stand_for() {
+        let matches = |template: &str, name: &str| matches(template.as_bytes(), name.as_bytes());
+        assert!(matches(DEFAULT, "allocsample.python3.11.4711.allocsample"));
+        assert!(!matches(DEFAULT, "allocsample.python3.x.allocsample"));
+        assert!(!matches(DEFAULT, "allocsample.a.1.allocsample.ring"));
+        assert!(matches("%p%p", "12"));
+        assert!(!matches("%p%p", "1"));
+        assert!(matches("100%%.%t", "100%.2026"));
+        assert!(!matches("x", "xy"));
+    }
+
+    #[test]
+    fn only_what_changed_belongs_to_the_run() {
+        let directory = tempfile::tempdir().unwrap();
+        let in_it = |name: &str| directory.path().join(name);
+        for old in ["a.1.p", "a.2.p"] {
+            fs::write(in_it(old), "old").unwrap();
+        }
+        let template = Template {
+            path: in_it("%n.%p.p"),
+        };
+        let before = template.snapshot();
+        assert_eq!(template.changed_since(&before), Vec::<PathBuf>::new());
+        fs::write(in_it("a.2.p"), "written to").unwrap();
+        fs::write(in_it("b.3.p"), "new").unwrap();
+        fs::write(in_it("b.3.q"), "something else").unwrap();
+        let mut changed = template.changed_since(&before);
+        changed.sort();
+        assert_eq!(changed, [in_it("a.2.p"), in_it("b.3.p")]);
+    }
+
+    #[test]
+    fn placeholders_in_directories_are_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let template = Template {
+            path: directory.path().join("run-%p/%n.p"),
+        };
+        assert!(template.check().is_ok());
+        let before = template.snapshot();
+        fs::create_dir(directory.path().join("run-7")).unwrap();
+        fs::write(directory.path().join("run-7/x.p"), "").unwrap();
+        let found = template.changed_since(&before);
+        assert_eq!(found, [directory.path().join("run-7/x.p")]);
+    }
+
+    #[test]
+    fn a_directory_or_a_missing_one_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let check = |path: PathBuf| Template { path }.check().unwrap_err().to_string();
+        assert!(check(directory.path().into()).contains("is a directory"));
+        assert!(check(directory.path().join("no/x")).contains("there is no directory"));
+    }
+}

@@ -1,0 +1,116 @@
+//! How the command ends: one line about what went wrong, with the status that says whose fault it was.
+//!
+//! ```text
+//! 0  done, or the reader of our output went away (a broken pipe is success)
+//! 1  it failed
+//! 2  it was asked for something that makes no sense, and did nothing
+//! ```
+//! `run` ends as the program that it ran: same status, or death by the same signal.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use nix::sys::signal::{Signal, raise};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+
+/// Status of a request that makes no sense.
+pub const USAGE: u8 = 2;
+/// Status of a failure.
+pub const FAILURE: u8 = 1;
+
+/// How a command that did its work ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// With this status.
+    Status(u8),
+    /// By this signal, as the program that it ran.
+    Signal(i32),
+}
+
+/// An error in what was asked for: it ends with status 2 instead of 1.
+#[derive(Debug)]
+pub struct Usage(pub String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// Turns the result of a command into the end of the process; does not come back if that is death by a signal.
+pub fn with(result: anyhow::Result<Ending>) -> ExitCode {
+    match result {
+        Ok(Ending::Status(status)) => ExitCode::from(status),
+        Ok(Ending::Signal(signal)) => die_of(signal),
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&format!("{error:#}"));
+            let status = if error.is::<Usage>() { USAGE } else { FAILURE };
+            ExitCode::from(status)
+        }
+    }
+}
+
+/// `error: what`, in one line on stderr. A stderr that cannot be written to is nobody's concern.
+pub fn complain(what: &str) {
+    let one_line = what
+        .split('\n')
+        .map(str::trim)
+        .collect::<Vec<_>>()
+        .join(" ");
+    let _ = writeln!(io::stderr(), "error: {one_line}");
+}
+
+/// `allocsample: what`, in one line on stderr: something that the user should know about a program that runs anyway.
+pub fn remark(what: impl fmt::Display) {
+    let _ = writeln!(io::stderr(), "allocsample: {what}");
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause
+            .downcast_ref::<io::Error>()
+            .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    })
+}
+
+/// Ends by `signal`, so that whoever waits for us sees what it would have seen of the program itself. The program
+/// left a core file if it was to leave one; we leave none.
+fn die_of(signal: i32) -> ExitCode {
+    let no_core = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    // Best effort, both: the limit keeps the kernel from writing a file, the flag from starting a core handler.
+    let _ = setrlimit(Resource::Core, no_core);
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    match Signal::try_from(signal) {
+        // Cannot be caught, so there is no default to restore.
+        Ok(Signal::SIGKILL) => {
+            let _ = raise(Signal::SIGKILL);
+        }
+        Ok(_) => {
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        }
+        Err(_) => {}
+    }
+    // A real-time signal, or one that does not kill by default here: the status that a shell would show.
+    ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn a_broken_pipe_is_seen_through_any_context() {
+        let pipe = Err::<(), _>(io::Error::from(io::ErrorKind::BrokenPipe)).context("stdout");
+        assert!(is_broken_pipe(&pipe.unwrap_err()));
+        let other = Err::<(), _>(io::Error::from(io::ErrorKind::NotFound)).context("stdout");
+        assert!(!is_broken_pipe(&other.unwrap_err()));
+    }
+}

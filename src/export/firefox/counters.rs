@@ -1,0 +1,178 @@
+//! The tracks of memory over time.
+//!
+//! The viewer wants differences between points, replaces the first one by 0 and joins points by straight lines. So a
+//! counter begins with a point of no meaning, and a jump is preceded by a point at the old level.
+
+use fxprof_processed_profile::{CounterHandle, GraphColor, ProcessHandle, Profile};
+use serde_json::{Value, json};
+
+use super::timestamp;
+use crate::view::{About, End, View};
+
+/// Points of a track; more cannot be told apart on a screen. Peaks are kept exactly.
+const BUCKETS: u64 = 10_000;
+
+/// A counter that was added.
+pub(super) struct Counter {
+    label: &'static str,
+    color: &'static str,
+}
+
+/// A level from a moment on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Point {
+    time_ns: u64,
+    level: f64,
+}
+
+/// Adds what is known about memory over time.
+pub(super) fn add(view: &View, profile: &mut Profile, process: ProcessHandle) -> Vec<Counter> {
+    let mut added = Vec::new();
+    let start_ns = view.about.start_ns;
+    let live = live_bytes(view);
+    if !live.is_empty() {
+        let description = "Bytes allocated and not freed, estimated from the samples";
+        let counter = profile.add_counter(process, "Live bytes", "Memory", description);
+        profile.set_counter_color(counter, GraphColor::Purple);
+        let points = thin_out(&live, view.about.end_ns.saturating_sub(start_ns) / BUCKETS);
+        add_points(view, profile, counter, &points, IsStep(true));
+        added.push(Counter {
+            label: "Live bytes (estimate)",
+            color: "purple",
+        });
+    }
+    if !view.resident.is_empty() {
+        let description = "Physical memory of the process";
+        let counter = profile.add_counter(process, "Resident set", "Memory", description);
+        profile.set_counter_color(counter, GraphColor::Orange);
+        let readings: Vec<Point> = view
+            .resident
+            .iter()
+            .map(|&(time_ns, bytes)| Point {
+                time_ns,
+                level: bytes as f64,
+            })
+            .collect();
+        add_points(view, profile, counter, &readings, IsStep(false));
+        added.push(Counter {
+            label: "Resident set",
+            color: "orange",
+        });
+    }
+    added
+}
+
+/// Gives the counters of the document labels of their own; without them the viewer calls each of them "Memory".
+pub(super) fn describe(document: &mut Value, counters: &[Counter]) {
+    let Some(documents) = document["counters"].as_array_mut() else {
+        return;
+    };
+    for (document, Counter { label, color }) in documents.iter_mut().zip(counters) {
+        document["display"] = json!({
+            "graphType": "line-accumulated",
+            "unit": "bytes",
+            "color": color,
+            "markerSchemaLocation": "timeline-memory",
+            "sortWeight": 0,
+            "label": label,
+            "tooltipRows": [
+                { "type": "value", "source": "accumulated", "format": { "unit": "bytes" }, "label": label },
+                { "type": "value", "source": "count-range", "format": { "unit": "bytes" },
+                  "label": "range in the selection", "labelKey": "memory-range" },
+            ],
+        });
+    }
+}
+
+/// Whether a level stays until the next point, or moves towards it.
+struct IsStep(bool);
+
+fn add_points(
+    view: &View,
+    profile: &mut Profile,
+    counter: CounterHandle,
+    points: &[Point],
+    IsStep(is_step): IsStep,
+) {
+    let About {
+        start_ns, end_ns, ..
+    } = view.about;
+    let mut level_before = 0.0;
+    let mut add = |time_ns: u64, level: f64, operations: u32| {
+        let time = timestamp(view, time_ns);
+        profile.add_counter_sample(counter, time, level - level_before, operations);
+        level_before = level;
+    };
+    add(start_ns, 0.0, 0);
+    let mut level = 0.0;
+    for point in points {
+        if is_step {
+            // The moment before the jump.
+            add(point.time_ns.saturating_sub(1).max(start_ns), level, 0);
+        }
+        level = point.level;
+        add(point.time_ns, level, 1);
+    }
+    if is_step && points.last().is_some_and(|last| last.time_ns < end_ns) {
+        add(end_ns, level, 0);
+    }
+}
+
+/// The level after each allocation and free.
+fn live_bytes(view: &View) -> Vec<Point> {
+    let mut changes = Vec::new();
+    for sample in &view.samples {
+        // What nobody watched is not counted as live at any time.
+        if sample.end == End::Unknown {
+            continue;
+        }
+        changes.push((sample.time_ns, sample.bytes));
+        if let End::Freed(time_ns) = sample.end {
+            changes.push((time_ns.max(sample.time_ns), -sample.bytes));
+        }
+    }
+    changes.sort_by_key(|&(time_ns, _)| time_ns);
+    let mut level = 0.0;
+    changes
+        .into_iter()
+        .map(|(time_ns, change)| {
+            level += change;
+            Point { time_ns, level }
+        })
+        .collect()
+}
+
+/// Keeps of all points in a stretch of `bucket_ns` the highest and the last.
+fn thin_out(points: &[Point], bucket_ns: u64) -> Vec<Point> {
+    let bucket_ns = bucket_ns.max(1);
+    let is_together = |a: &Point, b: &Point| a.time_ns / bucket_ns == b.time_ns / bucket_ns;
+    let mut thin = Vec::new();
+    for bucket in points.chunk_by(is_together) {
+        let highest = bucket.iter().max_by(|a, b| a.level.total_cmp(&b.level));
+        thin.extend(highest);
+        if highest != bucket.last() {
+            thin.extend(bucket.last());
+        }
+    }
+    thin
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thinning_keeps_peaks_and_ends() {
+        let point = |time_ns, level| Point { time_ns, level };
+        let points = [
+            point(0, 1.0),
+            point(3, 9.0),
+            point(7, 2.0),
+            point(10, 3.0),
+            point(11, 4.0),
+        ];
+        let expected = [point(3, 9.0), point(7, 2.0), point(11, 4.0)];
+        assert_eq!(thin_out(&points, 10), expected);
+        assert_eq!(thin_out(&points, 0), points);
+    }
+}

@@ -1,0 +1,229 @@
+//! Frames, functions, libraries and strings of a thread: put in where the stand-ins are.
+
+use std::collections::HashMap;
+
+use fxprof_processed_profile::debugid::DebugId;
+use serde_json::{Map, Value, json};
+
+use crate::view::{Interner, Line, LocationIndex, View};
+
+/// What the viewer calls a resource that is a library.
+const LIBRARY: u32 = 1;
+
+/// The name of the frame that stands for one line of a location.
+pub(super) fn name_of_stand_in(location: LocationIndex, line: usize) -> String {
+    format!("{location} {line}")
+}
+
+fn read_stand_in(name: &str) -> Option<(LocationIndex, usize)> {
+    let (location, line) = name.split_once(' ')?;
+    Some((location.parse().ok()?, line.parse().ok()?))
+}
+
+/// The modules, in their order.
+pub(super) fn libraries(view: &View) -> Value {
+    view.modules
+        .iter()
+        .map(|module| {
+            let build_id = module.build_id_hex();
+            json!({
+                "arch": std::env::consts::ARCH,
+                "name": module.name,
+                "path": module.path,
+                "debugName": module.name,
+                "debugPath": module.path,
+                "breakpadId": debug_id(&module.build_id).breakpad().to_string(),
+                "codeId": (!build_id.is_empty()).then_some(build_id),
+            })
+        })
+        .collect()
+}
+
+/// The identifier that breakpad makes of a build id: its first 16 bytes, filled up with zeros.
+fn debug_id(build_id: &[u8]) -> DebugId {
+    let mut guid = [0; 16];
+    for (to, from) in guid.iter_mut().zip(build_id) {
+        *to = *from;
+    }
+    DebugId::from_guid_age(&guid, 0).unwrap_or_default()
+}
+
+/// Replaces the tables of one thread.
+pub(super) fn fill(view: &View, thread: &mut Value) {
+    let stand_ins: Vec<(LocationIndex, usize)> = stand_ins(thread);
+    let mut tables = Tables::new(view);
+    let frames = tables.frames(&stand_ins, &thread["frameTable"]);
+    thread["frameTable"] = frames;
+    thread["funcTable"] = tables.functions();
+    thread["resourceTable"] = tables.resources();
+    thread["nativeSymbols"] =
+        json!({ "length": 0, "address": [], "functionSize": [], "libIndex": [], "name": [] });
+    thread["stringArray"] = json!(tables.strings.into_values());
+    // All zero, which the viewer would draw as an idle thread.
+    if let Some(samples) = thread["samples"].as_object_mut() {
+        samples.remove("threadCPUDelta");
+    }
+}
+
+/// Which line each frame of the thread stands for.
+fn stand_ins(thread: &Value) -> Vec<(LocationIndex, usize)> {
+    let index = |value: &Value| usize::try_from(value.as_u64()?).ok();
+    let frames = thread["frameTable"]["func"].as_array();
+    frames
+        .into_iter()
+        .flatten()
+        .filter_map(|function| {
+            let name = index(&thread["funcTable"]["name"][index(function)?])?;
+            read_stand_in(thread["stringArray"][name].as_str()?)
+        })
+        .collect()
+}
+
+/// The tables of one thread that refer to each other.
+struct Tables<'a> {
+    view: &'a View,
+    strings: Interner<String>,
+    /// Module and function: the same function in two libraries is two.
+    functions: Interner<(Option<usize>, &'a str, Option<&'a str>)>,
+    /// By module.
+    resources: HashMap<usize, usize>,
+    modules: Vec<usize>,
+}
+
+impl<'a> Tables<'a> {
+    fn new(view: &'a View) -> Self {
+        Self {
+            view,
+            strings: Interner::new(),
+            functions: Interner::new(),
+            resources: HashMap::new(),
+            modules: Vec::new(),
+        }
+    }
+
+    /// The frame table: categories as they are, the rest from the locations.
+    fn frames(&mut self, stand_ins: &[(LocationIndex, usize)], old: &Value) -> Value {
+        let mut columns = Columns::new(stand_ins.len());
+        for &(location, line) in stand_ins {
+            let location = &self.view.locations[location];
+            let Line {
+                function,
+                file,
+                line: number,
+            } = &location.lines[line];
+            let function = (location.module, function.as_str(), file.as_deref());
+            let address = location.address.map_or(json!(-1), |address| {
+                let base = location.module.map_or(0, |module| {
+                    let module = &self.view.modules[module];
+                    module.start.wrapping_sub(module.bias)
+                });
+                json!(address.wrapping_sub(base))
+            });
+            // Frames without a library have no address that the viewer could make something of.
+            let has_library = location.module.is_some();
+            columns.push("address", if has_library { address } else { json!(-1) });
+            // The outermost line is the function that the code belongs to.
+            columns.push("inlineDepth", json!(location.lines.len() - 1 - line));
+            columns.push("func", json!(self.functions.intern(function)));
+            columns.push("line", json!((*number != 0).then_some(number)));
+            columns.push("nativeSymbol", Value::Null);
+            columns.push("innerWindowID", json!(0));
+            columns.push("column", Value::Null);
+        }
+        columns.into_table([
+            ("category", old["category"].clone()),
+            ("subcategory", old["subcategory"].clone()),
+        ])
+    }
+
+    fn functions(&mut self) -> Value {
+        let functions = std::mem::replace(&mut self.functions, Interner::new()).into_values();
+        let mut columns = Columns::new(functions.len());
+        for (module, name, file) in functions {
+            columns.push("name", json!(self.strings.intern(name.to_owned())));
+            columns.push("isJS", json!(false));
+            columns.push("relevantForJS", json!(false));
+            columns.push(
+                "resource",
+                module.map_or(json!(-1), |module| json!(self.resource(module))),
+            );
+            columns.push(
+                "fileName",
+                json!(file.map(|file| self.strings.intern(file.to_owned()))),
+            );
+            columns.push("lineNumber", Value::Null);
+            columns.push("columnNumber", Value::Null);
+        }
+        columns.into_table([])
+    }
+
+    fn resource(&mut self, module: usize) -> usize {
+        *self.resources.entry(module).or_insert_with(|| {
+            self.modules.push(module);
+            self.modules.len() - 1
+        })
+    }
+
+    fn resources(&mut self) -> Value {
+        let mut columns = Columns::new(self.modules.len());
+        for &module in &self.modules {
+            let name = self.view.modules[module].name.clone();
+            columns.push("lib", json!(module));
+            columns.push("name", json!(self.strings.intern(name)));
+            columns.push("host", Value::Null);
+            columns.push("type", json!(LIBRARY));
+        }
+        columns.into_table([])
+    }
+}
+
+/// A table as the viewer has it: a struct of arrays.
+struct Columns {
+    length: usize,
+    columns: Map<String, Value>,
+}
+
+impl Columns {
+    fn new(length: usize) -> Self {
+        Self {
+            length,
+            columns: Map::new(),
+        }
+    }
+
+    fn push(&mut self, column: &str, value: Value) {
+        match self.columns.get_mut(column) {
+            Some(Value::Array(values)) => values.push(value),
+            _ => {
+                self.columns.insert(column.to_owned(), json!([value]));
+            }
+        }
+    }
+
+    fn into_table<const N: usize>(mut self, ready: [(&str, Value); N]) -> Value {
+        self.columns.insert("length".into(), json!(self.length));
+        for (name, column) in ready {
+            self.columns.insert(name.into(), column);
+        }
+        Value::Object(self.columns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stand_ins_are_read_back() {
+        assert_eq!(read_stand_in(&name_of_stand_in(12, 3)), Some((12, 3)));
+        assert_eq!(read_stand_in("main"), None);
+    }
+
+    #[test]
+    fn a_build_id_becomes_a_breakpad_id() {
+        let build_id: Vec<u8> = (1..=20).collect();
+        let breakpad = debug_id(&build_id).breakpad().to_string();
+        assert_eq!(breakpad, "0403020106050807090A0B0C0D0E0F100");
+        assert_eq!(debug_id(&[]).breakpad().to_string().len(), 33);
+    }
+}

@@ -1,0 +1,137 @@
+//! A small profile with one of everything: inlined calls, a cut stack, a library without symbols, generated code, two
+//! threads, blocks that are live, freed and unwatched, a weight beyond 32 bits.
+
+use crate::view::{About, End, Line, Location, Module, Sample, Stack, Thread, View};
+
+const START_NS: u64 = 5_000_000_000;
+
+pub(crate) fn view() -> View {
+    View {
+        about: About {
+            program: "app".into(),
+            command: vec!["/usr/bin/app".into(), "--fast".into()],
+            pid: 4711,
+            start_wall_ns: 1_700_000_000_000_000_000,
+            start_ns: START_NS,
+            end_ns: START_NS + 2_000_000_000,
+            interval_bytes: 524_288,
+            is_periodic: false,
+            allocated_stderr: Some(12_345.6),
+            exact_bytes: 3_000_000,
+            lost_samples: 1,
+            lost_bytes: 524_300,
+            is_complete: true,
+        },
+        modules: vec![
+            Module {
+                name: "app".into(),
+                path: "/usr/bin/app".into(),
+                build_id: vec![0x00, 0xff, 0x10],
+                start: 0x5000_0000,
+                end: 0x5001_0000,
+                bias: 0x5000_0000,
+                is_program: true,
+            },
+            Module {
+                name: "libx.so.1".into(),
+                path: "/usr/lib/libx.so.1".into(),
+                start: 0x7000_0000,
+                end: 0x7000_4000,
+                bias: 0x7000_0000,
+                ..Module::default()
+            },
+        ],
+        threads: vec![
+            thread("main thread", 4711, 0),
+            thread("worker", 4712, 1_000),
+        ],
+        locations: vec![
+            symbolized(0x1100, &[("main", "src/main.c", 3)]),
+            symbolized(
+                0x1200,
+                &[("inlined", "src/app.c", 7), ("outer", "src/app.c", 20)],
+            ),
+            Location {
+                module: Some(1),
+                address: Some(0x98),
+                lines: vec![named("libx.so.1+0x98")],
+                is_symbolized: false,
+            },
+            Location {
+                address: Some(0xdead_0000),
+                lines: vec![named("leaf; part")],
+                ..Location::default()
+            },
+            Location {
+                lines: vec![named("(truncated)")],
+                ..Location::default()
+            },
+        ],
+        stacks: vec![
+            stack(None, 0),
+            stack(Some(0), 1),
+            stack(Some(0), 2),
+            stack(None, 4),
+            stack(Some(3), 3),
+        ],
+        samples: vec![
+            sample(1, 10, 0, (1, 1_500.4, 2.5), End::Live),
+            sample(2, 20, 1, (1, 1_499.6, 2.5), End::Freed(START_NS + 50)),
+            sample(3, 30, 0, (2, 524_300.2, 1.0), End::Unknown),
+            sample(4, 40, 1, (4, 1_048_577.3, 7.7), End::Freed(START_NS + 35)),
+            sample(5, 60, 1, (2, 3e9, 1.0), End::Live),
+        ],
+        resident: vec![(START_NS + 5, 1 << 20), (START_NS + 1_000_000, 3 << 20)],
+    }
+}
+
+fn thread(name: &str, tid: u32, after_ns: u64) -> Thread {
+    Thread {
+        name: name.into(),
+        tid,
+        start_ns: START_NS + after_ns,
+        end_ns: None,
+    }
+}
+
+fn named(function: &str) -> Line {
+    Line {
+        function: function.into(),
+        ..Line::default()
+    }
+}
+
+fn symbolized(address: u64, lines: &[(&str, &str, u32)]) -> Location {
+    Location {
+        module: Some(0),
+        address: Some(address),
+        lines: lines
+            .iter()
+            .map(|&(function, file, line)| Line {
+                function: function.into(),
+                file: Some(file.into()),
+                line,
+            })
+            .collect(),
+        is_symbolized: true,
+    }
+}
+
+fn stack(parent: Option<usize>, location: usize) -> Stack {
+    Stack { parent, location }
+}
+
+fn sample(id: u64, after_ns: u64, thread: usize, what: (usize, f64, f64), end: End) -> Sample {
+    let (stack, bytes, objects) = what;
+    Sample {
+        id,
+        time_ns: START_NS + after_ns,
+        address: 0x1000 * id,
+        size: 64,
+        thread,
+        stack,
+        bytes,
+        objects,
+        end,
+    }
+}

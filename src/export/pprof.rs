@@ -1,0 +1,313 @@
+//! pprof's protobuf, gzipped: what `go tool pprof`, Pyroscope, Grafana and many others read.
+//!
+//! Four values for each stack and thread: objects and bytes, allocated and in use. They are estimates of the whole
+//! program, not of the samples; readers take them as they stand. Nothing is dropped.
+
+mod message;
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use prost::Message;
+
+use crate::view::{End, Interner, Line, Location, Sample, StackIndex, View, rounded};
+
+/// Number of the first function, mapping and location: 0 means none.
+const FIRST_ID: u64 = 1;
+
+pub(crate) fn write(view: &View, out: &mut dyn Write) -> io::Result<()> {
+    let message = Builder::new().profile(view);
+    let mut gzip = GzEncoder::new(out, Compression::default());
+    gzip.write_all(&message.encode_to_vec())?;
+    gzip.finish()?;
+    Ok(())
+}
+
+/// The tables that grow while the samples are written.
+struct Builder {
+    strings: Interner<String>,
+    functions: Interner<(i64, i64)>,
+}
+
+impl Builder {
+    fn new() -> Self {
+        let mut strings = Interner::new();
+        strings.intern(String::new());
+        Self {
+            strings,
+            functions: Interner::new(),
+        }
+    }
+
+    fn profile(mut self, view: &View) -> message::Profile {
+        let about = &view.about;
+        let sample_type = [
+            ("alloc_objects", "count"),
+            ("alloc_space", "bytes"),
+            ("inuse_objects", "count"),
+            ("inuse_space", "bytes"),
+        ]
+        .map(|(name, unit)| self.value_type(name, unit));
+        let sample = self.samples(view);
+        let mut mapping: Vec<message::Mapping> = view
+            .modules
+            .iter()
+            .zip(FIRST_ID..)
+            .map(|(module, id)| message::Mapping {
+                id,
+                memory_start: module.start,
+                memory_limit: module.end,
+                filename: self.string(&module.path),
+                build_id: self.string(&module.build_id_hex()),
+                ..Default::default()
+            })
+            .collect();
+        for location in &view.locations {
+            let Some(mapping) = location.module.and_then(|module| mapping.get_mut(module)) else {
+                continue;
+            };
+            mapping.has_functions |= location.is_symbolized;
+            mapping.has_filenames |= location.lines.iter().any(|line| line.file.is_some());
+            mapping.has_line_numbers |= location.lines.iter().any(|line| line.line != 0);
+            mapping.has_inline_frames |= location.lines.len() > 1;
+        }
+        let location = view
+            .locations
+            .iter()
+            .zip(FIRST_ID..)
+            .map(|(location, id)| message::Location {
+                id,
+                mapping_id: location.module.map_or(0, id_of),
+                address: address_in_memory(view, location),
+                line: location.lines.iter().map(|line| self.line(line)).collect(),
+            })
+            .collect();
+        let comment = self.comments(view);
+        let period_type = Some(self.value_type("space", "bytes"));
+        let default_sample_type = self.string("inuse_space");
+        let function = self
+            .functions
+            .into_values()
+            .into_iter()
+            .zip(FIRST_ID..)
+            .map(|((name, filename), id)| message::Function {
+                id,
+                name,
+                system_name: name,
+                filename,
+            })
+            .collect();
+        message::Profile {
+            sample_type: sample_type.into(),
+            sample,
+            mapping,
+            location,
+            function,
+            string_table: self.strings.into_values(),
+            time_nanos: about.start_wall_ns.cast_signed(),
+            duration_nanos: about.end_ns.saturating_sub(about.start_ns).cast_signed(),
+            period_type,
+            period: about.interval_bytes.cast_signed(),
+            comment,
+            default_sample_type,
+        }
+    }
+
+    /// One for each stack and thread name, in the order of their first samples; rounded after adding up.
+    fn samples(&mut self, view: &View) -> Vec<message::Sample> {
+        let key = self.string("thread");
+        let threads: Vec<i64> = view
+            .threads
+            .iter()
+            .map(|thread| self.string(&thread.name))
+            .collect();
+        let mut places: HashMap<(StackIndex, i64), usize> = HashMap::new();
+        let mut sums: Vec<(StackIndex, i64, [f64; 4])> = Vec::new();
+        for sample in &view.samples {
+            let thread = threads.get(sample.thread).copied().unwrap_or(0);
+            let place = *places.entry((sample.stack, thread)).or_insert_with(|| {
+                sums.push((sample.stack, thread, [0.0; 4]));
+                sums.len() - 1
+            });
+            for (sum, value) in sums[place].2.iter_mut().zip(values(sample)) {
+                *sum += value;
+            }
+        }
+        sums.into_iter()
+            .map(|(stack, thread, values)| message::Sample {
+                location_id: view
+                    .stacks_of(stack)
+                    .map(|stack| id_of(view.stacks[stack].location))
+                    .collect(),
+                value: values.map(rounded).into(),
+                label: vec![message::Label { key, str: thread }],
+            })
+            .collect()
+    }
+
+    fn comments(&mut self, view: &View) -> Vec<i64> {
+        let about = &view.about;
+        let mut comments = vec![format!("command: {}", about.command.join(" "))];
+        if about.lost_samples > 0 {
+            comments.push(format!(
+                "lost: {} samples that stand for {} bytes are missing",
+                about.lost_samples, about.lost_bytes
+            ));
+        }
+        if !about.is_complete {
+            comments.push("the profile ends before the process did".into());
+        }
+        comments
+            .iter()
+            .map(|comment| self.string(comment))
+            .collect()
+    }
+
+    fn line(&mut self, line: &Line) -> message::Line {
+        let name = self.string(&line.function);
+        let filename = self.string(line.file.as_deref().unwrap_or_default());
+        message::Line {
+            function_id: id_of(self.functions.intern((name, filename))),
+            line: i64::from(line.line),
+        }
+    }
+
+    fn value_type(&mut self, name: &str, unit: &str) -> message::ValueType {
+        message::ValueType {
+            r#type: self.string(name),
+            unit: self.string(unit),
+        }
+    }
+
+    fn string(&mut self, text: &str) -> i64 {
+        // A table of 2^63 strings does not fit into memory.
+        self.strings.intern(text.to_owned()) as i64
+    }
+}
+
+/// In the order of the sample types.
+fn values(sample: &Sample) -> [f64; 4] {
+    let in_use = f64::from(u8::from(sample.end == End::Live));
+    let Sample { objects, bytes, .. } = *sample;
+    [objects, bytes, objects * in_use, bytes * in_use]
+}
+
+fn id_of(index: usize) -> u64 {
+    // Widens on every machine that we run on.
+    index as u64 + FIRST_ID
+}
+
+fn address_in_memory(view: &View, location: &Location) -> u64 {
+    let address = location.address.unwrap_or(0);
+    let bias = location
+        .module
+        .map_or(0, |module| view.modules[module].bias);
+    address.wrapping_add(bias)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+    use flate2::read::GzDecoder;
+    use std::io::Read;
+
+    fn decoded(view: &View) -> message::Profile {
+        let mut out = Vec::new();
+        write(view, &mut out).unwrap();
+        let mut bytes = Vec::new();
+        GzDecoder::new(&out[..]).read_to_end(&mut bytes).unwrap();
+        message::Profile::decode(&bytes[..]).unwrap()
+    }
+
+    #[test]
+    fn what_is_read_back_is_what_was_written() {
+        let view = fixture::view();
+        assert_eq!(decoded(&view), Builder::new().profile(&view));
+    }
+
+    #[test]
+    fn sums_are_the_profiles() {
+        let view = fixture::view();
+        let profile = decoded(&view);
+        let rounding = profile.sample.len() as f64 / 2.0;
+        for place in 0..4 {
+            let sum: i64 = profile.sample.iter().map(|s| s.value[place]).sum();
+            let total: f64 = view.samples.iter().map(|s| values(s)[place]).sum();
+            assert!((sum as f64 - total).abs() <= rounding, "{place}");
+            assert!(sum > 0, "{place}");
+        }
+    }
+
+    #[test]
+    fn types_and_units_are_those_that_readers_know() {
+        let profile = decoded(&fixture::view());
+        let text = |index: i64| profile.string_table[index as usize].as_str();
+        let types: Vec<_> = profile
+            .sample_type
+            .iter()
+            .map(|t| (text(t.r#type), text(t.unit)))
+            .collect();
+        let expected = [
+            ("alloc_objects", "count"),
+            ("alloc_space", "bytes"),
+            ("inuse_objects", "count"),
+            ("inuse_space", "bytes"),
+        ];
+        assert_eq!(types, expected);
+        assert_eq!(text(profile.default_sample_type), "inuse_space");
+        let period_type = profile.period_type.unwrap();
+        assert_eq!(
+            (text(period_type.r#type), text(period_type.unit)),
+            ("space", "bytes")
+        );
+        assert_eq!((text(0), profile.period), ("", 524_288));
+    }
+
+    #[test]
+    fn every_index_leads_somewhere_and_stacks_are_leaf_first() {
+        let profile = decoded(&fixture::view());
+        let text = |index: i64| profile.string_table[index as usize].as_str();
+        let function = |id: u64| &profile.function[id as usize - 1];
+        let names = |sample: &message::Sample| -> Vec<&str> {
+            sample
+                .location_id
+                .iter()
+                .flat_map(|&id| &profile.location[id as usize - 1].line)
+                .map(|line| text(function(line.function_id).name))
+                .collect()
+        };
+        assert!(
+            profile
+                .sample
+                .iter()
+                .any(|s| names(s) == ["inlined", "outer", "main"])
+        );
+        for sample in &profile.sample {
+            assert_eq!(sample.value.len(), 4);
+            assert_eq!(text(sample.label[0].key), "thread");
+            assert!(["main thread", "worker"].contains(&text(sample.label[0].str)));
+        }
+        for (location, id) in profile.location.iter().zip(1..) {
+            assert_eq!(location.id, id);
+            assert!(location.mapping_id as usize <= profile.mapping.len());
+            if location.mapping_id != 0 {
+                let mapping = &profile.mapping[location.mapping_id as usize - 1];
+                let range = mapping.memory_start..mapping.memory_limit;
+                assert!(range.contains(&location.address));
+            }
+        }
+        assert!(profile.function.iter().zip(1..).all(|(f, id)| f.id == id));
+        let app = &profile.mapping[0];
+        assert_eq!(
+            (text(app.filename), text(app.build_id)),
+            ("/usr/bin/app", "00ff10")
+        );
+        assert!(
+            app.has_functions && app.has_filenames && app.has_line_numbers && app.has_inline_frames
+        );
+        assert!(!profile.mapping[1].has_functions);
+    }
+}

@@ -1,0 +1,247 @@
+//! A profile as the formats want it: everything by index, nothing left to look up.
+//!
+//! Locations carry their names, stacks are a tree that ends in pseudo-frames where the real root is missing, samples
+//! carry the weight that they stand for. Weights stay 64-bit floats until a format rounds the sum that it prints.
+
+mod from_profile;
+
+use std::collections::HashMap;
+
+/// Index into [`View::locations`].
+pub(crate) type LocationIndex = usize;
+/// Index into [`View::stacks`].
+pub(crate) type StackIndex = usize;
+
+/// A profile in indices.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    pub about: About,
+    pub modules: Vec<Module>,
+    pub threads: Vec<Thread>,
+    pub locations: Vec<Location>,
+    /// Parents come before their children.
+    pub stacks: Vec<Stack>,
+    /// In the order of time.
+    pub samples: Vec<Sample>,
+    /// Resident bytes by time, CLOCK_MONOTONIC.
+    pub resident: Vec<(u64, u64)>,
+}
+
+/// The process and how it was sampled.
+#[derive(Debug, Default)]
+pub(crate) struct About {
+    /// Base name of the executable.
+    pub program: String,
+    pub command: Vec<String>,
+    pub pid: u32,
+    /// CLOCK_REALTIME at `start_ns`.
+    pub start_wall_ns: u64,
+    /// CLOCK_MONOTONIC.
+    pub start_ns: u64,
+    /// CLOCK_MONOTONIC of the last thing that was recorded.
+    pub end_ns: u64,
+    /// 0 if sampling was never on.
+    pub interval_bytes: u64,
+    pub is_periodic: bool,
+    /// Standard error of the allocated bytes.
+    pub allocated_stderr: Option<f64>,
+    /// What went through the threads' counters.
+    pub exact_bytes: u64,
+    pub lost_samples: u64,
+    pub lost_bytes: u64,
+    /// Whether the process is known to have ended and nothing is missing.
+    pub is_complete: bool,
+}
+
+/// An executable or shared object.
+#[derive(Debug, Default)]
+pub(crate) struct Module {
+    /// As shown: the file's name without directories.
+    pub name: String,
+    pub path: String,
+    pub build_id: Vec<u8>,
+    /// Where it was mapped.
+    pub start: u64,
+    pub end: u64,
+    /// Address in memory minus address in the file's program headers.
+    pub bias: u64,
+    /// Whether it is the executable.
+    pub is_program: bool,
+}
+
+impl Module {
+    pub fn build_id_hex(&self) -> String {
+        self.build_id
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    }
+}
+
+/// A thread of the process.
+#[derive(Debug, Default)]
+pub(crate) struct Thread {
+    pub name: String,
+    pub tid: u32,
+    pub start_ns: u64,
+    pub end_ns: Option<u64>,
+}
+
+/// A place in the code.
+#[derive(Debug, Default)]
+pub(crate) struct Location {
+    /// Index into [`View::modules`].
+    pub module: Option<usize>,
+    /// Of the call, in the module's program headers; absolute without a module; `None` for a pseudo-frame.
+    pub address: Option<u64>,
+    /// Innermost inlined call first; never empty.
+    pub lines: Vec<Line>,
+    /// Whether `lines` come from symbols.
+    pub is_symbolized: bool,
+}
+
+/// A function, with the line where it calls the next one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Line {
+    pub function: String,
+    pub file: Option<String>,
+    /// From 1; 0 for unknown.
+    pub line: u32,
+}
+
+/// A frame on top of its callers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Stack {
+    pub parent: Option<StackIndex>,
+    pub location: LocationIndex,
+}
+
+/// A sampled allocation.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Sample {
+    /// Unique in the profile.
+    pub id: u64,
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    pub address: u64,
+    /// Requested bytes.
+    pub size: u64,
+    /// Index into [`View::threads`].
+    pub thread: usize,
+    pub stack: StackIndex,
+    /// Bytes that it stands for.
+    pub bytes: f64,
+    /// Allocations that it stands for.
+    pub objects: f64,
+    pub end: End,
+}
+
+/// What became of a sampled block.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Still allocated at the end of the profile.
+    #[default]
+    Live,
+    /// Freed, or moved by realloc, at this CLOCK_MONOTONIC time.
+    Freed(u64),
+    /// Nobody was watching: it counts as allocated and not as live.
+    Unknown,
+}
+
+/// Which bytes a format shows that can show one kind only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Metric {
+    /// All bytes that were allocated.
+    #[default]
+    Allocated,
+    /// Those that were still allocated at the end.
+    Live,
+}
+
+impl Metric {
+    /// As a heading.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Metric::Allocated => "Allocated bytes",
+            Metric::Live => "Live bytes",
+        }
+    }
+
+    /// The bytes that `sample` adds.
+    pub(crate) fn bytes(self, sample: &Sample) -> f64 {
+        match self {
+            Metric::Live if sample.end != End::Live => 0.0,
+            _ => sample.bytes,
+        }
+    }
+}
+
+impl View {
+    /// The locations of a stack, leaf first.
+    pub fn locations_of(&self, stack: StackIndex) -> impl Iterator<Item = &Location> {
+        self.stacks_of(stack)
+            .map(|stack| &self.locations[self.stacks[stack].location])
+    }
+
+    /// A stack and those of its callers, leaf first.
+    pub fn stacks_of(&self, stack: StackIndex) -> impl Iterator<Item = StackIndex> {
+        std::iter::successors(Some(stack), |&stack| self.stacks[stack].parent)
+    }
+
+    /// The functions of a stack with inlined ones, root first.
+    pub fn functions_of(&self, stack: StackIndex) -> Vec<&str> {
+        let mut functions: Vec<&str> = self
+            .locations_of(stack)
+            .flat_map(|location| &location.lines)
+            .map(|line| line.function.as_str())
+            .collect();
+        functions.reverse();
+        functions
+    }
+
+    /// Bytes by stack, for stacks that have any, in the order of their indices.
+    pub fn bytes_by_stack(&self, metric: Metric) -> Vec<(StackIndex, f64)> {
+        let mut bytes = vec![0.0; self.stacks.len()];
+        for sample in &self.samples {
+            bytes[sample.stack] += metric.bytes(sample);
+        }
+        let with_bytes = |&(_, bytes): &(StackIndex, f64)| bytes > 0.0;
+        bytes.into_iter().enumerate().filter(with_bytes).collect()
+    }
+}
+
+/// Gives each different value a number, in the order of their first appearance.
+#[derive(Debug)]
+pub(crate) struct Interner<T> {
+    numbers: HashMap<T, usize>,
+    values: Vec<T>,
+}
+
+impl<T: Clone + Eq + std::hash::Hash> Interner<T> {
+    pub fn new() -> Self {
+        Self {
+            numbers: HashMap::new(),
+            values: Vec::new(),
+        }
+    }
+
+    /// The number of `value`.
+    pub fn intern(&mut self, value: T) -> usize {
+        let values = &mut self.values;
+        *self.numbers.entry(value).or_insert_with_key(|value| {
+            values.push(value.clone());
+            values.len() - 1
+        })
+    }
+
+    /// The values, by number.
+    pub fn into_values(self) -> Vec<T> {
+        self.values
+    }
+}
+
+/// A sum in whole bytes or objects. Sums are never negative, and 2^63 of either is beyond any machine.
+pub(crate) fn rounded(value: f64) -> i64 {
+    // Saturates, by the definition of `as`.
+    value.round() as i64
+}

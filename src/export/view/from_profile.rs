@@ -1,0 +1,374 @@
+//! Makes the view of a profile.
+
+use std::collections::HashMap;
+
+use allocsample_profile::{Frame, Location as Place, Profile, StackId, ThreadId, missing_root};
+
+use super::{
+    About, End, Interner, Line, Location, LocationIndex, Module, Sample, Stack, StackIndex, Thread,
+    View,
+};
+
+impl From<&Profile> for View {
+    fn from(profile: &Profile) -> View {
+        let mut order: Vec<&allocsample_profile::Sample> = profile.samples.iter().collect();
+        // They are in the order of the ring, in which threads may overtake each other by a moment.
+        order.sort_by_key(|sample| sample.time_ns);
+        let threads = Threads::new(profile);
+        let mut stacks = Stacks::new(profile);
+        let samples = order
+            .into_iter()
+            .map(|sample| Sample {
+                id: sample.id.0,
+                time_ns: sample.time_ns,
+                address: sample.address,
+                size: sample.size,
+                thread: threads.index_of(sample.thread),
+                stack: stacks.stack(sample.stack, missing_root(sample)),
+                bytes: profile.bytes(sample).value(),
+                objects: profile.objects(sample).value(),
+                end: match sample.freed {
+                    Some(freed) => End::Freed(freed.time_ns),
+                    None if sample.is_live() => End::Live,
+                    None => End::Unknown,
+                },
+            })
+            .collect();
+        View {
+            about: about(profile),
+            modules: modules(profile),
+            threads: threads.threads,
+            locations: stacks.locations,
+            stacks: stacks.stacks.into_values(),
+            samples,
+            resident: profile.resident_bytes.clone(),
+        }
+    }
+}
+
+fn about(profile: &Profile) -> About {
+    let process = &profile.process;
+    let estimates = profile.samples.iter().map(|sample| profile.bytes(sample));
+    let allocated = estimates.reduce(|sum, more| sum + more);
+    let (lost_samples, lost_bytes) = profile.lost.samples();
+    About {
+        program: file_name(&process.executable).to_owned(),
+        command: process.command_line.clone(),
+        pid: process.pid,
+        start_wall_ns: process.start_wall_ns,
+        start_ns: process.start_ns,
+        end_ns: process.end_ns,
+        interval_bytes: profile.interval_bytes(),
+        is_periodic: profile.is_periodic(),
+        allocated_stderr: allocated.and_then(|allocated| allocated.stderr()),
+        exact_bytes: profile.exact_bytes(),
+        lost_samples,
+        lost_bytes,
+        is_complete: profile.is_complete(),
+    }
+}
+
+fn modules(profile: &Profile) -> Vec<Module> {
+    profile
+        .modules
+        .iter()
+        .map(|module| Module {
+            name: module.name().to_owned(),
+            path: module.path.clone(),
+            build_id: module.build_id.clone(),
+            start: module.start,
+            end: module.end,
+            bias: module.bias,
+            is_program: module.path == profile.process.executable,
+        })
+        .collect()
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+struct Threads {
+    threads: Vec<Thread>,
+    indices: HashMap<ThreadId, usize>,
+}
+
+impl Threads {
+    fn new(profile: &Profile) -> Self {
+        let mut threads = Self {
+            threads: Vec::new(),
+            indices: HashMap::new(),
+        };
+        for (&id, thread) in &profile.threads {
+            let name = match thread.name.as_str() {
+                "" => format!("thread {}", thread.tid),
+                name => name.to_owned(),
+            };
+            threads.indices.insert(id, threads.threads.len());
+            threads.threads.push(Thread {
+                name,
+                tid: thread.tid,
+                start_ns: thread.start_ns,
+                end_ns: thread.end_ns,
+            });
+        }
+        threads
+    }
+
+    /// The reader has an entry for the thread of each sample, so the first one is never a stand-in.
+    fn index_of(&self, thread: ThreadId) -> usize {
+        self.indices.get(&thread).copied().unwrap_or(0)
+    }
+}
+
+/// The stacks that samples have, as they come.
+struct Stacks<'a> {
+    profile: &'a Profile,
+    locations: Vec<Location>,
+    by_place: HashMap<Place, LocationIndex>,
+    by_name: HashMap<&'static str, LocationIndex>,
+    stacks: Interner<Stack>,
+    /// A stack below a pseudo-frame is another one than the same frames without.
+    known: HashMap<(StackId, Option<&'static str>), StackIndex>,
+}
+
+impl<'a> Stacks<'a> {
+    fn new(profile: &'a Profile) -> Self {
+        Self {
+            profile,
+            locations: Vec::new(),
+            by_place: HashMap::new(),
+            by_name: HashMap::new(),
+            stacks: Interner::new(),
+            known: HashMap::new(),
+        }
+    }
+
+    /// A stack whose root is missing for this reason, if it is.
+    fn stack(&mut self, leaf: StackId, missing: Option<&'static str>) -> StackIndex {
+        let mut new = Vec::new();
+        let mut stack = leaf;
+        let mut parent = None;
+        while let Some(node) = self.profile.stacks.node(stack) {
+            parent = self.known.get(&(stack, missing)).copied();
+            if parent.is_some() {
+                break;
+            }
+            new.push((stack, node.location));
+            stack = node.parent;
+        }
+        // Stacks without frames always have a reason.
+        if parent.is_none()
+            && let Some(name) = missing
+        {
+            let location = self.pseudo_frame(name);
+            parent = Some(self.stacks.intern(Stack {
+                parent: None,
+                location,
+            }));
+        }
+        for (stack, place) in new.into_iter().rev() {
+            let location = self.location(place);
+            let index = self.stacks.intern(Stack { parent, location });
+            self.known.insert((stack, missing), index);
+            parent = Some(index);
+        }
+        match parent {
+            Some(index) => index,
+            None => {
+                let location = self.pseudo_frame("(no stack)");
+                self.stacks.intern(Stack { parent, location })
+            }
+        }
+    }
+
+    fn pseudo_frame(&mut self, name: &'static str) -> LocationIndex {
+        let locations = &mut self.locations;
+        *self.by_name.entry(name).or_insert_with(|| {
+            locations.push(Location {
+                lines: vec![Line {
+                    function: name.to_owned(),
+                    ..Line::default()
+                }],
+                ..Location::default()
+            });
+            locations.len() - 1
+        })
+    }
+
+    fn location(&mut self, place: Place) -> LocationIndex {
+        let (profile, locations) = (self.profile, &mut self.locations);
+        *self.by_place.entry(place).or_insert_with(|| {
+            let module = (place.module.0 as usize).checked_sub(1);
+            let frames = profile.frames(place);
+            locations.push(Location {
+                module: module.filter(|&module| module < profile.modules.len()),
+                // The call stands before the address that it returns to.
+                address: Some(place.offset.wrapping_sub(1)),
+                is_symbolized: frames.iter().any(|frame| frame.is_symbolized),
+                lines: frames.into_iter().map(line).collect(),
+            });
+            locations.len() - 1
+        })
+    }
+}
+
+fn line(frame: Frame) -> Line {
+    Line {
+        function: frame.function,
+        file: frame.file,
+        line: frame.line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::Metric;
+    use allocsample_profile::{
+        Freed, HeapId, IntervalInfo, ModuleId, ProcessInfo, SampleFlags, SampleId, Sampling,
+        SymbolFrame,
+    };
+    use allocsample_record::StackNode;
+
+    const MAIN: Place = Place {
+        module: ModuleId(1),
+        offset: 0x101,
+    };
+    const GENERATED: Place = Place {
+        module: ModuleId::NONE,
+        offset: 0x9001,
+    };
+
+    fn profile() -> Profile {
+        let mut profile = Profile {
+            process: ProcessInfo {
+                executable: "/opt/app".into(),
+                ..ProcessInfo::default()
+            },
+            intervals: vec![IntervalInfo {
+                time_ns: 0,
+                sampling: Sampling::Poisson,
+                interval_bytes: 4096,
+                seed: 0,
+            }],
+            modules: vec![allocsample_profile::Module {
+                path: "/opt/app".into(),
+                build_id: vec![1],
+                start: 0x1000,
+                end: 0x2000,
+                bias: 0x1000,
+            }],
+            ..Profile::default()
+        };
+        profile.threads.insert(ThreadId(7), Default::default());
+        let frame = |name: &str| SymbolFrame {
+            function: Some(name.into()),
+            ..SymbolFrame::default()
+        };
+        let frames = vec![frame("inlined"), frame("main")];
+        profile.symbols.frames.insert(MAIN, frames);
+        let main = profile.stacks.push(StackNode {
+            parent: StackId::EMPTY,
+            location: MAIN,
+        });
+        let generated = profile.stacks.push(StackNode {
+            parent: main,
+            location: GENERATED,
+        });
+        let sample = |id, time_ns, stack, flags| allocsample_profile::Sample {
+            id: SampleId(id),
+            time_ns,
+            address: 0,
+            size: 100 * id,
+            thread: ThreadId(7),
+            heap: HeapId::MALLOC,
+            flags,
+            points: 1,
+            interval: 0,
+            stack,
+            freed: None,
+        };
+        profile.samples = vec![
+            sample(1, 30, generated, SampleFlags::default()),
+            sample(2, 10, generated, SampleFlags::TRUNCATED),
+            sample(3, 20, main, SampleFlags::UNTRACKED),
+            sample(4, 40, StackId::EMPTY, SampleFlags::default()),
+        ];
+        profile.samples[0].freed = Some(Freed {
+            time_ns: 50,
+            thread: ThreadId(0),
+        });
+        profile
+    }
+
+    #[test]
+    fn stacks_end_in_what_is_missing_of_them() {
+        let view = View::from(&profile());
+        let stacks: Vec<_> = view
+            .samples
+            .iter()
+            .map(|sample| view.functions_of(sample.stack).join(";"))
+            .collect();
+        let expected = [
+            "(truncated);main;inlined;0x9000",
+            "main;inlined",
+            "main;inlined;0x9000",
+            "(no stack)",
+        ];
+        assert_eq!(stacks, expected);
+    }
+
+    #[test]
+    fn samples_are_in_the_order_of_time_with_their_ends() {
+        let view = View::from(&profile());
+        let ends: Vec<_> = view.samples.iter().map(|s| (s.time_ns, s.end)).collect();
+        let expected = [
+            (10, End::Live),
+            (20, End::Unknown),
+            (30, End::Freed(50)),
+            (40, End::Live),
+        ];
+        assert_eq!(ends, expected);
+    }
+
+    #[test]
+    fn weights_are_the_profiles() {
+        let profile = profile();
+        let view = View::from(&profile);
+        let bytes: f64 = view.samples.iter().map(|sample| sample.bytes).sum();
+        let expected: f64 = profile
+            .samples
+            .iter()
+            .map(|s| profile.bytes(s).value())
+            .sum();
+        assert!((bytes / expected - 1.0).abs() < 1e-12);
+        let live: f64 = view.samples.iter().map(|s| Metric::Live.bytes(s)).sum();
+        let is_live = |s: &&allocsample_profile::Sample| s.is_live();
+        let expected: f64 = profile
+            .samples
+            .iter()
+            .filter(is_live)
+            .map(|s| profile.bytes(s).value())
+            .sum();
+        assert!((live / expected - 1.0).abs() < 1e-12);
+        assert!(
+            view.about
+                .allocated_stderr
+                .is_some_and(|stderr| stderr > 0.0)
+        );
+    }
+
+    #[test]
+    fn locations_are_calls_in_their_modules() {
+        let view = View::from(&profile());
+        let main = view.locations.iter().find(|l| l.module.is_some()).unwrap();
+        assert_eq!((main.address, main.is_symbolized), (Some(0x100), true));
+        let generated = view
+            .locations
+            .iter()
+            .find(|l| l.lines[0].function == "0x9000");
+        assert_eq!(generated.unwrap().address, Some(0x9000));
+        assert!(view.modules[0].is_program);
+    }
+}

@@ -1,0 +1,235 @@
+//! Builds a profile record by record, from the file's events and from the ring's records alike.
+
+use std::collections::HashMap;
+
+use allocsample_record::{
+    AddressSpace, ChunkDecoder, Decoded, Event, FreeRecord, ModuleRecord, RecordKind, SampleId,
+    StackId, StackNode, ThreadId,
+};
+
+use crate::model::{Exit, Freed, IntervalInfo, Module, Profile, Sample};
+
+/// A profile in the making.
+#[derive(Default)]
+pub(crate) struct ProfileBuilder {
+    pub(crate) profile: Profile,
+    space: AddressSpace,
+    /// Nodes by content, for stacks of ring records; filled when the first of those comes.
+    interned: HashMap<StackNode, StackId>,
+    is_interning: bool,
+    by_id: HashMap<SampleId, usize>,
+}
+
+impl ProfileBuilder {
+    /// Adds the events of a chunk; false if one of them is malformed (those before it are in).
+    pub(crate) fn add_events(&mut self, raw: &[u8]) -> bool {
+        let mut decoder = ChunkDecoder::new(raw, self.profile.stacks.count());
+        for event in decoder.by_ref() {
+            match event {
+                Event::Node(node) => {
+                    let id = self.profile.stacks.push(node);
+                    if self.is_interning {
+                        self.interned.insert(node, id);
+                    }
+                }
+                Event::Sample(sample) => self.add_sample(
+                    Sample {
+                        id: sample.id,
+                        time_ns: sample.time_ns,
+                        address: sample.address,
+                        size: sample.size,
+                        thread: sample.thread,
+                        heap: sample.heap,
+                        flags: sample.flags,
+                        points: sample.points,
+                        interval: sample.interval,
+                        stack: sample.stack,
+                        freed: None,
+                    },
+                    sample.thread_bytes,
+                ),
+                Event::Free(free) => self.add_free(&free),
+                Event::Words { kind, words } => self.add_record(SampleId(0), kind, &words),
+            }
+        }
+        !decoder.is_malformed()
+    }
+
+    /// Adds a record as it stood in the ring.
+    pub(crate) fn add_record(&mut self, position: SampleId, kind: u8, words: &[u64]) {
+        // A kind that a newer version added.
+        let Some(kind) = RecordKind::from_number(kind) else {
+            return;
+        };
+        let text: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        match Decoded::decode(kind, words, &text) {
+            Some(decoded) => self.add_decoded(position, decoded),
+            None => self.profile.recovery.malformed_records += 1,
+        }
+    }
+
+    fn add_decoded(&mut self, position: SampleId, decoded: Decoded<'_>) {
+        match decoded {
+            Decoded::Process(process) => {
+                let info = &mut self.profile.process;
+                info.pid = process.pid;
+                info.parent_pid = process.parent_pid;
+                info.start_ns = process.start_mono_ns;
+                info.start_wall_ns = process.start_wall_ns;
+                info.executable = lossy(process.executable);
+                let arguments = process
+                    .command_line
+                    .strip_suffix(b"\0")
+                    .unwrap_or(process.command_line);
+                info.command_line = arguments.split(|&byte| byte == 0).map(lossy).collect();
+                self.seen(process.start_mono_ns);
+            }
+            Decoded::Sample(sample) => {
+                let stack = self.intern(sample.frames);
+                self.add_sample(
+                    Sample {
+                        id: position,
+                        time_ns: sample.time_ns,
+                        address: sample.address,
+                        size: sample.size,
+                        thread: sample.thread,
+                        heap: sample.heap,
+                        flags: sample.flags,
+                        points: sample.points,
+                        interval: sample.interval,
+                        stack,
+                        freed: None,
+                    },
+                    sample.thread_bytes,
+                );
+            }
+            Decoded::Free(free) => self.add_free(&free),
+            Decoded::Module(module) => self.add_module(&module),
+            Decoded::ModuleUnload(module) => self.space.unmap(&module),
+            Decoded::ThreadStart(start) => {
+                self.seen(start.time_ns);
+                let name = start.name.split(|&byte| byte == 0).next().unwrap_or(&[]);
+                let thread = self.profile.threads.entry(start.thread).or_default();
+                thread.tid = start.tid;
+                thread.name = lossy(name);
+                thread.start_ns = start.time_ns;
+            }
+            Decoded::ThreadEnd(end) => {
+                self.seen(end.time_ns);
+                self.set_total(end.total.thread, end.total.bytes, end.total.muted_bytes)
+                    .end_ns = Some(end.time_ns);
+            }
+            Decoded::ThreadTotal(total) => {
+                self.set_total(total.thread, total.bytes, total.muted_bytes);
+            }
+            Decoded::Interval(interval) => {
+                let info = IntervalInfo {
+                    time_ns: interval.time_ns,
+                    sampling: interval.sampling,
+                    interval_bytes: interval.interval_bytes,
+                    seed: interval.seed,
+                };
+                self.profile.intervals.push(info);
+            }
+            Decoded::Fork(fork) => {
+                self.seen(fork.time_ns);
+                self.profile.forks.push((fork.time_ns, fork.child_pid));
+            }
+            Decoded::Exec(exec) => self.seen(exec.time_ns),
+            Decoded::Exit(exit) => {
+                self.seen(exit.time_ns);
+                self.profile.exit = Some(Exit {
+                    time_ns: exit.time_ns,
+                    how: exit.how,
+                    status: exit.status,
+                });
+            }
+            Decoded::Counter(counter) => {
+                self.seen(counter.time_ns);
+                self.profile
+                    .resident_bytes
+                    .push((counter.time_ns, counter.value));
+            }
+            Decoded::Note(note) => self.profile.notes.push((note.note, lossy(note.detail))),
+        }
+    }
+
+    fn add_sample(&mut self, sample: Sample, thread_bytes: u64) {
+        self.seen(sample.time_ns);
+        let thread = self.profile.threads.entry(sample.thread).or_default();
+        thread.exact_bytes = thread.exact_bytes.max(thread_bytes);
+        if usize::from(sample.interval) >= self.profile.intervals.len() {
+            self.profile.recovery.malformed_records += 1;
+            return;
+        }
+        self.by_id.insert(sample.id, self.profile.samples.len());
+        self.profile.samples.push(sample);
+    }
+
+    /// The end of a sample that is not there (it was malformed, or its chunk is) says nothing.
+    fn add_free(&mut self, free: &FreeRecord) {
+        self.seen(free.time_ns);
+        if let Some(index) = self.by_id.remove(&free.sample)
+            && let Some(sample) = self.profile.samples.get_mut(index)
+        {
+            sample.freed = Some(Freed {
+                time_ns: free.time_ns,
+                thread: free.thread,
+            });
+        }
+    }
+
+    fn add_module(&mut self, module: &ModuleRecord<'_>) {
+        self.space.map(module);
+        self.profile.modules.push(Module {
+            path: lossy(module.path),
+            build_id: module.build_id.to_vec(),
+            start: module.start,
+            end: module.end,
+            bias: module.bias,
+        });
+    }
+
+    fn set_total(
+        &mut self,
+        thread: ThreadId,
+        bytes: u64,
+        muted_bytes: u64,
+    ) -> &mut crate::model::Thread {
+        let thread = self.profile.threads.entry(thread).or_default();
+        thread.exact_bytes = bytes;
+        thread.muted_bytes = muted_bytes;
+        thread
+    }
+
+    fn intern(&mut self, frames: &[u64]) -> StackId {
+        if !self.is_interning {
+            self.is_interning = true;
+            for (index, &node) in (1..).zip(self.profile.stacks.nodes()) {
+                self.interned.insert(node, StackId(index));
+            }
+        }
+        let (space, stacks) = (&self.space, &mut self.profile.stacks);
+        frames
+            .iter()
+            .rev()
+            .fold(StackId::EMPTY, |parent, &address| {
+                let node = StackNode {
+                    parent,
+                    location: space.locate(address),
+                };
+                *self
+                    .interned
+                    .entry(node)
+                    .or_insert_with(|| stacks.push(node))
+            })
+    }
+
+    fn seen(&mut self, time_ns: u64) {
+        self.profile.process.end_ns = self.profile.process.end_ns.max(time_ns);
+    }
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

@@ -1,0 +1,140 @@
+//! Makes a profile whole: what a killed process left in the ring goes into the file, and the names with it.
+
+use std::fs::OpenOptions;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+
+use allocsample_record::{ChunkHeader, ChunkKind, SampleId};
+
+use crate::model::Profile;
+use crate::reader::{self, ReadError};
+
+/// What was done.
+#[derive(Debug)]
+pub struct Finished {
+    /// The profile, with its names.
+    pub profile: Profile,
+    /// Whether the process is still running: then its ring was left alone.
+    pub is_running: bool,
+}
+
+/// Why a profile could not be finished; it is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum FinishError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// It cannot be written.
+    #[error("cannot be written: {0}")]
+    Write(#[source] std::io::Error),
+}
+
+/// Folds a ring that was left behind into the file and removes it, names all locations if `symbolize`, and writes the
+/// names into the file. A chunk that was cut short at the end is replaced. Nothing is removed before what replaces it
+/// is on its way to the disk.
+pub fn finish(path: &Path, symbolize: bool) -> Result<Finished, FinishError> {
+    let (mut profile, chunks) = reader::read(path)?;
+    let is_running = profile.recovery.ring_found && profile.exit.is_none() && is_alive(&profile);
+    if symbolize {
+        profile.symbolize();
+    }
+    // A damaged chunk in the middle is left for somebody who can read more of it than we.
+    let is_appendable = profile
+        .recovery
+        .stopped
+        .as_ref()
+        .is_none_or(|why| why.contains("cut short"));
+    if is_running || !is_appendable {
+        return Ok(Finished {
+            profile,
+            is_running,
+        });
+    }
+    let write = || -> std::io::Result<()> {
+        let mut file = OpenOptions::new().write(true).open(path)?;
+        file.set_len(chunks.end)?;
+        file.seek(SeekFrom::End(0))?;
+        if profile.recovery.ring_found && profile.recovery.ring_error.is_none() {
+            fold_ring(path, &chunks, &mut file)?;
+        }
+        if symbolize {
+            let raw = profile.symbols.encode();
+            append(
+                &mut file,
+                ChunkKind::Symbols,
+                raw.len(),
+                chunks.ring_to..chunks.ring_to,
+                &lz4_flex::block::compress(&raw),
+            )?;
+        }
+        file.sync_data()?;
+        if profile.recovery.ring_found && profile.recovery.ring_error.is_none() {
+            std::fs::remove_file(reader::ring_path(path))?;
+        }
+        Ok(())
+    };
+    write().map_err(FinishError::Write)?;
+    Ok(Finished {
+        profile,
+        is_running,
+    })
+}
+
+/// Appends the ring's records that the file lacks, in the form of the ring, and its counts of losses.
+fn fold_ring(
+    path: &Path,
+    chunks: &reader::Chunks,
+    file: &mut std::fs::File,
+) -> std::io::Result<()> {
+    let bytes = std::fs::read(reader::ring_path(path))?;
+    let ring = allocsample_ring::recover(&bytes).map_err(std::io::Error::other)?;
+    let records: Vec<_> = ring
+        .records
+        .iter()
+        .filter(|record| record.position >= chunks.ring_to)
+        .collect();
+    let last = records
+        .last()
+        .map(|record| record.position + record.words.len() as u64 + 1);
+    let (from, to) = (chunks.ring_to, last.unwrap_or(chunks.ring_to));
+    let payload = allocsample_ring::encode_words(
+        from,
+        to,
+        records.iter().map(|record| {
+            (
+                SampleId(record.position).0,
+                record.kind,
+                record.words.as_slice(),
+            )
+        }),
+    );
+    if !payload.is_empty() {
+        append(file, ChunkKind::RawRing, payload.len(), from..to, &payload)?;
+    }
+    let lost: Vec<u8> = ring
+        .lost
+        .iter()
+        .flat_map(|&(events, bytes)| [events, bytes])
+        .flat_map(u64::to_le_bytes)
+        .collect();
+    append(file, ChunkKind::Lost, lost.len(), to..to, &lost)
+}
+
+fn append(
+    file: &mut std::fs::File,
+    kind: ChunkKind,
+    raw_bytes: usize,
+    ring: std::ops::Range<u64>,
+    payload: &[u8],
+) -> std::io::Result<()> {
+    let raw_bytes = u32::try_from(raw_bytes).map_err(std::io::Error::other)?;
+    let header = ChunkHeader::for_payload(kind, raw_bytes, ring, &[payload]);
+    file.write_all(&header.encode())?;
+    file.write_all(payload)
+}
+
+/// Whether the process of the profile runs: its pid does, under the same program. (A pid may have been given anew.)
+fn is_alive(profile: &Profile) -> bool {
+    std::fs::read_link(format!("/proc/{}/exe", profile.process.pid))
+        .is_ok_and(|path| path == Path::new(&profile.process.executable))
+}

@@ -1,0 +1,399 @@
+//! The profile's parts.
+
+use std::collections::BTreeMap;
+
+use allocsample_record::{
+    ExitHow, HeapId, LOST_REASONS, Location, LostReason, ModuleId, Note, SampleFlags, SampleId,
+    Sampling, StackId, StackNode, SymbolTable, ThreadId,
+};
+use allocsample_sampling::{Estimate, GapLaw, Interval, SamplePoints, Weight};
+
+/// Everything that is known of one process. All times are CLOCK_MONOTONIC in nanoseconds unless named otherwise.
+#[derive(Clone, Debug, Default)]
+pub struct Profile {
+    /// The process.
+    pub process: ProcessInfo,
+    /// The sampling intervals that were in force; [`Sample::interval`] is an index.
+    pub intervals: Vec<IntervalInfo>,
+    /// Modules by number less one.
+    pub modules: Vec<Module>,
+    /// Threads by our number.
+    pub threads: BTreeMap<ThreadId, Thread>,
+    /// All stacks.
+    pub stacks: StackTable,
+    /// Names of locations; empty until the profile is symbolised.
+    pub symbols: SymbolTable,
+    /// All samples, in the order in which they were recorded.
+    pub samples: Vec<Sample>,
+    /// What could not be kept.
+    pub lost: Lost,
+    /// What a reader must know.
+    pub notes: Vec<(Note, String)>,
+    /// Resident set: time, bytes.
+    pub resident_bytes: Vec<(u64, u64)>,
+    /// Children: time, pid.
+    pub forks: Vec<(u64, u32)>,
+    /// How the process ended, if it could say so.
+    pub exit: Option<Exit>,
+    /// How the file was read.
+    pub recovery: Recovery,
+}
+
+/// The process.
+#[derive(Clone, Debug, Default)]
+pub struct ProcessInfo {
+    /// Its pid.
+    pub pid: u32,
+    /// Its parent's.
+    pub parent_pid: u32,
+    /// Path of the program.
+    pub executable: String,
+    /// Its arguments, with the program's name first.
+    pub command_line: Vec<String>,
+    /// When recording began.
+    pub start_ns: u64,
+    /// The same moment by CLOCK_REALTIME.
+    pub start_wall_ns: u64,
+    /// The last moment that is in the profile.
+    pub end_ns: u64,
+}
+
+/// A sampling interval.
+#[derive(Clone, Copy, Debug)]
+pub struct IntervalInfo {
+    /// Since when.
+    pub time_ns: u64,
+    /// The law of the gaps.
+    pub sampling: Sampling,
+    /// Mean bytes between two sample points; 0 if there is none.
+    pub interval_bytes: u64,
+    /// Seed of the process.
+    pub seed: u64,
+}
+
+/// An executable or shared object.
+#[derive(Clone, Debug)]
+pub struct Module {
+    /// As the loader knew it.
+    pub path: String,
+    /// Empty if it has none.
+    pub build_id: Vec<u8>,
+    /// Where it was mapped.
+    pub start: u64,
+    /// First address after it.
+    pub end: u64,
+    /// Address in memory minus address in its program headers.
+    pub bias: u64,
+}
+
+impl Module {
+    /// The part of the path behind its last slash.
+    pub fn name(&self) -> &str {
+        match self.path.rsplit('/').next() {
+            Some("linux-vdso.so.1") => "[vdso]",
+            Some(name) if !name.is_empty() => name,
+            _ => "[unknown]",
+        }
+    }
+}
+
+/// A thread.
+#[derive(Clone, Debug, Default)]
+pub struct Thread {
+    /// The kernel's number.
+    pub tid: u32,
+    /// Its name when it was first seen.
+    pub name: String,
+    /// When it was first seen.
+    pub start_ns: u64,
+    /// When it ended, if it did.
+    pub end_ns: Option<u64>,
+    /// Bytes that went through its counter: exact if it ended or the process did, otherwise up to its last sample.
+    pub exact_bytes: u64,
+    /// Bytes that were allocated while it was muted.
+    pub muted_bytes: u64,
+}
+
+/// Stacks as a tree.
+#[derive(Clone, Debug, Default)]
+pub struct StackTable {
+    nodes: Vec<StackNode>,
+}
+
+impl StackTable {
+    /// Adds a node; its parent must be there.
+    pub fn push(&mut self, node: StackNode) -> StackId {
+        self.nodes.push(node);
+        StackId(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX))
+    }
+
+    /// All nodes; the number of one is its index plus one.
+    pub fn nodes(&self) -> &[StackNode] {
+        &self.nodes
+    }
+
+    /// How many nodes there are.
+    pub fn count(&self) -> u32 {
+        u32::try_from(self.nodes.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The leaf's location and its caller's stack; `None` for the empty stack.
+    pub fn node(&self, stack: StackId) -> Option<&StackNode> {
+        self.nodes.get((stack.0 as usize).checked_sub(1)?)
+    }
+
+    /// Locations of a stack, leaf first.
+    pub fn locations(&self, stack: StackId) -> impl Iterator<Item = Location> + '_ {
+        std::iter::successors(self.node(stack), |node| self.node(node.parent))
+            .map(|node| node.location)
+    }
+}
+
+/// One sampled allocation.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// Its identity.
+    pub id: SampleId,
+    /// When.
+    pub time_ns: u64,
+    /// Where the block was.
+    pub address: u64,
+    /// Requested bytes.
+    pub size: u64,
+    /// Who allocated it.
+    pub thread: ThreadId,
+    /// From which heap.
+    pub heap: HeapId,
+    /// Facts about it.
+    pub flags: SampleFlags,
+    /// Sample points inside it.
+    pub points: u32,
+    /// Index into [`Profile::intervals`].
+    pub interval: u16,
+    /// Its stack.
+    pub stack: StackId,
+    /// Its end, if it was seen.
+    pub freed: Option<Freed>,
+}
+
+impl Sample {
+    /// Whether it was alive at the end of the profile. One that was not tracked is not counted.
+    pub fn is_live(&self) -> bool {
+        self.freed.is_none() && !self.flags.contains(SampleFlags::UNTRACKED)
+    }
+}
+
+/// The end of a sampled block.
+#[derive(Clone, Copy, Debug)]
+pub struct Freed {
+    /// When.
+    pub time_ns: u64,
+    /// By whom; 0 for a thread that never took a sample.
+    pub thread: ThreadId,
+}
+
+/// Events and bytes lost, for each [`LostReason`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost(pub [(u64, u64); LOST_REASONS]);
+
+impl Lost {
+    /// Events and bytes lost for one reason.
+    pub fn of(&self, reason: LostReason) -> (u64, u64) {
+        self.0.get(reason as usize).copied().unwrap_or_default()
+    }
+
+    /// Samples that are missing, with the bytes they stood for.
+    pub fn samples(&self) -> (u64, u64) {
+        LostReason::ALL
+            .into_iter()
+            .filter(|reason| reason.is_sample_missing())
+            .map(|reason| self.of(reason))
+            .fold((0, 0), |sum, lost| (sum.0 + lost.0, sum.1 + lost.1))
+    }
+}
+
+/// How the process left.
+#[derive(Clone, Copy, Debug)]
+pub struct Exit {
+    /// When.
+    pub time_ns: u64,
+    /// By which door.
+    pub how: ExitHow,
+    /// With which status.
+    pub status: Option<i32>,
+}
+
+impl Exit {
+    /// In words.
+    pub fn describe(&self) -> String {
+        let how = match self.how {
+            ExitHow::Exit => "exit",
+            ExitHow::ImmediateExit => "_exit",
+            ExitHow::QuickExit => "quick_exit",
+            ExitHow::Abort => "abort",
+            ExitHow::Exec => "exec",
+            ExitHow::LastThread => "end of the last thread",
+        };
+        match self.status {
+            Some(status) => format!("{how} ({status})"),
+            None => how.to_owned(),
+        }
+    }
+}
+
+/// What had to be done to read the profile.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Records that were found in the ring, not in the file.
+    pub ring_records: u64,
+    /// Whether a ring lies beside the file: the process was killed, or is running.
+    pub ring_found: bool,
+    /// Why no ring could be read, if one is there.
+    pub ring_error: Option<String>,
+    /// Records that were being written when the process died.
+    pub unfinished_records: u64,
+    /// Why reading stopped before the end of the file, with the offset.
+    pub stopped: Option<String>,
+    /// Malformed records that were left out.
+    pub malformed_records: u64,
+}
+
+/// One function of a stack, as shown.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Frame {
+    /// Demangled name, or `module+0x1234`.
+    pub function: String,
+    /// Source file.
+    pub file: Option<String>,
+    /// Line, from 1; 0 for unknown.
+    pub line: u32,
+    /// Name of the module; empty if there is none.
+    pub module: String,
+    /// Whether `function` comes from a symbol.
+    pub is_symbolized: bool,
+}
+
+impl Profile {
+    /// Whether the process ended in an orderly way and nothing of the file is missing.
+    pub fn is_complete(&self) -> bool {
+        self.exit.is_some() && self.recovery.stopped.is_none() && self.recovery.ring_error.is_none()
+    }
+
+    /// The first interval, which is the only one unless it was changed.
+    pub fn interval_bytes(&self) -> u64 {
+        self.intervals
+            .first()
+            .map_or(0, |interval| interval.interval_bytes)
+    }
+
+    /// Whether estimates have no standard error.
+    pub fn is_periodic(&self) -> bool {
+        self.intervals
+            .iter()
+            .any(|interval| interval.sampling == Sampling::Periodic)
+    }
+
+    /// The weights of samples taken under a sample's interval.
+    pub fn weight(&self, sample: &Sample) -> Option<Weight> {
+        let info = self.intervals.get(usize::from(sample.interval))?;
+        let law = match info.sampling {
+            Sampling::Poisson => GapLaw::Poisson,
+            Sampling::Periodic => GapLaw::Periodic,
+        };
+        Some(Weight::new(law, Interval::new(info.interval_bytes)?))
+    }
+
+    /// Bytes that a sample stands for.
+    pub fn bytes(&self, sample: &Sample) -> Estimate {
+        let points = SamplePoints(u64::from(sample.points));
+        self.weight(sample)
+            .map_or_else(Estimate::default, |weight| {
+                weight.bytes_estimate(sample.size, points)
+            })
+    }
+
+    /// Allocations that a sample stands for.
+    pub fn objects(&self, sample: &Sample) -> Estimate {
+        let points = SamplePoints(u64::from(sample.points));
+        self.weight(sample)
+            .map_or_else(Estimate::default, |weight| {
+                weight.objects_estimate(sample.size, points)
+            })
+    }
+
+    /// The module with this number.
+    pub fn module(&self, id: ModuleId) -> Option<&Module> {
+        self.modules.get((id.0 as usize).checked_sub(1)?)
+    }
+
+    /// The frames of a location, innermost (inlined) first; never empty.
+    pub fn frames(&self, location: Location) -> Vec<Frame> {
+        let module = self.module(location.module);
+        let module_name = module.map_or("", |module| module.name());
+        let place = || match module {
+            Some(module) => format!("{}+{:#x}", module.name(), location.offset.wrapping_sub(1)),
+            None => format!("{:#x}", location.offset.wrapping_sub(1)),
+        };
+        match self
+            .symbols
+            .frames
+            .get(&location)
+            .filter(|frames| !frames.is_empty())
+        {
+            Some(frames) => frames
+                .iter()
+                .map(|frame| Frame {
+                    function: frame.function.clone().unwrap_or_else(place),
+                    file: frame.file.clone(),
+                    line: frame.line,
+                    module: module_name.to_owned(),
+                    is_symbolized: frame.function.is_some(),
+                })
+                .collect(),
+            None => vec![Frame {
+                function: place(),
+                file: None,
+                line: 0,
+                module: module_name.to_owned(),
+                is_symbolized: false,
+            }],
+        }
+    }
+
+    /// All frames of a sample's stack, leaf first. If the root is missing, the last one says why.
+    pub fn stack_frames(&self, sample: &Sample) -> Vec<Frame> {
+        let mut frames: Vec<Frame> = self
+            .stacks
+            .locations(sample.stack)
+            .flat_map(|location| self.frames(location))
+            .collect();
+        if let Some(missing) = missing_root(sample) {
+            frames.push(Frame {
+                function: missing.to_owned(),
+                file: None,
+                line: 0,
+                module: String::new(),
+                is_symbolized: true,
+            });
+        }
+        frames
+    }
+
+    /// Bytes that went through all counters.
+    pub fn exact_bytes(&self) -> u64 {
+        self.threads.values().map(|thread| thread.exact_bytes).sum()
+    }
+}
+
+/// The pseudo-frame at the root of a stack that does not reach its thread's start.
+pub fn missing_root(sample: &Sample) -> Option<&'static str> {
+    if sample.flags.contains(SampleFlags::TRUNCATED) {
+        Some("(truncated)")
+    } else if sample.flags.contains(SampleFlags::UNWIND_FAILED) {
+        Some("(unwind failed)")
+    } else if sample.stack == StackId::EMPTY {
+        Some("(no stack)")
+    } else {
+        None
+    }
+}

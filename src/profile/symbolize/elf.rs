@@ -1,0 +1,157 @@
+//! Names from an ELF file and its debug file.
+
+use std::path::{Path, PathBuf};
+
+use addr2line::Loader;
+use allocsample_record::{Location, SymbolFrame};
+use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
+
+use crate::model::Module;
+
+/// Names those of the module's locations that have one.
+pub(super) fn symbolize(
+    module: &Module,
+    locations: &[Location],
+) -> Vec<(Location, Vec<SymbolFrame>)> {
+    let path = Path::new(&module.path);
+    let Some(symbols) = Symbols::read(path, &module.build_id) else {
+        return Vec::new();
+    };
+    // Finds the separate debug file by itself, and the one that dwz shares between several.
+    let debug = debug_file(&module.build_id)
+        .and_then(|path| Loader::new(path).ok())
+        .or_else(|| Loader::new(path).ok());
+    locations
+        .iter()
+        .filter_map(|&location| {
+            // The call lies before the return address.
+            let address = location.offset.wrapping_sub(1);
+            let frames = debug
+                .as_ref()
+                .and_then(|debug| dwarf_frames(debug, address));
+            let frames = frames.or_else(|| {
+                let function = Some(symbols.name(address)?);
+                Some(vec![SymbolFrame {
+                    function,
+                    file: None,
+                    line: 0,
+                }])
+            })?;
+            Some((location, frames))
+        })
+        .collect()
+}
+
+fn dwarf_frames(debug: &Loader, address: u64) -> Option<Vec<SymbolFrame>> {
+    let mut found = debug.find_frames(address).ok()?;
+    let mut frames = Vec::new();
+    while let Ok(Some(frame)) = found.next() {
+        let function = frame
+            .function
+            .as_ref()
+            .and_then(|name| name.demangle().ok().map(|demangled| demangled.into_owned()));
+        let (file, line) = match frame.location {
+            Some(place) => (place.file.map(str::to_owned), place.line.unwrap_or(0)),
+            None => (None, 0),
+        };
+        frames.push(SymbolFrame {
+            function,
+            file,
+            line,
+        });
+    }
+    // Lines without a function are no better than the symbol table.
+    (!frames.is_empty() && frames.iter().all(|frame| frame.function.is_some())).then_some(frames)
+}
+
+/// Where distributions put the debug file of a build id.
+fn debug_file(build_id: &[u8]) -> Option<PathBuf> {
+    let (first, rest) = build_id.split_first()?;
+    let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let path = PathBuf::from(format!("/usr/lib/debug/.build-id/{first:02x}/{rest}.debug"));
+    path.exists().then_some(path)
+}
+
+struct Symbol {
+    start: u64,
+    end: u64,
+    name: String,
+}
+
+/// Functions with a known extent, by address.
+struct Symbols(Vec<Symbol>);
+
+impl Symbols {
+    /// `None` if there is no such file, or it is not the one that ran.
+    fn read(path: &Path, build_id: &[u8]) -> Option<Self> {
+        let bytes = std::fs::read(path).ok()?;
+        let file = object::File::parse(&*bytes).ok()?;
+        if file.build_id().ok().flatten().unwrap_or(&[]) != build_id {
+            return None;
+        }
+        let mut symbols = Vec::new();
+        collect(&file, &mut symbols);
+        if let Some(path) = debug_file(build_id)
+            && let Ok(bytes) = std::fs::read(path)
+            && let Ok(file) = object::File::parse(&*bytes)
+        {
+            collect(&file, &mut symbols);
+        }
+        collect_plt(&file, &mut symbols);
+        // Of several names for one address the one that covers least, then the shortest (`malloc`, not `__libc_malloc`).
+        symbols.sort_by(|a, b| {
+            (a.start, a.end, a.name.len(), &a.name).cmp(&(b.start, b.end, b.name.len(), &b.name))
+        });
+        symbols.dedup_by_key(|symbol| symbol.start);
+        Some(Self(symbols))
+    }
+
+    /// The function that covers `address`; never merely the nearest below.
+    fn name(&self, address: u64) -> Option<String> {
+        let after = self.0.partition_point(|symbol| symbol.start <= address);
+        let symbol = self.0.get(after.checked_sub(1)?)?;
+        (address < symbol.end).then(|| demangle(&symbol.name))
+    }
+}
+
+fn collect(file: &object::File<'_>, symbols: &mut Vec<Symbol>) {
+    for symbol in file.symbols().chain(file.dynamic_symbols()) {
+        let is_code = symbol.kind() == SymbolKind::Text && symbol.is_definition();
+        if let (true, Ok(name)) = (is_code && symbol.size() > 0, symbol.name())
+            && !name.is_empty()
+        {
+            let (start, end) = (
+                symbol.address(),
+                symbol.address().saturating_add(symbol.size()),
+            );
+            symbols.push(Symbol {
+                start,
+                end,
+                name: name.to_owned(),
+            });
+        }
+    }
+}
+
+/// Stubs that jump to other modules: a frame in one is a tail call caught on its way.
+fn collect_plt(file: &object::File<'_>, symbols: &mut Vec<Symbol>) {
+    for section in file.sections() {
+        if let Ok(name @ (".plt" | ".plt.sec" | ".plt.got")) = section.name() {
+            let (start, end) = (
+                section.address(),
+                section.address().saturating_add(section.size()),
+            );
+            symbols.push(Symbol {
+                start,
+                end,
+                name: format!("[{name}]"),
+            });
+        }
+    }
+}
+
+fn demangle(name: &str) -> String {
+    // A versioned name ends in @@VERSION.
+    let name = name.split('@').next().unwrap_or(name);
+    addr2line::demangle_auto(name.into(), None).into_owned()
+}

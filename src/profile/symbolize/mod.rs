@@ -1,0 +1,76 @@
+//! Names for locations: from DWARF, from symbol tables, from the maps that JIT compilers write.
+//!
+//! A name is given only if it is sure: the file on disk must be the one that ran (same build id), and a symbol must
+//! cover the address with its size. What is left stays `module+0x1234`.
+
+mod elf;
+mod perf_map;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+
+use allocsample_record::{Location, ModuleId, SymbolFrame};
+
+use crate::model::Profile;
+
+impl Profile {
+    /// Names all locations that have no name yet. Reads the modules' files and their debug files; the modules are
+    /// worked on in parallel.
+    pub fn symbolize(&mut self) {
+        let mut wanted: BTreeMap<ModuleId, Vec<Location>> = BTreeMap::new();
+        let locations: BTreeSet<Location> = self
+            .stacks
+            .nodes()
+            .iter()
+            .map(|node| node.location)
+            .collect();
+        for location in locations {
+            if !self.symbols.frames.contains_key(&location) {
+                wanted.entry(location.module).or_default().push(location);
+            }
+        }
+        if let Some(outside) = wanted.remove(&ModuleId::NONE) {
+            let map = perf_map::PerfMap::read(self.process.pid);
+            for location in outside {
+                if let Some(name) = map.name(location.offset.wrapping_sub(1)) {
+                    let frame = SymbolFrame {
+                        function: Some(name.to_owned()),
+                        file: None,
+                        line: 0,
+                    };
+                    self.symbols.frames.insert(location, vec![frame]);
+                }
+            }
+        }
+        let modules: Vec<_> = wanted
+            .into_iter()
+            .filter_map(|(id, places)| Some((self.module(id)?, places)))
+            .collect();
+        let queue = Mutex::new(modules.into_iter());
+        let found = Mutex::new(Vec::new());
+        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        std::thread::scope(|scope| {
+            for _ in 0..workers {
+                scope.spawn(|| {
+                    loop {
+                        let next = queue
+                            .lock()
+                            .unwrap_or_else(std::sync::PoisonError::into_inner)
+                            .next();
+                        let Some((module, places)) = next else { break };
+                        let named = elf::symbolize(module, &places);
+                        found
+                            .lock()
+                            .unwrap_or_else(std::sync::PoisonError::into_inner)
+                            .extend(named);
+                    }
+                });
+            }
+        });
+        self.symbols.frames.extend(
+            found
+                .into_inner()
+                .unwrap_or_else(std::sync::PoisonError::into_inner),
+        );
+    }
+}

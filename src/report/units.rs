@@ -1,0 +1,100 @@
+//! Numbers for people.
+
+use allocsample_sampling::Estimate;
+
+/// Bytes with a binary unit and three digits: `12.3 MiB`.
+pub(crate) fn bytes(value: f64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if value.abs() < 1024.0 {
+        return format!("{value:.0} B");
+    }
+    let mut scaled = value / 1024.0;
+    let mut unit = 0;
+    while scaled.abs() >= 1024.0 && unit + 1 < UNITS.len() {
+        scaled /= 1024.0;
+        unit += 1;
+    }
+    let digits = if scaled.abs() >= 100.0 { 0 } else { 1 };
+    format!("{scaled:.digits$} {}", UNITS[unit])
+}
+
+/// A count with a separator every three digits.
+pub(crate) fn count(value: f64) -> String {
+    let digits = format!("{:.0}", value.abs());
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    if value < -0.5 {
+        format!("-{text}")
+    } else {
+        text
+    }
+}
+
+/// `12.3 MiB ± 0.4 MiB`; without error where there is none (every allocation recorded) or none is known (periodic).
+pub(crate) fn bytes_with_error(estimate: &Estimate) -> String {
+    with_error(estimate, bytes)
+}
+
+/// The same for counts.
+pub(crate) fn count_with_error(estimate: &Estimate) -> String {
+    with_error(estimate, count)
+}
+
+fn with_error(estimate: &Estimate, print: fn(f64) -> String) -> String {
+    match estimate.stderr() {
+        Some(error) if error > 0.0 => format!("{} ± {}", print(estimate.value()), print(error)),
+        _ => print(estimate.value()),
+    }
+}
+
+/// Seconds with a sensible unit.
+pub(crate) fn duration(seconds: f64) -> String {
+    if seconds >= 3600.0 {
+        format!(
+            "{:.0} h {:.0} min",
+            (seconds / 3600.0).floor(),
+            (seconds % 3600.0 / 60.0).floor()
+        )
+    } else if seconds >= 60.0 {
+        format!(
+            "{:.0} min {:.0} s",
+            (seconds / 60.0).floor(),
+            seconds % 60.0
+        )
+    } else if seconds >= 1.0 {
+        format!("{seconds:.1} s")
+    } else {
+        format!("{:.0} ms", seconds * 1000.0)
+    }
+}
+
+/// `part` of `whole` in percent.
+pub(crate) fn percent(part: f64, whole: f64) -> String {
+    if whole > 0.0 {
+        format!("{:.1}%", 100.0 * part / whole)
+    } else {
+        "-".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_change_at_powers_of_1024() {
+        assert_eq!(bytes(1023.0), "1023 B");
+        assert_eq!(bytes(1024.0), "1.0 KiB");
+        assert_eq!(bytes(512.0 * 1024.0 * 1024.0), "512 MiB");
+        assert_eq!(bytes(-2048.0), "-2.0 KiB");
+        assert_eq!(count(1_234_567.4), "1,234,567");
+        assert_eq!(count(12.0), "12");
+        assert_eq!(duration(0.25), "250 ms");
+        assert_eq!(duration(3700.0), "1 h 1 min");
+    }
+}
