@@ -89,6 +89,7 @@ unsafe extern "C" fn construct(
             on_thread_joined,
             after_fork_in_child,
         },
+        program: called_as(),
         next_allocator: module_of(next_malloc).0,
         malloc_elsewhere: (!is_ours).then(|| module_of(first_malloc).0),
     };
@@ -135,6 +136,19 @@ unsafe fn find_variable(environment: *const *const c_char, name: &str) -> Option
         entry = unsafe { entry.add(1) };
     }
     None
+}
+
+/// The path that the program was started by, which the kernel keeps beside its arguments.
+fn called_as() -> &'static [u8] {
+    // SAFETY: reads the auxiliary vector.
+    let path = unsafe { libc::getauxval(libc::AT_EXECFN) };
+    let path: *const c_char = std::ptr::with_exposed_provenance(path as usize);
+    // SAFETY: 0, or the address of a C string that lives as long as the process.
+    if path.is_null() {
+        b"unknown"
+    } else {
+        unsafe { CStr::from_ptr(path) }.to_bytes()
+    }
 }
 
 /// Path and base address of the module that holds an address; empty if there is none.
@@ -195,6 +209,9 @@ unsafe extern "C" fn on_thread_end(_value: *mut c_void) {
 /// The drain thread, for [`join_drain`].
 static DRAIN_THREAD: AtomicU64 = AtomicU64::new(0);
 
+/// Its number for the kernel.
+static DRAIN_TID: AtomicU32 = AtomicU32::new(0);
+
 fn start_drain() -> bool {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
@@ -222,12 +239,16 @@ fn join_drain() {
     if thread != 0 {
         // SAFETY: a thread that we made and have not joined.
         unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
+        // libc's view: its stack is free. The kernel counts the thread a little longer, and it is the kernel that is
+        // going to be asked.
+        process::wait_until_gone(DRAIN_TID.load(Ordering::Acquire));
     }
 }
 
 extern "C" fn drain_main(_argument: *mut c_void) -> *mut c_void {
     // What libc allocates for this thread is none of the program's doing.
     std::mem::forget(this_thread().mute(0));
+    DRAIN_TID.store(process::tid(), Ordering::Release);
     let Some(recording) = recording::current() else {
         return std::ptr::null_mut();
     };

@@ -22,6 +22,18 @@ pub fn tid() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) }.cast_unsigned() as u32
 }
 
+/// Returns when the thread `tid` of this process no longer exists, which it is about to do; after a second anyway.
+pub fn wait_until_gone(tid: u32) {
+    let deadline_ns = super::clock::monotonic_ns() + 1_000_000_000;
+    // SAFETY: signal 0 only asks.
+    while check(unsafe { libc::syscall(libc::SYS_tgkill, pid(), tid, 0) }).is_ok()
+        && super::clock::monotonic_ns() < deadline_ns
+    {
+        // SAFETY: no arguments.
+        unsafe { libc::syscall(libc::SYS_sched_yield) };
+    }
+}
+
 /// This thread's name, padded with NUL.
 pub fn thread_name() -> [u8; 16] {
     let mut name = [0; 16];

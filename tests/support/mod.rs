@@ -1,0 +1,47 @@
+//! What the end-to-end tests share: compiling a test program, running it with and without the agent, reading what came out.
+#![allow(dead_code, reason = "each test file uses a part of this")]
+
+pub mod allocators;
+pub mod compile;
+pub mod profile;
+pub mod run;
+pub mod truth;
+
+pub use compile::Program;
+pub use run::{Agent, Outcome, Run};
+
+use std::path::{Path, PathBuf};
+
+/// The command under test.
+pub fn command() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_allocsample"))
+}
+
+/// The agent under test: cargo builds it for the tests because the root package has it as a dev-dependency.
+pub fn agent_library() -> PathBuf {
+    let profile = command().parent().expect("a directory");
+    let library = profile.join("deps/liballocsample.so");
+    assert!(library.exists(), "{} has not been built", library.display());
+    library
+}
+
+/// Where this test process may leave things.
+pub fn scratch() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
+/// Says on stderr that a test could not show anything here, and why.
+pub fn skip(why: &str) {
+    eprintln!("SKIPPED: {why}");
+}
+
+/// Whether a program can be found.
+pub fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+/// Whether the tests run as root, as some limits and mounts need.
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}

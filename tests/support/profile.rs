@@ -1,0 +1,136 @@
+//! A profile as its readers see it: through `report --format json` and `convert`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::command;
+
+/// A report on one profile.
+#[derive(Debug)]
+pub struct Profile {
+    path: PathBuf,
+    /// The whole document.
+    pub report: Value,
+}
+
+/// What the report says about one function, as the site of allocations.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Site {
+    /// Estimate.
+    pub allocated_bytes: f64,
+    /// Of the estimate.
+    pub allocated_bytes_stderr: f64,
+    /// Estimate.
+    pub live_bytes: f64,
+    /// Of the estimate.
+    pub live_bytes_stderr: f64,
+    /// Estimate.
+    pub allocations: f64,
+    /// How many were recorded.
+    pub samples: u64,
+}
+
+impl Profile {
+    /// Has a profile reported on.
+    pub fn read(path: &Path) -> Profile {
+        let output = Command::new(command())
+            .args(["report", "--format", "json", "--top", "100000"])
+            .arg(path)
+            .output()
+            .expect("the command");
+        assert!(
+            output.status.success(),
+            "report {}: {}",
+            path.display(),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let report: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("report {}: {error}", path.display()));
+        assert_eq!(report["schema"], "allocsample-report/1");
+        Profile {
+            path: path.to_owned(),
+            report,
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A figure of the report by its name at the top.
+    #[track_caller]
+    pub fn number(&self, name: &str) -> f64 {
+        number(&self.report, name)
+    }
+
+    /// A figure of the totals.
+    #[track_caller]
+    pub fn total(&self, name: &str) -> f64 {
+        number(&self.report["totals"], name)
+    }
+
+    /// Whether the report says that the profile was finished.
+    pub fn is_complete(&self) -> bool {
+        self.report["complete"].as_bool().expect("complete")
+    }
+
+    /// How the process ended, in the report's words.
+    pub fn exit(&self) -> &str {
+        self.report["exit"].as_str().unwrap_or_default()
+    }
+
+    /// The site in the function of this name; one without samples is all zeros. Code that was loaded several times may
+    /// have several rows.
+    pub fn site(&self, function: &str) -> Site {
+        let mut site = Site::default();
+        for row in self.report["functions"].as_array().expect("functions") {
+            if row["function"] != function {
+                continue;
+            }
+            site.allocated_bytes += number(row, "self_allocated_bytes");
+            site.allocated_bytes_stderr =
+                site.allocated_bytes_stderr.hypot(number(row, "self_allocated_bytes_stderr"));
+            site.live_bytes += number(row, "self_live_bytes");
+            site.live_bytes_stderr = site.live_bytes_stderr.hypot(number(row, "self_live_bytes_stderr"));
+            site.allocations += number(row, "allocations");
+            site.samples += row["samples"].as_u64().expect("samples");
+        }
+        site
+    }
+
+    /// Every sampled stack, root first, with its bytes: what `convert --to collapsed` prints.
+    pub fn stacks(&self) -> Vec<(Vec<String>, f64)> {
+        let output = self.path.with_extension("collapsed");
+        let converted = Command::new(command())
+            .args(["convert", "--to", "collapsed", "-o"])
+            .arg(&output)
+            .arg(&self.path)
+            .output()
+            .expect("the command");
+        assert!(
+            converted.status.success(),
+            "convert {}: {}",
+            self.path.display(),
+            String::from_utf8_lossy(&converted.stderr)
+        );
+        let text = fs::read_to_string(&output).expect("collapsed stacks");
+        text.lines()
+            .map(|line| {
+                let (frames, bytes) = line.rsplit_once(' ').expect("a stack and its weight");
+                let frames = frames.split(';').map(str::to_owned).collect();
+                (frames, bytes.parse().expect("a weight"))
+            })
+            .collect()
+    }
+}
+
+#[track_caller]
+fn number(object: &Value, name: &str) -> f64 {
+    object[name]
+        .as_f64()
+        .unwrap_or_else(|| panic!("no figure {name} in {object}"))
+}
