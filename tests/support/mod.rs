@@ -1,13 +1,15 @@
 //! What the end-to-end tests share: compiling a test program, running it with and without the agent, reading what came out.
-#![allow(dead_code, reason = "each test file uses a part of this")]
+#![allow(dead_code, unused_imports, reason = "each test file uses a part of this")]
 
 pub mod allocators;
 pub mod compile;
 pub mod profile;
+pub mod room;
 pub mod run;
 pub mod truth;
 
 pub use compile::Program;
+pub use room::Room;
 pub use run::{Agent, Outcome, Run};
 
 use std::path::{Path, PathBuf};
