@@ -52,6 +52,22 @@ fn a_script_without_an_interpreter_line_runs_as_in_a_shell() {
 }
 
 #[test]
+fn the_status_is_known_where_sigchld_is_ignored() {
+    let room = Room::without_agent();
+    let run = format!(
+        "trap '' CHLD; exec '{}' run --quiet --",
+        command().display()
+    );
+    for (program, status) in [("sh -c 'exit 9'", 9), ("no-such-program", 127)] {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{run} {program}")]);
+        command.env("ALLOCSAMPLE_LIBRARY", room.agent());
+        let output = command.current_dir(room.directory()).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn death_by_a_signal_is_passed_on_without_a_core_of_ours() {
     let room = Room::without_agent();
     for signal in [1, 2, 3, 6, 9, 11, 13, 15] {
@@ -82,6 +98,7 @@ fn dispositions_mask_and_closed_descriptors_are_what_the_shell_gave() {
     for prepare in [
         "trap '' PIPE HUP INT",
         "trap '' TERM",
+        "trap '' CHLD USR1",
         "exec <&-",
         "exec 2>&-",
         ":",
