@@ -36,6 +36,8 @@ pub struct Start {
     pub config: Config,
     /// See [`Hooks`].
     pub hooks: Hooks,
+    /// The program's name as it was called: `redis-server`, even if that is a link to another name.
+    pub program: &'static [u8],
     /// The module that defines the next malloc.
     pub next_allocator: &'static [u8],
     /// The module of a malloc that stands before ours.
@@ -154,6 +156,7 @@ impl Agent {
                 on_thread_joined: || {},
                 after_fork_in_child: || {},
             },
+            program: &[],
             next_allocator: &[],
             malloc_elsewhere: None,
         };
@@ -167,6 +170,7 @@ impl Agent {
         let begun = recording::begin(Beginning {
             config: &start.config,
             seed: self.seed().process,
+            program: start.program,
             next_allocator: start.next_allocator,
             malloc_elsewhere: start.malloc_elsewhere,
             forked_from: (forked_from != 0).then_some(forked_from),

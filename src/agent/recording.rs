@@ -103,6 +103,8 @@ pub struct Beginning<'a> {
     pub config: &'a Config,
     /// The seed in use.
     pub seed: u64,
+    /// The program's name.
+    pub program: &'a [u8],
     /// The module of the next allocator.
     pub next_allocator: &'a [u8],
     /// The module of a malloc that stands before ours.
@@ -120,7 +122,7 @@ pub fn begin(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecor
     let executable = process::executable(path_buffer);
     let command_line = process::command_line(argument_buffer);
     let wall_ns = clock::wall_ns();
-    let (profile, path) = create_profile(config, file_name(executable), wall_ns)?;
+    let (profile, path) = create_profile(config, file_name(beginning.program), wall_ns)?;
     let profile_id = process::random_u128();
     let header = FileHeader {
         version: FormatVersion::CURRENT,

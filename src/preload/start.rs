@@ -89,6 +89,7 @@ unsafe extern "C" fn construct(
             on_thread_joined,
             after_fork_in_child,
         },
+        program: called_as(),
         next_allocator: module_of(next_malloc).0,
         malloc_elsewhere: (!is_ours).then(|| module_of(first_malloc).0),
     };
@@ -135,6 +136,19 @@ unsafe fn find_variable(environment: *const *const c_char, name: &str) -> Option
         entry = unsafe { entry.add(1) };
     }
     None
+}
+
+/// The path that the program was started by, which the kernel keeps beside its arguments.
+fn called_as() -> &'static [u8] {
+    // SAFETY: reads the auxiliary vector.
+    let path = unsafe { libc::getauxval(libc::AT_EXECFN) };
+    let path: *const c_char = std::ptr::with_exposed_provenance(path as usize);
+    // SAFETY: 0, or the address of a C string that lives as long as the process.
+    if path.is_null() {
+        b"unknown"
+    } else {
+        unsafe { CStr::from_ptr(path) }.to_bytes()
+    }
 }
 
 /// Path and base address of the module that holds an address; empty if there is none.

@@ -84,6 +84,10 @@ impl Walk<'_> {
                 }
                 None => step::by_frame_pointer(&mut registers, &mut reader),
             };
+            // The loader's entry code, below the constructors of all modules, has no rules: it is a root.
+            if next.is_err() && module.is_some_and(Module::is_loader) {
+                return captured;
+            }
             let Ok(next) = next else {
                 captured.flags = captured.flags.with(SampleFlags::UNWIND_FAILED);
                 return captured;
