@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use allocsample_export::Format;
 use allocsample_sampling::{Interval, IntervalError};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand, ValueEnum};
@@ -28,6 +29,9 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Run(Run),
+    Report(Report),
+    Symbolize(Symbolize),
+    Convert(Convert),
 }
 
 /// Run a program under the agent, then say where its profile is and what is in it
@@ -39,7 +43,8 @@ pub enum Command {
 #[command(after_help = "\
 Examples:
   allocsample run -- python3 script.py
-  allocsample run --interval 64K -o /tmp/redis.%p.allocsample -- redis-server --port 7777")]
+  allocsample run --interval 64K -o /tmp/redis.%p.allocsample -- redis-server --port 7777
+  allocsample run --convert firefox,svg -- ./app")]
 pub struct Run {
     /// Where to write the profile: %p stands for the pid, %n for the program's name, %t for the time
     /// [default: allocsample.%n.%p.allocsample]
@@ -64,13 +69,13 @@ pub struct Run {
     #[arg(long, value_name = "ON|OFF")]
     pub start: Option<Start>,
 
-    /// How stacks are captured: by frame pointers, by DWARF unwind tables, by whichever serves, or not at all
+    /// How stacks are captured: by unwind tables (dwarf), with frame pointers where there are none (auto), or not at all
     /// [default: auto]
     #[arg(long, value_name = "HOW")]
     pub unwind: Option<Unwind>,
 
-    /// Deepest stack that is kept; what is above it shows as (truncated)
-    #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u16).range(1..))]
+    /// Frames that are kept of a stack, 1 to 4096; what called them shows as (truncated) [default: 512]
+    #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub max_depth: Option<u16>,
 
     /// Whether the processes that the program starts get profiles of their own [default: follow]
@@ -81,6 +86,14 @@ pub struct Run {
     /// [default: drop, and wait at --interval 1]
     #[arg(long, value_name = "WHAT")]
     pub on_full: Option<OnFull>,
+
+    /// Leave the addresses in the profile without names; `allocsample symbolize` can add them later
+    #[arg(long)]
+    pub no_symbolize: bool,
+
+    /// Convert the profiles at the end, into files beside them: formats of `allocsample convert`, separated by commas
+    #[arg(long, value_name = "FORMATS", value_delimiter = ',', value_parser = str::parse::<Format>)]
+    pub convert: Vec<Format>,
 
     /// Say nothing but errors
     #[arg(short, long)]
@@ -94,6 +107,120 @@ pub struct Run {
         value_name = "CMD"
     )]
     pub command: Vec<OsString>,
+}
+
+/// Say where memory goes: totals, and the functions, sites, lines, modules or threads that allocate
+///
+/// Every figure is an estimate with its standard error. A profile without names gets them for the report, but not for
+/// ever: that is `allocsample symbolize`.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  allocsample report app.allocsample
+  allocsample report app.allocsample --by site --sort live --top 5
+  allocsample report app.allocsample --filter 'json|yaml' --tree
+  allocsample report app.allocsample --format json | jq .totals")]
+pub struct Report {
+    /// The profile
+    pub file: PathBuf,
+
+    /// Text for people, or JSON with everything for scripts
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: ReportFormat,
+
+    /// What the rows of the table are [default: function]
+    #[arg(long, value_name = "WHAT")]
+    pub by: Option<By>,
+
+    /// What is largest on top [default: allocated]
+    #[arg(long, value_name = "WHAT")]
+    pub sort: Option<Sort>,
+
+    /// Rows of the table at most [default: 20]
+    #[arg(long, value_name = "N")]
+    pub top: Option<usize>,
+
+    /// Only samples with a function, file or module that matches this regular expression
+    #[arg(long, value_name = "REGEX")]
+    pub filter: Option<String>,
+
+    /// The call tree instead of the table
+    #[arg(long, conflicts_with_all = ["by", "top"])]
+    pub tree: bool,
+
+    /// Only the totals
+    #[arg(long, conflicts_with_all = ["by", "sort", "top", "filter", "tree"])]
+    pub summary: bool,
+}
+
+/// Write function names, files and lines into a profile, so that it can leave the machine
+///
+/// `allocsample run` does this at the end. A profile that a killed process left behind gets its last records too.
+#[derive(Debug, Parser)]
+#[command(after_help = "Example: allocsample symbolize app.allocsample")]
+pub struct Symbolize {
+    /// The profile
+    pub file: PathBuf,
+}
+
+/// Convert a profile to other tools' formats
+///
+/// firefox: profiler.firefox.com; pprof: go tool pprof and others; collapsed: one line for each stack, for flame graph
+/// tools; svg: a flame graph; json: everything, for scripts; speedscope: www.speedscope.app.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  allocsample convert app.allocsample --to firefox          writes app.firefox.json
+  allocsample convert app.allocsample --to svg,pprof        writes app.svg and app.pb.gz
+  allocsample convert app.allocsample --to svg --metric live -o leak.svg
+  allocsample convert app.allocsample --to collapsed -o - | head")]
+pub struct Convert {
+    /// The profile
+    pub file: PathBuf,
+
+    /// One or more formats, separated by commas
+    #[arg(long, value_name = "FORMATS", value_delimiter = ',', required = true, value_parser = str::parse::<Format>)]
+    pub to: Vec<Format>,
+
+    /// Which bytes collapsed and svg show [default: allocated]
+    #[arg(long, value_name = "WHAT")]
+    pub metric: Option<Metric>,
+
+    /// Where to write a single format; - is stdout [default: beside the profile]
+    #[arg(short, long, value_name = "OUT")]
+    pub output: Option<PathBuf>,
+}
+
+/// How a report is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReportFormat {
+    Text,
+    Json,
+}
+
+/// What the rows of a report are.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum By {
+    Function,
+    Site,
+    Line,
+    Module,
+    Thread,
+}
+
+/// What a report is ordered by.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Sort {
+    Allocated,
+    Live,
+    Count,
+}
+
+/// Which bytes are shown.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Metric {
+    Allocated,
+    Live,
 }
 
 /// How samples are spaced.
@@ -114,7 +241,6 @@ pub enum Start {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Unwind {
     Auto,
-    Fp,
     Dwarf,
     None,
 }

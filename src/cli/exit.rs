@@ -28,6 +28,11 @@ pub enum Ending {
     Signal(i32),
 }
 
+impl Ending {
+    /// All went well.
+    pub const SUCCESS: Ending = Ending::Status(0);
+}
+
 /// An error in what was asked for: it ends with status 2 instead of 1.
 #[derive(Debug)]
 pub struct Usage(pub String);
@@ -47,11 +52,33 @@ pub fn with(result: anyhow::Result<Ending>) -> ExitCode {
         Ok(Ending::Signal(signal)) => die_of(signal),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&format!("{error:#}"));
+            complain(&in_one_line(&error));
             let status = if error.is::<Usage>() { USAGE } else { FAILURE };
             ExitCode::from(status)
         }
     }
+}
+
+/// An error with its causes, outermost first, as `file: what: why`.
+pub fn in_one_line(error: &anyhow::Error) -> String {
+    let mut said = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        // The number says nothing that the words before it do not.
+        let cause = match cause.rsplit_once(" (os error ") {
+            Some((words, _)) => words,
+            None => &cause,
+        };
+        // Some errors print their cause and name it as such.
+        if said.ends_with(cause) {
+            continue;
+        }
+        if !said.is_empty() {
+            said.push_str(": ");
+        }
+        said.push_str(cause);
+    }
+    said
 }
 
 /// `error: what`, in one line on stderr. A stderr that cannot be written to is nobody's concern.
@@ -105,6 +132,23 @@ fn die_of(signal: i32) -> ExitCode {
 mod tests {
     use super::*;
     use anyhow::Context;
+
+    #[test]
+    fn causes_are_said_once() {
+        let missing = || io::Error::from_raw_os_error(2);
+        let error = anyhow::Error::new(missing()).context("a.allocsample");
+        assert_eq!(
+            in_one_line(&error),
+            "a.allocsample: No such file or directory"
+        );
+        let error = error.context("what it printed: No such file or directory");
+        let expected =
+            "what it printed: No such file or directory: a.allocsample: No such file or directory";
+        assert_eq!(in_one_line(&error), expected);
+        let twice = allocsample_profile::ReadError::Io(missing());
+        let error = anyhow::Error::new(twice).context("a");
+        assert_eq!(in_one_line(&error), "a: No such file or directory");
+    }
 
     #[test]
     fn a_broken_pipe_is_seen_through_any_context() {

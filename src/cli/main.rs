@@ -4,6 +4,9 @@ mod args;
 mod commands;
 mod exit;
 mod inherited;
+mod output_file;
+mod profiles;
+mod progress;
 
 use args::Command;
 
@@ -14,6 +17,9 @@ fn main() -> std::process::ExitCode {
     };
     let result = match arguments.command {
         Command::Run(run) => commands::run::run(&run),
+        Command::Report(report) => commands::report::run(&report),
+        Command::Symbolize(symbolize) => commands::symbolize::run(&symbolize),
+        Command::Convert(convert) => commands::convert::run(&convert),
     };
     exit::with(result)
 }

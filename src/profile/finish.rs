@@ -14,8 +14,10 @@ use crate::reader::{self, ReadError};
 pub struct Finished {
     /// The profile, with its names.
     pub profile: Profile,
-    /// Whether the process is still running: then its ring was left alone.
+    /// Whether the process is still running: then the file and its ring were left alone.
     pub is_running: bool,
+    /// Whether the file could take more. Not while the process writes to it, nor after damage in its middle.
+    pub is_written: bool,
 }
 
 /// Why a profile could not be finished; it is as it was.
@@ -48,6 +50,7 @@ pub fn finish(path: &Path, symbolize: bool) -> Result<Finished, FinishError> {
         return Ok(Finished {
             profile,
             is_running,
+            is_written: false,
         });
     }
     let write = || -> std::io::Result<()> {
@@ -77,6 +80,7 @@ pub fn finish(path: &Path, symbolize: bool) -> Result<Finished, FinishError> {
     Ok(Finished {
         profile,
         is_running,
+        is_written: true,
     })
 }
 

@@ -1,3 +1,6 @@
 //! One file per command.
 
+pub mod convert;
+pub mod report;
 pub mod run;
+pub mod symbolize;

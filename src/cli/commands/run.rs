@@ -1,5 +1,6 @@
 //! `allocsample run`: a program under the agent, and what came of it.
 
+mod aftermath;
 mod child;
 mod library;
 mod output;
@@ -35,44 +36,17 @@ pub fn run(options: &Run) -> anyhow::Result<Ending> {
         }
     };
     let before = template.snapshot();
-    let ending = match Child::start(&program, &options.command, &changes)? {
-        Ok(child) => child.wait()?,
+    let child = match Child::start(&program, &options.command, &changes)? {
+        Ok(child) => child,
         Err(error) => return Ok(cannot_run(&error)),
     };
-    if unreachable.is_none() && !options.quiet {
+    let pid = child.pid();
+    let ending = child.wait()?;
+    if unreachable.is_none() {
         let profiles = template.changed_since(&before);
-        if profiles.is_empty() {
-            exit::remark(why_there_is_no_profile(options, &template, ending));
-        }
-        for profile in profiles {
-            exit::remark(profile.display());
-        }
+        aftermath::run(options, &template, pid, ending, &profiles);
     }
     Ok(ending)
-}
-
-/// The likeliest reason, from what was asked for and how the program ended.
-fn why_there_is_no_profile(options: &Run, template: &Template, ending: Ending) -> String {
-    let setting = |option: Option<String>, variable: &str| {
-        option
-            .or_else(|| std::env::var(variable).ok())
-            .unwrap_or_default()
-            .to_lowercase()
-    };
-    if setting(options.interval.clone(), "ALLOCSAMPLE_INTERVAL") == "off" {
-        return "no profile: the interval is off; give --interval 512K to record".into();
-    }
-    if setting(options.start.map(name_of), "ALLOCSAMPLE_START") == "off" {
-        return "no profile: sampling was off from the start and nobody switched it on".into();
-    }
-    let ended = match ending {
-        Ending::Signal(signal) => format!("signal {signal} ended the program"),
-        Ending::Status(status) => format!("the program ended (status {status})"),
-    };
-    format!(
-        "no profile: {ended} before its first sample, or it could not be written as {}; a smaller --interval samples earlier",
-        template.path().display()
-    )
 }
 
 fn remark(options: &Run, what: impl std::fmt::Display) {
@@ -90,8 +64,13 @@ fn cannot_run(error: &CannotRun) -> Ending {
 fn environment(options: &Run, template: &Template, library: &Library) -> Vec<(OsString, OsString)> {
     let users_preload = std::env::var_os("LD_PRELOAD");
     let preload = library::preload(library.path(), users_preload.as_deref());
-    let given: [(&str, Option<OsString>); 10] = [
+    let given: [(&str, Option<OsString>); 11] = [
         ("LD_PRELOAD", Some(preload)),
+        // Our own child gets a profile even if nothing of it was sampled.
+        (
+            "ALLOCSAMPLE_RUN_PID",
+            Some(std::process::id().to_string().into()),
+        ),
         // Absolute, so that a process that starts in another directory writes to the same place.
         ("ALLOCSAMPLE_OUTPUT", Some(template.path().into())),
         (

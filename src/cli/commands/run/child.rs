@@ -130,6 +130,11 @@ impl Child {
         Ok(Ok(child))
     }
 
+    /// Its pid.
+    pub fn pid(&self) -> u32 {
+        self.pid.as_raw().cast_unsigned()
+    }
+
     /// Waits for its end.
     pub fn wait(self) -> anyhow::Result<Ending> {
         let unknown =

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
@@ -52,12 +52,13 @@ impl Template {
             return Err(Usage("--output needs the name of a file".into()).into());
         }
         let directory = std::env::current_dir().context("the working directory is gone")?;
-        // A percent sign in our directory's own name would be read as a placeholder: stay relative to it.
-        let path = if directory.as_os_str().as_bytes().contains(&b'%') {
-            PathBuf::from(path)
-        } else {
-            directory.join(path)
-        };
+        // A percent sign in our directory's own name is no placeholder.
+        let mut escaped = Vec::new();
+        for &byte in directory.as_os_str().as_bytes() {
+            escaped.extend((byte == b'%').then_some(byte));
+            escaped.push(byte);
+        }
+        let path = PathBuf::from(OsString::from_vec(escaped)).join(path);
         Ok(Self { path })
     }
 
@@ -77,9 +78,9 @@ impl Template {
             _ => Path::new("."),
         };
         // A directory whose name is not known yet cannot be looked at.
-        if has_placeholder(directory.as_os_str()) {
+        let Some(directory) = fixed_name(directory.as_os_str()).map(PathBuf::from) else {
             return Ok(());
-        }
+        };
         if !directory.is_dir() {
             let directory = directory.display();
             return refuse(format!(
@@ -87,7 +88,7 @@ impl Template {
             ));
         }
         // Permission bits do not tell all (root, read-only and special file systems): a nameless file does.
-        if let Err(error) = tempfile::tempfile_in(directory) {
+        if let Err(error) = tempfile::tempfile_in(&directory) {
             let directory = directory.display();
             let why = error.kind();
             return refuse(format!(
@@ -112,14 +113,17 @@ impl Template {
 
     fn files(&self) -> Vec<(PathBuf, Identity)> {
         let mut paths = vec![PathBuf::new()];
-        for component in self.path.components() {
+        let mut components = self.path.components().peekable();
+        while let Some(component) = components.next() {
             let name = component.as_os_str();
-            paths = match component {
-                Component::Normal(_) if has_placeholder(name) => paths
+            // The file itself may have got a number.
+            let is_file = components.peek().is_none();
+            paths = match fixed_name(name) {
+                Some(name) if !is_file => paths.iter().map(|path| path.join(&name)).collect(),
+                _ => paths
                     .iter()
                     .flat_map(|directory| matching_entries(directory, name))
                     .collect(),
-                _ => paths.iter().map(|path| path.join(name)).collect(),
             };
         }
         paths
@@ -132,8 +136,19 @@ impl Template {
     }
 }
 
-fn has_placeholder(text: &OsStr) -> bool {
-    text.as_bytes().contains(&b'%')
+/// What a text without placeholders stands for; `None` if it has one.
+fn fixed_name(template: &OsStr) -> Option<OsString> {
+    let mut name = Vec::new();
+    let mut rest = template.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = match (byte, after.first()) {
+            (b'%', Some(b'p' | b'n' | b't')) => return None,
+            (b'%', Some(b'%')) => &after[1..],
+            _ => after,
+        };
+        name.push(byte);
+    }
+    Some(OsString::from_vec(name))
 }
 
 fn matching_entries(directory: &Path, template: &OsStr) -> Vec<PathBuf> {
@@ -153,23 +168,41 @@ fn matching_entries(directory: &Path, template: &OsStr) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Whether `name` is what `template` can become: `%p` some digits, `%n` and `%t` anything.
+/// Whether `name` is what `template` can become: `%p` some digits, `%n` and `%t` anything. Where that name was taken,
+/// a number stands before the suffix.
 fn matches(template: &[u8], name: &[u8]) -> bool {
+    const SUFFIX: &[u8] = b".allocsample";
+    match (template.strip_suffix(SUFFIX), name.strip_suffix(SUFFIX)) {
+        (Some(template), Some(name)) => matches_numbered(template, name),
+        (Some(_), None) => false,
+        (None, _) => matches_numbered(template, name),
+    }
+}
+
+fn matches_numbered(template: &[u8], name: &[u8]) -> bool {
+    let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit());
+    let (stem, _) = name.split_at(name.len() - digits.count());
+    let without_number = stem.strip_suffix(b".").filter(|_| stem.len() < name.len());
+    matches_exactly(template, name)
+        || without_number.is_some_and(|name| matches_exactly(template, name))
+}
+
+fn matches_exactly(template: &[u8], name: &[u8]) -> bool {
     match template {
         [] => name.is_empty(),
         [b'%', b'%', rest @ ..] => name
             .strip_prefix(b"%")
-            .is_some_and(|name| matches(rest, name)),
+            .is_some_and(|name| matches_exactly(rest, name)),
         [b'%', b'p', rest @ ..] => {
             let digits = name.iter().take_while(|byte| byte.is_ascii_digit()).count();
-            (1..=digits).any(|length| matches(rest, &name[length..]))
+            (1..=digits).any(|length| matches_exactly(rest, &name[length..]))
         }
         [b'%', b'n' | b't', rest @ ..] => {
-            (0..=name.len()).any(|length| matches(rest, &name[length..]))
+            (0..=name.len()).any(|length| matches_exactly(rest, &name[length..]))
         }
         [byte, rest @ ..] => name
             .strip_prefix(&[*byte])
-            .is_some_and(|name| matches(rest, name)),
+            .is_some_and(|name| matches_exactly(rest, name)),
     }
 }
 
@@ -187,6 +220,11 @@ mod tests {
         assert!(!matches("%p%p", "1"));
         assert!(matches("100%%.%t", "100%.2026"));
         assert!(!matches("x", "xy"));
+        // A second file of the same name.
+        assert!(matches("x.allocsample", "x.1.allocsample"));
+        assert!(!matches("x.allocsample", "x.one.allocsample"));
+        assert!(matches("x.prof", "x.prof.12"));
+        assert!(!matches("x.prof", "x.prof."));
     }
 
     #[test]
@@ -221,6 +259,28 @@ mod tests {
         fs::write(directory.path().join("run-7/x.p"), "").unwrap();
         let found = template.changed_since(&before);
         assert_eq!(found, [directory.path().join("run-7/x.p")]);
+    }
+
+    #[test]
+    fn a_percent_sign_that_is_none_of_ours_is_itself() {
+        let fixed =
+            |text: &str| fixed_name(OsStr::new(text)).map(|name| name.into_string().unwrap());
+        assert_eq!(fixed("100%%x%"), Some("100%x%".into()));
+        assert_eq!(fixed("%%p"), Some("%p".into()));
+        assert_eq!(fixed("a%pb"), None);
+        let directory = tempfile::tempdir().unwrap();
+        let odd = directory.path().join("100%p");
+        fs::create_dir(&odd).unwrap();
+        let template = Template {
+            path: directory.path().join("100%%p/x.allocsample"),
+        };
+        assert!(template.check().is_ok());
+        let before = template.snapshot();
+        fs::write(odd.join("x.1.allocsample"), "").unwrap();
+        assert_eq!(
+            template.changed_since(&before),
+            [odd.join("x.1.allocsample")]
+        );
     }
 
     #[test]

@@ -1,0 +1,113 @@
+//! `allocsample convert`: a profile in other tools' formats.
+
+use std::path::{Path, PathBuf};
+
+use allocsample_export::{ExportError, Format, Metric, Options};
+use allocsample_profile::Profile;
+
+use crate::args::{self, Convert};
+use crate::exit::{self, Ending, Usage};
+use crate::progress::Progress;
+use crate::{output_file, profiles};
+
+/// Writes the formats that were asked for.
+pub fn run(arguments: &Convert) -> anyhow::Result<Ending> {
+    let shows_one_metric = |format: &Format| matches!(format, Format::Collapsed | Format::Svg);
+    if arguments.metric.is_some() && !arguments.to.iter().any(shows_one_metric) {
+        let what = "--metric is for collapsed and svg; the other formats have all kinds of bytes";
+        return Err(Usage(what.into()).into());
+    }
+    if let (Some(output), [_, _, ..]) = (&arguments.output, arguments.to.as_slice()) {
+        return Err(Usage(format!(
+            "--output {} is one file for {} formats; leave it out, or give one format",
+            output.display(),
+            arguments.to.len()
+        ))
+        .into());
+    }
+    if let Some(output) = arguments.output.as_ref()
+        && is_same_file(output, &arguments.file)
+    {
+        let what = format!("{}: this is the profile itself", output.display());
+        return Err(Usage(what).into());
+    }
+    let options = Options {
+        metric: match arguments.metric {
+            Some(args::Metric::Live) => Metric::Live,
+            Some(args::Metric::Allocated) | None => Metric::Allocated,
+        },
+    };
+    let profile = profiles::open(&arguments.file)?;
+    for &format in &arguments.to {
+        match &arguments.output {
+            Some(output) if output.as_os_str() == "-" => {
+                output_file::write_stdout(|out| {
+                    let written = allocsample_export::write(&profile, format, &options, out);
+                    written.map_err(explain)
+                })?;
+            }
+            Some(output) => write(&profile, format, &options, output)?,
+            None => {
+                let output = beside(&arguments.file, format);
+                write(&profile, format, &options, &output)?;
+                exit::remark(format_args!("wrote {}", output.display()));
+            }
+        }
+    }
+    Ok(Ending::SUCCESS)
+}
+
+/// Writes a profile to a file in a format.
+pub fn write(
+    profile: &Profile,
+    format: Format,
+    options: &Options,
+    output: &Path,
+) -> anyhow::Result<()> {
+    let _progress = Progress::start(format!("writing {}", output.display()));
+    output_file::write(output, |out| {
+        let written = allocsample_export::write(profile, format, options, out);
+        written.map_err(explain)
+    })
+}
+
+/// Where a converted profile goes if nobody says otherwise: `X.svg` for `X.allocsample`.
+pub fn beside(input: &Path, format: Format) -> PathBuf {
+    let is_profile = input.extension().is_some_and(|it| it == "allocsample");
+    let stem = if is_profile {
+        input.file_stem()
+    } else {
+        input.file_name()
+    };
+    let mut name = stem.unwrap_or_default().to_owned();
+    name.push(".");
+    name.push(format.extension());
+    input.with_file_name(name)
+}
+
+/// Keeps an error of the output recognisable as one: a broken pipe is success.
+fn explain(error: ExportError) -> anyhow::Error {
+    match error {
+        ExportError::Io(error) => error.into(),
+        error => error.into(),
+    }
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    match (std::fs::canonicalize(one), std::fs::canonicalize(other)) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_are_named_after_their_inputs() {
+        let beside = |input: &str| beside(Path::new(input), Format::Pprof);
+        assert_eq!(beside("a/b.1.allocsample"), Path::new("a/b.1.pb.gz"));
+        assert_eq!(beside("b.profile"), Path::new("b.profile.pb.gz"));
+    }
+}

@@ -1,0 +1,184 @@
+//! What there is to say when the program has ended: where its profile is, what is in it, what to type next.
+
+use std::path::{Path, PathBuf};
+
+use allocsample_export::{Format, Options};
+use allocsample_profile::Profile;
+use allocsample_report::text;
+
+use super::output::Template;
+use crate::args::{Run, name_of};
+use crate::commands::convert;
+use crate::exit::{self, Ending};
+use crate::profiles;
+
+/// Profiles of child processes that are named one by one.
+const NAMED_CHILDREN: usize = 10;
+
+/// A profile of this run.
+struct Found {
+    path: PathBuf,
+    profile: Profile,
+    is_running: bool,
+}
+
+/// Completes the profiles, converts them if asked to, and says what came of it. What goes wrong here is said and no more:
+/// the exit status belongs to the program.
+pub fn run(options: &Run, template: &Template, pid: u32, ending: Ending, paths: &[PathBuf]) {
+    let mut found = Vec::new();
+    for path in paths {
+        match complete(options, path) {
+            Ok(profile) => found.extend(profile),
+            Err(error) => exit::complain(&exit::in_one_line(&error)),
+        }
+    }
+    for Found { path, profile, .. } in &found {
+        for &format in &options.convert {
+            convert_beside(options, path, profile, format);
+        }
+    }
+    if options.quiet {
+        return;
+    }
+    let Some(main) = main_profile(&found, pid) else {
+        if paths.is_empty() {
+            exit::remark(why_there_is_no_profile(options, template, ending));
+        }
+        return;
+    };
+    for (index, other) in found.iter().enumerate().filter(|(index, _)| *index != main) {
+        if index >= NAMED_CHILDREN {
+            let more = found.len() - index;
+            exit::remark(format_args!("and {more} more profiles of its children"));
+            break;
+        }
+        let running = if other.is_running {
+            ", still running"
+        } else {
+            ""
+        };
+        exit::remark(format_args!(
+            "{} (pid {}{running})",
+            shown(&other.path),
+            other.profile.process.pid
+        ));
+    }
+    describe(&found[main]);
+}
+
+/// Reads and completes one profile. Another kind of file that the template matches is none of ours.
+fn complete(options: &Run, path: &Path) -> anyhow::Result<Option<Found>> {
+    let symbolize = !options.no_symbolize;
+    match profiles::complete(path, symbolize) {
+        Ok(finished) => Ok(Some(Found {
+            path: path.to_owned(),
+            profile: finished.profile,
+            is_running: finished.is_running,
+        })),
+        Err(error) if profiles::is_foreign(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn convert_beside(options: &Run, path: &Path, profile: &Profile, format: Format) {
+    let output = convert::beside(path, format);
+    match convert::write(profile, format, &Options::default(), &output) {
+        Ok(()) if options.quiet => {}
+        Ok(()) => exit::remark(format_args!("wrote {}", shown(&output))),
+        Err(error) => exit::complain(&exit::in_one_line(&error)),
+    }
+}
+
+/// The profile of the program itself, after its last exec; without one, that of the child that allocated most.
+fn main_profile(found: &[Found], pid: u32) -> Option<usize> {
+    let of_program = (0..found.len()).filter(|&index| found[index].profile.process.pid == pid);
+    of_program
+        .max_by_key(|&index| found[index].profile.process.end_ns)
+        .or_else(|| (0..found.len()).max_by_key(|&index| found[index].profile.exact_bytes()))
+}
+
+fn describe(found: &Found) {
+    exit::remark(format_args!("the profile is {}", shown(&found.path)));
+    let facts = text::summary_lines(&found.profile);
+    for line in facts.into_iter().chain(text::remarks(&found.profile)) {
+        exit::remark(format_args!("  {}", line.replace('\n', " ")));
+    }
+    let is_running = if found.is_running {
+        " (the process is still running)"
+    } else {
+        ""
+    };
+    exit::remark(format_args!(
+        "next: allocsample report {}{is_running}",
+        shown(&found.path)
+    ));
+}
+
+/// The likeliest reason, from what was asked for and how the program ended.
+fn why_there_is_no_profile(options: &Run, template: &Template, ending: Ending) -> String {
+    let setting = |option: Option<String>, variable: &str| {
+        option
+            .or_else(|| std::env::var(variable).ok())
+            .unwrap_or_default()
+            .to_lowercase()
+    };
+    if setting(options.interval.clone(), "ALLOCSAMPLE_INTERVAL") == "off" {
+        return "no profile: the interval is off; give --interval 512K to record".into();
+    }
+    if setting(options.start.map(name_of), "ALLOCSAMPLE_START") == "off" {
+        return "no profile: sampling was off from the start and nobody switched it on".into();
+    }
+    let ended = match ending {
+        Ending::Signal(signal) => format!("signal {signal} ended the program"),
+        Ending::Status(status) => format!("the program ended (status {status})"),
+    };
+    format!(
+        "no profile: {ended} before its first sample, or it could not be written as {}; a smaller --interval samples earlier",
+        template.path().display()
+    )
+}
+
+/// A path to copy: short if it is below the working directory, quoted if a shell would take it apart.
+fn shown(path: &Path) -> String {
+    let directory = std::env::current_dir().unwrap_or_default();
+    let path = path.strip_prefix(directory).unwrap_or(path);
+    let text = path.display().to_string();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+@%,=".contains(c);
+    if text.chars().all(is_plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(pid: u32, end_ns: u64) -> Found {
+        let mut profile = Profile::default();
+        profile.process.pid = pid;
+        profile.process.end_ns = end_ns;
+        Found {
+            path: PathBuf::new(),
+            profile,
+            is_running: false,
+        }
+    }
+
+    #[test]
+    fn the_programs_own_last_profile_is_the_one() {
+        let all = [found(8, 90), found(7, 10), found(7, 20), found(9, 99)];
+        assert_eq!(main_profile(&all, 7), Some(2));
+        assert!(main_profile(&all, 1).is_some());
+        assert_eq!(main_profile(&[], 7), None);
+    }
+
+    #[test]
+    fn paths_can_be_copied_into_a_shell() {
+        assert_eq!(shown(Path::new("/a/b.1.allocsample")), "/a/b.1.allocsample");
+        assert_eq!(shown(Path::new("/a/b c's")), "'/a/b c'\\''s'");
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(shown(&here.join("x.1")), "x.1");
+    }
+}

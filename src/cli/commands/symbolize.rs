@@ -1,0 +1,40 @@
+//! `allocsample symbolize`: a profile with its names in it.
+
+use std::collections::HashSet;
+
+use allocsample_profile::Profile;
+use anyhow::bail;
+
+use crate::args::Symbolize;
+use crate::exit::{self, Ending};
+use crate::profiles;
+
+/// Writes the names into the file.
+pub fn run(arguments: &Symbolize) -> anyhow::Result<Ending> {
+    let path = arguments.file.display();
+    let finished = profiles::complete(&arguments.file, true)?;
+    if finished.is_running {
+        bail!("{path}: the process is still running; symbolize it when it has ended");
+    }
+    if !finished.is_written {
+        let stopped = finished.profile.recovery.stopped.unwrap_or_default();
+        bail!("{path}: damaged, nothing was written: {stopped}");
+    }
+    let (named, all) = count_named(&finished.profile);
+    exit::remark(format_args!(
+        "{path}: {named} of {all} places in the code have names"
+    ));
+    Ok(Ending::SUCCESS)
+}
+
+/// Places in the code that have a function's name, and all of them.
+fn count_named(profile: &Profile) -> (usize, usize) {
+    let places: HashSet<_> = profile
+        .stacks
+        .nodes()
+        .iter()
+        .map(|node| node.location)
+        .collect();
+    let is_named = |place: &&_| profile.frames(**place).iter().any(|f| f.is_symbolized);
+    (places.iter().filter(is_named).count(), places.len())
+}

@@ -1,0 +1,38 @@
+//! Profiles as the commands get them: read, with names, and with errors that name the file.
+
+use std::path::Path;
+
+use allocsample_profile::{FinishError, Finished, Profile, ReadError, finish};
+use anyhow::Context;
+
+use crate::progress::Progress;
+
+/// Reads a profile. One without names gets them in memory; the file stays as it is.
+pub fn open(path: &Path) -> anyhow::Result<Profile> {
+    let named = || path.display().to_string();
+    let _progress = Progress::start(format!("reading {}", path.display()));
+    let mut profile = Profile::open(path).with_context(named)?;
+    if profile.symbols.frames.is_empty() {
+        profile.symbolize();
+    }
+    Ok(profile)
+}
+
+/// Makes a profile whole: records that a killed process left beside it, and names unless they are not wanted.
+pub fn complete(path: &Path, symbolize: bool) -> anyhow::Result<Finished> {
+    let what = if symbolize {
+        "symbolising"
+    } else {
+        "completing"
+    };
+    let _progress = Progress::start(format!("{what} {}", path.display()));
+    finish(path, symbolize).with_context(|| path.display().to_string())
+}
+
+/// Whether the error is that the file is something else than a profile.
+pub fn is_foreign(error: &anyhow::Error) -> bool {
+    matches!(
+        error.downcast_ref(),
+        Some(FinishError::Read(ReadError::Foreign(_)))
+    )
+}
