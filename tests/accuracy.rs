@@ -193,3 +193,53 @@ fn over_200_seeds_estimates_are_unbiased_and_their_standard_errors_true() {
     let complaints = verdict(&distances);
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
+
+#[test]
+fn a_biased_estimate_and_a_false_standard_error_do_not_pass() {
+    // Quantiles of the normal law stand for 200 honest seeds.
+    let honest: Vec<f64> = (0..SEEDS)
+        .map(|seed| normal_quantile((seed as f64 + 0.5) / SEEDS as f64))
+        .collect();
+    let judged = |change: fn(f64) -> f64| {
+        let changed = honest.iter().map(|&z| change(z)).collect();
+        verdict(&BTreeMap::from([("site".to_owned(), changed)])).len()
+    };
+    assert_eq!(judged(|z| z), 0);
+    assert_eq!(
+        judged(|z| z + 0.4),
+        1,
+        "a bias of two percent at 400 samples"
+    );
+    assert_eq!(
+        judged(|z| z * 1.3),
+        1,
+        "a standard error that promises too much"
+    );
+    assert_eq!(
+        judged(|z| z * 0.7),
+        1,
+        "a standard error that promises too little"
+    );
+}
+
+/// Where the normal distribution function reaches `p`: by bisection of its integral.
+fn normal_quantile(p: f64) -> f64 {
+    let distribution = |x: f64| {
+        let steps = 400;
+        let width = (x + 8.0) / f64::from(steps);
+        let density = |at: f64| (-at * at / 2.0).exp() / std::f64::consts::TAU.sqrt();
+        (0..steps)
+            .map(|step| density(-8.0 + (f64::from(step) + 0.5) * width) * width)
+            .sum::<f64>()
+    };
+    let (mut low, mut high) = (-8.0, 8.0);
+    for _ in 0..50 {
+        let middle = (low + high) / 2.0;
+        if distribution(middle) < p {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}
