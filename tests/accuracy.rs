@@ -8,31 +8,52 @@ use support::truth::{self, Truth, z};
 use support::{Agent, Program, Run};
 
 fn known_sites(threads: u32, kilobytes: u64) -> Run {
-    Program::compiled("known_sites.cpp")
-        .run()
-        .args(&["--threads", &threads.to_string(), "--kilobytes", &kilobytes.to_string()])
+    Program::compiled("known_sites.cpp").run().args(&[
+        "--threads",
+        &threads.to_string(),
+        "--kilobytes",
+        &kilobytes.to_string(),
+    ])
 }
 
 /// All sites of a run must be within four standard errors. The seed is fixed and threads do equal work, so that this
 /// holds today and tomorrow.
 #[track_caller]
 fn each_site_is_within_four_standard_errors(interval: &str, threads: u32, kilobytes: u64) {
-    let outcome = known_sites(threads, kilobytes).observed(&Agent::at_interval(interval).seeded(20));
+    let outcome =
+        known_sites(threads, kilobytes).observed(&Agent::at_interval(interval).seeded(20));
     let known = truth::printed(&outcome.assert_success().stdout);
     let profile = outcome.profile();
-    assert_eq!(profile.number("lost_samples"), 0.0, "nothing may be missing");
+    assert_eq!(
+        profile.number("lost_samples"),
+        0.0,
+        "nothing may be missing"
+    );
     let deviations = truth::deviations(&profile, &known, 4.0, |_| 0.0);
     assert!(deviations.is_empty(), "{deviations:#?}");
     for (name, known) in &known {
         let site = profile.site(name);
-        assert!(known.live_bytes > 0 || site.live_bytes == 0.0, "{name} is freed, but {site:?}");
-        assert!(known.live_bytes == 0 || site.live_bytes == site.allocated_bytes, "{name} leaks, but {site:?}");
+        assert!(
+            known.live_bytes > 0 || site.live_bytes == 0.0,
+            "{name} is freed, but {site:?}"
+        );
+        assert!(
+            known.live_bytes == 0 || site.live_bytes == site.allocated_bytes,
+            "{name} leaks, but {site:?}"
+        );
     }
     let exact = profile.total("allocated_bytes_exact");
-    let distance = z(profile.total("allocated_bytes"), exact, profile.total("allocated_bytes_stderr"));
+    let distance = z(
+        profile.total("allocated_bytes"),
+        exact,
+        profile.total("allocated_bytes_stderr"),
+    );
     assert!(distance.abs() < 5.0, "the self-audit: {distance}");
     let sum: u64 = known.values().map(|site| site.bytes).sum();
-    assert!(exact >= sum as f64 && exact < sum as f64 * 1.01, "{exact} bytes in all, {sum} of them known");
+    assert!(
+        exact >= sum as f64 && exact < sum as f64 * 1.01,
+        "{exact} bytes in all, {sum} of them known"
+    );
 }
 
 #[test]
@@ -69,7 +90,11 @@ fn each_site_is_within_four_standard_errors_at_512_kib_and_8_threads() {
 fn alternating_blocks_of_16_and_24_bytes_come_out_40_to_60() {
     let outcome = known_sites(2, 200_000).observed(&Agent::at_interval("16K").seeded(1));
     let profile = outcome.profile();
-    assert_share(&profile.site("site_of_16"), &profile.site("site_of_24"), 0.4);
+    assert_share(
+        &profile.site("site_of_16"),
+        &profile.site("site_of_24"),
+        0.4,
+    );
 }
 
 #[test]
@@ -77,7 +102,11 @@ fn many_blocks_of_1_kb_and_few_of_256_kb_come_out_50_to_50() {
     for interval in ["16K", "64K", "1M"] {
         let outcome = known_sites(2, 400_000).observed(&Agent::at_interval(interval).seeded(1));
         let profile = outcome.profile();
-        assert_share(&profile.site("site_of_1_kb"), &profile.site("site_of_256_kb"), 0.5);
+        assert_share(
+            &profile.site("site_of_1_kb"),
+            &profile.site("site_of_256_kb"),
+            0.5,
+        );
     }
 }
 
@@ -86,8 +115,13 @@ fn many_blocks_of_1_kb_and_few_of_256_kb_come_out_50_to_50() {
 fn assert_share(first: &support::profile::Site, second: &support::profile::Site, expected: f64) {
     let sum = first.allocated_bytes + second.allocated_bytes;
     let share = first.allocated_bytes / sum;
-    let stderr = (first.allocated_bytes_stderr * (1.0 - share)).hypot(second.allocated_bytes_stderr * share) / sum;
-    assert!((share - expected).abs() < 4.0 * stderr, "{share} +- {stderr}");
+    let stderr = (first.allocated_bytes_stderr * (1.0 - share))
+        .hypot(second.allocated_bytes_stderr * share)
+        / sum;
+    assert!(
+        (share - expected).abs() < 4.0 * stderr,
+        "{share} +- {stderr}"
+    );
     assert!(stderr < 0.02, "too few samples to tell");
 }
 
@@ -103,7 +137,10 @@ fn verdict(distances: &BTreeMap<String, Vec<f64>>) -> Vec<String> {
             complaints.push(format!("{site}: mean z {mean:.3}"));
         }
         if !(0.8..=1.2).contains(&variance.sqrt()) {
-            complaints.push(format!("{site}: standard deviation of z {:.3}", variance.sqrt()));
+            complaints.push(format!(
+                "{site}: standard deviation of z {:.3}",
+                variance.sqrt()
+            ));
         }
     }
     complaints
@@ -113,7 +150,9 @@ const SEEDS: u64 = 200;
 
 /// The sites with at least 400 expected samples in the statistical run.
 fn tested(truth: &Truth) -> impl Iterator<Item = (&String, &truth::Known)> {
-    truth.iter().filter(|(name, _)| !matches!(&name[..], "site_huge" | "site_of_256_kb"))
+    truth
+        .iter()
+        .filter(|(name, _)| !matches!(&name[..], "site_huge" | "site_of_256_kb"))
 }
 
 #[test]
@@ -126,16 +165,81 @@ fn over_200_seeds_estimates_are_unbiased_and_their_standard_errors_true() {
         let profile = outcome.profile();
         for (name, known) in tested(&known) {
             let site = profile.site(name);
-            distances.entry(name.clone()).or_default().push(z(site.allocated_bytes, known.bytes as f64, site.allocated_bytes_stderr));
+            distances.entry(name.clone()).or_default().push(z(
+                site.allocated_bytes,
+                known.bytes as f64,
+                site.allocated_bytes_stderr,
+            ));
             if known.live_bytes > 0 {
-                let live = z(site.live_bytes, known.live_bytes as f64, site.live_bytes_stderr);
-                distances.entry(format!("{name} (live)")).or_default().push(live);
+                let live = z(
+                    site.live_bytes,
+                    known.live_bytes as f64,
+                    site.live_bytes_stderr,
+                );
+                distances
+                    .entry(format!("{name} (live)"))
+                    .or_default()
+                    .push(live);
             } else {
                 assert_eq!(site.live_bytes, 0.0, "{name}, seed {seed}");
             }
         }
     }
-    assert!(distances.len() >= 10, "sites are missing: {:?}", distances.keys());
+    assert!(
+        distances.len() >= 10,
+        "sites are missing: {:?}",
+        distances.keys()
+    );
     let complaints = verdict(&distances);
     assert!(complaints.is_empty(), "{complaints:#?}");
+}
+
+#[test]
+fn a_biased_estimate_and_a_false_standard_error_do_not_pass() {
+    // Quantiles of the normal law stand for 200 honest seeds.
+    let honest: Vec<f64> = (0..SEEDS)
+        .map(|seed| normal_quantile((seed as f64 + 0.5) / SEEDS as f64))
+        .collect();
+    let judged = |change: fn(f64) -> f64| {
+        let changed = honest.iter().map(|&z| change(z)).collect();
+        verdict(&BTreeMap::from([("site".to_owned(), changed)])).len()
+    };
+    assert_eq!(judged(|z| z), 0);
+    assert_eq!(
+        judged(|z| z + 0.4),
+        1,
+        "a bias of two percent at 400 samples"
+    );
+    assert_eq!(
+        judged(|z| z * 1.3),
+        1,
+        "a standard error that promises too much"
+    );
+    assert_eq!(
+        judged(|z| z * 0.7),
+        1,
+        "a standard error that promises too little"
+    );
+}
+
+/// Where the normal distribution function reaches `p`: by bisection of its integral.
+fn normal_quantile(p: f64) -> f64 {
+    let distribution = |x: f64| {
+        let steps = 400;
+        let width = (x + 8.0) / f64::from(steps);
+        let density = |at: f64| (-at * at / 2.0).exp() / std::f64::consts::TAU.sqrt();
+        (0..steps)
+            .map(|step| density(-8.0 + (f64::from(step) + 0.5) * width) * width)
+            .sum::<f64>()
+    };
+    let (mut low, mut high) = (-8.0, 8.0);
+    for _ in 0..50 {
+        let middle = (low + high) / 2.0;
+        if distribution(middle) < p {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    low
 }

@@ -25,20 +25,43 @@ fn the_environment_is_as_the_user_set_it() {
     let program = Program::compiled("environment.c");
     let other = Program::library("big_tls_library.c", "libother.so", &[]);
     for way in ["print", "inherit", "system"] {
-        let outcome = program.run().arg(way).preload_after_agent(other.path()).observed(&often());
+        let outcome = program
+            .run()
+            .arg(way)
+            .preload_after_agent(other.path())
+            .observed(&often());
         let text = outcome.assert_success().text();
-        let preload = format!("LD_PRELOAD={}:{}", agent_library().display(), other.path().display());
+        let preload = format!(
+            "LD_PRELOAD={}:{}",
+            agent_library().display(),
+            other.path().display()
+        );
         assert!(text.lines().any(|line| line == preload), "{way}: {text}");
-        assert!(text.lines().any(|line| line == "ALLOCSAMPLE_INTERVAL=4096"), "{way}: {text}");
+        assert!(
+            text.lines().any(|line| line == "ALLOCSAMPLE_INTERVAL=4096"),
+            "{way}: {text}"
+        );
         // Nothing is added: all other variables are those of a run without the agent.
-        let is_ours = |line: &&str| line.starts_with("ALLOCSAMPLE_") || line.starts_with("LD_PRELOAD=") || line.starts_with("PWD=");
+        let is_ours = |line: &&str| {
+            line.starts_with("ALLOCSAMPLE_")
+                || line.starts_with("LD_PRELOAD=")
+                || line.starts_with("PWD=")
+        };
         let bare = program.run().arg(way).bare();
         let without = |text: &str| -> Vec<String> {
-            let mut lines: Vec<String> = text.lines().filter(|line| !is_ours(line)).map(str::to_owned).collect();
+            let mut lines: Vec<String> = text
+                .lines()
+                .filter(|line| !is_ours(line))
+                .map(str::to_owned)
+                .collect();
             lines.sort();
             lines
         };
-        assert_eq!(without(&text), without(&bare.assert_success().text()), "{way}");
+        assert_eq!(
+            without(&text),
+            without(&bare.assert_success().text()),
+            "{way}"
+        );
     }
 }
 
@@ -65,14 +88,31 @@ fn the_users_own_preload_reaches_children_and_grandchildren() {
 #[test]
 fn blanks_and_colons_in_the_path_of_the_library_do_not_split_the_preload() {
     let directory = support::run::fresh_directory().join("a blank: and a colon");
-    let library_of_command = support::command().parent().expect("a directory").join("liballocsample.so");
+    let library_of_command = support::command()
+        .parent()
+        .expect("a directory")
+        .join("liballocsample.so");
     fs::create_dir_all(&directory).expect("a directory");
     let command = directory.join("allocsample");
     fs::copy(support::command(), &command).expect("a copy of the command");
-    let library = if library_of_command.exists() { library_of_command } else { agent_library() };
+    let library = if library_of_command.exists() {
+        library_of_command
+    } else {
+        agent_library()
+    };
     fs::copy(library, directory.join("liballocsample.so")).expect("a copy of the agent");
     let hello = Program::compiled("hello.c");
-    let outcome = Run::of(&command).args(&["run", "--interval", "4096", "-o", "../profiles/%n.%p.allocsample", "--"]).arg(hello.path()).bare();
+    let outcome = Run::of(&command)
+        .args(&[
+            "run",
+            "--interval",
+            "4096",
+            "-o",
+            "../profiles/%n.%p.allocsample",
+            "--",
+        ])
+        .arg(hello.path())
+        .bare();
     assert_eq!(outcome.assert_success().text(), "hello\n");
     assert_eq!(outcome.profile_paths().len(), 1, "{}", outcome.complaints());
     assert!(outcome.profile().site("allocate_and_greet").samples > 100);
@@ -85,12 +125,20 @@ fn a_program_that_closes_or_replaces_all_descriptors_keeps_its_files_to_itself()
         let run = program.run().args(&[way, "own.txt"]);
         let bare = run.bare();
         let observed = unchanged(&run);
-        let content = |outcome: &support::Outcome| fs::read_to_string(outcome.work().join("own.txt")).expect("its file");
+        let content = |outcome: &support::Outcome| {
+            fs::read_to_string(outcome.work().join("own.txt")).expect("its file")
+        };
         assert_eq!(content(&observed), content(&bare), "{way}");
-        let entries = fs::read_dir(observed.work()).expect("its directory").count();
+        let entries = fs::read_dir(observed.work())
+            .expect("its directory")
+            .count();
         assert_eq!(entries, 1, "{way}: files that are not the program's");
         let profile = observed.profile();
-        assert!(profile.is_complete() && profile.site("churn").samples + profile.site("main").samples > 0, "{way}");
+        assert!(
+            profile.is_complete()
+                && profile.site("churn").samples + profile.site("main").samples > 0,
+            "{way}"
+        );
     }
 }
 
@@ -123,7 +171,10 @@ fn dlopen_looks_in_the_runpath_of_its_caller() {
 fn loading_and_unloading_in_one_thread_does_not_stop_samples_in_seven_others() {
     let plugin = Program::library("plugin.c", "libplugin.so", &[]);
     let other = Program::library("plugin.c", "libotherplugin.so", &[]);
-    let run = Program::compiled("dlopen_storm.c").run().arg(plugin.path()).arg(other.path());
+    let run = Program::compiled("dlopen_storm.c")
+        .run()
+        .arg(plugin.path())
+        .arg(other.path());
     let outcome = unchanged(&run);
     assert!(outcome.profile().site("allocated_in_the_storm").samples > 1000);
     run.unchanged(&Agent::at_interval(64)).assert_success();
@@ -132,7 +183,9 @@ fn loading_and_unloading_in_one_thread_does_not_stop_samples_in_seven_others() {
 #[test]
 fn exceptions_fly_through_frames_that_are_being_sampled() {
     let library = Program::library("exceptions_library.cpp", "libthrower.so", &[]);
-    let run = Program::compiled("exceptions.cpp").run().arg(library.path());
+    let run = Program::compiled("exceptions.cpp")
+        .run()
+        .arg(library.path());
     unchanged(&run);
     run.unchanged(&Agent::at_interval(64)).assert_success();
 }
@@ -175,11 +228,23 @@ fn limits_from_before_the_start_cost_the_profile_at_most() {
         let run = program.run().args(&[limit, "before"]);
         let bare = run.bare();
         let observed = run.observed(&often());
-        assert_eq!((observed.status, observed.text()), (bare.assert_success().status, bare.text()), "{limit}");
+        assert_eq!(
+            (observed.status, observed.text()),
+            (bare.assert_success().status, bare.text()),
+            "{limit}"
+        );
         // If it cannot work it says so, in one line.
-        assert!(observed.complaints().lines().count() <= 1, "{limit}: {}", observed.complaints());
+        assert!(
+            observed.complaints().lines().count() <= 1,
+            "{limit}: {}",
+            observed.complaints()
+        );
         let seen = observed.profile_paths().len();
-        assert!(seen > 0 || observed.complaints().starts_with("allocsample: "), "{limit}: {}", observed.complaints());
+        assert!(
+            seen > 0 || observed.complaints().starts_with("allocsample: "),
+            "{limit}: {}",
+            observed.complaints()
+        );
     }
 }
 
@@ -200,14 +265,24 @@ fn a_setting_that_cannot_be_understood_is_named_in_one_line() {
         ("ALLOCSAMPLE_ON_FULL", "burst"),
     ] {
         let outcome = hello.observed(&Agent::at_interval(4096).with(name, value));
-        assert_eq!((outcome.status, outcome.text()), (bare.status, bare.text()), "{name}={value}");
+        assert_eq!(
+            (outcome.status, outcome.text()),
+            (bare.status, bare.text()),
+            "{name}={value}"
+        );
         let complaint = outcome.complaints();
         assert_eq!(complaint.lines().count(), 1, "{name}={value}: {complaint}");
-        assert!(complaint.contains(name) && complaint.contains(value), "{name}={value}: {complaint}");
+        assert!(
+            complaint.contains(name) && complaint.contains(value),
+            "{name}={value}: {complaint}"
+        );
         assert!(outcome.profile_paths().is_empty(), "{name}={value}");
     }
     let zero = hello.observed(&Agent::at_interval(0)).complaints();
-    assert!(zero.contains('1') && zero.contains("off"), "0 should lead to 1 or off: {zero}");
+    assert!(
+        zero.contains('1') && zero.contains("off"),
+        "0 should lead to 1 or off: {zero}"
+    );
 }
 
 #[test]
@@ -216,7 +291,8 @@ fn a_directory_that_cannot_be_written_is_named_in_one_line() {
     let bare = hello.bare();
     let file = support::run::fresh_directory().join("a file");
     fs::write(&file, "").expect("a file");
-    let mut places: Vec<PathBuf> = vec!["/no/such/place".into(), file.join("below"), "/proc".into()];
+    let mut places: Vec<PathBuf> =
+        vec!["/no/such/place".into(), file.join("below"), "/proc".into()];
     let closed = support::run::fresh_directory().join("closed");
     fs::create_dir(&closed).expect("a directory");
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o500)).expect("a closed directory");
@@ -224,16 +300,34 @@ fn a_directory_that_cannot_be_written_is_named_in_one_line() {
         places.push(closed);
     }
     for place in places {
-        let outcome = hello.observed(&often().with("ALLOCSAMPLE_OUTPUT", place.join("x.allocsample").display()));
-        assert_eq!((outcome.status, outcome.text()), (bare.status, bare.text()), "{}", place.display());
-        assert_eq!(outcome.complaints().lines().count(), 1, "{}: {}", place.display(), outcome.complaints());
-        assert!(outcome.complaints().contains(&*place.to_string_lossy()), "{}", outcome.complaints());
+        let outcome = hello
+            .observed(&often().with("ALLOCSAMPLE_OUTPUT", place.join("x.allocsample").display()));
+        assert_eq!(
+            (outcome.status, outcome.text()),
+            (bare.status, bare.text()),
+            "{}",
+            place.display()
+        );
+        assert_eq!(
+            outcome.complaints().lines().count(),
+            1,
+            "{}: {}",
+            place.display(),
+            outcome.complaints()
+        );
+        assert!(
+            outcome.complaints().contains(&*place.to_string_lossy()),
+            "{}",
+            outcome.complaints()
+        );
     }
 }
 
 #[test]
 fn off_means_off() {
-    let outcome = Program::compiled("hello.c").run().observed(&Agent::at_interval("off"));
+    let outcome = Program::compiled("hello.c")
+        .run()
+        .observed(&Agent::at_interval("off"));
     assert_eq!(outcome.assert_success().text(), "hello\n");
     assert_eq!(outcome.complaints(), "");
     assert!(outcome.profile_paths().is_empty());
@@ -241,13 +335,24 @@ fn off_means_off() {
 
 #[test]
 fn profiles_go_where_the_template_says() {
-    let outcome = Program::compiled("hello.c").run().observed(&often().with("ALLOCSAMPLE_OUTPUT", "here-%n-%p.allocsample"));
+    let outcome = Program::compiled("hello.c")
+        .run()
+        .observed(&often().with("ALLOCSAMPLE_OUTPUT", "here-%n-%p.allocsample"));
     outcome.assert_success();
-    let names: Vec<PathBuf> = fs::read_dir(outcome.work()).expect("files").map(|entry| entry.expect("a file").path()).collect();
+    let names: Vec<PathBuf> = fs::read_dir(outcome.work())
+        .expect("files")
+        .map(|entry| entry.expect("a file").path())
+        .collect();
     let [only] = &names[..] else {
         panic!("one file expected, not {names:?}");
     };
-    let name = Path::new(only).file_name().expect("a name").to_string_lossy().into_owned();
-    let pid = name.strip_prefix("here-hello-").and_then(|rest| rest.strip_suffix(".allocsample"));
+    let name = Path::new(only)
+        .file_name()
+        .expect("a name")
+        .to_string_lossy()
+        .into_owned();
+    let pid = name
+        .strip_prefix("here-hello-")
+        .and_then(|rest| rest.strip_suffix(".allocsample"));
     assert!(pid.is_some_and(|pid| pid.parse::<u32>().is_ok()), "{name}");
 }

@@ -17,7 +17,11 @@ fn some_allocations() -> Agent {
 
 #[track_caller]
 fn comes_through(run: &Run) {
-    for agent in [every_allocation(), some_allocations(), Agent::at_interval("512K")] {
+    for agent in [
+        every_allocation(),
+        some_allocations(),
+        Agent::at_interval("512K"),
+    ] {
         run.bare().assert_success();
         let outcome = run.observed(&agent);
         outcome.assert_success();
@@ -36,7 +40,12 @@ fn the_malloc_family_keeps_its_semantics_on_other_allocators_behind_the_agent() 
     let program = Program::compiled_with("api_semantics.c", &["-fno-builtin"]);
     for (name, library) in allocators::installed() {
         eprintln!("{name}");
-        comes_through(&program.run().arg("--as-it-comes").preload_after_agent(&library));
+        comes_through(
+            &program
+                .run()
+                .arg("--as-it-comes")
+                .preload_after_agent(&library),
+        );
     }
 }
 
@@ -45,7 +54,12 @@ fn the_malloc_family_keeps_its_semantics_on_other_allocators_in_front_of_the_age
     let program = Program::compiled_with("api_semantics.c", &["-fno-builtin"]);
     for (name, library) in allocators::installed() {
         eprintln!("{name}");
-        comes_through(&program.run().arg("--as-it-comes").preload_before_agent(&library));
+        comes_through(
+            &program
+                .run()
+                .arg("--as-it-comes")
+                .preload_before_agent(&library),
+        );
     }
 }
 
@@ -54,7 +68,10 @@ fn other_allocators_linked_into_the_program_are_the_next_allocator() {
     for (name, library) in allocators::installed() {
         eprintln!("{name}");
         let path = library.to_str().expect("a path");
-        let program = Program::compiled_with("api_semantics.c", &["-fno-builtin", "-Wl,--no-as-needed", path]);
+        let program = Program::compiled_with(
+            "api_semantics.c",
+            &["-fno-builtin", "-Wl,--no-as-needed", path],
+        );
         comes_through(&program.run().arg("--as-it-comes"));
     }
 }
@@ -73,7 +90,11 @@ fn operators_that_a_program_brings_itself_are_not_bypassed() {
 fn allocations_before_all_constructors_are_served_and_seen() {
     let program = Program::compiled("preinit.c");
     comes_through(&program.run());
-    let site = program.run().observed(&every_allocation()).profile().site("allocated_before_constructors");
+    let site = program
+        .run()
+        .observed(&every_allocation())
+        .profile()
+        .site("allocated_before_constructors");
     assert_eq!((site.samples, site.live_bytes), (3000, 0.0));
 }
 
@@ -93,7 +114,10 @@ fn destructors_of_thread_specific_values_may_allocate() {
 #[test]
 fn destructors_of_thread_local_objects_of_another_library_may_allocate() {
     let library = Program::library("tls_destructor_library.cpp", "libdiary.so", &[]);
-    let program = Program::compiled_with("tls_destructor.c", &[library.path().to_str().expect("a path")]);
+    let program = Program::compiled_with(
+        "tls_destructor.c",
+        &[library.path().to_str().expect("a path")],
+    );
     comes_through(&program.run());
 }
 
@@ -102,7 +126,11 @@ fn libraries_with_big_thread_local_storage_load_late() {
     let program = Program::compiled("big_tls.c");
     let mut run = program.run();
     for number in 0..24 {
-        let library = Program::library("big_tls_library.c", &format!("libbig{number}.so"), &[&format!("-DNUMBER={number}")]);
+        let library = Program::library(
+            "big_tls_library.c",
+            &format!("libbig{number}.so"),
+            &[&format!("-DNUMBER={number}")],
+        );
         run = run.arg(library.path());
     }
     // Some static thread-local storage must be left for those who come late.
@@ -118,10 +146,20 @@ fn threads_and_signal_handlers_on_the_smallest_stacks_survive_a_sample() {
 #[test]
 fn a_sample_takes_less_than_two_kib_of_the_programs_stack() {
     let run = Program::compiled("stack_use.c").run();
-    let measure = |outcome: &support::Outcome| -> usize { outcome.assert_success().text().trim().parse().expect("bytes") };
+    let measure = |outcome: &support::Outcome| -> usize {
+        outcome
+            .assert_success()
+            .text()
+            .trim()
+            .parse()
+            .expect("bytes")
+    };
     let bare = measure(&run.bare());
     let observed = measure(&run.observed(&every_allocation()));
-    assert!(observed <= bare + 2048, "{observed} bytes under the agent, {bare} without");
+    assert!(
+        observed <= bare + 2048,
+        "{observed} bytes under the agent, {bare} without"
+    );
 }
 
 #[test]
@@ -134,7 +172,10 @@ fn signal_handlers_may_allocate_whatever_they_interrupt() {
 #[test]
 fn a_handler_that_jumps_out_of_the_agent_does_not_silence_it() {
     let allocator = Program::library("bump_allocator.c", "libbump.so", &[]);
-    let run = Program::compiled("signals_under_load.c").run().arg("--jump").preload_after_agent(allocator.path());
+    let run = Program::compiled("signals_under_load.c")
+        .run()
+        .arg("--jump")
+        .preload_after_agent(allocator.path());
     comes_through(&run);
     let profile = run.observed(&every_allocation()).profile();
     let afterwards = profile.site("allocated_afterwards");
@@ -149,7 +190,10 @@ fn a_program_with_a_malloc_of_its_own_runs_and_its_profile_says_so() {
     let outcome = run.observed(&every_allocation());
     for profile in outcome.profiles() {
         let text = profile.report.to_string();
-        assert!(text.contains("malloc"), "no word about the program's own malloc in {text}");
+        assert!(
+            text.contains("malloc"),
+            "no word about the program's own malloc in {text}"
+        );
     }
 }
 
@@ -161,11 +205,18 @@ fn plugins_bound_straight_to_libc_may_exchange_blocks_with_the_program() {
 
 #[test]
 fn programs_in_other_languages_come_through() {
-    for source in ["rust_program.rs", "fortran_program.f90", "cgo_program.go", "exceptions_in_many_threads"] {
+    for source in [
+        "rust_program.rs",
+        "fortran_program.f90",
+        "cgo_program.go",
+        "exceptions_in_many_threads",
+    ] {
         let run = match source {
             "exceptions_in_many_threads" => {
                 let library = Program::library("exceptions_library.cpp", "libthrower.so", &[]);
-                Program::compiled("exceptions.cpp").run().arg(library.path())
+                Program::compiled("exceptions.cpp")
+                    .run()
+                    .arg(library.path())
             }
             source if !support::compile::can_compile(source) => {
                 skip(&format!("no compiler for {source}"));

@@ -13,7 +13,11 @@ fn stacks_of(outcome: &Outcome) -> Vec<Vec<String>> {
 
 /// Whether the functions `wanted` are called by one another in this order in a stack; with `...` anything may be between.
 fn has_chain(stack: &[String], wanted: &[&str]) -> bool {
-    let is = |frame: &str, name: &str| frame == name || frame.contains(&format!("{name}(")) || frame.ends_with(&format!("::{name}"));
+    let is = |frame: &str, name: &str| {
+        frame == name
+            || frame.contains(&format!("{name}("))
+            || frame.ends_with(&format!("::{name}"))
+    };
     let [first, rest @ ..] = wanted else {
         return true;
     };
@@ -28,73 +32,180 @@ fn has_chain(stack: &[String], wanted: &[&str]) -> bool {
 #[track_caller]
 fn assert_chain(stacks: &[Vec<String>], chain: &[&str]) {
     let end = *chain.last().expect("an end");
-    let ending: Vec<_> = stacks.iter().filter(|stack| stack.last().is_some_and(|frame| has_chain(std::slice::from_ref(frame), &[end]))).collect();
+    let ending: Vec<_> = stacks
+        .iter()
+        .filter(|stack| {
+            stack
+                .last()
+                .is_some_and(|frame| has_chain(std::slice::from_ref(frame), &[end]))
+        })
+        .collect();
     assert!(!ending.is_empty(), "no stack ends in {end}: {stacks:#?}");
     let wanted = [&["..."], chain].concat();
     for stack in ending {
         assert!(has_chain(stack, &wanted), "{stack:#?} is not {chain:?}");
-        assert!(!stack.iter().any(|frame| frame.starts_with('(')), "{stack:#?} is not whole");
+        assert!(
+            !stack.iter().any(|frame| frame.starts_with('(')),
+            "{stack:#?} is not whole"
+        );
     }
 }
 
 fn chain(way: &str) -> Vec<Vec<String>> {
     let library = Program::library("chain_library.c", "libchain.so", &[]);
     let path = library.path().to_str().expect("a path");
-    let flags = ["-fomit-frame-pointer", "-fno-optimize-sibling-calls", path, "-Wl,-z,lazy"];
-    stacks_of(&Program::compiled_with("chain.c", &flags).run().arg(way).unchanged(&Agent::at_interval(1)))
+    let flags = [
+        "-fomit-frame-pointer",
+        "-fno-optimize-sibling-calls",
+        path,
+        "-Wl,-z,lazy",
+    ];
+    stacks_of(
+        &Program::compiled_with("chain.c", &flags)
+            .run()
+            .arg(way)
+            .unchanged(&Agent::at_interval(1)),
+    )
 }
 
 #[test]
 fn chains_without_frame_pointers_are_whole() {
-    assert_chain(&chain("plain"), &["main", "plain", "chain_start", "chain_middle", "chain_end"]);
+    assert_chain(
+        &chain("plain"),
+        &["main", "plain", "chain_start", "chain_middle", "chain_end"],
+    );
 }
 
 #[test]
 fn chains_in_threads_are_whole() {
-    assert_chain(&chain("thread"), &["thread_main", "plain", "chain_start", "chain_middle", "chain_end"]);
+    assert_chain(
+        &chain("thread"),
+        &[
+            "thread_main",
+            "plain",
+            "chain_start",
+            "chain_middle",
+            "chain_end",
+        ],
+    );
 }
 
 #[test]
 fn chains_through_the_plt_are_whole() {
-    assert_chain(&chain("plt"), &["main", "through_the_plt", "linked_start", "chain_middle", "chain_end"]);
+    assert_chain(
+        &chain("plt"),
+        &[
+            "main",
+            "through_the_plt",
+            "linked_start",
+            "chain_middle",
+            "chain_end",
+        ],
+    );
 }
 
 #[test]
 fn chains_through_qsort_are_whole() {
-    assert_chain(&chain("qsort"), &["main", "sort_numbers", "...", "allocating_compare", "chain_end"]);
+    assert_chain(
+        &chain("qsort"),
+        &[
+            "main",
+            "sort_numbers",
+            "...",
+            "allocating_compare",
+            "chain_end",
+        ],
+    );
 }
 
 #[test]
 fn chains_through_signal_frames_are_whole() {
-    assert_chain(&chain("signal"), &["main", "with_alarms", "spin_without_calls", "...", "on_alarm", "chain_middle", "chain_end"]);
+    assert_chain(
+        &chain("signal"),
+        &[
+            "main",
+            "with_alarms",
+            "spin_without_calls",
+            "...",
+            "on_alarm",
+            "chain_middle",
+            "chain_end",
+        ],
+    );
 }
 
 #[test]
 fn chains_through_an_interrupted_vdso_are_whole() {
-    assert_chain(&chain("vdso"), &["main", "with_alarms", "...", "on_alarm", "chain_middle", "chain_end"]);
+    assert_chain(
+        &chain("vdso"),
+        &[
+            "main",
+            "with_alarms",
+            "...",
+            "on_alarm",
+            "chain_middle",
+            "chain_end",
+        ],
+    );
 }
 
 #[test]
 fn chains_through_an_interrupted_plt_are_whole() {
-    assert_chain(&chain("plt_signal"), &["main", "with_alarms", "...", "on_alarm", "chain_middle", "chain_end"]);
+    assert_chain(
+        &chain("plt_signal"),
+        &[
+            "main",
+            "with_alarms",
+            "...",
+            "on_alarm",
+            "chain_middle",
+            "chain_end",
+        ],
+    );
 }
 
 #[test]
 fn chains_through_virtual_calls_templates_and_catch_blocks_are_whole() {
-    let stacks = stacks_of(&Program::compiled("chain_cxx.cpp").run().unchanged(&Agent::at_interval(1)));
+    let stacks = stacks_of(
+        &Program::compiled("chain_cxx.cpp")
+            .run()
+            .unchanged(&Agent::at_interval(1)),
+    );
     let has = |wanted: &[&str]| {
         let wanted = [&["..."], wanted].concat();
         stacks.iter().any(|stack| has_chain(stack, &wanted))
     };
-    assert!(has(&["main", "...", "paint_all", "draw", "allocate_here"]), "{stacks:#?}");
-    assert!(has(&["main", "allocate_in_catch", "allocate_here"]), "{stacks:#?}");
-    assert!(has(&["main", "allocate_in_catch", "throw_it", "throw_it", "throw_it", "...", "~AllocatesWhenUnwound", "allocate_here"]), "{stacks:#?}");
+    assert!(
+        has(&["main", "...", "paint_all", "draw", "allocate_here"]),
+        "{stacks:#?}"
+    );
+    assert!(
+        has(&["main", "allocate_in_catch", "allocate_here"]),
+        "{stacks:#?}"
+    );
+    assert!(
+        has(&[
+            "main",
+            "allocate_in_catch",
+            "throw_it",
+            "throw_it",
+            "throw_it",
+            "...",
+            "~AllocatesWhenUnwound",
+            "allocate_here"
+        ]),
+        "{stacks:#?}"
+    );
     assert_chain(&stacks, &["main", "...", "allocate_here"]);
 }
 
 #[test]
 fn chains_in_rust_are_whole() {
-    let stacks = stacks_of(&Program::compiled("rust_program.rs").run().unchanged(&Agent::at_interval(1)));
+    let stacks = stacks_of(
+        &Program::compiled("rust_program.rs")
+            .run()
+            .unchanged(&Agent::at_interval(1)),
+    );
     let wanted = ["...", "main", "rust_branch", "rust_leaf", "..."];
     let named = |frame: &str, name: &str| frame.contains(name);
     let whole = stacks.iter().filter(|stack| {
@@ -108,18 +219,34 @@ fn chains_in_rust_are_whole() {
         next.is_none()
     });
     assert!(whole.count() > 0, "{stacks:#?}");
-    assert!(stacks.iter().flatten().all(|frame| !frame.starts_with('(')), "{stacks:#?}");
+    assert!(
+        stacks.iter().flatten().all(|frame| !frame.starts_with('(')),
+        "{stacks:#?}"
+    );
 }
 
 #[test]
 fn frames_of_an_unloaded_plugin_keep_their_names() {
     let plugin = Program::library("plugin.c", "libplugin.so", &[]);
     // Another library of another shape, which is likely to be mapped where the first one was.
-    let other = Program::library("plugin.c", "libother.so", &["-Dplugin_allocates=other_allocates", "-fno-inline", "-O1"]);
-    let run = Program::compiled("chain_plugin.c").run().arg(plugin.path()).arg(other.path());
+    let other = Program::library(
+        "plugin.c",
+        "libother.so",
+        &["-Dplugin_allocates=other_allocates", "-fno-inline", "-O1"],
+    );
+    let run = Program::compiled("chain_plugin.c")
+        .run()
+        .arg(plugin.path())
+        .arg(other.path());
     let stacks = stacks_of(&run.unchanged(&Agent::at_interval(1)));
-    assert_chain(&stacks, &["main", "call_plugin", "plugin_entry", "plugin_allocates"]);
-    assert_chain(&stacks, &["main", "call_plugin", "plugin_entry", "other_allocates"]);
+    assert_chain(
+        &stacks,
+        &["main", "call_plugin", "plugin_entry", "plugin_allocates"],
+    );
+    assert_chain(
+        &stacks,
+        &["main", "call_plugin", "plugin_entry", "other_allocates"],
+    );
 }
 
 #[test]
@@ -127,7 +254,10 @@ fn stacks_that_are_too_deep_say_so_at_their_root() {
     let run = Program::compiled("deep_stacks.c").run();
     let outcome = run.unchanged(&Agent::at_interval(4096).with("ALLOCSAMPLE_MAX_DEPTH", 64));
     let stacks = stacks_of(&outcome);
-    let deep: Vec<_> = stacks.iter().filter(|stack| stack.iter().filter(|frame| *frame == "dive").count() > 40).collect();
+    let deep: Vec<_> = stacks
+        .iter()
+        .filter(|stack| stack.iter().filter(|frame| *frame == "dive").count() > 40)
+        .collect();
     assert!(!deep.is_empty(), "{stacks:#?}");
     for stack in deep {
         assert_eq!(stack[0], "(truncated)", "{stack:#?}");

@@ -28,7 +28,10 @@ fn survives_stress(allocator: Option<&Path>) {
     }
     let outcome = run.observed(&Agent::at_interval(4096));
     outcome.assert_success();
-    assert_eq!(outcome.text(), "every block held what was written into it\n");
+    assert_eq!(
+        outcome.text(),
+        "every block held what was written into it\n"
+    );
     assert_eq!(outcome.complaints(), "");
     let mut whole = 0;
     for profile in outcome.profiles() {
@@ -40,7 +43,11 @@ fn survives_stress(allocator: Option<&Path>) {
         let found = profile.total("allocated_bytes") + profile.number("lost_bytes");
         let stderr = profile.total("allocated_bytes_stderr").max(4096.0);
         let share_lost = 1.0 + profile.number("lost_bytes") / exact.max(1.0);
-        assert!((found - exact).abs() < 6.0 * stderr * share_lost, "{found} of {exact} bytes, standard error {stderr}: {}", profile.path().display());
+        assert!(
+            (found - exact).abs() < 6.0 * stderr * share_lost,
+            "{found} of {exact} bytes, standard error {stderr}: {}",
+            profile.path().display()
+        );
         whole += u32::from(profile.number("samples") > 1000.0);
     }
     assert!(whole >= 1, "nobody took samples");

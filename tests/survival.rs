@@ -17,10 +17,17 @@ const KEPT_BYTES: f64 = 10.0 * 4096.0;
 fn leaves_by(door: &str) -> (support::profile::Profile, support::Outcome) {
     let run = Program::compiled("exits.c").run().arg(door);
     let outcome = run.unchanged(&Agent::at_interval(1));
-    let full = |site: &Site| site.samples == BLOCKS && site.allocations == BLOCKS as f64 && site.live_bytes == KEPT_BYTES;
+    let full = |site: &Site| {
+        site.samples == BLOCKS && site.allocations == BLOCKS as f64 && site.live_bytes == KEPT_BYTES
+    };
     let mut profiles = outcome.profiles();
-    let at = profiles.iter().position(|profile| full(&profile.site("allocated_before_the_end")));
-    let sites: Vec<Site> = profiles.iter().map(|profile| profile.site("allocated_before_the_end")).collect();
+    let at = profiles
+        .iter()
+        .position(|profile| full(&profile.site("allocated_before_the_end")));
+    let sites: Vec<Site> = profiles
+        .iter()
+        .map(|profile| profile.site("allocated_before_the_end"))
+        .collect();
     let at = at.unwrap_or_else(|| panic!("{door}: no profile has all blocks: {sites:?}"));
     (profiles.swap_remove(at), outcome)
 }
@@ -63,7 +70,11 @@ doors! {
 #[test]
 fn exec_loses_nothing() {
     let (profile, _outcome) = leaves_by("exec");
-    assert!(profile.is_complete() && profile.exit().contains("exec"), "{}", profile.exit());
+    assert!(
+        profile.is_complete() && profile.exit().contains("exec"),
+        "{}",
+        profile.exit()
+    );
 }
 
 #[test]
@@ -118,7 +129,10 @@ fn vfork_disturbs_nobody() {
 #[test]
 fn posix_spawn_disturbs_nobody() {
     let outcome = family("spawn");
-    assert_eq!(profiles_with(&outcome, "allocated_in_the_parent", 51 - 1), 1);
+    assert_eq!(
+        profiles_with(&outcome, "allocated_in_the_parent", 51 - 1),
+        1
+    );
 }
 
 #[test]
@@ -132,16 +146,22 @@ fn children_that_the_c_library_never_heard_of_do_not_write_into_their_parents_pr
     let outcome = family("clone");
     assert_eq!(profiles_with(&outcome, "allocated_in_the_parent", 50), 1);
     for profile in outcome.profiles() {
-        let both = profile.site("allocated_in_the_parent").samples > 0 && profile.site("allocated_in_the_child").samples > 0;
+        let both = profile.site("allocated_in_the_parent").samples > 0
+            && profile.site("allocated_in_the_child").samples > 0;
         assert!(!both, "two processes in {}", profile.path().display());
     }
 }
 
 #[test]
 fn children_may_be_ignored() {
-    let run = Program::compiled("fork_family.c").run().arg("grandchildren");
+    let run = Program::compiled("fork_family.c")
+        .run()
+        .arg("grandchildren");
     let outcome = run.unchanged(&Agent::at_interval(1).with("ALLOCSAMPLE_CHILDREN", "ignore"));
-    assert_eq!(outcome.profile().site("allocated_in_the_parent").samples, 500);
+    assert_eq!(
+        outcome.profile().site("allocated_in_the_parent").samples,
+        500
+    );
 }
 
 #[test]
@@ -150,7 +170,16 @@ fn sigkill_in_the_middle_of_full_load_leaves_a_profile_within_the_bounds() {
         let program = Program::compiled("known_sites.cpp");
         // About 2 GB in all if it were left alone; thread 0 kills the process after its first 300 MB.
         let kilobytes = if threads == "1" { "300000" } else { "2400000" };
-        let run = program.run().args(&["--threads", threads, "--kilobytes", kilobytes, "--kill-after-kilobytes", "300000", "--truth", "truth"]);
+        let run = program.run().args(&[
+            "--threads",
+            threads,
+            "--kilobytes",
+            kilobytes,
+            "--kill-after-kilobytes",
+            "300000",
+            "--truth",
+            "truth",
+        ]);
         let outcome = run.observed(&Agent::at_interval("64K").seeded(1));
         assert_eq!(outcome.status.signal(), Some(9), "{}", outcome.complaints());
         let known = truth::left_behind(&outcome.work().join("truth"));
@@ -168,7 +197,9 @@ fn sigkill_in_the_middle_of_full_load_leaves_a_profile_within_the_bounds() {
             _ => 9_000.0,
         };
         // A block on its way is as heavy in the estimate as what it stands for.
-        let deviations = truth::deviations(&profile, &known, 4.0, |site| threads * block(site).max(65536.0));
+        let deviations = truth::deviations(&profile, &known, 4.0, |site| {
+            threads * block(site).max(65536.0)
+        });
         assert!(deviations.is_empty(), "{threads} threads: {deviations:#?}");
     }
 }
@@ -194,12 +225,31 @@ fn a_full_disk_is_counted_and_said() {
         skip("no file systems can be mounted here");
         return;
     }
-    assert_eq!((outcome.status, outcome.text()), (bare.status, bare.text()), "{}", outcome.complaints());
-    assert!(outcome.complaints().lines().count() <= 1, "{}", outcome.complaints());
-    let left: Vec<_> = fs::read_dir(outcome.work()).expect("what was on it").map(|entry| entry.expect("a file").path()).collect();
-    let profile = left.iter().find(|path| path.extension().is_some_and(|ending| ending == "allocsample"));
+    assert_eq!(
+        (outcome.status, outcome.text()),
+        (bare.status, bare.text()),
+        "{}",
+        outcome.complaints()
+    );
+    assert!(
+        outcome.complaints().lines().count() <= 1,
+        "{}",
+        outcome.complaints()
+    );
+    let left: Vec<_> = fs::read_dir(outcome.work())
+        .expect("what was on it")
+        .map(|entry| entry.expect("a file").path())
+        .collect();
+    let profile = left.iter().find(|path| {
+        path.extension()
+            .is_some_and(|ending| ending == "allocsample")
+    });
     let Some(profile) = profile else {
-        assert_eq!(outcome.complaints().lines().count(), 1, "no profile, and no word about it");
+        assert_eq!(
+            outcome.complaints().lines().count(),
+            1,
+            "no profile, and no word about it"
+        );
         return;
     };
     let profile = support::profile::Profile::read(profile);
@@ -214,28 +264,52 @@ fn a_file_size_limit_is_counted_and_the_limits_signal_stays_with_the_program() {
     let run = Run::of("/bin/sh").args(&["-c", script]).arg(program.path());
     let bare = run.bare();
     let outcome = run.observed(&Agent::at_interval(64));
-    assert_eq!((outcome.status, outcome.text()), (bare.status, bare.text()), "{}", outcome.complaints());
+    assert_eq!(
+        (outcome.status, outcome.text()),
+        (bare.status, bare.text()),
+        "{}",
+        outcome.complaints()
+    );
     let told = outcome.complaints().contains("allocsample: ");
-    let counted = outcome.profiles().iter().any(|profile| profile.number("lost_bytes") > 0.0);
-    assert!(told || counted, "neither said nor counted: {}", outcome.complaints());
+    let counted = outcome
+        .profiles()
+        .iter()
+        .any(|profile| profile.number("lost_bytes") > 0.0);
+    assert!(
+        told || counted,
+        "neither said nor counted: {}",
+        outcome.complaints()
+    );
 }
 
 #[test]
 fn a_profile_cut_at_any_place_is_readable_up_to_there() {
-    let outcome = Program::compiled("hello.c").run().observed(&Agent::at_interval(64));
+    let outcome = Program::compiled("hello.c")
+        .run()
+        .observed(&Agent::at_interval(64));
     let [path] = &outcome.profile_paths()[..] else {
         panic!("one profile expected");
     };
     let bytes = fs::read(path).expect("a profile");
     let cut = outcome.work().join("cut.allocsample");
-    let report = |path: &Path| Run::of(support::command()).args(&["report", "--format", "json"]).arg(path).bare();
+    let report = |path: &Path| {
+        Run::of(support::command())
+            .args(&["report", "--format", "json"])
+            .arg(path)
+            .bare()
+    };
     for part in 0..=16 {
         let length = bytes.len() * part / 16;
         fs::write(&cut, &bytes[..length]).expect("a cut profile");
         let told = report(&cut);
         match told.status.code() {
             Some(0) => assert!(part > 0, "nothing cannot be reported on"),
-            Some(1) => assert_eq!(told.complaints().lines().count(), 1, "{}", told.complaints()),
+            Some(1) => assert_eq!(
+                told.complaints().lines().count(),
+                1,
+                "{}",
+                told.complaints()
+            ),
             other => panic!("{other:?} at {length} bytes: {}", told.complaints()),
         }
     }

@@ -29,6 +29,8 @@ pub enum OnFull {
 pub enum Unwind {
     /// By call-frame information, with frame pointers where there is none.
     Auto,
+    /// By frame pointers alone: faster, and short of the root wherever code keeps none.
+    FramePointers,
     /// No stacks.
     None,
 }
@@ -139,14 +141,15 @@ impl Config {
         if choice("ALLOCSAMPLE_START", &["on", "off"], "expected on or off")? == Some(1) {
             config.interval = None;
         }
-        if choice(
+        config.unwind = match choice(
             "ALLOCSAMPLE_UNWIND",
-            &["auto", "dwarf", "none"],
-            "expected auto, dwarf or none",
-        )? == Some(2)
-        {
-            config.unwind = Unwind::None;
-        }
+            &["auto", "dwarf", "fp", "none"],
+            "expected auto, dwarf, fp or none",
+        )? {
+            Some(2) => Unwind::FramePointers,
+            Some(3) => Unwind::None,
+            _ => Unwind::Auto,
+        };
         if let Some(depth) = number(
             "ALLOCSAMPLE_MAX_DEPTH",
             LARGEST_MAX_DEPTH as u64,

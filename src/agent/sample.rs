@@ -93,6 +93,7 @@ impl Agent {
         let mut walk = Walk {
             modules: &self.modules,
             cache,
+            only_frame_pointers: self.config().unwind == Unwind::FramePointers,
             frames,
         };
         walk.capture(due.thread, &due.allocation.caller, |module| {

@@ -194,7 +194,7 @@ impl Drain {
             let Some(kind) = RecordKind::from_number(record.kind) else {
                 continue;
             };
-            let words: &[u64] = &record.words;
+            let words: &[u64] = record.words;
             let bytes: Vec<u8>;
             // Only these records borrow text.
             let text: &[u8] = if kind == RecordKind::Module {

@@ -109,10 +109,10 @@ unsafe extern "C" fn on_exit(how: c_int, status: c_int, path: *const c_char) -> 
         3 => (ExitHow::Abort, None),
         _ => (ExitHow::Exec, None),
     };
-    // SAFETY: the caller's promise.
     let path = if path.is_null() {
         &[]
     } else {
+        // SAFETY: the caller's promise.
         unsafe { CStr::from_ptr(path) }.to_bytes()
     };
     AGENT.on_exit(this_thread(), how, status, path)

@@ -143,10 +143,10 @@ fn called_as() -> &'static [u8] {
     // SAFETY: reads the auxiliary vector.
     let path = unsafe { libc::getauxval(libc::AT_EXECFN) };
     let path: *const c_char = std::ptr::with_exposed_provenance(path as usize);
-    // SAFETY: 0, or the address of a C string that lives as long as the process.
     if path.is_null() {
         b"unknown"
     } else {
+        // SAFETY: not 0, so the address of a C string that lives as long as the process.
         unsafe { CStr::from_ptr(path) }.to_bytes()
     }
 }
@@ -160,10 +160,10 @@ fn module_of(address: *const c_void) -> (&'static [u8], usize) {
     }
     // SAFETY: filled in.
     let info = unsafe { info.assume_init() };
-    // SAFETY: the loader's own string, which lives as long as the module: an allocator is not unloaded.
     let path = if info.dli_fname.is_null() {
         &[]
     } else {
+        // SAFETY: the loader's own string, which lives as long as the module: an allocator is not unloaded.
         unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes()
     };
     (path, info.dli_fbase.addr())

@@ -15,8 +15,14 @@ const DIRECTORIES: [&str; 6] = [
 /// File names, best first, by allocator.
 const ALLOCATORS: [(&str, &[&str]); 3] = [
     ("jemalloc", &["libjemalloc.so.2"]),
-    ("tcmalloc", &["libtcmalloc.so.4", "libtcmalloc_minimal.so.4"]),
-    ("mimalloc", &["libmimalloc.so.2", "libmimalloc.so.2.0", "libmimalloc.so.3"]),
+    (
+        "tcmalloc",
+        &["libtcmalloc.so.4", "libtcmalloc_minimal.so.4"],
+    ),
+    (
+        "mimalloc",
+        &["libmimalloc.so.2", "libmimalloc.so.2.0", "libmimalloc.so.3"],
+    ),
 ];
 
 /// Name and library of each allocator that is installed; those that are not are mentioned on stderr.

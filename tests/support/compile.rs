@@ -67,8 +67,26 @@ pub fn can_compile(source: &str) -> bool {
 
 fn compiler(source: &Path) -> &'static [&'static str] {
     match source.extension().and_then(|ending| ending.to_str()) {
-        Some("c") => &["cc", "-std=gnu11", "-O2", "-g", "-pthread", "-Wall", "-Wextra", "-Werror"],
-        Some("cpp") => &["c++", "-std=gnu++17", "-O2", "-g", "-pthread", "-Wall", "-Wextra", "-Werror"],
+        Some("c") => &[
+            "cc",
+            "-std=gnu11",
+            "-O2",
+            "-g",
+            "-pthread",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+        ],
+        Some("cpp") => &[
+            "c++",
+            "-std=gnu++17",
+            "-O2",
+            "-g",
+            "-pthread",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+        ],
         Some("rs") => &["rustc", "--edition", "2021", "-O", "-g"],
         Some("f90") => &["gfortran", "-O2", "-g", "-Wall"],
         Some("go") => &["go", "build"],
@@ -78,11 +96,15 @@ fn compiler(source: &Path) -> &'static [&'static str] {
 
 /// A source file is what is in it and in the files of ours that it includes.
 fn hash_source(source: &Path, hasher: &mut DefaultHasher) {
-    let text = fs::read_to_string(source).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
+    let text =
+        fs::read_to_string(source).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
     text.hash(hasher);
     for line in text.lines() {
         if let Some(included) = line.strip_prefix("#include \"") {
-            hash_source(&source.with_file_name(included.trim_end_matches('"')), hasher);
+            hash_source(
+                &source.with_file_name(included.trim_end_matches('"')),
+                hasher,
+            );
         }
     }
 }
@@ -101,12 +123,18 @@ fn compile(source: &Path, flags: &[&str], path: &Path) {
     let mut command = Command::new(program);
     command.args(fixed).arg("-o").arg(&aside);
     if is_go {
-        command.args(flags).arg(source).env("CGO_ENABLED", "1").env("GO111MODULE", "off");
+        command
+            .args(flags)
+            .arg(source)
+            .env("CGO_ENABLED", "1")
+            .env("GO111MODULE", "off");
     } else {
         // Libraries to link with come after what needs them.
         command.arg(source).args(flags);
     }
-    let output = command.output().unwrap_or_else(|error| panic!("{program}: {error}"));
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{program}: {error}"));
     assert!(
         output.status.success(),
         "{command:?} failed:\n{}",

@@ -1,5 +1,9 @@
 //! What the end-to-end tests share: compiling a test program, running it with and without the agent, reading what came out.
-#![allow(dead_code, unused_imports, reason = "each test file uses a part of this")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "each test file uses a part of this"
+)]
 
 pub mod allocators;
 pub mod compile;

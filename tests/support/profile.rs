@@ -92,10 +92,13 @@ impl Profile {
                 continue;
             }
             site.allocated_bytes += number(row, "self_allocated_bytes");
-            site.allocated_bytes_stderr =
-                site.allocated_bytes_stderr.hypot(number(row, "self_allocated_bytes_stderr"));
+            site.allocated_bytes_stderr = site
+                .allocated_bytes_stderr
+                .hypot(number(row, "self_allocated_bytes_stderr"));
             site.live_bytes += number(row, "self_live_bytes");
-            site.live_bytes_stderr = site.live_bytes_stderr.hypot(number(row, "self_live_bytes_stderr"));
+            site.live_bytes_stderr = site
+                .live_bytes_stderr
+                .hypot(number(row, "self_live_bytes_stderr"));
             site.allocations += number(row, "allocations");
             site.samples += row["samples"].as_u64().expect("samples");
         }

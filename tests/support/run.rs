@@ -99,7 +99,8 @@ impl Run {
     /// With a variable in its environment.
     #[must_use]
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Run {
-        self.variables.push((name.into(), value.as_ref().to_owned()));
+        self.variables
+            .push((name.into(), value.as_ref().to_owned()));
         self
     }
 
@@ -139,24 +140,34 @@ impl Run {
         let bare = self.bare();
         let observed = self.observed(agent);
         observed.assert_same_as(&bare);
-        assert!(!observed.profile_paths().is_empty(), "no profile of {self:?}");
+        assert!(
+            !observed.profile_paths().is_empty(),
+            "no profile of {self:?}"
+        );
         observed
     }
 
     fn execute(&self, agent: Option<&Agent>) -> Outcome {
         let directory = fresh_directory();
         let mut command = Command::new(&self.program);
-        command.args(&self.arguments).current_dir(directory.join("work"));
+        command
+            .args(&self.arguments)
+            .current_dir(directory.join("work"));
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("ALLOCSAMPLE_") {
                 command.env_remove(name);
             }
         }
-        command.env_remove("LD_PRELOAD").envs(self.variables.iter().cloned());
+        command
+            .env_remove("LD_PRELOAD")
+            .envs(self.variables.iter().cloned());
         let mut preload = self.preload_before.clone();
         if let Some(agent) = agent {
             preload.push(agent_library());
-            command.env("ALLOCSAMPLE_OUTPUT", directory.join("profiles/%n.%p.allocsample"));
+            command.env(
+                "ALLOCSAMPLE_OUTPUT",
+                directory.join("profiles/%n.%p.allocsample"),
+            );
             command.envs(agent.variables.iter().cloned());
         }
         preload.extend(self.preload_after.iter().cloned());
@@ -178,7 +189,9 @@ pub fn finish(mut command: Command, directory: PathBuf, patience: Duration) -> O
         .stdout(File::create(&stdout).expect("a file for the output"))
         .stderr(File::create(&stderr).expect("a file for the errors"))
         .process_group(0);
-    let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let mut child = command
+        .spawn()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let group = Pid::from_raw(child.id().try_into().expect("a pid"));
     let status = wait(&mut child, patience);
     // Whoever is left of the group has no business any more; often nobody is, which is the error ignored here.
@@ -234,7 +247,10 @@ impl Outcome {
         let mut paths: Vec<PathBuf> = fs::read_dir(self.directory.join("profiles"))
             .expect("the profiles")
             .map(|entry| entry.expect("a profile").path())
-            .filter(|path| path.extension().is_some_and(|ending| ending == "allocsample"))
+            .filter(|path| {
+                path.extension()
+                    .is_some_and(|ending| ending == "allocsample")
+            })
             .collect();
         paths.sort();
         paths
@@ -242,7 +258,10 @@ impl Outcome {
 
     /// Reads them all.
     pub fn profiles(&self) -> Vec<Profile> {
-        self.profile_paths().iter().map(|path| Profile::read(path)).collect()
+        self.profile_paths()
+            .iter()
+            .map(|path| Profile::read(path))
+            .collect()
     }
 
     /// Reads the only one.

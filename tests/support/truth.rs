@@ -54,7 +54,9 @@ pub fn left_behind(file: &Path) -> Truth {
     (0..sites)
         .map(|site| {
             let name = &bytes[16 + site * NAME_BYTES..][..NAME_BYTES];
-            let name = String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
+            let name = String::from_utf8_lossy(name)
+                .trim_end_matches('\0')
+                .to_owned();
             let mut known = Known::default();
             for thread in 0..threads {
                 let tally = tallies + (thread * sites + site) * 32;
@@ -71,18 +73,37 @@ pub fn left_behind(file: &Path) -> Truth {
 /// Distance of an estimate from the truth in standard errors; 0 where both are exact and equal.
 pub fn z(estimate: f64, truth: f64, stderr: f64) -> f64 {
     let distance = estimate - truth;
-    if distance == 0.0 { 0.0 } else { distance / stderr }
+    if distance == 0.0 {
+        0.0
+    } else {
+        distance / stderr
+    }
 }
 
 /// Lists what in a profile is further from the truth than `most` standard errors. `slack` is what each site may be off
 /// in bytes besides: what was between an allocation and its entry in the truth when the process was killed.
-pub fn deviations(profile: &Profile, truth: &Truth, most: f64, slack: impl Fn(&str) -> f64) -> Vec<String> {
+pub fn deviations(
+    profile: &Profile,
+    truth: &Truth,
+    most: f64,
+    slack: impl Fn(&str) -> f64,
+) -> Vec<String> {
     let mut deviations = Vec::new();
     for (name, known) in truth {
         let site = profile.site(name);
         let figures = [
-            ("allocated", site.allocated_bytes, known.bytes as f64, site.allocated_bytes_stderr),
-            ("live", site.live_bytes, known.live_bytes as f64, site.live_bytes_stderr),
+            (
+                "allocated",
+                site.allocated_bytes,
+                known.bytes as f64,
+                site.allocated_bytes_stderr,
+            ),
+            (
+                "live",
+                site.live_bytes,
+                known.live_bytes as f64,
+                site.live_bytes_stderr,
+            ),
         ];
         for (what, estimate, truth, stderr) in figures {
             if (estimate - truth).abs() > most * stderr + slack(name) {

@@ -37,6 +37,8 @@ pub struct Walk<'a> {
     pub modules: &'a Modules,
     /// Working memory.
     pub cache: &'a mut RuleCache,
+    /// Never by call-frame information.
+    pub only_frame_pointers: bool,
     /// Filled with return addresses.
     pub frames: &'a mut [u64],
 }
@@ -73,7 +75,7 @@ impl Walk<'_> {
             }
             let before = registers.sp();
             let next = match module {
-                Some(module) => {
+                Some(module) if !self.only_frame_pointers => {
                     let mut read = |at| reader.read(at).ok_or(());
                     module.unwinder().unwind_frame_of(
                         address,
@@ -82,7 +84,7 @@ impl Walk<'_> {
                         &mut read,
                     )
                 }
-                None => step::by_frame_pointer(&mut registers, &mut reader),
+                _ => step::by_frame_pointer(&mut registers, &mut reader),
             };
             // The loader's entry code, below the constructors of all modules, has no rules: it is a root.
             if next.is_err() && module.is_some_and(Module::is_loader) {

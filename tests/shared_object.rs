@@ -1,0 +1,158 @@
+//! Fact: what liballocsample.so exports, imports and keeps in thread-local storage.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use support::agent_library;
+
+/// Exported besides the names of libc: the one function by which a runtime finds the agent.
+const HOOKS: &str = "allocsample_hooks";
+
+/// Parts of the names of functions that run on the program's threads.
+const PROGRAM_THREAD_CODE: [&str; 6] = [
+    "allocsample_agent::",
+    "allocsample_ring::",
+    "allocsample_sampling::",
+    "allocsample_record::",
+    "allocsample::slow_path",
+    "framehop::",
+];
+
+/// What one of the binutils prints about the library.
+fn printed(tool: &str, arguments: &[&str]) -> String {
+    let output = Command::new(tool)
+        .args(arguments)
+        .arg(agent_library())
+        .output()
+        .unwrap_or_else(|error| panic!("{tool}: {error}"));
+    assert!(
+        output.status.success(),
+        "{tool}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn exports() -> BTreeSet<String> {
+    let symbols = printed("nm", &["--dynamic", "--defined-only", "--format=posix"]);
+    symbols
+        .lines()
+        .map(|line| line.split([' ', '@']).next().expect("a name").to_owned())
+        .collect()
+}
+
+/// The names in c_shim/exports.map, which is the single list of what is interposed.
+fn listed() -> BTreeSet<String> {
+    let map = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("c_shim/exports.map"))
+        .expect("the list");
+    let (_, names) = map.split_once("global:").expect("a list");
+    let (names, _) = names.split_once('}').expect("its end");
+    names
+        .split(';')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn exports_are_the_list_and_the_hooks() {
+    let mut exports = exports();
+    exports.remove(HOOKS);
+    let mut listed = listed();
+    listed.remove(HOOKS);
+    assert_eq!(exports, listed);
+}
+
+#[test]
+fn the_whole_malloc_family_is_interposed() {
+    let exports = exports();
+    for name in [
+        "malloc",
+        "free",
+        "calloc",
+        "realloc",
+        "reallocarray",
+        "posix_memalign",
+        "aligned_alloc",
+        "memalign",
+        "valloc",
+        "pvalloc",
+        "malloc_usable_size",
+        "free_sized",
+        "free_aligned_sized",
+    ] {
+        assert!(exports.contains(name), "{name} is not interposed");
+    }
+}
+
+#[test]
+fn threads_of_the_program_use_static_thread_local_storage_only() {
+    // The C library is told to make room for it when the program starts.
+    assert!(printed("readelf", &["-dW"]).contains("STATIC_TLS"));
+    let relocations = printed("readelf", &["-rW"]);
+    let wanted = ["R_X86_64_TPOFF64", "R_AARCH64_TLS_TPREL"];
+    assert!(
+        wanted.iter().any(|kind| relocations.contains(kind)),
+        "no initial-exec variable"
+    );
+    // Rust's standard library may ask for the address of its own variables: on our own thread.
+    let code = printed("objdump", &["-d", "-C", "--no-show-raw-insn"]);
+    let exports = exports();
+    let mut function = "";
+    for line in code.lines() {
+        if let Some(name) = line.strip_suffix(">:") {
+            function = name.split_once('<').map_or(name, |(_, name)| name);
+        }
+        if !line.contains("__tls_get_addr") || line.ends_with(">:") {
+            continue;
+        }
+        let is_ours = PROGRAM_THREAD_CODE
+            .iter()
+            .any(|part| function.contains(part));
+        let is_on_programs_threads = !function.starts_with("std::")
+            && (is_ours || exports.contains(function) || function.starts_with("shim_"));
+        assert!(
+            !is_on_programs_threads,
+            "{function} asks for the address of a thread-local variable"
+        );
+    }
+}
+
+#[test]
+fn the_library_can_neither_be_unloaded_nor_bound_lazily() {
+    let dynamic = printed("readelf", &["-dW"]);
+    assert!(dynamic.contains("NODELETE"), "{dynamic}");
+    assert!(dynamic.contains("BIND_NOW"), "{dynamic}");
+}
+
+#[test]
+fn the_library_needs_nothing_but_the_c_library() {
+    for line in printed("readelf", &["-dW"])
+        .lines()
+        .filter(|line| line.contains("(NEEDED)"))
+    {
+        let is_part = [
+            "libc.so",
+            "ld-linux",
+            "libgcc_s.so",
+            "libpthread.so",
+            "libdl.so",
+            "libm.so",
+        ]
+        .iter()
+        .any(|name| line.contains(name));
+        assert!(is_part, "{line}");
+    }
+}
+
+#[test]
+fn the_library_has_no_executable_stack_and_no_writable_code() {
+    let segments = printed("readelf", &["-lW"]);
+    assert!(!segments.contains("RWE"), "{segments}");
+    assert!(!printed("readelf", &["-dW"]).contains("TEXTREL"));
+}
