@@ -69,8 +69,8 @@ pub struct Run {
     #[arg(long, value_name = "ON|OFF")]
     pub start: Option<Start>,
 
-    /// How stacks are captured: by unwind tables (dwarf), with frame pointers where there are none (auto), or not at all
-    /// [default: auto]
+    /// How stacks are captured: by unwind tables, with frame pointers where there are none (auto or dwarf), by frame
+    /// pointers alone (fp), or not at all [default: auto]
     #[arg(long, value_name = "HOW")]
     pub unwind: Option<Unwind>,
 
@@ -241,6 +241,7 @@ pub enum Start {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Unwind {
     Auto,
+    Fp,
     Dwarf,
     None,
 }

@@ -11,6 +11,7 @@
 //! that makes the tables knows nothing of lines, inlined calls and libraries without addresses; `tables` puts them in.
 
 mod counters;
+mod meta;
 mod object;
 mod tables;
 
@@ -23,10 +24,9 @@ use fxprof_processed_profile::{
     ReferenceTimestamp, SamplingInterval, StackHandle, ThreadHandle, Timestamp, WeightType,
 };
 use object::{Object, Part};
-use serde_json::{Value, json};
 
 use crate::ExportError;
-use crate::view::{End, LocationIndex, Rounding, StackIndex, View, rounded};
+use crate::view::{End, LocationIndex, Rounding, StackIndex, View};
 
 /// Threads that are shown without being asked for, besides the process: those that allocated most.
 const SHOWN_THREADS: usize = 10;
@@ -49,7 +49,7 @@ pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError>
     counters::describe(&mut documents, &counters);
     document.set("counters", Part::Array(documents));
     let mut meta = document.value("meta")?;
-    describe(view, &mut meta);
+    meta::describe(view, &mut meta);
     document.set("meta", Part::Value(meta));
     serde_json::to_writer(out, &document)?;
     Ok(())
@@ -237,59 +237,11 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// What the viewer's information panel and its title bar show.
-fn describe(view: &View, meta: &mut Value) {
-    let about = &view.about;
-    let milliseconds = about.end_ns.saturating_sub(about.start_ns) as f64 / 1e6;
-    meta["stackwalk"] = json!(1);
-    // Fixes the range: a quiet end belongs to the profile.
-    meta["profilingStartTime"] = json!(0);
-    meta["profilingEndTime"] = json!(milliseconds);
-    meta["arguments"] = json!(about.command.join(" "));
-    meta["importedFrom"] = json!("allocsample");
-    meta["keepProfileThreadOrder"] = json!(true);
-    let allocated: f64 = view.samples.iter().map(|sample| sample.bytes).sum();
-    let mut entries = vec![
-        entry(
-            "Mean bytes between samples",
-            "bytes",
-            json!(about.interval_bytes),
-        ),
-        entry("Samples", "integer", json!(view.samples.len())),
-        entry("Allocated (estimate)", "bytes", json!(rounded(allocated))),
-    ];
-    if let Some(stderr) = about.allocated_stderr {
-        entries.push(entry("Standard error", "bytes", json!(rounded(stderr))));
-    }
-    entries.push(entry(
-        "Allocated (exact)",
-        "bytes",
-        json!(about.exact_bytes),
-    ));
-    entries.push(entry("Lost samples", "integer", json!(about.lost_samples)));
-    entries.push(entry(
-        "Bytes of lost samples",
-        "bytes",
-        json!(about.lost_bytes),
-    ));
-    if !about.is_complete {
-        entries.push(entry(
-            "Incomplete",
-            "string",
-            json!("the profile ends before the process did"),
-        ));
-    }
-    meta["extra"] = json!([{ "label": "Allocation sampling", "entries": entries }]);
-}
-
-fn entry(label: &str, format: &str, value: Value) -> Value {
-    json!({ "label": label, "format": format, "value": value })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fixture;
+    use serde_json::{Value, json};
 
     fn document(view: &View) -> Value {
         let mut out = Vec::new();

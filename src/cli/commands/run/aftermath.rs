@@ -65,7 +65,7 @@ pub fn run(options: &Run, template: &Template, pid: u32, ending: Ending, paths: 
             other.profile.process.pid
         ));
     }
-    describe(&found[main]);
+    describe(&found[main], pid);
 }
 
 /// [`complete_unguarded`], whatever the profile and the program's debug information may do to us.
@@ -111,8 +111,8 @@ fn main_profile(found: &[Found], pid: u32) -> Option<usize> {
         .or_else(|| (0..found.len()).max_by_key(|&index| found[index].profile.exact_bytes()))
 }
 
-fn describe(found: &Found) {
-    exit::remark(format_args!("the profile is {}", shown(&found.path)));
+fn describe(found: &Found, pid: u32) {
+    exit::remark(headline(found, pid));
     let facts = text::summary_lines(&found.profile);
     for line in facts.into_iter().chain(text::remarks(&found.profile)) {
         exit::remark(format_args!("  {}", line.replace('\n', " ")));
@@ -126,6 +126,18 @@ fn describe(found: &Found) {
         "next: allocsample report {}{is_running}",
         shown(&found.path)
     ));
+}
+
+/// Whose profile it is: a shell that only starts others may end without a sample, and then has none of its own.
+fn headline(found: &Found, pid: u32) -> String {
+    let path = shown(&found.path);
+    if found.profile.process.pid == pid {
+        format!("the profile is {path}")
+    } else {
+        format!(
+            "the program itself ended without a sample; the largest profile of its children is {path}"
+        )
+    }
 }
 
 /// The likeliest reason, from what was asked for and how the program ended.
@@ -186,6 +198,12 @@ mod tests {
         assert_eq!(main_profile(&all, 7), Some(2));
         assert!(main_profile(&all, 1).is_some());
         assert_eq!(main_profile(&[], 7), None);
+    }
+
+    #[test]
+    fn a_childs_profile_is_not_passed_off_as_the_programs() {
+        assert!(headline(&found(7, 0), 7).starts_with("the profile is "));
+        assert!(headline(&found(8, 0), 7).contains("of its children is "));
     }
 
     #[test]
