@@ -1,91 +1,16 @@
-//! The command's side of its promises: one line about each error, the statuses of a shell, and a program that runs
-//! under `run` as it runs alone.
+//! Promise: the command says what it did, in words that help, and one line about each error.
+
+mod support;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::os::unix::process::ExitStatusExt;
 
-use tempfile::TempDir;
-
-/// A working directory, with a library that every program can load in the place of the agent: what is tested here is
-/// the command.
-struct Room {
-    directory: TempDir,
-}
-
-impl Room {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        compile(
-            "int allocsample_stand_in;",
-            &directory.path().join("agent.so"),
-            &["-shared", "-fPIC"],
-        );
-        Self { directory }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_allocsample"));
-        command
-            .args(arguments)
-            .current_dir(self.directory.path())
-            .env_remove("LD_PRELOAD")
-            .env("ALLOCSAMPLE_LIBRARY", self.path("agent.so"))
-            .stdin(Stdio::null());
-        command
-    }
-
-    fn output(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().unwrap()
-    }
-
-    /// Runs `sh -c script` under `run`.
-    fn script(&self, script: &str) -> Output {
-        self.output(&["run", "--", "sh", "-c", script])
-    }
-}
-
-fn compile(source: &str, output: &Path, flags: &[&str]) {
-    let file = output.with_extension("c");
-    fs::write(&file, source).unwrap();
-    let status = Command::new("cc")
-        .args(flags)
-        .arg("-o")
-        .arg(output)
-        .arg(&file)
-        .status();
-    assert!(status.unwrap().success());
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-#[track_caller]
-fn assert_usage_error(output: &Output, what: &str) {
-    let stderr = stderr(output);
-    assert_eq!(output.status.code(), Some(2), "{stderr}");
-    assert_eq!(stderr.lines().count(), 1, "{stderr}");
-    assert!(
-        stderr.starts_with("error: ") && stderr.contains(what),
-        "{stderr}"
-    );
-    assert!(output.stdout.is_empty());
-}
+use support::room::{assert_error, stderr, stdout};
+use support::{Program, Room};
 
 #[test]
 fn what_makes_no_sense_is_one_line_and_status_2() {
-    let room = Room::new();
+    let room = Room::without_agent();
     for (arguments, what) in [
         (&[][..], "no command given; see `allocsample --help`"),
         (
@@ -120,24 +45,55 @@ fn what_makes_no_sense_is_one_line_and_status_2() {
         ),
         (&["run", "-o", ".", "--", "true"], "is a directory"),
         (&["run", "-o", "", "--", "true"], "--output"),
+        (
+            &["run", "--convert", "gif", "--", "true"],
+            "unknown format; there are firefox,",
+        ),
+        (&["report"], "see `allocsample report --help`"),
+        (
+            &["report", "x", "--by", "colour"],
+            "possible values: function, site",
+        ),
+        (
+            &["report", "x", "--filter", "a(b"],
+            "--filter 'a(b': not a regular expression: unclosed group",
+        ),
+        (
+            &["report", "x", "--format", "json", "--top", "3"],
+            "leave out --by, --top",
+        ),
+        (
+            &["report", "x", "--tree", "--top", "3"],
+            "cannot be used with",
+        ),
+        (&["convert", "x"], "--to <FORMATS>"),
+        (
+            &["convert", "x", "--to", "gif"],
+            "unknown format; there are firefox,",
+        ),
+        (
+            &["convert", "x", "--to", "svg,json", "-o", "y"],
+            "one file for 2 formats",
+        ),
+        (
+            &["convert", "x", "--to", "json", "--metric", "live"],
+            "--metric is for collapsed and svg",
+        ),
     ] {
-        assert_usage_error(&room.output(arguments), what);
+        assert_error(&room.output(arguments), 2, what);
     }
 }
 
 #[test]
-fn nothing_runs_when_the_profile_could_not_be_written() {
-    let room = Room::new();
-    let arguments = ["run", "-o", "/proc/x.allocsample", "--", "touch", "ran"];
-    let output = room.output(&arguments);
-    assert_usage_error(&output, "cannot write into /proc");
-    assert!(!room.path("ran").exists());
-}
-
-#[test]
 fn every_command_has_help_with_an_example() {
-    let room = Room::new();
-    for arguments in [&["--help"][..], &["run", "--help"]] {
+    let room = Room::without_agent();
+    for arguments in [
+        &["--help"][..],
+        &["run", "--help"],
+        &["report", "--help"],
+        &["symbolize", "--help"],
+        &["convert", "--help"],
+    ] {
         let output = room.output(arguments);
         assert_eq!(output.status.code(), Some(0));
         assert!(stdout(&output).contains("Example"), "{arguments:?}");
@@ -145,288 +101,216 @@ fn every_command_has_help_with_an_example() {
 }
 
 #[test]
-fn a_missing_library_is_one_line_that_says_what_to_do() {
-    let room = Room::new();
-    let mut command = room.command(&["run", "--", "touch", "ran"]);
-    let output = command
-        .env("ALLOCSAMPLE_LIBRARY", "/nowhere/agent.so")
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert_eq!(
-        stderr(&output),
-        "error: /nowhere/agent.so: no such file; ALLOCSAMPLE_LIBRARY must name liballocsample.so\n"
-    );
-    assert!(!room.path("ran").exists());
-}
-
-#[test]
-fn the_status_is_the_programs() {
-    let room = Room::new();
-    for status in [0, 1, 7, 126, 255] {
-        let output = room.script(&format!("exit {status}"));
-        assert_eq!(output.status.code(), Some(status));
-    }
-}
-
-#[test]
-fn a_program_that_is_missing_or_cannot_be_run_has_a_shells_status() {
-    let room = Room::new();
-    fs::write(room.path("data"), "not a program").unwrap();
-    fs::write(room.path("orphan"), "#!/no/interpreter\n").unwrap();
-    fs::set_permissions(room.path("orphan"), fs::Permissions::from_mode(0o755)).unwrap();
-    for (program, status, what) in [
-        ("no-such-program", 127, "no-such-program: command not found"),
-        ("./no-such-program", 127, "./no-such-program: no such file"),
+fn a_file_that_is_no_profile_is_one_line_and_status_1() {
+    let room = Room::without_agent();
+    let mut newer = [0; 64];
+    newer[..10].copy_from_slice(b"ALLOCSMP\x63\0");
+    for (name, content, what) in [
+        ("missing", None, "No such file or directory"),
+        ("empty", Some(&b""[..]), "the file is empty"),
         (
-            "./orphan",
-            127,
-            "./orphan: its interpreter or loader does not exist",
+            "elf",
+            Some(b"\x7fELF\x02\x01\x01"),
+            "not an allocsample profile (it is an ELF file",
         ),
-        ("./data", 126, "./data: permission denied"),
-        ("/", 126, "/: is a directory"),
+        (
+            "cut",
+            Some(b"ALLOCSMP\x01\0"),
+            "the file ends within its header",
+        ),
+        (
+            "newer",
+            Some(&newer[..]),
+            "written in format 99.0 by a newer allocsample",
+        ),
     ] {
-        let output = room.output(&["run", "--", program]);
-        assert_eq!(output.status.code(), Some(status), "{program}");
-        assert_eq!(stderr(&output), format!("allocsample: {what}\n"));
+        if let Some(content) = content {
+            fs::write(room.path(name), content).unwrap();
+        }
+        for command in [
+            &["report", name][..],
+            &["report", name, "--format", "json"],
+            &["symbolize", name],
+            &["convert", name, "--to", "json,svg"],
+        ] {
+            let output = room.output(command);
+            let stderr = stderr(&output);
+            assert_eq!(output.status.code(), Some(1), "{stderr}");
+            assert!(
+                stderr.starts_with(&format!("error: {name}: {what}")),
+                "{stderr}"
+            );
+            assert_eq!(stderr.lines().count(), 1, "{stderr}");
+            assert!(output.stdout.is_empty());
+        }
     }
-}
-
-#[test]
-fn a_script_without_an_interpreter_line_runs_as_in_a_shell() {
-    let room = Room::new();
-    fs::write(room.path("script"), "echo \"$0 $1\"; exit 5\n").unwrap();
-    fs::set_permissions(room.path("script"), fs::Permissions::from_mode(0o755)).unwrap();
-    let output = room.output(&["run", "--", "./script", "x"]);
-    assert_eq!(stdout(&output), "./script x\n");
-    assert_eq!(output.status.code(), Some(5));
-}
-
-#[test]
-fn death_by_a_signal_is_passed_on_without_a_core_of_ours() {
-    let room = Room::new();
-    for signal in [1, 2, 3, 6, 9, 11, 13, 15] {
-        let output = room.script(&format!("kill -{signal} $$"));
-        assert_eq!(output.status.signal(), Some(signal), "{}", stderr(&output));
-        assert!(!output.status.core_dumped());
-    }
-}
-
-#[test]
-fn input_and_output_pass_through_untouched() {
-    let room = Room::new();
-    let script = "cat; echo out; echo err >&2";
-    let mut command = room.command(&["run", "--quiet", "--", "sh", "-c", script]);
-    fs::write(room.path("in"), "input\n").unwrap();
-    let output = command
-        .stdin(fs::File::open(room.path("in")).unwrap())
-        .output()
-        .unwrap();
-    assert_eq!(stdout(&output), "input\nout\n");
-    assert_eq!(stderr(&output), "err\n");
-}
-
-#[test]
-fn dispositions_mask_and_closed_descriptors_are_what_the_shell_gave() {
-    let room = Room::new();
-    let look = "grep -E '^Sig(Blk|Ign)' /proc/self/status; ls /proc/self/fd";
-    for prepare in [
-        "trap '' PIPE HUP INT",
-        "trap '' TERM",
-        "exec <&-",
-        "exec 2>&-",
-        ":",
-    ] {
-        let alone = format!("{prepare}; sh -c \"{look}\"");
-        let bin = env!("CARGO_BIN_EXE_allocsample");
-        let under = format!("{prepare}; '{bin}' run --quiet -- sh -c \"{look}\"");
-        let outputs = [alone, under].map(|script| {
-            let mut command = Command::new("sh");
-            command
-                .args(["-c", &script])
-                .current_dir(room.directory.path());
-            command.env("ALLOCSAMPLE_LIBRARY", room.path("agent.so"));
-            stdout(&command.output().unwrap())
-        });
-        assert!(outputs[0].contains("SigIgn"));
-        assert_eq!(outputs[0], outputs[1], "{prepare}");
-    }
-}
-
-#[test]
-fn signals_that_are_sent_to_us_reach_the_program() {
-    let room = Room::new();
-    for signal in ["HUP", "INT", "QUIT", "TERM", "USR1", "USR2"] {
-        // The program's parent is the command: it sends the signal there, and waits for it to come back.
-        let script = format!(
-            "trap 'exit 33' {signal}; kill -{signal} $PPID; while :; do read x < fifo; done"
-        );
-        let _ = fs::remove_file(room.path("fifo"));
-        assert!(
-            Command::new("mkfifo")
-                .arg(room.path("fifo"))
-                .status()
-                .unwrap()
-                .success()
-        );
-        let output = room.script(&script);
-        assert_eq!(
-            output.status.code(),
-            Some(33),
-            "{signal}: {}",
-            stderr(&output)
-        );
-    }
-}
-
-#[test]
-fn only_options_that_were_given_are_set() {
-    let room = Room::new();
-    let mut command = room.command(&[
-        "run",
-        "-o",
-        "x.%p",
-        "--interval",
-        "64K",
-        "--sampling",
-        "periodic",
-        "--seed",
-        "5",
-        "--unwind",
-        "dwarf",
-        "--max-depth",
-        "9",
-        "--",
-        "env",
-    ]);
-    command
-        .env("LD_PRELOAD", "libm.so.6")
-        .env("ALLOCSAMPLE_START", "off")
-        .env("ALLOCSAMPLE_SEED", "4");
-    let output = stdout(&command.output().unwrap());
-    let mut variables: Vec<&str> = output
-        .lines()
-        .filter(|line| line.starts_with("ALLOCSAMPLE_") || line.starts_with("LD_PRELOAD"))
-        // Its value is the command's own pid.
-        .filter(|line| !line.starts_with("ALLOCSAMPLE_RUN_PID="))
-        .collect();
-    variables.sort_unstable();
-    let here = fs::canonicalize(room.directory.path()).unwrap();
-    let (agent, here) = (room.path("agent.so"), here.display());
-    let expected = [
-        "ALLOCSAMPLE_INTERVAL=64K".into(),
-        format!("ALLOCSAMPLE_LIBRARY={}", agent.display()),
-        "ALLOCSAMPLE_MAX_DEPTH=9".into(),
-        format!("ALLOCSAMPLE_OUTPUT={here}/x.%p"),
-        "ALLOCSAMPLE_SAMPLING=periodic".into(),
-        "ALLOCSAMPLE_SEED=5".into(),
-        "ALLOCSAMPLE_START=off".into(),
-        "ALLOCSAMPLE_UNWIND=dwarf".into(),
-        format!("LD_PRELOAD={}:libm.so.6", agent.display()),
-    ];
-    assert_eq!(variables, expected);
-}
-
-#[test]
-fn a_library_under_an_odd_path_is_loaded_through_a_link_that_goes_away() {
-    let room = Room::new();
-    let odd = room.path("a b:c");
-    fs::create_dir(&odd).unwrap();
-    fs::copy(room.path("agent.so"), odd.join("agent.so")).unwrap();
-    let mut command = room.command(&[
-        "run",
-        "--quiet",
-        "--",
-        "sh",
-        "-c",
-        "echo $LD_PRELOAD; grep -c agent.so /proc/$$/maps",
-    ]);
-    let output = command
-        .env("ALLOCSAMPLE_LIBRARY", odd.join("agent.so"))
-        .output()
-        .unwrap();
-    let stdout = stdout(&output);
-    let (link, mapped) = stdout.split_once('\n').unwrap();
-    assert!(mapped.trim().parse::<u32>().unwrap() > 0);
-    assert!(!link.contains([' ']) && !link.contains("c/agent"));
-    assert!(!Path::new(link).exists() && !Path::new(link).parent().unwrap().exists());
-    assert_eq!(stderr(&output), "");
-}
-
-#[test]
-fn programs_that_cannot_be_reached_run_unharmed_after_one_line() {
-    let room = Room::new();
-    let source = "#include <stdio.h>\n#include <stdlib.h>\n\
-                  int main(void) { puts(getenv(\"LD_PRELOAD\") ? \"preload\" : \"none\"); return 3; }";
-    compile(source, &room.path("static"), &["-static"]);
-    compile(source, &room.path("static-pie"), &["-static-pie"]);
-    compile(source, &room.path("dynamic"), &[]);
-    fs::write(
-        room.path("script"),
-        format!("#!{}\n", room.path("static").display()),
-    )
-    .unwrap();
-    fs::set_permissions(room.path("script"), fs::Permissions::from_mode(0o755)).unwrap();
-    let why = "is statically linked: LD_PRELOAD cannot reach it, it runs without a profile";
-    for (program, named) in [("static", "./static"), ("static-pie", "./static-pie")] {
-        let output = room.output(&["run", "--", &format!("./{program}")]);
-        assert_eq!(stderr(&output), format!("allocsample: {named} {why}\n"));
-        assert_eq!(stdout(&output), "none\n");
-        assert_eq!(output.status.code(), Some(3));
-    }
-    let output = room.output(&["run", "--", "./script"]);
-    let named = room.path("static");
-    assert_eq!(
-        stderr(&output),
-        format!("allocsample: {} {why}\n", named.display())
-    );
-    assert_eq!(output.status.code(), Some(3));
-    let output = room.output(&["run", "--", "./dynamic"]);
-    assert_eq!(stdout(&output), "preload\n");
-    assert!(!stderr(&output).contains("without a profile"));
-}
-
-#[test]
-fn another_loader_is_recognised_by_its_name() {
-    let room = Room::new();
-    let flags = ["-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"];
-    compile("int main(void) { return 0; }", &room.path("musl"), &flags);
-    let output = room.output(&["run", "--", "./musl"]);
-    let stderr = stderr(&output);
-    let mut lines = stderr.lines();
-    assert_eq!(
-        lines.next(),
-        Some(
-            "allocsample: ./musl uses /lib/ld-musl-x86_64.so.1 instead of glibc's loader: the agent does not fit into \
-             it, it runs without a profile"
-        )
+    assert!(
+        !room
+            .names()
+            .iter()
+            .any(|name| name.ends_with("json") || name.ends_with("svg"))
     );
 }
 
 #[test]
-fn a_setuid_program_is_named_to_those_for_whom_it_is_one() {
+fn reports_name_what_the_program_did() {
     let room = Room::new();
-    let program = room.path("setuid");
-    fs::copy("/bin/true", &program).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
-    let owner = std::os::unix::fs::MetadataExt::uid(&fs::metadata(&program).unwrap());
-    let mut command = room.command(&["run", "--", "./setuid"]);
-    let expected = if owner == 0 {
-        // Root tests as somebody else.
-        fs::set_permissions(room.directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        command.uid(65534);
-        "allocsample: ./setuid is setuid: the loader ignores LD_PRELOAD for it, it runs without a profile\n"
-    } else {
-        "allocsample: no profile"
+    room.record("out.allocsample", &[], &[]);
+    let report = |options: &[&str]| {
+        stdout(&room.output(&[&["report", "out.allocsample"], options].concat()))
     };
-    let output = command.output().unwrap();
-    assert!(stderr(&output).starts_with(expected), "{}", stderr(&output));
-    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(
+        report(&["--summary"])
+            .lines()
+            .next()
+            .unwrap()
+            .split(' ')
+            .next(),
+        Some("./leaky")
+    );
+    assert!(report(&["--by", "site", "--sort", "live"]).contains("keep"));
+    assert!(report(&["--tree"]).contains("main"));
+    assert!(!report(&["--filter", "keep"]).contains("churn"));
+    let json: serde_json::Value = serde_json::from_str(&report(&["--format", "json"])).unwrap();
+    assert_eq!(json["schema"], "allocsample-report/1");
+    let allocated = json["totals"]["allocated_bytes"].as_f64().unwrap();
+    // 8,000,000 bytes and whatever the loader takes; the standard error is about 50,000.
+    assert!((allocated - 8e6).abs() < 4e5, "{allocated}");
+}
+
+#[test]
+fn conversions_are_written_beside_the_profile_or_where_they_are_wanted() {
+    let room = Room::new();
+    room.record("out.allocsample", &[], &[]);
+    let formats = "firefox,pprof,collapsed,svg,json,speedscope";
+    let output = room.output(&["convert", "out.allocsample", "--to", formats]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    for name in [
+        "firefox.json",
+        "pb.gz",
+        "collapsed",
+        "svg",
+        "json",
+        "speedscope.json",
+    ] {
+        assert!(
+            fs::metadata(room.path(&format!("out.{name}")))
+                .unwrap()
+                .len()
+                > 100,
+            "{name}"
+        );
+        assert!(stderr(&output).contains(&format!("allocsample: wrote out.{name}\n")));
+    }
+    let to_stdout = room.output(&["convert", "out.allocsample", "--to", "collapsed", "-o", "-"]);
+    assert_eq!(
+        to_stdout.stdout,
+        fs::read(room.path("out.collapsed")).unwrap()
+    );
+    assert_eq!(stderr(&to_stdout), "");
+    let stacks = stdout(&to_stdout);
+    assert!(
+        stacks.lines().any(|line| line.contains("main;churn;make ")),
+        "{stacks}"
+    );
+    let live = room.output(&[
+        "convert",
+        "out.allocsample",
+        "--to",
+        "collapsed",
+        "--metric",
+        "live",
+        "-o",
+        "-",
+    ]);
+    let live = stdout(&live);
+    assert!(
+        live.contains(";main;keep;make ") && !live.contains("churn"),
+        "{live}"
+    );
+    let itself = room.output(&[
+        "convert",
+        "out.allocsample",
+        "--to",
+        "json",
+        "-o",
+        "./out.allocsample",
+    ]);
+    assert_error(&itself, 2, "this is the profile itself");
+}
+
+#[test]
+fn a_failed_conversion_leaves_what_was_there() {
+    let room = Room::new();
+    room.record("out.allocsample", &[], &["tidy"]);
+    fs::write(room.path("out.svg"), "old").unwrap();
+    let arguments = [
+        "convert",
+        "out.allocsample",
+        "--to",
+        "svg",
+        "--metric",
+        "live",
+    ];
+    let before = room.names();
+    let stacks = room.output(&[
+        "convert",
+        "out.allocsample",
+        "--to",
+        "collapsed",
+        "--metric",
+        "live",
+        "-o",
+        "-",
+    ]);
+    let output = room.output(&arguments);
+    assert_eq!(stdout(&stacks), "");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).starts_with("error: out.svg: there are no live bytes"),
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(fs::read_to_string(room.path("out.svg")).unwrap(), "old");
+    assert_eq!(room.names(), before);
+    let output = room.output(&[
+        "convert",
+        "out.allocsample",
+        "--to",
+        "json",
+        "-o",
+        "no/such/file",
+    ]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).starts_with("error: no/such/file: cannot write into no/such"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let room = Room::new();
+    room.record("out.allocsample", &[], &[]);
+    for arguments in [
+        &["report", "out.allocsample"][..],
+        &["report", "out.allocsample", "--format", "json"],
+        &["convert", "out.allocsample", "--to", "json", "-o", "-"],
+        &["convert", "out.allocsample", "--to", "pprof", "-o", "-"],
+        &["--help"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = room.command(arguments).stdout(writer).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert_eq!(stderr(&output), "", "{arguments:?}");
+    }
 }
 
 #[test]
 fn a_run_without_a_profile_says_why() {
-    let room = Room::new();
+    let room = Room::without_agent();
     for (options, why) in [
         (
             &["--interval", "off"][..],
@@ -449,4 +333,104 @@ fn a_run_without_a_profile_says_why() {
         );
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }
+}
+
+#[test]
+fn a_run_ends_with_where_the_profile_is_and_what_is_in_it() {
+    let room = Room::new();
+    let output = room.record("out.allocsample", &[], &[]);
+    assert_eq!(output.status.code(), Some(7));
+    assert!(output.stdout.is_empty());
+    let stderr = stderr(&output);
+    let lines: Vec<&str> = stderr.lines().collect();
+    let place = |what: &str| {
+        let line = lines.iter().position(|line| line.starts_with(what));
+        line.unwrap_or_else(|| panic!("no {what} in {stderr}"))
+    };
+    let first = place("allocsample: the profile is out.allocsample");
+    assert_eq!(place("allocsample:   ./leaky  pid "), first + 1);
+    assert_eq!(place("allocsample:   allocated "), first + 2);
+    assert_eq!(place("allocsample:   live "), first + 3);
+    let last = place("allocsample: next: allocsample report out.allocsample");
+    assert_eq!(last + 1, lines.len());
+    assert!(lines.iter().all(|line| line.starts_with("allocsample: ")));
+    assert!(!room.path("out.allocsample.ring").exists());
+}
+
+#[test]
+fn a_quiet_run_says_nothing() {
+    let room = Room::new();
+    let output = room.record("out.allocsample", &["--quiet", "--convert", "svg"], &[]);
+    assert_eq!(stderr(&output), "");
+    assert!(room.path("out.allocsample").exists() && room.path("out.svg").exists());
+}
+
+#[test]
+fn the_profile_of_a_killed_program_is_completed() {
+    let room = Room::new();
+    for (how, signal) in [("kill", 9), ("abort", 6)] {
+        let name = format!("{how}.allocsample");
+        let output = room.record(&name, &[], &[how]);
+        assert_eq!(output.status.signal(), Some(signal));
+        assert!(
+            stderr(&output).contains("next: allocsample report"),
+            "{}",
+            stderr(&output)
+        );
+        assert!(!room.path(&format!("{name}.ring")).exists());
+        let report = room.output(&["report", &name, "--top", "3"]);
+        assert!(
+            stdout(&report).contains("make [leaky]"),
+            "{}",
+            stdout(&report)
+        );
+    }
+}
+
+#[test]
+fn profiles_of_children_are_found_and_named() {
+    let room = Room::new();
+    room.add(&Program::compiled("leaky.c"), "leaky");
+    let arguments = [
+        "run",
+        "--interval",
+        "4K",
+        "--",
+        "sh",
+        "-c",
+        "./leaky; ./leaky; exit 4",
+    ];
+    let output = room.command(&arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(4));
+    let profiles: Vec<String> = room.names();
+    let of_leaky = profiles
+        .iter()
+        .filter(|name| name.starts_with("allocsample.leaky."));
+    let stderr = stderr(&output);
+    assert_eq!(of_leaky.clone().count(), 2, "{profiles:?}");
+    for name in of_leaky {
+        assert!(
+            stderr.contains(&format!("allocsample: {name} (pid ")),
+            "{stderr}"
+        );
+    }
+    assert!(
+        stderr.contains("allocsample: the profile is allocsample.sh."),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn names_are_added_later_if_the_run_left_them_out() {
+    let room = Room::new();
+    room.record("out.allocsample", &["--no-symbolize"], &[]);
+    let before = fs::read(room.path("out.allocsample")).unwrap();
+    assert!(!before.windows(5).any(|text| text == b"churn"));
+    let output = room.output(&["symbolize", "out.allocsample"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(stderr(&output).contains("places in the code have names"));
+    // Without the program, names can only come from the profile.
+    fs::remove_file(room.path("leaky")).unwrap();
+    let report = stdout(&room.output(&["report", "out.allocsample"]));
+    assert!(report.contains("churn [leaky]"), "{report}");
 }

@@ -1,7 +1,8 @@
-//! What the shell gave us and the standard library takes away before `main`.
+//! What the shell gave us and does not stay as it was.
 //!
-//! A Rust program starts by ignoring SIGPIPE and by opening `/dev/null` over closed standard descriptors. A program
-//! that we start must see neither. A constructor runs before that, so it looks first.
+//! A Rust program starts by ignoring SIGPIPE and by opening `/dev/null` over closed standard descriptors; and to learn
+//! how a child ends, SIGCHLD must not be ignored. A program that we start must see none of that. A constructor runs
+//! before `main`, so it looks first.
 
 use std::sync::OnceLock;
 
@@ -10,6 +11,8 @@ use std::sync::OnceLock;
 pub struct Inherited {
     /// SIGPIPE was ignored (as under systemd, or after `trap '' PIPE`).
     pub is_sigpipe_ignored: bool,
+    /// SIGCHLD was ignored: then the kernel tells nobody how a child ended.
+    pub is_sigchld_ignored: bool,
     /// Those of the descriptors 0, 1 and 2 that were closed.
     pub closed: Vec<i32>,
 }
@@ -33,6 +36,7 @@ fn look() {
     }
     let _ = INHERITED.set(Inherited {
         is_sigpipe_ignored: is_ignored(&status, nix::libc::SIGPIPE),
+        is_sigchld_ignored: is_ignored(&status, nix::libc::SIGCHLD),
         closed,
     });
 }

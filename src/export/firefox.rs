@@ -11,6 +11,7 @@
 //! that makes the tables knows nothing of lines, inlined calls and libraries without addresses; `tables` puts them in.
 
 mod counters;
+mod object;
 mod tables;
 
 use std::collections::HashMap;
@@ -21,6 +22,7 @@ use fxprof_processed_profile::{
     CategoryColor, CategoryHandle, CpuDelta, Frame, FrameFlags, FrameInfo, ProcessHandle, Profile,
     ReferenceTimestamp, SamplingInterval, StackHandle, ThreadHandle, Timestamp, WeightType,
 };
+use object::{Object, Part};
 use serde_json::{Value, json};
 
 use crate::ExportError;
@@ -30,25 +32,27 @@ use crate::view::{End, LocationIndex, Rounding, StackIndex, View, rounded};
 const SHOWN_THREADS: usize = 10;
 
 pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError> {
-    serde_json::to_writer(out, &document(view)?)?;
-    Ok(())
-}
-
-fn document(view: &View) -> Result<Value, ExportError> {
     let mut builder = Builder::new(view);
     builder.allocations();
     builder.threads();
     let counters = counters::add(view, &mut builder.profile, builder.process);
-    let mut document = serde_json::to_value(&builder.profile)?;
-    document["libs"] = tables::libraries(view);
-    if let Some(threads) = document["threads"].as_array_mut() {
-        for thread in threads {
-            tables::fill(view, thread);
-        }
+    let text = serde_json::to_string(&builder.profile)?;
+    drop(builder);
+    let mut document = Object::parse(&text)?;
+    document.set("libs", Part::Value(tables::libraries(view)));
+    let mut threads = document.objects("threads")?;
+    for thread in &mut threads {
+        tables::fill(view, thread)?;
     }
-    counters::describe(&mut document, &counters);
-    describe(view, &mut document["meta"]);
-    Ok(document)
+    document.set("threads", Part::Array(threads));
+    let mut documents = document.objects("counters")?;
+    counters::describe(&mut documents, &counters);
+    document.set("counters", Part::Array(documents));
+    let mut meta = document.value("meta")?;
+    describe(view, &mut meta);
+    document.set("meta", Part::Value(meta));
+    serde_json::to_writer(out, &document)?;
+    Ok(())
 }
 
 /// Time since the start of the profile.
@@ -287,6 +291,12 @@ mod tests {
     use super::*;
     use crate::fixture;
 
+    fn document(view: &View) -> Value {
+        let mut out = Vec::new();
+        write(view, &mut out).unwrap();
+        serde_json::from_slice(&out).unwrap()
+    }
+
     fn column<'a>(table: &'a Value, name: &str) -> &'a [Value] {
         let column = table[name]
             .as_array()
@@ -310,7 +320,7 @@ mod tests {
 
     #[test]
     fn tables_are_rectangular_and_indices_lead_somewhere() {
-        let document = document(&fixture::view()).unwrap();
+        let document = document(&fixture::view());
         let threads = document["threads"].as_array().unwrap();
         assert_eq!(threads.len(), 3);
         for thread in threads {
@@ -362,7 +372,7 @@ mod tests {
     #[test]
     fn frees_match_allocations_and_what_is_left_is_live() {
         let view = fixture::view();
-        let document = document(&view).unwrap();
+        let document = document(&view);
         let rows = &document["threads"][0]["nativeAllocations"];
         let weights = numbers(column(rows, "weight"));
         let addresses = numbers(column(rows, "memoryAddress"));
@@ -394,7 +404,7 @@ mod tests {
     #[test]
     fn the_threads_samples_add_up_to_what_was_allocated() {
         let view = fixture::view();
-        let document = document(&view).unwrap();
+        let document = document(&view);
         assert_eq!(document["threads"][0]["samples"]["length"], 0);
         let sum: f64 = document["threads"].as_array().unwrap()[1..]
             .iter()
@@ -412,7 +422,7 @@ mod tests {
 
     #[test]
     fn stacks_name_functions_files_lines_and_libraries_with_inlined_calls() {
-        let document = document(&fixture::view()).unwrap();
+        let document = document(&fixture::view());
         let thread = &document["threads"][0];
         let at = |table: &str, column_name: &str, index: &Value| {
             thread[table][column_name][index.as_u64().unwrap() as usize].clone()
@@ -460,7 +470,7 @@ mod tests {
     #[test]
     fn the_live_counter_ends_at_the_live_bytes() {
         let view = fixture::view();
-        let document = document(&view).unwrap();
+        let document = document(&view);
         let counters = document["counters"].as_array().unwrap();
         assert_eq!(counters.len(), 2);
         for counter in counters {
@@ -487,7 +497,7 @@ mod tests {
 
     #[test]
     fn meta_has_what_the_viewer_asks_for() {
-        let document = document(&fixture::view()).unwrap();
+        let document = document(&fixture::view());
         let meta = &document["meta"];
         assert_eq!(meta["symbolicated"], true);
         assert_eq!(meta["preprocessedProfileVersion"], 55);
@@ -500,7 +510,7 @@ mod tests {
 
     #[test]
     fn an_empty_profile_has_no_allocation_table() {
-        let document = document(&View::default()).unwrap();
+        let document = document(&View::default());
         assert_eq!(document["threads"].as_array().unwrap().len(), 1);
         assert!(document["threads"][0]["nativeAllocations"].is_null());
     }

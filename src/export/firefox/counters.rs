@@ -4,8 +4,9 @@
 //! counter begins with a point of no meaning, and a jump is preceded by a point at the old level.
 
 use fxprof_processed_profile::{CounterHandle, GraphColor, ProcessHandle, Profile};
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::object::{Object, Part};
 use super::timestamp;
 use crate::view::{About, End, View};
 
@@ -63,12 +64,9 @@ pub(super) fn add(view: &View, profile: &mut Profile, process: ProcessHandle) ->
 }
 
 /// Gives the counters of the document labels of their own; without them the viewer calls each of them "Memory".
-pub(super) fn describe(document: &mut Value, counters: &[Counter]) {
-    let Some(documents) = document["counters"].as_array_mut() else {
-        return;
-    };
+pub(super) fn describe(documents: &mut [Object<'_>], counters: &[Counter]) {
     for (document, Counter { label, color }) in documents.iter_mut().zip(counters) {
-        document["display"] = json!({
+        let display = json!({
             "graphType": "line-accumulated",
             "unit": "bytes",
             "color": color,
@@ -81,6 +79,7 @@ pub(super) fn describe(document: &mut Value, counters: &[Counter]) {
                   "label": "range in the selection", "labelKey": "memory-range" },
             ],
         });
+        document.set("display", Part::Value(display));
     }
 }
 

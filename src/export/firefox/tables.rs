@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use fxprof_processed_profile::debugid::DebugId;
 use serde_json::{Map, Value, json};
 
+use super::object::{Object, Part};
 use crate::view::{Interner, Line, LocationIndex, View};
 
 /// What the viewer calls a resource that is a library.
@@ -49,32 +50,38 @@ fn debug_id(build_id: &[u8]) -> DebugId {
 }
 
 /// Replaces the tables of one thread.
-pub(super) fn fill(view: &View, thread: &mut Value) {
-    let stand_ins: Vec<(LocationIndex, usize)> = stand_ins(thread);
+pub(super) fn fill(view: &View, thread: &mut Object<'_>) -> Result<(), serde_json::Error> {
+    let old_frames = thread.value("frameTable")?;
+    let functions = thread.value("funcTable")?;
+    let names = thread.value("stringArray")?;
+    let stand_ins = stand_ins(&old_frames, &functions, &names);
     let mut tables = Tables::new(view);
-    let frames = tables.frames(&stand_ins, &thread["frameTable"]);
-    thread["frameTable"] = frames;
-    thread["funcTable"] = tables.functions();
-    thread["resourceTable"] = tables.resources();
-    thread["nativeSymbols"] =
+    let frames = tables.frames(&stand_ins, &old_frames);
+    thread.set("frameTable", Part::Value(frames));
+    thread.set("funcTable", Part::Value(tables.functions()));
+    thread.set("resourceTable", Part::Value(tables.resources()));
+    let native_symbols =
         json!({ "length": 0, "address": [], "functionSize": [], "libIndex": [], "name": [] });
-    thread["stringArray"] = json!(tables.strings.into_values());
+    thread.set("nativeSymbols", Part::Value(native_symbols));
+    let strings = tables.strings.into_values();
+    thread.set("stringArray", Part::Value(json!(strings)));
     // All zero, which the viewer would draw as an idle thread.
-    if let Some(samples) = thread["samples"].as_object_mut() {
-        samples.remove("threadCPUDelta");
-    }
+    let mut samples = thread.object("samples")?;
+    samples.remove("threadCPUDelta");
+    thread.set("samples", Part::Object(samples));
+    Ok(())
 }
 
 /// Which line each frame of the thread stands for.
-fn stand_ins(thread: &Value) -> Vec<(LocationIndex, usize)> {
+fn stand_ins(frames: &Value, functions: &Value, names: &Value) -> Vec<(LocationIndex, usize)> {
     let index = |value: &Value| usize::try_from(value.as_u64()?).ok();
-    let frames = thread["frameTable"]["func"].as_array();
-    frames
+    let functions_of_frames = frames["func"].as_array();
+    functions_of_frames
         .into_iter()
         .flatten()
         .filter_map(|function| {
-            let name = index(&thread["funcTable"]["name"][index(function)?])?;
-            read_stand_in(thread["stringArray"][name].as_str()?)
+            let name = index(&functions["name"][index(function)?])?;
+            read_stand_in(names[name].as_str()?)
         })
         .collect()
 }

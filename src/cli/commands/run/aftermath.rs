@@ -1,10 +1,12 @@
 //! What there is to say when the program has ended: where its profile is, what is in it, what to type next.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use allocsample_export::{Format, Options};
 use allocsample_profile::Profile;
 use allocsample_report::text;
+use anyhow::bail;
 
 use super::output::Template;
 use crate::args::{Run, name_of};
@@ -66,8 +68,20 @@ pub fn run(options: &Run, template: &Template, pid: u32, ending: Ending, paths: 
     describe(&found[main]);
 }
 
-/// Reads and completes one profile. Another kind of file that the template matches is none of ours.
+/// [`complete_unguarded`], whatever the profile and the program's debug information may do to us.
 fn complete(options: &Run, path: &Path) -> anyhow::Result<Option<Found>> {
+    // Nothing of what it touches is used after a panic.
+    let completed = catch_unwind(AssertUnwindSafe(|| complete_unguarded(options, path)));
+    completed.unwrap_or_else(|_| {
+        bail!(
+            "{}: completing it failed; `allocsample report` may still read it",
+            path.display()
+        )
+    })
+}
+
+/// Reads and completes one profile. Another kind of file that the template matches is none of ours.
+fn complete_unguarded(options: &Run, path: &Path) -> anyhow::Result<Option<Found>> {
     let symbolize = !options.no_symbolize;
     match profiles::complete(path, symbolize) {
         Ok(finished) => Ok(Some(Found {

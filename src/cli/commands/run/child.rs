@@ -137,8 +137,7 @@ impl Child {
 
     /// Waits for its end.
     pub fn wait(self) -> anyhow::Result<Ending> {
-        let unknown =
-            "the program's exit status is unknown: SIGCHLD is ignored; restore it before `run`";
+        let unknown = "the program's exit status is unknown";
         let pid = rustix::process::Pid::from_raw(self.pid.as_raw()).context(unknown)?;
         // Leaves the pid reserved until nobody can send a signal to it any more.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
@@ -205,6 +204,14 @@ fn spawn(
         .iter()
         .map(|argument| c_string(argument.clone()))
         .collect::<Result<Vec<_>, _>>()?;
+    if inherited.is_sigchld_ignored {
+        // We must not ignore it, and nothing but the program itself can ignore it again: a shell in its place does,
+        // before it becomes the program.
+        heed_sigchld()?;
+        let script = c"trap '' CHLD; exec \"$@\"".into();
+        arguments.splice(..0, [c"sh".into(), c"-c".into(), script, c"sh".into()]);
+        return start(Path::new("/bin/sh"), &arguments);
+    }
     match start(program, &arguments) {
         // Neither a program nor a script with `#!`: the shell runs it as one of its own.
         Err(Errno::ENOEXEC) => {
@@ -214,6 +221,13 @@ fn spawn(
         }
         result => result,
     }
+}
+
+/// Any handler will do: what counts is that the signal is not ignored.
+fn heed_sigchld() -> Result<(), Errno> {
+    signal_hook::flag::register(signal_hook::consts::SIGCHLD, Arc::default())
+        .map(drop)
+        .map_err(|_| Errno::EINVAL)
 }
 
 /// Our environment with `changes`, in its order.

@@ -1,0 +1,2 @@
+// A library that can be preloaded and does nothing.
+int stand_in;

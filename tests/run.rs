@@ -1,0 +1,313 @@
+//! Promise: a program under `run` is started as a shell starts it, runs as it runs alone, and ends as it ends alone.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::Command;
+
+use support::room::{assert_error, stderr, stdout};
+use support::{Program, Room, command, is_root};
+
+#[test]
+fn the_status_is_the_programs() {
+    let room = Room::without_agent();
+    for status in [0, 1, 7, 126, 255] {
+        let output = room.script(&format!("exit {status}"));
+        assert_eq!(output.status.code(), Some(status));
+    }
+}
+
+#[test]
+fn a_program_that_is_missing_or_cannot_be_run_has_a_shells_status() {
+    let room = Room::without_agent();
+    fs::write(room.path("data"), "not a program").unwrap();
+    room.write_executable("orphan", "#!/no/interpreter\n");
+    for (program, status, what) in [
+        ("no-such-program", 127, "no-such-program: command not found"),
+        ("./no-such-program", 127, "./no-such-program: no such file"),
+        (
+            "./orphan",
+            127,
+            "./orphan: its interpreter or loader does not exist",
+        ),
+        ("./data", 126, "./data: permission denied"),
+        ("/", 126, "/: is a directory"),
+    ] {
+        let output = room.output(&["run", "--", program]);
+        assert_eq!(output.status.code(), Some(status), "{program}");
+        assert_eq!(stderr(&output), format!("allocsample: {what}\n"));
+    }
+}
+
+#[test]
+fn a_script_without_an_interpreter_line_runs_as_in_a_shell() {
+    let room = Room::without_agent();
+    room.write_executable("script", "echo \"$0 $1\"; exit 5\n");
+    let output = room.output(&["run", "--", "./script", "x"]);
+    assert_eq!(stdout(&output), "./script x\n");
+    assert_eq!(output.status.code(), Some(5));
+}
+
+#[test]
+fn the_status_is_known_where_sigchld_is_ignored() {
+    let room = Room::without_agent();
+    let run = format!(
+        "trap '' CHLD; exec '{}' run --quiet --",
+        command().display()
+    );
+    for (program, status) in [("sh -c 'exit 9'", 9), ("no-such-program", 127)] {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{run} {program}")]);
+        command.env("ALLOCSAMPLE_LIBRARY", room.agent());
+        let output = command.current_dir(room.directory()).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn death_by_a_signal_is_passed_on_without_a_core_of_ours() {
+    let room = Room::without_agent();
+    for signal in [1, 2, 3, 6, 9, 11, 13, 15] {
+        let output = room.script(&format!("kill -{signal} $$"));
+        assert_eq!(output.status.signal(), Some(signal), "{}", stderr(&output));
+        assert!(!output.status.core_dumped());
+    }
+}
+
+#[test]
+fn input_and_output_pass_through_untouched() {
+    let room = Room::without_agent();
+    let script = "cat; echo out; echo err >&2";
+    let mut command = room.command(&["run", "--quiet", "--", "sh", "-c", script]);
+    fs::write(room.path("in"), "input\n").unwrap();
+    let output = command
+        .stdin(fs::File::open(room.path("in")).unwrap())
+        .output()
+        .unwrap();
+    assert_eq!(stdout(&output), "input\nout\n");
+    assert_eq!(stderr(&output), "err\n");
+}
+
+#[test]
+fn dispositions_mask_and_closed_descriptors_are_what_the_shell_gave() {
+    let room = Room::without_agent();
+    let look = "grep -E '^Sig(Blk|Ign)' /proc/self/status; ls /proc/self/fd";
+    for prepare in [
+        "trap '' PIPE HUP INT",
+        "trap '' TERM",
+        "trap '' CHLD USR1",
+        "exec <&-",
+        "exec 2>&-",
+        ":",
+    ] {
+        let alone = format!("{prepare}; sh -c \"{look}\"");
+        let under = format!(
+            "{prepare}; '{}' run --quiet -- sh -c \"{look}\"",
+            command().display()
+        );
+        let outputs = [alone, under].map(|script| {
+            let mut command = Command::new("sh");
+            command.args(["-c", &script]).current_dir(room.directory());
+            command.env("ALLOCSAMPLE_LIBRARY", room.agent());
+            stdout(&command.output().unwrap())
+        });
+        assert!(outputs[0].contains("SigIgn"));
+        assert_eq!(outputs[0], outputs[1], "{prepare}");
+    }
+}
+
+#[test]
+fn signals_that_are_sent_to_us_reach_the_program() {
+    let room = Room::without_agent();
+    for signal in ["HUP", "INT", "QUIT", "TERM", "USR1", "USR2"] {
+        // The program's parent is the command: it sends the signal there, and waits for it to come back.
+        let script = format!(
+            "trap 'exit 33' {signal}; kill -{signal} $PPID; while :; do read x < fifo; done"
+        );
+        let _ = fs::remove_file(room.path("fifo"));
+        assert!(
+            Command::new("mkfifo")
+                .arg(room.path("fifo"))
+                .status()
+                .unwrap()
+                .success()
+        );
+        let output = room.script(&script);
+        assert_eq!(
+            output.status.code(),
+            Some(33),
+            "{signal}: {}",
+            stderr(&output)
+        );
+    }
+}
+
+#[test]
+fn only_options_that_were_given_are_set() {
+    let room = Room::without_agent();
+    let mut command = room.command(&[
+        "run",
+        "-o",
+        "x.%p",
+        "--interval",
+        "64K",
+        "--sampling",
+        "periodic",
+        "--seed",
+        "5",
+        "--unwind",
+        "dwarf",
+        "--max-depth",
+        "9",
+        "--",
+        "env",
+    ]);
+    command
+        .env("LD_PRELOAD", "libm.so.6")
+        .env("ALLOCSAMPLE_START", "off")
+        .env("ALLOCSAMPLE_SEED", "4");
+    let output = stdout(&command.output().unwrap());
+    let mut variables: Vec<&str> = output
+        .lines()
+        .filter(|line| line.starts_with("ALLOCSAMPLE_") || line.starts_with("LD_PRELOAD"))
+        // Its value is the command's own pid.
+        .filter(|line| !line.starts_with("ALLOCSAMPLE_RUN_PID="))
+        .collect();
+    variables.sort_unstable();
+    let here = fs::canonicalize(room.directory()).unwrap();
+    let (agent, here) = (room.agent(), here.display());
+    let expected = [
+        "ALLOCSAMPLE_INTERVAL=64K".into(),
+        format!("ALLOCSAMPLE_LIBRARY={}", agent.display()),
+        "ALLOCSAMPLE_MAX_DEPTH=9".into(),
+        format!("ALLOCSAMPLE_OUTPUT={here}/x.%p"),
+        "ALLOCSAMPLE_SAMPLING=periodic".into(),
+        "ALLOCSAMPLE_SEED=5".into(),
+        "ALLOCSAMPLE_START=off".into(),
+        "ALLOCSAMPLE_UNWIND=dwarf".into(),
+        format!("LD_PRELOAD={}:libm.so.6", agent.display()),
+    ];
+    assert_eq!(variables, expected);
+}
+
+#[test]
+fn a_library_under_an_odd_path_is_loaded_through_a_link_that_goes_away() {
+    let room = Room::without_agent();
+    let odd = room.path("a b:c");
+    fs::create_dir(&odd).unwrap();
+    fs::copy(room.agent(), odd.join("agent.so")).unwrap();
+    let mut command = room.command(&[
+        "run",
+        "--quiet",
+        "--",
+        "sh",
+        "-c",
+        "echo $LD_PRELOAD; grep -c agent.so /proc/$$/maps",
+    ]);
+    let output = command
+        .env("ALLOCSAMPLE_LIBRARY", odd.join("agent.so"))
+        .output()
+        .unwrap();
+    let stdout = stdout(&output);
+    let (link, mapped) = stdout.split_once('\n').unwrap();
+    assert!(mapped.trim().parse::<u32>().unwrap() > 0);
+    assert!(!link.contains([' ']) && !link.contains("c/agent"));
+    assert!(!Path::new(link).exists() && !Path::new(link).parent().unwrap().exists());
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn programs_that_cannot_be_reached_run_unharmed_after_one_line() {
+    let room = Room::without_agent();
+    for (name, flags) in [
+        ("static", &["-static"][..]),
+        ("static-pie", &["-static-pie"]),
+        ("dynamic", &[]),
+    ] {
+        room.add(&Program::compiled_with("preloaded.c", flags), name);
+    }
+    let interpreted = format!("#!{}\n", room.path("static").display());
+    room.write_executable("script", interpreted);
+    let why = "is statically linked: LD_PRELOAD cannot reach it, it runs without a profile";
+    for (program, named) in [("static", "./static"), ("static-pie", "./static-pie")] {
+        let output = room.output(&["run", "--", &format!("./{program}")]);
+        assert_eq!(stderr(&output), format!("allocsample: {named} {why}\n"));
+        assert_eq!(stdout(&output), "none\n");
+        assert_eq!(output.status.code(), Some(3));
+    }
+    let output = room.output(&["run", "--", "./script"]);
+    let named = room.path("static");
+    assert_eq!(
+        stderr(&output),
+        format!("allocsample: {} {why}\n", named.display())
+    );
+    assert_eq!(output.status.code(), Some(3));
+    let output = room.output(&["run", "--", "./dynamic"]);
+    assert_eq!(stdout(&output), "preload\n");
+    assert!(!stderr(&output).contains("without a profile"));
+}
+
+#[test]
+fn another_loader_is_recognised_by_its_name() {
+    let room = Room::without_agent();
+    let flags = ["-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"];
+    room.add(&Program::compiled_with("preloaded.c", &flags), "musl");
+    let output = room.output(&["run", "--", "./musl"]);
+    let stderr = stderr(&output);
+    let mut lines = stderr.lines();
+    assert_eq!(
+        lines.next(),
+        Some(
+            "allocsample: ./musl uses /lib/ld-musl-x86_64.so.1 instead of glibc's loader: the agent does not fit into \
+             it, it runs without a profile"
+        )
+    );
+}
+
+#[test]
+fn a_setuid_program_is_named_to_those_for_whom_it_is_one() {
+    let room = Room::without_agent();
+    let program = room.path("setuid");
+    fs::copy("/bin/true", &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    let mut command = room.command(&["run", "--", "./setuid"]);
+    let expected = if is_root() {
+        // Root tests as somebody else.
+        fs::set_permissions(room.directory(), fs::Permissions::from_mode(0o777)).unwrap();
+        command.uid(65534);
+        "allocsample: ./setuid is setuid: the loader ignores LD_PRELOAD for it, it runs without a profile\n"
+    } else {
+        "allocsample: no profile"
+    };
+    let output = command.output().unwrap();
+    assert!(stderr(&output).starts_with(expected), "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn nothing_runs_when_the_profile_could_not_be_written() {
+    let room = Room::without_agent();
+    let arguments = ["run", "-o", "/proc/x.allocsample", "--", "touch", "ran"];
+    let output = room.output(&arguments);
+    assert_error(&output, 2, "cannot write into /proc");
+    assert!(!room.path("ran").exists());
+}
+
+#[test]
+fn a_missing_library_is_one_line_that_says_what_to_do() {
+    let room = Room::without_agent();
+    let mut command = room.command(&["run", "--", "touch", "ran"]);
+    let output = command
+        .env("ALLOCSAMPLE_LIBRARY", "/nowhere/agent.so")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        stderr(&output),
+        "error: /nowhere/agent.so: no such file; ALLOCSAMPLE_LIBRARY must name liballocsample.so\n"
+    );
+    assert!(!room.path("ran").exists());
+}
