@@ -180,3 +180,103 @@ impl LiveSamples {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::boxed::Box;
+    use std::collections::BTreeMap;
+
+    fn filter() -> PageFilter {
+        PageFilter(Box::leak(Box::new([const { AtomicU8::new(0) }; 65536])))
+    }
+
+    /// Addresses as an allocator gives them, some on one page, some 256 MiB apart (which share a byte of the filter).
+    fn address(number: u64) -> u64 {
+        0x7f00_0000_0000 + (number % 5) * (256 << 20) + number * 48
+    }
+
+    #[test]
+    fn behaves_like_a_map_through_all_table_sizes() {
+        let (live, filter) = (LiveSamples::new(), filter());
+        let mut oracle = BTreeMap::new();
+        let mut state = 1u64;
+        for step in 0..300_000u64 {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let address = address(state >> 48);
+            if oracle.remove(&address).is_some_and(|id| {
+                assert_eq!(live.take(&filter, address), Some(id));
+                true
+            }) {
+                assert_eq!(live.take(&filter, address), None);
+                continue;
+            }
+            assert!(live.insert(&filter, address, step));
+            assert_ne!(filter.byte(address).load(Ordering::Relaxed), 0);
+            oracle.insert(address, step);
+        }
+        assert!(oracle.len() > 20_000, "enough for several tables");
+        for (address, id) in oracle {
+            assert_eq!(live.take(&filter, address), Some(id));
+        }
+        // What never reached 255 marks counts down to none; the rest stays marked for ever.
+        let left = filter
+            .0
+            .iter()
+            .filter(|byte| !matches!(byte.load(Ordering::Relaxed), 0 | 255))
+            .count();
+        assert_eq!(left, 0);
+    }
+
+    #[test]
+    fn a_page_with_too_many_samples_stays_marked() {
+        let (live, filter) = (LiveSamples::new(), filter());
+        for number in 0..300 {
+            assert!(live.insert(&filter, 0x5000_0000 + number * 8, number));
+        }
+        for number in 0..300 {
+            assert_eq!(live.take(&filter, 0x5000_0000 + number * 8), Some(number));
+        }
+        assert_eq!(filter.byte(0x5000_0000).load(Ordering::Relaxed), 255);
+    }
+
+    #[test]
+    fn threads_work_on_different_addresses_at_once() {
+        let (live, filter) = (LiveSamples::new(), filter());
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let (live, filter) = (&live, &filter);
+                scope.spawn(move || {
+                    for round in 0..20 {
+                        for number in 0..2000 {
+                            let id = round * 10_000 + number;
+                            assert!(live.insert(
+                                filter,
+                                0x6000_0000 + (number * 4 + thread) * 16,
+                                id
+                            ));
+                        }
+                        for number in 0..2000 {
+                            let id = round * 10_000 + number;
+                            assert_eq!(
+                                live.take(filter, 0x6000_0000 + (number * 4 + thread) * 16),
+                                Some(id)
+                            );
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn clear_forgets_all() {
+        let (live, filter) = (LiveSamples::new(), filter());
+        assert!(live.insert(&filter, 0x1000, 1));
+        live.clear(&filter);
+        assert_eq!(live.take(&filter, 0x1000), None);
+        assert_eq!(filter.byte(0x1000).load(Ordering::Relaxed), 0);
+    }
+}

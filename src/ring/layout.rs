@@ -5,11 +5,9 @@
 //! 64      head
 //! 128     tail, consumed
 //! 192     lost counters: 5 x (events, bytes)
-//! 4096    2048 thread slots of 64 bytes
-//! 135168  data: capacity x 8 bytes
+//! 4096    data: capacity x 8 bytes
 //! ```
 
-use crate::slots::{THREAD_SLOTS, ThreadSlot};
 use crate::sync::AtomicU64;
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"ALLOCRNG");
@@ -18,8 +16,7 @@ pub(crate) const VERSION: u64 = 1;
 /// Number of pairs of lost counters.
 pub const LOST_REASONS: usize = 5;
 
-pub(crate) const SLOTS_OFFSET: usize = 4096;
-pub(crate) const DATA_OFFSET: usize = SLOTS_OFFSET + THREAD_SLOTS * size_of::<ThreadSlot>();
+pub(crate) const DATA_OFFSET: usize = 4096;
 const _: () = assert!(DATA_OFFSET.is_multiple_of(4096));
 
 /// Length in bytes of the file (and mapping) of a ring of this capacity.
@@ -92,7 +89,7 @@ const _: () = {
     assert!(offset_of!(Tail, consumed) == offset::CONSUMED - offset::RELEASED);
     assert!(offset_of!(Header, lost) == offset::LOST);
     assert!(size_of::<LostCounter>() == 16);
-    assert!(size_of::<Header>() <= SLOTS_OFFSET);
+    assert!(size_of::<Header>() <= DATA_OFFSET);
 };
 
 /// The first word of a record.

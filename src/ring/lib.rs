@@ -49,7 +49,6 @@ mod producer;
 #[cfg(feature = "alloc")]
 mod recover;
 mod ring;
-mod slots;
 mod sync;
 
 pub use consumer::{Consumer, Record};
@@ -59,10 +58,8 @@ pub use pending::RawPending;
 pub use producer::{Priority, Reservation, RingFull};
 #[cfg(feature = "alloc")]
 pub use recover::{
-    RecoverError, Recovered, RecoveredRecord, RecoveredSlot, RecoveredWords, encode_words, recover,
-    recover_words,
+    RecoverError, Recovered, RecoveredRecord, RecoveredWords, encode_words, recover, recover_words,
 };
 pub use ring::Ring;
-pub use slots::{THREAD_SLOTS, ThreadSlot, ThreadSlots};
 #[cfg(loom)]
 pub use sync::ModelMemory;

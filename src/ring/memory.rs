@@ -3,8 +3,7 @@
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 
-use crate::layout::{DATA_OFFSET, Header, SLOTS_OFFSET};
-use crate::slots::ThreadSlots;
+use crate::layout::{DATA_OFFSET, Header};
 
 /// Payload of a record that is being written.
 pub(crate) type WordsMut<'a> = &'a mut [u64];
@@ -46,13 +45,6 @@ impl Memory {
         // SAFETY: the first 4096 bytes are mapped and aligned (invariant); a header is atomics only, for which any
         // bytes are a value and which other threads may change under a shared reference.
         unsafe { self.base.cast().as_ref() }
-    }
-
-    pub fn slots(&self) -> &ThreadSlots {
-        // SAFETY: SLOTS_OFFSET is inside the mapping (invariant).
-        let slots = unsafe { self.base.add(SLOTS_OFFSET) };
-        // SAFETY: mapped and aligned, since SLOTS_OFFSET is a multiple of 64; slots are atomics only.
-        unsafe { slots.cast().as_ref() }
     }
 
     /// The word at `position`, to be used as a record header.

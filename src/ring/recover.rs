@@ -8,9 +8,8 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::layout::{
-    DATA_OFFSET, LOST_REASONS, MAGIC, PADDING, RecordHeader, SLOTS_OFFSET, State, VERSION, offset,
+    DATA_OFFSET, LOST_REASONS, MAGIC, PADDING, RecordHeader, State, VERSION, offset,
 };
-use crate::slots::{THREAD_SLOTS, ThreadSlot};
 
 /// A ring as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,8 +18,6 @@ pub struct Recovered {
     pub profile_id: u128,
     /// (events, bytes) for each reason.
     pub lost: [(u64, u64); LOST_REASONS],
-    /// Threads that were running.
-    pub slots: Vec<RecoveredSlot>,
     /// Whether the process ended in order.
     pub closed: bool,
     /// First position that nobody had reserved, as the file says.
@@ -31,19 +28,6 @@ pub struct Recovered {
     pub records: Vec<RecoveredRecord>,
     /// Places where a record was reserved and not committed, or damaged.
     pub unfinished: u64,
-}
-
-/// Exact byte counts of a thread that was running.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecoveredSlot {
-    /// Our number of the thread.
-    pub thread: u32,
-    /// The kernel's.
-    pub tid: u32,
-    /// Bytes that went through its counter.
-    pub bytes: u64,
-    /// Bytes allocated by the agent's own work on it.
-    pub muted_bytes: u64,
 }
 
 /// A committed record.
@@ -128,7 +112,6 @@ pub fn recover(file: &[u8]) -> Result<Recovered, RecoverError> {
         profile_id: u128::from(word(offset::PROFILE_ID)?)
             | u128::from(word(offset::PROFILE_ID + 8)?) << 64,
         lost,
-        slots: slots(file),
         closed: word(offset::CLOSED)? != 0,
         head,
         tail,
@@ -180,22 +163,6 @@ pub fn encode_words<'a>(
         }
     }
     bytes
-}
-
-fn slots(file: &[u8]) -> Vec<RecoveredSlot> {
-    (0..THREAD_SLOTS)
-        .map_while(|index| {
-            let at = SLOTS_OFFSET + index * size_of::<ThreadSlot>();
-            let [a, b, c, d, tid @ ..] = word_at(file, at)?.to_le_bytes();
-            Some(RecoveredSlot {
-                thread: u32::from_le_bytes([a, b, c, d]),
-                tid: u32::from_le_bytes(tid),
-                bytes: word_at(file, at + 8)?,
-                muted_bytes: word_at(file, at + 16)?,
-            })
-        })
-        .filter(|slot| slot.thread != 0)
-        .collect()
 }
 
 /// The data of a ring's file, perhaps cut short.

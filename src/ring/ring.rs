@@ -4,7 +4,6 @@
 use core::ptr::NonNull;
 
 use crate::layout::{LOST_REASONS, MAGIC, VERSION};
-use crate::slots::ThreadSlots;
 use crate::sync::{Memory, Ordering};
 
 /// A mapped ring. Copies are the same ring; every method may be called from any thread and from signal handlers.
@@ -111,10 +110,5 @@ impl Ring {
     /// Whether [`Ring::close`] was called.
     pub fn is_closed(&self) -> bool {
         self.memory.header().closed.load(Ordering::Relaxed) != 0
-    }
-
-    /// The slots of the running threads.
-    pub fn slots(&self) -> &ThreadSlots {
-        self.memory.slots()
     }
 }

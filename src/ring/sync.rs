@@ -28,7 +28,6 @@ mod model {
     use loom::sync::atomic::{AtomicU64, Ordering};
 
     use crate::layout::{Head, Header, Line, LostCounter, Tail};
-    use crate::slots::ThreadSlots;
 
     struct Word {
         value: AtomicU64,
@@ -38,7 +37,6 @@ mod model {
     /// Owns a modelled ring; it must outlive every copy of the [`crate::Ring`] made of it.
     pub struct ModelMemory {
         header: Header,
-        slots: Box<ThreadSlots>,
         words: Vec<Word>,
     }
 
@@ -65,7 +63,6 @@ mod model {
                     }),
                     lost: Line([lost(), lost(), lost(), lost(), lost()]),
                 },
-                slots: ThreadSlots::zeroed(),
                 words: (0..capacity_words)
                     .map(|_| Word {
                         value: zero(),
@@ -98,10 +95,6 @@ mod model {
 
         pub fn header(&self) -> &Header {
             &self.0.header
-        }
-
-        pub fn slots(&self) -> &ThreadSlots {
-            &self.0.slots
         }
 
         pub fn header_word(&self, position: u64) -> &AtomicU64 {

@@ -29,10 +29,6 @@ fn file() -> Vec<u8> {
         record.commit(kind);
     }
     ring.count_lost(2, 3, 4000);
-    let slot = ring.slots().claim(7, 700).unwrap();
-    let relaxed = std::sync::atomic::Ordering::Relaxed;
-    ring.slots()[slot].bytes.store(123_456, relaxed);
-    ring.slots()[slot].muted_bytes.store(789, relaxed);
     mapping.file()
 }
 
@@ -50,13 +46,6 @@ fn everything_that_the_file_says_comes_back() {
     assert_eq!(recovered.profile_id, PROFILE_ID);
     assert_eq!(recovered.lost[2], (3, 4000));
     assert_eq!((recovered.tail, recovered.head), (50, 85));
-    let [slot] = recovered.slots[..] else {
-        panic!("one slot")
-    };
-    assert_eq!(
-        (slot.thread, slot.tid, slot.bytes, slot.muted_bytes),
-        (7, 700, 123_456, 789)
-    );
     assert!(!recovered.closed);
     assert_eq!(kinds(&recovered), [1, 2, 3, 4, 5]);
     // 50 and 57 lie before the end at 64; 64 is where the second lap begins.
@@ -192,7 +181,7 @@ fn every_single_damaged_bit_of_the_data_costs_at_most_its_own_record() {
 proptest! {
     #[test]
     fn no_damage_makes_recovery_panic(
-        damage in prop::collection::vec((prop_oneof![8_usize..320, 4096..5000_usize, DATA..DATA + 504], any::<u64>()), 1..40),
+        damage in prop::collection::vec((prop_oneof![8_usize..320, DATA..DATA + 504], any::<u64>()), 1..40),
         length in 0..file_bytes(64),
         cut: bool,
     ) {

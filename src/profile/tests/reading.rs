@@ -1,0 +1,303 @@
+//! Reading holds for whole profiles, for profiles cut at any byte, and for bytes that nobody wrote.
+
+use std::path::{Path, PathBuf};
+
+use allocsample_profile::{Profile, ReadError, StackId};
+use allocsample_record::{
+    ChunkEncoder, ChunkHeader, ChunkKind, FileHeader, FileSample, FormatVersion, FreeRecord,
+    HeapId, IntervalRecord, Location, ModuleId, ModuleRecord, RecordKind, SampleFlags, SampleId,
+    SampleRecord, Sampling, StackNode, ThreadId,
+};
+
+const PROFILE_ID: u128 = 7;
+const INTERVAL: u64 = 4096;
+
+/// A profile of `chunks` chunks with ten samples each, of which every second is freed.
+fn profile_bytes(chunks: u64) -> Vec<u8> {
+    let header = FileHeader {
+        version: FormatVersion::CURRENT,
+        profile_id: PROFILE_ID,
+    };
+    let mut bytes = header.encode().to_vec();
+    let mut encoder = ChunkEncoder::new(0);
+    let mut stack = StackId::EMPTY;
+    for chunk in 0..chunks {
+        if chunk == 0 {
+            add_beginning(&mut encoder);
+            for offset in [100, 200, 300] {
+                stack = encoder.node(StackNode {
+                    parent: stack,
+                    location: Location {
+                        module: ModuleId(1),
+                        offset,
+                    },
+                });
+            }
+        }
+        for index in 0..10 {
+            let id = SampleId(1000 * chunk + 10 * index);
+            encoder.sample(&FileSample {
+                id,
+                time_ns: 5000 + id.0,
+                address: 0x10000 + id.0 * 16,
+                size: 64,
+                thread: ThreadId(1),
+                heap: HeapId::MALLOC,
+                flags: SampleFlags::default(),
+                points: 1,
+                interval: 0,
+                thread_bytes: 64 * (id.0 + 1),
+                stack,
+            });
+            if index % 2 == 0 {
+                encoder.free(&FreeRecord {
+                    time_ns: 5001 + id.0,
+                    sample: id,
+                    thread: ThreadId(1),
+                });
+            }
+        }
+        let raw = encoder.take();
+        let stored = lz4_flex::block::compress(&raw);
+        let ring = 1000 * chunk..1000 * (chunk + 1);
+        let header =
+            ChunkHeader::for_payload(ChunkKind::Events, raw.len() as u32, ring, &[&stored]);
+        bytes.extend_from_slice(&header.encode());
+        bytes.extend_from_slice(&stored);
+    }
+    bytes
+}
+
+fn add_beginning(encoder: &mut ChunkEncoder) {
+    let mut words = [0; 64];
+    let interval = IntervalRecord {
+        time_ns: 1,
+        index: 0,
+        sampling: Sampling::Poisson,
+        interval_bytes: INTERVAL,
+        seed: 3,
+    };
+    let used = interval.encode_into(&mut words).unwrap();
+    encoder.words(RecordKind::Interval, &words[..used]);
+    let module = ModuleRecord {
+        start: 0x1000,
+        end: 0x9000,
+        bias: 0x1000,
+        build_id: b"id",
+        path: b"/lib/none.so",
+    };
+    let used = module.encode_into(&mut words).unwrap();
+    encoder.words(RecordKind::Module, &words[..used]);
+}
+
+/// Ends of the header and of each chunk.
+fn boundaries(bytes: &[u8]) -> Vec<usize> {
+    let mut ends = vec![allocsample_record::FILE_HEADER_BYTES];
+    let mut at = ends[0];
+    while let Some(header) = ChunkHeader::decode(&bytes[at..]) {
+        at += allocsample_record::CHUNK_HEADER_BYTES + header.stored_bytes as usize;
+        ends.push(at);
+    }
+    ends
+}
+
+struct Scratch(tempfile::TempDir);
+
+impl Scratch {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("x.allocsample")
+    }
+
+    fn open(&self, bytes: &[u8]) -> Result<Profile, ReadError> {
+        std::fs::write(self.path(), bytes).unwrap();
+        Profile::open(&self.path())
+    }
+}
+
+#[test]
+fn a_whole_profile_gives_its_samples_stacks_and_frees() {
+    let profile = Scratch::new().open(&profile_bytes(2)).unwrap();
+    assert_eq!(profile.samples.len(), 20);
+    assert_eq!(
+        profile
+            .samples
+            .iter()
+            .filter(|sample| sample.is_live())
+            .count(),
+        10
+    );
+    let offsets: Vec<u64> = profile
+        .stacks
+        .locations(profile.samples[13].stack)
+        .map(|place| place.offset)
+        .collect();
+    assert_eq!(offsets, [300, 200, 100]);
+    assert_eq!(profile.recovery.stopped, None);
+    assert_eq!(profile.exact_bytes(), 64 * 1091);
+    let frames = profile.stack_frames(&profile.samples[0]);
+    assert_eq!(frames[0].function, "none.so+0x12b");
+    // No record of the end: the process was killed.
+    assert!(!profile.is_complete());
+}
+
+#[test]
+fn a_profile_cut_at_any_byte_is_read_up_to_its_last_whole_chunk() {
+    let bytes = profile_bytes(3);
+    let ends = boundaries(&bytes);
+    assert_eq!(ends.len(), 4);
+    let scratch = Scratch::new();
+    for cut in 1..bytes.len() {
+        let result = scratch.open(&bytes[..cut]);
+        if cut < ends[0] {
+            assert!(matches!(result, Err(ReadError::Truncated)), "{cut}");
+            continue;
+        }
+        let profile = result.unwrap();
+        let whole = ends.iter().filter(|&&end| end <= cut).count() - 1;
+        assert_eq!(profile.samples.len(), 10 * whole, "{cut}");
+        assert_eq!(
+            profile.recovery.stopped.is_none(),
+            ends.contains(&cut),
+            "{cut}"
+        );
+    }
+}
+
+#[test]
+fn each_kind_of_wrong_file_has_its_own_line() {
+    let scratch = Scratch::new();
+    assert!(matches!(scratch.open(&[]), Err(ReadError::Empty)));
+    let gzip = scratch
+        .open(b"\x1f\x8b\x08\0\0\0\0\0")
+        .unwrap_err()
+        .to_string();
+    assert!(gzip.contains("gzip"), "{gzip}");
+    let newer = FileHeader {
+        version: FormatVersion { major: 9, minor: 1 },
+        profile_id: 1,
+    };
+    let newer = scratch.open(&newer.encode()).unwrap_err().to_string();
+    assert!(newer.contains("9.1") && newer.contains("update"), "{newer}");
+    assert!(matches!(
+        Profile::open(Path::new("/nonexistent")),
+        Err(ReadError::Io(_))
+    ));
+}
+
+#[test]
+fn damage_is_found_and_what_stands_before_it_kept() {
+    let bytes = profile_bytes(3);
+    let ends = boundaries(&bytes);
+    let scratch = Scratch::new();
+    for at in ends[1]..ends[2] {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x10;
+        let profile = scratch.open(&damaged).unwrap();
+        // Reserved bytes of the chunk's header mean nothing.
+        let is_reserved = matches!(at - ends[1], 6..8 | 32..36);
+        let (samples, is_stopped) = (profile.samples.len(), profile.recovery.stopped.is_some());
+        assert_eq!(
+            (samples, is_stopped),
+            if is_reserved { (30, false) } else { (10, true) },
+            "{at}"
+        );
+    }
+}
+
+#[test]
+fn mutated_profiles_are_read_without_panic() {
+    let good = profile_bytes(3);
+    let scratch = Scratch::new();
+    let mut state = 0x1234_5678_u64;
+    let mut random = |bound: usize| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % bound
+    };
+    for _ in 0..3000 {
+        let mut bytes = good.clone();
+        for _ in 0..=random(4) {
+            if bytes.is_empty() {
+                break;
+            }
+            let at = random(bytes.len());
+            match random(4) {
+                0 => bytes[at] = random(256) as u8,
+                1 => bytes.truncate(at.max(1)),
+                2 => bytes.insert(at, random(256) as u8),
+                _ => {
+                    bytes.remove(at);
+                }
+            }
+            // A damaged payload would stop at its checksum: give some of them a right one.
+            if random(2) == 0 {
+                repair_checksums(&mut bytes);
+            }
+        }
+        if let Ok(mut profile) = scratch.open(&bytes) {
+            for sample in &profile.samples {
+                let _ = (profile.stack_frames(sample), profile.bytes(sample));
+            }
+            profile.symbolize();
+        }
+    }
+}
+
+fn repair_checksums(bytes: &mut [u8]) {
+    let mut at = allocsample_record::FILE_HEADER_BYTES;
+    while let Some(header) = bytes.get(at..).and_then(ChunkHeader::decode) {
+        let start = at + allocsample_record::CHUNK_HEADER_BYTES;
+        let end = start.saturating_add(header.stored_bytes as usize);
+        let Some(payload) = bytes.get(start..end) else {
+            return;
+        };
+        let kind = match header.kind {
+            1 => ChunkKind::Events,
+            2 => ChunkKind::RawRing,
+            3 => ChunkKind::Symbols,
+            _ => ChunkKind::Lost,
+        };
+        let ring = header.ring_from..header.ring_to;
+        let repaired = ChunkHeader::for_payload(kind, header.raw_bytes, ring, &[payload]).encode();
+        bytes[at..start].copy_from_slice(&repaired);
+        at = end;
+    }
+}
+
+#[test]
+fn ring_words_in_a_chunk_are_interned_with_the_rest() {
+    let mut bytes = profile_bytes(1);
+    let sample = SampleRecord {
+        time_ns: 9000,
+        address: 1,
+        size: 64,
+        thread: ThreadId(2),
+        heap: HeapId::MALLOC,
+        flags: SampleFlags::default(),
+        points: 1,
+        interval: 0,
+        thread_bytes: 640,
+        // The same places as the chunk's stack, as addresses.
+        frames: &[0x1000 + 300, 0x1000 + 200, 0x1000 + 100],
+    };
+    let mut words = [0; 16];
+    let used = sample.encode_into(&mut words).unwrap();
+    let raw = allocsample_ring::encode_words(
+        1000,
+        1000 + used as u64 + 1,
+        [(1000, 2, &words[..used])].into_iter(),
+    );
+    let ring = 1000..1000 + used as u64 + 1;
+    let header = ChunkHeader::for_payload(ChunkKind::RawRing, raw.len() as u32, ring, &[&raw]);
+    bytes.extend_from_slice(&header.encode());
+    bytes.extend_from_slice(&raw);
+    let profile = Scratch::new().open(&bytes).unwrap();
+    assert_eq!(profile.samples.len(), 11);
+    assert_eq!(profile.samples[10].stack, profile.samples[0].stack);
+    assert_eq!(profile.samples[10].id, SampleId(1000));
+}
