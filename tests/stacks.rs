@@ -7,8 +7,17 @@ use support::{Agent, Outcome, Program};
 /// Stacks of a run at interval 1, root first.
 fn stacks_of(outcome: &Outcome) -> Vec<Vec<String>> {
     outcome.assert_success();
-    let stacks = outcome.profile().stacks();
-    stacks.into_iter().map(|(frames, _)| frames).collect()
+    let mut stacks: Vec<_> = outcome
+        .profile()
+        .stacks()
+        .into_iter()
+        .map(|(frames, _)| frames)
+        .collect();
+    for stack in &mut stacks {
+        // The C++ library's operators stand between a program and malloc.
+        stack.pop_if(|frame| frame.starts_with("operator new"));
+    }
+    stacks
 }
 
 /// Whether the functions `wanted` are called by one another in this order in a stack; with `...` anything may be between.
@@ -256,7 +265,7 @@ fn stacks_that_are_too_deep_say_so_at_their_root() {
     let stacks = stacks_of(&outcome);
     let deep: Vec<_> = stacks
         .iter()
-        .filter(|stack| stack.iter().filter(|frame| *frame == "dive").count() > 40)
+        .filter(|stack| stack.iter().filter(|frame| *frame == "dive").count() > 60)
         .collect();
     assert!(!deep.is_empty(), "{stacks:#?}");
     for stack in deep {

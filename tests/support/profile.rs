@@ -37,7 +37,7 @@ impl Profile {
     /// Has a profile reported on.
     pub fn read(path: &Path) -> Profile {
         let output = Command::new(command())
-            .args(["report", "--format", "json", "--top", "100000"])
+            .args(["report", "--format", "json"])
             .arg(path)
             .output()
             .expect("the command");
