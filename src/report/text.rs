@@ -205,7 +205,7 @@ pub fn remarks(profile: &Profile) -> Vec<String> {
             "warning: thread {name}: estimate - exact = {z:+.1} standard errors"
         ));
     }
-    if profile.samples.is_empty() {
+    if profile.samples.is_empty() && recovery.stopped.is_none() {
         lines.push(match profile.exact_bytes() {
             0 => "no samples: nothing was allocated through malloc while sampling was on".to_owned(),
             bytes => format!(
