@@ -8,10 +8,12 @@
 pub mod allocators;
 pub mod compile;
 pub mod profile;
+pub mod room;
 pub mod run;
 pub mod truth;
 
 pub use compile::Program;
+pub use room::Room;
 pub use run::{Agent, Outcome, Run};
 
 use std::path::{Path, PathBuf};
