@@ -80,7 +80,8 @@ unsafe extern "C" fn construct(
     let next_malloc = unsafe { shim_next_malloc_address() };
     // SAFETY: a lookup by name in the program's global scope.
     let first_malloc = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
-    let is_ours = module_of(first_malloc).1 == module_of((&raw const CONSTRUCTOR).cast()).1;
+    let is_ours = module_of(first_malloc).1 == module_of((&raw const CONSTRUCTOR).cast()).1
+        || !is_definition(first_malloc);
     let start = Start {
         config,
         hooks: Hooks {
@@ -167,6 +168,26 @@ fn module_of(address: *const c_void) -> (&'static [u8], usize) {
         unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes()
     };
     (path, info.dli_fbase.addr())
+}
+
+/// Whether a function's address is that of its code. In a program that is linked to a fixed address it may be that of
+/// the program's own stub, which leads to the first definition there is.
+fn is_definition(address: *const c_void) -> bool {
+    const RTLD_DL_SYMENT: c_int = 1;
+    unsafe extern "C" {
+        fn dladdr1(
+            address: *const c_void,
+            info: *mut libc::Dl_info,
+            extra: *mut *mut c_void,
+            flags: c_int,
+        ) -> c_int;
+    }
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    let mut symbol: *mut c_void = std::ptr::null_mut();
+    // SAFETY: both places are writable; with this flag glibc stores a pointer to a symbol, or NULL.
+    let found = unsafe { dladdr1(address, info.as_mut_ptr(), &raw mut symbol, RTLD_DL_SYMENT) };
+    // SAFETY: glibc's pointer into the module's symbol table, which is mapped as long as the module.
+    found != 0 && !symbol.is_null() && unsafe { (*symbol.cast::<libc::Elf64_Sym>()).st_shndx } != 0
 }
 
 /// Looks up what only some C libraries have.
