@@ -271,6 +271,34 @@ mod tests {
         });
     }
 
+    /// As under a real allocator: an address that one thread gives back is the next one that another gets.
+    #[test]
+    fn each_taker_gets_the_id_that_was_inserted_last() {
+        let (live, filter) = (LiveSamples::new(), filter());
+        let free_list: std::sync::Mutex<std::vec::Vec<u64>> = std::sync::Mutex::new(
+            (0..64)
+                .map(|number| 0x7000_0000 + number * 0x10_0000)
+                .collect(),
+        );
+        std::thread::scope(|scope| {
+            for thread in 0..8u64 {
+                let (live, filter, free_list) = (&live, &filter, &free_list);
+                scope.spawn(move || {
+                    for round in 0..100_000u64 {
+                        let Some(address) = free_list.lock().unwrap().pop() else {
+                            continue;
+                        };
+                        let id = thread << 32 | round;
+                        assert!(live.insert(filter, address, id));
+                        assert_ne!(filter.byte(address).load(Ordering::Relaxed), 0);
+                        assert_eq!(live.take(filter, address), Some(id));
+                        free_list.lock().unwrap().push(address);
+                    }
+                });
+            }
+        });
+    }
+
     #[test]
     fn clear_forgets_all() {
         let (live, filter) = (LiveSamples::new(), filter());
