@@ -1,11 +1,10 @@
 //! Work areas with a stack of their own, so that a sample costs the program's stack a few hundred bytes.
 //!
 //! An area belongs to a sample in progress, not to a thread: there are as many as samples were ever taken at the same
-//! time. Free areas are a stack of indices, popped and pushed by compare-and-swap; a tag in the upper half of the word
-//! makes a pop fail that was overtaken by a pop and a push of the same area.
+//! time.
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use super::memory;
 
@@ -17,9 +16,8 @@ const MAX_AREAS: usize = 1024;
 /// Areas of one type `A`, at most 1,024.
 pub struct Pool<A: 'static> {
     areas: [AtomicPtr<A>; MAX_AREAS],
-    next_free: [AtomicU32; MAX_AREAS],
-    /// Index plus one of the first free area, and a tag.
-    free: AtomicU64,
+    /// True from birth: an area belongs to who made it until it is pushed.
+    is_busy: [AtomicBool; MAX_AREAS],
     made: AtomicU32,
 }
 
@@ -32,8 +30,7 @@ impl<A: Zeroed> Pool<A> {
     pub const fn new() -> Self {
         Self {
             areas: [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_AREAS],
-            next_free: [const { AtomicU32::new(0) }; MAX_AREAS],
-            free: AtomicU64::new(0),
+            is_busy: [const { AtomicBool::new(true) }; MAX_AREAS],
             made: AtomicU32::new(0),
         }
     }
@@ -59,45 +56,24 @@ impl<A: Zeroed> Pool<A> {
     /// Forgets all areas: in a forked child some belong to threads that do not exist here.
     pub fn forget(&self) {
         self.made.store(0, Ordering::Relaxed);
-        self.free.store(0, Ordering::Relaxed);
-    }
-
-    fn pop(&self) -> Option<usize> {
-        // Acquire: pairs with the release in `push`; the previous owner's writes are done.
-        let mut word = self.free.load(Ordering::Acquire);
-        loop {
-            let index = (word as u32).checked_sub(1)? as usize;
-            let next = self.next_free.get(index)?.load(Ordering::Relaxed);
-            match self.free.compare_exchange_weak(
-                word,
-                retag(word, next),
-                Ordering::Acquire,
-                Ordering::Acquire,
-            ) {
-                Ok(_) => return Some(index),
-                Err(present) => word = present,
-            }
+        for is_busy in &self.is_busy {
+            is_busy.store(true, Ordering::Relaxed);
         }
     }
 
+    /// An area that nobody uses, which is ours then.
+    fn pop(&self) -> Option<usize> {
+        let made = self.made.load(Ordering::Relaxed) as usize;
+        self.is_busy.iter().take(made).position(|is_busy| {
+            // Acquire: pairs with the release in `push`; the previous owner's writes are done.
+            !is_busy.load(Ordering::Relaxed) && !is_busy.swap(true, Ordering::Acquire)
+        })
+    }
+
     fn push(&self, index: usize) {
-        let Some(next) = self.next_free.get(index) else {
-            return;
-        };
-        let mut word = self.free.load(Ordering::Relaxed);
-        loop {
-            next.store(word as u32, Ordering::Relaxed);
-            // Release: pairs with `pop`. The index is below 1,024.
-            let pushed = retag(word, index as u32 + 1);
-            match self.free.compare_exchange_weak(
-                word,
-                pushed,
-                Ordering::Release,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return,
-                Err(present) => word = present,
-            }
+        if let Some(is_busy) = self.is_busy.get(index) {
+            // Release: pairs with `pop`.
+            is_busy.store(false, Ordering::Release);
         }
     }
 
@@ -116,10 +92,6 @@ impl<A: Zeroed> Pool<A> {
         place.store(area.as_ptr(), Ordering::Release);
         Some(index)
     }
-}
-
-fn retag(word: u64, index: u32) -> u64 {
-    (word >> 32).wrapping_add(1) << 32 | u64::from(index)
 }
 
 struct Job<A, R, F> {
