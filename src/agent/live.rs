@@ -299,6 +299,25 @@ mod tests {
         });
     }
 
+    /// Threads whose heaps are 64 MiB apart, as glibc's are: their pages share bytes of the filter.
+    #[test]
+    fn threads_that_share_a_byte_of_the_filter_do_not_disturb_each_other() {
+        let (live, filter) = (LiveSamples::new(), filter());
+        std::thread::scope(|scope| {
+            for thread in 0..8u64 {
+                let (live, filter) = (&live, &filter);
+                scope.spawn(move || {
+                    let address = 0x7f00_0000_0b70 + (thread << 26);
+                    for id in 1..400_000u64 {
+                        assert!(live.insert(filter, address, id));
+                        assert_ne!(filter.byte(address).load(Ordering::Relaxed), 0);
+                        assert_eq!(live.take(filter, address), Some(id));
+                    }
+                });
+            }
+        });
+    }
+
     #[test]
     fn clear_forgets_all() {
         let (live, filter) = (LiveSamples::new(), filter());
