@@ -5,6 +5,8 @@
 //! second choice of bucket, and sample ids beside them. A table is never rehashed: when the newest is three quarters
 //! full, one four times its size is added, inserts go there, and the older ones drain as their samples are freed.
 //!
+//! Address 0, which `free` is called with all the time, is an empty place: it is never asked for.
+//!
 //! An address is inserted before the allocator's caller gets it and taken out before it is freed, so no two threads
 //! ever work on the same address; the words they share (buckets, counts) are atomic. No locks, no allocation but the
 //! tables, which come from the kernel.
@@ -157,6 +159,10 @@ impl LiveSamples {
 
     /// The sample at this address, which is no longer live then.
     pub fn take(&self, filter: &PageFilter, address: u64) -> Option<u64> {
+        if address == 0 {
+            // The page of NULL may be marked, by a page 256 MiB or a multiple away.
+            return None;
+        }
         let id = self
             .tables
             .iter()
@@ -316,6 +322,18 @@ mod tests {
                 });
             }
         });
+    }
+
+    /// Empty places hold 0: `free(NULL)` must not find one, and much less empty it while another thread fills it.
+    #[test]
+    fn null_is_never_a_sample() {
+        let (live, filter) = (LiveSamples::new(), filter());
+        let shares_a_byte_with_null = 256 << 20;
+        assert!(live.insert(&filter, shares_a_byte_with_null, 7));
+        assert_ne!(filter.byte(0).load(Ordering::Relaxed), 0);
+        assert_eq!(live.take(&filter, 0), None);
+        assert_eq!(live.take(&filter, shares_a_byte_with_null), Some(7));
+        assert_eq!(live.take(&filter, 0), None);
     }
 
     #[test]
