@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use allocsample_record::Note;
+use allocsample_record::{LostReason, Note};
 use allocsample_sampling::Seed;
 
 use crate::config::{Config, LARGEST_MAX_DEPTH};
@@ -86,6 +86,8 @@ pub struct Agent {
     pid: AtomicU32,
     forked_from: AtomicU32,
     seed: AtomicU64,
+    /// Samples, and the bytes they stand for.
+    lost_before: (AtomicU64, AtomicU64),
 }
 
 impl Agent {
@@ -104,6 +106,7 @@ impl Agent {
             pid: AtomicU32::new(0),
             forked_from: AtomicU32::new(0),
             seed: AtomicU64::new(0),
+            lost_before: (AtomicU64::new(0), AtomicU64::new(0)),
         }
     }
 
@@ -177,7 +180,12 @@ impl Agent {
             buffer: &mut area.texts,
         });
         match begun {
-            Ok(recording) => Some(recording),
+            Ok(recording) => {
+                if let Some(recording) = recording {
+                    self.tell_what_was_before(recording);
+                }
+                recording
+            }
             Err(error) => {
                 if self.switch.change(Switch::On, Switch::Failed) {
                     let reason = error.reason.as_bytes();
@@ -193,6 +201,22 @@ impl Agent {
                 None
             }
         }
+    }
+
+    fn tell_what_was_before(&self, recording: &Recording) {
+        self.write_ended_before(recording);
+        let (events, bytes) = (&self.lost_before.0, &self.lost_before.1);
+        let events = events.swap(0, Ordering::Relaxed);
+        if events != 0 {
+            let bytes = bytes.swap(0, Ordering::Relaxed);
+            recording.count_lost(LostReason::WriteFailed, events, bytes);
+        }
+    }
+
+    /// Counts a sample that is due while there is nowhere to say so.
+    pub(crate) fn count_lost_before_recording(&self, bytes: u64) {
+        self.lost_before.0.fetch_add(1, Ordering::Relaxed);
+        self.lost_before.1.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Wakes the drain thread, or starts it if this is a good moment.

@@ -49,8 +49,12 @@ impl Agent {
     /// The calling thread is about to end; its totals are final, unless later destructors allocate.
     pub fn on_thread_end(&self, thread: &ShimThread) {
         self.notice_fork();
-        if thread.epoch() != self.epoch() || thread.is_muted() {
+        if thread.epoch() != self.epoch() {
             return;
+        }
+        if thread.is_muted() {
+            // A signal handler has jumped out of a slow path, which will never end.
+            thread.unmute();
         }
         let (muted, _) = thread.mute(0);
         if let Some(recording) = recording::current() {
@@ -65,6 +69,8 @@ impl Agent {
             recording.push(RecordKind::ThreadEnd, ThreadEndRecord::WORDS, |words| {
                 record.encode_into(words)
             });
+        } else {
+            self.threads.add_ended(thread.totals());
         }
         self.threads.leave(thread.slot());
         muted.leave();
@@ -150,6 +156,7 @@ impl Agent {
             write_total(own, thread.totals());
         }
         self.threads.for_each_other(own, write_total);
+        self.write_ended_before(recording);
         if how == ExitHow::Exec {
             let record = ExecRecord { time_ns, path };
             recording.push(RecordKind::Exec, record.words(), |words| {
@@ -160,6 +167,18 @@ impl Agent {
             time_ns,
             how,
             status,
+        });
+    }
+
+    /// The exact total of the threads that ended before the recording began, under the number 0.
+    pub(crate) fn write_ended_before(&self, recording: &Recording) {
+        let ended = self.threads.ended();
+        if ended.bytes == 0 {
+            return;
+        }
+        let record = total_record(0, ended);
+        recording.push(RecordKind::ThreadTotal, ThreadTotalRecord::WORDS, |words| {
+            record.encode_into(words)
         });
     }
 

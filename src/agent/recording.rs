@@ -14,8 +14,9 @@ use allocsample_ring::{Priority, Ring};
 
 use crate::config::{Config, OnFull};
 use crate::os::file::{self, File};
+use crate::os::futex::{self, Woken};
 use crate::os::memory::{self, StaticRef};
-use crate::os::{clock, futex, process};
+use crate::os::{clock, process};
 use crate::path::{Path, file_name};
 
 /// Ring sizes that are tried in turn, in words: 4 MiB, 1 MiB, 256 KiB.
@@ -73,6 +74,7 @@ pub struct Recording {
     pub wake: AtomicU32,
     /// Counts the times that the drain thread has given space back.
     pub space: AtomicU32,
+    given_up_at: AtomicU32,
     state: AtomicU32,
     request: AtomicU32,
     main_exited: AtomicU32,
@@ -92,9 +94,11 @@ pub fn current() -> Option<&'static Recording> {
     CURRENT.get()
 }
 
-/// Forgets the recording: it is the parent's, or it is finished.
+/// Forgets the recording: it is the parent's, or it is finished. Only while the process has a single thread.
 pub fn forget() {
     CURRENT.set(None);
+    // In a forked child: who was creating one does not exist here.
+    BEGINNING.store(0, Ordering::Relaxed);
 }
 
 /// What a new recording says of itself first.
@@ -115,8 +119,29 @@ pub struct Beginning<'a> {
     pub buffer: &'a mut [u8; 8192],
 }
 
-/// Creates the files and makes the recording current. Two threads may come at once: one wins, the other's files go.
-pub fn begin(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> {
+/// Whether some thread is creating the files.
+static BEGINNING: AtomicU32 = AtomicU32::new(0);
+
+/// Creates the files and makes the recording current. `Ok(None)`: another thread is at it, and takes long.
+///
+/// Any thread, also in a signal handler: the thread is muted, so the one it waits for is not itself.
+pub fn begin(beginning: Beginning<'_>) -> Result<Option<&'static Recording>, CannotRecord> {
+    /// A disk that takes longer stalls one thread of the program, not all.
+    const PATIENCE_MS: u32 = 100;
+    // Acquire and release: who comes later sees the recording that was made.
+    while BEGINNING.swap(1, Ordering::AcqRel) != 0 {
+        let woken = futex::wait(&BEGINNING, 1, Some(PATIENCE_MS));
+        if current().is_some() || woken == Woken::TimedOut {
+            return Ok(current());
+        }
+    }
+    let begun = current().map_or_else(|| create(beginning), Ok);
+    BEGINNING.store(0, Ordering::Release);
+    futex::wake_all(&BEGINNING);
+    begun.map(Some)
+}
+
+fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> {
     let config = beginning.config;
     let (path_buffer, argument_buffer) = beginning.buffer.split_at_mut(4096);
     let executable = process::executable(path_buffer);
@@ -149,6 +174,7 @@ pub fn begin(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecor
         ring_path: ring_path.clone(),
         wake: AtomicU32::new(0),
         space: AtomicU32::new(0),
+        given_up_at: AtomicU32::new(u32::MAX),
         state: AtomicU32::new(DrainState::None as u32),
         request: AtomicU32::new(DrainRequest::Work as u32),
         main_exited: AtomicU32::new(0),
@@ -179,12 +205,8 @@ pub fn begin(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecor
             crate::path::decimal(u64::from(parent), &mut [0; 20]),
         );
     }
-    let winner = CURRENT.set_if_empty(recording);
-    if !core::ptr::eq(winner, recording) {
-        file::unlink(path.as_c_str());
-        file::unlink(ring_path.as_c_str());
-    }
-    Ok(winner)
+    CURRENT.set(Some(recording));
+    Ok(recording)
 }
 
 fn create_profile(
@@ -301,8 +323,8 @@ impl Recording {
     }
 
     /// Counts something that could not be kept.
-    pub fn count_lost(&self, reason: LostReason, bytes: u64) {
-        self.ring.count_lost(reason as usize, 1, bytes);
+    pub fn count_lost(&self, reason: LostReason, events: u64, bytes: u64) {
+        self.ring.count_lost(reason as usize, events, bytes);
     }
 
     /// Whether there is enough in the ring to be worth draining.
@@ -319,15 +341,27 @@ impl Recording {
 
     /// Waits until the drain thread has given space back, if the settings say so and it can. False: do not wait (again).
     pub fn wait_for_space(&self, on_full: OnFull) -> bool {
-        /// A thread that moves nothing for this long is not going to.
+        /// A thread that moves nothing for this long is stuck.
         const PATIENCE_MS: u32 = 10_000;
-        if on_full == OnFull::Drop || self.drain_state() != DrainState::Running {
+        let can_come = matches!(
+            self.drain_state(),
+            DrainState::Starting | DrainState::Running
+        );
+        let before = self.space.load(Ordering::Acquire);
+        if on_full == OnFull::Drop
+            || !can_come
+            || self.given_up_at.load(Ordering::Relaxed) == before
+        {
             return false;
         }
-        let before = self.space.load(Ordering::Acquire);
         self.wake_drain();
-        futex::wait(&self.space, before, Some(PATIENCE_MS));
-        self.space.load(Ordering::Acquire) != before
+        let woken = futex::wait(&self.space, before, Some(PATIENCE_MS));
+        if woken == Woken::TimedOut && self.space.load(Ordering::Acquire) == before {
+            // Nobody else waits for it until it moves.
+            self.given_up_at.store(before, Ordering::Relaxed);
+            return false;
+        }
+        true
     }
 
     /// Whether the drain thread runs.

@@ -58,7 +58,7 @@ impl Agent {
             if is_published.is_none()
                 && let Some(recording) = recording::current()
             {
-                recording.count_lost(LostReason::NoMemory, self.weight_bytes(&due));
+                recording.count_lost(LostReason::NoMemory, 1, self.weight_bytes(&due));
             }
         }
     }
@@ -66,6 +66,7 @@ impl Agent {
     /// On the area's stack.
     fn take_sample(&self, due: &Due<'_>, area: &mut WorkArea) {
         let Some(recording) = recording::current().or_else(|| self.begin_recording(area)) else {
+            self.count_lost_before_recording(self.weight_bytes(due));
             return;
         };
         if !due.thread.is_announced() && recording.announce_thread(due.thread.number()) {
@@ -114,7 +115,7 @@ impl Agent {
                 Ok(reservation) => break reservation,
                 Err(_) if self.wait_for_space(recording, captured.may_hold_loader_locks) => {}
                 Err(_) => {
-                    recording.count_lost(LostReason::RingFull, self.weight_bytes(due));
+                    recording.count_lost(LostReason::RingFull, 1, self.weight_bytes(due));
                     return;
                 }
             }
@@ -126,7 +127,7 @@ impl Agent {
         }
         if !self.live.insert(&self.filter, due.allocation.address, id) {
             flags = flags.with(SampleFlags::UNTRACKED);
-            recording.count_lost(LostReason::LiveTableFull, self.weight_bytes(due));
+            recording.count_lost(LostReason::LiveTableFull, 1, self.weight_bytes(due));
         }
         let record = SampleRecord {
             time_ns: clock::monotonic_ns(),
@@ -168,7 +169,7 @@ impl Agent {
         if !self.live.insert(&self.filter, address, taken - 1)
             && let Some(recording) = recording::current()
         {
-            recording.count_lost(LostReason::LiveTableFull, 0);
+            recording.count_lost(LostReason::LiveTableFull, 1, 0);
         }
     }
 
@@ -196,7 +197,7 @@ impl Agent {
                 break;
             }
             if thread.is_muted() || !self.wait_for_space(recording, true) {
-                recording.count_lost(LostReason::FreeRingFull, 0);
+                recording.count_lost(LostReason::FreeRingFull, 1, 0);
                 break;
             }
         }

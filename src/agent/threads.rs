@@ -18,6 +18,8 @@ struct Slot {
 pub struct Threads {
     slots: [Slot; SLOTS],
     next_number: AtomicU32,
+    ended_bytes: AtomicU64,
+    ended_muted_bytes: AtomicU64,
 }
 
 impl Threads {
@@ -31,6 +33,23 @@ impl Threads {
                 }
             }; SLOTS],
             next_number: AtomicU32::new(1),
+            ended_bytes: AtomicU64::new(0),
+            ended_muted_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Adds what a thread allocated that ended while there was no recording to say so in.
+    pub fn add_ended(&self, totals: Totals) {
+        self.ended_bytes.fetch_add(totals.bytes, Ordering::Relaxed);
+        self.ended_muted_bytes
+            .fetch_add(totals.muted_bytes, Ordering::Relaxed);
+    }
+
+    /// What those threads allocated in sum.
+    pub fn ended(&self) -> Totals {
+        Totals {
+            bytes: self.ended_bytes.load(Ordering::Relaxed),
+            muted_bytes: self.ended_muted_bytes.load(Ordering::Relaxed),
         }
     }
 
@@ -89,5 +108,7 @@ impl Threads {
             slot.number.store(0, Ordering::Relaxed);
         }
         self.next_number.store(1, Ordering::Relaxed);
+        self.ended_bytes.store(0, Ordering::Relaxed);
+        self.ended_muted_bytes.store(0, Ordering::Relaxed);
     }
 }

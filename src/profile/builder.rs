@@ -196,7 +196,11 @@ impl ProfileBuilder {
         bytes: u64,
         muted_bytes: u64,
     ) -> &mut crate::model::Thread {
+        let is_sum_of_ended = thread == ThreadId(0);
         let thread = self.profile.threads.entry(thread).or_default();
+        if is_sum_of_ended {
+            "(ended before the first sample)".clone_into(&mut thread.name);
+        }
         thread.exact_bytes = bytes;
         thread.muted_bytes = muted_bytes;
         thread

@@ -15,7 +15,8 @@ pub enum LostReason {
     LiveTableFull = 2,
     /// No memory for the agent's own work area. Weight: size / p.
     NoMemory = 3,
-    /// The profile could not be written (disk full, file too large): everything since then. Weight: size / p.
+    /// The profile could not be written (disk full, file too large): everything since then; or its creation took long,
+    /// and other threads did not wait for it. Weight: size / p.
     WriteFailed = 4,
 }
 

@@ -88,7 +88,7 @@ impl ThreadEndRecord {
 /// What went through a thread's counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadTotalRecord {
-    /// Which thread.
+    /// Which thread; 0 for all those together that ended before the recording began.
     pub thread: ThreadId,
     /// Bytes requested by successful allocations while sampling was on: what the samples estimate.
     pub bytes: u64,
