@@ -184,3 +184,17 @@ fn the_same_seed_gives_the_same_profile() {
     assert_eq!(samples(7), first);
     assert_ne!(samples(8), first);
 }
+
+/// No drain thread is started out of a signal handler. What finds no room meanwhile is counted, also by a thread that
+/// is started later.
+#[test]
+fn samples_that_were_lost_before_the_drain_thread_began_are_counted() {
+    let outcome = Program::compiled("handler_first.c")
+        .run()
+        .observed(&Agent::at_interval(1));
+    let profile = outcome.assert_success().profile();
+    let site = profile.site("allocated_in_all");
+    let lost = profile.number("lost_samples");
+    assert!(lost > 0.0, "the handler fills the ring");
+    assert_eq!(site.samples as f64 + lost, 200_000.0);
+}

@@ -13,8 +13,8 @@ use crate::os::process;
 use crate::os::scratch::Pool;
 use crate::path::PATH_BYTES;
 use crate::recording::{self, Beginning, DrainState, Recording};
-use crate::stack::RuleCache;
 use crate::stack::modules::Modules;
+use crate::stack::{Memo, RuleCache};
 use crate::switch::{Switch, SwitchCell};
 use crate::threads::Threads;
 
@@ -47,7 +47,11 @@ pub struct Start {
 /// Memory of a sample in progress, behind its stack.
 pub struct WorkArea {
     pub(crate) cache: LazyCache,
+    pub(crate) memo: Memo,
     pub(crate) frames: [u64; LARGEST_MAX_DEPTH],
+    /// For [`crate::config::Unwind::Verify`] only; untouched otherwise.
+    pub(crate) full_memo: Memo,
+    pub(crate) full_frames: [u64; LARGEST_MAX_DEPTH],
     pub(crate) path: [u8; PATH_BYTES],
     pub(crate) texts: [u8; 8192],
 }
@@ -72,6 +76,12 @@ impl LazyCache {
     }
 }
 
+/// Stacks that were found twice.
+pub(crate) struct Compared {
+    pub known: AtomicU64,
+    pub different: AtomicU64,
+}
+
 /// See the module.
 pub struct Agent {
     pub(crate) switch: SwitchCell,
@@ -88,6 +98,7 @@ pub struct Agent {
     seed: AtomicU64,
     /// Samples, and the bytes they stand for.
     lost_before: (AtomicU64, AtomicU64),
+    pub(crate) compared: Compared,
 }
 
 impl Agent {
@@ -107,6 +118,10 @@ impl Agent {
             forked_from: AtomicU32::new(0),
             seed: AtomicU64::new(0),
             lost_before: (AtomicU64::new(0), AtomicU64::new(0)),
+            compared: Compared {
+                known: AtomicU64::new(0),
+                different: AtomicU64::new(0),
+            },
         }
     }
 
@@ -217,6 +232,15 @@ impl Agent {
     pub(crate) fn count_lost_before_recording(&self, bytes: u64) {
         self.lost_before.0.fetch_add(1, Ordering::Relaxed);
         self.lost_before.1.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes no more samples: their working memory could not be had. What was recorded stays.
+    pub fn fail_for_lack_of_memory(&self) {
+        if self.switch.change(Switch::On, Switch::Failed)
+            && let Some(recording) = recording::current()
+        {
+            recording.note(Note::SwitchedOff, b"no memory for the agent");
+        }
     }
 
     /// Wakes the drain thread, or starts it if this is a good moment.

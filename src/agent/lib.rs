@@ -38,7 +38,7 @@ mod switch;
 mod threads;
 
 pub use agent::{Agent, Hooks, Start};
-pub use live::PageFilter;
+pub use live::{FILTER_PAGES, PageFilter};
 pub use os::thread::{Allocation, ShimThread};
 pub use path::Path;
 pub use switch::Switch;

@@ -1,5 +1,7 @@
 //! The slow path of malloc: an allocation has borrowed from its thread's counter.
 
+use core::sync::atomic::Ordering;
+
 use allocsample_record::{
     FreeRecord, HeapId, LostReason, RecordKind, SampleFlags, SampleId, SampleRecord, Sampling,
     ThreadId,
@@ -13,7 +15,7 @@ use crate::os::clock;
 use crate::os::scratch::Zeroed;
 use crate::os::thread::{Allocation, ShimThread};
 use crate::recording::{self, Recording};
-use crate::stack::{Captured, RuleCache, Walk};
+use crate::stack::{Captured, MemoKey, RuleCache, Walk};
 use crate::switch::Switch;
 
 impl Agent {
@@ -80,12 +82,16 @@ impl Agent {
     }
 
     fn capture(&self, due: &Due<'_>, area: &mut WorkArea, recording: &Recording) -> Captured {
-        if self.config().unwind == Unwind::None {
+        let unwind = self.config().unwind;
+        if unwind == Unwind::None {
             return Captured::default();
         }
         let WorkArea {
             cache,
+            memo,
             frames,
+            full_memo,
+            full_frames,
             path,
             ..
         } = area;
@@ -94,17 +100,43 @@ impl Agent {
         let mut walk = Walk {
             modules: &self.modules,
             cache,
-            only_frame_pointers: self.config().unwind == Unwind::FramePointers,
+            memo,
+            key: MemoKey {
+                thread: due.thread.number(),
+                epoch: self.epoch(),
+                dlclose_count: self.modules.dlclose_count(),
+            },
+            only_frame_pointers: unwind == Unwind::FramePointers,
             frames,
         };
-        walk.capture(due.thread, &due.allocation.caller, |module| {
+        let captured = walk.capture(due.thread, &due.allocation.caller, |module| {
             if module.must_announce(self.epoch()) {
                 let record = module.record(path);
                 recording.push(RecordKind::Module, record.words(), |words| {
                     record.encode_into(words)
                 });
             }
-        })
+        });
+        if unwind == Unwind::Verify && captured.is_rest_known {
+            full_memo.forget();
+            let found = walk.frames.get(..captured.depth).unwrap_or(&[]);
+            let depth = self.config().max_depth;
+            let mut full_walk = Walk {
+                memo: full_memo,
+                frames: full_frames.get_mut(..depth).unwrap_or(&mut []),
+                cache: walk.cache,
+                ..walk
+            };
+            let full = full_walk.capture(due.thread, &due.allocation.caller, |_| {});
+            let is_same = (full.flags, full.may_hold_loader_locks)
+                == (captured.flags, captured.may_hold_loader_locks)
+                && full_walk.frames.get(..full.depth) == Some(found);
+            self.compared.known.fetch_add(1, Ordering::Relaxed);
+            self.compared
+                .different
+                .fetch_add(u64::from(!is_same), Ordering::Relaxed);
+        }
+        captured
     }
 
     fn publish(&self, due: &Due<'_>, area: &WorkArea, recording: &Recording, captured: &Captured) {

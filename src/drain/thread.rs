@@ -48,7 +48,8 @@ pub fn run(recording: &'static Recording) -> Result<(), DrainError> {
         consumer: unsafe { recording.ring.consumer() },
         interner,
         encoder,
-        lost: recording.ring.lost(),
+        // What was lost before this thread began is not in the file yet.
+        lost: [(0, 0); allocsample_record::LOST_REASONS],
     };
     drain.run().inspect_err(|_| {
         // From here on samples gather in the ring; those that find no room are counted there.

@@ -10,7 +10,7 @@ mod start;
 use allocsample_agent::{Agent, PageFilter};
 
 #[global_allocator]
-static ALLOCATOR: allocator::OwnAllocator = allocator::OwnAllocator::new();
+static ALLOCATOR: allocator::OwnAllocator = allocator::OwnAllocator::new(start::on_shortage);
 
 /// The agent of this process.
 static AGENT: Agent = Agent::new(PageFilter(slow_path::page_filter()));

@@ -139,6 +139,7 @@ pub fn remarks(profile: &Profile) -> Vec<String> {
             Note::NoDrainThread => lines.push(format!("note: no drain thread: {detail}")),
             Note::SwitchedOff => lines.push(format!("note: the agent switched itself off: {detail}")),
             Note::ForkedFrom => lines.push(format!("note: forked from process {detail}")),
+            Note::StacksCompared => lines.push(format!("note: stacks compared: {detail}")),
             Note::NextAllocator => {}
         }
     }

@@ -136,6 +136,11 @@ impl Modules {
         self.dlclose_count.fetch_add(1, Ordering::Release);
     }
 
+    /// How often that was.
+    pub fn dlclose_count(&self) -> u32 {
+        self.dlclose_count.load(Ordering::Acquire)
+    }
+
     /// The module that holds `address`, which must be code on the calling thread's stack (that keeps it mapped).
     /// Allocates from the agent's own memory when it is met for the first time.
     pub fn find(&self, address: u64) -> Option<&'static Module> {
