@@ -97,7 +97,8 @@ impl Agent {
             return false;
         }
         let (_muted, _) = thread.mute(0);
-        let Some(recording) = recording::current().or_else(|| self.begin_at_exit(how)) else {
+        let Some(recording) = recording::current().or_else(|| self.begin_at_exit(thread, how))
+        else {
             return false;
         };
         if !self.switch.change(state, Switch::Finished) {
@@ -126,7 +127,7 @@ impl Agent {
 
     /// A profile without samples says what there was to sample. Only at an orderly exit, and only if it is wanted: not
     /// of every little child of a shell.
-    fn begin_at_exit(&self, how: ExitHow) -> Option<&'static Recording> {
+    fn begin_at_exit(&self, thread: &ShimThread, how: ExitHow) -> Option<&'static Recording> {
         let is_wanted = self
             .config()
             .run_pid
@@ -134,7 +135,9 @@ impl Agent {
         if how != ExitHow::Exit || !is_wanted {
             return None;
         }
-        self.areas.run(|area| self.begin_recording(area)).flatten()
+        self.areas
+            .run(thread.last_area(), |area| self.begin_recording(area))
+            .flatten()
     }
 
     fn write_end(

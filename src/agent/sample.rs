@@ -56,7 +56,9 @@ impl Agent {
                 allocation,
                 points,
             };
-            let is_published = self.areas.run(|area| self.take_sample(&due, area));
+            let is_published = self
+                .areas
+                .run(thread.last_area(), |area| self.take_sample(&due, area));
             if is_published.is_none()
                 && let Some(recording) = recording::current()
             {

@@ -214,7 +214,11 @@ impl Drain {
                     };
                     match decoded {
                         Decoded::Sample(sample) => {
-                            let stack = self.interner.intern(sample.frames, &mut self.encoder);
+                            let stack = self.interner.intern(
+                                sample.thread,
+                                sample.frames,
+                                &mut self.encoder,
+                            );
                             self.encoder.sample(&FileSample {
                                 id: SampleId(record.position),
                                 time_ns: sample.time_ns,

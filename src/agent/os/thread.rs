@@ -29,6 +29,9 @@ struct ThreadState {
     number: Cell<u32>,
     is_announced: Cell<u32>,
     slot: Cell<u32>,
+    /// For the pool of work areas.
+    last_area: Cell<u32>,
+    reserved: u32,
     granted: Cell<u64>,
     total_bytes: Cell<u64>,
     stack_low: Cell<u64>,
@@ -138,6 +141,11 @@ impl ShimThread {
         } else {
             self.state.number.get()
         }
+    }
+
+    /// Which work area it used last, for [`super::scratch::Pool::run`].
+    pub fn last_area(&self) -> &Cell<u32> {
+        &self.state.last_area
     }
 
     /// Index of its totals' slot plus one, 0 for none.
