@@ -241,6 +241,47 @@ impl Exit {
     }
 }
 
+/// What is wrong with a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// The file ends within it: what a killed writer leaves.
+    CutShort,
+    /// Its first bytes are not a chunk's.
+    NoChunk,
+    /// Its bytes are not those that were written.
+    BadChecksum,
+    /// It makes no sense.
+    Malformed,
+}
+
+/// Where reading stopped, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped {
+    /// Why.
+    pub damage: Damage,
+    /// Number of the chunk, from 1; those before it are used.
+    pub chunk: u32,
+    /// Its offset in the file, in bytes.
+    pub offset: u64,
+}
+
+impl std::fmt::Display for Stopped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = match self.damage {
+            Damage::CutShort => "is cut short",
+            Damage::NoChunk => "is not a chunk",
+            Damage::BadChecksum => "has a bad checksum",
+            Damage::Malformed => "is malformed",
+        };
+        let Self { chunk, offset, .. } = self;
+        let before = chunk - 1;
+        write!(
+            f,
+            "chunk {chunk} {what} (offset {offset}); the {before} before it are used"
+        )
+    }
+}
+
 /// What had to be done to read the profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
@@ -252,8 +293,8 @@ pub struct Recovery {
     pub ring_error: Option<String>,
     /// Records that were being written when the process died.
     pub unfinished_records: u64,
-    /// Why reading stopped before the end of the file, with the offset.
-    pub stopped: Option<String>,
+    /// Why reading stopped before the end of the file.
+    pub stopped: Option<Stopped>,
     /// Malformed records that were left out.
     pub malformed_records: u64,
 }

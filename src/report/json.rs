@@ -76,7 +76,7 @@ pub fn report(profile: &Profile, sort: Sort, filter: &Filter) -> Value {
             "ring_records": profile.recovery.ring_records,
             "unfinished_records": profile.recovery.unfinished_records,
             "malformed_records": profile.recovery.malformed_records,
-            "stopped": profile.recovery.stopped,
+            "stopped": profile.recovery.stopped.map(|stopped| stopped.to_string()),
             "ring_error": profile.recovery.ring_error,
         },
     })

@@ -51,7 +51,7 @@ impl Filter {
         Regex::new(pattern).map(|regex| Self(Some(regex)))
     }
 
-    fn matches(&self, frames: &[Frame]) -> bool {
+    pub(crate) fn matches(&self, frames: &[Frame]) -> bool {
         self.0.as_ref().is_none_or(|regex| {
             frames.iter().any(|frame| {
                 regex.is_match(&frame.function)

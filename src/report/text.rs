@@ -58,7 +58,7 @@ pub fn write(profile: &Profile, options: &Options, out: &mut dyn Write) -> io::R
     writeln!(out)?;
     if options.tree {
         const LEAST_PERCENT: f64 = 0.5;
-        return tree::write(profile, options.sort, LEAST_PERCENT, out);
+        return tree::write(profile, options.sort, &options.filter, LEAST_PERCENT, out);
     }
     write_table(profile, options, out)
 }
