@@ -1,8 +1,8 @@
 //! Stacks as nodes of a tree, each written once.
 
 use allocsample_record::{
-    AddressSpace, ChunkEncoder, Location, ModuleId, ModuleRecord, ModuleUnloadRecord, StackId,
-    StackNode, ThreadId,
+    AddressSpace, ChunkEncoder, CodeRecord, Location, ModuleId, ModuleRecord, ModuleUnloadRecord,
+    StackId, StackNode, ThreadId,
 };
 use rustc_hash::FxHashMap;
 
@@ -37,6 +37,12 @@ impl StackInterner {
     pub fn unmap(&mut self, module: &ModuleUnloadRecord) {
         self.forget_addresses();
         self.space.unmap(module);
+    }
+
+    /// Compiled code was made, moved or dropped.
+    pub fn change_code(&mut self, code: &CodeRecord) {
+        self.forget_addresses();
+        self.space.change_code(code);
     }
 
     /// An address may mean another location now.

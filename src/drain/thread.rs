@@ -208,7 +208,8 @@ impl Drain {
                 RecordKind::Sample
                 | RecordKind::Free
                 | RecordKind::Module
-                | RecordKind::ModuleUnload => {
+                | RecordKind::ModuleUnload
+                | RecordKind::Code => {
                     let Some(decoded) = Decoded::decode(kind, words, text) else {
                         continue;
                     };
@@ -236,6 +237,10 @@ impl Drain {
                         Decoded::Free(free) => self.encoder.free(&free),
                         Decoded::Module(module) => {
                             self.interner.map(&module);
+                            self.encoder.words(kind, words);
+                        }
+                        Decoded::Code(code) => {
+                            self.interner.change_code(&code);
                             self.encoder.words(kind, words);
                         }
                         Decoded::ModuleUnload(module) => {

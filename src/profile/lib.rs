@@ -10,6 +10,7 @@ mod finish;
 mod model;
 mod reader;
 mod symbolize;
+mod vm;
 
 pub use allocsample_record::{
     ExitHow, HeapId, Location, LostReason, ModuleId, Note, SampleFlags, SampleId, Sampling,
@@ -21,3 +22,4 @@ pub use model::{
     StackTable, Thread, missing_root,
 };
 pub use reader::ReadError;
+pub use vm::{Function, Gc, Heap, Marker, Outcome, Statistic, Type, Value, VirtualMachines};

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::vm::{Outcome, VirtualMachines};
 use allocsample_record::{
     ExitHow, HeapId, LOST_REASONS, Location, LostReason, ModuleId, Note, SampleFlags, SampleId,
-    Sampling, StackId, StackNode, SymbolTable, ThreadId,
+    Sampling, StackId, StackNode, SymbolTable, ThreadId, VmFrame,
 };
 use allocsample_sampling::{Estimate, GapLaw, Interval, SamplePoints, Weight};
 
@@ -37,6 +38,8 @@ pub struct Profile {
     pub exit: Option<Exit>,
     /// How the file was read.
     pub recovery: Recovery,
+    /// What virtual machines told.
+    pub vm: VirtualMachines,
 }
 
 /// The process.
@@ -174,6 +177,8 @@ pub struct Sample {
     pub stack: StackId,
     /// Its end, if it was seen.
     pub freed: Option<Freed>,
+    /// What a collector said of it; `None` in a heap without one, or before its first word.
+    pub outcome: Option<Outcome>,
 }
 
 impl Sample {
@@ -369,6 +374,9 @@ impl Profile {
 
     /// The frames of a location, innermost (inlined) first; never empty.
     pub fn frames(&self, location: Location) -> Vec<Frame> {
+        if location.module == ModuleId::VM {
+            return vec![self.vm_frame(location.offset)];
+        }
         let module = self.module(location.module);
         let module_name = module.map_or("", |module| module.name());
         let place = || match module {
@@ -398,6 +406,28 @@ impl Profile {
                 module: module_name.to_owned(),
                 is_symbolized: false,
             }],
+        }
+    }
+
+    fn vm_frame(&self, encoded: u64) -> Frame {
+        let frame = VmFrame::decode(encoded);
+        let heap = frame.and_then(|frame| self.vm.heaps.get(&frame.heap));
+        let module = heap.map_or_else(String::new, |heap| heap.name.clone());
+        match frame.and_then(|frame| self.vm.function(frame)) {
+            Some((function, line)) => Frame {
+                function: function.name.clone(),
+                file: (!function.file.is_empty()).then(|| function.file.clone()),
+                line,
+                module,
+                is_symbolized: true,
+            },
+            None => Frame {
+                function: format!("{module}#{}", encoded as u32),
+                file: None,
+                line: 0,
+                module,
+                is_symbolized: false,
+            },
         }
     }
 

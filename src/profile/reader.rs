@@ -164,6 +164,13 @@ fn read_chunk(header: &ChunkHeader, payload: &[u8], builder: &mut ProfileBuilder
             }
             true
         }
+        kind if kind == ChunkKind::Definitions as u16 => {
+            let words = allocsample_ring::recover_words(0, u64::MAX, payload);
+            for record in words.records {
+                builder.add_record(SampleId(0), record.kind, &record.words);
+            }
+            true
+        }
         kind if kind == ChunkKind::Symbols as u16 => {
             match unpack().and_then(|raw| SymbolTable::decode(&raw)) {
                 Some(symbols) => {
