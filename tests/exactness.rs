@@ -62,6 +62,21 @@ fn at_interval_1_every_allocation_is_recorded() {
 }
 
 #[test]
+fn what_is_lost_before_the_drain_thread_can_start_is_counted() {
+    // In a signal handler no thread may be started: the ring fills up before anybody empties it.
+    let agent = Agent::at_interval(1).with("ALLOCSAMPLE_ON_FULL", "drop");
+    let outcome = Program::compiled("burst_in_a_handler.c")
+        .run()
+        .observed(&agent);
+    let printed = String::from_utf8_lossy(&outcome.assert_success().stdout);
+    let made: f64 = printed.trim().parse().expect("a number");
+    let profile = outcome.profile();
+    let recorded = profile.site("allocate").samples as f64;
+    assert!(recorded < made, "the ring must overflow");
+    assert!(recorded + profile.number("lost_samples") >= made);
+}
+
+#[test]
 fn waiting_is_the_default_at_interval_1() {
     let run =
         Program::compiled("known_sites.cpp")
