@@ -12,13 +12,13 @@ class Effort:
     @property
     def rounds(self) -> int:
         """Of A, B, B, A."""
-        return 2 if self.is_quick else 7
+        return 3 if self.is_quick else 9
 
     @property
     def few_rounds(self) -> int:
         """The same for what takes long or differs by much."""
-        return 1 if self.is_quick else 3
+        return 1 if self.is_quick else 5
 
     def scaled(self, amount: int) -> int:
         """A number of operations."""
-        return amount // 4 if self.is_quick else amount
+        return amount // 2 if self.is_quick else amount

@@ -64,8 +64,8 @@ class Tools:
         return found
 
 
-def prepare(with_memray: bool) -> Tools:
-    """Builds what is ours and looks for what is not."""
+def prepare(with_all_peers: bool, with_memray: bool) -> Tools:
+    """Builds what is ours and looks for what is not. jemalloc is the one peer that is never left out."""
     target = target_directory()
     say("building")
     subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
@@ -86,12 +86,13 @@ def prepare(with_memray: bool) -> Tools:
         shim=str(shim),
         valgrind=valgrind,
         jemalloc=_library("libjemalloc.so.2"),
-        tcmalloc=_library("libtcmalloc.so.4"),
-        heaptrack=shutil.which("heaptrack"),
+        tcmalloc=_library("libtcmalloc.so.4") if with_all_peers else None,
+        heaptrack=shutil.which("heaptrack") if with_all_peers else None,
         memray_python=_memray(scratch / "venv") if with_memray else None,
     )
-    packages = {"valgrind": valgrind, "libjemalloc2": tools.jemalloc, "libgoogle-perftools4": tools.tcmalloc,
-                "heaptrack": tools.heaptrack}
+    packages = {"valgrind": valgrind, "libjemalloc2": tools.jemalloc}
+    if with_all_peers:
+        packages |= {"libgoogle-perftools4": tools.tcmalloc, "heaptrack": tools.heaptrack}
     for package, found in packages.items():
         if not found:
             say(f"not installed, left out: {package} (Debian package)")

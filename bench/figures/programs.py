@@ -19,17 +19,25 @@ TRACED_SCALE = 1
 Key = tuple[str, int]
 """Setup's name and interval."""
 
+INSTRUCTIONS: Key = ("instructions without any profiler", -1)
+
 
 def measure(tools: Tools, effort: Effort) -> Findings:
     """Instructions where callgrind runs, CPU time everywhere, and what is in the profiles."""
     contenders = [setups.passthrough(tools.shim)] + [s for interval in INTERVALS for s in tools.samplers(interval)]
     counted, lines, bounds, rivals = _counted(tools, effort, contenders), [], [], []
+    starts = _starts(tools, counted)
     lines.append(
         "Instructions of the whole process, all threads, over the same allocator without the profiler (callgrind). redis "
-        "is linked with jemalloc, which is its plain state here, and gets fixed commands in step.\n"
+        "is linked with jemalloc, which is its plain state here, and gets fixed commands in step. *Start* is what of ours is "
+        "there without any sample: what `/bin/true` pays.\n"
     )
-    head = ["program", *(_column(setup) for setup in contenders)]
-    lines.append(text.table(head, [[name, *(_percent(figures, s) for s in contenders)] for name, figures in counted.items()]))
+    head = ["program", *(_column(setup) for setup in contenders), "start"]
+    rows = [
+        [name, *(_percent(figures, setup) for setup in contenders), text.percent(starts[name])]
+        for name, figures in counted.items()
+    ]
+    lines.append(text.table(head, rows))
     for name, figures in counted.items():
         for interval, most in BOUNDS.items():
             ours = figures["allocsample", interval] * 100
@@ -100,12 +108,20 @@ def _counted(tools: Tools, effort: Effort, contenders: list[Setup]) -> dict[str,
     jobs = [functools.partial(_count, tools, everything[key], programs[name]) for name, key in keys]
     counts = dict(zip(keys, running.in_parallel(jobs)))
     found: dict[str, dict[Key, float]] = {name: {} for name in programs}
+    for name in programs:
+        found[name][INSTRUCTIONS] = counts[name, _key(PLAIN)] or float("inf")
     for setup in contenders:
         for name in programs:
             with_it, without = counts[name, _key(setup)], counts[name, _key(setup.base or PLAIN)]
             if with_it and without:
                 found[name][_key(setup)] = with_it / without - 1
     return found
+
+
+def _starts(tools: Tools, counted: dict[str, dict[Key, float]]) -> dict[str, float]:
+    true = Workload("true", ("/bin/true",))
+    added = callgrind.count(tools, tools.ours(512 * KIB), true).total - callgrind.count(tools, PLAIN, true).total
+    return {name: added / figures[INSTRUCTIONS] for name, figures in counted.items()}
 
 
 def _count(tools: Tools, setup: Setup, workload: Workload) -> int | None:
@@ -119,8 +135,8 @@ def _count(tools: Tools, setup: Setup, workload: Workload) -> int | None:
 def _all_timed(tools: Tools, effort: Effort, scale: int) -> dict[str, Workload]:
     programs = workloads.real_programs(tools, scale)
     if effort.is_quick:
-        programs.pop("java", None)
-    elif server := workloads.redis(tools, 40_000 * scale):
+        programs = {name: programs[name] for name in ("sqlite3", "jq", "cc1") if name in programs}
+    elif server := workloads.redis(tools, 20_000 * scale):
         programs["redis"] = server
     return programs
 
