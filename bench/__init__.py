@@ -1,0 +1,1 @@
+"""The benchmark behind docs/cost.md; scripts/bench is its command."""

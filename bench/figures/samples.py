@@ -1,0 +1,167 @@
+"""What one sample costs, by the stack that it has to capture."""
+
+import dataclasses
+import functools
+
+from bench import callgrind, running, text
+from bench.effort import Effort
+from bench.pairing import Pairs, Spread, pair, process_cpu_s, work_cpu_s
+from bench.running import Workload
+from bench.setups import KIB, NEVER, Setup
+from bench.text import Bound, Findings, Rival
+from bench.tools import Tools
+
+INTERVAL = 4 * KIB
+SIZE = 64
+FRAMES_BELOW = 3
+"""Frames of the C library and of `main` under those that the program makes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """A stack of so many frames, of which the topmost differ from sample to sample."""
+
+    depth: int
+    changed: int
+
+    @property
+    def name(self) -> str:
+        """As in the tables."""
+        frames = self.depth + FRAMES_BELOW
+        return f"{frames} frames, {'the same' if self.changed == 0 else f'top {self.changed} changed'}"
+
+
+SHAPES = (Shape(25, 0), Shape(25, 4), Shape(25, 24), Shape(40, 0), Shape(40, 39), Shape(500, 0), Shape(500, 24), Shape(500, 499))
+PEER_SHAPES = (Shape(25, 0), Shape(25, 24), Shape(500, 24))
+QUICK_SHAPES = (Shape(25, 0), Shape(25, 24))
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """Of one sample and its free."""
+
+    on_thread: Spread
+    in_all: Spread
+    capture: Spread | None
+    thread_instructions: float | None
+    other_instructions: float | None
+
+
+def measure(tools: Tools, effort: Effort) -> Findings:
+    """At an interval of 4 KiB, less the same run without samples."""
+    shapes, peer_shapes = (QUICK_SHAPES, QUICK_SHAPES) if effort.is_quick else (SHAPES, PEER_SHAPES)
+    subjects = [(tools.ours(INTERVAL), tools.ours(NEVER), shape) for shape in shapes]
+    pair_up = zip(tools.samplers(INTERVAL)[1:], tools.samplers(NEVER)[1:])
+    subjects += [(busy, idle, shape) for busy, idle in pair_up for shape in peer_shapes]
+    counted = _count_all(tools, effort, subjects)
+    costs = {}
+    for (busy, idle, shape), instructions in zip(subjects, counted):
+        costs[busy.name, shape] = _cost(tools, effort, busy, idle, shape, instructions)
+    rows = [
+        [
+            name,
+            shape.name,
+            text.nanoseconds(cost.capture) if cost.capture else "-",
+            text.nanoseconds(cost.on_thread),
+            text.nanoseconds(cost.in_all),
+            f"{cost.thread_instructions:,.0f}",
+            f"{cost.other_instructions:,.0f}",
+        ]
+        for (name, shape), cost in costs.items()
+    ]
+    head = ["profiler", "stack", "capture", "on the program's thread", "in all", "instructions on the thread", "elsewhere"]
+    lines = [
+        "One sample of a 64-byte block and its free, all in: what the run at an interval of 4 KiB costs over one without "
+        "samples, by the number of samples. *Capture* is what the stack takes of it (against a run that records no "
+        "stacks). *In all* includes the thread that writes the profile, which the peers do not have; their *in all* is "
+        "start and end.\n",
+        text.table(head, rows),
+        "\njemalloc keeps at most 128 frames of a stack and tcmalloc 30, allocsample 512 unless told otherwise: their "
+        "figures for 503 frames are for the part that they keep.\n",
+    ]
+    return Findings("One sample", "\n".join(lines), _bounds(costs), _rivals(costs))
+
+
+def _bounds(costs: dict[tuple[str, Shape], Cost]) -> list[Bound]:
+    bounds = []
+    for shape, capture_us in ((Shape(25, 0), 0.06), (Shape(25, 24), 0.3), (Shape(40, 0), 0.06), (Shape(40, 39), 0.3)):
+        cost = costs.get(("allocsample", shape))
+        if cost and cost.capture:
+            bounds.append(Bound(f"capture, {shape.name}", cost.capture.median * 1e6, capture_us, " us"))
+    for shape in (Shape(25, 0), Shape(25, 24), Shape(40, 39)):
+        cost = costs.get(("allocsample", shape))
+        if cost:
+            bounds.append(Bound(f"sample on the program's thread, {shape.name}", cost.on_thread.median * 1e6, 0.8, " us"))
+            bounds.append(Bound(f"sample with the drain thread, {shape.name}", cost.in_all.median * 1e6, 0.8, " us"))
+            total = cost.thread_instructions + cost.other_instructions
+            bounds.append(Bound(f"sample with the drain thread, {shape.name}, instructions", total, 2500))
+    cost = costs.get(("allocsample", Shape(500, 24)))
+    if cost:
+        bounds.append(Bound(f"sample on the program's thread, {Shape(500, 24).name}", cost.on_thread.median * 1e6, 1.5, " us"))
+    return bounds
+
+
+def _rivals(costs: dict[tuple[str, Shape], Cost]) -> list[Rival]:
+    return [
+        Rival(f"sample in all, {shape.name}", costs["allocsample", shape].in_all.median * 1e9, name,
+              cost.in_all.median * 1e9, " ns")
+        for (name, shape), cost in costs.items()
+        if name != "allocsample" and ("allocsample", shape) in costs
+    ]
+
+
+def _pairs(tools: Tools, shape: Shape, count: int) -> Workload:
+    return Workload("pairs", (tools.program("pairs"), str(SIZE), str(count), str(shape.depth), str(shape.changed)))
+
+
+def _count_all(tools: Tools, effort: Effort, subjects: list[tuple[Setup, Setup, Shape]]) -> list[tuple[float, float]]:
+    """Instructions a sample, on the thread and elsewhere.
+
+    From the difference of two runs: what is done once (the first sample creates the profile) does not count.
+    """
+    few, many = 100_000, 200_000 if effort.is_quick else 400_000
+
+    def one(busy: Setup, idle: Setup, shape: Shape) -> tuple[float, float]:
+        at = {
+            (setup.interval_bytes, count): callgrind.count(
+                tools, setup, _pairs(tools, shape, count), read_profiles=setup.name == "allocsample"
+            )
+            for setup in (busy, idle)
+            for count in (few, many)
+        }
+
+        def added(kind) -> float:
+            per_setup = [kind(at[setup.interval_bytes, many]) - kind(at[setup.interval_bytes, few]) for setup in (busy, idle)]
+            return per_setup[0] - per_setup[1]
+
+        samples = added(lambda count: count.profiles.samples) or (many - few) * SIZE / INTERVAL
+        return added(lambda count: count.main) / samples, added(lambda count: count.others) / samples
+
+    return running.in_parallel([functools.partial(one, *subject) for subject in subjects])
+
+
+def _cost(tools: Tools, effort: Effort, busy: Setup, idle: Setup, shape: Shape, instructions: tuple[float, float]) -> Cost:
+    # Descending 500 frames is the program's own work, and takes longer than the pair.
+    count = effort.scaled(2_000_000 if shape.changed < 100 else 300_000)
+    workload = _pairs(tools, shape, count)
+    pairs = _compare(tools, idle, busy, workload, effort.few_rounds)
+    capture = None
+    samples = count * SIZE / INTERVAL
+    if busy.name == "allocsample":
+        samples = running.run(tools, busy, workload, read_profiles=True).profiles.samples
+        without_stacks = tools.ours(INTERVAL, UNWIND="none")
+        against_none = _compare(tools, without_stacks, busy, workload, effort.few_rounds)
+        capture = against_none.difference(work_cpu_s).scaled(1 / samples)
+    return Cost(
+        pairs.difference(work_cpu_s).scaled(1 / samples),
+        pairs.difference(process_cpu_s).scaled(1 / samples),
+        capture,
+        *instructions,
+    )
+
+
+def _compare(tools: Tools, a: Setup, b: Setup, workload: Workload, rounds: int) -> Pairs:
+    def run(setup: Setup):
+        return functools.partial(running.run, tools, setup, workload)
+
+    return pair(run(a), run(b), rounds)

@@ -1,0 +1,84 @@
+"""docs/cost.md, from what was found."""
+
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+from bench import text
+from bench.text import Findings
+from bench.tools import ROOT
+
+INTRODUCTION = """\
+# What allocsample costs
+
+Written by `scripts/bench`, on {machine}. Every figure is a comparison of runs that differ in the profiler alone: with the
+same program, the same input, the same allocator. Peers are compared with their own allocator while it does not profile,
+and are asked for what we are asked for: one profile at the end (tcmalloc's sampler writes none).
+
+- **Instructions** are counted by callgrind, all threads of the process together. They hardly change from run to run.
+- **CPU time** is user and system time, in rounds of A, B, B, A; shown are median and quartiles of the rounds.
+- An *interval* is the mean number of bytes between two samples; the default is 512 KiB.
+"""
+
+MEASURE_AGAIN = """\
+## To measure again
+`scripts/bench` writes this page and the picture; it takes about a quarter of an hour on two cores. `scripts/bench --quick`
+takes two minutes and `--only PART` one part, and both print what they find. `scripts/setup` installs what is needed on
+Debian and Ubuntu. Other work on the machine widens the spread of times, and leaves instruction counts alone.
+`tests/fast_path.rs` holds the fast path to its number of instructions.
+"""
+
+
+def bounds(findings: list[Findings]) -> str:
+    """All figures that we hold ourselves to."""
+    rows = [bound.row() for found in findings for bound in found.bounds]
+    return text.table(["figure", "measured", "bound", "within"], rows)
+
+
+def lost(findings: list[Findings]) -> str:
+    """Where a peer is cheaper."""
+    rows = [rival.row() for found in findings for rival in found.rivals if rival.is_lost]
+    return text.table(["figure", "allocsample", "cheaper peer", "its figure"], rows)
+
+
+def write(findings: list[Findings]) -> None:
+    """Replaces the page and its picture."""
+    parts = [INTRODUCTION.format(machine=_machine())]
+    parts += [f"## {found.title}\n{found.text}" for found in findings]
+    parts.append(f"## Where a peer is cheaper\nBy more than 2 %.\n\n{lost(findings)}")
+    parts.append(f"## Bounds\nWhat we hold ourselves to, and whether this run kept it.\n\n{bounds(findings)}")
+    parts.append(MEASURE_AGAIN)
+    _replace(ROOT / "docs/cost.md", "\n".join(part.replace("\n\n\n", "\n\n") for part in parts))
+    for found in findings:
+        if found.drawing:
+            _replace(ROOT / "docs/cost.svg", found.drawing)
+
+
+def _replace(path: Path, content: str) -> None:
+    aside = path.with_suffix(path.suffix + ".new")
+    aside.write_text(content)
+    aside.rename(path)
+
+
+def _machine() -> str:
+    """Its class, in words."""
+    cpuinfo = Path("/proc/cpuinfo").read_text()
+    models = [line.partition(":")[2].strip() for line in cpuinfo.splitlines() if line.startswith("model name")]
+    kind = " ".join(word for word in (models or [platform.machine()])[0].replace("(R)", "").split() if word != "Processor")
+    virtual = "virtual " if " hypervisor " in f"{cpuinfo} " else ""
+    with open("/proc/meminfo") as lines:
+        gibibytes = round(int(lines.readline().split()[1]) / 2**20)
+    system = platform.freedesktop_os_release().get("PRETTY_NAME", "Linux")
+    versions = [f"glibc {platform.libc_ver()[1]}", f"gcc {_version('gcc', '-dumpfullversion')}", _version("valgrind", "--version")]
+    return (
+        f"a {virtual}machine with {os.cpu_count()} {platform.machine()} cores ({kind}), {gibibytes} GiB of memory, {system}, "
+        + ", ".join(version for version in versions if version)
+    )
+
+
+def _version(command: str, option: str) -> str:
+    if shutil.which(command) is None:
+        return ""
+    return subprocess.run([command, option], capture_output=True, text=True, check=False).stdout.strip()
