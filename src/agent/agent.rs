@@ -6,6 +6,7 @@ use allocsample_record::{LostReason, Note};
 use allocsample_sampling::Seed;
 
 use crate::config::{Config, LARGEST_MAX_DEPTH};
+use crate::hooks::{Definitions, Heaps};
 use crate::live::{LiveSamples, PageFilter};
 use crate::os::file::complain;
 use crate::os::memory::{ForkCanary, StaticRef};
@@ -14,6 +15,7 @@ use crate::os::scratch::Pool;
 use crate::path::PATH_BYTES;
 use crate::recording::{self, Beginning, DrainState, Recording};
 use crate::stack::modules::Modules;
+use crate::stack::vm::RawFrame;
 use crate::stack::{Memo, RuleCache};
 use crate::switch::{Switch, SwitchCell};
 use crate::threads::Threads;
@@ -52,6 +54,8 @@ pub struct WorkArea {
     /// For [`crate::config::Unwind::Verify`] only; untouched otherwise.
     pub(crate) full_memo: Memo,
     pub(crate) full_frames: [u64; LARGEST_MAX_DEPTH],
+    pub(crate) vm_frames: [RawFrame; LARGEST_MAX_DEPTH],
+    pub(crate) merged: [u64; LARGEST_MAX_DEPTH],
     pub(crate) path: [u8; PATH_BYTES],
     pub(crate) texts: [u8; 8192],
 }
@@ -90,6 +94,8 @@ pub struct Agent {
     pub(crate) live: LiveSamples,
     pub(crate) filter: PageFilter,
     pub(crate) threads: Threads,
+    pub(crate) heaps: Heaps,
+    pub(crate) definitions: Definitions,
     canary: ForkCanary,
     start: StaticRef<Start>,
     epoch: AtomicU32,
@@ -111,6 +117,8 @@ impl Agent {
             live: LiveSamples::new(),
             filter,
             threads: Threads::new(),
+            heaps: Heaps::new(),
+            definitions: Definitions::new(),
             canary: ForkCanary::new(),
             start: StaticRef::new(),
             epoch: AtomicU32::new(1),
@@ -134,6 +142,11 @@ impl Agent {
         self.start.set(Some(start));
         self.canary.arm();
         self.switch.set(Switch::On);
+    }
+
+    /// Whether samples are taken, or will be with the first allocation.
+    pub fn is_on(&self) -> bool {
+        self.switch.get() == Switch::On
     }
 
     /// The modules, for what the constructor and `dlclose` know about them.
@@ -192,6 +205,7 @@ impl Agent {
             next_allocator: start.next_allocator,
             malloc_elsewhere: start.malloc_elsewhere,
             forked_from: (forked_from != 0).then_some(forked_from),
+            definitions: &self.definitions,
             buffer: &mut area.texts,
         });
         match begun {
@@ -219,6 +233,7 @@ impl Agent {
     }
 
     fn tell_what_was_before(&self, recording: &Recording) {
+        self.write_late_definitions(recording, recording.definitions_to);
         self.write_ended_before(recording);
         let (events, bytes) = (&self.lost_before.0, &self.lost_before.1);
         let events = events.swap(0, Ordering::Relaxed);
@@ -291,6 +306,7 @@ impl Agent {
         self.areas.forget();
         self.threads.clear();
         self.live.clear(&self.filter);
+        self.heaps.restart();
         (self.hooks().after_fork_in_child)();
         if !self.config().follow_children && self.switch.get() == Switch::On {
             self.switch.set(Switch::Off);

@@ -26,6 +26,7 @@ extern crate std;
 
 mod agent;
 pub mod config;
+pub mod hooks;
 mod lifecycle;
 mod live;
 pub mod os;

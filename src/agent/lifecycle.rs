@@ -168,6 +168,9 @@ impl Agent {
         }
         self.threads.for_each_other(own, write_total);
         self.write_ended_before(recording);
+        for heap in self.heaps.all() {
+            self.tell_exact_bytes(heap);
+        }
         if self.config().unwind == Unwind::Verify {
             self.write_compared(recording);
         }

@@ -131,14 +131,15 @@ impl LiveSamples {
     /// Remembers a sample; false if there is no room, which the caller counts as lost.
     pub fn insert(&self, filter: &PageFilter, address: u64, id: u64) -> bool {
         filter.mark(address);
-        let is_in = self.insert_into_newest(address, id);
+        let is_in = self.insert_unmarked(address, id);
         if !is_in {
             filter.unmark(address);
         }
         is_in
     }
 
-    fn insert_into_newest(&self, address: u64, id: u64) -> bool {
+    /// The same in a heap that has no filter.
+    pub fn insert_unmarked(&self, address: u64, id: u64) -> bool {
         let newest = self.tables.iter().rposition(|table| table.get().is_some());
         if let Some(table) = newest.and_then(|index| self.tables.get(index)?.get())
             && !table.is_nearly_full()
@@ -162,18 +163,32 @@ impl LiveSamples {
 
     /// The sample at this address, which is no longer live then.
     pub fn take(&self, filter: &PageFilter, address: u64) -> Option<u64> {
+        let id = self.take_unmarked(address)?;
+        filter.unmark(address);
+        Some(id)
+    }
+
+    /// The same in a heap that has no filter.
+    pub fn take_unmarked(&self, address: u64) -> Option<u64> {
         if address == 0 {
             // The page of NULL may be marked, by a page 4 GiB or a multiple away.
             return None;
         }
-        let id = self
-            .tables
+        self.tables
             .iter()
             .rev()
             .filter_map(StaticRef::get)
-            .find_map(|table| table.take(address))?;
-        filter.unmark(address);
-        Some(id)
+            .find_map(|table| table.take(address))
+    }
+
+    /// Forgets all in a heap that has no filter. Only while no other thread exists.
+    pub fn forget(&self) {
+        for table in self.tables.iter().filter_map(StaticRef::get) {
+            for place in table.addresses {
+                place.store(0, Ordering::Relaxed);
+            }
+            table.used.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Forgets all: in a forked child they are the parent's. Only while no other thread exists.

@@ -12,6 +12,7 @@ use allocsample_agent::{Hooks, Start};
 use allocsample_record::{ExitHow, Note};
 
 use crate::allocator::{Shortage, is_reserve_low};
+use crate::hook_table::allocsample_get_hooks;
 use crate::slow_path::this_thread;
 use crate::{AGENT, ALLOCATOR, slow_path};
 
@@ -206,6 +207,9 @@ fn ask_loader() {
             std::mem::transmute::<*mut c_void, FindObject>(find_object)
         });
     }
+    AGENT
+        .modules()
+        .set_own(allocsample_get_hooks as *const () as usize as u64);
     if !stack_end.is_null() {
         // SAFETY: glibc's variable of that name is a pointer.
         os::set_main_stack_end(unsafe { *stack_end.cast::<u64>() });

@@ -22,6 +22,12 @@ pub fn tid() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) }.cast_unsigned() as u32
 }
 
+/// Lets another thread run.
+pub fn yield_now() {
+    // SAFETY: no arguments.
+    unsafe { libc::syscall(libc::SYS_sched_yield) };
+}
+
 /// Ends the calling thread where it stands: nothing is unwound, no destructor runs. Only for a thread of ours.
 pub fn end_this_thread() -> ! {
     loop {

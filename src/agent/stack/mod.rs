@@ -10,6 +10,7 @@ mod memo;
 pub mod modules;
 mod reader;
 mod step;
+pub mod vm;
 
 use allocsample_record::SampleFlags;
 use framehop::{CacheNative, FrameAddress, MustNotAllocateDuringUnwind, UnwindRegsNative};
@@ -30,6 +31,8 @@ pub struct Captured {
     pub depth: usize,
     /// Whether and why the root is missing.
     pub flags: SampleFlags,
+    /// The machine's frames are in it, in another buffer.
+    pub is_merged: bool,
     /// From some frame on the last walk was the source.
     pub is_rest_known: bool,
     /// The thread is in a place where it may hold locks of libc: inside the dynamic loader or a signal handler.
