@@ -207,6 +207,17 @@ fn ask_loader() {
             std::mem::transmute::<*mut c_void, FindObject>(find_object)
         });
     }
+    // SAFETY: looks up by name; the handle is kept, as the library is.
+    let clock = unsafe {
+        let libc = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        (!libc.is_null()).then(|| libc::dlsym(libc, c"clock_gettime".as_ptr()))
+    };
+    if let Some(clock) = clock.filter(|clock| !clock.is_null()) {
+        // SAFETY: this is the type of the function of that name.
+        clock::set_source(unsafe {
+            std::mem::transmute::<*mut c_void, clock::ClockGetTime>(clock)
+        });
+    }
     AGENT
         .modules()
         .set_own(allocsample_get_hooks as *const () as usize as u64);
