@@ -87,7 +87,7 @@ SHIM_DUE_ENTRY(1, void *, malloc, size_t size)
 
 EXPORT HOT void *malloc(size_t size)
 {
-    if (shim_charge(shim_charged(size)))
+    if (shim_charge(size))
         return malloc_due(size);
     return shim_next.malloc(size);
 }
@@ -151,7 +151,7 @@ EXPORT HOT void *calloc(size_t count, size_t size)
 {
     size_t bytes;
     /* The next allocator refuses an overflow in its own words; there is nothing to charge. */
-    if (LIKELY(!__builtin_mul_overflow(count, size, &bytes)) && shim_charge(shim_charged(bytes)))
+    if (LIKELY(!__builtin_mul_overflow(count, size, &bytes)) && shim_charge(bytes))
         return calloc_due(count, size);
     return shim_next.calloc(count, size);
 }
@@ -169,7 +169,7 @@ static void *realloc_marked_or_due(void *block, size_t size, bool charge, const 
                 copy[i] = ((char *)block)[i];
         return copy;
     }
-    bool borrowed = charge ? shim_charge(shim_charged(size)) : true;
+    bool borrowed = charge ? shim_charge(size) : true;
     uint64_t taken = shim_may_be_sampled(block) ? take_sampled(block) : 0;
     void *moved = shim_next.realloc(block, size);
     if (moved == NULL && block != NULL && size == 0) {
@@ -209,7 +209,7 @@ EXPORT HOT void *realloc(void *block, size_t size)
 {
     if (shim_may_be_sampled(block))
         return realloc_marked_due(block, size);
-    if (shim_charge(shim_charged(size)))
+    if (shim_charge(size))
         return realloc_due(block, size);
     return shim_next.realloc(block, size);
 }
@@ -237,7 +237,7 @@ SHIM_DUE_ENTRY(3, int, posix_memalign, void **block, size_t alignment, size_t si
 
 EXPORT int posix_memalign(void **block, size_t alignment, size_t size)
 {
-    if (shim_charge(shim_charged(size)))
+    if (shim_charge(size))
         return posix_memalign_due(block, alignment, size);
     return shim_next.posix_memalign(block, alignment, size);
 }
@@ -249,7 +249,7 @@ EXPORT int posix_memalign(void **block, size_t alignment, size_t size)
     }                                                                                                                  \
     EXPORT void *NAME(size_t alignment, size_t size)                                                                   \
     {                                                                                                                  \
-        if (shim_charge(shim_charged(size)))                                                                           \
+        if (shim_charge(size))                                                                           \
             return NAME##_due(alignment, size);                                                                        \
         return shim_next.NAME(alignment, size);                                                                        \
     }
@@ -262,7 +262,7 @@ EXPORT int posix_memalign(void **block, size_t alignment, size_t size)
     }                                                                                                                  \
     EXPORT void *NAME(size_t size)                                                                                     \
     {                                                                                                                  \
-        if (shim_charge(shim_charged(size)))                                                                           \
+        if (shim_charge(size))                                                                           \
             return NAME##_due(size);                                                                                   \
         return shim_next.NAME(size);                                                                                   \
     }

@@ -36,8 +36,7 @@ static void *arena_alloc(size_t alignment, size_t size)
                                                     memory_order_relaxed));
     if (used == 0) {
         for (size_t at = 0; at < ARENA_BYTES; at += 1 << SHIM_PAGE_SHIFT) {
-            size_t page = ((uintptr_t)arena + at) >> SHIM_PAGE_SHIFT & (SHIM_FILTER_PAGES - 1);
-            atomic_store_explicit(&shim_page_filter[page], 255, memory_order_relaxed);
+            atomic_store_explicit(&shim_page_filter[shim_filter_page(arena + at)], 255, memory_order_relaxed);
         }
     }
     return arena + start;

@@ -113,7 +113,7 @@ static void *find_operator(const char *name, const void *last_resort)
     }                                                                                                                  \
     EXPORT void *NAME PARAMETERS                                                                                       \
     {                                                                                                                  \
-        if (operators_allocate && shim_charge(shim_charged(size)))                                                     \
+        if (operators_allocate && shim_charge(size))                                                     \
             return NAME##_due VALUES;                                                                                  \
         return NAME##_next VALUES;                                                                                     \
     }

@@ -90,16 +90,28 @@ struct shim_slow_path {
 /* NULL while the agent is off: before its constructor, after it failed. */
 extern HIDDEN _Atomic(const struct shim_slow_path *) shim_slow_path;
 
-/* One byte for each page of the address space modulo 256 MiB: not 0 if the page may hold a sampled block. The agent
- * counts up and down; 255 is for ever. Read by every free, so it is small enough to stay in the cache. */
-#define SHIM_FILTER_PAGES 65536
+/* One byte for each page of the address space modulo 4 GiB: not 0 if the page may hold a sampled block. The agent
+ * counts up and down; 255 is for ever. Every free reads one: a heap of 1 GiB has 256 KiB of them. Modulo 4 GiB because
+ * that mask is for free, in a move of 32 bits. */
 #define SHIM_PAGE_SHIFT 12
+#define SHIM_FILTER_PAGES (UINT64_C(1) << (32 - SHIM_PAGE_SHIFT))
 extern HIDDEN _Atomic(uint8_t) shim_page_filter[SHIM_FILTER_PAGES];
+
+static inline size_t shim_filter_page(const void *block)
+{
+    return (uint32_t)(uintptr_t)block >> SHIM_PAGE_SHIFT;
+}
 
 static inline bool shim_may_be_sampled(const void *block)
 {
-    size_t page = (uintptr_t)block >> SHIM_PAGE_SHIFT & (SHIM_FILTER_PAGES - 1);
-    return UNLIKELY(atomic_load_explicit(&shim_page_filter[page], memory_order_relaxed) != 0);
+#if defined(__x86_64__)
+    /* One instruction, where the compiler makes a load and a test of an atomic byte. */
+    bool marked;
+    __asm__("cmpb $0, %1" : "=@ccne"(marked) : "m"(shim_page_filter[shim_filter_page(block)]));
+    return UNLIKELY(marked);
+#else
+    return UNLIKELY(atomic_load_explicit(&shim_page_filter[shim_filter_page(block)], memory_order_relaxed) != 0);
+#endif
 }
 
 /* The allocator that comes after us in symbol order. Each pointer starts at a function that finds the real one, so that
@@ -142,14 +154,16 @@ static inline uint64_t shim_charged(size_t size)
     return size + (size == 0);
 }
 
-/* Subtracts from the thread's counter; true if it borrowed, which is when a sample may be due. */
-static inline bool shim_charge(uint64_t charged)
+/* Subtracts `shim_charged(size)` from the thread's counter; true if it borrowed, which is when a sample may be due. */
+static inline bool shim_charge(size_t size)
 {
 #if defined(__x86_64__)
+    /* The comparison leaves a carry for a size of 0, which the subtraction takes along: 1 is subtracted then. */
     bool borrowed;
-    __asm__("subq %2, %0" : "+m"(shim_thread.bytes_until_sample), "=@ccb"(borrowed) : "r"(charged));
+    __asm__("cmpq $1, %2\n\tsbbq %2, %0" : "+m"(shim_thread.bytes_until_sample), "=@ccb"(borrowed) : "r"(size));
     return UNLIKELY(borrowed);
 #else
+    uint64_t charged = shim_charged(size);
     uint64_t before = shim_thread.bytes_until_sample;
     shim_thread.bytes_until_sample = before - charged;
     return UNLIKELY(charged > before);

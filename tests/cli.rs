@@ -4,9 +4,10 @@ mod support;
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
 
 use support::room::{assert_error, stderr, stdout};
-use support::{Program, Room};
+use support::{Program, Room, agent_library};
 
 #[test]
 fn what_makes_no_sense_is_one_line_and_status_2() {
@@ -434,4 +435,49 @@ fn names_are_added_later_if_the_run_left_them_out() {
     fs::remove_file(room.path("leaky")).unwrap();
     let report = stdout(&room.output(&["report", "out.allocsample"]));
     assert!(report.contains("churn [leaky]"), "{report}");
+}
+
+#[test]
+fn a_ring_may_stand_for_its_profile_and_is_not_damaged() {
+    let room = Room::new();
+    room.add(&Program::compiled("leaky.c"), "leaky");
+    let status = Command::new(room.path("leaky"))
+        .arg("kill")
+        .env("LD_PRELOAD", agent_library())
+        .env("ALLOCSAMPLE_OUTPUT", room.path("killed.allocsample"))
+        .env("ALLOCSAMPLE_INTERVAL", "4K")
+        .status()
+        .expect("leaky runs");
+    assert_eq!(status.signal(), Some(9));
+    let ring = "killed.allocsample.ring";
+    let before = fs::read(room.path(ring)).expect("a ring");
+    let report = room.output(&["report", ring]);
+    assert!(stdout(&report).contains("make"), "{}", stdout(&report));
+    assert_eq!(fs::read(room.path(ring)).expect("a ring"), before);
+    let symbolized = room.output(&["symbolize", ring]);
+    assert!(symbolized.status.success(), "{}", stderr(&symbolized));
+    assert!(!room.path(ring).exists(), "its records are in the profile");
+    let report = room.output(&["report", "killed.allocsample", "--filter", "make"]);
+    assert!(
+        stdout(&report).contains("make [leaky]"),
+        "{}",
+        stdout(&report)
+    );
+}
+
+#[test]
+fn the_tree_shows_what_passes_the_filter() {
+    let room = Room::new();
+    room.record("out.allocsample", &[], &[]);
+    let all = stdout(&room.output(&["report", "out.allocsample", "--tree"]));
+    let none = stdout(&room.output(&[
+        "report",
+        "out.allocsample",
+        "--tree",
+        "--filter",
+        "^no_such_function$",
+    ]));
+    let some = stdout(&room.output(&["report", "out.allocsample", "--tree", "--filter", "^make$"]));
+    assert!(all.contains("make") && some.contains("make"), "{all}{some}");
+    assert!(!none.contains("make"), "{none}");
 }

@@ -91,7 +91,9 @@ def work(n): return sum(len(str(i)) for i in range(n))
 if __name__ == '__main__':
     threads = [threading.Thread(target=work, args=(20000,)) for _ in range(8)]
     [t.start() for t in threads]; [t.join() for t in threads]
-    with multiprocessing.get_context('fork').Pool(4) as pool: print(pool.map(work, [1000, 2000, 3000]))
+    pool = multiprocessing.get_context('fork').Pool(4)
+    print(pool.map(work, [1000, 2000, 3000]))
+    pool.close(); pool.join()  # leaving by `with` kills the workers
     print(subprocess.run(['echo', 'a child'], capture_output=True).stdout)
 ";
     comes_through(&Run::of("python3").args(&["-c", text]), "python3");

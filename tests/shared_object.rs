@@ -10,7 +10,7 @@ use std::process::Command;
 use support::agent_library;
 
 /// Exported besides the names of libc: the one function by which a runtime finds the agent.
-const HOOKS: &str = "allocsample_hooks";
+const HOOKS: &str = "allocsample_get_hooks";
 
 /// Parts of the names of functions that run on the program's threads.
 const PROGRAM_THREAD_CODE: [&str; 6] = [

@@ -273,3 +273,40 @@ fn stacks_that_are_too_deep_say_so_at_their_root() {
         assert!(stack.len() <= 66, "{} frames", stack.len());
     }
 }
+
+/// Programs whose stacks change in every way that the unwinder's memory of the last stack must notice.
+#[test]
+fn what_is_known_of_a_stack_is_what_a_full_walk_finds() {
+    // 10^7 and more: ALLOCSAMPLE_TEST_STACKS=10000000 cargo test --release --test stacks known
+    let stacks = std::env::var("ALLOCSAMPLE_TEST_STACKS").unwrap_or("400000".into());
+    let random = Program::compiled("random_stacks.cpp");
+    let library = Program::library("exceptions_library.cpp", "libthrower.so", &[]);
+    let plugin = Program::library("plugin.c", "libplugin.so", &[]);
+    let other = Program::library("plugin.c", "libotherplugin.so", &[]);
+    let runs = [
+        random.run().args(&[&stacks, "1"]),
+        random.run().args(&[&stacks, "2"]),
+        Program::compiled("exceptions.cpp")
+            .run()
+            .arg(library.path()),
+        Program::compiled("coroutines.c").run(),
+        Program::compiled("deep_stacks.c").run(),
+        Program::compiled("signals_under_load.c").run(),
+        Program::compiled("dlopen_storm.c")
+            .run()
+            .arg(plugin.path())
+            .arg(other.path()),
+    ];
+    let mut compared = 0;
+    for run in runs {
+        let outcome = run.observed(&Agent::at_interval(64).with("ALLOCSAMPLE_UNWIND", "verify"));
+        let notes = outcome.assert_success().profile().report["notes"].to_string();
+        let (known, rest) = notes
+            .split_once("stacks compared: ")
+            .and_then(|(_, text)| text.split_once(" with a known rest, "))
+            .expect("a note on compared stacks");
+        compared += known.parse::<u64>().expect("a number");
+        assert!(rest.starts_with("0 different"), "{notes}");
+    }
+    assert!(compared > 100_000, "{compared} stacks");
+}

@@ -6,6 +6,7 @@ use allocsample_record::{LostReason, Note};
 use allocsample_sampling::Seed;
 
 use crate::config::{Config, LARGEST_MAX_DEPTH};
+use crate::hooks::{Definitions, Heaps};
 use crate::live::{LiveSamples, PageFilter};
 use crate::os::file::complain;
 use crate::os::memory::{ForkCanary, StaticRef};
@@ -13,8 +14,9 @@ use crate::os::process;
 use crate::os::scratch::Pool;
 use crate::path::PATH_BYTES;
 use crate::recording::{self, Beginning, DrainState, Recording};
-use crate::stack::RuleCache;
 use crate::stack::modules::Modules;
+use crate::stack::vm::RawFrame;
+use crate::stack::{Memo, RuleCache};
 use crate::switch::{Switch, SwitchCell};
 use crate::threads::Threads;
 
@@ -47,7 +49,13 @@ pub struct Start {
 /// Memory of a sample in progress, behind its stack.
 pub struct WorkArea {
     pub(crate) cache: LazyCache,
+    pub(crate) memo: Memo,
     pub(crate) frames: [u64; LARGEST_MAX_DEPTH],
+    /// For [`crate::config::Unwind::Verify`] only; untouched otherwise.
+    pub(crate) full_memo: Memo,
+    pub(crate) full_frames: [u64; LARGEST_MAX_DEPTH],
+    pub(crate) vm_frames: [RawFrame; LARGEST_MAX_DEPTH],
+    pub(crate) merged: [u64; LARGEST_MAX_DEPTH],
     pub(crate) path: [u8; PATH_BYTES],
     pub(crate) texts: [u8; 8192],
 }
@@ -72,6 +80,12 @@ impl LazyCache {
     }
 }
 
+/// Stacks that were found twice.
+pub(crate) struct Compared {
+    pub known: AtomicU64,
+    pub different: AtomicU64,
+}
+
 /// See the module.
 pub struct Agent {
     pub(crate) switch: SwitchCell,
@@ -80,6 +94,8 @@ pub struct Agent {
     pub(crate) live: LiveSamples,
     pub(crate) filter: PageFilter,
     pub(crate) threads: Threads,
+    pub(crate) heaps: Heaps,
+    pub(crate) definitions: Definitions,
     canary: ForkCanary,
     start: StaticRef<Start>,
     epoch: AtomicU32,
@@ -88,6 +104,7 @@ pub struct Agent {
     seed: AtomicU64,
     /// Samples, and the bytes they stand for.
     lost_before: (AtomicU64, AtomicU64),
+    pub(crate) compared: Compared,
 }
 
 impl Agent {
@@ -100,6 +117,8 @@ impl Agent {
             live: LiveSamples::new(),
             filter,
             threads: Threads::new(),
+            heaps: Heaps::new(),
+            definitions: Definitions::new(),
             canary: ForkCanary::new(),
             start: StaticRef::new(),
             epoch: AtomicU32::new(1),
@@ -107,6 +126,10 @@ impl Agent {
             forked_from: AtomicU32::new(0),
             seed: AtomicU64::new(0),
             lost_before: (AtomicU64::new(0), AtomicU64::new(0)),
+            compared: Compared {
+                known: AtomicU64::new(0),
+                different: AtomicU64::new(0),
+            },
         }
     }
 
@@ -119,6 +142,11 @@ impl Agent {
         self.start.set(Some(start));
         self.canary.arm();
         self.switch.set(Switch::On);
+    }
+
+    /// Whether samples are taken, or will be with the first allocation.
+    pub fn is_on(&self) -> bool {
+        self.switch.get() == Switch::On
     }
 
     /// The modules, for what the constructor and `dlclose` know about them.
@@ -177,6 +205,7 @@ impl Agent {
             next_allocator: start.next_allocator,
             malloc_elsewhere: start.malloc_elsewhere,
             forked_from: (forked_from != 0).then_some(forked_from),
+            definitions: &self.definitions,
             buffer: &mut area.texts,
         });
         match begun {
@@ -204,6 +233,7 @@ impl Agent {
     }
 
     fn tell_what_was_before(&self, recording: &Recording) {
+        self.write_late_definitions(recording, recording.definitions_to);
         self.write_ended_before(recording);
         let (events, bytes) = (&self.lost_before.0, &self.lost_before.1);
         let events = events.swap(0, Ordering::Relaxed);
@@ -217,6 +247,15 @@ impl Agent {
     pub(crate) fn count_lost_before_recording(&self, bytes: u64) {
         self.lost_before.0.fetch_add(1, Ordering::Relaxed);
         self.lost_before.1.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes no more samples: their working memory could not be had. What was recorded stays.
+    pub fn fail_for_lack_of_memory(&self) {
+        if self.switch.change(Switch::On, Switch::Failed)
+            && let Some(recording) = recording::current()
+        {
+            recording.note(Note::SwitchedOff, b"no memory for the agent");
+        }
     }
 
     /// Wakes the drain thread, or starts it if this is a good moment.
@@ -267,6 +306,7 @@ impl Agent {
         self.areas.forget();
         self.threads.clear();
         self.live.clear(&self.filter);
+        self.heaps.restart();
         (self.hooks().after_fork_in_child)();
         if !self.config().follow_children && self.switch.get() == Switch::On {
             self.switch.set(Switch::Off);

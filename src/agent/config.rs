@@ -31,6 +31,9 @@ pub enum Unwind {
     Auto,
     /// By frame pointers alone: faster, and short of the root wherever code keeps none.
     FramePointers,
+    /// As [`Self::Auto`]; and each stack whose rest was taken from memory is walked in full as well and compared. Slow:
+    /// for tests of ours.
+    Verify,
     /// No stacks.
     None,
 }
@@ -143,11 +146,12 @@ impl Config {
         }
         config.unwind = match choice(
             "ALLOCSAMPLE_UNWIND",
-            &["auto", "dwarf", "fp", "none"],
+            &["auto", "dwarf", "fp", "none", "verify"],
             "expected auto, dwarf, fp or none",
         )? {
             Some(2) => Unwind::FramePointers,
             Some(3) => Unwind::None,
+            Some(4) => Unwind::Verify,
             _ => Unwind::Auto,
         };
         if let Some(depth) = number(

@@ -26,6 +26,7 @@ extern crate std;
 
 mod agent;
 pub mod config;
+pub mod hooks;
 mod lifecycle;
 mod live;
 pub mod os;
@@ -38,7 +39,7 @@ mod switch;
 mod threads;
 
 pub use agent::{Agent, Hooks, Start};
-pub use live::PageFilter;
+pub use live::{FILTER_PAGES, PageFilter};
 pub use os::thread::{Allocation, ShimThread};
 pub use path::Path;
 pub use switch::Switch;

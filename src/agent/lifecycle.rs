@@ -1,14 +1,18 @@
 //! Fork, exec, the ends of threads and of the process.
 
+use core::sync::atomic::Ordering;
+
 use allocsample_record::{
-    ExecRecord, ExitHow, ExitRecord, ForkRecord, RecordKind, ThreadEndRecord, ThreadId,
+    ExecRecord, ExitHow, ExitRecord, ForkRecord, Note, RecordKind, ThreadEndRecord, ThreadId,
     ThreadTotalRecord,
 };
 
 use crate::agent::Agent;
+use crate::config::Unwind;
 use crate::os::clock;
 use crate::os::process;
 use crate::os::thread::{ShimThread, Totals};
+use crate::path::Path;
 use crate::recording::{self, DrainRequest, DrainState, Recording};
 use crate::spill;
 use crate::switch::Switch;
@@ -85,14 +89,19 @@ impl Agent {
         path: &[u8],
     ) -> bool {
         // A child of vfork, or of a fork that we have not noticed: the memory, or the files, are its parent's.
-        if process::pid() != self.pid() || self.switch.get() != Switch::On || thread.is_muted() {
+        // A recording that was stopped for lack of memory has an end to tell all the same.
+        let state = self.switch.get();
+        let is_recording =
+            state == Switch::On || state == Switch::Failed && recording::current().is_some();
+        if process::pid() != self.pid() || !is_recording || thread.is_muted() {
             return false;
         }
         let (_muted, _) = thread.mute(0);
-        let Some(recording) = recording::current().or_else(|| self.begin_at_exit(how)) else {
+        let Some(recording) = recording::current().or_else(|| self.begin_at_exit(thread, how))
+        else {
             return false;
         };
-        if !self.switch.change(Switch::On, Switch::Finished) {
+        if !self.switch.change(state, Switch::Finished) {
             return false;
         }
         self.write_end(thread, recording, how, status, path);
@@ -118,7 +127,7 @@ impl Agent {
 
     /// A profile without samples says what there was to sample. Only at an orderly exit, and only if it is wanted: not
     /// of every little child of a shell.
-    fn begin_at_exit(&self, how: ExitHow) -> Option<&'static Recording> {
+    fn begin_at_exit(&self, thread: &ShimThread, how: ExitHow) -> Option<&'static Recording> {
         let is_wanted = self
             .config()
             .run_pid
@@ -126,7 +135,9 @@ impl Agent {
         if how != ExitHow::Exit || !is_wanted {
             return None;
         }
-        self.areas.run(|area| self.begin_recording(area)).flatten()
+        self.areas
+            .run(thread.last_area(), |area| self.begin_recording(area))
+            .flatten()
     }
 
     fn write_end(
@@ -157,6 +168,12 @@ impl Agent {
         }
         self.threads.for_each_other(own, write_total);
         self.write_ended_before(recording);
+        for heap in self.heaps.all() {
+            self.tell_exact_bytes(heap);
+        }
+        if self.config().unwind == Unwind::Verify {
+            self.write_compared(recording);
+        }
         if how == ExitHow::Exec {
             let record = ExecRecord { time_ns, path };
             recording.push(RecordKind::Exec, record.words(), |words| {
@@ -180,6 +197,16 @@ impl Agent {
         recording.push(RecordKind::ThreadTotal, ThreadTotalRecord::WORDS, |words| {
             record.encode_into(words)
         });
+    }
+
+    fn write_compared(&self, recording: &Recording) {
+        let mut detail = Path::new();
+        detail
+            .push_decimal(self.compared.known.load(Ordering::Relaxed))
+            .push(b" with a known rest, ")
+            .push_decimal(self.compared.different.load(Ordering::Relaxed))
+            .push(b" different");
+        recording.note(Note::StacksCompared, detail.as_bytes());
     }
 
     /// Stops the drain thread for a while: the process is to have no thread of ours.

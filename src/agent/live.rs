@@ -1,6 +1,6 @@
 //! Which addresses are live samples.
 //!
-//! Two levels. The *page filter*, one byte for each page modulo 256 MiB, is read by every `free`: zero means "not
+//! Two levels. The *page filter*, one byte for each page modulo 4 GiB, is read by every `free`: zero means "not
 //! sampled". What passes it is looked up here, exactly: hash tables of 64-byte buckets, eight addresses each, with a
 //! second choice of bucket, and sample ids beside them. A table is never rehashed: when the newest is three quarters
 //! full, one four times its size is added, inserts go there, and the older ones drain as their samples are freed.
@@ -19,14 +19,17 @@ const BUCKET: usize = 8;
 const FIRST_BUCKETS: usize = 512;
 const TABLES: usize = 12;
 
+/// Pages of 4 KiB in 4 GiB: those that are as far apart share a byte.
+pub const FILTER_PAGES: usize = 1 << 20;
+
 /// One byte for each page; owned by the C shim, whose `free` reads it.
-pub struct PageFilter(pub &'static [AtomicU8; 65536]);
+pub struct PageFilter(pub &'static [AtomicU8; FILTER_PAGES]);
 
 impl PageFilter {
     fn byte(&self, address: u64) -> &AtomicU8 {
         let [first, ..] = self.0;
         self.0
-            .get((address >> 12) as usize % 65536)
+            .get((address >> 12) as usize % FILTER_PAGES)
             .unwrap_or(first)
     }
 
@@ -128,14 +131,15 @@ impl LiveSamples {
     /// Remembers a sample; false if there is no room, which the caller counts as lost.
     pub fn insert(&self, filter: &PageFilter, address: u64, id: u64) -> bool {
         filter.mark(address);
-        let is_in = self.insert_into_newest(address, id);
+        let is_in = self.insert_unmarked(address, id);
         if !is_in {
             filter.unmark(address);
         }
         is_in
     }
 
-    fn insert_into_newest(&self, address: u64, id: u64) -> bool {
+    /// The same in a heap that has no filter.
+    pub fn insert_unmarked(&self, address: u64, id: u64) -> bool {
         let newest = self.tables.iter().rposition(|table| table.get().is_some());
         if let Some(table) = newest.and_then(|index| self.tables.get(index)?.get())
             && !table.is_nearly_full()
@@ -159,18 +163,32 @@ impl LiveSamples {
 
     /// The sample at this address, which is no longer live then.
     pub fn take(&self, filter: &PageFilter, address: u64) -> Option<u64> {
+        let id = self.take_unmarked(address)?;
+        filter.unmark(address);
+        Some(id)
+    }
+
+    /// The same in a heap that has no filter.
+    pub fn take_unmarked(&self, address: u64) -> Option<u64> {
         if address == 0 {
-            // The page of NULL may be marked, by a page 256 MiB or a multiple away.
+            // The page of NULL may be marked, by a page 4 GiB or a multiple away.
             return None;
         }
-        let id = self
-            .tables
+        self.tables
             .iter()
             .rev()
             .filter_map(StaticRef::get)
-            .find_map(|table| table.take(address))?;
-        filter.unmark(address);
-        Some(id)
+            .find_map(|table| table.take(address))
+    }
+
+    /// Forgets all in a heap that has no filter. Only while no other thread exists.
+    pub fn forget(&self) {
+        for table in self.tables.iter().filter_map(StaticRef::get) {
+            for place in table.addresses {
+                place.store(0, Ordering::Relaxed);
+            }
+            table.used.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Forgets all: in a forked child they are the parent's. Only while no other thread exists.
@@ -194,12 +212,13 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn filter() -> PageFilter {
-        PageFilter(Box::leak(Box::new([const { AtomicU8::new(0) }; 65536])))
+        let bytes: Box<[AtomicU8]> = (0..FILTER_PAGES).map(|_| AtomicU8::new(0)).collect();
+        PageFilter(Box::leak(bytes.try_into().unwrap()))
     }
 
-    /// Addresses as an allocator gives them, some on one page, some 256 MiB apart (which share a byte of the filter).
+    /// Addresses as an allocator gives them, some on one page, some 4 GiB apart (which share a byte of the filter).
     fn address(number: u64) -> u64 {
-        0x7f00_0000_0000 + (number % 5) * (256 << 20) + number * 48
+        0x7f00_0000_0000 + (number % 5) * (4 << 30) + number * 48
     }
 
     #[test]
@@ -305,7 +324,7 @@ mod tests {
         });
     }
 
-    /// Threads whose heaps are 64 MiB apart, as glibc's are: their pages share bytes of the filter.
+    /// Threads whose heaps are 4 GiB apart: their pages share bytes of the filter.
     #[test]
     fn threads_that_share_a_byte_of_the_filter_do_not_disturb_each_other() {
         let (live, filter) = (LiveSamples::new(), filter());
@@ -313,7 +332,7 @@ mod tests {
             for thread in 0..8u64 {
                 let (live, filter) = (&live, &filter);
                 scope.spawn(move || {
-                    let address = 0x7f00_0000_0b70 + (thread << 26);
+                    let address = 0x7f00_0000_0b70 + (thread << 32);
                     for id in 1..400_000u64 {
                         assert!(live.insert(filter, address, id));
                         assert_ne!(filter.byte(address).load(Ordering::Relaxed), 0);
@@ -328,7 +347,7 @@ mod tests {
     #[test]
     fn null_is_never_a_sample() {
         let (live, filter) = (LiveSamples::new(), filter());
-        let shares_a_byte_with_null = 256 << 20;
+        let shares_a_byte_with_null = 4 << 30;
         assert!(live.insert(&filter, shares_a_byte_with_null, 7));
         assert_ne!(filter.byte(0).load(Ordering::Relaxed), 0);
         assert_eq!(live.take(&filter, 0), None);

@@ -13,6 +13,7 @@ use allocsample_record::{
 use allocsample_ring::{Priority, Ring};
 
 use crate::config::{Config, OnFull};
+use crate::hooks::Definitions;
 use crate::os::file::{self, File};
 use crate::os::futex::{self, Woken};
 use crate::os::memory::{self, StaticRef};
@@ -75,6 +76,8 @@ pub struct Recording {
     /// Counts the times that the drain thread has given space back.
     pub space: AtomicU32,
     given_up_at: AtomicU32,
+    /// Definitions up to here are in the file.
+    pub(crate) definitions_to: u64,
     state: AtomicU32,
     request: AtomicU32,
     main_exited: AtomicU32,
@@ -115,6 +118,8 @@ pub struct Beginning<'a> {
     pub malloc_elsewhere: Option<&'a [u8]>,
     /// The process this one was forked from.
     pub forked_from: Option<u32>,
+    /// What virtual machines have defined so far.
+    pub definitions: &'a Definitions,
     /// For paths and arguments.
     pub buffer: &'a mut [u8; 8192],
 }
@@ -164,6 +169,9 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
     if profile.write_all(&header).is_err() {
         return discard("the profile cannot be written (is the disk full?)");
     }
+    let Some(definitions_to) = beginning.definitions.write(&profile, 0) else {
+        return discard("the profile cannot be written (is the disk full?)");
+    };
     drop(profile);
     let Some(ring) = create_ring(&ring_path, profile_id) else {
         return discard("no room for the ring file (is the disk full, or a file size limit set?)");
@@ -175,6 +183,7 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
         wake: AtomicU32::new(0),
         space: AtomicU32::new(0),
         given_up_at: AtomicU32::new(u32::MAX),
+        definitions_to,
         state: AtomicU32::new(DrainState::None as u32),
         request: AtomicU32::new(DrainRequest::Work as u32),
         main_exited: AtomicU32::new(0),

@@ -1,19 +1,21 @@
 //! The slow path of malloc: an allocation has borrowed from its thread's counter.
 
+use core::sync::atomic::Ordering;
+
 use allocsample_record::{
-    FreeRecord, HeapId, LostReason, RecordKind, SampleFlags, SampleId, SampleRecord, Sampling,
-    ThreadId,
+    FreeRecord, HeapId, LostReason, RecordKind, SampleFlags, SampleId, SampleRecord, ThreadId,
 };
 use allocsample_ring::Priority;
-use allocsample_sampling::{GapLaw, SamplePoints, Sampler, Weight};
+use allocsample_sampling::{GapLaw, Interval, SamplePoints, Sampler, Weight};
 
 use crate::agent::{Agent, WorkArea};
 use crate::config::Unwind;
+use crate::hooks::Heap;
 use crate::os::clock;
 use crate::os::scratch::Zeroed;
-use crate::os::thread::{Allocation, ShimThread};
+use crate::os::thread::{Allocation, Caller, Muted, ShimThread};
 use crate::recording::{self, Recording};
-use crate::stack::{Captured, RuleCache, Walk};
+use crate::stack::{Captured, MemoKey, RuleCache, Walk, vm};
 use crate::switch::Switch;
 
 impl Agent {
@@ -24,68 +26,170 @@ impl Agent {
             thread.look_again_later();
             return;
         }
-        let epoch = self.epoch();
-        if thread.epoch() != epoch {
-            // Nothing from before counts: the thread is new, or the agent was off, or this is a forked child.
-            thread.look_again_later();
-        }
-        let (muted, mut points) = thread.mute(allocation.charged);
-        if thread.epoch() != epoch {
-            let Some(interval) = self.config().interval else {
-                return;
-            };
-            let (number, slot) = self.threads.join(thread);
-            let law = match self.config().sampling {
-                Sampling::Poisson => GapLaw::Poisson,
-                Sampling::Periodic => GapLaw::Periodic,
-            };
-            muted.join(
-                epoch,
-                number,
-                slot,
-                Sampler::new(law, interval, self.seed().thread(number)),
-            );
-            (self.hooks().on_thread_joined)();
-            points = muted.first_alloc(allocation.charged);
-        }
+        let Some((_muted, points)) = self.enter(thread, allocation.charged) else {
+            return;
+        };
         if points.is_sampled() {
-            let due = Due {
-                thread,
-                allocation,
-                points,
+            let flags = match allocation.is_realloc {
+                0 => SampleFlags::default(),
+                _ => SampleFlags::REALLOC,
             };
-            let is_published = self.areas.run(|area| self.take_sample(&due, area));
-            if is_published.is_none()
-                && let Some(recording) = recording::current()
-            {
-                recording.count_lost(LostReason::NoMemory, 1, self.weight_bytes(&due));
-            }
+            self.run_sample(&Due {
+                thread,
+                address: allocation.address,
+                size: allocation.size,
+                points,
+                heap: HeapId::MALLOC,
+                interval: (self.config().interval, 0),
+                flags,
+                is_called_by_hook: false,
+                caller: allocation.caller,
+                walked: self
+                    .heaps
+                    .get(HeapId(thread.vm_heap() as u16))
+                    .filter(|heap| heap.is_walked_in_malloc),
+            });
         }
     }
 
-    /// On the area's stack.
-    fn take_sample(&self, due: &Due<'_>, area: &mut WorkArea) {
-        let Some(recording) = recording::current().or_else(|| self.begin_recording(area)) else {
-            self.count_lost_before_recording(self.weight_bytes(due));
-            return;
-        };
-        if !due.thread.is_announced() && recording.announce_thread(due.thread.number()) {
-            due.thread.set_announced();
+    /// An object of a virtual machine's heap is a sample. Returns its id, unless it was lost (which is counted).
+    pub(crate) fn on_heap_sample(&self, due: &Due<'_>) -> Option<SampleId> {
+        self.notice_fork();
+        if self.switch.get() != Switch::On {
+            return None;
         }
-        let captured = self.capture(due, area, recording);
-        self.publish(due, area, recording, &captured);
+        if due.thread.is_muted() {
+            self.count_lost(LostReason::Reentered, 1, weight_bytes(due, self.law()));
+            return None;
+        }
+        let (_muted, _) = self.enter(due.thread, 0)?;
+        self.run_sample(due)
+    }
+
+    /// Makes the thread known in the profile, which is begun if there is none. False: it cannot be.
+    pub(crate) fn announce(&self, thread: &ShimThread) -> bool {
+        if thread.is_muted() {
+            return false;
+        }
+        let Some((_muted, _)) = self.enter(thread, 0) else {
+            return false;
+        };
+        let recording = self
+            .areas
+            .run(thread.last_area(), |area| {
+                recording::current().or_else(|| self.begin_recording(area))
+            })
+            .flatten();
+        recording.is_some_and(|recording| self.announce_in(thread, recording))
+    }
+
+    fn announce_in(&self, thread: &ShimThread, recording: &Recording) -> bool {
+        if !thread.is_announced() && recording.announce_thread(thread.number()) {
+            thread.set_announced();
+        }
+        thread.is_announced()
+    }
+
+    /// Counts what a hook lost, wherever that can be said.
+    pub(crate) fn count_lost(&self, reason: LostReason, events: u64, bytes: u64) {
+        match recording::current() {
+            Some(recording) => recording.count_lost(reason, events, bytes),
+            None if reason.is_sample_missing() => self.count_lost_before_recording(bytes),
+            None => {}
+        }
+    }
+
+    /// Mutes the thread, which joins if it has not. Returns the sample points in the `charged` bytes at hand.
+    fn enter<'a>(&self, thread: &'a ShimThread, charged: u64) -> Option<(Muted<'a>, SamplePoints)> {
+        let epoch = self.epoch();
+        let is_new = thread.epoch() != epoch;
+        if is_new {
+            // Nothing from before counts: the thread is new, or the agent was off, or this is a forked child.
+            thread.look_again_later();
+        }
+        let (muted, mut points) = thread.mute(charged);
+        if is_new {
+            let interval = self.config().interval?;
+            let (number, slot) = self.threads.join(thread);
+            let sampler = Sampler::new(self.law(), interval, self.seed().thread(number));
+            muted.join(epoch, number, slot, sampler);
+            (self.hooks().on_thread_joined)();
+            if charged > 0 {
+                points = muted.first_alloc(charged);
+            }
+        }
+        Some((muted, points))
+    }
+
+    fn run_sample(&self, due: &Due<'_>) -> Option<SampleId> {
+        let taken = self
+            .areas
+            .run(due.thread.last_area(), |area| self.take_sample(due, area));
+        if taken.is_none() {
+            self.count_lost(LostReason::NoMemory, 1, weight_bytes(due, self.law()));
+        }
+        taken.flatten()
+    }
+
+    /// On the area's stack.
+    fn take_sample(&self, due: &Due<'_>, area: &mut WorkArea) -> Option<SampleId> {
+        let Some(recording) = recording::current().or_else(|| self.begin_recording(area)) else {
+            self.count_lost_before_recording(weight_bytes(due, self.law()));
+            return None;
+        };
+        self.announce_in(due.thread, recording);
+        let mut captured = self.capture(due, area, recording);
+        if due.is_called_by_hook {
+            self.modules
+                .strip_own(&mut area.frames, &mut captured.depth);
+        }
+        if let Some(heap) = due.walked {
+            self.add_vm_frames(heap, area, &mut captured);
+        }
+        let id = self.publish(due, area, recording, &captured);
         if recording.has_work() {
             self.set_drain_to_work(recording, captured.may_hold_loader_locks);
+        }
+        id
+    }
+
+    /// Asks the machine for its frames and puts them where they belong. They are in `merged` then.
+    fn add_vm_frames(&self, heap: &Heap, area: &mut WorkArea, captured: &mut Captured) {
+        let WorkArea {
+            frames,
+            vm_frames,
+            merged,
+            ..
+        } = area;
+        let depth = self.config().max_depth;
+        let vm_frames = vm_frames.get_mut(..depth).unwrap_or(&mut []);
+        let walked = heap.callbacks.walk.map_or(0, |walk| {
+            // SAFETY: the machine's own function with its own pointer; the buffer is as long as it says.
+            unsafe { walk(heap.callbacks.user, vm_frames.as_mut_ptr(), vm_frames.len()) }
+        });
+        let native = frames.get(..captured.depth).unwrap_or(&[]);
+        let machine = vm_frames.get(..walked.min(depth)).unwrap_or(&[]);
+        let merged = merged.get_mut(..depth).unwrap_or(&mut []);
+        let is_interpreter = |pc| heap.is_interpreter(pc);
+        let (count, has_room) = vm::interleave(heap.id, native, machine, is_interpreter, merged);
+        captured.depth = count;
+        captured.is_merged = true;
+        if !has_room || walked == depth {
+            captured.flags = captured.flags.with(SampleFlags::TRUNCATED);
         }
     }
 
     fn capture(&self, due: &Due<'_>, area: &mut WorkArea, recording: &Recording) -> Captured {
-        if self.config().unwind == Unwind::None {
+        let unwind = self.config().unwind;
+        if unwind == Unwind::None {
             return Captured::default();
         }
         let WorkArea {
             cache,
+            memo,
             frames,
+            full_memo,
+            full_frames,
             path,
             ..
         } = area;
@@ -94,69 +198,89 @@ impl Agent {
         let mut walk = Walk {
             modules: &self.modules,
             cache,
-            only_frame_pointers: self.config().unwind == Unwind::FramePointers,
+            memo,
+            key: MemoKey {
+                thread: due.thread.number(),
+                epoch: self.epoch(),
+                dlclose_count: self.modules.dlclose_count(),
+            },
+            only_frame_pointers: unwind == Unwind::FramePointers,
             frames,
         };
-        walk.capture(due.thread, &due.allocation.caller, |module| {
+        let captured = walk.capture(due.thread, &due.caller, |module| {
             if module.must_announce(self.epoch()) {
                 let record = module.record(path);
                 recording.push(RecordKind::Module, record.words(), |words| {
                     record.encode_into(words)
                 });
             }
-        })
+        });
+        if unwind == Unwind::Verify && captured.is_rest_known {
+            full_memo.forget();
+            let found = walk.frames.get(..captured.depth).unwrap_or(&[]);
+            let depth = self.config().max_depth;
+            let mut full_walk = Walk {
+                memo: full_memo,
+                frames: full_frames.get_mut(..depth).unwrap_or(&mut []),
+                cache: walk.cache,
+                ..walk
+            };
+            let full = full_walk.capture(due.thread, &due.caller, |_| {});
+            let is_same = (full.flags, full.may_hold_loader_locks)
+                == (captured.flags, captured.may_hold_loader_locks)
+                && full_walk.frames.get(..full.depth) == Some(found);
+            self.compared.known.fetch_add(1, Ordering::Relaxed);
+            self.compared
+                .different
+                .fetch_add(u64::from(!is_same), Ordering::Relaxed);
+        }
+        captured
     }
 
-    fn publish(&self, due: &Due<'_>, area: &WorkArea, recording: &Recording, captured: &Captured) {
-        let frames = area.frames.get(..captured.depth).unwrap_or(&[]);
+    fn publish(
+        &self,
+        due: &Due<'_>,
+        area: &WorkArea,
+        recording: &Recording,
+        captured: &Captured,
+    ) -> Option<SampleId> {
+        let frames = match captured.is_merged {
+            true => &area.merged,
+            false => &area.frames,
+        };
+        let frames = frames.get(..captured.depth).unwrap_or(&[]);
         let words = SampleRecord::words(frames.len());
         let mut reservation = loop {
             match recording.ring.reserve(words, Priority::Sample) {
                 Ok(reservation) => break reservation,
                 Err(_) if self.wait_for_space(recording, captured.may_hold_loader_locks) => {}
                 Err(_) => {
-                    recording.count_lost(LostReason::RingFull, 1, self.weight_bytes(due));
-                    return;
+                    recording.count_lost(LostReason::RingFull, 1, weight_bytes(due, self.law()));
+                    return None;
                 }
             }
         };
         let id = reservation.position();
-        let mut flags = captured.flags;
-        if due.allocation.is_realloc != 0 {
-            flags = flags.with(SampleFlags::REALLOC);
-        }
-        if !self.live.insert(&self.filter, due.allocation.address, id) {
+        let mut flags = captured.flags.with(due.flags);
+        if due.heap == HeapId::MALLOC && !self.live.insert(&self.filter, due.address, id) {
             flags = flags.with(SampleFlags::UNTRACKED);
-            recording.count_lost(LostReason::LiveTableFull, 1, self.weight_bytes(due));
+            recording.count_lost(LostReason::LiveTableFull, 1, weight_bytes(due, self.law()));
         }
         let record = SampleRecord {
             time_ns: clock::monotonic_ns(),
-            address: due.allocation.address,
-            size: due.allocation.size,
+            address: due.address,
+            size: due.size,
             thread: ThreadId(due.thread.number()),
-            heap: HeapId::MALLOC,
+            heap: due.heap,
             flags,
             points: u32::try_from(due.points.0).unwrap_or(u32::MAX),
-            interval: 0,
+            interval: due.interval.1,
             thread_bytes: due.thread.total_bytes(),
             frames,
         };
-        if record.encode_into(reservation.words_mut()).is_some() {
-            reservation.commit(RecordKind::Sample as u8);
-        }
-    }
-
-    /// What the sample stands for, rounded: for the account of losses only.
-    fn weight_bytes(&self, due: &Due<'_>) -> u64 {
-        let law = match self.config().sampling {
-            Sampling::Poisson => GapLaw::Poisson,
-            Sampling::Periodic => GapLaw::Periodic,
-        };
-        let Some(interval) = self.config().interval else {
-            return 0;
-        };
-        // Saturates, which `as` does from floats.
-        Weight::new(law, interval).bytes(due.allocation.size, due.points) as u64
+        record.encode_into(reservation.words_mut())?;
+        reservation.commit(RecordKind::Sample as u8);
+        Some(SampleId(id))
     }
 
     /// Takes the block out of the live samples; its id plus one, or 0.
@@ -207,16 +331,41 @@ impl Agent {
         }
     }
 
-    fn wait_for_space(&self, recording: &Recording, may_hold_loader_locks: bool) -> bool {
+    pub(crate) fn wait_for_space(
+        &self,
+        recording: &Recording,
+        may_hold_loader_locks: bool,
+    ) -> bool {
         self.set_drain_to_work(recording, may_hold_loader_locks);
         recording.wait_for_space(self.config().on_full)
     }
 }
 
-struct Due<'a> {
-    thread: &'a ShimThread,
-    allocation: &'a Allocation,
-    points: SamplePoints,
+/// A sample that is due.
+pub(crate) struct Due<'a> {
+    pub thread: &'a ShimThread,
+    pub address: u64,
+    /// As asked for.
+    pub size: u64,
+    pub points: SamplePoints,
+    pub heap: HeapId,
+    /// With its number in the profile.
+    pub interval: (Option<Interval>, u16),
+    pub flags: SampleFlags,
+    /// Then `caller` is in our own code, whose frames do not count.
+    pub is_called_by_hook: bool,
+    pub caller: Caller,
+    /// Whose frames are to be among the native ones.
+    pub walked: Option<&'a Heap>,
+}
+
+/// What the sample stands for, rounded: for the account of losses only.
+fn weight_bytes(due: &Due<'_>, law: GapLaw) -> u64 {
+    let Some(interval) = due.interval.0 else {
+        return 0;
+    };
+    // Saturates, which `as` does from floats.
+    Weight::new(law, interval).bytes(due.size, due.points) as u64
 }
 
 // SAFETY: numbers and bytes may be zero. The unwinder's cache is behind a `LazyCache`, for which zero means absent.

@@ -1,8 +1,8 @@
 //! Stacks as nodes of a tree, each written once.
 
 use allocsample_record::{
-    AddressSpace, ChunkEncoder, Location, ModuleId, ModuleRecord, ModuleUnloadRecord, StackId,
-    StackNode,
+    AddressSpace, ChunkEncoder, CodeRecord, Location, ModuleId, ModuleRecord, ModuleUnloadRecord,
+    StackId, StackNode, ThreadId,
 };
 use rustc_hash::FxHashMap;
 
@@ -13,7 +13,13 @@ pub struct StackInterner {
     nodes: FxHashMap<StackNode, StackId>,
     /// Locations of addresses under the present map of modules.
     locations: FxHashMap<u64, Location>,
+    /// Last stacks, root first, in places by thread: the next one usually shares most of its frames, which then need no
+    /// look-up.
+    last: Vec<Vec<(u64, StackId)>>,
 }
+
+/// Threads whose last stack is kept; those with the same remainder share a place.
+const LAST_STACKS: usize = 64;
 
 impl StackInterner {
     /// Nothing seen yet.
@@ -23,29 +29,55 @@ impl StackInterner {
 
     /// A module was mapped.
     pub fn map(&mut self, module: &ModuleRecord<'_>) -> ModuleId {
-        self.locations.clear();
+        self.forget_addresses();
         self.space.map(module)
     }
 
     /// A module is gone.
     pub fn unmap(&mut self, module: &ModuleUnloadRecord) {
-        self.locations.clear();
+        self.forget_addresses();
         self.space.unmap(module);
     }
 
-    /// The number of a stack of return addresses, leaf first; new nodes are added to `encoder`.
-    pub fn intern(&mut self, frames: &[u64], encoder: &mut ChunkEncoder) -> StackId {
-        frames
+    /// Compiled code was made, moved or dropped.
+    pub fn change_code(&mut self, code: &CodeRecord) {
+        self.forget_addresses();
+        self.space.change_code(code);
+    }
+
+    /// An address may mean another location now.
+    fn forget_addresses(&mut self) {
+        self.locations.clear();
+        self.last.clear();
+    }
+
+    /// The number of a thread's stack of return addresses, leaf first; new nodes are added to `encoder`.
+    pub fn intern(
+        &mut self,
+        thread: ThreadId,
+        frames: &[u64],
+        encoder: &mut ChunkEncoder,
+    ) -> StackId {
+        self.last.resize_with(LAST_STACKS, Vec::new);
+        let last = &mut self.last[thread.0 as usize % LAST_STACKS];
+        let from_root = || frames.iter().rev().copied();
+        let shared = last
             .iter()
-            .rev()
-            .fold(StackId::EMPTY, |parent, &address| {
-                let location = *self
-                    .locations
-                    .entry(address)
-                    .or_insert_with(|| self.space.locate(address));
-                let node = StackNode { parent, location };
-                *self.nodes.entry(node).or_insert_with(|| encoder.node(node))
-            })
+            .zip(from_root())
+            .take_while(|((address, _), frame)| address == frame)
+            .count();
+        last.truncate(shared);
+        let mut parent = last.last().map_or(StackId::EMPTY, |&(_, id)| id);
+        for address in from_root().skip(shared) {
+            let location = *self
+                .locations
+                .entry(address)
+                .or_insert_with(|| self.space.locate(address));
+            let node = StackNode { parent, location };
+            parent = *self.nodes.entry(node).or_insert_with(|| encoder.node(node));
+            last.push((address, parent));
+        }
+        parent
     }
 }
 
@@ -58,11 +90,21 @@ mod tests {
     fn equal_prefixes_share_their_nodes() {
         let mut encoder = ChunkEncoder::new(0);
         let mut interner = StackInterner::new();
-        let first = interner.intern(&[30, 20, 10], &mut encoder);
-        let second = interner.intern(&[40, 20, 10], &mut encoder);
-        assert_eq!(interner.intern(&[30, 20, 10], &mut encoder), first);
+        let first = interner.intern(ThreadId(1), &[30, 20, 10], &mut encoder);
+        let second = interner.intern(ThreadId(1), &[40, 20, 10], &mut encoder);
+        assert_eq!(
+            interner.intern(ThreadId(1), &[30, 20, 10], &mut encoder),
+            first
+        );
         assert_eq!((first, second), (StackId(3), StackId(4)));
-        assert_eq!(interner.intern(&[], &mut encoder), StackId::EMPTY);
+        assert_eq!(
+            interner.intern(ThreadId(1), &[], &mut encoder),
+            StackId::EMPTY
+        );
+        // Another thread in the same place, and one that has seen nothing yet.
+        for thread in [ThreadId(1 + LAST_STACKS as u32), ThreadId(2)] {
+            assert_eq!(interner.intern(thread, &[40, 20, 10], &mut encoder), second);
+        }
         assert_eq!(ChunkDecoder::new(&encoder.take(), 0).count(), 4);
     }
 
@@ -78,12 +120,12 @@ mod tests {
             path: b"/a",
         };
         interner.map(&module);
-        let in_first = interner.intern(&[150], &mut encoder);
+        let in_first = interner.intern(ThreadId(1), &[150], &mut encoder);
         interner.map(&ModuleRecord {
             path: b"/b",
             ..module
         });
-        let in_second = interner.intern(&[150], &mut encoder);
+        let in_second = interner.intern(ThreadId(1), &[150], &mut encoder);
         assert_ne!(in_first, in_second);
         let raw = encoder.take();
         let modules: Vec<_> = ChunkDecoder::new(&raw, 0)

@@ -48,8 +48,8 @@ pub fn run(recording: &'static Recording) -> Result<(), DrainError> {
         consumer: unsafe { recording.ring.consumer() },
         interner,
         encoder,
-        // Not what is counted already: nobody has written that.
-        lost: Default::default(),
+        // What was lost before this thread began is not in the file yet.
+        lost: [(0, 0); allocsample_record::LOST_REASONS],
     };
     drain.run().inspect_err(|_| {
         // From here on samples gather in the ring; those that find no room are counted there.
@@ -208,13 +208,18 @@ impl Drain {
                 RecordKind::Sample
                 | RecordKind::Free
                 | RecordKind::Module
-                | RecordKind::ModuleUnload => {
+                | RecordKind::ModuleUnload
+                | RecordKind::Code => {
                     let Some(decoded) = Decoded::decode(kind, words, text) else {
                         continue;
                     };
                     match decoded {
                         Decoded::Sample(sample) => {
-                            let stack = self.interner.intern(sample.frames, &mut self.encoder);
+                            let stack = self.interner.intern(
+                                sample.thread,
+                                sample.frames,
+                                &mut self.encoder,
+                            );
                             self.encoder.sample(&FileSample {
                                 id: SampleId(record.position),
                                 time_ns: sample.time_ns,
@@ -232,6 +237,10 @@ impl Drain {
                         Decoded::Free(free) => self.encoder.free(&free),
                         Decoded::Module(module) => {
                             self.interner.map(&module);
+                            self.encoder.words(kind, words);
+                        }
+                        Decoded::Code(code) => {
+                            self.interner.change_code(&code);
                             self.encoder.words(kind, words);
                         }
                         Decoded::ModuleUnload(module) => {

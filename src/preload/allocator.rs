@@ -4,11 +4,15 @@
 //! of their own. One spin lock: it is held for a few instructions, by the drain thread and, once per module, by a
 //! thread of the program that is muted, so that no signal handler enters it again. A forked child, in which the lock's
 //! owner may not exist, starts from nothing ([`OwnAllocator::abandon`]).
+//!
+//! Rust aborts where memory runs out, and a program under a limit of address space must not die of us. What a muted
+//! thread needs then comes from a reserve, and the agent is told in time to switch itself off; the drain thread waits
+//! for better times, and ends if they do not come (`Shortage`).
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use allocsample_agent::os::memory;
 
@@ -16,6 +20,61 @@ const SMALLEST_SHIFT: u32 = 4;
 const CLASSES: usize = 13;
 const LARGEST: usize = 1 << (SMALLEST_SHIFT as usize + CLASSES - 1);
 const CHUNK_BYTES: usize = 1 << 20;
+
+/// What is to be done when the kernel gives no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// Ask again.
+    TryAgain,
+    /// Take it from the reserve, of which more than half is left or not.
+    UseReserve,
+}
+
+/// Called without the lock, with the number of times that it was called for this allocation. May end the thread.
+pub type OnShortage = fn(attempt: u32) -> Shortage;
+
+/// Enough for the working memory of several samples under way.
+const RESERVE_BYTES: usize = 1 << 20;
+
+/// Touched only in need: until then it is address space of the library.
+#[repr(align(4096))]
+struct Reserve {
+    bytes: UnsafeCell<[u8; RESERVE_BYTES]>,
+    used: AtomicUsize,
+}
+
+// SAFETY: each part is given out once, by an atomic addition.
+unsafe impl Sync for Reserve {}
+
+static RESERVE: Reserve = Reserve {
+    bytes: UnsafeCell::new([0; RESERVE_BYTES]),
+    used: AtomicUsize::new(0),
+};
+
+impl Reserve {
+    fn take(&self, layout: Layout) -> *mut u8 {
+        let rounded = layout.size().max(1).next_multiple_of(16);
+        // Room for any alignment.
+        let bytes = rounded + layout.align();
+        let used = self.used.fetch_add(bytes, Ordering::Relaxed);
+        if used.saturating_add(bytes) > RESERVE_BYTES {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: inside, as just checked.
+        let start = unsafe { self.bytes.get().cast::<u8>().add(used) };
+        // SAFETY: less than the alignment, for which there is room.
+        unsafe { start.add(start.align_offset(layout.align())) }
+    }
+
+    fn contains(&self, block: NonNull<u8>) -> bool {
+        (block.addr().get()).wrapping_sub(self.bytes.get().addr()) < RESERVE_BYTES
+    }
+}
+
+/// Whether so much of the reserve is used that nobody should start what needs more.
+pub fn is_reserve_low() -> bool {
+    RESERVE.used.load(Ordering::Relaxed) > RESERVE_BYTES / 2
+}
 
 struct FreeBlock {
     next: Option<NonNull<FreeBlock>>,
@@ -68,6 +127,7 @@ impl State {
 pub struct OwnAllocator {
     lock: AtomicBool,
     state: UnsafeCell<State>,
+    on_shortage: OnShortage,
 }
 
 // SAFETY: `state` is touched only under `lock`.
@@ -75,10 +135,19 @@ unsafe impl Sync for OwnAllocator {}
 
 impl OwnAllocator {
     /// Without memory yet.
-    pub const fn new() -> Self {
+    pub const fn new(on_shortage: OnShortage) -> Self {
         Self {
             lock: AtomicBool::new(false),
             state: UnsafeCell::new(State::EMPTY),
+            on_shortage,
+        }
+    }
+
+    fn try_alloc(&self, layout: Layout) -> *mut u8 {
+        match class_of(layout) {
+            Some(class) => self.with_state(|state| state.take(class)),
+            // A mapping is aligned to a page; nobody here asks for more.
+            None => memory::map(layout.size()).map_or(std::ptr::null_mut(), NonNull::as_ptr),
         }
     }
 
@@ -112,10 +181,16 @@ fn class_of(layout: Layout) -> Option<usize> {
 // SAFETY: blocks are at least as large and aligned as asked for, disjoint, and live until given back.
 unsafe impl GlobalAlloc for OwnAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        match class_of(layout) {
-            Some(class) => self.with_state(|state| state.take(class)),
-            // A mapping is aligned to a page; nobody here asks for more.
-            None => memory::map(layout.size()).map_or(std::ptr::null_mut(), NonNull::as_ptr),
+        let mut attempt = 0;
+        loop {
+            let block = self.try_alloc(layout);
+            if !block.is_null() {
+                return block;
+            }
+            if (self.on_shortage)(attempt) == Shortage::UseReserve {
+                return RESERVE.take(layout);
+            }
+            attempt += 1;
         }
     }
 
@@ -123,6 +198,10 @@ unsafe impl GlobalAlloc for OwnAllocator {
         let Some(block) = NonNull::new(block) else {
             return;
         };
+        if RESERVE.contains(block) {
+            // Given out once: what is left of it is for the next shortage.
+            return;
+        }
         match class_of(layout) {
             // SAFETY: the caller gives back what `alloc` gave for this layout.
             Some(class) => self.with_state(|state| unsafe { state.give(class, block.cast()) }),
@@ -136,9 +215,41 @@ unsafe impl GlobalAlloc for OwnAllocator {
 mod tests {
     use super::*;
 
+    /// More than any address space has.
+    const TOO_MUCH: usize = 1 << 60;
+
+    #[test]
+    fn a_shortage_asks_again_and_then_uses_the_reserve() {
+        static ATTEMPTS: AtomicUsize = AtomicUsize::new(0);
+        let allocator = OwnAllocator::new(|attempt| {
+            ATTEMPTS.fetch_add(1, Ordering::Relaxed);
+            if attempt < 2 {
+                Shortage::TryAgain
+            } else {
+                Shortage::UseReserve
+            }
+        });
+        let layout = Layout::from_size_align(TOO_MUCH, 8).unwrap();
+        // SAFETY: the size is not 0.
+        assert!(unsafe { allocator.alloc(layout) }.is_null());
+        assert_eq!(ATTEMPTS.load(Ordering::Relaxed), 3);
+        let reserve = Reserve {
+            bytes: UnsafeCell::new([0; RESERVE_BYTES]),
+            used: AtomicUsize::new(0),
+        };
+        let layout = Layout::from_size_align(100_000, 64).unwrap();
+        let mut ends = Vec::new();
+        while let Some(block) = NonNull::new(reserve.take(layout)) {
+            assert!(reserve.contains(block) && block.addr().get() % 64 == 0);
+            assert!(ends.last().is_none_or(|&end| block.addr().get() >= end));
+            ends.push(block.addr().get() + layout.size());
+        }
+        assert_eq!(ends.len(), 10);
+    }
+
     #[test]
     fn blocks_are_aligned_disjoint_and_reused() {
-        let allocator = OwnAllocator::new();
+        let allocator = OwnAllocator::new(|_| Shortage::UseReserve);
         let mut blocks = Vec::new();
         for size in [1, 15, 16, 17, 100, 4096, 65_536, 65_537, 3_000_000] {
             for align in [1, 8, 16, 64, 4096] {

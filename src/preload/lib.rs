@@ -1,16 +1,17 @@
 //! `liballocsample.so`: joins the C shim, the agent and the drain thread.
 //!
 //! [`start`] is the library's constructor; [`slow_path`] is the table through which the shim calls the agent;
-//! [`allocator`] keeps every Rust allocation of ours out of the program's heap.
+//! [`hook_table`] is the one that virtual machines get; [`allocator`] keeps every Rust allocation of ours out of the program's heap.
 
 mod allocator;
+mod hook_table;
 mod slow_path;
 mod start;
 
 use allocsample_agent::{Agent, PageFilter};
 
 #[global_allocator]
-static ALLOCATOR: allocator::OwnAllocator = allocator::OwnAllocator::new();
+static ALLOCATOR: allocator::OwnAllocator = allocator::OwnAllocator::new(start::on_shortage);
 
 /// The agent of this process.
 static AGENT: Agent = Agent::new(PageFilter(slow_path::page_filter()));

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-use allocsample_agent::{Allocation, ShimThread};
+use allocsample_agent::{Allocation, FILTER_PAGES, ShimThread};
 use allocsample_record::ExitHow;
 
 use crate::AGENT;
@@ -27,12 +27,12 @@ struct SlowPath {
 
 unsafe extern "C" {
     static shim_slow_path: AtomicPtr<SlowPath>;
-    static shim_page_filter: [AtomicU8; 65536];
+    static shim_page_filter: [AtomicU8; FILTER_PAGES];
     fn shim_this_thread() -> *const c_void;
 }
 
 /// The page filter, which lies in the shim.
-pub const fn page_filter() -> &'static [AtomicU8; 65536] {
+pub const fn page_filter() -> &'static [AtomicU8; FILTER_PAGES] {
     // SAFETY: the shim defines it with this size; `_Atomic(uint8_t)` and `AtomicU8` are both one byte.
     unsafe { &shim_page_filter }
 }

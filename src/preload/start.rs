@@ -5,12 +5,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use allocsample_agent::config::Config;
 use allocsample_agent::os::file::{complain, is_writable_directory};
-use allocsample_agent::os::{self, memory, process};
+use allocsample_agent::os::{self, clock, memory, process};
 use allocsample_agent::recording::{self, DrainState};
 use allocsample_agent::stack::modules::FindObject;
 use allocsample_agent::{Hooks, Start};
-use allocsample_record::ExitHow;
+use allocsample_record::{ExitHow, Note};
 
+use crate::allocator::{Shortage, is_reserve_low};
+use crate::hook_table::allocsample_get_hooks;
 use crate::slow_path::this_thread;
 use crate::{AGENT, ALLOCATOR, slow_path};
 
@@ -205,6 +207,9 @@ fn ask_loader() {
             std::mem::transmute::<*mut c_void, FindObject>(find_object)
         });
     }
+    AGENT
+        .modules()
+        .set_own(allocsample_get_hooks as *const () as usize as u64);
     if !stack_end.is_null() {
         // SAFETY: glibc's variable of that name is a pointer.
         os::set_main_stack_end(unsafe { *stack_end.cast::<u64>() });
@@ -282,7 +287,30 @@ extern "C" fn drain_main(_argument: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
+/// The kernel has no memory for us. The drain thread can wait: the program may give some back. If it does not, the
+/// thread ends where it stands, which leaves the ring to the reader. A thread of the program uses the reserve.
+pub(crate) fn on_shortage(attempt: u32) -> Shortage {
+    const ATTEMPTS: u32 = 20;
+    const PAUSE_MS: u32 = 10;
+    if process::tid() != DRAIN_TID.load(Ordering::Acquire) {
+        if is_reserve_low() {
+            AGENT.fail_for_lack_of_memory();
+        }
+        return Shortage::UseReserve;
+    }
+    if attempt < ATTEMPTS {
+        clock::sleep_ms(PAUSE_MS);
+        return Shortage::TryAgain;
+    }
+    if let Some(recording) = recording::current() {
+        recording.note(Note::NoDrainThread, b"it ran out of memory");
+        recording.set_drain_state(DrainState::Failed);
+    }
+    process::end_this_thread()
+}
+
 fn after_fork_in_child() {
     DRAIN_THREAD.store(0, Ordering::Relaxed);
+    DRAIN_TID.store(0, Ordering::Relaxed);
     ALLOCATOR.abandon();
 }

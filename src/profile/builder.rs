@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 
 use allocsample_record::{
-    AddressSpace, ChunkDecoder, Decoded, Event, FreeRecord, ModuleRecord, RecordKind, SampleId,
-    StackId, StackNode, ThreadId,
+    AddressSpace, ChunkDecoder, Decoded, Definition, Event, Fate, FateRecord, FreeRecord,
+    ModuleRecord, RecordKind, SampleId, StackId, StackNode, ThreadId,
 };
 
 use crate::model::{Exit, Freed, IntervalInfo, Module, Profile, Sample};
+use crate::vm::Outcome;
 
 /// A profile in the making.
 #[derive(Default)]
@@ -45,6 +46,7 @@ impl ProfileBuilder {
                         interval: sample.interval,
                         stack: sample.stack,
                         freed: None,
+                        outcome: None,
                     },
                     sample.thread_bytes,
                 ),
@@ -99,6 +101,7 @@ impl ProfileBuilder {
                         interval: sample.interval,
                         stack,
                         freed: None,
+                        outcome: None,
                     },
                     sample.thread_bytes,
                 );
@@ -150,6 +153,30 @@ impl ProfileBuilder {
                     .resident_bytes
                     .push((counter.time_ns, counter.value));
             }
+            Decoded::Definition(definition) => {
+                if definition.kind == Definition::Thread {
+                    let thread = ThreadId(definition.id);
+                    self.profile.threads.entry(thread).or_default().name = lossy(definition.name);
+                }
+                self.profile.vm.define(&definition);
+            }
+            Decoded::Fate(fate) => self.add_fate(&fate),
+            Decoded::Code(code) => {
+                self.seen(code.time_ns);
+                self.space.change_code(&code);
+            }
+            Decoded::Gc(gc) => {
+                self.seen(gc.end_ns);
+                self.profile.vm.add_gc(&gc);
+            }
+            Decoded::Marker(marker) => {
+                self.seen(marker.end_ns);
+                self.profile.vm.add_marker(&marker);
+            }
+            Decoded::Value(value) => {
+                self.seen(value.time_ns);
+                self.profile.vm.add_value(&value);
+            }
             Decoded::Note(note) => self.profile.notes.push((note.note, lossy(note.detail))),
         }
     }
@@ -176,6 +203,39 @@ impl ProfileBuilder {
                 time_ns: free.time_ns,
                 thread: free.thread,
             });
+        }
+    }
+
+    fn add_fate(&mut self, fate: &FateRecord) {
+        self.seen(fate.time_ns);
+        let Some(&index) = self.by_id.get(&fate.sample) else {
+            return;
+        };
+        let Some(sample) = self.profile.samples.get_mut(index) else {
+            return;
+        };
+        let outcome = sample.outcome.get_or_insert(Outcome {
+            first: Fate::Open,
+            type_id: 0,
+            content_hash: 0,
+        });
+        if fate.type_id != 0 {
+            outcome.type_id = fate.type_id;
+        }
+        if fate.content_hash != 0 {
+            outcome.content_hash = fate.content_hash;
+        }
+        if outcome.first == Fate::Open {
+            outcome.first = fate.fate;
+        }
+        if fate.fate == Fate::Dead {
+            sample.freed = Some(Freed {
+                time_ns: fate.time_ns,
+                thread: ThreadId(0),
+            });
+        }
+        if matches!(fate.fate, Fate::Dead | Fate::Unknown) {
+            self.by_id.remove(&fate.sample);
         }
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use allocsample_record::{ChunkHeader, ChunkKind, SampleId};
 
-use crate::model::Profile;
+use crate::model::{Damage, Profile};
 use crate::reader::{self, ReadError};
 
 /// What was done.
@@ -35,6 +35,7 @@ pub enum FinishError {
 /// names into the file. A chunk that was cut short at the end is replaced. Nothing is removed before what replaces it
 /// is on its way to the disk.
 pub fn finish(path: &Path, symbolize: bool) -> Result<Finished, FinishError> {
+    let path = &reader::profile_path(path);
     let (mut profile, chunks) = reader::read(path)?;
     let is_running = profile.recovery.ring_found && profile.exit.is_none() && is_alive(&profile);
     if symbolize {
@@ -44,8 +45,7 @@ pub fn finish(path: &Path, symbolize: bool) -> Result<Finished, FinishError> {
     let is_appendable = profile
         .recovery
         .stopped
-        .as_ref()
-        .is_none_or(|why| why.contains("cut short"));
+        .is_none_or(|stopped| stopped.damage == Damage::CutShort);
     if is_running || !is_appendable {
         return Ok(Finished {
             profile,
@@ -137,8 +137,31 @@ fn append(
     file.write_all(payload)
 }
 
-/// Whether the process of the profile runs: its pid does, under the same program. (A pid may have been given anew.)
+/// Whether the process of the profile runs: its pid does, under the same program, and since before the profile began. (A
+/// pid may have been given anew.)
 fn is_alive(profile: &Profile) -> bool {
-    std::fs::read_link(format!("/proc/{}/exe", profile.process.pid))
-        .is_ok_and(|path| path == Path::new(&profile.process.executable))
+    /// The wall clock may have been set meanwhile, a little; a pid comes round later than that.
+    const TOLERANCE_S: u64 = 60;
+    let pid = profile.process.pid;
+    let is_same_program = std::fs::read_link(format!("/proc/{pid}/exe"))
+        .is_ok_and(|path| path == Path::new(&profile.process.executable));
+    is_same_program
+        && start_of_process_s(pid).is_none_or(|start| {
+            start <= profile.process.start_wall_ns / 1_000_000_000 + TOLERANCE_S
+        })
+}
+
+/// When a process began, in seconds since 1970, as proc(5) tells it: ticks (100 a second in every Linux ABI) after the
+/// boot, behind the name, which may hold blanks and parentheses.
+fn start_of_process_s(pid: u32) -> Option<u64> {
+    const START_TIME: usize = 19; // field 22, counted behind the name
+    const TICKS_PER_S: u64 = 100;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    let ticks: u64 = fields.split_whitespace().nth(START_TIME)?.parse().ok()?;
+    let system = std::fs::read_to_string("/proc/stat").ok()?;
+    let boot = system
+        .lines()
+        .find_map(|line| line.strip_prefix("btime "))?;
+    Some(boot.trim().parse::<u64>().ok()? + ticks / TICKS_PER_S)
 }

@@ -10,10 +10,11 @@ mod finish;
 mod model;
 mod reader;
 mod symbolize;
+mod vm;
 
 pub use allocsample_record::{
-    ExitHow, HeapId, Location, LostReason, ModuleId, Note, SampleFlags, SampleId, Sampling,
-    StackId, SymbolFrame, ThreadId,
+    ExitHow, Fate, GcKind, HeapId, HeapKind, Location, LostReason, ModuleId, Note, SampleFlags,
+    SampleId, Sampling, StackId, SymbolFrame, ThreadId,
 };
 pub use finish::{FinishError, Finished, finish};
 pub use model::{
@@ -21,3 +22,4 @@ pub use model::{
     StackTable, Thread, missing_root,
 };
 pub use reader::ReadError;
+pub use vm::{Function, Gc, Heap, Marker, Outcome, Statistic, Type, Value, VirtualMachines};

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::vm::{Outcome, VirtualMachines};
 use allocsample_record::{
     ExitHow, HeapId, LOST_REASONS, Location, LostReason, ModuleId, Note, SampleFlags, SampleId,
-    Sampling, StackId, StackNode, SymbolTable, ThreadId,
+    Sampling, StackId, StackNode, SymbolTable, ThreadId, VmFrame,
 };
 use allocsample_sampling::{Estimate, GapLaw, Interval, SamplePoints, Weight};
 
@@ -37,6 +38,8 @@ pub struct Profile {
     pub exit: Option<Exit>,
     /// How the file was read.
     pub recovery: Recovery,
+    /// What virtual machines told.
+    pub vm: VirtualMachines,
 }
 
 /// The process.
@@ -174,6 +177,8 @@ pub struct Sample {
     pub stack: StackId,
     /// Its end, if it was seen.
     pub freed: Option<Freed>,
+    /// What a collector said of it; `None` in a heap without one, or before its first word.
+    pub outcome: Option<Outcome>,
 }
 
 impl Sample {
@@ -241,6 +246,47 @@ impl Exit {
     }
 }
 
+/// What is wrong with a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// The file ends within it: what a killed writer leaves.
+    CutShort,
+    /// Its first bytes are not a chunk's.
+    NoChunk,
+    /// Its bytes are not those that were written.
+    BadChecksum,
+    /// It makes no sense.
+    Malformed,
+}
+
+/// Where reading stopped, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped {
+    /// Why.
+    pub damage: Damage,
+    /// Number of the chunk, from 1; those before it are used.
+    pub chunk: u32,
+    /// Its offset in the file, in bytes.
+    pub offset: u64,
+}
+
+impl std::fmt::Display for Stopped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = match self.damage {
+            Damage::CutShort => "is cut short",
+            Damage::NoChunk => "is not a chunk",
+            Damage::BadChecksum => "has a bad checksum",
+            Damage::Malformed => "is malformed",
+        };
+        let Self { chunk, offset, .. } = self;
+        let before = chunk - 1;
+        write!(
+            f,
+            "chunk {chunk} {what} (offset {offset}); the {before} before it are used"
+        )
+    }
+}
+
 /// What had to be done to read the profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
@@ -252,8 +298,8 @@ pub struct Recovery {
     pub ring_error: Option<String>,
     /// Records that were being written when the process died.
     pub unfinished_records: u64,
-    /// Why reading stopped before the end of the file, with the offset.
-    pub stopped: Option<String>,
+    /// Why reading stopped before the end of the file.
+    pub stopped: Option<Stopped>,
     /// Malformed records that were left out.
     pub malformed_records: u64,
 }
@@ -328,6 +374,9 @@ impl Profile {
 
     /// The frames of a location, innermost (inlined) first; never empty.
     pub fn frames(&self, location: Location) -> Vec<Frame> {
+        if location.module == ModuleId::VM {
+            return vec![self.vm_frame(location.offset)];
+        }
         let module = self.module(location.module);
         let module_name = module.map_or("", |module| module.name());
         let place = || match module {
@@ -360,6 +409,28 @@ impl Profile {
         }
     }
 
+    fn vm_frame(&self, encoded: u64) -> Frame {
+        let frame = VmFrame::decode(encoded);
+        let heap = frame.and_then(|frame| self.vm.heaps.get(&frame.heap));
+        let module = heap.map_or_else(String::new, |heap| heap.name.clone());
+        match frame.and_then(|frame| self.vm.function(frame)) {
+            Some((function, line)) => Frame {
+                function: function.name.clone(),
+                file: (!function.file.is_empty()).then(|| function.file.clone()),
+                line,
+                module,
+                is_symbolized: true,
+            },
+            None => Frame {
+                function: format!("{module}#{}", encoded as u32),
+                file: None,
+                line: 0,
+                module,
+                is_symbolized: false,
+            },
+        }
+    }
+
     /// All frames of a sample's stack, leaf first. If the root is missing, the last one says why.
     pub fn stack_frames(&self, sample: &Sample) -> Vec<Frame> {
         let mut frames: Vec<Frame> = self
@@ -381,7 +452,19 @@ impl Profile {
 
     /// Bytes that went through all counters.
     pub fn exact_bytes(&self) -> u64 {
-        self.threads.values().map(|thread| thread.exact_bytes).sum()
+        let machines: u64 = self.vm.heaps.values().map(|heap| heap.exact_bytes).sum();
+        self.exact_bytes_of(HeapId::MALLOC) + machines
+    }
+
+    /// Bytes that went through one heap's.
+    pub fn exact_bytes_of(&self, heap: HeapId) -> u64 {
+        match self.vm.heaps.get(&heap) {
+            Some(heap) => heap.exact_bytes,
+            None if heap == HeapId::MALLOC => {
+                self.threads.values().map(|thread| thread.exact_bytes).sum()
+            }
+            None => 0,
+        }
     }
 }
 

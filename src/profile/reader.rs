@@ -9,7 +9,7 @@ use allocsample_record::{
 };
 
 use crate::builder::ProfileBuilder;
-use crate::model::{Lost, Profile};
+use crate::model::{Damage, Lost, Profile, Stopped};
 
 /// Why a file is no profile that can be read. The path is for the caller to name.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +53,17 @@ pub(crate) fn ring_path(profile: &Path) -> PathBuf {
     path.into()
 }
 
+/// Path of the profile that is meant: the ring's own path is as good, a user may have picked either.
+pub(crate) fn profile_path(path: &Path) -> PathBuf {
+    match path
+        .to_str()
+        .and_then(|text| text.strip_suffix(".allocsample.ring"))
+    {
+        Some(stem) => PathBuf::from(format!("{stem}.allocsample")),
+        None => path.to_owned(),
+    }
+}
+
 /// Where a reading of the file's chunks ended.
 pub(crate) struct Chunks {
     /// Identity of the profile.
@@ -67,20 +78,13 @@ impl Profile {
     /// Reads a profile. A file that was cut short, or damaged in the middle, gives what stands before that; see
     /// [`Profile::recovery`].
     pub fn open(path: &Path) -> Result<Profile, ReadError> {
-        read(path).map(|(profile, _)| profile)
+        read(&profile_path(path)).map(|(profile, _)| profile)
     }
 }
 
+/// `path` is a profile's, not a ring's.
 pub(crate) fn read(path: &Path) -> Result<(Profile, Chunks), ReadError> {
-    // The ring's own path is as good: a user may have picked either.
-    let path = match path
-        .to_str()
-        .and_then(|text| text.strip_suffix(".allocsample.ring"))
-    {
-        Some(stem) => PathBuf::from(format!("{stem}.allocsample")),
-        None => path.to_owned(),
-    };
-    let bytes = std::fs::read(&path)?;
+    let bytes = std::fs::read(path)?;
     let header = FileHeader::decode(&bytes).map_err(|error| match error {
         HeaderError::Empty => ReadError::Empty,
         HeaderError::Truncated => ReadError::Truncated,
@@ -95,7 +99,7 @@ pub(crate) fn read(path: &Path) -> Result<(Profile, Chunks), ReadError> {
         end: 0,
     };
     read_chunks(&bytes, &mut builder, &mut chunks);
-    read_ring(&ring_path(&path), &mut builder, &chunks);
+    read_ring(&ring_path(path), &mut builder, &chunks);
     Ok((builder.profile, chunks))
 }
 
@@ -104,31 +108,32 @@ fn read_chunks(bytes: &[u8], builder: &mut ProfileBuilder, chunks: &mut Chunks) 
     let mut number = 0u32;
     while let Some(rest) = bytes.get(offset..).filter(|rest| !rest.is_empty()) {
         number += 1;
-        let stopped = |what: &str| {
-            Some(format!(
-                "chunk {number} {what} (offset {offset}); the {} before it are used",
-                number - 1
-            ))
+        let stopped = |damage| {
+            Some(Stopped {
+                damage,
+                chunk: number,
+                offset: offset as u64,
+            })
         };
         let Some(header) = ChunkHeader::decode(rest) else {
             builder.profile.recovery.stopped = if rest.len() < CHUNK_HEADER_BYTES {
-                stopped("is cut short")
+                stopped(Damage::CutShort)
             } else {
-                stopped("is not a chunk")
+                stopped(Damage::NoChunk)
             };
             break;
         };
         let end = CHUNK_HEADER_BYTES + header.stored_bytes as usize;
         let Some(payload) = rest.get(CHUNK_HEADER_BYTES..end) else {
-            builder.profile.recovery.stopped = stopped("is cut short");
+            builder.profile.recovery.stopped = stopped(Damage::CutShort);
             break;
         };
         if !header.matches(payload) {
-            builder.profile.recovery.stopped = stopped("has a bad checksum");
+            builder.profile.recovery.stopped = stopped(Damage::BadChecksum);
             break;
         }
         if !read_chunk(&header, payload, builder) {
-            builder.profile.recovery.stopped = stopped("is malformed");
+            builder.profile.recovery.stopped = stopped(Damage::Malformed);
             break;
         }
         chunks.ring_to = chunks.ring_to.max(header.ring_to);
@@ -156,6 +161,13 @@ fn read_chunk(header: &ChunkHeader, payload: &[u8], builder: &mut ProfileBuilder
             builder.profile.recovery.unfinished_records += words.unfinished;
             for record in words.records {
                 builder.add_record(SampleId(record.position), record.kind, &record.words);
+            }
+            true
+        }
+        kind if kind == ChunkKind::Definitions as u16 => {
+            let words = allocsample_ring::recover_words(0, u64::MAX, payload);
+            for record in words.records {
+                builder.add_record(SampleId(0), record.kind, &record.words);
             }
             true
         }

@@ -5,7 +5,7 @@
 
 use alloc::collections::BTreeMap;
 
-use crate::{ModuleId, ModuleRecord, ModuleUnloadRecord};
+use crate::{CodeChange, CodeRecord, ModuleId, ModuleRecord, ModuleUnloadRecord, VmFrame};
 
 /// An address as `module + offset`: stable across runs, unlike the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -23,11 +23,13 @@ struct Mapped {
     module: ModuleId,
 }
 
-/// The modules mapped at this point of the record stream.
+/// The modules mapped, and the code made, at this point of the record stream.
 #[derive(Clone, Debug, Default)]
 pub struct AddressSpace {
     by_start: BTreeMap<u64, Mapped>,
     modules: u32,
+    /// Start, end and function of compiled code. Ranges do not overlap.
+    code: BTreeMap<u64, (u64, VmFrame)>,
 }
 
 impl AddressSpace {
@@ -66,9 +68,45 @@ impl AddressSpace {
         self.by_start.remove(&record.start);
     }
 
+    /// Follows a change of compiled code. New code replaces all that it touches: that memory was used again.
+    pub fn change_code(&mut self, record: &CodeRecord) {
+        match record.change {
+            CodeChange::Add => self.add_code(record.start, record.end, record.frame),
+            CodeChange::Remove => {
+                self.code.remove(&record.start);
+            }
+            CodeChange::Move => {
+                if let Some((end, frame)) = self.code.remove(&record.start) {
+                    let bytes = end - record.start;
+                    self.add_code(record.end, record.end.saturating_add(bytes), frame);
+                }
+            }
+        }
+    }
+
+    fn add_code(&mut self, start: u64, end: u64, frame: VmFrame) {
+        if start >= end {
+            return;
+        }
+        while let Some((&other, &(other_end, _))) = self.code.range(..end).next_back()
+            && other_end > start
+        {
+            self.code.remove(&other);
+        }
+        self.code.insert(start, (end, frame));
+    }
+
     /// Attributes a return address; the call lies before it, so `address - 1` decides which module it is in.
     pub fn locate(&self, return_address: u64) -> Location {
+        if let Some(frame) = VmFrame::decode(return_address) {
+            return frame.location();
+        }
         let call = return_address.wrapping_sub(1);
+        if let Some((_, &(end, frame))) = self.code.range(..=call).next_back()
+            && call < end
+        {
+            return frame.location();
+        }
         match self.by_start.range(..=call).next_back() {
             Some((_, mapped)) if call < mapped.end => Location {
                 module: mapped.module,
@@ -85,6 +123,43 @@ impl AddressSpace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn compiled_code_is_what_was_made_last() {
+        let mut space = AddressSpace::new();
+        let frame = |function| VmFrame {
+            heap: crate::HeapId(1),
+            function,
+            line: 0,
+        };
+        let mut change = |change, start, end, function| {
+            space.change_code(&CodeRecord {
+                time_ns: 0,
+                change,
+                start,
+                end,
+                frame: frame(function),
+            });
+        };
+        change(CodeChange::Add, 100, 200, 1);
+        change(CodeChange::Add, 300, 400, 2);
+        change(CodeChange::Add, 350, 500, 3);
+        change(CodeChange::Move, 100, 1000, 0);
+        change(CodeChange::Add, 600, 700, 4);
+        change(CodeChange::Remove, 600, 0, 0);
+        let none = |offset| Location {
+            module: ModuleId::NONE,
+            offset,
+        };
+        assert_eq!(space.locate(150), none(150));
+        assert_eq!(space.locate(1001), frame(1).location());
+        assert_eq!(space.locate(1100), frame(1).location());
+        assert_eq!(space.locate(1101), none(1101));
+        assert_eq!(space.locate(310), none(310));
+        assert_eq!(space.locate(360), frame(3).location());
+        assert_eq!(space.locate(650), none(650));
+        assert_eq!(space.locate(frame(9).encode()), frame(9).location());
+    }
 
     fn module(start: u64, end: u64) -> ModuleRecord<'static> {
         ModuleRecord {

@@ -19,6 +19,9 @@ pub enum ChunkKind {
     /// The lost counters of the ring's header at this moment, 16 bytes (events, bytes) a [`crate::LostReason`]; the
     /// last such chunk counts.
     Lost = 4,
+    /// What a virtual machine had defined before the profile began: ring words as in `RawRing`, at positions of their
+    /// own from 0, which say nothing about the ring.
+    Definitions = 5,
 }
 
 /// Stands before each chunk's payload.

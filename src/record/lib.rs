@@ -24,7 +24,9 @@ mod address_space;
 mod chunk;
 #[cfg(feature = "alloc")]
 mod events;
+mod gc;
 mod header;
+mod heap;
 mod lost;
 mod module;
 mod process;
@@ -40,7 +42,11 @@ pub use address_space::{AddressSpace, Location};
 pub use chunk::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind};
 #[cfg(feature = "alloc")]
 pub use events::{ChunkDecoder, ChunkEncoder, Event, FileSample, StackId, StackNode};
+pub use gc::{Fate, FateRecord, GcKind, GcRecord, MAX_GC_STATISTICS, MarkerRecord, ValueRecord};
 pub use header::{FILE_HEADER_BYTES, FileHeader, FormatVersion, HeaderError};
+pub use heap::{
+    CodeChange, CodeRecord, Definition, DefinitionRecord, HeapKind, MAX_NAME_BYTES, VmFrame,
+};
 pub use lost::{LOST_REASONS, LostReason};
 pub use module::{MAX_BUILD_ID_BYTES, MAX_PATH_BYTES, ModuleRecord, ModuleUnloadRecord};
 pub use process::{
@@ -62,6 +68,8 @@ pub struct ModuleId(pub u32);
 impl ModuleId {
     /// Not in any module; the offset that goes with it is an absolute address.
     pub const NONE: ModuleId = ModuleId(0);
+    /// No module of the system's, but a virtual machine; the offset that goes with it is a [`VmFrame`].
+    pub const VM: ModuleId = ModuleId(u32::MAX);
 }
 
 /// Identity of a sample within a process: the position of its record in the ring, in words. Never reused.

@@ -1,7 +1,7 @@
 //! Why a sample that was due could not be recorded.
 
 /// Number of [`LostReason`]s: the length of the counter arrays in the ring's header.
-pub const LOST_REASONS: usize = 5;
+pub const LOST_REASONS: usize = 6;
 
 /// Why something was lost. For each reason the ring's header counts the events and the bytes they stood for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,6 +18,9 @@ pub enum LostReason {
     /// The profile could not be written (disk full, file too large): everything since then; or its creation took long,
     /// and other threads did not wait for it. Weight: size / p.
     WriteFailed = 4,
+    /// A virtual machine reported an allocation out of a callback, or a signal handler, that had interrupted the agent.
+    /// Weight: size / p.
+    Reentered = 5,
 }
 
 impl LostReason {
@@ -28,6 +31,7 @@ impl LostReason {
         Self::LiveTableFull,
         Self::NoMemory,
         Self::WriteFailed,
+        Self::Reentered,
     ];
 
     /// What a reader is told.
@@ -38,11 +42,15 @@ impl LostReason {
             Self::LiveTableFull => "live table full",
             Self::NoMemory => "no memory for the agent",
             Self::WriteFailed => "profile could not be written",
+            Self::Reentered => "allocated inside the agent's own work",
         }
     }
 
     /// Whether the sample itself is missing (and so its weight from every total).
     pub fn is_sample_missing(self) -> bool {
-        matches!(self, Self::RingFull | Self::NoMemory | Self::WriteFailed)
+        matches!(
+            self,
+            Self::RingFull | Self::NoMemory | Self::WriteFailed | Self::Reentered
+        )
     }
 }

@@ -331,6 +331,9 @@ pub enum Note {
     NextAllocator = 3,
     /// This process was forked from one that was being profiled. Detail: that one's pid, in decimal.
     ForkedFrom = 4,
+    /// Stacks whose rest was known from the last walk were walked in full as well. Detail: how many, and how many of
+    /// them differed (always none), in words.
+    StacksCompared = 5,
 }
 
 /// A [`Note`] with its detail.
@@ -377,6 +380,7 @@ impl<'a> NoteRecord<'a> {
             2 => Note::SwitchedOff,
             3 => Note::NextAllocator,
             4 => Note::ForkedFrom,
+            5 => Note::StacksCompared,
             _ => return None,
         };
         Some(Self {

@@ -32,6 +32,18 @@ pub enum RecordKind {
     Counter = 13,
     /// [`crate::NoteRecord`]
     Note = 14,
+    /// [`crate::DefinitionRecord`]: before the first record that uses the number.
+    Definition = 15,
+    /// [`crate::FateRecord`]
+    Fate = 16,
+    /// [`crate::CodeRecord`]
+    Code = 17,
+    /// [`crate::GcRecord`]
+    Gc = 18,
+    /// [`crate::MarkerRecord`]
+    Marker = 19,
+    /// [`crate::ValueRecord`]
+    Value = 20,
 }
 
 impl RecordKind {
@@ -52,6 +64,12 @@ impl RecordKind {
             12 => Self::Exit,
             13 => Self::Counter,
             14 => Self::Note,
+            15 => Self::Definition,
+            16 => Self::Fate,
+            17 => Self::Code,
+            18 => Self::Gc,
+            19 => Self::Marker,
+            20 => Self::Value,
             _ => return None,
         })
     }
@@ -75,6 +93,12 @@ pub enum Decoded<'a> {
     Exit(crate::ExitRecord),
     Counter(crate::CounterRecord),
     Note(crate::NoteRecord<'a>),
+    Definition(crate::DefinitionRecord<'a>),
+    Fate(crate::FateRecord),
+    Code(crate::CodeRecord),
+    Gc(crate::GcRecord<'a>),
+    Marker(crate::MarkerRecord<'a>),
+    Value(crate::ValueRecord),
 }
 
 impl<'a> Decoded<'a> {
@@ -98,6 +122,14 @@ impl<'a> Decoded<'a> {
             RecordKind::Exit => Self::Exit(crate::ExitRecord::decode(words)?),
             RecordKind::Counter => Self::Counter(crate::CounterRecord::decode(words)?),
             RecordKind::Note => Self::Note(crate::NoteRecord::decode(words, text)?),
+            RecordKind::Definition => {
+                Self::Definition(crate::DefinitionRecord::decode(words, text)?)
+            }
+            RecordKind::Fate => Self::Fate(crate::FateRecord::decode(words)?),
+            RecordKind::Code => Self::Code(crate::CodeRecord::decode(words)?),
+            RecordKind::Gc => Self::Gc(crate::GcRecord::decode(words)?),
+            RecordKind::Marker => Self::Marker(crate::MarkerRecord::decode(words, text)?),
+            RecordKind::Value => Self::Value(crate::ValueRecord::decode(words)?),
         })
     }
 }

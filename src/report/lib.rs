@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod allocator;
+pub mod heaps;
 pub mod json;
 mod table;
 pub mod text;

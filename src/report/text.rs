@@ -6,7 +6,7 @@ use allocsample_profile::{LostReason, Note, Profile};
 
 use crate::table::{By, Filter, Sort, Table};
 use crate::totals::{Audit, Totals};
-use crate::{tree, units};
+use crate::{heaps, tree, units};
 
 /// What is printed, and how.
 #[derive(Clone, Debug)]
@@ -56,9 +56,16 @@ pub fn write(profile: &Profile, options: &Options, out: &mut dyn Write) -> io::R
         return Ok(());
     }
     writeln!(out)?;
+    let machines = heaps::lines(profile);
+    if !machines.is_empty() {
+        for line in machines {
+            writeln!(out, "{line}")?;
+        }
+        writeln!(out)?;
+    }
     if options.tree {
         const LEAST_PERCENT: f64 = 0.5;
-        return tree::write(profile, options.sort, LEAST_PERCENT, out);
+        return tree::write(profile, options.sort, &options.filter, LEAST_PERCENT, out);
     }
     write_table(profile, options, out)
 }
@@ -139,6 +146,7 @@ pub fn remarks(profile: &Profile) -> Vec<String> {
             Note::NoDrainThread => lines.push(format!("note: no drain thread: {detail}")),
             Note::SwitchedOff => lines.push(format!("note: the agent switched itself off: {detail}")),
             Note::ForkedFrom => lines.push(format!("note: forked from process {detail}")),
+            Note::StacksCompared => lines.push(format!("note: stacks compared: {detail}")),
             Note::NextAllocator => {}
         }
     }

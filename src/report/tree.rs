@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use allocsample_profile::Profile;
 
-use crate::table::Sort;
+use crate::table::{Filter, Sort};
 use crate::units;
 
 #[derive(Default)]
@@ -19,6 +19,7 @@ struct Node {
 pub(crate) fn write(
     profile: &Profile,
     sort: Sort,
+    filter: &Filter,
     least_percent: f64,
     out: &mut dyn Write,
 ) -> io::Result<()> {
@@ -29,9 +30,13 @@ pub(crate) fn write(
             Sort::Live if !sample.is_live() => continue,
             Sort::Allocated | Sort::Live => profile.bytes(sample).value(),
         };
+        let frames = profile.stack_frames(sample);
+        if !filter.matches(&frames) {
+            continue;
+        }
         root.size += size;
         let mut node = &mut root;
-        for frame in profile.stack_frames(sample).into_iter().rev() {
+        for frame in frames.into_iter().rev() {
             node = node.children.entry(frame.function).or_default();
             node.size += size;
         }

@@ -14,7 +14,7 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"ALLOCRNG");
 pub(crate) const VERSION: u64 = 1;
 
 /// Number of pairs of lost counters.
-pub const LOST_REASONS: usize = 5;
+pub const LOST_REASONS: usize = 6;
 
 pub(crate) const DATA_OFFSET: usize = 4096;
 const _: () = assert!(DATA_OFFSET.is_multiple_of(4096));

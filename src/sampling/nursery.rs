@@ -30,6 +30,7 @@ pub struct Nursery {
     top: u64,
     is_on: bool,
     missed: u64,
+    bytes: u64,
 }
 
 /// What the machine must compare `free + size` with: larger is the slow path.
@@ -53,7 +54,13 @@ impl Nursery {
             top,
             is_on: false,
             missed: 0,
+            bytes: 0,
         }
+    }
+
+    /// Bytes that were accounted while sampling was on: what the samples estimate.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// The limit: `top` while sampling is off.
@@ -73,7 +80,7 @@ impl Nursery {
             return Overflow::Collect;
         }
         let points = match self.is_on {
-            true => sampler.on_alloc(size),
+            true => self.sample(sampler, size),
             // The limit that the machine compared with is an old one.
             false => SamplePoints(0),
         };
@@ -90,7 +97,7 @@ impl Nursery {
     ) -> (SamplePoints, NurseryLimit) {
         self.account(sampler, free);
         let points = match self.is_on {
-            true => sampler.on_alloc(size),
+            true => self.sample(sampler, size),
             false => SamplePoints(0),
         };
         (points, self.limit(sampler))
@@ -141,6 +148,11 @@ impl Nursery {
         SamplePoints(self.missed)
     }
 
+    fn sample(&mut self, sampler: &mut Sampler, size: u64) -> SamplePoints {
+        self.bytes = self.bytes.wrapping_add(size.max(1));
+        sampler.on_alloc(size)
+    }
+
     /// Accounts what was allocated up to `free`.
     fn account(&mut self, sampler: &mut Sampler, free: u64) {
         let bytes = free.saturating_sub(self.start);
@@ -148,6 +160,7 @@ impl Nursery {
         if !self.is_on || bytes == 0 {
             return;
         }
+        self.bytes = self.bytes.wrapping_add(bytes);
         if bytes <= sampler.bytes_until_sample() {
             sampler.advance(bytes);
             return;
@@ -342,5 +355,18 @@ mod tests {
             nursery.on_overflow(&mut sampler, 100, 901),
             Overflow::Collect
         );
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_time_when_sampling_was_on() {
+        let interval = Interval::new(1 << 40).unwrap();
+        let mut sampler = Sampler::new(GapLaw::Poisson, interval, Random::from_seed(1));
+        let mut nursery = Nursery::new(BASE, BASE + 1000);
+        nursery.switch_on(&mut sampler, BASE + 100);
+        nursery.on_alloc_outside(&mut sampler, BASE + 150, 7);
+        nursery.switch_off(&mut sampler, BASE + 200);
+        nursery.switch_on(&mut sampler, BASE + 300);
+        nursery.on_collected(&mut sampler, BASE + 310, BASE, BASE + 1000);
+        assert_eq!(nursery.bytes(), 100 + 7 + 10);
     }
 }

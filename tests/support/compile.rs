@@ -3,6 +3,7 @@
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
 use std::hash::{Hash, Hasher};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -109,7 +110,7 @@ fn hash_source(source: &Path, hasher: &mut DefaultHasher) {
     }
 }
 
-/// Compiles aside, then renames, for other tests may want the same program at the same time.
+/// Compiles aside, then gives it its name, for other tests may want the same program at the same time.
 fn compile(source: &Path, flags: &[&str], path: &Path) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let directory = path.parent().expect("a directory");
@@ -140,5 +141,11 @@ fn compile(source: &Path, flags: &[&str], path: &Path) {
         "{command:?} failed:\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    fs::rename(&aside, path).expect("a compiled program");
+    // Not over a file that is there: a test that runs it already would find it deleted.
+    match fs::hard_link(&aside, path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            panic!("{}: {error}", path.display())
+        }
+        _ => fs::remove_file(&aside).expect("a compiled program"),
+    }
 }

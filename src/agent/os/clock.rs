@@ -22,3 +22,19 @@ pub fn monotonic_ns() -> u64 {
 pub fn wall_ns() -> u64 {
     read(libc::CLOCK_REALTIME)
 }
+
+/// Lets time pass, by a system call that is no cancellation point.
+pub fn sleep_ms(ms: u32) {
+    let time = libc::timespec {
+        tv_sec: i64::from(ms / 1000),
+        tv_nsec: i64::from(ms % 1000) * 1_000_000,
+    };
+    // SAFETY: the kernel reads `time`; how much was left after a signal is not asked for.
+    unsafe {
+        libc::syscall(
+            libc::SYS_nanosleep,
+            &raw const time,
+            core::ptr::null_mut::<libc::timespec>(),
+        )
+    };
+}

@@ -7,7 +7,9 @@ pub mod futex;
 pub mod memory;
 pub mod process;
 pub mod scratch;
+pub mod spin;
 pub mod thread;
+pub mod vector;
 
 /// An error number of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,6 +22,20 @@ pub fn tid() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) }.cast_unsigned() as u32
 }
 
+/// Lets another thread run.
+pub fn yield_now() {
+    // SAFETY: no arguments.
+    unsafe { libc::syscall(libc::SYS_sched_yield) };
+}
+
+/// Ends the calling thread where it stands: nothing is unwound, no destructor runs. Only for a thread of ours.
+pub fn end_this_thread() -> ! {
+    loop {
+        // SAFETY: does not return; the kernel wakes who waits for the thread.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+    }
+}
+
 /// Returns when the thread `tid` of this process no longer exists, which it is about to do; after a second anyway.
 pub fn wait_until_gone(tid: u32) {
     let deadline_ns = super::clock::monotonic_ns() + 1_000_000_000;

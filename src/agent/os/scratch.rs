@@ -1,8 +1,10 @@
 //! Work areas with a stack of their own, so that a sample costs the program's stack a few hundred bytes.
 //!
-//! An area belongs to a sample in progress, not to a thread: there are as many as samples were ever taken at the same
-//! time.
+//! An area belongs to a sample in progress, not to a thread. But a thread comes back to the area that it used last, if it
+//! can, for what is remembered there of its stack; so that there are as many as threads sample, up to a limit, and beyond
+//! it as many as samples were ever taken at the same time.
 
+use core::cell::Cell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
@@ -12,6 +14,8 @@ use super::memory;
 const STACK_BYTES: usize = 256 * 1024;
 const GUARD_BYTES: usize = 4096;
 const MAX_AREAS: usize = 1024;
+/// Up to here a thread that samples for the first time gets an area of its own. About 60 KiB of each are touched.
+const OWN_AREAS: usize = 32;
 
 /// Areas of one type `A`, at most 1,024.
 pub struct Pool<A: 'static> {
@@ -35,11 +39,16 @@ impl<A: Zeroed> Pool<A> {
         }
     }
 
-    /// Runs `work` with an area, on the area's stack. `None`: there is no memory for one.
+    /// Runs `work` with an area, on the area's stack. `None`: there is no memory for one. `last_used` is the thread's
+    /// own, for this pool alone; it starts as 0.
     ///
     /// Any thread; must not be entered again by a signal handler on the same thread more often than there are areas.
-    pub fn run<R, F: FnOnce(&mut A) -> R>(&self, work: F) -> Option<R> {
-        let index = self.pop().or_else(|| self.make())?;
+    pub fn run<R, F: FnOnce(&mut A) -> R>(&self, last_used: &Cell<u32>, work: F) -> Option<R> {
+        let index = self
+            .take_last(last_used)
+            .or_else(|| self.pop())
+            .or_else(|| self.make())?;
+        last_used.set(index as u32 + 1);
         let area = self.areas.get(index)?.load(Ordering::Acquire);
         let mut job = Job {
             work: Some(work),
@@ -61,13 +70,19 @@ impl<A: Zeroed> Pool<A> {
         }
     }
 
+    /// The area that the thread used last, or a new one at its first time.
+    fn take_last(&self, last_used: &Cell<u32>) -> Option<usize> {
+        match (last_used.get() as usize).checked_sub(1) {
+            Some(index) => take(self.is_busy.get(index)?).then_some(index),
+            None if self.made.load(Ordering::Relaxed) < OWN_AREAS as u32 => self.make(),
+            None => None,
+        }
+    }
+
     /// An area that nobody uses, which is ours then.
     fn pop(&self) -> Option<usize> {
         let made = self.made.load(Ordering::Relaxed) as usize;
-        self.is_busy.iter().take(made).position(|is_busy| {
-            // Acquire: pairs with the release in `push`; the previous owner's writes are done.
-            !is_busy.load(Ordering::Relaxed) && !is_busy.swap(true, Ordering::Acquire)
-        })
+        self.is_busy.iter().take(made).position(take)
     }
 
     fn push(&self, index: usize) {
@@ -92,6 +107,11 @@ impl<A: Zeroed> Pool<A> {
         place.store(area.as_ptr(), Ordering::Release);
         Some(index)
     }
+}
+
+fn take(is_busy: &AtomicBool) -> bool {
+    // Acquire: pairs with the release in `push`; the previous owner's writes are done.
+    !is_busy.load(Ordering::Relaxed) && !is_busy.swap(true, Ordering::Acquire)
 }
 
 struct Job<A, R, F> {

@@ -29,6 +29,10 @@ struct ThreadState {
     number: Cell<u32>,
     is_announced: Cell<u32>,
     slot: Cell<u32>,
+    /// For the pool of work areas.
+    last_area: Cell<u32>,
+    /// Number of the heap whose machine runs this thread; 0 for none.
+    vm_heap: Cell<u32>,
     granted: Cell<u64>,
     total_bytes: Cell<u64>,
     stack_low: Cell<u64>,
@@ -138,6 +142,21 @@ impl ShimThread {
         } else {
             self.state.number.get()
         }
+    }
+
+    /// Number of the heap whose machine runs this thread; 0 for none.
+    pub fn vm_heap(&self) -> u32 {
+        self.state.vm_heap.get()
+    }
+
+    /// See [`Self::vm_heap`].
+    pub fn set_vm_heap(&self, heap: u32) {
+        self.state.vm_heap.set(heap);
+    }
+
+    /// Which work area it used last, for [`super::scratch::Pool::run`].
+    pub fn last_area(&self) -> &Cell<u32> {
+        &self.state.last_area
     }
 
     /// Index of its totals' slot plus one, 0 for none.

@@ -4,16 +4,20 @@
 //! of a signal frame by the registers that the kernel saved there, and, for code that no module covers (JIT), by the
 //! frame pointer. Every step is checked: the stack pointer must rise, memory is read only where it can be
 //! ([`reader`]), and a return address must lie in a module or behind a call instruction. A walk that fails a check ends
-//! there and says so.
+//! there and says so. A walk that meets what the last one left unchanged ends as that one did ([`memo`]).
 
+mod memo;
 pub mod modules;
 mod reader;
 mod step;
+pub mod vm;
 
 use allocsample_record::SampleFlags;
 use framehop::{CacheNative, FrameAddress, MustNotAllocateDuringUnwind, UnwindRegsNative};
 
 use crate::os::thread::{Caller, ShimThread};
+use memo::Frame;
+pub use memo::{Memo, MemoKey};
 use modules::{Module, Modules};
 use reader::StackReader;
 
@@ -27,6 +31,10 @@ pub struct Captured {
     pub depth: usize,
     /// Whether and why the root is missing.
     pub flags: SampleFlags,
+    /// The machine's frames are in it, in another buffer.
+    pub is_merged: bool,
+    /// From some frame on the last walk was the source.
+    pub is_rest_known: bool,
     /// The thread is in a place where it may hold locks of libc: inside the dynamic loader or a signal handler.
     pub may_hold_loader_locks: bool,
 }
@@ -37,6 +45,10 @@ pub struct Walk<'a> {
     pub modules: &'a Modules,
     /// Working memory.
     pub cache: &'a mut RuleCache,
+    /// The last walk.
+    pub memo: &'a mut Memo,
+    /// Whose stack this is.
+    pub key: MemoKey,
     /// Never by call-frame information.
     pub only_frame_pointers: bool,
     /// Filled with return addresses.
@@ -49,72 +61,154 @@ impl Walk<'_> {
         &mut self,
         thread: &ShimThread,
         caller: &Caller,
-        mut on_module: impl FnMut(&Module),
+        on_module: impl FnMut(&Module),
     ) -> Captured {
-        let mut captured = Captured::default();
+        self.memo.begin(self.key);
         let mut reader = StackReader::of_thread(thread, caller.sp);
+        let (mut captured, ending) = self.walk(caller, &mut reader, on_module);
+        match ending {
+            Ending::Root => self.memo.finish(false, reader.own()),
+            Ending::KnownRest => {
+                captured.is_rest_known = true;
+                self.memo.finish(true, reader.own());
+            }
+            Ending::Cut => self.memo.forget(),
+        }
+        captured
+    }
+
+    fn walk(
+        &mut self,
+        caller: &Caller,
+        reader: &mut StackReader,
+        mut on_module: impl FnMut(&Module),
+    ) -> (Captured, Ending) {
+        let mut captured = Captured::default();
         let mut registers = start_registers(caller);
         let mut address = FrameAddress::from_return_address(caller.pc)
             .unwrap_or(FrameAddress::from_instruction_pointer(0));
+        let mut seen = SeenModules::default();
         let mut module: Option<&'static Module> = None;
         loop {
             let lookup = address.address_for_lookup();
-            let shown = lookup.wrapping_add(1);
+            let frame = Frame {
+                shown: lookup.wrapping_add(1),
+                is_return: address.is_return_address(),
+                sp: registers.sp(),
+                fp: step::frame_pointer(&registers),
+                link: step::link(&registers),
+            };
+            if let Some(rest) = self.memo.rest_from(&frame, reader.own()) {
+                let places = self.frames.get_mut(captured.depth..).unwrap_or(&mut []);
+                captured.may_hold_loader_locks |= rest.may_hold_loader_locks();
+                if rest.shown().len() > places.len() {
+                    captured.flags = captured.flags.with(SampleFlags::TRUNCATED);
+                }
+                captured.depth += rest.shown().len().min(places.len());
+                for (place, shown) in places.iter_mut().zip(rest.shown()) {
+                    *place = shown;
+                }
+                return (captured, Ending::KnownRest);
+            }
             let Some(place) = self.frames.get_mut(captured.depth) else {
                 captured.flags = captured.flags.with(SampleFlags::TRUNCATED);
-                return captured;
+                return (captured, Ending::Cut);
             };
-            *place = shown;
+            *place = frame.shown;
             captured.depth += 1;
             if !module.is_some_and(|module| module.contains(lookup)) {
-                module = self.modules.find(lookup);
+                module = seen.find(lookup, self.modules);
                 if let Some(module) = module {
                     on_module(module);
-                    captured.may_hold_loader_locks |= module.is_loader();
                 }
             }
+            let is_loader = module.is_some_and(Module::is_loader);
+            captured.may_hold_loader_locks |= is_loader;
+            self.memo.push(frame, is_loader);
             let before = registers.sp();
+            let memo = &mut *self.memo;
+            let mut read = |at| {
+                let value = reader.read(at).ok_or(())?;
+                memo.push_read(at, value);
+                Ok(value)
+            };
             let next = match module {
-                Some(module) if !self.only_frame_pointers => {
-                    let mut read = |at| reader.read(at).ok_or(());
-                    module.unwinder().unwind_frame_of(
-                        address,
-                        &mut registers,
-                        self.cache,
-                        &mut read,
-                    )
-                }
-                _ => step::by_frame_pointer(&mut registers, &mut reader),
+                Some(module) if !self.only_frame_pointers => module.unwinder().unwind_frame_of(
+                    address,
+                    &mut registers,
+                    self.cache,
+                    &mut read,
+                ),
+                _ => step::by_frame_pointer(&mut registers, &mut read),
             };
             // The loader's entry code, below the constructors of all modules, has no rules: it is a root.
-            if next.is_err() && module.is_some_and(Module::is_loader) {
-                return captured;
+            if next.is_err() && is_loader {
+                return (captured, Ending::Cut);
             }
             let Ok(next) = next else {
                 captured.flags = captured.flags.with(SampleFlags::UNWIND_FAILED);
-                return captured;
+                return (captured, Ending::Cut);
             };
             let Some(return_address) = next else {
-                return captured;
+                return (captured, Ending::Root);
             };
-            if step::is_signal_return(return_address, module, self.modules)
-                && let Some(interrupted) = step::out_of_signal_frame(&mut registers, &mut reader)
+            let callee = module;
+            if !module.is_some_and(|module| module.contains(return_address.wrapping_sub(1))) {
+                module = seen.find(return_address.wrapping_sub(1), self.modules);
+                if let Some(module) = module {
+                    on_module(module);
+                }
+            }
+            if step::is_signal_return(return_address, module.or(callee), self.modules)
+                && let Some(interrupted) = step::out_of_signal_frame(&mut registers, &mut read)
             {
                 captured.may_hold_loader_locks = true;
+                self.memo.interrupted();
                 address = FrameAddress::from_instruction_pointer(interrupted);
                 continue;
             }
             let is_plausible = registers.sp() > before
-                && (self.modules.find(return_address.wrapping_sub(1)).is_some()
-                    || step::is_behind_call(return_address));
+                && (module.is_some() || step::is_behind_call(return_address));
             let Some(next_address) =
                 FrameAddress::from_return_address(return_address).filter(|_| is_plausible)
             else {
                 captured.flags = captured.flags.with(SampleFlags::UNWIND_FAILED);
-                return captured;
+                return (captured, Ending::Cut);
             };
             address = next_address;
         }
+    }
+}
+
+/// How a walk ended.
+enum Ending {
+    /// At the root.
+    Root,
+    /// At a frame from which on it is known.
+    KnownRest,
+    /// Anywhere else.
+    Cut,
+}
+
+/// The modules that a walk came through last: a stack goes to and fro between few, and they stay while it does.
+#[derive(Default)]
+struct SeenModules {
+    modules: [Option<&'static Module>; 4],
+    next: usize,
+}
+
+impl SeenModules {
+    fn find(&mut self, address: u64, modules: &Modules) -> Option<&'static Module> {
+        let seen = self.modules.iter().flatten();
+        if let Some(module) = seen.into_iter().find(|module| module.contains(address)) {
+            return Some(module);
+        }
+        let module = modules.find(address)?;
+        if let Some(place) = self.modules.get_mut(self.next % 4) {
+            *place = Some(module);
+        }
+        self.next += 1;
+        Some(module)
     }
 }
 

@@ -5,7 +5,7 @@
 //! says the same of it; after a `dlclose` its build id is compared too, since another module may have taken its place.
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use allocsample_record::{MAX_BUILD_ID_BYTES, MAX_PATH_BYTES, ModuleRecord};
 
@@ -114,6 +114,8 @@ pub struct Modules {
     slots: [StaticRef<Module>; SLOTS],
     find_object: AtomicUsize,
     dlclose_count: AtomicU32,
+    /// The module that this code is in: start and end.
+    own: (AtomicU64, AtomicU64),
 }
 
 impl Modules {
@@ -123,7 +125,32 @@ impl Modules {
             slots: [const { StaticRef::new() }; SLOTS],
             find_object: AtomicUsize::new(0),
             dlclose_count: AtomicU32::new(0),
+            own: (AtomicU64::new(0), AtomicU64::new(0)),
         }
+    }
+
+    /// Tells an address in our own code. Once, at start.
+    pub fn set_own(&self, address: u64) {
+        if let Some(found) = self.ask_loader(address) {
+            self.own
+                .0
+                .store(found.start.addr() as u64, Ordering::Relaxed);
+            self.own.1.store(found.end.addr() as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the frames of our own code off the leaf of a stack of `depth` frames.
+    pub(crate) fn strip_own(&self, frames: &mut [u64], depth: &mut usize) {
+        let own = self.own.0.load(Ordering::Relaxed)..self.own.1.load(Ordering::Relaxed);
+        let Some(found) = frames.get_mut(..*depth) else {
+            return;
+        };
+        let ours = found
+            .iter()
+            .take_while(|frame| own.contains(&frame.wrapping_sub(1)))
+            .count();
+        found.rotate_left(ours);
+        *depth -= ours;
     }
 
     /// How to ask the loader; without it every address is outside of all modules.
@@ -134,6 +161,11 @@ impl Modules {
     /// Code may have been unmapped: identities are to be compared again.
     pub fn after_dlclose(&self) {
         self.dlclose_count.fetch_add(1, Ordering::Release);
+    }
+
+    /// How often that was.
+    pub fn dlclose_count(&self) -> u32 {
+        self.dlclose_count.load(Ordering::Acquire)
     }
 
     /// The module that holds `address`, which must be code on the calling thread's stack (that keeps it mapped).

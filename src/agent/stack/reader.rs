@@ -41,6 +41,11 @@ impl StackReader {
         }
     }
 
+    /// The part of the thread's own stack that is known to be readable.
+    pub(super) fn own(&self) -> &core::ops::Range<u64> {
+        &self.own
+    }
+
     /// The word at `address`, if it can be read.
     pub(super) fn read(&mut self, address: u64) -> Option<u64> {
         let last = address.checked_add(7)?;

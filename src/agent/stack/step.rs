@@ -3,20 +3,19 @@
 use framehop::UnwindRegsNative;
 
 use super::modules::{Module, Modules};
-use super::reader::StackReader;
 use crate::os::memory::is_readable;
 
 /// From a frame of unknown code to its caller, if it keeps a frame pointer: `(ip, sp, fp) = (*(fp + 8), fp + 16, *fp)`.
 pub(super) fn by_frame_pointer(
     registers: &mut UnwindRegsNative,
-    reader: &mut StackReader,
+    read: &mut impl FnMut(u64) -> Result<u64, ()>,
 ) -> Result<Option<u64>, ()> {
     let frame = frame_pointer(registers);
     if frame < registers.sp() || !frame.is_multiple_of(8) {
         return Err(());
     }
-    let caller_frame = reader.read(frame).ok_or(())?;
-    let return_address = reader.read(frame + 8).ok_or(())?;
+    let caller_frame = read(frame)?;
+    let return_address = read(frame + 8)?;
     if return_address == 0 {
         return Ok(None);
     }
@@ -99,13 +98,13 @@ pub(super) fn is_signal_return(
 #[cfg(target_arch = "x86_64")]
 pub(super) fn out_of_signal_frame(
     registers: &mut UnwindRegsNative,
-    reader: &mut StackReader,
+    read: &mut impl FnMut(u64) -> Result<u64, ()>,
 ) -> Option<u64> {
     let saved = registers.sp() + 40;
     let (fp, sp, ip) = (
-        reader.read(saved + 10 * 8)?,
-        reader.read(saved + 15 * 8)?,
-        reader.read(saved + 16 * 8)?,
+        read(saved + 10 * 8).ok()?,
+        read(saved + 15 * 8).ok()?,
+        read(saved + 16 * 8).ok()?,
     );
     set(registers, ip, sp, fp);
     Some(ip)
@@ -115,18 +114,24 @@ pub(super) fn out_of_signal_frame(
 #[cfg(target_arch = "aarch64")]
 pub(super) fn out_of_signal_frame(
     registers: &mut UnwindRegsNative,
-    reader: &mut StackReader,
+    read: &mut impl FnMut(u64) -> Result<u64, ()>,
 ) -> Option<u64> {
     let saved = registers.sp() + 128 + 176 + 8;
-    let (fp, lr) = (reader.read(saved + 29 * 8)?, reader.read(saved + 30 * 8)?);
-    let (sp, pc) = (reader.read(saved + 31 * 8)?, reader.read(saved + 32 * 8)?);
+    let (fp, lr) = (read(saved + 29 * 8).ok()?, read(saved + 30 * 8).ok()?);
+    let (sp, pc) = (read(saved + 31 * 8).ok()?, read(saved + 32 * 8).ok()?);
     set(registers, lr, sp, fp);
     Some(pc)
 }
 
 #[cfg(target_arch = "x86_64")]
-fn frame_pointer(registers: &UnwindRegsNative) -> u64 {
+pub(super) fn frame_pointer(registers: &UnwindRegsNative) -> u64 {
     registers.bp()
+}
+
+/// Nothing on x86-64, where every return address is on the stack.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn link(_registers: &UnwindRegsNative) -> u64 {
+    0
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -135,8 +140,13 @@ fn set(registers: &mut UnwindRegsNative, ip: u64, sp: u64, fp: u64) {
 }
 
 #[cfg(target_arch = "aarch64")]
-fn frame_pointer(registers: &UnwindRegsNative) -> u64 {
+pub(super) fn frame_pointer(registers: &UnwindRegsNative) -> u64 {
     registers.fp()
+}
+
+#[cfg(target_arch = "aarch64")]
+pub(super) fn link(registers: &UnwindRegsNative) -> u64 {
+    registers.lr()
 }
 
 #[cfg(target_arch = "aarch64")]

@@ -17,7 +17,10 @@ pub fn run(arguments: &Symbolize) -> anyhow::Result<Ending> {
         bail!("{path}: the process is still running; symbolize it when it has ended");
     }
     if !finished.is_written {
-        let stopped = finished.profile.recovery.stopped.unwrap_or_default();
+        let stopped = finished.profile.recovery.stopped;
+        let stopped = stopped
+            .map(|stopped| stopped.to_string())
+            .unwrap_or_default();
         bail!("{path}: damaged, nothing was written: {stopped}");
     }
     let (named, all) = count_named(&finished.profile);

@@ -288,6 +288,7 @@ mod tests {
             interval: 0,
             stack,
             freed: None,
+            outcome: None,
         };
         profile.samples = vec![
             sample(1, 30, generated, SampleFlags::default()),

@@ -13,7 +13,7 @@ pub(super) fn symbolize(
     module: &Module,
     locations: &[Location],
 ) -> Vec<(Location, Vec<SymbolFrame>)> {
-    let path = Path::new(&module.path);
+    let path = file_of(module);
     let Some(symbols) = Symbols::read(path, &module.build_id) else {
         return Vec::new();
     };
@@ -40,6 +40,16 @@ pub(super) fn symbolize(
             Some((location, frames))
         })
         .collect()
+}
+
+/// The kernel's mark on the path of a program whose file was replaced while it ran. By an upgrade, usually, but also by
+/// the same file again: where there is a build id, it tells.
+fn file_of(module: &Module) -> &Path {
+    let path = match module.path.strip_suffix(" (deleted)") {
+        Some(path) if !module.build_id.is_empty() => path,
+        _ => &module.path,
+    };
+    Path::new(path)
 }
 
 fn dwarf_frames(debug: &Loader, address: u64) -> Option<Vec<SymbolFrame>> {

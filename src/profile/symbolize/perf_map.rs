@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 
-/// Code ranges and their names; a later line replaces what it overlaps at its start.
+/// Code ranges and their names, which do not overlap: a later line replaces all that it touches: the compiler has used
+/// that memory again, so the code that was there is gone.
 #[derive(Default)]
 pub(super) struct PerfMap {
     by_start: BTreeMap<u64, (u64, String)>,
@@ -26,12 +27,24 @@ impl PerfMap {
     }
 
     fn parse(text: &str) -> Self {
-        let by_start = text
-            .lines()
-            .filter_map(parse_line)
-            .map(|(start, end, name)| (start, (end, name)))
-            .collect();
-        Self { by_start }
+        let mut map = Self::default();
+        for (start, end, name) in text.lines().filter_map(parse_line) {
+            map.insert(start, end, name);
+        }
+        map
+    }
+
+    fn insert(&mut self, start: u64, end: u64, name: String) {
+        if start >= end {
+            return;
+        }
+        // Ranges do not overlap, so those that begin before the end of the new one are behind each other.
+        while let Some((&other, &(other_end, _))) = self.by_start.range(..end).next_back()
+            && other_end > start
+        {
+            self.by_start.remove(&other);
+        }
+        self.by_start.insert(start, (end, name));
     }
 
     /// The name of the code at `address`.
@@ -62,5 +75,18 @@ mod tests {
         assert_eq!(map.name(0x1008), None);
         assert_eq!(map.name(0x201f), Some("LazyCompile:~f a.js:1"));
         assert_eq!(map.name(0xfff), None);
+    }
+
+    #[test]
+    fn code_that_was_overwritten_in_part_is_gone() {
+        let map =
+            PerfMap::parse("1000 100 old\n1200 80 other\n10f0 200 new\n2000 10 far\n3000 0 none\n");
+        assert_eq!(map.name(0x1000), None);
+        assert_eq!(map.name(0x10ef), None);
+        assert_eq!(map.name(0x10f0), Some("new"));
+        assert_eq!(map.name(0x1240), Some("new"));
+        assert_eq!(map.name(0x12f0), None);
+        assert_eq!(map.name(0x2000), Some("far"));
+        assert_eq!(map.name(0x3000), None);
     }
 }

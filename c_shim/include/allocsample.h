@@ -1,0 +1,267 @@
+/* allocsample.h: the hook ABI. A virtual machine tells the agent of its heaps, and gets allocation profiles with types,
+ * survival, collections and mixed stacks, in one file with malloc's, on one clock.
+ *
+ * There is nothing to link with. The agent is found at run time (`allocsample_find`); where there is none, the machine
+ * runs as it always did. docs/hook-abi.md goes from an unmodified bump allocator to everything below, step by step.
+ *
+ * Rules for all functions of the table, unless one says otherwise:
+ *  - Any thread may call them, also while the world is stopped. Those that take an `allocsample_nursery` are for the thread
+ *    that owns it, or for whoever has stopped that thread.
+ *  - They neither allocate from the machine's memory nor take a lock that it could hold, and they keep errno.
+ *  - They are async-signal-safe, except `heap_register`, `heap_unregister`, `control` and all `define_*`.
+ *  - Nothing they return asks for a collection: sampling never changes when the machine collects.
+ *  - Bytes are bytes, times are nanoseconds of CLOCK_MONOTONIC.
+ *  - A NULL heap, and a heap that was unregistered, are legal and do nothing. Errors are negative and never fatal. */
+#ifndef ALLOCSAMPLE_H
+#define ALLOCSAMPLE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Functions and fields are only ever added, at the end. A new version stands beside the old one. */
+#define ALLOCSAMPLE_VERSION 1u
+
+/* A heap that was registered. */
+typedef struct allocsample_heap allocsample_heap;
+
+/* A sample, never used again within a process; ALLOCSAMPLE_NO_SAMPLE for an allocation that is none. */
+typedef uint64_t allocsample_id;
+#define ALLOCSAMPLE_NO_SAMPLE UINT64_MAX
+
+/* Numbers that the machine chooses. A type or function may be defined after its first use; 0 is "not known". */
+typedef uint32_t allocsample_type;
+typedef uint32_t allocsample_function;
+typedef uint32_t allocsample_statistic;
+
+enum {
+    ALLOCSAMPLE_OK = 0,
+    ALLOCSAMPLE_INVALID = -1, /* an argument makes no sense */
+    ALLOCSAMPLE_LIMIT = -2,   /* too many heaps, too many ranges, no memory */
+    ALLOCSAMPLE_OFF = -3      /* the agent is switched off */
+};
+
+enum {
+    ALLOCSAMPLE_MALLOC = 1,  /* blocks are freed one by one: alloc, freed, moved */
+    ALLOCSAMPLE_NURSERY = 2, /* a bump pointer, and a collector: nursery_*, alloc for large objects, pending, resolve */
+    ALLOCSAMPLE_TRACED = 3,  /* a collector, no bump pointer: alloc, pending, resolve */
+    ALLOCSAMPLE_EXTERNAL = 4 /* memory outside that objects own: alloc, freed */
+};
+
+/* The state of one thread's allocations in one heap. The machine keeps one for each thread (a nursery of several
+ * threads has one), all zero at first, and only passes it on. It must not move while it is in use. */
+typedef struct allocsample_nursery {
+    uint64_t agent[40];
+} allocsample_nursery;
+
+/* A frame of the machine's own language. */
+typedef struct allocsample_frame {
+    allocsample_function function;
+    uint32_t line;  /* 0: the function's first line */
+    uint32_t flags; /* ALLOCSAMPLE_ENTRY */
+    uint32_t reserved;
+} allocsample_frame;
+
+/* The native code that runs this frame was entered for it: frames above it (nearer to the leaf) without this flag were
+ * run by the same native activation of the interpreter loop. */
+#define ALLOCSAMPLE_ENTRY 1u
+
+/* Fills `frames`, leaf first, with the stack of the calling thread; returns how many there are, at most `capacity`. It
+ * runs on the thread that allocates, on a stack of 128 KiB, inside one of the calls marked [walk]; for a heap with
+ * ALLOCSAMPLE_WALK_IN_MALLOC also inside malloc, wherever the machine calls it. It must not allocate from this heap, and
+ * must return. */
+typedef size_t (*allocsample_walk)(void *user, allocsample_frame *frames, size_t capacity);
+
+/* Called after a sample was recorded, inside the calls marked [walk]. What it allocates is not sampled. */
+typedef void (*allocsample_on_sample)(void *user, allocsample_id sample, uintptr_t address, uint64_t size,
+                                      allocsample_type type);
+
+/* What a heap is. `size` is sizeof(allocsample_heap_description). */
+typedef struct allocsample_heap_description {
+    uint32_t size;
+    uint32_t kind;    /* ALLOCSAMPLE_NURSERY, ... */
+    const char *name; /* "org.example.vm": copied, at most 1,024 bytes */
+    uint64_t interval; /* mean bytes between two samples; 0: as malloc's */
+    uint32_t flags;
+    uint32_t reserved;
+    void *user; /* for the callbacks */
+    allocsample_walk walk; /* or NULL: native frames only */
+    allocsample_on_sample on_sample; /* or NULL */
+} allocsample_heap_description;
+
+#define ALLOCSAMPLE_WALK_IN_MALLOC 1u /* samples of malloc on a thread that owns a nursery of this heap get frames too */
+
+/* Which samples are asked for, and which collection has looked at them. */
+enum { ALLOCSAMPLE_MINOR = 1, ALLOCSAMPLE_MAJOR = 2, ALLOCSAMPLE_MAJOR_STEP = 3 };
+
+/* A sample whose object the machine is to look at. */
+typedef struct allocsample_pending {
+    allocsample_id id;
+    uint64_t slot; /* comes back in the resolution */
+    uintptr_t address;
+    uint64_t size;
+    allocsample_type type;
+    uint32_t reserved;
+} allocsample_pending;
+
+enum {
+    ALLOCSAMPLE_DEAD = 0,
+    ALLOCSAMPLE_ALIVE = 1,    /* stays where the machine says that it is now, and in its generation */
+    ALLOCSAMPLE_PROMOTED = 2, /* the same, in the old generation */
+    ALLOCSAMPLE_UNKNOWN = 3   /* the machine gives it up */
+};
+
+/* What became of it. */
+typedef struct allocsample_resolution {
+    allocsample_id id;
+    uint64_t slot;
+    uintptr_t address;     /* where the object is now; of one that lives */
+    uint64_t content_hash; /* 0, or a hash of what it holds: equal hashes are redundant objects */
+    allocsample_type type; /* 0: as before */
+    uint32_t fate;
+} allocsample_resolution;
+
+/* One collection. `size` is sizeof(allocsample_gc). */
+typedef struct allocsample_gc {
+    uint32_t size;
+    uint32_t kind; /* ALLOCSAMPLE_MINOR, ... */
+    uint64_t id;   /* the machine's count; resolutions refer to the number that the next record will have */
+    uint64_t begin_ns, end_ns;
+    uint32_t statistics; /* number of pairs below, at most 16 */
+    uint32_t reserved;
+    const uint64_t *values; /* pairs of an allocsample_statistic and its value */
+} allocsample_gc;
+
+enum {
+    ALLOCSAMPLE_START = 1,        /* sampling goes on, from the next call with each nursery */
+    ALLOCSAMPLE_STOP = 2,         /* no more samples; those that are pending stay so */
+    ALLOCSAMPLE_SET_INTERVAL = 3, /* `value` bytes from the next call with each nursery; 0 is refused */
+    ALLOCSAMPLE_DISCARD = 4       /* pending samples of the heap get the fate "unknown" */
+};
+
+typedef struct allocsample_counters {
+    uint32_t size;
+    uint32_t is_on;
+    uint64_t interval;
+    uint64_t exact_bytes; /* allocated while sampling was on, up to the last call with each nursery */
+    uint64_t samples;
+    uint64_t pending; /* survivors of a minor collection that no major one has found dead */
+} allocsample_counters;
+
+/* The table. `size` grows with each function that is added: see ALLOCSAMPLE_HAS. */
+typedef struct allocsample_hooks {
+    uint32_t size;
+    uint32_t version;
+
+    /* NULL if there are too many heaps (255) or the description makes no sense. Not during a collection. */
+    allocsample_heap *(*heap_register)(const allocsample_heap_description *description);
+    /* No call for the heap may be under way. Its pending samples are discarded. */
+    int32_t (*heap_unregister)(allocsample_heap *heap);
+    /* Names the calling thread in the profile. */
+    int32_t (*thread_name)(const char *name);
+
+    /* -- the nursery: all return the limit that `free + size` is to be compared with from now on -- */
+
+    /* The nursery's next object goes to `free`, its end is `top`. Also for a new chunk, and for a thread without one of
+     * its own (with free = top). First call for a zeroed state. */
+    uintptr_t (*nursery_begin)(allocsample_heap *heap, allocsample_nursery *nursery, uintptr_t free, uintptr_t top);
+    /* [walk] An object of `size` bytes, 1 or more, at `object` (where `free` was before it) failed the limit and fits below
+     * `top`: it is allocated there. */
+    uintptr_t (*nursery_point)(allocsample_heap *heap, allocsample_nursery *nursery, uintptr_t object, uint64_t size,
+                               uintptr_t top, allocsample_type type);
+    /* `free` stood at `old_free`, and goes on from `free` up to `top`: after a minor collection, or a change of chunks. */
+    uintptr_t (*nursery_sync)(allocsample_heap *heap, allocsample_nursery *nursery, uintptr_t old_free, uintptr_t free,
+                              uintptr_t top);
+    /* Sampling of this thread on (1) or off (0); the bytes in between are in no figure. */
+    uintptr_t (*nursery_enable)(allocsample_heap *heap, allocsample_nursery *nursery, uintptr_t free, uint32_t on);
+    /* The thread leaves: its pending samples go over to the heap, where only a major collection finds them. The state is
+     * zero again. */
+    void (*nursery_end)(allocsample_heap *heap, allocsample_nursery *nursery, uintptr_t free);
+
+    /* -- other allocations -- */
+
+    /* [walk] `size` bytes at `address`, not in the nursery, whose own next object goes to `free`; `*limit` is set, unless
+     * NULL. A sample of a collected heap is pending for the next minor collection of this nursery. */
+    allocsample_id (*alloc)(allocsample_heap *heap, allocsample_nursery *nursery, uintptr_t address, uint64_t size,
+                            allocsample_type type, uintptr_t free, uintptr_t *limit);
+    /* The block at `address` is about to be freed (ALLOCSAMPLE_MALLOC, ALLOCSAMPLE_EXTERNAL). */
+    void (*freed)(allocsample_heap *heap, uintptr_t address);
+    /* The block is about to move: `to` belongs to it from now on, `from` to whoever gets it. */
+    void (*moved)(allocsample_heap *heap, uintptr_t from, uintptr_t to);
+
+    /* -- what became of samples -- */
+
+    /* Samples that a collection of this kind must look at: for ALLOCSAMPLE_MINOR the young ones of `nursery`, for
+     * ALLOCSAMPLE_MAJOR all others of the heap. Call until it returns 0, with `*cursor` 0 at first. Objects must stay where
+     * they are meanwhile, and calls for the old samples of one heap must not overlap. */
+    size_t (*pending)(allocsample_heap *heap, allocsample_nursery *nursery, uint32_t kind, allocsample_pending *samples,
+                      size_t capacity, uint64_t *cursor);
+    /* Answers, in any order, also in part: what is left out stays pending. Returns how many were taken. */
+    size_t (*resolve)(allocsample_heap *heap, allocsample_nursery *nursery, uint32_t kind,
+                      const allocsample_resolution *resolutions, size_t count, uint64_t gc_id);
+
+    /* -- names; a later definition of the same number replaces an earlier one; strings are copied -- */
+
+    int32_t (*define_type)(allocsample_heap *heap, allocsample_type type, const char *name, const char *detail);
+    int32_t (*define_function)(allocsample_heap *heap, allocsample_function function, const char *name,
+                               const char *file, uint32_t line);
+    int32_t (*define_statistic)(allocsample_heap *heap, allocsample_statistic statistic, const char *name,
+                                const char *unit);
+
+    /* -- code -- */
+
+    /* Native code of the interpreter loop: a frame in it is shown as the machine's frames that it runs. At most 16. */
+    int32_t (*interpreter_range)(allocsample_heap *heap, uintptr_t start, uintptr_t end);
+    /* Compiled code. It should keep frame pointers, or the stack ends there. */
+    int32_t (*code_add)(allocsample_heap *heap, uintptr_t start, uintptr_t end, allocsample_function function);
+    int32_t (*code_move)(allocsample_heap *heap, uintptr_t from, uintptr_t to);
+    int32_t (*code_remove)(allocsample_heap *heap, uintptr_t start);
+
+    /* -- the time line -- */
+
+    uint64_t (*now_ns)(void);
+    /* A collection that has ended, whether or not it saw a sample. */
+    int32_t (*gc)(allocsample_heap *heap, const allocsample_gc *gc);
+    /* The machine is in this state until the next phase. */
+    int32_t (*phase)(allocsample_heap *heap, const char *name);
+    /* Something of interest. */
+    int32_t (*marker)(allocsample_heap *heap, const char *name, uint64_t begin_ns, uint64_t end_ns);
+    /* A reading of a statistic outside of collections. */
+    int32_t (*value)(allocsample_heap *heap, allocsample_statistic statistic, uint64_t value);
+
+    /* -- control -- */
+
+    /* For one heap. */
+    int32_t (*control)(allocsample_heap *heap, uint32_t operation, uint64_t value);
+    int32_t (*counters)(allocsample_heap *heap, allocsample_counters *counters);
+} allocsample_hooks;
+
+/* Defined by the agent; NULL without it, and for a version that it does not know. */
+#if defined(__GNUC__)
+extern const allocsample_hooks *allocsample_get_hooks(uint32_t version) __attribute__((weak));
+#else
+extern const allocsample_hooks *allocsample_get_hooks(uint32_t version);
+#endif
+
+/* The table, or NULL: the machine then runs alone. Once, at start. A program that is not linked dynamically, or whose
+ * linker drops weak symbols, may ask `dlsym(RTLD_DEFAULT, "allocsample_get_hooks")` instead. */
+static inline const allocsample_hooks *allocsample_find(void)
+{
+#if defined(__GNUC__)
+    return allocsample_get_hooks ? allocsample_get_hooks(ALLOCSAMPLE_VERSION) : (const allocsample_hooks *)0;
+#else
+    return allocsample_get_hooks(ALLOCSAMPLE_VERSION);
+#endif
+}
+
+/* Whether an agent's table has a function that was added after the first release. */
+#define ALLOCSAMPLE_HAS(hooks, function)                                                                               \
+    ((hooks) && (hooks)->size >= offsetof(allocsample_hooks, function) + sizeof((hooks)->function) && (hooks)->function)
+
+#ifdef __cplusplus
+}
+#endif
+#endif

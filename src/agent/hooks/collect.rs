@@ -1,0 +1,287 @@
+//! What becomes of samples: the machine asks which objects to look at, and answers.
+
+use allocsample_record::{
+    Fate, FateRecord, FreeRecord, LostReason, RecordKind, SampleId, ThreadId,
+};
+
+use crate::agent::Agent;
+use crate::hooks::heap::Heap;
+use crate::hooks::nursery::{HookSlot, Object};
+use crate::os::clock;
+use crate::os::thread::ShimThread;
+use crate::os::vector::Vector;
+use crate::recording;
+
+/// Mirror of `allocsample_pending`: a sample whose object nobody has looked at.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// The sample.
+    pub id: u64,
+    /// Its place in the list.
+    pub slot: u64,
+    /// Where the object is.
+    pub address: u64,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Its type, 0 if it is not known.
+    pub type_id: u32,
+    is_resolved: u32,
+}
+
+impl Pending {
+    pub(crate) fn new(id: SampleId, object: &Object) -> Self {
+        Self {
+            id: id.0,
+            slot: 0,
+            address: object.address,
+            size: object.size,
+            type_id: object.type_id,
+            is_resolved: 0,
+        }
+    }
+
+    pub(crate) fn is_resolved(&self) -> bool {
+        self.is_resolved != 0
+    }
+}
+
+/// Mirror of `allocsample_resolution`: the answer.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resolution {
+    /// The sample.
+    pub id: u64,
+    /// As in [`Pending`].
+    pub slot: u64,
+    /// Where the object is now, if it lives.
+    pub address: u64,
+    /// 0 for none.
+    pub content_hash: u64,
+    /// 0 for "as before".
+    pub type_id: u32,
+    /// Number of a [`Fate`].
+    pub fate: u32,
+}
+
+const _: () = assert!(size_of::<Pending>() == 40 && size_of::<Resolution>() == 40);
+
+impl Agent {
+    /// Copies samples of a nursery that wait for a minor collection; returns how many.
+    pub fn pending_young(&self, slot: &HookSlot, to: &mut [Pending], cursor: &mut u64) -> usize {
+        slot.with(|state| {
+            if state.is_of(self) {
+                copy_pending(state.young.as_slice(), to, cursor)
+            } else {
+                0
+            }
+        })
+        .unwrap_or(0)
+    }
+
+    /// Copies samples of a heap that wait for a major collection; returns how many.
+    pub fn pending_old(&self, heap: &Heap, to: &mut [Pending], cursor: &mut u64) -> usize {
+        heap.with_old(|old| {
+            if *cursor == 0 {
+                old.retain(|pending| !pending.is_resolved());
+            }
+            copy_pending(old.as_slice(), to, cursor)
+        })
+    }
+
+    /// Takes the answers of a minor collection; returns how many were expected.
+    pub fn resolve_young(
+        &self,
+        heap: &Heap,
+        slot: &HookSlot,
+        resolutions: &[Resolution],
+        gc: u64,
+    ) -> usize {
+        slot.with(|state| {
+            let young = state.young.as_mut_slice();
+            heap.with_old(|old| {
+                let mut taken = 0;
+                for resolution in resolutions {
+                    let Some(pending) = claim(young, resolution) else {
+                        continue;
+                    };
+                    taken += 1;
+                    match self.tell_fate(pending, resolution, gc) {
+                        Fate::Alive | Fate::Promoted => self.keep_old(
+                            old,
+                            Pending {
+                                is_resolved: 0,
+                                ..*pending
+                            },
+                        ),
+                        _ => {}
+                    }
+                }
+                taken
+            })
+        })
+        .unwrap_or(0)
+    }
+
+    /// Takes the answers of a major collection; returns how many were expected.
+    pub fn resolve_old(&self, heap: &Heap, resolutions: &[Resolution], gc: u64) -> usize {
+        heap.with_old(|old| {
+            let old = old.as_mut_slice();
+            let mut taken = 0;
+            for resolution in resolutions {
+                let Some(pending) = claim(old, resolution) else {
+                    continue;
+                };
+                taken += 1;
+                if matches!(
+                    Fate::from_number(resolution.fate),
+                    Some(Fate::Alive | Fate::Promoted)
+                ) {
+                    // It has survived before: nothing to tell.
+                    pending.address = resolution.address;
+                    pending.is_resolved = 0;
+                } else {
+                    self.tell_fate(pending, resolution, gc);
+                }
+            }
+            taken
+        })
+    }
+
+    /// Gives up what a heap still waits for.
+    pub fn discard(&self, heap: &Heap) {
+        heap.with_old(|old| {
+            for pending in old
+                .as_slice()
+                .iter()
+                .filter(|pending| !pending.is_resolved())
+            {
+                self.push_fate(pending, Fate::Unknown, 0, 0);
+            }
+            old.clear();
+        });
+    }
+
+    /// Samples that wait for a major collection.
+    pub fn old_count(&self, heap: &Heap) -> u64 {
+        heap.with_old(|old| {
+            let is_open = |pending: &&Pending| !pending.is_resolved();
+            old.as_slice().iter().filter(is_open).count() as u64
+        })
+    }
+
+    pub(crate) fn keep_old(&self, old: &mut Vector<Pending>, pending: Pending) {
+        if !old.push(pending) {
+            self.count_lost(LostReason::LiveTableFull, 1, 0);
+        }
+    }
+
+    /// The type of a sample is known before its fate.
+    pub(crate) fn tell_type(&self, id: SampleId, type_id: u32) {
+        let object = Object {
+            address: 0,
+            size: 0,
+            type_id,
+        };
+        self.push_fate(&Pending::new(id, &object), Fate::Open, 0, 0);
+    }
+
+    fn tell_fate(&self, pending: &mut Pending, resolution: &Resolution, gc: u64) -> Fate {
+        let fate = Fate::from_number(resolution.fate)
+            .filter(|&fate| fate != Fate::Open)
+            .unwrap_or(Fate::Unknown);
+        if resolution.type_id != 0 {
+            pending.type_id = resolution.type_id;
+        }
+        pending.address = resolution.address;
+        self.push_fate(pending, fate, gc, resolution.content_hash);
+        fate
+    }
+
+    fn push_fate(&self, pending: &Pending, fate: Fate, gc: u64, content_hash: u64) {
+        let record = FateRecord {
+            time_ns: clock::monotonic_ns(),
+            sample: SampleId(pending.id),
+            fate,
+            type_id: pending.type_id,
+            gc,
+            content_hash,
+        };
+        self.push_or_wait(RecordKind::Fate, FateRecord::WORDS, |words| {
+            record.encode_into(words)
+        });
+    }
+
+    /// The block at this address is about to be freed.
+    pub fn heap_freed(&self, thread: &ShimThread, heap: &Heap, address: u64) {
+        let Some(id) = heap.live.take_unmarked(address) else {
+            return;
+        };
+        let record = FreeRecord {
+            time_ns: clock::monotonic_ns(),
+            sample: SampleId(id),
+            thread: ThreadId(thread.number()),
+        };
+        self.push_or_wait(RecordKind::Free, FreeRecord::WORDS, |words| {
+            record.encode_into(words)
+        });
+    }
+
+    /// The block is about to move.
+    pub fn heap_moved(&self, heap: &Heap, from: u64, to: u64) {
+        if let Some(id) = heap.live.take_unmarked(from)
+            && !heap.live.insert_unmarked(to, id)
+        {
+            self.count_lost(LostReason::LiveTableFull, 1, 0);
+        }
+    }
+
+    /// Writes a record of a hook, waiting for space if the settings say so; counts it if there is none.
+    pub(crate) fn push_or_wait(
+        &self,
+        kind: RecordKind,
+        words: usize,
+        encode: impl Fn(&mut [u64]) -> Option<usize>,
+    ) -> bool {
+        let Some(recording) = recording::current() else {
+            return false;
+        };
+        while !recording.push(kind, words, &encode) {
+            if !self.wait_for_space(recording, true) {
+                recording.count_lost(LostReason::FreeRingFull, 1, 0);
+                return false;
+            }
+        }
+        if recording.has_work() {
+            self.set_drain_to_work(recording, true);
+        }
+        true
+    }
+}
+
+/// The sample that an answer is for, unless it has one already. By its slot, or by its id alone.
+fn claim<'a>(list: &'a mut [Pending], resolution: &Resolution) -> Option<&'a mut Pending> {
+    let slot = usize::try_from(resolution.slot).ok()?;
+    let pending = list.get_mut(slot)?;
+    if pending.id != resolution.id || pending.is_resolved() {
+        return None;
+    }
+    pending.is_resolved = 1;
+    Some(pending)
+}
+
+fn copy_pending(list: &[Pending], to: &mut [Pending], cursor: &mut u64) -> usize {
+    let start = usize::try_from(*cursor).unwrap_or(usize::MAX);
+    let mut open = (0..).zip(list).skip(start);
+    let mut copied = 0;
+    for place in to.iter_mut() {
+        let Some((slot, pending)) = open.find(|(_, pending)| !pending.is_resolved()) else {
+            *cursor = list.len() as u64;
+            return copied;
+        };
+        *place = Pending { slot, ..*pending };
+        *cursor = slot + 1;
+        copied += 1;
+    }
+    copied
+}

@@ -1,0 +1,157 @@
+//! Everything that virtual machines have defined, for profiles that begin later.
+
+use allocsample_record::{
+    CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, Definition, DefinitionRecord, HeapId,
+    MAX_NAME_BYTES, RecordKind,
+};
+use allocsample_ring::{Priority, Ring};
+
+use crate::agent::Agent;
+use crate::os::file::File;
+use crate::os::memory::{self, StaticRef};
+use crate::recording::{self, Recording};
+
+/// 32 MiB of address space, of which only what is used becomes memory.
+const CAPACITY_WORDS: u64 = 1 << 22;
+
+/// A ring that is never drained.
+pub struct Definitions {
+    ring: StaticRef<Ring>,
+}
+
+impl Definitions {
+    /// None.
+    pub const fn new() -> Self {
+        Self {
+            ring: StaticRef::new(),
+        }
+    }
+
+    fn ring(&self) -> Option<&'static Ring> {
+        if let Some(ring) = self.ring.get() {
+            return Some(ring);
+        }
+        let base = memory::map(allocsample_ring::file_bytes(CAPACITY_WORDS))?;
+        // SAFETY: fresh and zeroed, mapped for ever, aligned to a page; a forked child has a copy of its own.
+        let ring = unsafe { Ring::create(base, CAPACITY_WORDS, 0) };
+        Some(self.ring.set_if_empty(memory::leak(ring)?))
+    }
+
+    fn keep(
+        &self,
+        kind: RecordKind,
+        words: usize,
+        encode: impl FnOnce(&mut [u64]) -> Option<usize>,
+    ) -> bool {
+        let Some(Ok(mut reservation)) = self
+            .ring()
+            .map(|ring| ring.reserve(words, Priority::Essential))
+        else {
+            return false;
+        };
+        if encode(reservation.words_mut()).is_none() {
+            return false;
+        }
+        reservation.commit(kind as u8);
+        true
+    }
+
+    /// Writes what was defined from position `from` on as one chunk; returns the position after it. The chunk goes out in
+    /// one write, so that it may stand between those of others.
+    pub(crate) fn write(&self, file: &File, from: u64) -> Option<u64> {
+        let Some(ring) = self.ring.get() else {
+            return Some(from);
+        };
+        let words = usize::try_from(ring.head().checked_sub(from)?).ok()?;
+        if words == 0 {
+            return Some(from);
+        }
+        let bytes = CHUNK_HEADER_BYTES + words * 8;
+        let copy = memory::map(bytes)?;
+        // SAFETY: fresh memory of this many bytes, aligned to a page, and so its tail behind a header of 40 bytes to 8.
+        let (header, payload) = unsafe {
+            (
+                core::slice::from_raw_parts_mut(copy.as_ptr(), CHUNK_HEADER_BYTES),
+                core::slice::from_raw_parts_mut(
+                    copy.as_ptr().add(CHUNK_HEADER_BYTES).cast::<u64>(),
+                    words,
+                ),
+            )
+        };
+        // SAFETY: nobody consumes this ring; `from` is 0 or what the last call returned.
+        let to = unsafe { ring.copy_pending(from, payload) };
+        let copied = usize::try_from(to - from).ok()? * 8;
+        // SAFETY: the same memory as bytes.
+        let payload =
+            unsafe { core::slice::from_raw_parts(copy.as_ptr().add(CHUNK_HEADER_BYTES), copied) };
+        let chunk = ChunkHeader::for_payload(
+            ChunkKind::Definitions,
+            u32::try_from(copied).ok()?,
+            0..0,
+            &[payload],
+        );
+        header.copy_from_slice(&chunk.encode());
+        // SAFETY: as above: the header and what was copied.
+        let all =
+            unsafe { core::slice::from_raw_parts(copy.as_ptr(), CHUNK_HEADER_BYTES + copied) };
+        let is_written = file.write_all(all).is_ok();
+        // SAFETY: mapped above; the slices are not used any more.
+        unsafe { memory::unmap(copy, bytes) };
+        is_written.then_some(to)
+    }
+}
+
+impl Agent {
+    /// Keeps a record that every profile of the process must have, and writes it into the present one.
+    pub(crate) fn define(
+        &self,
+        kind: RecordKind,
+        words: usize,
+        encode: impl Fn(&mut [u64]) -> Option<usize>,
+    ) -> bool {
+        let is_kept = self.definitions.keep(kind, words, &encode);
+        recording::current().map_or(is_kept, |recording| recording.push(kind, words, &encode))
+    }
+
+    /// A name with its number. False: there is no room for it.
+    pub fn define_name(
+        &self,
+        kind: Definition,
+        heap: HeapId,
+        id: u32,
+        value: u32,
+        name: &[u8],
+        detail: &[u8],
+    ) -> bool {
+        let cut = |text| -> &[u8] {
+            let text: &[u8] = text;
+            text.get(..MAX_NAME_BYTES).unwrap_or(text)
+        };
+        let record = DefinitionRecord {
+            kind,
+            heap,
+            id,
+            value,
+            name: cut(name),
+            detail: cut(detail),
+        };
+        // A thread's number is this recording's alone.
+        if kind == Definition::Thread {
+            return recording::current().is_some_and(|recording| {
+                recording.push(RecordKind::Definition, record.words(), |words| {
+                    record.encode_into(words)
+                })
+            });
+        }
+        self.define(RecordKind::Definition, record.words(), |words| {
+            record.encode_into(words)
+        })
+    }
+
+    /// After the recording became visible to all: what was defined in between is in none yet.
+    pub(crate) fn write_late_definitions(&self, recording: &Recording, from: u64) {
+        if let Ok(file) = File::open_to_append(recording.path.as_c_str()) {
+            self.definitions.write(&file, from);
+        }
+    }
+}

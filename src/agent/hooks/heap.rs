@@ -1,0 +1,275 @@
+//! A heap that a virtual machine registered.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use allocsample_record::{Definition, HeapId, HeapKind, IntervalRecord, RecordKind, Sampling};
+use allocsample_sampling::{Interval, Random, Seed};
+
+use crate::agent::Agent;
+use crate::hooks::collect::Pending;
+use crate::live::LiveSamples;
+use crate::os::clock;
+use crate::os::memory::{self, StaticRef};
+use crate::os::spin::Spin;
+use crate::os::vector::Vector;
+use crate::stack::vm::VmWalk;
+
+const MAX_HEAPS: usize = 255;
+const RANGES: usize = 16;
+
+/// What a virtual machine says of a heap.
+pub struct Description<'a> {
+    /// How it gives out memory.
+    pub kind: HeapKind,
+    /// Its name.
+    pub name: &'a [u8],
+    /// Its own interval, if it has one.
+    pub interval: Option<Interval>,
+    /// Whether its walker may be called inside malloc.
+    pub is_walked_in_malloc: bool,
+    /// What to call.
+    pub callbacks: Callbacks,
+}
+
+/// Functions of the virtual machine.
+#[derive(Clone, Copy)]
+pub struct Callbacks {
+    /// Passed to them.
+    pub user: *mut c_void,
+    /// Fills in the machine's frames.
+    pub walk: Option<VmWalk>,
+    /// Hears of each sample.
+    pub on_sample: Option<unsafe extern "C" fn(*mut c_void, u64, usize, u64, u32)>,
+}
+
+// SAFETY: the pointer is only passed on; the header tells the machine from which threads.
+unsafe impl Sync for Callbacks {}
+
+/// See the module.
+pub struct Heap {
+    pub(crate) id: HeapId,
+    pub(crate) kind: HeapKind,
+    pub(crate) is_walked_in_malloc: bool,
+    pub(crate) callbacks: Callbacks,
+    /// Samples of blocks that are freed by their address.
+    pub(crate) live: LiveSamples,
+    pub(crate) exact_bytes: AtomicU64,
+    pub(crate) samples: AtomicU64,
+    is_on: AtomicBool,
+    interval_bytes: AtomicU64,
+    interval_index: AtomicU32,
+    /// Grows with each change of the three above.
+    generation: AtomicU32,
+    ranges: [(AtomicU64, AtomicU64); RANGES],
+    ranges_used: AtomicU32,
+    /// Survivors of minor collections. Locked for a batch at most, by threads that collect.
+    old: Spin<Vector<Pending>>,
+}
+
+/// Figures of a heap.
+#[derive(Clone, Copy, Debug)]
+pub struct Counters {
+    /// Whether it is sampled.
+    pub is_on: bool,
+    /// The interval that holds from now on; 0 for none.
+    pub interval_bytes: u64,
+    /// Bytes allocated while it was sampled, as far as its threads have told them.
+    pub exact_bytes: u64,
+    /// Samples that were recorded.
+    pub samples: u64,
+}
+
+impl Heap {
+    /// Its number in the profile.
+    pub fn id(&self) -> HeapId {
+        self.id
+    }
+
+    /// Its figures now.
+    pub fn counters(&self) -> Counters {
+        Counters {
+            is_on: self.is_on(),
+            interval_bytes: self.interval_bytes.load(Ordering::Relaxed),
+            exact_bytes: self.exact_bytes.load(Ordering::Relaxed),
+            samples: self.samples.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether it is sampled.
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// See the field.
+    pub(crate) fn generation(&self) -> u32 {
+        // Acquire: pairs with the release in `changed`; who sees it sees the change.
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The interval that holds from now on, with its number in the profile.
+    pub(crate) fn interval(&self) -> (Option<Interval>, u16) {
+        (
+            Interval::new(self.interval_bytes.load(Ordering::Relaxed)),
+            self.interval_index.load(Ordering::Relaxed) as u16,
+        )
+    }
+
+    fn changed(&self) {
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Whether `pc` is in an interpreter loop.
+    pub(crate) fn is_interpreter(&self, pc: u64) -> bool {
+        let used = self.ranges_used.load(Ordering::Acquire) as usize;
+        self.ranges.iter().take(used).any(|(start, end)| {
+            (start.load(Ordering::Relaxed)..end.load(Ordering::Relaxed)).contains(&pc)
+        })
+    }
+
+    /// Runs `work` with the old samples.
+    pub(crate) fn with_old<R>(&self, work: impl FnOnce(&mut Vector<Pending>) -> R) -> R {
+        self.old.with(work)
+    }
+}
+
+/// All heaps, by number. They are never taken down: a pointer to one stays valid.
+pub struct Heaps {
+    heaps: [StaticRef<Heap>; MAX_HEAPS],
+    used: AtomicU32,
+    intervals: AtomicU32,
+    random_rows: AtomicU32,
+}
+
+impl Heaps {
+    /// None.
+    pub const fn new() -> Self {
+        Self {
+            heaps: [const { StaticRef::new() }; MAX_HEAPS],
+            used: AtomicU32::new(0),
+            // 0 is malloc's.
+            intervals: AtomicU32::new(1),
+            random_rows: AtomicU32::new(0),
+        }
+    }
+
+    /// Random numbers for a nursery, in no thread's row.
+    pub(crate) fn new_random(&self, seed: Seed) -> Random {
+        const NOT_A_THREAD: u32 = 1 << 31;
+        seed.thread(NOT_A_THREAD | self.random_rows.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Those that were registered.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &'static Heap> {
+        let used = self.used.load(Ordering::Acquire) as usize;
+        self.heaps.iter().take(used).filter_map(StaticRef::get)
+    }
+
+    /// The one with this number.
+    pub(crate) fn get(&self, id: HeapId) -> Option<&'static Heap> {
+        self.heaps.get(usize::from(id.0).checked_sub(1)?)?.get()
+    }
+
+    /// In a forked child: samples and bytes are the parent's.
+    pub(crate) fn restart(&self) {
+        for heap in self.all() {
+            heap.exact_bytes.store(0, Ordering::Relaxed);
+            heap.samples.store(0, Ordering::Relaxed);
+            heap.old.break_lock();
+            heap.with_old(Vector::clear);
+            heap.live.forget();
+        }
+    }
+}
+
+impl Agent {
+    /// Registers a heap; `None` if there are too many or no memory is left.
+    pub fn register_heap(&self, description: &Description<'_>) -> Option<&'static Heap> {
+        let interval = description.interval.or(self.config().interval);
+        let index = self.heaps.used.fetch_add(1, Ordering::AcqRel) as usize;
+        let Some(place) = self.heaps.heaps.get(index) else {
+            self.heaps.used.fetch_sub(1, Ordering::AcqRel);
+            return None;
+        };
+        let id = HeapId(index as u16 + 1);
+        let heap = memory::leak(Heap {
+            id,
+            kind: description.kind,
+            is_walked_in_malloc: description.is_walked_in_malloc,
+            callbacks: description.callbacks,
+            live: LiveSamples::new(),
+            exact_bytes: AtomicU64::new(0),
+            samples: AtomicU64::new(0),
+            is_on: AtomicBool::new(interval.is_some()),
+            interval_bytes: AtomicU64::new(interval.map_or(0, Interval::bytes)),
+            interval_index: AtomicU32::new(0),
+            generation: AtomicU32::new(1),
+            ranges: [const { (AtomicU64::new(0), AtomicU64::new(0)) }; RANGES],
+            ranges_used: AtomicU32::new(0),
+            old: Spin::new(Vector::new()),
+        })?;
+        let kind = description.kind as u32;
+        self.define_name(Definition::Heap, id, 0, kind, description.name, &[]);
+        if let Some(interval) = description.interval {
+            self.set_interval(heap, interval);
+        }
+        place.set(Some(heap));
+        Some(heap)
+    }
+
+    /// From the next call with each nursery on.
+    pub fn set_heap_interval(&self, heap: &Heap, interval: Interval) -> bool {
+        let is_set = self.set_interval(heap, interval);
+        heap.changed();
+        is_set
+    }
+
+    fn set_interval(&self, heap: &Heap, interval: Interval) -> bool {
+        let index = self.heaps.intervals.fetch_add(1, Ordering::Relaxed);
+        if index > u32::from(u16::MAX) {
+            return false;
+        }
+        let record = IntervalRecord {
+            time_ns: clock::monotonic_ns(),
+            index: index as u16,
+            sampling: self.config().sampling,
+            interval_bytes: interval.bytes(),
+            seed: self.seed().process,
+        };
+        let is_told = self.define(RecordKind::Interval, IntervalRecord::WORDS, |words| {
+            record.encode_into(words)
+        });
+        if is_told {
+            heap.interval_bytes
+                .store(interval.bytes(), Ordering::Relaxed);
+            heap.interval_index.store(index, Ordering::Relaxed);
+        }
+        is_told
+    }
+
+    /// Switches sampling of a heap on or off, from the next call with each nursery on.
+    pub fn switch_heap(&self, heap: &Heap, is_on: bool) {
+        heap.is_on.store(is_on, Ordering::Relaxed);
+        heap.changed();
+    }
+
+    /// Native code in this range runs the machine's frames. False: too many ranges.
+    pub fn add_interpreter_range(&self, heap: &Heap, start: u64, end: u64) -> bool {
+        let index = heap.ranges_used.load(Ordering::Relaxed);
+        let Some((from, to)) = heap.ranges.get(index as usize) else {
+            return false;
+        };
+        from.store(start, Ordering::Relaxed);
+        to.store(end, Ordering::Relaxed);
+        // Release: pairs with `is_interpreter`.
+        heap.ranges_used.store(index + 1, Ordering::Release);
+        true
+    }
+
+    pub(crate) fn law(&self) -> allocsample_sampling::GapLaw {
+        match self.config().sampling {
+            Sampling::Poisson => allocsample_sampling::GapLaw::Poisson,
+            Sampling::Periodic => allocsample_sampling::GapLaw::Periodic,
+        }
+    }
+}

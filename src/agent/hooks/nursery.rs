@@ -1,0 +1,335 @@
+//! The allocations of one thread in one heap.
+
+use core::cell::{Cell, UnsafeCell};
+use core::mem::MaybeUninit;
+use core::sync::atomic::Ordering;
+
+use allocsample_record::{Definition, HeapKind, LostReason, SampleFlags, SampleId};
+use allocsample_sampling::{Nursery, Overflow, SamplePoints, Sampler};
+
+use crate::agent::Agent;
+use crate::hooks::collect::Pending;
+use crate::hooks::heap::Heap;
+use crate::os::thread::{Caller, ShimThread};
+use crate::os::vector::Vector;
+use crate::sample::Due;
+use crate::switch::Switch;
+
+/// Mirror of `allocsample_nursery`: memory of the machine, all zero until the first `nursery_begin`.
+#[repr(C)]
+pub struct HookSlot {
+    is_begun: Cell<u32>,
+    /// A call is under way on this thread, further up its stack.
+    is_busy: Cell<u32>,
+    state: UnsafeCell<MaybeUninit<NurseryState>>,
+}
+
+const _: () = assert!(
+    size_of::<HookSlot>() <= 320,
+    "allocsample.h has 40 words for it"
+);
+const _: () = assert!(align_of::<HookSlot>() <= 8);
+
+/// What the machine keeps for us of one thread.
+pub(crate) struct NurseryState {
+    nursery: Nursery,
+    sampler: Sampler,
+    /// Samples that no minor collection has looked at, by ascending id.
+    pub(crate) young: Vector<Pending>,
+    /// Of `nursery.bytes()`, what the heap knows.
+    told_bytes: u64,
+    epoch: u32,
+    generation: u32,
+    interval_index: u16,
+    is_enabled: bool,
+}
+
+/// An object that is being allocated.
+#[derive(Clone, Copy, Debug)]
+pub struct Object {
+    /// Where.
+    pub address: u64,
+    /// Bytes, as asked for.
+    pub size: u64,
+    /// Number of its type, 0 if it is not known.
+    pub type_id: u32,
+}
+
+impl HookSlot {
+    /// Runs `work` with the state, unless it was not begun or a call is under way already.
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut NurseryState) -> R) -> Option<R> {
+        if self.is_begun.get() == 0 || self.is_busy.get() != 0 {
+            return None;
+        }
+        self.is_busy.set(1);
+        // SAFETY: begun, so initialised; only the owning thread is here (the header's rule), once, as `is_busy` tells.
+        let result = work(unsafe { (*self.state.get()).assume_init_mut() });
+        self.is_busy.set(0);
+        Some(result)
+    }
+}
+
+impl NurseryState {
+    /// Takes over what changed: the heap's switch and interval, and whether this is a forked child. `free` is where the
+    /// nursery stands.
+    fn refresh(&mut self, agent: &Agent, heap: &Heap, free: u64) {
+        let epoch = agent.epoch();
+        if self.epoch != epoch {
+            // The samples are the parent's, and its random numbers too.
+            self.epoch = epoch;
+            self.young.clear();
+            let (interval, _) = heap.interval();
+            if let Some(interval) = interval {
+                let random = agent.heaps.new_random(agent.seed());
+                self.sampler = Sampler::new(agent.law(), interval, random);
+            }
+            self.told_bytes = self.nursery.bytes();
+            self.generation = 0;
+        }
+        let generation = heap.generation();
+        if self.generation != generation {
+            self.generation = generation;
+            let (interval, index) = heap.interval();
+            match interval {
+                Some(interval) if index != self.interval_index => {
+                    self.nursery.on_interval(&mut self.sampler, free, interval);
+                    self.interval_index = index;
+                }
+                _ => {}
+            }
+            self.switch(heap, free);
+        }
+    }
+
+    fn switch(&mut self, heap: &Heap, free: u64) {
+        let has_interval = heap.interval().0.is_some();
+        if heap.is_on() && self.is_enabled && has_interval {
+            self.nursery.switch_on(&mut self.sampler, free);
+        } else {
+            self.nursery.switch_off(&mut self.sampler, free);
+        }
+    }
+
+    /// Whether the samples are this process's own.
+    pub(crate) fn is_of(&self, agent: &Agent) -> bool {
+        self.epoch == agent.epoch()
+    }
+
+    fn limit(&self) -> u64 {
+        self.nursery.limit(&self.sampler).0
+    }
+
+    fn tell_bytes(&mut self, heap: &Heap) {
+        let bytes = self.nursery.bytes();
+        heap.exact_bytes
+            .fetch_add(bytes.wrapping_sub(self.told_bytes), Ordering::Relaxed);
+        self.told_bytes = bytes;
+    }
+}
+
+impl Agent {
+    /// `free` and `top` of a nursery that begins, or goes on elsewhere. Returns the limit.
+    pub fn nursery_begin(
+        &self,
+        thread: &ShimThread,
+        heap: &Heap,
+        slot: &HookSlot,
+        free: u64,
+        top: u64,
+    ) -> u64 {
+        thread.set_vm_heap(u32::from(heap.id.0));
+        if slot.is_begun.get() != 0 {
+            return self.nursery_sync(heap, slot, free, free, top);
+        }
+        let (Some(interval), interval_index) = heap.interval() else {
+            return top;
+        };
+        let random = self.heaps.new_random(self.seed());
+        let state = NurseryState {
+            nursery: Nursery::new(free, top),
+            sampler: Sampler::new(self.law(), interval, random),
+            young: Vector::new(),
+            told_bytes: 0,
+            epoch: self.epoch(),
+            generation: 0,
+            interval_index,
+            is_enabled: true,
+        };
+        // SAFETY: not begun: nobody looks at the state. What it holds needs no drop.
+        unsafe { (*slot.state.get()).write(state) };
+        slot.is_begun.set(1);
+        slot.with(|state| {
+            state.refresh(self, heap, free);
+            state.limit()
+        })
+        .unwrap_or(top)
+    }
+
+    /// The object failed the limit and fits below `top`. Returns the new limit.
+    pub fn nursery_point(
+        &self,
+        thread: &ShimThread,
+        heap: &Heap,
+        slot: &HookSlot,
+        object: Object,
+        top: u64,
+        caller: &Caller,
+    ) -> u64 {
+        slot.with(|state| {
+            // As if nothing had changed before this object: its sample point was there already.
+            let limit =
+                match state
+                    .nursery
+                    .on_overflow(&mut state.sampler, object.address, object.size)
+                {
+                    Overflow::Continue(points, _) => {
+                        if points.is_sampled() {
+                            self.sample_object(thread, heap, state, &object, points, caller);
+                        }
+                        state.refresh(self, heap, object.address + object.size);
+                        state.limit()
+                    }
+                    // The machine's top and ours differ; it decides.
+                    Overflow::Collect => top,
+                };
+            state.tell_bytes(heap);
+            limit
+        })
+        .unwrap_or(top)
+    }
+
+    /// The nursery stood at `old_free` and goes on from `free` to `top`. Returns the limit.
+    pub fn nursery_sync(
+        &self,
+        heap: &Heap,
+        slot: &HookSlot,
+        old_free: u64,
+        free: u64,
+        top: u64,
+    ) -> u64 {
+        slot.with(|state| {
+            state
+                .nursery
+                .on_collected(&mut state.sampler, old_free, free, top);
+            state.young.retain(|pending| !pending.is_resolved());
+            state.refresh(self, heap, free);
+            state.tell_bytes(heap);
+            state.limit()
+        })
+        .unwrap_or(top)
+    }
+
+    /// Sampling of one thread on or off. Returns the limit; 0 if the slot was never begun.
+    pub fn nursery_enable(&self, heap: &Heap, slot: &HookSlot, free: u64, is_on: bool) -> u64 {
+        slot.with(|state| {
+            state.is_enabled = is_on;
+            state.refresh(self, heap, free);
+            state.switch(heap, free);
+            state.tell_bytes(heap);
+            state.limit()
+        })
+        .unwrap_or(0)
+    }
+
+    /// The thread leaves; its young samples become old ones.
+    pub fn nursery_end(&self, heap: &Heap, slot: &HookSlot, free: u64) {
+        slot.with(|state| {
+            state.nursery.switch_off(&mut state.sampler, free);
+            state.tell_bytes(heap);
+            let left = state.young.as_slice();
+            heap.with_old(|old| {
+                for &pending in left.iter().filter(|pending| !pending.is_resolved()) {
+                    self.keep_old(old, pending);
+                }
+            });
+            state.young.release();
+        });
+        slot.is_begun.set(0);
+    }
+
+    /// An object outside of the nursery, which stands at `free`. Returns its sample, if it is one, and the limit.
+    pub fn alloc_outside(
+        &self,
+        thread: &ShimThread,
+        heap: &Heap,
+        slot: &HookSlot,
+        object: Object,
+        free: u64,
+        caller: &Caller,
+    ) -> (Option<SampleId>, Option<u64>) {
+        slot.with(|state| {
+            let (points, _) = state
+                .nursery
+                .on_alloc_outside(&mut state.sampler, free, object.size);
+            let id = points
+                .is_sampled()
+                .then(|| self.sample_object(thread, heap, state, &object, points, caller))
+                .flatten();
+            state.refresh(self, heap, free);
+            state.tell_bytes(heap);
+            (id, Some(state.limit()))
+        })
+        .unwrap_or_default()
+    }
+
+    fn sample_object(
+        &self,
+        thread: &ShimThread,
+        heap: &Heap,
+        state: &mut NurseryState,
+        object: &Object,
+        points: SamplePoints,
+        caller: &Caller,
+    ) -> Option<SampleId> {
+        let due = Due {
+            thread,
+            address: object.address,
+            size: object.size,
+            points,
+            heap: heap.id,
+            interval: (heap.interval().0, state.interval_index),
+            flags: SampleFlags::default(),
+            is_called_by_hook: true,
+            caller: *caller,
+            walked: Some(heap),
+        };
+        let id = self.on_heap_sample(&due)?;
+        heap.samples.fetch_add(1, Ordering::Relaxed);
+        if object.type_id != 0 {
+            self.tell_type(id, object.type_id);
+        }
+        let pending = Pending::new(id, object);
+        let is_tracked = match heap.kind {
+            HeapKind::Malloc | HeapKind::External => {
+                heap.live.insert_unmarked(object.address, id.0)
+            }
+            HeapKind::Nursery | HeapKind::Traced => state.young.push(pending),
+        };
+        if !is_tracked {
+            self.count_lost(LostReason::LiveTableFull, 1, 0);
+        }
+        if let Some(on_sample) = heap.callbacks.on_sample {
+            let user = heap.callbacks.user;
+            // SAFETY: the machine's own function with its own pointer, called as the header says.
+            unsafe {
+                on_sample(
+                    user,
+                    id.0,
+                    object.address as usize,
+                    object.size,
+                    object.type_id,
+                )
+            };
+        }
+        Some(id)
+    }
+
+    /// The calling thread's name, in the machine's words.
+    pub fn name_thread(&self, thread: &ShimThread, name: &[u8]) -> bool {
+        if self.switch.get() != Switch::On || !self.announce(thread) {
+            return false;
+        }
+        let heap = allocsample_record::HeapId::MALLOC;
+        self.define_name(Definition::Thread, heap, thread.number(), 0, name, &[])
+    }
+}

@@ -1,0 +1,61 @@
+//! Collections, phases, marks and readings.
+
+use core::sync::atomic::Ordering;
+
+use allocsample_record::{
+    CodeRecord, GcRecord, MAX_NAME_BYTES, MarkerRecord, RecordKind, ValueRecord,
+};
+
+use crate::agent::Agent;
+use crate::hooks::heap::Heap;
+use crate::os::clock;
+
+impl Agent {
+    /// A collection that has ended, and how much was allocated up to it.
+    pub fn tell_gc(&self, record: &GcRecord<'_>) -> bool {
+        if let Some(heap) = self.heaps.get(record.heap) {
+            self.tell_exact_bytes(heap);
+        }
+        self.push_or_wait(RecordKind::Gc, record.words(), |words| {
+            record.encode_into(words)
+        })
+    }
+
+    /// The exact total of a heap, as far as its threads have told it.
+    pub(crate) fn tell_exact_bytes(&self, heap: &Heap) {
+        self.tell_value(
+            heap,
+            ValueRecord::EXACT_BYTES,
+            heap.exact_bytes.load(Ordering::Relaxed),
+        );
+    }
+
+    /// A reading of a statistic.
+    pub fn tell_value(&self, heap: &Heap, statistic: u32, value: u64) -> bool {
+        let record = ValueRecord {
+            time_ns: clock::monotonic_ns(),
+            heap: heap.id,
+            statistic,
+            value,
+        };
+        self.push_or_wait(RecordKind::Value, ValueRecord::WORDS, |words| {
+            record.encode_into(words)
+        })
+    }
+
+    /// A span with a name, or a phase.
+    pub fn tell_marker(&self, record: &MarkerRecord<'_>) -> bool {
+        let name = record.name.get(..MAX_NAME_BYTES).unwrap_or(record.name);
+        let record = MarkerRecord { name, ..*record };
+        self.push_or_wait(RecordKind::Marker, record.words(), |words| {
+            record.encode_into(words)
+        })
+    }
+
+    /// A change of compiled code. Kept for later profiles.
+    pub fn tell_code(&self, record: &CodeRecord) -> bool {
+        self.define(RecordKind::Code, CodeRecord::WORDS, |words| {
+            record.encode_into(words)
+        })
+    }
+}

@@ -1,0 +1,42 @@
+//! A lock for moments that are short and not of the program: collectors at work, threads that are muted.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use super::process;
+
+/// A value under a lock that gives the processor away while it waits.
+pub struct Spin<T> {
+    is_locked: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: `value` is touched only under the lock.
+unsafe impl<T: Send> Sync for Spin<T> {}
+
+impl<T> Spin<T> {
+    /// Free.
+    pub const fn new(value: T) -> Self {
+        Self {
+            is_locked: AtomicBool::new(false),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Runs `work` alone. Not in a signal handler that may have interrupted `work`.
+    pub fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+        // Acquire and release: the previous owner is done.
+        while self.is_locked.swap(true, Ordering::Acquire) {
+            process::yield_now();
+        }
+        // SAFETY: the lock is ours.
+        let result = work(unsafe { &mut *self.value.get() });
+        self.is_locked.store(false, Ordering::Release);
+        result
+    }
+
+    /// In a forked child, whose only thread does not hold it: whoever did does not exist.
+    pub fn break_lock(&self) {
+        self.is_locked.store(false, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,301 @@
+//! What a collector tells: the fates of samples, its collections, its marks on the time line.
+
+use crate::words::{WordReader, WordWriter, high, low, pack, text_words};
+use crate::{HeapId, RecordKind, SampleId};
+
+/// What became of a sampled object. The numbers are those of `allocsample.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Fate {
+    /// A collection found it dead.
+    Dead = 0,
+    /// A collection found it alive.
+    Alive = 1,
+    /// Alive, and moved out of the young generation.
+    Promoted = 2,
+    /// Nobody will know: the virtual machine gave it up.
+    Unknown = 3,
+    /// Nothing yet; the record tells the type alone.
+    Open = 4,
+}
+
+impl Fate {
+    /// The fate with this number.
+    pub fn from_number(number: u32) -> Option<Self> {
+        [
+            Self::Dead,
+            Self::Alive,
+            Self::Promoted,
+            Self::Unknown,
+            Self::Open,
+        ]
+        .into_iter()
+        .find(|&fate| fate as u32 == number)
+    }
+}
+
+/// The fate of a sample, as a collection found it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FateRecord {
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// Which sample.
+    pub sample: SampleId,
+    /// What became of it.
+    pub fate: Fate,
+    /// Its type, 0 if it is not known.
+    pub type_id: u32,
+    /// The number of the collection, as in [`GcRecord::id`]; 0 if none.
+    pub gc: u64,
+    /// Hash of its content, 0 if not given: equal hashes are redundant objects.
+    pub content_hash: u64,
+}
+
+impl FateRecord {
+    /// The kind that goes with it.
+    pub const KIND: RecordKind = RecordKind::Fate;
+    /// Payload words.
+    pub const WORDS: usize = 5;
+
+    /// Writes the payload; `None` if it does not fit.
+    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
+        let mut writer = WordWriter::new(words);
+        writer
+            .word(self.time_ns)?
+            .word(self.sample.0)?
+            .word(pack(self.fate as u32, self.type_id))?
+            .word(self.gc)?
+            .word(self.content_hash)?;
+        Some(writer.used())
+    }
+
+    /// Reads a payload back.
+    pub fn decode(words: &[u64]) -> Option<Self> {
+        let mut reader = WordReader::new(words, &[]);
+        let (time_ns, sample, fate) = (reader.word()?, reader.word()?, reader.word()?);
+        Some(Self {
+            time_ns,
+            sample: SampleId(sample),
+            fate: Fate::from_number(low(fate))?,
+            type_id: high(fate),
+            gc: reader.word()?,
+            content_hash: reader.word()?,
+        })
+    }
+}
+
+/// Which part of a heap a collection looks at. The numbers are those of `allocsample.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum GcKind {
+    /// The young generation.
+    Minor = 1,
+    /// Everything.
+    Major = 2,
+    /// A slice of a collection of everything.
+    MajorStep = 3,
+}
+
+impl GcKind {
+    /// The kind with this number.
+    pub fn from_number(number: u32) -> Option<Self> {
+        [Self::Minor, Self::Major, Self::MajorStep]
+            .into_iter()
+            .find(|&kind| kind as u32 == number)
+    }
+
+    /// What a reader is told.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Minor => "minor",
+            Self::Major => "major",
+            Self::MajorStep => "major step",
+        }
+    }
+}
+
+/// A collection, with the statistics that the virtual machine gives of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GcRecord<'a> {
+    /// Whose.
+    pub heap: HeapId,
+    /// Which kind.
+    pub kind: GcKind,
+    /// Its number, chosen by the virtual machine.
+    pub id: u64,
+    /// CLOCK_MONOTONIC.
+    pub begin_ns: u64,
+    /// CLOCK_MONOTONIC.
+    pub end_ns: u64,
+    /// Pairs of a statistic's number and its value.
+    pub statistics: &'a [u64],
+}
+
+/// More statistics than this of one collection are cut.
+pub const MAX_GC_STATISTICS: usize = 32;
+
+impl<'a> GcRecord<'a> {
+    /// The kind that goes with it.
+    pub const KIND: RecordKind = RecordKind::Gc;
+
+    /// Payload words of this record.
+    pub fn words(&self) -> usize {
+        4 + self.statistics.len()
+    }
+
+    /// Writes the payload; `None` if it does not fit.
+    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
+        let mut writer = WordWriter::new(words);
+        writer
+            .word(pack(u32::from(self.heap.0), self.kind as u32))?
+            .word(self.id)?
+            .word(self.begin_ns)?
+            .word(self.end_ns)?
+            .words(self.statistics)?;
+        Some(writer.used())
+    }
+
+    /// Reads a payload back.
+    pub fn decode(words: &'a [u64]) -> Option<Self> {
+        let mut reader = WordReader::new(words, &[]);
+        let owner = reader.word()?;
+        let (id, begin_ns, end_ns) = (reader.word()?, reader.word()?, reader.word()?);
+        let statistics = reader.words(words.len().checked_sub(4)?)?;
+        Some(Self {
+            heap: HeapId(low(owner) as u16),
+            kind: GcKind::from_number(high(owner))?,
+            id,
+            begin_ns,
+            end_ns,
+            statistics: statistics.len().is_multiple_of(2).then_some(statistics)?,
+        })
+    }
+}
+
+/// A span on the time line with a name: a phase of the virtual machine, or whatever it marks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MarkerRecord<'a> {
+    /// Whose.
+    pub heap: HeapId,
+    /// Whether it is a phase: the state from its begin on, until the next one.
+    pub is_phase: bool,
+    /// CLOCK_MONOTONIC.
+    pub begin_ns: u64,
+    /// CLOCK_MONOTONIC; equal to the begin for a moment.
+    pub end_ns: u64,
+    /// Its name.
+    pub name: &'a [u8],
+}
+
+impl<'a> MarkerRecord<'a> {
+    /// The kind that goes with it.
+    pub const KIND: RecordKind = RecordKind::Marker;
+
+    /// Payload words of this record.
+    pub fn words(&self) -> usize {
+        3 + text_words(self.name.len())
+    }
+
+    /// Writes the payload; `None` if it does not fit.
+    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
+        let mut writer = WordWriter::new(words);
+        writer
+            .word(pack(
+                u32::from(self.heap.0) | u32::from(self.is_phase) << 16,
+                u32::try_from(self.name.len()).ok()?,
+            ))?
+            .word(self.begin_ns)?
+            .word(self.end_ns)?
+            .text(self.name)?;
+        Some(writer.used())
+    }
+
+    /// Reads a payload back; `text` is the same words as bytes.
+    pub fn decode(words: &'a [u64], text: &'a [u8]) -> Option<Self> {
+        let mut reader = WordReader::new(words, text);
+        let owner = reader.word()?;
+        Some(Self {
+            heap: HeapId(low(owner) as u16),
+            is_phase: low(owner) >> 16 != 0,
+            begin_ns: reader.word()?,
+            end_ns: reader.word()?,
+            name: reader.text(high(owner) as usize)?,
+        })
+    }
+}
+
+/// A reading of a quantity that the virtual machine defined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ValueRecord {
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// Whose; the exact bytes of a heap if `statistic` is [`ValueRecord::EXACT_BYTES`].
+    pub heap: HeapId,
+    /// Which.
+    pub statistic: u32,
+    /// Its value, in its unit.
+    pub value: u64,
+}
+
+impl ValueRecord {
+    /// The kind that goes with it.
+    pub const KIND: RecordKind = RecordKind::Value;
+    /// Payload words.
+    pub const WORDS: usize = 3;
+    /// Bytes that were allocated in the heap while it was sampled: what its samples estimate.
+    pub const EXACT_BYTES: u32 = u32::MAX;
+
+    /// Writes the payload; `None` if it does not fit.
+    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
+        let mut writer = WordWriter::new(words);
+        writer
+            .word(self.time_ns)?
+            .word(pack(u32::from(self.heap.0), self.statistic))?
+            .word(self.value)?;
+        Some(writer.used())
+    }
+
+    /// Reads a payload back.
+    pub fn decode(words: &[u64]) -> Option<Self> {
+        let mut reader = WordReader::new(words, &[]);
+        let (time_ns, owner) = (reader.word()?, reader.word()?);
+        Some(Self {
+            time_ns,
+            heap: HeapId(low(owner) as u16),
+            statistic: high(owner),
+            value: reader.word()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fates_and_collections_round_trip() {
+        let fate = FateRecord {
+            time_ns: 1,
+            sample: SampleId(2),
+            fate: Fate::Promoted,
+            type_id: 3,
+            gc: 4,
+            content_hash: 5,
+        };
+        let mut words = [0; 16];
+        assert_eq!(fate.encode_into(&mut words), Some(FateRecord::WORDS));
+        assert_eq!(FateRecord::decode(&words), Some(fate));
+        let gc = GcRecord {
+            heap: HeapId(9),
+            kind: GcKind::Major,
+            id: 8,
+            begin_ns: 7,
+            end_ns: 70,
+            statistics: &[1, 100, 2, 200],
+        };
+        assert_eq!(gc.encode_into(&mut words), Some(gc.words()));
+        assert_eq!(GcRecord::decode(&words[..gc.words()]), Some(gc));
+        assert_eq!(GcRecord::decode(&words[..gc.words() - 1]), None);
+        assert_eq!(GcRecord::decode(&words[..3]), None);
+    }
+}
