@@ -44,7 +44,7 @@ fn is_allocator(function: &str) -> bool {
 }
 
 /// The frame that an allocation is charged to: the first one outside the allocator, or the leaf if there is no other.
-pub(crate) fn charged_frame(frames: &[Frame]) -> Option<&Frame> {
+pub fn charged_frame(frames: &[Frame]) -> Option<&Frame> {
     frames
         .iter()
         .find(|frame| !is_allocator(&frame.function))

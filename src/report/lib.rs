@@ -12,6 +12,7 @@ mod totals;
 mod tree;
 mod units;
 
+pub use allocator::charged_frame;
 pub use allocsample_sampling::Estimate;
 pub use table::{By, Filter, Row, Sort, Table};
 pub use totals::{Audit, Peak, Totals};

@@ -120,7 +120,10 @@ fn losses_are_counted_by_reason() {
     ring.count_lost(1, 2, 50);
     ring.count_lost(4, 1, 7);
     ring.count_lost(99, 1, 3);
-    assert_eq!(ring.lost(), [(1, 3), (3, 150), (0, 0), (0, 0), (1, 7), (0, 0)]);
+    assert_eq!(
+        ring.lost(),
+        [(1, 3), (3, 150), (0, 0), (0, 0), (1, 7), (0, 0)]
+    );
     assert!(!ring.is_closed());
     ring.close();
     assert!(ring.is_closed());

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use allocsample_export::{Format, Options};
+use allocsample_export::Options;
 use allocsample_profile::Profile;
 use allocsample_report::text;
 use anyhow::bail;
@@ -12,6 +12,7 @@ use super::output::Template;
 use crate::args::{Run, name_of};
 use crate::commands::convert;
 use crate::exit::{self, Ending};
+use crate::output_format::OutputFormat;
 use crate::profiles;
 
 /// Profiles of child processes that are named one by one.
@@ -94,7 +95,7 @@ fn complete_unguarded(options: &Run, path: &Path) -> anyhow::Result<Option<Found
     }
 }
 
-fn convert_beside(options: &Run, path: &Path, profile: &Profile, format: Format) {
+fn convert_beside(options: &Run, path: &Path, profile: &Profile, format: OutputFormat) {
     let output = convert::beside(path, format);
     match convert::write(profile, format, &Options::default(), &output) {
         Ok(()) if options.quiet => {}
