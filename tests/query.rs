@@ -129,8 +129,8 @@ fn parquet_has_the_same_tables() {
     let Some(python) = python_with("duckdb") else {
         return skip("the PyPI package duckdb is not installed: Parquet was not read back");
     };
-    let script = "import duckdb\nprint(*duckdb.sql('''SELECT sum(bytes), sum(bytes * live), count(*),
-        (SELECT count(*) FROM 'x.parquet/frames.parquet') FROM 'x.parquet/samples.parquet'''').fetchone())";
+    let script = "import duckdb\nprint(*duckdb.connect().execute('''SELECT sum(bytes), sum(bytes * live), count(*),
+        (SELECT count(*) FROM 'x.parquet/frames.parquet') FROM 'x.parquet/samples.parquet' ''').fetchone())";
     let output = Command::new(python)
         .args(["-c", script])
         .current_dir(room.directory())

@@ -33,6 +33,8 @@ pub enum Command {
     Symbolize(Symbolize),
     Convert(Convert),
     Query(Query),
+    View(View),
+    Top(Top),
 }
 
 /// Run a program under the agent, then say where its profile is and what is in it
@@ -95,6 +97,10 @@ pub struct Run {
     /// Convert the profiles at the end, into files beside them: formats of `allocsample convert`, separated by commas
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', value_parser = str::parse::<OutputFormat>)]
     pub convert: Vec<OutputFormat>,
+
+    /// Show the profile in the browser at the end, as a page that is written beside it
+    #[arg(long)]
+    pub open: bool,
 
     /// Say nothing but errors
     #[arg(short, long)]
@@ -215,6 +221,46 @@ pub struct Query {
     /// Columns for people, JSON or CSV for scripts
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     pub format: QueryFormat,
+}
+
+/// Show a profile in the browser: flame graph, memory over time, tables, heat map, lifetimes
+///
+/// Prints the address, opens it, and serves it on 127.0.0.1 until Ctrl-C. `convert --to html` writes the same page into a
+/// file.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  allocsample view app.allocsample
+  allocsample view --firefox app.allocsample                opens profiler.firefox.com; nothing is uploaded")]
+pub struct View {
+    /// The profile
+    pub file: PathBuf,
+
+    /// In the Firefox Profiler, which fetches the profile from this machine
+    #[arg(long)]
+    pub firefox: bool,
+
+    /// The port to serve on; 0 is any that is free
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub port: u16,
+
+    /// Print the address and open nothing
+    #[arg(long)]
+    pub no_open: bool,
+}
+
+/// Watch who holds memory while a program runs
+///
+/// Keys: l, g, a, c sort by live bytes, growth, allocated bytes, count; s shows sites; / finds; p pauses; q quits.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  allocsample top 4711
+  allocsample top app.allocsample")]
+pub struct Top {
+    /// The pid of a program that runs under the agent, or a profile
+    #[arg(value_name = "PID|FILE")]
+    pub what: String,
 }
 
 /// How a query's answer is printed.

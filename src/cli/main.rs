@@ -22,6 +22,8 @@ fn main() -> std::process::ExitCode {
         Command::Symbolize(symbolize) => commands::symbolize::run(&symbolize),
         Command::Convert(convert) => commands::convert::run(&convert),
         Command::Query(query) => commands::query::run(&query),
+        Command::View(view) => commands::view::run(&view),
+        Command::Top(top) => commands::top::run(&top),
     };
     exit::with(result)
 }

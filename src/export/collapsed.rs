@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use crate::view::{Metric, View, rounded};
+use crate::view::{Metric, Rounding, View};
 
 pub(crate) fn write(view: &View, metric: Metric, out: &mut dyn Write) -> io::Result<()> {
     for (stack, bytes) in lines(view, metric) {
@@ -25,9 +25,10 @@ pub(crate) fn lines(view: &View, metric: Metric) -> BTreeMap<String, i64> {
             .collect();
         *bytes_by_name.entry(names.join(";")).or_default() += bytes;
     }
+    let mut rounding = Rounding::default();
     bytes_by_name
         .into_iter()
-        .map(|(stack, bytes)| (stack, rounded(bytes)))
+        .map(|(stack, bytes)| (stack, rounding.next(bytes)))
         .filter(|&(_, bytes)| bytes > 0)
         .collect()
 }

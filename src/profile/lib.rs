@@ -13,8 +13,8 @@ mod symbolize;
 mod vm;
 
 pub use allocsample_record::{
-    ExitHow, HeapId, Location, LostReason, ModuleId, Note, SampleFlags, SampleId, Sampling,
-    StackId, SymbolFrame, ThreadId,
+    ExitHow, Fate, GcKind, HeapId, HeapKind, Location, LostReason, ModuleId, Note, SampleFlags,
+    SampleId, Sampling, StackId, SymbolFrame, ThreadId,
 };
 pub use finish::{FinishError, Finished, finish};
 pub use model::{

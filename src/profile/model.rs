@@ -452,7 +452,19 @@ impl Profile {
 
     /// Bytes that went through all counters.
     pub fn exact_bytes(&self) -> u64 {
-        self.threads.values().map(|thread| thread.exact_bytes).sum()
+        let machines: u64 = self.vm.heaps.values().map(|heap| heap.exact_bytes).sum();
+        self.exact_bytes_of(HeapId::MALLOC) + machines
+    }
+
+    /// Bytes that went through one heap's.
+    pub fn exact_bytes_of(&self, heap: HeapId) -> u64 {
+        match self.vm.heaps.get(&heap) {
+            Some(heap) => heap.exact_bytes,
+            None if heap == HeapId::MALLOC => {
+                self.threads.values().map(|thread| thread.exact_bytes).sum()
+            }
+            None => 0,
+        }
     }
 }
 

@@ -2,15 +2,22 @@
 
 use std::collections::HashMap;
 
-use allocsample_profile::{Frame, Profile, Sample, StackId, missing_root};
+use allocsample_profile::{Frame, HeapId, Profile, Sample, StackId, missing_root};
 use allocsample_report::charged_frame;
+
+/// One stack may be charged differently in two heaps.
+type Key = (StackId, Option<&'static str>, HeapId);
+
+fn key_of(sample: &Sample) -> Key {
+    (sample.stack, missing_root(sample), sample.heap)
+}
 
 /// Stacks and functions by number. Made once, as the samples refer to both.
 pub(crate) struct Index {
-    stack_numbers: HashMap<(StackId, Option<&'static str>), u32>,
+    stack_numbers: HashMap<Key, u32>,
     pub stacks: Vec<Stack>,
     pub functions: Vec<Function>,
-    pub types: HashMap<(allocsample_profile::HeapId, u32), u32>,
+    pub types: HashMap<(HeapId, u32), u32>,
 }
 
 /// A stack.
@@ -48,14 +55,16 @@ impl Index {
         };
         let mut numbers = HashMap::new();
         for sample in &profile.samples {
-            let key = (sample.stack, missing_root(sample));
+            let key = key_of(sample);
             if index.stack_numbers.contains_key(&key) {
                 continue;
             }
             let frames = profile.stack_frames(sample);
+            let heap = profile.vm.heaps.get(&sample.heap);
+            let machine = heap.map(|heap| heap.name.as_str());
             let mut function = |frame: &Frame| index.functions_number(&mut numbers, frame);
             let stack = Stack {
-                charged: charged_frame(&frames).map(&mut function),
+                charged: charged_frame(&frames, machine).map(&mut function),
                 frames: frames
                     .iter()
                     .map(|frame| Call {
@@ -73,8 +82,10 @@ impl Index {
 
     /// Number of a sample's stack, from 1.
     pub fn stack_of(&self, sample: &Sample) -> u32 {
-        let key = (sample.stack, missing_root(sample));
-        self.stack_numbers.get(&key).copied().unwrap_or(0)
+        self.stack_numbers
+            .get(&key_of(sample))
+            .copied()
+            .unwrap_or(0)
     }
 
     /// The stack with this number.

@@ -43,11 +43,14 @@ fn is_allocator(function: &str) -> bool {
         })
 }
 
-/// The frame that an allocation is charged to: the first one outside the allocator, or the leaf if there is no other.
-pub fn charged_frame(frames: &[Frame]) -> Option<&Frame> {
+/// The frame that an allocation is charged to: the first one outside the allocator, or the leaf if there is no other. In
+/// the heap of a virtual machine that is the machine's language (`machine` is the heap's name): the native frames before
+/// it are how the machine allocates.
+pub fn charged_frame<'a>(frames: &'a [Frame], machine: Option<&str>) -> Option<&'a Frame> {
     frames
         .iter()
-        .find(|frame| !is_allocator(&frame.function))
+        .find(|frame| machine.is_some_and(|machine| frame.module == machine))
+        .or_else(|| frames.iter().find(|frame| !is_allocator(&frame.function)))
         .or(frames.first())
 }
 

@@ -6,6 +6,7 @@ use allocsample_profile::{LostReason, Profile};
 use allocsample_sampling::Estimate;
 use serde_json::{Value, json};
 
+use crate::heaps::Heaps;
 use crate::table::{By, Filter, Row, Sort, Table};
 use crate::text;
 use crate::totals::Totals;
@@ -13,6 +14,7 @@ use crate::totals::Totals;
 /// The whole report; rows of every table that has samples which pass `filter`.
 pub fn report(profile: &Profile, sort: Sort, filter: &Filter) -> Value {
     let totals = Totals::of(profile);
+    let heaps = Heaps::of(profile);
     let (lost_samples, lost_bytes) = profile.lost.samples();
     let lost: serde_json::Map<String, Value> = LostReason::ALL
         .into_iter()
@@ -56,15 +58,8 @@ pub fn report(profile: &Profile, sort: Sort, filter: &Filter) -> Value {
             "z": totals.audit.z,
             "passed": totals.audit.is_passed(),
         },
-        "heaps": [{
-            "name": "malloc",
-            "kind": "malloc",
-            "allocated_bytes": totals.allocated.value(),
-            "allocated_bytes_stderr": totals.allocated.stderr(),
-            "live_bytes": totals.live.value(),
-            "live_bytes_stderr": totals.live.stderr(),
-            "samples": profile.samples.len(),
-        }],
+        "heaps": heaps.heaps_json(profile),
+        "types": heaps.types_json(profile),
         "functions": rows(profile, By::Function, sort, filter, function),
         "sites": rows(profile, By::Site, sort, filter, site),
         "lines": rows(profile, By::Line, sort, filter, function),

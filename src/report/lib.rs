@@ -5,12 +5,13 @@
 #![forbid(unsafe_code)]
 
 mod allocator;
+pub mod heaps;
 pub mod json;
 mod table;
 pub mod text;
 mod totals;
 mod tree;
-mod units;
+pub mod units;
 
 pub use allocator::charged_frame;
 pub use allocsample_sampling::Estimate;

@@ -137,7 +137,9 @@ fn add(
     rows: &mut HashMap<(String, String, u32), Row>,
 ) {
     let (bytes, objects) = (profile.bytes(sample), profile.objects(sample));
-    let charged = charged_frame(frames);
+    let machine = profile.vm.heaps.get(&sample.heap);
+    let machine = machine.map(|heap| heap.name.as_str());
+    let charged = charged_frame(frames, machine);
     match by {
         By::Thread => {
             let thread = profile.threads.get(&sample.thread);

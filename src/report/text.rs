@@ -6,7 +6,7 @@ use allocsample_profile::{LostReason, Note, Profile};
 
 use crate::table::{By, Filter, Sort, Table};
 use crate::totals::{Audit, Totals};
-use crate::{tree, units};
+use crate::{heaps, tree, units};
 
 /// What is printed, and how.
 #[derive(Clone, Debug)]
@@ -56,6 +56,13 @@ pub fn write(profile: &Profile, options: &Options, out: &mut dyn Write) -> io::R
         return Ok(());
     }
     writeln!(out)?;
+    let machines = heaps::lines(profile);
+    if !machines.is_empty() {
+        for line in machines {
+            writeln!(out, "{line}")?;
+        }
+        writeln!(out)?;
+    }
     if options.tree {
         const LEAST_PERCENT: f64 = 0.5;
         return tree::write(profile, options.sort, &options.filter, LEAST_PERCENT, out);

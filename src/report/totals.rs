@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use allocsample_profile::{Profile, Sample, ThreadId};
+use allocsample_profile::{HeapId, Profile, Sample, ThreadId};
 use allocsample_sampling::Estimate;
 
 /// Sums over all samples.
@@ -73,7 +73,10 @@ impl Totals {
             if sample.is_live() {
                 totals.live += bytes;
             }
-            *by_thread.entry(sample.thread).or_default() += bytes;
+            // A thread's counter is malloc's.
+            if sample.heap == HeapId::MALLOC {
+                *by_thread.entry(sample.thread).or_default() += bytes;
+            }
         }
         let (_, lost_bytes) = profile.lost.samples();
         // What was lost is missing from the estimate for a known reason.

@@ -2,16 +2,23 @@
 
 use std::collections::HashMap;
 
-use allocsample_profile::{Profile, Sample, StackId, missing_root};
+use allocsample_profile::{HeapId, Profile, Sample, StackId, missing_root};
 use allocsample_report::charged_frame;
 
 /// No parent, no function.
 pub(crate) const NONE: u32 = u32::MAX;
 
+/// One stack may be charged differently in two heaps.
+type Key = (StackId, Option<&'static str>, HeapId);
+
+fn key_of(sample: &Sample) -> Key {
+    (sample.stack, missing_root(sample), sample.heap)
+}
+
 /// All sites of a profile.
 #[derive(Default)]
 pub(crate) struct Sites {
-    numbers: HashMap<(StackId, Option<&'static str>), u32>,
+    numbers: HashMap<Key, u32>,
     /// Node of the tree and charged function of each site.
     pub sites: Vec<(u32, u32)>,
     /// Parent and function of each node; parents come first.
@@ -28,11 +35,13 @@ impl Sites {
         let mut modules: HashMap<String, u32> = HashMap::new();
         let mut nodes: HashMap<(u32, u32), u32> = HashMap::new();
         for sample in &profile.samples {
-            let key = (sample.stack, missing_root(sample));
+            let key = key_of(sample);
             if sites.numbers.contains_key(&key) {
                 continue;
             }
             let frames = profile.stack_frames(sample);
+            let heap = profile.vm.heaps.get(&sample.heap);
+            let machine = heap.map(|heap| heap.name.as_str());
             let mut function = |frame: &allocsample_profile::Frame| {
                 let key = (frame.function.clone(), frame.module.clone());
                 *functions.entry(key).or_insert_with(|| {
@@ -45,7 +54,7 @@ impl Sites {
                     number(sites.functions.len() - 1)
                 })
             };
-            let charged = charged_frame(&frames).map_or(NONE, &mut function);
+            let charged = charged_frame(&frames, machine).map_or(NONE, &mut function);
             let path: Vec<u32> = frames.iter().rev().map(function).collect();
             let mut node = NONE;
             for function in path {
@@ -62,8 +71,7 @@ impl Sites {
 
     /// The site of a sample.
     pub fn of(&self, sample: &Sample) -> u32 {
-        let key = (sample.stack, missing_root(sample));
-        self.numbers.get(&key).copied().unwrap_or(0)
+        self.numbers.get(&key_of(sample)).copied().unwrap_or(0)
     }
 }
 

@@ -82,7 +82,7 @@ pub fn write(
 }
 
 /// Writes a format that is one stream of bytes.
-fn fill(
+pub fn fill(
     profile: &Profile,
     format: OutputFormat,
     options: &Options,

@@ -5,3 +5,5 @@ pub mod query;
 pub mod report;
 pub mod run;
 pub mod symbolize;
+pub mod top;
+pub mod view;

@@ -83,5 +83,5 @@ addEventListener('resize', () => { clearTimeout(resizing); resizing = setTimeout
 addEventListener('beforeprint', () => { document.documentElement.classList.remove('dark'); for (const [name, [, draw]] of Object.entries(VIEWS)) { byId(`view-${name}`).hidden = false; draw(); } });
 addEventListener('afterprint', refresh);
 // A script may drive the page: tests read the totals out of it.
-window.allocsample = { state, select, setMeasure, show, search, total, about, drill, rows: () => rowsOfTable(), by: (name) => { table.by = name; drawTable(); } };
+window.allocsample = { drillLargest: () => drill(heatSums().topRows[0][0]), state, select, setMeasure, show, search, total, about, drill, rows: () => rowsOfTable(), by: (name) => { table.by = name; drawTable(); } };
 setDark(matchMedia('(prefers-color-scheme: dark)').matches);

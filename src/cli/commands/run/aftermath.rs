@@ -10,7 +10,7 @@ use anyhow::bail;
 
 use super::output::Template;
 use crate::args::{Run, name_of};
-use crate::commands::convert;
+use crate::commands::{convert, view};
 use crate::exit::{self, Ending};
 use crate::output_format::OutputFormat;
 use crate::profiles;
@@ -39,6 +39,13 @@ pub fn run(options: &Run, template: &Template, pid: u32, ending: Ending, paths: 
         for &format in &options.convert {
             convert_beside(options, path, profile, format);
         }
+    }
+    if options.open
+        && let Some(main) = main_profile(&found, pid)
+    {
+        let Found { path, profile, .. } = &found[main];
+        convert_beside(options, path, profile, OutputFormat::Html);
+        view::open(convert::beside(path, OutputFormat::Html));
     }
     if options.quiet {
         return;

@@ -1,0 +1,286 @@
+//! Promise: a virtual machine that hosts the hook ABI runs as without it, and its profile is exact where it can be.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use support::profile::Profile;
+use support::{Agent, Outcome, Program, Run, is_installed, skip};
+
+const HEAP: &str = "org.example.vm";
+
+fn machine() -> Program {
+    Program::compiled("../vms/main.c")
+}
+
+fn run(arguments: &[&str]) -> Run {
+    machine().run().args(arguments)
+}
+
+/// What the machine prints of a type: objects, bytes, bytes that survived their first collection.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Known {
+    objects: f64,
+    bytes: f64,
+    survived: f64,
+}
+
+struct Truth {
+    types: BTreeMap<String, Known>,
+    minor: u64,
+    major: u64,
+}
+
+fn truth(outcome: &Outcome) -> Truth {
+    let mut truth = Truth {
+        types: BTreeMap::new(),
+        minor: 0,
+        major: 0,
+    };
+    for line in outcome.complaints().lines() {
+        match line.split(' ').collect::<Vec<_>>()[..] {
+            ["type", name, objects, bytes, survived] => {
+                let known = Known {
+                    objects: objects.parse().expect("a number"),
+                    bytes: bytes.parse().expect("a number"),
+                    survived: survived.parse().expect("a number"),
+                };
+                truth.types.insert(name.to_owned(), known);
+            }
+            ["collections", minor, major] => {
+                truth.minor = minor.parse().expect("a number");
+                truth.major = major.parse().expect("a number");
+            }
+            _ => panic!("the machine says {line:?}"),
+        }
+    }
+    truth
+}
+
+fn row<'a>(profile: &'a Profile, table: &str, key: &str, name: &str) -> &'a Value {
+    profile.report[table]
+        .as_array()
+        .expect("a table")
+        .iter()
+        .find(|row| row[key] == name)
+        .unwrap_or_else(|| panic!("no {name} in {}", profile.report[table]))
+}
+
+fn figure(row: &Value, name: &str) -> f64 {
+    row[name]
+        .as_f64()
+        .unwrap_or_else(|| panic!("no {name} in {row}"))
+}
+
+const WORKLOADS: [&[&str]; 5] = [
+    &["known", "20000"],
+    &["trees", "14", "40"],
+    &["strings", "20000"],
+    &["mixed"],
+    &["deep", "200"],
+];
+
+#[test]
+fn the_machine_collects_when_it_would_have_collected_anyway() {
+    for workload in WORKLOADS {
+        let bare = run(workload).bare();
+        bare.assert_success();
+        for interval in ["1", "100", "4K", "512K", "1G"] {
+            // The machine prints how often it collected, and what survived.
+            run(workload)
+                .observed(&Agent::at_interval(interval))
+                .assert_same_as(&bare);
+        }
+        run(workload)
+            .observed(&Agent::at_interval("off"))
+            .assert_same_as(&bare);
+    }
+}
+
+#[test]
+fn at_interval_1_everything_is_exact() {
+    for workload in WORKLOADS {
+        let outcome = run(workload).observed(&Agent::at_interval(1));
+        let truth = truth(&outcome);
+        let profile = outcome.profile();
+        assert_eq!(profile.number("lost_samples"), 0.0);
+        let mut bytes = 0.0;
+        for (name, known) in &truth.types {
+            let found = row(&profile, "types", "type", name);
+            assert_eq!(figure(found, "samples"), known.objects, "{name}");
+            assert_eq!(figure(found, "allocated_bytes"), known.bytes, "{name}");
+            assert_eq!(figure(found, "survived_bytes"), known.survived, "{name}");
+            assert_eq!(
+                figure(found, "survived_bytes") + figure(found, "died_young_bytes"),
+                known.bytes,
+                "each sample of {name} is resolved once"
+            );
+            bytes += known.bytes;
+        }
+        let heap = row(&profile, "heaps", "name", HEAP);
+        assert_eq!(figure(heap, "allocated_bytes_exact"), bytes);
+        assert_eq!(figure(heap, "minor_collections"), truth.minor as f64);
+        assert_eq!(figure(heap, "major_collections"), truth.major as f64);
+    }
+}
+
+#[test]
+fn each_type_and_its_survival_are_within_four_standard_errors() {
+    for (workload, seed) in [(&["known", "400000"][..], 1), (&["trees", "17", "400"], 2)] {
+        for interval in ["4K", "64K"] {
+            let outcome = run(workload).observed(&Agent::at_interval(interval).seeded(seed));
+            let truth = truth(&outcome);
+            let profile = outcome.profile();
+            let mut exact = 0.0;
+            for (name, known) in &truth.types {
+                exact += known.bytes;
+                let Some(found) = profile.report["types"]
+                    .as_array()
+                    .expect("types")
+                    .iter()
+                    .find(|row| row["type"] == *name)
+                else {
+                    // Nothing seen: less than 3 intervals with 95 % confidence, and with 4 standard errors 16.
+                    assert!(known.bytes < 16.0 * 65536.0, "{name} is missing");
+                    continue;
+                };
+                let stderr = figure(found, "allocated_bytes_stderr").max(1.0);
+                let error = figure(found, "allocated_bytes") - known.bytes;
+                assert!(error.abs() <= 4.0 * stderr, "{name}: {error} +- {stderr}");
+                let ratio = known.survived / known.bytes;
+                let found_ratio = figure(found, "survived_ratio");
+                // Of a share of n samples, which have weights of one order.
+                let stderr = (ratio * (1.0 - ratio) / figure(found, "samples")).sqrt();
+                assert!(
+                    (found_ratio - ratio).abs() <= 4.0 * stderr + 1e-9,
+                    "{name}: {found_ratio} of {ratio} +- {stderr}"
+                );
+            }
+            let heap = row(&profile, "heaps", "name", HEAP);
+            assert_eq!(figure(heap, "allocated_bytes_exact"), exact);
+        }
+    }
+}
+
+#[test]
+fn native_frames_and_the_machines_own_stand_in_their_true_order() {
+    let outcome = run(&["mixed"]).observed(&Agent::at_interval("4K"));
+    let stacks = outcome.assert_success().profile().stacks();
+    let wanted = [
+        "main",
+        "vm_run",
+        "outer",
+        "native_extension",
+        "vm_run",
+        "inner",
+        "allocate_nodes",
+        "vm_new",
+        "vm_allocate",
+    ];
+    let has_all = |stack: &[String]| {
+        let mut left = wanted.iter();
+        let mut next = left.next();
+        for frame in stack {
+            if next.is_some_and(|name| frame == name) {
+                next = left.next();
+            }
+        }
+        next.is_none()
+    };
+    let of_machine: Vec<_> = stacks
+        .iter()
+        .filter(|(stack, _)| stack.iter().any(|frame| frame == "allocate_nodes"))
+        .collect();
+    assert!(!of_machine.is_empty(), "{stacks:?}");
+    for (stack, _) in of_machine {
+        assert!(has_all(stack), "{stack:?}");
+        assert!(!stack.iter().any(|frame| frame == "loop"), "{stack:?}");
+    }
+}
+
+#[test]
+fn a_deep_recursion_is_whole_or_says_that_it_is_not() {
+    for (depth, is_whole) in [("4096", true), ("300", false)] {
+        let agent = Agent::at_interval("4K").with("ALLOCSAMPLE_MAX_DEPTH", depth);
+        let stacks = run(&["deep", "2000"]).observed(&agent).profile().stacks();
+        let (stack, _) = stacks
+            .iter()
+            .max_by(|a, b| a.1.total_cmp(&b.1))
+            .expect("a stack");
+        let descents = stack.iter().filter(|frame| *frame == "descend").count();
+        assert_eq!(descents == 2001, is_whole, "{descents} frames");
+        assert_eq!(stack[0] == "(truncated)", !is_whole, "{}", stack[0]);
+    }
+}
+
+#[test]
+fn threads_may_come_go_and_switch_sampling_on_and_off() {
+    let bare = run(&["threads", "24", "toggle"]).bare();
+    for interval in ["1", "8K", "64K"] {
+        let outcome = run(&["threads", "24", "toggle"]).observed(&Agent::at_interval(interval));
+        outcome.assert_same_as(&bare);
+        let profile = outcome.profile();
+        let heap = row(&profile, "heaps", "name", HEAP);
+        assert!(figure(heap, "allocated_bytes_exact") > 1e6);
+        // What the ring had no room for is counted.
+        let told = figure(heap, "allocated_bytes") + profile.number("lost_bytes");
+        let error = told - figure(heap, "allocated_bytes_exact");
+        let stderr = figure(heap, "allocated_bytes_stderr");
+        assert!(error.abs() <= 5.0 * stderr, "{error} +- {stderr}");
+    }
+}
+
+#[test]
+fn the_fast_path_is_the_same_code_with_and_without_the_abi() {
+    if !is_installed("objdump") {
+        skip("no objdump (Debian: binutils)");
+        return;
+    }
+    let directory = support::run::fresh_directory();
+    let disassembly = |flags: &[&str]| {
+        let object = directory.join("gc.o");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vms/gc.c");
+        let status = Command::new("cc")
+            .args(["-std=gnu11", "-O2", "-ffunction-sections", "-c", "-o"])
+            .arg(&object)
+            .args(flags)
+            .arg(source)
+            .status()
+            .expect("cc");
+        assert!(status.success());
+        let output = Command::new("objdump")
+            .args(["-dr", "--no-show-raw-insn", "--section=.text.vm_allocate"])
+            .arg(&object)
+            .output()
+            .expect("objdump");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let with = disassembly(&[]);
+    assert!(with.contains("<vm_allocate>:"), "{with}");
+    assert_eq!(with, disassembly(&["-DWITHOUT_ALLOCSAMPLE"]));
+}
+
+#[test]
+fn sanitizers_find_nothing_in_24_threads_that_switch_at_random() {
+    // The agent itself is not instrumented: what it does is judged by loom and by the tests of its rooms.
+    let file = support::run::fresh_directory().join("tsan.supp");
+    std::fs::write(&file, "called_from_lib:liballocsample.so\n").expect("a file");
+    let suppressions = format!("suppressions={} report_thread_leaks=0", file.display());
+    for sanitizer in ["-fsanitize=thread", "-fsanitize=address"] {
+        let program = Program::compiled_with("../vms/main.c", &[sanitizer, "-O1"]);
+        // The sanitizer's allocator is the program's own; the hooks are what is tested.
+        let outcome = program
+            .run()
+            .args(&["threads", "24", "toggle"])
+            .env("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0")
+            .env("TSAN_OPTIONS", &suppressions)
+            .observed(&Agent::at_interval("4K"));
+        outcome.assert_success();
+        assert_eq!(outcome.complaints(), "", "{sanitizer}");
+        let profile = outcome.profile();
+        assert!(figure(row(&profile, "heaps", "name", HEAP), "samples") > 100.0);
+    }
+}
