@@ -6,7 +6,7 @@ import path from 'node:path';
 const [, , file, out, action, scheme] = process.argv;
 const { chromium } = createRequire(`${process.env.PLAYWRIGHT}/package.json`)('playwright-core');
 const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: ['--no-sandbox', '--disable-gpu'] });
-const page = await browser.newPage({ viewport: { width: 1360, height: 860 }, colorScheme: scheme });
+const page = await browser.newPage({ viewport: { width: 1360, height: 1000 }, colorScheme: scheme });
 await page.goto(pathToFileURL(path.resolve(file)).href);
 await page.evaluate(action);
 // Let transitions end.

@@ -12,7 +12,7 @@ use support::{Room, skip};
 
 fn recorded() -> Room {
     let room = Room::new();
-    let output = room.record("x.allocsample", &[], &[]);
+    let output = room.record("x.allocsample", &["--seed", "1"], &[]);
     assert!(room.path("x.allocsample").exists(), "{}", stderr(&output));
     room
 }
@@ -42,8 +42,14 @@ fn every_recipe_of_the_document_runs() {
     let room = recorded();
     let recipes = recipes();
     assert!(recipes.len() >= 12, "{}", recipes.len());
-    // What this program does not have: a second thread that frees, types, collections, an odd site.
-    let may_be_empty = ["another thread", "type", "Collections", "resident"];
+    // What this program does not have: a second thread that frees, types, collections; in half its time it may have got nowhere.
+    let may_be_empty = [
+        "another thread",
+        "at a moment",
+        "type",
+        "Collections",
+        "resident",
+    ];
     for (title, sql) in recipes {
         let rows = json(&room, &["query", "x.allocsample", &sql, "--format", "json"]);
         let is_empty = rows.as_array().unwrap().is_empty();

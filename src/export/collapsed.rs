@@ -78,8 +78,7 @@ mod tests {
                 .map(|line| line.rsplit_once(' ').unwrap().1.parse::<i64>().unwrap())
                 .sum();
             let total: f64 = view.samples.iter().map(|s| metric.bytes(s)).sum();
-            let rounding = text.lines().count() as f64 / 2.0;
-            assert!((sum as f64 - total).abs() <= rounding, "{sum} {total}");
+            assert!((sum as f64 - total).abs() <= 0.51, "{sum} {total}");
             assert!(text.lines().is_sorted());
         }
     }
@@ -89,7 +88,8 @@ mod tests {
         let mut out = Vec::new();
         write(&fixture::view(), Metric::Allocated, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
-        assert!(text.contains("main;outer;inlined 3000\n"), "{text}");
+        // 3,000.0, less half a byte that the line before took too much.
+        assert!(text.contains("main;outer;inlined 2999\n"), "{text}");
         assert!(text.contains("(truncated);leaf: part 1048577\n"), "{text}");
     }
 }

@@ -14,6 +14,13 @@ const MOST_READINGS: usize = 2_000;
 /// Collections that a screen can show.
 const MOST_COLLECTIONS: usize = 5_000;
 
+/// What the program was called by; one file may have several names.
+pub(crate) fn program(profile: &Profile) -> &str {
+    let process = &profile.process;
+    let called = process.command_line.first().unwrap_or(&process.executable);
+    called.rsplit('/').next().unwrap_or("")
+}
+
 pub(crate) fn document(profile: &Profile) -> Value {
     let totals = Totals::of(profile);
     let sites = Sites::new(profile);
@@ -25,6 +32,7 @@ pub(crate) fn document(profile: &Profile) -> Value {
         "schema": "allocsample-page/1",
         "about": {
             "command": profile.process.command_line.join(" "),
+            "program": program(profile),
             "executable": profile.process.executable,
             "pid": profile.process.pid,
             "start_unix_ms": profile.process.start_wall_ns as f64 / 1e6,

@@ -33,7 +33,7 @@ const SCRIPTS: [&str; 9] = [
 /// Writes the page.
 pub fn write(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     let data = document::document(profile).to_string();
-    let program = profile.process.executable.rsplit('/').next().unwrap_or("");
+    let program = document::program(profile);
     let scripts = SCRIPTS.concat();
     // The template is cut at its marks, never searched again: what was put in cannot be taken for a mark.
     let mut rest = TEMPLATE;

@@ -54,8 +54,8 @@ function drawEvolution() {
     return { name: i < top.length ? `${i + 1} ${shorten(functionName(top[i].key), 60)}` : 'all others', type: 'line', stack: 'all', showSymbol: false,
       lineStyle: { width: 1 }, areaStyle: { opacity: 0.6 }, data: [[0, 0], ...data] };
   });
-  evolution.setOption({ animation: false, color: [...COLOURS.slice(0, -1), '#00a6a6', '#a6761d', '#666'], aria: { enabled: true, decal: { show: true } }, grid: { left: 76, right: 330, top: 30, bottom: 30 },
-    title: { show: false }, legend: { type: 'plain', orient: 'vertical', right: 0, top: 20, width: 310, textStyle: { color: themed('--text'), width: 280, overflow: 'truncate', fontSize: 12 } },
+  evolution.setOption({ animation: false, color: [...COLOURS.slice(0, -1), '#00a6a6', '#a6761d', '#666'], aria: { enabled: true, decal: { show: true } }, grid: { left: 76, right: 270, top: 30, bottom: 30 },
+    title: { show: false }, legend: { type: 'plain', orient: 'vertical', right: 0, top: 20, width: 255, textStyle: { color: themed('--text'), width: 215, overflow: 'truncate', fontSize: 12 } },
     tooltip: { ...tooltip(), valueFormatter: formatBytes, order: 'seriesDesc' }, xAxis: { ...time, min: state.from * profile.bucket_s, max: (state.to + 1) * profile.bucket_s }, yAxis: bytes, series: lines }, true);
 }
 function drawCards() {

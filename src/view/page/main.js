@@ -21,7 +21,7 @@ function show(view) { state.view = view; refresh(); }
 function setMeasure(measure) { state.measure = measure; byId('measure').value = measure; refresh(); }
 
 function drawHeader() {
-  byId('program').textContent = about.executable.split('/').pop() || 'profile';
+  byId('program').textContent = profile.about.program || 'profile';
   byId('command').textContent = `${about.command}   pid ${about.pid}   ${new Date(about.start_unix_ms).toLocaleString()}`;
   const error = (value) => (value === null || value === undefined ? '' : ` ± ${formatBytes(value)}`);
   const facts = [['allocated', formatBytes(about.allocated_bytes), error(about.allocated_stderr), about.allocated_bytes],

@@ -43,7 +43,7 @@ function drawTimeline() {
   timeline.setOption({ animation: false, color: COLOURS, aria: { enabled: true }, grid: { left: 76, right: 20, top: 28, bottom: 26 },
     legend: { top: 0, textStyle: { color: themed('--text') } }, xAxis: time, yAxis: bytes, series,
     tooltip: { ...tooltip(), valueFormatter: formatBytes },
-    brush: { xAxisIndex: 0, brushType: 'lineX', brushMode: 'single', outOfBrush: { colorAlpha: 0.3 }, throttleType: 'debounce', throttleDelay: 60 } }, true);
+    brush: { xAxisIndex: 0, brushType: 'lineX', brushMode: 'single', brushStyle: { color: 'rgba(110,170,230,0.2)', borderColor: '#6cb6f5', borderWidth: 1 }, outOfBrush: { colorAlpha: 0.3 }, throttleType: 'debounce', throttleDelay: 60 } }, true);
   timeline.dispatchAction({ type: 'takeGlobalCursor', key: 'brush', brushOption: { brushType: 'lineX', brushMode: 'single' } });
   timeline.off('brushEnd');
   timeline.on('brushEnd', (event) => {
