@@ -186,7 +186,8 @@ impl<'a> Database<'a> {
 
 /// SQLite's own mathematics is a compile-time choice, and off.
 fn add_functions(connection: &Connection) -> rusqlite::Result<()> {
-    let one_argument: [(&str, fn(f64) -> f64); 7] = [
+    type Function = fn(f64) -> f64;
+    let one_argument: [(&str, Function); 7] = [
         ("sqrt", f64::sqrt),
         ("ln", f64::ln),
         ("log2", f64::log2),
