@@ -42,7 +42,7 @@ def main() -> int:
         findings.append(found)
         print(f"## {found.title}\n\n{found.text}", flush=True)
     print(page.bounds(findings))
-    print(page.lost(findings))
+    print(page.beside_peers(findings))
     if is_whole:
         page.write(findings)
     tools.say(f"done after {time.monotonic() - start_s:.0f} s")

@@ -54,14 +54,25 @@ class Pairs:
         """B less A, for one run."""
         return Spread.of([(sum(map(metric, b)) - sum(map(metric, a))) / 2 for a, b in self.rounds])
 
+    def without(self, other: "Pairs") -> "Pairs":
+        """This B with the other's B as its A; both were measured together."""
+        return Pairs([(a, b) for (_, a), (_, b) in zip(other.rounds, self.rounds)])
+
+
+def against(base: Callable[[], Outcome], others: Sequence[Callable[[], Outcome]], rounds: int) -> list[Pairs]:
+    """Compares each of the others with one base. A round runs all of them forwards and then backwards (A, B, B, A if
+    there is one other), so that a drift of the machine's speed cancels within it."""
+    results: list[Pairs] = [Pairs([]) for _ in others]
+    for _ in range(rounds):
+        forwards = [run() for run in (base, *others)]
+        backwards = [run() for run in (*reversed(others), base)]
+        for number, result in enumerate(results):
+            b = forwards[number + 1], backwards[len(others) - 1 - number]
+            result.rounds.append(((forwards[0], backwards[-1]), b))
+    return results
+
 
 def pair(run_a: Callable[[], Outcome], run_b: Callable[[], Outcome], rounds: int) -> Pairs:
-    """Runs A, B, B, A, then B, A, A, B, and so on: a drift of the machine's speed cancels within each round."""
-    done = []
-    for number in range(rounds):
-        if number % 2 == 0:
-            a1, b1, b2, a2 = run_a(), run_b(), run_b(), run_a()
-        else:
-            b1, a1, a2, b2 = run_b(), run_a(), run_a(), run_b()
-        done.append(((a1, a2), (b1, b2)))
-    return Pairs(done)
+    """Compares B with A."""
+    (pairs,) = against(run_a, [run_b], rounds)
+    return pairs

@@ -24,6 +24,8 @@ class Setup:
     base: "Setup | None" = None
     """The same without the profiler; `None` for the bases themselves."""
     interval_bytes: int | None = None
+    unsampled_bytes: int = 0
+    """What the profiler leaves out at the start of each process, whatever its interval."""
 
     def environment_in(self, directory: Path) -> dict[str, str]:
         """Variables to add to a bare environment; profiles go to `directory`."""
@@ -104,6 +106,8 @@ def tcmalloc_sampling(library: str, interval_bytes: int) -> Setup:
         environment=(("TCMALLOC_SAMPLE_PARAMETER", str(interval_bytes)),),
         base=tcmalloc(library),
         interval_bytes=interval_bytes,
+        # Its first thread asks whether it is to sample only after so much; found by counting.
+        unsampled_bytes=16 << 20,
     )
 
 

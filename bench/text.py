@@ -1,6 +1,7 @@
 """How figures are written: tables, ratios, spreads, and bounds with their verdict."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from bench.pairing import Spread
@@ -56,13 +57,14 @@ class Bound:
         digits = 2 if self.at_most < 10 else 0
         if self.at_most < 0.1 or self.unit == " %" and self.at_most < 1:
             digits = 3
-        verdict = "yes" if self.measured <= self.at_most else f"**no**, {self.measured / self.at_most:.1f} times that"
+        factor = self.measured / self.at_most
+        verdict = "yes" if factor <= 1 else "**no**" if factor < 1.5 else f"**no**, {factor:.1f} times that"
         return [self.figure, f"{self.measured:,.{digits}f}{self.unit}", f"{self.at_most:,g}{self.unit}", verdict]
 
 
 @dataclasses.dataclass(frozen=True)
 class Rival:
-    """A figure of ours beside the best peer's, for the table of what we lose."""
+    """A figure of ours and a peer's, each over the peer's own base."""
 
     figure: str
     ours: float
@@ -72,12 +74,34 @@ class Rival:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the peer is cheaper by more than 2 %."""
-        return self.theirs < self.ours * 0.98 if self.ours > 0 else self.theirs < self.ours
+        """Whether the peer is cheaper, by more than 2 % of what we take."""
+        return self.theirs < self.ours - 0.02 * abs(self.ours)
 
-    def row(self) -> list[str]:
-        """Its line."""
-        return [self.figure, f"{self.ours:,.3g}{self.unit}", self.peer, f"{self.theirs:,.3g}{self.unit}"]
+
+def plain_number(value: float) -> str:
+    """Three digits, no exponent: `24,300`, `1.18`, `0.0205`."""
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{min(digits, 3)}f}"
+
+
+def rivalry(rivals: Sequence[Rival]) -> str:
+    """A line for each figure, a column for each peer; a peer that is cheaper is in bold."""
+    peers = list(dict.fromkeys(rival.peer for rival in rivals))
+    by_figure: dict[str, dict[str, Rival]] = {}
+    for rival in rivals:
+        by_figure.setdefault(rival.figure, {})[rival.peer] = rival
+    rows = []
+    for figure, found in by_figure.items():
+        ours = next(iter(found.values()))
+        cells = [f"{plain_number(ours.ours)}{ours.unit}"]
+        for peer in peers:
+            rival = found.get(peer)
+            cell = "-" if rival is None else f"{plain_number(rival.theirs)}{rival.unit}"
+            cells.append(f"**{cell}**" if rival is not None and rival.is_lost else cell)
+        rows.append([figure, *cells])
+    return table(["figure", "allocsample", *peers], rows)
 
 
 @dataclasses.dataclass

@@ -5,7 +5,7 @@ import functools
 
 from bench import callgrind, running, text
 from bench.effort import Effort
-from bench.pairing import Pairs, Spread, pair, process_cpu_s, work_cpu_s
+from bench.pairing import Spread, against, pair, process_cpu_s, work_cpu_s
 from bench.running import Workload
 from bench.setups import KIB, NEVER, Setup
 from bench.text import Bound, Findings, Rival
@@ -76,8 +76,9 @@ def measure(tools: Tools, effort: Effort) -> Findings:
         "stacks). *In all* includes the thread that writes the profile, which the peers do not have; their *in all* is "
         "start and end.\n",
         text.table(head, rows),
-        "\njemalloc keeps at most 128 frames of a stack and tcmalloc 30, allocsample 512 unless told otherwise: their "
-        "figures for 503 frames are for the part that they keep.\n",
+        "\njemalloc keeps at most 128 frames of a stack and tcmalloc 31, allocsample 512 unless told otherwise: their "
+        "figures for 503 frames are for the part that they keep. tcmalloc does not sample the first 16 MiB of a process, "
+        "which is taken into account.\n",
     ]
     return Findings("One sample", "\n".join(lines), _bounds(costs), _rivals(costs))
 
@@ -119,9 +120,12 @@ def _count_all(tools: Tools, effort: Effort, subjects: list[tuple[Setup, Setup, 
 
     From the difference of two runs: what is done once (the first sample creates the profile) does not count.
     """
-    few, many = 100_000, 200_000 if effort.is_quick else 400_000
 
     def one(busy: Setup, idle: Setup, shape: Shape) -> tuple[float, float]:
+        # Descending hundreds of frames for each pair takes callgrind long.
+        few, many = (50_000, 100_000) if effort.is_quick or shape.changed > 100 else (100_000, 300_000)
+        skipped = -(-busy.unsampled_bytes // SIZE)
+        few, many = few + skipped, many + skipped
         at = {
             (setup.interval_bytes, count): callgrind.count(
                 tools, setup, _pairs(tools, shape, count), read_profiles=setup.name == "allocsample"
@@ -144,14 +148,18 @@ def _cost(tools: Tools, effort: Effort, busy: Setup, idle: Setup, shape: Shape, 
     # Descending 500 frames is the program's own work, and takes longer than the pair.
     count = effort.scaled(2_000_000 if shape.changed < 100 else 300_000)
     workload = _pairs(tools, shape, count)
-    pairs = _compare(tools, idle, busy, workload, effort.few_rounds)
-    capture = None
-    samples = count * SIZE / INTERVAL
-    if busy.name == "allocsample":
+
+    def run(setup: Setup):
+        return functools.partial(running.run, tools, setup, workload)
+
+    if busy.name != "allocsample":
+        pairs, capture = pair(run(idle), run(busy), effort.few_rounds), None
+        samples = (count * SIZE - busy.unsampled_bytes) / INTERVAL
+    else:
         samples = running.run(tools, busy, workload, read_profiles=True).profiles.samples
         without_stacks = tools.ours(INTERVAL, UNWIND="none")
-        against_none = _compare(tools, without_stacks, busy, workload, effort.few_rounds)
-        capture = against_none.difference(work_cpu_s).scaled(1 / samples)
+        pairs, shallow = against(run(idle), [run(busy), run(without_stacks)], effort.few_rounds)
+        capture = pairs.without(shallow).difference(work_cpu_s).scaled(1 / samples)
     return Cost(
         pairs.difference(work_cpu_s).scaled(1 / samples),
         pairs.difference(process_cpu_s).scaled(1 / samples),
@@ -159,9 +167,3 @@ def _cost(tools: Tools, effort: Effort, busy: Setup, idle: Setup, shape: Shape, 
         *instructions,
     )
 
-
-def _compare(tools: Tools, a: Setup, b: Setup, workload: Workload, rounds: int) -> Pairs:
-    def run(setup: Setup):
-        return functools.partial(running.run, tools, setup, workload)
-
-    return pair(run(a), run(b), rounds)

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use allocsample_agent::config::Config;
 use allocsample_agent::os::file::{complain, is_writable_directory};
-use allocsample_agent::os::{self, clock, memory, process};
+use allocsample_agent::os::{self, clock, memory, process, vdso};
 use allocsample_agent::recording::{self, DrainState};
 use allocsample_agent::stack::modules::FindObject;
 use allocsample_agent::{Hooks, Start};
@@ -207,16 +207,9 @@ fn ask_loader() {
             std::mem::transmute::<*mut c_void, FindObject>(find_object)
         });
     }
-    // SAFETY: looks up by name; the handle is kept, as the library is.
-    let clock = unsafe {
-        let libc = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-        (!libc.is_null()).then(|| libc::dlsym(libc, c"clock_gettime".as_ptr()))
-    };
-    if let Some(clock) = clock.filter(|clock| !clock.is_null()) {
-        // SAFETY: this is the type of the function of that name.
-        clock::set_source(unsafe {
-            std::mem::transmute::<*mut c_void, clock::ClockGetTime>(clock)
-        });
+    // SAFETY: the auxiliary vector has the address of the vDSO, or nothing.
+    if let Some(clock) = unsafe { vdso::clock_gettime(libc::getauxval(libc::AT_SYSINFO_EHDR)) } {
+        clock::set_source(clock);
     }
     AGENT
         .modules()

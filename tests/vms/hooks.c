@@ -47,6 +47,10 @@ void hooks_start(void)
         return;
     heap = agent->heap_register(&(allocsample_heap_description){
         .size = sizeof(allocsample_heap_description), .kind = ALLOCSAMPLE_NURSERY, .name = "org.example.vm", .walk = walk});
+    if (heap == NULL) {
+        agent = NULL;
+        return;
+    }
     agent->interpreter_range(heap, (uintptr_t)__start_vm_loop, (uintptr_t)__stop_vm_loop);
     for (uint32_t type = 1; type < TYPES; type++)
         agent->define_type(heap, type, types[type], NULL);
@@ -80,7 +84,7 @@ void hooks_large(struct thread *t, struct object *object)
 {
     if (agent == NULL)
         return;
-    uintptr_t limit;
+    uintptr_t limit = (uintptr_t)t->limit;
     agent->alloc(heap, &t->agent, (uintptr_t)object, object->size, object->type, (uintptr_t)t->free, &limit);
     t->limit = (char *)limit;
 }

@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 /// `clock_gettime`.
 pub type ClockGetTime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> libc::c_int;
 
-/// The C library's own, as a number. Not whoever stands before it under that name: a sanitizer's may not be ready yet,
-/// and another may tell the program a time that is not the time.
+/// The kernel's own, as a number. Not whoever has its name in this process: a sanitizer may not be ready yet, and others
+/// tell the program a time that is not the time.
 static SOURCE: AtomicUsize = AtomicUsize::new(0);
 
 /// Tells it; before that time costs a system call.
