@@ -176,7 +176,8 @@ typedef struct allocsample_hooks {
     uintptr_t (*nursery_sync)(allocsample_heap *heap, allocsample_nursery *nursery, uintptr_t old_free, uintptr_t free,
                               uintptr_t top);
     /* Sampling of this thread on (1) or off (0); the bytes in between are in no figure. */
-    uintptr_t (*nursery_enable)(allocsample_heap *heap, allocsample_nursery *nursery, uintptr_t free, uint32_t on);
+    uintptr_t (*nursery_enable)(allocsample_heap *heap, allocsample_nursery *nursery, uintptr_t free, uintptr_t top,
+                                uint32_t on);
     /* The thread leaves: its pending samples go over to the heap, where only a major collection finds them. The state is
      * zero again. */
     void (*nursery_end)(allocsample_heap *heap, allocsample_nursery *nursery, uintptr_t free);
@@ -184,7 +185,7 @@ typedef struct allocsample_hooks {
     /* -- other allocations -- */
 
     /* [walk] `size` bytes at `address`, not in the nursery, whose own next object goes to `free`; `*limit` is set, unless
-     * NULL. A sample of a collected heap is pending for the next minor collection of this nursery. */
+     * NULL; it stays as it is for a NULL heap and for a nursery that was not begun, so it should hold the present limit. A sample of a collected heap is pending for the next minor collection of this nursery. */
     allocsample_id (*alloc)(allocsample_heap *heap, allocsample_nursery *nursery, uintptr_t address, uint64_t size,
                             allocsample_type type, uintptr_t free, uintptr_t *limit);
     /* The block at `address` is about to be freed (ALLOCSAMPLE_MALLOC, ALLOCSAMPLE_EXTERNAL). */

@@ -39,6 +39,7 @@ mod switch;
 mod threads;
 
 pub use agent::{Agent, Hooks, Start};
+pub use allocsample_sampling::Interval;
 pub use live::{FILTER_PAGES, PageFilter};
 pub use os::thread::{Allocation, ShimThread};
 pub use path::Path;

@@ -4,6 +4,7 @@
 
 use std::ffi::{CStr, c_char, c_void};
 
+use allocsample_agent::Interval;
 use allocsample_agent::hooks::{
     Callbacks, Description, Heap, HookSlot, Object, Pending, Resolution,
 };
@@ -13,7 +14,6 @@ use allocsample_record::{
     CodeChange, CodeRecord, Definition, GcKind, GcRecord, HeapKind, MAX_GC_STATISTICS,
     MarkerRecord, VmFrame,
 };
-use allocsample_sampling::Interval;
 
 use crate::AGENT;
 use crate::slow_path::this_thread;
@@ -77,7 +77,7 @@ pub struct HookTable {
     nursery_begin: unsafe extern "C" fn(HeapHandle, SlotHandle, u64, u64) -> u64,
     nursery_point: unsafe extern "C" fn(HeapHandle, SlotHandle, u64, u64, u64, u32) -> u64,
     nursery_sync: unsafe extern "C" fn(HeapHandle, SlotHandle, u64, u64, u64) -> u64,
-    nursery_enable: unsafe extern "C" fn(HeapHandle, SlotHandle, u64, u32) -> u64,
+    nursery_enable: unsafe extern "C" fn(HeapHandle, SlotHandle, u64, u64, u32) -> u64,
     nursery_end: unsafe extern "C" fn(HeapHandle, SlotHandle, u64),
     alloc: unsafe extern "C" fn(HeapHandle, SlotHandle, u64, u64, u32, u64, *mut u64) -> u64,
     freed: unsafe extern "C" fn(HeapHandle, u64),
@@ -321,13 +321,16 @@ unsafe extern "C" fn nursery_enable(
     heap: HeapHandle,
     slot: SlotHandle,
     free: u64,
+    top: u64,
     is_on: u32,
 ) -> u64 {
     // SAFETY: the header's rules.
     let (Some(heap), Some(slot)) = (unsafe { (heap_of(heap), slot_of(slot)) }) else {
-        return u64::MAX;
+        return top;
     };
-    AGENT.nursery_enable(heap, slot, free, is_on != 0)
+    AGENT
+        .nursery_enable(heap, slot, free, is_on != 0)
+        .unwrap_or(top)
 }
 
 unsafe extern "C" fn nursery_end(heap: HeapHandle, slot: SlotHandle, free: u64) {

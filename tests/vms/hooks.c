@@ -173,7 +173,7 @@ uint64_t hooks_now(void) { return agent == NULL ? 0 : agent->now_ns(); }
 void hooks_toggle(struct thread *t, bool on)
 {
     if (agent != NULL)
-        t->limit = (char *)agent->nursery_enable(heap, &t->agent, (uintptr_t)t->free, on);
+        t->limit = (char *)agent->nursery_enable(heap, &t->agent, (uintptr_t)t->free, (uintptr_t)t->top, on);
 }
 
 #endif

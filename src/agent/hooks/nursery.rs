@@ -219,8 +219,14 @@ impl Agent {
         .unwrap_or(top)
     }
 
-    /// Sampling of one thread on or off. Returns the limit; 0 if the slot was never begun.
-    pub fn nursery_enable(&self, heap: &Heap, slot: &HookSlot, free: u64, is_on: bool) -> u64 {
+    /// Sampling of one thread on or off. Returns the limit; `None` if the slot was never begun.
+    pub fn nursery_enable(
+        &self,
+        heap: &Heap,
+        slot: &HookSlot,
+        free: u64,
+        is_on: bool,
+    ) -> Option<u64> {
         slot.with(|state| {
             state.is_enabled = is_on;
             state.refresh(self, heap, free);
@@ -228,7 +234,6 @@ impl Agent {
             state.tell_bytes(heap);
             state.limit()
         })
-        .unwrap_or(0)
     }
 
     /// The thread leaves; its young samples become old ones.
