@@ -7,9 +7,9 @@ mod support;
 use support::{Agent, Program, Run, is_installed, skip};
 
 /// What one malloc and its free cost over glibc's own, at most, while nothing is sampled.
-const INSTRUCTIONS_WHILE_ON: f64 = 15.0;
+const INSTRUCTIONS_WHILE_ON: f64 = 11.0;
 /// The same with the agent loaded and switched off.
-const INSTRUCTIONS_WHILE_OFF: f64 = 15.0;
+const INSTRUCTIONS_WHILE_OFF: f64 = 11.0;
 /// The slow path renews a thread's grant of bytes each mebibyte, which is each 16,384th pair here.
 const INSTRUCTIONS_FOR_GRANTS: f64 = 0.1;
 

@@ -146,7 +146,7 @@ def _count_all(tools: Tools, effort: Effort, subjects: list[tuple[Setup, Setup, 
 
 def _cost(tools: Tools, effort: Effort, busy: Setup, idle: Setup, shape: Shape, instructions: tuple[float, float]) -> Cost:
     # Descending 500 frames is the program's own work, and takes longer than the pair.
-    count = effort.scaled(2_000_000 if shape.changed < 100 else 300_000)
+    count = effort.scaled(2_000_000 if shape.changed < 100 else 100_000)
     workload = _pairs(tools, shape, count)
 
     def run(setup: Setup):
