@@ -125,9 +125,7 @@ def profiles_in(tools: Tools, directory: Path) -> Profiles:
     """Reads all profiles that our agent left in a directory."""
     found = Profiles()
     for path in directory.glob("*.allocsample"):
-        printed = subprocess.run(
-            [tools.command, "report", "--format", "json", path], capture_output=True, check=True
-        )
+        printed = subprocess.run([tools.command, "report", "--format", "json", path], capture_output=True, check=True)
         report = json.loads(printed.stdout)
         found.samples += report["samples"]
         found.lost += report["lost_samples"]
