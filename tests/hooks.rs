@@ -268,7 +268,7 @@ fn sanitizers_find_nothing_in_24_threads_that_switch_at_random() {
     // The agent itself is not instrumented: what it does is judged by loom and by the tests of its rooms.
     let file = support::run::fresh_directory().join("tsan.supp");
     std::fs::write(&file, "called_from_lib:liballocsample.so\n").expect("a file");
-    let suppressions = format!("suppressions={}", file.display());
+    let suppressions = format!("suppressions={} report_thread_leaks=0", file.display());
     for sanitizer in ["-fsanitize=thread", "-fsanitize=address"] {
         let program = Program::compiled_with("../vms/main.c", &[sanitizer, "-O1"]);
         // The sanitizer's allocator is the program's own; the hooks are what is tested.

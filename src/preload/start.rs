@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use allocsample_agent::config::Config;
 use allocsample_agent::os::file::{complain, is_writable_directory};
-use allocsample_agent::os::{self, clock, memory, process};
+use allocsample_agent::os::{self, clock, memory, process, vdso};
 use allocsample_agent::recording::{self, DrainState};
 use allocsample_agent::stack::modules::FindObject;
 use allocsample_agent::{Hooks, Start};
@@ -206,6 +206,10 @@ fn ask_loader() {
         AGENT.modules().set_find_object(unsafe {
             std::mem::transmute::<*mut c_void, FindObject>(find_object)
         });
+    }
+    // SAFETY: the auxiliary vector has the address of the vDSO, or nothing.
+    if let Some(clock) = unsafe { vdso::clock_gettime(libc::getauxval(libc::AT_SYSINFO_EHDR)) } {
+        clock::set_source(clock);
     }
     AGENT
         .modules()

@@ -171,6 +171,14 @@ pub fn size_limit() -> u64 {
         rlim_max: libc::RLIM_INFINITY,
     };
     // SAFETY: `limit` is writable.
-    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    unsafe {
+        libc::syscall(
+            libc::SYS_prlimit64,
+            0_i64,
+            libc::RLIMIT_FSIZE,
+            core::ptr::null::<libc::rlimit64>(),
+            &raw mut limit,
+        )
+    };
     limit.rlim_cur
 }

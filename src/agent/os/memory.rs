@@ -8,20 +8,26 @@ pub fn map(bytes: usize) -> Option<NonNull<u8>> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
     let base = unsafe {
-        libc::mmap(
-            core::ptr::null_mut(),
+        libc::syscall(
+            libc::SYS_mmap,
+            core::ptr::null_mut::<u8>(),
             bytes,
             libc::PROT_READ | libc::PROT_WRITE,
             flags,
-            -1,
-            0,
+            // As words: the last ones are passed on the stack.
+            -1_i64,
+            0_i64,
         )
     };
-    if base == libc::MAP_FAILED {
-        None
-    } else {
-        NonNull::new(base.cast())
+    mapped(base)
+}
+
+/// What the system call returned: an address, or -1.
+fn mapped(base: libc::c_long) -> Option<NonNull<u8>> {
+    if base == -1 {
+        return None;
     }
+    NonNull::new(core::ptr::with_exposed_provenance_mut(base as usize))
 }
 
 /// Gives a mapping of [`map`] back.
@@ -30,7 +36,7 @@ pub fn map(bytes: usize) -> Option<NonNull<u8>> {
 /// `base` came from `map(bytes)`, and nothing refers into it any more.
 pub unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
     // SAFETY: the caller's promise.
-    unsafe { libc::munmap(base.as_ptr().cast(), bytes) };
+    unsafe { libc::syscall(libc::SYS_munmap, base.as_ptr(), bytes) };
 }
 
 /// `count` atomics, all zero, for ever.
@@ -110,7 +116,15 @@ impl ForkCanary {
         let word = if present.is_null() {
             let Some(page) = map(4096) else { return };
             // SAFETY: the page was just mapped, privately and anonymously, as the advice demands.
-            if unsafe { libc::madvise(page.as_ptr().cast(), 4096, libc::MADV_WIPEONFORK) } != 0 {
+            if unsafe {
+                libc::syscall(
+                    libc::SYS_madvise,
+                    page.as_ptr(),
+                    4096,
+                    libc::MADV_WIPEONFORK,
+                )
+            } != 0
+            {
                 return;
             }
             page.as_ptr().cast::<AtomicU32>()
@@ -135,21 +149,20 @@ impl ForkCanary {
 pub fn map_shared(fd: i32, bytes: usize) -> Option<NonNull<u8>> {
     // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
     let base = unsafe {
-        libc::mmap(
-            core::ptr::null_mut(),
+        libc::syscall(
+            libc::SYS_mmap,
+            core::ptr::null_mut::<u8>(),
             bytes,
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_SHARED,
-            fd,
-            0,
+            i64::from(fd),
+            0_i64,
         )
     };
-    if base == libc::MAP_FAILED {
-        return None;
-    }
+    let base = mapped(base)?;
     // SAFETY: our own mapping.
-    unsafe { libc::madvise(base, bytes, libc::MADV_DONTFORK) };
-    NonNull::new(base.cast())
+    unsafe { libc::syscall(libc::SYS_madvise, base.as_ptr(), bytes, libc::MADV_DONTFORK) };
+    Some(base)
 }
 
 /// Whether the byte at `address` can be read, without reading it: the kernel looks at a signal mask there, and refuses
@@ -178,7 +191,7 @@ pub fn copy_if_mapped(from: u64, to: &mut [u8]) -> bool {
     let copied = unsafe {
         libc::syscall(
             libc::SYS_process_vm_readv,
-            libc::getpid(),
+            super::process::pid(),
             &raw const local,
             1,
             &raw const remote,

@@ -100,7 +100,14 @@ impl<A: Zeroed> Pool<A> {
         };
         let base = memory::map(GUARD_BYTES + STACK_BYTES + size_of::<A>())?;
         // SAFETY: the first page of our own mapping becomes the guard.
-        unsafe { libc::mprotect(base.as_ptr().cast(), GUARD_BYTES, libc::PROT_NONE) };
+        unsafe {
+            libc::syscall(
+                libc::SYS_mprotect,
+                base.as_ptr(),
+                GUARD_BYTES,
+                libc::PROT_NONE,
+            )
+        };
         // SAFETY: inside the mapping; page-aligned, which suffices for any area; zeroed, as `Zeroed` allows.
         let area = unsafe { base.add(GUARD_BYTES + STACK_BYTES) }.cast::<A>();
         // Release: pairs with the acquire in `run`.
