@@ -155,8 +155,13 @@ def in_parallel(jobs: Sequence, workers: int = os.cpu_count() or 1) -> list:
     threads = [threading.Thread(target=work) for _ in range(workers)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt as interrupt:
+        # The threads look at this between two jobs.
+        errors.append(interrupt)
+        raise
     if errors:
         raise errors[0]
     return results
