@@ -94,6 +94,9 @@ fn every_command_has_help_with_an_example() {
         &["report", "--help"],
         &["symbolize", "--help"],
         &["convert", "--help"],
+        &["query", "--help"],
+        &["view", "--help"],
+        &["top", "--help"],
     ] {
         let output = room.output(arguments);
         assert_eq!(output.status.code(), Some(0));
@@ -133,6 +136,10 @@ fn a_file_that_is_no_profile_is_one_line_and_status_1() {
             &["report", name, "--format", "json"],
             &["symbolize", name],
             &["convert", name, "--to", "json,svg"],
+            &["convert", name, "--to", "html,parquet,csv"],
+            &["query", name, "SELECT 1"],
+            &["view", name, "--no-open"],
+            &["top", name],
         ] {
             let output = room.output(command);
             let stderr = stderr(&output);

@@ -263,6 +263,56 @@ fn the_fast_path_is_the_same_code_with_and_without_the_abi() {
     assert_eq!(with, disassembly(&["-DWITHOUT_ALLOCSAMPLE"]));
 }
 
+/// Instructions of the interpreter loop and of what it calls, as callgrind counts them.
+fn instructions(program: &Program, workload: &[&str], preloaded: Option<&Path>) -> f64 {
+    let counts = support::run::fresh_directory().join("counts");
+    let mut command = Command::new("valgrind");
+    command
+        .args(["--tool=callgrind", "--quiet", "--toggle-collect=loop*"])
+        .arg(format!("--callgrind-out-file={}", counts.display()))
+        .arg(program.path())
+        .args(workload)
+        .env("ALLOCSAMPLE_INTERVAL", "off")
+        .env_remove("LD_PRELOAD");
+    if let Some(library) = preloaded {
+        command.env("LD_PRELOAD", library);
+    }
+    let output = command.output().expect("valgrind");
+    assert!(output.status.success(), "{output:?}");
+    let text = std::fs::read_to_string(counts).expect("counts");
+    let total = text.lines().find_map(|line| line.strip_prefix("totals: "));
+    total.expect("a total").trim().parse().expect("a number")
+}
+
+#[test]
+fn a_machine_that_nobody_samples_runs_no_more_instructions() {
+    if !is_installed("valgrind") {
+        skip("no valgrind");
+        return;
+    }
+    let workload = ["trees", "14", "100"];
+    let unaware = Program::compiled_with("../vms/main.c", &["-DWITHOUT_ALLOCSAMPLE"]);
+    let expected = instructions(&unaware, &workload, None);
+    assert!(expected > 1e7, "the workload is not idle: {expected}");
+    let absent = instructions(&machine(), &workload, None);
+    // The compiler may find it a little shorter: the slow paths are other code.
+    assert!(absent < expected * 1.001, "{absent} of {expected}");
+    let off = instructions(&machine(), &workload, Some(&support::agent_library()));
+    let difference = (off - absent).abs() / absent;
+    assert!(difference < 0.001, "{off} instead of {absent}");
+}
+
+#[test]
+fn more_than_65536_samples_may_be_pending() {
+    let outcome = run(&["trees", "16", "1"]).observed(&Agent::at_interval(1));
+    let known = truth(&outcome).types["Node"];
+    assert!(known.survived / known.bytes > 0.5 && known.objects > 131_000.0);
+    let profile = outcome.profile();
+    let found = row(&profile, "types", "type", "Node");
+    assert_eq!(figure(found, "survived_bytes"), known.survived);
+    assert_eq!(figure(found, "samples"), known.objects);
+}
+
 #[test]
 fn sanitizers_find_nothing_in_24_threads_that_switch_at_random() {
     // The agent itself is not instrumented: what it does is judged by loom and by the tests of its rooms.

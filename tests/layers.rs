@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// Each room, with the rooms that it may import. Rooms lower down may be imported only by those above them:
 /// cargo itself refuses a cycle.
-const MAY_IMPORT: [(&str, &[&str]); 10] = [
+const MAY_IMPORT: [(&str, &[&str]); 12] = [
     ("sampling", &[]),
     ("record", &[]),
     ("ring", &[]),
@@ -19,15 +19,25 @@ const MAY_IMPORT: [(&str, &[&str]); 10] = [
     ("profile", &["record", "ring", "sampling"]),
     ("export", &["profile"]),
     ("report", &["profile", "sampling"]),
+    // Report for the function that an allocation is charged to.
+    ("query", &["profile", "report"]),
+    ("view", &["profile", "report"]),
     // The command: sampling only to check an interval as the agent will.
-    ("", &["profile", "export", "report", "record", "sampling"]),
+    (
+        "",
+        &[
+            "profile", "export", "report", "query", "view", "record", "sampling",
+        ],
+    ),
 ];
 
 /// Rooms without the standard library; what is not there cannot allocate, lock or panic with a message.
 const WITHOUT_STD: [&str; 4] = ["sampling", "record", "ring", "agent"];
 
 /// Rooms without unsafe code.
-const WITHOUT_UNSAFE: [&str; 5] = ["sampling", "record", "profile", "export", "report"];
+const WITHOUT_UNSAFE: [&str; 7] = [
+    "sampling", "record", "profile", "export", "report", "query", "view",
+];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use allocsample_export::Format;
 use allocsample_sampling::{Interval, IntervalError};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::exit;
+use crate::output_format::OutputFormat;
 
 /// Where a program's memory goes, at a cost that nobody notices.
 #[derive(Debug, Parser)]
@@ -32,6 +32,9 @@ pub enum Command {
     Report(Report),
     Symbolize(Symbolize),
     Convert(Convert),
+    Query(Query),
+    View(View),
+    Top(Top),
 }
 
 /// Run a program under the agent, then say where its profile is and what is in it
@@ -92,8 +95,12 @@ pub struct Run {
     pub no_symbolize: bool,
 
     /// Convert the profiles at the end, into files beside them: formats of `allocsample convert`, separated by commas
-    #[arg(long, value_name = "FORMATS", value_delimiter = ',', value_parser = str::parse::<Format>)]
-    pub convert: Vec<Format>,
+    #[arg(long, value_name = "FORMATS", value_delimiter = ',', value_parser = str::parse::<OutputFormat>)]
+    pub convert: Vec<OutputFormat>,
+
+    /// Show the profile in the browser at the end, as a page that is written beside it
+    #[arg(long)]
+    pub open: bool,
 
     /// Say nothing but errors
     #[arg(short, long)]
@@ -166,21 +173,23 @@ pub struct Symbolize {
 /// Convert a profile to other tools' formats
 ///
 /// firefox: profiler.firefox.com; pprof: go tool pprof and others; collapsed: one line for each stack, for flame graph
-/// tools; svg: a flame graph; json: everything, for scripts; speedscope: www.speedscope.app.
+/// tools; svg: a flame graph; json: everything, for scripts; speedscope: www.speedscope.app; csv: a line for each sample;
+/// html: a page with everything, for a browser; parquet: the tables of `allocsample query`, a directory of files.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
   allocsample convert app.allocsample --to firefox          writes app.firefox.json
   allocsample convert app.allocsample --to svg,pprof        writes app.svg and app.pb.gz
   allocsample convert app.allocsample --to svg --metric live -o leak.svg
-  allocsample convert app.allocsample --to collapsed -o - | head")]
+  allocsample convert app.allocsample --to collapsed -o - | head
+  allocsample convert app.allocsample --to parquet          writes app.parquet/samples.parquet and so on")]
 pub struct Convert {
     /// The profile
     pub file: PathBuf,
 
     /// One or more formats, separated by commas
-    #[arg(long, value_name = "FORMATS", value_delimiter = ',', required = true, value_parser = str::parse::<Format>)]
-    pub to: Vec<Format>,
+    #[arg(long, value_name = "FORMATS", value_delimiter = ',', required = true, value_parser = str::parse::<OutputFormat>)]
+    pub to: Vec<OutputFormat>,
 
     /// Which bytes collapsed and svg show [default: allocated]
     #[arg(long, value_name = "WHAT")]
@@ -189,6 +198,77 @@ pub struct Convert {
     /// Where to write a single format; - is stdout [default: beside the profile]
     #[arg(short, long, value_name = "OUT")]
     pub output: Option<PathBuf>,
+}
+
+/// Answer a question in SQL: the tables are samples, frees, stacks, frames, functions, types, threads, gc, markers, ...
+///
+/// `SELECT * FROM tables` describes all tables and columns; docs/queries.md has recipes. Times count from the start of
+/// the profile. The profile is never changed.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  allocsample query app.allocsample 'SELECT sum(bytes), sum(bytes * live) FROM samples'
+  allocsample query app.allocsample 'SELECT function, sum(bytes) AS bytes FROM samples JOIN functions USING (function_id)
+      GROUP BY function ORDER BY bytes DESC LIMIT 10'
+  allocsample query app.allocsample --format csv 'SELECT * FROM frees' > frees.csv")]
+pub struct Query {
+    /// The profile
+    pub file: PathBuf,
+
+    /// The query; - reads it from stdin
+    pub sql: String,
+
+    /// Columns for people, JSON or CSV for scripts
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
+    pub format: QueryFormat,
+}
+
+/// Show a profile in the browser: flame graph, memory over time, tables, heat map, lifetimes
+///
+/// Prints the address, opens it, and serves it on 127.0.0.1 until Ctrl-C. `convert --to html` writes the same page into a
+/// file.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  allocsample view app.allocsample
+  allocsample view --firefox app.allocsample                opens profiler.firefox.com; nothing is uploaded")]
+pub struct View {
+    /// The profile
+    pub file: PathBuf,
+
+    /// In the Firefox Profiler, which fetches the profile from this machine
+    #[arg(long)]
+    pub firefox: bool,
+
+    /// The port to serve on; 0 is any that is free
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub port: u16,
+
+    /// Print the address and open nothing
+    #[arg(long)]
+    pub no_open: bool,
+}
+
+/// Watch who holds memory while a program runs
+///
+/// Keys: l, g, a, c sort by live bytes, growth, allocated bytes, count; s shows sites; / finds; p pauses; q quits.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  allocsample top 4711
+  allocsample top app.allocsample")]
+pub struct Top {
+    /// The pid of a program that runs under the agent, or a profile
+    #[arg(value_name = "PID|FILE")]
+    pub what: String,
+}
+
+/// How a query's answer is printed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum QueryFormat {
+    Table,
+    Json,
+    Csv,
 }
 
 /// How a report is printed.

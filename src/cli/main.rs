@@ -5,6 +5,7 @@ mod commands;
 mod exit;
 mod inherited;
 mod output_file;
+mod output_format;
 mod profiles;
 mod progress;
 
@@ -20,6 +21,9 @@ fn main() -> std::process::ExitCode {
         Command::Report(report) => commands::report::run(&report),
         Command::Symbolize(symbolize) => commands::symbolize::run(&symbolize),
         Command::Convert(convert) => commands::convert::run(&convert),
+        Command::Query(query) => commands::query::run(&query),
+        Command::View(view) => commands::view::run(&view),
+        Command::Top(top) => commands::top::run(&top),
     };
     exit::with(result)
 }

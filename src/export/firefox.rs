@@ -4,13 +4,16 @@
 //! thread 0  the process: one row for each sampled allocation and one for its free, weighted, in the order of time
 //!           ("Allocated", "Retained" and "Deallocated Memory" in the call tree's data source)
 //! thread n  a thread of the program: its allocations as samples weighted in bytes, which draws its track
-//! counters  estimated live bytes, resident set
+//! heap h    a process of its own for a virtual machine's heap: its objects as rows and as samples, with the type as the leaf frame, green if
+//!           it died young and red if it survived; collections, phases and marks. Thread 0 then has malloc's alone
+//! counters  estimated live bytes of each heap, resident set, what a virtual machine reads of its own memory
 //! ```
 //! The viewer matches frees with allocations inside one thread's table, by a number that must be an exact JSON number:
 //! that is why all rows are on thread 0, whoever freed, and why the "address" is the number of the sample. The crate
 //! that makes the tables knows nothing of lines, inlined calls and libraries without addresses; `tables` puts them in.
 
 mod counters;
+mod markers;
 mod meta;
 mod object;
 mod tables;
@@ -26,16 +29,21 @@ use fxprof_processed_profile::{
 use object::{Object, Part};
 
 use crate::ExportError;
-use crate::view::{End, LocationIndex, Rounding, StackIndex, View};
+use crate::view::{
+    End, HeapIndex, LocationIndex, Nature, Rounding, Sample, StackIndex, Survival, View,
+};
 
 /// Threads that are shown without being asked for, besides the process: those that allocated most.
 const SHOWN_THREADS: usize = 10;
 
 pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut builder = Builder::new(view);
+    builder.heaps();
     builder.allocations();
     builder.threads();
-    let counters = counters::add(view, &mut builder.profile, builder.process);
+    markers::add(view, &mut builder.profile, &builder.heaps);
+    let (profile, heaps) = (&mut builder.profile, &builder.heaps);
+    let counters = counters::add(view, profile, builder.process, heaps);
     let text = serde_json::to_string(&builder.profile)?;
     drop(builder);
     let mut document = Object::parse(&text)?;
@@ -66,8 +74,11 @@ struct Builder<'a> {
     process: ProcessHandle,
     /// Where the allocations and frees are.
     whole: ThreadHandle,
+    /// Each with the thread where its allocations and frees are.
+    heaps: HashMap<HeapIndex, (ProcessHandle, ThreadHandle)>,
     categories: Categories,
     stacks: HashMap<(ThreadHandle, StackIndex), StackHandle>,
+    objects: HashMap<(ThreadHandle, StackIndex, LocationIndex), StackHandle>,
 }
 
 /// What the colours of frames tell.
@@ -75,6 +86,10 @@ struct Categories {
     program: CategoryHandle,
     library: CategoryHandle,
     generated: CategoryHandle,
+    interpreted: CategoryHandle,
+    died_young: CategoryHandle,
+    survived: CategoryHandle,
+    object: CategoryHandle,
 }
 
 impl<'a> Builder<'a> {
@@ -91,8 +106,13 @@ impl<'a> Builder<'a> {
         profile.set_os_name("Linux");
         let categories = Categories {
             program: profile.add_category("Program", CategoryColor::Blue),
-            library: profile.add_category("Library", CategoryColor::Green),
+            library: profile.add_category("Library", CategoryColor::LightBlue),
             generated: profile.add_category("Code without a module", CategoryColor::Orange),
+            interpreted: profile.add_category("Virtual machine's function", CategoryColor::Purple),
+            // Green and red mean these two and nothing else.
+            died_young: profile.add_category("Died young", CategoryColor::Green),
+            survived: profile.add_category("Survived", CategoryColor::Red),
+            object: profile.add_category("Fate not known", CategoryColor::Gray),
         };
         let zero = Timestamp::from_nanos_since_reference(0);
         let process = profile.add_process(&about.program, about.pid, zero);
@@ -107,8 +127,30 @@ impl<'a> Builder<'a> {
             profile,
             process,
             whole,
+            heaps: HashMap::new(),
             categories,
             stacks: HashMap::new(),
+            objects: HashMap::new(),
+        }
+    }
+
+    /// A process for each heap of a virtual machine: the viewer has one table of allocations for each.
+    fn heaps(&mut self) {
+        let about = &self.view.about;
+        let zero = Timestamp::from_nanos_since_reference(0);
+        let end = timestamp(self.view, about.end_ns);
+        for (heap, name) in self.view.heaps.iter().enumerate() {
+            let name = format!("{}: {name}", about.program);
+            let process = self.profile.add_process(&name, about.pid, zero);
+            self.profile.set_process_end_time(process, end);
+            let thread = self.profile.add_thread(process, 0, zero, true);
+            self.profile.set_thread_end_time(thread, end);
+            self.profile
+                .set_thread_samples_weight_type(thread, WeightType::Bytes);
+            self.profile
+                .set_thread_show_markers_in_timeline(thread, true);
+            self.profile.add_initial_visible_thread(thread);
+            self.heaps.insert(heap, (process, thread));
         }
     }
 
@@ -131,11 +173,32 @@ impl<'a> Builder<'a> {
         // Stable: an allocation stays before its own free.
         rows.sort_by_key(|&(time_ns, ..)| time_ns);
         for (time_ns, number, weight) in rows {
-            let stack =
-                (weight > 0).then(|| self.stack(self.whole, self.view.samples[number].stack));
+            let sample = &self.view.samples[number];
+            let heap = sample.heap.and_then(|heap| self.heaps.get(&heap).copied());
+            let thread = heap.map_or(self.whole, |(_, thread)| thread);
+            let stack = (weight > 0).then(|| self.stack_with_type(thread, sample));
             let time = timestamp(self.view, time_ns);
             self.profile
-                .add_allocation_sample(self.whole, time, stack, number as u64, weight);
+                .add_allocation_sample(thread, time, stack, number as u64, weight);
+            if heap.is_some() && weight > 0 {
+                self.add_sample(thread, time, stack, weight);
+            }
+        }
+    }
+
+    /// Weights are 32-bit here: what is larger becomes several samples at the same moment.
+    fn add_sample(
+        &mut self,
+        thread: ThreadHandle,
+        time: Timestamp,
+        stack: Option<StackHandle>,
+        mut weight: i64,
+    ) {
+        while weight > 0 {
+            let part = i32::try_from(weight).unwrap_or(i32::MAX);
+            self.profile
+                .add_sample(thread, time, stack, CpuDelta::ZERO, part);
+            weight -= i64::from(part);
         }
     }
 
@@ -163,16 +226,10 @@ impl<'a> Builder<'a> {
             let Some(thread) = handles[sample.thread] else {
                 continue;
             };
-            let stack = Some(self.stack(thread, sample.stack));
+            let stack = Some(self.stack_with_type(thread, sample));
             let time = timestamp(self.view, sample.time_ns);
-            // Weights are 32-bit here: what is larger becomes several samples at the same moment.
-            let mut weight = rounding[sample.thread].next(sample.bytes);
-            while weight > 0 {
-                let part = i32::try_from(weight).unwrap_or(i32::MAX);
-                self.profile
-                    .add_sample(thread, time, stack, CpuDelta::ZERO, part);
-                weight -= i64::from(part);
-            }
+            let weight = rounding[sample.thread].next(sample.bytes);
+            self.add_sample(thread, time, stack, weight);
         }
     }
 
@@ -189,6 +246,22 @@ impl<'a> Builder<'a> {
         self.profile
             .set_thread_samples_weight_type(handle, WeightType::Bytes);
         handle
+    }
+
+    /// The sample's stack, with its type on top if it has one.
+    fn stack_with_type(&mut self, thread: ThreadHandle, sample: &Sample) -> StackHandle {
+        let stack = self.stack(thread, sample.stack);
+        let Some(object) = sample.object else {
+            return stack;
+        };
+        if let Some(&known) = self.objects.get(&(thread, sample.stack, object)) {
+            return known;
+        }
+        let frame = self.frame(object, 0);
+        let frame = self.profile.intern_frame(thread, frame);
+        let whole = self.profile.intern_stack(thread, Some(stack), frame);
+        self.objects.insert((thread, sample.stack, object), whole);
+        whole
     }
 
     /// A stack in a thread's table. The tables are the threads' own: a stack of one means something else in another.
@@ -220,13 +293,13 @@ impl<'a> Builder<'a> {
 
     /// A stand-in that `tables` recognises by its name.
     fn frame(&mut self, location: LocationIndex, line: usize) -> FrameInfo {
-        let category = match &self.view.locations[location] {
-            place if place.address.is_none() => CategoryHandle::OTHER,
-            place => match place.module {
-                None => self.categories.generated,
-                Some(module) if self.view.modules[module].is_program => self.categories.program,
-                Some(_) => self.categories.library,
-            },
+        let place = &self.view.locations[location];
+        let category = match place.nature {
+            Nature::Interpreted => self.categories.interpreted,
+            Nature::Object(Survival::DiedYoung) => self.categories.died_young,
+            Nature::Object(Survival::Survived) => self.categories.survived,
+            Nature::Object(Survival::Open) => self.categories.object,
+            Nature::Native => self.category_of_code(location),
         };
         let name = tables::name_of_stand_in(location, line);
         FrameInfo {
@@ -235,235 +308,18 @@ impl<'a> Builder<'a> {
             flags: FrameFlags::empty(),
         }
     }
+
+    fn category_of_code(&self, location: LocationIndex) -> CategoryHandle {
+        match &self.view.locations[location] {
+            place if place.address.is_none() => CategoryHandle::OTHER,
+            place => match place.module {
+                None => self.categories.generated,
+                Some(module) if self.view.modules[module].is_program => self.categories.program,
+                Some(_) => self.categories.library,
+            },
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fixture;
-    use serde_json::{Value, json};
-
-    fn document(view: &View) -> Value {
-        let mut out = Vec::new();
-        write(view, &mut out).unwrap();
-        serde_json::from_slice(&out).unwrap()
-    }
-
-    fn column<'a>(table: &'a Value, name: &str) -> &'a [Value] {
-        let column = table[name]
-            .as_array()
-            .unwrap_or_else(|| panic!("no column {name}"));
-        assert_eq!(table["length"], column.len(), "{name}");
-        column
-    }
-
-    fn numbers(column: &[Value]) -> Vec<f64> {
-        column.iter().map(|value| value.as_f64().unwrap()).collect()
-    }
-
-    /// Each value of `column` is an index into `table`, or is one of `none`.
-    fn assert_indices(column: &[Value], table: &Value, none: &Value) {
-        let length = table["length"].as_u64().unwrap();
-        for value in column {
-            let is_index = value.as_u64().is_some_and(|index| index < length);
-            assert!(is_index || value == none, "{value} of {length}");
-        }
-    }
-
-    #[test]
-    fn tables_are_rectangular_and_indices_lead_somewhere() {
-        let document = document(&fixture::view());
-        let threads = document["threads"].as_array().unwrap();
-        assert_eq!(threads.len(), 3);
-        for thread in threads {
-            let (frames, functions) = (&thread["frameTable"], &thread["funcTable"]);
-            let (resources, stacks) = (&thread["resourceTable"], &thread["stackTable"]);
-            let strings = json!({ "length": thread["stringArray"].as_array().unwrap().len() });
-            let categories =
-                json!({ "length": document["meta"]["categories"].as_array().unwrap().len() });
-            let libs = json!({ "length": document["libs"].as_array().unwrap().len() });
-            let (null, minus_one) = (Value::Null, json!(-1));
-            assert_indices(column(stacks, "frame"), frames, &json!("never"));
-            assert_indices(column(stacks, "prefix"), stacks, &null);
-            assert_indices(column(frames, "func"), functions, &json!("never"));
-            assert_indices(column(frames, "category"), &categories, &null);
-            assert_indices(column(functions, "name"), &strings, &json!("never"));
-            assert_indices(column(functions, "resource"), resources, &minus_one);
-            assert_indices(column(functions, "fileName"), &strings, &null);
-            assert_indices(column(resources, "lib"), &libs, &json!("never"));
-            assert_indices(column(resources, "name"), &strings, &json!("never"));
-            assert_indices(column(&thread["samples"], "stack"), stacks, &null);
-            for (table, columns) in [
-                (
-                    frames,
-                    &[
-                        "address",
-                        "inlineDepth",
-                        "subcategory",
-                        "nativeSymbol",
-                        "innerWindowID",
-                        "line",
-                        "column",
-                    ][..],
-                ),
-                (
-                    functions,
-                    &["isJS", "relevantForJS", "lineNumber", "columnNumber"],
-                ),
-                (resources, &["host", "type"]),
-                (&thread["samples"], &["timeDeltas", "weight"]),
-            ] {
-                for name in columns {
-                    column(table, name);
-                }
-            }
-            assert!(thread["samples"]["threadCPUDelta"].is_null());
-        }
-    }
-
-    #[test]
-    fn frees_match_allocations_and_what_is_left_is_live() {
-        let view = fixture::view();
-        let document = document(&view);
-        let rows = &document["threads"][0]["nativeAllocations"];
-        let weights = numbers(column(rows, "weight"));
-        let addresses = numbers(column(rows, "memoryAddress"));
-        assert!(numbers(column(rows, "time")).is_sorted());
-        column(rows, "threadId");
-        let mut live = HashMap::new();
-        for (weight, address) in weights.iter().zip(&addresses) {
-            let key = address.to_bits();
-            if *weight > 0.0 {
-                assert!(live.insert(key, *weight).is_none(), "an address twice");
-            } else {
-                assert_eq!(live.remove(&key), Some(-weight));
-            }
-        }
-        let sum = |is_in: &dyn Fn(End) -> bool| -> f64 {
-            let samples = view.samples.iter().filter(|sample| is_in(sample.end));
-            samples.map(|sample| sample.bytes).sum()
-        };
-        let allocated: f64 = weights.iter().filter(|weight| **weight > 0.0).sum();
-        assert!((allocated - sum(&|_| true)).abs() <= 0.5);
-        let retained: f64 = live.values().sum();
-        let expected = sum(&|end| !matches!(end, End::Freed(_)));
-        assert!((retained - expected).abs() <= live.len() as f64);
-        for thread in &document["threads"].as_array().unwrap()[1..] {
-            assert!(thread["nativeAllocations"].is_null());
-        }
-    }
-
-    #[test]
-    fn the_threads_samples_add_up_to_what_was_allocated() {
-        let view = fixture::view();
-        let document = document(&view);
-        assert_eq!(document["threads"][0]["samples"]["length"], 0);
-        let sum: f64 = document["threads"].as_array().unwrap()[1..]
-            .iter()
-            .inspect(|thread| assert_eq!(thread["samples"]["weightType"], "bytes"))
-            .flat_map(|thread| numbers(column(&thread["samples"], "weight")))
-            .sum();
-        let expected: f64 = view.samples.iter().map(|sample| sample.bytes).sum();
-        assert!(
-            expected > f64::from(i32::MAX),
-            "the fixture needs a weight beyond 32 bits"
-        );
-        // Half a byte for each of the two threads.
-        assert!((sum - expected).abs() <= 1.0, "{sum} {expected}");
-    }
-
-    #[test]
-    fn stacks_name_functions_files_lines_and_libraries_with_inlined_calls() {
-        let document = document(&fixture::view());
-        let thread = &document["threads"][0];
-        let at = |table: &str, column_name: &str, index: &Value| {
-            thread[table][column_name][index.as_u64().unwrap() as usize].clone()
-        };
-        let string =
-            |index: &Value| thread["stringArray"][index.as_u64().unwrap() as usize].clone();
-        let mut seen = Vec::new();
-        for stack in column(&thread["nativeAllocations"], "stack") {
-            let mut described = Vec::new();
-            let mut stack = stack.clone();
-            while !stack.is_null() {
-                let frame = at("stackTable", "frame", &stack);
-                let func = at("frameTable", "func", &frame);
-                let file = at("funcTable", "fileName", &func);
-                let resource = at("funcTable", "resource", &func);
-                let library = if resource == -1 {
-                    json!("none")
-                } else {
-                    string(&at("resourceTable", "name", &resource))
-                };
-                described.push(json!([
-                    string(&at("funcTable", "name", &func)),
-                    if file.is_null() { file } else { string(&file) },
-                    at("frameTable", "line", &frame),
-                    at("frameTable", "inlineDepth", &frame),
-                    library,
-                ]));
-                stack = at("stackTable", "prefix", &stack);
-            }
-            seen.push(Value::from(described));
-        }
-        let inlined = json!([
-            ["inlined", "src/app.c", 7, 1, "app"],
-            ["outer", "src/app.c", 20, 0, "app"],
-            ["main", "src/main.c", 3, 0, "app"]
-        ]);
-        assert!(seen.contains(&inlined), "{seen:#?}");
-        let cut = json!([
-            ["leaf; part", null, null, 0, "none"],
-            ["(truncated)", null, null, 0, "none"]
-        ]);
-        assert!(seen.contains(&cut), "{seen:#?}");
-    }
-
-    #[test]
-    fn the_live_counter_ends_at_the_live_bytes() {
-        let view = fixture::view();
-        let document = document(&view);
-        let counters = document["counters"].as_array().unwrap();
-        assert_eq!(counters.len(), 2);
-        for counter in counters {
-            assert_eq!(counter["pid"], document["threads"][0]["pid"]);
-            assert_eq!(counter["samples"]["count"][0], 0.0);
-            assert!(counter["display"]["tooltipRows"].is_array());
-            column(&counter["samples"], "timeDeltas");
-        }
-        let level: f64 = numbers(column(&counters[0]["samples"], "count"))
-            .iter()
-            .sum();
-        let live: f64 = view
-            .samples
-            .iter()
-            .filter(|sample| sample.end == End::Live)
-            .map(|sample| sample.bytes)
-            .sum();
-        assert!((level - live).abs() < 1.0, "{level} {live}");
-        let resident: f64 = numbers(column(&counters[1]["samples"], "count"))
-            .iter()
-            .sum();
-        assert_eq!(resident, view.resident.last().unwrap().1 as f64);
-    }
-
-    #[test]
-    fn meta_has_what_the_viewer_asks_for() {
-        let document = document(&fixture::view());
-        let meta = &document["meta"];
-        assert_eq!(meta["symbolicated"], true);
-        assert_eq!(meta["preprocessedProfileVersion"], 55);
-        assert_eq!(meta["initialSelectedThreads"], json!([0]));
-        assert_eq!(meta["categories"][0]["color"], "grey");
-        let library = &document["libs"][0];
-        assert_eq!(library["name"], "app");
-        assert!(library["breakpadId"].as_str().unwrap().len() >= 33);
-    }
-
-    #[test]
-    fn an_empty_profile_has_no_allocation_table() {
-        let document = document(&View::default());
-        assert_eq!(document["threads"].as_array().unwrap().len(), 1);
-        assert!(document["threads"][0]["nativeAllocations"].is_null());
-    }
-}
+mod tests;

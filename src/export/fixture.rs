@@ -1,7 +1,10 @@
 //! A small profile with one of everything: inlined calls, a cut stack, a library without symbols, generated code, two
 //! threads, blocks that are live, freed and unwatched, a weight beyond 32 bits.
 
-use crate::view::{About, End, Line, Location, Module, Sample, Stack, Thread, View};
+use crate::view::{
+    About, End, Line, Location, Module, Nature, Reading, Sample, Span, SpanNature, Stack,
+    Statistic, Survival, Thread, View, type_name_with,
+};
 
 const START_NS: u64 = 5_000_000_000;
 
@@ -56,6 +59,7 @@ pub(crate) fn view() -> View {
                 address: Some(0x98),
                 lines: vec![named("libx.so.1+0x98")],
                 is_symbolized: false,
+                ..Location::default()
             },
             Location {
                 address: Some(0xdead_0000),
@@ -82,6 +86,81 @@ pub(crate) fn view() -> View {
             sample(5, 60, 1, (2, 3e9, 1.0), End::Live),
         ],
         resident: vec![(START_NS + 5, 1 << 20), (START_NS + 1_000_000, 3 << 20)],
+        ..View::default()
+    }
+}
+
+/// The same with a virtual machine: of its three objects one died young, one survived, one was never looked at.
+pub(crate) fn view_with_machine() -> View {
+    let mut view = view();
+    view.heaps = vec!["org.example.vm".into()];
+    view.locations.push(Location {
+        lines: vec![Line {
+            function: "interpreted".into(),
+            file: Some("a.vm".into()),
+            line: 9,
+        }],
+        is_symbolized: true,
+        nature: Nature::Interpreted,
+        ..Location::default()
+    });
+    view.stacks.push(stack(Some(0), view.locations.len() - 1));
+    let leaf = view.stacks.len() - 1;
+    let fates = [
+        (6, "Node", Survival::DiedYoung, End::Freed(START_NS + 900)),
+        (7, "Node", Survival::Survived, End::Live),
+        (8, "Text", Survival::Open, End::Live),
+    ];
+    for (id, type_name, survival, end) in fates {
+        view.locations.push(Location {
+            lines: vec![named(&type_name_with(type_name, survival))],
+            nature: Nature::Object(survival),
+            ..Location::default()
+        });
+        view.samples.push(Sample {
+            heap: Some(0),
+            object: Some(view.locations.len() - 1),
+            ..sample(id, 10 * id + 100, 1, (leaf, 1000.0 * id as f64, 1.0), end)
+        });
+    }
+    view.statistics = vec![
+        statistic("survived", "bytes"),
+        statistic("roots", "count"),
+        statistic("arena", "bytes"),
+    ];
+    let span = |name: &str, nature, begin, end, statistics| Span {
+        heap: 0,
+        name: name.into(),
+        nature,
+        begin_ns: START_NS + begin,
+        end_ns: START_NS + end,
+        statistics,
+    };
+    use SpanNature::{Collection, Other, Phase};
+    view.spans = vec![
+        span("start-up", Phase, 0, 500_000, vec![]),
+        span("Minor collection", Collection, 800, 900, vec![(0, 4096)]),
+        span(
+            "Major collection",
+            Collection,
+            1_000,
+            3_000,
+            vec![(0, 64), (1, 7)],
+        ),
+        span("request", Other, 2_000, 4_000, vec![]),
+    ];
+    view.readings = vec![Reading {
+        statistic: 2,
+        values: vec![(START_NS + 100, 1 << 20), (START_NS + 5_000, 2 << 20)],
+    }];
+    view
+}
+
+fn statistic(name: &str, unit: &str) -> Statistic {
+    Statistic {
+        heap: 0,
+        name: name.into(),
+        unit: unit.into(),
     }
 }
 
@@ -114,6 +193,7 @@ fn symbolized(address: u64, lines: &[(&str, &str, u32)]) -> Location {
             })
             .collect(),
         is_symbolized: true,
+        ..Location::default()
     }
 }
 
@@ -133,5 +213,6 @@ fn sample(id: u64, after_ns: u64, thread: usize, what: (usize, f64, f64), end: E
         bytes,
         objects,
         end,
+        ..Sample::default()
     }
 }

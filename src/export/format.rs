@@ -7,7 +7,7 @@ use std::str::FromStr;
 use allocsample_profile::Profile;
 
 use crate::view::{Metric, View};
-use crate::{collapsed, firefox, flamegraph, json, pprof, speedscope};
+use crate::{collapsed, csv, firefox, flamegraph, json, pprof, speedscope};
 
 /// A format that profiles can be converted to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,6 +24,8 @@ pub enum Format {
     Json,
     /// www.speedscope.app.
     Speedscope,
+    /// One line for each sample.
+    Csv,
 }
 
 /// What a format shows where there is a choice.
@@ -70,13 +72,14 @@ pub fn write(
 
 impl Format {
     /// All of them.
-    pub const ALL: [Format; 6] = [
+    pub const ALL: [Format; 7] = [
         Format::Firefox,
         Format::Pprof,
         Format::Collapsed,
         Format::Svg,
         Format::Json,
         Format::Speedscope,
+        Format::Csv,
     ];
 
     /// What a user types.
@@ -88,6 +91,7 @@ impl Format {
             Format::Svg => "svg",
             Format::Json => "json",
             Format::Speedscope => "speedscope",
+            Format::Csv => "csv",
         }
     }
 
@@ -100,6 +104,7 @@ impl Format {
             Format::Svg => "svg",
             Format::Json => "json",
             Format::Speedscope => "speedscope.json",
+            Format::Csv => "csv",
         }
     }
 
@@ -116,6 +121,7 @@ impl Format {
             Format::Svg => flamegraph::write(view, options.metric, out),
             Format::Json => json::write(view, out),
             Format::Speedscope => speedscope::write(view, out),
+            Format::Csv => csv::write(view, out),
         }
     }
 }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod collapsed;
+mod csv;
 mod firefox;
 #[cfg(test)]
 mod fixture;

@@ -12,7 +12,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
 
-use crate::view::{End, Interner, Line, Location, Sample, StackIndex, View, rounded};
+use crate::view::{End, Interner, Line, Location, Rounding, Sample, StackIndex, View};
 
 /// Number of the first function, mapping and location: 0 means none.
 const FIRST_ID: u64 = 1;
@@ -115,7 +115,8 @@ impl Builder {
         }
     }
 
-    /// One for each stack and thread name, in the order of their first samples; rounded after adding up.
+    /// One for each stack and thread name, in the order of their first samples; rounded after adding up, so that
+    /// the sums are right.
     fn samples(&mut self, view: &View) -> Vec<message::Sample> {
         let key = self.string("thread");
         let threads: Vec<i64> = view
@@ -135,13 +136,18 @@ impl Builder {
                 *sum += value;
             }
         }
+        let mut rounding: [Rounding; 4] = Default::default();
         sums.into_iter()
             .map(|(stack, thread, values)| message::Sample {
                 location_id: view
                     .stacks_of(stack)
                     .map(|stack| id_of(view.stacks[stack].location))
                     .collect(),
-                value: values.map(rounded).into(),
+                value: rounding
+                    .iter_mut()
+                    .zip(values)
+                    .map(|(rounding, value)| rounding.next(value))
+                    .collect(),
                 label: vec![message::Label { key, str: thread }],
             })
             .collect()

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::ExportError;
-use crate::view::{Interner, Line, Metric, View, rounded};
+use crate::view::{Interner, Line, Metric, Rounding, View};
 
 #[derive(Serialize)]
 struct Frame<'a> {
@@ -51,6 +51,7 @@ fn profile<'a>(
 ) -> serde_json::Value {
     let mut samples = Vec::new();
     let mut weights = Vec::new();
+    let mut rounding = Rounding::default();
     for (stack, bytes) in view.bytes_by_stack(metric) {
         let mut lines: Vec<usize> = view
             .locations_of(stack)
@@ -59,7 +60,7 @@ fn profile<'a>(
             .collect();
         lines.reverse();
         samples.push(lines);
-        weights.push(rounded(bytes));
+        weights.push(rounding.next(bytes));
     }
     json!({
         "type": "sampled",

@@ -4,6 +4,7 @@
 //! carry the weight that they stand for. Weights stay 64-bit floats until a format rounds the sum that it prints.
 
 mod from_profile;
+mod machines;
 
 use std::collections::HashMap;
 
@@ -11,6 +12,8 @@ use std::collections::HashMap;
 pub(crate) type LocationIndex = usize;
 /// Index into [`View::stacks`].
 pub(crate) type StackIndex = usize;
+/// Index into [`View::heaps`].
+pub(crate) type HeapIndex = usize;
 
 /// A profile in indices.
 #[derive(Debug, Default)]
@@ -25,6 +28,52 @@ pub(crate) struct View {
     pub samples: Vec<Sample>,
     /// Resident bytes by time, CLOCK_MONOTONIC.
     pub resident: Vec<(u64, u64)>,
+    /// Names of the heaps of virtual machines.
+    pub heaps: Vec<String>,
+    /// What collectors measure.
+    pub statistics: Vec<Statistic>,
+    /// Collections, phases and other named spans, in the order of their beginnings.
+    pub spans: Vec<Span>,
+    /// Readings of statistics outside of collections.
+    pub readings: Vec<Reading>,
+}
+
+/// A quantity that a virtual machine measures.
+#[derive(Debug, Default)]
+pub(crate) struct Statistic {
+    pub heap: HeapIndex,
+    pub name: String,
+    pub unit: String,
+}
+
+/// Something with a beginning and an end in a virtual machine.
+#[derive(Debug, Default)]
+pub(crate) struct Span {
+    pub heap: HeapIndex,
+    pub name: String,
+    pub nature: SpanNature,
+    /// CLOCK_MONOTONIC.
+    pub begin_ns: u64,
+    /// CLOCK_MONOTONIC.
+    pub end_ns: u64,
+    /// Indices into [`View::statistics`], with values.
+    pub statistics: Vec<(usize, u64)>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum SpanNature {
+    Collection,
+    Phase,
+    #[default]
+    Other,
+}
+
+/// Values of a statistic by time, CLOCK_MONOTONIC.
+#[derive(Debug, Default)]
+pub(crate) struct Reading {
+    /// Index into [`View::statistics`].
+    pub statistic: usize,
+    pub values: Vec<(u64, u64)>,
 }
 
 /// The process and how it was sampled.
@@ -98,6 +147,28 @@ pub(crate) struct Location {
     pub lines: Vec<Line>,
     /// Whether `lines` come from symbols.
     pub is_symbolized: bool,
+    pub nature: Nature,
+}
+
+/// What stands at a location.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Nature {
+    /// Machine code, or a pseudo-frame.
+    #[default]
+    Native,
+    /// A function of a virtual machine's language.
+    Interpreted,
+    /// No code: the type of the object, with what became of it at its first collection.
+    Object(Survival),
+}
+
+/// What became of an object at its first collection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Survival {
+    DiedYoung,
+    Survived,
+    /// No collection has looked at it.
+    Open,
 }
 
 /// A function, with the line where it calls the next one.
@@ -134,6 +205,10 @@ pub(crate) struct Sample {
     /// Allocations that it stands for.
     pub objects: f64,
     pub end: End,
+    /// The virtual machine's heap that it is in; `None` for malloc's.
+    pub heap: Option<HeapIndex>,
+    /// Its type: a location of [`Nature::Object`], in no stack.
+    pub object: Option<LocationIndex>,
 }
 
 /// What became of a sampled block.
@@ -207,6 +282,15 @@ impl View {
         }
         let with_bytes = |&(_, bytes): &(StackIndex, f64)| bytes > 0.0;
         bytes.into_iter().enumerate().filter(with_bytes).collect()
+    }
+}
+
+/// A type as a frame. Each fate has a name of its own: the viewers colour a function, not a frame.
+pub(crate) fn type_name_with(name: &str, survival: Survival) -> String {
+    match survival {
+        Survival::DiedYoung => format!("{name} (died young)"),
+        Survival::Survived => format!("{name} (survived)"),
+        Survival::Open => name.to_owned(),
     }
 }
 

@@ -16,6 +16,8 @@ fn main() {
         .extra_warnings(true)
         .warnings_into_errors(true)
         .flag("-fvisibility=hidden")
+        // The entries of malloc and its kin are a few instructions and a jump: no frame of their own.
+        .flag("-fomit-frame-pointer")
         // Our malloc is the one that the compiler must not assume to know.
         .flag("-fno-builtin")
         .flag("-ftls-model=initial-exec")
@@ -29,6 +31,10 @@ fn main() {
         "cargo:rustc-cdylib-link-arg=-Wl,--version-script={}",
         exports.display()
     );
+    // rustc has a version script of its own, and GNU ld takes only one. On x86-64 rustc links by lld anyway.
+    if std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch != "x86_64") {
+        println!("cargo:rustc-cdylib-link-arg=-fuse-ld=lld");
+    }
     // Our constructor runs before those of all other objects, so that their allocations are seen.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
     // What dlopen returned once stays: allocations that we sampled may end at any time.

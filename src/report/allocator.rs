@@ -46,7 +46,7 @@ fn is_allocator(function: &str) -> bool {
 /// The frame that an allocation is charged to: the first one outside the allocator, or the leaf if there is no other. In
 /// the heap of a virtual machine that is the machine's language (`machine` is the heap's name): the native frames before
 /// it are how the machine allocates.
-pub(crate) fn charged_frame<'a>(frames: &'a [Frame], machine: Option<&str>) -> Option<&'a Frame> {
+pub fn charged_frame<'a>(frames: &'a [Frame], machine: Option<&str>) -> Option<&'a Frame> {
     frames
         .iter()
         .find(|frame| machine.is_some_and(|machine| frame.module == machine))

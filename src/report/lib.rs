@@ -11,8 +11,9 @@ mod table;
 pub mod text;
 mod totals;
 mod tree;
-mod units;
+pub mod units;
 
+pub use allocator::charged_frame;
 pub use allocsample_sampling::Estimate;
 pub use table::{By, Filter, Row, Sort, Table};
 pub use totals::{Audit, Peak, Totals};

@@ -3,7 +3,7 @@
 use allocsample_sampling::Estimate;
 
 /// Bytes with a binary unit and three digits: `12.3 MiB`.
-pub(crate) fn bytes(value: f64) -> String {
+pub fn bytes(value: f64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if value.abs() < 1024.0 {
         return format!("{value:.0} B");

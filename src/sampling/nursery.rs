@@ -369,4 +369,84 @@ mod tests {
         nursery.on_collected(&mut sampler, BASE + 310, BASE, BASE + 1000);
         assert_eq!(nursery.bytes(), 100 + 7 + 10);
     }
+
+    /// A machine with a point in each `interval` bytes, switched on.
+    fn periodic(size: u64, interval: u64) -> Machine {
+        let interval = Interval::new(interval).unwrap();
+        let random = Random::from_seed(7);
+        let mut machine = Machine::new(size, GapLaw::Periodic, interval, random);
+        machine.limit = machine.nursery.switch_on(&mut machine.sampler, BASE).0;
+        machine.is_on = true;
+        machine
+    }
+
+    #[test]
+    fn an_object_above_the_interval_contains_several_points() {
+        let mut machine = periodic(10_000, 10);
+        for size in [10, 11, 25, 100, 9_000] {
+            let before = machine.points;
+            machine.alloc(size);
+            let points = machine.points - before;
+            assert!((size / 10..=size / 10 + 1).contains(&points));
+        }
+    }
+
+    #[test]
+    fn a_large_object_may_move_the_next_point_without_being_a_sample() {
+        let mut machine = periodic(1000, 500);
+        let distance = machine.sampler.bytes_until_sample();
+        assert!(distance > 10, "the seed gives room");
+        machine.alloc(3);
+        let before = machine.limit;
+        machine.alloc_outside(distance - 10);
+        // Neither was a sample; the point is as much nearer as the object was large.
+        assert_eq!(before - machine.limit, distance - 10);
+        assert_eq!(machine.limit - machine.free, 7);
+        machine.alloc(7);
+        assert_eq!(machine.points, 0);
+        machine.alloc(1);
+        assert_eq!(machine.points, 1);
+    }
+
+    #[test]
+    fn an_object_that_collects_and_crosses_a_point_does_both() {
+        let mut machine = periodic(100, 1000);
+        let mut seen = false;
+        for _ in 0..500 {
+            let (collections, points) = (machine.collections, machine.points);
+            machine.alloc(33);
+            let does_both = machine.collections > collections && machine.points > points;
+            // It is accounted in the nursery that it is in.
+            assert!(!does_both || machine.nursery.start == BASE + 33);
+            seen |= does_both;
+        }
+        assert!(seen);
+    }
+
+    #[test]
+    fn a_large_sample_brings_no_early_collection() {
+        for left in [0, 1, 40] {
+            let mut machine = periodic(100, 1 << 20);
+            machine.alloc(100 - left - 1);
+            machine.alloc(1);
+            // A sample outside, just before the nursery is full.
+            machine.alloc_outside(1 << 20);
+            for _ in 0..left {
+                machine.alloc(1);
+            }
+            assert_eq!(machine.collections, 0);
+            machine.alloc(1);
+            assert_eq!(machine.collections, 1);
+        }
+    }
+
+    #[test]
+    fn an_interval_beyond_the_nursery_is_carried_over_collections() {
+        let mut machine = periodic(1000, 1_000_000);
+        for _ in 0..100_000 {
+            machine.alloc(100);
+        }
+        assert_eq!(machine.points, 10);
+        assert_eq!(machine.collections, 9_999);
+    }
 }

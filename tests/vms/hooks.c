@@ -112,32 +112,41 @@ void hooks_minor_end(struct thread *t, char *old_free)
     t->limit = (char *)agent->nursery_sync(heap, &t->agent, (uintptr_t)old_free, (uintptr_t)t->free, (uintptr_t)t->top);
 }
 
-/* Old samples are those of all threads; each thread's collector knows its own objects only. */
-void hooks_major(struct thread *t, struct object *(*now)(struct object *))
+/* Resolves what a major collection has decided upon, of one list of samples. */
+static void resolve_major(struct thread *t, allocsample_nursery *nursery, uint32_t list,
+                          struct object *(*now)(struct object *))
 {
-    if (agent == NULL)
-        return;
-    (void)t;
     enum { BATCH = 64 };
     allocsample_pending pending[BATCH];
     allocsample_resolution resolutions[BATCH];
     uint64_t cursor = 0;
     size_t count;
-    while ((count = agent->pending(heap, NULL, ALLOCSAMPLE_MAJOR, pending, BATCH, &cursor)) > 0) {
+    while ((count = agent->pending(heap, nursery, list, pending, BATCH, &cursor)) > 0) {
         size_t answers = 0;
         for (size_t at = 0; at < count; at++) {
             int is_ours;
             struct object *object = (struct object *)pending[at].address;
             struct object *moved = gc_old_now(t, object, now, &is_ours);
-            if (is_ours)
+            /* Young ones that live are the next minor collection's. */
+            if (is_ours && (moved == NULL || list == ALLOCSAMPLE_MAJOR))
                 resolutions[answers++] =
                     (allocsample_resolution){.id = pending[at].id,
                                              .slot = pending[at].slot,
                                              .address = (uintptr_t)moved,
                                              .fate = moved != NULL ? ALLOCSAMPLE_ALIVE : ALLOCSAMPLE_DEAD};
         }
-        agent->resolve(heap, NULL, ALLOCSAMPLE_MAJOR, resolutions, answers, t->major_collections + 1);
+        agent->resolve(heap, nursery, list, resolutions, answers, t->major_collections + 1);
     }
+}
+
+/* Old samples are those of all threads; each thread's collector knows its own objects only. Large objects may die before
+ * any minor collection has looked at them. */
+void hooks_major(struct thread *t, struct object *(*now)(struct object *))
+{
+    if (agent == NULL)
+        return;
+    resolve_major(t, NULL, ALLOCSAMPLE_MAJOR, now);
+    resolve_major(t, &t->agent, ALLOCSAMPLE_MINOR, now);
 }
 
 void hooks_collected(struct thread *t, int kind, uint64_t begin, uint64_t id, uint64_t bytes)

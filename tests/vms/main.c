@@ -1,5 +1,5 @@
 // Behaviour: runs a workload on the virtual machine, and prints on stderr what is exactly known of its heap.
-// Usage: vm trees DEPTH TIMES | strings TIMES | known TIMES | mixed | deep DEPTH | threads COUNT [toggle]
+// Usage: vm trees DEPTH TIMES | strings TIMES | known TIMES | mixed | deep DEPTH [TIMES] | threads COUNT [toggle]
 #include "vm.h"
 /* One program: the parts are apart for the reader. */
 #include "gc.c"
@@ -93,7 +93,8 @@ int main(int count, char **words)
     } else if (strcmp(words[1], "mixed") == 0) {
         run1(t, OUTER, 50000);
     } else if (strcmp(words[1], "deep") == 0) {
-        run1(t, DESCEND, first);
+        for (long turn = 0; turn == 0 || turn < second; turn++)
+            run1(t, DESCEND, first);
     } else {
         fprintf(stderr, "vm: no such workload: %s\n", words[1]);
         return 2;

@@ -99,53 +99,54 @@ impl Agent {
     ) -> usize {
         slot.with(|state| {
             let young = state.young.as_mut_slice();
-            heap.with_old(|old| {
-                let mut taken = 0;
-                for resolution in resolutions {
-                    let Some(pending) = claim(young, resolution) else {
-                        continue;
+            let mut taken = 0;
+            for resolution in resolutions {
+                let Some(pending) = claim(young, resolution) else {
+                    continue;
+                };
+                taken += 1;
+                // May wait for space: not with the old samples locked.
+                let fate = self.tell_fate(pending, resolution, gc);
+                if matches!(fate, Fate::Alive | Fate::Promoted) {
+                    let survivor = Pending {
+                        is_resolved: 0,
+                        ..*pending
                     };
-                    taken += 1;
-                    match self.tell_fate(pending, resolution, gc) {
-                        Fate::Alive | Fate::Promoted => self.keep_old(
-                            old,
-                            Pending {
-                                is_resolved: 0,
-                                ..*pending
-                            },
-                        ),
-                        _ => {}
-                    }
+                    heap.with_old(|old| self.keep_old(old, survivor));
                 }
-                taken
-            })
+            }
+            taken
         })
         .unwrap_or(0)
     }
 
     /// Takes the answers of a major collection; returns how many were expected.
     pub fn resolve_old(&self, heap: &Heap, resolutions: &[Resolution], gc: u64) -> usize {
-        heap.with_old(|old| {
-            let old = old.as_mut_slice();
-            let mut taken = 0;
-            for resolution in resolutions {
-                let Some(pending) = claim(old, resolution) else {
-                    continue;
-                };
-                taken += 1;
-                if matches!(
-                    Fate::from_number(resolution.fate),
-                    Some(Fate::Alive | Fate::Promoted)
-                ) {
+        let mut taken = 0;
+        for resolution in resolutions {
+            let is_alive = matches!(
+                Fate::from_number(resolution.fate),
+                Some(Fate::Alive | Fate::Promoted)
+            );
+            let claimed = heap.with_old(|old| {
+                let pending = claim(old.as_mut_slice(), resolution)?;
+                if is_alive {
                     // It has survived before: nothing to tell.
                     pending.address = resolution.address;
                     pending.is_resolved = 0;
-                } else {
-                    self.tell_fate(pending, resolution, gc);
                 }
+                Some(*pending)
+            });
+            let Some(mut pending) = claimed else {
+                continue;
+            };
+            taken += 1;
+            if !is_alive {
+                // May wait for space: not with the old samples locked.
+                self.tell_fate(&mut pending, resolution, gc);
             }
-            taken
-        })
+        }
+        taken
     }
 
     /// Gives up what a heap still waits for.
@@ -271,8 +272,11 @@ fn claim<'a>(list: &'a mut [Pending], resolution: &Resolution) -> Option<&'a mut
 }
 
 fn copy_pending(list: &[Pending], to: &mut [Pending], cursor: &mut u64) -> usize {
-    let start = usize::try_from(*cursor).unwrap_or(usize::MAX);
-    let mut open = (0..).zip(list).skip(start);
+    // Not by skipping: a collection with many batches would take the square of their number.
+    let rest = usize::try_from(*cursor)
+        .ok()
+        .and_then(|start| list.get(start..));
+    let mut open = (*cursor..).zip(rest.unwrap_or(&[]));
     let mut copied = 0;
     for place in to.iter_mut() {
         let Some((slot, pending)) = open.find(|(_, pending)| !pending.is_resolved()) else {

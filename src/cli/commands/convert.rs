@@ -1,5 +1,8 @@
 //! `allocsample convert`: a profile in other tools' formats.
 
+mod parquet;
+
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use allocsample_export::{ExportError, Format, Metric, Options};
@@ -7,12 +10,18 @@ use allocsample_profile::Profile;
 
 use crate::args::{self, Convert};
 use crate::exit::{self, Ending, Usage};
+use crate::output_format::OutputFormat;
 use crate::progress::Progress;
 use crate::{output_file, profiles};
 
 /// Writes the formats that were asked for.
 pub fn run(arguments: &Convert) -> anyhow::Result<Ending> {
-    let shows_one_metric = |format: &Format| matches!(format, Format::Collapsed | Format::Svg);
+    let shows_one_metric = |format: &OutputFormat| {
+        matches!(
+            format,
+            OutputFormat::Export(Format::Collapsed | Format::Svg)
+        )
+    };
     if arguments.metric.is_some() && !arguments.to.iter().any(shows_one_metric) {
         let what = "--metric is for collapsed and svg; the other formats have all kinds of bytes";
         return Err(Usage(what.into()).into());
@@ -40,12 +49,13 @@ pub fn run(arguments: &Convert) -> anyhow::Result<Ending> {
     let profile = profiles::open(&arguments.file)?;
     for &format in &arguments.to {
         match &arguments.output {
-            Some(output) if output.as_os_str() == "-" => {
-                output_file::write_stdout(|out| {
-                    let written = allocsample_export::write(&profile, format, &options, out);
-                    written.map_err(explain)
-                })?;
-            }
+            Some(output) if output.as_os_str() == "-" => match format {
+                OutputFormat::Parquet => {
+                    let what = "parquet is a directory of files; give it a name with --output";
+                    return Err(Usage(what.into()).into());
+                }
+                _ => output_file::write_stdout(|out| fill(&profile, format, &options, out))?,
+            },
             Some(output) => write(&profile, format, &options, output)?,
             None => {
                 let output = beside(&arguments.file, format);
@@ -60,19 +70,35 @@ pub fn run(arguments: &Convert) -> anyhow::Result<Ending> {
 /// Writes a profile to a file in a format.
 pub fn write(
     profile: &Profile,
-    format: Format,
+    format: OutputFormat,
     options: &Options,
     output: &Path,
 ) -> anyhow::Result<()> {
     let _progress = Progress::start(format!("writing {}", output.display()));
-    output_file::write(output, |out| {
-        let written = allocsample_export::write(profile, format, options, out);
-        written.map_err(explain)
-    })
+    match format {
+        OutputFormat::Parquet => parquet::write(profile, output),
+        _ => output_file::write(output, |out| fill(profile, format, options, out)),
+    }
+}
+
+/// Writes a format that is one stream of bytes.
+pub fn fill(
+    profile: &Profile,
+    format: OutputFormat,
+    options: &Options,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    match format {
+        OutputFormat::Export(format) => {
+            allocsample_export::write(profile, format, options, out).map_err(explain)
+        }
+        OutputFormat::Html => Ok(allocsample_view::write(profile, out)?),
+        OutputFormat::Parquet => unreachable!("a directory is no stream"),
+    }
 }
 
 /// Where a converted profile goes if nobody says otherwise: `X.svg` for `X.allocsample`.
-pub fn beside(input: &Path, format: Format) -> PathBuf {
+pub fn beside(input: &Path, format: OutputFormat) -> PathBuf {
     let is_profile = input.extension().is_some_and(|it| it == "allocsample");
     let stem = if is_profile {
         input.file_stem()
@@ -106,7 +132,7 @@ mod tests {
 
     #[test]
     fn outputs_are_named_after_their_inputs() {
-        let beside = |input: &str| beside(Path::new(input), Format::Pprof);
+        let beside = |input: &str| beside(Path::new(input), OutputFormat::Export(Format::Pprof));
         assert_eq!(beside("a/b.1.allocsample"), Path::new("a/b.1.pb.gz"));
         assert_eq!(beside("b.profile"), Path::new("b.profile.pb.gz"));
     }

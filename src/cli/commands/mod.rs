@@ -1,6 +1,9 @@
 //! One file per command.
 
 pub mod convert;
+pub mod query;
 pub mod report;
 pub mod run;
 pub mod symbolize;
+pub mod top;
+pub mod view;

@@ -3,21 +3,31 @@
 //! The viewer wants differences between points, replaces the first one by 0 and joins points by straight lines. So a
 //! counter begins with a point of no meaning, and a jump is preceded by a point at the old level.
 
-use fxprof_processed_profile::{CounterHandle, GraphColor, ProcessHandle, Profile};
+use std::collections::HashMap;
+
+use fxprof_processed_profile::{CounterHandle, GraphColor, ProcessHandle, Profile, ThreadHandle};
 use serde_json::json;
 
 use super::object::{Object, Part};
 use super::timestamp;
-use crate::view::{About, End, View};
+use crate::view::{About, End, HeapIndex, View};
 
 /// Points of a track; more cannot be told apart on a screen. Peaks are kept exactly.
 const BUCKETS: u64 = 10_000;
 
 /// A counter that was added.
 pub(super) struct Counter {
-    label: &'static str,
+    label: String,
     color: &'static str,
 }
+
+/// Of the heaps in turn, malloc's first.
+const HEAP_COLORS: [(GraphColor, &str); 4] = [
+    (GraphColor::Purple, "purple"),
+    (GraphColor::Teal, "teal"),
+    (GraphColor::Blue, "blue"),
+    (GraphColor::Magenta, "magenta"),
+];
 
 /// A level from a moment on.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,19 +37,38 @@ struct Point {
 }
 
 /// Adds what is known about memory over time.
-pub(super) fn add(view: &View, profile: &mut Profile, process: ProcessHandle) -> Vec<Counter> {
+pub(super) fn add(
+    view: &View,
+    profile: &mut Profile,
+    process: ProcessHandle,
+    processes: &HashMap<HeapIndex, (ProcessHandle, ThreadHandle)>,
+) -> Vec<Counter> {
+    let process_of =
+        |heap: Option<HeapIndex>| match heap.and_then(|heap| processes.get(&heap).copied()) {
+            Some((process, _)) => process,
+            None => process,
+        };
     let mut added = Vec::new();
-    let start_ns = view.about.start_ns;
-    let live = live_bytes(view);
-    if !live.is_empty() {
+    let bucket_ns = view.about.end_ns.saturating_sub(view.about.start_ns) / BUCKETS;
+    let heaps = std::iter::once(None).chain((0..view.heaps.len()).map(Some));
+    for (heap, &(color, color_name)) in heaps.zip(HEAP_COLORS.iter().cycle()) {
+        let live = live_bytes(view, heap);
+        if live.is_empty() {
+            continue;
+        }
+        let name = match heap {
+            Some(heap) => format!("Live bytes in {}", view.heaps[heap]),
+            None if view.heaps.is_empty() => "Live bytes".to_owned(),
+            None => "Live bytes in malloc".to_owned(),
+        };
         let description = "Bytes allocated and not freed, estimated from the samples";
-        let counter = profile.add_counter(process, "Live bytes", "Memory", description);
-        profile.set_counter_color(counter, GraphColor::Purple);
-        let points = thin_out(&live, view.about.end_ns.saturating_sub(start_ns) / BUCKETS);
+        let counter = profile.add_counter(process_of(heap), &name, "Memory", description);
+        profile.set_counter_color(counter, color);
+        let points = thin_out(&live, bucket_ns);
         add_points(view, profile, counter, &points, IsStep(true));
         added.push(Counter {
-            label: "Live bytes (estimate)",
-            color: "purple",
+            label: format!("{name} (estimate)"),
+            color: color_name,
         });
     }
     if !view.resident.is_empty() {
@@ -56,8 +85,34 @@ pub(super) fn add(view: &View, profile: &mut Profile, process: ProcessHandle) ->
             .collect();
         add_points(view, profile, counter, &readings, IsStep(false));
         added.push(Counter {
-            label: "Resident set",
+            label: "Resident set".to_owned(),
             color: "orange",
+        });
+    }
+    for reading in &view.readings {
+        let statistic = &view.statistics[reading.statistic];
+        // The viewer's memory tracks are in bytes.
+        if statistic.unit != "bytes" {
+            continue;
+        }
+        let name = format!("{}: {}", view.heaps[statistic.heap], statistic.name);
+        let description = "Told by the virtual machine";
+        let process = process_of(Some(statistic.heap));
+        let counter = profile.add_counter(process, &name, "Memory", description);
+        profile.set_counter_color(counter, GraphColor::Green);
+        let readings: Vec<Point> = reading
+            .values
+            .iter()
+            .map(|&(time_ns, value)| Point {
+                time_ns,
+                level: value as f64,
+            })
+            .collect();
+        let readings = thin_out(&readings, bucket_ns);
+        add_points(view, profile, counter, &readings, IsStep(true));
+        added.push(Counter {
+            label: name,
+            color: "green",
         });
     }
     added
@@ -117,10 +172,10 @@ fn add_points(
     }
 }
 
-/// The level after each allocation and free.
-fn live_bytes(view: &View) -> Vec<Point> {
+/// The level of a heap after each allocation and free.
+fn live_bytes(view: &View, heap: Option<HeapIndex>) -> Vec<Point> {
     let mut changes = Vec::new();
-    for sample in &view.samples {
+    for sample in view.samples.iter().filter(|sample| sample.heap == heap) {
         // What nobody watched is not counted as live at any time.
         if sample.end == End::Unknown {
             continue;

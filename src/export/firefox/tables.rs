@@ -63,6 +63,11 @@ pub(super) fn fill(view: &View, thread: &mut Object<'_>) -> Result<(), serde_jso
     let native_symbols =
         json!({ "length": 0, "address": [], "functionSize": [], "libIndex": [], "name": [] });
     thread.set("nativeSymbols", Part::Value(native_symbols));
+    let mut markers = thread.object("markers")?;
+    let marker_names = markers.value("name")?;
+    let renamed: Value = tables.renamed(&marker_names, &names).collect();
+    markers.set("name", Part::Value(renamed));
+    thread.set("markers", Part::Object(markers));
     let strings = tables.strings.into_values();
     thread.set("stringArray", Part::Value(json!(strings)));
     // All zero, which the viewer would draw as an idle thread.
@@ -141,6 +146,18 @@ impl<'a> Tables<'a> {
             ("category", old["category"].clone()),
             ("subcategory", old["subcategory"].clone()),
         ])
+    }
+
+    /// Indices into `old` as indices into the strings of these tables.
+    fn renamed(&mut self, indices: &Value, old: &Value) -> impl Iterator<Item = Value> {
+        let strings = &mut self.strings;
+        let indices = indices.as_array().into_iter().flatten();
+        indices.map(move |index| {
+            let name = index
+                .as_u64()
+                .and_then(|index| old[usize::try_from(index).ok()?].as_str());
+            json!(strings.intern(name.unwrap_or_default().to_owned()))
+        })
     }
 
     fn functions(&mut self) -> Value {

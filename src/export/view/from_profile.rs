@@ -2,11 +2,14 @@
 
 use std::collections::HashMap;
 
-use allocsample_profile::{Frame, Location as Place, Profile, StackId, ThreadId, missing_root};
+use allocsample_profile::{
+    Frame, Location as Place, ModuleId, Outcome, Profile, StackId, ThreadId, missing_root,
+};
 
+use super::machines::Machines;
 use super::{
-    About, End, Interner, Line, Location, LocationIndex, Module, Sample, Stack, StackIndex, Thread,
-    View,
+    About, End, Interner, Line, Location, LocationIndex, Module, Nature, Sample, Stack, StackIndex,
+    Survival, Thread, View, type_name_with,
 };
 
 impl From<&Profile> for View {
@@ -16,6 +19,7 @@ impl From<&Profile> for View {
         order.sort_by_key(|sample| sample.time_ns);
         let threads = Threads::new(profile);
         let mut stacks = Stacks::new(profile);
+        let machines = Machines::new(profile);
         let samples = order
             .into_iter()
             .map(|sample| Sample {
@@ -32,6 +36,11 @@ impl From<&Profile> for View {
                     None if sample.is_live() => End::Live,
                     None => End::Unknown,
                 },
+                heap: machines.heap(sample.heap),
+                object: sample.outcome.as_ref().map(|outcome| {
+                    let name = profile.vm.type_name(sample.heap, outcome);
+                    stacks.object(name.unwrap_or("(unknown type)"), survival(outcome))
+                }),
             })
             .collect();
         View {
@@ -42,6 +51,10 @@ impl From<&Profile> for View {
             stacks: stacks.stacks.into_values(),
             samples,
             resident: profile.resident_bytes.clone(),
+            spans: machines.spans(profile),
+            readings: machines.readings(profile),
+            heaps: machines.heaps,
+            statistics: machines.statistics,
         }
     }
 }
@@ -127,6 +140,7 @@ struct Stacks<'a> {
     locations: Vec<Location>,
     by_place: HashMap<Place, LocationIndex>,
     by_name: HashMap<&'static str, LocationIndex>,
+    by_type: HashMap<(&'a str, Survival), LocationIndex>,
     stacks: Interner<Stack>,
     /// A stack below a pseudo-frame is another one than the same frames without.
     known: HashMap<(StackId, Option<&'static str>), StackIndex>,
@@ -139,6 +153,7 @@ impl<'a> Stacks<'a> {
             locations: Vec::new(),
             by_place: HashMap::new(),
             by_name: HashMap::new(),
+            by_type: HashMap::new(),
             stacks: Interner::new(),
             known: HashMap::new(),
         }
@@ -196,20 +211,51 @@ impl<'a> Stacks<'a> {
         })
     }
 
+    fn object(&mut self, type_name: &'a str, survival: Survival) -> LocationIndex {
+        let locations = &mut self.locations;
+        *self
+            .by_type
+            .entry((type_name, survival))
+            .or_insert_with(|| {
+                locations.push(Location {
+                    lines: vec![Line {
+                        function: type_name_with(type_name, survival),
+                        ..Line::default()
+                    }],
+                    nature: Nature::Object(survival),
+                    ..Location::default()
+                });
+                locations.len() - 1
+            })
+    }
+
     fn location(&mut self, place: Place) -> LocationIndex {
         let (profile, locations) = (self.profile, &mut self.locations);
         *self.by_place.entry(place).or_insert_with(|| {
             let module = (place.module.0 as usize).checked_sub(1);
             let frames = profile.frames(place);
+            let is_native = place.module != ModuleId::VM;
             locations.push(Location {
                 module: module.filter(|&module| module < profile.modules.len()),
                 // The call stands before the address that it returns to.
-                address: Some(place.offset.wrapping_sub(1)),
+                address: is_native.then_some(place.offset.wrapping_sub(1)),
+                nature: match is_native {
+                    true => Nature::Native,
+                    false => Nature::Interpreted,
+                },
                 is_symbolized: frames.iter().any(|frame| frame.is_symbolized),
                 lines: frames.into_iter().map(line).collect(),
             });
             locations.len() - 1
         })
+    }
+}
+
+fn survival(outcome: &Outcome) -> Survival {
+    match outcome.survived() {
+        Some(true) => Survival::Survived,
+        Some(false) => Survival::DiedYoung,
+        None => Survival::Open,
     }
 }
 
@@ -226,8 +272,7 @@ mod tests {
     use super::*;
     use crate::view::Metric;
     use allocsample_profile::{
-        Freed, HeapId, IntervalInfo, ModuleId, ProcessInfo, SampleFlags, SampleId, Sampling,
-        SymbolFrame,
+        Freed, HeapId, IntervalInfo, ProcessInfo, SampleFlags, SampleId, Sampling, SymbolFrame,
     };
     use allocsample_record::StackNode;
 

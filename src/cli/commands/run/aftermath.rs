@@ -3,15 +3,16 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use allocsample_export::{Format, Options};
+use allocsample_export::Options;
 use allocsample_profile::Profile;
 use allocsample_report::text;
 use anyhow::bail;
 
 use super::output::Template;
 use crate::args::{Run, name_of};
-use crate::commands::convert;
+use crate::commands::{convert, view};
 use crate::exit::{self, Ending};
+use crate::output_format::OutputFormat;
 use crate::profiles;
 
 /// Profiles of child processes that are named one by one.
@@ -38,6 +39,13 @@ pub fn run(options: &Run, template: &Template, pid: u32, ending: Ending, paths: 
         for &format in &options.convert {
             convert_beside(options, path, profile, format);
         }
+    }
+    if options.open
+        && let Some(main) = main_profile(&found, pid)
+    {
+        let Found { path, profile, .. } = &found[main];
+        convert_beside(options, path, profile, OutputFormat::Html);
+        view::open(convert::beside(path, OutputFormat::Html));
     }
     if options.quiet {
         return;
@@ -94,7 +102,7 @@ fn complete_unguarded(options: &Run, path: &Path) -> anyhow::Result<Option<Found
     }
 }
 
-fn convert_beside(options: &Run, path: &Path, profile: &Profile, format: Format) {
+fn convert_beside(options: &Run, path: &Path, profile: &Profile, format: OutputFormat) {
     let output = convert::beside(path, format);
     match convert::write(profile, format, &Options::default(), &output) {
         Ok(()) if options.quiet => {}

@@ -1,0 +1,32 @@
+//! `allocsample query`: SQL over a profile's tables.
+
+use std::io::read_to_string;
+
+use allocsample_query::{Database, Format};
+use anyhow::Context;
+
+use crate::args::{Query, QueryFormat};
+use crate::exit::{Ending, Usage};
+use crate::progress::Progress;
+use crate::{output_file, profiles};
+
+/// Prints the answer.
+pub fn run(arguments: &Query) -> anyhow::Result<Ending> {
+    let sql = match arguments.sql.as_str() {
+        "-" => read_to_string(std::io::stdin()).context("stdin")?,
+        sql => sql.to_owned(),
+    };
+    let profile = profiles::open(&arguments.file)?;
+    let progress = Progress::start("asking");
+    let answer = Database::new(&profile)
+        .and_then(|mut database| database.query(&sql))
+        .map_err(|error| Usage(format!("query: {error}")))?;
+    drop(progress);
+    let format = match arguments.format {
+        QueryFormat::Table => Format::Table,
+        QueryFormat::Json => Format::Json,
+        QueryFormat::Csv => Format::Csv,
+    };
+    output_file::write_stdout(|out| Ok(answer.write(format, out)?))?;
+    Ok(Ending::SUCCESS)
+}

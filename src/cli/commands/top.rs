@@ -1,0 +1,164 @@
+//! `allocsample top`: a live table of who holds memory.
+//!
+//! The growing profile is read again and again together with its ring, by a thread of ours: the program notices nothing.
+//! A reading may take a fifth of the time at most, so that a large profile is read less often.
+
+mod screen;
+
+use std::collections::HashMap;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use allocsample_profile::Profile;
+use allocsample_report::{By, Filter, Sort, Table, Totals};
+use anyhow::{Context, bail};
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+
+use crate::args::Top;
+use crate::exit::{Ending, Usage};
+use screen::{Action, Entry, Reading, Screen};
+
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1000);
+const KEY_WAIT: Duration = Duration::from_millis(100);
+
+/// Shows the table until `q` is typed.
+pub fn run(arguments: &Top) -> anyhow::Result<Ending> {
+    let path = find(&arguments.what)?;
+    // Fails here, in one line, rather than on a screen.
+    let mut source = Source::new(path);
+    let first = source.read()?;
+    if !std::io::stdout().is_terminal() {
+        let what = "top draws on a terminal; `allocsample report` prints";
+        return Err(Usage(what.into()).into());
+    }
+    let mut screen = Screen::default();
+    screen.show(first);
+    let (readings, stop) = start(source);
+    let mut terminal = ratatui::try_init().context("the terminal")?;
+    let result = interact(&mut terminal, &mut screen, &readings);
+    ratatui::restore();
+    drop(stop);
+    result?;
+    Ok(Ending::SUCCESS)
+}
+
+fn interact(
+    terminal: &mut ratatui::DefaultTerminal,
+    screen: &mut Screen,
+    readings: &Receiver<anyhow::Result<Reading>>,
+) -> anyhow::Result<()> {
+    loop {
+        while let Ok(reading) = readings.try_recv() {
+            screen.show(reading?);
+        }
+        terminal.draw(|frame| screen.draw(frame))?;
+        if !event::poll(KEY_WAIT)? {
+            continue;
+        }
+        if let Event::Key(key) = event::read()?
+            && key.kind == KeyEventKind::Press
+            && screen.press(key) == Action::Quit
+        {
+            return Ok(());
+        }
+    }
+}
+
+/// The profile of a pid or at a path. The ring is a mapped file: a process shows which one is its own.
+fn find(what: &str) -> anyhow::Result<PathBuf> {
+    let Ok(pid) = what.parse::<u32>() else {
+        return Ok(PathBuf::from(what));
+    };
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))
+        .with_context(|| format!("process {pid}"))?;
+    let ring = maps.lines().find_map(|line| {
+        let at = line.find('/')?;
+        line[at..].strip_suffix(".allocsample.ring")
+    });
+    match ring {
+        Some(path) => Ok(PathBuf::from(format!("{path}.allocsample"))),
+        None => bail!(
+            "process {pid} writes no profile: it was not started under the agent, or took no sample yet"
+        ),
+    }
+}
+
+/// A profile that is read again and again.
+struct Source {
+    path: PathBuf,
+    symbols: Option<Profile>,
+}
+
+impl Source {
+    fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            symbols: None,
+        }
+    }
+
+    fn read(&mut self) -> anyhow::Result<Reading> {
+        let named = || self.path.display().to_string();
+        let mut profile = Profile::open(&self.path).with_context(named)?;
+        // Locations keep their numbers while a process runs: only new ones are looked up.
+        if let Some(last) = self.symbols.take() {
+            profile.symbols = last.symbols;
+        }
+        profile.symbolize();
+        let reading = reading(&self.path, &profile);
+        self.symbols = Some(profile);
+        Ok(reading)
+    }
+}
+
+fn reading(path: &Path, profile: &Profile) -> Reading {
+    let totals = Totals::of(profile);
+    let table = Table::group(profile, By::Function, Sort::Live, &Filter::all());
+    let sites = Table::group(profile, By::Site, Sort::Live, &Filter::all());
+    let entry = |row: allocsample_report::Row| Entry {
+        detail: if row.stack.is_empty() {
+            row.module.clone()
+        } else {
+            row.stack.join(" ← ")
+        },
+        name: row.name,
+        live: row.self_live,
+        allocated: row.self_allocated,
+        allocations: row.allocations,
+    };
+    let is_own = |entry: &Entry| entry.allocated.samples() > 0;
+    Reading {
+        title: format!("{} (pid {})", path.display(), profile.process.pid),
+        is_running: profile.recovery.ring_found && profile.exit.is_none(),
+        after_s: Totals::duration_s(profile),
+        live: totals.live,
+        allocated: totals.allocated,
+        peak_bytes: totals.peak.bytes,
+        samples: profile.samples.len(),
+        lost: profile.lost.samples().0,
+        functions: table.rows.into_iter().map(entry).filter(is_own).collect(),
+        sites: sites.rows.into_iter().map(entry).filter(is_own).collect(),
+        before: HashMap::new(),
+    }
+}
+
+/// Reads on until the other end of the second channel is dropped.
+fn start(mut source: Source) -> (Receiver<anyhow::Result<Reading>>, Sender<()>) {
+    let (send, readings) = channel();
+    let (stop, stopped) = channel::<()>();
+    std::thread::spawn(move || {
+        let mut pause = SHORTEST_PAUSE;
+        while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            let begin = Instant::now();
+            let reading = source.read();
+            let is_last = reading.as_ref().is_ok_and(|reading| !reading.is_running);
+            pause = SHORTEST_PAUSE.max(begin.elapsed() * 4);
+            if send.send(reading).is_err() || is_last {
+                return;
+            }
+        }
+    });
+    (readings, stop)
+}

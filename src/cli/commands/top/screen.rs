@@ -1,0 +1,400 @@
+//! What `top` shows, and what its keys do. Knows no terminal, no file and no clock.
+
+use std::collections::HashMap;
+
+use allocsample_report::Estimate;
+use allocsample_report::units::bytes;
+use ratatui::Frame;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Cell, Paragraph, Row, Table};
+
+/// One row.
+#[derive(Clone, Debug, Default)]
+pub struct Entry {
+    /// The function that is charged.
+    pub name: String,
+    /// Its module, or the stack of a site.
+    pub detail: String,
+    pub live: Estimate,
+    pub allocated: Estimate,
+    pub allocations: Estimate,
+}
+
+/// A profile at a moment.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    pub title: String,
+    pub is_running: bool,
+    /// Since the start of the profile.
+    pub after_s: f64,
+    pub live: Estimate,
+    pub allocated: Estimate,
+    pub peak_bytes: f64,
+    pub samples: usize,
+    pub lost: u64,
+    pub functions: Vec<Entry>,
+    pub sites: Vec<Entry>,
+    /// Live bytes of the rows in the reading before, by detail and name.
+    pub before: HashMap<(String, String), f64>,
+}
+
+/// What a key asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    Continue,
+    Quit,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Order {
+    #[default]
+    Live,
+    Growth,
+    Allocated,
+    Count,
+}
+
+/// The screen.
+#[derive(Debug, Default)]
+pub struct Screen {
+    reading: Reading,
+    /// Came while paused.
+    waiting: Option<Reading>,
+    /// Seconds between the last two readings.
+    between_s: f64,
+    order: Order,
+    by_site: bool,
+    is_paused: bool,
+    filter: String,
+    is_typing: bool,
+    first_row: usize,
+}
+
+impl Screen {
+    /// Takes a new reading; a pause keeps the old one on the screen.
+    pub fn show(&mut self, mut reading: Reading) {
+        if self.is_paused {
+            self.waiting = Some(reading);
+            return;
+        }
+        let old = &self.reading;
+        let entries = old.functions.iter().chain(&old.sites);
+        reading.before = entries
+            .map(|entry| {
+                (
+                    (entry.detail.clone(), entry.name.clone()),
+                    entry.live.value(),
+                )
+            })
+            .collect();
+        self.between_s = reading.after_s - old.after_s;
+        self.reading = reading;
+    }
+
+    /// Obeys a key.
+    pub fn press(&mut self, key: KeyEvent) -> Action {
+        if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
+            return Action::Quit;
+        }
+        if self.is_typing {
+            match key.code {
+                KeyCode::Enter => self.is_typing = false,
+                KeyCode::Esc => {
+                    self.filter.clear();
+                    self.is_typing = false;
+                }
+                KeyCode::Backspace => {
+                    self.filter.pop();
+                }
+                KeyCode::Char(typed) => self.filter.push(typed),
+                _ => {}
+            }
+            self.first_row = 0;
+            return Action::Continue;
+        }
+        match key.code {
+            KeyCode::Char('q') => return Action::Quit,
+            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Char('l') => self.order = Order::Live,
+            KeyCode::Char('g') => self.order = Order::Growth,
+            KeyCode::Char('a') => self.order = Order::Allocated,
+            KeyCode::Char('c') => self.order = Order::Count,
+            KeyCode::Char('s') => self.by_site = !self.by_site,
+            KeyCode::Char('/') => self.is_typing = true,
+            KeyCode::Char('p' | ' ') => self.pause(),
+            KeyCode::Down => self.first_row += 1,
+            KeyCode::Up => self.first_row = self.first_row.saturating_sub(1),
+            KeyCode::PageDown => self.first_row += 20,
+            KeyCode::PageUp => self.first_row = self.first_row.saturating_sub(20),
+            KeyCode::Home => self.first_row = 0,
+            _ => {}
+        }
+        Action::Continue
+    }
+
+    fn pause(&mut self) {
+        self.is_paused = !self.is_paused;
+        if let Some(waiting) = self.waiting.take() {
+            self.show(waiting);
+        }
+    }
+
+    /// Live bytes that a row gained since the reading before, each second; `None` in the first one.
+    fn growth(&self, entry: &Entry) -> Option<f64> {
+        if self.reading.before.is_empty() || self.between_s <= 0.0 {
+            return None;
+        }
+        let key = (entry.detail.clone(), entry.name.clone());
+        let before = self.reading.before.get(&key).copied().unwrap_or(0.0);
+        Some((entry.live.value() - before) / self.between_s)
+    }
+
+    fn rows(&self) -> Vec<(&Entry, Option<f64>)> {
+        let all = if self.by_site {
+            &self.reading.sites
+        } else {
+            &self.reading.functions
+        };
+        let wanted = self.filter.to_lowercase();
+        let has = |text: &str| text.to_lowercase().contains(&wanted);
+        let mut rows: Vec<_> = all
+            .iter()
+            .filter(|entry| has(&entry.name) || has(&entry.detail))
+            .map(|entry| (entry, self.growth(entry)))
+            .collect();
+        let size = |row: &(&Entry, Option<f64>)| match self.order {
+            Order::Live => row.0.live.value(),
+            Order::Growth => row.1.unwrap_or(0.0),
+            Order::Allocated => row.0.allocated.value(),
+            Order::Count => row.0.allocations.value(),
+        };
+        rows.sort_by(|a, b| size(b).total_cmp(&size(a)));
+        rows
+    }
+
+    /// Draws everything.
+    pub fn draw(&mut self, frame: &mut Frame<'_>) {
+        let [head, body, foot] = Layout::vertical([
+            Constraint::Length(3),
+            Constraint::Min(1),
+            Constraint::Length(1),
+        ])
+        .areas(frame.area());
+        frame.render_widget(Paragraph::new(self.headline()), head);
+        let rows = self.rows();
+        let last = rows.len().saturating_sub(1);
+        let first_row = self.first_row.min(last);
+        let cells = rows.iter().skip(first_row).map(|row| self.cells(row));
+        let mark = |order: Order, title: &str| {
+            if self.order == order {
+                format!("{title}▾")
+            } else {
+                title.to_owned()
+            }
+        };
+        let titles = [
+            mark(Order::Live, "live"),
+            "±".to_owned(),
+            mark(Order::Growth, "growth/s"),
+            mark(Order::Allocated, "allocated"),
+            mark(Order::Count, "count"),
+            if self.by_site { "site" } else { "function" }.to_owned(),
+        ];
+        let widths = [
+            Constraint::Length(10),
+            Constraint::Length(10),
+            Constraint::Length(13),
+            Constraint::Length(11),
+            Constraint::Length(11),
+            Constraint::Min(20),
+        ];
+        let table = Table::new(cells, widths)
+            .header(Row::new(titles).style(Style::new().add_modifier(Modifier::REVERSED)));
+        frame.render_widget(table, body);
+        frame.render_widget(Paragraph::new(self.keys()), foot);
+        self.first_row = first_row;
+    }
+
+    fn headline(&self) -> Vec<Line<'static>> {
+        let reading = &self.reading;
+        let state = match (self.is_paused, reading.is_running) {
+            (true, _) => "paused",
+            (false, true) => "running",
+            (false, false) => "ended",
+        };
+        let (live, stderr) = (reading.live.value(), reading.live.stderr());
+        let error = stderr.map_or_else(String::new, |stderr| format!(" ± {}", bytes(stderr)));
+        vec![
+            Line::from(vec![
+                Span::styled(
+                    printable(&reading.title),
+                    Style::new().add_modifier(Modifier::BOLD),
+                ),
+                Span::raw(format!("  {state}, {:.1} s", reading.after_s)),
+            ]),
+            Line::from(format!(
+                "live {}{error}   peak {}   allocated {}   samples {}   lost {}",
+                bytes(live),
+                bytes(reading.peak_bytes),
+                bytes(reading.allocated.value()),
+                reading.samples,
+                reading.lost
+            )),
+        ]
+    }
+
+    fn cells(&self, (entry, growth): &(&Entry, Option<f64>)) -> Row<'static> {
+        // Less than the error of the row is no growth.
+        let noise = entry.live.stderr().unwrap_or(0.0) / self.between_s.max(1e-9);
+        let growth = match *growth {
+            Some(growth) if growth > noise && growth > 0.0 => {
+                Cell::from(format!("▲ {}", bytes(growth))).style(Style::new().fg(Color::Yellow))
+            }
+            Some(growth) if growth < -noise => {
+                Cell::from(format!("▼ {}", bytes(-growth))).style(Style::new().fg(Color::Cyan))
+            }
+            Some(_) => Cell::from("="),
+            None => Cell::from(""),
+        };
+        let error = entry.live.stderr().map_or_else(String::new, bytes);
+        Row::new([
+            Cell::from(bytes(entry.live.value())),
+            Cell::from(error).style(Style::new().add_modifier(Modifier::DIM)),
+            growth,
+            Cell::from(bytes(entry.allocated.value())),
+            Cell::from(format!("{:.0}", entry.allocations.value())),
+            Cell::from(printable(&format!("{}  {}", entry.name, entry.detail))),
+        ])
+    }
+
+    fn keys(&self) -> String {
+        if self.is_typing {
+            return format!(
+                "find: {}▏  Enter keeps it, Esc clears it",
+                printable(&self.filter)
+            );
+        }
+        let filter = if self.filter.is_empty() {
+            String::new()
+        } else {
+            format!("[{}] ", printable(&self.filter))
+        };
+        format!(
+            "{filter}sort: l live, g growth, a allocated, c count   s sites   / find   p pause   ↑↓   q quit"
+        )
+    }
+}
+
+/// A name may hold anything; a terminal obeys control characters.
+fn printable(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    fn entry(name: &str, live: f64, allocated: f64) -> Entry {
+        let estimate = |value| Estimate::from_parts(value, Some(0.0), 1);
+        Entry {
+            name: name.to_owned(),
+            detail: "app".to_owned(),
+            live: estimate(live),
+            allocated: estimate(allocated),
+            allocations: estimate(1.0),
+        }
+    }
+
+    fn reading(after_s: f64, functions: Vec<Entry>) -> Reading {
+        Reading {
+            title: "x.allocsample (pid 7)".to_owned(),
+            is_running: true,
+            after_s,
+            sites: vec![entry("a_site", 1.0, 1.0)],
+            functions,
+            ..Reading::default()
+        }
+    }
+
+    fn drawn(screen: &mut Screen) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(110, 10)).unwrap();
+        terminal.draw(|frame| screen.draw(frame)).unwrap();
+        let buffer = terminal.backend().buffer().clone();
+        let rows = buffer.content.chunks(110);
+        rows.map(|row| row.iter().map(|cell| cell.symbol()).collect::<String>())
+            .collect()
+    }
+
+    fn press(screen: &mut Screen, keys: &str) -> Action {
+        let mut last = Action::Continue;
+        for key in keys.chars() {
+            last = screen.press(KeyEvent::from(KeyCode::Char(key)));
+        }
+        last
+    }
+
+    fn grown() -> Screen {
+        let mut screen = Screen::default();
+        let first = vec![entry("keeps", 4096.0, 9e6), entry("grows", 0.0, 1024.0)];
+        screen.show(reading(1.0, first));
+        let second = vec![
+            entry("keeps", 4096.0, 9e6),
+            entry("grows", 2048.0, 4096.0),
+            entry("evil\x1b[2J", 1.0, 1.0),
+        ];
+        screen.show(reading(3.0, second));
+        screen
+    }
+
+    #[test]
+    fn rows_show_live_bytes_and_where_they_go() {
+        let lines = drawn(&mut grown());
+        assert!(
+            lines[0].starts_with("x.allocsample (pid 7)  running, 3.0 s"),
+            "{}",
+            lines[0]
+        );
+        assert!(
+            lines[4].contains("keeps") && lines[4].contains("4.0 KiB") && lines[4].contains('=')
+        );
+        // 2 KiB in 2 seconds.
+        assert!(
+            lines[5].contains("grows") && lines[5].contains("▲ 1.0 KiB"),
+            "{}",
+            lines[5]
+        );
+        assert!(lines.iter().all(|line| !line.contains('\x1b')));
+    }
+
+    #[test]
+    fn keys_sort_filter_and_change_the_rows() {
+        let mut screen = grown();
+        press(&mut screen, "g");
+        assert!(drawn(&mut screen)[4].contains("grows"));
+        press(&mut screen, "a/keep");
+        let lines = drawn(&mut screen);
+        assert!(lines[4].contains("keeps") && !lines[5].contains("grows"));
+        screen.press(KeyEvent::from(KeyCode::Esc));
+        assert!(drawn(&mut screen)[5].contains("grows"));
+        press(&mut screen, "s");
+        assert!(drawn(&mut screen)[4].contains("a_site"));
+        assert_eq!(press(&mut screen, "q"), Action::Quit);
+    }
+
+    #[test]
+    fn a_pause_keeps_the_screen_and_its_end_catches_up() {
+        let mut screen = grown();
+        press(&mut screen, "p");
+        screen.show(reading(9.0, vec![entry("late", 9.0, 9.0)]));
+        let lines = drawn(&mut screen);
+        assert!(lines[0].contains("paused, 3.0 s") && lines[4].contains("keeps"));
+        press(&mut screen, "p");
+        let lines = drawn(&mut screen);
+        assert!(lines[0].contains("running, 9.0 s") && lines[4].contains("late"));
+    }
+}

@@ -1,0 +1,149 @@
+//! Collections, phases and named spans of virtual machines.
+
+use std::collections::HashMap;
+
+use fxprof_processed_profile::{
+    CategoryColor, CategoryHandle, Marker, MarkerFieldFlags, MarkerFieldFormat, MarkerLocations,
+    MarkerTiming, MarkerTypeHandle, ProcessHandle, Profile, RuntimeSchemaMarkerField,
+    RuntimeSchemaMarkerSchema, StringHandle, ThreadHandle,
+};
+
+use super::timestamp;
+use crate::view::{HeapIndex, Span, SpanNature, View};
+
+/// A span as the viewer's marker.
+struct SpanMarker {
+    kind: MarkerTypeHandle,
+    name: StringHandle,
+    category: CategoryHandle,
+    values: Vec<f64>,
+}
+
+impl Marker for SpanMarker {
+    fn marker_type(&self, _profile: &mut Profile) -> MarkerTypeHandle {
+        self.kind
+    }
+
+    fn name(&self, _profile: &mut Profile) -> StringHandle {
+        self.name
+    }
+
+    fn category(&self, _profile: &mut Profile) -> CategoryHandle {
+        self.category
+    }
+
+    fn string_field_value(&self, _field_index: u32) -> StringHandle {
+        unreachable!("all fields are numbers")
+    }
+
+    fn number_field_value(&self, field_index: u32) -> f64 {
+        self.values[field_index as usize]
+    }
+}
+
+/// Puts the spans of each heap on the thread that stands for it.
+pub(super) fn add(
+    view: &View,
+    profile: &mut Profile,
+    heaps: &HashMap<HeapIndex, (ProcessHandle, ThreadHandle)>,
+) {
+    if view.spans.is_empty() {
+        return;
+    }
+    let collection = profile.add_category("Collection", CategoryColor::Magenta);
+    let phase = profile.add_category("Phase", CategoryColor::Yellow);
+    let mut kinds = HashMap::new();
+    for span in &view.spans {
+        let Some(&(_, thread)) = heaps.get(&span.heap) else {
+            continue;
+        };
+        let numbers: Vec<usize> = span.statistics.iter().map(|&(index, _)| index).collect();
+        let count = kinds.len();
+        // A marker must have a value for each field of its schema: one schema for each set of statistics.
+        let kind = *kinds
+            .entry((span.nature, numbers))
+            .or_insert_with_key(|(nature, numbers)| {
+                profile.register_marker_type(schema(view, *nature, numbers, count))
+            });
+        let marker = SpanMarker {
+            kind,
+            name: profile.intern_string(&span.name),
+            category: match span.nature {
+                SpanNature::Collection => collection,
+                SpanNature::Phase => phase,
+                SpanNature::Other => CategoryHandle::OTHER,
+            },
+            values: values(view, span),
+        };
+        let begin = timestamp(view, span.begin_ns);
+        let timing = match span.end_ns > span.begin_ns {
+            true => MarkerTiming::Interval(begin, timestamp(view, span.end_ns)),
+            false => MarkerTiming::Instant(begin),
+        };
+        profile.add_marker(thread, timing, marker);
+    }
+}
+
+fn schema(
+    view: &View,
+    nature: SpanNature,
+    statistics: &[usize],
+    number: usize,
+) -> RuntimeSchemaMarkerSchema {
+    let nature = match nature {
+        SpanNature::Collection => "Collection",
+        SpanNature::Phase => "Phase",
+        SpanNature::Other => "Span",
+    };
+    let field = |(at, &statistic): (usize, &usize)| {
+        let statistic = &view.statistics[statistic];
+        let (format, _) = format(&statistic.unit);
+        let label = match (&format, statistic.unit.as_str()) {
+            (MarkerFieldFormat::Decimal, unit) if !unit.is_empty() => {
+                format!("{} [{unit}]", statistic.name)
+            }
+            _ => statistic.name.clone(),
+        };
+        RuntimeSchemaMarkerField {
+            key: format!("statistic{at}"),
+            label,
+            format,
+            flags: MarkerFieldFlags::empty(),
+        }
+    };
+    RuntimeSchemaMarkerSchema {
+        type_name: format!("{nature} {number}"),
+        description: None,
+        locations: MarkerLocations::MARKER_CHART
+            | MarkerLocations::MARKER_TABLE
+            | MarkerLocations::TIMELINE_OVERVIEW
+            | MarkerLocations::TIMELINE_MEMORY,
+        chart_label: Some("{marker.name}".into()),
+        tooltip_label: Some("{marker.name}".into()),
+        table_label: Some("{marker.name}".into()),
+        fields: statistics.iter().enumerate().map(field).collect(),
+        graphs: Vec::new(),
+    }
+}
+
+fn values(view: &View, span: &Span) -> Vec<f64> {
+    let value = |&(statistic, value): &(usize, u64)| {
+        let (_, scale) = format(&view.statistics[statistic].unit);
+        value as f64 * scale
+    };
+    span.statistics.iter().map(value).collect()
+}
+
+/// How the viewer shows a unit, and how many of its own unit one is.
+fn format(unit: &str) -> (MarkerFieldFormat, f64) {
+    match unit {
+        "bytes" => (MarkerFieldFormat::Bytes, 1.0),
+        // Durations are in milliseconds.
+        "ns" => (MarkerFieldFormat::Duration, 1e-6),
+        "us" => (MarkerFieldFormat::Duration, 1e-3),
+        "ms" => (MarkerFieldFormat::Duration, 1.0),
+        "s" => (MarkerFieldFormat::Duration, 1e3),
+        "" | "count" => (MarkerFieldFormat::Integer, 1.0),
+        _ => (MarkerFieldFormat::Decimal, 1.0),
+    }
+}

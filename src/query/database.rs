@@ -1,0 +1,245 @@
+//! SQL over a profile's tables, by SQLite in memory.
+//!
+//! Only the tables that a query reads are filled: SQLite tells which when it prepares the query. The database is made
+//! read-only before the query runs, and the query may not attach files or load extensions.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+
+use allocsample_profile::Profile;
+use rusqlite::functions::FunctionFlags;
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, ToSql};
+
+use crate::answer::{Answer, Cell};
+use crate::index::Index;
+use crate::table::{Kind, Table, Value, tables};
+
+/// Columns that are worth an index when their table is filled: what tables are joined on.
+const JOINED_ON: [(&str, &str); 6] = [
+    ("samples", "stack_id"),
+    ("samples", "function_id"),
+    ("frees", "sample_id"),
+    ("frames", "stack_id"),
+    ("functions", "function_id"),
+    ("stacks", "stack_id"),
+];
+
+/// Why a query has no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueryError {
+    /// SQLite refuses it.
+    #[error("{0}")]
+    Sql(String),
+    /// It would change something.
+    #[error("only SELECT is possible: a profile is never changed")]
+    NotReadOnly,
+    /// There is nothing in it.
+    #[error("there is no query; `SELECT name FROM tables` lists the tables")]
+    Empty,
+}
+
+impl From<rusqlite::Error> for QueryError {
+    fn from(error: rusqlite::Error) -> Self {
+        let text = match &error {
+            rusqlite::Error::SqliteFailure(_, Some(message)) => message.clone(),
+            rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),
+            rusqlite::Error::MultipleStatement => "one query at a time".to_owned(),
+            other => other.to_string(),
+        };
+        if text.contains("not authorized") || text.contains("readonly database") {
+            return Self::NotReadOnly;
+        }
+        Self::Sql(text)
+    }
+}
+
+/// A profile that answers SQL.
+pub struct Database<'a> {
+    profile: &'a Profile,
+    connection: Connection,
+    index: Option<Index>,
+    filled: HashSet<&'static str>,
+}
+
+impl<'a> Database<'a> {
+    /// Makes empty tables.
+    pub fn new(profile: &'a Profile) -> Result<Self, QueryError> {
+        let connection = Connection::open_in_memory()?;
+        for table in tables() {
+            connection.execute_batch(&definition(table))?;
+        }
+        add_functions(&connection)?;
+        connection.execute_batch(
+            "CREATE TABLE tables (name TEXT, column TEXT, type TEXT, meaning TEXT)",
+        )?;
+        for table in tables() {
+            for column in table.columns {
+                let row = [
+                    table.name,
+                    column.name,
+                    sql_type(column.kind),
+                    column.meaning,
+                ];
+                connection.execute("INSERT INTO tables VALUES (?, ?, ?, ?)", row)?;
+            }
+        }
+        Ok(Self {
+            profile,
+            connection,
+            index: None,
+            filled: HashSet::new(),
+        })
+    }
+
+    /// Answers one query. The whole answer is in memory.
+    pub fn query(&mut self, sql: &str) -> Result<Answer, QueryError> {
+        for table in self.read_by(sql)? {
+            self.fill(table)?;
+        }
+        self.connection.pragma_update(None, "query_only", true)?;
+        let answer = self.run(sql);
+        self.connection.pragma_update(None, "query_only", false)?;
+        answer
+    }
+
+    fn run(&self, sql: &str) -> Result<Answer, QueryError> {
+        let mut statement = self.connection.prepare(sql)?;
+        let columns: Vec<String> = statement
+            .column_names()
+            .into_iter()
+            .map(str::to_owned)
+            .collect();
+        let mut answer = Answer::new(columns);
+        let width = answer.columns().len();
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let cells = (0..width).map(|column| Ok(cell(row.get_ref(column)?)));
+            answer.push(cells.collect::<Result<_, rusqlite::Error>>()?);
+        }
+        Ok(answer)
+    }
+
+    /// The tables that a query reads, found out by preparing it. Refuses what is no query.
+    fn read_by(&self, sql: &str) -> Result<Vec<&'static Table>, QueryError> {
+        let read = Arc::new(Mutex::new(HashSet::new()));
+        let seen = Arc::clone(&read);
+        self.connection
+            .authorizer(Some(move |context: AuthContext<'_>| match context.action {
+                AuthAction::Read { table_name, .. } => {
+                    if let Ok(mut seen) = seen.lock() {
+                        seen.insert(table_name.to_owned());
+                    }
+                    Authorization::Allow
+                }
+                AuthAction::Select | AuthAction::Recursive | AuthAction::Function { .. } => {
+                    Authorization::Allow
+                }
+                _ => Authorization::Deny,
+            }))?;
+        let prepared = self
+            .connection
+            .prepare(sql)
+            .map(|statement| (statement.column_count() > 0, statement.readonly()));
+        self.connection
+            .authorizer(None::<fn(AuthContext<'_>) -> Authorization>)?;
+        match prepared? {
+            (false, true) => return Err(QueryError::Empty),
+            (_, false) => return Err(QueryError::NotReadOnly),
+            (true, true) => {}
+        }
+        let read = read.lock().map(|read| read.clone()).unwrap_or_default();
+        Ok(tables()
+            .iter()
+            .filter(|table| read.contains(table.name))
+            .collect())
+    }
+
+    fn fill(&mut self, table: &'static Table) -> Result<(), QueryError> {
+        if !self.filled.insert(table.name) {
+            return Ok(());
+        }
+        let index = self.index.get_or_insert_with(|| Index::new(self.profile));
+        let marks = vec!["?"; table.columns.len()].join(", ");
+        let insert = format!("INSERT INTO {} VALUES ({marks})", table.name);
+        let transaction = self.connection.unchecked_transaction()?;
+        {
+            let mut statement = transaction.prepare(&insert)?;
+            table.rows(self.profile, index, &mut |row| {
+                for (position, value) in row.iter().enumerate() {
+                    statement.raw_bind_parameter(position + 1, value)?;
+                }
+                statement.raw_execute().map(drop)
+            })?;
+        }
+        for (_, column) in JOINED_ON.iter().filter(|(name, _)| *name == table.name) {
+            let name = table.name;
+            transaction.execute_batch(&format!(
+                "CREATE INDEX {name}_by_{column} ON {name} ({column})"
+            ))?;
+        }
+        Ok(transaction.commit()?)
+    }
+}
+
+/// SQLite's own mathematics is a compile-time choice, and off.
+fn add_functions(connection: &Connection) -> rusqlite::Result<()> {
+    type Function = fn(f64) -> f64;
+    let one_argument: [(&str, Function); 7] = [
+        ("sqrt", f64::sqrt),
+        ("ln", f64::ln),
+        ("log2", f64::log2),
+        ("log10", f64::log10),
+        ("exp", f64::exp),
+        ("floor", f64::floor),
+        ("ceil", f64::ceil),
+    ];
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
+    for (name, function) in one_argument {
+        connection.create_scalar_function(name, 1, flags, move |context| {
+            Ok(context.get::<Option<f64>>(0)?.map(function))
+        })?;
+    }
+    Ok(())
+}
+
+fn definition(table: &Table) -> String {
+    let columns: Vec<String> = table
+        .columns
+        .iter()
+        .map(|column| format!("\"{}\" {}", column.name, sql_type(column.kind)))
+        .collect();
+    format!("CREATE TABLE {} ({})", table.name, columns.join(", "))
+}
+
+fn sql_type(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Integer => "INTEGER",
+        Kind::Real => "REAL",
+        Kind::Text => "TEXT",
+    }
+}
+
+impl ToSql for Value<'_> {
+    fn to_sql(&self) -> rusqlite::Result<rusqlite::types::ToSqlOutput<'_>> {
+        Ok(rusqlite::types::ToSqlOutput::Borrowed(match *self {
+            Value::Null => ValueRef::Null,
+            Value::Integer(number) => ValueRef::Integer(number),
+            Value::Real(number) => ValueRef::Real(number),
+            Value::Text(text) => ValueRef::Text(text.as_bytes()),
+        }))
+    }
+}
+
+fn cell(value: ValueRef<'_>) -> Cell {
+    match value {
+        ValueRef::Null => Cell::Null,
+        ValueRef::Integer(number) => Cell::Integer(number),
+        ValueRef::Real(number) => Cell::Real(number),
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
+            Cell::Text(String::from_utf8_lossy(bytes).into_owned())
+        }
+    }
+}

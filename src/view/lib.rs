@@ -1,0 +1,113 @@
+//! A profile as one page for a browser: a flame graph, memory over time, tables, a heat map, lifetimes.
+//!
+//! The page is one file without any reference to another: the charts' code (`page/vendor`), ours (`page/*.js`), and the
+//! profile. The profile is added up before it goes in ([`cells`]), so that the page stays small and quick whatever the
+//! number of samples. Names come from programs, which may be hostile: they are data inside a JSON element in which
+//! nothing can end the element, and they reach the document as text only.
+#![forbid(unsafe_code)]
+
+mod cells;
+mod document;
+mod sites;
+
+use std::io::{self, Write};
+
+use allocsample_profile::Profile;
+
+const TEMPLATE: &str = include_str!("page/page.html");
+const STYLE: &str = include_str!("page/page.css");
+const VENDOR: &str = include_str!("page/vendor/charts.min.js");
+const VENDOR_STYLE: &str = include_str!("page/vendor/charts.min.css");
+const SCRIPTS: [&str; 9] = [
+    include_str!("page/data.js"),
+    include_str!("page/format.js"),
+    include_str!("page/measure.js"),
+    include_str!("page/timeline.js"),
+    include_str!("page/flame.js"),
+    include_str!("page/tables.js"),
+    include_str!("page/heat.js"),
+    include_str!("page/histograms.js"),
+    include_str!("page/main.js"),
+];
+
+/// Writes the page.
+pub fn write(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+    let data = document::document(profile).to_string();
+    let program = document::program(profile);
+    let scripts = SCRIPTS.concat();
+    // The template is cut at its marks, never searched again: what was put in cannot be taken for a mark.
+    let mut rest = TEMPLATE;
+    for (mark, content) in [
+        ("{{title}}", escaped_text(program)),
+        ("{{style}}", format!("{VENDOR_STYLE}{STYLE}")),
+        ("{{data}}", escaped_json(&data)),
+        ("{{vendor}}", VENDOR.to_owned()),
+        (
+            "{{scripts}}",
+            format!("(() => {{\n'use strict';\n{scripts}}})();"),
+        ),
+    ] {
+        let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
+        out.write_all(before.as_bytes())?;
+        out.write_all(content.as_bytes())?;
+        rest = after;
+    }
+    out.write_all(rest.as_bytes())
+}
+
+/// JSON in which no text can end the element that it is in: `<` only occurs inside of strings, where it may be escaped.
+fn escaped_json(json: &str) -> String {
+    json.replace('<', "\\u003c")
+}
+
+fn escaped_text(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use allocsample_profile::{Module, Thread, ThreadId};
+
+    fn page(profile: &Profile) -> String {
+        let mut out = Vec::new();
+        write(profile, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn no_name_ends_an_element() {
+        let hostile = "</script><img src=x onerror=alert(1)>{{scripts}}<!--";
+        let mut profile = Profile::default();
+        profile.process.executable = format!("/bin/{hostile}");
+        profile.process.command_line = vec![hostile.to_owned()];
+        profile.modules.push(Module {
+            path: hostile.to_owned(),
+            build_id: Vec::new(),
+            start: 0,
+            end: 0,
+            bias: 0,
+        });
+        let thread = Thread {
+            name: hostile.to_owned(),
+            ..Thread::default()
+        };
+        profile.threads.insert(ThreadId(1), thread);
+        let page = page(&profile);
+        let plain = self::page(&Profile::default());
+        let count = |page: &str, what: &str| page.matches(what).count();
+        for what in ["</script", "<img", "<!--", "<script"] {
+            assert_eq!(count(&page, what), count(&plain, what), "{what}");
+        }
+    }
+
+    #[test]
+    fn the_page_refers_to_nothing_outside() {
+        let page = page(&Profile::default());
+        for what in ["<link", "src=", "@import", "url("] {
+            assert!(!page.replace(VENDOR, "").contains(what), "{what}");
+        }
+        assert!(page.contains("default-src 'none'"));
+        assert!(!VENDOR.contains("</script"));
+    }
+}

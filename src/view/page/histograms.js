@@ -1,0 +1,89 @@
+// How long blocks live, what survives, who allocated most as time went on, what was never freed.
+let lifetimes, survival, evolution;
+
+function bars(chart, title, names, series) {
+  const { bytes } = axes();
+  chart.setOption({ animation: false, color: COLOURS, aria: { enabled: true, decal: { show: series.length > 1 } }, grid: { left: 76, right: 20, top: 46, bottom: 40 },
+    legend: { top: 0, textStyle: { color: themed('--text') } }, tooltip: { ...tooltip(), valueFormatter: formatBytes },
+    xAxis: { type: 'category', name: title, nameLocation: 'middle', nameGap: 26, data: names, axisLabel: { color: themed('--dim') }, nameTextStyle: { color: themed('--dim') } },
+    yAxis: bytes, series: series.map((it) => ({ type: 'bar', ...it })) }, true);
+}
+function drawLifetimes() {
+  lifetimes ??= charts.echarts.init(byId('lifetimes'));
+  const decades = sumBy((i) => cells.lifetime[i]);
+  const names = [];
+  const used = [...decades.keys()].filter((d) => d !== NEVER);
+  const first = Math.min(...used, 6), last = Math.max(...used, 9);
+  for (let d = first; d <= last; d++) names.push(d);
+  const value = (d) => decades.get(d)?.bytes ?? 0;
+  bars(lifetimes, 'lifetime', [...names.map((d) => `from ${formatTime(10 ** d / 1e9)}`), 'not freed'],
+    [{ name: `${MEASURES[state.measure]} by lifetime`, data: [...names.map(value), { value: value(NEVER), itemStyle: { color: COLOURS[5] } }] }]);
+  const outcomes = sumBy((i) => (cells.survived[i] === 2 ? -1 : cells.kind[i] * 2 + cells.survived[i]));
+  const has = outcomes.size > 0;
+  byId('survival').hidden = !has;
+  byId('survival-hint').textContent = has ? '' : 'No collector told what survived: this profile has no such heap.';
+  if (!has) return;
+  survival ??= charts.echarts.init(byId('survival'));
+  const sums = new Map();
+  for (const [key, { bytes }] of outcomes) sums.set(key >> 1, (sums.get(key >> 1) ?? 0) + bytes);
+  const kinds = [...sums.entries()].sort((a, b) => b[1] - a[1]).slice(0, 15).map(([kind]) => kind);
+  bars(survival, 'type', kinds.map((kind) => shorten(profile.kinds[kind], 18)), [['survived its first collection', 1], ['died young', 0]]
+    .map(([name, bit]) => ({ name, stack: 'all', data: kinds.map((kind) => outcomes.get(kind * 2 + bit)?.bytes ?? 0) })));
+}
+function drawEvolution() {
+  evolution ??= charts.echarts.init(byId('evolution'));
+  const most = Math.max(1, Math.min(30, Number(byId('top').value) || 8));
+  const top = [...sumBy((i) => siteFunctions[cells.site[i]]).values()].sort((a, b) => b.bytes - a.bytes).slice(0, most);
+  const rank = new Map(top.map(({ key }, i) => [key, i]));
+  const sites = matchingSites();
+  const isLive = state.measure !== 'allocated' && state.measure !== 'freed';
+  const changes = Array.from({ length: top.length + 1 }, () => new Float64Array(profile.buckets));
+  for (let i = 0; i < cellCount; i++) {
+    if (sites && !sites[cells.site[i]]) continue;
+    const change = changes[rank.get(siteFunctions[cells.site[i]]) ?? top.length];
+    const died = cells.died[i];
+    if (state.measure === 'freed') { if (died < UNKNOWN) change[died] += cells.bytes[i]; continue; }
+    if (isLive && died === UNKNOWN) continue;
+    change[cells.born[i]] += cells.bytes[i];
+    if (isLive && died < UNKNOWN) change[died] -= cells.bytes[i];
+  }
+  const { time, bytes } = axes();
+  const lines = changes.map((change, i) => {
+    let level = 0;
+    const data = Array.from(change, (delta, b) => [(b + 1) * profile.bucket_s, Math.max(0, level += delta)]);
+    return { name: i < top.length ? `${i + 1} ${shorten(functionName(top[i].key), 60)}` : 'all others', type: 'line', stack: 'all', showSymbol: false,
+      lineStyle: { width: 1 }, areaStyle: { opacity: 0.6 }, data: [[0, 0], ...data] };
+  });
+  evolution.setOption({ animation: false, color: [...COLOURS.slice(0, -1), '#00a6a6', '#a6761d', '#666'], aria: { enabled: true, decal: { show: true } }, grid: { left: 76, right: 270, top: 30, bottom: 30 },
+    title: { show: false }, legend: { type: 'plain', orient: 'vertical', right: 0, top: 20, width: 255, textStyle: { color: themed('--text'), width: 215, overflow: 'truncate', fontSize: 12 } },
+    tooltip: { ...tooltip(), valueFormatter: formatBytes, order: 'seriesDesc' }, xAxis: { ...time, min: state.from * profile.bucket_s, max: (state.to + 1) * profile.bucket_s }, yAxis: bytes, series: lines }, true);
+}
+function drawCards() {
+  const place = byId('cards');
+  place.replaceChildren();
+  const sites = new Map(), wanted = matchingSites();
+  for (let i = 0; i < cellCount; i++) {
+    const site = cells.site[i];
+    if (wanted && !wanted[site]) continue;
+    let row = sites.get(site);
+    if (!row) sites.set(site, row = { site, allocated: 0, live: 0, variance: 0, samples: 0, first: Infinity, last: 0 });
+    row.allocated += cells.bytes[i];
+    if (cells.died[i] !== LIVE) continue;
+    row.live += cells.bytes[i];
+    row.variance += cells.variance[i];
+    row.samples += cells.samples[i];
+    row.first = Math.min(row.first, cells.born[i]);
+    row.last = Math.max(row.last, cells.born[i]);
+  }
+  const all = [...sites.values()].filter((row) => row.live > 0).sort((a, b) => b.live - a.live);
+  if (!all.length) element('p', 'Nothing was alive at the end.', place);
+  for (const row of all.slice(0, 24)) {
+    const card = element('article', undefined, place);
+    card.className = 'card';
+    element('h3', functionName(siteFunctions[row.site]), card);
+    element('p', `${formatBytes(row.live)} alive at the end${about.periodic ? '' : ` ± ${formatBytes(Math.sqrt(row.variance))}`}, ${formatCount(row.samples)} samples`, card);
+    element('p', `${formatPart(row.live / row.allocated)} of what it allocated was never freed; allocated between ${formatTime(row.first * profile.bucket_s)} and ${formatTime((row.last + 1) * profile.bucket_s)}`, card);
+    const frames = element('ol', undefined, card);
+    for (const f of framesOfCached(row.site).slice(0, 8)) element('li', functionName(f), frames);
+  }
+}

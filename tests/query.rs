@@ -1,0 +1,171 @@
+//! Promise: SQL over a profile answers what the report says, and every recipe of the document works.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use support::room::{assert_error, stderr, stdout};
+use support::{Room, skip};
+
+fn recorded() -> Room {
+    let room = Room::new();
+    let output = room.record("x.allocsample", &["--seed", "1"], &[]);
+    assert!(room.path("x.allocsample").exists(), "{}", stderr(&output));
+    room
+}
+
+fn json(room: &Room, arguments: &[&str]) -> Value {
+    let output = room.output(arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Titles and queries of docs/queries.md.
+fn recipes() -> Vec<(String, String)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/queries.md");
+    let text = fs::read_to_string(path).unwrap();
+    let sections = text.split("\n## ").skip(1);
+    let recipe = |section: &str| {
+        let title = section.lines().next()?.to_owned();
+        let (_, rest) = section.split_once("```sql\n")?;
+        let (sql, _) = rest.split_once("```")?;
+        Some((title, sql.to_owned()))
+    };
+    sections.filter_map(recipe).collect()
+}
+
+#[test]
+fn every_recipe_of_the_document_runs() {
+    let room = recorded();
+    let recipes = recipes();
+    assert!(recipes.len() >= 12, "{}", recipes.len());
+    // What this program does not have: a second thread that frees, types, collections; in half its time it may have got nowhere.
+    let may_be_empty = [
+        "another thread",
+        "at a moment",
+        "type",
+        "Collections",
+        "resident",
+    ];
+    for (title, sql) in recipes {
+        let rows = json(&room, &["query", "x.allocsample", &sql, "--format", "json"]);
+        let is_empty = rows.as_array().unwrap().is_empty();
+        let may_be = may_be_empty.iter().any(|word| title.contains(word));
+        assert!(!is_empty || may_be, "{title}");
+    }
+}
+
+#[test]
+fn the_sums_are_the_reports() {
+    let room = recorded();
+    let (_, sql) = &recipes()[0];
+    let row = &json(&room, &["query", "x.allocsample", sql, "--format", "json"])[0];
+    let report = json(&room, &["report", "x.allocsample", "--format", "json"]);
+    let totals = &report["totals"];
+    for (column, total) in [
+        ("allocated_bytes", "allocated_bytes"),
+        ("stderr", "allocated_bytes_stderr"),
+        ("allocations", "allocations"),
+        ("live_bytes", "live_bytes"),
+    ] {
+        let (ours, theirs) = (
+            row[column].as_f64().unwrap(),
+            totals[total].as_f64().unwrap(),
+        );
+        assert!(
+            (ours - theirs).abs() < 1e-6 * theirs,
+            "{column}: {ours} {theirs}"
+        );
+    }
+    let sql = "SELECT function, sum(bytes) AS bytes FROM samples JOIN functions USING (function_id) GROUP BY function";
+    let rows = json(&room, &["query", "x.allocsample", sql, "--format", "json"]);
+    for row in rows.as_array().unwrap() {
+        let functions = report["functions"].as_array().unwrap();
+        let found = functions
+            .iter()
+            .find(|it| it["function"] == row["function"]);
+        let theirs = found.unwrap()["self_allocated_bytes"].as_f64().unwrap();
+        assert!(
+            (row["bytes"].as_f64().unwrap() - theirs).abs() < 0.5,
+            "{row}"
+        );
+    }
+}
+
+#[test]
+fn what_is_no_question_is_one_line_and_status_2() {
+    let room = recorded();
+    let before = fs::read(room.path("x.allocsample")).unwrap();
+    for (sql, what) in [
+        ("DELETE FROM samples", "only SELECT is possible"),
+        ("ATTACH 'other' AS y", "only SELECT is possible"),
+        ("PRAGMA journal_mode = wal", "only SELECT is possible"),
+        ("", "there is no query"),
+        ("SELECT 1; SELECT 2", "one query at a time"),
+        ("SELECT colour FROM samples", "no such column: colour"),
+    ] {
+        assert_error(&room.output(&["query", "x.allocsample", sql]), 2, what);
+    }
+    assert_eq!(room.names(), ["leaky", "x.allocsample"]);
+    assert_eq!(fs::read(room.path("x.allocsample")).unwrap(), before);
+}
+
+#[test]
+fn parquet_has_the_same_tables() {
+    let room = recorded();
+    let output = room.output(&["convert", "x.allocsample", "--to", "parquet"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let tables = "SELECT DISTINCT name FROM tables ORDER BY name";
+    let tables = json(
+        &room,
+        &["query", "x.allocsample", tables, "--format", "json"],
+    );
+    for table in tables.as_array().unwrap() {
+        let name = table["name"].as_str().unwrap();
+        assert!(
+            room.path("x.parquet")
+                .join(format!("{name}.parquet"))
+                .exists(),
+            "{name}"
+        );
+    }
+    let Some(python) = python_with("duckdb") else {
+        return skip("the PyPI package duckdb is not installed: Parquet was not read back");
+    };
+    let script = "import duckdb\nprint(*duckdb.connect().execute('''SELECT sum(bytes), sum(bytes * live), count(*),
+        (SELECT count(*) FROM 'x.parquet/frames.parquet') FROM 'x.parquet/samples.parquet' ''').fetchone())";
+    let output = Command::new(python)
+        .args(["-c", script])
+        .current_dir(room.directory())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let read: Vec<f64> = stdout(&output)
+        .split_whitespace()
+        .map(|number| number.parse().unwrap())
+        .collect();
+    let sql = "SELECT sum(bytes) AS a, sum(bytes * live) AS b, count(*) AS c, (SELECT count(*) FROM frames) AS d FROM samples";
+    let row = &json(&room, &["query", "x.allocsample", sql, "--format", "json"])[0];
+    for (read, column) in read.iter().zip(["a", "b", "c", "d"]) {
+        assert!(
+            (read - row[column].as_f64().unwrap()).abs() < 1e-3,
+            "{column}"
+        );
+    }
+    assert_eq!(read.len(), 4);
+}
+
+/// A Python that has a package: the system's, or that of ALLOCSAMPLE_TEST_PYTHON.
+fn python_with(package: &str) -> Option<String> {
+    let own = std::env::var("ALLOCSAMPLE_TEST_PYTHON").ok();
+    own.into_iter()
+        .chain(["python3".to_owned()])
+        .find(|python| {
+            let import = format!("import {package}");
+            let output = Command::new(python).args(["-c", &import]).output();
+            output.is_ok_and(|output| output.status.success())
+        })
+}
