@@ -17,7 +17,7 @@ class Effort:
     @property
     def few_rounds(self) -> int:
         """The same for what takes long or differs by much."""
-        return 1 if self.is_quick else 5
+        return 1 if self.is_quick else 3
 
     def scaled(self, amount: int) -> int:
         """A number of operations."""

@@ -6,7 +6,18 @@ from collections.abc import Callable
 
 from bench import page, tools
 from bench.effort import Effort
-from bench.figures import curve, depth, fast_path, loading, memory, programs, samples, threads
+from bench.figures import (
+    curve,
+    depth,
+    disk,
+    fast_path,
+    loading,
+    memory,
+    programs_counted,
+    programs_timed,
+    samples,
+    threads,
+)
 from bench.text import Findings
 
 PARTS: dict[str, Callable[[tools.Tools, Effort], Findings]] = {
@@ -14,7 +25,9 @@ PARTS: dict[str, Callable[[tools.Tools, Effort], Findings]] = {
     "samples": samples.measure,
     "depth": depth.measure,
     "threads": threads.measure,
-    "programs": programs.measure,
+    "programs_counted": programs_counted.measure,
+    "programs_timed": programs_timed.measure,
+    "disk": disk.measure,
     "curve": curve.measure,
     "memory": memory.measure,
     "loading": loading.measure,
@@ -29,11 +42,13 @@ def main() -> int:
         prog="scripts/bench", description="Measures what allocsample costs, and writes docs/cost.md and docs/cost.svg."
     )
     parser.add_argument("--quick", action="store_true", help="two minutes: fewer rounds, and docs/ stays as it is")
-    parser.add_argument("--only", metavar="NAME", action="append", choices=list(PARTS), help=f"one part: {', '.join(PARTS)}")
+    parser.add_argument(
+        "--only", metavar="NAME", action="append", choices=list(PARTS), help=f"one part: {', '.join(PARTS)}"
+    )
     options = parser.parse_args()
     chosen = options.only or [name for name in PARTS if not (options.quick and name in LEFT_OUT_WHEN_QUICK)]
     is_whole = not options.quick and not options.only
-    found_tools = tools.prepare(not options.quick, with_memray="programs" in chosen and not options.quick)
+    found_tools = tools.prepare(not options.quick, with_memray="programs_timed" in chosen and not options.quick)
     start_s = time.monotonic()
     findings = []
     for name in chosen:

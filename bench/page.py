@@ -70,12 +70,18 @@ def _machine() -> str:
     """Its class, in words."""
     cpuinfo = Path("/proc/cpuinfo").read_text()
     models = [line.partition(":")[2].strip() for line in cpuinfo.splitlines() if line.startswith("model name")]
-    kind = " ".join(word for word in (models or [platform.machine()])[0].replace("(R)", "").split() if word != "Processor")
+    kind = " ".join(
+        word for word in (models or [platform.machine()])[0].replace("(R)", "").split() if word != "Processor"
+    )
     virtual = "virtual " if " hypervisor " in f"{cpuinfo} " else ""
     with open("/proc/meminfo") as lines:
         gibibytes = round(int(lines.readline().split()[1]) / 2**20)
     system = platform.freedesktop_os_release().get("PRETTY_NAME", "Linux")
-    versions = [f"glibc {platform.libc_ver()[1]}", f"gcc {_version('gcc', '-dumpfullversion')}", _version("valgrind", "--version")]
+    versions = [
+        f"glibc {platform.libc_ver()[1]}",
+        f"gcc {_version('gcc', '-dumpfullversion')}",
+        _version("valgrind", "--version"),
+    ]
     return (
         f"a {virtual}machine with {os.cpu_count()} {platform.machine()} cores ({kind}), {gibibytes} GiB of memory, {system}, "
         + ", ".join(version for version in versions if version)

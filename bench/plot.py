@@ -4,7 +4,7 @@ import dataclasses
 import html
 import math
 
-from bench import text
+from bench import sizes
 
 WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 66, 170, 44, 56
@@ -68,7 +68,7 @@ def _axes(frame: _Frame, intervals: list[int], x_label: str, y_label: str) -> li
     for interval in intervals:
         x = frame.x(interval)
         parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 5}" stroke="#888"/>')
-        label = text.size(interval).replace("iB", "")
+        label = sizes.text(interval).replace("iB", "")
         parts.append(f'<text x="{x:.1f}" y="{bottom + 20}" text-anchor="middle">{label}</text>')
     parts.append(f'<line x1="{LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}" stroke="#888"/>')
     middle = (LEFT + right) / 2
@@ -95,7 +95,9 @@ def _line(frame: _Frame, line: Line, number: int, label_y: float) -> list[str]:
     parts = [f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>']
     parts += [_mark(MARKS[number % len(MARKS)], x, y, colour) for x, y in at]
     name = html.escape(line.name.replace("`", ""))
-    parts.append(f'<text x="{at[-1][0] + 10:.1f}" y="{label_y + 4:.1f}" fill="{colour}" font-weight="600">{name}</text>')
+    parts.append(
+        f'<text x="{at[-1][0] + 10:.1f}" y="{label_y + 4:.1f}" fill="{colour}" font-weight="600">{name}</text>'
+    )
     return parts
 
 

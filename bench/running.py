@@ -125,9 +125,7 @@ def profiles_in(tools: Tools, directory: Path) -> Profiles:
     """Reads all profiles that our agent left in a directory."""
     found = Profiles()
     for path in directory.glob("*.allocsample"):
-        printed = subprocess.run(
-            [tools.command, "report", "--format", "json", path], capture_output=True, check=True
-        )
+        printed = subprocess.run([tools.command, "report", "--format", "json", path], capture_output=True, check=True)
         report = json.loads(printed.stdout)
         found.samples += report["samples"]
         found.lost += report["lost_samples"]
@@ -157,8 +155,13 @@ def in_parallel(jobs: Sequence, workers: int = os.cpu_count() or 1) -> list:
     threads = [threading.Thread(target=work) for _ in range(workers)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt as interrupt:
+        # The threads look at this between two jobs.
+        errors.append(interrupt)
+        raise
     if errors:
         raise errors[0]
     return results

@@ -6,10 +6,10 @@ Each profiler is compared with the same allocator without the profiler, so that 
 import dataclasses
 from pathlib import Path
 
+from bench import sizes
+
 NEVER = 1 << 40
 """An interval in bytes that no run reaches."""
-
-KIB = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +26,13 @@ class Setup:
     interval_bytes: int | None = None
     unsampled_bytes: int = 0
     """What the profiler leaves out at the start of each process, whatever its interval."""
+
+    @property
+    def title(self) -> str:
+        """The name with the interval, if that is one that anything reaches."""
+        if self.interval_bytes is None or self.interval_bytes == NEVER:
+            return self.name
+        return f"{self.name}, {sizes.text(self.interval_bytes)}"
 
     def environment_in(self, directory: Path) -> dict[str, str]:
         """Variables to add to a bare environment; profiles go to `directory`."""

@@ -33,15 +33,6 @@ def percent(fraction: float) -> str:
     return f"{value:+,.{digits}f} %"
 
 
-def size(amount: int) -> str:
-    """`512 KiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount} {unit}"
-        amount //= 1024
-    return f"{amount} TiB"
-
-
 @dataclasses.dataclass(frozen=True)
 class Bound:
     """A figure that we hold ourselves to."""

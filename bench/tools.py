@@ -77,12 +77,16 @@ def prepare(with_all_peers: bool, with_memray: bool) -> Tools:
     shim = scratch / "passthrough.so"
     flags = ["-fPIC", "-shared", "-fno-builtin", "-fvisibility=hidden", "-Wl,-z,now"]
     subprocess.run([*compiler, *flags, "-o", shim, ROOT / "bench/shim/passthrough.c", "-ldl"], check=True)
+    for built in ("liballocsample.so", "allocsample"):
+        # Copies: whoever builds meanwhile does not change what is measured. Removed first, since a process may run it.
+        (scratch / built).unlink(missing_ok=True)
+        shutil.copy2(target / "release" / built, scratch / built)
     # Debian's valgrind is a script around this: the program's environment must not reach a shell first.
     valgrind = shutil.which("valgrind.bin") or shutil.which("valgrind")
     tools = Tools(
         scratch=scratch,
-        agent=str(target / "release/liballocsample.so"),
-        command=str(target / "release/allocsample"),
+        agent=str(scratch / "liballocsample.so"),
+        command=str(scratch / "allocsample"),
         shim=str(shim),
         valgrind=valgrind,
         jemalloc=_library("libjemalloc.so.2"),

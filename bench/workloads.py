@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.tools import ROOT, Tools, say
 from bench.running import Workload
+from bench.tools import ROOT, Tools, say
 
 INPUTS = ROOT / "bench/inputs"
 
@@ -57,7 +57,7 @@ def _jq(tools: Tools, scale: int) -> Workload | None:
     path = input_file(tools, f"people-{scale}.json", f"[{people}]\n")
     query = (
         'map(select(.at.x > 20) | {name, tag: (.tags | join("-")), sum: (.at.x + .at.y)}) | group_by(.tag) '
-        "| map({tag: .[0].tag, n: length, names: (map(.name | ascii_upcase) | unique | join(\",\")), sum: (map(.sum) | add)})"
+        '| map({tag: .[0].tag, n: length, names: (map(.name | ascii_upcase) | unique | join(",")), sum: (map(.sum) | add)})'
     )
     return Workload("jq", (program, "-c", query, str(path)))
 

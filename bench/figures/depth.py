@@ -2,12 +2,13 @@
 
 import functools
 
-from bench import running, setups, text
+from bench import running, setups, sizes, text
 from bench.effort import Effort
 from bench.figures.fast_path import base_name
 from bench.pairing import Spread, pair, process_cpu_s
 from bench.running import Workload
-from bench.setups import KIB, PLAIN, Setup
+from bench.setups import PLAIN, Setup
+from bench.sizes import KIB
 from bench.text import Bound, Findings, Rival
 from bench.tools import Tools
 
@@ -27,22 +28,33 @@ def measure(tools: Tools, effort: Effort) -> Findings:
             ratios.setdefault(key, {})[size, interval] = _ratio(tools, setup, workload, effort.few_rounds)
     shim = setups.passthrough(tools.shim)
     ratios[shim.name, "glibc"] = {
-        (size, 0): _ratio(tools, shim, _pairs(tools, size, effort.scaled(PAIRS[size])), effort.few_rounds) for size in PAIRS
+        (size, 0): _ratio(tools, shim, _pairs(tools, size, effort.scaled(PAIRS[size])), effort.few_rounds)
+        for size in PAIRS
     }
     if tools.heaptrack:
         tracer = setups.heaptrack(tools.heaptrack)
         traced = {size: _ratio(tools, tracer, _pairs(tools, size, TRACED_PAIRS), 1) for size in PAIRS}
         ratios[tracer.name, "glibc"] = {(size, 0): ratio for size, ratio in traced.items()}
-    head = ["under", "over", *(f"{size} B, {text.size(interval)}" for size, interval in BOUNDS)]
+    head = ["under", "over", *(f"{size} B, {sizes.text(interval)}" for size, interval in BOUNDS)]
     rows = [[name, base, *_cells(figures)] for (name, base), figures in ratios.items()]
     ours = ratios["allocsample", "glibc"]
     bounds = [
-        Bound(f"{size}-byte pairs at depth 25, interval {text.size(interval)}, CPU over glibc", ours[size, interval].median, most, "x")
+        Bound(
+            f"{size}-byte pairs at depth 25, interval {sizes.text(interval)}, CPU over glibc",
+            ours[size, interval].median,
+            most,
+            "x",
+        )
         for (size, interval), most in BOUNDS.items()
     ]
     rivals = [
-        Rival(f"{size}-byte pairs at depth 25, {text.size(interval)}, CPU over the same allocator", ours[size, interval].median,
-              name, figures[size, interval].median, "x")
+        Rival(
+            f"{size}-byte pairs at depth 25, {sizes.text(interval)}, CPU over the same allocator",
+            ours[size, interval].median,
+            name,
+            figures[size, interval].median,
+            "x",
+        )
         for (name, _), figures in ratios.items()
         for size, interval in BOUNDS
         if name != "allocsample" and (size, interval) in figures and name != shim.name

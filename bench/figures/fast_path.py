@@ -6,7 +6,8 @@ from bench import callgrind, running, setups, text
 from bench.effort import Effort
 from bench.pairing import Spread, pair, work_cpu_s
 from bench.running import Workload
-from bench.setups import KIB, NEVER, PLAIN, Setup
+from bench.setups import NEVER, PLAIN, Setup
+from bench.sizes import KIB
 from bench.text import Bound, Findings, Rival
 from bench.tools import Tools
 
@@ -30,11 +31,17 @@ def measure(tools: Tools, effort: Effort) -> Findings:
     bounds = []
     ours, off = counts["allocsample"][64] - counts["plain"][64], counts["allocsample, off"][64] - counts["plain"][64]
     bounds.append(Bound("un-sampled pair, instructions over glibc", ours, 9))
-    bounds.append(Bound("un-sampled pair among 1,000 live objects, time over glibc", times["allocsample"][1].median, 1.04, "x"))
+    bounds.append(
+        Bound("un-sampled pair among 1,000 live objects, time over glibc", times["allocsample"][1].median, 1.04, "x")
+    )
     bounds.append(Bound("pair while switched off, instructions over glibc", off, 3))
     rivals = [
-        Rival("un-sampled pair, instructions over the same allocator unprofiled", ours, setup.name,
-              counts[setup.name][64] - counts[setup.base.name][64])
+        Rival(
+            "un-sampled pair, instructions over the same allocator unprofiled",
+            ours,
+            setup.name,
+            counts[setup.name][64] - counts[setup.base.name][64],
+        )
         for setup in contenders
         if setup.base not in (None, PLAIN)
     ]
@@ -48,12 +55,16 @@ def measure(tools: Tools, effort: Effort) -> Findings:
         "\nWith a working set of 200,000 objects of 64 to 191 bytes (CPU time of replacing random ones, interval 512 KiB); "
         "the large blocks are there to be sampled, nobody writes to them; and blocks that one thread allocates and "
         "another frees:\n",
-        text.table(["under", "over", "no large blocks", "with some 20,000 live samples", "freed by another thread"],
-                   [_churn_row(name, base, figures) for name, base, figures in churn]),
+        text.table(
+            ["under", "over", "no large blocks", "with some 20,000 live samples", "freed by another thread"],
+            [_churn_row(name, base, figures) for name, base, figures in churn],
+        ),
     ]
     crowded = {name: figures for name, _, figures in churn}.get("allocsample", {}).get("crowded")
     if crowded is not None:
-        bounds.append(Bound("pair beside 20,000 live samples, working set beyond L2, time over glibc", crowded.median, 1.06, "x"))
+        bounds.append(
+            Bound("pair beside 20,000 live samples, working set beyond L2, time over glibc", crowded.median, 1.06, "x")
+        )
     return Findings("Fast path", "\n".join(text_parts), bounds, rivals)
 
 
@@ -124,4 +135,8 @@ def _churn(tools: Tools, effort: Effort) -> list[tuple[str, str, dict[str, Sprea
 
 
 def _churn_row(name: str, base: str, figures: dict[str, Spread]) -> list[str]:
-    return [name, base, *(text.ratio(figures[key]) if key in figures else "-" for key in ("roomy", "crowded", "crossing"))]
+    return [
+        name,
+        base,
+        *(text.ratio(figures[key]) if key in figures else "-" for key in ("roomy", "crowded", "crossing")),
+    ]

@@ -7,7 +7,8 @@ from bench.effort import Effort
 from bench.figures.fast_path import base_name
 from bench.pairing import Spread
 from bench.running import Workload
-from bench.setups import KIB, PLAIN
+from bench.setups import PLAIN
+from bench.sizes import KIB
 from bench.text import Bound, Findings, Rival
 from bench.tools import Tools
 
@@ -28,7 +29,11 @@ def measure(tools: Tools, effort: Effort) -> Findings:
         labelled.append(("heaptrack (a script and two programs)", setups.heaptrack(tools.heaptrack)))
     counted = running.in_parallel(
         [functools.partial(callgrind.count, tools, setup, TRUE) for _, setup in labelled if not setup.wrapper]
-        + [functools.partial(callgrind.count, tools, setup.base or PLAIN, TRUE) for _, setup in labelled if not setup.wrapper]
+        + [
+            functools.partial(callgrind.count, tools, setup.base or PLAIN, TRUE)
+            for _, setup in labelled
+            if not setup.wrapper
+        ]
     )
     half = len(counted) // 2
     added_counts = [with_it.total - without.total for with_it, without in zip(counted[:half], counted[half:])]

@@ -3,10 +3,11 @@
 import functools
 import statistics
 
-from bench import running, text
+from bench import running, sizes, text
 from bench.effort import Effort
 from bench.running import Workload
-from bench.setups import KIB, PLAIN
+from bench.setups import PLAIN
+from bench.sizes import KIB
 from bench.text import Bound, Findings, Rival
 from bench.tools import Tools
 
@@ -28,11 +29,15 @@ def measure(tools: Tools, effort: Effort) -> Findings:
         for setup in tools.samplers(interval):
             base = resident_mib(setup.base or PLAIN)
             added = resident_mib(setup) - base
-            rows.append([setup.name, text.size(interval), f"{base:,.0f} MiB", f"{added:+,.1f} MiB", text.percent(added / base)])
+            rows.append(
+                [setup.name, sizes.text(interval), f"{base:,.0f} MiB", f"{added:+,.1f} MiB", text.percent(added / base)]
+            )
             if setup.name == "allocsample":
                 ours[interval] = (added, added / base)
             else:
-                rivals.append(Rival(f"resident set, {text.size(interval)}", ours[interval][0], setup.name, added, " MiB"))
+                rivals.append(
+                    Rival(f"resident set, {sizes.text(interval)}", ours[interval][0], setup.name, added, " MiB")
+                )
     bounds = [
         Bound(f"resident set over plain, {mebibytes} MiB heap, 512 KiB", ours[512 * KIB][0], 8, " MiB"),
         Bound(f"resident set over plain, {mebibytes} MiB heap, 4 KiB", ours[4 * KIB][1] * 100, 5, " %"),
