@@ -52,6 +52,8 @@ void exchange_parcel(unsigned *seed) {
 void aligned_blocks(unsigned *seed) {
     void *block = nullptr;
     size_t alignment = static_cast<size_t>(16) << next_random(seed) % 9, size = 1 + next_random(seed) % 10000;
+    // mimalloc 2.0.9, which Debian 12 has, misaligns small multiples of the alignment (its issue 700).
+    size += size % alignment == 0;
     CHECK(posix_memalign(&block, alignment, size) == 0);
     CHECK(reinterpret_cast<size_t>(block) % alignment == 0);
     paint(block, size, 1);
