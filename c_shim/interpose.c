@@ -2,7 +2,7 @@
  *
  * Life of an allocation: charge the size to the thread's counter; if it does not borrow, jump to the next allocator.
  * If it borrows, the `_due` twin takes over with the caller's registers, allocates first and then tells the agent.
- * A free asks the page filter whether the block may be sampled; if not, it jumps on.
+ * A free asks the block filter whether the block may be sampled; if not, it jumps on.
  *
  * realloc is a free and an allocation of the new size. The sample is taken out of the live set before the real call
  * (the old address may belong to another thread before it returns) and put back if the call fails. */
@@ -14,7 +14,7 @@
 
 _Thread_local struct shim_thread shim_thread;
 _Atomic(const struct shim_slow_path *) shim_slow_path;
-_Atomic(uint8_t) shim_page_filter[SHIM_FILTER_PAGES];
+_Atomic(uint8_t) shim_block_filter[SHIM_FILTER_GRANULES];
 
 /* While the agent is off a thread looks up this often whether it is on. */
 #define BYTES_UNTIL_LOOK_WHILE_OFF (UINT64_C(1) << 20)

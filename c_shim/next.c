@@ -1,12 +1,13 @@
 /* Finds the next allocator: whoever defines malloc after us in symbol order.
  *
- * dlsym may itself allocate; what it asks for meanwhile comes from a small arena that is never freed. The arena's pages
- * are marked for ever in the page filter, so that free and realloc meet it on their slow halves only. */
+ * dlsym may itself allocate; what it asks for meanwhile comes from a small arena that is never freed. The arena is
+ * marked for ever in the block filter, so that free and realloc meet it on their slow halves only. */
 #define _GNU_SOURCE
 #include "shim.h"
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -35,8 +36,8 @@ static void *arena_alloc(size_t alignment, size_t size)
     } while (!atomic_compare_exchange_weak_explicit(&arena_used, &used, start + size, memory_order_relaxed,
                                                     memory_order_relaxed));
     if (used == 0) {
-        for (size_t at = 0; at < ARENA_BYTES; at += 1 << SHIM_PAGE_SHIFT) {
-            atomic_store_explicit(&shim_page_filter[shim_filter_page(arena + at)], 255, memory_order_relaxed);
+        for (size_t at = 0; at < ARENA_BYTES; at += SHIM_GRANULE_BYTES) {
+            atomic_store_explicit(&shim_block_filter[shim_filter_granule(arena + at)], 255, memory_order_relaxed);
         }
     }
     return arena + start;
@@ -227,10 +228,36 @@ void *shim_find_symbol(const char *name)
     return dlsym(RTLD_NEXT, name);
 }
 
+struct search {
+    uintptr_t address;
+    struct shim_object *found;
+};
+
+static int look_into_object(struct dl_phdr_info *object, size_t size, void *argument)
+{
+    (void)size;
+    struct search *search = argument;
+    for (size_t i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
+        if (segment->p_type == PT_LOAD && search->address - (object->dlpi_addr + segment->p_vaddr) < segment->p_memsz) {
+            *search->found = (struct shim_object){.headers = object->dlpi_phdr, .path = object->dlpi_name};
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Not dladdr: it looks for the nearest symbol too, among all that the object has, and libc has 3,000. */
+bool shim_find_object(const void *address, struct shim_object *found)
+{
+    struct search search = {.address = (uintptr_t)address, .found = found};
+    return dl_iterate_phdr(look_into_object, &search) != 0;
+}
+
 bool shim_same_object(const void *a, const void *b)
 {
-    Dl_info in_a, in_b;
-    return dladdr(a, &in_a) != 0 && dladdr(b, &in_b) != 0 && in_a.dli_fbase == in_b.dli_fbase;
+    struct shim_object in_a, in_b;
+    return shim_find_object(a, &in_a) && shim_find_object(b, &in_b) && in_a.headers == in_b.headers;
 }
 
 static void say_and_die(const char *text)

@@ -90,16 +90,24 @@ struct shim_slow_path {
 /* NULL while the agent is off: before its constructor, after it failed. */
 extern HIDDEN _Atomic(const struct shim_slow_path *) shim_slow_path;
 
-/* One byte for each page of the address space modulo 4 GiB: not 0 if the page may hold a sampled block. The agent
- * counts up and down; 255 is for ever. Every free reads one: a heap of 1 GiB has 256 KiB of them. Modulo 4 GiB because
- * that mask is for free, in a move of 32 bits. */
-#define SHIM_PAGE_SHIFT 12
-#define SHIM_FILTER_PAGES (UINT64_C(1) << (32 - SHIM_PAGE_SHIFT))
-extern HIDDEN _Atomic(uint8_t) shim_page_filter[SHIM_FILTER_PAGES];
+/* One byte for each granule of 128 bytes of the address space, modulo 128 MiB: not 0 if a sampled block may start
+ * there. The agent counts up and down; 255 is for ever. Every free reads one: blocks that lie beside each other share a
+ * cache line of it up to 8 KiB. Coarser granules let blocks through to the table because of their neighbours (with
+ * pages, nearly all at an interval of 4 KiB), finer ones leave the cache. */
+#define SHIM_GRANULE_BYTES 128
+#define SHIM_FILTER_GRANULES (UINT64_C(1) << 20)
+extern HIDDEN _Atomic(uint8_t) shim_block_filter[SHIM_FILTER_GRANULES];
 
-static inline size_t shim_filter_page(const void *block)
+static inline size_t shim_filter_granule(const void *block)
 {
-    return (uint32_t)(uintptr_t)block >> SHIM_PAGE_SHIFT;
+#if defined(__x86_64__)
+    /* Bits 7 to 26. The multiplication copies, shifts and cuts off in one instruction, where a compiler takes two. */
+    uint32_t shifted;
+    __asm__("imull $32, %k1, %0" : "=r"(shifted) : "r"(block) : "cc");
+    return shifted >> 12;
+#else
+    return (uintptr_t)block / SHIM_GRANULE_BYTES % SHIM_FILTER_GRANULES;
+#endif
 }
 
 static inline bool shim_may_be_sampled(const void *block)
@@ -107,10 +115,10 @@ static inline bool shim_may_be_sampled(const void *block)
 #if defined(__x86_64__)
     /* One instruction, where the compiler makes a load and a test of an atomic byte. */
     bool marked;
-    __asm__("cmpb $0, %1" : "=@ccne"(marked) : "m"(shim_page_filter[shim_filter_page(block)]));
+    __asm__("cmpb $0, %1" : "=@ccne"(marked) : "m"(shim_block_filter[shim_filter_granule(block)]));
     return UNLIKELY(marked);
 #else
-    return UNLIKELY(atomic_load_explicit(&shim_page_filter[shim_filter_page(block)], memory_order_relaxed) != 0);
+    return UNLIKELY(atomic_load_explicit(&shim_block_filter[shim_filter_granule(block)], memory_order_relaxed) != 0);
 #endif
 }
 
@@ -135,6 +143,13 @@ extern HIDDEN struct shim_next shim_next;
 HIDDEN void shim_find_next(void);
 /* The symbol `name` in the objects after ours, or NULL. */
 HIDDEN void *shim_find_symbol(const char *name);
+/* A loaded object: its program headers, which no other has, and its path, "" for the program itself. */
+struct shim_object {
+    const void *headers;
+    const char *path;
+};
+/* The object that holds an address; false if none does. Takes the loader's lock for a moment. */
+HIDDEN bool shim_find_object(const void *address, struct shim_object *found);
 /* Whether two functions live in the same shared object. */
 HIDDEN bool shim_same_object(const void *a, const void *b);
 /* Whether the block came from the arena that serves allocations made while we look for the next allocator. */

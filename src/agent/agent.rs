@@ -7,7 +7,7 @@ use allocsample_sampling::Seed;
 
 use crate::config::{Config, LARGEST_MAX_DEPTH};
 use crate::hooks::{Definitions, Heaps};
-use crate::live::{LiveSamples, PageFilter};
+use crate::live::{BlockFilter, LiveSamples};
 use crate::os::file::complain;
 use crate::os::memory::{ForkCanary, StaticRef};
 use crate::os::process;
@@ -92,7 +92,7 @@ pub struct Agent {
     pub(crate) areas: Pool<WorkArea>,
     pub(crate) modules: Modules,
     pub(crate) live: LiveSamples,
-    pub(crate) filter: PageFilter,
+    pub(crate) filter: BlockFilter,
     pub(crate) threads: Threads,
     pub(crate) heaps: Heaps,
     pub(crate) definitions: Definitions,
@@ -109,7 +109,7 @@ pub struct Agent {
 
 impl Agent {
     /// Off.
-    pub const fn new(filter: PageFilter) -> Self {
+    pub const fn new(filter: BlockFilter) -> Self {
         Self {
             switch: SwitchCell::new(),
             areas: Pool::new(),

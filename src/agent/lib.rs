@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! on_alloc: counter -> sampler -> (sample due) work area -> stack -> live table -> ring -> drain thread, if needed
-//! free:     page filter -> live table -> ring
+//! free:     block filter -> live table -> ring
 //! ```
 #![no_std]
 #![deny(
@@ -40,7 +40,7 @@ mod threads;
 
 pub use agent::{Agent, Hooks, Start};
 pub use allocsample_sampling::Interval;
-pub use live::{FILTER_PAGES, PageFilter};
+pub use live::{BlockFilter, FILTER_GRANULES};
 pub use os::thread::{Allocation, ShimThread};
 pub use path::Path;
 pub use switch::Switch;

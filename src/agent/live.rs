@@ -1,6 +1,6 @@
 //! Which addresses are live samples.
 //!
-//! Two levels. The *page filter*, one byte for each page modulo 4 GiB, is read by every `free`: zero means "not
+//! Two levels. The *block filter*, one byte for each 128 bytes modulo 128 MiB, is read by every `free`: zero means "not
 //! sampled". What passes it is looked up here, exactly: hash tables of 64-byte buckets, eight addresses each, with a
 //! second choice of bucket, and sample ids beside them. A table is never rehashed: when the newest is three quarters
 //! full, one four times its size is added, inserts go there, and the older ones drain as their samples are freed.
@@ -19,21 +19,21 @@ const BUCKET: usize = 8;
 const FIRST_BUCKETS: usize = 512;
 const TABLES: usize = 12;
 
-/// Pages of 4 KiB in 4 GiB: those that are as far apart share a byte.
-pub const FILTER_PAGES: usize = 1 << 20;
+/// Granules of 128 bytes in 128 MiB: those that are as far apart share a byte.
+pub const FILTER_GRANULES: usize = 1 << 20;
 
-/// One byte for each page; owned by the C shim, whose `free` reads it.
-pub struct PageFilter(pub &'static [AtomicU8; FILTER_PAGES]);
+/// One byte for each granule; owned by the C shim, whose `free` reads it.
+pub struct BlockFilter(pub &'static [AtomicU8; FILTER_GRANULES]);
 
-impl PageFilter {
+impl BlockFilter {
     fn byte(&self, address: u64) -> &AtomicU8 {
         let [first, ..] = self.0;
         self.0
-            .get((address >> 12) as usize % FILTER_PAGES)
+            .get((address >> 7) as usize % FILTER_GRANULES)
             .unwrap_or(first)
     }
 
-    /// Relaxed: whoever frees the block got its address from the thread that marked the page, and with it the mark.
+    /// Relaxed: whoever frees the block got its address from the thread that marked the granule, and with it the mark.
     fn mark(&self, address: u64) {
         // 255 is for ever: the true count is lost.
         let _ = self
@@ -129,7 +129,7 @@ impl LiveSamples {
     }
 
     /// Remembers a sample; false if there is no room, which the caller counts as lost.
-    pub fn insert(&self, filter: &PageFilter, address: u64, id: u64) -> bool {
+    pub fn insert(&self, filter: &BlockFilter, address: u64, id: u64) -> bool {
         filter.mark(address);
         let is_in = self.insert_unmarked(address, id);
         if !is_in {
@@ -162,7 +162,7 @@ impl LiveSamples {
     }
 
     /// The sample at this address, which is no longer live then.
-    pub fn take(&self, filter: &PageFilter, address: u64) -> Option<u64> {
+    pub fn take(&self, filter: &BlockFilter, address: u64) -> Option<u64> {
         let id = self.take_unmarked(address)?;
         filter.unmark(address);
         Some(id)
@@ -171,7 +171,7 @@ impl LiveSamples {
     /// The same in a heap that has no filter.
     pub fn take_unmarked(&self, address: u64) -> Option<u64> {
         if address == 0 {
-            // The page of NULL may be marked, by a page 4 GiB or a multiple away.
+            // The granule of NULL may be marked, by one 128 MiB or a multiple away.
             return None;
         }
         self.tables
@@ -192,7 +192,7 @@ impl LiveSamples {
     }
 
     /// Forgets all: in a forked child they are the parent's. Only while no other thread exists.
-    pub fn clear(&self, filter: &PageFilter) {
+    pub fn clear(&self, filter: &BlockFilter) {
         for table in self.tables.iter().filter_map(StaticRef::get) {
             for place in table.addresses {
                 let address = place.swap(0, Ordering::Relaxed);
@@ -211,14 +211,14 @@ mod tests {
     use std::boxed::Box;
     use std::collections::BTreeMap;
 
-    fn filter() -> PageFilter {
-        let bytes: Box<[AtomicU8]> = (0..FILTER_PAGES).map(|_| AtomicU8::new(0)).collect();
-        PageFilter(Box::leak(bytes.try_into().unwrap()))
+    fn filter() -> BlockFilter {
+        let bytes: Box<[AtomicU8]> = (0..FILTER_GRANULES).map(|_| AtomicU8::new(0)).collect();
+        BlockFilter(Box::leak(bytes.try_into().unwrap()))
     }
 
-    /// Addresses as an allocator gives them, some on one page, some 4 GiB apart (which share a byte of the filter).
+    /// Addresses as an allocator gives them, some in one granule, some 128 MiB apart (which share a byte of the filter).
     fn address(number: u64) -> u64 {
-        0x7f00_0000_0000 + (number % 5) * (4 << 30) + number * 48
+        0x7f00_0000_0000 + (number % 5) * (128 << 20) + number * 48
     }
 
     #[test]
@@ -256,13 +256,23 @@ mod tests {
     }
 
     #[test]
-    fn a_page_with_too_many_samples_stays_marked() {
+    fn a_granule_with_too_many_samples_stays_marked() {
         let (live, filter) = (LiveSamples::new(), filter());
         for number in 0..300 {
-            assert!(live.insert(&filter, 0x5000_0000 + number * 8, number));
+            assert!(live.insert(
+                &filter,
+                0x5000_0000 + number % 16 * 8 + (number / 16) * (128 << 20),
+                number
+            ));
         }
         for number in 0..300 {
-            assert_eq!(live.take(&filter, 0x5000_0000 + number * 8), Some(number));
+            assert_eq!(
+                live.take(
+                    &filter,
+                    0x5000_0000 + number % 16 * 8 + (number / 16) * (128 << 20)
+                ),
+                Some(number)
+            );
         }
         assert_eq!(filter.byte(0x5000_0000).load(Ordering::Relaxed), 255);
     }
@@ -324,7 +334,7 @@ mod tests {
         });
     }
 
-    /// Threads whose heaps are 4 GiB apart: their pages share bytes of the filter.
+    /// Threads whose heaps are 128 MiB apart: their granules share bytes of the filter.
     #[test]
     fn threads_that_share_a_byte_of_the_filter_do_not_disturb_each_other() {
         let (live, filter) = (LiveSamples::new(), filter());

@@ -1,6 +1,6 @@
 //! Which threads have joined, for their exact totals when the process ends.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::os::memory;
 use crate::os::thread::{ShimThread, Totals};
@@ -17,6 +17,8 @@ struct Slot {
 /// The threads that are running now; those beyond 4,096 are counted at their own end only.
 pub struct Threads {
     slots: [Slot; SLOTS],
+    /// Slots from here on were never used.
+    used_slots: AtomicUsize,
     next_number: AtomicU32,
     ended_bytes: AtomicU64,
     ended_muted_bytes: AtomicU64,
@@ -32,6 +34,7 @@ impl Threads {
                     address: AtomicU64::new(0),
                 }
             }; SLOTS],
+            used_slots: AtomicUsize::new(0),
             next_number: AtomicU32::new(1),
             ended_bytes: AtomicU64::new(0),
             ended_muted_bytes: AtomicU64::new(0),
@@ -63,6 +66,7 @@ impl Threads {
                     .compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed)
                     .is_ok()
             {
+                self.used_slots.fetch_max(index + 1, Ordering::Relaxed);
                 slot.address
                     .store(core::ptr::from_ref(thread).addr() as u64, Ordering::Release);
                 // Below 4,096.
@@ -86,7 +90,8 @@ impl Threads {
     /// Number and totals of each running thread but `except`. A thread may be ending just now: its memory is copied by
     /// the kernel, which tells if it is gone.
     pub fn for_each_other(&self, except: u32, mut visit: impl FnMut(u32, Totals)) {
-        for slot in &self.slots {
+        let used = self.used_slots.load(Ordering::Relaxed);
+        for slot in self.slots.iter().take(used) {
             let number = slot.number.load(Ordering::Acquire);
             let address = slot.address.load(Ordering::Acquire);
             if number == 0 || number == except || address == 0 {

@@ -8,10 +8,10 @@ mod hook_table;
 mod slow_path;
 mod start;
 
-use allocsample_agent::{Agent, PageFilter};
+use allocsample_agent::{Agent, BlockFilter};
 
 #[global_allocator]
 static ALLOCATOR: allocator::OwnAllocator = allocator::OwnAllocator::new(start::on_shortage);
 
 /// The agent of this process.
-static AGENT: Agent = Agent::new(PageFilter(slow_path::page_filter()));
+static AGENT: Agent = Agent::new(BlockFilter(slow_path::block_filter()));

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-use allocsample_agent::{Allocation, FILTER_PAGES, ShimThread};
+use allocsample_agent::{Allocation, FILTER_GRANULES, ShimThread};
 use allocsample_record::ExitHow;
 
 use crate::AGENT;
@@ -27,14 +27,14 @@ struct SlowPath {
 
 unsafe extern "C" {
     static shim_slow_path: AtomicPtr<SlowPath>;
-    static shim_page_filter: [AtomicU8; FILTER_PAGES];
+    static shim_block_filter: [AtomicU8; FILTER_GRANULES];
     fn shim_this_thread() -> *const c_void;
 }
 
-/// The page filter, which lies in the shim.
-pub const fn page_filter() -> &'static [AtomicU8; FILTER_PAGES] {
+/// The block filter, which lies in the shim.
+pub const fn block_filter() -> &'static [AtomicU8; FILTER_GRANULES] {
     // SAFETY: the shim defines it with this size; `_Atomic(uint8_t)` and `AtomicU8` are both one byte.
-    unsafe { &shim_page_filter }
+    unsafe { &shim_block_filter }
 }
 
 /// The calling thread's state.

@@ -19,6 +19,7 @@ use crate::{AGENT, ALLOCATOR, slow_path};
 unsafe extern "C" {
     fn shim_find_next();
     fn shim_next_malloc_address() -> *const c_void;
+    fn shim_find_object(address: *const c_void, found: *mut Object) -> bool;
 }
 
 /// Entry of `.init_array`. With `-z initfirst` it runs before any other object's, and before libc has set `environ`:
@@ -82,7 +83,7 @@ unsafe extern "C" fn construct(
     let next_malloc = unsafe { shim_next_malloc_address() };
     // SAFETY: a lookup by name in the program's global scope.
     let first_malloc = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
-    let is_ours = module_of(first_malloc).1 == module_of((&raw const CONSTRUCTOR).cast()).1
+    let is_ours = is_same_object(first_malloc, (&raw const CONSTRUCTOR).cast())
         || !is_definition(first_malloc);
     let start = Start {
         config,
@@ -93,8 +94,8 @@ unsafe extern "C" fn construct(
             after_fork_in_child,
         },
         program: called_as(),
-        next_allocator: module_of(next_malloc).0,
-        malloc_elsewhere: (!is_ours).then(|| module_of(first_malloc).0),
+        next_allocator: path_of_object(next_malloc),
+        malloc_elsewhere: (!is_ours).then(|| path_of_object(first_malloc)),
     };
     let Some(start) = memory::leak(start) else {
         return;
@@ -154,22 +155,35 @@ fn called_as() -> &'static [u8] {
     }
 }
 
-/// Path and base address of the module that holds an address; empty if there is none.
-fn module_of(address: *const c_void) -> (&'static [u8], usize) {
-    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: `info` is writable; the loader only compares the address.
-    if unsafe { libc::dladdr(address, info.as_mut_ptr()) } == 0 {
-        return (&[], 0);
-    }
-    // SAFETY: filled in.
-    let info = unsafe { info.assume_init() };
-    let path = if info.dli_fname.is_null() {
-        &[]
-    } else {
-        // SAFETY: the loader's own string, which lives as long as the module: an allocator is not unloaded.
-        unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes()
+/// Mirror of `struct shim_object`.
+#[repr(C)]
+struct Object {
+    headers: *const c_void,
+    path: *const c_char,
+}
+
+/// The loaded object that holds an address.
+fn object_of(address: *const c_void) -> Option<Object> {
+    let mut object = std::mem::MaybeUninit::uninit();
+    // SAFETY: the place is writable, and filled in if the answer is true.
+    unsafe { shim_find_object(address, object.as_mut_ptr()).then(|| object.assume_init()) }
+}
+
+/// Path of the object that holds an address; empty if there is none.
+fn path_of_object(address: *const c_void) -> &'static [u8] {
+    let Some(object) = object_of(address) else {
+        return &[];
     };
-    (path, info.dli_fbase.addr())
+    // SAFETY: the loader's own string, which lives as long as the object: an allocator is not unloaded.
+    match unsafe { CStr::from_ptr(object.path) }.to_bytes() {
+        [] => called_as(),
+        path => path,
+    }
+}
+
+fn is_same_object(a: *const c_void, b: *const c_void) -> bool {
+    let headers = |address| object_of(address).map(|object| object.headers);
+    headers(a) == headers(b)
 }
 
 /// Whether a function's address is that of its code. In a program that is linked to a fixed address it may be that of
