@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// Each room, with the rooms that it may import. Rooms lower down may be imported only by those above them:
 /// cargo itself refuses a cycle.
-const MAY_IMPORT: [(&str, &[&str]); 12] = [
+const MAY_IMPORT: [(&str, &[&str]); 13] = [
     ("sampling", &[]),
     ("record", &[]),
     ("ring", &[]),
@@ -22,11 +22,13 @@ const MAY_IMPORT: [(&str, &[&str]); 12] = [
     // Report for the function that an allocation is charged to.
     ("query", &["profile", "report"]),
     ("view", &["profile", "report"]),
+    // Sampling for sums that know their error.
+    ("leaks", &["profile", "report", "sampling"]),
     // The command: sampling only to check an interval as the agent will.
     (
         "",
         &[
-            "profile", "export", "report", "query", "view", "record", "sampling",
+            "profile", "export", "report", "query", "view", "leaks", "record", "sampling",
         ],
     ),
 ];
@@ -35,8 +37,8 @@ const MAY_IMPORT: [(&str, &[&str]); 12] = [
 const WITHOUT_STD: [&str; 4] = ["sampling", "record", "ring", "agent"];
 
 /// Rooms without unsafe code.
-const WITHOUT_UNSAFE: [&str; 7] = [
-    "sampling", "record", "profile", "export", "report", "query", "view",
+const WITHOUT_UNSAFE: [&str; 8] = [
+    "sampling", "record", "profile", "export", "report", "query", "view", "leaks",
 ];
 
 fn root() -> &'static Path {

@@ -30,6 +30,7 @@ pub struct Arguments {
 pub enum Command {
     Run(Run),
     Report(Report),
+    Leaks(Leaks),
     Symbolize(Symbolize),
     Convert(Convert),
     Query(Query),
@@ -158,6 +159,51 @@ pub struct Report {
     /// Only the totals
     #[arg(long, conflicts_with_all = ["by", "sort", "top", "filter", "tree"])]
     pub summary: bool,
+}
+
+/// Say which sites leak, and how sure that is
+///
+/// Sites are ranked by evidence, not by size. A verdict is leak (grows to the end, and what stays is never freed),
+/// growing (older blocks are freed too, or all when the program ends), cache-like (has stopped growing), start-up or
+/// steady. A leak must have allocated some ten times the interval to be found. docs/leaks.md explains the test.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  allocsample leaks app.allocsample
+  allocsample leaks app.allocsample --all --top 50
+  allocsample leaks app.allocsample --format json | jq '.suspects[0]'")]
+pub struct Leaks {
+    /// The profile
+    pub file: PathBuf,
+
+    /// Text for people, or JSON with everything for scripts
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: LeaksFormat,
+
+    /// Sites that have stopped growing, or never did, too
+    #[arg(long)]
+    pub all: bool,
+
+    /// Sites at most
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub top: usize,
+
+    /// Callers of each site at most
+    #[arg(long, value_name = "N", default_value_t = 12)]
+    pub depth: usize,
+
+    /// Only samples with a function, file or module that matches this regular expression
+    #[arg(long, value_name = "REGEX")]
+    pub filter: Option<String>,
+}
+
+/// How findings are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LeaksFormat {
+    /// For people.
+    Text,
+    /// For scripts.
+    Json,
 }
 
 /// Write function names, files and lines into a profile, so that it can leave the machine

@@ -3,11 +3,13 @@
 mod args;
 mod commands;
 mod exit;
+mod filter;
 mod inherited;
 mod output_file;
 mod output_format;
 mod profiles;
 mod progress;
+mod terminal;
 
 use args::Command;
 
@@ -19,6 +21,7 @@ fn main() -> std::process::ExitCode {
     let result = match arguments.command {
         Command::Run(run) => commands::run::run(&run),
         Command::Report(report) => commands::report::run(&report),
+        Command::Leaks(leaks) => commands::leaks::run(&leaks),
         Command::Symbolize(symbolize) => commands::symbolize::run(&symbolize),
         Command::Convert(convert) => commands::convert::run(&convert),
         Command::Query(query) => commands::query::run(&query),

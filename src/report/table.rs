@@ -51,7 +51,8 @@ impl Filter {
         Regex::new(pattern).map(|regex| Self(Some(regex)))
     }
 
-    pub(crate) fn matches(&self, frames: &[Frame]) -> bool {
+    /// Whether a stack with these frames passes.
+    pub fn matches(&self, frames: &[Frame]) -> bool {
         self.0.as_ref().is_none_or(|regex| {
             frames.iter().any(|frame| {
                 regex.is_match(&frame.function)

@@ -36,7 +36,7 @@ pub(crate) fn count(value: f64) -> String {
 }
 
 /// `12.3 MiB ± 0.4 MiB`; without error where there is none (every allocation recorded) or none is known (periodic).
-pub(crate) fn bytes_with_error(estimate: &Estimate) -> String {
+pub fn bytes_with_error(estimate: &Estimate) -> String {
     with_error(estimate, bytes)
 }
 
@@ -53,7 +53,7 @@ fn with_error(estimate: &Estimate, print: fn(f64) -> String) -> String {
 }
 
 /// Seconds with a sensible unit.
-pub(crate) fn duration(seconds: f64) -> String {
+pub fn duration(seconds: f64) -> String {
     if seconds >= 3600.0 {
         format!(
             "{:.0} h {:.0} min",

@@ -1,29 +1,15 @@
 //! `allocsample report`: a profile's answers, on stdout.
 
-use std::io::IsTerminal;
-use std::io::stdout;
-
 use allocsample_report::text::{self, Options};
 use allocsample_report::{By, Filter, Sort, json};
 
 use crate::args::{self, Report, ReportFormat};
 use crate::exit::{Ending, Usage};
-use crate::{output_file, profiles};
+use crate::{filter, output_file, profiles, terminal};
 
 /// Prints the report.
 pub fn run(arguments: &Report) -> anyhow::Result<Ending> {
-    let filter = match &arguments.filter {
-        None => Filter::all(),
-        // The error draws a picture below the expression; its last line says what is wrong.
-        Some(pattern) => Filter::new(pattern).map_err(|error| {
-            let error = error.to_string();
-            let why = error.lines().last().unwrap_or_default();
-            let why = why.strip_prefix("error: ").unwrap_or(why);
-            Usage(format!(
-                "--filter '{pattern}': not a regular expression: {why}"
-            ))
-        })?,
-    };
+    let filter = filter::parse(arguments.filter.as_deref())?;
     let sort = arguments.sort.map_or_else(Sort::default, sort);
     if arguments.format == ReportFormat::Json {
         return run_json(arguments, sort, &filter);
@@ -37,8 +23,8 @@ pub fn run(arguments: &Report) -> anyhow::Result<Ending> {
         filter,
         tree: arguments.tree,
         summary: arguments.summary,
-        width: terminal_width().unwrap_or(defaults.width),
-        colour: wants_colour(),
+        width: terminal::width().unwrap_or(defaults.width),
+        colour: terminal::wants_colour(),
     };
     output_file::write_stdout(|out| Ok(text::write(&profile, &options, out)?))?;
     Ok(Ending::SUCCESS)
@@ -77,17 +63,4 @@ fn sort(sort: args::Sort) -> Sort {
         args::Sort::Live => Sort::Live,
         args::Sort::Count => Sort::Count,
     }
-}
-
-/// Columns of the terminal that stdout is; `None` if it is none.
-fn terminal_width() -> Option<usize> {
-    let size = rustix::termios::tcgetwinsize(stdout()).ok()?;
-    Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
-}
-
-/// Only on a terminal that can, and not against the user's wish (no-color.org).
-fn wants_colour() -> bool {
-    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-    stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb
 }

@@ -1,0 +1,32 @@
+//! `allocsample leaks`: which sites leak, on stdout.
+
+use allocsample_leaks::{Findings, json, text};
+
+use crate::args::{Leaks, LeaksFormat};
+use crate::exit::Ending;
+use crate::{filter, output_file, profiles, terminal};
+
+/// Prints the findings.
+pub fn run(arguments: &Leaks) -> anyhow::Result<Ending> {
+    let filter = filter::parse(arguments.filter.as_deref())?;
+    let profile = profiles::open(&arguments.file)?;
+    let findings = Findings::of(&profile, &filter);
+    output_file::write_stdout(|out| match arguments.format {
+        LeaksFormat::Json => {
+            let leaks = json::leaks(&profile, &findings);
+            serde_json::to_writer_pretty(&mut *out, &leaks).map_err(std::io::Error::from)?;
+            Ok(writeln!(out)?)
+        }
+        LeaksFormat::Text => {
+            let options = text::Options {
+                top: arguments.top,
+                all: arguments.all,
+                depth: arguments.depth,
+                width: terminal::width().unwrap_or(120),
+                colour: terminal::wants_colour(),
+            };
+            Ok(text::write(&profile, &findings, &options, out)?)
+        }
+    })?;
+    Ok(Ending::SUCCESS)
+}

@@ -1,0 +1,305 @@
+//! What was found out about each site.
+
+use std::collections::BTreeMap;
+
+use allocsample_profile::{Frame, Profile, Sample, ThreadId};
+use allocsample_report::Filter;
+use allocsample_sampling::Estimate;
+
+use crate::growth::{Growth, WARM_UP};
+use crate::pace::Pace;
+use crate::progress::{self, Clock};
+use crate::site::{self, Site};
+use crate::verdict::{self, Evidence, FEW_SAMPLES, Verdict};
+
+/// Growth with a smaller adjusted p-value is real.
+const SIGNIFICANT: f64 = 0.01;
+
+/// A site with live bytes. "Live" is at the horizon, shortly before the end of the profile: what programs free when they
+/// end was alive while they ran.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// What it is.
+    pub verdict: Verdict,
+    /// The same in a sentence.
+    pub sentence: String,
+    /// The function that is charged.
+    pub function: Frame,
+    /// Functions from it to the root.
+    pub stack: Vec<String>,
+    /// The heap, unless it is malloc's.
+    pub heap: Option<String>,
+    /// Type of the objects, where a virtual machine tells.
+    pub type_name: Option<String>,
+    /// Bytes alive at the horizon.
+    pub live: Estimate,
+    /// Bytes alive at the end of the profile.
+    pub live_at_end: Estimate,
+    /// All that it allocated.
+    pub allocated: Estimate,
+    /// Bytes by which the live bytes grow in a second, after the first fifth of the run.
+    pub growth_per_s: f64,
+    /// 95 % confidence limits of that.
+    pub growth_per_s_95: (f64, f64),
+    /// Probability of such growth in a steady state, multiplied by the number of tests that were made (Bonferroni), at
+    /// most 1.
+    pub p_value: f64,
+    /// Ages of the live bytes in seconds: 10 %, 50 %, 90 % of them are younger; the oldest.
+    pub ages_s: [f64; 4],
+    /// Of what it allocated, the share that was not freed before the horizon.
+    pub never_freed: f64,
+    /// Threads that free what it allocates, with their shares, largest first.
+    pub freed_by: Vec<(String, f64)>,
+}
+
+/// All sites with live bytes, by evidence of a leak.
+#[derive(Clone, Debug, Default)]
+pub struct Findings {
+    /// Worst first.
+    pub sites: Vec<Finding>,
+    /// When the profile ends for them, in seconds after its beginning.
+    pub horizon_s: f64,
+    /// How many tests were made.
+    pub tests: usize,
+}
+
+impl Findings {
+    /// Looks at all sites with samples that pass `filter`.
+    pub fn of(profile: &Profile, filter: &Filter) -> Self {
+        let horizon_ns = progress::horizon_ns(profile);
+        let clocks = progress::clocks(profile, horizon_ns);
+        let candidates: Vec<Candidate> = site::all(profile, filter)
+            .into_iter()
+            .map(|site| Candidate::of(profile, site, horizon_ns))
+            .filter(|candidate| candidate.live.samples() > 0)
+            .collect();
+        let tested = candidates
+            .iter()
+            .filter(|candidate| candidate.is_tested())
+            .count();
+        let tests = tested * clocks.len();
+        let mut sites: Vec<Finding> = candidates
+            .into_iter()
+            .map(|candidate| candidate.judge(&clocks, tests))
+            .collect();
+        sites.sort_by(|a, b| {
+            let rank = |finding: &Finding| finding.verdict;
+            rank(a)
+                .cmp(&rank(b))
+                .then(weight_of(b).total_cmp(&weight_of(a)))
+        });
+        let start_ns = profile.process.start_ns;
+        Self {
+            sites,
+            horizon_s: horizon_ns.saturating_sub(start_ns) as f64 / 1e9,
+            tests,
+        }
+    }
+}
+
+/// Within a verdict: growth that is sure for those that grow, size for the others.
+fn weight_of(finding: &Finding) -> f64 {
+    match finding.verdict {
+        Verdict::Leak | Verdict::Growing => finding.growth_per_s_95.0,
+        _ => finding.live.value(),
+    }
+}
+
+struct Candidate<'a> {
+    profile: &'a Profile,
+    site: Site,
+    horizon_ns: u64,
+    live: Estimate,
+}
+
+impl<'a> Candidate<'a> {
+    fn of(profile: &'a Profile, site: Site, horizon_ns: u64) -> Self {
+        let mut candidate = Self {
+            profile,
+            site,
+            horizon_ns,
+            live: Estimate::ZERO,
+        };
+        candidate.live = candidate.sum(|sample| candidate.is_live(sample));
+        candidate
+    }
+
+    fn samples(&self) -> impl Iterator<Item = &'a Sample> {
+        let profile = self.profile;
+        self.site
+            .samples
+            .iter()
+            .filter_map(|&index| profile.samples.get(index))
+    }
+
+    fn horizon_s(&self) -> f64 {
+        let start_ns = self.profile.process.start_ns;
+        self.horizon_ns.saturating_sub(start_ns) as f64 / 1e9
+    }
+
+    /// Birth before the horizon and no death before it.
+    fn is_live(&self, sample: &Sample) -> bool {
+        sample.time_ns <= self.horizon_ns && self.death(sample).is_none()
+    }
+
+    fn death(&self, sample: &Sample) -> Option<u64> {
+        sample
+            .freed
+            .map(|freed| freed.time_ns)
+            .filter(|&time| time <= self.horizon_ns)
+    }
+
+    fn sum(&self, is_counted: impl Fn(&Sample) -> bool) -> Estimate {
+        self.samples()
+            .filter(|sample| is_counted(sample))
+            .map(|sample| self.profile.bytes(sample))
+            .sum()
+    }
+
+    fn share(
+        &self,
+        part: impl Fn(&Sample) -> bool,
+        whole: impl Fn(&Sample) -> bool,
+    ) -> Option<f64> {
+        let total = self.sum(&whole).value();
+        (total > 0.0).then(|| self.sum(|sample| whole(sample) && part(sample)).value() / total)
+    }
+
+    fn is_tested(&self) -> bool {
+        self.live.samples() >= FEW_SAMPLES
+    }
+
+    fn growth(&self, clock: &Clock) -> Growth {
+        Growth::of(
+            self.samples()
+                .filter(|sample| sample.time_ns <= self.horizon_ns)
+                .map(|sample| {
+                    (
+                        clock.at(sample.time_ns),
+                        self.death(sample).map(|time| clock.at(time)),
+                        self.profile.bytes(sample).value(),
+                    )
+                }),
+        )
+    }
+
+    fn judge(self, clocks: &[Clock], tests: usize) -> Finding {
+        // The clock under which growth is most evident; time if there is none.
+        let best = clocks
+            .iter()
+            .map(|clock| {
+                let growth = self.growth(clock);
+                let p_value = (growth.p_value() * tests as f64).min(1.0);
+                let is_growing = self.is_tested() && p_value < SIGNIFICANT;
+                (clock, growth, p_value, is_growing)
+            })
+            .min_by(|a, b| {
+                let order = |(_, growth, p_value, is_growing): &(&Clock, Growth, f64, bool)| {
+                    (!(*is_growing && growth.is_lasting()), !is_growing, *p_value)
+                };
+                let (a, b) = (order(a), order(b));
+                (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2))
+            });
+        let Some((clock, growth, p_value, is_growing)) = best else {
+            unreachable!("there is always the clock of time");
+        };
+        let evidence = self.evidence(clock, &growth, is_growing);
+        let seconds = self.horizon_s() * (1.0 - WARM_UP);
+        let per_s = |bytes: f64| if seconds > 0.0 { bytes / seconds } else { 0.0 };
+        let (low, high) = growth.interval_95();
+        let mut finding = Finding {
+            verdict: evidence.verdict(),
+            sentence: String::new(),
+            live: self.live,
+            live_at_end: self.sum(Sample::is_live),
+            allocated: self.sum(|_| true),
+            growth_per_s: per_s(growth.bytes()),
+            growth_per_s_95: (per_s(low), per_s(high)),
+            p_value,
+            ages_s: self.ages_s(),
+            never_freed: self
+                .share(
+                    |sample| self.is_live(sample),
+                    |sample| sample.time_ns <= self.horizon_ns,
+                )
+                .unwrap_or(0.0),
+            freed_by: self.freed_by(),
+            function: self.site.function.clone(),
+            stack: self.site.stack.clone(),
+            heap: self.site.heap.clone(),
+            type_name: self.site.type_name.clone(),
+        };
+        finding.sentence = verdict::sentence(&finding, &evidence, Pace::for_run(self.horizon_s()));
+        finding
+    }
+
+    fn evidence(&self, clock: &Clock, growth: &Growth, is_growing: bool) -> Evidence {
+        let is_alive_at = |sample: &Sample, progress: f64| {
+            clock.at(sample.time_ns) <= progress
+                && self
+                    .death(sample)
+                    .is_none_or(|time| clock.at(time) > progress)
+        };
+        let is_live = |sample: &Sample| self.is_live(sample);
+        let after_start = self.sum(|sample| is_alive_at(sample, WARM_UP)).value();
+        Evidence {
+            is_growing,
+            is_lasting: growth.is_lasting(),
+            middle_survival: self.share(is_live, |sample| is_alive_at(sample, 0.5)),
+            freed_at_end: self
+                .share(|sample| sample.freed.is_some(), is_live)
+                .unwrap_or(0.0),
+            of_start: self
+                .share(|sample| clock.at(sample.time_ns) <= WARM_UP, is_live)
+                .unwrap_or(0.0),
+            level_after_start: after_start / self.live.value(),
+        }
+    }
+
+    /// Weighted by bytes.
+    fn ages_s(&self) -> [f64; 4] {
+        let mut ages: Vec<(f64, f64)> = self
+            .samples()
+            .filter(|sample| self.is_live(sample))
+            .map(|sample| {
+                let age_ns = self.horizon_ns.saturating_sub(sample.time_ns);
+                (age_ns as f64 / 1e9, self.profile.bytes(sample).value())
+            })
+            .collect();
+        ages.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let total: f64 = ages.iter().map(|(_, bytes)| bytes).sum();
+        [0.1, 0.5, 0.9, 1.0].map(|share| {
+            let mut sum = 0.0;
+            ages.iter()
+                .find(|(_, bytes)| {
+                    sum += bytes;
+                    sum >= share * total
+                })
+                .or(ages.last())
+                .map_or(0.0, |(age, _)| *age)
+        })
+    }
+
+    fn freed_by(&self) -> Vec<(String, f64)> {
+        let mut by_thread: BTreeMap<ThreadId, f64> = BTreeMap::new();
+        for sample in self.samples() {
+            if let Some(freed) = sample.freed {
+                *by_thread.entry(freed.thread).or_default() += self.profile.bytes(sample).value();
+            }
+        }
+        let total: f64 = by_thread.values().sum();
+        let mut threads: Vec<(String, f64)> = by_thread
+            .into_iter()
+            .map(|(id, bytes)| (self.thread_name(id), bytes / total))
+            .collect();
+        threads.sort_by(|a, b| b.1.total_cmp(&a.1));
+        threads
+    }
+
+    fn thread_name(&self, id: ThreadId) -> String {
+        match self.profile.threads.get(&id) {
+            Some(thread) => format!("thread {} ({})", thread.name, thread.tid),
+            None => "a thread without samples".to_owned(),
+        }
+    }
+}

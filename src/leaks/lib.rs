@@ -1,0 +1,20 @@
+//! Which sites leak, and how sure that is.
+//!
+//! [`Findings::of`] looks at every site with live bytes: [`progress`] measures how far the program is, [`growth`] tests
+//! whether the live bytes grow with it, [`verdict`] says what that means. [`text`] and [`json`] print it. The statistics
+//! are explained in docs/leaks.md.
+#![forbid(unsafe_code)]
+
+mod findings;
+mod growth;
+pub mod json;
+mod pace;
+mod progress;
+mod site;
+pub mod text;
+mod verdict;
+
+pub use findings::{Finding, Findings};
+pub use growth::{BINS, Growth, sign_flip_p_value};
+pub use pace::Pace;
+pub use verdict::Verdict;

@@ -1,0 +1,179 @@
+//! The findings in a terminal.
+
+use std::io::{self, Write};
+
+use allocsample_profile::Profile;
+use allocsample_report::units;
+
+use crate::{Finding, Findings, Pace, Verdict};
+
+/// What is printed, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Sites at most.
+    pub top: usize,
+    /// Those that do not grow too.
+    pub all: bool,
+    /// Callers of a site at most.
+    pub depth: usize,
+    /// Columns of the terminal.
+    pub width: usize,
+    /// Whether the output may have colours.
+    pub colour: bool,
+}
+
+/// Prints what was found in one profile.
+pub fn write(
+    profile: &Profile,
+    findings: &Findings,
+    options: &Options,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    writeln!(
+        out,
+        "{}  pid {}, {} sampled, one sample each {}",
+        profile.process.command_line.join(" "),
+        profile.process.pid,
+        units::duration(findings.horizon_s),
+        units::bytes(profile.interval_bytes() as f64),
+    )?;
+    writeln!(out, "{}", counts(findings))?;
+    let pace = Pace::for_run(findings.horizon_s);
+    let shown = findings
+        .sites
+        .iter()
+        .filter(|finding| options.all || finding.verdict <= Verdict::Growing);
+    for finding in shown.clone().take(options.top) {
+        writeln!(out)?;
+        write_finding(finding, pace, options, out)?;
+    }
+    let left_out = shown.count().saturating_sub(options.top);
+    if left_out > 0 {
+        writeln!(out, "\n... {left_out} more; --top N shows more")?;
+    }
+    Ok(())
+}
+
+fn counts(findings: &Findings) -> String {
+    let count = |verdict| {
+        findings
+            .sites
+            .iter()
+            .filter(|finding| finding.verdict == verdict)
+            .count()
+    };
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    let (leaks, growing) = (count(Verdict::Leak), count(Verdict::Growing));
+    format!(
+        "{leaks} leak{}, {growing} growing; of {} site{} with live bytes {} cache-like, {} start-up, {} steady{}",
+        plural(leaks),
+        findings.sites.len(),
+        plural(findings.sites.len()),
+        count(Verdict::CacheLike),
+        count(Verdict::StartUp),
+        count(Verdict::Steady),
+        if findings.tests == 0 {
+            "\nnote: no site has enough samples for a test; a smaller --interval or a longer run gives more"
+        } else {
+            ""
+        }
+    )
+}
+
+fn write_finding(
+    finding: &Finding,
+    pace: Pace,
+    options: &Options,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    const INDENT: usize = 12;
+    let code = match finding.verdict {
+        Verdict::Leak => "1;31",
+        Verdict::Growing => "1;33",
+        _ => "1",
+    };
+    let word = format!("{:<INDENT$}", finding.verdict.word());
+    let word = if options.colour {
+        format!("\x1b[{code}m{word}\x1b[0m")
+    } else {
+        word
+    };
+    writeln!(out, "{word}{}", place(finding))?;
+    let mut lines = vec![
+        finding.sentence.clone(),
+        format!(
+            "live {}, growth {} ({} to {}), p {}",
+            units::bytes_with_error(&finding.live),
+            pace.rate(finding.growth_per_s),
+            pace.bytes(finding.growth_per_s_95.0),
+            pace.bytes(finding.growth_per_s_95.1),
+            p_value(finding.p_value),
+        ),
+        format!(
+            "ages {} / {} / {} (10 / 50 / 90 %), oldest {}; {:.0} % of {} never freed",
+            units::duration(finding.ages_s[0]),
+            units::duration(finding.ages_s[1]),
+            units::duration(finding.ages_s[2]),
+            units::duration(finding.ages_s[3]),
+            100.0 * finding.never_freed,
+            units::bytes(finding.allocated.value()),
+        ),
+    ];
+    if let Some((thread, share)) = finding.freed_by.first() {
+        lines.push(format!(
+            "what is freed is freed by {thread}{}",
+            if *share < 0.995 {
+                format!(" ({:.0} %) and others", 100.0 * share)
+            } else {
+                String::new()
+            }
+        ));
+    }
+    let callers = finding.stack.iter().skip(1);
+    lines.extend(
+        callers
+            .clone()
+            .take(options.depth)
+            .map(|caller| format!("< {caller}")),
+    );
+    if callers.len() > options.depth {
+        lines.push(format!("< ... {} more", callers.len() - options.depth));
+    }
+    for line in lines {
+        let room = options.width.saturating_sub(INDENT).max(40);
+        writeln!(out, "{:INDENT$}{}", "", cut(&line, room))?;
+    }
+    Ok(())
+}
+
+fn place(finding: &Finding) -> String {
+    let function = &finding.function;
+    let mut text = function.function.clone();
+    if let Some(file) = &function.file {
+        let file = file.rsplit('/').next().unwrap_or(file);
+        text += &format!(" {file}:{}", function.line);
+    }
+    if !function.module.is_empty() && function.is_symbolized {
+        text += &format!(" [{}]", function.module);
+    }
+    if let Some(type_name) = &finding.type_name {
+        text = format!("{type_name} in {text}");
+    }
+    text
+}
+
+fn p_value(p: f64) -> String {
+    if p < 0.001 {
+        format!("{p:.0e}")
+    } else {
+        format!("{p:.3}")
+    }
+}
+
+fn cut(line: &str, room: usize) -> String {
+    if line.chars().count() <= room {
+        return line.to_owned();
+    }
+    let start: String = line.chars().take(room - 1).collect();
+    start + "…"
+}
