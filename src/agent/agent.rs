@@ -306,7 +306,7 @@ impl Agent {
         self.areas.forget();
         self.threads.clear();
         self.live.clear(&self.filter);
-        self.heaps.restart();
+        self.heaps.restart(&self.filter);
         (self.hooks().after_fork_in_child)();
         if !self.config().follow_children && self.switch.get() == Switch::On {
             self.switch.set(Switch::Off);

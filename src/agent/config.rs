@@ -15,6 +15,15 @@ const DEFAULT_MAX_DEPTH: usize = 512;
 pub const LARGEST_MAX_DEPTH: usize = 4096;
 const DEFAULT_TEMPLATE: &[u8] = b"allocsample.%n.%p.allocsample";
 
+/// Whether the agent joins the language runtimes that it knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bridges {
+    /// Whichever the process turns out to be.
+    Auto,
+    /// Native code only.
+    None,
+}
+
 /// What happens to a sample when the ring is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFull {
@@ -52,6 +61,8 @@ pub struct Config {
     pub unwind: Unwind,
     /// `ALLOCSAMPLE_MAX_DEPTH`
     pub max_depth: usize,
+    /// `ALLOCSAMPLE_RUNTIME`
+    pub bridges: Bridges,
     /// `ALLOCSAMPLE_CHILDREN`
     pub follow_children: bool,
     /// `ALLOCSAMPLE_ON_FULL`
@@ -80,6 +91,7 @@ impl Config {
         seed: None,
         unwind: Unwind::None,
         max_depth: DEFAULT_MAX_DEPTH,
+        bridges: Bridges::None,
         follow_children: false,
         on_full: OnFull::Drop,
         run_pid: None,
@@ -93,6 +105,7 @@ impl Config {
         let mut config = Self {
             interval: Some(DEFAULT_INTERVAL),
             unwind: Unwind::Auto,
+            bridges: Bridges::Auto,
             follow_children: true,
             ..Self::OFF
         };
@@ -169,6 +182,14 @@ impl Config {
             }
             config.max_depth = depth as usize;
         }
+        config.bridges = match choice(
+            "ALLOCSAMPLE_RUNTIME",
+            &["auto", "none"],
+            "expected auto or none",
+        )? {
+            Some(1) => Bridges::None,
+            _ => Bridges::Auto,
+        };
         if choice(
             "ALLOCSAMPLE_CHILDREN",
             &["follow", "ignore"],

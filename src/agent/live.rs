@@ -115,7 +115,7 @@ impl Table {
     }
 }
 
-/// The live samples of the malloc heap.
+/// The live samples of a heap whose blocks are freed by address: malloc's, or one that a virtual machine registered.
 pub struct LiveSamples {
     tables: [StaticRef<Table>; TABLES],
 }
@@ -138,8 +138,7 @@ impl LiveSamples {
         is_in
     }
 
-    /// The same in a heap that has no filter.
-    pub fn insert_unmarked(&self, address: u64, id: u64) -> bool {
+    fn insert_unmarked(&self, address: u64, id: u64) -> bool {
         let newest = self.tables.iter().rposition(|table| table.get().is_some());
         if let Some(table) = newest.and_then(|index| self.tables.get(index)?.get())
             && !table.is_nearly_full()
@@ -163,13 +162,15 @@ impl LiveSamples {
 
     /// The sample at this address, which is no longer live then.
     pub fn take(&self, filter: &BlockFilter, address: u64) -> Option<u64> {
+        if filter.byte(address).load(Ordering::Relaxed) == 0 {
+            return None;
+        }
         let id = self.take_unmarked(address)?;
         filter.unmark(address);
         Some(id)
     }
 
-    /// The same in a heap that has no filter.
-    pub fn take_unmarked(&self, address: u64) -> Option<u64> {
+    fn take_unmarked(&self, address: u64) -> Option<u64> {
         if address == 0 {
             // The granule of NULL may be marked, by one 128 MiB or a multiple away.
             return None;
@@ -179,16 +180,6 @@ impl LiveSamples {
             .rev()
             .filter_map(StaticRef::get)
             .find_map(|table| table.take(address))
-    }
-
-    /// Forgets all in a heap that has no filter. Only while no other thread exists.
-    pub fn forget(&self) {
-        for table in self.tables.iter().filter_map(StaticRef::get) {
-            for place in table.addresses {
-                place.store(0, Ordering::Relaxed);
-            }
-            table.used.store(0, Ordering::Relaxed);
-        }
     }
 
     /// Forgets all: in a forked child they are the parent's. Only while no other thread exists.

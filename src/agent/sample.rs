@@ -139,7 +139,7 @@ impl Agent {
         };
         self.announce_in(due.thread, recording);
         let mut captured = self.capture(due, area, recording);
-        if due.is_called_by_hook {
+        if due.is_called_by_hook || due.walked.is_some() {
             self.modules
                 .strip_own(&mut area.frames, &mut captured.depth);
         }

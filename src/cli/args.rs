@@ -82,6 +82,11 @@ pub struct Run {
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub max_depth: Option<u16>,
 
+    /// Whether frames and heaps of language runtimes are shown: of all that the agent knows (CPython), or none
+    /// [default: auto]
+    #[arg(long, value_name = "WHICH")]
+    pub runtime: Option<Runtime>,
+
     /// Whether the processes that the program starts get profiles of their own [default: follow]
     #[arg(long, value_name = "WHAT")]
     pub children: Option<Children>,
@@ -361,6 +366,13 @@ pub enum Sampling {
 pub enum Start {
     On,
     Off,
+}
+
+/// Which language runtimes are joined.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Runtime {
+    Auto,
+    None,
 }
 
 /// How stacks are captured.

@@ -62,7 +62,7 @@ fn describe(profile: &Profile, sample: &Sample, filter: &Filter) -> Option<Site>
         .get(&sample.heap)
         .filter(|_| sample.heap != HeapId::MALLOC)
         .map(|heap| heap.name.clone());
-    let function = charged_frame(&frames, heap.as_deref())?;
+    let function = charged_frame(profile, sample.heap, &frames)?;
     let stack = frames
         .iter()
         .skip_while(|frame| !std::ptr::eq(*frame, function))

@@ -4,11 +4,20 @@ use std::path::Path;
 
 fn main() {
     let shim = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../c_shim");
-    let sources = ["interpose.c", "next.c", "operators.c", "lifecycle.c"];
+    let sources = [
+        "interpose.c",
+        "next.c",
+        "operators.c",
+        "lifecycle.c",
+        "bridges/python.c",
+        "bridges/python_frames.c",
+        "bridges/python_gc.c",
+    ];
     println!("cargo:rerun-if-changed={}", shim.display());
     cc::Build::new()
         .files(sources.map(|source| shim.join(source)))
         .include(&shim)
+        .include(shim.join("include"))
         .std("gnu11")
         .opt_level(2)
         .pic(true)

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use allocsample_agent::config::Config;
+use allocsample_agent::config::{Bridges, Config};
 use allocsample_agent::os::file::{complain, is_writable_directory};
 use allocsample_agent::os::{self, clock, memory, process, vdso};
 use allocsample_agent::recording::{self, DrainState};
@@ -18,6 +18,7 @@ use crate::{AGENT, ALLOCATOR, slow_path};
 
 unsafe extern "C" {
     fn shim_find_next();
+    fn python_install();
     fn shim_next_malloc_address() -> *const c_void;
     fn shim_find_object(address: *const c_void, found: *mut Object) -> bool;
 }
@@ -108,6 +109,10 @@ unsafe extern "C" fn construct(
     }
     AGENT.switch_on(start);
     slow_path::install();
+    if start.config.bridges == Bridges::Auto {
+        // SAFETY: all objects of the program are loaded, and none of its code has run.
+        unsafe { python_install() };
+    }
     // What this thread allocated before (in the loader, in .preinit_array) gave it bytes not to be counted.
     this_thread().forget();
 }

@@ -60,11 +60,9 @@ impl Index {
                 continue;
             }
             let frames = profile.stack_frames(sample);
-            let heap = profile.vm.heaps.get(&sample.heap);
-            let machine = heap.map(|heap| heap.name.as_str());
             let mut function = |frame: &Frame| index.functions_number(&mut numbers, frame);
             let stack = Stack {
-                charged: charged_frame(&frames, machine).map(&mut function),
+                charged: charged_frame(profile, sample.heap, &frames).map(&mut function),
                 frames: frames
                     .iter()
                     .map(|frame| Call {

@@ -1,6 +1,6 @@
 //! Which functions are the allocator, and so never to blame for an allocation.
 
-use allocsample_profile::Frame;
+use allocsample_profile::{Frame, HeapId, Profile};
 
 /// Names of allocation functions, and beginnings of names (those that end in `*`).
 const ALLOCATORS: &[&str] = &[
@@ -43,19 +43,44 @@ fn is_allocator(function: &str) -> bool {
         })
 }
 
-/// The frame that an allocation is charged to: the first one outside the allocator, or the leaf if there is no other. In
-/// the heap of a virtual machine that is the machine's language (`machine` is the heap's name): the native frames before
-/// it are how the machine allocates.
-pub fn charged_frame<'a>(frames: &'a [Frame], machine: Option<&str>) -> Option<&'a Frame> {
-    frames
-        .iter()
-        .find(|frame| machine.is_some_and(|machine| frame.module == machine))
-        .or_else(|| frames.iter().find(|frame| !is_allocator(&frame.function)))
-        .or(frames.first())
+/// The frame that an allocation is charged to: the first one outside the allocator, or the leaf if there is no other.
+///
+/// Where a virtual machine's language runs, the machine's own native code counts as allocator: it is how the language
+/// allocates. So in the machine's heap the first frame of the language is charged; of a block of malloc too, unless
+/// native code of somebody else (an extension) comes before it.
+pub fn charged_frame<'a>(
+    profile: &Profile,
+    heap: HeapId,
+    frames: &'a [Frame],
+) -> Option<&'a Frame> {
+    let heaps = &profile.vm.heaps;
+    let is_of_language = |frame: &Frame| match heaps.get(&heap) {
+        Some(machine) => frame.module == machine.name,
+        None => heaps.values().any(|machine| frame.module == machine.name),
+    };
+    let outside = || frames.iter().find(|frame| !is_allocator(&frame.function));
+    let charged = match frames.iter().position(is_of_language) {
+        Some(language) if heaps.contains_key(&heap) => frames.get(language),
+        Some(language) => native_of_others(&frames[..language]).or(frames.get(language)),
+        None => outside(),
+    };
+    charged.or_else(outside).or(frames.first())
+}
+
+/// The first native frame, outside the allocator, of a module that is not the machine's. The frame next to the language
+/// is the machine's: it is what its interpreter called.
+fn native_of_others(native: &[Frame]) -> Option<&Frame> {
+    let machine = &native.last()?.module;
+    let is_libc = |module: &str| module.starts_with("libc.so") || module.starts_with("libc-");
+    native.iter().find(|frame| {
+        !is_allocator(&frame.function) && frame.module != *machine && !is_libc(&frame.module)
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use allocsample_profile::Heap;
+
     use super::*;
 
     #[test]
@@ -78,5 +103,46 @@ mod tests {
         ] {
             assert!(!is_allocator(name), "{name}");
         }
+    }
+
+    #[test]
+    fn the_language_is_charged_for_what_its_machine_allocates() {
+        let frame = |(function, module): (&str, &str)| Frame {
+            function: function.to_owned(),
+            file: None,
+            line: 0,
+            module: module.to_owned(),
+            is_symbolized: true,
+        };
+        let mut profile = Profile::default();
+        let machine = HeapId(1);
+        let heap = Heap {
+            name: "python".to_owned(),
+            kind: None,
+            exact_bytes: 0,
+        };
+        profile.vm.heaps.insert(machine, heap);
+        let charged = |heap, stack: &[(&str, &str)]| {
+            let frames: Vec<Frame> = stack.iter().copied().map(frame).collect();
+            charged_frame(&profile, heap, &frames).map(|frame| frame.function.clone())
+        };
+        let resize = ("PyByteArray_Resize", "libpython3.so");
+        let call = ("_PyObject_MakeTpCall", "libpython3.so");
+        let (serve, main) = (("serve", "python"), ("main", "python3"));
+        let extension = ("parse", "_json.so");
+        let is = |name: &str| Some(name.to_owned());
+        assert_eq!(charged(machine, &[call, serve, main]), is("serve"));
+        assert_eq!(
+            charged(HeapId::MALLOC, &[resize, call, serve, main]),
+            is("serve")
+        );
+        assert_eq!(
+            charged(HeapId::MALLOC, &[resize, extension, call, serve]),
+            is("parse")
+        );
+        let dup = ("strdup", "libc.so.6");
+        assert_eq!(charged(HeapId::MALLOC, &[dup, call, serve]), is("serve"));
+        assert_eq!(charged(HeapId::MALLOC, &[dup, main]), is("strdup"));
+        assert_eq!(charged(HeapId::MALLOC, &[serve, main]), is("serve"));
     }
 }

@@ -138,9 +138,7 @@ fn add(
     rows: &mut HashMap<(String, String, u32), Row>,
 ) {
     let (bytes, objects) = (profile.bytes(sample), profile.objects(sample));
-    let machine = profile.vm.heaps.get(&sample.heap);
-    let machine = machine.map(|heap| heap.name.as_str());
-    let charged = charged_frame(frames, machine);
+    let charged = charged_frame(profile, sample.heap, frames);
     match by {
         By::Thread => {
             let thread = profile.threads.get(&sample.thread);

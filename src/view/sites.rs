@@ -40,8 +40,6 @@ impl Sites {
                 continue;
             }
             let frames = profile.stack_frames(sample);
-            let heap = profile.vm.heaps.get(&sample.heap);
-            let machine = heap.map(|heap| heap.name.as_str());
             let mut function = |frame: &allocsample_profile::Frame| {
                 let key = (frame.function.clone(), frame.module.clone());
                 *functions.entry(key).or_insert_with(|| {
@@ -54,7 +52,7 @@ impl Sites {
                     number(sites.functions.len() - 1)
                 })
             };
-            let charged = charged_frame(&frames, machine).map_or(NONE, &mut function);
+            let charged = charged_frame(profile, sample.heap, &frames).map_or(NONE, &mut function);
             let path: Vec<u32> = frames.iter().rev().map(function).collect();
             let mut node = NONE;
             for function in path {

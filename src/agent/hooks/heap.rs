@@ -8,7 +8,7 @@ use allocsample_sampling::{Interval, Random, Seed};
 
 use crate::agent::Agent;
 use crate::hooks::collect::Pending;
-use crate::live::LiveSamples;
+use crate::live::{BlockFilter, LiveSamples};
 use crate::os::clock;
 use crate::os::memory::{self, StaticRef};
 use crate::os::spin::Spin;
@@ -171,13 +171,13 @@ impl Heaps {
     }
 
     /// In a forked child: samples and bytes are the parent's.
-    pub(crate) fn restart(&self) {
+    pub(crate) fn restart(&self, filter: &BlockFilter) {
         for heap in self.all() {
             heap.exact_bytes.store(0, Ordering::Relaxed);
             heap.samples.store(0, Ordering::Relaxed);
             heap.old.break_lock();
             heap.with_old(Vector::clear);
-            heap.live.forget();
+            heap.live.clear(filter);
         }
     }
 }

@@ -306,7 +306,7 @@ impl Agent {
         let pending = Pending::new(id, object);
         let is_tracked = match heap.kind {
             HeapKind::Malloc | HeapKind::External => {
-                heap.live.insert_unmarked(object.address, id.0)
+                heap.live.insert(&self.filter, object.address, id.0)
             }
             HeapKind::Nursery | HeapKind::Traced => state.young.push(pending),
         };

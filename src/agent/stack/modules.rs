@@ -139,18 +139,23 @@ impl Modules {
         }
     }
 
-    /// Takes the frames of our own code off the leaf of a stack of `depth` frames.
+    /// Takes the frames of our own code out of a stack of `depth` frames: those of a hook or a bridge.
     pub(crate) fn strip_own(&self, frames: &mut [u64], depth: &mut usize) {
         let own = self.own.0.load(Ordering::Relaxed)..self.own.1.load(Ordering::Relaxed);
-        let Some(found) = frames.get_mut(..*depth) else {
-            return;
-        };
-        let ours = found
-            .iter()
-            .take_while(|frame| own.contains(&frame.wrapping_sub(1)))
-            .count();
-        found.rotate_left(ours);
-        *depth -= ours;
+        let found = frames.get(..*depth).map_or(0, <[u64]>::len);
+        let mut kept = 0;
+        for index in 0..found {
+            let Some(&frame) = frames.get(index) else {
+                break;
+            };
+            if !own.contains(&frame.wrapping_sub(1))
+                && let Some(place) = frames.get_mut(kept)
+            {
+                *place = frame;
+                kept += 1;
+            }
+        }
+        *depth = kept;
     }
 
     /// How to ask the loader; without it every address is outside of all modules.

@@ -64,7 +64,7 @@ fn cannot_run(error: &CannotRun) -> Ending {
 fn environment(options: &Run, template: &Template, library: &Library) -> Vec<(OsString, OsString)> {
     let users_preload = std::env::var_os("LD_PRELOAD");
     let preload = library::preload(library.path(), users_preload.as_deref());
-    let given: [(&str, Option<OsString>); 11] = [
+    let given: [(&str, Option<OsString>); 12] = [
         ("LD_PRELOAD", Some(preload)),
         // Our own child gets a profile even if nothing of it was sampled.
         (
@@ -96,6 +96,10 @@ fn environment(options: &Run, template: &Template, library: &Library) -> Vec<(Os
         (
             "ALLOCSAMPLE_MAX_DEPTH",
             options.max_depth.map(|depth| depth.to_string().into()),
+        ),
+        (
+            "ALLOCSAMPLE_RUNTIME",
+            options.runtime.map(name_of).map(Into::into),
         ),
         (
             "ALLOCSAMPLE_CHILDREN",

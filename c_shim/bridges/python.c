@@ -1,0 +1,206 @@
+/* CPython's small objects (up to 512 bytes), which come from its own arenas and never pass malloc, as a heap of the hook
+ * ABI. Larger ones are malloc's, and are counted there.
+ *
+ * The allocators of the object and memory domains are wrapped before `main`, while nobody uses them. To the hook ABI a
+ * thread's small objects are a nursery that never ends: `free` counts bytes, and is compared with the limit that the
+ * agent gave. The object that passes it is told with its real address, as one outside of the nursery. So an object that
+ * is no sample costs an addition and a comparison, and its free the same test as in malloc. */
+#define _GNU_SOURCE
+#include "python.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+
+/* Larger requests go on to malloc (CPython's SMALL_REQUEST_THRESHOLD). */
+#define SMALL 512
+/* Threads at a time; objects of others are not sampled, and not counted either. */
+#define THREADS 4096
+/* Where the endless nursery ends. */
+#define TOP (UINT64_C(1) << 62)
+
+/* PyMemAllocatorEx: CPython's public interface. */
+struct allocator {
+    void *context;
+    void *(*malloc)(void *, size_t);
+    void *(*calloc)(void *, size_t, size_t);
+    void *(*realloc)(void *, void *, size_t);
+    void (*free)(void *, void *);
+};
+
+enum domain { DOMAIN_RAW = 0, DOMAIN_MEM = 1, DOMAIN_OBJ = 2 };
+
+/* One for each thread; all zero until its first object. */
+struct thread {
+    uint64_t free, limit;
+    allocsample_nursery *nursery;
+};
+static _Thread_local struct thread this_thread;
+
+static struct {
+    _Atomic(bool) taken;
+    allocsample_nursery nursery;
+} nurseries[THREADS];
+
+static const allocsample_hooks *hooks;
+static allocsample_heap *heap;
+static pthread_key_t thread_key;
+static struct allocator next[3];
+
+static void leave(void *nursery)
+{
+    struct thread *thread = &this_thread;
+    hooks->nursery_end(heap, nursery, thread->free);
+    *thread = (struct thread){0};
+    for (size_t i = 0; i < THREADS; i++) {
+        if (&nurseries[i].nursery == nursery)
+            atomic_store_explicit(&nurseries[i].taken, false, memory_order_release);
+    }
+}
+
+static void join(struct thread *thread)
+{
+    for (size_t i = 0; i < THREADS && thread->nursery == NULL; i++) {
+        bool taken = atomic_load_explicit(&nurseries[i].taken, memory_order_relaxed);
+        if (!taken &&
+            atomic_compare_exchange_strong_explicit(&nurseries[i].taken, &taken, true, memory_order_acquire,
+                                                    memory_order_relaxed))
+            thread->nursery = &nurseries[i].nursery;
+    }
+    if (thread->nursery == NULL) {
+        thread->limit = TOP;
+        return;
+    }
+    pthread_setspecific(thread_key, thread->nursery);
+    thread->limit = hooks->nursery_begin(heap, thread->nursery, thread->free, TOP);
+}
+
+/* The object's thread has passed its limit, or has none yet. */
+COLD static void passed_limit(void *object, size_t charged)
+{
+    struct thread *thread = &this_thread;
+    if (object == NULL)
+        return;
+    if (thread->nursery == NULL && thread->limit == 0)
+        join(thread);
+    if (thread->nursery == NULL || thread->free + charged <= thread->limit) {
+        thread->free += charged;
+        return;
+    }
+    python_gc_watch();
+    uintptr_t limit = thread->limit;
+    hooks->alloc(heap, thread->nursery, (uintptr_t)object, charged, 0, thread->free, &limit);
+    thread->limit = limit;
+}
+
+/* Whether an object of this size may be given out without a word. An empty one is charged as a byte. */
+static inline bool charge(size_t size)
+{
+    struct thread *thread = &this_thread;
+    uint64_t free = thread->free + size + (size == 0);
+    if (UNLIKELY(free > thread->limit))
+        return false;
+    thread->free = free;
+    return true;
+}
+
+static void *python_malloc(void *context, size_t size)
+{
+    const struct allocator *under = context;
+    if (size > SMALL || charge(size))
+        return under->malloc(under->context, size);
+    void *object = under->malloc(under->context, size);
+    passed_limit(object, size + (size == 0));
+    return object;
+}
+
+static void *python_calloc(void *context, size_t count, size_t size)
+{
+    const struct allocator *under = context;
+    size_t all = count * size;
+    bool is_small = count == 0 || size <= SMALL / count;
+    if (!is_small || charge(all))
+        return under->calloc(under->context, count, size);
+    void *object = under->calloc(under->context, count, size);
+    passed_limit(object, all + (all == 0));
+    return object;
+}
+
+/* A free and an allocation of the new size, as realloc is everywhere. Told afterwards, when it is known to have worked:
+ * no other thread can get the old block meanwhile, since both domains are used under the interpreter's lock only. */
+static void *python_realloc(void *context, void *old, size_t size)
+{
+    const struct allocator *under = context;
+    bool was_sampled = old != NULL && shim_may_be_sampled(old);
+    bool is_charged = size > SMALL || charge(size);
+    if (!was_sampled && is_charged)
+        return under->realloc(under->context, old, size);
+    void *object = under->realloc(under->context, old, size);
+    if (was_sampled && object != NULL)
+        hooks->freed(heap, (uintptr_t)old);
+    if (!is_charged)
+        passed_limit(object, size + (size == 0));
+    return object;
+}
+
+static void python_free(void *context, void *object)
+{
+    const struct allocator *under = context;
+    if (shim_may_be_sampled(object))
+        hooks->freed(heap, (uintptr_t)object);
+    under->free(under->context, object);
+}
+
+static void *symbol(const char *name)
+{
+    return dlsym(RTLD_DEFAULT, name);
+}
+
+/* Between pointers to objects and to functions through memory, which is what POSIX promises for dlsym. */
+#define FIND(SLOT, NAME) (*(void **)&(SLOT) = symbol(NAME))
+
+void python_install(void)
+{
+    void (*get_allocator)(int, struct allocator *);
+    void (*set_allocator)(int, struct allocator *);
+    struct python_symbols symbols;
+    FIND(set_allocator, "PyMem_SetAllocator");
+    if (set_allocator == NULL)
+        return; /* most processes end here */
+    FIND(get_allocator, "PyMem_GetAllocator");
+    FIND(symbols.version, "Py_GetVersion");
+    FIND(symbols.thread_state, "PyGILState_GetThisThreadState");
+    FIND(symbols.line_of, "PyCode_Addr2Line");
+    symbols.code_type = symbol("PyCode_Type");
+    symbols.eval_loop = symbol("_PyEval_EvalFrameDefault");
+    /* Without the interpreter's lock there are other structures and other rules. */
+    bool is_free_threaded = symbol("_Py_MergeZeroLocalRefcount") != NULL;
+    hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
+    if (get_allocator == NULL || hooks == NULL || is_free_threaded)
+        return;
+    for (int domain = DOMAIN_RAW; domain <= DOMAIN_OBJ; domain++)
+        get_allocator(domain, &next[domain]);
+    if (next[DOMAIN_OBJ].malloc == next[DOMAIN_RAW].malloc)
+        return; /* built without pymalloc: all is malloc's */
+    bool has_frames = python_frames_prepare(&symbols, hooks);
+    allocsample_heap_description description = {
+        .size = sizeof description,
+        .kind = ALLOCSAMPLE_MALLOC,
+        .name = "python",
+        .flags = ALLOCSAMPLE_WALK_IN_MALLOC,
+        .walk = has_frames ? python_frames_walk : NULL,
+    };
+    heap = hooks->heap_register(&description);
+    if (heap == NULL || pthread_key_create(&thread_key, leave) != 0)
+        return;
+    python_frames_belong_to(heap);
+    python_gc_prepare(hooks, heap);
+    Dl_info info;
+    const ElfW(Sym) *eval = NULL;
+    if (has_frames && dladdr1(symbols.eval_loop, &info, (void **)&eval, RTLD_DL_SYMENT) != 0 && eval != NULL)
+        hooks->interpreter_range(heap, (uintptr_t)symbols.eval_loop, (uintptr_t)symbols.eval_loop + eval->st_size);
+    for (int domain = DOMAIN_MEM; domain <= DOMAIN_OBJ; domain++) {
+        struct allocator wrapped = {&next[domain], python_malloc, python_calloc, python_realloc, python_free};
+        set_allocator(domain, &wrapped);
+    }
+}

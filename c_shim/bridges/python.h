@@ -1,0 +1,35 @@
+/* The CPython bridge: the interpreter's small objects as a heap of the hook ABI, and its frames in every stack. */
+#ifndef ALLOCSAMPLE_BRIDGES_PYTHON_H
+#define ALLOCSAMPLE_BRIDGES_PYTHON_H
+
+#include "allocsample.h"
+#include "shim.h"
+
+/* What of the interpreter is used. Found by name: nothing of Python is linked. */
+struct python_symbols {
+    const char *(*version)(void);
+    void *(*thread_state)(void); /* PyGILState_GetThisThreadState: NULL before and after the interpreter's life */
+    int (*line_of)(void *code, int offset); /* PyCode_Addr2Line */
+    const void *code_type;
+    const void *eval_loop; /* _PyEval_EvalFrameDefault */
+};
+
+/* Prepares the walker for an interpreter of this version; false if its frames cannot be read. */
+HIDDEN bool python_frames_prepare(const struct python_symbols *symbols, const allocsample_hooks *hooks);
+
+/* From now on functions are defined in this heap. */
+HIDDEN void python_frames_belong_to(allocsample_heap *heap);
+
+/* The walker of the hook ABI. */
+HIDDEN size_t python_frames_walk(void *user, allocsample_frame *frames, size_t capacity);
+
+/* Finds what is needed to hear of collections. */
+HIDDEN void python_gc_prepare(const allocsample_hooks *hooks, allocsample_heap *heap);
+
+/* Asks the interpreter, whose lock is held, to tell of its collections, once it is ready for that. */
+HIDDEN void python_gc_watch(void);
+
+/* Wraps the allocator of small objects, if this process is a CPython. Once, before `main`. */
+HIDDEN void python_install(void);
+
+#endif

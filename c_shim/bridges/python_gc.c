@@ -1,0 +1,140 @@
+/* Python's cyclic collections as records on the agent's time line.
+ *
+ * gc.callbacks is the one place where the interpreter tells of them. Our callback is put there by a pending call, which
+ * the interpreter runs on its main thread between two instructions: not from within an allocation, where Python code must
+ * not run. */
+#define _GNU_SOURCE
+#include "python.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+enum { STATISTIC_COLLECTED = 1, STATISTIC_UNCOLLECTABLE = 2, METH_VARARGS = 1 };
+
+/* PyMethodDef: part of the stable ABI, as are all functions below. */
+struct method {
+    const char *name;
+    void *(*function)(void *, void *);
+    int flags;
+    const char *doc;
+};
+
+static struct {
+    int (*is_initialized)(void);
+    int (*add_pending_call)(int (*)(void *), void *);
+    void *(*import)(const char *);
+    void *(*attribute)(void *, const char *);
+    void *(*new_function)(const struct method *, void *, void *);
+    int (*append)(void *, void *);
+    void *(*tuple_item)(void *, intptr_t);
+    void *(*dict_item)(void *, const char *);
+    long (*as_long)(void *);
+    int (*compare)(void *, const char *);
+    void (*release)(void *);
+    void (*retain)(void *);
+    void (*clear_error)(void);
+    void *none;
+} api;
+
+static const allocsample_hooks *hooks;
+static allocsample_heap *heap;
+static _Atomic(bool) asked;
+static uint64_t begin_ns, collections;
+
+static uint64_t number_in(void *info, const char *key)
+{
+    void *value = api.dict_item(info, key);
+    long number = value == NULL ? -1 : api.as_long(value);
+    if (number < 0)
+        api.clear_error();
+    return number < 0 ? 0 : (uint64_t)number;
+}
+
+/* callback(phase, info) */
+static void *on_collection(void *self, void *arguments)
+{
+    (void)self;
+    void *phase = api.tuple_item(arguments, 0), *info = api.tuple_item(arguments, 1);
+    if (phase != NULL && info != NULL && api.compare(phase, "start") == 0) {
+        begin_ns = hooks->now_ns();
+    } else if (phase != NULL && info != NULL && begin_ns != 0) {
+        uint64_t values[] = {STATISTIC_COLLECTED, number_in(info, "collected"), STATISTIC_UNCOLLECTABLE,
+                             number_in(info, "uncollectable")};
+        allocsample_gc record = {
+            .size = sizeof record,
+            .kind = number_in(info, "generation") >= 2 ? ALLOCSAMPLE_MAJOR : ALLOCSAMPLE_MINOR,
+            .id = ++collections,
+            .begin_ns = begin_ns,
+            .end_ns = hooks->now_ns(),
+            .statistics = 2,
+            .values = values,
+        };
+        hooks->gc(heap, &record);
+        begin_ns = 0;
+    }
+    api.clear_error();
+    api.retain(api.none);
+    return api.none;
+}
+
+/* On the main thread, with the interpreter's lock. */
+static int install(void *unused)
+{
+    (void)unused;
+    static const struct method method = {"allocsample", on_collection, METH_VARARGS, NULL};
+    void *module = api.import("gc");
+    void *callbacks = module == NULL ? NULL : api.attribute(module, "callbacks");
+    void *function = callbacks == NULL ? NULL : api.new_function(&method, NULL, NULL);
+    if (function != NULL)
+        api.append(callbacks, function);
+    void *owned[] = {function, callbacks, module};
+    for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++) {
+        if (owned[i] != NULL)
+            api.release(owned[i]);
+    }
+    api.clear_error();
+    return 0;
+}
+
+void python_gc_watch(void)
+{
+    /* Before that modules cannot be imported. */
+    if (api.none != NULL && api.is_initialized() != 0 &&
+        !atomic_exchange_explicit(&asked, true, memory_order_relaxed) &&
+        api.add_pending_call(install, NULL) != 0)
+        atomic_store_explicit(&asked, false, memory_order_relaxed); /* the queue is full: at the next sample */
+}
+
+void python_gc_prepare(const allocsample_hooks *table, allocsample_heap *registered)
+{
+    static const struct {
+        void *slot;
+        const char *name;
+    } symbols[] = {
+        {&api.is_initialized, "Py_IsInitialized"},
+        {&api.add_pending_call, "Py_AddPendingCall"},
+        {&api.import, "PyImport_ImportModule"},
+        {&api.attribute, "PyObject_GetAttrString"},
+        {&api.new_function, "PyCFunction_NewEx"},
+        {&api.append, "PyList_Append"},
+        {&api.tuple_item, "PyTuple_GetItem"},
+        {&api.dict_item, "PyDict_GetItemString"},
+        {&api.as_long, "PyLong_AsLong"},
+        {&api.compare, "PyUnicode_CompareWithASCIIString"},
+        {&api.release, "Py_DecRef"},
+        {&api.retain, "Py_IncRef"},
+        {&api.clear_error, "PyErr_Clear"},
+    };
+    for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
+        void *found = dlsym(RTLD_DEFAULT, symbols[i].name);
+        if (found == NULL)
+            return;
+        memcpy(symbols[i].slot, &found, sizeof found);
+    }
+    hooks = table;
+    heap = registered;
+    hooks->define_statistic(heap, STATISTIC_COLLECTED, "collected", "objects");
+    hooks->define_statistic(heap, STATISTIC_UNCOLLECTABLE, "uncollectable", "objects");
+    /* Last: all else is there. */
+    api.none = dlsym(RTLD_DEFAULT, "_Py_NoneStruct");
+}
