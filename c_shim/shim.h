@@ -169,20 +169,25 @@ static inline uint64_t shim_charged(size_t size)
     return size + (size == 0);
 }
 
-/* Subtracts `shim_charged(size)` from the thread's counter; true if it borrowed, which is when a sample may be due. */
-static inline bool shim_charge(size_t size)
+/* Subtracts `shim_charged(size)` from a counter of the thread; true if it borrowed, which is when a sample may be due. */
+static inline bool shim_charge_to(uint64_t *counter, size_t size)
 {
 #if defined(__x86_64__)
     /* The comparison leaves a carry for a size of 0, which the subtraction takes along: 1 is subtracted then. */
     bool borrowed;
-    __asm__("cmpq $1, %2\n\tsbbq %2, %0" : "+m"(shim_thread.bytes_until_sample), "=@ccb"(borrowed) : "r"(size));
+    __asm__("cmpq $1, %2\n\tsbbq %2, %0" : "+m"(*counter), "=@ccb"(borrowed) : "r"(size));
     return UNLIKELY(borrowed);
 #else
     uint64_t charged = shim_charged(size);
-    uint64_t before = shim_thread.bytes_until_sample;
-    shim_thread.bytes_until_sample = before - charged;
+    uint64_t before = *counter;
+    *counter = before - charged;
     return UNLIKELY(charged > before);
 #endif
+}
+
+static inline bool shim_charge(size_t size)
+{
+    return shim_charge_to(&shim_thread.bytes_until_sample, size);
 }
 
 /* Defines `void *name(parameters)`, the entry of a slow path that is reached by a tail jump from `malloc` and its kin,

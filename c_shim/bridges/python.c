@@ -2,9 +2,9 @@
  * ABI. Larger ones are malloc's, and are counted there.
  *
  * The allocators of the object and memory domains are wrapped before `main`, while nobody uses them. To the hook ABI a
- * thread's small objects are a nursery that never ends: `free` counts bytes, and is compared with the limit that the
- * agent gave. The object that passes it is told with its real address, as one outside of the nursery. So an object that
- * is no sample costs an addition and a comparison, and its free the same test as in malloc. */
+ * thread's small objects are a nursery that never ends, of which the bytes up to the agent's limit are counted down. The
+ * object that passes it is told with its real address, as one outside of the nursery. So an object that is no sample
+ * costs a subtraction, and its free the same test as in malloc. */
 #define _GNU_SOURCE
 #include "python.h"
 
@@ -32,7 +32,8 @@ enum domain { DOMAIN_RAW = 0, DOMAIN_MEM = 1, DOMAIN_OBJ = 2 };
 
 /* One for each thread; all zero until its first object. */
 struct thread {
-    uint64_t free, limit;
+    uint64_t left;  /* bytes until the limit: the nursery's `free` is limit - left */
+    uint64_t limit; /* 0: not joined */
     allocsample_nursery *nursery;
 };
 static _Thread_local struct thread this_thread;
@@ -50,7 +51,7 @@ static struct allocator next[3];
 static void leave(void *nursery)
 {
     struct thread *thread = &this_thread;
-    hooks->nursery_end(heap, nursery, thread->free);
+    hooks->nursery_end(heap, nursery, thread->limit - thread->left);
     *thread = (struct thread){0};
     for (size_t i = 0; i < THREADS; i++) {
         if (&nurseries[i].nursery == nursery)
@@ -67,62 +68,74 @@ static void join(struct thread *thread)
                                                     memory_order_relaxed))
             thread->nursery = &nurseries[i].nursery;
     }
-    if (thread->nursery == NULL) {
-        thread->limit = TOP;
-        return;
+    thread->limit = TOP;
+    if (thread->nursery != NULL) {
+        pthread_setspecific(thread_key, thread->nursery);
+        thread->limit = hooks->nursery_begin(heap, thread->nursery, 0, TOP);
     }
-    pthread_setspecific(thread_key, thread->nursery);
-    thread->limit = hooks->nursery_begin(heap, thread->nursery, thread->free, TOP);
+    thread->left = thread->limit;
 }
 
-/* The object's thread has passed its limit, or has none yet. */
-COLD static void passed_limit(void *object, size_t charged)
+/* An object of `size` bytes, whose charge borrowed, is there, or NULL for one that is not. */
+static void passed_limit(void *object, size_t size)
 {
     struct thread *thread = &this_thread;
+    uint64_t charged = shim_charged(size);
+    thread->left += charged;
     if (object == NULL)
         return;
-    if (thread->nursery == NULL && thread->limit == 0)
+    if (thread->limit == 0)
         join(thread);
-    if (thread->nursery == NULL || thread->free + charged <= thread->limit) {
-        thread->free += charged;
+    if (charged <= thread->left) {
+        thread->left -= charged;
         return;
     }
     python_gc_watch();
     uintptr_t limit = thread->limit;
-    hooks->alloc(heap, thread->nursery, (uintptr_t)object, charged, 0, thread->free, &limit);
+    uint64_t free = limit - thread->left;
+    hooks->alloc(heap, thread->nursery, (uintptr_t)object, charged, 0, free, &limit);
     thread->limit = limit;
+    thread->left = limit - free;
 }
 
-/* Whether an object of this size may be given out without a word. An empty one is charged as a byte. */
-static inline bool charge(size_t size)
+COLD static void *malloc_at_limit(const struct allocator *under, size_t size)
 {
-    struct thread *thread = &this_thread;
-    uint64_t free = thread->free + size + (size == 0);
-    if (UNLIKELY(free > thread->limit))
-        return false;
-    thread->free = free;
-    return true;
+    void *object = under->malloc(under->context, size);
+    passed_limit(object, size);
+    return object;
 }
 
 static void *python_malloc(void *context, size_t size)
 {
     const struct allocator *under = context;
-    if (size > SMALL || charge(size))
-        return under->malloc(under->context, size);
-    void *object = under->malloc(under->context, size);
-    passed_limit(object, size + (size == 0));
+    if (size <= SMALL && shim_charge_to(&this_thread.left, size))
+        return malloc_at_limit(under, size);
+    return under->malloc(under->context, size);
+}
+
+COLD static void *calloc_at_limit(const struct allocator *under, size_t count, size_t size)
+{
+    void *object = under->calloc(under->context, count, size);
+    passed_limit(object, count * size);
     return object;
 }
 
 static void *python_calloc(void *context, size_t count, size_t size)
 {
     const struct allocator *under = context;
-    size_t all = count * size;
     bool is_small = count == 0 || size <= SMALL / count;
-    if (!is_small || charge(all))
-        return under->calloc(under->context, count, size);
-    void *object = under->calloc(under->context, count, size);
-    passed_limit(object, all + (all == 0));
+    if (is_small && shim_charge_to(&this_thread.left, count * size))
+        return calloc_at_limit(under, count, size);
+    return under->calloc(under->context, count, size);
+}
+
+COLD static void *realloc_of_sampled(const struct allocator *under, void *old, size_t size, bool is_at_limit)
+{
+    void *object = under->realloc(under->context, old, size);
+    if (object != NULL)
+        hooks->freed(heap, (uintptr_t)old);
+    if (is_at_limit)
+        passed_limit(object, size);
     return object;
 }
 
@@ -131,24 +144,25 @@ static void *python_calloc(void *context, size_t count, size_t size)
 static void *python_realloc(void *context, void *old, size_t size)
 {
     const struct allocator *under = context;
-    bool was_sampled = old != NULL && shim_may_be_sampled(old);
-    bool is_charged = size > SMALL || charge(size);
-    if (!was_sampled && is_charged)
-        return under->realloc(under->context, old, size);
-    void *object = under->realloc(under->context, old, size);
-    if (was_sampled && object != NULL)
-        hooks->freed(heap, (uintptr_t)old);
-    if (!is_charged)
-        passed_limit(object, size + (size == 0));
-    return object;
+    bool is_at_limit = size <= SMALL && shim_charge_to(&this_thread.left, size);
+    if (UNLIKELY(is_at_limit) || shim_may_be_sampled(old))
+        return realloc_of_sampled(under, old, size, is_at_limit);
+    return under->realloc(under->context, old, size);
+}
+
+COLD static void free_of_sampled(const struct allocator *under, void *object)
+{
+    hooks->freed(heap, (uintptr_t)object);
+    under->free(under->context, object);
 }
 
 static void python_free(void *context, void *object)
 {
     const struct allocator *under = context;
     if (shim_may_be_sampled(object))
-        hooks->freed(heap, (uintptr_t)object);
-    under->free(under->context, object);
+        free_of_sampled(under, object);
+    else
+        under->free(under->context, object);
 }
 
 static void *symbol(const char *name)
@@ -194,7 +208,8 @@ void python_install(void)
     if (heap == NULL || pthread_key_create(&thread_key, leave) != 0)
         return;
     python_frames_belong_to(heap);
-    python_gc_prepare(hooks, heap);
+    if (has_frames)
+        python_gc_prepare(hooks, heap);
     Dl_info info;
     const ElfW(Sym) *eval = NULL;
     if (has_frames && dladdr1(symbols.eval_loop, &info, (void **)&eval, RTLD_DL_SYMENT) != 0 && eval != NULL)

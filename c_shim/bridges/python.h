@@ -20,6 +20,9 @@ HIDDEN bool python_frames_prepare(const struct python_symbols *symbols, const al
 /* From now on functions are defined in this heap. */
 HIDDEN void python_frames_belong_to(allocsample_heap *heap);
 
+/* Whether the calling thread is importing a module. */
+HIDDEN bool python_frames_are_importing(void);
+
 /* The walker of the hook ABI. */
 HIDDEN size_t python_frames_walk(void *user, allocsample_frame *frames, size_t capacity);
 

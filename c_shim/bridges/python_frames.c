@@ -212,17 +212,35 @@ static int offset_of(uintptr_t frame, uintptr_t code)
     return (int)(word_at(frame + layout->instruction) - (code + layout->bytecode));
 }
 
+static uintptr_t newest_frame(void)
+{
+    uintptr_t thread = (uintptr_t)python.thread_state();
+    uintptr_t frame = thread == 0 ? 0 : word_at(thread + layout->frame_in_thread);
+    if (layout->frame_in_cframe >= 0 && frame != 0)
+        frame = word_at(frame + (uintptr_t)layout->frame_in_cframe);
+    return frame;
+}
+
+bool python_frames_are_importing(void)
+{
+    static const char importer[] = "<frozen importlib";
+    for (uintptr_t frame = newest_frame(); frame != 0; frame = word_at(frame + layout->previous)) {
+        uintptr_t code = word_at(frame + layout->code);
+        char file[sizeof importer + 5];
+        if (!is_code(code))
+            continue;
+        copy_text(word_at(code + layout->file_name), file, sizeof file);
+        if (strncmp(file, importer, sizeof importer - 1) == 0)
+            return true;
+    }
+    return false;
+}
+
 size_t python_frames_walk(void *user, allocsample_frame *frames, size_t capacity)
 {
     (void)user;
-    uintptr_t thread = (uintptr_t)python.thread_state();
-    if (thread == 0)
-        return 0;
-    uintptr_t frame = word_at(thread + layout->frame_in_thread);
-    if (layout->frame_in_cframe >= 0 && frame != 0)
-        frame = word_at(frame + (uintptr_t)layout->frame_in_cframe);
     size_t count = 0;
-    for (; frame != 0 && count < capacity; frame = word_at(frame + layout->previous)) {
+    for (uintptr_t frame = newest_frame(); frame != 0 && count < capacity; frame = word_at(frame + layout->previous)) {
         uint8_t owner = layout->owner == 0 ? 0 : *(const uint8_t *)(frame + layout->owner);
         if (layout->minor >= 12 && owner == OWNED_BY_C_STACK) {
             if (count > 0)

@@ -81,6 +81,11 @@ static void *on_collection(void *self, void *arguments)
 static int install(void *unused)
 {
     (void)unused;
+    /* Between any two instructions, also of the importer, whose locks do not expect another import: at a later sample. */
+    if (python_frames_are_importing()) {
+        atomic_store_explicit(&asked, false, memory_order_relaxed);
+        return 0;
+    }
     static const struct method method = {"allocsample", on_collection, METH_VARARGS, NULL};
     void *module = api.import("gc");
     void *callbacks = module == NULL ? NULL : api.attribute(module, "callbacks");
