@@ -238,6 +238,15 @@ typedef struct allocsample_hooks {
     /* For one heap. */
     int32_t (*control)(allocsample_heap *heap, uint32_t operation, uint64_t value);
     int32_t (*counters)(allocsample_heap *heap, allocsample_counters *counters);
+
+    /* -- machines that sample by themselves -- */
+
+    /* An object of `size` bytes is a sample: the machine drew it, by gaps without memory whose mean is the interval that
+     * `counters` tells, so that an object of S bytes is drawn with probability 1 - exp(-S/interval). `frames`, leaf first, is
+     * its whole stack; native frames are not looked for. Only for ALLOCSAMPLE_MALLOC and ALLOCSAMPLE_EXTERNAL. `address` may
+     * be any number that `freed` is called with later. No thread needs a nursery. */
+    allocsample_id (*sampled)(allocsample_heap *heap, uintptr_t address, uint64_t size, allocsample_type type,
+                              const allocsample_frame *frames, size_t count);
 } allocsample_hooks;
 
 /* Defined by the agent; NULL without it, and for a version that it does not know. */

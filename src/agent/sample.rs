@@ -15,7 +15,8 @@ use crate::os::clock;
 use crate::os::scratch::Zeroed;
 use crate::os::thread::{Allocation, Caller, Muted, ShimThread};
 use crate::recording::{self, Recording};
-use crate::stack::{Captured, MemoKey, RuleCache, Walk, vm};
+use crate::stack::vm::{self, RawFrame};
+use crate::stack::{Captured, MemoKey, RuleCache, Walk};
 use crate::switch::Switch;
 
 impl Agent {
@@ -42,12 +43,12 @@ impl Agent {
                 heap: HeapId::MALLOC,
                 interval: (self.config().interval, 0),
                 flags,
-                is_called_by_hook: false,
                 caller: allocation.caller,
                 walked: self
                     .heaps
                     .get(HeapId(thread.vm_heap() as u16))
                     .filter(|heap| heap.is_walked_in_malloc),
+                stack: None,
             });
         }
     }
@@ -138,19 +139,38 @@ impl Agent {
             return None;
         };
         self.announce_in(due.thread, recording);
-        let mut captured = self.capture(due, area, recording);
-        if due.is_called_by_hook || due.walked.is_some() {
-            self.modules
-                .strip_own(&mut area.frames, &mut captured.depth);
-        }
-        if let Some(heap) = due.walked {
-            self.add_vm_frames(heap, area, &mut captured);
-        }
+        let captured = match (due.walked, due.stack) {
+            (Some(heap), Some(stack)) => self.take_given(heap, stack, area),
+            (None, _) => self.capture(due, area, recording),
+            (Some(heap), None) => {
+                let mut captured = self.capture(due, area, recording);
+                self.modules
+                    .strip_own(&mut area.frames, &mut captured.depth);
+                self.add_vm_frames(heap, area, &mut captured);
+                captured
+            }
+        };
         let id = self.publish(due, area, recording, &captured);
         if recording.has_work() {
             self.set_drain_to_work(recording, captured.may_hold_loader_locks);
         }
         id
+    }
+
+    /// The machine's own view of the stack, which is all there is.
+    fn take_given(&self, heap: &Heap, stack: &[RawFrame], area: &mut WorkArea) -> Captured {
+        let merged = area.merged.get_mut(..self.config().max_depth);
+        let (depth, has_room) =
+            vm::interleave(heap.id, &[], stack, |_| false, merged.unwrap_or(&mut []));
+        Captured {
+            depth,
+            is_merged: true,
+            flags: match has_room {
+                true => SampleFlags::default(),
+                false => SampleFlags::TRUNCATED,
+            },
+            ..Captured::default()
+        }
     }
 
     /// Asks the machine for its frames and puts them where they belong. They are in `merged` then.
@@ -352,11 +372,11 @@ pub(crate) struct Due<'a> {
     /// With its number in the profile.
     pub interval: (Option<Interval>, u16),
     pub flags: SampleFlags,
-    /// Then `caller` is in our own code, whose frames do not count.
-    pub is_called_by_hook: bool,
     pub caller: Caller,
     /// Whose frames are to be among the native ones.
     pub walked: Option<&'a Heap>,
+    /// Its whole stack, if the machine has given it: frames of `walked`, leaf first.
+    pub stack: Option<&'a [RawFrame]>,
 }
 
 /// What the sample stands for, rounded: for the account of losses only.

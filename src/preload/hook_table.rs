@@ -9,7 +9,7 @@ use allocsample_agent::hooks::{
     Callbacks, Description, Heap, HookSlot, Object, Pending, Resolution,
 };
 use allocsample_agent::os::{clock, thread::Caller};
-use allocsample_agent::stack::vm::VmWalk;
+use allocsample_agent::stack::vm::{RawFrame, VmWalk};
 use allocsample_record::{
     CodeChange, CodeRecord, Definition, GcKind, GcRecord, HeapKind, MAX_GC_STATISTICS,
     MarkerRecord, VmFrame,
@@ -101,6 +101,7 @@ pub struct HookTable {
     value: unsafe extern "C" fn(HeapHandle, u32, u64) -> i32,
     control: unsafe extern "C" fn(HeapHandle, u32, u64) -> i32,
     counters: unsafe extern "C" fn(HeapHandle, *mut RawCounters) -> i32,
+    sampled: unsafe extern "C" fn(HeapHandle, u64, u64, u32, *const RawFrame, usize) -> u64,
 }
 
 static TABLE: HookTable = HookTable {
@@ -133,6 +134,7 @@ static TABLE: HookTable = HookTable {
     value,
     control,
     counters,
+    sampled,
 };
 
 /// The one function that a machine looks for. NULL for a version that this library does not know, and while the agent is
@@ -368,6 +370,36 @@ unsafe extern "C" fn alloc(
         unsafe { limit.write(new_limit) };
     }
     id.map_or(NO_SAMPLE, |id| id.0)
+}
+
+unsafe extern "C" fn sampled(
+    heap: HeapHandle,
+    address: u64,
+    size: u64,
+    type_id: u32,
+    frames: *const RawFrame,
+    count: usize,
+) -> u64 {
+    let _errno = KeepErrno::new();
+    let caller = here();
+    // SAFETY: the header's rules.
+    let Some(heap) = (unsafe { heap_of(heap) }) else {
+        return NO_SAMPLE;
+    };
+    let frames = if frames.is_null() {
+        &[]
+    } else {
+        // SAFETY: the header's rules: that many frames.
+        unsafe { std::slice::from_raw_parts(frames, count) }
+    };
+    let object = Object {
+        address,
+        size,
+        type_id,
+    };
+    AGENT
+        .heap_sampled(this_thread(), heap, object, frames, &caller)
+        .map_or(NO_SAMPLE, |id| id.0)
 }
 
 unsafe extern "C" fn freed(heap: HeapHandle, address: u64) {

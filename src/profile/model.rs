@@ -456,6 +456,11 @@ impl Profile {
         self.exact_bytes_of(HeapId::MALLOC) + machines
     }
 
+    /// Whether the bytes of a heap were counted: not those of a machine that samples by itself.
+    pub fn is_counted(&self, heap: HeapId) -> bool {
+        heap == HeapId::MALLOC || self.exact_bytes_of(heap) > 0
+    }
+
     /// Bytes that went through one heap's.
     pub fn exact_bytes_of(&self, heap: HeapId) -> u64 {
         match self.vm.heaps.get(&heap) {

@@ -103,10 +103,11 @@ pub fn summary_lines(profile: &Profile) -> Vec<String> {
             units::duration(Totals::duration_s(profile)),
         ),
         format!(
-            "allocated  {} in {} allocations (exact: {})",
+            "allocated  {} in {} allocations (exact: {}{})",
             units::bytes_with_error(&totals.allocated),
             units::count_with_error(&totals.allocations),
             units::bytes(totals.exact_bytes as f64),
+            uncounted(profile),
         ),
         format!(
             "live       {} at the end; peak {} after {}",
@@ -133,6 +134,18 @@ pub fn summary_lines(profile: &Profile) -> Vec<String> {
             },
         ),
     ]
+}
+
+/// The heaps whose bytes only their own sampler knows.
+fn uncounted(profile: &Profile) -> String {
+    let names: Vec<&str> = (profile.vm.heaps.iter())
+        .filter(|(id, _)| !profile.is_counted(**id))
+        .map(|(_, heap)| heap.name.as_str())
+        .collect();
+    match names[..] {
+        [] => String::new(),
+        _ => format!(", without {}", names.join(", ")),
+    }
 }
 
 /// What a reader must know to read the figures right.

@@ -66,9 +66,13 @@ impl Totals {
             exact_bytes: profile.exact_bytes(),
         };
         let mut by_thread: BTreeMap<ThreadId, Estimate> = BTreeMap::new();
+        let mut counted = Estimate::default();
         for sample in &profile.samples {
             let bytes = profile.bytes(sample);
             totals.allocated += bytes;
+            if profile.is_counted(sample.heap) {
+                counted += bytes;
+            }
             totals.allocations += profile.objects(sample);
             if sample.is_live() {
                 totals.live += bytes;
@@ -81,7 +85,7 @@ impl Totals {
         let (_, lost_bytes) = profile.lost.samples();
         // What was lost is missing from the estimate for a known reason.
         totals.audit.z =
-            (totals.allocated + constant(lost_bytes as f64)).z_against(totals.exact_bytes as f64);
+            (counted + constant(lost_bytes as f64)).z_against(totals.exact_bytes as f64);
         if lost_bytes == 0 {
             /// With fewer samples the standard error is itself too uncertain.
             const ENOUGH_SAMPLES: u64 = 30;

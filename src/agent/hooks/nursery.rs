@@ -13,6 +13,7 @@ use crate::hooks::heap::Heap;
 use crate::os::thread::{Caller, ShimThread};
 use crate::os::vector::Vector;
 use crate::sample::Due;
+use crate::stack::vm::RawFrame;
 use crate::switch::Switch;
 
 /// Mirror of `allocsample_nursery`: memory of the machine, all zero until the first `nursery_begin`.
@@ -294,15 +295,11 @@ impl Agent {
             heap: heap.id,
             interval: (heap.interval().0, state.interval_index),
             flags: SampleFlags::default(),
-            is_called_by_hook: true,
             caller: *caller,
             walked: Some(heap),
+            stack: None,
         };
-        let id = self.on_heap_sample(&due)?;
-        heap.samples.fetch_add(1, Ordering::Relaxed);
-        if object.type_id != 0 {
-            self.tell_type(id, object.type_id);
-        }
+        let id = self.record_object(heap, object, &due)?;
         let pending = Pending::new(id, object);
         let is_tracked = match heap.kind {
             HeapKind::Malloc | HeapKind::External => {
@@ -325,6 +322,48 @@ impl Agent {
                     object.type_id,
                 )
             };
+        }
+        Some(id)
+    }
+
+    fn record_object(&self, heap: &Heap, object: &Object, due: &Due<'_>) -> Option<SampleId> {
+        let id = self.on_heap_sample(due)?;
+        heap.samples.fetch_add(1, Ordering::Relaxed);
+        if object.type_id != 0 {
+            self.tell_type(id, object.type_id);
+        }
+        Some(id)
+    }
+
+    /// An object that the machine itself has drawn, with its whole stack, leaf first.
+    pub fn heap_sampled(
+        &self,
+        thread: &ShimThread,
+        heap: &Heap,
+        object: Object,
+        stack: &[RawFrame],
+        caller: &Caller,
+    ) -> Option<SampleId> {
+        let is_freed_by_address = matches!(heap.kind, HeapKind::Malloc | HeapKind::External);
+        if !heap.is_on() || !is_freed_by_address {
+            return None;
+        }
+        let (interval, interval_index) = heap.interval();
+        let due = Due {
+            thread,
+            address: object.address,
+            size: object.size,
+            points: SamplePoints(1),
+            heap: heap.id,
+            interval: (interval, interval_index),
+            flags: SampleFlags::default(),
+            caller: *caller,
+            walked: Some(heap),
+            stack: Some(stack),
+        };
+        let id = self.record_object(heap, &object, &due)?;
+        if !heap.live.insert(&self.filter, object.address, id.0) {
+            self.count_lost(LostReason::LiveTableFull, 1, 0);
         }
         Some(id)
     }

@@ -4,6 +4,7 @@ mod aftermath;
 mod child;
 mod library;
 mod output;
+mod runtime;
 mod target;
 
 use std::ffi::{OsStr, OsString};
@@ -12,7 +13,7 @@ use child::{CannotRun, Child};
 use library::Library;
 use output::Template;
 
-use crate::args::{Run, name_of};
+use crate::args::{Run, Runtime, name_of};
 use crate::exit::{self, Ending};
 
 /// Runs the program and ends as it does.
@@ -36,7 +37,11 @@ pub fn run(options: &Run) -> anyhow::Result<Ending> {
         }
     };
     let before = template.snapshot();
-    let child = match Child::start(&program, &options.command, &changes)? {
+    let command_line = match (&unreachable, options.runtime) {
+        (Some(_), _) | (_, Some(Runtime::None)) => options.command.clone(),
+        _ => runtime::command_line(&program, &options.command, library.path()),
+    };
+    let child = match Child::start(&program, &command_line, &changes)? {
         Ok(child) => child,
         Err(error) => return Ok(cannot_run(&error)),
     };

@@ -1,0 +1,394 @@
+/* The JVM's heap as a heap of the hook ABI, by JVMTI (JDK 11 and later, JEP 331).
+ *
+ * The JVM samples by itself, by gaps whose mean is the interval that it is told; it calls back for each object that it has
+ * drawn, once, however large. The object gets a tag, which stands for its address: when the collector finds it dead, the
+ * JVM tells of the tag. Names are asked for at the first sample that needs them, as classes may be unloaded later.
+ *
+ * JVMTI is a table of functions in an order that never changes; what is used of it is declared here. The JVM calls
+ * Agent_OnLoad for `-agentpath:liballocsample.so`, which `allocsample run` adds, and Agent_OnAttach for `jcmd PID
+ * JVMTI.agent_load`. */
+#define _GNU_SOURCE
+#include "allocsample.h"
+#include "shim.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define EXPORT __attribute__((visibility("default")))
+/* Frames of a stack at most. */
+#define DEPTH 512
+
+/* Places in the table of functions (their numbers in the specification, less one). */
+enum {
+    SET_EVENT_NOTIFICATION_MODE = 1,
+    GET_THREAD_INFO = 8,
+    DEALLOCATE = 46,
+    GET_CLASS_SIGNATURE = 47,
+    GET_SOURCE_FILE_NAME = 49,
+    GET_METHOD_NAME = 63,
+    GET_METHOD_DECLARING_CLASS = 64,
+    GET_LINE_NUMBER_TABLE = 69,
+    GET_STACK_TRACE = 103,
+    SET_TAG = 106,
+    SET_EVENT_CALLBACKS = 121,
+    ADD_CAPABILITIES = 141,
+    SET_HEAP_SAMPLING_INTERVAL = 155
+};
+enum { JNI_DELETE_LOCAL_REF = 23, VM_GET_ENV = 6 };
+enum { JVMTI_VERSION_11 = 0x300b0000 };
+/* Events, less the first one's number: places in the table of callbacks. */
+enum { FIRST_EVENT = 50, GC_START = 31, GC_FINISH = 32, OBJECT_FREE = 33, SAMPLED_OBJECT_ALLOC = 36, EVENTS = 37 };
+/* Bits of jvmtiCapabilities. */
+enum { CAN_TAG = 0, CAN_GET_SOURCE = 11, CAN_GET_LINES = 12, CAN_TELL_GC = 31, CAN_TELL_FREE = 32, CAN_SAMPLE = 43 };
+
+typedef void *const *const *environment; /* a pointer to a pointer to the table */
+
+#define CALL(ENV, INDEX, TYPE, ...) (((int (*) TYPE)(*(ENV))[INDEX])(__VA_ARGS__))
+
+struct frame {
+    void *method;
+    int64_t location;
+};
+
+struct line {
+    int64_t start;
+    int32_t number;
+};
+
+struct thread_info {
+    char *name;
+    int32_t priority;
+    bool is_daemon;
+    void *group, *loader;
+};
+
+/* What has a number or a line already, by what tells it apart: never removed, so that a number means one thing. */
+struct entry {
+    uint64_t key, location;
+    uint32_t number, line;
+};
+#define ENTRIES (1u << 16)
+struct table {
+    struct entry *entries;
+    uint32_t used;
+};
+
+static const allocsample_hooks *hooks;
+static allocsample_heap *heap;
+static environment jvmti;
+static struct table methods, places, types;
+static _Atomic(uint64_t) objects;
+static _Atomic(uint64_t) collections;
+static uint64_t gc_begin_ns;
+/* Guards the tables. Only threads that run a callback take it, none of which the JVM stops meanwhile. */
+static _Atomic(bool) lock;
+static _Thread_local bool thread_is_named;
+
+static void take_lock(void)
+{
+    while (atomic_exchange_explicit(&lock, true, memory_order_acquire)) {
+    }
+}
+
+static void release_lock(void)
+{
+    atomic_store_explicit(&lock, false, memory_order_release);
+}
+
+/* The entry of a key, which is not 0, or a free one, whose key is 0; NULL if there is no room. */
+static struct entry *find(struct table *table, uint64_t key, uint64_t location)
+{
+    uint64_t hash = (key + location * UINT64_C(0xd6e8feb86659fd93)) * UINT64_C(0x9e3779b97f4a7c15) >> 32;
+    for (uint32_t i = 0; i < 256; i++) {
+        struct entry *entry = &table->entries[(hash + i) % ENTRIES];
+        if ((entry->key == key && entry->location == location) || entry->key == 0)
+            return entry;
+    }
+    return NULL;
+}
+
+/* FNV-1a, never 0. */
+static uint64_t hash_text(const char *text)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (; *text != 0; text++)
+        hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
+    return hash + (hash == 0);
+}
+
+static void give_back(void *memory)
+{
+    if (memory != NULL)
+        CALL(jvmti, DEALLOCATE, (environment, void *), jvmti, memory);
+}
+
+/* ---- names ---- */
+
+/* `Ljava/lang/String;` as `java.lang.String`, `[[I` as `int[][]`. */
+static void write_type(const char *signature, char *text, size_t room)
+{
+    static const char *const primitives[] = {
+        ['B'] = "byte", ['C'] = "char", ['D'] = "double", ['F'] = "float", ['I'] = "int",
+        ['J'] = "long", ['S'] = "short", ['Z'] = "boolean",
+    };
+    size_t dimensions = strspn(signature, "[");
+    const char *element = signature + dimensions;
+    unsigned char kind = (unsigned char)*element;
+    size_t used = 0;
+    if (kind == 'L') {
+        for (element++; *element != 0 && *element != ';' && used + 1 < room; element++)
+            text[used++] = *element == '/' ? '.' : *element;
+    } else if (kind < sizeof primitives / sizeof primitives[0] && primitives[kind] != NULL) {
+        used = strlen(primitives[kind]);
+        memcpy(text, primitives[kind], used + 1);
+    }
+    for (; dimensions > 0 && used + 3 < room; dimensions--, used += 2)
+        memcpy(text + used, "[]", 2);
+    text[used] = 0;
+}
+
+static uint32_t number_of_type(void *class)
+{
+    char *signature = NULL, name[512];
+    if (CALL(jvmti, GET_CLASS_SIGNATURE, (environment, void *, char **, char **), jvmti, class, &signature, NULL) != 0)
+        return 0;
+    take_lock();
+    struct entry *entry = find(&types, hash_text(signature), 0);
+    if (entry != NULL && entry->key == 0) {
+        write_type(signature, name, sizeof name);
+        *entry = (struct entry){.key = hash_text(signature), .number = ++types.used};
+        hooks->define_type(heap, entry->number, name, "");
+    }
+    uint32_t number = entry == NULL ? 0 : entry->number;
+    release_lock();
+    give_back(signature);
+    return number;
+}
+
+static void define_method(environment jni, void *method, uint32_t number)
+{
+    char *method_name = NULL, *signature = NULL, *file = NULL, name[1024] = "";
+    void *class = NULL;
+    CALL(jvmti, GET_METHOD_NAME, (environment, void *, char **, char **, char **), jvmti, method, &method_name, NULL,
+         NULL);
+    if (CALL(jvmti, GET_METHOD_DECLARING_CLASS, (environment, void *, void **), jvmti, method, &class) == 0) {
+        CALL(jvmti, GET_CLASS_SIGNATURE, (environment, void *, char **, char **), jvmti, class, &signature, NULL);
+        CALL(jvmti, GET_SOURCE_FILE_NAME, (environment, void *, char **), jvmti, class, &file);
+        CALL(jni, JNI_DELETE_LOCAL_REF, (environment, void *), jni, class);
+    }
+    if (signature != NULL)
+        write_type(signature, name, sizeof name / 2);
+    size_t used = strlen(name);
+    snprintf(name + used, sizeof name - used, "%s%s", used > 0 ? "." : "", method_name == NULL ? "?" : method_name);
+    hooks->define_function(heap, number, name, file == NULL ? "" : file, 0);
+    give_back(method_name);
+    give_back(signature);
+    give_back(file);
+}
+
+static uint32_t line_at(void *method, int64_t location)
+{
+    struct line *table = NULL;
+    int32_t count = 0;
+    uint32_t found = 0;
+    if (location < 0 ||
+        CALL(jvmti, GET_LINE_NUMBER_TABLE, (environment, void *, int32_t *, struct line **), jvmti, method, &count,
+             &table) != 0)
+        return 0;
+    int64_t nearest = -1;
+    for (int32_t i = 0; i < count; i++) {
+        if (table[i].start <= location && table[i].start > nearest) {
+            nearest = table[i].start;
+            found = (uint32_t)table[i].number;
+        }
+    }
+    give_back(table);
+    return found;
+}
+
+/* The number of a method, which is defined if it is new. The lock is not held while the JVM is asked: it may stop this
+ * thread for a collection then. */
+static uint32_t number_of_method(environment jni, void *method)
+{
+    take_lock();
+    struct entry *entry = find(&methods, (uintptr_t)method, 0);
+    bool is_new = entry != NULL && entry->key == 0;
+    if (is_new)
+        *entry = (struct entry){.key = (uintptr_t)method, .number = ++methods.used};
+    uint32_t number = entry == NULL ? 0 : entry->number;
+    release_lock();
+    if (is_new)
+        define_method(jni, method, number);
+    return number;
+}
+
+/* Two threads may learn the same at once; their answers are equal. */
+static void learn(environment jni, const struct frame *found, allocsample_frame *frame)
+{
+    frame->function = number_of_method(jni, found->method);
+    frame->line = line_at(found->method, found->location);
+    take_lock();
+    struct entry *place = find(&places, (uintptr_t)found->method, (uint64_t)found->location);
+    if (place != NULL)
+        *place = (struct entry){(uintptr_t)found->method, (uint64_t)found->location, frame->function, frame->line};
+    release_lock();
+}
+
+static void describe(environment jni, const struct frame *found, allocsample_frame *frames, int32_t count)
+{
+    bool is_known[DEPTH];
+    bool are_all_known = true;
+    take_lock();
+    for (int32_t i = 0; i < count; i++) {
+        const struct entry *place = find(&places, (uintptr_t)found[i].method, (uint64_t)found[i].location);
+        is_known[i] = place != NULL && place->key != 0;
+        are_all_known &= is_known[i];
+        frames[i] = (allocsample_frame){.function = is_known[i] ? place->number : 0,
+                                        .line = is_known[i] ? place->line : 0};
+    }
+    release_lock();
+    for (int32_t i = 0; i < count && !are_all_known; i++) {
+        if (!is_known[i])
+            learn(jni, &found[i], &frames[i]);
+    }
+}
+
+static void name_thread(environment jni, void *thread)
+{
+    struct thread_info info = {0};
+    if (CALL(jvmti, GET_THREAD_INFO, (environment, void *, struct thread_info *), jvmti, thread, &info) != 0)
+        return;
+    if (info.name != NULL)
+        thread_is_named = hooks->thread_name(info.name) == ALLOCSAMPLE_OK;
+    give_back(info.name);
+    CALL(jni, JNI_DELETE_LOCAL_REF, (environment, void *), jni, info.group);
+    CALL(jni, JNI_DELETE_LOCAL_REF, (environment, void *), jni, info.loader);
+}
+
+/* ---- events ---- */
+
+static void on_sampled_object(environment env, environment jni, void *thread, void *object, void *class, int64_t size)
+{
+    (void)env;
+    struct frame found[DEPTH];
+    allocsample_frame frames[DEPTH];
+    int32_t count = 0;
+    /* What the JVM allocates for our questions is ours. */
+    shim_thread.muted++;
+    if (CALL(jvmti, GET_STACK_TRACE, (environment, void *, int32_t, int32_t, struct frame *, int32_t *), jvmti, NULL, 0,
+             DEPTH, found, &count) != 0)
+        count = 0;
+    describe(jni, found, frames, count);
+    uint32_t type = number_of_type(class);
+    shim_thread.muted--;
+    if (!thread_is_named)
+        name_thread(jni, thread);
+    /* Multiples of 128, each in a byte of its own of the filter that `freed` asks first. */
+    uint64_t tag = (atomic_fetch_add_explicit(&objects, 1, memory_order_relaxed) + 1) << 7;
+    if (hooks->sampled(heap, tag, (uint64_t)size, type, frames, (size_t)count) == ALLOCSAMPLE_NO_SAMPLE)
+        return;
+    if (CALL(jvmti, SET_TAG, (environment, void *, int64_t), jvmti, object, (int64_t)tag) != 0)
+        hooks->freed(heap, tag);
+}
+
+/* In the collector, where nothing of the JVM may be called. */
+static void on_object_free(environment env, int64_t tag)
+{
+    (void)env;
+    hooks->freed(heap, (uintptr_t)tag);
+}
+
+static void on_gc_start(environment env)
+{
+    (void)env;
+    gc_begin_ns = hooks->now_ns();
+}
+
+static void on_gc_finish(environment env)
+{
+    (void)env;
+    allocsample_gc gc = {
+        .size = sizeof gc,
+        .kind = ALLOCSAMPLE_MINOR, /* JVMTI does not tell which; most are */
+        .id = atomic_fetch_add_explicit(&collections, 1, memory_order_relaxed) + 1,
+        .begin_ns = gc_begin_ns,
+        .end_ns = hooks->now_ns(),
+    };
+    hooks->gc(heap, &gc);
+}
+
+/* ---- start ---- */
+
+static bool make_table(struct table *table)
+{
+    void *memory = mmap(NULL, ENTRIES * sizeof *table->entries, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    table->entries = memory == MAP_FAILED ? NULL : memory;
+    return table->entries != NULL;
+}
+
+static bool register_heap(int32_t *interval)
+{
+    allocsample_heap_description description = {
+        .size = sizeof description, .kind = ALLOCSAMPLE_MALLOC, .name = "java"};
+    allocsample_counters counters = {.size = sizeof counters};
+    heap = hooks->heap_register(&description);
+    if (heap == NULL || hooks->counters(heap, &counters) != ALLOCSAMPLE_OK || counters.interval == 0)
+        return false;
+    /* To the JVM 0 means every object. */
+    *interval = counters.interval == 1 ? 0 : counters.interval > INT32_MAX ? INT32_MAX : (int32_t)counters.interval;
+    return true;
+}
+
+static void set_bit(unsigned char *bits, unsigned bit)
+{
+    bits[bit / 8] |= (unsigned char)(1u << bit % 8);
+}
+
+/* The JVM goes on whatever happens here: a profile without its heap is better than no program. */
+static void begin(environment vm)
+{
+    static const unsigned wanted[] = {CAN_TAG, CAN_GET_SOURCE, CAN_GET_LINES, CAN_TELL_GC, CAN_TELL_FREE, CAN_SAMPLE};
+    static const int events[] = {GC_START, GC_FINISH, OBJECT_FREE, SAMPLED_OBJECT_ALLOC};
+    int32_t interval = 0;
+    void *env = NULL;
+    hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
+    if (heap != NULL || hooks == NULL || !make_table(&methods) || !make_table(&places) || !make_table(&types))
+        return;
+    if (CALL(vm, VM_GET_ENV, (environment, void **, int32_t), vm, &env, JVMTI_VERSION_11) != 0)
+        return;
+    jvmti = env;
+    unsigned char capabilities[16] = {0};
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
+        set_bit(capabilities, wanted[i]);
+    if (CALL(jvmti, ADD_CAPABILITIES, (environment, void *), jvmti, capabilities) != 0 || !register_heap(&interval))
+        return;
+    void *callbacks[EVENTS] = {
+        [GC_START] = (void *)on_gc_start,
+        [GC_FINISH] = (void *)on_gc_finish,
+        [OBJECT_FREE] = (void *)on_object_free,
+        [SAMPLED_OBJECT_ALLOC] = (void *)on_sampled_object,
+    };
+    CALL(jvmti, SET_EVENT_CALLBACKS, (environment, void *, int32_t), jvmti, callbacks, (int32_t)sizeof callbacks);
+    CALL(jvmti, SET_HEAP_SAMPLING_INTERVAL, (environment, int32_t), jvmti, interval);
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
+        CALL(jvmti, SET_EVENT_NOTIFICATION_MODE, (environment, int, int, void *), jvmti, 1, FIRST_EVENT + events[i],
+             NULL);
+}
+
+EXPORT int32_t Agent_OnLoad(environment vm, char *options, void *reserved)
+{
+    (void)options;
+    (void)reserved;
+    begin(vm);
+    return 0;
+}
+
+EXPORT int32_t Agent_OnAttach(environment vm, char *options, void *reserved)
+{
+    (void)options;
+    (void)reserved;
+    begin(vm);
+    return 0;
+}

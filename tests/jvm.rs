@@ -1,0 +1,218 @@
+//! Promise: Java's objects, types, methods and lines are in the profile, under every collector, and the program is as it
+//! was.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use support::profile::Profile;
+use support::room::{stderr, stdout};
+use support::{Room, is_installed, skip, truth};
+
+fn has_java() -> bool {
+    let has = is_installed("java") && is_installed("javac");
+    if !has {
+        skip("no JDK (Debian: openjdk-17-jdk-headless)");
+    }
+    has
+}
+
+/// A directory with the compiled program.
+fn compiled() -> Room {
+    let room = Room::new();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/KnownSites.java");
+    let output = Command::new("javac")
+        .arg("-d")
+        .arg(room.directory())
+        .arg(source)
+        .output()
+        .expect("javac");
+    assert!(output.status.success(), "{}", stderr(&output));
+    room
+}
+
+fn collectors() -> Vec<&'static str> {
+    let all = [
+        "UseSerialGC",
+        "UseParallelGC",
+        "UseG1GC",
+        "UseZGC",
+        "UseShenandoahGC",
+    ];
+    let is_there = |collector: &&str| {
+        let output = Command::new("java")
+            .args([&format!("-XX:+{collector}"), "-version"])
+            .output()
+            .expect("java");
+        output.status.success()
+    };
+    all.into_iter().filter(is_there).collect()
+}
+
+/// What the program printed, and its profile.
+fn known_sites(room: &Room, options: &[&str], java: &[&str], count: &str) -> (Vec<u8>, Profile) {
+    // A file that is there is not written over.
+    let _ = std::fs::remove_file(room.path("x.allocsample"));
+    let run = ["run", "-q", "-o", "x.allocsample"];
+    let program = ["KnownSites", count];
+    let arguments = [&run, options, &["--", "java"], java, &program].concat();
+    let output = room.output(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(stderr(&output), "", "nothing but the program's own output");
+    let path: PathBuf = room.path("x.allocsample");
+    let profile = Profile::read(&path);
+    (output.stdout, profile)
+}
+
+fn rows<'a>(profile: &'a Profile, table: &str) -> &'a [Value] {
+    profile.report[table].as_array().expect("a table")
+}
+
+#[test]
+fn each_site_is_within_its_error_under_every_collector() {
+    if !has_java() {
+        return;
+    }
+    let room = compiled();
+    let collectors = collectors();
+    assert!(collectors.len() >= 3, "{collectors:?}");
+    for collector in collectors {
+        let option = format!("-XX:+{collector}");
+        let (printed, profile) = known_sites(&room, &["--interval", "32K"], &[&option], "400000");
+        let known = truth::printed(&printed);
+        assert_eq!(known.len(), 4);
+        for (name, known) in known {
+            let site = profile.site(&name);
+            assert!(site.samples > 100, "{collector} {name}: {}", site.samples);
+            // The JVM seeds itself: 5 standard errors are passed by luck once in 40,000 runs of this test.
+            let z = truth::z(
+                site.allocated_bytes,
+                known.bytes as f64,
+                site.allocated_bytes_stderr,
+            );
+            assert!(z.abs() < 5.0, "{collector} {name}: z {z:+.1}");
+            if known.live_bytes > 0 {
+                let z = truth::z(
+                    site.live_bytes,
+                    known.live_bytes as f64,
+                    site.live_bytes_stderr,
+                );
+                assert!(z.abs() < 5.0, "{collector} {name}, live: z {z:+.1}");
+            } else {
+                let alive = site.live_bytes / site.allocated_bytes;
+                assert!(alive < 0.02, "{collector} {name}: {alive} not told of");
+            }
+        }
+        let heap = rows(&profile, "heaps")
+            .iter()
+            .find(|heap| heap["name"] == "java");
+        let collections = heap.expect("Java's heap")["minor_collections"].as_f64();
+        assert!(collections >= Some(4.0), "{collector}: {collections:?}");
+    }
+}
+
+#[test]
+fn types_methods_lines_and_threads_are_named() {
+    if !has_java() {
+        return;
+    }
+    let room = compiled();
+    let (_, profile) = known_sites(
+        &room,
+        &["--interval", "32K"],
+        &["-XX:+UseSerialGC"],
+        "400000",
+    );
+    let types: Vec<_> = rows(&profile, "types")
+        .iter()
+        .map(|row| &row["type"])
+        .collect();
+    assert!(types.iter().any(|name| *name == "byte[]"), "{types:?}");
+    assert!(types.iter().any(|name| *name == "long[]"), "{types:?}");
+    let line = rows(&profile, "lines")
+        .iter()
+        .find(|row| row["function"] == "KnownSites.smallFreed")
+        .expect("the method");
+    assert_eq!(
+        (&line["file"], &line["line"]),
+        (&"KnownSites.java".into(), &12.into())
+    );
+    let threads: Vec<_> = rows(&profile, "threads")
+        .iter()
+        .map(|row| &row["thread"])
+        .collect();
+    assert!(
+        threads.iter().any(|name| *name == "array-maker"),
+        "{threads:?}"
+    );
+    let stacks = profile.stacks();
+    let (stack, _) = stacks
+        .iter()
+        .find(|(stack, _)| {
+            stack
+                .last()
+                .is_some_and(|leaf| leaf == "KnownSites.smallKept")
+        })
+        .expect("a stack");
+    assert_eq!(stack[..], ["KnownSites.main", "KnownSites.smallKept"]);
+    let z = profile.report["audit"]["z"]
+        .as_f64()
+        .expect("a deviation of malloc's bytes");
+    assert!(z.abs() < 5.0, "{z}");
+}
+
+#[test]
+fn the_program_is_as_it_was_and_the_bridge_can_be_left_out() {
+    if !has_java() {
+        return;
+    }
+    let room = compiled();
+    let bare = Command::new("java")
+        .args(["KnownSites", "20000"])
+        .current_dir(room.directory())
+        .output()
+        .expect("java");
+    let (printed, _) = known_sites(&room, &[], &[], "20000");
+    assert_eq!(String::from_utf8_lossy(&printed), stdout(&bare));
+    let (printed, profile) = known_sites(&room, &["--runtime", "none"], &[], "20000");
+    assert_eq!(String::from_utf8_lossy(&printed), stdout(&bare));
+    assert!(
+        rows(&profile, "heaps")
+            .iter()
+            .all(|heap| heap["name"] != "java")
+    );
+}
+
+/// Its launcher takes JVM options in another form.
+#[test]
+fn the_compiler_is_a_program_too() {
+    if !has_java() {
+        return;
+    }
+    let room = Room::new();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/KnownSites.java");
+    let source = source.to_string_lossy();
+    let output = room.output(&[
+        "run",
+        "-q",
+        "-o",
+        "x.allocsample",
+        "--",
+        "javac",
+        "-d",
+        ".",
+        &source,
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(room.path("KnownSites.class").exists());
+    let profile = Profile::read(&room.path("x.allocsample"));
+    let stacks = profile.stacks();
+    let is_of_compiler = |(stack, _): &&(Vec<String>, f64)| {
+        stack
+            .iter()
+            .any(|frame| frame.starts_with("com.sun.tools.javac"))
+    };
+    assert!(stacks.iter().filter(is_of_compiler).count() > 5);
+}
