@@ -3,9 +3,10 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use allocsample_record::{LostReason, Note};
-use allocsample_sampling::Seed;
+use allocsample_sampling::{Interval, Seed};
 
 use crate::config::{Config, LARGEST_MAX_DEPTH};
+use crate::control::Control;
 use crate::hooks::{Definitions, Heaps};
 use crate::live::{BlockFilter, LiveSamples};
 use crate::os::file::complain;
@@ -93,6 +94,7 @@ pub struct Agent {
     pub(crate) modules: Modules,
     pub(crate) live: LiveSamples,
     pub(crate) filter: BlockFilter,
+    pub(crate) control: Control,
     pub(crate) threads: Threads,
     pub(crate) heaps: Heaps,
     pub(crate) definitions: Definitions,
@@ -116,6 +118,7 @@ impl Agent {
             modules: Modules::new(),
             live: LiveSamples::new(),
             filter,
+            control: Control::new(),
             threads: Threads::new(),
             heaps: Heaps::new(),
             definitions: Definitions::new(),
@@ -140,6 +143,7 @@ impl Agent {
             .store(start.config.seed.unwrap_or(random), Ordering::Relaxed);
         self.pid.store(process::pid(), Ordering::Relaxed);
         self.start.set(Some(start));
+        self.control.reset(self.first_interval());
         self.canary.arm();
         self.switch.set(Switch::On);
     }
@@ -172,6 +176,12 @@ impl Agent {
 
     pub(crate) fn config(&self) -> &'static Config {
         &self.started().config
+    }
+
+    /// The interval that a process begins with; `None` if it waits to be told.
+    pub(crate) fn first_interval(&self) -> Option<Interval> {
+        let config = self.config();
+        config.interval.filter(|_| !config.is_stopped)
     }
 
     pub(crate) fn hooks(&self) -> &'static Hooks {
@@ -307,6 +317,7 @@ impl Agent {
         self.threads.clear();
         self.live.clear(&self.filter);
         self.heaps.restart(&self.filter);
+        self.control.reset(self.first_interval());
         (self.hooks().after_fork_in_child)();
         if !self.config().follow_children && self.switch.get() == Switch::On {
             self.switch.set(Switch::Off);

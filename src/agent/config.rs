@@ -61,6 +61,8 @@ pub struct Config {
     pub unwind: Unwind,
     /// `ALLOCSAMPLE_MAX_DEPTH`
     pub max_depth: usize,
+    /// `ALLOCSAMPLE_START=off`: no samples until somebody asks for them.
+    pub is_stopped: bool,
     /// `ALLOCSAMPLE_RUNTIME`
     pub bridges: Bridges,
     /// `ALLOCSAMPLE_CHILDREN`
@@ -91,6 +93,7 @@ impl Config {
         seed: None,
         unwind: Unwind::None,
         max_depth: DEFAULT_MAX_DEPTH,
+        is_stopped: false,
         bridges: Bridges::None,
         follow_children: false,
         on_full: OnFull::Drop,
@@ -105,6 +108,7 @@ impl Config {
         let mut config = Self {
             interval: Some(DEFAULT_INTERVAL),
             unwind: Unwind::Auto,
+            is_stopped: false,
             bridges: Bridges::Auto,
             follow_children: true,
             ..Self::OFF
@@ -154,9 +158,8 @@ impl Config {
             config.sampling = Sampling::Periodic;
         }
         config.seed = number("ALLOCSAMPLE_SEED", u64::MAX, "expected a number below 2^64")?;
-        if choice("ALLOCSAMPLE_START", &["on", "off"], "expected on or off")? == Some(1) {
-            config.interval = None;
-        }
+        config.is_stopped =
+            choice("ALLOCSAMPLE_START", &["on", "off"], "expected on or off")? == Some(1);
         config.unwind = match choice(
             "ALLOCSAMPLE_UNWIND",
             &["auto", "dwarf", "fp", "none", "verify"],

@@ -26,6 +26,7 @@ extern crate std;
 
 mod agent;
 pub mod config;
+mod control;
 pub mod hooks;
 mod lifecycle;
 mod live;

@@ -27,7 +27,7 @@ impl Agent {
             thread.look_again_later();
             return;
         }
-        let Some((_muted, points)) = self.enter(thread, allocation.charged) else {
+        let Some((muted, points)) = self.enter(thread, allocation.charged) else {
             return;
         };
         if points.is_sampled() {
@@ -41,7 +41,9 @@ impl Agent {
                 size: allocation.size,
                 points,
                 heap: HeapId::MALLOC,
-                interval: (self.config().interval, 0),
+                interval: thread
+                    .interval()
+                    .map_or((None, 0), |(interval, index)| (Some(interval), index)),
                 flags,
                 caller: allocation.caller,
                 walked: self
@@ -51,6 +53,17 @@ impl Agent {
                 stack: None,
             });
         }
+        if self.config().is_stopped && recording::current().is_none() {
+            // Without a recording nobody could ask for samples.
+            let begun = self
+                .areas
+                .run(thread.last_area(), |area| self.begin_recording(area))
+                .flatten();
+            if let Some(recording) = begun {
+                self.write_interval(recording, None);
+            }
+        }
+        self.obey_requests(thread, &muted);
     }
 
     /// An object of a virtual machine's heap is a sample. Returns its id, unless it was lost (which is counted).
@@ -110,10 +123,11 @@ impl Agent {
         }
         let (muted, mut points) = thread.mute(charged);
         if is_new {
-            let interval = self.config().interval?;
+            let force = self.control.force();
+            let interval = force.interval.or(self.config().interval)?;
             let (number, slot) = self.threads.join(thread);
             let sampler = Sampler::new(self.law(), interval, self.seed().thread(number));
-            muted.join(epoch, number, slot, sampler);
+            muted.join(epoch, number, slot, sampler, &force);
             (self.hooks().on_thread_joined)();
             if charged > 0 {
                 points = muted.first_alloc(charged);

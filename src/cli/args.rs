@@ -36,6 +36,7 @@ pub enum Command {
     Query(Query),
     View(View),
     Top(Top),
+    Ctl(Ctl),
 }
 
 /// Run a program under the agent, then say where its profile is and what is in it
@@ -209,6 +210,53 @@ pub enum LeaksFormat {
     Text,
     /// For scripts.
     Json,
+}
+
+/// Steer the agent in a running process: status, start, stop, another interval, a snapshot
+///
+/// Works for every process that was started under the agent, with ALLOCSAMPLE_START=off (`run --start off`) for one that
+/// is to wait for `start`. Each sample keeps the interval that it was taken with, so estimates stay right.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  allocsample ctl 4711 status
+  allocsample ctl 4711 interval 64K
+  allocsample ctl 4711 snapshot -o now.allocsample && allocsample leaks now.allocsample")]
+pub struct Ctl {
+    /// A pid, or the profile that a process is writing
+    #[arg(value_name = "PID|FILE")]
+    pub what: String,
+
+    /// What to do
+    #[command(subcommand)]
+    pub action: CtlAction,
+}
+
+/// What `ctl` does.
+#[derive(Debug, Subcommand)]
+pub enum CtlAction {
+    /// Say what has been recorded so far, and at which intervals
+    Status,
+    /// Take samples again, at the interval of before unless told otherwise
+    Start {
+        /// Mean number of allocated bytes between two samples
+        #[arg(long, value_name = "BYTES")]
+        interval: Option<String>,
+    },
+    /// Take no more samples; frees of those that were taken are still told
+    Stop,
+    /// Change the mean number of allocated bytes between two samples
+    Interval {
+        /// 512K, 1M, ...; 1 records every allocation
+        #[arg(value_name = "BYTES")]
+        interval: String,
+    },
+    /// Write what has been recorded so far into a profile of its own, which is complete and has names
+    Snapshot {
+        /// Where to write it [default: NAME.snapshot.N.allocsample here]
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
 }
 
 /// Write function names, files and lines into a profile, so that it can leave the machine

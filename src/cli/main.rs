@@ -9,6 +9,7 @@ mod output_file;
 mod output_format;
 mod profiles;
 mod progress;
+mod running;
 mod terminal;
 
 use args::Command;
@@ -22,6 +23,7 @@ fn main() -> std::process::ExitCode {
         Command::Run(run) => commands::run::run(&run),
         Command::Report(report) => commands::report::run(&report),
         Command::Leaks(leaks) => commands::leaks::run(&leaks),
+        Command::Ctl(ctl) => commands::ctl::run(&ctl),
         Command::Symbolize(symbolize) => commands::symbolize::run(&symbolize),
         Command::Convert(convert) => commands::convert::run(&convert),
         Command::Query(query) => commands::query::run(&query),

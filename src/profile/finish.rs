@@ -35,9 +35,28 @@ pub enum FinishError {
 /// names into the file. A chunk that was cut short at the end is replaced. Nothing is removed before what replaces it
 /// is on its way to the disk.
 pub fn finish(path: &Path, symbolize: bool) -> Result<Finished, FinishError> {
+    complete(path, symbolize, false)
+}
+
+/// Copies what a process has recorded so far into a profile of its own, `to`, with names. The process may be running:
+/// it does not notice. `to` must not exist; its ring is made beside it and goes again.
+pub fn snapshot(path: &Path, to: &Path) -> Result<Finished, FinishError> {
+    let path = &reader::profile_path(path);
+    let copy = |from: &Path, to: &Path| std::fs::copy(from, to).map_err(FinishError::Write);
+    let ring = reader::ring_path(path);
+    if ring.exists() {
+        // First: what is written from the ring into the file meanwhile is in both then, and not in neither.
+        copy(&ring, &reader::ring_path(to))?;
+    }
+    copy(path, to)?;
+    complete(to, true, true)
+}
+
+fn complete(path: &Path, symbolize: bool, is_copy: bool) -> Result<Finished, FinishError> {
     let path = &reader::profile_path(path);
     let (mut profile, chunks) = reader::read(path)?;
-    let is_running = profile.recovery.ring_found && profile.exit.is_none() && is_alive(&profile);
+    let is_running =
+        !is_copy && profile.recovery.ring_found && profile.exit.is_none() && is_alive(&profile);
     if symbolize {
         profile.symbolize();
     }

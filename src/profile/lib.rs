@@ -16,7 +16,8 @@ pub use allocsample_record::{
     ExitHow, Fate, GcKind, HeapId, HeapKind, Location, LostReason, ModuleId, Note, SampleFlags,
     SampleId, Sampling, StackId, SymbolFrame, ThreadId,
 };
-pub use finish::{FinishError, Finished, finish};
+pub use allocsample_ring::request;
+pub use finish::{FinishError, Finished, finish, snapshot};
 pub use model::{
     Exit, Frame, Freed, IntervalInfo, Lost, Module, ProcessInfo, Profile, Recovery, Sample,
     StackTable, Thread, missing_root,

@@ -210,7 +210,7 @@ pub fn remarks(profile: &Profile) -> Vec<String> {
         .sum();
     if muted > 0 {
         lines.push(format!(
-            "note: {} were allocated by signal handlers that interrupted the agent, or by libc on its behalf (its thread), and are in no figure",
+            "note: {} were allocated while sampling was stopped, by signal handlers that interrupted the agent, or by libc on its behalf (its thread), and are in no figure",
             units::bytes(muted as f64)
         ));
     }

@@ -4,7 +4,8 @@
 //! 0       identity: magic | version | profile id | capacity | data offset | closed
 //! 64      head
 //! 128     tail, consumed
-//! 192     lost counters: 5 x (events, bytes)
+//! 192     lost counters: 6 x (events, bytes)
+//! 320     request: generation | interval | generation that was obeyed
 //! 4096    data: capacity x 8 bytes
 //! ```
 
@@ -36,6 +37,7 @@ pub(crate) struct Header {
     pub head: Line<Head>,
     pub tail: Line<Tail>,
     pub lost: Line<[LostCounter; LOST_REASONS]>,
+    pub request: Line<Request>,
 }
 
 /// A cache line of its own: producers write `head`, the consumer `tail`, and neither should slow the other.
@@ -60,6 +62,27 @@ pub(crate) struct Tail {
 pub(crate) struct LostCounter {
     pub events: AtomicU64,
     pub bytes: AtomicU64,
+}
+
+/// What somebody outside of the process wants of it: written into the file, read by the agent's slow path.
+#[repr(C)]
+pub(crate) struct Request {
+    /// Grows with each request, after the other field was set; 0 for none.
+    pub generation: AtomicU64,
+    /// Mean bytes between two samples from now on; 0 for none.
+    pub interval: AtomicU64,
+    /// The last generation that the agent has obeyed.
+    pub obeyed: AtomicU64,
+}
+
+/// Offsets of the request in a ring's file, for those who write it: see [`crate::Ring::request`].
+pub mod request {
+    /// The generation, a little-endian u64. Written last.
+    pub const GENERATION: u64 = 320;
+    /// The interval in bytes, or 0.
+    pub const INTERVAL: u64 = 328;
+    /// The generation that was obeyed.
+    pub const OBEYED: u64 = 336;
 }
 
 /// Offsets that `recover` reads; the compiler checks them against [`Header`].
@@ -88,6 +111,9 @@ const _: () = {
     assert!(offset_of!(Header, tail) == offset::RELEASED);
     assert!(offset_of!(Tail, consumed) == offset::CONSUMED - offset::RELEASED);
     assert!(offset_of!(Header, lost) == offset::LOST);
+    assert!(offset_of!(Header, request) == request::GENERATION as usize);
+    assert!(offset_of!(Request, interval) == (request::INTERVAL - request::GENERATION) as usize);
+    assert!(offset_of!(Request, obeyed) == (request::OBEYED - request::GENERATION) as usize);
     assert!(size_of::<LostCounter>() == 16);
     assert!(size_of::<Header>() <= DATA_OFFSET);
 };

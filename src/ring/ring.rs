@@ -102,6 +102,22 @@ impl Ring {
         })
     }
 
+    /// The last request of somebody outside: its generation (0 for none), and the mean bytes between two samples that are
+    /// wanted (0 for none).
+    pub fn request(&self) -> (u64, u64) {
+        let request = &self.memory.header().request.0;
+        // Acquire: the interval was written before. It is another process that wrote both.
+        let generation = request.generation.load(Ordering::Acquire);
+        (generation, request.interval.load(Ordering::Relaxed))
+    }
+
+    /// Tells that a request is in force.
+    pub fn obey(&self, generation: u64) {
+        // Relaxed: a figure for whoever asked.
+        let request = &self.memory.header().request.0;
+        request.obeyed.store(generation, Ordering::Relaxed);
+    }
+
     /// Notes that the process ended in order: everything is in the profile. It does not stop producers.
     pub fn close(&self) {
         self.memory.header().closed.store(1, Ordering::Relaxed);

@@ -27,7 +27,7 @@ mod model {
     use loom::cell::UnsafeCell;
     use loom::sync::atomic::{AtomicU64, Ordering};
 
-    use crate::layout::{Head, Header, Line, LostCounter, Tail};
+    use crate::layout::{Head, Header, Line, LostCounter, Request, Tail};
 
     struct Word {
         value: AtomicU64,
@@ -61,7 +61,12 @@ mod model {
                         released: zero(),
                         consumed: zero(),
                     }),
-                    lost: Line([lost(), lost(), lost(), lost(), lost()]),
+                    lost: Line(core::array::from_fn(|_| lost())),
+                    request: Line(Request {
+                        generation: zero(),
+                        interval: zero(),
+                        obeyed: zero(),
+                    }),
                 },
                 words: (0..capacity_words)
                     .map(|_| Word {

@@ -13,6 +13,7 @@ use crate::os::clock;
 use crate::os::memory::{self, StaticRef};
 use crate::os::spin::Spin;
 use crate::os::vector::Vector;
+use crate::recording::Recording;
 use crate::stack::vm::VmWalk;
 
 const MAX_HEAPS: usize = 255;
@@ -57,6 +58,7 @@ pub struct Heap {
     pub(crate) exact_bytes: AtomicU64,
     pub(crate) samples: AtomicU64,
     is_on: AtomicBool,
+    samples_by_itself: AtomicBool,
     interval_bytes: AtomicU64,
     interval_index: AtomicU32,
     /// Grows with each change of the three above.
@@ -99,6 +101,15 @@ impl Heap {
     /// Whether it is sampled.
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// The machine draws its samples; it cannot be told of another interval.
+    pub(crate) fn samples_by_itself(&self) -> bool {
+        self.samples_by_itself.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_samples_by_itself(&self) {
+        self.samples_by_itself.store(true, Ordering::Relaxed);
     }
 
     /// See the field.
@@ -200,7 +211,8 @@ impl Agent {
             live: LiveSamples::new(),
             exact_bytes: AtomicU64::new(0),
             samples: AtomicU64::new(0),
-            is_on: AtomicBool::new(interval.is_some()),
+            is_on: AtomicBool::new(interval.is_some() && self.control.force().interval.is_some()),
+            samples_by_itself: AtomicBool::new(false),
             interval_bytes: AtomicU64::new(interval.map_or(0, Interval::bytes)),
             interval_index: AtomicU32::new(0),
             generation: AtomicU32::new(1),
@@ -225,17 +237,10 @@ impl Agent {
     }
 
     fn set_interval(&self, heap: &Heap, interval: Interval) -> bool {
-        let index = self.heaps.intervals.fetch_add(1, Ordering::Relaxed);
-        if index > u32::from(u16::MAX) {
+        let Some(record) = self.next_interval(Some(interval)) else {
             return false;
-        }
-        let record = IntervalRecord {
-            time_ns: clock::monotonic_ns(),
-            index: index as u16,
-            sampling: self.config().sampling,
-            interval_bytes: interval.bytes(),
-            seed: self.seed().process,
         };
+        let index = u32::from(record.index);
         let is_told = self.define(RecordKind::Interval, IntervalRecord::WORDS, |words| {
             record.encode_into(words)
         });
@@ -245,6 +250,32 @@ impl Agent {
             heap.interval_index.store(index, Ordering::Relaxed);
         }
         is_told
+    }
+
+    /// The record of an interval that is new in the profile; `None`: there have been too many.
+    fn next_interval(&self, interval: Option<Interval>) -> Option<IntervalRecord> {
+        let index = self.heaps.intervals.fetch_add(1, Ordering::Relaxed);
+        Some(IntervalRecord {
+            time_ns: clock::monotonic_ns(),
+            index: u16::try_from(index).ok()?,
+            sampling: self.config().sampling,
+            interval_bytes: interval.map_or(0, Interval::bytes),
+            seed: self.seed().process,
+        })
+    }
+
+    /// Writes that malloc is sampled at this interval from now on; returns its number.
+    pub(crate) fn write_interval(
+        &self,
+        recording: &Recording,
+        interval: Option<Interval>,
+    ) -> Option<u16> {
+        let record = self.next_interval(interval)?;
+        recording
+            .push(RecordKind::Interval, IntervalRecord::WORDS, |words| {
+                record.encode_into(words)
+            })
+            .then_some(record.index)
     }
 
     /// Switches sampling of a heap on or off, from the next call with each nursery on.

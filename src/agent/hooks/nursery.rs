@@ -348,6 +348,7 @@ impl Agent {
         if !heap.is_on() || !is_freed_by_address {
             return None;
         }
+        heap.set_samples_by_itself();
         let (interval, interval_index) = heap.interval();
         let due = Due {
             thread,

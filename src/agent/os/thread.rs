@@ -3,7 +3,7 @@
 use core::cell::{Cell, UnsafeCell};
 use core::mem::MaybeUninit;
 
-use allocsample_sampling::{SamplePoints, Sampler};
+use allocsample_sampling::{Interval, SamplePoints, Sampler};
 
 /// What an exhausted counter is set to while the thread is muted: nothing borrows from it, and what is missing from it
 /// afterwards is what was allocated meanwhile.
@@ -33,6 +33,11 @@ struct ThreadState {
     last_area: Cell<u32>,
     /// Number of the heap whose machine runs this thread; 0 for none.
     vm_heap: Cell<u32>,
+    /// The change of the interval that this thread has adopted, and the number of that interval in the profile.
+    change: Cell<u32>,
+    interval_index: Cell<u32>,
+    /// Sampling is stopped: bytes are counted as muted.
+    is_paused: Cell<u32>,
     granted: Cell<u64>,
     total_bytes: Cell<u64>,
     stack_low: Cell<u64>,
@@ -84,6 +89,17 @@ pub struct Totals {
     pub muted_bytes: u64,
 }
 
+/// The sampling that is in force for malloc.
+#[derive(Clone, Copy, Debug)]
+pub struct Force {
+    /// `None`: stopped.
+    pub interval: Option<Interval>,
+    /// Its number in the profile.
+    pub index: u16,
+    /// Differs from that of any other time.
+    pub change: u32,
+}
+
 /// While it exists, no slow path runs on this thread; what is allocated (by a signal handler, by libc for us) is muted.
 pub struct Muted<'a> {
     thread: &'a ShimThread,
@@ -103,6 +119,11 @@ impl ShimThread {
         self.muted.set(self.muted.get() + 1);
         let mut points = SamplePoints(0);
         if let Some(sampler) = self.sampler() {
+            if state.is_paused.get() != 0 {
+                let muted = self.muted_bytes.get().wrapping_add(consumed);
+                self.muted_bytes.set(muted);
+                return (Muted { thread: self }, points);
+            }
             state
                 .total_bytes
                 .set(state.total_bytes.get().wrapping_add(consumed));
@@ -133,6 +154,17 @@ impl ShimThread {
     /// Which start of the agent this thread has joined.
     pub fn epoch(&self) -> u32 {
         self.state.epoch.get()
+    }
+
+    /// The interval that the next sample is drawn with, and its number in the profile. `None` before the thread joined.
+    pub fn interval(&self) -> Option<(Interval, u16)> {
+        let interval = self.sampler()?.interval();
+        Some((interval, self.state.interval_index.get() as u16))
+    }
+
+    /// The change of the interval that it has adopted.
+    pub fn change(&self) -> u32 {
+        self.state.change.get()
     }
 
     /// Our number of this thread; 0 before it joined.
@@ -222,7 +254,11 @@ impl ShimThread {
         let total = word(state + core::mem::offset_of!(ThreadState, total_bytes));
         let muted = word(core::mem::offset_of!(ShimThread, muted_bytes));
         let since = granted.wrapping_sub(counter);
-        if granted == MUTED_GRANT {
+        let paused = state + core::mem::offset_of!(ThreadState, is_paused);
+        let is_paused = bytes
+            .get(paused..paused + 4)
+            .is_some_and(|word| word != [0; 4]);
+        if granted == MUTED_GRANT || is_paused {
             return Totals {
                 bytes: total,
                 muted_bytes: muted.wrapping_add(since),
@@ -248,7 +284,7 @@ impl ShimThread {
 
 impl Muted<'_> {
     /// The thread joins the agent's current start.
-    pub fn join(&self, epoch: u32, number: u32, slot: u32, sampler: Sampler) {
+    pub fn join(&self, epoch: u32, number: u32, slot: u32, sampler: Sampler, force: &Force) {
         let state = &self.thread.state;
         state.epoch.set(0);
         // SAFETY: epoch 0 hides the sampler from everyone; a `Sampler` needs no drop.
@@ -257,6 +293,9 @@ impl Muted<'_> {
         state.slot.set(slot);
         state.is_announced.set(0);
         state.total_bytes.set(0);
+        state.change.set(force.change);
+        state.interval_index.set(u32::from(force.index));
+        state.is_paused.set(u32::from(force.interval.is_none()));
         self.thread.muted_bytes.set(0);
         state.epoch.set(epoch);
     }
@@ -264,12 +303,28 @@ impl Muted<'_> {
     /// Counts an allocation that made the thread join; returns the sample points in it.
     pub fn first_alloc(&self, charged: u64) -> SamplePoints {
         let state = &self.thread.state;
+        if state.is_paused.get() != 0 {
+            self.thread.muted_bytes.set(charged);
+            return SamplePoints(0);
+        }
         state
             .total_bytes
             .set(state.total_bytes.get().wrapping_add(charged));
         self.thread
             .sampler()
             .map_or(SamplePoints(0), |sampler| sampler.on_alloc(charged))
+    }
+
+    /// From here on another interval is in force. All that was allocated before is settled.
+    pub fn adopt(&self, force: &Force) {
+        let state = &self.thread.state;
+        state.change.set(force.change);
+        state.is_paused.set(u32::from(force.interval.is_none()));
+        if let (Some(interval), Some(sampler)) = (force.interval, self.thread.sampler()) {
+            state.interval_index.set(u32::from(force.index));
+            // Unbiased: the moment was chosen without a look at the distance.
+            sampler.redraw(interval);
+        }
     }
 
     /// The thread leaves: its next allocation joins anew.
@@ -285,9 +340,11 @@ impl Drop for Muted<'_> {
         thread
             .muted_bytes
             .set(thread.muted_bytes.get().wrapping_add(meanwhile));
-        let grant = thread
-            .sampler()
-            .map_or(0, |sampler| sampler.bytes_until_sample().min(LARGEST_GRANT));
+        let grant = match thread.sampler() {
+            Some(_) if thread.state.is_paused.get() != 0 => LARGEST_GRANT,
+            Some(sampler) => sampler.bytes_until_sample().min(LARGEST_GRANT),
+            None => 0,
+        };
         thread.state.granted.set(grant);
         thread.bytes_until_sample.set(grant);
         thread.muted.set(thread.muted.get().saturating_sub(1));

@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub mod convert;
+pub mod ctl;
 pub mod leaks;
 pub mod query;
 pub mod report;

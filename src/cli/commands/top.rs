@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 
 use allocsample_profile::Profile;
 use allocsample_report::{By, Filter, Sort, Table, Totals};
-use anyhow::{Context, bail};
+use anyhow::Context;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use crate::args::Top;
 use crate::exit::{Ending, Usage};
+use crate::running;
 use screen::{Action, Entry, Reading, Screen};
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1000);
@@ -25,7 +26,7 @@ const KEY_WAIT: Duration = Duration::from_millis(100);
 
 /// Shows the table until `q` is typed.
 pub fn run(arguments: &Top) -> anyhow::Result<Ending> {
-    let path = find(&arguments.what)?;
+    let path = running::profile_of(&arguments.what)?;
     // Fails here, in one line, rather than on a screen.
     let mut source = Source::new(path);
     let first = source.read()?;
@@ -63,25 +64,6 @@ fn interact(
         {
             return Ok(());
         }
-    }
-}
-
-/// The profile of a pid or at a path. The ring is a mapped file: a process shows which one is its own.
-fn find(what: &str) -> anyhow::Result<PathBuf> {
-    let Ok(pid) = what.parse::<u32>() else {
-        return Ok(PathBuf::from(what));
-    };
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))
-        .with_context(|| format!("process {pid}"))?;
-    let ring = maps.lines().find_map(|line| {
-        let at = line.find('/')?;
-        line[at..].strip_suffix(".allocsample.ring")
-    });
-    match ring {
-        Some(path) => Ok(PathBuf::from(format!("{path}.allocsample"))),
-        None => bail!(
-            "process {pid} writes no profile: it was not started under the agent, or took no sample yet"
-        ),
     }
 }
 

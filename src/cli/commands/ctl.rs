@@ -1,0 +1,185 @@
+//! `allocsample ctl`: steers the agent in a running process, and asks how it is.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use allocsample_profile::{Profile, request, snapshot};
+use allocsample_report::{Totals, units};
+use allocsample_sampling::{Interval, IntervalSetting};
+use anyhow::{Context, bail};
+
+use crate::args::{Ctl, CtlAction};
+use crate::exit::{self, Ending, Usage};
+use crate::{output_file, running};
+
+/// How long we wait to hear that a request is in force.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Does what is asked.
+pub fn run(arguments: &Ctl) -> anyhow::Result<Ending> {
+    let path = running::profile_of(&arguments.what)?;
+    match &arguments.action {
+        CtlAction::Status => status(&path),
+        CtlAction::Snapshot { output } => take_snapshot(&path, output.as_deref()),
+        CtlAction::Stop => ask(&path, 0),
+        CtlAction::Start { interval: None } => ask(&path, interval_before(&path)?),
+        CtlAction::Start {
+            interval: Some(text),
+        }
+        | CtlAction::Interval { interval: text } => ask(&path, parse(text)?),
+    }
+}
+
+fn parse(text: &str) -> anyhow::Result<u64> {
+    match Interval::parse(text.as_bytes()) {
+        Ok(IntervalSetting::Every(interval)) => Ok(interval.bytes()),
+        _ => Err(Usage(format!("'{text}': not a number of bytes, 1 to 2^63-1")).into()),
+    }
+}
+
+/// The last one at which samples were taken.
+fn interval_before(path: &Path) -> anyhow::Result<u64> {
+    let profile = profile(path)?;
+    let taken = profile.intervals.iter().map(|info| info.interval_bytes);
+    taken
+        .rev()
+        .find(|&bytes| bytes > 0)
+        .context("no interval is known: use ctl PID interval BYTES")
+}
+
+/// Without names, which nobody will read.
+fn profile(path: &Path) -> anyhow::Result<Profile> {
+    Profile::open(path).with_context(|| path.display().to_string())
+}
+
+/// Writes a request into the ring, and waits until it is in force.
+fn ask(path: &Path, interval_bytes: u64) -> anyhow::Result<Ending> {
+    let ring = running::ring_of(path);
+    let named = || ring.display().to_string();
+    let file = match OpenOptions::new().read(true).write(true).open(&ring) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            bail!("{}: its process has ended", path.display())
+        }
+        Err(error) => return Err(error).with_context(named),
+    };
+    let generation = word(&file, request::GENERATION).with_context(named)? + 1;
+    let write = |at, value: u64| file.write_all_at(&value.to_le_bytes(), at);
+    // The generation last: it makes the agent look at the other.
+    write(request::INTERVAL, interval_bytes)
+        .and_then(|()| write(request::GENERATION, generation))
+        .with_context(named)?;
+    let since = Instant::now();
+    while word(&file, request::OBEYED).with_context(named)? != generation {
+        if since.elapsed() > PATIENCE {
+            exit::remark("asked; the program has not allocated since, and will do it then");
+            return Ok(Ending::SUCCESS);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let what = in_words(interval_bytes);
+    output_file::write_stdout(|out| Ok(writeln!(out, "{what}")?))?;
+    Ok(Ending::SUCCESS)
+}
+
+fn in_words(interval_bytes: u64) -> String {
+    match interval_bytes {
+        0 => "stopped".to_owned(),
+        bytes => format!("one sample each {}", units::bytes(bytes as f64)),
+    }
+}
+
+fn word(file: &File, at: u64) -> std::io::Result<u64> {
+    let mut bytes = [0; 8];
+    file.read_exact_at(&mut bytes, at)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn status(path: &Path) -> anyhow::Result<Ending> {
+    let profile = profile(path)?;
+    let ring = running::ring_of(path);
+    let size = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
+    let (lost, lost_bytes) = profile.lost.samples();
+    let totals = Totals::of(&profile);
+    let start_ns = profile.process.start_ns;
+    output_file::write_stdout(|out| {
+        writeln!(
+            out,
+            "{}  pid {}, {} recorded{}",
+            profile.process.command_line.join(" "),
+            profile.process.pid,
+            units::duration(Totals::duration_s(&profile)),
+            if ring.exists() { "" } else { ", ended" },
+        )?;
+        writeln!(out, "profile    {}", path.display())?;
+        writeln!(
+            out,
+            "samples    {}, {} alive; lost {lost} ({})",
+            profile.samples.len(),
+            profile
+                .samples
+                .iter()
+                .filter(|sample| sample.is_live())
+                .count(),
+            units::bytes(lost_bytes as f64),
+        )?;
+        writeln!(
+            out,
+            "live       {} of {} allocated",
+            units::bytes_with_error(&totals.live),
+            units::bytes(totals.exact_bytes as f64),
+        )?;
+        writeln!(
+            out,
+            "on disk    {}, ring {}",
+            units::bytes(size(path) as f64),
+            units::bytes(size(&ring) as f64),
+        )?;
+        for interval in &profile.intervals {
+            let after_s = interval.time_ns.saturating_sub(start_ns) as f64 / 1e9;
+            let what = in_words(interval.interval_bytes);
+            writeln!(out, "interval   {what} after {}", units::duration(after_s))?;
+        }
+        Ok(())
+    })?;
+    Ok(Ending::SUCCESS)
+}
+
+fn take_snapshot(path: &Path, output: Option<&Path>) -> anyhow::Result<Ending> {
+    let output = output.map_or_else(|| free_name(path), |output| Ok(output.to_owned()))?;
+    if output.exists() {
+        bail!("{}: is there already", output.display());
+    }
+    let directory = match output.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    // Beside its place, so that it can be moved there whole.
+    let aside = tempfile::Builder::new()
+        .prefix(".allocsample-")
+        .tempdir_in(directory)
+        .with_context(|| format!("{}: cannot write there", directory.display()))?;
+    let copy = aside.path().join("x.allocsample");
+    let finished = snapshot(path, &copy).with_context(|| path.display().to_string())?;
+    fs::rename(&copy, &output).with_context(|| output.display().to_string())?;
+    output_file::write_stdout(|out| {
+        Ok(writeln!(
+            out,
+            "{}: {} samples",
+            output.display(),
+            finished.profile.samples.len()
+        )?)
+    })?;
+    Ok(Ending::SUCCESS)
+}
+
+/// `app.allocsample` gives `app.snapshot.1.allocsample` in the working directory, or the next number that is free.
+fn free_name(path: &Path) -> anyhow::Result<PathBuf> {
+    let stem = path.file_stem().unwrap_or(path.as_os_str());
+    (1..10_000)
+        .map(|number| PathBuf::from(format!("{}.snapshot.{number}.allocsample", stem.display())))
+        .find(|name| !name.exists())
+        .context("too many snapshots here: name one with -o")
+}

@@ -1,0 +1,198 @@
+//! Promise: the agent of a running process can be asked, stopped, started and told another interval, and estimates stay
+//! right through all of it.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Stdio};
+
+use support::profile::Profile;
+use support::room::{assert_error, stderr, stdout};
+use support::{Program, Room, truth};
+
+/// What a phase allocates.
+const BYTES: u32 = 400_000_000;
+
+struct Running {
+    room: Room,
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Running {
+    fn start(options: &[&str]) -> Self {
+        let room = Room::new();
+        room.add(&Program::compiled("phases.c"), "phases");
+        let bytes = BYTES.to_string();
+        let arguments = [
+            &["run", "-q", "-o", "x.allocsample", "--seed", "3"],
+            options,
+            &["--", "./phases", &bytes],
+        ]
+        .concat();
+        let mut child = room
+            .command(&arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the command");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        Self {
+            room,
+            child,
+            output,
+        }
+    }
+
+    /// Lets the next phase run to its end.
+    fn phase(&mut self) {
+        let input = self.child.stdin.as_mut().expect("a pipe");
+        writeln!(input).expect("the program listens");
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("an answer");
+        assert_eq!(line, "done\n");
+    }
+
+    fn ctl(&self, arguments: &[&str]) -> String {
+        let arguments = [&["ctl", "x.allocsample"], arguments].concat();
+        let output = self.room.output(&arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        stdout(&output)
+    }
+
+    fn end(mut self) -> (Room, Profile) {
+        let status = self.child.wait().expect("the program");
+        assert!(status.success(), "{status}");
+        let profile = Profile::read(&self.room.path("x.allocsample"));
+        (self.room, profile)
+    }
+}
+
+#[track_caller]
+fn assert_is(profile: &Profile, function: &str, bytes: f64) {
+    let functions = profile.report["functions"].as_array().expect("functions");
+    let row = functions
+        .iter()
+        .find(|row| row["function"] == function)
+        .unwrap_or_else(|| panic!("no {function}"));
+    let figure = |name: &str| row[name].as_f64().expect("a figure");
+    let (found, error) = (
+        figure("total_allocated_bytes"),
+        figure("total_allocated_bytes_stderr"),
+    );
+    let z = truth::z(found, bytes, error);
+    assert!(z.abs() < 4.0, "{function}: {found} for {bytes}, z {z:+.1}");
+}
+
+fn samples_in(profile: &Profile, function: &str) -> u64 {
+    let functions = profile.report["functions"].as_array().expect("functions");
+    let row = functions.iter().find(|row| row["function"] == function);
+    row.map_or(0, |row| row["samples"].as_u64().expect("a number"))
+}
+
+#[test]
+fn each_phase_is_estimated_by_its_own_interval_and_none_while_stopped() {
+    let mut running = Running::start(&["--interval", "256K"]);
+    running.phase();
+    // The program waits; what is asked is done when it next allocates.
+    running.ctl(&["interval", "16K"]);
+    running.phase();
+    running.ctl(&["stop"]);
+    running.phase();
+    let status = running.ctl(&["status"]);
+    for line in [
+        "one sample each 256 KiB after",
+        "one sample each 16.0 KiB after",
+        "stopped after",
+    ] {
+        assert!(status.contains(line), "{status}");
+    }
+    running.ctl(&["start"]);
+    running.phase();
+    let (_room, profile) = running.end();
+    let bytes = f64::from(BYTES);
+    for phase in ["phase_first", "phase_dense", "phase_again"] {
+        assert_is(&profile, phase, bytes);
+    }
+    let (first, dense) = (
+        samples_in(&profile, "phase_first"),
+        samples_in(&profile, "phase_dense"),
+    );
+    // Sixteen times as many; 5 standard errors of the smaller count.
+    assert!(dense > 12 * first && dense < 22 * first, "{first} {dense}");
+    // A thread looks at least once a mebibyte: 64 samples at 16 KiB, and luck.
+    assert!(samples_in(&profile, "phase_stopped") < 120);
+    let z = profile.report["audit"]["z"].as_f64().expect("a deviation");
+    assert!(z.abs() < 4.0, "{z}");
+    // It was sampled while sampling was on, and freed while it was off.
+    let kept = profile.site("keep_large");
+    assert_eq!((kept.samples, kept.live_bytes), (1, 0.0));
+}
+
+#[test]
+fn a_process_that_was_started_without_samples_waits_for_start() {
+    let mut running = Running::start(&["--interval", "16K", "--start", "off"]);
+    running.phase();
+    assert!(running.ctl(&["status"]).contains("stopped after"));
+    running.ctl(&["start"]);
+    running.phase();
+    running.phase();
+    running.phase();
+    let (_room, profile) = running.end();
+    assert_eq!(samples_in(&profile, "phase_first"), 0);
+    // It may be a mebibyte late.
+    let bytes = f64::from(BYTES);
+    assert_is(&profile, "phase_stopped", bytes);
+    assert_is(&profile, "phase_again", bytes);
+    let z = profile.report["audit"]["z"].as_f64().expect("a deviation");
+    assert!(z.abs() < 4.0, "{z}");
+}
+
+#[test]
+fn a_snapshot_is_a_profile_of_its_own() {
+    let mut running = Running::start(&["--interval", "16K"]);
+    running.phase();
+    let said = running.ctl(&["snapshot", "-o", "first.allocsample"]);
+    assert!(said.starts_with("first.allocsample: "), "{said}");
+    running.phase();
+    running.ctl(&["snapshot"]);
+    let first = Profile::read(&running.room.path("first.allocsample"));
+    let second = Profile::read(&running.room.path("x.snapshot.1.allocsample"));
+    running.phase();
+    running.phase();
+    let bytes = f64::from(BYTES);
+    assert_is(&first, "phase_first", bytes);
+    assert_eq!(samples_in(&first, "phase_dense"), 0);
+    assert_is(&second, "phase_dense", bytes);
+    assert!(second.site("keep_large").live_bytes > 0.0, "alive then");
+    let (room, whole) = running.end();
+    assert_is(&whole, "phase_again", bytes);
+    let names = room.names();
+    assert!(
+        names.iter().all(|name| !name.ends_with(".ring")),
+        "{names:?}"
+    );
+}
+
+#[test]
+fn mistakes_get_a_line_and_a_status() {
+    let room = Room::new();
+    room.record("x.allocsample", &["--interval", "16K"], &[]);
+    let ctl = |arguments: &[&str]| room.output(&[&["ctl"], arguments].concat());
+    assert_error(&ctl(&["x.allocsample", "stop"]), 1, "its process has ended");
+    assert_error(
+        &ctl(&["x.allocsample", "interval", "0"]),
+        2,
+        "not a number of bytes",
+    );
+    assert_error(&ctl(&["none.allocsample", "status"]), 1, "none.allocsample");
+    assert_error(&ctl(&["4194304", "status"]), 1, "process 4194304");
+    let pid = std::process::id().to_string();
+    assert_error(&ctl(&[&pid, "status"]), 1, "writes no profile");
+    std::fs::write(room.path("there"), "").expect("a file");
+    assert_error(
+        &ctl(&["x.allocsample", "snapshot", "-o", "there"]),
+        1,
+        "is there already",
+    );
+}
