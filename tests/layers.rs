@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// Each room, with the rooms that it may import. Rooms lower down may be imported only by those above them:
 /// cargo itself refuses a cycle.
-const MAY_IMPORT: [(&str, &[&str]); 13] = [
+const MAY_IMPORT: [(&str, &[&str]); 14] = [
     ("sampling", &[]),
     ("record", &[]),
     ("ring", &[]),
@@ -24,11 +24,12 @@ const MAY_IMPORT: [(&str, &[&str]); 13] = [
     ("view", &["profile", "report"]),
     // Sampling for sums that know their error.
     ("leaks", &["profile", "report", "sampling"]),
+    ("diff", &["profile", "report", "sampling"]),
     // The command: sampling only to check an interval as the agent will.
     (
         "",
         &[
-            "profile", "export", "report", "query", "view", "leaks", "record", "sampling",
+            "profile", "export", "report", "query", "view", "leaks", "diff", "record", "sampling",
         ],
     ),
 ];
@@ -37,8 +38,8 @@ const MAY_IMPORT: [(&str, &[&str]); 13] = [
 const WITHOUT_STD: [&str; 4] = ["sampling", "record", "ring", "agent"];
 
 /// Rooms without unsafe code.
-const WITHOUT_UNSAFE: [&str; 8] = [
-    "sampling", "record", "profile", "export", "report", "query", "view", "leaks",
+const WITHOUT_UNSAFE: [&str; 9] = [
+    "sampling", "record", "profile", "export", "report", "query", "view", "leaks", "diff",
 ];
 
 fn root() -> &'static Path {

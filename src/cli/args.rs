@@ -31,6 +31,7 @@ pub enum Command {
     Run(Run),
     Report(Report),
     Leaks(Leaks),
+    Diff(Diff),
     Symbolize(Symbolize),
     Convert(Convert),
     Query(Query),
@@ -184,7 +185,7 @@ pub struct Leaks {
 
     /// Text for people, or JSON with everything for scripts
     #[arg(long, value_name = "FORMAT", default_value = "text")]
-    pub format: LeaksFormat,
+    pub format: Format,
 
     /// Sites that have stopped growing, or never did, too
     #[arg(long)]
@@ -203,13 +204,83 @@ pub struct Leaks {
     pub filter: Option<String>,
 }
 
-/// How findings are printed.
+/// How answers are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LeaksFormat {
+pub enum Format {
     /// For people.
     Text,
     /// For scripts.
     Json,
+}
+
+/// Say what changed from one profile to another, and what is only noise
+///
+/// Rows are matched by name, so the profiles may be of different builds. Shown are changes that sampling alone does not
+/// explain: among them at most 5 % are noise (false discovery rate, Benjamini and Hochberg).
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  allocsample diff before.allocsample after.allocsample
+  allocsample diff before.allocsample after.allocsample --per-count 10000,25000 --by site
+  allocsample diff monday.allocsample friday.allocsample --measure live")]
+pub struct Diff {
+    /// The first profile
+    pub before: PathBuf,
+
+    /// The one that is compared with it
+    pub after: PathBuf,
+
+    /// What is compared
+    #[arg(long, value_name = "WHAT", default_value = "allocated")]
+    pub measure: Sort,
+
+    /// What the rows are
+    #[arg(long, value_name = "WHAT", default_value = "function")]
+    pub by: By,
+
+    /// Divide each by its length in seconds
+    #[arg(long, conflicts_with = "per_count")]
+    pub per_second: bool,
+
+    /// Divide the first by N and the second by M: requests, rows, what you know of
+    #[arg(long, value_name = "N,M")]
+    pub per_count: Option<PerCount>,
+
+    /// Only samples with a function, file or module that matches this regular expression
+    #[arg(long, value_name = "REGEX")]
+    pub filter: Option<String>,
+
+    /// Text for people, or JSON with everything for scripts
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: Format,
+
+    /// Rows at most
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub top: usize,
+
+    /// Noise too
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// Two numbers above 0.
+#[derive(Clone, Copy, Debug)]
+pub struct PerCount(pub f64, pub f64);
+
+impl std::str::FromStr for PerCount {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let number = |text: &str| {
+            text.trim()
+                .parse::<f64>()
+                .ok()
+                .filter(|&n| n > 0.0 && n.is_finite())
+        };
+        text.split_once(',')
+            .and_then(|(before, after)| Some(Self(number(before)?, number(after)?)))
+            .ok_or("expected two numbers above 0, as in 1000,2500")
+    }
 }
 
 /// Steer the agent in a running process: status, start, stop, another interval, a snapshot

@@ -23,6 +23,7 @@ fn main() -> std::process::ExitCode {
         Command::Run(run) => commands::run::run(&run),
         Command::Report(report) => commands::report::run(&report),
         Command::Leaks(leaks) => commands::leaks::run(&leaks),
+        Command::Diff(diff) => commands::diff::run(&diff),
         Command::Ctl(ctl) => commands::ctl::run(&ctl),
         Command::Symbolize(symbolize) => commands::symbolize::run(&symbolize),
         Command::Convert(convert) => commands::convert::run(&convert),

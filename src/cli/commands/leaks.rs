@@ -2,7 +2,7 @@
 
 use allocsample_leaks::{Findings, json, text};
 
-use crate::args::{Leaks, LeaksFormat};
+use crate::args::{Format, Leaks};
 use crate::exit::Ending;
 use crate::{filter, output_file, profiles, terminal};
 
@@ -12,12 +12,12 @@ pub fn run(arguments: &Leaks) -> anyhow::Result<Ending> {
     let profile = profiles::open(&arguments.file)?;
     let findings = Findings::of(&profile, &filter);
     output_file::write_stdout(|out| match arguments.format {
-        LeaksFormat::Json => {
+        Format::Json => {
             let leaks = json::leaks(&profile, &findings);
             serde_json::to_writer_pretty(&mut *out, &leaks).map_err(std::io::Error::from)?;
             Ok(writeln!(out)?)
         }
-        LeaksFormat::Text => {
+        Format::Text => {
             let options = text::Options {
                 top: arguments.top,
                 all: arguments.all,

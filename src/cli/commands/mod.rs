@@ -2,6 +2,7 @@
 
 pub mod convert;
 pub mod ctl;
+pub mod diff;
 pub mod leaks;
 pub mod query;
 pub mod report;

@@ -47,7 +47,8 @@ fn run_json(arguments: &Report, sort: Sort, filter: &Filter) -> anyhow::Result<E
     Ok(Ending::SUCCESS)
 }
 
-fn by(by: args::By) -> By {
+/// What the rows are.
+pub fn by(by: args::By) -> By {
     match by {
         args::By::Function => By::Function,
         args::By::Site => By::Site,

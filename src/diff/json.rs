@@ -1,0 +1,52 @@
+//! The comparison for scripts: `"schema": "allocsample-diff/1"`. Keys are only ever added.
+
+use serde_json::{Value, json};
+
+use crate::{Change, Diff, Measure, Per, RowChange};
+
+/// All rows, largest differences first.
+pub fn diff(diff: &Diff) -> Value {
+    json!({
+        "schema": "allocsample-diff/1",
+        "measure": match diff.measure {
+            Measure::Allocated => "allocated_bytes",
+            Measure::Live => "live_bytes",
+            Measure::Count => "allocations",
+        },
+        "per": match diff.per {
+            Per::Run => "run",
+            Per::Second => "second",
+            Per::Count(..) => "count",
+        },
+        "total": change(&diff.total),
+        "rows": diff.rows.iter().map(row).collect::<Vec<_>>(),
+    })
+}
+
+fn row(row: &RowChange) -> Value {
+    let mut value = json!({
+        "name": row.row.name,
+        "module": row.row.module,
+        "file": row.row.file,
+        "line": (row.row.line > 0).then_some(row.row.line),
+        "stack": row.row.stack,
+    });
+    if let (Value::Object(value), Value::Object(change)) = (&mut value, change(&row.change)) {
+        value.extend(change);
+        value.insert("adjusted_p_value".into(), json!(row.adjusted_p_value));
+        value.insert("significant".into(), json!(row.is_significant()));
+    }
+    value
+}
+
+fn change(change: &Change) -> Value {
+    json!({
+        "before": change.before.value(),
+        "before_stderr": change.before.stderr(),
+        "after": change.after.value(),
+        "after_stderr": change.after.stderr(),
+        "difference": change.difference(),
+        "z": change.z(),
+        "p_value": change.p_value,
+    })
+}

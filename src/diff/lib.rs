@@ -1,0 +1,228 @@
+//! What changed between two profiles, and what is only noise.
+//!
+//! [`Diff::of`] joins the tables of both by name, so that profiles of different builds can be compared, and asks of each
+//! change whether two runs of the same program could differ as much by the luck of sampling. [`text`] and [`json`] print
+//! it.
+#![forbid(unsafe_code)]
+
+pub mod json;
+mod significance;
+pub mod text;
+
+use std::collections::HashMap;
+
+use allocsample_profile::Profile;
+use allocsample_report::{By, Filter, Row, Sort, Table, Totals};
+use allocsample_sampling::Estimate;
+
+pub use significance::{FALSE_DISCOVERY_RATE, benjamini_hochberg, two_sided_p_value};
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Measure {
+    /// Bytes allocated.
+    #[default]
+    Allocated,
+    /// Bytes alive at the end.
+    Live,
+    /// Allocations.
+    Count,
+}
+
+/// What both profiles are divided by before they are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub enum Per {
+    /// Nothing.
+    #[default]
+    Run,
+    /// The length of each.
+    Second,
+    /// Requests or the like, so many in each.
+    Count(f64, f64),
+}
+
+impl Per {
+    fn of(self, before: &Profile, after: &Profile) -> (f64, f64) {
+        let seconds = |profile| Totals::duration_s(profile).max(f64::MIN_POSITIVE);
+        match self {
+            Self::Run => (1.0, 1.0),
+            Self::Second => (seconds(before), seconds(after)),
+            Self::Count(before, after) => (before, after),
+        }
+    }
+}
+
+/// A quantity before and after.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// In the first profile, after division.
+    pub before: Estimate,
+    /// In the second.
+    pub after: Estimate,
+    /// Probability of a difference at least as large by sampling alone; `None` where estimates have no error.
+    pub p_value: Option<f64>,
+}
+
+impl Change {
+    fn of(before: Estimate, after: Estimate) -> Self {
+        let mut change = Self {
+            before,
+            after,
+            p_value: None,
+        };
+        change.p_value = change.z().map(two_sided_p_value);
+        change
+    }
+
+    /// What was added.
+    pub fn difference(&self) -> f64 {
+        self.after.value() - self.before.value()
+    }
+
+    /// The difference in standard errors.
+    pub fn z(&self) -> Option<f64> {
+        let variance = self.before.variance()? + self.after.variance()?;
+        Some(match self.difference() {
+            0.0 => 0.0,
+            difference => difference / variance.sqrt(),
+        })
+    }
+}
+
+/// A row of both tables.
+#[derive(Clone, Debug)]
+pub struct RowChange {
+    /// Names, as one of the tables has them.
+    pub row: Row,
+    /// What it did.
+    pub change: Change,
+    /// The p-value after correction for the number of rows (Benjamini and Hochberg): among rows with one below
+    /// [`FALSE_DISCOVERY_RATE`] at most that share is noise.
+    pub adjusted_p_value: Option<f64>,
+}
+
+impl RowChange {
+    /// Whether it is more than noise.
+    pub fn is_significant(&self) -> bool {
+        self.adjusted_p_value
+            .is_some_and(|p| p < FALSE_DISCOVERY_RATE)
+    }
+}
+
+/// Two profiles, compared.
+#[derive(Clone, Debug)]
+pub struct Diff {
+    /// Of all samples that pass the filter.
+    pub total: Change,
+    /// Largest differences first.
+    pub rows: Vec<RowChange>,
+    /// What was compared.
+    pub measure: Measure,
+    /// What it was divided by.
+    pub per: Per,
+}
+
+impl Diff {
+    /// Compares `after` with `before`.
+    pub fn of(
+        before: &Profile,
+        after: &Profile,
+        by: By,
+        measure: Measure,
+        per: Per,
+        filter: &Filter,
+    ) -> Self {
+        let (per_before, per_after) = per.of(before, after);
+        let table = |profile, per| -> HashMap<Key, (Row, Estimate)> {
+            let rows = Table::group(profile, by, Sort::default(), filter).rows;
+            let mut joined: HashMap<Key, (Row, Estimate)> = HashMap::new();
+            for row in rows {
+                let value = divided(figure(&row, measure), per);
+                // Lines of one function in several files of one name, say.
+                let entry = joined.entry(key(by, &row)).or_insert((row, Estimate::ZERO));
+                entry.1 += value;
+            }
+            joined
+        };
+        let mut first = table(before, per_before);
+        let second = table(after, per_after);
+        let mut total = (Estimate::ZERO, Estimate::ZERO);
+        let mut rows = Vec::new();
+        let mut add = |row, before: Estimate, after: Estimate| {
+            total.0 += before;
+            total.1 += after;
+            if before.samples() + after.samples() > 0 {
+                rows.push(RowChange {
+                    row,
+                    change: Change::of(before, after),
+                    adjusted_p_value: None,
+                });
+            }
+        };
+        for (key, (row, value)) in second {
+            let before = first
+                .remove(&key)
+                .map_or(Estimate::ZERO, |(_, value)| value);
+            add(row, before, value);
+        }
+        for (row, value) in first.into_values() {
+            add(row, value, Estimate::ZERO);
+        }
+        let p_values: Vec<Option<f64>> = rows.iter().map(|row| row.change.p_value).collect();
+        for (row, adjusted) in rows.iter_mut().zip(benjamini_hochberg(&p_values)) {
+            row.adjusted_p_value = adjusted;
+        }
+        rows.sort_by(|a, b| {
+            let size = |row: &RowChange| row.change.difference().abs();
+            size(b)
+                .total_cmp(&size(a))
+                .then_with(|| a.row.name.cmp(&b.row.name))
+        });
+        Self {
+            total: Change::of(total.0, total.1),
+            rows,
+            measure,
+            per,
+        }
+    }
+}
+
+/// By symbol, never by address: what tells a row apart in both builds.
+type Key = (String, String, Vec<String>, u32);
+
+fn key(by: By, row: &Row) -> Key {
+    match by {
+        // The kernel's number is another in each run.
+        By::Thread => {
+            let name = row
+                .name
+                .rsplit_once(" (")
+                .map_or(&*row.name, |(name, _)| name);
+            (name.to_owned(), String::new(), Vec::new(), 0)
+        }
+        By::Line => (
+            row.name.clone(),
+            row.file.clone().unwrap_or_default(),
+            Vec::new(),
+            row.line,
+        ),
+        By::Site => (row.name.clone(), String::new(), row.stack.clone(), 0),
+        By::Function | By::Module => (row.name.clone(), row.module.clone(), Vec::new(), 0),
+    }
+}
+
+fn figure(row: &Row, measure: Measure) -> Estimate {
+    match measure {
+        Measure::Allocated => row.self_allocated,
+        Measure::Live => row.self_live,
+        Measure::Count => row.allocations,
+    }
+}
+
+fn divided(estimate: Estimate, by: f64) -> Estimate {
+    Estimate::from_parts(
+        estimate.value() / by,
+        estimate.variance().map(|variance| variance / (by * by)),
+        estimate.samples(),
+    )
+}

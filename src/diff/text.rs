@@ -1,0 +1,142 @@
+//! The comparison in a terminal.
+
+use std::io::{self, Write};
+
+use allocsample_report::units;
+use allocsample_sampling::Estimate;
+
+use crate::{Change, Diff, FALSE_DISCOVERY_RATE, Measure, Per};
+
+/// What is printed, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Rows at most.
+    pub top: usize,
+    /// Noise too.
+    pub all: bool,
+    /// Whether the output may have colours.
+    pub colour: bool,
+}
+
+/// Prints what changed.
+pub fn write(diff: &Diff, options: &Options, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{}: {}", title(diff), total(diff))?;
+    let shown = diff
+        .rows
+        .iter()
+        .filter(|row| options.all || row.is_significant());
+    let noise = diff.rows.len() - diff.rows.iter().filter(|row| row.is_significant()).count();
+    if shown.clone().next().is_some() {
+        let head = format!(
+            "\n{:>22} {:>22} {:>22} {:>7}  ",
+            "change", "before", "after", "p"
+        );
+        writeln!(out, "{head}")?;
+    }
+    for row in shown.clone().take(options.top) {
+        let change = &row.change;
+        let line = format!(
+            "{:>22} {:>22} {:>22} {:>7}  ",
+            difference(diff.measure, change),
+            with_error(diff.measure, &change.before),
+            with_error(diff.measure, &change.after),
+            row.adjusted_p_value.map_or_else(|| "-".to_owned(), p_value),
+        );
+        let name = match row.row.module.as_str() {
+            "" => row.row.name.clone(),
+            module => format!("{} [{module}]", row.row.name),
+        };
+        let code = match (row.is_significant(), change.difference() > 0.0) {
+            (true, true) => "31",
+            (true, false) => "32",
+            _ => "2",
+        };
+        if options.colour {
+            writeln!(out, "\x1b[{code}m{line}{name}\x1b[0m")?;
+        } else {
+            writeln!(out, "{line}{name}")?;
+        }
+        for caller in row.row.stack.iter().skip(1) {
+            writeln!(out, "{:80}< {caller}", "")?;
+        }
+    }
+    let left_out = shown.count().saturating_sub(options.top);
+    if left_out > 0 {
+        writeln!(out, "... {left_out} more; --top N shows more")?;
+    }
+    if !options.all && noise > 0 {
+        writeln!(
+            out,
+            "{noise} others did not change by more than sampling does (false discovery rate {FALSE_DISCOVERY_RATE}); --all shows them"
+        )?;
+    }
+    Ok(())
+}
+
+fn title(diff: &Diff) -> &'static str {
+    match (diff.measure, diff.per) {
+        (Measure::Allocated, Per::Run) => "allocated bytes",
+        (Measure::Allocated, Per::Second) => "allocated bytes per second",
+        (Measure::Allocated, Per::Count(..)) => "allocated bytes per count",
+        (Measure::Live, Per::Run) => "live bytes",
+        (Measure::Live, Per::Second) => "live bytes per second",
+        (Measure::Live, Per::Count(..)) => "live bytes per count",
+        (Measure::Count, Per::Run) => "allocations",
+        (Measure::Count, Per::Second) => "allocations per second",
+        (Measure::Count, Per::Count(..)) => "allocations per count",
+    }
+}
+
+fn total(diff: &Diff) -> String {
+    let change = &diff.total;
+    format!(
+        "{} before, {} after: {}, {}",
+        with_error(diff.measure, &change.before),
+        with_error(diff.measure, &change.after),
+        difference(diff.measure, change),
+        match change.p_value {
+            Some(p) if p < FALSE_DISCOVERY_RATE => format!("p {}", p_value(p)),
+            Some(_) => "no more than sampling does".to_owned(),
+            None => "without a standard error".to_owned(),
+        }
+    )
+}
+
+fn number(measure: Measure, value: f64) -> String {
+    match measure {
+        Measure::Count if value.abs() < 100.0 => format!("{value:.2}"),
+        Measure::Count => format!("{value:.0}"),
+        _ => units::bytes(value),
+    }
+}
+
+fn with_error(measure: Measure, estimate: &Estimate) -> String {
+    match estimate.stderr() {
+        Some(error) if error > 0.0 => format!(
+            "{} ± {}",
+            number(measure, estimate.value()),
+            number(measure, error)
+        ),
+        _ => number(measure, estimate.value()),
+    }
+}
+
+fn difference(measure: Measure, change: &Change) -> String {
+    let difference = change.difference();
+    let sign = if difference > 0.0 { "+" } else { "" };
+    let before = change.before.value();
+    let share = if before > 0.0 {
+        format!(" ({sign}{:.0} %)", 100.0 * difference / before)
+    } else {
+        " (new)".to_owned()
+    };
+    format!("{sign}{}{share}", number(measure, difference))
+}
+
+fn p_value(p: f64) -> String {
+    if p < 0.001 {
+        format!("{p:.0e}")
+    } else {
+        format!("{p:.3}")
+    }
+}
