@@ -65,7 +65,7 @@ pub fn report(profile: &Profile, sort: Sort, filter: &Filter) -> Value {
         "lines": rows(profile, By::Line, sort, filter, function),
         "modules": rows(profile, By::Module, sort, filter, |row| group("module", row)),
         "threads": threads(profile, &totals, sort, filter),
-        "notes": text::remarks(profile),
+        "notes": text::remarks(profile, &totals),
         "recovery": {
             "ring_found": profile.recovery.ring_found,
             "ring_records": profile.recovery.ring_records,

@@ -7,6 +7,7 @@
 mod allocator;
 pub mod heaps;
 pub mod json;
+mod stacks;
 mod table;
 pub mod text;
 mod totals;

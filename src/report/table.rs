@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use allocsample_profile::{Frame, Profile, Sample, StackId};
+use allocsample_profile::{Frame, Profile};
 use allocsample_sampling::Estimate;
 use regex::Regex;
 
 use crate::allocator::charged_frame;
+use crate::stacks::{StackSum, by_stack};
 
 /// What a row stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -101,15 +102,11 @@ pub struct Table {
 impl Table {
     /// Groups the samples that pass `filter`.
     pub fn group(profile: &Profile, by: By, sort: Sort, filter: &Filter) -> Self {
-        let mut stacks: HashMap<(StackId, u16), Vec<Frame>> = HashMap::new();
         let mut rows: HashMap<(String, String, u32), Row> = HashMap::new();
-        for sample in &profile.samples {
-            let key = (sample.stack, sample.flags.0 & 3);
-            let frames = stacks
-                .entry(key)
-                .or_insert_with(|| profile.stack_frames(sample));
-            if filter.matches(frames) {
-                add(profile, by, sample, frames, &mut rows);
+        for sum in by_stack(profile, by == By::Thread) {
+            let frames = profile.stack_frames(sum.sample);
+            if filter.matches(&frames) {
+                add(profile, by, &sum, &frames, &mut rows);
             }
         }
         let mut rows: Vec<Row> = rows.into_values().collect();
@@ -133,11 +130,11 @@ impl Table {
 fn add(
     profile: &Profile,
     by: By,
-    sample: &Sample,
+    sum: &StackSum<'_>,
     frames: &[Frame],
     rows: &mut HashMap<(String, String, u32), Row>,
 ) {
-    let (bytes, objects) = (profile.bytes(sample), profile.objects(sample));
+    let sample = sum.sample;
     let charged = charged_frame(profile, sample.heap, frames);
     match by {
         By::Thread => {
@@ -148,8 +145,8 @@ fn add(
                 .entry((name.to_owned(), String::new(), tid))
                 .or_default();
             row.name = format!("{name} ({tid})");
-            row.charge(bytes, objects, sample.is_live());
-            row.include(bytes, sample.is_live());
+            row.charge(sum);
+            row.include(sum);
         }
         By::Site => {
             let stack: Vec<String> = frames.iter().map(|frame| frame.function.clone()).collect();
@@ -158,8 +155,8 @@ fn add(
                 .or_default();
             row.describe(charged);
             row.stack = stack;
-            row.charge(bytes, objects, sample.is_live());
-            row.include(bytes, sample.is_live());
+            row.charge(sum);
+            row.include(sum);
         }
         By::Function | By::Line | By::Module => {
             let mut seen = BTreeSet::new();
@@ -181,12 +178,12 @@ fn add(
                         row.line = 0;
                     }
                 }
-                row.include(bytes, sample.is_live());
+                row.include(sum);
             }
             if let Some(charged) = charged
                 && let Some(row) = rows.get_mut(&key_of(by, charged))
             {
-                row.charge(bytes, objects, sample.is_live());
+                row.charge(sum);
             }
         }
     }
@@ -214,18 +211,14 @@ impl Row {
         }
     }
 
-    fn charge(&mut self, bytes: Estimate, objects: Estimate, is_live: bool) {
-        self.self_allocated += bytes;
-        self.allocations += objects;
-        if is_live {
-            self.self_live += bytes;
-        }
+    fn charge(&mut self, sum: &StackSum<'_>) {
+        self.self_allocated += sum.allocated;
+        self.allocations += sum.allocations;
+        self.self_live += sum.live;
     }
 
-    fn include(&mut self, bytes: Estimate, is_live: bool) {
-        self.total_allocated += bytes;
-        if is_live {
-            self.total_live += bytes;
-        }
+    fn include(&mut self, sum: &StackSum<'_>) {
+        self.total_allocated += sum.allocated;
+        self.total_live += sum.live;
     }
 }

@@ -46,10 +46,11 @@ impl Default for Options {
 
 /// Prints the whole report.
 pub fn write(profile: &Profile, options: &Options, out: &mut dyn Write) -> io::Result<()> {
-    for line in summary_lines(profile) {
+    let totals = Totals::of(profile);
+    for line in summary_lines(profile, &totals) {
         writeln!(out, "{line}")?;
     }
-    for line in remarks(profile) {
+    for line in remarks(profile, &totals) {
         writeln!(out, "{}", paint(&line, "33", options.colour))?;
     }
     if options.summary || profile.samples.is_empty() {
@@ -71,8 +72,7 @@ pub fn write(profile: &Profile, options: &Options, out: &mut dyn Write) -> io::R
 }
 
 /// Five lines: the program, what it allocated, what is alive, the peak, how sure that is.
-pub fn summary_lines(profile: &Profile) -> Vec<String> {
-    let totals = Totals::of(profile);
+pub fn summary_lines(profile: &Profile, totals: &Totals) -> Vec<String> {
     let interval = match profile.interval_bytes() {
         0 => "no interval".to_owned(),
         1 => "every allocation".to_owned(),
@@ -149,7 +149,7 @@ fn uncounted(profile: &Profile) -> String {
 }
 
 /// What a reader must know to read the figures right.
-pub fn remarks(profile: &Profile) -> Vec<String> {
+pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
     let mut lines = Vec::new();
     for (note, detail) in &profile.notes {
         match note {
@@ -214,7 +214,6 @@ pub fn remarks(profile: &Profile) -> Vec<String> {
             units::bytes(muted as f64)
         ));
     }
-    let totals = Totals::of(profile);
     for (id, z) in totals
         .audit
         .threads

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use allocsample_profile::{HeapId, Profile, Sample, ThreadId};
+use allocsample_profile::{HeapId, Profile, Sample, SampleFlags, ThreadId};
 use allocsample_sampling::Estimate;
 
 /// Sums over all samples.
@@ -117,32 +117,49 @@ fn constant(value: f64) -> Estimate {
     Estimate::from_parts(value, Some(0.0), 0)
 }
 
-/// Replays allocations and frees in the order of time.
+/// Replays allocations and frees in the order of time. At equal times frees first: a block that is replaced is not alive
+/// twice.
 fn peak(profile: &Profile) -> Peak {
-    let is_tracked = |sample: &&Sample| {
-        !sample
-            .flags
-            .contains(allocsample_profile::SampleFlags::UNTRACKED)
-    };
-    let mut changes: Vec<(u64, f64)> = Vec::with_capacity(profile.samples.len() * 2);
-    for sample in profile.samples.iter().filter(is_tracked) {
-        let bytes = profile.bytes(sample).value();
-        changes.push((sample.time_ns, bytes));
-        if let Some(freed) = sample.freed {
-            changes.push((freed.time_ns, -bytes));
-        }
+    let is_tracked = |sample: &&Sample| !sample.flags.contains(SampleFlags::UNTRACKED);
+    let tracked = || profile.samples.iter().filter(is_tracked);
+    let in_time = |changes: &[(u64, f64)]| changes.is_sorted_by_key(|change| change.0);
+    // Samples come nearly in the order of time, and usually in it.
+    let mut births: Vec<(u64, f64)> = Vec::new();
+    let is_sorted = tracked().is_sorted_by_key(|sample| sample.time_ns);
+    if !is_sorted {
+        births = tracked()
+            .map(|sample| (sample.time_ns, profile.bytes(sample).value()))
+            .collect();
+        births.sort_by_key(|birth| birth.0);
     }
-    // At equal times frees first: a block that is replaced is not alive twice.
-    changes.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    let mut deaths: Vec<(u64, f64)> = tracked()
+        .filter_map(|sample| Some((sample.freed?.time_ns, profile.bytes(sample).value())))
+        .collect();
+    if !in_time(&deaths) {
+        deaths.sort_unstable_by_key(|death| death.0);
+    }
+    let mut deaths = deaths.into_iter().peekable();
     let mut live = 0.0;
     let mut peak = Peak::default();
-    for (time_ns, change) in changes {
-        live += change;
+    let mut born = |time_ns: u64, bytes: f64| {
+        while let Some((_, bytes)) = deaths.next_if(|death| death.0 <= time_ns) {
+            live -= bytes;
+        }
+        live += bytes;
         if live > peak.bytes {
             peak = Peak {
                 bytes: live,
                 after_ns: time_ns.saturating_sub(profile.process.start_ns),
             };
+        }
+    };
+    if is_sorted {
+        for sample in tracked() {
+            born(sample.time_ns, profile.bytes(sample).value());
+        }
+    } else {
+        for (time_ns, bytes) in births {
+            born(time_ns, bytes);
         }
     }
     peak

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use allocsample_profile::Profile;
 
+use crate::stacks::by_stack;
 use crate::table::{Filter, Sort};
 use crate::units;
 
@@ -24,13 +25,16 @@ pub(crate) fn write(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let mut root = Node::default();
-    for sample in &profile.samples {
+    for sum in by_stack(profile, false) {
         let size = match sort {
-            Sort::Count => profile.objects(sample).value(),
-            Sort::Live if !sample.is_live() => continue,
-            Sort::Allocated | Sort::Live => profile.bytes(sample).value(),
+            Sort::Count => sum.allocations.value(),
+            Sort::Live => sum.live.value(),
+            Sort::Allocated => sum.allocated.value(),
         };
-        let frames = profile.stack_frames(sample);
+        if size == 0.0 {
+            continue;
+        }
+        let frames = profile.stack_frames(sum.sample);
         if !filter.matches(&frames) {
             continue;
         }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use allocsample_export::Options;
 use allocsample_profile::Profile;
-use allocsample_report::text;
+use allocsample_report::{Totals, text};
 use anyhow::bail;
 
 use super::output::Template;
@@ -121,8 +121,12 @@ fn main_profile(found: &[Found], pid: u32) -> Option<usize> {
 
 fn describe(found: &Found, pid: u32) {
     exit::remark(headline(found, pid));
-    let facts = text::summary_lines(&found.profile);
-    for line in facts.into_iter().chain(text::remarks(&found.profile)) {
+    let totals = Totals::of(&found.profile);
+    let facts = text::summary_lines(&found.profile, &totals);
+    for line in facts
+        .into_iter()
+        .chain(text::remarks(&found.profile, &totals))
+    {
         exit::remark(format_args!("  {}", line.replace('\n', " ")));
     }
     let is_running = if found.is_running {
