@@ -60,13 +60,14 @@ static uint64_t take_sampled(const void *block)
     return agent == NULL ? 0 : agent->take_sampled(block);
 }
 
-static void sampled_block_ended(uint64_t taken)
+static void sampled_block_ended(const void *block, uint64_t taken)
 {
     const struct shim_slow_path *agent = slow_path();
     if (taken == 0 || agent == NULL)
         return;
     int saved_errno = errno;
     agent->on_free(&shim_thread, taken);
+    shim_probe_free((uintptr_t)block);
     errno = saved_errno;
 }
 
@@ -74,7 +75,7 @@ COLD bool shim_before_free(void *block)
 {
     if (shim_is_bootstrap_block(block))
         return false;
-    sampled_block_ended(take_sampled(block));
+    sampled_block_ended(block, take_sampled(block));
     return true;
 }
 
@@ -175,7 +176,7 @@ static void *realloc_marked_or_due(void *block, size_t size, bool charge, const 
     if (moved == NULL && block != NULL && size == 0) {
         /* Freed, in the old reading of realloc(p, 0): no allocation took place. */
         shim_thread.bytes_until_sample += shim_charged(size);
-        sampled_block_ended(taken);
+        sampled_block_ended(block, taken);
         return NULL;
     }
     if (taken != 0) {
@@ -184,7 +185,7 @@ static void *realloc_marked_or_due(void *block, size_t size, bool charge, const 
             if (agent != NULL)
                 agent->put_back(block, taken);
         } else {
-            sampled_block_ended(taken);
+            sampled_block_ended(block, taken);
         }
     }
     if (!borrowed) {

@@ -155,6 +155,10 @@ HIDDEN bool shim_same_object(const void *a, const void *b);
 /* Whether the block came from the arena that serves allocations made while we look for the next allocator. */
 HIDDEN bool shim_is_bootstrap_block(const void *block);
 
+/* Probes for tools outside of the process; on the program's stack. */
+HIDDEN void shim_probe_alloc(uintptr_t pointer, uint64_t size, uint64_t weighted_bytes);
+HIDDEN void shim_probe_free(uintptr_t pointer);
+
 /* For the agent, which cannot name thread-local variables or libc's names of C. */
 HIDDEN struct shim_thread *shim_this_thread(void);
 HIDDEN const void *shim_next_malloc_address(void);

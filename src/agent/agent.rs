@@ -31,6 +31,10 @@ pub struct Hooks {
     pub on_thread_joined: fn(),
     /// Memory of our own must be made fit for use in a forked child.
     pub after_fork_in_child: fn(),
+    /// A sample was recorded: its address, its size, and the bytes that it stands for. On the program's stack.
+    pub on_sampled: fn(u64, u64, u64),
+    /// A sampled block of a heap other than malloc's was freed.
+    pub on_heap_freed: fn(u64),
 }
 
 /// Facts that are known at start.
@@ -196,6 +200,8 @@ impl Agent {
                 join_drain: || {},
                 on_thread_joined: || {},
                 after_fork_in_child: || {},
+                on_sampled: |_, _, _| {},
+                on_heap_freed: |_| {},
             },
             program: &[],
             next_allocator: &[],

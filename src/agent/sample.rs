@@ -35,7 +35,7 @@ impl Agent {
                 0 => SampleFlags::default(),
                 _ => SampleFlags::REALLOC,
             };
-            self.run_sample(&Due {
+            self.run_and_tell(&Due {
                 thread,
                 address: allocation.address,
                 size: allocation.size,
@@ -77,7 +77,7 @@ impl Agent {
             return None;
         }
         let (_muted, _) = self.enter(due.thread, 0)?;
-        self.run_sample(due)
+        self.run_and_tell(due)
     }
 
     /// Makes the thread known in the profile, which is begun if there is none. False: it cannot be.
@@ -134,6 +134,13 @@ impl Agent {
             }
         }
         Some((muted, points))
+    }
+
+    fn run_and_tell(&self, due: &Due<'_>) -> Option<SampleId> {
+        let id = self.run_sample(due)?;
+        let weight = weight_bytes(due, self.law());
+        (self.hooks().on_sampled)(due.address, due.size, weight);
+        Some(id)
     }
 
     fn run_sample(&self, due: &Due<'_>) -> Option<SampleId> {
@@ -393,7 +400,7 @@ pub(crate) struct Due<'a> {
     pub stack: Option<&'a [RawFrame]>,
 }
 
-/// What the sample stands for, rounded: for the account of losses only.
+/// What the sample stands for, rounded down.
 fn weight_bytes(due: &Due<'_>, law: GapLaw) -> u64 {
     let Some(interval) = due.interval.0 else {
         return 0;

@@ -9,6 +9,7 @@ fn main() {
         "next.c",
         "operators.c",
         "lifecycle.c",
+        "probes.c",
         "bridges/jvm.c",
         "bridges/python.c",
         "bridges/python_frames.c",

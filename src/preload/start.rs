@@ -19,6 +19,8 @@ use crate::{AGENT, ALLOCATOR, slow_path};
 unsafe extern "C" {
     fn shim_find_next();
     fn python_install();
+    fn shim_probe_alloc(address: u64, size: u64, weighted_bytes: u64);
+    fn shim_probe_free(address: u64);
     fn shim_next_malloc_address() -> *const c_void;
     fn shim_find_object(address: *const c_void, found: *mut Object) -> bool;
 }
@@ -93,6 +95,8 @@ unsafe extern "C" fn construct(
             join_drain,
             on_thread_joined,
             after_fork_in_child,
+            on_sampled,
+            on_heap_freed,
         },
         program: called_as(),
         next_allocator: path_of_object(next_malloc),
@@ -330,6 +334,16 @@ pub(crate) fn on_shortage(attempt: u32) -> Shortage {
         recording.set_drain_state(DrainState::Failed);
     }
     process::end_this_thread()
+}
+
+fn on_sampled(address: u64, size: u64, weight: u64) {
+    // SAFETY: looks at a semaphore of the shim and, if somebody listens, passes a nop with these numbers in registers.
+    unsafe { shim_probe_alloc(address, size, weight) };
+}
+
+fn on_heap_freed(address: u64) {
+    // SAFETY: as above.
+    unsafe { shim_probe_free(address) };
 }
 
 fn after_fork_in_child() {

@@ -226,6 +226,7 @@ impl Agent {
         self.push_or_wait(RecordKind::Free, FreeRecord::WORDS, |words| {
             record.encode_into(words)
         });
+        (self.hooks().on_heap_freed)(address);
     }
 
     /// The block is about to move.

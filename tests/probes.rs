@@ -1,0 +1,30 @@
+//! Promise: tools outside of the process hear of each sample and its end through the otel_memory probes.
+#![cfg(target_arch = "x86_64")]
+
+mod support;
+
+use serde_json::Value;
+use support::{Agent, Program};
+
+#[test]
+fn listeners_get_every_sample_with_its_weight_and_its_free() {
+    const INTERVAL: f64 = 16_384.0;
+    let outcome = Program::compiled("probes.c")
+        .run()
+        .observed(&Agent::at_interval("16K").seeded(5));
+    outcome.assert_success();
+    let heard: Value = serde_json::from_str(&outcome.text()).expect("JSON");
+    let number = |name: &str| heard[name].as_f64().expect("a number");
+    // The contract: weights add up to the allocated bytes on average. Under the Poisson law the standard error is about
+    // the root of bytes times interval; seeds are fixed.
+    let error = (number("bytes") * INTERVAL).sqrt();
+    let deviation = number("weights") - number("bytes");
+    assert!(deviation.abs() < 4.0 * error, "{heard}");
+    // Exactly what the profile has, but for less than a byte a sample.
+    let site = outcome.profile().site("probed");
+    assert_eq!(site.samples as f64, number("allocs"));
+    let rounding = site.allocated_bytes - number("weights");
+    assert!((0.0..number("allocs")).contains(&rounding), "{rounding}");
+    assert_eq!(number("frees"), number("allocs"));
+    assert_eq!(number("foreign_frees"), 0.0);
+}
