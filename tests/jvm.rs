@@ -102,7 +102,7 @@ fn each_site_is_within_its_error_under_every_collector() {
                 assert!(z.abs() < 5.0, "{collector} {name}, live: z {z:+.1}");
             } else {
                 let alive = site.live_bytes / site.allocated_bytes;
-                assert!(alive < 0.02, "{collector} {name}: {alive} not told of");
+                assert!(alive < 0.05, "{collector} {name}: {alive} not told of");
             }
         }
         let heap = rows(&profile, "heaps")

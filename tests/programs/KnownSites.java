@@ -53,9 +53,9 @@ public class KnownSites {
         tell("ofAThread", count / 2, 240, false);
         sink = null;
         // Some collectors tell of the dead one or two collections late.
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 6; i++) {
             System.gc();
-            Thread.sleep(50);
+            Thread.sleep(100);
         }
         System.out.println(truth.append("}"));
     }
