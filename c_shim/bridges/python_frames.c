@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 /* Offsets in PyThreadState, in the frame, in PyCodeObject and in str. */
 struct layout {
@@ -60,8 +59,8 @@ static struct function *functions;
 static struct number *numbers;
 static struct line *lines;
 static uint32_t numbers_used;
-/* Held for one frame at a time. Its value is the holder's pid: what a fork left behind is nobody's. */
-static _Atomic(pid_t) lock;
+/* Held for one walk at a time. */
+static _Atomic(bool) lock;
 
 static uintptr_t word_at(uintptr_t address)
 {
@@ -174,27 +173,30 @@ static uint32_t line_of(uintptr_t code, uint32_t number, int offset)
     return place->line;
 }
 
+/* False after some microseconds: whoever holds it was stopped, or is what a signal handler on this thread interrupted. */
 static bool take_lock(void)
 {
-    for (int patience = 0; patience < 10000; patience++) {
-        pid_t holder = 0;
-        if (atomic_compare_exchange_strong_explicit(&lock, &holder, getpid(), memory_order_acquire,
-                                                    memory_order_relaxed))
-            return true;
-        if (holder != getpid() && atomic_compare_exchange_strong_explicit(&lock, &holder, getpid(),
-                                                                          memory_order_acquire, memory_order_relaxed))
+    for (int patience = 0; patience < 1000; patience++) {
+        if (!atomic_exchange_explicit(&lock, true, memory_order_acquire))
             return true;
     }
     return false;
 }
 
+static void release_lock(void)
+{
+    atomic_store_explicit(&lock, false, memory_order_release);
+}
+
+void python_after_fork_in_child(void)
+{
+    release_lock();
+}
+
 static void describe(uintptr_t code, int offset, allocsample_frame *frame)
 {
-    if (!take_lock())
-        return; /* shown as a function without a name */
     frame->function = number_of(code);
     frame->line = line_of(code, frame->function, offset);
-    atomic_store_explicit(&lock, 0, memory_order_release);
 }
 
 /* ---- the chain ---- */
@@ -240,6 +242,8 @@ size_t python_frames_walk(void *user, allocsample_frame *frames, size_t capacity
 {
     (void)user;
     size_t count = 0;
+    /* Without it frames are shown as functions without names. */
+    bool has_tables = take_lock();
     for (uintptr_t frame = newest_frame(); frame != 0 && count < capacity; frame = word_at(frame + layout->previous)) {
         uint8_t owner = layout->owner == 0 ? 0 : *(const uint8_t *)(frame + layout->owner);
         if (layout->minor >= 12 && owner == OWNED_BY_C_STACK) {
@@ -255,12 +259,15 @@ size_t python_frames_walk(void *user, allocsample_frame *frames, size_t capacity
         bool is_incomplete = layout->minor >= 11 && owner != OWNED_BY_GENERATOR && offset < 0;
         if (!is_incomplete) {
             frames[count] = (allocsample_frame){.flags = is_entry ? ALLOCSAMPLE_ENTRY : 0};
-            describe(code, offset, &frames[count]);
+            if (has_tables)
+                describe(code, offset, &frames[count]);
             count++;
         } else if (is_entry && count > 0) {
             frames[count - 1].flags = ALLOCSAMPLE_ENTRY;
         }
     }
+    if (has_tables)
+        release_lock();
     return count;
 }
 
