@@ -131,11 +131,14 @@ static BEGINNING: AtomicU32 = AtomicU32::new(0);
 ///
 /// Any thread, also in a signal handler: the thread is muted, so the one it waits for is not itself.
 pub fn begin(beginning: Beginning<'_>) -> Result<Option<&'static Recording>, CannotRecord> {
-    /// A disk that takes longer stalls one thread of the program, not all.
-    const PATIENCE_MS: u32 = 100;
+    // A disk that takes longer stalls one thread of the program, not all, unless all are to wait.
+    let patience_ms = match beginning.config.on_full {
+        OnFull::Drop => 100,
+        OnFull::Wait => 10_000,
+    };
     // Acquire and release: who comes later sees the recording that was made.
     while BEGINNING.swap(1, Ordering::AcqRel) != 0 {
-        let woken = futex::wait(&BEGINNING, 1, Some(PATIENCE_MS));
+        let woken = futex::wait(&BEGINNING, 1, Some(patience_ms));
         if current().is_some() || woken == Woken::TimedOut {
             return Ok(current());
         }
