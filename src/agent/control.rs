@@ -65,7 +65,7 @@ impl Agent {
             let (generation, interval) = recording.ring.request();
             let seen = self.control.seen.load(Ordering::Relaxed);
             // One thread puts it in force.
-            if generation != seen
+            if generation > seen
                 && (self.control.seen)
                     .compare_exchange(seen, generation, Ordering::Relaxed, Ordering::Relaxed)
                     .is_ok()
