@@ -94,7 +94,7 @@ fn blanks_and_colons_in_the_path_of_the_library_do_not_split_the_preload() {
         .join("liballocsample.so");
     fs::create_dir_all(&directory).expect("a directory");
     let command = directory.join("allocsample");
-    fs::copy(support::command(), &command).expect("a copy of the command");
+    support::copy(support::command(), &command);
     let library = if library_of_command.exists() {
         library_of_command
     } else {

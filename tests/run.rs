@@ -293,7 +293,7 @@ fn another_loader_is_recognised_by_its_name() {
 fn a_setuid_program_is_named_to_those_for_whom_it_is_one() {
     let room = Room::without_agent();
     let program = room.path("setuid");
-    fs::copy("/bin/true", &program).unwrap();
+    support::copy(Path::new("/bin/true"), &program);
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
     let mut command = room.command(&["run", "--", "./setuid"]);
     let expected = if is_root() {

@@ -17,6 +17,7 @@ pub use room::Room;
 pub use run::{Agent, Outcome, Run};
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The command under test.
 pub fn command() -> &'static Path {
@@ -29,6 +30,14 @@ pub fn agent_library() -> PathBuf {
     let library = profile.join("deps/liballocsample.so");
     assert!(library.exists(), "{} has not been built", library.display());
     library
+}
+
+/// Copies a file that will be run, in a process of its own: a child that another test's thread forks
+/// at this moment would hold our descriptor open for writing until it has called exec, and a file
+/// that is open for writing cannot be run (ETXTBSY).
+pub fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").args([from, to]).status().unwrap();
+    assert!(copied.success());
 }
 
 /// Where this test process may leave things.

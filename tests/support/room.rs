@@ -1,12 +1,13 @@
 //! A directory in which the command is run as a user runs it.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use super::{Program, agent_library, command};
+use super::{Program, agent_library, command, copy};
 
 /// A working directory, empty at first.
 pub struct Room {
@@ -53,13 +54,15 @@ impl Room {
 
     /// Writes a file that can be run.
     pub fn write_executable(&self, name: &str, content: impl AsRef<[u8]>) {
-        fs::write(self.path(name), content).unwrap();
+        let mut written = tempfile::NamedTempFile::new().unwrap();
+        written.write_all(content.as_ref()).unwrap();
+        copy(written.path(), &self.path(name));
         fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
     }
 
     /// Copies a compiled program here.
     pub fn add(&self, program: &Program, name: &str) {
-        fs::copy(program.path(), self.path(name)).unwrap();
+        copy(program.path(), &self.path(name));
     }
 
     /// The command with these arguments.
