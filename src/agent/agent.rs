@@ -277,7 +277,7 @@ impl Agent {
     /// Wakes the drain thread, or starts it if this is a good moment.
     pub(crate) fn set_drain_to_work(&self, recording: &Recording, may_hold_loader_locks: bool) {
         match recording.drain_state() {
-            DrainState::Running => recording.wake_drain(),
+            DrainState::Running => recording.nudge_drain(),
             DrainState::None if !may_hold_loader_locks && recording.claim_drain_start() => {
                 self.start_drain(recording)
             }
