@@ -11,3 +11,4 @@ mod thread;
 mod writer;
 
 pub use thread::{DrainError, run};
+pub use writer::compress;
