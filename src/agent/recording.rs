@@ -31,7 +31,7 @@ pub enum DrainState {
     None = 0,
     /// Being started by some thread.
     Starting = 1,
-    /// At work.
+    /// At work: the profile is open.
     Running = 2,
     /// It has written all and goes.
     Done = 3,
@@ -395,6 +395,15 @@ impl Recording {
         futex::wake_all(&self.state);
     }
 
+    /// Waits until the drain thread, if it is being started, has opened the profile or has failed to.
+    pub fn wait_for_drain_start(&self) {
+        const PATIENCE_MS: u64 = 2_000;
+        let deadline_ns = clock::monotonic_ns() + PATIENCE_MS * 1_000_000;
+        while self.drain_state() == DrainState::Starting && clock::monotonic_ns() < deadline_ns {
+            futex::wait(&self.state, DrainState::Starting as u32, Some(100));
+        }
+    }
+
     /// What the drain thread is to do.
     pub fn drain_request(&self) -> DrainRequest {
         match self.request.load(Ordering::Acquire) {
@@ -404,11 +413,19 @@ impl Recording {
         }
     }
 
-    /// Asks the drain thread for something and waits until it has gone, at most `patience_ms`. True if it has done it.
+    /// Asks the drain thread for something and waits until it has gone, as long as it moves: it may stand still for
+    /// `patience_ms`. True if it has done it.
     pub fn ask_drain(&self, request: DrainRequest, patience_ms: u32) -> bool {
         self.request.store(request as u32, Ordering::Release);
-        let deadline_ns = clock::monotonic_ns() + u64::from(patience_ms) * 1_000_000;
+        let deadline_after = || clock::monotonic_ns() + u64::from(patience_ms) * 1_000_000;
+        let mut deadline_ns = deadline_after();
+        let mut moved = self.space.load(Ordering::Relaxed);
         loop {
+            let now_moved = self.space.load(Ordering::Relaxed);
+            if now_moved != moved {
+                moved = now_moved;
+                deadline_ns = deadline_after();
+            }
             match self.drain_state() {
                 DrainState::Done => return true,
                 DrainState::None | DrainState::Failed => return false,
