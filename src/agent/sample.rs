@@ -234,7 +234,7 @@ impl Agent {
             path,
             ..
         } = area;
-        let cache = cache.get_or_insert_with(RuleCache::new_in);
+        let cache = cache.get_or_insert_with(self.modules.examined(), RuleCache::new_in);
         let frames = frames.get_mut(..self.config().max_depth).unwrap_or(&mut []);
         let mut walk = Walk {
             modules: &self.modules,
