@@ -192,7 +192,7 @@ fn loading_and_unloading_takes_no_more_memory_with_time() {
         .collect();
     let loads = std::env::var("ALLOCSAMPLE_TEST_LOADS").unwrap_or_else(|_| "6000".to_owned());
     // glibc's own blocks come and go, too.
-    const MOST_GROWTH_KB: &str = "4000";
+    const MOST_GROWTH_KB: &str = "1500";
     let mut run = Program::compiled("module_churn.c")
         .run()
         .args(&[&loads, MOST_GROWTH_KB])

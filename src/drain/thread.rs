@@ -6,7 +6,7 @@ use allocsample_agent::os::{clock, file, futex, process};
 use allocsample_agent::recording::{DrainRequest, DrainState, Recording};
 use allocsample_record::{
     ChunkEncoder, CounterId, CounterRecord, Decoded, ExitHow, ExitRecord, FileSample, LostReason,
-    RecordKind, SampleId,
+    ModuleAgainRecord, RecordKind, SampleId,
 };
 use allocsample_ring::Consumer;
 
@@ -246,8 +246,8 @@ impl Drain {
                         }
                         Decoded::Free(free) => self.encoder.free(&free),
                         Decoded::Module(module) => {
-                            self.interner.map(&module);
-                            self.encoder.words(kind, words);
+                            let again = self.interner.map(&module);
+                            write_module(&mut self.encoder, words, again);
                         }
                         Decoded::Code(code) => {
                             self.interner.change_code(&code);
@@ -279,6 +279,16 @@ impl Drain {
         if record.encode_into(&mut words).is_some() {
             self.encoder.words(RecordKind::Counter, &words);
         }
+    }
+}
+
+fn write_module(encoder: &mut ChunkEncoder, described: &[u64], again: Option<ModuleAgainRecord>) {
+    let mut words = [0; ModuleAgainRecord::WORDS];
+    match again {
+        Some(again) if again.encode_into(&mut words).is_some() => {
+            encoder.words(ModuleAgainRecord::KIND, &words);
+        }
+        _ => encoder.words(RecordKind::Module, described),
     }
 }
 

@@ -108,6 +108,7 @@ impl ProfileBuilder {
             }
             Decoded::Free(free) => self.add_free(&free),
             Decoded::Module(module) => self.add_module(&module),
+            Decoded::ModuleAgain(module) => self.space.map_again(&module),
             Decoded::ModuleUnload(module) => self.space.unmap(&module),
             Decoded::ThreadStart(start) => {
                 self.seen(start.time_ns);

@@ -48,7 +48,9 @@ pub use heap::{
     CodeChange, CodeRecord, Definition, DefinitionRecord, HeapKind, MAX_NAME_BYTES, VmFrame,
 };
 pub use lost::{LOST_REASONS, LostReason};
-pub use module::{MAX_BUILD_ID_BYTES, MAX_PATH_BYTES, ModuleRecord, ModuleUnloadRecord};
+pub use module::{
+    MAX_BUILD_ID_BYTES, MAX_PATH_BYTES, ModuleAgainRecord, ModuleRecord, ModuleUnloadRecord,
+};
 pub use process::{
     CounterId, CounterRecord, ExecRecord, ExitHow, ExitRecord, ForkRecord, IntervalRecord, Note,
     NoteRecord, ProcessRecord, Sampling,
