@@ -176,6 +176,7 @@ impl Agent {
         if self.config().unwind == Unwind::Verify {
             self.write_compared(recording);
         }
+        recording.tell_figures();
         if how == ExitHow::Exec {
             let record = ExecRecord { time_ns, path };
             recording.push(RecordKind::Exec, record.words(), |words| {

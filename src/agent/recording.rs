@@ -7,7 +7,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use allocsample_record::{
-    ExitRecord, FileHeader, FormatVersion, IntervalRecord, LostReason, Note, NoteRecord,
+    ExitRecord, Figure, FileHeader, FormatVersion, IntervalRecord, LostReason, Note, NoteRecord,
     ProcessRecord, RecordKind, ThreadStartRecord,
 };
 use allocsample_ring::{Priority, Ring};
@@ -207,6 +207,7 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
         beginning.config,
         beginning.seed,
     );
+    recording.tell_figures();
     recording.note(Note::NextAllocator, beginning.next_allocator);
     if let Some(module) = beginning.malloc_elsewhere {
         recording.note(Note::MallocIsElsewhere, module);
@@ -341,7 +342,34 @@ impl Recording {
 
     /// Whether there is enough in the ring to be worth draining.
     pub fn has_work(&self) -> bool {
-        self.ring.used_words() >= self.ring.capacity_words() / 4
+        let used = self.ring.used_words();
+        self.ring.raise_figure(Figure::MostRingWords as usize, used);
+        used >= self.ring.capacity_words() / 4
+    }
+
+    /// Tells figures that come from elsewhere. Any thread.
+    pub fn tell_figures(&self) {
+        let tell = |figure: Figure, value| self.ring.set_figure(figure as usize, value);
+        tell(Figure::RingWords, self.ring.capacity_words());
+        tell(Figure::MappedBytes, memory::mapped_bytes());
+        tell(Figure::ProcessNs, clock::process_ns());
+    }
+
+    /// Counts the time of a slow path in which a sample was taken or ended; `timed` is the figure of their number, and the
+    /// next one that of their time.
+    pub(crate) fn count_time(&self, timed: Figure, elapsed_ns: u64) {
+        /// What takes many times longer than others was waiting for a processor, which is nobody's cost.
+        const LONGEST: u64 = 16;
+        const ENOUGH_FOR_A_MEAN: u64 = 16;
+        let number = timed as usize;
+        let figures = self.ring.figures();
+        let of = |number: usize| figures.get(number).copied().unwrap_or(0);
+        let longest = match of(number) {
+            ..ENOUGH_FOR_A_MEAN => 1_000_000,
+            timed => LONGEST * (of(number + 1) / timed).max(100),
+        };
+        self.ring.add_figure(number, 1);
+        self.ring.add_figure(number + 1, elapsed_ns.min(longest));
     }
 
     /// Wakes the drain thread, which looks for itself what there is to do.
