@@ -15,6 +15,7 @@ use crate::os::process;
 use crate::os::scratch::Pool;
 use crate::path::PATH_BYTES;
 use crate::recording::{self, Beginning, DrainState, Recording};
+use crate::spill;
 use crate::stack::modules::Modules;
 use crate::stack::vm::RawFrame;
 use crate::stack::{Memo, RuleCache};
@@ -25,6 +26,8 @@ use crate::threads::Threads;
 pub struct Hooks {
     /// Starts the drain thread; returns whether it could. Called outside of libc's locks.
     pub start_drain: fn() -> bool,
+    /// Compresses the first slice into the second as one LZ4 block; its length. Called on a muted thread.
+    pub compress: spill::Compress,
     /// Waits until the drain thread is gone for the kernel too.
     pub join_drain: fn(),
     /// A thread has taken its first slow path: its end is to be reported by [`Agent::on_thread_end`].
@@ -209,6 +212,7 @@ impl Agent {
             config: Config::OFF,
             hooks: Hooks {
                 start_drain: || false,
+                compress: |_, _| None,
                 join_drain: || {},
                 on_thread_joined: || {},
                 after_fork_in_child: || {},
@@ -289,7 +293,7 @@ impl Agent {
     /// Wakes the drain thread, or starts it if this is a good moment.
     pub(crate) fn set_drain_to_work(&self, recording: &Recording, may_hold_loader_locks: bool) {
         match recording.drain_state() {
-            DrainState::Running => recording.wake_drain(),
+            DrainState::Running => recording.nudge_drain(),
             DrainState::None if !may_hold_loader_locks && recording.claim_drain_start() => {
                 self.start_drain(recording)
             }

@@ -112,7 +112,7 @@ impl Agent {
                 recording.ask_drain(DrainRequest::Finish, FINISH_PATIENCE_MS);
             }
             DrainState::None | DrainState::Failed => {
-                spill::finish(recording);
+                spill::finish(recording, self.hooks().compress);
             }
             DrainState::Done => {}
         }

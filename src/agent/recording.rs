@@ -4,7 +4,7 @@
 //! `NAME.allocsample` gets a header at once, and chunks from the drain thread; `NAME.allocsample.ring` is the ring,
 //! which outlives a killed process and is removed when everything in it is in the profile.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 use allocsample_record::{
     ExitRecord, Figure, FileHeader, FormatVersion, IntervalRecord, LostReason, Note, NoteRecord,
@@ -73,6 +73,8 @@ pub struct Recording {
     pub ring_path: Path,
     /// Counts the reasons to wake the drain thread.
     pub wake: AtomicU32,
+    /// Whether the drain thread sleeps, or is about to: who finds work for it wakes it once.
+    is_drain_asleep: AtomicBool,
     /// Counts the times that the drain thread has given space back.
     pub space: AtomicU32,
     given_up_at: AtomicU32,
@@ -184,6 +186,7 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
         path: path.clone(),
         ring_path: ring_path.clone(),
         wake: AtomicU32::new(0),
+        is_drain_asleep: AtomicBool::new(false),
         space: AtomicU32::new(0),
         given_up_at: AtomicU32::new(u32::MAX),
         definitions_to,
@@ -286,7 +289,7 @@ impl Recording {
         });
     }
 
-    /// Writes an essential record; false if even the reserve for those is used up.
+    /// Writes an essential record; false if even the reserve for those is used up. Any thread, also in a signal handler.
     pub fn push(
         &self,
         kind: RecordKind,
@@ -299,7 +302,11 @@ impl Recording {
         if encode(reservation.words_mut()).is_none() {
             return false;
         }
+        let used_words = reservation.used_words();
         reservation.commit(kind as u8);
+        if self.is_worth_draining(used_words) && self.drain_state() == DrainState::Running {
+            self.nudge_drain();
+        }
         true
     }
 
@@ -342,14 +349,42 @@ impl Recording {
 
     /// Whether there is enough in the ring to be worth draining.
     pub fn has_work(&self) -> bool {
-        let used = self.ring.used_words();
-        self.ring.raise_figure(Figure::MostRingWords as usize, used);
-        used >= self.ring.capacity_words() / 4
+        self.is_worth_draining(self.ring.used_words())
+    }
+
+    /// Whether so many words in the ring are.
+    pub fn is_worth_draining(&self, used_words: u64) -> bool {
+        used_words >= self.ring.capacity_words() / 4
+    }
+
+    /// Wakes the drain thread if it sleeps. There is work for it until it has caught up: without the flag, each sample
+    /// and each free until then would be a system call.
+    pub fn nudge_drain(&self) {
+        // Either we see that it sleeps, or it sees our record: see `sleep_until_work`.
+        fence(Ordering::SeqCst);
+        if self.is_drain_asleep.load(Ordering::Relaxed)
+            && self.is_drain_asleep.swap(false, Ordering::Relaxed)
+        {
+            self.wake_drain();
+        }
+    }
+
+    /// Sleeps unless there is work, or `wake` was counted up beyond `wake`. The drain thread's.
+    pub fn sleep_until_work(&self, wake: u32, timeout_ms: Option<u32>) {
+        self.is_drain_asleep.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `nudge_drain`.
+        fence(Ordering::SeqCst);
+        if !self.has_work() {
+            futex::wait(&self.wake, wake, timeout_ms);
+        }
+        self.is_drain_asleep.store(false, Ordering::Relaxed);
     }
 
     /// Tells figures that come from elsewhere. Any thread.
     pub fn tell_figures(&self) {
         let tell = |figure: Figure, value| self.ring.set_figure(figure as usize, value);
+        let used = self.ring.used_words();
+        self.ring.raise_figure(Figure::MostRingWords as usize, used);
         tell(Figure::RingWords, self.ring.capacity_words());
         tell(Figure::MappedBytes, memory::mapped_bytes());
         tell(Figure::ProcessNs, clock::process_ns());

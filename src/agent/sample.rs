@@ -178,11 +178,7 @@ impl Agent {
                 captured
             }
         };
-        let id = self.publish(due, area, recording, &captured);
-        if recording.has_work() {
-            self.set_drain_to_work(recording, captured.may_hold_loader_locks);
-        }
-        id
+        self.publish(due, area, recording, &captured)
     }
 
     /// The machine's own view of the stack, which is all there is.
@@ -327,7 +323,13 @@ impl Agent {
             frames,
         };
         record.encode_into(reservation.words_mut())?;
+        let used_words = reservation.used_words();
         reservation.commit(RecordKind::Sample as u8);
+        if recording.is_worth_draining(used_words) {
+            let ring = &recording.ring;
+            ring.raise_figure(Figure::MostRingWords as usize, used_words);
+            self.set_drain_to_work(recording, captured.may_hold_loader_locks);
+        }
         Some(SampleId(id))
     }
 
@@ -377,10 +379,6 @@ impl Agent {
         if is_timed(taken) {
             let elapsed_ns = clock::monotonic_ns().saturating_sub(time_ns);
             recording.count_time(Figure::TimedFrees, elapsed_ns);
-        }
-        if recording.has_work() && !thread.is_muted() {
-            // From here we do not know whether locks of libc are held: a thread is woken, never started.
-            self.set_drain_to_work(recording, true);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Stacks as nodes of a tree, each written once.
+//! Stacks as nodes of a tree, each written once (or again after it was forgotten).
 
 use allocsample_record::{
     AddressSpace, ChunkEncoder, CodeRecord, Location, ModuleAgainRecord, ModuleId, ModuleRecord,
@@ -6,14 +6,16 @@ use allocsample_record::{
 };
 use rustc_hash::FxHashMap;
 
+use crate::nodes::NodeTable;
+
 /// Turns addresses into locations and stacks into numbers.
 #[derive(Default)]
 pub struct StackInterner {
     space: AddressSpace,
     /// Numbers of the modules that have a build id.
     modules: FxHashMap<ModuleKey, ModuleId>,
-    nodes: FxHashMap<StackNode, StackId>,
-    /// Locations of addresses under the present map of modules.
+    nodes: NodeTable,
+    /// Locations of addresses under the present map of modules; at most [`LOCATIONS`].
     locations: FxHashMap<u64, Location>,
     /// Last stacks, root first, in places by thread: the next one usually shares most of its frames, which then need no
     /// look-up.
@@ -22,6 +24,9 @@ pub struct StackInterner {
 
 /// What makes two modules the same: path, build id, size, and where in itself it begins.
 type ModuleKey = (Box<[u8]>, Box<[u8]>, u64, u64);
+
+/// Addresses that are remembered before all are forgotten: 2 MiB of them.
+const LOCATIONS: usize = 1 << 16;
 
 /// Threads whose last stack is kept; those with the same remainder share a place.
 const LAST_STACKS: usize = 64;
@@ -85,6 +90,9 @@ impl StackInterner {
         encoder: &mut ChunkEncoder,
     ) -> StackId {
         self.last.resize_with(LAST_STACKS, Vec::new);
+        if self.locations.len() > LOCATIONS {
+            self.locations.clear();
+        }
         let last = &mut self.last[thread.0 as usize % LAST_STACKS];
         let from_root = || frames.iter().rev().copied();
         let shared = last
@@ -100,7 +108,7 @@ impl StackInterner {
                 .entry(address)
                 .or_insert_with(|| self.space.locate(address));
             let node = StackNode { parent, location };
-            parent = *self.nodes.entry(node).or_insert_with(|| encoder.node(node));
+            parent = self.nodes.intern(node, |node| encoder.node(node));
             last.push((address, parent));
         }
         parent

@@ -144,7 +144,7 @@ impl Drain {
             .recording
             .has_main_exited()
             .then_some(LOOK_FOR_LAST_THREAD_MS);
-        futex::wait(&self.recording.wake, wake, timeout_ms);
+        self.recording.sleep_until_work(wake, timeout_ms);
     }
 
     fn is_last_thread(&self) -> bool {

@@ -92,6 +92,7 @@ unsafe extern "C" fn construct(
         config,
         hooks: Hooks {
             start_drain,
+            compress: allocsample_drain::compress,
             join_drain,
             on_thread_joined,
             after_fork_in_child,

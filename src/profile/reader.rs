@@ -157,7 +157,15 @@ fn read_chunk(header: &ChunkHeader, payload: &[u8], builder: &mut ProfileBuilder
             unpack().is_some_and(|raw| builder.add_events(&raw))
         }
         kind if kind == ChunkKind::RawRing as u16 => {
-            let words = allocsample_ring::recover_words(header.ring_from, header.ring_to, payload);
+            let unpacked = match header.raw_bytes as usize == payload.len() {
+                true => None,
+                false => match unpack() {
+                    Some(raw) => Some(raw),
+                    None => return false,
+                },
+            };
+            let raw = unpacked.as_deref().unwrap_or(payload);
+            let words = allocsample_ring::recover_words(header.ring_from, header.ring_to, raw);
             builder.profile.recovery.unfinished_records += words.unfinished;
             for record in words.records {
                 builder.add_record(SampleId(record.position), record.kind, &record.words);
