@@ -83,6 +83,10 @@ struct shim_slow_path {
     /* Between these two the process has no thread of ours. */
     void (*before_unshare)(void);
     void (*after_unshare)(void);
+    /* A mount namespace is about to be entered. */
+    void (*before_entering_mounts)(void);
+    /* The process is about to give up its root directory or its rights. */
+    void (*before_confinement)(void);
     /* Code may have been unmapped. */
     void (*after_dlclose)(void);
 };

@@ -71,17 +71,29 @@ pub struct WorkArea {
 /// The unwinder's cache, made in place at first use; all zero bytes are "not made yet".
 pub(crate) struct LazyCache {
     is_made: bool,
+    made_at: u32,
     cache: core::mem::MaybeUninit<RuleCache>,
 }
 
 impl LazyCache {
+    /// A cache is made anew after this many modules: it tells them apart by numbers of 16 bits.
+    const MODULES: u32 = 1 << 15;
+
+    /// `examined` is the number of modules that have been examined.
     pub(crate) fn get_or_insert_with(
         &mut self,
+        examined: u32,
         make: impl FnOnce() -> RuleCache,
     ) -> &mut RuleCache {
+        if self.is_made && examined.wrapping_sub(self.made_at) > Self::MODULES {
+            self.is_made = false;
+            // SAFETY: written when it was made, and not dropped since.
+            unsafe { self.cache.assume_init_drop() };
+        }
         if !self.is_made {
             self.cache.write(make());
             self.is_made = true;
+            self.made_at = examined;
         }
         // SAFETY: written above, or in an earlier call on the same area, which is never given back.
         unsafe { self.cache.assume_init_mut() }
@@ -324,6 +336,7 @@ impl Agent {
             .store(if has_profile { parent } else { 0 }, Ordering::Relaxed);
         recording::forget();
         self.areas.forget();
+        self.modules.restart();
         self.threads.clear();
         self.live.clear(&self.filter);
         self.heaps.restart(&self.filter);

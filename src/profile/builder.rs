@@ -110,6 +110,7 @@ impl ProfileBuilder {
             }
             Decoded::Free(free) => self.add_free(&free),
             Decoded::Module(module) => self.add_module(&module),
+            Decoded::ModuleAgain(module) => self.space.map_again(&module),
             Decoded::ModuleUnload(module) => self.space.unmap(&module),
             Decoded::ThreadStart(start) => {
                 self.seen(start.time_ns);
@@ -134,7 +135,7 @@ impl ProfileBuilder {
                     interval_bytes: interval.interval_bytes,
                     seed: interval.seed,
                 };
-                self.profile.intervals.push(info);
+                self.add_interval(interval.index, info);
             }
             Decoded::Fork(fork) => {
                 self.seen(fork.time_ns);
@@ -187,12 +188,32 @@ impl ProfileBuilder {
         self.seen(sample.time_ns);
         let thread = self.profile.threads.entry(sample.thread).or_default();
         thread.exact_bytes = thread.exact_bytes.max(thread_bytes);
-        if usize::from(sample.interval) >= self.profile.intervals.len() {
+        let interval = self.profile.intervals.get(usize::from(sample.interval));
+        if interval.is_none_or(|interval| interval.interval_bytes == 0) {
             self.profile.recovery.malformed_records += 1;
             return;
         }
         self.by_id.insert(sample.id, self.profile.samples.len());
         self.profile.samples.push(sample);
+    }
+
+    /// The first record of a number says what it means; those that come later say when it was in force again.
+    fn add_interval(&mut self, index: u16, info: IntervalInfo) {
+        let (index, intervals) = (usize::from(index), &mut self.profile.intervals);
+        if index >= intervals.len() {
+            // Numbers of other intervals, which a forked child's parent had.
+            let unknown = IntervalInfo {
+                interval_bytes: 0,
+                ..info
+            };
+            intervals.resize(index, unknown);
+            intervals.push(info);
+        } else if let Some(place) = intervals.get_mut(index)
+            && place.interval_bytes == 0
+        {
+            *place = info;
+        }
+        self.profile.interval_history.push(info);
     }
 
     /// The end of a sample that is not there (it was malformed, or its chunk is) says nothing.

@@ -201,6 +201,15 @@ fn read_chunk(header: &ChunkHeader, payload: &[u8], builder: &mut ProfileBuilder
             builder.profile.lost = Lost(lost);
             true
         }
+        kind if kind == ChunkKind::Figures as u16 => {
+            let figures = &mut builder.profile.own_cost.figures;
+            for (figure, word) in figures.iter_mut().zip(payload.chunks_exact(8)) {
+                let mut bytes = [0; 8];
+                bytes.copy_from_slice(word);
+                *figure = u64::from_le_bytes(bytes);
+            }
+            true
+        }
         _ => true,
     }
 }
@@ -224,6 +233,7 @@ fn read_ring(path: &Path, builder: &mut ProfileBuilder, chunks: &Chunks) {
     };
     recovery.unfinished_records += ring.unfinished;
     builder.profile.lost = Lost(ring.lost);
+    builder.profile.own_cost.figures = ring.figures;
     for record in ring
         .records
         .iter()

@@ -22,6 +22,8 @@ pub enum ChunkKind {
     /// What a virtual machine had defined before the profile began: ring words as in `RawRing`, at positions of their
     /// own from 0, which say nothing about the ring.
     Definitions = 5,
+    /// Figures of the agent about itself at this moment, 8 bytes a [`crate::Figure`]; the last such chunk counts.
+    Figures = 6,
 }
 
 /// Stands before each chunk's payload.
