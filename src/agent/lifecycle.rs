@@ -18,7 +18,7 @@ use crate::spill;
 use crate::switch::Switch;
 
 /// How long an exit waits for the drain thread; a disk that is slower leaves the ring to the reader.
-const FINISH_PATIENCE_MS: u32 = 30_000;
+pub(crate) const FINISH_PATIENCE_MS: u32 = 30_000;
 
 impl Agent {
     /// Mutes the thread until [`Self::after_fork`]: other libraries' fork handlers allocate in between, in the child
@@ -140,7 +140,7 @@ impl Agent {
             .flatten()
     }
 
-    fn write_end(
+    pub(crate) fn write_end(
         &self,
         thread: &ShimThread,
         recording: &Recording,
