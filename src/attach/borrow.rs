@@ -153,10 +153,9 @@ impl Forbidden {
         if is_c_library(name) {
             let first = functions.iter().map(|function| function.start).min();
             let last = functions.iter().map(|function| function.end).max();
-            self.allocating
-                .extend(first.zip(last).map(|(first, last)| {
-                    first.saturating_sub(ALLOCATOR_MARGIN)..last + ALLOCATOR_MARGIN
-                }));
+            self.allocating.extend(first.zip(last).map(|(first, last)| {
+                first.saturating_sub(ALLOCATOR_MARGIN)..last + ALLOCATOR_MARGIN
+            }));
             for range in &code {
                 let bytes = memory.read_some(range.start, (range.end - range.start) as usize);
                 let found = bytes.windows(SIGNAL_RETURN.len()).enumerate();
@@ -180,9 +179,7 @@ impl Forbidden {
     pub fn look_at(&self, memory: &Memory, registers: &Registers) -> Standing {
         let call = interrupted_call(registers);
         let busy = match call {
-            Some(call)
-                if !WAITING_CALLS.contains(&call) || is_in(&self.loader, registers.rip) =>
-            {
+            Some(call) if !WAITING_CALLS.contains(&call) || is_in(&self.loader, registers.rip) => {
                 return Standing::Waiting;
             }
             Some(_) => Standing::Waiting,
@@ -208,8 +205,8 @@ impl Forbidden {
                 && interrupted.is_none_or(|&code| is_in(&self.running, code))
         };
         let mut nearest = words.iter().take(LOCK_FRAME_BYTES / 8);
-        let is_at_a_lock = call == Some(libc::SYS_futex)
-            && nearest.any(|&word| is_in(&self.allocating, word));
+        let is_at_a_lock =
+            call == Some(libc::SYS_futex) && nearest.any(|&word| is_in(&self.allocating, word));
         match is_at_a_lock || words.iter().enumerate().any(has_interrupted) {
             true => busy,
             false => Standing::Free,

@@ -41,13 +41,13 @@ std::arch::global_asm!(
     "mov rbx, rdi",
     "call qword ptr [rbx + 8 * 12]", // pthread_self
     "mov rdi, rax",
-    "call qword ptr [rbx + 8 * 13]", // pthread_detach
+    "call qword ptr [rbx + 8 * 13]",    // pthread_detach
     "mov rax, qword ptr [rbx + 8 * 1]", // the function
     "test rax, rax",
     "jnz 2f",
     "mov rdi, qword ptr [rbx + 8 * 2]", // the library
-    "mov esi, 2",                        // RTLD_NOW
-    "call qword ptr [rbx + 8 * 8]",      // dlopen
+    "mov esi, 2",                       // RTLD_NOW
+    "call qword ptr [rbx + 8 * 8]",     // dlopen
     "test rax, rax",
     "jz 3f",
     "mov rdi, rax",
@@ -340,7 +340,9 @@ impl Work<'_> {
                     Ok(Some(helper)) => return Ok(helper),
                     Ok(None) => {}
                     // Of one thread only, perhaps.
-                    Err(error @ (AttachError::SeccompFilter(_) | AttachError::SeccompStrict(_))) => {
+                    Err(
+                        error @ (AttachError::SeccompFilter(_) | AttachError::SeccompStrict(_)),
+                    ) => {
                         refusal = Some(error);
                     }
                     Err(error) => return Err(error),
@@ -395,10 +397,7 @@ impl Work<'_> {
         }
     }
 
-    fn try_stopped(
-        &self,
-        tracee: &mut Tracee,
-    ) -> io::Result<Result<Option<Helper>, AttachError>> {
+    fn try_stopped(&self, tracee: &mut Tracee) -> io::Result<Result<Option<Helper>, AttachError>> {
         tracee.interrupt()?;
         if tracee.wait(ONE_THREAD)? != Some(Stop::Event) {
             return Ok(Ok(None));
@@ -456,9 +455,7 @@ impl Work<'_> {
 
     fn on_borrowed(&self, borrowed: &mut Borrowed<'_>) -> Result<Option<Helper>, AttachError> {
         let pid = self.target.pid();
-        let failed = |call| {
-            move |error| AttachError::RemoteCall { pid, call, error }
-        };
+        let failed = |call| move |error| AttachError::RemoteCall { pid, call, error };
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
         let read_write = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         let region = borrowed
@@ -536,9 +533,9 @@ impl Work<'_> {
             let path = format!("/proc/self/fd/./{descriptor}");
             data.point_to(Word::Library, path.as_bytes());
         }
-        let encoded = data.encode().ok_or_else(|| {
-            failed(io::Error::other("the settings are too long"))
-        });
+        let encoded = data
+            .encode()
+            .ok_or_else(|| failed(io::Error::other("the settings are too long")));
         let written = encoded.and_then(|encoded| {
             self.memory
                 .write(region, helper_code())
@@ -566,12 +563,13 @@ impl Work<'_> {
             self.memory.write(name_at, &name)
         };
         let unreadable = |error| unreadable(library, error);
-        if self.target.sees(library) {
+        // Under another name the agent would not be found again.
+        let has_its_name = library.ends_with("liballocsample.so");
+        if has_its_name && self.target.sees(library) {
             write_name(library.as_os_str().as_bytes()).map_err(unreadable)?;
             let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
             let here = i64::from(libc::AT_FDCWD).cast_unsigned();
-            let opened =
-                borrowed.system_call(libc::SYS_openat, [here, name_at, flags, 0, 0, 0]);
+            let opened = borrowed.system_call(libc::SYS_openat, [here, name_at, flags, 0, 0, 0]);
             if let Ok(descriptor) = opened {
                 return Ok(descriptor);
             }
@@ -671,7 +669,10 @@ impl Work<'_> {
     fn explain_load_error(&self, reason: &str) -> AttachError {
         let pid = self.target.pid();
         if reason.contains("static TLS") {
-            let library = self.request.library.and_then(|library| fs::read(library).ok());
+            let library = self
+                .request
+                .library
+                .and_then(|library| fs::read(library).ok());
             return AttachError::NoStaticTls(pid, thread_local_bytes(&library.unwrap_or_default()));
         }
         // Not the name under which the library was opened.

@@ -141,9 +141,8 @@ impl Image {
         let dynamic = memory.read_some(bias.wrapping_add(address), length);
         let value = |tag: u64| {
             let mut entries = dynamic.chunks_exact(16);
-            entries.find_map(|entry| {
-                (u64_at(entry, 0).ok()? == tag).then(|| u64_at(entry, 8).ok())?
-            })
+            entries
+                .find_map(|entry| (u64_at(entry, 0).ok()? == tag).then(|| u64_at(entry, 8).ok())?)
         };
         // The loader has made addresses of these words, except where it cannot write.
         let address_of = |tag| {
@@ -205,7 +204,9 @@ fn count_gnu(memory: &Memory, table: u64) -> io::Result<u64> {
     let bloom_words = u64::from(u32_at(&header, 8)?);
     let start = table + 16 + 8 * bloom_words;
     let heads = memory.read_some(start, 4 * buckets as usize);
-    let heads = heads.chunks_exact(4).filter_map(|head| u32_at(head, 0).ok());
+    let heads = heads
+        .chunks_exact(4)
+        .filter_map(|head| u32_at(head, 0).ok());
     let Some(mut last) = heads.max().filter(|&head| head >= first) else {
         return Ok(u64::from(first));
     };

@@ -76,7 +76,9 @@ pub enum AttachError {
     NotPermitted(i32),
     #[error("process {0}: it is a program of another word size or processor")]
     OtherMachine(i32),
-    #[error("process {0}: it is linked statically, so its calls of the allocator cannot be redirected")]
+    #[error(
+        "process {0}: it is linked statically, so its calls of the allocator cannot be redirected"
+    )]
     Static(i32),
     #[error("process {pid}: its C library is {libc}; the agent needs glibc")]
     OtherLibc { pid: i32, libc: String },
@@ -84,9 +86,7 @@ pub enum AttachError {
     OldLibc { pid: i32, function: &'static str },
     #[error("process {0}: it ignores SIGTRAP, which is needed for a moment")]
     IgnoresTrap(i32),
-    #[error(
-        "process {0}: it runs under seccomp in strict mode, and would be killed"
-    )]
+    #[error("process {0}: it runs under seccomp in strict mode, and would be killed")]
     SeccompStrict(i32),
     #[error(
         "process {0}: it runs under a seccomp filter, which may kill it for a system call that it does not expect; --despite-seccomp attaches all the same"
@@ -94,7 +94,9 @@ pub enum AttachError {
     SeccompFilter(i32),
     #[error("process {0}: there is no /proc in its root directory, by which the library is opened")]
     NoProc(i32),
-    #[error("process {0}: none of its threads came out of the allocator or the loader for {1} s; try again")]
+    #[error(
+        "process {0}: none of its threads came out of the allocator or the loader for {1} s; try again"
+    )]
     NoThread(i32, u64),
     #[error("process {pid}: the system call {call} failed in it: {error}")]
     RemoteCall {

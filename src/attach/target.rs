@@ -284,7 +284,9 @@ mod tests {
 
     #[test]
     fn a_state_is_read_by_its_names() {
-        let status = Status("Name:\tx\nState:\tT (stopped)\nTracerPid:\t7\nSigBlk:\t00000000000000a0\n".to_owned());
+        let status = Status(
+            "Name:\tx\nState:\tT (stopped)\nTracerPid:\t7\nSigBlk:\t00000000000000a0\n".to_owned(),
+        );
         assert_eq!(status.letter(), 'T');
         assert_eq!(status.number("TracerPid"), Some(7));
         assert_eq!(status.number("Tracer"), None);

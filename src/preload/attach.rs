@@ -34,6 +34,8 @@ enum Answer {
     Refused = 2,
     /// Nothing to detach from.
     Idle = 3,
+    /// Calls reach us by symbol order, and always will.
+    Preloaded = 4,
 }
 
 /// Mirror of `struct shim_pass`.
@@ -208,11 +210,12 @@ fn attach(lookup: impl Fn(&str) -> Option<&'static [u8]>, text: &mut Text) -> An
 }
 
 fn detach(text: &mut Text) -> Answer {
-    if is_late() {
-        let mut pass = Pass::default();
-        // SAFETY: as above.
-        unsafe { shim_restore(&raw mut pass) };
+    if !is_late() {
+        return Answer::Preloaded;
     }
+    let mut pass = Pass::default();
+    // SAFETY: as above.
+    unsafe { shim_restore(&raw mut pass) };
     match AGENT.detach(this_thread()) {
         Some(path) => {
             text.push(path.as_bytes());

@@ -44,8 +44,7 @@ pub unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
 /// # Safety
 /// The range is a mapping of ours, and whoever still uses it can do with zeros.
 pub unsafe fn replace_by_zeros(base: NonNull<u8>, bytes: usize) {
-    let flags =
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     // SAFETY: the caller's promise.
     unsafe {
         libc::syscall(
