@@ -29,6 +29,8 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Run(Run),
+    Attach(Attach),
+    Detach(Detach),
     Report(Report),
     Leaks(Leaks),
     Diff(Diff),
@@ -123,6 +125,83 @@ pub struct Run {
         value_name = "CMD"
     )]
     pub command: Vec<OsString>,
+}
+
+/// Begin a profile of a process that runs already
+///
+/// Puts the agent into the process and redirects its calls of the allocator, which stops one of its threads for about a
+/// millisecond. What was allocated before is in no figure. A process that was started under the agent and waits
+/// (`run --start off`) is told to start. docs/attach.md says what is possible, and what is not.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  allocsample attach 4711
+  allocsample attach 4711 --interval 64K -o /tmp/redis.%p.allocsample
+  allocsample detach 4711")]
+pub struct Attach {
+    /// The process
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: i32,
+
+    /// Where the process is to write the profile: %p stands for the pid, %n for the program's name, %t for the time
+    /// [default: allocsample.%n.%p.allocsample here, or in its own directory if it cannot see this one]
+    #[arg(short, long, value_name = "TEMPLATE")]
+    pub output: Option<PathBuf>,
+
+    /// Mean number of allocated bytes between two samples: 512K, 1M, ...; 1 records every allocation [default: 512K]
+    #[arg(long, value_name = "BYTES", value_parser = interval)]
+    pub interval: Option<String>,
+
+    /// How samples are spaced: poisson gives standard errors, periodic a sample point every BYTES exactly
+    /// [default: poisson]
+    #[arg(long, value_name = "LAW")]
+    pub sampling: Option<Sampling>,
+
+    /// Seed of the random gaps between samples [default: random]
+    #[arg(long, value_name = "NUMBER")]
+    pub seed: Option<u64>,
+
+    /// How stacks are captured: by unwind tables, with frame pointers where there are none (auto or dwarf), by frame
+    /// pointers alone (fp), or not at all [default: auto]
+    #[arg(long, value_name = "HOW")]
+    pub unwind: Option<Unwind>,
+
+    /// Frames that are kept of a stack, 1 to 4096; what called them shows as (truncated) [default: 512]
+    #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub max_depth: Option<u16>,
+
+    /// Whether processes that it forks from now on get profiles of their own [default: ignore]
+    #[arg(long, value_name = "WHAT")]
+    pub children: Option<Children>,
+
+    /// What happens when samples come faster than they can be written: they are lost and counted, or the program waits
+    /// [default: drop, and wait at --interval 1]
+    #[arg(long, value_name = "WHAT")]
+    pub on_full: Option<OnFull>,
+
+    /// Attach even if a filter of system calls may kill the process for it
+    #[arg(long)]
+    pub despite_seccomp: bool,
+}
+
+/// End the profile of a process that was attached to, and let it run as before
+///
+/// Calls of the allocator go where they went before. The agent stays in memory, idle, since somebody may still hold a
+/// pointer to a function of it. The process can be attached to again, for another profile.
+#[derive(Debug, Parser)]
+#[command(after_help = "Example: allocsample detach 4711")]
+pub struct Detach {
+    /// The process
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: i32,
+
+    /// Leave the addresses in the profile without names; `allocsample symbolize` can add them later
+    #[arg(long)]
+    pub no_symbolize: bool,
+
+    /// Detach even if a filter of system calls may kill the process for it
+    #[arg(long)]
+    pub despite_seccomp: bool,
 }
 
 /// Say where memory goes: totals, and the functions, sites, lines, modules or threads that allocate

@@ -160,6 +160,7 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             Note::SwitchedOff => lines.push(format!("note: the agent switched itself off: {detail}")),
             Note::ForkedFrom => lines.push(format!("note: forked from process {detail}")),
             Note::StacksCompared => lines.push(format!("note: stacks compared: {detail}")),
+            Note::Attached => lines.push(format!("note: attached to a running process, what it allocated before is not here: {detail}")),
             Note::NextAllocator => {}
         }
     }
