@@ -202,7 +202,8 @@ impl Null {
                 }
             }
         }
-        let variance = classes.iter().map(Class::variance).sum();
+        // Not `sum`, which is -0.0 of nothing.
+        let variance = classes.iter().map(Class::variance).fold(0.0, |a, b| a + b);
         Self {
             lattice: lattice(&classes),
             classes,
