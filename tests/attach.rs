@@ -481,7 +481,7 @@ fn what_stands_in_the_way_is_said_in_one_line() {
     );
     running.fails(
         &["attach", &pid, "-o", "/proc/x.allocsample"],
-        "/proc: no files can be created there",
+        "/proc: the profile cannot be created",
     );
     running.fails(&["attach", "1073741824"], "there is no such process");
     // After a refusal it can be done right, and once.

@@ -220,6 +220,10 @@ impl Agent {
         &self,
         area: &mut WorkArea,
     ) -> Result<Option<&'static Recording>, CannotRecord> {
+        if self.switch.get() != Switch::On {
+            // Detached since the caller saw it on.
+            return Ok(None);
+        }
         let start = self.started();
         let forked_from = self.forked_from.load(Ordering::Relaxed);
         let begun = recording::begin(Beginning {
