@@ -121,7 +121,7 @@ impl Running {
         let said = self.done(&["detach", &self.pid()]);
         let (path, _) = said.split_once(": ").expect("a path");
         let profile = Profile::read(Path::new(path));
-        assert!(profile.is_complete());
+        assert!(profile.is_complete(), "{}", profile.report);
         assert!(profile.exit().starts_with("detach"), "{}", profile.exit());
         profile
     }

@@ -300,7 +300,7 @@ impl Agent {
         }
     }
 
-    fn start_drain(&self, recording: &Recording) {
+    pub(crate) fn start_drain(&self, recording: &Recording) {
         if !(self.hooks().start_drain)() {
             recording.set_drain_state(DrainState::Failed);
             recording.note(Note::NoDrainThread, b"the system refused a thread");

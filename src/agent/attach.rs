@@ -73,6 +73,10 @@ impl Agent {
 
     /// Writes what is in the ring. False: our thread still has it, on a disk that does not move.
     fn drain_to_the_end(&self, recording: &Recording) -> bool {
+        // It waits for records that are being written, which a process that ends need not.
+        if recording.drain_state() == DrainState::None && recording.claim_drain_start() {
+            self.start_drain(recording);
+        }
         match recording.drain_state() {
             DrainState::Running | DrainState::Starting => {
                 let is_done = recording.ask_drain(DrainRequest::Finish, FINISH_PATIENCE_MS);
