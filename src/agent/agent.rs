@@ -193,7 +193,8 @@ impl Agent {
         }
     }
 
-    pub(crate) fn config(&self) -> &'static Config {
+    /// The settings.
+    pub fn config(&self) -> &'static Config {
         &self.started().config
     }
 

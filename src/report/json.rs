@@ -6,6 +6,7 @@ use allocsample_profile::{LostReason, Profile};
 use allocsample_sampling::Estimate;
 use serde_json::{Value, json};
 
+use crate::cost;
 use crate::heaps::Heaps;
 use crate::table::{By, Filter, Row, Sort, Table};
 use crate::text;
@@ -39,6 +40,8 @@ pub fn report(profile: &Profile, sort: Sort, filter: &Filter) -> Value {
         "complete": profile.is_complete(),
         "exit": profile.exit.map(|exit| exit.describe()),
         "exit_status": profile.exit.and_then(|exit| exit.status),
+        "agent": cost::agent_json(profile),
+        "intervals": cost::intervals_json(profile),
         "samples": profile.samples.len(),
         "lost_samples": lost_samples,
         "lost_bytes": lost_bytes,

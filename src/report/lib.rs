@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod allocator;
+pub mod cost;
 pub mod heaps;
 pub mod json;
 mod stacks;

@@ -6,7 +6,7 @@ use allocsample_profile::{LostReason, Note, Profile};
 
 use crate::table::{By, Filter, Sort, Table};
 use crate::totals::{Audit, Totals};
-use crate::{heaps, tree, units};
+use crate::{cost, heaps, tree, units};
 
 /// What is printed, and how.
 #[derive(Clone, Debug)]
@@ -48,6 +48,9 @@ impl Default for Options {
 pub fn write(profile: &Profile, options: &Options, out: &mut dyn Write) -> io::Result<()> {
     let totals = Totals::of(profile);
     for line in summary_lines(profile, &totals) {
+        writeln!(out, "{line}")?;
+    }
+    for line in cost::lines(profile) {
         writeln!(out, "{line}")?;
     }
     for line in remarks(profile, &totals) {
