@@ -38,6 +38,7 @@ pub enum Command {
     View(View),
     Top(Top),
     Ctl(Ctl),
+    Serve(Serve),
 }
 
 /// Run a program under the agent, then say where its profile is and what is in it
@@ -342,6 +343,31 @@ pub enum CtlAction {
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
+}
+
+/// Serve what running processes have recorded over HTTP, for scrapers and browsers
+///
+/// The address that is printed holds a secret, so that nobody else on the machine can read it. Below it are a page of all
+/// processes, a page of each, and profiles in the form of pprof, which Parca, Pyroscope, Grafana Alloy and `go tool pprof`
+/// fetch: PID/debug/pprof/heap, with ?seconds=N for the allocations of the next N seconds alone. The processes notice
+/// nothing.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  allocsample serve                                        every process of mine that writes a profile
+  allocsample serve 4711 --secret ~/.allocsample-secret    one, at an address that stays the same")]
+pub struct Serve {
+    /// Pids, or profiles that processes are writing [default: all that I may look into]
+    #[arg(value_name = "PID|FILE")]
+    pub what: Vec<String>,
+
+    /// Where to listen; port 0 is any that is free
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4041")]
+    pub listen: std::net::SocketAddr,
+
+    /// A file with the secret, which is made if it does not exist [default: another secret each time]
+    #[arg(long, value_name = "FILE")]
+    pub secret: Option<PathBuf>,
 }
 
 /// Write function names, files and lines into a profile, so that it can leave the machine

@@ -178,7 +178,7 @@ fn is_alive(profile: &Profile) -> bool {
 
 /// When a process began, in seconds since 1970, as proc(5) tells it: ticks (100 a second in every Linux ABI) after the
 /// boot, behind the name, which may hold blanks and parentheses.
-fn start_of_process_s(pid: u32) -> Option<u64> {
+pub(crate) fn start_of_process_s(pid: u32) -> Option<u64> {
     const START_TIME: usize = 19; // field 22, counted behind the name
     const TICKS_PER_S: u64 = 100;
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -32,6 +32,12 @@ const ALLOCATORS: &[&str] = &[
     "__gnu_cxx::new_allocator<*",
     "std::allocator_traits<*",
     "std::allocator<*",
+    // RPython's collector, in C: it is part of each program that was translated.
+    "pypy_g_IncrementalMiniMarkGC_*",
+    "pypy_g_ArenaCollection_*",
+    "pypy_g__ll_malloc_*",
+    "pypy_g_ll_malloc_*",
+    "rpy_allocsample_*",
 ];
 
 fn is_allocator(function: &str) -> bool {
@@ -91,6 +97,7 @@ mod tests {
             "__libc_malloc",
             "alloc::alloc::alloc",
             "tc_malloc",
+            "pypy_g_IncrementalMiniMarkGC_collect_and_reserve",
         ] {
             assert!(is_allocator(name), "{name}");
         }
@@ -98,6 +105,7 @@ mod tests {
             "xmalloc",
             "PyObject_Malloc",
             "mallocate",
+            "pypy_g_bottom_up",
             "main",
             "operator delete(void*)",
         ] {
