@@ -84,7 +84,7 @@ fn samples_per_second_stay_near_what_is_allowed() {
 #[test]
 fn a_profile_does_not_outgrow_its_size() {
     const MOST: u64 = 1 << 20;
-    let agent = Agent::at_interval(256)
+    let agent = Agent::at_interval("4K")
         .with("ALLOCSAMPLE_MAX_SIZE", "1M")
         .seeded(5);
     let outcome = Program::compiled("load_changes.c")
@@ -97,17 +97,11 @@ fn a_profile_does_not_outgrow_its_size() {
     assert!(length <= MOST, "{length}");
     let profile = outcome.profile();
     let intervals = intervals(&profile);
-    assert!(intervals.len() > 1, "{intervals:?}");
-    // Each is longer than the one before, or the end.
     assert!(
-        intervals
-            .windows(2)
-            .all(|pair| pair[1] > pair[0] || pair[1] == 0),
+        intervals.len() > 1 && intervals.last() > Some(&4096),
         "{intervals:?}"
     );
-    if intervals.last() != Some(&0) {
-        assert_right(&outcome, &profile);
-    }
+    assert_right(&outcome, &profile);
 }
 
 #[test]

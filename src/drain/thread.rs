@@ -63,7 +63,11 @@ pub fn run(agent: &'static Agent, recording: &'static Recording) -> Result<(), D
         // What was lost before this thread began is not in the file yet.
         lost: [(0, 0); allocsample_record::LOST_REASONS],
     };
-    drain.run().inspect_err(|_| {
+    drain.run().inspect_err(|error| {
+        let DrainError::Write(error) = error;
+        if error.kind() == std::io::ErrorKind::FileTooLarge && config.max_size_bytes.is_some() {
+            keeper::stop_for_size(agent, recording);
+        }
         // From here on samples gather in the ring; those that find no room are counted there.
         recording
             .ring
