@@ -23,6 +23,8 @@ fn main() -> std::process::ExitCode {
     };
     let result = match arguments.command {
         Command::Run(run) => commands::run::run(&run),
+        Command::Attach(attach) => commands::attach::attach(&attach),
+        Command::Detach(detach) => commands::attach::detach(&detach),
         Command::Report(report) => commands::report::run(&report),
         Command::Leaks(leaks) => commands::leaks::run(&leaks),
         Command::Diff(diff) => commands::diff::run(&diff),

@@ -23,13 +23,30 @@ pub fn run(arguments: &Ctl) -> anyhow::Result<Ending> {
     match &arguments.action {
         CtlAction::Status => status(&path),
         CtlAction::Snapshot { output } => take_snapshot(&path, output.as_deref()),
-        CtlAction::Stop => ask(&path, 0),
-        CtlAction::Start { interval: None } => ask(&path, interval_before(&path)?),
-        CtlAction::Start {
-            interval: Some(text),
-        }
-        | CtlAction::Interval { interval: text } => ask(&path, parse(text)?),
+        CtlAction::Stop => stop(&path),
+        CtlAction::Start { interval } => start(&path, interval.as_deref()),
+        CtlAction::Interval { interval } => ask(&path, parse(interval)?),
     }
+}
+
+/// No more samples.
+pub fn stop(path: &Path) -> anyhow::Result<Ending> {
+    ask(path, 0)
+}
+
+/// Samples again, at the interval of before unless another is given.
+pub fn start(path: &Path, interval: Option<&str>) -> anyhow::Result<Ending> {
+    let interval_bytes = match interval {
+        Some(text) => parse(text)?,
+        None => interval_before(path)?,
+    };
+    ask(path, interval_bytes)
+}
+
+/// Whether no samples are being taken.
+pub fn is_stopped(path: &Path) -> anyhow::Result<bool> {
+    let last = profile(path)?.intervals.pop();
+    Ok(last.is_some_and(|info| info.interval_bytes == 0))
 }
 
 fn parse(text: &str) -> anyhow::Result<u64> {

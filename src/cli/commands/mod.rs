@@ -1,5 +1,6 @@
 //! One file per command.
 
+pub mod attach;
 pub mod convert;
 pub mod ctl;
 pub mod diff;
