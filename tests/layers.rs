@@ -13,7 +13,7 @@ const MAY_IMPORT: [(&str, &[&str]); 15] = [
     ("record", &[]),
     ("ring", &[]),
     ("agent", &["sampling", "record", "ring"]),
-    ("drain", &["record", "ring", "agent"]),
+    ("drain", &["sampling", "record", "ring", "agent"]),
     // Record for the words in which processes end.
     ("preload", &["agent", "drain", "export", "record"]),
     ("profile", &["record", "ring", "sampling"]),

@@ -193,7 +193,8 @@ impl Agent {
         }
     }
 
-    pub(crate) fn config(&self) -> &'static Config {
+    /// The settings.
+    pub fn config(&self) -> &'static Config {
         &self.started().config
     }
 
@@ -281,6 +282,11 @@ impl Agent {
 
     fn tell_what_was_before(&self, recording: &Recording) {
         self.write_late_definitions(recording, recording.definitions_to);
+        let force = self.control.force();
+        if force.index != 0 {
+            // Of the profile before this one: an exec has failed.
+            self.write_interval(recording, force.interval, Some(force.index));
+        }
         self.write_ended_before(recording);
         let (events, bytes) = (&self.lost_before.0, &self.lost_before.1);
         let events = events.swap(0, Ordering::Relaxed);

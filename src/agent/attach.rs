@@ -87,7 +87,11 @@ impl Agent {
             }
             DrainState::None | DrainState::Failed => {
                 // If it fails the ring's file stays, and the reader finds the records there.
-                spill::finish(recording, self.hooks().compress);
+                spill::finish(
+                    recording,
+                    self.hooks().compress,
+                    self.config().max_size_bytes,
+                );
                 true
             }
             DrainState::Done => true,

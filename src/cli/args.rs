@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use allocsample_sampling::{Interval, IntervalError};
+use allocsample_sampling::{Interval, IntervalError, IntervalSetting, parse_percent};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -101,6 +101,20 @@ pub struct Run {
     /// [default: drop, and wait at --interval 1]
     #[arg(long, value_name = "WHAT")]
     pub on_full: Option<OnFull>,
+
+    /// Let sampling take no more than this share of the program's own processor time, 1% say: the interval is adapted as
+    /// the program runs, down to the one given (4K if none is), and each sample keeps its own
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub max_overhead: Option<String>,
+
+    /// Take no more samples than these in a second: the interval is adapted as for --max-overhead
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_samples_per_second: Option<u32>,
+
+    /// Let no process write more than this to its profile (64M, 1G, ..., 1M at least): the interval doubles each time that
+    /// the room left has halved
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    pub max_size: Option<String>,
 
     /// Leave the addresses in the profile without names; `allocsample symbolize` can add them later
     #[arg(long)]
@@ -791,6 +805,21 @@ pub fn name_of(value: impl ValueEnum) -> String {
 /// Accepts what the agent accepts, and hands it on as it was typed.
 fn interval(text: &str) -> Result<String, IntervalError> {
     Interval::parse(text.as_bytes()).map(|_| text.to_owned())
+}
+
+fn percent(text: &str) -> Result<String, &'static str> {
+    parse_percent(text.as_bytes())
+        .map(|_| text.to_owned())
+        .ok_or("expected 0.01% to 100%, as in 1% or 0.5%")
+}
+
+fn size(text: &str) -> Result<String, &'static str> {
+    /// The agent's own limit.
+    const LEAST_BYTES: u64 = 1 << 20;
+    match Interval::parse(text.as_bytes()) {
+        Ok(IntervalSetting::Every(size)) if size.bytes() >= LEAST_BYTES => Ok(text.to_owned()),
+        _ => Err("expected bytes, at least 1M, as in 64M or 1G"),
+    }
 }
 
 /// Reads the command line. Help and version are printed here, and so is the one line about what makes no sense.
