@@ -6,6 +6,7 @@
  * object that passes it is told with its real address, as one outside of the nursery. So an object that is no sample
  * costs a subtraction, and its free the same test as in malloc. */
 #define _GNU_SOURCE
+#include "bridges.h"
 #include "python.h"
 
 #include <dlfcn.h>
@@ -173,6 +174,7 @@ static void *symbol(const char *name)
 /* Between pointers to objects and to functions through memory, which is what POSIX promises for dlsym. */
 #define FIND(SLOT, NAME) (*(void **)&(SLOT) = symbol(NAME))
 
+/* Wraps the allocator of small objects. */
 void python_install(void)
 {
     void (*get_allocator)(int, struct allocator *);

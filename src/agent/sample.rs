@@ -15,7 +15,7 @@ use crate::os::clock;
 use crate::os::scratch::Zeroed;
 use crate::os::thread::{Allocation, Caller, Muted, ShimThread};
 use crate::recording::{self, Recording};
-use crate::stack::vm::{self, RawFrame};
+use crate::stack::vm::{self, NativeCode, RawFrame};
 use crate::stack::{Captured, MemoKey, RuleCache, Walk};
 use crate::switch::Switch;
 
@@ -46,10 +46,7 @@ impl Agent {
                     .map_or((None, 0), |(interval, index)| (Some(interval), index)),
                 flags,
                 caller: allocation.caller,
-                walked: self
-                    .heaps
-                    .get(HeapId(thread.vm_heap() as u16))
-                    .filter(|heap| heap.is_walked_in_malloc),
+                walked: self.heaps.walked_in_malloc(thread),
                 stack: None,
             });
         }
@@ -182,7 +179,7 @@ impl Agent {
     fn take_given(&self, heap: &Heap, stack: &[RawFrame], area: &mut WorkArea) -> Captured {
         let merged = area.merged.get_mut(..self.config().max_depth);
         let (depth, has_room) =
-            vm::interleave(heap.id, &[], stack, |_| false, merged.unwrap_or(&mut []));
+            vm::interleave(heap.id, &[], stack, NativeCode::Loop, |_| false, merged.unwrap_or(&mut []));
         Captured {
             depth,
             is_merged: true,
@@ -212,7 +209,7 @@ impl Agent {
         let machine = vm_frames.get(..walked.min(depth)).unwrap_or(&[]);
         let merged = merged.get_mut(..depth).unwrap_or(&mut []);
         let is_interpreter = |pc| heap.is_interpreter(pc);
-        let (count, has_room) = vm::interleave(heap.id, native, machine, is_interpreter, merged);
+        let (count, has_room) = vm::interleave(heap.id, native, machine, heap.native_code, is_interpreter, merged);
         captured.depth = count;
         captured.is_merged = true;
         if !has_room || walked == depth {

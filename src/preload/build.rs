@@ -10,10 +10,13 @@ fn main() {
         "operators.c",
         "lifecycle.c",
         "probes.c",
+        "bridges/bridges.c",
+        "bridges/names.c",
         "bridges/jvm.c",
         "bridges/python.c",
         "bridges/python_frames.c",
         "bridges/python_gc.c",
+        "bridges/ruby.c",
     ];
     println!("cargo:rerun-if-changed={}", shim.display());
     cc::Build::new()
