@@ -117,7 +117,7 @@ static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
 
 /* The last one, until its time is known. Changed with Ruby's lock held. */
 static struct {
-    uint64_t begin_ns; /* 0: none */
+    _Atomic(uint64_t) begin_ns; /* 0: none, or taken by whoever tells of it */
     uint64_t count, live_slots;
     uint32_t kind;
     size_t time_before_ms;
@@ -133,7 +133,8 @@ static size_t time_ms(void)
 static void tell_collection(void *unused)
 {
     (void)unused;
-    if (collection.begin_ns == 0)
+    uint64_t begin_ns = atomic_exchange_explicit(&collection.begin_ns, 0, memory_order_acquire);
+    if (begin_ns == 0)
         return;
     uint64_t values[] = {STATISTIC_LIVE_SLOTS, collection.live_slots};
     size_t time = time_ms();
@@ -141,12 +142,11 @@ static void tell_collection(void *unused)
         .size = sizeof gc,
         .kind = collection.kind,
         .id = ++collection.count,
-        .begin_ns = collection.begin_ns,
-        .end_ns = collection.begin_ns + (time - collection.time_before_ms) * 1000000,
+        .begin_ns = begin_ns,
+        .end_ns = begin_ns + (time - collection.time_before_ms) * 1000000,
         .statistics = 1,
         .values = values,
     };
-    collection.begin_ns = 0;
     collection.time_before_ms = time;
     hooks->gc(heap, &gc);
 }
@@ -161,7 +161,7 @@ static void on_mark(void *unused)
     bool is_major = (ruby.latest_gc(collection.major_by) & SYMBOL_MASK) == SYMBOL_MARK;
     collection.kind = is_major ? ALLOCSAMPLE_MAJOR : ALLOCSAMPLE_MINOR;
     collection.live_slots = ruby.gc_statistic(collection.live_slots_key);
-    collection.begin_ns = hooks->now_ns();
+    atomic_store_explicit(&collection.begin_ns, hooks->now_ns(), memory_order_release);
 }
 
 /* On the main thread, where any code may run. */
@@ -219,7 +219,7 @@ static bool find_functions(void)
 void ruby_after_fork_in_child(void)
 {
     names_after_fork_in_child(&functions);
-    collection.begin_ns = 0;
+    atomic_store_explicit(&collection.begin_ns, 0, memory_order_relaxed);
 }
 
 void ruby_install(void)

@@ -178,8 +178,14 @@ impl Agent {
     /// The machine's own view of the stack, which is all there is.
     fn take_given(&self, heap: &Heap, stack: &[RawFrame], area: &mut WorkArea) -> Captured {
         let merged = area.merged.get_mut(..self.config().max_depth);
-        let (depth, has_room) =
-            vm::interleave(heap.id, &[], stack, NativeCode::Loop, |_| false, merged.unwrap_or(&mut []));
+        let (depth, has_room) = vm::interleave(
+            heap.id,
+            &[],
+            stack,
+            NativeCode::Loop,
+            |_| false,
+            merged.unwrap_or(&mut []),
+        );
         Captured {
             depth,
             is_merged: true,
@@ -209,7 +215,14 @@ impl Agent {
         let machine = vm_frames.get(..walked.min(depth)).unwrap_or(&[]);
         let merged = merged.get_mut(..depth).unwrap_or(&mut []);
         let is_interpreter = |pc| heap.is_interpreter(pc);
-        let (count, has_room) = vm::interleave(heap.id, native, machine, heap.native_code, is_interpreter, merged);
+        let (count, has_room) = vm::interleave(
+            heap.id,
+            native,
+            machine,
+            heap.native_code,
+            is_interpreter,
+            merged,
+        );
         captured.depth = count;
         captured.is_merged = true;
         if !has_room || walked == depth {

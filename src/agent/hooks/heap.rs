@@ -12,9 +12,9 @@ use crate::live::{BlockFilter, LiveSamples};
 use crate::os::clock;
 use crate::os::memory::{self, StaticRef};
 use crate::os::spin::Spin;
+use crate::os::thread::ShimThread;
 use crate::os::vector::Vector;
 use crate::recording::Recording;
-use crate::os::thread::ShimThread;
 use crate::stack::vm::{NativeCode, VmWalk};
 
 const MAX_HEAPS: usize = 255;

@@ -160,12 +160,11 @@ mod tests {
             merged.get(..count).unwrap().to_vec()
         };
         let merged = merge(&[501, LOOP, 502, LOOP, 503], &machine);
-        assert_eq!(merged.len(), 4);
-        assert_eq!(
-            (merged[0], merged[2], merged[3]),
-            (501, 502, 503),
-            "an extension keeps its place: {merged:?}"
-        );
+        let shown: Vec<u64> = merged
+            .into_iter()
+            .map(|frame| VmFrame::decode(frame).map_or(frame, |_| LOOP))
+            .collect();
+        assert_eq!(shown, [501, LOOP, 502, 503], "an extension keeps its place");
         assert_eq!(merge(&[501, LOOP, 503], &[]), [501, LOOP, 503]);
     }
 
