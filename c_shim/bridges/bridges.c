@@ -11,4 +11,5 @@ void bridges_after_fork_in_child(void)
 {
     python_after_fork_in_child();
     ruby_after_fork_in_child();
+    lua_after_fork_in_child();
 }

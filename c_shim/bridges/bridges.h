@@ -11,5 +11,6 @@ HIDDEN void ruby_install(void);
 /* Sets free what another thread of the parent held. */
 HIDDEN void python_after_fork_in_child(void);
 HIDDEN void ruby_after_fork_in_child(void);
+HIDDEN void lua_after_fork_in_child(void);
 
 #endif

@@ -17,6 +17,7 @@ fn main() {
         "bridges/python_frames.c",
         "bridges/python_gc.c",
         "bridges/ruby.c",
+        "bridges/lua.c",
     ];
     println!("cargo:rerun-if-changed={}", shim.display());
     cc::Build::new()
