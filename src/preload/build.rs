@@ -9,6 +9,8 @@ fn main() {
         "next.c",
         "operators.c",
         "lifecycle.c",
+        "attach.c",
+        "redirect.c",
         "probes.c",
         "bridges/bridges.c",
         "bridges/names.c",

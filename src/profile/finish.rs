@@ -140,7 +140,13 @@ fn fold_ring(
         .flat_map(|&(events, bytes)| [events, bytes])
         .flat_map(u64::to_le_bytes)
         .collect();
-    append(file, ChunkKind::Lost, lost.len(), to..to, &lost)
+    append(file, ChunkKind::Lost, lost.len(), to..to, &lost)?;
+    let figures: Vec<u8> = ring
+        .figures
+        .into_iter()
+        .flat_map(u64::to_le_bytes)
+        .collect();
+    append(file, ChunkKind::Figures, figures.len(), to..to, &figures)
 }
 
 fn append(

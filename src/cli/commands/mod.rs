@@ -1,5 +1,6 @@
 //! One file per command.
 
+pub mod attach;
 pub mod convert;
 pub mod ctl;
 pub mod diff;
@@ -7,6 +8,7 @@ pub mod leaks;
 pub mod query;
 pub mod report;
 pub mod run;
+pub mod serve;
 pub mod symbolize;
 pub mod top;
 pub mod view;

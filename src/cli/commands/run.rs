@@ -2,7 +2,7 @@
 
 mod aftermath;
 mod child;
-mod library;
+pub mod library;
 mod output;
 mod runtime;
 mod target;
