@@ -1,4 +1,4 @@
-/* What a process does to itself that the agent must know of: fork, exec, the exits, dlclose, unshare.
+/* What a process does to itself that the agent must know of: fork, exec, the exits, dlclose, namespaces, other roots and rights.
  *
  * Each entry tells the agent and then does what was asked. vfork is not wrapped: its child runs on the parent's stack
  * and memory, and the exec or _exit that ends it is told apart by pid inside the agent. */
@@ -269,7 +269,7 @@ EXPORT int dlclose(void *handle)
     return result;
 }
 
-/* ---- unshare ---- */
+/* ---- namespaces ---- */
 
 EXPORT int unshare(int flags)
 {
@@ -285,4 +285,70 @@ EXPORT int unshare(int flags)
         agent->after_unshare();
     errno = saved_errno;
     return result;
+}
+
+EXPORT int setns(int fd, int kind)
+{
+    int (*next)(int, int) = NEXT(int, setns, int, int);
+    const struct shim_slow_path *agent = slow_path();
+    /* Namespaces that a process of several threads can enter. 0 is "whatever fd stands for". */
+    const int easy = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET;
+    bool single_thread = kind == 0 || (kind & ~easy) != 0;
+    if (agent != NULL && single_thread)
+        agent->before_unshare();
+    else if (agent != NULL && (kind & CLONE_NEWNS) != 0)
+        agent->before_entering_mounts();
+    int result = next(fd, kind);
+    int saved_errno = errno;
+    if (agent != NULL && single_thread)
+        agent->after_unshare();
+    errno = saved_errno;
+    return result;
+}
+
+/* ---- other roots and rights ---- */
+
+/* Only root can do either, and has something to lose. */
+static void before_confinement(void)
+{
+    const struct shim_slow_path *agent = slow_path();
+    int saved_errno = errno;
+    if (agent != NULL && geteuid() == 0)
+        agent->before_confinement();
+    errno = saved_errno;
+}
+
+EXPORT int chroot(const char *path)
+{
+    int (*next)(const char *) = NEXT(int, chroot, const char *);
+    before_confinement();
+    return next(path);
+}
+
+EXPORT int setuid(uid_t user)
+{
+    int (*next)(uid_t) = NEXT(int, setuid, uid_t);
+    before_confinement();
+    return next(user);
+}
+
+EXPORT int seteuid(uid_t user)
+{
+    int (*next)(uid_t) = NEXT(int, seteuid, uid_t);
+    before_confinement();
+    return next(user);
+}
+
+EXPORT int setreuid(uid_t user, uid_t effective)
+{
+    int (*next)(uid_t, uid_t) = NEXT(int, setreuid, uid_t, uid_t);
+    before_confinement();
+    return next(user, effective);
+}
+
+EXPORT int setresuid(uid_t user, uid_t effective, uid_t saved)
+{
+    int (*next)(uid_t, uid_t, uid_t) = NEXT(int, setresuid, uid_t, uid_t, uid_t);
+    before_confinement();
+    return next(user, effective, saved);
 }

@@ -37,7 +37,8 @@ static void *arena_alloc(size_t alignment, size_t size)
     } while (!atomic_compare_exchange_weak_explicit(&arena_used, &used, start + size, memory_order_relaxed,
                                                     memory_order_relaxed));
     if (used == 0) {
-        for (size_t at = 0; at < ARENA_BYTES; at += SHIM_GRANULE_BYTES) {
+        const size_t less_than_a_granule = 64;
+        for (size_t at = 0; at < ARENA_BYTES; at += less_than_a_granule) {
             atomic_store_explicit(&shim_block_filter[shim_filter_granule(arena + at)], 255, memory_order_relaxed);
         }
     }

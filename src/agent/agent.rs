@@ -15,6 +15,7 @@ use crate::os::process;
 use crate::os::scratch::Pool;
 use crate::path::PATH_BYTES;
 use crate::recording::{self, Beginning, CannotRecord, DrainState, Recording};
+use crate::spill;
 use crate::stack::modules::Modules;
 use crate::stack::vm::RawFrame;
 use crate::stack::{Memo, RuleCache};
@@ -25,6 +26,8 @@ use crate::threads::Threads;
 pub struct Hooks {
     /// Starts the drain thread; returns whether it could. Called outside of libc's locks.
     pub start_drain: fn() -> bool,
+    /// Compresses the first slice into the second as one LZ4 block; its length. Called on a muted thread.
+    pub compress: spill::Compress,
     /// Waits until the drain thread is gone for the kernel too.
     pub join_drain: fn(),
     /// A thread has taken its first slow path: its end is to be reported by [`Agent::on_thread_end`].
@@ -68,17 +71,29 @@ pub struct WorkArea {
 /// The unwinder's cache, made in place at first use; all zero bytes are "not made yet".
 pub(crate) struct LazyCache {
     is_made: bool,
+    made_at: u32,
     cache: core::mem::MaybeUninit<RuleCache>,
 }
 
 impl LazyCache {
+    /// A cache is made anew after this many modules: it tells them apart by numbers of 16 bits.
+    const MODULES: u32 = 1 << 15;
+
+    /// `examined` is the number of modules that have been examined.
     pub(crate) fn get_or_insert_with(
         &mut self,
+        examined: u32,
         make: impl FnOnce() -> RuleCache,
     ) -> &mut RuleCache {
+        if self.is_made && examined.wrapping_sub(self.made_at) > Self::MODULES {
+            self.is_made = false;
+            // SAFETY: written when it was made, and not dropped since.
+            unsafe { self.cache.assume_init_drop() };
+        }
         if !self.is_made {
             self.cache.write(make());
             self.is_made = true;
+            self.made_at = examined;
         }
         // SAFETY: written above, or in an earlier call on the same area, which is never given back.
         unsafe { self.cache.assume_init_mut() }
@@ -202,6 +217,7 @@ impl Agent {
             config: Config::OFF,
             hooks: Hooks {
                 start_drain: || false,
+                compress: |_, _| None,
                 join_drain: || {},
                 on_thread_joined: || {},
                 after_fork_in_child: || {},
@@ -292,7 +308,7 @@ impl Agent {
     /// Wakes the drain thread, or starts it if this is a good moment.
     pub(crate) fn set_drain_to_work(&self, recording: &Recording, may_hold_loader_locks: bool) {
         match recording.drain_state() {
-            DrainState::Running => recording.wake_drain(),
+            DrainState::Running => recording.nudge_drain(),
             DrainState::None if !may_hold_loader_locks && recording.claim_drain_start() => {
                 self.start_drain(recording)
             }
@@ -335,6 +351,7 @@ impl Agent {
             .store(if has_profile { parent } else { 0 }, Ordering::Relaxed);
         recording::forget();
         self.areas.forget();
+        self.modules.restart();
         self.threads.clear();
         self.live.clear(&self.filter);
         self.heaps.restart(&self.filter);

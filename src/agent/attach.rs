@@ -87,7 +87,7 @@ impl Agent {
             }
             DrainState::None | DrainState::Failed => {
                 // If it fails the ring's file stays, and the reader finds the records there.
-                spill::finish(recording);
+                spill::finish(recording, self.hooks().compress);
                 true
             }
             DrainState::Done => true,

@@ -1,7 +1,8 @@
-//! How a process without a drain thread leaves its records: the ring's words, as they are, behind what the profile has.
+//! How a process without a drain thread leaves its records: the ring's words, compressed, behind what the profile has.
+//! To encode them as the drain thread does would take such a process longer than all its samples did, and save little more.
 //!
-//! No allocation but one mapping, no lock, no thread: safe at `_exit` in a signal handler. If anything fails, the ring
-//! file stays, and the reader finds the records there.
+//! No memory but our own, no lock that the program could hold, no thread: safe at `_exit` in a signal handler, where the
+//! handler did not interrupt us. If anything fails, the ring file stays, and the reader finds the records there.
 
 use allocsample_record::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, LOST_REASONS};
 
@@ -9,9 +10,19 @@ use crate::os::file::{self, File};
 use crate::os::memory;
 use crate::recording::Recording;
 
+/// Compresses the first slice into the second, as long as [`most_compressed`], as one LZ4 block; its length. `None`: it
+/// does not fit.
+pub type Compress = fn(&[u8], &mut [u8]) -> Option<usize>;
+
+/// Bytes that no LZ4 block of so many bytes exceeds: one byte in 255, and sixteen, by the format's own documentation;
+/// with room, as the crate asks for a tenth.
+const fn most_compressed(bytes: usize) -> usize {
+    bytes + bytes / 10 + 32
+}
+
 /// Writes all records and removes the ring. Only while no drain thread runs.
-pub fn finish(recording: &Recording) -> bool {
-    let is_written = write(recording).is_some();
+pub fn finish(recording: &Recording, compress: Compress) -> bool {
+    let is_written = write(recording, compress).is_some();
     if is_written {
         recording.ring.close();
         file::unlink(recording.ring_path.as_c_str());
@@ -19,7 +30,7 @@ pub fn finish(recording: &Recording) -> bool {
     is_written
 }
 
-fn write(recording: &Recording) -> Option<()> {
+fn write(recording: &Recording, compress: Compress) -> Option<()> {
     let ring = &recording.ring;
     let bytes = usize::try_from(ring.used_words()).ok()?.checked_mul(8)?;
     if bytes as u64 + 4096 > file::size_limit() {
@@ -27,8 +38,8 @@ fn write(recording: &Recording) -> Option<()> {
     }
     let file = File::open_to_append(recording.path.as_c_str()).ok()?;
     let length_before = file.length().ok()?;
-    let is_written =
-        write_ring(recording, &file, bytes).is_some() && write_lost(recording, &file).is_some();
+    let is_written = write_ring(recording, &file, bytes, compress).is_some()
+        && write_lost(recording, &file).is_some();
     if !is_written {
         // No half chunk: the reader would stop there, and not see that the ring has the rest.
         file.truncate(length_before).ok()?;
@@ -37,7 +48,7 @@ fn write(recording: &Recording) -> Option<()> {
     Some(())
 }
 
-fn write_ring(recording: &Recording, file: &File, bytes: usize) -> Option<()> {
+fn write_ring(recording: &Recording, file: &File, bytes: usize, compress: Compress) -> Option<()> {
     if bytes == 0 {
         return Some(());
     }
@@ -50,18 +61,31 @@ fn write_ring(recording: &Recording, file: &File, bytes: usize) -> Option<()> {
     let copied = usize::try_from(to - from).ok()?.checked_mul(8)?;
     // SAFETY: the same memory, as bytes; a file holds words in little-endian order, and so does this processor.
     let payload = unsafe { core::slice::from_raw_parts(copy.as_ptr(), copied) };
-    let header = ChunkHeader::for_payload(
-        ChunkKind::RawRing,
-        u32::try_from(copied).ok()?,
-        from..to,
-        &[payload],
-    );
-    let result = file
-        .write_all(&header.encode())
-        .and_then(|()| file.write_all(payload));
+    let written = with_compressed(payload, compress, |stored| {
+        let raw_bytes = u32::try_from(copied).ok()?;
+        let header = ChunkHeader::for_payload(ChunkKind::RawRing, raw_bytes, from..to, &[stored]);
+        file.write_all(&header.encode()).ok()?;
+        file.write_all(stored).ok()
+    });
     // SAFETY: mapped above; the slices are not used any more.
     unsafe { memory::unmap(copy, bytes) };
-    result.ok()
+    written
+}
+
+/// `payload` as it is, if there is no memory to compress it in.
+fn with_compressed<R>(payload: &[u8], compress: Compress, write: impl FnOnce(&[u8]) -> R) -> R {
+    let most = most_compressed(payload.len());
+    let Some(place) = memory::map(most) else {
+        return write(payload);
+    };
+    // SAFETY: fresh memory of this many bytes, zeroed.
+    let buffer = unsafe { core::slice::from_raw_parts_mut(place.as_ptr(), most) };
+    let length = compress(payload, buffer).filter(|&length| length < payload.len());
+    let stored = length.and_then(|length| buffer.get(..length));
+    let result = write(stored.unwrap_or(payload));
+    // SAFETY: mapped above; the slice is not used any more.
+    unsafe { memory::unmap(place, most) };
+    result
 }
 
 fn write_lost(recording: &Recording, file: &File) -> Option<()> {

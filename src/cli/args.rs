@@ -40,6 +40,7 @@ pub enum Command {
     View(View),
     Top(Top),
     Ctl(Ctl),
+    Serve(Serve),
 }
 
 /// Run a program under the agent, then say where its profile is and what is in it
@@ -203,48 +204,133 @@ pub struct Detach {
     pub despite_seccomp: bool,
 }
 
-/// Say where memory goes: totals, and the functions, sites, lines, modules or threads that allocate
+/// Say where memory goes: totals, and the functions, sites, lines, types, threads, ... that allocate
 ///
 /// Every figure is an estimate with its standard error. A profile without names gets them for the report, but not for
-/// ever: that is `allocsample symbolize`.
+/// ever: that is `allocsample symbolize`. docs/report.md explains each column.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
   allocsample report app.allocsample
   allocsample report app.allocsample --by site --sort live --top 5
   allocsample report app.allocsample --filter 'json|yaml' --tree
+  allocsample report app.allocsample --by type --since 10s --until 20s
+  allocsample report app.allocsample --callgraph --type dict --from handle_request
+  allocsample report app.allocsample --by size --format csv > sizes.csv
   allocsample report app.allocsample --format json | jq .totals")]
 pub struct Report {
     /// The profile
     pub file: PathBuf,
 
-    /// Text for people, or JSON with everything for scripts
+    /// Text for people, or JSON (everything, or what --by, --tree, ... ask for) or CSV for scripts
     #[arg(long, value_name = "FORMAT", default_value = "text")]
-    pub format: ReportFormat,
+    pub format: Format,
 
     /// What the rows of the table are [default: function]
     #[arg(long, value_name = "WHAT")]
     pub by: Option<By>,
 
-    /// What is largest on top [default: allocated]
+    /// What is largest on top; growth is live bytes at the end less those half-way [default: bytes]
     #[arg(long, value_name = "WHAT")]
     pub sort: Option<Sort>,
 
-    /// Rows of the table at most [default: 20]
+    /// Rows of the table at most [default: 20, and all in JSON and CSV]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
-
-    /// Only samples with a function, file or module that matches this regular expression
-    #[arg(long, value_name = "REGEX")]
-    pub filter: Option<String>,
 
     /// The call tree instead of the table
     #[arg(long, conflicts_with_all = ["by", "top"])]
     pub tree: bool,
 
+    /// Who allocates, and who calls that: the tree from what allocates up to its callers
+    #[arg(long, conflicts_with_all = ["by", "top", "tree"])]
+    pub callgraph: bool,
+
+    /// Only objects of this type (its whole name), with --callgraph
+    #[arg(long = "type", value_name = "TYPE", requires = "callgraph")]
+    pub type_name: Option<String>,
+
+    /// The ways from this function down to what allocates, with --callgraph
+    #[arg(long, value_name = "FUNCTION", requires = "callgraph")]
+    pub from: Option<String>,
+
+    /// How long blocks live, in seconds and in bytes allocated meanwhile; of all, and of each type and site
+    #[arg(long, conflicts_with_all = ["by", "sort", "tree", "callgraph", "at_peak"])]
+    pub lifetimes: bool,
+
     /// Only the totals
-    #[arg(long, conflicts_with_all = ["by", "sort", "top", "filter", "tree"])]
+    #[arg(long, conflicts_with_all = ["by", "sort", "top", "tree", "callgraph", "lifetimes"])]
     pub summary: bool,
+
+    /// As it was when most bytes were alive: live is what was alive then, and what came later is left out
+    #[arg(long, conflicts_with_all = ["until", "summary"])]
+    pub at_peak: bool,
+
+    /// Which samples
+    #[command(flatten)]
+    pub narrow: Narrow,
+}
+
+/// Samples that are left out. What remains is shown with its share of the whole.
+#[derive(Debug, Default, clap::Args)]
+pub struct Narrow {
+    /// Only samples with a function, file or module that matches this regular expression
+    #[arg(long, value_name = "REGEX", conflicts_with = "summary")]
+    pub filter: Option<String>,
+
+    /// Only objects of types whose names match
+    #[arg(long, value_name = "REGEX", conflicts_with = "summary")]
+    pub only_type: Option<String>,
+
+    /// No objects of types whose names match
+    #[arg(long, value_name = "REGEX", conflicts_with = "summary")]
+    pub ignore_type: Option<String>,
+
+    /// Only what a function whose name matches called, directly or not
+    #[arg(long, value_name = "REGEX", conflicts_with = "summary")]
+    pub only_caller: Option<String>,
+
+    /// Only threads whose names, or numbers (tid), match
+    #[arg(long, value_name = "REGEX", conflicts_with = "summary")]
+    pub only_thread: Option<String>,
+
+    /// Only what was allocated later than this after the start: 10s, 250ms, 1.5m, 2h
+    #[arg(long, value_name = "TIME", conflicts_with = "summary")]
+    pub since: Option<Moment>,
+
+    /// Only what was allocated earlier than this after the start; live is what was alive then
+    #[arg(long, value_name = "TIME", conflicts_with = "summary")]
+    pub until: Option<Moment>,
+}
+
+/// Nanoseconds since the start of a profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub struct Moment(pub u64);
+
+impl std::str::FromStr for Moment {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const UNITS: [(&str, f64); 5] = [
+            ("us", 1e3),
+            ("ms", 1e6),
+            ("s", 1e9),
+            ("m", 60e9),
+            ("h", 3600e9),
+        ];
+        let text = text.trim();
+        let (number, scale) = UNITS
+            .iter()
+            .find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, *scale)))
+            .unwrap_or((text, 1e9));
+        let number = number.trim().parse::<f64>().ok();
+        let ns = number.map(|number| number * scale);
+        match ns {
+            // Below 2^64: 584 years.
+            Some(ns) if (0.0..1.8e19).contains(&ns) => Ok(Self(ns.round() as u64)),
+            _ => Err("expected a time as in 10s, 250ms, 1.5m or 2h"),
+        }
+    }
 }
 
 /// Say which sites leak, and how sure that is
@@ -262,7 +348,7 @@ pub struct Leaks {
     /// The profile
     pub file: PathBuf,
 
-    /// Text for people, or JSON with everything for scripts
+    /// Text for people, JSON with everything or CSV with a line for each row for scripts
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
 
@@ -290,6 +376,8 @@ pub enum Format {
     Text,
     /// For scripts.
     Json,
+    /// For scripts and spreadsheets.
+    Csv,
 }
 
 /// Say what changed from one profile to another, and what is only noise
@@ -311,7 +399,7 @@ pub struct Diff {
 
     /// What is compared
     #[arg(long, value_name = "WHAT", default_value = "allocated")]
-    pub measure: Sort,
+    pub measure: Measure,
 
     /// What the rows are
     #[arg(long, value_name = "WHAT", default_value = "function")]
@@ -329,7 +417,7 @@ pub struct Diff {
     #[arg(long, value_name = "REGEX")]
     pub filter: Option<String>,
 
-    /// Text for people, or JSON with everything for scripts
+    /// Text for people, JSON with everything or CSV with a line for each row for scripts
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
 
@@ -407,6 +495,31 @@ pub enum CtlAction {
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
+}
+
+/// Serve what running processes have recorded over HTTP, for scrapers and browsers
+///
+/// The address that is printed holds a secret, so that nobody else on the machine can read it. Below it are a page of all
+/// processes, a page of each, and profiles in the form of pprof, which Parca, Pyroscope, Grafana Alloy and `go tool pprof`
+/// fetch: PID/debug/pprof/heap, with ?seconds=N for the allocations of the next N seconds alone. The processes notice
+/// nothing.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  allocsample serve                                        every process of mine that writes a profile
+  allocsample serve 4711 --secret ~/.allocsample-secret    one, at an address that stays the same")]
+pub struct Serve {
+    /// Pids, or profiles that processes are writing [default: all that I may look into]
+    #[arg(value_name = "PID|FILE")]
+    pub what: Vec<String>,
+
+    /// Where to listen; port 0 is any that is free
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4041")]
+    pub listen: std::net::SocketAddr,
+
+    /// A file with the secret, which is made if it does not exist [default: another secret each time]
+    #[arg(long, value_name = "FILE")]
+    pub secret: Option<PathBuf>,
 }
 
 /// Write function names, files and lines into a profile, so that it can leave the machine
@@ -520,13 +633,6 @@ pub enum QueryFormat {
     Csv,
 }
 
-/// How a report is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ReportFormat {
-    Text,
-    Json,
-}
-
 /// What the rows of a report are.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum By {
@@ -535,11 +641,26 @@ pub enum By {
     Line,
     Module,
     Thread,
+    Type,
+    Heap,
+    Size,
+    Lifetime,
 }
 
 /// What a report is ordered by.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Sort {
+    #[value(name = "bytes", alias = "allocated")]
+    Allocated,
+    Count,
+    Live,
+    Peak,
+    Growth,
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Measure {
     Allocated,
     Live,
     Count,

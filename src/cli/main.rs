@@ -4,6 +4,8 @@ mod args;
 mod commands;
 mod exit;
 mod filter;
+mod growing;
+mod http;
 mod inherited;
 mod output_file;
 mod output_format;
@@ -31,6 +33,7 @@ fn main() -> std::process::ExitCode {
         Command::Convert(convert) => commands::convert::run(&convert),
         Command::Query(query) => commands::query::run(&query),
         Command::View(view) => commands::view::run(&view),
+        Command::Serve(serve) => commands::serve::run(&serve),
         Command::Top(top) => commands::top::run(&top),
     };
     exit::with(result)

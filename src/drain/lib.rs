@@ -6,7 +6,9 @@
 //! signals blocked.
 
 mod intern;
+mod nodes;
 mod thread;
 mod writer;
 
 pub use thread::{DrainError, run};
+pub use writer::compress;

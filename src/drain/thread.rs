@@ -3,10 +3,10 @@
 use std::sync::atomic::Ordering;
 
 use allocsample_agent::os::{clock, file, futex, process};
-use allocsample_agent::recording::{DrainRequest, Recording};
+use allocsample_agent::recording::{DrainRequest, DrainState, Recording};
 use allocsample_record::{
     ChunkEncoder, CounterId, CounterRecord, Decoded, ExitHow, ExitRecord, FileSample, LostReason,
-    RecordKind, SampleId,
+    ModuleAgainRecord, RecordKind, SampleId,
 };
 use allocsample_ring::Consumer;
 
@@ -26,7 +26,7 @@ pub enum DrainError {
 
 /// Works until it is asked to end.
 pub fn run(recording: &'static Recording) -> Result<(), DrainError> {
-    own_descriptors();
+    isolate();
     let memory = MEMORY
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -40,9 +40,12 @@ pub fn run(recording: &'static Recording) -> Result<(), DrainError> {
         interner: StackInterner::new(),
         encoder: ChunkEncoder::new(0),
     });
+    let writer = ChunkWriter::open(recording.path.as_c_str())?;
+    // Whatever the program does to its root, its rights and its descriptors from here on, this thread can write.
+    recording.set_drain_state(DrainState::Running);
     let mut drain = Drain {
         recording,
-        writer: ChunkWriter::open(recording.path.as_c_str())?,
+        writer,
         // SAFETY: the right to start the thread is taken once, so this is the only consumer; after a pause the one
         // before it is gone.
         consumer: unsafe { recording.ring.consumer() },
@@ -61,17 +64,24 @@ pub fn run(recording: &'static Recording) -> Result<(), DrainError> {
 
 /// A table of descriptors of our own, empty: the program may close or replace any of its descriptors, and finds none
 /// of ours; and none of its files is kept open by us. Without kernel support (before 5.9) the table stays shared.
-fn own_descriptors() {
+///
+/// A root and a working directory of our own, too: a program that shares them with another thread cannot enter another
+/// mount namespace, and where it goes by `chroot` the profile may be out of sight. The working directory is the root's,
+/// so that no file system is kept busy.
+fn isolate() {
     const CLOSE_RANGE_UNSHARE: libc::c_uint = 2;
-    // SAFETY: this thread uses no descriptor yet.
+    // SAFETY: this thread uses no descriptor yet. The change of directory is this thread's alone, or is not made.
     unsafe {
         libc::syscall(
             libc::SYS_close_range,
             0,
             libc::c_uint::MAX,
             CLOSE_RANGE_UNSHARE,
-        )
-    };
+        );
+        if libc::syscall(libc::SYS_unshare, libc::CLONE_FS) == 0 {
+            libc::syscall(libc::SYS_chdir, c"/".as_ptr());
+        }
+    }
 }
 
 /// What a paused thread leaves to the next one.
@@ -137,7 +147,7 @@ impl Drain {
             .recording
             .has_main_exited()
             .then_some(LOOK_FOR_LAST_THREAD_MS);
-        futex::wait(&self.recording.wake, wake, timeout_ms);
+        self.recording.sleep_until_work(wake, timeout_ms);
     }
 
     fn is_last_thread(&self) -> bool {
@@ -253,8 +263,8 @@ impl Drain {
                         }
                         Decoded::Free(free) => self.encoder.free(&free),
                         Decoded::Module(module) => {
-                            self.interner.map(&module);
-                            self.encoder.words(kind, words);
+                            let again = self.interner.map(&module);
+                            write_module(&mut self.encoder, words, again);
                         }
                         Decoded::Code(code) => {
                             self.interner.change_code(&code);
@@ -286,6 +296,16 @@ impl Drain {
         if record.encode_into(&mut words).is_some() {
             self.encoder.words(RecordKind::Counter, &words);
         }
+    }
+}
+
+fn write_module(encoder: &mut ChunkEncoder, described: &[u64], again: Option<ModuleAgainRecord>) {
+    let mut words = [0; ModuleAgainRecord::WORDS];
+    match again {
+        Some(again) if again.encode_into(&mut words).is_some() => {
+            encoder.words(ModuleAgainRecord::KIND, &words);
+        }
+        _ => encoder.words(RecordKind::Module, described),
     }
 }
 

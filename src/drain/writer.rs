@@ -7,6 +7,11 @@ use std::path::Path;
 
 use allocsample_record::{ChunkHeader, ChunkKind};
 
+/// Compresses `raw` into `to` as one block; its length. `None`: it does not fit.
+pub fn compress(raw: &[u8], to: &mut [u8]) -> Option<usize> {
+    lz4_flex::block::compress_into(raw, to).ok()
+}
+
 /// The profile, open for appending.
 pub struct ChunkWriter {
     file: std::fs::File,

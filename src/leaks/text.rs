@@ -107,7 +107,7 @@ fn write_finding(
             pace.rate(finding.growth_per_s),
             pace.bytes(finding.growth_per_s_95.0),
             pace.bytes(finding.growth_per_s_95.1),
-            p_value(finding.p_value),
+            units::p_value(finding.p_value),
         ),
         format!(
             "ages {} / {} / {} (10 / 50 / 90 %), oldest {}; {:.0} % of {} never freed",
@@ -160,14 +160,6 @@ fn place(finding: &Finding) -> String {
         text = format!("{type_name} in {text}");
     }
     text
-}
-
-fn p_value(p: f64) -> String {
-    if p < 0.001 {
-        format!("{p:.0e}")
-    } else {
-        format!("{p:.3}")
-    }
 }
 
 fn cut(line: &str, room: usize) -> String {

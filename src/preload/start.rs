@@ -111,6 +111,7 @@ pub(crate) fn switch_on(config: Config) -> bool {
         config,
         hooks: Hooks {
             start_drain,
+            compress: allocsample_drain::compress,
             join_drain,
             on_thread_joined,
             after_fork_in_child,
@@ -326,7 +327,6 @@ extern "C" fn drain_main(_argument: *mut c_void) -> *mut c_void {
     let Some(recording) = recording::current() else {
         return std::ptr::null_mut();
     };
-    recording.set_drain_state(DrainState::Running);
     let state = match std::panic::catch_unwind(|| allocsample_drain::run(recording)) {
         Ok(Ok(())) => DrainState::Done,
         Ok(Err(_)) | Err(_) => DrainState::Failed,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::vm::{Outcome, VirtualMachines};
 use allocsample_record::{
-    ExitHow, HeapId, LOST_REASONS, Location, LostReason, ModuleId, Note, SampleFlags, SampleId,
-    Sampling, StackId, StackNode, SymbolTable, ThreadId, VmFrame,
+    ExitHow, FIGURES, Figure, HeapId, LOST_REASONS, Location, LostReason, ModuleId, Note,
+    SampleFlags, SampleId, Sampling, StackId, StackNode, SymbolTable, ThreadId, VmFrame,
 };
 use allocsample_sampling::{Estimate, GapLaw, Interval, SamplePoints, Weight};
 
@@ -14,8 +14,11 @@ use allocsample_sampling::{Estimate, GapLaw, Interval, SamplePoints, Weight};
 pub struct Profile {
     /// The process.
     pub process: ProcessInfo,
-    /// The sampling intervals that were in force; [`Sample::interval`] is an index.
+    /// The sampling intervals, each once; [`Sample::interval`] is an index.
     pub intervals: Vec<IntervalInfo>,
+    /// Which interval was in force since when, malloc's and those that virtual machines set for heaps of their own, in the
+    /// order of time. One that was in force again comes again.
+    pub interval_history: Vec<IntervalInfo>,
     /// Modules by number less one.
     pub modules: Vec<Module>,
     /// Threads by our number.
@@ -28,6 +31,8 @@ pub struct Profile {
     pub samples: Vec<Sample>,
     /// What could not be kept.
     pub lost: Lost,
+    /// What the agent cost.
+    pub own_cost: OwnCost,
     /// What a reader must know.
     pub notes: Vec<(Note, String)>,
     /// Resident set: time, bytes.
@@ -72,6 +77,35 @@ pub struct IntervalInfo {
     pub interval_bytes: u64,
     /// Seed of the process.
     pub seed: u64,
+}
+
+/// What the agent told of itself. All zero in profiles of before it did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnCost {
+    /// By the number of the figure.
+    pub(crate) figures: [u64; FIGURES],
+}
+
+impl OwnCost {
+    /// One of the figures, in its own unit.
+    pub fn of(&self, figure: Figure) -> u64 {
+        self.figures.get(figure as usize).copied().unwrap_or(0)
+    }
+
+    /// Mean time of a sample on its thread, in nanoseconds; `None` if no time was taken.
+    pub fn sample_ns(&self) -> Option<f64> {
+        self.mean(Figure::TimedSamples, Figure::TimedSamplesNs)
+    }
+
+    /// Mean time of a sampled block's free on its thread, in nanoseconds.
+    pub fn free_ns(&self) -> Option<f64> {
+        self.mean(Figure::TimedFrees, Figure::TimedFreesNs)
+    }
+
+    fn mean(&self, number: Figure, time: Figure) -> Option<f64> {
+        let number = self.of(number);
+        (number > 0).then(|| self.of(time) as f64 / number as f64)
+    }
 }
 
 /// An executable or shared object.

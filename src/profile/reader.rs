@@ -157,7 +157,15 @@ fn read_chunk(header: &ChunkHeader, payload: &[u8], builder: &mut ProfileBuilder
             unpack().is_some_and(|raw| builder.add_events(&raw))
         }
         kind if kind == ChunkKind::RawRing as u16 => {
-            let words = allocsample_ring::recover_words(header.ring_from, header.ring_to, payload);
+            let unpacked = match header.raw_bytes as usize == payload.len() {
+                true => None,
+                false => match unpack() {
+                    Some(raw) => Some(raw),
+                    None => return false,
+                },
+            };
+            let raw = unpacked.as_deref().unwrap_or(payload);
+            let words = allocsample_ring::recover_words(header.ring_from, header.ring_to, raw);
             builder.profile.recovery.unfinished_records += words.unfinished;
             for record in words.records {
                 builder.add_record(SampleId(record.position), record.kind, &record.words);
@@ -193,6 +201,15 @@ fn read_chunk(header: &ChunkHeader, payload: &[u8], builder: &mut ProfileBuilder
             builder.profile.lost = Lost(lost);
             true
         }
+        kind if kind == ChunkKind::Figures as u16 => {
+            let figures = &mut builder.profile.own_cost.figures;
+            for (figure, word) in figures.iter_mut().zip(payload.chunks_exact(8)) {
+                let mut bytes = [0; 8];
+                bytes.copy_from_slice(word);
+                *figure = u64::from_le_bytes(bytes);
+            }
+            true
+        }
         _ => true,
     }
 }
@@ -216,6 +233,7 @@ fn read_ring(path: &Path, builder: &mut ProfileBuilder, chunks: &Chunks) {
     };
     recovery.unfinished_records += ring.unfinished;
     builder.profile.lost = Lost(ring.lost);
+    builder.profile.own_cost.figures = ring.figures;
     for record in ring
         .records
         .iter()

@@ -18,6 +18,8 @@ use crate::stack::vm::VmWalk;
 
 const MAX_HEAPS: usize = 255;
 const RANGES: usize = 16;
+/// Different intervals of heaps whose numbers are used again.
+const TOLD: usize = 512;
 
 /// What a virtual machine says of a heap.
 pub struct Description<'a> {
@@ -149,6 +151,8 @@ pub struct Heaps {
     heaps: [StaticRef<Heap>; MAX_HEAPS],
     used: AtomicU32,
     intervals: AtomicU32,
+    /// Intervals of heaps, which every profile of the process is told: bytes, 0 for none, and number.
+    told: Spin<[(u64, u16); TOLD]>,
     random_rows: AtomicU32,
 }
 
@@ -160,6 +164,7 @@ impl Heaps {
             used: AtomicU32::new(0),
             // 0 is malloc's.
             intervals: AtomicU32::new(1),
+            told: Spin::new([(0, 0); TOLD]),
             random_rows: AtomicU32::new(0),
         }
     }
@@ -190,6 +195,7 @@ impl Heaps {
             heap.with_old(Vector::clear);
             heap.live.clear(filter);
         }
+        self.told.break_lock();
     }
 }
 
@@ -237,40 +243,65 @@ impl Agent {
     }
 
     fn set_interval(&self, heap: &Heap, interval: Interval) -> bool {
-        let Some(record) = self.next_interval(Some(interval)) else {
+        let Some(index) = self.tell_interval(interval) else {
             return false;
         };
-        let index = u32::from(record.index);
-        let is_told = self.define(RecordKind::Interval, IntervalRecord::WORDS, |words| {
-            record.encode_into(words)
-        });
-        if is_told {
-            heap.interval_bytes
-                .store(interval.bytes(), Ordering::Relaxed);
-            heap.interval_index.store(index, Ordering::Relaxed);
-        }
-        is_told
+        heap.interval_bytes
+            .store(interval.bytes(), Ordering::Relaxed);
+        heap.interval_index
+            .store(u32::from(index), Ordering::Relaxed);
+        true
+    }
+
+    /// The number of an interval in every profile of the process. It is told once: what is told is kept for ever.
+    fn tell_interval(&self, interval: Interval) -> Option<u16> {
+        self.heaps.told.with(|told| {
+            let mut places = told.iter_mut();
+            let place = places.find(|(bytes, _)| *bytes == 0 || *bytes == interval.bytes());
+            if let Some(&(bytes, index)) = place.as_deref()
+                && bytes != 0
+            {
+                return Some(index);
+            }
+            let record = self.next_interval(Some(interval))?;
+            let is_told = self.define(RecordKind::Interval, IntervalRecord::WORDS, |words| {
+                record.encode_into(words)
+            });
+            if let Some(place) = place.filter(|_| is_told) {
+                *place = (interval.bytes(), record.index);
+            }
+            is_told.then_some(record.index)
+        })
     }
 
     /// The record of an interval that is new in the profile; `None`: there have been too many.
     fn next_interval(&self, interval: Option<Interval>) -> Option<IntervalRecord> {
         let index = self.heaps.intervals.fetch_add(1, Ordering::Relaxed);
-        Some(IntervalRecord {
+        Some(self.interval_record(interval, u16::try_from(index).ok()?))
+    }
+
+    fn interval_record(&self, interval: Option<Interval>, index: u16) -> IntervalRecord {
+        IntervalRecord {
             time_ns: clock::monotonic_ns(),
-            index: u16::try_from(index).ok()?,
+            index,
             sampling: self.config().sampling,
             interval_bytes: interval.map_or(0, Interval::bytes),
             seed: self.seed().process,
-        })
+        }
     }
 
-    /// Writes that malloc is sampled at this interval from now on; returns its number.
+    /// Writes that malloc is sampled at this interval from now on; returns its number, which is a new one unless it has
+    /// one already.
     pub(crate) fn write_interval(
         &self,
         recording: &Recording,
         interval: Option<Interval>,
+        index: Option<u16>,
     ) -> Option<u16> {
-        let record = self.next_interval(interval)?;
+        let record = match index {
+            Some(index) => self.interval_record(interval, index),
+            None => self.next_interval(interval)?,
+        };
         recording
             .push(RecordKind::Interval, IntervalRecord::WORDS, |words| {
                 record.encode_into(words)

@@ -59,7 +59,10 @@ fn parse(text: &str) -> anyhow::Result<u64> {
 /// The last one at which samples were taken.
 fn interval_before(path: &Path) -> anyhow::Result<u64> {
     let profile = profile(path)?;
-    let taken = profile.intervals.iter().map(|info| info.interval_bytes);
+    let taken = profile
+        .interval_history
+        .iter()
+        .map(|info| info.interval_bytes);
     taken
         .rev()
         .find(|&bytes| bytes > 0)
@@ -154,7 +157,7 @@ fn status(path: &Path) -> anyhow::Result<Ending> {
             units::bytes(size(path) as f64),
             units::bytes(size(&ring) as f64),
         )?;
-        for interval in &profile.intervals {
+        for interval in &profile.interval_history {
             let after_s = interval.time_ns.saturating_sub(start_ns) as f64 / 1e9;
             let what = in_words(interval.interval_bytes);
             writeln!(out, "interval   {what} after {}", units::duration(after_s))?;

@@ -1,6 +1,6 @@
 //! `allocsample leaks`: which sites leak, on stdout.
 
-use allocsample_leaks::{Findings, json, text};
+use allocsample_leaks::{Findings, csv, json, text};
 
 use crate::args::{Format, Leaks};
 use crate::exit::Ending;
@@ -17,6 +17,7 @@ pub fn run(arguments: &Leaks) -> anyhow::Result<Ending> {
             serde_json::to_writer_pretty(&mut *out, &leaks).map_err(std::io::Error::from)?;
             Ok(writeln!(out)?)
         }
+        Format::Csv => Ok(csv::leaks(&findings, out)?),
         Format::Text => {
             let options = text::Options {
                 top: arguments.top,

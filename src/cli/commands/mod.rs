@@ -8,6 +8,7 @@ pub mod leaks;
 pub mod query;
 pub mod report;
 pub mod run;
+pub mod serve;
 pub mod symbolize;
 pub mod top;
 pub mod view;
