@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::SigSet;
 
-use crate::borrow::{Forbidden, Standing, is_c_library};
-use crate::image::{Image, Memory, thread_local_bytes};
+use crate::borrow::{Forbidden, Standing};
+use crate::helper::{self, Data, NO_DESCRIPTOR, NOT_ANSWERED, PAGE, REGION_BYTES, Word};
+use crate::image::{Memory, thread_local_bytes};
+use crate::parts::{Functions, find_functions, find_instructions, present_function};
 use crate::remote::{Borrowed, Instructions, put_back};
-use crate::target::{Mapping, Target, file_name, is_agent};
+use crate::target::Target;
 use crate::tracee::{Registers, Stop, Tracee, Until};
 use crate::{AttachError, Reply, Request};
 
@@ -22,168 +24,6 @@ const SEARCH_S: u64 = 10;
 const HELPER_S: u64 = 60;
 /// How long one thread may take to stop, or to come out of where it is.
 const ONE_THREAD: Duration = Duration::from_millis(100);
-
-const PAGE: u64 = 4096;
-const DATA_BYTES: u64 = 32 << 10;
-const STACK_BYTES: u64 = 64 << 10;
-const TEXT_BYTES: u64 = 8 << 10;
-const REGION_BYTES: u64 = PAGE + DATA_BYTES + STACK_BYTES;
-
-// The helper thread's code. rdi: the words below. It answers, waits until we have read the answer, and lets its own
-// memory be unmapped by a jump, from where it does not come back here. Positions are those of `Word`, times 8.
-std::arch::global_asm!(
-    ".pushsection .rodata.allocsample_helper, \"a\", @progbits",
-    ".globl allocsample_helper_start",
-    ".hidden allocsample_helper_start",
-    "allocsample_helper_start:",
-    "push rbx",
-    "push r12",
-    "sub rsp, 8",
-    "mov rbx, rdi",
-    "call qword ptr [rbx + 8 * 12]", // pthread_self
-    "mov rdi, rax",
-    "call qword ptr [rbx + 8 * 13]",    // pthread_detach
-    "mov rax, qword ptr [rbx + 8 * 1]", // the function
-    "test rax, rax",
-    "jnz 2f",
-    "mov rdi, qword ptr [rbx + 8 * 2]", // the library
-    "mov esi, 2",                       // RTLD_NOW
-    "call qword ptr [rbx + 8 * 8]",     // dlopen
-    "test rax, rax",
-    "jz 3f",
-    "mov rdi, rax",
-    "mov rsi, qword ptr [rbx + 8 * 3]", // the function's name
-    "call qword ptr [rbx + 8 * 9]",     // dlsym
-    "test rax, rax",
-    "jz 3f",
-    "2:",
-    "mov rdi, qword ptr [rbx + 8 * 4]", // the settings
-    "mov rsi, qword ptr [rbx + 8 * 5]", // the text
-    "mov rdx, qword ptr [rbx + 8 * 6]", // its capacity
-    "call rax",
-    "mov dword ptr [rbx + 8 * 7], eax", // the answer
-    "jmp 4f",
-    "3:",
-    "call qword ptr [rbx + 8 * 10]", // dlerror
-    "mov qword ptr [rbx + 8 * 11], rax",
-    "4:",
-    "mov rdi, qword ptr [rbx + 8 * 17]", // the descriptor
-    "test edi, edi",
-    "js 5f",
-    "call qword ptr [rbx + 8 * 16]", // close
-    "5:",
-    "mov qword ptr [rbx], 1",
-    "mov r12d, 10000",
-    "6:",
-    "cmp qword ptr [rbx], 2",
-    "je 7f",
-    "mov edi, 1000",
-    "call qword ptr [rbx + 8 * 14]", // usleep
-    "dec r12d",
-    "jnz 6b",
-    "7:",
-    "mov rdi, qword ptr [rbx + 8 * 18]", // this memory
-    "mov rsi, qword ptr [rbx + 8 * 19]", // its bytes
-    "mov rax, qword ptr [rbx + 8 * 15]", // munmap
-    "add rsp, 8",
-    "pop r12",
-    "pop rbx",
-    "jmp rax",
-    ".globl allocsample_helper_end",
-    ".hidden allocsample_helper_end",
-    "allocsample_helper_end:",
-    ".popsection",
-);
-
-unsafe extern "C" {
-    static allocsample_helper_start: u8;
-    static allocsample_helper_end: u8;
-}
-
-fn helper_code() -> &'static [u8] {
-    let start = &raw const allocsample_helper_start;
-    let end = &raw const allocsample_helper_end;
-    // SAFETY: both lie in one section, which the code above fills from one to the other.
-    unsafe { std::slice::from_raw_parts(start, end.addr() - start.addr()) }
-}
-
-/// The words that the helper works with, by their position.
-#[derive(Clone, Copy, Debug)]
-#[repr(usize)]
-enum Word {
-    /// 0: at work; 1: answered; 2: the answer was read.
-    State = 0,
-    /// 0: to be looked up in the library.
-    Function = 1,
-    Library = 2,
-    FunctionName = 3,
-    Settings = 4,
-    Text = 5,
-    TextBytes = 6,
-    Answer = 7,
-    Dlopen = 8,
-    Dlsym = 9,
-    Dlerror = 10,
-    LoadError = 11,
-    PthreadSelf = 12,
-    PthreadDetach = 13,
-    Usleep = 14,
-    Munmap = 15,
-    Close = 16,
-    Descriptor = 17,
-    Region = 18,
-    RegionBytes = 19,
-}
-
-const WORDS: usize = 20;
-const NOT_ANSWERED: i32 = i32::MIN;
-const NO_DESCRIPTOR: u64 = u32::MAX as u64;
-
-/// The helper's memory as it is to be: words, then what they point to.
-struct Data {
-    words: [u64; WORDS],
-    bytes: Vec<u8>,
-    start: u64,
-}
-
-impl Data {
-    fn new(region: u64) -> Self {
-        let mut data = Self {
-            words: [0; WORDS],
-            bytes: Vec::new(),
-            start: region + PAGE,
-        };
-        data.set(Word::Answer, u64::from(NOT_ANSWERED.cast_unsigned()));
-        data.set(Word::Region, region);
-        data.set(Word::RegionBytes, REGION_BYTES);
-        data.set(Word::Text, data.start + DATA_BYTES - TEXT_BYTES);
-        data.set(Word::TextBytes, TEXT_BYTES);
-        data
-    }
-
-    fn set(&mut self, word: Word, value: u64) {
-        self.words[word as usize] = value;
-    }
-
-    fn point_to(&mut self, word: Word, bytes: &[u8]) {
-        let address = self.start + (8 * WORDS + self.bytes.len()) as u64;
-        self.bytes.extend_from_slice(bytes);
-        self.bytes.push(0);
-        self.set(word, address);
-    }
-
-    fn encode(&self) -> Option<Vec<u8>> {
-        let words = self.words.iter().flat_map(|word| word.to_le_bytes());
-        let encoded: Vec<u8> = words.chain(self.bytes.iter().copied()).collect();
-        (encoded.len() as u64 <= DATA_BYTES - TEXT_BYTES).then_some(encoded)
-    }
-}
-
-/// Functions of the C library.
-struct Functions {
-    pthread_create: u64,
-    for_helper: Vec<(Word, u64)>,
-}
 
 struct Work<'a> {
     target: &'a Target,
@@ -241,96 +81,6 @@ fn unreadable(library: &Path, error: io::Error) -> AttachError {
         path: library.to_owned(),
         error,
     }
-}
-
-fn present_function(
-    target: &Target,
-    memory: &Memory,
-    mappings: &[Mapping],
-    name: &str,
-) -> Result<Option<u64>, AttachError> {
-    let agent = |mapping: &&Mapping| is_agent(mapping) && mapping.offset == 0;
-    let Some(agent) = mappings.iter().find(agent) else {
-        return Ok(None);
-    };
-    let function = Image::read(memory, agent.start)
-        .ok()
-        .and_then(|image| image.function(name));
-    match function {
-        Some(function) => Ok(Some(function.address)),
-        None => Err(AttachError::CannotLoad {
-            pid: target.pid(),
-            reason: "an older version of it is loaded already".to_owned(),
-        }),
-    }
-}
-
-fn find_functions(
-    target: &Target,
-    memory: &Memory,
-    mappings: &[Mapping],
-) -> Result<Functions, AttachError> {
-    let is_part = |name: &str| {
-        is_c_library(name) || name.starts_with("libpthread") || name.starts_with("libdl")
-    };
-    let parts = mappings
-        .iter()
-        .filter(|mapping| mapping.offset == 0 && is_part(file_name(&mapping.path)));
-    let images: Vec<Image> = parts
-        .filter_map(|part| Image::read(memory, part.start).ok())
-        .collect();
-    let find = |name: &'static str| {
-        let mut found = images.iter().filter_map(|image| image.function(name));
-        let missing = AttachError::OldLibc {
-            pid: target.pid(),
-            function: name,
-        };
-        found.next().map(|found| found.address).ok_or(missing)
-    };
-    let for_helper = [
-        (Word::Dlopen, "dlopen"),
-        (Word::Dlsym, "dlsym"),
-        (Word::Dlerror, "dlerror"),
-        (Word::PthreadSelf, "pthread_self"),
-        (Word::PthreadDetach, "pthread_detach"),
-        (Word::Usleep, "usleep"),
-        (Word::Munmap, "munmap"),
-        (Word::Close, "close"),
-    ];
-    let for_helper = for_helper
-        .into_iter()
-        .map(|(word, name)| Ok((word, find(name)?)))
-        .collect::<Result<_, AttachError>>()?;
-    Ok(Functions {
-        pthread_create: find("pthread_create")?,
-        for_helper,
-    })
-}
-
-fn find_instructions(
-    target: &Target,
-    memory: &Memory,
-    mappings: &[Mapping],
-) -> Result<Instructions, AttachError> {
-    let code = mappings
-        .iter()
-        .filter(|mapping| mapping.is_executable && is_c_library(file_name(&mapping.path)));
-    for mapping in code {
-        let bytes = memory.read_some(mapping.start, (mapping.end - mapping.start) as usize);
-        let at = |pattern: &[u8]| {
-            let at = bytes
-                .windows(pattern.len())
-                .position(|window| window == pattern)?;
-            Some(mapping.start + at as u64)
-        };
-        if let (Some(system_call), Some(trap)) = (at(&[0x0f, 0x05]), at(&[0xcc])) {
-            return Ok(Instructions { system_call, trap });
-        }
-    }
-    Err(AttachError::OldLibc {
-        pid: target.pid(),
-        function: "a system call that could be borrowed",
-    })
 }
 
 impl Work<'_> {
@@ -556,7 +306,7 @@ impl Work<'_> {
             .ok_or_else(|| failed(io::Error::other("the settings are too long")));
         let written = encoded.and_then(|encoded| {
             self.memory
-                .write(region, helper_code())
+                .write(region, helper::code())
                 .and_then(|()| self.memory.write(data.start, &encoded))
                 .map_err(failed)
         });
@@ -707,34 +457,4 @@ impl Work<'_> {
 /// Whether the thread is not in the middle of a system call, as it is after a step into one.
 fn is_in_user_code(registers: &Registers) -> bool {
     registers.orig_rax == u64::MAX
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_helpers_words_point_to_what_follows_them() {
-        let mut data = Data::new(0x10000);
-        data.point_to(Word::FunctionName, b"f");
-        data.point_to(Word::Library, b"lib");
-        let encoded = data.encode().unwrap();
-        let text = |word: Word| {
-            let at = (data.words[word as usize] - data.start) as usize;
-            let text = &encoded[at..];
-            &text[..text.iter().position(|&byte| byte == 0).unwrap()]
-        };
-        assert_eq!(text(Word::FunctionName), b"f");
-        assert_eq!(text(Word::Library), b"lib");
-        data.bytes.resize(DATA_BYTES as usize, 0);
-        assert!(data.encode().is_none());
-    }
-
-    #[test]
-    fn the_helpers_code_fits_its_page() {
-        let code = helper_code();
-        assert!(!code.is_empty() && code.len() as u64 <= PAGE);
-        // It ends in a jump, so that it never runs on.
-        assert_eq!(&code[code.len() - 2..], &[0xff, 0xe0]);
-    }
 }

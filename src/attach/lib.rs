@@ -3,9 +3,11 @@
 //! ```text
 //! target   may it be attached to, what is mapped where           (/proc)
 //! image    functions of a module, found in the process's memory
+//! parts    which of its code is used
 //! borrow   which thread can be borrowed for a moment             (registers, stack)
 //! tracee   one thread under ptrace
 //! remote   system calls and one call of a function on that thread
+//! helper   the thread that is started
 //! call     the whole: a helper thread in the process opens the library and calls the function
 //! ```
 //!
@@ -18,7 +20,11 @@ mod borrow;
 #[cfg(target_arch = "x86_64")]
 mod call;
 #[cfg(target_arch = "x86_64")]
+mod helper;
+#[cfg(target_arch = "x86_64")]
 mod image;
+#[cfg(target_arch = "x86_64")]
+mod parts;
 #[cfg(target_arch = "x86_64")]
 mod remote;
 mod target;

@@ -96,7 +96,11 @@ impl Target {
 
     /// Its working directory, by its own name.
     pub fn working_directory(&self) -> Option<PathBuf> {
-        fs::read_link(format!("/proc/{}/cwd", self.pid)).ok()
+        let link = |name| fs::read_link(format!("/proc/{}/{name}", self.pid)).ok();
+        let directory = link("cwd")?;
+        // In another root directory by chroot both are told as we see them.
+        let inside = directory.strip_prefix(link("root")?).ok()?;
+        Some(Path::new("/").join(inside))
     }
 
     /// Where a path of the process is found by us.
