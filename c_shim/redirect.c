@@ -154,8 +154,9 @@ static bool store(const struct job *job, const struct object *object, uintptr_t 
     if (is_writable(slot) || mprotect(page, job->page_bytes, PROT_READ | PROT_WRITE) != 0)
         return false;
     __atomic_store_n(slot, (uintptr_t)value, __ATOMIC_RELEASE);
-    /* What cannot be protected again works all the same. */
-    return mprotect(page, job->page_bytes, PROT_READ) == 0 || true;
+    /* If the kernel refuses, which it has no reason to, the slot works all the same. */
+    mprotect(page, job->page_bytes, PROT_READ);
+    return true;
 }
 
 static void visit_slot(struct job *job, const struct object *object, const ElfW(Rela) *relocation)

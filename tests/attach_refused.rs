@@ -1,0 +1,170 @@
+//! Promise: where the agent cannot go, one line says why, and the process is left as it was.
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use support::attached::{Attached, is_in_state};
+use support::room::{assert_error, stderr};
+use support::{Program, Room, is_installed, is_root, skip};
+
+#[test]
+fn a_filter_of_system_calls_is_respected_unless_told_otherwise() {
+    let mut running = Attached::start();
+    running.ask("seccomp");
+    let pid = running.pid();
+    running.fails(&["attach", &pid], "it runs under a seccomp filter");
+    running.attach(&["--despite-seccomp", "--interval", "1K"]);
+    running.ask("allocate first 1000 500");
+    running.fails(&["detach", &pid], "--despite-seccomp");
+    let output = running.room.output(&["detach", &pid, "--despite-seccomp"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    running.ask("free");
+    running.ends_well();
+}
+
+#[test]
+fn a_process_without_room_for_thread_local_memory_is_told_so() {
+    let mut running = Attached::start();
+    // Each takes 256 bytes of the loader's reserve, until one finds no room: then there is less left than we need.
+    let mut at = 0;
+    loop {
+        let name = format!("libtls{at}.so");
+        let library = Program::library("big_tls_library.c", &name, &["-DINITIAL_EXEC"]);
+        if running.ask(&format!("try {}", library.path().display())) != "done" {
+            break;
+        }
+        at += 1;
+        assert!(at < 100, "there is always room");
+    }
+    let output = running.room.output(&["attach", &running.pid()]);
+    assert_error(
+        &output,
+        1,
+        "no static thread-local memory left, of which the agent needs",
+    );
+    running.ask("churn 100");
+    running.ends_well();
+}
+
+#[test]
+fn what_stands_in_the_way_is_said_in_one_line() {
+    let mut running = Attached::start();
+    let pid = running.pid();
+    running.fails(&["detach", &pid], "it has not loaded the agent");
+    running.fails(
+        &["attach", &pid, "-o", "/no/such/place/x.allocsample"],
+        "/no/such/place: no such directory",
+    );
+    running.fails(
+        &["attach", &pid, "-o", "/proc/x.allocsample"],
+        "/proc: the profile cannot be created",
+    );
+    running.fails(&["attach", "1073741824"], "there is no such process");
+    // After a refusal it can be done right, and once.
+    running.attach(&[]);
+    running.fails(&["attach", &pid], "already attached");
+    running.detach();
+    running.fails(&["detach", &pid], "not attached");
+    assert_error(
+        &running.room.output(&["attach", "pid"]),
+        2,
+        "invalid value 'pid'",
+    );
+    assert_error(
+        &running.room.output(&["attach", &pid, "--interval", "0"]),
+        2,
+        "ambiguous",
+    );
+    running.ask("churn 100");
+    running.ends_well();
+}
+
+#[test]
+fn a_stopped_or_traced_process_is_left_alone() {
+    let running = Attached::start();
+    let pid = running.pid();
+    let send = |signal: &str| {
+        let sent = Command::new("kill").args([signal, pid.as_str()]).status();
+        assert!(sent.expect("kill").success());
+    };
+    send("-STOP");
+    let is_stopped = || is_in_state(&pid, 'T');
+    while !is_stopped() {
+        std::thread::yield_now();
+    }
+    running.fails(&["attach", &pid], "it is stopped");
+    send("-CONT");
+    while is_stopped() {
+        std::thread::yield_now();
+    }
+    if is_installed("strace") {
+        let tracer = Command::new("strace")
+            .args(["-qq", "-o", "/dev/null", "-p", &pid])
+            .spawn();
+        let mut tracer = tracer.expect("strace");
+        let is_traced = || {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process");
+            !status.contains("TracerPid:\t0")
+        };
+        while !is_traced() {
+            std::thread::yield_now();
+        }
+        running.fails(&["attach", &pid], "it is being traced by process");
+        tracer.kill().expect("strace");
+        tracer.wait().expect("strace");
+        while is_traced() {
+            std::thread::yield_now();
+        }
+    }
+    running.attach(&[]);
+    running.ends_well();
+}
+
+#[test]
+fn a_static_program_is_told_apart() {
+    let room = Room::new();
+    room.add(
+        &Program::compiled_with("attached.c", &["-static"]),
+        "attached",
+    );
+    let mut child = Command::new(room.path("attached"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program");
+    let mut line = String::new();
+    let output = child.stdout.as_mut().expect("a pipe");
+    BufReader::new(output).read_line(&mut line).expect("ready");
+    let pid = child.id().to_string();
+    assert_error(&room.output(&["attach", &pid]), 1, "linked statically");
+    drop(child.stdin.take());
+    assert!(child.wait().expect("the program").success());
+}
+
+#[test]
+fn a_process_of_another_user_is_refused() {
+    if !is_root() || !is_installed("setpriv") {
+        return skip("another user needs root and setpriv");
+    }
+    let running = Attached::start();
+    // The command as somebody who may not.
+    let command: PathBuf = support::command().to_owned();
+    let readable = tempfile::tempdir().expect("a directory");
+    let copy = readable.path().join("allocsample");
+    support::copy(&command, &copy);
+    let open: fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(readable.path(), open).expect("permissions");
+    let output = Command::new("setpriv")
+        .args(["--reuid", "65534", "--clear-groups"])
+        .arg(&copy)
+        .args(["attach", &running.pid()])
+        .current_dir("/")
+        .output()
+        .expect("setpriv");
+    assert_error(&output, 1, "it belongs to another user");
+    running.ends_well();
+}

@@ -1,0 +1,180 @@
+//! attached.c at work, and what attaching to it is held to.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+
+use super::profile::Profile;
+use super::room::{assert_error, stderr, stdout};
+use super::{Program, Room};
+
+/// The program, and the room in which its profiles are.
+pub struct Attached {
+    /// Where the command is run.
+    pub room: Room,
+    child: Ends,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+/// A child that does not outlive a test that has failed.
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if self.0.try_wait().is_ok_and(|ended| ended.is_none()) {
+            // Both can fail only if it has just ended.
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+impl Attached {
+    /// With all slots filled at start.
+    pub fn start() -> Self {
+        Self::start_as(|room| Command::new(room.path("attached")))
+    }
+
+    /// By a command that runs it under its own pid.
+    pub fn start_as(command: impl FnOnce(&Room) -> Command) -> Self {
+        Self::start_with(&[], command)
+    }
+
+    /// With further flags of the compiler.
+    pub fn start_with(flags: &[&str], command: impl FnOnce(&Room) -> Command) -> Self {
+        Self::start_by(flags, |room| {
+            let mut command = command(room);
+            command.env("LD_BIND_NOW", "1");
+            command
+        })
+    }
+
+    /// Slots are filled at the first call.
+    pub fn start_lazily(flags: &[&str]) -> Self {
+        Self::start_by(flags, |room| Command::new(room.path("attached")))
+    }
+
+    fn start_by(flags: &[&str], command: impl FnOnce(&Room) -> Command) -> Self {
+        let room = Room::new();
+        room.add(&Program::compiled_with("attached.c", flags), "attached");
+        let mut command = command(&room);
+        let mut child = command
+            .current_dir(room.directory())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .expect("the program");
+        let mut running = Self {
+            room,
+            input: child.stdin.take().expect("a pipe"),
+            output: BufReader::new(child.stdout.take().expect("a pipe")),
+            child: Ends(child),
+        };
+        assert_eq!(running.answer(), "ready");
+        running
+    }
+
+    /// The next line that it prints.
+    pub fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("an answer");
+        line.trim_end().to_owned()
+    }
+
+    /// Has it do something, and returns its answer.
+    pub fn ask(&mut self, line: &str) -> String {
+        writeln!(self.input, "{line}").expect("the program listens");
+        let answer = self.answer();
+        assert!(!answer.is_empty(), "it has ended at: {line}");
+        answer
+    }
+
+    /// As an argument of the command.
+    pub fn pid(&self) -> String {
+        self.child.0.id().to_string()
+    }
+
+    #[track_caller]
+    pub fn done(&self, arguments: &[&str]) -> String {
+        let output = self.room.output(arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert_eq!(stderr(&output), "");
+        stdout(&output)
+    }
+
+    /// Attaches, with these options; it must succeed.
+    #[track_caller]
+    pub fn attach(&self, options: &[&str]) {
+        let pid = self.pid();
+        let arguments = [&["attach", &pid, "--seed", "7"], options].concat();
+        let said = self.done(&arguments);
+        assert!(
+            said.starts_with(&format!("process {}: /", self.pid())),
+            "{said}"
+        );
+    }
+
+    /// Returns the profile.
+    #[track_caller]
+    pub fn detach(&self) -> Profile {
+        let said = self.done(&["detach", &self.pid()]);
+        let (path, _) = said.split_once(": ").expect("a path");
+        let profile = Profile::read(Path::new(path));
+        assert!(profile.is_complete(), "{}", profile.report);
+        assert!(profile.exit().starts_with("detach"), "{}", profile.exit());
+        profile
+    }
+
+    /// The command refuses, and says why.
+    #[track_caller]
+    pub fn fails(&self, arguments: &[&str], what: &str) {
+        assert_error(&self.room.output(arguments), 1, what);
+    }
+
+    /// How many files a directory of its in /proc has.
+    pub fn entries(&self, directory: &str) -> usize {
+        let entries = fs::read_dir(format!("/proc/{}/{directory}", self.pid()));
+        entries.expect("the process").count()
+    }
+
+    /// Mappings of files, which are the ones that somebody could miss on the disk.
+    pub fn mapped_files(&self) -> Vec<String> {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid())).expect("the process");
+        let paths = maps.lines().filter_map(|line| line.split_once('/'));
+        let mut paths: Vec<String> = paths.map(|(_, path)| path.to_owned()).collect();
+        paths.dedup();
+        paths
+    }
+
+    /// Waits until a helper thread that has answered is gone for the kernel too.
+    pub fn settle(&self, threads: usize) {
+        while self.entries("task") > threads {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Asks it to end with this status, and waits until it has.
+    pub fn end(mut self, status: i32) -> (Room, ExitStatus) {
+        // The program says nothing more.
+        let _ = writeln!(self.input, "end {status}");
+        let ended = self.child.0.wait().expect("the program");
+        (self.room, ended)
+    }
+
+    /// It ends as if nobody had been there.
+    #[track_caller]
+    pub fn ends_well(self) {
+        let (_room, status) = self.end(3);
+        assert_eq!(status.code(), Some(3), "{status}");
+    }
+}
+
+/// Whether the kernel shows a process in this state.
+pub fn is_in_state(pid: &str, letter: char) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process");
+    status.contains(&format!("State:\t{letter}"))
+}
