@@ -58,7 +58,7 @@ static void after_fork(pid_t child)
     const struct shim_slow_path *agent = slow_path();
     int saved_errno = errno;
     if (child == 0) {
-        python_after_fork_in_child();
+        bridges_after_fork_in_child();
         shim_redirect_after_fork_in_child();
     }
     if (agent != NULL)

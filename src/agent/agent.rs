@@ -237,6 +237,10 @@ impl Agent {
         &self,
         area: &mut WorkArea,
     ) -> Result<Option<&'static Recording>, CannotRecord> {
+        if self.switch.get() != Switch::On {
+            // Detached since the caller saw it on.
+            return Ok(None);
+        }
         let start = self.started();
         let forked_from = self.forked_from.load(Ordering::Relaxed);
         let begun = recording::begin(Beginning {
@@ -318,7 +322,7 @@ impl Agent {
         }
     }
 
-    fn start_drain(&self, recording: &Recording) {
+    pub(crate) fn start_drain(&self, recording: &Recording) {
         if !(self.hooks().start_drain)() {
             recording.set_drain_state(DrainState::Failed);
             recording.note(Note::NoDrainThread, b"the system refused a thread");

@@ -41,6 +41,7 @@ pub enum Command {
     Top(Top),
     Ctl(Ctl),
     Serve(Serve),
+    Push(Push),
 }
 
 /// Run a program under the agent, then say where its profile is and what is in it
@@ -87,7 +88,7 @@ pub struct Run {
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub max_depth: Option<u16>,
 
-    /// Whether frames and heaps of language runtimes are shown: of all that the agent knows (CPython, JVM), or none
+    /// Whether frames and heaps of language runtimes are shown: of all that the agent knows (CPython, JVM, Ruby, Lua), or none
     /// [default: auto]
     #[arg(long, value_name = "WHICH")]
     pub runtime: Option<Runtime>,
@@ -534,6 +535,69 @@ pub struct Serve {
     /// A file with the secret, which is made if it does not exist [default: another secret each time]
     #[arg(long, value_name = "FILE")]
     pub secret: Option<PathBuf>,
+}
+
+/// Send what a running process records to Pyroscope, again and again until the process ends
+///
+/// The process notices nothing: its profile is read from outside. Each time goes what was allocated since the last time that
+/// was accepted, and all that is in use; so while the server is away nothing is lost and nothing piles up.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  allocsample push 4711 --to http://pyroscope:4040 --label env=production
+  allocsample push 4711 --to https://profiles.example.net --user 1234     the password in ALLOCSAMPLE_PUSH_PASSWORD")]
+pub struct Push {
+    /// A pid, or the profile that a process is writing
+    #[arg(value_name = "PID|FILE")]
+    pub what: String,
+
+    /// The server; its push API is below this address
+    #[arg(long, value_name = "URL")]
+    pub to: String,
+
+    /// Seconds between two pushes
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub every: u64,
+
+    /// Send once and end
+    #[arg(long)]
+    pub once: bool,
+
+    /// The service's name [default: the program's]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+
+    /// A label of the profiles; may be given again
+    #[arg(long = "label", value_name = "NAME=VALUE")]
+    pub labels: Vec<Label>,
+
+    /// User for the server; the password is taken from ALLOCSAMPLE_PUSH_PASSWORD
+    #[arg(long)]
+    pub user: Option<String>,
+
+    /// Tenant of the server, for one that has several
+    #[arg(long)]
+    pub tenant: Option<String>,
+}
+
+/// A label: a name that such servers take, and a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label(pub String, pub String);
+
+impl std::str::FromStr for Label {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let is_letter = |c: char| c.is_ascii_alphabetic() || c == '_';
+        text.split_once('=')
+            .filter(|(name, value)| {
+                name.starts_with(is_letter)
+                    && name.chars().all(|c| is_letter(c) || c.is_ascii_digit())
+                    && !value.is_empty()
+            })
+            .map(|(name, value)| Self(name.to_owned(), value.to_owned()))
+            .ok_or("expected NAME=VALUE, the name of letters, digits and _")
+    }
 }
 
 /// Write function names, files and lines into a profile, so that it can leave the machine

@@ -140,7 +140,10 @@ impl Drain {
                     self.remember();
                     return Ok(());
                 }
-                DrainRequest::Finish => return self.finish(),
+                DrainRequest::Finish => {
+                    self.drain_rest()?;
+                    return self.finish();
+                }
             }
         }
     }
@@ -202,6 +205,20 @@ impl Drain {
         // What other threads still add goes nowhere: the process is at its end.
         self.recording.ring.close();
         file::unlink(self.recording.ring_path.as_c_str());
+        Ok(())
+    }
+
+    /// Everything, if those that are at a record finish it soon: on a busy machine a thread may have lost the processor
+    /// between the begin of its record and the end, and what others have written since lies behind it.
+    fn drain_rest(&mut self) -> Result<(), DrainError> {
+        const LOOKS: u32 = 1000;
+        for _ in 0..LOOKS {
+            self.drain_all()?;
+            if self.consumer.position() >= self.recording.ring.head() {
+                break;
+            }
+            clock::sleep_ms(1);
+        }
         Ok(())
     }
 

@@ -18,7 +18,7 @@ use crate::{AGENT, ALLOCATOR, attach, slow_path};
 
 unsafe extern "C" {
     fn shim_find_next();
-    fn python_install();
+    fn bridges_install();
     fn shim_probe_alloc(address: u64, size: u64, weighted_bytes: u64);
     fn shim_probe_free(address: u64);
     fn shim_next_malloc_address() -> *const c_void;
@@ -83,7 +83,7 @@ unsafe extern "C" fn construct(
     let has_bridges = config.bridges == Bridges::Auto;
     if switch_on(config) && has_bridges {
         // SAFETY: all objects of the program are loaded, and none of its code has run.
-        unsafe { python_install() };
+        unsafe { bridges_install() };
     }
     // What this thread allocated before (in the loader, in .preinit_array) gave it bytes not to be counted.
     this_thread().forget();

@@ -40,7 +40,7 @@ impl Cost {
         let frees = profile
             .samples
             .iter()
-            .filter(|sample| is_freed(sample.heap, sample.freed.is_some()))
+            .filter(|sample| is_freed(sample.heap, sample.freed().is_some()))
             .count() as f64;
         let sample_ns = own.sample_ns().unwrap_or(0.0);
         // Where no free was timed, few were there.

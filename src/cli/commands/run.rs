@@ -30,7 +30,14 @@ pub fn run(options: &Run) -> anyhow::Result<Ending> {
     };
     let unreachable = target::check(&program).err();
     let changes = match &unreachable {
-        None => environment(options, &template, &library),
+        None => {
+            let mut changes = environment(options, &template, &library);
+            if !matches!(options.runtime, Some(Runtime::None)) {
+                let users = |name: &str| std::env::var_os(name);
+                changes.extend(runtime::environment(&program, library.path(), users));
+            }
+            changes
+        }
         Some(unreachable) => {
             remark(options, unreachable);
             Vec::new()
