@@ -13,6 +13,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 /* `TYPE name(...)` of the next object, looked up at the first call. A race stores the same value twice. */
@@ -351,4 +352,42 @@ EXPORT int setresuid(uid_t user, uid_t effective, uid_t saved)
     int (*next)(uid_t, uid_t, uid_t) = NEXT(int, setresuid, uid_t, uid_t, uid_t);
     before_confinement();
     return next(user, effective, saved);
+}
+
+/* ---- filters of system calls ---- */
+
+static void before_filter(void)
+{
+    const struct shim_slow_path *agent = slow_path();
+    int saved_errno = errno;
+    if (agent != NULL)
+        agent->before_filter();
+    errno = saved_errno;
+}
+
+EXPORT int prctl(int option, ...)
+{
+    int (*next)(int, unsigned long, unsigned long, unsigned long, unsigned long) =
+        NEXT(int, prctl, int, unsigned long, unsigned long, unsigned long, unsigned long);
+    /* As libc does it: all that there can be, whatever the caller passed. */
+    va_list arguments;
+    va_start(arguments, option);
+    unsigned long a = va_arg(arguments, unsigned long);
+    unsigned long b = va_arg(arguments, unsigned long);
+    unsigned long c = va_arg(arguments, unsigned long);
+    unsigned long d = va_arg(arguments, unsigned long);
+    va_end(arguments);
+    if (option == PR_SET_SECCOMP)
+        before_filter();
+    return next(option, a, b, c, d);
+}
+
+/* libseccomp's, which makes the system call itself. */
+EXPORT int seccomp_load(void *context)
+{
+    int (*next)(void *) = NEXT(int, seccomp_load, void *);
+    if (next == NULL)
+        return -ENOSYS;
+    before_filter();
+    return next(context);
 }

@@ -87,6 +87,8 @@ struct shim_slow_path {
     void (*before_entering_mounts)(void);
     /* The process is about to give up its root directory or its rights. */
     void (*before_confinement)(void);
+    /* A filter of system calls is about to be installed. */
+    void (*before_filter)(void);
     /* Code may have been unmapped. */
     void (*after_dlclose)(void);
 };

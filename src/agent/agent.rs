@@ -11,8 +11,8 @@ use crate::hooks::{Definitions, Heaps};
 use crate::live::{BlockFilter, LiveSamples};
 use crate::os::file::complain;
 use crate::os::memory::{ForkCanary, StaticRef};
-use crate::os::process;
 use crate::os::scratch::Pool;
+use crate::os::{self, process};
 use crate::path::PATH_BYTES;
 use crate::recording::{self, Beginning, CannotRecord, DrainState, Recording};
 use crate::spill;
@@ -363,7 +363,9 @@ impl Agent {
         self.heaps.restart(&self.filter);
         self.control.reset(self.first_interval());
         (self.hooks().after_fork_in_child)();
-        if !self.config().follow_children && self.switch.get() == Switch::On {
+        // Behind a filter of system calls no file can be made.
+        let has_profile = self.config().follow_children && !os::is_filtered();
+        if !has_profile && self.switch.get() == Switch::On {
             self.switch.set(Switch::Off);
         }
     }

@@ -9,9 +9,8 @@ use allocsample_record::{
 
 use crate::agent::Agent;
 use crate::config::Unwind;
-use crate::os::clock;
-use crate::os::process;
 use crate::os::thread::{ShimThread, Totals};
+use crate::os::{self, clock, process};
 use crate::path::Path;
 use crate::recording::{self, DrainRequest, DrainState, Recording};
 use crate::spill;
@@ -231,10 +230,29 @@ impl Agent {
                 .flatten()
         });
         if let Some(recording) = recording {
-            if recording.drain_state() == DrainState::None {
+            if recording.drain_state() == DrainState::None && process::may_have_threads() {
                 self.set_drain_to_work(recording, false);
             }
             recording.wait_for_drain_start();
+        }
+    }
+
+    /// A filter of system calls is about to be installed, which may end the process at each call that it does not know.
+    /// Our thread, which it does not reach, opens the profile now and looks for work by itself from here on; the program's
+    /// threads make no calls for us any more; what is in the ring at the end stays there for the reader. Children have
+    /// the filter, too, and no profiles.
+    pub fn before_filter(&self, thread: &ShimThread) {
+        self.before_confinement(thread);
+        if process::pid() != self.pid() || self.switch.get() != Switch::On {
+            return;
+        }
+        let recording = recording::current();
+        if let Some(recording) = recording {
+            recording.note(Note::Filtered, b"");
+        }
+        os::set_filtered();
+        if let Some(recording) = recording {
+            recording.wake_drain_for_the_last_time();
         }
     }
 

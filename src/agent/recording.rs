@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 use allocsample_record::{
     ExitRecord, Figure, FileHeader, FormatVersion, IntervalRecord, LostReason, Note, NoteRecord,
-    ProcessRecord, RecordKind, ThreadStartRecord,
+    ProcessRecord, RecordKind, THREAD_NAME_BYTES, ThreadStartRecord,
 };
 use allocsample_ring::{Priority, Ring};
 
@@ -18,7 +18,7 @@ use crate::hooks::Definitions;
 use crate::os::file::{self, File};
 use crate::os::futex::{self, Woken};
 use crate::os::memory::{self, StaticRef};
-use crate::os::{clock, process};
+use crate::os::{self, clock, process};
 use crate::path::{Path, file_name};
 
 /// Ring sizes that are tried in turn, in words: 4 MiB, 1 MiB, 256 KiB.
@@ -332,11 +332,16 @@ impl Recording {
 
     /// Writes the start of the calling thread.
     pub fn announce_thread(&self, number: u32) -> bool {
+        // Behind a filter a thread has no name: asking for it may end the process.
+        let (tid, name) = match os::is_filtered() {
+            true => (0, [0; THREAD_NAME_BYTES]),
+            false => (process::tid(), process::thread_name()),
+        };
         let record = ThreadStartRecord {
             time_ns: clock::monotonic_ns(),
             thread: allocsample_record::ThreadId(number),
-            tid: process::tid(),
-            name: process::thread_name(),
+            tid,
+            name,
         };
         self.push(RecordKind::ThreadStart, ThreadStartRecord::WORDS, |words| {
             record.encode_into(words)
@@ -390,6 +395,9 @@ impl Recording {
 
     /// Tells figures that come from elsewhere. Any thread.
     pub fn tell_figures(&self) {
+        if os::is_filtered() {
+            return;
+        }
         let tell = |figure: Figure, value| self.ring.set_figure(figure as usize, value);
         let used = self.ring.used_words();
         self.ring.raise_figure(Figure::MostRingWords as usize, used);
@@ -419,6 +427,14 @@ impl Recording {
     pub fn wake_drain(&self) {
         // Release: pairs with the drain thread's acquire; it sees the request.
         self.wake.fetch_add(1, Ordering::Release);
+        if !os::is_filtered() {
+            futex::wake_all(&self.wake);
+        }
+    }
+
+    /// As [`Self::wake_drain`], when a filter is about to forbid it: from here on the thread looks by itself.
+    pub fn wake_drain_for_the_last_time(&self) {
+        self.wake.fetch_add(1, Ordering::Release);
         futex::wake_all(&self.wake);
     }
 
@@ -433,6 +449,7 @@ impl Recording {
         let before = self.space.load(Ordering::Acquire);
         if on_full == OnFull::Drop
             || !can_come
+            || os::is_filtered()
             || self.given_up_at.load(Ordering::Relaxed) == before
         {
             return false;
@@ -487,6 +504,10 @@ impl Recording {
     /// Asks the drain thread for something and waits until it has gone, as long as it moves: it may stand still for
     /// `patience_ms`. True if it has done it.
     pub fn ask_drain(&self, request: DrainRequest, patience_ms: u32) -> bool {
+        if os::is_filtered() {
+            // What is in the ring is in a file.
+            return false;
+        }
         self.request.store(request as u32, Ordering::Release);
         let deadline_after = || clock::monotonic_ns() + u64::from(patience_ms) * 1_000_000;
         let mut deadline_ns = deadline_after();

@@ -8,6 +8,7 @@ use allocsample_record::{
     CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, FIGURES, Figure, LOST_REASONS,
 };
 
+use crate::os;
 use crate::os::file::{self, File};
 use crate::os::memory;
 use crate::recording::Recording;
@@ -34,6 +35,9 @@ pub fn finish(recording: &Recording, compress: Compress, most_bytes: Option<u64>
 }
 
 fn write(recording: &Recording, compress: Compress, most_bytes: Option<u64>) -> Option<()> {
+    if os::is_filtered() {
+        return None;
+    }
     let ring = &recording.ring;
     let bytes = usize::try_from(ring.used_words()).ok()?.checked_mul(8)?;
     if bytes as u64 + 4096 > file::size_limit() {

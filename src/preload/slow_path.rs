@@ -24,6 +24,7 @@ struct SlowPath {
     after_unshare: extern "C" fn(),
     before_entering_mounts: extern "C" fn(),
     before_confinement: extern "C" fn(),
+    before_filter: extern "C" fn(),
     after_dlclose: extern "C" fn(),
 }
 
@@ -61,6 +62,7 @@ pub fn install() {
         after_unshare,
         before_entering_mounts,
         before_confinement,
+        before_filter,
         after_dlclose,
     };
     // SAFETY: the shim defines it as an atomic pointer to a constant table. Release: pairs with its acquire loads.
@@ -140,6 +142,10 @@ extern "C" fn after_unshare() {
 
 extern "C" fn before_entering_mounts() {
     AGENT.before_entering_mounts();
+}
+
+extern "C" fn before_filter() {
+    AGENT.before_filter(this_thread());
 }
 
 extern "C" fn before_confinement() {

@@ -340,6 +340,9 @@ pub enum Note {
     /// The agent came into a process that ran already: what was allocated before is in no figure. Detail: what was
     /// redirected, in words.
     Attached = 6,
+    /// The process installed a filter of system calls: its children have no profiles, threads that it starts no names, and
+    /// what those threads allocated exactly is known up to their last samples.
+    Filtered = 7,
 }
 
 /// A [`Note`] with its detail.
@@ -388,6 +391,7 @@ impl<'a> NoteRecord<'a> {
             4 => Note::ForkedFrom,
             5 => Note::StacksCompared,
             6 => Note::Attached,
+            7 => Note::Filtered,
             _ => return None,
         };
         Some(Self {

@@ -233,6 +233,7 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             Note::ForkedFrom => lines.push(format!("note: forked from process {detail}")),
             Note::StacksCompared => lines.push(format!("note: stacks compared: {detail}")),
             Note::Attached => lines.push(format!("note: attached to a running process, what it allocated before is not here: {detail}")),
+            Note::Filtered => lines.push("note: a filter of system calls was installed: children have no profiles, and threads no names".to_owned()),
             Note::NextAllocator => {}
         }
     }

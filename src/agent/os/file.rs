@@ -166,19 +166,5 @@ pub fn complain(parts: &[&[u8]]) {
 
 /// The longest file that this process may write, in bytes.
 pub fn size_limit() -> u64 {
-    let mut limit = libc::rlimit {
-        rlim_cur: libc::RLIM_INFINITY,
-        rlim_max: libc::RLIM_INFINITY,
-    };
-    // SAFETY: `limit` is writable.
-    unsafe {
-        libc::syscall(
-            libc::SYS_prlimit64,
-            0_i64,
-            libc::RLIMIT_FSIZE,
-            core::ptr::null::<libc::rlimit64>(),
-            &raw mut limit,
-        )
-    };
-    limit.rlim_cur
+    super::limit(libc::RLIMIT_FSIZE)
 }

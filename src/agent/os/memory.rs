@@ -199,6 +199,9 @@ pub fn map_shared(fd: i32, bytes: usize) -> Option<NonNull<u8>> {
 /// Whether the byte at `address` can be read, without reading it: the kernel looks at a signal mask there, and refuses
 /// the call for its other arguments if it could.
 pub fn is_readable(address: u64) -> bool {
+    if super::is_filtered() {
+        return false;
+    }
     // The mask is 8 bytes: stay inside the page.
     let address = address & !7;
     const INVALID_HOW: libc::c_long = -1;
@@ -210,6 +213,9 @@ pub fn is_readable(address: u64) -> bool {
 
 /// Copies memory of this process that may be gone by now. False: it is, or the kernel does not let us look.
 pub fn copy_if_mapped(from: u64, to: &mut [u8]) -> bool {
+    if super::is_filtered() {
+        return false;
+    }
     let local = libc::iovec {
         iov_base: to.as_mut_ptr().cast(),
         iov_len: to.len(),

@@ -25,7 +25,40 @@ fn check(result: libc::c_long) -> Result<usize, Errno> {
     Err(Errno(unsafe { *libc::__errno_location() }))
 }
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Whether a filter of system calls may be in force that ends the process at one that it does not know.
+static IS_FILTERED: AtomicBool = AtomicBool::new(false);
+
+/// From now on the program's threads make no system call for us that a program which only computes and allocates does not
+/// make itself.
+pub fn set_filtered() {
+    IS_FILTERED.store(true, Ordering::Relaxed);
+}
+
+/// See [`set_filtered`].
+pub fn is_filtered() -> bool {
+    IS_FILTERED.load(Ordering::Relaxed)
+}
+
+/// One of this process's limits; the largest number if there is none.
+fn limit(which: libc::__rlimit_resource_t) -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: `limit` is writable.
+    unsafe {
+        libc::syscall(
+            libc::SYS_prlimit64,
+            0_i64,
+            which,
+            core::ptr::null::<libc::rlimit64>(),
+            &raw mut limit,
+        )
+    };
+    limit.rlim_cur
+}
 
 /// `__libc_stack_end` of the loader, if it has one.
 static MAIN_STACK_END: AtomicU64 = AtomicU64::new(0);

@@ -48,6 +48,13 @@ pub fn wait_until_gone(tid: u32) {
     }
 }
 
+/// Whether a thread of ours is nothing to the number of threads that this user may have. At a limit that is nearly reached
+/// it could be the one too many.
+pub fn may_have_threads() -> bool {
+    const FEW: u64 = 64;
+    super::limit(libc::RLIMIT_NPROC) >= FEW
+}
+
 /// This thread's name, padded with NUL.
 pub fn thread_name() -> [u8; 16] {
     let mut name = [0; 16];
