@@ -3,6 +3,7 @@
  * Each entry tells the agent and then does what was asked. vfork is not wrapped: its child runs on the parent's stack
  * and memory, and the exec or _exit that ends it is told apart by pid inside the agent. */
 #define _GNU_SOURCE
+#include "attach.h"
 #include "shim.h"
 
 #include <dlfcn.h>
@@ -55,8 +56,10 @@ static void after_fork(pid_t child)
 {
     const struct shim_slow_path *agent = slow_path();
     int saved_errno = errno;
-    if (child == 0)
-        python_after_fork_in_child();
+    if (child == 0) {
+        bridges_after_fork_in_child();
+        shim_redirect_after_fork_in_child();
+    }
     if (agent != NULL)
         agent->after_fork(&shim_thread, child);
     errno = saved_errno;
@@ -151,7 +154,8 @@ static int after_failed_exec(bool tell)
     return -1;
 }
 
-EXPORT int execve(const char *path, char *const argv[], char *const envp[])
+/* Not by name below: in a process that was attached to, the name is libc's. */
+static int execve_told(const char *path, char *const argv[], char *const envp[])
 {
     bool tell = leaving(SHIM_EXEC, 0, path);
     int (*next)(const char *, char *const *, char *const *) =
@@ -160,12 +164,17 @@ EXPORT int execve(const char *path, char *const argv[], char *const envp[])
     return after_failed_exec(tell);
 }
 
-EXPORT int execv(const char *path, char *const argv[])
+EXPORT int execve(const char *path, char *const argv[], char *const envp[])
 {
-    return execve(path, argv, environ);
+    return execve_told(path, argv, envp);
 }
 
-EXPORT int execvpe(const char *file, char *const argv[], char *const envp[])
+EXPORT int execv(const char *path, char *const argv[])
+{
+    return execve_told(path, argv, environ);
+}
+
+static int execvpe_told(const char *file, char *const argv[], char *const envp[])
 {
     bool tell = leaving(SHIM_EXEC, 0, file);
     int (*next)(const char *, char *const *, char *const *) =
@@ -174,9 +183,14 @@ EXPORT int execvpe(const char *file, char *const argv[], char *const envp[])
     return after_failed_exec(tell);
 }
 
+EXPORT int execvpe(const char *file, char *const argv[], char *const envp[])
+{
+    return execvpe_told(file, argv, envp);
+}
+
 EXPORT int execvp(const char *file, char *const argv[])
 {
-    return execvpe(file, argv, environ);
+    return execvpe_told(file, argv, environ);
 }
 
 EXPORT int fexecve(int fd, char *const argv[], char *const envp[])
@@ -225,14 +239,14 @@ EXPORT int execl(const char *path, const char *first, ...)
 {
     COLLECT_ARGUMENTS(first);
     va_end(arguments);
-    return execve(path, argv, environ);
+    return execve_told(path, argv, environ);
 }
 
 EXPORT int execlp(const char *file, const char *first, ...)
 {
     COLLECT_ARGUMENTS(first);
     va_end(arguments);
-    return execvpe(file, argv, environ);
+    return execvpe_told(file, argv, environ);
 }
 
 EXPORT int execle(const char *path, const char *first, ...)
@@ -240,7 +254,7 @@ EXPORT int execle(const char *path, const char *first, ...)
     COLLECT_ARGUMENTS(first);
     char *const *envp = va_arg(arguments, char *const *);
     va_end(arguments);
-    return execve(path, argv, envp);
+    return execve_told(path, argv, envp);
 }
 
 /* ---- dlclose ---- */

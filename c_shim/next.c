@@ -3,6 +3,7 @@
  * dlsym may itself allocate; what it asks for meanwhile comes from a small arena that is never freed. The arena is
  * marked for ever in the block filter, so that free and realloc meet it on their slow halves only. */
 #define _GNU_SOURCE
+#include "attach.h"
 #include "shim.h"
 
 #include <dlfcn.h>
@@ -226,7 +227,8 @@ struct shim_next shim_next = {
 
 void *shim_find_symbol(const char *name)
 {
-    return dlsym(RTLD_NEXT, name);
+    /* An object that was opened late comes after all others, or is in no order with them. */
+    return shim_is_late() ? shim_late_symbol(name) : dlsym(RTLD_NEXT, name);
 }
 
 struct search {

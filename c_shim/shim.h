@@ -159,8 +159,10 @@ HIDDEN bool shim_same_object(const void *a, const void *b);
 /* Whether the block came from the arena that serves allocations made while we look for the next allocator. */
 HIDDEN bool shim_is_bootstrap_block(const void *block);
 
-/* Sets free what another thread of the parent held in the CPython bridge. */
-HIDDEN void python_after_fork_in_child(void);
+/* Joins the language runtime that this process is one of, if there is a bridge for it. Once, before `main`. */
+HIDDEN void bridges_install(void);
+/* Sets free what another thread of the parent held in a bridge. */
+HIDDEN void bridges_after_fork_in_child(void);
 
 /* Probes for tools outside of the process; on the program's stack. */
 HIDDEN void shim_probe_alloc(uintptr_t pointer, uint64_t size, uint64_t weighted_bytes);

@@ -185,7 +185,7 @@ fn what_cannot_be_read_is_refused_in_one_line_by_every_command() {
     // An administrator may read all.
     if !nix::unistd::geteuid().is_root() {
         fs::write(&path, &good).expect("a file");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0)).expect("a mode");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("a mode");
         assert_refused(&room, "unreadable", "Permission denied");
     }
 }

@@ -4,6 +4,7 @@
  * hand of that thread only, which is here. Offsets are those of each release's headers (3.8 to 3.13, 64-bit, with the
  * lock); the interpreter's version decides which. A pointer that does not lead to a code object ends the walk. */
 #define _GNU_SOURCE
+#include "bridges.h"
 #include "names.h"
 #include "python.h"
 

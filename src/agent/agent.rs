@@ -14,7 +14,7 @@ use crate::os::memory::{ForkCanary, StaticRef};
 use crate::os::process;
 use crate::os::scratch::Pool;
 use crate::path::PATH_BYTES;
-use crate::recording::{self, Beginning, DrainState, Recording};
+use crate::recording::{self, Beginning, CannotRecord, DrainState, Recording};
 use crate::spill;
 use crate::stack::modules::Modules;
 use crate::stack::vm::RawFrame;
@@ -155,7 +155,7 @@ impl Agent {
         }
     }
 
-    /// Switches on. Once, from the library's constructor.
+    /// Switches on: from the library's constructor, or when it is attached.
     pub fn switch_on(&self, start: &'static Start) {
         let random = process::random_u128() as u64;
         self.seed
@@ -193,7 +193,8 @@ impl Agent {
         }
     }
 
-    pub(crate) fn config(&self) -> &'static Config {
+    /// The settings.
+    pub fn config(&self) -> &'static Config {
         &self.started().config
     }
 
@@ -205,6 +206,11 @@ impl Agent {
 
     pub(crate) fn hooks(&self) -> &'static Hooks {
         &self.started().hooks
+    }
+
+    /// What it is doing.
+    pub fn state(&self) -> Switch {
+        self.switch.get()
     }
 
     fn started(&self) -> &'static Start {
@@ -226,8 +232,15 @@ impl Agent {
         self.start.get().unwrap_or(&NOT_STARTED)
     }
 
-    /// Makes the files of a profile. A failure is told in one line and switches the agent off.
-    pub(crate) fn begin_recording(&self, area: &mut WorkArea) -> Option<&'static Recording> {
+    /// Makes the files of a profile. `Ok(None)`: another thread is at it, and takes long.
+    pub(crate) fn try_to_begin(
+        &self,
+        area: &mut WorkArea,
+    ) -> Result<Option<&'static Recording>, CannotRecord> {
+        if self.switch.get() != Switch::On {
+            // Detached since the caller saw it on.
+            return Ok(None);
+        }
         let start = self.started();
         let forked_from = self.forked_from.load(Ordering::Relaxed);
         let begun = recording::begin(Beginning {
@@ -239,18 +252,21 @@ impl Agent {
             forked_from: (forked_from != 0).then_some(forked_from),
             definitions: &self.definitions,
             buffer: &mut area.texts,
-        });
-        match begun {
-            Ok(recording) => {
-                if let Some(recording) = recording {
-                    self.tell_what_was_before(recording);
-                }
-                recording
-            }
+        })?;
+        if let Some(recording) = begun {
+            self.tell_what_was_before(recording);
+        }
+        Ok(begun)
+    }
+
+    /// As [`Self::try_to_begin`], but a failure is told in one line and switches the agent off.
+    pub(crate) fn begin_recording(&self, area: &mut WorkArea) -> Option<&'static Recording> {
+        match self.try_to_begin(area) {
+            Ok(recording) => recording,
             Err(error) => {
                 if self.switch.change(Switch::On, Switch::Failed) {
                     let reason = error.reason.as_bytes();
-                    let output = start.config.output.as_bytes();
+                    let output = self.config().output.as_bytes();
                     complain(&[
                         b"allocsample: ",
                         output,
@@ -266,6 +282,11 @@ impl Agent {
 
     fn tell_what_was_before(&self, recording: &Recording) {
         self.write_late_definitions(recording, recording.definitions_to);
+        let force = self.control.force();
+        if force.index != 0 {
+            // Of the profile before this one: an exec has failed.
+            self.write_interval(recording, force.interval, Some(force.index));
+        }
         self.write_ended_before(recording);
         let (events, bytes) = (&self.lost_before.0, &self.lost_before.1);
         let events = events.swap(0, Ordering::Relaxed);
@@ -301,7 +322,7 @@ impl Agent {
         }
     }
 
-    fn start_drain(&self, recording: &Recording) {
+    pub(crate) fn start_drain(&self, recording: &Recording) {
         if !(self.hooks().start_drain)() {
             recording.set_drain_state(DrainState::Failed);
             recording.note(Note::NoDrainThread, b"the system refused a thread");

@@ -20,7 +20,7 @@ use crate::switch::Switch;
 /// How long an exit waits for a drain thread that writes nothing. It writes a mebibyte at a time, and what it has not
 /// written stays in the ring's file for the reader: a disk that does not answer costs the program this time, and nothing
 /// is lost.
-const FINISH_PATIENCE_MS: u32 = 2_000;
+pub(crate) const FINISH_PATIENCE_MS: u32 = 2_000;
 
 impl Agent {
     /// Mutes the thread until [`Self::after_fork`]: other libraries' fork handlers allocate in between, in the child
@@ -112,7 +112,11 @@ impl Agent {
                 recording.ask_drain(DrainRequest::Finish, FINISH_PATIENCE_MS);
             }
             DrainState::None | DrainState::Failed => {
-                spill::finish(recording, self.hooks().compress);
+                spill::finish(
+                    recording,
+                    self.hooks().compress,
+                    self.config().max_size_bytes,
+                );
             }
             DrainState::Done => {}
         }
@@ -142,7 +146,7 @@ impl Agent {
             .flatten()
     }
 
-    fn write_end(
+    pub(crate) fn write_end(
         &self,
         thread: &ShimThread,
         recording: &Recording,

@@ -4,6 +4,7 @@
 //! `NAME.allocsample` gets a header at once, and chunks from the drain thread; `NAME.allocsample.ring` is the ring,
 //! which outlives a killed process and is removed when everything in it is in the profile.
 
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 use allocsample_record::{
@@ -77,6 +78,8 @@ pub struct Recording {
     is_drain_asleep: AtomicBool,
     /// Counts the times that the drain thread has given space back.
     pub space: AtomicU32,
+    /// Where the ring is mapped, and its bytes.
+    ring_place: (NonNull<u8>, usize),
     given_up_at: AtomicU32,
     /// Definitions up to here are in the file.
     pub(crate) definitions_to: u64,
@@ -84,6 +87,9 @@ pub struct Recording {
     request: AtomicU32,
     main_exited: AtomicU32,
 }
+
+// SAFETY: of its fields only the place of the ring is a pointer, and that is only passed to the kernel.
+unsafe impl Sync for Recording {}
 
 /// Why no recording can be made.
 #[derive(Clone, Copy, Debug)]
@@ -178,7 +184,7 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
         return discard("the profile cannot be written (is the disk full?)");
     };
     drop(profile);
-    let Some(ring) = create_ring(&ring_path, profile_id) else {
+    let Some((ring, ring_place)) = create_ring(&ring_path, profile_id) else {
         return discard("no room for the ring file (is the disk full, or a file size limit set?)");
     };
     let recording = Recording {
@@ -188,6 +194,7 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
         wake: AtomicU32::new(0),
         is_drain_asleep: AtomicBool::new(false),
         space: AtomicU32::new(0),
+        ring_place,
         given_up_at: AtomicU32::new(u32::MAX),
         definitions_to,
         state: AtomicU32::new(DrainState::None as u32),
@@ -249,7 +256,7 @@ fn create_profile(
     })
 }
 
-fn create_ring(path: &Path, profile_id: u128) -> Option<Ring> {
+fn create_ring(path: &Path, profile_id: u128) -> Option<(Ring, (NonNull<u8>, usize))> {
     let file = File::create_new(path.as_c_str()).ok()?;
     for capacity_words in CAPACITIES_WORDS {
         let bytes = allocsample_ring::file_bytes(capacity_words);
@@ -260,7 +267,8 @@ fn create_ring(path: &Path, profile_id: u128) -> Option<Ring> {
         let base = memory::map_shared(file.number(), bytes)?;
         // SAFETY: freshly allocated, so zeroed; mapped for ever, page-aligned, a power of two; the file is new and
         // only this process maps it (a forked child does not inherit the mapping).
-        return Some(unsafe { Ring::create(base, capacity_words, profile_id) });
+        let ring = unsafe { Ring::create(base, capacity_words, profile_id) };
+        return Some((ring, (base, bytes)));
     }
     None
 }
@@ -503,6 +511,15 @@ impl Recording {
                 }
             }
         }
+    }
+
+    /// Lets go of the ring's file, when the recording is finished and the process goes on. A thread that is still at a
+    /// record writes it into memory that nobody reads.
+    pub(crate) fn release_ring(&self) {
+        let (base, bytes) = self.ring_place;
+        // SAFETY: our own mapping, which stays readable and writable, and in which nobody relies on what is there: the
+        // recording is no longer the current one, and its drain thread is gone.
+        unsafe { memory::replace_by_zeros(base, bytes) };
     }
 
     /// The main thread has called `pthread_exit`: the process now ends with its last thread.

@@ -15,8 +15,8 @@ use crate::hooks::Heap;
 use crate::os::clock;
 use crate::os::scratch::Zeroed;
 use crate::os::thread::{Allocation, Caller, Muted, ShimThread};
-use crate::recording::{self, Recording};
-use crate::stack::vm::{self, RawFrame};
+use crate::recording::{self, DrainState, Recording};
+use crate::stack::vm::{self, NativeCode, RawFrame};
 use crate::stack::{Captured, MemoKey, RuleCache, Walk};
 use crate::switch::Switch;
 
@@ -47,10 +47,7 @@ impl Agent {
                     .map_or((None, 0), |(interval, index)| (Some(interval), index)),
                 flags,
                 caller: allocation.caller,
-                walked: self
-                    .heaps
-                    .get(HeapId(thread.vm_heap() as u16))
-                    .filter(|heap| heap.is_walked_in_malloc),
+                walked: self.heaps.walked_in_malloc(thread),
                 stack: None,
             });
         }
@@ -184,8 +181,14 @@ impl Agent {
     /// The machine's own view of the stack, which is all there is.
     fn take_given(&self, heap: &Heap, stack: &[RawFrame], area: &mut WorkArea) -> Captured {
         let merged = area.merged.get_mut(..self.config().max_depth);
-        let (depth, has_room) =
-            vm::interleave(heap.id, &[], stack, |_| false, merged.unwrap_or(&mut []));
+        let (depth, has_room) = vm::interleave(
+            heap.id,
+            &[],
+            stack,
+            NativeCode::Loop,
+            |_| false,
+            merged.unwrap_or(&mut []),
+        );
         Captured {
             depth,
             is_merged: true,
@@ -215,7 +218,14 @@ impl Agent {
         let machine = vm_frames.get(..walked.min(depth)).unwrap_or(&[]);
         let merged = merged.get_mut(..depth).unwrap_or(&mut []);
         let is_interpreter = |pc| heap.is_interpreter(pc);
-        let (count, has_room) = vm::interleave(heap.id, native, machine, is_interpreter, merged);
+        let (count, has_room) = vm::interleave(
+            heap.id,
+            native,
+            machine,
+            heap.native_code,
+            is_interpreter,
+            merged,
+        );
         captured.depth = count;
         captured.is_merged = true;
         if !has_room || walked == depth {
@@ -325,6 +335,9 @@ impl Agent {
         record.encode_into(reservation.words_mut())?;
         let used_words = reservation.used_words();
         reservation.commit(RecordKind::Sample as u8);
+        if self.config().is_watched() && recording.drain_state() == DrainState::None {
+            self.set_drain_to_work(recording, captured.may_hold_loader_locks);
+        }
         if recording.is_worth_draining(used_words) {
             let ring = &recording.ring;
             ring.raise_figure(Figure::MostRingWords as usize, used_words);

@@ -23,6 +23,8 @@ fn main() -> std::process::ExitCode {
     };
     let result = match arguments.command {
         Command::Run(run) => commands::run::run(&run),
+        Command::Attach(attach) => commands::attach::attach(&attach),
+        Command::Detach(detach) => commands::attach::detach(&detach),
         Command::Report(report) => commands::report::run(&report),
         Command::Leaks(leaks) => commands::leaks::run(&leaks),
         Command::Diff(diff) => commands::diff::run(&diff),
@@ -31,6 +33,7 @@ fn main() -> std::process::ExitCode {
         Command::Convert(convert) => commands::convert::run(&convert),
         Command::Query(query) => commands::query::run(&query),
         Command::View(view) => commands::view::run(&view),
+        Command::Push(push) => commands::push::run(&push),
         Command::Serve(serve) => commands::serve::run(&serve),
         Command::Top(top) => commands::top::run(&top),
     };

@@ -303,6 +303,7 @@ impl Exit {
             ExitHow::Abort => "abort",
             ExitHow::Exec => "exec",
             ExitHow::LastThread => "end of the last thread",
+            ExitHow::Detached => "detach: the program went on",
         };
         match self.status {
             Some(status) => format!("{how} ({status})"),

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod allocator;
+pub mod cost;
 pub mod csv;
 mod frames;
 pub mod heaps;

@@ -6,6 +6,7 @@
 )]
 
 pub mod allocators;
+pub mod bridge;
 pub mod compile;
 pub mod pprof;
 pub mod profile;

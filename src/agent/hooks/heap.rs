@@ -12,9 +12,10 @@ use crate::live::{BlockFilter, LiveSamples};
 use crate::os::clock;
 use crate::os::memory::{self, StaticRef};
 use crate::os::spin::Spin;
+use crate::os::thread::ShimThread;
 use crate::os::vector::Vector;
 use crate::recording::Recording;
-use crate::stack::vm::VmWalk;
+use crate::stack::vm::{NativeCode, VmWalk};
 
 const MAX_HEAPS: usize = 255;
 const RANGES: usize = 16;
@@ -31,6 +32,10 @@ pub struct Description<'a> {
     pub interval: Option<Interval>,
     /// Whether its walker may be called inside malloc.
     pub is_walked_in_malloc: bool,
+    /// On threads without a nursery too.
+    pub is_walked_everywhere: bool,
+    /// What its interpreter ranges hold.
+    pub native_code: NativeCode,
     /// What to call.
     pub callbacks: Callbacks,
 }
@@ -54,6 +59,7 @@ pub struct Heap {
     pub(crate) id: HeapId,
     pub(crate) kind: HeapKind,
     pub(crate) is_walked_in_malloc: bool,
+    pub(crate) native_code: NativeCode,
     pub(crate) callbacks: Callbacks,
     /// Samples of blocks that are freed by their address.
     pub(crate) live: LiveSamples,
@@ -154,6 +160,8 @@ pub struct Heaps {
     /// Intervals of heaps, which every profile of the process is told: bytes, 0 for none, and number.
     told: Spin<[(u64, u16); TOLD]>,
     random_rows: AtomicU32,
+    /// The heap that is walked in malloc on every thread; 0 for none.
+    everywhere: AtomicU32,
 }
 
 impl Heaps {
@@ -166,6 +174,7 @@ impl Heaps {
             intervals: AtomicU32::new(1),
             told: Spin::new([(0, 0); TOLD]),
             random_rows: AtomicU32::new(0),
+            everywhere: AtomicU32::new(0),
         }
     }
 
@@ -184,6 +193,17 @@ impl Heaps {
     /// The one with this number.
     pub(crate) fn get(&self, id: HeapId) -> Option<&'static Heap> {
         self.heaps.get(usize::from(id.0).checked_sub(1)?)?.get()
+    }
+
+    /// The heap whose walker adds to the stack of a malloc on this thread.
+    pub(crate) fn walked_in_malloc(&self, thread: &ShimThread) -> Option<&'static Heap> {
+        let number = match thread.vm_heap() {
+            // Acquire: pairs with the release in `register_heap`.
+            0 => self.everywhere.load(Ordering::Acquire),
+            own => own,
+        };
+        self.get(HeapId(u16::try_from(number).ok()?))
+            .filter(|heap| heap.is_walked_in_malloc)
     }
 
     /// In a forked child: samples and bytes are the parent's.
@@ -213,6 +233,7 @@ impl Agent {
             id,
             kind: description.kind,
             is_walked_in_malloc: description.is_walked_in_malloc,
+            native_code: description.native_code,
             callbacks: description.callbacks,
             live: LiveSamples::new(),
             exact_bytes: AtomicU64::new(0),
@@ -232,6 +253,11 @@ impl Agent {
             self.set_interval(heap, interval);
         }
         place.set(Some(heap));
+        if description.is_walked_everywhere {
+            // Release: pairs with `walked_in_malloc`.
+            let number = u32::from(heap.id.0);
+            self.heaps.everywhere.store(number, Ordering::Release);
+        }
         Some(heap)
     }
 

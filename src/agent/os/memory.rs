@@ -50,6 +50,26 @@ pub unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
     unsafe { libc::syscall(libc::SYS_munmap, base.as_ptr(), bytes) };
 }
 
+/// Puts fresh private memory in the place of a mapping, at once for all threads.
+///
+/// # Safety
+/// The range is a mapping of ours, and whoever still uses it can do with zeros.
+pub unsafe fn replace_by_zeros(base: NonNull<u8>, bytes: usize) {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: the caller's promise.
+    unsafe {
+        libc::syscall(
+            libc::SYS_mmap,
+            base.as_ptr(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            -1_i64,
+            0_i64,
+        )
+    };
+}
+
 /// `count` atomics, all zero, for ever.
 pub fn map_atomics(count: usize) -> Option<&'static [AtomicU64]> {
     let base = map(count.checked_mul(size_of::<AtomicU64>())?)?;

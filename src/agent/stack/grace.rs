@@ -2,7 +2,8 @@
 //!
 //! Walks enter and leave; what is taken out of their sight gets the number of the present phase. A phase ends when no
 //! walk is left of the one before it, so that two phases later nobody can have seen what was taken away. Walks are
-//! counted in two counters in turn: a walk costs two additions, and never waits.
+//! counted in two counters in turn: a walk costs two additions, and never waits. There are several pairs of counters, so
+//! that threads which walk at the same time do not write the same cache line.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,8 +11,14 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// was done before that phase began, and who ends a phase must see every walk that is counted in it.
 pub(super) struct Grace {
     phase: AtomicU32,
-    walking: [AtomicU32; 2],
+    lanes: [Lane; LANES],
 }
+
+const LANES: usize = 16;
+
+/// Walks in even and in odd phases. A cache line of its own.
+#[repr(align(64))]
+struct Lane([AtomicU32; 2]);
 
 /// A walk, while it exists.
 pub(super) struct Entered<'a> {
@@ -26,19 +33,16 @@ impl Grace {
     pub(super) const fn new() -> Self {
         Self {
             phase: AtomicU32::new(0),
-            walking: [AtomicU32::new(0), AtomicU32::new(0)],
+            lanes: [const { Lane([AtomicU32::new(0), AtomicU32::new(0)]) }; LANES],
         }
     }
 
-    fn counter_of(&self, phase: u32) -> Option<&AtomicU32> {
-        self.walking.get(phase as usize % 2)
-    }
-
-    /// A walk begins.
-    pub(super) fn enter(&self) -> Entered<'_> {
+    /// A walk of this thread begins.
+    pub(super) fn enter(&self, thread: u32) -> Entered<'_> {
+        let lane = self.lanes.get(thread as usize % LANES);
         loop {
             let phase = self.phase.load(Ordering::SeqCst);
-            let counter = self.counter_of(phase);
+            let counter = lane.and_then(|Lane(walking)| walking.get(phase as usize % 2));
             if let Some(counter) = counter {
                 counter.fetch_add(1, Ordering::SeqCst);
             }
@@ -59,10 +63,11 @@ impl Grace {
     pub(super) fn advance(&self) {
         let phase = self.phase.load(Ordering::SeqCst);
         let next = phase.wrapping_add(1);
-        if self
-            .counter_of(next)
-            .is_some_and(|walking| walking.load(Ordering::SeqCst) == 0)
-        {
+        let is_left = |Lane(walking): &Lane| {
+            let counter = walking.get(next as usize % 2);
+            counter.is_some_and(|walking| walking.load(Ordering::SeqCst) > 0)
+        };
+        if !self.lanes.iter().any(is_left) {
             self.phase.store(next, Ordering::SeqCst);
         }
     }
@@ -74,7 +79,7 @@ impl Grace {
 
     /// In a forked child, where the walks of other threads do not exist.
     pub(super) fn restart(&self) {
-        for walking in &self.walking {
+        for walking in self.lanes.iter().flat_map(|Lane(walking)| walking) {
             walking.store(0, Ordering::SeqCst);
         }
     }
@@ -99,14 +104,14 @@ mod tests {
     #[test]
     fn what_a_walk_may_have_seen_is_kept_until_it_ends() {
         let grace = Grace::new();
-        let walk = grace.enter();
+        let walk = grace.enter(1);
         let taken_away = grace.now();
         for _ in 0..10 {
             grace.advance();
         }
         assert!(!grace.is_over(taken_away));
         drop(walk);
-        let later = grace.enter();
+        let later = grace.enter(2);
         grace.advance();
         grace.advance();
         // The later walk may hold up the phases, but began when it was gone.
@@ -125,10 +130,10 @@ mod tests {
         let in_use = |place: usize| IN_USE.get(place).unwrap();
         in_use(0).store(1, Ordering::SeqCst);
         let readers: Vec<_> = (0..3)
-            .map(|_| {
+            .map(|thread| {
                 std::thread::spawn(move || {
                     while DONE.load(Ordering::Relaxed) == 0 {
-                        let _walk = GRACE.enter();
+                        let _walk = GRACE.enter(thread);
                         let place = CURRENT.load(Ordering::Acquire) as usize;
                         for _ in 0..50 {
                             assert_eq!(in_use(place).load(Ordering::Relaxed), 1);

@@ -65,7 +65,7 @@ impl Walk<'_> {
         on_module: impl FnMut(&Module),
     ) -> Captured {
         // Until the walk ends no module that it meets is overwritten.
-        let _walk = self.modules.enter();
+        let _walk = self.modules.enter(self.key.thread);
         self.memo.begin(self.key);
         let mut reader = StackReader::of_thread(thread, caller.sp);
         let (mut captured, ending) = self.walk(caller, &mut reader, on_module);

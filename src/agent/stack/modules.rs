@@ -196,9 +196,9 @@ impl Modules {
         }
     }
 
-    /// A walk begins: what [`Self::find`] returns is there until the result is dropped.
-    pub(super) fn enter(&self) -> Entered<'_> {
-        self.grace.enter()
+    /// A walk of this thread begins: what [`Self::find`] returns is there until the result is dropped.
+    pub(super) fn enter(&self, thread: u32) -> Entered<'_> {
+        self.grace.enter(thread)
     }
 
     /// Modules examined so far. Each has an unwinder of its own, which caches tell apart by 16 bits.

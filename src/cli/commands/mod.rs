@@ -1,9 +1,11 @@
 //! One file per command.
 
+pub mod attach;
 pub mod convert;
 pub mod ctl;
 pub mod diff;
 pub mod leaks;
+pub mod push;
 pub mod query;
 pub mod report;
 pub mod run;
