@@ -32,7 +32,7 @@ pub fn write(
     writeln!(
         out,
         "{}  pid {}, {} sampled, one sample each {}",
-        profile.process.command_line.join(" "),
+        allocsample_report::text::command_line(profile),
         profile.process.pid,
         units::duration(findings.horizon_s),
         units::bytes(profile.interval_bytes() as f64),

@@ -42,6 +42,11 @@ pub fn finish(path: &Path, symbolize: bool) -> Result<Finished, FinishError> {
 /// it does not notice. `to` must not exist; its ring is made beside it and goes again.
 pub fn snapshot(path: &Path, to: &Path) -> Result<Finished, FinishError> {
     let path = &reader::profile_path(path);
+    if path.is_dir() {
+        // Copying would say that it cannot be written.
+        let error = std::io::Error::from(std::io::ErrorKind::IsADirectory);
+        return Err(ReadError::from(error).into());
+    }
     let copy = |from: &Path, to: &Path| std::fs::copy(from, to).map_err(FinishError::Write);
     let ring = reader::ring_path(path);
     if ring.exists() {

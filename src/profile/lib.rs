@@ -15,7 +15,7 @@ mod vm;
 
 pub use allocsample_record::{
     ExitHow, Fate, Figure, GcKind, HeapId, HeapKind, Location, LostReason, ModuleId, Note,
-    SampleFlags, SampleId, Sampling, StackId, SymbolFrame, SymbolTable, ThreadId,
+    SampleFlags, SampleId, Sampling, StackId, StackNode, SymbolFrame, SymbolTable, ThreadId,
 };
 pub use allocsample_ring::request;
 pub use finish::{FinishError, Finished, finish, snapshot};

@@ -186,3 +186,96 @@ impl Paths {
 fn number(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::charged_frame;
+    use allocsample_profile::{
+        Function, Heap, Location, ModuleId, SampleFlags, StackId, StackNode,
+    };
+    use allocsample_sampling::Random;
+
+    /// Stacks of native frames and frames of a language, and samples of them in both heaps.
+    fn random() -> Profile {
+        let mut random = Random::from_seed(2);
+        let mut profile = Profile::default();
+        let machine = HeapId(1);
+        let heap = Heap {
+            name: "python".to_owned(),
+            kind: None,
+            exact_bytes: 0,
+        };
+        profile.vm.heaps.insert(machine, heap);
+        for function in 1..4 {
+            let known = Function {
+                name: format!("language_{function}"),
+                file: String::new(),
+                line: 7,
+            };
+            profile.vm.functions.insert((machine, function), known);
+        }
+        for nodes in 0..500 {
+            let location = match random.below(3) {
+                0 => Location {
+                    module: ModuleId::VM,
+                    // Heap, function and line as `VmFrame` packs them are a matter of the record room.
+                    offset: random.next_u64(),
+                },
+                _ => Location {
+                    module: ModuleId::NONE,
+                    offset: random.below(40),
+                },
+            };
+            profile.stacks.push(StackNode {
+                parent: StackId(random.below(nodes + 1) as u32),
+                location,
+            });
+        }
+        for stack in 0..=500 {
+            profile.samples.push(Sample {
+                stack: StackId(stack),
+                heap: HeapId(random.below(2) as u16),
+                flags: SampleFlags(random.below(4) as u16),
+                ..Sample::default()
+            });
+        }
+        profile
+    }
+
+    #[test]
+    fn numbers_stand_for_the_frames_that_the_profile_names() {
+        let profile = random();
+        let frames = Frames::of(&profile);
+        let mut stack = Vec::new();
+        for sample in &profile.samples {
+            frames.fill(sample, &mut stack);
+            let named: Vec<Frame> = stack.iter().map(|id| frames.frame(*id).clone()).collect();
+            let expected = profile.stack_frames(sample);
+            assert_eq!(named, expected);
+            let charged = frames
+                .charged(sample.heap, &stack)
+                .map(|place| &named[place]);
+            assert_eq!(charged, charged_frame(&profile, sample.heap, &expected));
+        }
+    }
+
+    #[test]
+    fn paths_are_equal_if_their_names_are() {
+        let profile = random();
+        let frames = Frames::of(&profile);
+        let mut paths = Paths::new(&frames);
+        let mut by_names: FxHashMap<Vec<String>, u32> = FxHashMap::default();
+        let mut by_number: FxHashMap<u32, Vec<String>> = FxHashMap::default();
+        let mut stack = Vec::new();
+        for sample in &profile.samples {
+            frames.fill(sample, &mut stack);
+            let number = paths.number(&stack);
+            let names = stack.iter().map(|id| frames.frame(*id).function.clone());
+            let names: Vec<String> = names.collect();
+            assert_eq!(*by_names.entry(names.clone()).or_insert(number), number);
+            assert_eq!(*by_number.entry(number).or_insert(names.clone()), names);
+        }
+        assert!(by_names.len() > 100);
+    }
+}

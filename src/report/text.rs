@@ -143,6 +143,12 @@ fn write_selected(
     writeln!(out, "{}\n", paint(&line, "36", options.colour))
 }
 
+/// The program and its arguments in one line, whatever is in them.
+pub fn command_line(profile: &Profile) -> String {
+    let words = profile.process.command_line.join(" ");
+    words.replace(char::is_control, " ")
+}
+
 /// Five lines: the program, what it allocated, what is alive, the peak, how sure that is.
 pub fn summary_lines(profile: &Profile, totals: &Totals) -> Vec<String> {
     let interval = match profile.interval_bytes() {
@@ -170,7 +176,7 @@ pub fn summary_lines(profile: &Profile, totals: &Totals) -> Vec<String> {
     vec![
         format!(
             "{}  pid {}, {}, {end}",
-            profile.process.command_line.join(" "),
+            command_line(profile),
             profile.process.pid,
             units::duration(Totals::duration_s(profile)),
         ),

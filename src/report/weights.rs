@@ -46,3 +46,38 @@ impl<'a> Weights<'a> {
         (bytes, objects)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use allocsample_profile::{IntervalInfo, Sampling};
+    use allocsample_sampling::Random;
+
+    #[test]
+    fn what_is_remembered_is_what_would_be_computed() {
+        for sampling in [Sampling::Poisson, Sampling::Periodic] {
+            let mut profile = Profile::default();
+            for interval_bytes in [1, 100, 1 << 19] {
+                profile.intervals.push(IntervalInfo {
+                    time_ns: 0,
+                    sampling,
+                    interval_bytes,
+                    seed: 1,
+                });
+            }
+            let mut weights = Weights::of(&profile);
+            let mut random = Random::from_seed(1);
+            for _ in 0..100_000 {
+                let sample = Sample {
+                    // Small ones come again and again, large ones push each other out.
+                    size: random.next_u64() >> (20 + random.below(44)),
+                    points: 1 + random.below(3) as u32,
+                    interval: random.below(3) as u16,
+                    ..Sample::default()
+                };
+                let computed = (profile.bytes(&sample), profile.objects(&sample));
+                assert_eq!(weights.get(&sample), computed, "{sample:?}");
+            }
+        }
+    }
+}

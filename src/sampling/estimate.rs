@@ -10,19 +10,26 @@ use crate::gamma;
 /// Made from samples by [`crate::Weight::bytes_estimate`] and [`crate::Weight::objects_estimate`], and added up:
 /// values, and, as allocations are sampled independently, variances too. A part of a whole (the live bytes, one site) is
 /// the sum over the samples of that part, never a difference.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Estimate {
     value: f64,
-    /// `None`: cannot be estimated.
-    variance: Option<f64>,
+    /// Not a number: cannot be estimated. (An `Option` would take a third more, and readers keep millions of these.)
+    variance_or_nan: f64,
     samples: u64,
+}
+
+impl PartialEq for Estimate {
+    fn eq(&self, other: &Self) -> bool {
+        let parts = |it: &Self| (it.value, it.variance(), it.samples);
+        parts(self) == parts(other)
+    }
 }
 
 impl Estimate {
     /// Nothing was sampled.
     pub const ZERO: Estimate = Estimate {
         value: 0.0,
-        variance: Some(0.0),
+        variance_or_nan: 0.0,
         samples: 0,
     };
 
@@ -30,7 +37,7 @@ impl Estimate {
     pub fn from_parts(value: f64, variance: Option<f64>, samples: u64) -> Self {
         Self {
             value,
-            variance,
+            variance_or_nan: variance.unwrap_or(f64::NAN),
             samples,
         }
     }
@@ -46,13 +53,13 @@ impl Estimate {
 
     /// Its estimated variance.
     pub fn variance(&self) -> Option<f64> {
-        self.variance
+        (!self.variance_or_nan.is_nan()).then_some(self.variance_or_nan)
     }
 
     /// Its standard error: the root of the variance. With few samples it is itself unsure; show
     /// [`Estimate::interval_95`] then.
     pub fn stderr(&self) -> Option<f64> {
-        self.variance.map(libm::sqrt)
+        self.variance().map(libm::sqrt)
     }
 
     /// Number of samples that it rests on.
@@ -88,7 +95,7 @@ impl Estimate {
     /// `unit` is u, from [`crate::Weight::unit_bytes`] or [`crate::Weight::unit_objects`]; with intervals that changed,
     /// the largest. `None` where there is no standard error.
     pub fn interval_95(&self, unit: f64) -> Option<(f64, f64)> {
-        let variance = self.variance?;
+        let variance = self.variance()?;
         let lower = gamma::quantile(gamma::LOWER, self.value, variance);
         let upper = gamma::quantile(gamma::UPPER, self.value + unit, variance + unit * unit);
         Some((lower, upper))
@@ -107,7 +114,8 @@ impl Add for Estimate {
     fn add(self, other: Estimate) -> Estimate {
         Estimate {
             value: self.value + other.value,
-            variance: sum_of(self.variance, other.variance),
+            // What is not known of a part is not known of the sum.
+            variance_or_nan: self.variance_or_nan + other.variance_or_nan,
             samples: self.samples + other.samples,
         }
     }
@@ -126,7 +134,7 @@ impl Sub for Estimate {
     fn sub(self, other: Estimate) -> Estimate {
         Estimate {
             value: self.value - other.value,
-            variance: sum_of(self.variance, other.variance),
+            variance_or_nan: self.variance_or_nan + other.variance_or_nan,
             samples: self.samples + other.samples,
         }
     }
@@ -136,10 +144,6 @@ impl Sum for Estimate {
     fn sum<I: Iterator<Item = Estimate>>(estimates: I) -> Estimate {
         estimates.fold(Estimate::ZERO, Add::add)
     }
-}
-
-fn sum_of(a: Option<f64>, b: Option<f64>) -> Option<f64> {
-    Some(a? + b?)
 }
 
 #[cfg(test)]

@@ -18,8 +18,14 @@ struct Group<'a> {
     sum: &'a Sum<'a>,
     frame: Option<FrameId>,
     own: Figures,
-    /// With what it called: allocated and live bytes.
-    total: (Estimate, Estimate),
+    /// With what it called: allocated and live bytes. `None` where rows have no more than their own.
+    total: Option<(Estimate, Estimate)>,
+}
+
+impl Group<'_> {
+    fn total(&self) -> (Estimate, Estimate) {
+        self.total.unwrap_or((self.own.allocated, self.own.live))
+    }
 }
 
 /// The table, and if `keeps_samples` for each sample the index of the row that it is charged to.
@@ -126,12 +132,13 @@ fn by_frame<'a>(frames: &Frames<'_>, by: By, sums: &'a Sums<'a>) -> (Vec<Group<'
                     sum,
                     frame: Some(keys.first[key]),
                     own: Figures::default(),
-                    total: Default::default(),
+                    total: Some(Default::default()),
                 });
             }
-            let total = &mut groups[places[key]].total;
-            total.0 += sum.figures.allocated;
-            total.1 += sum.figures.live;
+            if let Some((allocated, live)) = &mut groups[places[key]].total {
+                *allocated += sum.figures.allocated;
+                *live += sum.figures.live;
+            }
         }
         // There is a frame: a stack without any has one that says so.
         let own = frames.charged(sum.sample.heap, &stack).unwrap_or(0);
@@ -177,14 +184,12 @@ fn by_sum<'a>(frames: &Frames<'_>, by: By, sums: &'a Sums<'a>) -> (Vec<Group<'a>
                 sum,
                 frame,
                 own: Figures::default(),
-                total: Default::default(),
+                total: None,
             });
             groups.len() - 1
         });
         let group = &mut groups[place];
         group.own.add(&sum.figures);
-        group.total.0 += sum.figures.allocated;
-        group.total.1 += sum.figures.live;
         charged.push(place);
     }
     (groups, charged)
@@ -197,8 +202,8 @@ fn order(frames: &Frames<'_>, request: &Request<'_>, groups: &[Group<'_>]) -> Ve
         (
             request.sort.of(&group.own).value(),
             match request.sort {
-                super::Sort::Live => group.total.1.value(),
-                _ => group.total.0.value(),
+                super::Sort::Live => group.total().1.value(),
+                _ => group.total().0.value(),
             },
         )
     };
@@ -225,9 +230,9 @@ fn row(
 ) -> Row {
     let mut row = Row {
         self_allocated: group.own.allocated,
-        total_allocated: group.total.0,
+        total_allocated: group.total().0,
         self_live: group.own.live,
-        total_live: group.total.1,
+        total_live: group.total().1,
         allocations: group.own.allocations,
         self_peak: group.own.peak,
         self_growth: group.own.growth,

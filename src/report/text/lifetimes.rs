@@ -49,7 +49,9 @@ fn histogram(
         .iter()
         .map(|class| class.bytes.value())
         .fold(0.0, f64::max);
-    for class in classes {
+    // Nothing lived longer than the last of these.
+    let used = classes.iter().rposition(|class| class.bytes.samples() > 0);
+    for class in classes.iter().take(used.map_or(0, |last| last + 1)) {
         let bound = if class.to.is_finite() {
             print(class.to)
         } else {
