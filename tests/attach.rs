@@ -45,12 +45,24 @@ impl Running {
     }
 
     fn start_with(flags: &[&str], command: impl FnOnce(&Room) -> Command) -> Self {
+        Self::start_by(flags, |room| {
+            let mut command = command(room);
+            command.env("LD_BIND_NOW", "1");
+            command
+        })
+    }
+
+    /// Slots are filled at the first call.
+    fn start_lazily(flags: &[&str]) -> Self {
+        Self::start_by(flags, |room| Command::new(room.path("attached")))
+    }
+
+    fn start_by(flags: &[&str], command: impl FnOnce(&Room) -> Command) -> Self {
         let room = Room::new();
         room.add(&Program::compiled_with("attached.c", flags), "attached");
         let mut command = command(&room);
         let mut child = command
             .current_dir(room.directory())
-            .env("LD_BIND_NOW", "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .process_group(0)
@@ -109,7 +121,7 @@ impl Running {
         let said = self.done(&["detach", &self.pid()]);
         let (path, _) = said.split_once(": ").expect("a path");
         let profile = Profile::read(Path::new(path));
-        assert!(profile.is_complete());
+        assert!(profile.is_complete(), "{}", profile.report);
         assert!(profile.exit().starts_with("detach"), "{}", profile.exit());
         profile
     }
@@ -152,6 +164,11 @@ impl Running {
         let (_room, status) = self.end(3);
         assert_eq!(status.code(), Some(3), "{status}");
     }
+}
+
+fn is_in_state(pid: &str, letter: char) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process");
+    status.contains(&format!("State:\t{letter}"))
 }
 
 fn library_path(library: &Program) -> &str {
@@ -355,14 +372,91 @@ fn libraries_that_come_later_are_seen() {
 }
 
 #[test]
-fn nobody_who_waits_is_woken() {
-    let mut running = Running::start();
-    running.ask("wait");
-    for _ in 0..20 {
-        running.attach(&["--interval", "8K"]);
-        running.ask("churn 100");
-        running.detach();
+fn a_thread_that_waits_is_not_woken() {
+    for how in ["epoll", "sleep", "signal"] {
+        let mut running = Running::start();
+        assert_eq!(running.ask(&format!("wait {how}")), "waiting");
+        while !is_in_state(&running.pid(), 'S') {
+            std::thread::yield_now();
+        }
+        for _ in 0..5 {
+            running.attach(&["--interval", "8K"]);
+            running.detach();
+        }
+        if how == "signal" {
+            let sent = Command::new("kill")
+                .args(["-USR2", &running.pid()])
+                .status();
+            assert!(sent.expect("kill").success());
+        }
+        if how == "epoll" {
+            assert_eq!(running.ask("churn 10"), "done");
+        }
+        assert_eq!(running.answer(), "done");
+        running.ends_well();
     }
+}
+
+#[test]
+fn pointers_to_functions_are_redirected_wherever_they_lead() {
+    for flags in [
+        &["-no-pie", "-fno-pic"][..],
+        &["-no-pie", "-fno-pic", "-Wl,-z,now"],
+        &["-fno-plt"],
+        &["-Wl,-z,norelro"],
+        &["-Wl,--hash-style=sysv"],
+    ] {
+        let mut running = Running::start_lazily(flags);
+        running.ask("pointers 10 500");
+        running.attach(&["--interval", "1K"]);
+        running.ask("pointers 2000 500");
+        // Called for the first time: its slot is not bound yet.
+        running.ask("allocate third 1000 500");
+        let profile = running.detach();
+        assert_is(&profile, "pointed", 4000.0 * 500.0, 2000.0 * 500.0);
+        assert_is(&profile, "third", 1000.0 * 500.0, 1000.0 * 500.0);
+        running.ask("pointers 10 500");
+        running.ask("free");
+        running.ends_well();
+    }
+}
+
+#[test]
+fn a_filter_of_system_calls_is_respected_unless_told_otherwise() {
+    let mut running = Running::start();
+    running.ask("seccomp");
+    let pid = running.pid();
+    running.fails(&["attach", &pid], "it runs under a seccomp filter");
+    running.attach(&["--despite-seccomp", "--interval", "1K"]);
+    running.ask("allocate first 1000 500");
+    running.fails(&["detach", &pid], "--despite-seccomp");
+    let output = running.room.output(&["detach", &pid, "--despite-seccomp"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    running.ask("free");
+    running.ends_well();
+}
+
+#[test]
+fn a_process_without_room_for_thread_local_memory_is_told_so() {
+    let mut running = Running::start();
+    // Each takes 256 bytes of the loader's reserve, until one finds no room: then there is less left than we need.
+    let mut at = 0;
+    loop {
+        let name = format!("libtls{at}.so");
+        let library = Program::library("big_tls_library.c", &name, &["-DINITIAL_EXEC"]);
+        if running.ask(&format!("try {}", library_path(&library))) != "done" {
+            break;
+        }
+        at += 1;
+        assert!(at < 100, "there is always room");
+    }
+    let output = running.room.output(&["attach", &running.pid()]);
+    assert_error(
+        &output,
+        1,
+        "no static thread-local memory left, of which the agent needs",
+    );
+    running.ask("churn 100");
     running.ends_well();
 }
 
@@ -481,7 +575,7 @@ fn what_stands_in_the_way_is_said_in_one_line() {
     );
     running.fails(
         &["attach", &pid, "-o", "/proc/x.allocsample"],
-        "/proc: no files can be created there",
+        "/proc: the profile cannot be created",
     );
     running.fails(&["attach", "1073741824"], "there is no such process");
     // After a refusal it can be done right, and once.
@@ -512,10 +606,7 @@ fn a_stopped_or_traced_process_is_left_alone() {
         assert!(sent.expect("kill").success());
     };
     send("-STOP");
-    let is_stopped = || {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process");
-        status.contains("State:\tT")
-    };
+    let is_stopped = || is_in_state(&pid, 'T');
     while !is_stopped() {
         std::thread::yield_now();
     }

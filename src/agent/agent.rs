@@ -193,7 +193,8 @@ impl Agent {
         }
     }
 
-    pub(crate) fn config(&self) -> &'static Config {
+    /// The settings.
+    pub fn config(&self) -> &'static Config {
         &self.started().config
     }
 
@@ -236,6 +237,10 @@ impl Agent {
         &self,
         area: &mut WorkArea,
     ) -> Result<Option<&'static Recording>, CannotRecord> {
+        if self.switch.get() != Switch::On {
+            // Detached since the caller saw it on.
+            return Ok(None);
+        }
         let start = self.started();
         let forked_from = self.forked_from.load(Ordering::Relaxed);
         let begun = recording::begin(Beginning {
@@ -277,6 +282,11 @@ impl Agent {
 
     fn tell_what_was_before(&self, recording: &Recording) {
         self.write_late_definitions(recording, recording.definitions_to);
+        let force = self.control.force();
+        if force.index != 0 {
+            // Of the profile before this one: an exec has failed.
+            self.write_interval(recording, force.interval, Some(force.index));
+        }
         self.write_ended_before(recording);
         let (events, bytes) = (&self.lost_before.0, &self.lost_before.1);
         let events = events.swap(0, Ordering::Relaxed);
@@ -312,7 +322,7 @@ impl Agent {
         }
     }
 
-    fn start_drain(&self, recording: &Recording) {
+    pub(crate) fn start_drain(&self, recording: &Recording) {
         if !(self.hooks().start_drain)() {
             recording.set_drain_state(DrainState::Failed);
             recording.note(Note::NoDrainThread, b"the system refused a thread");

@@ -11,8 +11,11 @@ use crate::recording::{self, DrainRequest, DrainState, Recording};
 use crate::spill;
 use crate::switch::Switch;
 
-/// Threads that are at a sample get this long to finish it.
-const SETTLE_MS: u32 = 20;
+/// A thread that has seen the agent switched on is in its slow path after this time, or through it.
+const SETTLE_MS: u32 = 10;
+/// How often we look again whether a thread is still in there. One that a signal handler has jumped out of seems to be,
+/// for ever.
+const LOOKS: u32 = 100;
 
 impl Agent {
     /// Makes the profile now, rather than with the first sample: who attaches wants to hear that it cannot be. After an
@@ -46,6 +49,14 @@ impl Agent {
             return None;
         }
         clock::sleep_ms(SETTLE_MS);
+        // A record that is begun and not finished would hide those behind it from the drain thread.
+        let own = thread.number();
+        for _ in 0..LOOKS {
+            if !self.threads.is_any_muted(own) {
+                break;
+            }
+            clock::sleep_ms(SETTLE_MS);
+        }
         let is_drain_gone = recording.is_some_and(|recording| {
             self.write_end(thread, recording, ExitHow::Detached, None, &[]);
             self.drain_to_the_end(recording)
@@ -62,6 +73,10 @@ impl Agent {
 
     /// Writes what is in the ring. False: our thread still has it, on a disk that does not move.
     fn drain_to_the_end(&self, recording: &Recording) -> bool {
+        // It waits for records that are being written, which a process that ends need not.
+        if recording.drain_state() == DrainState::None && recording.claim_drain_start() {
+            self.start_drain(recording);
+        }
         match recording.drain_state() {
             DrainState::Running | DrainState::Starting => {
                 let is_done = recording.ask_drain(DrainRequest::Finish, FINISH_PATIENCE_MS);
@@ -72,7 +87,11 @@ impl Agent {
             }
             DrainState::None | DrainState::Failed => {
                 // If it fails the ring's file stays, and the reader finds the records there.
-                spill::finish(recording, self.hooks().compress);
+                spill::finish(
+                    recording,
+                    self.hooks().compress,
+                    self.config().max_size_bytes,
+                );
                 true
             }
             DrainState::Done => true,

@@ -112,7 +112,11 @@ impl Agent {
                 recording.ask_drain(DrainRequest::Finish, FINISH_PATIENCE_MS);
             }
             DrainState::None | DrainState::Failed => {
-                spill::finish(recording, self.hooks().compress);
+                spill::finish(
+                    recording,
+                    self.hooks().compress,
+                    self.config().max_size_bytes,
+                );
             }
             DrainState::Done => {}
         }

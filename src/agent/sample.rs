@@ -15,7 +15,7 @@ use crate::hooks::Heap;
 use crate::os::clock;
 use crate::os::scratch::Zeroed;
 use crate::os::thread::{Allocation, Caller, Muted, ShimThread};
-use crate::recording::{self, Recording};
+use crate::recording::{self, DrainState, Recording};
 use crate::stack::vm::{self, NativeCode, RawFrame};
 use crate::stack::{Captured, MemoKey, RuleCache, Walk};
 use crate::switch::Switch;
@@ -335,6 +335,9 @@ impl Agent {
         record.encode_into(reservation.words_mut())?;
         let used_words = reservation.used_words();
         reservation.commit(RecordKind::Sample as u8);
+        if self.config().is_watched() && recording.drain_state() == DrainState::None {
+            self.set_drain_to_work(recording, captured.may_hold_loader_locks);
+        }
         if recording.is_worth_draining(used_words) {
             let ring = &recording.ring;
             ring.raise_figure(Figure::MostRingWords as usize, used_words);

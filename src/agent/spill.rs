@@ -4,7 +4,9 @@
 //! No memory but our own, no lock that the program could hold, no thread: safe at `_exit` in a signal handler, where the
 //! handler did not interrupt us. If anything fails, the ring file stays, and the reader finds the records there.
 
-use allocsample_record::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, LOST_REASONS};
+use allocsample_record::{
+    CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, FIGURES, Figure, LOST_REASONS,
+};
 
 use crate::os::file::{self, File};
 use crate::os::memory;
@@ -20,9 +22,10 @@ const fn most_compressed(bytes: usize) -> usize {
     bytes + bytes / 10 + 32
 }
 
-/// Writes all records and removes the ring. Only while no drain thread runs.
-pub fn finish(recording: &Recording, compress: Compress) -> bool {
-    let is_written = write(recording, compress).is_some();
+/// Writes all records, if the profile stays below `most_bytes` with them, and removes the ring. Only while no drain thread
+/// runs.
+pub fn finish(recording: &Recording, compress: Compress, most_bytes: Option<u64>) -> bool {
+    let is_written = write(recording, compress, most_bytes).is_some();
     if is_written {
         recording.ring.close();
         file::unlink(recording.ring_path.as_c_str());
@@ -30,7 +33,7 @@ pub fn finish(recording: &Recording, compress: Compress) -> bool {
     is_written
 }
 
-fn write(recording: &Recording, compress: Compress) -> Option<()> {
+fn write(recording: &Recording, compress: Compress, most_bytes: Option<u64>) -> Option<()> {
     let ring = &recording.ring;
     let bytes = usize::try_from(ring.used_words()).ok()?.checked_mul(8)?;
     if bytes as u64 + 4096 > file::size_limit() {
@@ -38,8 +41,13 @@ fn write(recording: &Recording, compress: Compress) -> Option<()> {
     }
     let file = File::open_to_append(recording.path.as_c_str()).ok()?;
     let length_before = file.length().ok()?;
+    let length_after = length_before.saturating_add(bytes as u64 + 4096);
+    if most_bytes.is_some_and(|most| length_after > most) {
+        return None;
+    }
     let is_written = write_ring(recording, &file, bytes, compress).is_some()
-        && write_lost(recording, &file).is_some();
+        && write_lost(recording, &file).is_some()
+        && write_figures(recording, &file).is_some();
     if !is_written {
         // No half chunk: the reader would stop there, and not see that the ring has the rest.
         file.truncate(length_before).ok()?;
@@ -93,29 +101,45 @@ fn write_lost(recording: &Recording, file: &File) -> Option<()> {
     if lost.iter().all(|&(events, _)| events == 0) {
         return Some(());
     }
-    let mut payload = [0; 16 * LOST_REASONS];
-    for (place, value) in payload
-        .chunks_exact_mut(8)
-        .zip(lost.iter().flat_map(|&(events, bytes)| [events, bytes]))
-    {
+    let mut words = [0; 2 * LOST_REASONS];
+    let counts = lost.iter().flat_map(|&(events, bytes)| [events, bytes]);
+    for (place, value) in words.iter_mut().zip(counts) {
+        *place = value;
+    }
+    write_words(recording, file, ChunkKind::Lost, &words)
+}
+
+/// What the agent tells of itself. The length of the profile includes what is written here.
+fn write_figures(recording: &Recording, file: &File) -> Option<()> {
+    let chunk_bytes = CHUNK_HEADER_BYTES + 8 * FIGURES;
+    let length = file.length().ok()? + chunk_bytes as u64;
+    recording.tell_figures();
+    recording
+        .ring
+        .set_figure(Figure::WrittenBytes as usize, length);
+    let figures = recording.ring.figures();
+    write_words(recording, file, ChunkKind::Figures, &figures)
+}
+
+/// A chunk of at most [`FIGURES`] words.
+fn write_words(recording: &Recording, file: &File, kind: ChunkKind, words: &[u64]) -> Option<()> {
+    let mut payload = [0; 8 * FIGURES];
+    for (place, value) in payload.chunks_exact_mut(8).zip(words) {
         place.copy_from_slice(&value.to_le_bytes());
     }
+    let payload = payload.get(..8 * words.len())?;
     let position = recording.ring.pending_from();
-    let header = ChunkHeader::for_payload(
-        ChunkKind::Lost,
-        payload.len() as u32,
-        position..position,
-        &[&payload],
-    );
-    let mut chunk = [0; CHUNK_HEADER_BYTES + 16 * LOST_REASONS];
-    chunk
-        .get_mut(..CHUNK_HEADER_BYTES)?
-        .copy_from_slice(&header.encode());
-    chunk
-        .get_mut(CHUNK_HEADER_BYTES..)?
-        .copy_from_slice(&payload);
-    file.write_all(&chunk).ok()
+    let bytes = u32::try_from(payload.len()).ok()?;
+    let header = ChunkHeader::for_payload(kind, bytes, position..position, &[payload]);
+    let mut chunk = [0; CHUNK_HEADER_BYTES + 8 * FIGURES];
+    let (head, tail) = chunk.split_at_mut_checked(CHUNK_HEADER_BYTES)?;
+    head.copy_from_slice(&header.encode());
+    tail.get_mut(..payload.len())?.copy_from_slice(payload);
+    file.write_all(chunk.get(..CHUNK_HEADER_BYTES + payload.len())?)
+        .ok()
 }
+
+const _: () = assert!(2 * LOST_REASONS <= FIGURES, "the buffers are as long");
 
 const _: () = assert!(
     cfg!(target_endian = "little"),

@@ -50,7 +50,7 @@ const ALLOCATOR_FUNCTIONS: [&str; 12] = [
 ];
 
 /// System calls in which threads wait.
-const WAITING_CALLS: [i64; 24] = [
+const WAITING_CALLS: [i64; 25] = [
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_poll,
@@ -75,6 +75,8 @@ const WAITING_CALLS: [i64; 24] = [
     libc::SYS_waitid,
     libc::SYS_futex,
     libc::SYS_io_getevents,
+    // One of the above, after it was interrupted by a stop.
+    libc::SYS_restart_syscall,
 ];
 
 /// What a thread is at.

@@ -1,5 +1,6 @@
 //! The whole: a thread is borrowed, starts a helper thread, and the helper calls the agent's function.
 
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -193,6 +194,9 @@ struct Work<'a> {
     forbidden: Forbidden,
     /// The agent's function, if the agent is there.
     present: Option<u64>,
+    /// Threads that were asked to stop and have not yet: on a busy machine, or inside of a system call that does not
+    /// end. They are let go when they do.
+    late: RefCell<Vec<Tracee>>,
 }
 
 /// The memory that was mapped for the helper.
@@ -226,6 +230,7 @@ pub(crate) fn call(target: &Target, request: &Request<'_>) -> Result<Reply, Atta
         request,
         memory,
         present,
+        late: RefCell::new(Vec::new()),
     };
     let helper = work.start_helper()?;
     work.hear(&helper)
@@ -336,6 +341,9 @@ impl Work<'_> {
         let mut refusal = None;
         while since.elapsed() < Duration::from_secs(SEARCH_S) {
             for thread in self.target.threads()? {
+                if self.is_late(thread) {
+                    continue;
+                }
                 match self.try_thread(thread) {
                     Ok(Some(helper)) => return Ok(helper),
                     Ok(None) => {}
@@ -354,6 +362,14 @@ impl Work<'_> {
             std::thread::sleep(Duration::from_millis(5));
         }
         Err(AttachError::NoThread(pid, SEARCH_S))
+    }
+
+    /// Lets go of the threads that have stopped late; whether this one is not among them.
+    fn is_late(&self, thread: i32) -> bool {
+        let mut late = self.late.borrow_mut();
+        let waiting = late.drain(..).filter_map(|tracee| tracee.release().err());
+        *late = waiting.collect();
+        late.iter().any(|tracee| tracee.thread() == thread)
     }
 
     /// `None`: not this one, not now.
@@ -386,7 +402,9 @@ impl Work<'_> {
         let signals = SigSet::all();
         let before = signals.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK);
         let tried = self.try_stopped(&mut tracee);
-        drop(tracee);
+        if let Err(tracee) = tracee.release() {
+            self.late.borrow_mut().push(tracee);
+        }
         if let Ok(before) = before {
             let _ = before.thread_set_mask();
         }
@@ -417,9 +435,9 @@ impl Work<'_> {
             put_back(tracee, registers, self.target)?;
             return Ok(Ok(None));
         }
-        let mut borrowed = Borrowed::take(tracee, self.instructions)?;
+        let mut borrowed = Borrowed::take(self.target, tracee, self.instructions)?;
         let started = self.on_borrowed(&mut borrowed);
-        borrowed.put_back(self.target)?;
+        borrowed.put_back()?;
         Ok(started)
     }
 
@@ -633,6 +651,7 @@ impl Work<'_> {
         };
         let since = Instant::now();
         while read(Word::State)? == 0 {
+            self.is_late(pid);
             if since.elapsed() > Duration::from_secs(HELPER_S) {
                 return Err(AttachError::Slow(pid, HELPER_S));
             }

@@ -72,7 +72,9 @@ pub enum AttachError {
         "process {0}: the system lets only a parent trace it (kernel.yama.ptrace_scope = {1}); attach as root, or set it to 0"
     )]
     Yama(i32, u32),
-    #[error("process {0}: the system does not permit to trace it; attach as root")]
+    #[error(
+        "process {0}: the system does not permit to trace it; CAP_SYS_PTRACE is needed, which root has"
+    )]
     NotPermitted(i32),
     #[error("process {0}: it is a program of another word size or processor")]
     OtherMachine(i32),

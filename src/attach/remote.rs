@@ -24,6 +24,7 @@ pub(crate) struct Instructions {
 
 /// A stopped thread, and how it was.
 pub(crate) struct Borrowed<'a> {
+    target: &'a Target,
     tracee: &'a mut Tracee,
     registers: Registers,
     vectors: Vec<u8>,
@@ -33,8 +34,13 @@ pub(crate) struct Borrowed<'a> {
 
 impl<'a> Borrowed<'a> {
     /// From here on until [`Self::put_back`] no signal is delivered to the thread.
-    pub fn take(tracee: &'a mut Tracee, instructions: Instructions) -> io::Result<Self> {
+    pub fn take(
+        target: &'a Target,
+        tracee: &'a mut Tracee,
+        instructions: Instructions,
+    ) -> io::Result<Self> {
         let borrowed = Self {
+            target,
             registers: tracee.registers()?,
             vectors: tracee.vector_state()?,
             signal_mask: tracee.signal_mask()?,
@@ -116,23 +122,42 @@ impl<'a> Borrowed<'a> {
         }
     }
 
-    /// The next stop that is not about something else, such as a SIGSTOP for the whole process.
+    /// The next stop that is not about something else, such as a SIGSTOP for the whole process. `None`: it waits in the
+    /// kernel for somebody who does not come.
     fn wait(&mut self) -> io::Result<Option<Stop>> {
         loop {
             match self.tracee.wait(PATIENCE)? {
                 Some(Stop::Event) => self.resume(Until::Anything)?,
-                stop => return Ok(stop),
+                Some(stop) => return Ok(Some(stop)),
+                None if self.sleeps() => return Ok(None),
+                // On a busy machine it has not had its turn yet.
+                None => {}
             }
         }
     }
 
+    /// Whether the thread waits, whenever one looks.
+    fn sleeps(&self) -> bool {
+        const LOOKS: u32 = 20;
+        (0..LOOKS).all(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            let status = self.target.status(self.tracee.thread());
+            status.is_ok_and(|status| status.letter() == 'S')
+        })
+    }
+
     /// The thread is where it was, and will not know.
-    pub fn put_back(self, target: &Target) -> io::Result<()> {
+    pub fn put_back(self) -> io::Result<()> {
         // The kernel restarts an interrupted system call from such a stop only.
-        self.tracee.settle(PATIENCE)?;
+        // It is stopped, or about to be: nothing else is left to be waited for.
+        while !self.tracee.settle(PATIENCE)? {
+            if self.tracee.is_gone() {
+                return Ok(());
+            }
+        }
         self.tracee.set_vector_state(&self.vectors)?;
         self.tracee.set_signal_mask(self.signal_mask)?;
-        put_back(self.tracee, self.registers, target)
+        put_back(self.tracee, self.registers, self.target)
     }
 }
 

@@ -11,6 +11,8 @@ use crate::AttachError;
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     pid: i32,
+    /// Found out while it was there to be asked.
+    shares_our_root: bool,
 }
 
 /// A mapped file, or what takes its place.
@@ -49,7 +51,10 @@ impl Mapping {
 impl Target {
     /// A process that exists, runs a program that the agent can be loaded into, and is traced by nobody.
     pub fn find(pid: i32) -> Result<Self, AttachError> {
-        let target = Self { pid };
+        let target = Self {
+            pid,
+            shares_our_root: shares_our_root(pid),
+        };
         let status = target.status(pid)?;
         match status.letter() {
             'Z' | 'X' => return Err(AttachError::Zombie(pid)),
@@ -62,8 +67,13 @@ impl Target {
                 tracer: tracer as i32,
             });
         }
-        if status.number("Kthread") == Some(1) || target.has_no_memory() {
-            return Err(AttachError::KernelThread(pid));
+        // Neither a thread of the kernel nor a process that is about to end has memory; threads of the kernel are
+        // children of the second process, in every system.
+        if status.field("VmSize").is_none() {
+            return Err(match pid == 2 || status.number("PPid") == Some(2) {
+                true => AttachError::KernelThread(pid),
+                false => AttachError::Zombie(pid),
+            });
         }
         target.check_program()?;
         Ok(target)
@@ -81,9 +91,7 @@ impl Target {
 
     /// Whether it sees the same file system as we do.
     pub fn shares_our_root(&self) -> bool {
-        let identity = |path: String| fs::metadata(path).map(|root| (root.dev(), root.ino()));
-        let root = identity(format!("/proc/{}/root/", self.pid));
-        root.is_ok_and(|root| identity("/".to_owned()).is_ok_and(|ours| ours == root))
+        self.shares_our_root
     }
 
     /// Its working directory, by its own name.
@@ -174,12 +182,6 @@ impl Target {
         }
     }
 
-    fn has_no_memory(&self) -> bool {
-        // A thread of the kernel has no program.
-        fs::read_link(format!("/proc/{}/exe", self.pid))
-            .is_err_and(|error| error.raw_os_error() == Some(libc::ENOENT))
-    }
-
     fn check_program(&self) -> Result<(), AttachError> {
         let pid = self.pid;
         let mappings = self.mappings()?;
@@ -197,6 +199,10 @@ impl Target {
             return Err(AttachError::OtherLibc { pid, libc });
         }
         let mut start = [0; 20];
+        // A process that ends has lost its mappings, or some.
+        if mappings.is_empty() {
+            return Err(AttachError::Ended(pid));
+        }
         let program = fs::File::open(format!("/proc/{pid}/exe"))
             .and_then(|file| std::os::unix::fs::FileExt::read_exact_at(&file, &mut start, 0));
         // 64 bits, and our own processor.
@@ -209,6 +215,12 @@ impl Target {
         }
         Ok(())
     }
+}
+
+fn shares_our_root(pid: i32) -> bool {
+    let identity = |path: &str| fs::metadata(path).map(|root| (root.dev(), root.ino()));
+    let root = identity(&format!("/proc/{pid}/root/"));
+    root.is_ok_and(|root| identity("/").is_ok_and(|ours| ours == root))
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -58,9 +58,22 @@ impl Tracee {
         })
     }
 
+    /// Lets it go as soon as it has stopped. `Err`: it has not yet.
+    pub fn release(mut self) -> Result<(), Self> {
+        match self.is_stopped || !matches!(self.wait(Duration::ZERO), Ok(None)) {
+            true => Ok(()),
+            false => Err(self),
+        }
+    }
+
     /// Its number.
     pub fn thread(&self) -> i32 {
         self.thread
+    }
+
+    /// Whether it has ended.
+    pub fn is_gone(&self) -> bool {
+        self.is_gone
     }
 
     /// Asks it to stop.
@@ -221,10 +234,7 @@ impl Drop for Tracee {
         if self.is_gone {
             return;
         }
-        if !self.is_stopped {
-            // Only a stopped thread can be let go. If it does not stop, it is let go with the end of this process.
-            let _ = self.settle(Duration::from_millis(200));
-        }
+        // Only a stopped thread can be let go. One that is not, is with the end of this process.
         let _ = ptrace(libc::PTRACE_DETACH, self.thread, 0, 0);
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use allocsample_sampling::{Interval, IntervalError};
+use allocsample_sampling::{Interval, IntervalError, IntervalSetting, parse_percent};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -41,6 +41,7 @@ pub enum Command {
     Top(Top),
     Ctl(Ctl),
     Serve(Serve),
+    Push(Push),
 }
 
 /// Run a program under the agent, then say where its profile is and what is in it
@@ -100,6 +101,20 @@ pub struct Run {
     /// [default: drop, and wait at --interval 1]
     #[arg(long, value_name = "WHAT")]
     pub on_full: Option<OnFull>,
+
+    /// Let sampling take no more than this share of the program's own processor time, 1% say: the interval is adapted as
+    /// the program runs, down to the one given (4K if none is), and each sample keeps its own
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub max_overhead: Option<String>,
+
+    /// Take no more samples than these in a second: the interval is adapted as for --max-overhead
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_samples_per_second: Option<u32>,
+
+    /// Let no process write more than this to its profile (64M, 1G, ..., 1M at least): the interval doubles each time that
+    /// the room left has halved
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    pub max_size: Option<String>,
 
     /// Leave the addresses in the profile without names; `allocsample symbolize` can add them later
     #[arg(long)]
@@ -522,6 +537,69 @@ pub struct Serve {
     pub secret: Option<PathBuf>,
 }
 
+/// Send what a running process records to Pyroscope, again and again until the process ends
+///
+/// The process notices nothing: its profile is read from outside. Each time goes what was allocated since the last time that
+/// was accepted, and all that is in use; so while the server is away nothing is lost and nothing piles up.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  allocsample push 4711 --to http://pyroscope:4040 --label env=production
+  allocsample push 4711 --to https://profiles.example.net --user 1234     the password in ALLOCSAMPLE_PUSH_PASSWORD")]
+pub struct Push {
+    /// A pid, or the profile that a process is writing
+    #[arg(value_name = "PID|FILE")]
+    pub what: String,
+
+    /// The server; its push API is below this address
+    #[arg(long, value_name = "URL")]
+    pub to: String,
+
+    /// Seconds between two pushes
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub every: u64,
+
+    /// Send once and end
+    #[arg(long)]
+    pub once: bool,
+
+    /// The service's name [default: the program's]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+
+    /// A label of the profiles; may be given again
+    #[arg(long = "label", value_name = "NAME=VALUE")]
+    pub labels: Vec<Label>,
+
+    /// User for the server; the password is taken from ALLOCSAMPLE_PUSH_PASSWORD
+    #[arg(long)]
+    pub user: Option<String>,
+
+    /// Tenant of the server, for one that has several
+    #[arg(long)]
+    pub tenant: Option<String>,
+}
+
+/// A label: a name that such servers take, and a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label(pub String, pub String);
+
+impl std::str::FromStr for Label {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let is_letter = |c: char| c.is_ascii_alphabetic() || c == '_';
+        text.split_once('=')
+            .filter(|(name, value)| {
+                name.starts_with(is_letter)
+                    && name.chars().all(|c| is_letter(c) || c.is_ascii_digit())
+                    && !value.is_empty()
+            })
+            .map(|(name, value)| Self(name.to_owned(), value.to_owned()))
+            .ok_or("expected NAME=VALUE, the name of letters, digits and _")
+    }
+}
+
 /// Write function names, files and lines into a profile, so that it can leave the machine
 ///
 /// `allocsample run` does this at the end. A profile that a killed process left behind gets its last records too.
@@ -727,6 +805,21 @@ pub fn name_of(value: impl ValueEnum) -> String {
 /// Accepts what the agent accepts, and hands it on as it was typed.
 fn interval(text: &str) -> Result<String, IntervalError> {
     Interval::parse(text.as_bytes()).map(|_| text.to_owned())
+}
+
+fn percent(text: &str) -> Result<String, &'static str> {
+    parse_percent(text.as_bytes())
+        .map(|_| text.to_owned())
+        .ok_or("expected 0.01% to 100%, as in 1% or 0.5%")
+}
+
+fn size(text: &str) -> Result<String, &'static str> {
+    /// The agent's own limit.
+    const LEAST_BYTES: u64 = 1 << 20;
+    match Interval::parse(text.as_bytes()) {
+        Ok(IntervalSetting::Every(size)) if size.bytes() >= LEAST_BYTES => Ok(text.to_owned()),
+        _ => Err("expected bytes, at least 1M, as in 64M or 1G"),
+    }
 }
 
 /// Reads the command line. Help and version are printed here, and so is the one line about what makes no sense.

@@ -33,6 +33,7 @@ fn main() -> std::process::ExitCode {
         Command::Convert(convert) => commands::convert::run(&convert),
         Command::Query(query) => commands::query::run(&query),
         Command::View(view) => commands::view::run(&view),
+        Command::Push(push) => commands::push::run(&push),
         Command::Serve(serve) => commands::serve::run(&serve),
         Command::Top(top) => commands::top::run(&top),
     };

@@ -6,6 +6,7 @@
 //! signals blocked.
 
 mod intern;
+mod keeper;
 mod nodes;
 mod thread;
 mod writer;

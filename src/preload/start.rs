@@ -327,7 +327,7 @@ extern "C" fn drain_main(_argument: *mut c_void) -> *mut c_void {
     let Some(recording) = recording::current() else {
         return std::ptr::null_mut();
     };
-    let state = match std::panic::catch_unwind(|| allocsample_drain::run(recording)) {
+    let state = match std::panic::catch_unwind(|| allocsample_drain::run(&AGENT, recording)) {
         Ok(Ok(())) => DrainState::Done,
         Ok(Err(_)) | Err(_) => DrainState::Failed,
     };

@@ -1,7 +1,5 @@
 //! Builds a profile record by record, from the file's events and from the ring's records alike.
 
-use std::collections::HashMap;
-
 use allocsample_record::{
     AddressSpace, ChunkDecoder, Decoded, Definition, Event, Fate, FateRecord, FreeRecord,
     ModuleRecord, RecordKind, SampleId, StackId, StackNode, ThreadId,
@@ -10,7 +8,7 @@ use allocsample_record::{
 use rustc_hash::FxHashMap;
 
 use crate::model::{Exit, Freed, IntervalInfo, Module, Profile, Sample};
-use crate::vm::Outcome;
+use crate::sample_index::SampleIndex;
 
 /// A profile in the making.
 #[derive(Default)]
@@ -21,7 +19,7 @@ pub(crate) struct ProfileBuilder {
     interned: FxHashMap<StackNode, StackId>,
     /// The nodes of the file, in the order of its numbers.
     numbers: Vec<StackId>,
-    by_id: HashMap<SampleId, usize>,
+    by_id: SampleIndex,
 }
 
 impl ProfileBuilder {
@@ -47,8 +45,7 @@ impl ProfileBuilder {
                         points: sample.points,
                         interval: sample.interval,
                         stack: self.stack(sample.stack),
-                        freed: None,
-                        outcome: None,
+                        ..Sample::default()
                     },
                     sample.thread_bytes,
                 ),
@@ -102,8 +99,7 @@ impl ProfileBuilder {
                         points: sample.points,
                         interval: sample.interval,
                         stack,
-                        freed: None,
-                        outcome: None,
+                        ..Sample::default()
                     },
                     sample.thread_bytes,
                 );
@@ -219,46 +215,43 @@ impl ProfileBuilder {
     /// The end of a sample that is not there (it was malformed, or its chunk is) says nothing.
     fn add_free(&mut self, free: &FreeRecord) {
         self.seen(free.time_ns);
-        if let Some(index) = self.by_id.remove(&free.sample)
-            && let Some(sample) = self.profile.samples.get_mut(index)
-        {
-            sample.freed = Some(Freed {
+        if let Some(sample) = self.living(free.sample) {
+            sample.set_freed(Freed {
                 time_ns: free.time_ns,
                 thread: free.thread,
             });
         }
     }
 
+    /// A sample whose end was not told yet.
+    fn living(&mut self, id: SampleId) -> Option<&mut Sample> {
+        let index = self.by_id.get(id, &self.profile.samples)?;
+        let sample = self.profile.samples.get_mut(index)?;
+        sample.freed_ns.is_none().then_some(sample)
+    }
+
     fn add_fate(&mut self, fate: &FateRecord) {
         self.seen(fate.time_ns);
-        let Some(&index) = self.by_id.get(&fate.sample) else {
+        let Some(sample) = self.living(fate.sample) else {
             return;
         };
-        let Some(sample) = self.profile.samples.get_mut(index) else {
-            return;
-        };
-        let outcome = sample.outcome.get_or_insert(Outcome {
-            first: Fate::Open,
-            type_id: 0,
-            content_hash: 0,
-        });
         if fate.type_id != 0 {
-            outcome.type_id = fate.type_id;
+            sample.type_id = fate.type_id;
         }
-        if fate.content_hash != 0 {
-            outcome.content_hash = fate.content_hash;
-        }
-        if outcome.first == Fate::Open {
-            outcome.first = fate.fate;
+        if matches!(sample.first_fate, None | Some(Fate::Open)) {
+            sample.first_fate = Some(fate.fate);
         }
         if fate.fate == Fate::Dead {
-            sample.freed = Some(Freed {
+            sample.set_freed(Freed {
                 time_ns: fate.time_ns,
                 thread: ThreadId(0),
             });
         }
-        if matches!(fate.fate, Fate::Dead | Fate::Unknown) {
-            self.by_id.remove(&fate.sample);
+        if fate.content_hash != 0
+            && let Some(index) = self.by_id.get(fate.sample, &self.profile.samples)
+        {
+            let hashes = &mut self.profile.content_hashes;
+            hashes.insert(index, fate.content_hash);
         }
     }
 

@@ -9,6 +9,7 @@ mod builder;
 mod finish;
 mod model;
 mod reader;
+mod sample_index;
 mod symbolize;
 mod vm;
 

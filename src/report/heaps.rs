@@ -35,7 +35,7 @@ impl Share {
         if sample.is_live() {
             self.live += bytes;
         }
-        match sample.outcome.and_then(|outcome| outcome.survived()) {
+        match sample.outcome().and_then(|outcome| outcome.survived()) {
             Some(true) => self.survived += bytes,
             Some(false) => self.died_young += bytes,
             None => {}
@@ -170,7 +170,7 @@ impl Heaps {
         let mut shares: FxHashMap<(HeapId, Option<u32>), Share> = FxHashMap::default();
         let mut weights = Weights::of(profile);
         for sample in &profile.samples {
-            let type_id = sample.outcome.map(|outcome| outcome.type_id);
+            let type_id = sample.outcome().map(|outcome| outcome.type_id);
             let share = shares.entry((sample.heap, type_id)).or_default();
             share.add(sample, weights.get(sample));
         }

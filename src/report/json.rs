@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use allocsample_profile::{LostReason, Profile};
 use serde_json::{Value, json};
 
+use crate::cost;
 use crate::frames::Frames;
 use crate::heaps::{Heaps, Stress};
 use crate::selection::Selection;
@@ -61,6 +62,8 @@ pub fn report(profile: &Profile, totals: &Totals, sort: Sort, selection: &Select
         "complete": profile.is_complete(),
         "exit": profile.exit.map(|exit| exit.describe()),
         "exit_status": profile.exit.and_then(|exit| exit.status),
+        "agent": cost::agent_json(profile),
+        "intervals": cost::intervals_json(profile),
         "samples": profile.samples.len(),
         "lost_samples": lost_samples,
         "lost_bytes": lost_bytes,

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod allocator;
+pub mod cost;
 pub mod csv;
 mod frames;
 pub mod heaps;
@@ -23,7 +24,7 @@ pub use allocator::charged_frame;
 pub use allocsample_sampling::Estimate;
 pub use frames::{FrameId, Frames, Paths};
 pub use regex::Regex;
-pub use selection::{Filter, Selection};
+pub use selection::{Filter, Matches, Selection};
 pub use sums::Figures;
 pub use table::{By, Request, Row, Sort, Table};
 pub use totals::{Audit, Peak, Totals};

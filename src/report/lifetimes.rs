@@ -89,7 +89,7 @@ impl Answer {
         let has_types = profile
             .samples
             .iter()
-            .any(|sample| sample.outcome.is_some());
+            .any(|sample| sample.outcome().is_some());
         Self {
             all: all.remove(0),
             types: if has_types {
@@ -234,7 +234,7 @@ fn exponent(class: usize) -> i32 {
 }
 
 fn lived(sample: &Sample, clock: &Clock) -> Option<(f64, f64)> {
-    let freed = sample.freed?;
+    let freed = sample.freed()?;
     let seconds = freed.time_ns.saturating_sub(sample.time_ns) as f64 / 1e9;
     let bytes = clock.at(freed.time_ns) - clock.at(sample.time_ns);
     Some((seconds, bytes.max(0.0)))

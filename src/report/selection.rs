@@ -27,6 +27,14 @@ impl Filter {
         self.0.is_none() || frames.iter().any(|frame| self.matches_frame(frame))
     }
 
+    /// Tries each frame of a profile once.
+    pub fn frames(&self, frames: &Frames<'_>) -> Matches {
+        Matches(self.0.as_ref().map(|_| {
+            let all = frames.all().iter();
+            all.map(|frame| self.matches_frame(frame)).collect()
+        }))
+    }
+
     fn matches_frame(&self, frame: &Frame) -> bool {
         self.0.as_ref().is_none_or(|regex| {
             regex.is_match(&frame.function)
@@ -36,6 +44,18 @@ impl Filter {
                     .as_deref()
                     .is_some_and(|file| regex.is_match(file))
         })
+    }
+}
+
+/// Frames that a filter is looking for.
+#[derive(Clone, Debug)]
+pub struct Matches(Option<Vec<bool>>);
+
+impl Matches {
+    /// Whether a stack with these frames passes.
+    pub fn any(&self, stack: &[FrameId]) -> bool {
+        let is_match = |matches: &Vec<bool>| stack.iter().any(|id| matches[id.index()]);
+        self.0.as_ref().is_none_or(is_match)
     }
 }
 
@@ -139,7 +159,9 @@ impl Window {
 /// At the time of a free a block is dead.
 fn is_live_at(sample: &Sample, time_ns: u64) -> bool {
     sample.time_ns <= time_ns
-        && sample.freed.is_none_or(|freed| freed.time_ns > time_ns)
+        && sample
+            .freed_ns
+            .is_none_or(|freed_ns| freed_ns.get() > time_ns)
         && !sample.flags.contains(SampleFlags::UNTRACKED)
 }
 
@@ -148,8 +170,8 @@ pub(crate) struct Selector<'a> {
     profile: &'a Profile,
     selection: &'a Selection,
     pub(crate) window: Window,
-    frames: Option<Vec<bool>>,
-    callers: Option<Vec<bool>>,
+    frames: Matches,
+    callers: Matches,
     threads: HashMap<ThreadId, bool>,
     types: HashMap<(HeapId, u32), bool>,
 }
@@ -161,20 +183,16 @@ impl<'a> Selector<'a> {
         selection: &'a Selection,
         window: Window,
     ) -> Self {
-        let each = |is_match: &dyn Fn(&Frame) -> bool| frames.all().iter().map(is_match).collect();
+        let callers = selection.only_caller.as_ref().map(|regex| {
+            let all = frames.all().iter();
+            all.map(|frame| regex.is_match(&frame.function)).collect()
+        });
         Self {
             profile,
             selection,
             window,
-            frames: selection
-                .filter
-                .0
-                .is_some()
-                .then(|| each(&|frame| selection.filter.matches_frame(frame))),
-            callers: selection
-                .only_caller
-                .as_ref()
-                .map(|regex| each(&|frame| regex.is_match(&frame.function))),
+            frames: selection.filter.frames(frames),
+            callers: Matches(callers),
             threads: HashMap::new(),
             types: HashMap::new(),
         }
@@ -206,7 +224,7 @@ impl<'a> Selector<'a> {
         if only_type.is_none() && ignore_type.is_none() {
             return true;
         }
-        let Some(outcome) = sample.outcome else {
+        let Some(outcome) = sample.outcome() else {
             // Without a type.
             return only_type.is_none();
         };
@@ -221,15 +239,7 @@ impl<'a> Selector<'a> {
 
     /// Whether a stack passes that is charged to its frame at `charged`.
     pub(crate) fn passes_stack(&self, stack: &[FrameId], charged: Option<usize>) -> bool {
-        let any =
-            |matches: &Vec<bool>, stack: &[FrameId]| stack.iter().any(|id| matches[id.index()]);
-        let callers = &stack[charged.map_or(0, |charged| charged + 1).min(stack.len())..];
-        self.frames
-            .as_ref()
-            .is_none_or(|matches| any(matches, stack))
-            && self
-                .callers
-                .as_ref()
-                .is_none_or(|matches| any(matches, callers))
+        let callers = charged.map_or(0, |charged| charged + 1).min(stack.len());
+        self.frames.any(stack) && self.callers.any(&stack[callers..])
     }
 }

@@ -13,7 +13,7 @@ use crate::sums::Figures;
 use crate::table::{By, Request, Sort, Table};
 use crate::totals::{Audit, Totals};
 use crate::tree::{Direction, Tree};
-use crate::{heaps, units};
+use crate::{cost, heaps, units};
 
 /// What follows the summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +56,9 @@ pub fn write(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     for line in summary_lines(profile, totals) {
+        writeln!(out, "{line}")?;
+    }
+    for line in cost::lines(profile) {
         writeln!(out, "{line}")?;
     }
     for line in remarks(profile, totals) {

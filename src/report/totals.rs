@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use std::num::NonZeroU64;
+
 use allocsample_profile::{HeapId, Profile, Sample, SampleFlags, ThreadId};
 use allocsample_sampling::Estimate;
 use rustc_hash::FxHashMap;
@@ -144,7 +146,7 @@ fn peak(profile: &Profile) -> Peak {
         all.filter(|(_, sample)| !sample.flags.contains(SampleFlags::UNTRACKED))
     };
     let times = |sample: &Sample| {
-        let death = sample.freed.map(|freed| freed.time_ns);
+        let death = sample.freed_ns.map(NonZeroU64::get);
         std::iter::once(sample.time_ns).chain(death)
     };
     let (first, last) = tracked()
@@ -188,8 +190,8 @@ fn peak(profile: &Profile) -> Peak {
             let sample = &samples[(event & !DEATH) as usize];
             let bytes = weights.get(sample).0.value();
             let is_birth = event & DEATH == 0;
-            let time = match sample.freed {
-                Some(freed) if !is_birth => freed.time_ns,
+            let time = match sample.freed_ns {
+                Some(freed_ns) if !is_birth => freed_ns.get(),
                 _ => sample.time_ns,
             };
             changes.push((time, is_birth, bytes));
@@ -230,9 +232,9 @@ mod tests {
             seed,
         });
         for id in 0..count {
-            let time_ns = random.below(times);
+            let time_ns = 1 + random.below(times);
             let is_freed = random.below(4) > 0;
-            profile.samples.push(Sample {
+            let mut sample = Sample {
                 id: SampleId(id),
                 time_ns,
                 address: id,
@@ -243,12 +245,15 @@ mod tests {
                 points: 1,
                 interval: 0,
                 stack: StackId::EMPTY,
-                freed: is_freed.then(|| Freed {
-                    time_ns: time_ns + random.below(times - time_ns),
+                ..Sample::default()
+            };
+            if is_freed {
+                sample.set_freed(Freed {
+                    time_ns: time_ns + random.below(times + 1 - time_ns),
                     thread: ThreadId(1),
-                }),
-                outcome: None,
-            });
+                });
+            }
+            profile.samples.push(sample);
         }
         profile
     }
@@ -262,7 +267,7 @@ mod tests {
                 if !sample.flags.contains(SampleFlags::UNTRACKED) {
                     let size = i64::try_from(sample.size).unwrap();
                     changes.push((sample.time_ns, size));
-                    changes.extend(sample.freed.map(|freed| (freed.time_ns, -size)));
+                    changes.extend(sample.freed().map(|freed| (freed.time_ns, -size)));
                 }
             }
             // Deaths are below births.

@@ -147,6 +147,26 @@ fn step(bytes: f64) -> Interval {
     Interval::new(rounded as u64).unwrap_or(Interval::EVERY_ALLOCATION)
 }
 
+/// Reads `1%` or `0.25%` as millionths: 10,000 and 2,500. `None` if it is nothing of that kind, below 0.01% or above 100%.
+pub fn parse_percent(text: &[u8]) -> Option<u32> {
+    let number = text.strip_suffix(b"%")?;
+    let mut parts = number.splitn(2, |&byte| byte == b'.');
+    let (whole, decimals) = (parts.next()?, parts.next());
+    if whole.is_empty() || decimals.is_some_and(|digits| digits.is_empty() || digits.len() > 4) {
+        return None;
+    }
+    let decimals = decimals.unwrap_or(&[]);
+    // Four digits after the point, the missing ones as zeros.
+    let digits = (whole.iter().chain(decimals))
+        .copied()
+        .chain(core::iter::repeat_n(b'0', 4 - decimals.len()));
+    let ppm = digits.into_iter().try_fold(0_u32, |number, digit| {
+        let digit = digit.is_ascii_digit().then(|| u32::from(digit - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })?;
+    (100..=1_000_000).contains(&ppm).then_some(ppm)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,6 +237,23 @@ mod tests {
                 interval = next;
                 assert!((0.005..0.015).contains(&cost), "{cost} at {bytes_per_s}");
             }
+        }
+    }
+
+    #[test]
+    fn percentages_are_read_exactly_or_not_at_all() {
+        for (text, ppm) in [
+            ("1%", 10_000),
+            ("0.5%", 5000),
+            ("0.0125%", 125),
+            ("100%", 1_000_000),
+        ] {
+            assert_eq!(parse_percent(text.as_bytes()), Some(ppm), "{text}");
+        }
+        for text in [
+            "", "%", "1", "0%", "101%", ".5%", "1.%", "1.12345%", "-1%", "1,5%", "0.001%",
+        ] {
+            assert_eq!(parse_percent(text.as_bytes()), None, "{text}");
         }
     }
 

@@ -6,8 +6,12 @@
 //   churn COUNT                    allocates and frees, and keeps nothing
 //   threads COUNT                  that many threads allocate, check and free for ever
 //   compute                        a thread computes with vector registers for ever, and never enters the kernel
-//   wait                           threads wait in system calls that a passing signal would end
+//   wait HOW                       says `waiting`, and waits in a system call that a passing signal would end:
+//                                  epoll until the next line, sleep, or signal until SIGUSR2 comes
+//   pointers COUNT SIZE            through pointers to functions that were set when the program was linked
+//   seccomp                        from now on a filter of system calls is in force, which permits all
 //   open PATH | use COUNT SIZE     a library is opened, and allocates; blocks are kept
+//   try PATH                       as open; the answer says if it cannot be
 //   slots                          a hash of all slots through which objects call others
 //   fork                           a child allocates, and ends
 //   well                           whether all threads are content
@@ -16,9 +20,12 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -77,27 +84,54 @@ __attribute__((target("avx2"))) NOINLINE void *computer(void *argument) {
 }
 static unsigned long computed;
 
-static void *waits_in_epoll(void *argument) {
-    (void)argument;
-    int descriptor = epoll_create1(0);
-    struct epoll_event event;
-    int result = epoll_wait(descriptor, &event, 1, -1);
-    CHECK(result == -2);
-    return NULL;
+static void wait_as_told(const char *how) {
+    puts("waiting");
+    if (!strcmp(how, "epoll")) {
+        int descriptor = epoll_create1(EPOLL_CLOEXEC);
+        struct epoll_event event = {.events = EPOLLIN};
+        CHECK(epoll_ctl(descriptor, EPOLL_CTL_ADD, 0, &event) == 0);
+        CHECK(epoll_wait(descriptor, &event, 1, -1) == 1);
+        CHECK(close(descriptor) == 0);
+    } else if (!strcmp(how, "sleep")) {
+        struct timespec time = {.tv_sec = 2};
+        CHECK(nanosleep(&time, NULL) == 0);
+    } else {
+        sigset_t set;
+        sigemptyset(&set);
+        sigaddset(&set, SIGUSR2);
+        CHECK(sigwaitinfo(&set, NULL) == SIGUSR2);
+    }
 }
-static void *waits_for_a_signal(void *argument) {
-    (void)argument;
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGUSR2);
-    CHECK(sigwaitinfo(&set, NULL) == -2);
-    return NULL;
+
+static void filter_system_calls(void) {
+    struct sock_filter rule = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog filter = {1, &rule};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
 }
-static void *sleeps(void *argument) {
-    (void)argument;
-    struct timespec time = {.tv_sec = 1000};
-    CHECK(nanosleep(&time, NULL) == -2);
-    return NULL;
+
+// In a program that is linked to a fixed address these are the addresses of its own stubs.
+static void *(*volatile by_malloc)(size_t) = malloc;
+static void (*volatile by_free)(void *) = free;
+static pid_t (*volatile by_fork)(void) = fork;
+static void *(*volatile by_dlsym)(void *, const char *) = dlsym;
+
+NOINLINE void *pointed(size_t size) {
+    void *block = by_malloc(size);
+    KEEP(block);
+    return block;
+}
+
+static void use_pointers(unsigned times, size_t size) {
+    while (times--) {
+        by_free(pointed(size));
+        keep(pointed(size), size);
+    }
+    CHECK(by_dlsym(RTLD_NEXT, "malloc") != NULL && by_dlsym(RTLD_DEFAULT, "no_such_function") == NULL);
+    int status = 0;
+    pid_t child = by_fork();
+    if (child == 0) _exit(9);
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 9);
 }
 
 static void start(void *(*work)(void *), void *argument) {
@@ -113,7 +147,8 @@ static unsigned long long hash_bytes(unsigned long long hash, const unsigned cha
 struct slots { unsigned long long hash; };
 static int add_object(struct dl_phdr_info *info, size_t size, void *argument) {
     (void)size;
-    if (strstr(info->dlpi_name, "linux-vdso") || strstr(info->dlpi_name, "/proc/self/fd/./")) return 0;
+    // The agent, and what came with it.
+    if (strstr(info->dlpi_name, "/proc/self/fd/./") || strstr(info->dlpi_name, "/libgcc_s.so")) return 0;
     struct slots *slots = argument;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
@@ -153,14 +188,21 @@ static void obey(char *line) {
         while (times--) start(churner, (void *)(size_t)times);
     } else if (!strcmp(line, "compute")) {
         start(computer, &computed);
-    } else if (!strcmp(line, "wait")) {
-        start(waits_in_epoll, NULL);
-        start(waits_for_a_signal, NULL);
-        start(sleeps, NULL);
+    } else if (sscanf(line, "wait %4095s", word) == 1) {
+        wait_as_told(word);
+    } else if (sscanf(line, "pointers %u %zu", &times, &size) == 2) {
+        use_pointers(times, size);
+    } else if (!strcmp(line, "seccomp")) {
+        filter_system_calls();
     } else if (sscanf(line, "open %4095s", word) == 1) {
         library = dlopen(word, RTLD_NOW | RTLD_LOCAL);
         if (!library) fprintf(stderr, "%s\n", dlerror());
         CHECK(library != NULL);
+    } else if (sscanf(line, "try %4095s", word) == 1) {
+        if (!dlopen(word, RTLD_NOW | RTLD_LOCAL)) {
+            puts(dlerror());
+            return;
+        }
     } else if (sscanf(line, "use %u %zu", &times, &size) == 2) {
         void *(*entry)(size_t) = (void *(*)(size_t))dlsym(library, "plugin_entry");
         CHECK(entry != NULL);
@@ -193,7 +235,13 @@ static void obey(char *line) {
 
 int main(void) {
     static char line[8192];
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR2);
+    CHECK(sigprocmask(SIG_BLOCK, &set, NULL) == 0);
     setvbuf(stdout, NULL, _IOLBF, 0);
+    // A line is read when it is there, and not earlier: epoll must see it.
+    setvbuf(stdin, NULL, _IONBF, 0);
     puts("ready");
     while (fgets(line, sizeof line, stdin)) {
         line[strcspn(line, "\n")] = 0;

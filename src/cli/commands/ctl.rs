@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use allocsample_profile::{Profile, request, snapshot};
-use allocsample_report::{Totals, units};
+use allocsample_report::{Totals, cost, units};
 use allocsample_sampling::{Interval, IntervalSetting};
 use anyhow::{Context, bail};
 
@@ -123,7 +123,6 @@ fn status(path: &Path) -> anyhow::Result<Ending> {
     let size = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
     let (lost, lost_bytes) = profile.lost.samples();
     let totals = Totals::of(&profile);
-    let start_ns = profile.process.start_ns;
     output_file::write_stdout(|out| {
         writeln!(
             out,
@@ -157,10 +156,11 @@ fn status(path: &Path) -> anyhow::Result<Ending> {
             units::bytes(size(path) as f64),
             units::bytes(size(&ring) as f64),
         )?;
-        for interval in &profile.interval_history {
-            let after_s = interval.time_ns.saturating_sub(start_ns) as f64 / 1e9;
-            let what = in_words(interval.interval_bytes);
-            writeln!(out, "interval   {what} after {}", units::duration(after_s))?;
+        for line in cost::lines(&profile) {
+            writeln!(out, "{line}")?;
+        }
+        if let [only] = &profile.interval_history[..] {
+            writeln!(out, "interval   {}", in_words(only.interval_bytes))?;
         }
         Ok(())
     })?;

@@ -10,7 +10,11 @@ use crate::{filter, output_file, profiles, terminal};
 pub fn run(arguments: &Leaks) -> anyhow::Result<Ending> {
     let filter = filter::parse(arguments.filter.as_deref())?;
     let profile = profiles::open(&arguments.file)?;
-    let findings = Findings::of(&profile, &filter);
+    let limit = match arguments.format {
+        Format::Text => arguments.top,
+        Format::Json | Format::Csv => usize::MAX,
+    };
+    let findings = Findings::worst(&profile, &filter, limit);
     output_file::write_stdout(|out| match arguments.format {
         Format::Json => {
             let leaks = json::leaks(&profile, &findings);

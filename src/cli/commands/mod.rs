@@ -5,6 +5,7 @@ pub mod convert;
 pub mod ctl;
 pub mod diff;
 pub mod leaks;
+pub mod push;
 pub mod query;
 pub mod report;
 pub mod run;

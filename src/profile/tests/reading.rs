@@ -156,6 +156,11 @@ fn a_profile_cut_at_any_byte_is_read_up_to_its_last_whole_chunk() {
             assert!(matches!(result, Err(ReadError::Truncated)), "{cut}");
             continue;
         }
+        if cut < ends[1] {
+            // Not even the process is known.
+            assert!(matches!(result, Err(ReadError::Nothing(_))), "{cut}");
+            continue;
+        }
         let profile = result.unwrap();
         let whole = ends.iter().filter(|&&end| end <= cut).count() - 1;
         assert_eq!(profile.samples.len(), 10 * whole, "{cut}");

@@ -47,7 +47,7 @@ pub(crate) fn of_lifetime(sample: &Sample) -> u32 {
     if sample.flags.contains(SampleFlags::UNTRACKED) {
         return UNTRACKED;
     }
-    let Some(freed) = sample.freed else {
+    let Some(freed) = sample.freed() else {
         return NEVER;
     };
     let lifetime_ns = freed.time_ns.saturating_sub(sample.time_ns);
@@ -111,8 +111,7 @@ mod tests {
             points: 1,
             interval: 0,
             stack: StackId::EMPTY,
-            freed: None,
-            outcome: None,
+            ..Sample::default()
         };
         assert_eq!(lifetime_name(of_lifetime(&sample)), "not freed");
         for (lifetime_ns, name) in [
@@ -126,7 +125,7 @@ mod tests {
             (1_000_000_001, "over 1 s to 10 s"),
             (20_000_000_000, "over 10 s to 100 s"),
         ] {
-            sample.freed = Some(Freed {
+            sample.set_freed(Freed {
                 time_ns: 5 + lifetime_ns,
                 thread: ThreadId(1),
             });

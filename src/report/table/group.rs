@@ -89,7 +89,7 @@ struct TypeMarks {
 impl TypeMarks {
     /// 0 for samples that have none.
     fn mark(&mut self, profile: &Profile, sample: &Sample) -> u32 {
-        let Some(outcome) = sample.outcome else {
+        let Some(outcome) = sample.outcome() else {
             return 0;
         };
         let key = (sample.heap, outcome.type_id);
@@ -265,7 +265,7 @@ fn row(
             row.name = format!("{name} ({tid})");
             row.thread = sample.thread.0;
         }
-        By::Type => match &sample.outcome {
+        By::Type => match &sample.outcome() {
             Some(outcome) => {
                 let name = profile.vm.type_name(sample.heap, outcome);
                 row.name = name.unwrap_or(heaps::UNKNOWN_TYPE).to_owned();
