@@ -5,6 +5,7 @@ void bridges_install(void)
 {
     python_install();
     ruby_install();
+    ocaml_install();
 }
 
 void bridges_after_fork_in_child(void)
@@ -12,4 +13,5 @@ void bridges_after_fork_in_child(void)
     python_after_fork_in_child();
     ruby_after_fork_in_child();
     lua_after_fork_in_child();
+    ocaml_after_fork_in_child();
 }

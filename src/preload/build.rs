@@ -20,6 +20,7 @@ fn main() {
         "bridges/python_gc.c",
         "bridges/ruby.c",
         "bridges/lua.c",
+        "bridges/ocaml.c",
     ];
     println!("cargo:rerun-if-changed={}", shim.display());
     cc::Build::new()

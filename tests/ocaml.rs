@@ -1,0 +1,165 @@
+//! Promise: OCaml's blocks, functions, lines, deaths and collections are in the profile of a native program, and the
+//! program is as it was.
+
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use support::profile::Profile;
+use support::{Agent, Outcome, Run, bridge, copy, is_installed, run, skip, truth};
+
+fn has_ocaml() -> bool {
+    let has = is_installed("ocamlopt") && cfg!(target_arch = "x86_64");
+    if !has {
+        skip("no OCaml on x86-64 (Debian: ocaml-nox)");
+    }
+    has
+}
+
+/// The compiled program, in a directory of its own.
+fn compiled(name: &str, options: &[&str]) -> PathBuf {
+    let directory = run::fresh_directory().join("work");
+    let source = format!("{name}.ml");
+    copy(&bridge::program(&source), &directory.join(&source));
+    let output = Command::new("ocamlopt")
+        .args(["-g", "-I", "+threads", "-o", name])
+        .args(options)
+        .arg(&source)
+        .current_dir(&directory)
+        .output()
+        .expect("ocamlopt");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    directory.join(name)
+}
+
+fn known_sites(times: &str, agent: &Agent) -> Outcome {
+    let program = compiled("known_sites", &["unix.cmxa"]);
+    let outcome = Run::of(program).arg(times).unchanged(agent);
+    outcome.assert_success();
+    outcome
+}
+
+fn function_of_heap(profile: &Profile, name: &str) -> bool {
+    let functions = profile.report["functions"].as_array().expect("functions");
+    functions
+        .iter()
+        .any(|row| row["function"] == name && row["module"] == "ocaml")
+}
+
+#[test]
+fn each_site_is_within_its_error() {
+    if !has_ocaml() {
+        return;
+    }
+    // OCaml seeds itself, with the same number in each run.
+    for (interval, times) in [("4K", "1"), ("64K", "8")] {
+        let outcome = known_sites(times, &Agent::at_interval(interval));
+        let profile = outcome.profile();
+        let known = truth::printed(outcome.text().as_bytes());
+        assert_eq!(known.len(), 6);
+        let deviations = truth::deviations(&profile, &known, 4.0, |_| 0.0);
+        assert!(deviations.is_empty(), "{interval}: {deviations:#?}");
+        for name in known.keys() {
+            let samples = profile.site(name).samples;
+            assert!(samples > 10, "{name}: {samples} samples");
+            assert!(function_of_heap(&profile, name), "{name}");
+        }
+    }
+}
+
+#[test]
+fn functions_lines_and_collections_are_told() {
+    if !has_ocaml() {
+        return;
+    }
+    let outcome = known_sites("1", &Agent::at_interval("4K"));
+    let profile = outcome.profile();
+    let file = bridge::program("known_sites.ml");
+    bridge::assert_line(
+        &profile,
+        "Known_sites.small_and_freed",
+        &file,
+        "Bytes.create 144",
+    );
+    bridge::assert_line(&profile, "Known_sites.list_and_kept", &file, "i :: rest");
+    bridge::assert_stack(
+        &profile,
+        &[
+            "Known_sites",
+            "Known_sites.main",
+            "Known_sites.site",
+            "Known_sites.large_and_kept",
+        ],
+    );
+    let heap = bridge::heap(&profile, "ocaml");
+    // Some 39 MB in small blocks of a minor heap of 2 MB, and three cycles for full_major.
+    assert!(heap["minor_collections"].as_f64() >= Some(8.0), "{heap}");
+    assert!(heap["major_collections"].as_f64() >= Some(3.0), "{heap}");
+    assert!(heap["gc_time_s"].as_f64() > Some(0.0), "{heap}");
+}
+
+#[test]
+fn the_leak_is_found() {
+    if has_ocaml() {
+        let program = compiled("leaky", &[]);
+        bridge::assert_leak(
+            &[&program.to_string_lossy(), "2000000"],
+            "Leaky.open_session",
+        );
+    }
+}
+
+#[test]
+fn threads_exceptions_signals_finalisers_and_forks_are_no_trouble() {
+    if !has_ocaml() {
+        return;
+    }
+    let program = compiled("busy", &["unix.cmxa", "threads.cmxa", "bigarray.cmxa"]);
+    for interval in ["64", "4K", "512K"] {
+        let outcome = Run::of(&program).unchanged(&Agent::at_interval(interval));
+        assert_eq!(outcome.status.code(), Some(2), "{}", outcome.complaints());
+        assert!(outcome.complaints().contains("as it should"));
+        assert_eq!(outcome.profiles().len(), 2, "the program and its child");
+    }
+}
+
+#[test]
+fn a_program_can_be_profiled_without_the_bridge() {
+    if !has_ocaml() {
+        return;
+    }
+    let agent = Agent::at_interval("4K").with("ALLOCSAMPLE_RUNTIME", "none");
+    let outcome = known_sites("1", &agent);
+    let profile = outcome.profile();
+    assert!(!bridge::has_heap(&profile, "ocaml"));
+}
+
+#[test]
+fn a_compiler_of_others_is_a_program_too() {
+    if !has_ocaml() || !is_installed("ocamlopt.opt") {
+        return;
+    }
+    let directory = run::fresh_directory().join("work");
+    fs::write(
+        directory.join("a.ml"),
+        "let () = print_int (List.length [1; 2; 3])",
+    )
+    .expect("a program");
+    let outcome = Run::of("ocamlopt.opt")
+        .args(&["-c", "-o"])
+        .arg(directory.join("a.cmx"))
+        .arg(directory.join("a.ml"))
+        .unchanged(&Agent::at_interval("16K"));
+    outcome.assert_success();
+    let has_compiler = outcome
+        .profiles()
+        .iter()
+        .any(|profile| bridge::has_heap(profile, "ocaml") && profile.stacks().len() > 20);
+    assert!(has_compiler, "the compiler's own functions");
+}
