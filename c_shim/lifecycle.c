@@ -1,8 +1,9 @@
-/* What a process does to itself that the agent must know of: fork, exec, the exits, dlclose, unshare.
+/* What a process does to itself that the agent must know of: fork, exec, the exits, dlclose, namespaces, other roots and rights.
  *
  * Each entry tells the agent and then does what was asked. vfork is not wrapped: its child runs on the parent's stack
  * and memory, and the exec or _exit that ends it is told apart by pid inside the agent. */
 #define _GNU_SOURCE
+#include "attach.h"
 #include "shim.h"
 
 #include <dlfcn.h>
@@ -55,8 +56,10 @@ static void after_fork(pid_t child)
 {
     const struct shim_slow_path *agent = slow_path();
     int saved_errno = errno;
-    if (child == 0)
-        python_after_fork_in_child();
+    if (child == 0) {
+        bridges_after_fork_in_child();
+        shim_redirect_after_fork_in_child();
+    }
     if (agent != NULL)
         agent->after_fork(&shim_thread, child);
     errno = saved_errno;
@@ -151,7 +154,8 @@ static int after_failed_exec(bool tell)
     return -1;
 }
 
-EXPORT int execve(const char *path, char *const argv[], char *const envp[])
+/* Not by name below: in a process that was attached to, the name is libc's. */
+static int execve_told(const char *path, char *const argv[], char *const envp[])
 {
     bool tell = leaving(SHIM_EXEC, 0, path);
     int (*next)(const char *, char *const *, char *const *) =
@@ -160,12 +164,17 @@ EXPORT int execve(const char *path, char *const argv[], char *const envp[])
     return after_failed_exec(tell);
 }
 
-EXPORT int execv(const char *path, char *const argv[])
+EXPORT int execve(const char *path, char *const argv[], char *const envp[])
 {
-    return execve(path, argv, environ);
+    return execve_told(path, argv, envp);
 }
 
-EXPORT int execvpe(const char *file, char *const argv[], char *const envp[])
+EXPORT int execv(const char *path, char *const argv[])
+{
+    return execve_told(path, argv, environ);
+}
+
+static int execvpe_told(const char *file, char *const argv[], char *const envp[])
 {
     bool tell = leaving(SHIM_EXEC, 0, file);
     int (*next)(const char *, char *const *, char *const *) =
@@ -174,9 +183,14 @@ EXPORT int execvpe(const char *file, char *const argv[], char *const envp[])
     return after_failed_exec(tell);
 }
 
+EXPORT int execvpe(const char *file, char *const argv[], char *const envp[])
+{
+    return execvpe_told(file, argv, envp);
+}
+
 EXPORT int execvp(const char *file, char *const argv[])
 {
-    return execvpe(file, argv, environ);
+    return execvpe_told(file, argv, environ);
 }
 
 EXPORT int fexecve(int fd, char *const argv[], char *const envp[])
@@ -225,14 +239,14 @@ EXPORT int execl(const char *path, const char *first, ...)
 {
     COLLECT_ARGUMENTS(first);
     va_end(arguments);
-    return execve(path, argv, environ);
+    return execve_told(path, argv, environ);
 }
 
 EXPORT int execlp(const char *file, const char *first, ...)
 {
     COLLECT_ARGUMENTS(first);
     va_end(arguments);
-    return execvpe(file, argv, environ);
+    return execvpe_told(file, argv, environ);
 }
 
 EXPORT int execle(const char *path, const char *first, ...)
@@ -240,7 +254,7 @@ EXPORT int execle(const char *path, const char *first, ...)
     COLLECT_ARGUMENTS(first);
     char *const *envp = va_arg(arguments, char *const *);
     va_end(arguments);
-    return execve(path, argv, envp);
+    return execve_told(path, argv, envp);
 }
 
 /* ---- dlclose ---- */
@@ -255,7 +269,7 @@ EXPORT int dlclose(void *handle)
     return result;
 }
 
-/* ---- unshare ---- */
+/* ---- namespaces ---- */
 
 EXPORT int unshare(int flags)
 {
@@ -271,4 +285,70 @@ EXPORT int unshare(int flags)
         agent->after_unshare();
     errno = saved_errno;
     return result;
+}
+
+EXPORT int setns(int fd, int kind)
+{
+    int (*next)(int, int) = NEXT(int, setns, int, int);
+    const struct shim_slow_path *agent = slow_path();
+    /* Namespaces that a process of several threads can enter. 0 is "whatever fd stands for". */
+    const int easy = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET;
+    bool single_thread = kind == 0 || (kind & ~easy) != 0;
+    if (agent != NULL && single_thread)
+        agent->before_unshare();
+    else if (agent != NULL && (kind & CLONE_NEWNS) != 0)
+        agent->before_entering_mounts();
+    int result = next(fd, kind);
+    int saved_errno = errno;
+    if (agent != NULL && single_thread)
+        agent->after_unshare();
+    errno = saved_errno;
+    return result;
+}
+
+/* ---- other roots and rights ---- */
+
+/* Only root can do either, and has something to lose. */
+static void before_confinement(void)
+{
+    const struct shim_slow_path *agent = slow_path();
+    int saved_errno = errno;
+    if (agent != NULL && geteuid() == 0)
+        agent->before_confinement();
+    errno = saved_errno;
+}
+
+EXPORT int chroot(const char *path)
+{
+    int (*next)(const char *) = NEXT(int, chroot, const char *);
+    before_confinement();
+    return next(path);
+}
+
+EXPORT int setuid(uid_t user)
+{
+    int (*next)(uid_t) = NEXT(int, setuid, uid_t);
+    before_confinement();
+    return next(user);
+}
+
+EXPORT int seteuid(uid_t user)
+{
+    int (*next)(uid_t) = NEXT(int, seteuid, uid_t);
+    before_confinement();
+    return next(user);
+}
+
+EXPORT int setreuid(uid_t user, uid_t effective)
+{
+    int (*next)(uid_t, uid_t) = NEXT(int, setreuid, uid_t, uid_t);
+    before_confinement();
+    return next(user, effective);
+}
+
+EXPORT int setresuid(uid_t user, uid_t effective, uid_t saved)
+{
+    int (*next)(uid_t, uid_t, uid_t) = NEXT(int, setresuid, uid_t, uid_t, uid_t);
+    before_confinement();
+    return next(user, effective, saved);
 }

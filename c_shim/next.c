@@ -3,6 +3,7 @@
  * dlsym may itself allocate; what it asks for meanwhile comes from a small arena that is never freed. The arena is
  * marked for ever in the block filter, so that free and realloc meet it on their slow halves only. */
 #define _GNU_SOURCE
+#include "attach.h"
 #include "shim.h"
 
 #include <dlfcn.h>
@@ -36,7 +37,8 @@ static void *arena_alloc(size_t alignment, size_t size)
     } while (!atomic_compare_exchange_weak_explicit(&arena_used, &used, start + size, memory_order_relaxed,
                                                     memory_order_relaxed));
     if (used == 0) {
-        for (size_t at = 0; at < ARENA_BYTES; at += SHIM_GRANULE_BYTES) {
+        const size_t less_than_a_granule = 64;
+        for (size_t at = 0; at < ARENA_BYTES; at += less_than_a_granule) {
             atomic_store_explicit(&shim_block_filter[shim_filter_granule(arena + at)], 255, memory_order_relaxed);
         }
     }
@@ -225,7 +227,8 @@ struct shim_next shim_next = {
 
 void *shim_find_symbol(const char *name)
 {
-    return dlsym(RTLD_NEXT, name);
+    /* An object that was opened late comes after all others, or is in no order with them. */
+    return shim_is_late() ? shim_late_symbol(name) : dlsym(RTLD_NEXT, name);
 }
 
 struct search {

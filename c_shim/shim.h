@@ -83,6 +83,10 @@ struct shim_slow_path {
     /* Between these two the process has no thread of ours. */
     void (*before_unshare)(void);
     void (*after_unshare)(void);
+    /* A mount namespace is about to be entered. */
+    void (*before_entering_mounts)(void);
+    /* The process is about to give up its root directory or its rights. */
+    void (*before_confinement)(void);
     /* Code may have been unmapped. */
     void (*after_dlclose)(void);
 };
@@ -90,24 +94,24 @@ struct shim_slow_path {
 /* NULL while the agent is off: before its constructor, after it failed. */
 extern HIDDEN _Atomic(const struct shim_slow_path *) shim_slow_path;
 
-/* One byte for each granule of 128 bytes of the address space, modulo 128 MiB: not 0 if a sampled block may start
- * there. The agent counts up and down; 255 is for ever. Every free reads one: blocks that lie beside each other share a
- * cache line of it up to 8 KiB. Coarser granules let blocks through to the table because of their neighbours (with
- * pages, nearly all at an interval of 4 KiB), finer ones leave the cache. */
-#define SHIM_GRANULE_BYTES 128
+/* One byte for each granule of 124 bytes of the address space, modulo 4 GiB: not 0 if a sampled block may start there.
+ * The agent counts up and down; 255 is for ever. Every free reads one: blocks that lie beside each other share a cache
+ * line of it up to 8 KiB. Coarser granules let blocks through to the table because of their neighbours (with pages,
+ * nearly all at an interval of 4 KiB), finer ones leave the cache. Thirty-two granules share a byte; which ones is up
+ * to the factor: see live.rs. */
 #define SHIM_FILTER_GRANULES (UINT64_C(1) << 20)
 extern HIDDEN _Atomic(uint8_t) shim_block_filter[SHIM_FILTER_GRANULES];
 
 static inline size_t shim_filter_granule(const void *block)
 {
 #if defined(__x86_64__)
-    /* Bits 7 to 26. The multiplication copies, shifts and cuts off in one instruction, where a compiler takes two. */
-    uint32_t shifted;
-    __asm__("imull $32, %k1, %0" : "=r"(shifted) : "r"(block) : "cc");
-    return shifted >> 12;
+    /* One instruction, where a compiler takes three. */
+    uint32_t product;
+    __asm__("imull $33, %k1, %0" : "=r"(product) : "r"(block) : "cc");
 #else
-    return (uintptr_t)block / SHIM_GRANULE_BYTES % SHIM_FILTER_GRANULES;
+    uint32_t product = (uint32_t)(uintptr_t)block * 33;
 #endif
+    return product >> 12;
 }
 
 static inline bool shim_may_be_sampled(const void *block)
@@ -155,8 +159,10 @@ HIDDEN bool shim_same_object(const void *a, const void *b);
 /* Whether the block came from the arena that serves allocations made while we look for the next allocator. */
 HIDDEN bool shim_is_bootstrap_block(const void *block);
 
-/* Sets free what another thread of the parent held in the CPython bridge. */
-HIDDEN void python_after_fork_in_child(void);
+/* Joins the language runtime that this process is one of, if there is a bridge for it. Once, before `main`. */
+HIDDEN void bridges_install(void);
+/* Sets free what another thread of the parent held in a bridge. */
+HIDDEN void bridges_after_fork_in_child(void);
 
 /* Probes for tools outside of the process; on the program's stack. */
 HIDDEN void shim_probe_alloc(uintptr_t pointer, uint64_t size, uint64_t weighted_bytes);

@@ -61,7 +61,7 @@ fn what_makes_no_sense_is_one_line_and_status_2() {
         ),
         (
             &["report", "x", "--format", "json", "--top", "3"],
-            "leave out --by, --top",
+            "leave out --top, or name a table",
         ),
         (
             &["report", "x", "--tree", "--top", "3"],

@@ -3,70 +3,10 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Stdio};
-
 use support::profile::Profile;
-use support::room::{assert_error, stderr, stdout};
-use support::{Program, Room, truth};
-
-/// What a phase allocates.
-const BYTES: u32 = 400_000_000;
-
-struct Running {
-    room: Room,
-    child: Child,
-    output: BufReader<std::process::ChildStdout>,
-}
-
-impl Running {
-    fn start(options: &[&str]) -> Self {
-        let room = Room::new();
-        room.add(&Program::compiled("phases.c"), "phases");
-        let bytes = BYTES.to_string();
-        let arguments = [
-            &["run", "-q", "-o", "x.allocsample", "--seed", "3"],
-            options,
-            &["--", "./phases", &bytes],
-        ]
-        .concat();
-        let mut child = room
-            .command(&arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the command");
-        let output = BufReader::new(child.stdout.take().expect("a pipe"));
-        Self {
-            room,
-            child,
-            output,
-        }
-    }
-
-    /// Lets the next phase run to its end.
-    fn phase(&mut self) {
-        let input = self.child.stdin.as_mut().expect("a pipe");
-        writeln!(input).expect("the program listens");
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("an answer");
-        assert_eq!(line, "done\n");
-    }
-
-    fn ctl(&self, arguments: &[&str]) -> String {
-        let arguments = [&["ctl", "x.allocsample"], arguments].concat();
-        let output = self.room.output(&arguments);
-        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-        stdout(&output)
-    }
-
-    fn end(mut self) -> (Room, Profile) {
-        let status = self.child.wait().expect("the program");
-        assert!(status.success(), "{status}");
-        let profile = Profile::read(&self.room.path("x.allocsample"));
-        (self.room, profile)
-    }
-}
+use support::room::assert_error;
+use support::running::{BYTES, Running};
+use support::{Room, truth};
 
 #[track_caller]
 fn assert_is(profile: &Profile, function: &str, bytes: f64) {

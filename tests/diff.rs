@@ -11,21 +11,20 @@ use support::{Program, Room};
 
 /// Records the phases of that many bytes each.
 fn record(room: &Room, name: &str, bytes: u32, seed: u32) {
+    record_with(room, name, bytes, seed, &["--interval", "128K"]);
+}
+
+fn record_with(room: &Room, name: &str, bytes: u32, seed: u32, options: &[&str]) {
     let (bytes, seed) = (bytes.to_string(), seed.to_string());
     let mut child = room
-        .command(&[
-            "run",
-            "-q",
-            "--interval",
-            "128K",
-            "--seed",
-            &seed,
-            "-o",
-            name,
-            "--",
-            "./phases",
-            &bytes,
-        ])
+        .command(
+            &[
+                &["run", "-q", "--seed", &seed, "-o", name],
+                options,
+                &["--", "./phases", &bytes],
+            ]
+            .concat(),
+        )
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .spawn()
@@ -77,6 +76,71 @@ fn runs_of_one_program_do_not_differ() {
         }
     }
     assert!(false_alarms < 4, "{false_alarms}");
+}
+
+/// Twelve comparisons of equal runs whose intervals differ by 4 and 16: each side's own error would be wrong here.
+#[test]
+fn equal_runs_at_other_intervals_do_not_differ() {
+    let room = room();
+    for seed in 1..=3 {
+        let name = |interval: &str| format!("{interval}.{seed}.allocsample");
+        for interval in ["128K", "512K", "2M"] {
+            let options = ["--interval", interval];
+            record_with(&room, &name(interval), 50_000_000, seed, &options);
+        }
+    }
+    let mut false_alarms = 0;
+    for (one, other) in [
+        ("128K", "512K"),
+        ("128K", "2M"),
+        ("2M", "512K"),
+        ("2M", "128K"),
+    ] {
+        for seed in 1..=3 {
+            let (before, after) = (
+                format!("{one}.{seed}.allocsample"),
+                format!("{other}.{}.allocsample", seed % 3 + 1),
+            );
+            let found = significant(&diff(&room, &[&before, &after, "--by", "site"]));
+            false_alarms += usize::from(!found.is_empty());
+        }
+    }
+    assert!(false_alarms < 4, "{false_alarms}");
+}
+
+#[test]
+fn of_periodic_profiles_nothing_is_called_noise() {
+    let room = room();
+    let options = ["--interval", "128K", "--sampling", "periodic"];
+    record_with(&room, "a.allocsample", 20_000_000, 1, &options);
+    record_with(&room, "b.allocsample", 30_000_000, 2, &options);
+    let text = room.output(&["diff", "a.allocsample", "b.allocsample", "--by", "site"]);
+    let text = stdout(&text);
+    assert!(
+        text.contains("which of these changes are noise is not known"),
+        "{text}"
+    );
+    assert!(!text.contains("did not change"), "{text}");
+    assert!(text.contains("allocate"), "{text}");
+    let json = diff(&room, &["a.allocsample", "b.allocsample"]);
+    assert!(json["total"]["p_value"].is_null() && json["total"]["z"].is_null());
+}
+
+#[test]
+fn where_every_allocation_is_recorded_each_change_is_certain() {
+    let room = room();
+    let options = ["--interval", "1"];
+    record_with(&room, "a.allocsample", 2_000_000, 1, &options);
+    record_with(&room, "b.allocsample", 2_100_000, 2, &options);
+    let json = diff(&room, &["a.allocsample", "b.allocsample"]);
+    assert_eq!(json["total"]["p_value"], 0.0);
+    // Infinite, which JSON cannot say.
+    assert_eq!(json["total"]["z"].as_f64(), Some(f64::MAX));
+    let same = diff(&room, &["a.allocsample", "a.allocsample"]);
+    assert_eq!(
+        (&same["total"]["z"], &same["total"]["p_value"]),
+        (&0.0.into(), &1.0.into())
+    );
 }
 
 #[test]

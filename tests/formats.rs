@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use support::pprof;
 use support::room::{stderr, stdout};
 use support::{Room, is_installed, skip};
 
@@ -160,57 +161,9 @@ fn json_formats_add_up_to_the_report() {
 fn pprof_adds_up_to_the_report() {
     let Some(case) = case() else { return };
     let path = case.convert("pprof", "pb.gz");
-    let output = Command::new("gzip").arg("-dc").arg(path).output().unwrap();
-    let mut sums = [0.0; 4];
-    for (field, sample) in fields(&output.stdout) {
-        if field != 2 {
-            continue;
-        }
-        let packed = fields(sample).into_iter().find(|(field, _)| *field == 2);
-        if let Some((_, packed)) = packed {
-            for (sum, value) in sums.iter_mut().zip(varints(packed)) {
-                *sum += value as f64;
-            }
-        }
-    }
+    let sums = pprof::sums(&std::fs::read(path).unwrap());
     let [_, allocated, _, live] = sums;
     case.assert_same(allocated, live, 2.0);
-}
-
-/// Fields of a protobuf message that have a length.
-fn fields(mut message: &[u8]) -> Vec<(u64, &[u8])> {
-    let mut found = Vec::new();
-    while !message.is_empty() {
-        let key = varint(&mut message);
-        let length = varint(&mut message) as usize;
-        if key & 7 == 2 {
-            let (content, rest) = message.split_at(length);
-            found.push((key >> 3, content));
-            message = rest;
-        }
-    }
-    found
-}
-
-fn varints(mut bytes: &[u8]) -> Vec<u64> {
-    let mut found = Vec::new();
-    while !bytes.is_empty() {
-        found.push(varint(&mut bytes));
-    }
-    found
-}
-
-fn varint(bytes: &mut &[u8]) -> u64 {
-    let mut value = 0;
-    for shift in (0..64).step_by(7) {
-        let (first, rest) = bytes.split_first().expect("a byte");
-        *bytes = rest;
-        value |= u64::from(first & 0x7F) << shift;
-        if first & 0x80 == 0 {
-            break;
-        }
-    }
-    value
 }
 
 /// Where npm has playwright-core, which drives the browser.

@@ -8,12 +8,12 @@ use serde_json::Value;
 
 /// Each room, with the rooms that it may import. Rooms lower down may be imported only by those above them:
 /// cargo itself refuses a cycle.
-const MAY_IMPORT: [(&str, &[&str]); 14] = [
+const MAY_IMPORT: [(&str, &[&str]); 15] = [
     ("sampling", &[]),
     ("record", &[]),
     ("ring", &[]),
     ("agent", &["sampling", "record", "ring"]),
-    ("drain", &["record", "ring", "agent"]),
+    ("drain", &["sampling", "record", "ring", "agent"]),
     // Record for the words in which processes end.
     ("preload", &["agent", "drain", "export", "record"]),
     ("profile", &["record", "ring", "sampling"]),
@@ -25,11 +25,14 @@ const MAY_IMPORT: [(&str, &[&str]); 14] = [
     // Sampling for sums that know their error.
     ("leaks", &["profile", "report", "sampling"]),
     ("diff", &["profile", "report", "sampling"]),
+    // It knows the agent's functions by their names in the other process only.
+    ("attach", &[]),
     // The command: sampling only to check an interval as the agent will.
     (
         "",
         &[
-            "profile", "export", "report", "query", "view", "leaks", "diff", "record", "sampling",
+            "profile", "export", "report", "query", "view", "leaks", "diff", "attach", "record",
+            "sampling",
         ],
     ),
 ];

@@ -9,8 +9,13 @@ use std::process::Command;
 
 use support::agent_library;
 
-/// Exported besides the names of libc: the one function by which a runtime finds the agent.
-const HOOKS: &str = "allocsample_get_hooks";
+/// Exported besides the names of libc: the function by which a runtime finds the agent, and those that
+/// `allocsample attach` and `detach` call.
+const OWN_NAMES: [&str; 3] = [
+    "allocsample_get_hooks",
+    "allocsample_attach",
+    "allocsample_detach",
+];
 
 /// Parts of the names of functions that run on the program's threads.
 const PROGRAM_THREAD_CODE: [&str; 6] = [
@@ -60,12 +65,12 @@ fn listed() -> BTreeSet<String> {
 }
 
 #[test]
-fn exports_are_the_list_and_the_hooks() {
+fn exports_are_the_list_and_our_own_names() {
     let mut exports = exports();
-    exports.remove(HOOKS);
-    let mut listed = listed();
-    listed.remove(HOOKS);
-    assert_eq!(exports, listed);
+    for name in OWN_NAMES {
+        assert!(exports.remove(name), "{name} is not exported");
+    }
+    assert_eq!(exports, listed());
 }
 
 #[test]

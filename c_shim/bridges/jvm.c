@@ -9,6 +9,7 @@
  * JVMTI.agent_load`. */
 #define _GNU_SOURCE
 #include "allocsample.h"
+#include "names.h"
 #include "shim.h"
 
 #include <stdio.h>
@@ -108,15 +109,6 @@ static struct entry *find(struct table *table, uint64_t key, uint64_t location)
     return NULL;
 }
 
-/* FNV-1a, never 0. */
-static uint64_t hash_text(const char *text)
-{
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (; *text != 0; text++)
-        hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
-    return hash + (hash == 0);
-}
-
 static void give_back(void *memory)
 {
     if (memory != NULL)
@@ -154,10 +146,10 @@ static uint32_t number_of_type(void *class)
     if (CALL(jvmti, GET_CLASS_SIGNATURE, (environment, void *, char **, char **), jvmti, class, &signature, NULL) != 0)
         return 0;
     take_lock();
-    struct entry *entry = find(&types, hash_text(signature), 0);
+    struct entry *entry = find(&types, names_hash(NAMES_SEED, signature), 0);
     if (entry != NULL && entry->key == 0) {
         write_type(signature, name, sizeof name);
-        *entry = (struct entry){.key = hash_text(signature), .number = ++types.used};
+        *entry = (struct entry){.key = names_hash(NAMES_SEED, signature), .number = ++types.used};
         hooks->define_type(heap, entry->number, name, "");
     }
     uint32_t number = entry == NULL ? 0 : entry->number;

@@ -1,11 +1,11 @@
 /* CPython's small objects (up to 512 bytes), which come from its own arenas and never pass malloc, as a heap of the hook
  * ABI. Larger ones are malloc's, and are counted there.
  *
- * The allocators of the object and memory domains are wrapped before `main`, while nobody uses them. To the hook ABI a
- * thread's small objects are a nursery that never ends, of which the bytes up to the agent's limit are counted down. The
- * object that passes it is told with its real address, as one outside of the nursery. So an object that is no sample
- * costs a subtraction, and its free the same test as in malloc. */
+ * The allocators of the object and memory domains are wrapped before `main`, while nobody uses them. An object that is no
+ * sample costs a subtraction (countdown.h), and its free the same test as in malloc. */
 #define _GNU_SOURCE
+#include "bridges.h"
+#include "countdown.h"
 #include "python.h"
 
 #include <dlfcn.h>
@@ -16,8 +16,6 @@
 #define SMALL 512
 /* Threads at a time; objects of others are not sampled, and not counted either. */
 #define THREADS 4096
-/* Where the endless nursery ends. */
-#define TOP (UINT64_C(1) << 62)
 
 /* PyMemAllocatorEx: CPython's public interface. */
 struct allocator {
@@ -30,13 +28,8 @@ struct allocator {
 
 enum domain { DOMAIN_RAW = 0, DOMAIN_MEM = 1, DOMAIN_OBJ = 2 };
 
-/* One for each thread; all zero until its first object. */
-struct thread {
-    uint64_t left;  /* bytes until the limit: the nursery's `free` is limit - left */
-    uint64_t limit; /* 0: not joined */
-    allocsample_nursery *nursery;
-};
-static _Thread_local struct thread this_thread;
+/* Zero until the thread's first object. */
+static _Thread_local struct countdown this_thread;
 
 static struct {
     _Atomic(bool) taken;
@@ -50,52 +43,41 @@ static struct allocator next[3];
 
 static void leave(void *nursery)
 {
-    struct thread *thread = &this_thread;
-    hooks->nursery_end(heap, nursery, thread->limit - thread->left);
-    *thread = (struct thread){0};
+    hooks->nursery_end(heap, nursery, countdown_free(&this_thread));
+    this_thread = (struct countdown){0};
     for (size_t i = 0; i < THREADS; i++) {
         if (&nurseries[i].nursery == nursery)
             atomic_store_explicit(&nurseries[i].taken, false, memory_order_release);
     }
 }
 
-static void join(struct thread *thread)
+static void join(void)
 {
-    for (size_t i = 0; i < THREADS && thread->nursery == NULL; i++) {
+    allocsample_nursery *nursery = NULL;
+    for (size_t i = 0; i < THREADS && nursery == NULL; i++) {
         bool taken = atomic_load_explicit(&nurseries[i].taken, memory_order_relaxed);
         if (!taken &&
             atomic_compare_exchange_strong_explicit(&nurseries[i].taken, &taken, true, memory_order_acquire,
                                                     memory_order_relaxed))
-            thread->nursery = &nurseries[i].nursery;
+            nursery = &nurseries[i].nursery;
     }
-    thread->limit = TOP;
-    if (thread->nursery != NULL) {
-        pthread_setspecific(thread_key, thread->nursery);
-        thread->limit = hooks->nursery_begin(heap, thread->nursery, 0, TOP);
-    }
-    thread->left = thread->limit;
+    if (nursery != NULL)
+        pthread_setspecific(thread_key, nursery);
+    countdown_begin(&this_thread, hooks, heap, nursery);
 }
 
 /* An object of `size` bytes, whose charge borrowed, is there, or NULL for one that is not. */
 static void passed_limit(void *object, size_t size)
 {
-    struct thread *thread = &this_thread;
-    uint64_t charged = shim_charged(size);
-    thread->left += charged;
+    countdown_give_back(&this_thread, size);
     if (object == NULL)
         return;
-    if (thread->limit == 0)
-        join(thread);
-    if (charged <= thread->left) {
-        thread->left -= charged;
+    if (this_thread.limit == 0)
+        join();
+    if (countdown_take(&this_thread, size))
         return;
-    }
     python_gc_watch();
-    uintptr_t limit = thread->limit;
-    uint64_t free = limit - thread->left;
-    hooks->alloc(heap, thread->nursery, (uintptr_t)object, charged, 0, free, &limit);
-    thread->limit = limit;
-    thread->left = limit - free;
+    countdown_tell(&this_thread, hooks, heap, object, size, 0);
 }
 
 COLD static void *malloc_at_limit(const struct allocator *under, size_t size)
@@ -108,7 +90,7 @@ COLD static void *malloc_at_limit(const struct allocator *under, size_t size)
 static void *python_malloc(void *context, size_t size)
 {
     const struct allocator *under = context;
-    if (size <= SMALL && shim_charge_to(&this_thread.left, size))
+    if (size <= SMALL && countdown_charge(&this_thread, size))
         return malloc_at_limit(under, size);
     return under->malloc(under->context, size);
 }
@@ -124,7 +106,7 @@ static void *python_calloc(void *context, size_t count, size_t size)
 {
     const struct allocator *under = context;
     bool is_small = count == 0 || size <= SMALL / count;
-    if (is_small && shim_charge_to(&this_thread.left, count * size))
+    if (is_small && countdown_charge(&this_thread, count * size))
         return calloc_at_limit(under, count, size);
     return under->calloc(under->context, count, size);
 }
@@ -144,7 +126,7 @@ COLD static void *realloc_of_sampled(const struct allocator *under, void *old, s
 static void *python_realloc(void *context, void *old, size_t size)
 {
     const struct allocator *under = context;
-    bool is_at_limit = size <= SMALL && shim_charge_to(&this_thread.left, size);
+    bool is_at_limit = size <= SMALL && countdown_charge(&this_thread, size);
     if (UNLIKELY(is_at_limit) || shim_may_be_sampled(old))
         return realloc_of_sampled(under, old, size, is_at_limit);
     return under->realloc(under->context, old, size);
@@ -173,6 +155,7 @@ static void *symbol(const char *name)
 /* Between pointers to objects and to functions through memory, which is what POSIX promises for dlsym. */
 #define FIND(SLOT, NAME) (*(void **)&(SLOT) = symbol(NAME))
 
+/* Wraps the allocator of small objects. */
 void python_install(void)
 {
     void (*get_allocator)(int, struct allocator *);

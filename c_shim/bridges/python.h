@@ -32,7 +32,4 @@ HIDDEN void python_gc_prepare(const allocsample_hooks *hooks, allocsample_heap *
 /* Asks the interpreter, whose lock is held, to tell of its collections, once it is ready for that. */
 HIDDEN void python_gc_watch(void);
 
-/* Wraps the allocator of small objects, if this process is a CPython. Once, before `main`. */
-HIDDEN void python_install(void);
-
 #endif

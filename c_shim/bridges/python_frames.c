@@ -4,6 +4,8 @@
  * hand of that thread only, which is here. Offsets are those of each release's headers (3.8 to 3.13, 64-bit, with the
  * lock); the interpreter's version decides which. A pointer that does not lead to a code object ends the walk. */
 #define _GNU_SOURCE
+#include "bridges.h"
+#include "names.h"
 #include "python.h"
 
 #include <stdio.h>
@@ -116,20 +118,12 @@ static void copy_text(uintptr_t string, char *text, size_t room)
 
 /* ---- names ---- */
 
-/* FNV-1a. */
-static uint64_t hash_text(uint64_t hash, const char *text)
-{
-    for (; *text != 0; text++)
-        hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
-    return hash ^ 0x1f;
-}
-
 static uint32_t define(const struct function *function)
 {
     char name[512], file[1024];
     copy_text(function->name, name, sizeof name);
     copy_text(function->file_name, file, sizeof file);
-    uint64_t content = hash_text(hash_text(UINT64_C(0xcbf29ce484222325), name), file) + function->first_line;
+    uint64_t content = names_hash(names_hash(NAMES_SEED, name), file) + function->first_line;
     content += content == 0;
     for (uint32_t i = 0; i < 64; i++) {
         struct number *place = &numbers[(content + i) % FUNCTIONS];

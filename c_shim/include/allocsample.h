@@ -93,6 +93,8 @@ typedef struct allocsample_heap_description {
 } allocsample_heap_description;
 
 #define ALLOCSAMPLE_WALK_IN_MALLOC 1u /* samples of malloc on a thread that owns a nursery of this heap get frames too */
+#define ALLOCSAMPLE_WALK_EVERYWHERE 2u /* those on every other thread too: the walker finds out whether it runs the machine */
+#define ALLOCSAMPLE_WHOLE_CODE 4u /* the interpreter ranges hold all of the machine's native code: all its frames stand in for it */
 
 /* Which samples are asked for, and which collection has looked at them. */
 enum { ALLOCSAMPLE_MINOR = 1, ALLOCSAMPLE_MAJOR = 2, ALLOCSAMPLE_MAJOR_STEP = 3 };

@@ -14,7 +14,8 @@ use crate::os::memory::{ForkCanary, StaticRef};
 use crate::os::process;
 use crate::os::scratch::Pool;
 use crate::path::PATH_BYTES;
-use crate::recording::{self, Beginning, DrainState, Recording};
+use crate::recording::{self, Beginning, CannotRecord, DrainState, Recording};
+use crate::spill;
 use crate::stack::modules::Modules;
 use crate::stack::vm::RawFrame;
 use crate::stack::{Memo, RuleCache};
@@ -25,6 +26,8 @@ use crate::threads::Threads;
 pub struct Hooks {
     /// Starts the drain thread; returns whether it could. Called outside of libc's locks.
     pub start_drain: fn() -> bool,
+    /// Compresses the first slice into the second as one LZ4 block; its length. Called on a muted thread.
+    pub compress: spill::Compress,
     /// Waits until the drain thread is gone for the kernel too.
     pub join_drain: fn(),
     /// A thread has taken its first slow path: its end is to be reported by [`Agent::on_thread_end`].
@@ -68,17 +71,29 @@ pub struct WorkArea {
 /// The unwinder's cache, made in place at first use; all zero bytes are "not made yet".
 pub(crate) struct LazyCache {
     is_made: bool,
+    made_at: u32,
     cache: core::mem::MaybeUninit<RuleCache>,
 }
 
 impl LazyCache {
+    /// A cache is made anew after this many modules: it tells them apart by numbers of 16 bits.
+    const MODULES: u32 = 1 << 15;
+
+    /// `examined` is the number of modules that have been examined.
     pub(crate) fn get_or_insert_with(
         &mut self,
+        examined: u32,
         make: impl FnOnce() -> RuleCache,
     ) -> &mut RuleCache {
+        if self.is_made && examined.wrapping_sub(self.made_at) > Self::MODULES {
+            self.is_made = false;
+            // SAFETY: written when it was made, and not dropped since.
+            unsafe { self.cache.assume_init_drop() };
+        }
         if !self.is_made {
             self.cache.write(make());
             self.is_made = true;
+            self.made_at = examined;
         }
         // SAFETY: written above, or in an earlier call on the same area, which is never given back.
         unsafe { self.cache.assume_init_mut() }
@@ -140,7 +155,7 @@ impl Agent {
         }
     }
 
-    /// Switches on. Once, from the library's constructor.
+    /// Switches on: from the library's constructor, or when it is attached.
     pub fn switch_on(&self, start: &'static Start) {
         let random = process::random_u128() as u64;
         self.seed
@@ -178,7 +193,8 @@ impl Agent {
         }
     }
 
-    pub(crate) fn config(&self) -> &'static Config {
+    /// The settings.
+    pub fn config(&self) -> &'static Config {
         &self.started().config
     }
 
@@ -192,11 +208,17 @@ impl Agent {
         &self.started().hooks
     }
 
+    /// What it is doing.
+    pub fn state(&self) -> Switch {
+        self.switch.get()
+    }
+
     fn started(&self) -> &'static Start {
         static NOT_STARTED: Start = Start {
             config: Config::OFF,
             hooks: Hooks {
                 start_drain: || false,
+                compress: |_, _| None,
                 join_drain: || {},
                 on_thread_joined: || {},
                 after_fork_in_child: || {},
@@ -210,8 +232,15 @@ impl Agent {
         self.start.get().unwrap_or(&NOT_STARTED)
     }
 
-    /// Makes the files of a profile. A failure is told in one line and switches the agent off.
-    pub(crate) fn begin_recording(&self, area: &mut WorkArea) -> Option<&'static Recording> {
+    /// Makes the files of a profile. `Ok(None)`: another thread is at it, and takes long.
+    pub(crate) fn try_to_begin(
+        &self,
+        area: &mut WorkArea,
+    ) -> Result<Option<&'static Recording>, CannotRecord> {
+        if self.switch.get() != Switch::On {
+            // Detached since the caller saw it on.
+            return Ok(None);
+        }
         let start = self.started();
         let forked_from = self.forked_from.load(Ordering::Relaxed);
         let begun = recording::begin(Beginning {
@@ -223,18 +252,21 @@ impl Agent {
             forked_from: (forked_from != 0).then_some(forked_from),
             definitions: &self.definitions,
             buffer: &mut area.texts,
-        });
-        match begun {
-            Ok(recording) => {
-                if let Some(recording) = recording {
-                    self.tell_what_was_before(recording);
-                }
-                recording
-            }
+        })?;
+        if let Some(recording) = begun {
+            self.tell_what_was_before(recording);
+        }
+        Ok(begun)
+    }
+
+    /// As [`Self::try_to_begin`], but a failure is told in one line and switches the agent off.
+    pub(crate) fn begin_recording(&self, area: &mut WorkArea) -> Option<&'static Recording> {
+        match self.try_to_begin(area) {
+            Ok(recording) => recording,
             Err(error) => {
                 if self.switch.change(Switch::On, Switch::Failed) {
                     let reason = error.reason.as_bytes();
-                    let output = start.config.output.as_bytes();
+                    let output = self.config().output.as_bytes();
                     complain(&[
                         b"allocsample: ",
                         output,
@@ -250,6 +282,11 @@ impl Agent {
 
     fn tell_what_was_before(&self, recording: &Recording) {
         self.write_late_definitions(recording, recording.definitions_to);
+        let force = self.control.force();
+        if force.index != 0 {
+            // Of the profile before this one: an exec has failed.
+            self.write_interval(recording, force.interval, Some(force.index));
+        }
         self.write_ended_before(recording);
         let (events, bytes) = (&self.lost_before.0, &self.lost_before.1);
         let events = events.swap(0, Ordering::Relaxed);
@@ -277,7 +314,7 @@ impl Agent {
     /// Wakes the drain thread, or starts it if this is a good moment.
     pub(crate) fn set_drain_to_work(&self, recording: &Recording, may_hold_loader_locks: bool) {
         match recording.drain_state() {
-            DrainState::Running => recording.wake_drain(),
+            DrainState::Running => recording.nudge_drain(),
             DrainState::None if !may_hold_loader_locks && recording.claim_drain_start() => {
                 self.start_drain(recording)
             }
@@ -285,7 +322,7 @@ impl Agent {
         }
     }
 
-    fn start_drain(&self, recording: &Recording) {
+    pub(crate) fn start_drain(&self, recording: &Recording) {
         if !(self.hooks().start_drain)() {
             recording.set_drain_state(DrainState::Failed);
             recording.note(Note::NoDrainThread, b"the system refused a thread");
@@ -320,6 +357,7 @@ impl Agent {
             .store(if has_profile { parent } else { 0 }, Ordering::Relaxed);
         recording::forget();
         self.areas.forget();
+        self.modules.restart();
         self.threads.clear();
         self.live.clear(&self.filter);
         self.heaps.restart(&self.filter);

@@ -1,7 +1,7 @@
 //! What the environment asks of the agent.
 
 use allocsample_record::Sampling;
-use allocsample_sampling::{Interval, IntervalError, IntervalSetting};
+use allocsample_sampling::{Interval, IntervalError, IntervalSetting, parse_percent};
 
 use crate::path::Path;
 
@@ -13,6 +13,8 @@ const DEFAULT_INTERVAL: Interval = match Interval::new(512 * 1024) {
 const DEFAULT_MAX_DEPTH: usize = 512;
 /// Frames that a work area has room for.
 pub const LARGEST_MAX_DEPTH: usize = 4096;
+/// What a drain thread writes at once must fit.
+const LEAST_MAX_SIZE_BYTES: u64 = 1 << 20;
 const DEFAULT_TEMPLATE: &[u8] = b"allocsample.%n.%p.allocsample";
 
 /// Whether the agent joins the language runtimes that it knows.
@@ -69,6 +71,14 @@ pub struct Config {
     pub follow_children: bool,
     /// `ALLOCSAMPLE_ON_FULL`
     pub on_full: OnFull,
+    /// `ALLOCSAMPLE_MAX_OVERHEAD`, in millionths of the program's own time.
+    pub max_overhead_ppm: Option<u32>,
+    /// `ALLOCSAMPLE_MAX_SAMPLES_PER_SECOND`
+    pub max_samples_per_second: Option<u64>,
+    /// `ALLOCSAMPLE_MAX_SIZE`
+    pub max_size_bytes: Option<u64>,
+    /// Whether `ALLOCSAMPLE_INTERVAL` was given.
+    is_interval_given: bool,
     /// `ALLOCSAMPLE_RUN_PID`: set by `allocsample run`; its direct child writes a profile even without a sample.
     pub run_pid: Option<u32>,
 }
@@ -97,8 +107,29 @@ impl Config {
         bridges: Bridges::None,
         follow_children: false,
         on_full: OnFull::Drop,
+        max_overhead_ppm: None,
+        max_samples_per_second: None,
+        max_size_bytes: None,
+        is_interval_given: false,
         run_pid: None,
     };
+
+    /// Whether somebody has to look at what sampling costs, from the first sample on.
+    pub fn is_watched(&self) -> bool {
+        self.max_overhead_ppm.is_some() || self.max_samples_per_second.is_some()
+    }
+
+    /// The shortest interval that a controller may choose: the one that was asked for, or one at which a program is known
+    /// in every detail.
+    pub fn shortest_interval(&self) -> Interval {
+        const SHORTEST: Interval = match Interval::new(4096) {
+            Some(interval) => interval,
+            None => Interval::EVERY_ALLOCATION,
+        };
+        self.interval
+            .filter(|_| self.is_interval_given)
+            .unwrap_or(SHORTEST)
+    }
 
     /// Reads the settings through `lookup`. `directory` is the working directory, for a relative output path.
     pub fn read<'a>(
@@ -114,6 +145,7 @@ impl Config {
             ..Self::OFF
         };
         if let Some(value) = lookup("ALLOCSAMPLE_INTERVAL") {
+            config.is_interval_given = true;
             config.interval = match Interval::parse(value) {
                 Ok(IntervalSetting::Every(interval)) => Some(interval),
                 Ok(IntervalSetting::Off) => None,
@@ -211,6 +243,43 @@ impl Config {
             // Exactness is what interval 1 was chosen for.
             None if config.interval == Some(Interval::EVERY_ALLOCATION) => OnFull::Wait,
             None => OnFull::Drop,
+        };
+        config.max_overhead_ppm = match lookup("ALLOCSAMPLE_MAX_OVERHEAD") {
+            None => None,
+            Some(value) => Some(parse_percent(value).ok_or(ConfigError {
+                name: "ALLOCSAMPLE_MAX_OVERHEAD",
+                value,
+                expected: "expected 0.01% to 100%, as in 1% or 0.5%",
+            })?),
+        };
+        config.max_samples_per_second = number(
+            "ALLOCSAMPLE_MAX_SAMPLES_PER_SECOND",
+            u64::from(u32::MAX),
+            "expected a number of samples, at least 1",
+        )?;
+        if let Some(value) = lookup("ALLOCSAMPLE_MAX_SAMPLES_PER_SECOND")
+            && config.max_samples_per_second == Some(0)
+        {
+            return Err(ConfigError {
+                name: "ALLOCSAMPLE_MAX_SAMPLES_PER_SECOND",
+                value,
+                expected: "expected a number of samples, at least 1",
+            });
+        }
+        config.max_size_bytes = match lookup("ALLOCSAMPLE_MAX_SIZE") {
+            None => None,
+            Some(value) => match Interval::parse(value) {
+                Ok(IntervalSetting::Every(size)) if size.bytes() >= LEAST_MAX_SIZE_BYTES => {
+                    Some(size.bytes())
+                }
+                _ => {
+                    return Err(ConfigError {
+                        name: "ALLOCSAMPLE_MAX_SIZE",
+                        value,
+                        expected: "expected bytes, at least 1M, as in 64M or 1G",
+                    });
+                }
+            },
         };
         config.run_pid = number(
             "ALLOCSAMPLE_RUN_PID",
@@ -346,12 +415,32 @@ mod tests {
             ("ALLOCSAMPLE_MAX_DEPTH", "0"),
             ("ALLOCSAMPLE_MAX_DEPTH", "5000"),
             ("ALLOCSAMPLE_ON_FULL", ""),
+            ("ALLOCSAMPLE_MAX_OVERHEAD", "1"),
+            ("ALLOCSAMPLE_MAX_SAMPLES_PER_SECOND", "0"),
+            ("ALLOCSAMPLE_MAX_SIZE", "100K"),
         ] {
             let error = Config::read(|key| (key == name).then_some(value.as_bytes()), b"/")
                 .err()
                 .unwrap();
             assert_eq!((error.name, error.value), (name, value.as_bytes()));
         }
+    }
+
+    #[test]
+    fn budgets_are_read_and_an_interval_that_was_asked_for_is_the_shortest() {
+        let config = read(&[
+            ("ALLOCSAMPLE_MAX_OVERHEAD", "0.5%"),
+            ("ALLOCSAMPLE_MAX_SAMPLES_PER_SECOND", "1000"),
+            ("ALLOCSAMPLE_MAX_SIZE", "64M"),
+        ]);
+        let config = config.ok().unwrap();
+        assert_eq!(config.max_overhead_ppm, Some(5000));
+        assert_eq!(config.max_samples_per_second, Some(1000));
+        assert_eq!(config.max_size_bytes, Some(64 << 20));
+        assert_eq!(config.shortest_interval().bytes(), 4096);
+        let config = read(&[("ALLOCSAMPLE_INTERVAL", "1M")]).ok().unwrap();
+        assert_eq!(config.shortest_interval().bytes(), 1 << 20);
+        assert!(!config.is_watched());
     }
 
     #[test]

@@ -1,25 +1,44 @@
-//! What somebody outside asks of the process while it runs: another interval, or none.
+//! Which sampling is in force, and who may change it: somebody outside, or the drain thread that keeps a budget.
 //!
-//! The request lies in the first page of the ring, which is a file that only the same user may write. No socket, no
-//! thread, no signal: the slow path looks there, at each sample and at least once a mebibyte of each thread, and whoever
-//! finds a new request puts it in force. The other threads adopt it at their next slow path.
+//! A request from outside lies in the first page of the ring, which is a file that only the same user may write. No
+//! socket, no thread, no signal: the slow path looks there, at each sample and at least once a mebibyte of each thread,
+//! and whoever finds a new request puts it in force. The other threads adopt it at their next slow path.
+//!
+//! An interval and its number in the profile are written to a place once, and never changed; what is in force is one word
+//! that names the place. So whoever reads it gets both of the same change.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use allocsample_sampling::Interval;
 
 use crate::agent::Agent;
+use crate::os::spin::Spin;
 use crate::os::thread::{Force, Muted, ShimThread};
 use crate::recording::{self, Recording};
+
+/// Intervals that can be told apart in one profile. A controller needs 157 (`allocsample_sampling::Controller`); the rest
+/// is for people.
+const PLACES: usize = 1024;
+/// How many turns of other threads we wait for one that changes the interval, until the change is left to the next look.
+const CHANGE_TURNS: u32 = 1000;
+
+struct Place {
+    /// 0 is "stopped".
+    interval_bytes: AtomicU64,
+    /// Its number in the profile.
+    index: AtomicU32,
+}
 
 /// The sampling that is in force.
 pub struct Control {
     /// The last request that was seen.
     seen: AtomicU64,
-    /// 0 while stopped.
-    interval_bytes: AtomicU64,
-    index: AtomicU32,
-    change: AtomicU32,
+    places: [Place; PLACES],
+    /// Places that are filled. Changed under the lock.
+    used: AtomicU32,
+    /// The number of the change (upper 48 bits) and of the place (lower 16).
+    force: AtomicU64,
+    changing: Spin<()>,
 }
 
 impl Control {
@@ -27,33 +46,69 @@ impl Control {
     pub const fn new() -> Self {
         Self {
             seen: AtomicU64::new(0),
-            interval_bytes: AtomicU64::new(0),
-            index: AtomicU32::new(0),
-            change: AtomicU32::new(0),
+            places: [const {
+                Place {
+                    interval_bytes: AtomicU64::new(0),
+                    index: AtomicU32::new(0),
+                }
+            }; PLACES],
+            used: AtomicU32::new(0),
+            force: AtomicU64::new(0),
+            changing: Spin::new(()),
         }
     }
 
     /// As the settings say; `None` is stopped. At the start, and in a forked child, where no other thread is.
     pub fn reset(&self, interval: Option<Interval>) {
+        self.changing.break_lock();
         self.seen.store(0, Ordering::Relaxed);
-        self.set(interval, 0);
+        self.used.store(0, Ordering::Relaxed);
+        // A profile says its first interval as number 0, also if sampling is stopped.
+        if let Some(place) = self.fill(interval.map_or(0, Interval::bytes), 0) {
+            self.set(place);
+        }
     }
 
-    fn set(&self, interval: Option<Interval>, index: u16) {
-        let bytes = interval.map_or(0, Interval::bytes);
-        self.index.store(u32::from(index), Ordering::Relaxed);
-        self.interval_bytes.store(bytes, Ordering::Relaxed);
-        // Release: who sees the change sees the rest, or what came later, which it then adopts too.
-        self.change.fetch_add(1, Ordering::Release);
+    /// The place of an interval that was in force before.
+    fn place_of(&self, interval_bytes: u64) -> Option<(u64, u16)> {
+        let used = self.used.load(Ordering::Relaxed) as usize;
+        let mut filled = (0..).zip(self.places.iter().take(used));
+        let (number, place) = filled.find(|(number, place)| {
+            // The first interval of a profile is never "stopped", even if the place says so.
+            let is_told = *number > 0 || interval_bytes > 0;
+            is_told && place.interval_bytes.load(Ordering::Relaxed) == interval_bytes
+        })?;
+        Some((number, place.index.load(Ordering::Relaxed) as u16))
+    }
+
+    fn fill(&self, interval_bytes: u64, index: u16) -> Option<u64> {
+        let number = self.used.load(Ordering::Relaxed);
+        let place = self.places.get(number as usize)?;
+        place
+            .interval_bytes
+            .store(interval_bytes, Ordering::Relaxed);
+        place.index.store(u32::from(index), Ordering::Relaxed);
+        self.used.store(number + 1, Ordering::Relaxed);
+        Some(u64::from(number))
+    }
+
+    fn set(&self, place: u64) {
+        let before = self.force.load(Ordering::Relaxed);
+        // Release: who sees the word sees the place that it names.
+        self.force
+            .store(((before >> 16) + 1) << 16 | place, Ordering::Release);
     }
 
     /// Now.
     pub fn force(&self) -> Force {
-        let change = self.change.load(Ordering::Acquire);
+        let force = self.force.load(Ordering::Acquire);
+        let place = self.places.get(force as usize & 0xffff);
         Force {
-            interval: Interval::new(self.interval_bytes.load(Ordering::Relaxed)),
-            index: self.index.load(Ordering::Relaxed) as u16,
-            change,
+            interval: place
+                .and_then(|place| Interval::new(place.interval_bytes.load(Ordering::Relaxed))),
+            index: place.map_or(0, |place| place.index.load(Ordering::Relaxed) as u16),
+            // The lower half tells changes apart long enough.
+            change: (force >> 16) as u32,
         }
     }
 }
@@ -70,7 +125,7 @@ impl Agent {
                     .compare_exchange(seen, generation, Ordering::Relaxed, Ordering::Relaxed)
                     .is_ok()
             {
-                self.put_in_force(recording, Interval::new(interval));
+                self.put_in_force(recording, Interval::new(interval), |_| true);
                 recording.ring.obey(generation);
             }
         }
@@ -80,17 +135,99 @@ impl Agent {
         }
     }
 
-    fn put_in_force(&self, recording: &Recording, interval: Option<Interval>) {
-        // Written even if it is the one that was there: it says when sampling went on.
-        let Some(index) = self.write_interval(recording, interval) else {
-            return;
-        };
-        self.control.set(interval, index);
+    /// The interval of malloc that is in force now; `None` while sampling is stopped.
+    pub fn interval_in_force(&self) -> Option<Interval> {
+        self.control.force().interval
+    }
+
+    /// For a controller: puts another interval in force (`None` stops sampling), unless it is not `from` any more that is
+    /// in force. Any thread.
+    pub fn change_interval(
+        &self,
+        recording: &Recording,
+        from: Interval,
+        to: Option<Interval>,
+    ) -> bool {
+        self.put_in_force(recording, to, |now| now == Some(from))
+    }
+
+    /// Puts an interval in force if the present one is `right`.
+    fn put_in_force(
+        &self,
+        recording: &Recording,
+        interval: Option<Interval>,
+        right: impl FnOnce(Option<Interval>) -> bool,
+    ) -> bool {
+        let control = &self.control;
+        let changed = control.changing.with_patience(CHANGE_TURNS, |()| {
+            if !right(control.force().interval) {
+                return false;
+            }
+            let bytes = interval.map_or(0, Interval::bytes);
+            let known = control.place_of(bytes);
+            // Written even if it is known: it says when sampling went on.
+            let index = self.write_interval(recording, interval, known.map(|(_, index)| index));
+            let place = match (known, index) {
+                (Some((place, _)), _) => Some(place),
+                (None, Some(index)) => control.fill(bytes, index),
+                (None, None) => None,
+            };
+            place.map(|place| control.set(place)).is_some()
+        });
+        if changed != Some(true) {
+            return false;
+        }
         for heap in self.heaps.all() {
             if let Some(interval) = interval.filter(|_| !heap.samples_by_itself()) {
                 self.set_heap_interval(heap, interval);
             }
             self.switch_heap(heap, interval.is_some());
         }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::AtomicBool;
+
+    #[test]
+    fn an_interval_always_comes_with_its_own_number() {
+        static CONTROL: Control = Control::new();
+        static DONE: AtomicBool = AtomicBool::new(false);
+        CONTROL.reset(Interval::new(1000));
+        let reader = std::thread::spawn(|| {
+            let mut last = 0;
+            while !DONE.load(Ordering::Relaxed) {
+                let force = CONTROL.force();
+                let bytes = force.interval.unwrap().bytes();
+                assert_eq!(bytes, 1000 + u64::from(force.index));
+                assert!(force.change >= last);
+                last = force.change;
+            }
+        });
+        for round in 0..20_000_u64 {
+            let bytes = 1000 + round * 7919 % 500;
+            let index = u16::try_from(bytes - 1000).unwrap();
+            let known = CONTROL.place_of(bytes).map(|(place, _)| place);
+            CONTROL.set(known.or_else(|| CONTROL.fill(bytes, index)).unwrap());
+        }
+        DONE.store(true, Ordering::Relaxed);
+        reader.join().unwrap();
+    }
+
+    #[test]
+    fn stopped_is_a_place_too() {
+        let control = Control::new();
+        control.reset(None);
+        assert_eq!(control.force().interval, None);
+        let place = control.fill(4096, 3).unwrap();
+        control.set(place);
+        let force = control.force();
+        assert_eq!((force.interval, force.index), (Interval::new(4096), 3));
+        control.reset(Interval::new(7));
+        assert_eq!(control.force().interval, Interval::new(7));
+        assert_eq!(control.place_of(4096), None);
     }
 }

@@ -25,6 +25,7 @@
 extern crate std;
 
 mod agent;
+mod attach;
 pub mod config;
 mod control;
 pub mod hooks;

@@ -17,8 +17,10 @@ use crate::recording::{self, DrainRequest, DrainState, Recording};
 use crate::spill;
 use crate::switch::Switch;
 
-/// How long an exit waits for the drain thread; a disk that is slower leaves the ring to the reader.
-const FINISH_PATIENCE_MS: u32 = 30_000;
+/// How long an exit waits for a drain thread that writes nothing. It writes a mebibyte at a time, and what it has not
+/// written stays in the ring's file for the reader: a disk that does not answer costs the program this time, and nothing
+/// is lost.
+pub(crate) const FINISH_PATIENCE_MS: u32 = 2_000;
 
 impl Agent {
     /// Mutes the thread until [`Self::after_fork`]: other libraries' fork handlers allocate in between, in the child
@@ -110,7 +112,11 @@ impl Agent {
                 recording.ask_drain(DrainRequest::Finish, FINISH_PATIENCE_MS);
             }
             DrainState::None | DrainState::Failed => {
-                spill::finish(recording);
+                spill::finish(
+                    recording,
+                    self.hooks().compress,
+                    self.config().max_size_bytes,
+                );
             }
             DrainState::Done => {}
         }
@@ -140,7 +146,7 @@ impl Agent {
             .flatten()
     }
 
-    fn write_end(
+    pub(crate) fn write_end(
         &self,
         thread: &ShimThread,
         recording: &Recording,
@@ -174,6 +180,7 @@ impl Agent {
         if self.config().unwind == Unwind::Verify {
             self.write_compared(recording);
         }
+        recording.tell_figures();
         if how == ExitHow::Exec {
             let record = ExecRecord { time_ns, path };
             recording.push(RecordKind::Exec, record.words(), |words| {
@@ -209,10 +216,43 @@ impl Agent {
         recording.note(Note::StacksCompared, detail.as_bytes());
     }
 
+    /// The process is about to give up its root directory or its rights, after which nobody could open the profile: the
+    /// drain thread opens it now. Not in a child of vfork, whose memory is its parent's.
+    pub fn before_confinement(&self, thread: &ShimThread) {
+        self.notice_fork();
+        let is_ours = process::pid() == self.pid() && self.switch.get() == Switch::On;
+        if !is_ours || thread.is_muted() {
+            return;
+        }
+        let (_muted, _) = thread.mute(0);
+        let recording = recording::current().or_else(|| {
+            self.areas
+                .run(thread.last_area(), |area| self.begin_recording(area))
+                .flatten()
+        });
+        if let Some(recording) = recording {
+            if recording.drain_state() == DrainState::None {
+                self.set_drain_to_work(recording, false);
+            }
+            recording.wait_for_drain_start();
+        }
+    }
+
+    /// Another mount namespace is about to be entered, which needs a root directory that no other thread shares: the
+    /// drain thread, if it is just being started, must have got its own.
+    pub fn before_entering_mounts(&self) {
+        if let Some(recording) = recording::current() {
+            recording.wait_for_drain_start();
+        }
+    }
+
     /// Stops the drain thread for a while: the process is to have no thread of ours.
     pub fn before_unshare(&self) {
         if let Some(recording) = recording::current()
-            && recording.drain_state() == DrainState::Running
+            && matches!(
+                recording.drain_state(),
+                DrainState::Starting | DrainState::Running
+            )
         {
             recording.ask_drain(DrainRequest::Pause, FINISH_PATIENCE_MS);
             (self.hooks().join_drain)();

@@ -1,9 +1,10 @@
 //! Which addresses are live samples.
 //!
-//! Two levels. The *block filter*, one byte for each 128 bytes modulo 128 MiB, is read by every `free`: zero means "not
+//! Two levels. The *block filter*, a byte for each granule of some 128 bytes, is read by every `free`: zero means "not
 //! sampled". What passes it is looked up here, exactly: hash tables of 64-byte buckets, eight addresses each, with a
-//! second choice of bucket, and sample ids beside them. A table is never rehashed: when the newest is three quarters
-//! full, one four times its size is added, inserts go there, and the older ones drain as their samples are freed.
+//! second choice of bucket, and sample ids beside them. A table is never rehashed: when an address finds both its
+//! buckets in the newest full, one four times its size is added, inserts go there, and the older ones drain as their
+//! samples are freed. Nobody counts what is in a table: all threads would write that count.
 //!
 //! Address 0, which `free` is called with all the time, is an empty place: it is never asked for.
 //!
@@ -19,8 +20,14 @@ const BUCKET: usize = 8;
 const FIRST_BUCKETS: usize = 512;
 const TABLES: usize = 12;
 
-/// Granules of 128 bytes in 128 MiB: those that are as far apart share a byte.
+/// Bytes of the filter.
 pub const FILTER_GRANULES: usize = 1 << 20;
+
+/// The byte for an address: the upper 20 bits of 32. Times 32 would make them the bits 7 to 26 of the address; times 33
+/// puts what is 64 MiB apart, as the heaps of glibc's threads are, in different places too.
+fn granule(address: u64) -> usize {
+    ((address as u32).wrapping_mul(33) >> 12) as usize
+}
 
 /// One byte for each granule; owned by the C shim, whose `free` reads it.
 pub struct BlockFilter(pub &'static [AtomicU8; FILTER_GRANULES]);
@@ -28,9 +35,7 @@ pub struct BlockFilter(pub &'static [AtomicU8; FILTER_GRANULES]);
 impl BlockFilter {
     fn byte(&self, address: u64) -> &AtomicU8 {
         let [first, ..] = self.0;
-        self.0
-            .get((address >> 7) as usize % FILTER_GRANULES)
-            .unwrap_or(first)
+        self.0.get(granule(address)).unwrap_or(first)
     }
 
     /// Relaxed: whoever frees the block got its address from the thread that marked the granule, and with it the mark.
@@ -55,7 +60,6 @@ impl BlockFilter {
 struct Table {
     addresses: &'static [AtomicU64],
     ids: &'static [AtomicU64],
-    used: AtomicU64,
 }
 
 impl Table {
@@ -63,12 +67,7 @@ impl Table {
         Some(Self {
             addresses: memory::map_atomics(buckets * BUCKET)?,
             ids: memory::map_atomics(buckets * BUCKET)?,
-            used: AtomicU64::new(0),
         })
-    }
-
-    fn is_nearly_full(&self) -> bool {
-        self.used.load(Ordering::Relaxed) > (self.addresses.len() / 4 * 3) as u64
     }
 
     /// The places where `address` may be: two buckets.
@@ -96,7 +95,6 @@ impl Table {
             };
             if place.load(Ordering::Relaxed) == 0 && is_taken() {
                 id_place.store(id, Ordering::Relaxed);
-                self.used.fetch_add(1, Ordering::Relaxed);
                 return true;
             }
         }
@@ -110,7 +108,6 @@ impl Table {
         let id = id_place.load(Ordering::Relaxed);
         // Release: the next owner of the place stores its id after its exchange, so after this load.
         place.store(0, Ordering::Release);
-        self.used.fetch_sub(1, Ordering::Relaxed);
         Some(id)
     }
 }
@@ -141,7 +138,6 @@ impl LiveSamples {
     fn insert_unmarked(&self, address: u64, id: u64) -> bool {
         let newest = self.tables.iter().rposition(|table| table.get().is_some());
         if let Some(table) = newest.and_then(|index| self.tables.get(index)?.get())
-            && !table.is_nearly_full()
             && table.insert(address, id)
         {
             return true;
@@ -152,10 +148,9 @@ impl LiveSamples {
         };
         let Some(table) = Table::with_buckets(FIRST_BUCKETS << (2 * next)).and_then(memory::leak)
         else {
-            // No memory for a larger one: the present one may have room yet.
-            return newest
-                .and_then(|index| self.tables.get(index)?.get())
-                .is_some_and(|table| table.insert(address, id));
+            // No memory for a larger one: the older ones may have room.
+            let older = self.tables.iter().filter_map(StaticRef::get);
+            return older.rev().any(|table| table.insert(address, id));
         };
         place.set_if_empty(table).insert(address, id)
     }
@@ -172,7 +167,7 @@ impl LiveSamples {
 
     fn take_unmarked(&self, address: u64) -> Option<u64> {
         if address == 0 {
-            // The granule of NULL may be marked, by one 128 MiB or a multiple away.
+            // The granule of NULL may be marked, by an address 4 GiB or a multiple away.
             return None;
         }
         self.tables
@@ -191,7 +186,6 @@ impl LiveSamples {
                     filter.unmark(address);
                 }
             }
-            table.used.store(0, Ordering::Relaxed);
         }
     }
 }
@@ -207,9 +201,9 @@ mod tests {
         BlockFilter(Box::leak(bytes.try_into().unwrap()))
     }
 
-    /// Addresses as an allocator gives them, some in one granule, some 128 MiB apart (which share a byte of the filter).
+    /// Addresses as an allocator gives them, some in one granule, some 4 GiB apart (which share a byte of the filter).
     fn address(number: u64) -> u64 {
-        0x7f00_0000_0000 + (number % 5) * (128 << 20) + number * 48
+        0x7f00_0000_0000 + ((number % 5) << 32) + number * 48
     }
 
     #[test]
@@ -252,7 +246,7 @@ mod tests {
         for number in 0..300 {
             assert!(live.insert(
                 &filter,
-                0x5000_0000 + number % 16 * 8 + (number / 16) * (128 << 20),
+                0x5000_0000 + number % 16 * 8 + ((number / 16) << 32),
                 number
             ));
         }
@@ -260,7 +254,7 @@ mod tests {
             assert_eq!(
                 live.take(
                     &filter,
-                    0x5000_0000 + number % 16 * 8 + (number / 16) * (128 << 20)
+                    0x5000_0000 + number % 16 * 8 + ((number / 16) << 32)
                 ),
                 Some(number)
             );
@@ -325,7 +319,7 @@ mod tests {
         });
     }
 
-    /// Threads whose heaps are 128 MiB apart: their granules share bytes of the filter.
+    /// Threads whose heaps are 4 GiB apart: their granules share bytes of the filter.
     #[test]
     fn threads_that_share_a_byte_of_the_filter_do_not_disturb_each_other() {
         let (live, filter) = (LiveSamples::new(), filter());

@@ -4,10 +4,11 @@
 //! `NAME.allocsample` gets a header at once, and chunks from the drain thread; `NAME.allocsample.ring` is the ring,
 //! which outlives a killed process and is removed when everything in it is in the profile.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 use allocsample_record::{
-    ExitRecord, FileHeader, FormatVersion, IntervalRecord, LostReason, Note, NoteRecord,
+    ExitRecord, Figure, FileHeader, FormatVersion, IntervalRecord, LostReason, Note, NoteRecord,
     ProcessRecord, RecordKind, ThreadStartRecord,
 };
 use allocsample_ring::{Priority, Ring};
@@ -31,7 +32,7 @@ pub enum DrainState {
     None = 0,
     /// Being started by some thread.
     Starting = 1,
-    /// At work.
+    /// At work: the profile is open.
     Running = 2,
     /// It has written all and goes.
     Done = 3,
@@ -73,8 +74,12 @@ pub struct Recording {
     pub ring_path: Path,
     /// Counts the reasons to wake the drain thread.
     pub wake: AtomicU32,
+    /// Whether the drain thread sleeps, or is about to: who finds work for it wakes it once.
+    is_drain_asleep: AtomicBool,
     /// Counts the times that the drain thread has given space back.
     pub space: AtomicU32,
+    /// Where the ring is mapped, and its bytes.
+    ring_place: (NonNull<u8>, usize),
     given_up_at: AtomicU32,
     /// Definitions up to here are in the file.
     pub(crate) definitions_to: u64,
@@ -82,6 +87,9 @@ pub struct Recording {
     request: AtomicU32,
     main_exited: AtomicU32,
 }
+
+// SAFETY: of its fields only the place of the ring is a pointer, and that is only passed to the kernel.
+unsafe impl Sync for Recording {}
 
 /// Why no recording can be made.
 #[derive(Clone, Copy, Debug)]
@@ -176,7 +184,7 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
         return discard("the profile cannot be written (is the disk full?)");
     };
     drop(profile);
-    let Some(ring) = create_ring(&ring_path, profile_id) else {
+    let Some((ring, ring_place)) = create_ring(&ring_path, profile_id) else {
         return discard("no room for the ring file (is the disk full, or a file size limit set?)");
     };
     let recording = Recording {
@@ -184,7 +192,9 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
         path: path.clone(),
         ring_path: ring_path.clone(),
         wake: AtomicU32::new(0),
+        is_drain_asleep: AtomicBool::new(false),
         space: AtomicU32::new(0),
+        ring_place,
         given_up_at: AtomicU32::new(u32::MAX),
         definitions_to,
         state: AtomicU32::new(DrainState::None as u32),
@@ -207,6 +217,7 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
         beginning.config,
         beginning.seed,
     );
+    recording.tell_figures();
     recording.note(Note::NextAllocator, beginning.next_allocator);
     if let Some(module) = beginning.malloc_elsewhere {
         recording.note(Note::MallocIsElsewhere, module);
@@ -245,7 +256,7 @@ fn create_profile(
     })
 }
 
-fn create_ring(path: &Path, profile_id: u128) -> Option<Ring> {
+fn create_ring(path: &Path, profile_id: u128) -> Option<(Ring, (NonNull<u8>, usize))> {
     let file = File::create_new(path.as_c_str()).ok()?;
     for capacity_words in CAPACITIES_WORDS {
         let bytes = allocsample_ring::file_bytes(capacity_words);
@@ -256,7 +267,8 @@ fn create_ring(path: &Path, profile_id: u128) -> Option<Ring> {
         let base = memory::map_shared(file.number(), bytes)?;
         // SAFETY: freshly allocated, so zeroed; mapped for ever, page-aligned, a power of two; the file is new and
         // only this process maps it (a forked child does not inherit the mapping).
-        return Some(unsafe { Ring::create(base, capacity_words, profile_id) });
+        let ring = unsafe { Ring::create(base, capacity_words, profile_id) };
+        return Some((ring, (base, bytes)));
     }
     None
 }
@@ -285,7 +297,7 @@ impl Recording {
         });
     }
 
-    /// Writes an essential record; false if even the reserve for those is used up.
+    /// Writes an essential record; false if even the reserve for those is used up. Any thread, also in a signal handler.
     pub fn push(
         &self,
         kind: RecordKind,
@@ -298,7 +310,11 @@ impl Recording {
         if encode(reservation.words_mut()).is_none() {
             return false;
         }
+        let used_words = reservation.used_words();
         reservation.commit(kind as u8);
+        if self.is_worth_draining(used_words) && self.drain_state() == DrainState::Running {
+            self.nudge_drain();
+        }
         true
     }
 
@@ -341,7 +357,62 @@ impl Recording {
 
     /// Whether there is enough in the ring to be worth draining.
     pub fn has_work(&self) -> bool {
-        self.ring.used_words() >= self.ring.capacity_words() / 4
+        self.is_worth_draining(self.ring.used_words())
+    }
+
+    /// Whether so many words in the ring are.
+    pub fn is_worth_draining(&self, used_words: u64) -> bool {
+        used_words >= self.ring.capacity_words() / 4
+    }
+
+    /// Wakes the drain thread if it sleeps. There is work for it until it has caught up: without the flag, each sample
+    /// and each free until then would be a system call.
+    pub fn nudge_drain(&self) {
+        // Either we see that it sleeps, or it sees our record: see `sleep_until_work`.
+        fence(Ordering::SeqCst);
+        if self.is_drain_asleep.load(Ordering::Relaxed)
+            && self.is_drain_asleep.swap(false, Ordering::Relaxed)
+        {
+            self.wake_drain();
+        }
+    }
+
+    /// Sleeps unless there is work, or `wake` was counted up beyond `wake`. The drain thread's.
+    pub fn sleep_until_work(&self, wake: u32, timeout_ms: Option<u32>) {
+        self.is_drain_asleep.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `nudge_drain`.
+        fence(Ordering::SeqCst);
+        if !self.has_work() {
+            futex::wait(&self.wake, wake, timeout_ms);
+        }
+        self.is_drain_asleep.store(false, Ordering::Relaxed);
+    }
+
+    /// Tells figures that come from elsewhere. Any thread.
+    pub fn tell_figures(&self) {
+        let tell = |figure: Figure, value| self.ring.set_figure(figure as usize, value);
+        let used = self.ring.used_words();
+        self.ring.raise_figure(Figure::MostRingWords as usize, used);
+        tell(Figure::RingWords, self.ring.capacity_words());
+        tell(Figure::MappedBytes, memory::mapped_bytes());
+        tell(Figure::ProcessNs, clock::process_ns());
+    }
+
+    /// Counts the time of a slow path in which a sample was taken or ended; `timed` is the figure of their number, and the
+    /// next one that of their time.
+    pub(crate) fn count_time(&self, timed: Figure, elapsed_ns: u64) {
+        /// What takes many times longer than others was waiting for a processor, which is nobody's cost.
+        const LONGEST: u64 = 16;
+        const ENOUGH_FOR_A_MEAN: u64 = 16;
+        let number = timed as usize;
+        let figures = self.ring.figures();
+        let of = |number: usize| figures.get(number).copied().unwrap_or(0);
+        let longest = match of(number) {
+            ..ENOUGH_FOR_A_MEAN => 1_000_000,
+            timed => LONGEST * (of(number + 1) / timed).max(100),
+        };
+        self.ring.add_figure(number, 1);
+        self.ring.add_figure(number + 1, elapsed_ns.min(longest));
     }
 
     /// Wakes the drain thread, which looks for itself what there is to do.
@@ -395,6 +466,15 @@ impl Recording {
         futex::wake_all(&self.state);
     }
 
+    /// Waits until the drain thread, if it is being started, has opened the profile or has failed to.
+    pub fn wait_for_drain_start(&self) {
+        const PATIENCE_MS: u64 = 2_000;
+        let deadline_ns = clock::monotonic_ns() + PATIENCE_MS * 1_000_000;
+        while self.drain_state() == DrainState::Starting && clock::monotonic_ns() < deadline_ns {
+            futex::wait(&self.state, DrainState::Starting as u32, Some(100));
+        }
+    }
+
     /// What the drain thread is to do.
     pub fn drain_request(&self) -> DrainRequest {
         match self.request.load(Ordering::Acquire) {
@@ -404,11 +484,19 @@ impl Recording {
         }
     }
 
-    /// Asks the drain thread for something and waits until it has gone, at most `patience_ms`. True if it has done it.
+    /// Asks the drain thread for something and waits until it has gone, as long as it moves: it may stand still for
+    /// `patience_ms`. True if it has done it.
     pub fn ask_drain(&self, request: DrainRequest, patience_ms: u32) -> bool {
         self.request.store(request as u32, Ordering::Release);
-        let deadline_ns = clock::monotonic_ns() + u64::from(patience_ms) * 1_000_000;
+        let deadline_after = || clock::monotonic_ns() + u64::from(patience_ms) * 1_000_000;
+        let mut deadline_ns = deadline_after();
+        let mut moved = self.space.load(Ordering::Relaxed);
         loop {
+            let now_moved = self.space.load(Ordering::Relaxed);
+            if now_moved != moved {
+                moved = now_moved;
+                deadline_ns = deadline_after();
+            }
             match self.drain_state() {
                 DrainState::Done => return true,
                 DrainState::None | DrainState::Failed => return false,
@@ -423,6 +511,15 @@ impl Recording {
                 }
             }
         }
+    }
+
+    /// Lets go of the ring's file, when the recording is finished and the process goes on. A thread that is still at a
+    /// record writes it into memory that nobody reads.
+    pub(crate) fn release_ring(&self) {
+        let (base, bytes) = self.ring_place;
+        // SAFETY: our own mapping, which stays readable and writable, and in which nobody relies on what is there: the
+        // recording is no longer the current one, and its drain thread is gone.
+        unsafe { memory::replace_by_zeros(base, bytes) };
     }
 
     /// The main thread has called `pthread_exit`: the process now ends with its last thread.

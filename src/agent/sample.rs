@@ -3,7 +3,8 @@
 use core::sync::atomic::Ordering;
 
 use allocsample_record::{
-    FreeRecord, HeapId, LostReason, RecordKind, SampleFlags, SampleId, SampleRecord, ThreadId,
+    Figure, FreeRecord, HeapId, LostReason, RecordKind, SampleFlags, SampleId, SampleRecord,
+    ThreadId,
 };
 use allocsample_ring::Priority;
 use allocsample_sampling::{GapLaw, Interval, SamplePoints, Sampler, Weight};
@@ -14,8 +15,8 @@ use crate::hooks::Heap;
 use crate::os::clock;
 use crate::os::scratch::Zeroed;
 use crate::os::thread::{Allocation, Caller, Muted, ShimThread};
-use crate::recording::{self, Recording};
-use crate::stack::vm::{self, RawFrame};
+use crate::recording::{self, DrainState, Recording};
+use crate::stack::vm::{self, NativeCode, RawFrame};
 use crate::stack::{Captured, MemoKey, RuleCache, Walk};
 use crate::switch::Switch;
 
@@ -46,10 +47,7 @@ impl Agent {
                     .map_or((None, 0), |(interval, index)| (Some(interval), index)),
                 flags,
                 caller: allocation.caller,
-                walked: self
-                    .heaps
-                    .get(HeapId(thread.vm_heap() as u16))
-                    .filter(|heap| heap.is_walked_in_malloc),
+                walked: self.heaps.walked_in_malloc(thread),
                 stack: None,
             });
         }
@@ -60,7 +58,7 @@ impl Agent {
                 .run(thread.last_area(), |area| self.begin_recording(area))
                 .flatten();
             if let Some(recording) = begun {
-                self.write_interval(recording, None);
+                self.write_interval(recording, None, None);
             }
         }
         self.obey_requests(thread, &muted);
@@ -137,7 +135,13 @@ impl Agent {
     }
 
     fn run_and_tell(&self, due: &Due<'_>) -> Option<SampleId> {
-        let id = self.run_sample(due)?;
+        let since_ns = is_timed(due.thread.total_bytes()).then(clock::monotonic_ns);
+        let id = self.run_sample(due);
+        if let (Some(since_ns), Some(recording)) = (since_ns, recording::current()) {
+            let elapsed_ns = clock::monotonic_ns().saturating_sub(since_ns);
+            recording.count_time(Figure::TimedSamples, elapsed_ns);
+        }
+        let id = id?;
         let weight = weight_bytes(due, self.law());
         (self.hooks().on_sampled)(due.address, due.size, weight);
         Some(id)
@@ -171,18 +175,20 @@ impl Agent {
                 captured
             }
         };
-        let id = self.publish(due, area, recording, &captured);
-        if recording.has_work() {
-            self.set_drain_to_work(recording, captured.may_hold_loader_locks);
-        }
-        id
+        self.publish(due, area, recording, &captured)
     }
 
     /// The machine's own view of the stack, which is all there is.
     fn take_given(&self, heap: &Heap, stack: &[RawFrame], area: &mut WorkArea) -> Captured {
         let merged = area.merged.get_mut(..self.config().max_depth);
-        let (depth, has_room) =
-            vm::interleave(heap.id, &[], stack, |_| false, merged.unwrap_or(&mut []));
+        let (depth, has_room) = vm::interleave(
+            heap.id,
+            &[],
+            stack,
+            NativeCode::Loop,
+            |_| false,
+            merged.unwrap_or(&mut []),
+        );
         Captured {
             depth,
             is_merged: true,
@@ -212,7 +218,14 @@ impl Agent {
         let machine = vm_frames.get(..walked.min(depth)).unwrap_or(&[]);
         let merged = merged.get_mut(..depth).unwrap_or(&mut []);
         let is_interpreter = |pc| heap.is_interpreter(pc);
-        let (count, has_room) = vm::interleave(heap.id, native, machine, is_interpreter, merged);
+        let (count, has_room) = vm::interleave(
+            heap.id,
+            native,
+            machine,
+            heap.native_code,
+            is_interpreter,
+            merged,
+        );
         captured.depth = count;
         captured.is_merged = true;
         if !has_room || walked == depth {
@@ -234,7 +247,7 @@ impl Agent {
             path,
             ..
         } = area;
-        let cache = cache.get_or_insert_with(RuleCache::new_in);
+        let cache = cache.get_or_insert_with(self.modules.examined(), RuleCache::new_in);
         let frames = frames.get_mut(..self.config().max_depth).unwrap_or(&mut []);
         let mut walk = Walk {
             modules: &self.modules,
@@ -320,7 +333,16 @@ impl Agent {
             frames,
         };
         record.encode_into(reservation.words_mut())?;
+        let used_words = reservation.used_words();
         reservation.commit(RecordKind::Sample as u8);
+        if self.config().is_watched() && recording.drain_state() == DrainState::None {
+            self.set_drain_to_work(recording, captured.may_hold_loader_locks);
+        }
+        if recording.is_worth_draining(used_words) {
+            let ring = &recording.ring;
+            ring.raise_figure(Figure::MostRingWords as usize, used_words);
+            self.set_drain_to_work(recording, captured.may_hold_loader_locks);
+        }
         Some(SampleId(id))
     }
 
@@ -350,8 +372,9 @@ impl Agent {
         } else {
             0
         };
+        let time_ns = clock::monotonic_ns();
         let record = FreeRecord {
-            time_ns: clock::monotonic_ns(),
+            time_ns,
             sample: SampleId(taken - 1),
             thread: ThreadId(number),
         };
@@ -366,9 +389,9 @@ impl Agent {
                 break;
             }
         }
-        if recording.has_work() && !thread.is_muted() {
-            // From here we do not know whether locks of libc are held: a thread is woken, never started.
-            self.set_drain_to_work(recording, true);
+        if is_timed(taken) {
+            let elapsed_ns = clock::monotonic_ns().saturating_sub(time_ns);
+            recording.count_time(Figure::TimedFrees, elapsed_ns);
         }
     }
 
@@ -398,6 +421,12 @@ pub(crate) struct Due<'a> {
     pub walked: Option<&'a Heap>,
     /// Its whole stack, if the machine has given it: frames of `walked`, leaf first.
     pub stack: Option<&'a [RawFrame]>,
+}
+
+/// Whether the time of this one is to be taken: one in sixteen, whatever the pattern of the numbers that tell them apart.
+fn is_timed(number: u64) -> bool {
+    const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+    number.wrapping_mul(GOLDEN) >> 60 == 0
 }
 
 /// What the sample stands for, rounded down.

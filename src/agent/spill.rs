@@ -1,17 +1,31 @@
-//! How a process without a drain thread leaves its records: the ring's words, as they are, behind what the profile has.
+//! How a process without a drain thread leaves its records: the ring's words, compressed, behind what the profile has.
+//! To encode them as the drain thread does would take such a process longer than all its samples did, and save little more.
 //!
-//! No allocation but one mapping, no lock, no thread: safe at `_exit` in a signal handler. If anything fails, the ring
-//! file stays, and the reader finds the records there.
+//! No memory but our own, no lock that the program could hold, no thread: safe at `_exit` in a signal handler, where the
+//! handler did not interrupt us. If anything fails, the ring file stays, and the reader finds the records there.
 
-use allocsample_record::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, LOST_REASONS};
+use allocsample_record::{
+    CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, FIGURES, Figure, LOST_REASONS,
+};
 
 use crate::os::file::{self, File};
 use crate::os::memory;
 use crate::recording::Recording;
 
-/// Writes all records and removes the ring. Only while no drain thread runs.
-pub fn finish(recording: &Recording) -> bool {
-    let is_written = write(recording).is_some();
+/// Compresses the first slice into the second, as long as [`most_compressed`], as one LZ4 block; its length. `None`: it
+/// does not fit.
+pub type Compress = fn(&[u8], &mut [u8]) -> Option<usize>;
+
+/// Bytes that no LZ4 block of so many bytes exceeds: one byte in 255, and sixteen, by the format's own documentation;
+/// with room, as the crate asks for a tenth.
+const fn most_compressed(bytes: usize) -> usize {
+    bytes + bytes / 10 + 32
+}
+
+/// Writes all records, if the profile stays below `most_bytes` with them, and removes the ring. Only while no drain thread
+/// runs.
+pub fn finish(recording: &Recording, compress: Compress, most_bytes: Option<u64>) -> bool {
+    let is_written = write(recording, compress, most_bytes).is_some();
     if is_written {
         recording.ring.close();
         file::unlink(recording.ring_path.as_c_str());
@@ -19,7 +33,7 @@ pub fn finish(recording: &Recording) -> bool {
     is_written
 }
 
-fn write(recording: &Recording) -> Option<()> {
+fn write(recording: &Recording, compress: Compress, most_bytes: Option<u64>) -> Option<()> {
     let ring = &recording.ring;
     let bytes = usize::try_from(ring.used_words()).ok()?.checked_mul(8)?;
     if bytes as u64 + 4096 > file::size_limit() {
@@ -27,8 +41,13 @@ fn write(recording: &Recording) -> Option<()> {
     }
     let file = File::open_to_append(recording.path.as_c_str()).ok()?;
     let length_before = file.length().ok()?;
-    let is_written =
-        write_ring(recording, &file, bytes).is_some() && write_lost(recording, &file).is_some();
+    let length_after = length_before.saturating_add(bytes as u64 + 4096);
+    if most_bytes.is_some_and(|most| length_after > most) {
+        return None;
+    }
+    let is_written = write_ring(recording, &file, bytes, compress).is_some()
+        && write_lost(recording, &file).is_some()
+        && write_figures(recording, &file).is_some();
     if !is_written {
         // No half chunk: the reader would stop there, and not see that the ring has the rest.
         file.truncate(length_before).ok()?;
@@ -37,7 +56,7 @@ fn write(recording: &Recording) -> Option<()> {
     Some(())
 }
 
-fn write_ring(recording: &Recording, file: &File, bytes: usize) -> Option<()> {
+fn write_ring(recording: &Recording, file: &File, bytes: usize, compress: Compress) -> Option<()> {
     if bytes == 0 {
         return Some(());
     }
@@ -50,18 +69,31 @@ fn write_ring(recording: &Recording, file: &File, bytes: usize) -> Option<()> {
     let copied = usize::try_from(to - from).ok()?.checked_mul(8)?;
     // SAFETY: the same memory, as bytes; a file holds words in little-endian order, and so does this processor.
     let payload = unsafe { core::slice::from_raw_parts(copy.as_ptr(), copied) };
-    let header = ChunkHeader::for_payload(
-        ChunkKind::RawRing,
-        u32::try_from(copied).ok()?,
-        from..to,
-        &[payload],
-    );
-    let result = file
-        .write_all(&header.encode())
-        .and_then(|()| file.write_all(payload));
+    let written = with_compressed(payload, compress, |stored| {
+        let raw_bytes = u32::try_from(copied).ok()?;
+        let header = ChunkHeader::for_payload(ChunkKind::RawRing, raw_bytes, from..to, &[stored]);
+        file.write_all(&header.encode()).ok()?;
+        file.write_all(stored).ok()
+    });
     // SAFETY: mapped above; the slices are not used any more.
     unsafe { memory::unmap(copy, bytes) };
-    result.ok()
+    written
+}
+
+/// `payload` as it is, if there is no memory to compress it in.
+fn with_compressed<R>(payload: &[u8], compress: Compress, write: impl FnOnce(&[u8]) -> R) -> R {
+    let most = most_compressed(payload.len());
+    let Some(place) = memory::map(most) else {
+        return write(payload);
+    };
+    // SAFETY: fresh memory of this many bytes, zeroed.
+    let buffer = unsafe { core::slice::from_raw_parts_mut(place.as_ptr(), most) };
+    let length = compress(payload, buffer).filter(|&length| length < payload.len());
+    let stored = length.and_then(|length| buffer.get(..length));
+    let result = write(stored.unwrap_or(payload));
+    // SAFETY: mapped above; the slice is not used any more.
+    unsafe { memory::unmap(place, most) };
+    result
 }
 
 fn write_lost(recording: &Recording, file: &File) -> Option<()> {
@@ -69,29 +101,45 @@ fn write_lost(recording: &Recording, file: &File) -> Option<()> {
     if lost.iter().all(|&(events, _)| events == 0) {
         return Some(());
     }
-    let mut payload = [0; 16 * LOST_REASONS];
-    for (place, value) in payload
-        .chunks_exact_mut(8)
-        .zip(lost.iter().flat_map(|&(events, bytes)| [events, bytes]))
-    {
+    let mut words = [0; 2 * LOST_REASONS];
+    let counts = lost.iter().flat_map(|&(events, bytes)| [events, bytes]);
+    for (place, value) in words.iter_mut().zip(counts) {
+        *place = value;
+    }
+    write_words(recording, file, ChunkKind::Lost, &words)
+}
+
+/// What the agent tells of itself. The length of the profile includes what is written here.
+fn write_figures(recording: &Recording, file: &File) -> Option<()> {
+    let chunk_bytes = CHUNK_HEADER_BYTES + 8 * FIGURES;
+    let length = file.length().ok()? + chunk_bytes as u64;
+    recording.tell_figures();
+    recording
+        .ring
+        .set_figure(Figure::WrittenBytes as usize, length);
+    let figures = recording.ring.figures();
+    write_words(recording, file, ChunkKind::Figures, &figures)
+}
+
+/// A chunk of at most [`FIGURES`] words.
+fn write_words(recording: &Recording, file: &File, kind: ChunkKind, words: &[u64]) -> Option<()> {
+    let mut payload = [0; 8 * FIGURES];
+    for (place, value) in payload.chunks_exact_mut(8).zip(words) {
         place.copy_from_slice(&value.to_le_bytes());
     }
+    let payload = payload.get(..8 * words.len())?;
     let position = recording.ring.pending_from();
-    let header = ChunkHeader::for_payload(
-        ChunkKind::Lost,
-        payload.len() as u32,
-        position..position,
-        &[&payload],
-    );
-    let mut chunk = [0; CHUNK_HEADER_BYTES + 16 * LOST_REASONS];
-    chunk
-        .get_mut(..CHUNK_HEADER_BYTES)?
-        .copy_from_slice(&header.encode());
-    chunk
-        .get_mut(CHUNK_HEADER_BYTES..)?
-        .copy_from_slice(&payload);
-    file.write_all(&chunk).ok()
+    let bytes = u32::try_from(payload.len()).ok()?;
+    let header = ChunkHeader::for_payload(kind, bytes, position..position, &[payload]);
+    let mut chunk = [0; CHUNK_HEADER_BYTES + 8 * FIGURES];
+    let (head, tail) = chunk.split_at_mut_checked(CHUNK_HEADER_BYTES)?;
+    head.copy_from_slice(&header.encode());
+    tail.get_mut(..payload.len())?.copy_from_slice(payload);
+    file.write_all(chunk.get(..CHUNK_HEADER_BYTES + payload.len())?)
+        .ok()
 }
+
+const _: () = assert!(2 * LOST_REASONS <= FIGURES, "the buffers are as long");
 
 const _: () = assert!(
     cfg!(target_endian = "little"),

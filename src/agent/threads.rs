@@ -106,6 +106,21 @@ impl Threads {
         }
     }
 
+    /// Whether a running thread but `except` is in a slow path.
+    pub fn is_any_muted(&self, except: u32) -> bool {
+        let used = self.used_slots.load(Ordering::Relaxed);
+        self.slots.iter().take(used).any(|slot| {
+            let number = slot.number.load(Ordering::Acquire);
+            let address = slot.address.load(Ordering::Acquire);
+            let mut copy = [0; 256];
+            number != 0
+                && number != except
+                && address != 0
+                && memory::copy_if_mapped(address, &mut copy)
+                && ShimThread::is_copy_muted(&copy)
+        })
+    }
+
     /// Forgets all: in a forked child.
     pub fn clear(&self) {
         for slot in &self.slots {

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use allocsample_sampling::{Interval, IntervalError};
+use allocsample_sampling::{Interval, IntervalError, IntervalSetting, parse_percent};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -29,6 +29,8 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Run(Run),
+    Attach(Attach),
+    Detach(Detach),
     Report(Report),
     Leaks(Leaks),
     Diff(Diff),
@@ -38,6 +40,8 @@ pub enum Command {
     View(View),
     Top(Top),
     Ctl(Ctl),
+    Serve(Serve),
+    Push(Push),
 }
 
 /// Run a program under the agent, then say where its profile is and what is in it
@@ -84,7 +88,7 @@ pub struct Run {
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub max_depth: Option<u16>,
 
-    /// Whether frames and heaps of language runtimes are shown: of all that the agent knows (CPython, JVM), or none
+    /// Whether frames and heaps of language runtimes are shown: of all that the agent knows (CPython, JVM, Ruby, Lua), or none
     /// [default: auto]
     #[arg(long, value_name = "WHICH")]
     pub runtime: Option<Runtime>,
@@ -97,6 +101,20 @@ pub struct Run {
     /// [default: drop, and wait at --interval 1]
     #[arg(long, value_name = "WHAT")]
     pub on_full: Option<OnFull>,
+
+    /// Let sampling take no more than this share of the program's own processor time, 1% say: the interval is adapted as
+    /// the program runs, down to the one given (4K if none is), and each sample keeps its own
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub max_overhead: Option<String>,
+
+    /// Take no more samples than these in a second: the interval is adapted as for --max-overhead
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_samples_per_second: Option<u32>,
+
+    /// Let no process write more than this to its profile (64M, 1G, ..., 1M at least): the interval doubles each time that
+    /// the room left has halved
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    pub max_size: Option<String>,
 
     /// Leave the addresses in the profile without names; `allocsample symbolize` can add them later
     #[arg(long)]
@@ -124,48 +142,210 @@ pub struct Run {
     pub command: Vec<OsString>,
 }
 
-/// Say where memory goes: totals, and the functions, sites, lines, modules or threads that allocate
+/// Begin a profile of a process that runs already
+///
+/// Puts the agent into the process and redirects its calls of the allocator, which stops one of its threads for about a
+/// millisecond. What was allocated before is in no figure. A process that was started under the agent and waits
+/// (`run --start off`) is told to start. docs/attach.md says what is possible, and what is not.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  allocsample attach 4711
+  allocsample attach 4711 --interval 64K -o /tmp/redis.%p.allocsample
+  allocsample detach 4711")]
+pub struct Attach {
+    /// The process
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: i32,
+
+    /// Where the process is to write the profile: %p stands for the pid, %n for the program's name, %t for the time
+    /// [default: allocsample.%n.%p.allocsample here, or in its own directory if it cannot see this one]
+    #[arg(short, long, value_name = "TEMPLATE")]
+    pub output: Option<PathBuf>,
+
+    /// Mean number of allocated bytes between two samples: 512K, 1M, ...; 1 records every allocation [default: 512K]
+    #[arg(long, value_name = "BYTES", value_parser = interval)]
+    pub interval: Option<String>,
+
+    /// How samples are spaced: poisson gives standard errors, periodic a sample point every BYTES exactly
+    /// [default: poisson]
+    #[arg(long, value_name = "LAW")]
+    pub sampling: Option<Sampling>,
+
+    /// Seed of the random gaps between samples [default: random]
+    #[arg(long, value_name = "NUMBER")]
+    pub seed: Option<u64>,
+
+    /// How stacks are captured: by unwind tables, with frame pointers where there are none (auto or dwarf), by frame
+    /// pointers alone (fp), or not at all [default: auto]
+    #[arg(long, value_name = "HOW")]
+    pub unwind: Option<Unwind>,
+
+    /// Frames that are kept of a stack, 1 to 4096; what called them shows as (truncated) [default: 512]
+    #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub max_depth: Option<u16>,
+
+    /// Whether processes that it forks from now on get profiles of their own [default: ignore]
+    #[arg(long, value_name = "WHAT")]
+    pub children: Option<Children>,
+
+    /// What happens when samples come faster than they can be written: they are lost and counted, or the program waits
+    /// [default: drop, and wait at --interval 1]
+    #[arg(long, value_name = "WHAT")]
+    pub on_full: Option<OnFull>,
+
+    /// Attach even if a filter of system calls may kill the process for it
+    #[arg(long)]
+    pub despite_seccomp: bool,
+}
+
+/// End the profile of a process that was attached to, and let it run as before
+///
+/// Calls of the allocator go where they went before. The agent stays in memory, idle, since somebody may still hold a
+/// pointer to a function of it. The process can be attached to again, for another profile.
+#[derive(Debug, Parser)]
+#[command(after_help = "Example: allocsample detach 4711")]
+pub struct Detach {
+    /// The process
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: i32,
+
+    /// Leave the addresses in the profile without names; `allocsample symbolize` can add them later
+    #[arg(long)]
+    pub no_symbolize: bool,
+
+    /// Detach even if a filter of system calls may kill the process for it
+    #[arg(long)]
+    pub despite_seccomp: bool,
+}
+
+/// Say where memory goes: totals, and the functions, sites, lines, types, threads, ... that allocate
 ///
 /// Every figure is an estimate with its standard error. A profile without names gets them for the report, but not for
-/// ever: that is `allocsample symbolize`.
+/// ever: that is `allocsample symbolize`. docs/report.md explains each column.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
   allocsample report app.allocsample
   allocsample report app.allocsample --by site --sort live --top 5
   allocsample report app.allocsample --filter 'json|yaml' --tree
+  allocsample report app.allocsample --by type --since 10s --until 20s
+  allocsample report app.allocsample --callgraph --type dict --from handle_request
+  allocsample report app.allocsample --by size --format csv > sizes.csv
   allocsample report app.allocsample --format json | jq .totals")]
 pub struct Report {
     /// The profile
     pub file: PathBuf,
 
-    /// Text for people, or JSON with everything for scripts
+    /// Text for people, or JSON (everything, or what --by, --tree, ... ask for) or CSV for scripts
     #[arg(long, value_name = "FORMAT", default_value = "text")]
-    pub format: ReportFormat,
+    pub format: Format,
 
     /// What the rows of the table are [default: function]
     #[arg(long, value_name = "WHAT")]
     pub by: Option<By>,
 
-    /// What is largest on top [default: allocated]
+    /// What is largest on top; growth is live bytes at the end less those half-way [default: bytes]
     #[arg(long, value_name = "WHAT")]
     pub sort: Option<Sort>,
 
-    /// Rows of the table at most [default: 20]
+    /// Rows of the table at most [default: 20, and all in JSON and CSV]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
-
-    /// Only samples with a function, file or module that matches this regular expression
-    #[arg(long, value_name = "REGEX")]
-    pub filter: Option<String>,
 
     /// The call tree instead of the table
     #[arg(long, conflicts_with_all = ["by", "top"])]
     pub tree: bool,
 
+    /// Who allocates, and who calls that: the tree from what allocates up to its callers
+    #[arg(long, conflicts_with_all = ["by", "top", "tree"])]
+    pub callgraph: bool,
+
+    /// Only objects of this type (its whole name), with --callgraph
+    #[arg(long = "type", value_name = "TYPE", requires = "callgraph")]
+    pub type_name: Option<String>,
+
+    /// The ways from this function down to what allocates, with --callgraph
+    #[arg(long, value_name = "FUNCTION", requires = "callgraph")]
+    pub from: Option<String>,
+
+    /// How long blocks live, in seconds and in bytes allocated meanwhile; of all, and of each type and site
+    #[arg(long, conflicts_with_all = ["by", "sort", "tree", "callgraph", "at_peak"])]
+    pub lifetimes: bool,
+
     /// Only the totals
-    #[arg(long, conflicts_with_all = ["by", "sort", "top", "filter", "tree"])]
+    #[arg(long, conflicts_with_all = ["by", "sort", "top", "tree", "callgraph", "lifetimes"])]
     pub summary: bool,
+
+    /// As it was when most bytes were alive: live is what was alive then, and what came later is left out
+    #[arg(long, conflicts_with_all = ["until", "summary"])]
+    pub at_peak: bool,
+
+    /// Which samples
+    #[command(flatten)]
+    pub narrow: Narrow,
+}
+
+/// Samples that are left out. What remains is shown with its share of the whole.
+#[derive(Debug, Default, clap::Args)]
+pub struct Narrow {
+    /// Only samples with a function, file or module that matches this regular expression
+    #[arg(long, value_name = "REGEX", conflicts_with = "summary")]
+    pub filter: Option<String>,
+
+    /// Only objects of types whose names match
+    #[arg(long, value_name = "REGEX", conflicts_with = "summary")]
+    pub only_type: Option<String>,
+
+    /// No objects of types whose names match
+    #[arg(long, value_name = "REGEX", conflicts_with = "summary")]
+    pub ignore_type: Option<String>,
+
+    /// Only what a function whose name matches called, directly or not
+    #[arg(long, value_name = "REGEX", conflicts_with = "summary")]
+    pub only_caller: Option<String>,
+
+    /// Only threads whose names, or numbers (tid), match
+    #[arg(long, value_name = "REGEX", conflicts_with = "summary")]
+    pub only_thread: Option<String>,
+
+    /// Only what was allocated later than this after the start: 10s, 250ms, 1.5m, 2h
+    #[arg(long, value_name = "TIME", conflicts_with = "summary")]
+    pub since: Option<Moment>,
+
+    /// Only what was allocated earlier than this after the start; live is what was alive then
+    #[arg(long, value_name = "TIME", conflicts_with = "summary")]
+    pub until: Option<Moment>,
+}
+
+/// Nanoseconds since the start of a profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub struct Moment(pub u64);
+
+impl std::str::FromStr for Moment {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const UNITS: [(&str, f64); 5] = [
+            ("us", 1e3),
+            ("ms", 1e6),
+            ("s", 1e9),
+            ("m", 60e9),
+            ("h", 3600e9),
+        ];
+        let text = text.trim();
+        let (number, scale) = UNITS
+            .iter()
+            .find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, *scale)))
+            .unwrap_or((text, 1e9));
+        let number = number.trim().parse::<f64>().ok();
+        let ns = number.map(|number| number * scale);
+        match ns {
+            // Below 2^64: 584 years.
+            Some(ns) if (0.0..1.8e19).contains(&ns) => Ok(Self(ns.round() as u64)),
+            _ => Err("expected a time as in 10s, 250ms, 1.5m or 2h"),
+        }
+    }
 }
 
 /// Say which sites leak, and how sure that is
@@ -183,7 +363,7 @@ pub struct Leaks {
     /// The profile
     pub file: PathBuf,
 
-    /// Text for people, or JSON with everything for scripts
+    /// Text for people, JSON with everything or CSV with a line for each row for scripts
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
 
@@ -211,6 +391,8 @@ pub enum Format {
     Text,
     /// For scripts.
     Json,
+    /// For scripts and spreadsheets.
+    Csv,
 }
 
 /// Say what changed from one profile to another, and what is only noise
@@ -232,7 +414,7 @@ pub struct Diff {
 
     /// What is compared
     #[arg(long, value_name = "WHAT", default_value = "allocated")]
-    pub measure: Sort,
+    pub measure: Measure,
 
     /// What the rows are
     #[arg(long, value_name = "WHAT", default_value = "function")]
@@ -250,7 +432,7 @@ pub struct Diff {
     #[arg(long, value_name = "REGEX")]
     pub filter: Option<String>,
 
-    /// Text for people, or JSON with everything for scripts
+    /// Text for people, JSON with everything or CSV with a line for each row for scripts
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
 
@@ -328,6 +510,94 @@ pub enum CtlAction {
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
+}
+
+/// Serve what running processes have recorded over HTTP, for scrapers and browsers
+///
+/// The address that is printed holds a secret, so that nobody else on the machine can read it. Below it are a page of all
+/// processes, a page of each, and profiles in the form of pprof, which Parca, Pyroscope, Grafana Alloy and `go tool pprof`
+/// fetch: PID/debug/pprof/heap, with ?seconds=N for the allocations of the next N seconds alone. The processes notice
+/// nothing.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  allocsample serve                                        every process of mine that writes a profile
+  allocsample serve 4711 --secret ~/.allocsample-secret    one, at an address that stays the same")]
+pub struct Serve {
+    /// Pids, or profiles that processes are writing [default: all that I may look into]
+    #[arg(value_name = "PID|FILE")]
+    pub what: Vec<String>,
+
+    /// Where to listen; port 0 is any that is free
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4041")]
+    pub listen: std::net::SocketAddr,
+
+    /// A file with the secret, which is made if it does not exist [default: another secret each time]
+    #[arg(long, value_name = "FILE")]
+    pub secret: Option<PathBuf>,
+}
+
+/// Send what a running process records to Pyroscope, again and again until the process ends
+///
+/// The process notices nothing: its profile is read from outside. Each time goes what was allocated since the last time that
+/// was accepted, and all that is in use; so while the server is away nothing is lost and nothing piles up.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  allocsample push 4711 --to http://pyroscope:4040 --label env=production
+  allocsample push 4711 --to https://profiles.example.net --user 1234     the password in ALLOCSAMPLE_PUSH_PASSWORD")]
+pub struct Push {
+    /// A pid, or the profile that a process is writing
+    #[arg(value_name = "PID|FILE")]
+    pub what: String,
+
+    /// The server; its push API is below this address
+    #[arg(long, value_name = "URL")]
+    pub to: String,
+
+    /// Seconds between two pushes
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub every: u64,
+
+    /// Send once and end
+    #[arg(long)]
+    pub once: bool,
+
+    /// The service's name [default: the program's]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+
+    /// A label of the profiles; may be given again
+    #[arg(long = "label", value_name = "NAME=VALUE")]
+    pub labels: Vec<Label>,
+
+    /// User for the server; the password is taken from ALLOCSAMPLE_PUSH_PASSWORD
+    #[arg(long)]
+    pub user: Option<String>,
+
+    /// Tenant of the server, for one that has several
+    #[arg(long)]
+    pub tenant: Option<String>,
+}
+
+/// A label: a name that such servers take, and a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label(pub String, pub String);
+
+impl std::str::FromStr for Label {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let is_letter = |c: char| c.is_ascii_alphabetic() || c == '_';
+        text.split_once('=')
+            .filter(|(name, value)| {
+                name.starts_with(is_letter)
+                    && name.chars().all(|c| is_letter(c) || c.is_ascii_digit())
+                    && !value.is_empty()
+            })
+            .map(|(name, value)| Self(name.to_owned(), value.to_owned()))
+            .ok_or("expected NAME=VALUE, the name of letters, digits and _")
+    }
 }
 
 /// Write function names, files and lines into a profile, so that it can leave the machine
@@ -441,13 +711,6 @@ pub enum QueryFormat {
     Csv,
 }
 
-/// How a report is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ReportFormat {
-    Text,
-    Json,
-}
-
 /// What the rows of a report are.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum By {
@@ -456,11 +719,26 @@ pub enum By {
     Line,
     Module,
     Thread,
+    Type,
+    Heap,
+    Size,
+    Lifetime,
 }
 
 /// What a report is ordered by.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Sort {
+    #[value(name = "bytes", alias = "allocated")]
+    Allocated,
+    Count,
+    Live,
+    Peak,
+    Growth,
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Measure {
     Allocated,
     Live,
     Count,
@@ -527,6 +805,21 @@ pub fn name_of(value: impl ValueEnum) -> String {
 /// Accepts what the agent accepts, and hands it on as it was typed.
 fn interval(text: &str) -> Result<String, IntervalError> {
     Interval::parse(text.as_bytes()).map(|_| text.to_owned())
+}
+
+fn percent(text: &str) -> Result<String, &'static str> {
+    parse_percent(text.as_bytes())
+        .map(|_| text.to_owned())
+        .ok_or("expected 0.01% to 100%, as in 1% or 0.5%")
+}
+
+fn size(text: &str) -> Result<String, &'static str> {
+    /// The agent's own limit.
+    const LEAST_BYTES: u64 = 1 << 20;
+    match Interval::parse(text.as_bytes()) {
+        Ok(IntervalSetting::Every(size)) if size.bytes() >= LEAST_BYTES => Ok(text.to_owned()),
+        _ => Err("expected bytes, at least 1M, as in 64M or 1G"),
+    }
 }
 
 /// Reads the command line. Help and version are printed here, and so is the one line about what makes no sense.

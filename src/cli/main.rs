@@ -4,6 +4,8 @@ mod args;
 mod commands;
 mod exit;
 mod filter;
+mod growing;
+mod http;
 mod inherited;
 mod output_file;
 mod output_format;
@@ -21,6 +23,8 @@ fn main() -> std::process::ExitCode {
     };
     let result = match arguments.command {
         Command::Run(run) => commands::run::run(&run),
+        Command::Attach(attach) => commands::attach::attach(&attach),
+        Command::Detach(detach) => commands::attach::detach(&detach),
         Command::Report(report) => commands::report::run(&report),
         Command::Leaks(leaks) => commands::leaks::run(&leaks),
         Command::Diff(diff) => commands::diff::run(&diff),
@@ -29,6 +33,8 @@ fn main() -> std::process::ExitCode {
         Command::Convert(convert) => commands::convert::run(&convert),
         Command::Query(query) => commands::query::run(&query),
         Command::View(view) => commands::view::run(&view),
+        Command::Push(push) => commands::push::run(&push),
+        Command::Serve(serve) => commands::serve::run(&serve),
         Command::Top(top) => commands::top::run(&top),
     };
     exit::with(result)

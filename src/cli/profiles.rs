@@ -5,6 +5,7 @@ use std::path::Path;
 use allocsample_profile::{FinishError, Finished, Profile, ReadError, finish};
 use anyhow::Context;
 
+use crate::exit;
 use crate::progress::Progress;
 
 /// Reads a profile. One without names gets them in memory; the file stays as it is.
@@ -12,6 +13,9 @@ pub fn open(path: &Path) -> anyhow::Result<Profile> {
     let named = || path.display().to_string();
     let _progress = Progress::start(format!("reading {}", path.display()));
     let mut profile = Profile::open(path).with_context(named)?;
+    if let Some(stopped) = &profile.recovery.stopped {
+        exit::remark(format_args!("{}: {stopped}", path.display()));
+    }
     if profile.symbols.frames.is_empty() {
         profile.symbolize();
     }

@@ -14,20 +14,41 @@ pub fn profile_of(what: &str) -> anyhow::Result<PathBuf> {
     };
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))
         .with_context(|| format!("process {pid}"))?;
-    let ring = maps.lines().find_map(|line| {
-        let at = line.find('/')?;
-        line[at..].strip_suffix(".allocsample.ring")
-    });
-    let Some(path) = ring else {
+    let Some(path) = in_maps(pid, &maps) else {
         bail!(
             "process {pid} writes no profile: it was not started under the agent, or took no sample yet"
         );
     };
+    Ok(path)
+}
+
+/// Every process that writes a profile and that we may look into, with the profile.
+pub fn all() -> Vec<(u32, PathBuf)> {
+    let Ok(processes) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let pids = processes
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut found: Vec<(u32, PathBuf)> = pids
+        .filter_map(|pid: u32| {
+            let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+            Some((pid, in_maps(pid, &maps)?))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+fn in_maps(pid: u32, maps: &str) -> Option<PathBuf> {
+    let path = maps.lines().find_map(|line| {
+        let at = line.find('/')?;
+        line[at..].strip_suffix(".allocsample.ring")
+    })?;
     let in_its_root = format!("/proc/{pid}/root{path}.allocsample");
-    Ok(if Path::new(&in_its_root).exists() {
-        PathBuf::from(in_its_root)
-    } else {
-        PathBuf::from(format!("{path}.allocsample"))
+    Some(match Path::new(&in_its_root).exists() {
+        true => PathBuf::from(in_its_root),
+        false => PathBuf::from(format!("{path}.allocsample")),
     })
 }
 

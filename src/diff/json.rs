@@ -39,6 +39,11 @@ fn row(row: &RowChange) -> Value {
     value
 }
 
+/// JSON has no infinity: the largest number stands for it.
+fn finite(z: f64) -> f64 {
+    z.clamp(f64::MIN, f64::MAX)
+}
+
 fn change(change: &Change) -> Value {
     json!({
         "before": change.before.value(),
@@ -46,7 +51,7 @@ fn change(change: &Change) -> Value {
         "after": change.after.value(),
         "after_stderr": change.after.stderr(),
         "difference": change.difference(),
-        "z": change.z(),
+        "z": change.z.map(finite),
         "p_value": change.p_value,
     })
 }

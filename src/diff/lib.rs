@@ -5,7 +5,9 @@
 //! it.
 #![forbid(unsafe_code)]
 
+pub mod csv;
 pub mod json;
+mod null;
 mod significance;
 pub mod text;
 
@@ -15,7 +17,9 @@ use allocsample_profile::Profile;
 use allocsample_report::{By, Filter, Row, Sort, Table, Totals};
 use allocsample_sampling::Estimate;
 
-pub use significance::{FALSE_DISCOVERY_RATE, benjamini_hochberg, two_sided_p_value};
+use null::{Counts, Null, Side};
+
+pub use significance::{FALSE_DISCOVERY_RATE, benjamini_hochberg};
 
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -59,33 +63,31 @@ pub struct Change {
     pub before: Estimate,
     /// In the second.
     pub after: Estimate,
-    /// Probability of a difference at least as large by sampling alone; `None` where estimates have no error.
+    /// Probability of a difference at least as large by sampling alone; `None` where that is not known (periodic
+    /// sampling).
     pub p_value: Option<f64>,
+    /// The difference in standard errors of a difference between equal programs; infinite where every allocation was
+    /// recorded and something changed.
+    pub z: Option<f64>,
 }
 
 impl Change {
-    fn of(before: Estimate, after: Estimate) -> Self {
-        let mut change = Self {
+    fn of(before: Estimate, after: Estimate, null: Option<&Null>) -> Self {
+        let difference = after.value() - before.value();
+        Self {
             before,
             after,
-            p_value: None,
-        };
-        change.p_value = change.z().map(two_sided_p_value);
-        change
+            p_value: null.map(|null| null.p_value(difference)),
+            z: null.map(|null| match difference {
+                0.0 => 0.0,
+                _ => difference / null.variance().sqrt(),
+            }),
+        }
     }
 
     /// What was added.
     pub fn difference(&self) -> f64 {
         self.after.value() - self.before.value()
-    }
-
-    /// The difference in standard errors.
-    pub fn z(&self) -> Option<f64> {
-        let variance = self.before.variance()? + self.after.variance()?;
-        Some(match self.difference() {
-            0.0 => 0.0,
-            difference => difference / variance.sqrt(),
-        })
     }
 }
 
@@ -133,40 +135,51 @@ impl Diff {
         filter: &Filter,
     ) -> Self {
         let (per_before, per_after) = per.of(before, after);
-        let table = |profile, per| -> HashMap<Key, (Row, Estimate)> {
-            let rows = Table::group(profile, by, Sort::default(), filter).rows;
-            let mut joined: HashMap<Key, (Row, Estimate)> = HashMap::new();
-            for row in rows {
+        let sides = (Side::of(before, per_before), Side::of(after, per_after));
+        // Without a law of the gaps there is no law of the difference.
+        let has_errors = !before.is_periodic() && !after.is_periodic();
+        let null_of =
+            |counts: &Counts| has_errors.then(|| Null::new(counts, &sides.0, &sides.1, measure));
+        let mut joined: HashMap<Key, Joined> = HashMap::new();
+        for (profile, per, is_after) in [(before, per_before, false), (after, per_after, true)] {
+            let (table, of_sample) = Table::group_samples(profile, by, Sort::default(), filter);
+            let mut counts = vec![Counts::default(); table.rows.len()];
+            for (sample, row) in profile.samples.iter().zip(of_sample) {
+                if let Some(counts) = counts.get_mut(row as usize)
+                    && (measure != Measure::Live || sample.is_live())
+                {
+                    counts.add(sample, is_after);
+                }
+            }
+            for (row, counts) in table.rows.into_iter().zip(counts) {
                 let value = divided(figure(&row, measure), per);
                 // Lines of one function in several files of one name, say.
-                let entry = joined.entry(key(by, &row)).or_insert((row, Estimate::ZERO));
-                entry.1 += value;
+                let entry = joined.entry(key(by, &row)).or_default();
+                let side = if is_after {
+                    &mut entry.after
+                } else {
+                    &mut entry.before
+                };
+                *side += value;
+                entry.counts.merge(&counts);
+                // The names of the later build.
+                entry.row = row;
             }
-            joined
-        };
-        let mut first = table(before, per_before);
-        let second = table(after, per_after);
-        let mut total = (Estimate::ZERO, Estimate::ZERO);
+        }
+        let mut total = Joined::default();
         let mut rows = Vec::new();
-        let mut add = |row, before: Estimate, after: Estimate| {
-            total.0 += before;
-            total.1 += after;
-            if before.samples() + after.samples() > 0 {
+        for each in joined.into_values() {
+            total.before += each.before;
+            total.after += each.after;
+            total.counts.merge(&each.counts);
+            if each.before.samples() + each.after.samples() > 0 {
+                let null = null_of(&each.counts);
                 rows.push(RowChange {
-                    row,
-                    change: Change::of(before, after),
+                    row: each.row,
+                    change: Change::of(each.before, each.after, null.as_ref()),
                     adjusted_p_value: None,
                 });
             }
-        };
-        for (key, (row, value)) in second {
-            let before = first
-                .remove(&key)
-                .map_or(Estimate::ZERO, |(_, value)| value);
-            add(row, before, value);
-        }
-        for (row, value) in first.into_values() {
-            add(row, value, Estimate::ZERO);
         }
         let p_values: Vec<Option<f64>> = rows.iter().map(|row| row.change.p_value).collect();
         for (row, adjusted) in rows.iter_mut().zip(benjamini_hochberg(&p_values)) {
@@ -179,12 +192,21 @@ impl Diff {
                 .then_with(|| a.row.name.cmp(&b.row.name))
         });
         Self {
-            total: Change::of(total.0, total.1),
+            total: Change::of(total.before, total.after, null_of(&total.counts).as_ref()),
             rows,
             measure,
             per,
         }
     }
+}
+
+/// What both profiles say of a row.
+#[derive(Default)]
+struct Joined {
+    row: Row,
+    before: Estimate,
+    after: Estimate,
+    counts: Counts,
 }
 
 /// By symbol, never by address: what tells a row apart in both builds.
@@ -207,6 +229,8 @@ fn key(by: By, row: &Row) -> Key {
             row.line,
         ),
         By::Site => (row.name.clone(), String::new(), row.stack.clone(), 0),
+        By::Type => (row.name.clone(), row.module.clone(), Vec::new(), 0),
+        By::Heap | By::Size | By::Lifetime => (row.name.clone(), String::new(), Vec::new(), 0),
         By::Function | By::Module => (row.name.clone(), row.module.clone(), Vec::new(), 0),
     }
 }

@@ -3,11 +3,6 @@
 /// Of the changes that are called significant, at most this share is noise, on average.
 pub const FALSE_DISCOVERY_RATE: f64 = 0.05;
 
-/// Probability that a normal variable is at least this many standard deviations from its mean, on either side.
-pub fn two_sided_p_value(z: f64) -> f64 {
-    libm::erfc(z.abs() / std::f64::consts::SQRT_2)
-}
-
 /// Adjusts p-values for their number, in their order: with the p-values sorted, the i-th of m becomes the least of
 /// `p_j m / j` over all j >= i. Y. Benjamini and Y. Hochberg, "Controlling the false discovery rate", Journal of the Royal
 /// Statistical Society B 57 (1995), 289-300. Those that are not known are not counted.
@@ -31,18 +26,6 @@ pub fn benjamini_hochberg(p_values: &[Option<f64>]) -> Vec<Option<f64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tails_are_those_of_tables() {
-        for (z, p) in [
-            (0.0, 1.0),
-            (1.959_964, 0.05),
-            (2.575_829, 0.01),
-            (-3.290_527, 0.001),
-        ] {
-            assert!((two_sided_p_value(z) - p).abs() < 1e-6, "{z}");
-        }
-    }
 
     #[test]
     fn adjusted_values_follow_the_papers_rule() {

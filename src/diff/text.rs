@@ -21,10 +21,12 @@ pub struct Options {
 /// Prints what changed.
 pub fn write(diff: &Diff, options: &Options, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}: {}", title(diff), total(diff))?;
+    // Of periodic profiles nobody can say what is noise: every difference is shown, and none is called one.
+    let is_tested = diff.total.p_value.is_some();
     let shown = diff
         .rows
         .iter()
-        .filter(|row| options.all || row.is_significant());
+        .filter(|row| options.all || !is_tested || row.is_significant());
     let noise = diff.rows.len() - diff.rows.iter().filter(|row| row.is_significant()).count();
     if shown.clone().next().is_some() {
         let head = format!(
@@ -40,7 +42,8 @@ pub fn write(diff: &Diff, options: &Options, out: &mut dyn Write) -> io::Result<
             difference(diff.measure, change),
             with_error(diff.measure, &change.before),
             with_error(diff.measure, &change.after),
-            row.adjusted_p_value.map_or_else(|| "-".to_owned(), p_value),
+            row.adjusted_p_value
+                .map_or_else(|| "-".to_owned(), units::p_value),
         );
         let name = match row.row.module.as_str() {
             "" => row.row.name.clone(),
@@ -64,7 +67,12 @@ pub fn write(diff: &Diff, options: &Options, out: &mut dyn Write) -> io::Result<
     if left_out > 0 {
         writeln!(out, "... {left_out} more; --top N shows more")?;
     }
-    if !options.all && noise > 0 {
+    if !is_tested {
+        writeln!(
+            out,
+            "periodic sampling has no standard errors: which of these changes are noise is not known"
+        )?;
+    } else if !options.all && noise > 0 {
         writeln!(
             out,
             "{noise} others did not change by more than sampling does (false discovery rate {FALSE_DISCOVERY_RATE}); --all shows them"
@@ -95,7 +103,7 @@ fn total(diff: &Diff) -> String {
         with_error(diff.measure, &change.after),
         difference(diff.measure, change),
         match change.p_value {
-            Some(p) if p < FALSE_DISCOVERY_RATE => format!("p {}", p_value(p)),
+            Some(p) if p < FALSE_DISCOVERY_RATE => format!("p {}", units::p_value(p)),
             Some(_) => "no more than sampling does".to_owned(),
             None => "without a standard error".to_owned(),
         }
@@ -131,12 +139,4 @@ fn difference(measure: Measure, change: &Change) -> String {
         " (new)".to_owned()
     };
     format!("{sign}{}{share}", number(measure, difference))
-}
-
-fn p_value(p: f64) -> String {
-    if p < 0.001 {
-        format!("{p:.0e}")
-    } else {
-        format!("{p:.3}")
-    }
 }

@@ -1,22 +1,32 @@
-//! Stacks as nodes of a tree, each written once.
+//! Stacks as nodes of a tree, each written once (or again after it was forgotten).
 
 use allocsample_record::{
-    AddressSpace, ChunkEncoder, CodeRecord, Location, ModuleId, ModuleRecord, ModuleUnloadRecord,
-    StackId, StackNode, ThreadId,
+    AddressSpace, ChunkEncoder, CodeRecord, Location, ModuleAgainRecord, ModuleId, ModuleRecord,
+    ModuleUnloadRecord, StackId, StackNode, ThreadId,
 };
 use rustc_hash::FxHashMap;
+
+use crate::nodes::NodeTable;
 
 /// Turns addresses into locations and stacks into numbers.
 #[derive(Default)]
 pub struct StackInterner {
     space: AddressSpace,
-    nodes: FxHashMap<StackNode, StackId>,
-    /// Locations of addresses under the present map of modules.
+    /// Numbers of the modules that have a build id.
+    modules: FxHashMap<ModuleKey, ModuleId>,
+    nodes: NodeTable,
+    /// Locations of addresses under the present map of modules; at most [`LOCATIONS`].
     locations: FxHashMap<u64, Location>,
     /// Last stacks, root first, in places by thread: the next one usually shares most of its frames, which then need no
     /// look-up.
     last: Vec<Vec<(u64, StackId)>>,
 }
+
+/// What makes two modules the same: path, build id, size, and where in itself it begins.
+type ModuleKey = (Box<[u8]>, Box<[u8]>, u64, u64);
+
+/// Addresses that are remembered before all are forgotten: 2 MiB of them.
+const LOCATIONS: usize = 1 << 16;
 
 /// Threads whose last stack is kept; those with the same remainder share a place.
 const LAST_STACKS: usize = 64;
@@ -27,10 +37,31 @@ impl StackInterner {
         Self::default()
     }
 
-    /// A module was mapped.
-    pub fn map(&mut self, module: &ModuleRecord<'_>) -> ModuleId {
+    /// A module was mapped. If the profile knows it already, the record of that is returned.
+    pub fn map(&mut self, module: &ModuleRecord<'_>) -> Option<ModuleAgainRecord> {
         self.forget_addresses();
-        self.space.map(module)
+        let key = (
+            Box::from(module.path),
+            Box::from(module.build_id),
+            module.end.wrapping_sub(module.start),
+            module.start.wrapping_sub(module.bias),
+        );
+        let is_known = !module.build_id.is_empty();
+        if let Some(&number) = self.modules.get(&key).filter(|_| is_known) {
+            let again = ModuleAgainRecord {
+                module: number,
+                start: module.start,
+                end: module.end,
+                bias: module.bias,
+            };
+            self.space.map_again(&again);
+            return Some(again);
+        }
+        let number = self.space.map(module);
+        if is_known {
+            self.modules.insert(key, number);
+        }
+        None
     }
 
     /// A module is gone.
@@ -59,6 +90,9 @@ impl StackInterner {
         encoder: &mut ChunkEncoder,
     ) -> StackId {
         self.last.resize_with(LAST_STACKS, Vec::new);
+        if self.locations.len() > LOCATIONS {
+            self.locations.clear();
+        }
         let last = &mut self.last[thread.0 as usize % LAST_STACKS];
         let from_root = || frames.iter().rev().copied();
         let shared = last
@@ -74,7 +108,7 @@ impl StackInterner {
                 .entry(address)
                 .or_insert_with(|| self.space.locate(address));
             let node = StackNode { parent, location };
-            parent = *self.nodes.entry(node).or_insert_with(|| encoder.node(node));
+            parent = self.nodes.intern(node, |node| encoder.node(node));
             last.push((address, parent));
         }
         parent
@@ -106,6 +140,30 @@ mod tests {
             assert_eq!(interner.intern(thread, &[40, 20, 10], &mut encoder), second);
         }
         assert_eq!(ChunkDecoder::new(&encoder.take(), 0).count(), 4);
+    }
+
+    #[test]
+    fn a_module_that_is_loaded_again_has_the_same_stacks() {
+        let mut encoder = ChunkEncoder::new(0);
+        let mut interner = StackInterner::new();
+        let module = |path, build_id, start| ModuleRecord {
+            start,
+            end: start + 100,
+            bias: start,
+            build_id,
+            path,
+        };
+        assert_eq!(interner.map(&module(b"/a", b"1", 100)), None);
+        let first = interner.intern(ThreadId(1), &[150], &mut encoder);
+        assert_eq!(interner.map(&module(b"/a", b"2", 100)), None);
+        let other = interner.intern(ThreadId(1), &[150], &mut encoder);
+        let again = interner.map(&module(b"/a", b"1", 300)).unwrap();
+        assert_eq!((again.module, again.start), (ModuleId(1), 300));
+        assert_eq!(interner.intern(ThreadId(1), &[350], &mut encoder), first);
+        assert_ne!(first, other);
+        // Without a build id nobody knows.
+        assert_eq!(interner.map(&module(b"/b", b"", 100)), None);
+        assert_eq!(interner.map(&module(b"/b", b"", 100)), None);
     }
 
     #[test]

@@ -6,7 +6,10 @@
 //! signals blocked.
 
 mod intern;
+mod keeper;
+mod nodes;
 mod thread;
 mod writer;
 
 pub use thread::{DrainError, run};
+pub use writer::compress;

@@ -2,15 +2,17 @@
 
 use std::sync::atomic::Ordering;
 
+use allocsample_agent::Agent;
 use allocsample_agent::os::{clock, file, futex, process};
-use allocsample_agent::recording::{DrainRequest, Recording};
+use allocsample_agent::recording::{DrainRequest, DrainState, Recording};
 use allocsample_record::{
-    ChunkEncoder, CounterId, CounterRecord, Decoded, ExitHow, ExitRecord, FileSample, LostReason,
-    RecordKind, SampleId,
+    ChunkEncoder, CounterId, CounterRecord, Decoded, ExitHow, ExitRecord, Figure, FileSample,
+    LostReason, ModuleAgainRecord, RecordKind, SampleId,
 };
 use allocsample_ring::Consumer;
 
 use crate::intern::StackInterner;
+use crate::keeper::{self, Drained, Keeper};
 use crate::writer::ChunkWriter;
 
 /// A chunk ends after this many ring words, so that a reader's memory for one is bounded.
@@ -25,8 +27,8 @@ pub enum DrainError {
 }
 
 /// Works until it is asked to end.
-pub fn run(recording: &'static Recording) -> Result<(), DrainError> {
-    own_descriptors();
+pub fn run(agent: &'static Agent, recording: &'static Recording) -> Result<(), DrainError> {
+    isolate();
     let memory = MEMORY
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -34,24 +36,38 @@ pub fn run(recording: &'static Recording) -> Result<(), DrainError> {
     // Of another recording, if the process was forked or an exec failed.
     let memory = memory.filter(|memory| std::ptr::eq(memory.recording, recording));
     let Memory {
-        interner, encoder, ..
+        interner,
+        encoder,
+        drained,
+        ..
     } = memory.unwrap_or_else(|| Memory {
         recording,
         interner: StackInterner::new(),
         encoder: ChunkEncoder::new(0),
+        drained: Drained::default(),
     });
+    let config = agent.config();
+    let writer = ChunkWriter::open(recording.path.as_c_str(), config.max_size_bytes)?;
+    // Whatever the program does to its root, its rights and its descriptors from here on, this thread can write.
+    recording.set_drain_state(DrainState::Running);
     let mut drain = Drain {
         recording,
-        writer: ChunkWriter::open(recording.path.as_c_str())?,
+        writer,
         // SAFETY: the right to start the thread is taken once, so this is the only consumer; after a pause the one
         // before it is gone.
         consumer: unsafe { recording.ring.consumer() },
         interner,
         encoder,
+        drained,
+        keeper: keeper::is_needed(config).then(|| Keeper::new(agent, recording)),
         // What was lost before this thread began is not in the file yet.
         lost: [(0, 0); allocsample_record::LOST_REASONS],
     };
-    drain.run().inspect_err(|_| {
+    drain.run().inspect_err(|error| {
+        let DrainError::Write(error) = error;
+        if error.kind() == std::io::ErrorKind::FileTooLarge && config.max_size_bytes.is_some() {
+            keeper::stop_for_size(agent, recording);
+        }
         // From here on samples gather in the ring; those that find no room are counted there.
         recording
             .ring
@@ -61,17 +77,24 @@ pub fn run(recording: &'static Recording) -> Result<(), DrainError> {
 
 /// A table of descriptors of our own, empty: the program may close or replace any of its descriptors, and finds none
 /// of ours; and none of its files is kept open by us. Without kernel support (before 5.9) the table stays shared.
-fn own_descriptors() {
+///
+/// A root and a working directory of our own, too: a program that shares them with another thread cannot enter another
+/// mount namespace, and where it goes by `chroot` the profile may be out of sight. The working directory is the root's,
+/// so that no file system is kept busy.
+fn isolate() {
     const CLOSE_RANGE_UNSHARE: libc::c_uint = 2;
-    // SAFETY: this thread uses no descriptor yet.
+    // SAFETY: this thread uses no descriptor yet. The change of directory is this thread's alone, or is not made.
     unsafe {
         libc::syscall(
             libc::SYS_close_range,
             0,
             libc::c_uint::MAX,
             CLOSE_RANGE_UNSHARE,
-        )
-    };
+        );
+        if libc::syscall(libc::SYS_unshare, libc::CLONE_FS) == 0 {
+            libc::syscall(libc::SYS_chdir, c"/".as_ptr());
+        }
+    }
 }
 
 /// What a paused thread leaves to the next one.
@@ -79,6 +102,7 @@ struct Memory {
     recording: &'static Recording,
     interner: StackInterner,
     encoder: ChunkEncoder,
+    drained: Drained,
 }
 
 /// Locked by drain threads only, one after the other.
@@ -90,6 +114,8 @@ struct Drain {
     consumer: Consumer,
     interner: StackInterner,
     encoder: ChunkEncoder,
+    drained: Drained,
+    keeper: Option<Keeper>,
     lost: [(u64, u64); allocsample_record::LOST_REASONS],
 }
 
@@ -102,15 +128,22 @@ impl Drain {
             if self.recording.has_work() || request != DrainRequest::Work {
                 self.drain_all()?;
             }
+            if let Some(keeper) = &mut self.keeper {
+                keeper.keep(&self.drained, self.writer.length());
+            }
             match request {
                 DrainRequest::Work if self.is_last_thread() => return self.end_with_process(),
                 DrainRequest::Work if self.recording.has_work() => {}
                 DrainRequest::Work => self.sleep(wake),
                 DrainRequest::Pause => {
+                    self.tell_figures()?;
                     self.remember();
                     return Ok(());
                 }
-                DrainRequest::Finish => return self.finish(),
+                DrainRequest::Finish => {
+                    self.drain_rest()?;
+                    return self.finish();
+                }
             }
         }
     }
@@ -121,6 +154,7 @@ impl Drain {
             recording: self.recording,
             interner: std::mem::take(&mut self.interner),
             encoder: std::mem::take(&mut self.encoder),
+            drained: self.drained,
         };
         *MEMORY
             .lock()
@@ -130,11 +164,12 @@ impl Drain {
     fn sleep(&self, wake: u32) {
         /// How soon the end of the last thread is noticed, once main has gone by pthread_exit. Otherwise nothing polls.
         const LOOK_FOR_LAST_THREAD_MS: u32 = 50;
-        let timeout_ms = self
-            .recording
-            .has_main_exited()
-            .then_some(LOOK_FOR_LAST_THREAD_MS);
-        futex::wait(&self.recording.wake, wake, timeout_ms);
+        let timeout_ms = if self.recording.has_main_exited() {
+            Some(LOOK_FOR_LAST_THREAD_MS)
+        } else {
+            self.keeper.as_ref().and_then(Keeper::patience_ms)
+        };
+        self.recording.sleep_until_work(wake, timeout_ms);
     }
 
     fn is_last_thread(&self) -> bool {
@@ -153,10 +188,33 @@ impl Drain {
         self.finish()
     }
 
+    fn tell_figures(&mut self) -> Result<(), DrainError> {
+        self.recording.tell_figures();
+        let figures = self.recording.ring.figures();
+        self.writer
+            .append_figures(&figures, self.consumer.position())?;
+        Ok(())
+    }
+
     fn finish(&mut self) -> Result<(), DrainError> {
+        self.tell_figures()?;
         // What other threads still add goes nowhere: the process is at its end.
         self.recording.ring.close();
         file::unlink(self.recording.ring_path.as_c_str());
+        Ok(())
+    }
+
+    /// Everything, if those that are at a record finish it soon: on a busy machine a thread may have lost the processor
+    /// between the begin of its record and the end, and what others have written since lies behind it.
+    fn drain_rest(&mut self) -> Result<(), DrainError> {
+        const LOOKS: u32 = 1000;
+        for _ in 0..LOOKS {
+            self.drain_all()?;
+            if self.consumer.position() >= self.recording.ring.head() {
+                break;
+            }
+            clock::sleep_ms(1);
+        }
         Ok(())
     }
 
@@ -176,6 +234,10 @@ impl Drain {
             self.writer.append_events(&raw, from..to)?;
             // Only now: until here the ring had it too.
             self.consumer.release();
+            self.drained.words += to - from;
+            let ring = &self.recording.ring;
+            ring.set_figure(Figure::DrainNs as usize, clock::thread_ns());
+            ring.set_figure(Figure::WrittenBytes as usize, self.writer.length());
             self.recording.space.fetch_add(1, Ordering::Release);
             futex::wake_all(&self.recording.space);
         }
@@ -215,6 +277,7 @@ impl Drain {
                     };
                     match decoded {
                         Decoded::Sample(sample) => {
+                            self.drained.samples += 1;
                             let stack = self.interner.intern(
                                 sample.thread,
                                 sample.frames,
@@ -234,10 +297,13 @@ impl Drain {
                                 stack,
                             });
                         }
-                        Decoded::Free(free) => self.encoder.free(&free),
+                        Decoded::Free(free) => {
+                            self.drained.frees += 1;
+                            self.encoder.free(&free);
+                        }
                         Decoded::Module(module) => {
-                            self.interner.map(&module);
-                            self.encoder.words(kind, words);
+                            let again = self.interner.map(&module);
+                            write_module(&mut self.encoder, words, again);
                         }
                         Decoded::Code(code) => {
                             self.interner.change_code(&code);
@@ -269,6 +335,16 @@ impl Drain {
         if record.encode_into(&mut words).is_some() {
             self.encoder.words(RecordKind::Counter, &words);
         }
+    }
+}
+
+fn write_module(encoder: &mut ChunkEncoder, described: &[u64], again: Option<ModuleAgainRecord>) {
+    let mut words = [0; ModuleAgainRecord::WORDS];
+    match again {
+        Some(again) if again.encode_into(&mut words).is_some() => {
+            encoder.words(ModuleAgainRecord::KIND, &words);
+        }
+        _ => encoder.words(RecordKind::Module, described),
     }
 }
 

@@ -7,15 +7,21 @@ use std::path::Path;
 
 use allocsample_record::{ChunkHeader, ChunkKind};
 
+/// Compresses `raw` into `to` as one block; its length. `None`: it does not fit.
+pub fn compress(raw: &[u8], to: &mut [u8]) -> Option<usize> {
+    lz4_flex::block::compress_into(raw, to).ok()
+}
+
 /// The profile, open for appending.
 pub struct ChunkWriter {
     file: std::fs::File,
     length: u64,
+    most_bytes: u64,
 }
 
 impl ChunkWriter {
-    /// Opens a profile that the agent has created.
-    pub fn open(path: &CStr) -> std::io::Result<Self> {
+    /// Opens a profile that the agent has created; what would make it longer than `most_bytes` is refused.
+    pub fn open(path: &CStr, most_bytes: Option<u64>) -> std::io::Result<Self> {
         use std::os::unix::ffi::OsStrExt;
         let path = Path::new(std::ffi::OsStr::from_bytes(path.to_bytes()));
         let file = std::fs::OpenOptions::new()
@@ -23,7 +29,16 @@ impl ChunkWriter {
             .custom_flags(libc::O_NOFOLLOW)
             .open(path)?;
         let length = file.metadata()?.len();
-        Ok(Self { file, length })
+        Ok(Self {
+            file,
+            length,
+            most_bytes: most_bytes.unwrap_or(u64::MAX),
+        })
+    }
+
+    /// Bytes of the profile.
+    pub fn length(&self) -> u64 {
+        self.length
     }
 
     /// Writes one chunk of events that stands for the ring's words `ring`.
@@ -42,6 +57,17 @@ impl ChunkWriter {
         self.append(ChunkKind::Lost, payload.len(), &payload, position..position)
     }
 
+    /// Writes what the agent tells of itself.
+    pub fn append_figures(&mut self, figures: &[u64], position: u64) -> std::io::Result<()> {
+        let payload: Vec<u8> = figures.iter().copied().flat_map(u64::to_le_bytes).collect();
+        self.append(
+            ChunkKind::Figures,
+            payload.len(),
+            &payload,
+            position..position,
+        )
+    }
+
     fn append(
         &mut self,
         kind: ChunkKind,
@@ -54,6 +80,9 @@ impl ChunkWriter {
         let mut chunk = Vec::with_capacity(allocsample_record::CHUNK_HEADER_BYTES + stored.len());
         chunk.extend_from_slice(&header.encode());
         chunk.extend_from_slice(stored);
+        if self.length.saturating_add(chunk.len() as u64) > self.most_bytes {
+            return Err(std::io::Error::from(std::io::ErrorKind::FileTooLarge));
+        }
         if let Err(error) = self.file.write_all(&chunk) {
             // No half chunk in the middle: what follows it could not be read.
             self.file.set_len(self.length)?;

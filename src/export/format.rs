@@ -33,6 +33,9 @@ pub enum Format {
 pub struct Options {
     /// For formats that show one kind of bytes: collapsed stacks and the flame graph.
     pub metric: Metric,
+    /// For pprof: only allocations from this moment on (CLOCK_MONOTONIC) count as allocated; what was live at the end is
+    /// in use, whenever it was allocated. 0 for all.
+    pub allocated_since_ns: u64,
 }
 
 /// Why a profile could not be converted.
@@ -116,7 +119,7 @@ impl Format {
     ) -> Result<(), ExportError> {
         match self {
             Format::Firefox => firefox::write(view, out),
-            Format::Pprof => Ok(pprof::write(view, out)?),
+            Format::Pprof => Ok(pprof::write(view, options.allocated_since_ns, out)?),
             Format::Collapsed => Ok(collapsed::write(view, options.metric, out)?),
             Format::Svg => flamegraph::write(view, options.metric, out),
             Format::Json => json::write(view, out),

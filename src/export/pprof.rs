@@ -17,8 +17,9 @@ use crate::view::{End, Interner, Line, Location, Rounding, Sample, StackIndex, V
 /// Number of the first function, mapping and location: 0 means none.
 const FIRST_ID: u64 = 1;
 
-pub(crate) fn write(view: &View, out: &mut dyn Write) -> io::Result<()> {
-    let message = Builder::new().profile(view);
+/// `since_ns`: see [`crate::Options`].
+pub(crate) fn write(view: &View, since_ns: u64, out: &mut dyn Write) -> io::Result<()> {
+    let message = Builder::new().profile(view, since_ns);
     let mut gzip = GzEncoder::new(out, Compression::default());
     gzip.write_all(&message.encode_to_vec())?;
     gzip.finish()?;
@@ -41,7 +42,7 @@ impl Builder {
         }
     }
 
-    fn profile(mut self, view: &View) -> message::Profile {
+    fn profile(mut self, view: &View, since_ns: u64) -> message::Profile {
         let about = &view.about;
         let sample_type = [
             ("alloc_objects", "count"),
@@ -50,7 +51,7 @@ impl Builder {
             ("inuse_space", "bytes"),
         ]
         .map(|(name, unit)| self.value_type(name, unit));
-        let sample = self.samples(view);
+        let sample = self.samples(view, since_ns);
         let mut mapping: Vec<message::Mapping> = view
             .modules
             .iter()
@@ -85,6 +86,7 @@ impl Builder {
             })
             .collect();
         let comment = self.comments(view);
+        let from_ns = since_ns.max(about.start_ns).min(about.end_ns);
         let period_type = Some(self.value_type("space", "bytes"));
         let default_sample_type = self.string("inuse_space");
         let function = self
@@ -106,8 +108,8 @@ impl Builder {
             location,
             function,
             string_table: self.strings.into_values(),
-            time_nanos: about.start_wall_ns.cast_signed(),
-            duration_nanos: about.end_ns.saturating_sub(about.start_ns).cast_signed(),
+            time_nanos: (about.start_wall_ns + (from_ns - about.start_ns)).cast_signed(),
+            duration_nanos: about.end_ns.saturating_sub(from_ns).cast_signed(),
             period_type,
             period: about.interval_bytes.cast_signed(),
             comment,
@@ -117,7 +119,7 @@ impl Builder {
 
     /// One for each stack and thread name, in the order of their first samples; rounded after adding up, so that
     /// the sums are right.
-    fn samples(&mut self, view: &View) -> Vec<message::Sample> {
+    fn samples(&mut self, view: &View, since_ns: u64) -> Vec<message::Sample> {
         let key = self.string("thread");
         let threads: Vec<i64> = view
             .threads
@@ -126,13 +128,14 @@ impl Builder {
             .collect();
         let mut places: HashMap<(StackIndex, i64), usize> = HashMap::new();
         let mut sums: Vec<(StackIndex, i64, [f64; 4])> = Vec::new();
-        for sample in &view.samples {
+        let is_told = |sample: &&Sample| sample.time_ns >= since_ns || sample.end == End::Live;
+        for sample in view.samples.iter().filter(is_told) {
             let thread = threads.get(sample.thread).copied().unwrap_or(0);
             let place = *places.entry((sample.stack, thread)).or_insert_with(|| {
                 sums.push((sample.stack, thread, [0.0; 4]));
                 sums.len() - 1
             });
-            for (sum, value) in sums[place].2.iter_mut().zip(values(sample)) {
+            for (sum, value) in sums[place].2.iter_mut().zip(values(sample, since_ns)) {
                 *sum += value;
             }
         }
@@ -194,10 +197,16 @@ impl Builder {
 }
 
 /// In the order of the sample types.
-fn values(sample: &Sample) -> [f64; 4] {
+fn values(sample: &Sample, since_ns: u64) -> [f64; 4] {
     let in_use = f64::from(u8::from(sample.end == End::Live));
+    let allocated = f64::from(u8::from(sample.time_ns >= since_ns));
     let Sample { objects, bytes, .. } = *sample;
-    [objects, bytes, objects * in_use, bytes * in_use]
+    [
+        objects * allocated,
+        bytes * allocated,
+        objects * in_use,
+        bytes * in_use,
+    ]
 }
 
 fn id_of(index: usize) -> u64 {
@@ -222,7 +231,7 @@ mod tests {
 
     fn decoded(view: &View) -> message::Profile {
         let mut out = Vec::new();
-        write(view, &mut out).unwrap();
+        write(view, 0, &mut out).unwrap();
         let mut bytes = Vec::new();
         GzDecoder::new(&out[..]).read_to_end(&mut bytes).unwrap();
         message::Profile::decode(&bytes[..]).unwrap()
@@ -231,7 +240,7 @@ mod tests {
     #[test]
     fn what_is_read_back_is_what_was_written() {
         let view = fixture::view();
-        assert_eq!(decoded(&view), Builder::new().profile(&view));
+        assert_eq!(decoded(&view), Builder::new().profile(&view, 0));
     }
 
     #[test]
@@ -241,10 +250,29 @@ mod tests {
         let rounding = profile.sample.len() as f64 / 2.0;
         for place in 0..4 {
             let sum: i64 = profile.sample.iter().map(|s| s.value[place]).sum();
-            let total: f64 = view.samples.iter().map(|s| values(s)[place]).sum();
+            let total: f64 = view.samples.iter().map(|s| values(s, 0)[place]).sum();
             assert!((sum as f64 - total).abs() <= rounding, "{place}");
             assert!(sum > 0, "{place}");
         }
+    }
+
+    #[test]
+    fn a_period_has_its_own_allocations_and_all_that_is_in_use() {
+        let view = fixture::view();
+        let middle = view.samples[view.samples.len() / 2].time_ns;
+        let sums = |since| {
+            let profile = Builder::new().profile(&view, since);
+            [0, 1, 2, 3].map(|place| profile.sample.iter().map(|s| s.value[place]).sum::<i64>())
+        };
+        let (all, period, nothing) = (sums(0), sums(middle), sums(u64::MAX));
+        assert!(0 < period[0] && period[0] < all[0], "{period:?} {all:?}");
+        assert!(0 < period[1] && period[1] < all[1], "{period:?} {all:?}");
+        assert_eq!([period[2], period[3]], [all[2], all[3]]);
+        assert_eq!(nothing, [0, 0, all[2], all[3]]);
+        let profile = Builder::new().profile(&view, middle);
+        let end = |profile: &message::Profile| profile.time_nanos + profile.duration_nanos;
+        assert_eq!(end(&profile), end(&Builder::new().profile(&view, 0)));
+        assert!(profile.duration_nanos < Builder::new().profile(&view, 0).duration_nanos);
     }
 
     #[test]

@@ -1,15 +1,16 @@
 //! What was found out about each site.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use allocsample_profile::{Frame, Profile, Sample, ThreadId};
-use allocsample_report::Filter;
+use allocsample_report::{Filter, Weights};
 use allocsample_sampling::Estimate;
 
 use crate::growth::{Growth, WARM_UP};
 use crate::pace::Pace;
 use crate::progress::{self, Clock};
-use crate::site::{self, Site};
+use crate::site::Sites;
 use crate::verdict::{self, Evidence, FEW_SAMPLES, Verdict};
 
 /// Growth with a smaller adjusted p-value is real.
@@ -52,11 +53,13 @@ pub struct Finding {
     pub freed_by: Vec<(String, f64)>,
 }
 
-/// All sites with live bytes, by evidence of a leak.
+/// Sites with live bytes, by evidence of a leak.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
-    /// Worst first.
+    /// Worst first; those within the limit.
     pub sites: Vec<Finding>,
+    /// How many there are of each verdict, with those beyond the limit.
+    pub counts: BTreeMap<Verdict, usize>,
     /// When the profile ends for them, in seconds after its beginning.
     pub horizon_s: f64,
     /// How many tests were made.
@@ -66,57 +69,114 @@ pub struct Findings {
 impl Findings {
     /// Looks at all sites with samples that pass `filter`.
     pub fn of(profile: &Profile, filter: &Filter) -> Self {
+        Self::worst(profile, filter, usize::MAX)
+    }
+
+    /// The same, of which the `limit` worst are described: a program may have a million sites.
+    pub fn worst(profile: &Profile, filter: &Filter, limit: usize) -> Self {
         let horizon_ns = progress::horizon_ns(profile);
         let clocks = progress::clocks(profile, horizon_ns);
-        let candidates: Vec<Candidate> = site::all(profile, filter)
-            .into_iter()
-            .map(|site| Candidate::of(profile, site, horizon_ns))
-            .filter(|candidate| candidate.live.samples() > 0)
-            .collect();
-        let tested = candidates
-            .iter()
-            .filter(|candidate| candidate.is_tested())
-            .count();
+        let sites = Sites::of(profile, filter);
+        let weights = RefCell::new(Weights::of(profile));
+        let candidate = |number| Candidate::of(profile, &sites, number, &weights, horizon_ns);
+        let mut live: Vec<u32> = Vec::new();
+        let mut tested = 0;
+        for number in 0..sites.count() {
+            let candidate = candidate(number);
+            if candidate.live.samples() > 0 {
+                // There are no more sites than samples, which have 32-bit numbers.
+                live.push(u32::try_from(number).unwrap_or(u32::MAX));
+                tested += usize::from(candidate.is_tested());
+            }
+        }
         let tests = tested * clocks.len();
-        let mut sites: Vec<Finding> = candidates
+        let mut ranks: Vec<Rank> = live
             .into_iter()
-            .map(|candidate| candidate.judge(&clocks, tests))
+            .map(|site| {
+                let judged = candidate(site as usize).judge(&clocks, tests);
+                Rank {
+                    site,
+                    verdict: judged.verdict,
+                    weight: judged.weight(),
+                }
+            })
             .collect();
-        sites.sort_by(|a, b| {
-            let rank = |finding: &Finding| finding.verdict;
-            rank(a)
-                .cmp(&rank(b))
-                .then(weight_of(b).total_cmp(&weight_of(a)))
+        // Stable: those that are equal stay in the order in which they first allocated.
+        ranks.sort_by(|a, b| {
+            a.verdict
+                .cmp(&b.verdict)
+                .then(b.weight.total_cmp(&a.weight))
         });
-        let start_ns = profile.process.start_ns;
+        let mut counts = BTreeMap::new();
+        for rank in &ranks {
+            *counts.entry(rank.verdict).or_default() += 1;
+        }
+        let shown = ranks.iter().take(limit);
         Self {
-            sites,
-            horizon_s: horizon_ns.saturating_sub(start_ns) as f64 / 1e9,
+            sites: shown
+                .filter_map(|rank| candidate(rank.site as usize).describe(&clocks, tests))
+                .collect(),
+            counts,
+            horizon_s: horizon_ns.saturating_sub(profile.process.start_ns) as f64 / 1e9,
             tests,
         }
     }
+
+    /// How many sites have live bytes.
+    pub fn count(&self) -> usize {
+        self.counts.values().sum()
+    }
 }
 
-/// Within a verdict: growth that is sure for those that grow, size for the others.
-fn weight_of(finding: &Finding) -> f64 {
-    match finding.verdict {
-        Verdict::Leak | Verdict::Growing => finding.growth_per_s_95.0,
-        _ => finding.live.value(),
+/// Where a site stands among the others.
+struct Rank {
+    site: u32,
+    verdict: Verdict,
+    weight: f64,
+}
+
+/// What was found out about a site, before it has a name.
+struct Judged {
+    verdict: Verdict,
+    evidence: Evidence,
+    live: Estimate,
+    growth_per_s: f64,
+    growth_per_s_95: (f64, f64),
+    p_value: f64,
+}
+
+impl Judged {
+    /// Within a verdict: growth that is sure for those that grow, size for the others.
+    fn weight(&self) -> f64 {
+        match self.verdict {
+            Verdict::Leak | Verdict::Growing => self.growth_per_s_95.0,
+            _ => self.live.value(),
+        }
     }
 }
 
 struct Candidate<'a> {
     profile: &'a Profile,
-    site: Site,
+    sites: &'a Sites<'a>,
+    site: usize,
+    weights: &'a RefCell<Weights<'a>>,
     horizon_ns: u64,
     live: Estimate,
 }
 
 impl<'a> Candidate<'a> {
-    fn of(profile: &'a Profile, site: Site, horizon_ns: u64) -> Self {
+    fn of(
+        profile: &'a Profile,
+        sites: &'a Sites<'a>,
+        site: usize,
+        weights: &'a RefCell<Weights<'a>>,
+        horizon_ns: u64,
+    ) -> Self {
         let mut candidate = Self {
             profile,
+            sites,
             site,
+            weights,
             horizon_ns,
             live: Estimate::ZERO,
         };
@@ -125,11 +185,11 @@ impl<'a> Candidate<'a> {
     }
 
     fn samples(&self) -> impl Iterator<Item = &'a Sample> {
-        let profile = self.profile;
-        self.site
-            .samples
-            .iter()
-            .filter_map(|&index| profile.samples.get(index))
+        self.sites.samples(self.site)
+    }
+
+    fn bytes(&self, sample: &Sample) -> Estimate {
+        self.weights.borrow_mut().get(sample).0
     }
 
     fn horizon_s(&self) -> f64 {
@@ -144,7 +204,7 @@ impl<'a> Candidate<'a> {
 
     fn death(&self, sample: &Sample) -> Option<u64> {
         sample
-            .freed
+            .freed()
             .map(|freed| freed.time_ns)
             .filter(|&time| time <= self.horizon_ns)
     }
@@ -152,7 +212,7 @@ impl<'a> Candidate<'a> {
     fn sum(&self, is_counted: impl Fn(&Sample) -> bool) -> Estimate {
         self.samples()
             .filter(|sample| is_counted(sample))
-            .map(|sample| self.profile.bytes(sample))
+            .map(|sample| self.bytes(sample))
             .sum()
     }
 
@@ -177,13 +237,13 @@ impl<'a> Candidate<'a> {
                     (
                         clock.at(sample.time_ns),
                         self.death(sample).map(|time| clock.at(time)),
-                        self.profile.bytes(sample).value(),
+                        self.bytes(sample).value(),
                     )
                 }),
         )
     }
 
-    fn judge(self, clocks: &[Clock], tests: usize) -> Finding {
+    fn judge(&self, clocks: &[Clock], tests: usize) -> Judged {
         // The clock under which growth is most evident; time if there is none.
         let best = clocks
             .iter()
@@ -207,15 +267,28 @@ impl<'a> Candidate<'a> {
         let seconds = self.horizon_s() * (1.0 - WARM_UP);
         let per_s = |bytes: f64| if seconds > 0.0 { bytes / seconds } else { 0.0 };
         let (low, high) = growth.interval_95();
-        let mut finding = Finding {
+        Judged {
             verdict: evidence.verdict(),
-            sentence: String::new(),
+            evidence,
             live: self.live,
-            live_at_end: self.sum(Sample::is_live),
-            allocated: self.sum(|_| true),
             growth_per_s: per_s(growth.bytes()),
             growth_per_s_95: (per_s(low), per_s(high)),
             p_value,
+        }
+    }
+
+    fn describe(&self, clocks: &[Clock], tests: usize) -> Option<Finding> {
+        let judged = self.judge(clocks, tests);
+        let site = self.sites.describe(self.site)?;
+        let mut finding = Finding {
+            verdict: judged.verdict,
+            sentence: String::new(),
+            live: judged.live,
+            live_at_end: self.sum(Sample::is_live),
+            allocated: self.sum(|_| true),
+            growth_per_s: judged.growth_per_s,
+            growth_per_s_95: judged.growth_per_s_95,
+            p_value: judged.p_value,
             ages_s: self.ages_s(),
             never_freed: self
                 .share(
@@ -224,13 +297,14 @@ impl<'a> Candidate<'a> {
                 )
                 .unwrap_or(0.0),
             freed_by: self.freed_by(),
-            function: self.site.function.clone(),
-            stack: self.site.stack.clone(),
-            heap: self.site.heap.clone(),
-            type_name: self.site.type_name.clone(),
+            function: site.function,
+            stack: site.stack,
+            heap: site.heap,
+            type_name: site.type_name,
         };
-        finding.sentence = verdict::sentence(&finding, &evidence, Pace::for_run(self.horizon_s()));
-        finding
+        let pace = Pace::for_run(self.horizon_s());
+        finding.sentence = verdict::sentence(&finding, &judged.evidence, pace);
+        Some(finding)
     }
 
     fn evidence(&self, clock: &Clock, growth: &Growth, is_growing: bool) -> Evidence {
@@ -247,7 +321,7 @@ impl<'a> Candidate<'a> {
             is_lasting: growth.is_lasting(),
             middle_survival: self.share(is_live, |sample| is_alive_at(sample, 0.5)),
             freed_at_end: self
-                .share(|sample| sample.freed.is_some(), is_live)
+                .share(|sample| sample.freed_ns.is_some(), is_live)
                 .unwrap_or(0.0),
             of_start: self
                 .share(|sample| clock.at(sample.time_ns) <= WARM_UP, is_live)
@@ -263,7 +337,7 @@ impl<'a> Candidate<'a> {
             .filter(|sample| self.is_live(sample))
             .map(|sample| {
                 let age_ns = self.horizon_ns.saturating_sub(sample.time_ns);
-                (age_ns as f64 / 1e9, self.profile.bytes(sample).value())
+                (age_ns as f64 / 1e9, self.bytes(sample).value())
             })
             .collect();
         ages.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -283,8 +357,8 @@ impl<'a> Candidate<'a> {
     fn freed_by(&self) -> Vec<(String, f64)> {
         let mut by_thread: BTreeMap<ThreadId, f64> = BTreeMap::new();
         for sample in self.samples() {
-            if let Some(freed) = sample.freed {
-                *by_thread.entry(freed.thread).or_default() += self.profile.bytes(sample).value();
+            if let Some(freed) = sample.freed() {
+                *by_thread.entry(freed.thread).or_default() += self.bytes(sample).value();
             }
         }
         let total: f64 = by_thread.values().sum();

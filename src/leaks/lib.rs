@@ -5,6 +5,7 @@
 //! are explained in docs/leaks.md.
 #![forbid(unsafe_code)]
 
+pub mod csv;
 mod findings;
 mod growth;
 pub mod json;

@@ -65,7 +65,7 @@ pub fn clocks(profile: &Profile, horizon_ns: u64) -> Vec<Clock> {
         .filter(|sample| !sample.flags.contains(SampleFlags::UNTRACKED))
         .filter(|sample| {
             sample
-                .freed
+                .freed()
                 .is_some_and(|freed| freed.time_ns <= horizon_ns)
         })
         .map(|sample| sample.time_ns)

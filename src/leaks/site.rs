@@ -1,11 +1,10 @@
 //! Samples by site: the functions of a stack, from the one that is charged to the root, and the type if there is one.
 
-use std::collections::HashMap;
-
 use allocsample_profile::{Frame, HeapId, Profile, Sample, SampleFlags, StackId};
-use allocsample_report::{Filter, charged_frame};
+use allocsample_report::{Filter, FrameId, Frames, Paths};
+use rustc_hash::FxHashMap;
 
-/// A place in the program that allocates.
+/// What a site is called.
 #[derive(Clone, Debug)]
 pub struct Site {
     /// The function that is charged.
@@ -16,67 +15,112 @@ pub struct Site {
     pub heap: Option<String>,
     /// Type of the objects, where a virtual machine tells.
     pub type_name: Option<String>,
-    /// Indices of its samples.
-    pub samples: Vec<usize>,
 }
-
-/// What tells sites apart.
-type Key = (HeapId, Option<String>, Vec<String>);
 
 /// All sites with samples whose ends are known, in the order in which they first allocated.
-pub fn all(profile: &Profile, filter: &Filter) -> Vec<Site> {
-    // Names are looked up once for each stack and type, not for each sample; `None` is what the filter leaves out.
-    let mut known: HashMap<(StackId, u16, HeapId, u32), Option<usize>> = HashMap::new();
-    let mut numbers: HashMap<Key, usize> = HashMap::new();
-    let mut sites: Vec<Site> = Vec::new();
-    for (index, sample) in profile.samples.iter().enumerate() {
-        if sample.flags.contains(SampleFlags::UNTRACKED) {
-            continue;
-        }
-        let type_id = sample.outcome.map_or(0, |outcome| outcome.type_id);
-        let number = known
-            .entry((sample.stack, sample.flags.0, sample.heap, type_id))
-            .or_insert_with(|| {
-                let site = describe(profile, sample, filter)?;
-                let key = (sample.heap, site.type_name.clone(), site.stack.clone());
-                Some(*numbers.entry(key).or_insert_with(|| {
-                    sites.push(site);
-                    sites.len() - 1
-                }))
-            });
-        if let Some(number) = *number {
-            sites[number].samples.push(index);
-        }
-    }
-    sites
+#[derive(Debug)]
+pub struct Sites<'a> {
+    profile: &'a Profile,
+    frames: Frames<'a>,
+    /// Indices of samples, those of a site together and in their order.
+    samples: Vec<u32>,
+    /// Where in `samples` each site begins, and the last one ends.
+    starts: Vec<u32>,
 }
 
-fn describe(profile: &Profile, sample: &Sample, filter: &Filter) -> Option<Site> {
-    let frames = profile.stack_frames(sample);
-    if !filter.matches(&frames) {
-        return None;
+impl<'a> Sites<'a> {
+    /// Of the samples that pass `filter`.
+    pub fn of(profile: &'a Profile, filter: &Filter) -> Self {
+        /// Belongs to no site.
+        const NONE: u32 = u32::MAX;
+        let frames = Frames::of(profile);
+        let mut paths = Paths::new(&frames);
+        let passes = filter.frames(&frames);
+        // Stacks are looked at once for each type, not for each sample; what the filter leaves out has no number.
+        let mut known: FxHashMap<(StackId, u16, HeapId, u32), u32> = FxHashMap::default();
+        let mut types: FxHashMap<Option<&str>, u32> = FxHashMap::default();
+        let mut numbers: FxHashMap<(HeapId, u32, u32), u32> = FxHashMap::default();
+        let mut stack = Vec::new();
+        let number_of = |sample: &Sample| {
+            if sample.flags.contains(SampleFlags::UNTRACKED) {
+                return NONE;
+            }
+            let key = (sample.stack, sample.flags.0, sample.heap, sample.type_id);
+            *known.entry(key).or_insert_with(|| {
+                frames.fill(sample, &mut stack);
+                if !passes.any(&stack) {
+                    return NONE;
+                }
+                let charged = frames.charged(sample.heap, &stack).unwrap_or(0);
+                let next = u32::try_from(types.len()).unwrap_or(NONE);
+                let type_number = *types.entry(type_of(profile, sample)).or_insert(next);
+                let path = paths.number(&stack[charged..]);
+                let next = u32::try_from(numbers.len()).unwrap_or(NONE);
+                *numbers
+                    .entry((sample.heap, type_number, path))
+                    .or_insert(next)
+            })
+        };
+        let of_sample: Vec<u32> = profile.samples.iter().map(number_of).collect();
+        let mut starts = vec![0u32; numbers.len() + 1];
+        for &site in of_sample.iter().filter(|&&site| site != NONE) {
+            starts[site as usize + 1] += 1;
+        }
+        for site in 1..starts.len() {
+            starts[site] += starts[site - 1];
+        }
+        let mut next = starts.clone();
+        let mut samples = vec![0; starts.last().copied().unwrap_or(0) as usize];
+        for (index, &site) in (0..).zip(&of_sample) {
+            if site != NONE {
+                let place = &mut next[site as usize];
+                samples[*place as usize] = index;
+                *place += 1;
+            }
+        }
+        Self {
+            profile,
+            frames,
+            samples,
+            starts,
+        }
     }
-    let heap = profile
-        .vm
-        .heaps
-        .get(&sample.heap)
-        .filter(|_| sample.heap != HeapId::MALLOC)
-        .map(|heap| heap.name.clone());
-    let function = charged_frame(profile, sample.heap, &frames)?;
-    let stack = frames
-        .iter()
-        .skip_while(|frame| !std::ptr::eq(*frame, function))
-        .map(|frame| frame.function.clone())
-        .collect();
-    let type_name = sample
-        .outcome
-        .and_then(|outcome| profile.vm.type_name(sample.heap, &outcome))
-        .map(str::to_owned);
-    Some(Site {
-        function: function.clone(),
-        stack,
-        heap,
-        type_name,
-        samples: Vec::new(),
-    })
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// The samples of a site.
+    pub fn samples(&self, site: usize) -> impl Iterator<Item = &'a Sample> {
+        let profile = self.profile;
+        let range = self.starts[site] as usize..self.starts[site + 1] as usize;
+        self.samples[range]
+            .iter()
+            .map(|&index| &profile.samples[index as usize])
+    }
+
+    /// The names of a site.
+    pub fn describe(&self, site: usize) -> Option<Site> {
+        let profile = self.profile;
+        let sample = self.samples(site).next()?;
+        let mut stack: Vec<FrameId> = Vec::new();
+        self.frames.fill(sample, &mut stack);
+        let charged = self.frames.charged(sample.heap, &stack)?;
+        let frames = stack[charged..].iter().map(|id| self.frames.frame(*id));
+        let heap = profile.vm.heaps.get(&sample.heap);
+        Some(Site {
+            function: self.frames.frame(stack[charged]).clone(),
+            stack: frames.map(|frame| frame.function.clone()).collect(),
+            heap: heap
+                .filter(|_| sample.heap != HeapId::MALLOC)
+                .map(|heap| heap.name.clone()),
+            type_name: type_of(profile, sample).map(str::to_owned),
+        })
+    }
+}
+
+fn type_of<'a>(profile: &'a Profile, sample: &Sample) -> Option<&'a str> {
+    let outcome = sample.outcome()?;
+    profile.vm.type_name(sample.heap, &outcome)
 }

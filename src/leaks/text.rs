@@ -39,15 +39,22 @@ pub fn write(
     )?;
     writeln!(out, "{}", counts(findings))?;
     let pace = Pace::for_run(findings.horizon_s);
+    // The verdicts are in their order: those that are shown come first.
+    let is_shown = |verdict: Verdict| options.all || verdict <= Verdict::Growing;
     let shown = findings
         .sites
         .iter()
-        .filter(|finding| options.all || finding.verdict <= Verdict::Growing);
-    for finding in shown.clone().take(options.top) {
+        .filter(|finding| is_shown(finding.verdict));
+    for finding in shown.take(options.top) {
         writeln!(out)?;
         write_finding(finding, pace, options, out)?;
     }
-    let left_out = shown.count().saturating_sub(options.top);
+    let counts = findings.counts.iter();
+    let all: usize = counts
+        .filter(|(verdict, _)| is_shown(**verdict))
+        .map(|(_, count)| count)
+        .sum();
+    let left_out = all.saturating_sub(options.top);
     if left_out > 0 {
         writeln!(out, "\n... {left_out} more; --top N shows more")?;
     }
@@ -55,20 +62,14 @@ pub fn write(
 }
 
 fn counts(findings: &Findings) -> String {
-    let count = |verdict| {
-        findings
-            .sites
-            .iter()
-            .filter(|finding| finding.verdict == verdict)
-            .count()
-    };
+    let count = |verdict| findings.counts.get(&verdict).copied().unwrap_or(0);
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     let (leaks, growing) = (count(Verdict::Leak), count(Verdict::Growing));
     format!(
         "{leaks} leak{}, {growing} growing; of {} site{} with live bytes {} cache-like, {} start-up, {} steady{}",
         plural(leaks),
-        findings.sites.len(),
-        plural(findings.sites.len()),
+        findings.count(),
+        plural(findings.count()),
         count(Verdict::CacheLike),
         count(Verdict::StartUp),
         count(Verdict::Steady),
@@ -107,7 +108,7 @@ fn write_finding(
             pace.rate(finding.growth_per_s),
             pace.bytes(finding.growth_per_s_95.0),
             pace.bytes(finding.growth_per_s_95.1),
-            p_value(finding.p_value),
+            units::p_value(finding.p_value),
         ),
         format!(
             "ages {} / {} / {} (10 / 50 / 90 %), oldest {}; {:.0} % of {} never freed",
@@ -160,14 +161,6 @@ fn place(finding: &Finding) -> String {
         text = format!("{type_name} in {text}");
     }
     text
-}
-
-fn p_value(p: f64) -> String {
-    if p < 0.001 {
-        format!("{p:.0e}")
-    } else {
-        format!("{p:.3}")
-    }
 }
 
 fn cut(line: &str, room: usize) -> String {

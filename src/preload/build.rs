@@ -9,11 +9,17 @@ fn main() {
         "next.c",
         "operators.c",
         "lifecycle.c",
+        "attach.c",
+        "redirect.c",
         "probes.c",
+        "bridges/bridges.c",
+        "bridges/names.c",
         "bridges/jvm.c",
         "bridges/python.c",
         "bridges/python_frames.c",
         "bridges/python_gc.c",
+        "bridges/ruby.c",
+        "bridges/lua.c",
     ];
     println!("cargo:rerun-if-changed={}", shim.display());
     cc::Build::new()

@@ -9,7 +9,7 @@ use allocsample_agent::hooks::{
     Callbacks, Description, Heap, HookSlot, Object, Pending, Resolution,
 };
 use allocsample_agent::os::{clock, thread::Caller};
-use allocsample_agent::stack::vm::{RawFrame, VmWalk};
+use allocsample_agent::stack::vm::{NativeCode, RawFrame, VmWalk};
 use allocsample_record::{
     CodeChange, CodeRecord, Definition, GcKind, GcRecord, HeapKind, MAX_GC_STATISTICS,
     MarkerRecord, VmFrame,
@@ -235,12 +235,19 @@ unsafe extern "C" fn heap_register(description: *const RawDescription) -> HeapHa
         return std::ptr::null();
     }
     const WALK_IN_MALLOC: u32 = 1;
+    const WALK_EVERYWHERE: u32 = 2;
+    const WHOLE_CODE: u32 = 4;
     let description = Description {
         kind,
         // SAFETY: the header's rules.
         name: unsafe { text_of(raw.name) },
         interval: Interval::new(raw.interval),
-        is_walked_in_malloc: raw.flags & WALK_IN_MALLOC != 0,
+        is_walked_in_malloc: raw.flags & (WALK_IN_MALLOC | WALK_EVERYWHERE) != 0,
+        is_walked_everywhere: raw.flags & WALK_EVERYWHERE != 0,
+        native_code: match raw.flags & WHOLE_CODE {
+            0 => NativeCode::Loop,
+            _ => NativeCode::Whole,
+        },
         callbacks: Callbacks {
             user: raw.user,
             walk: raw.walk,

@@ -22,6 +22,8 @@ struct SlowPath {
     on_pthread_exit: extern "C" fn(),
     before_unshare: extern "C" fn(),
     after_unshare: extern "C" fn(),
+    before_entering_mounts: extern "C" fn(),
+    before_confinement: extern "C" fn(),
     after_dlclose: extern "C" fn(),
 }
 
@@ -57,6 +59,8 @@ pub fn install() {
         on_pthread_exit,
         before_unshare,
         after_unshare,
+        before_entering_mounts,
+        before_confinement,
         after_dlclose,
     };
     // SAFETY: the shim defines it as an atomic pointer to a constant table. Release: pairs with its acquire loads.
@@ -132,6 +136,14 @@ extern "C" fn before_unshare() {
 
 extern "C" fn after_unshare() {
     AGENT.after_unshare();
+}
+
+extern "C" fn before_entering_mounts() {
+    AGENT.before_entering_mounts();
+}
+
+extern "C" fn before_confinement() {
+    AGENT.before_confinement(this_thread());
 }
 
 extern "C" fn after_dlclose() {

@@ -14,11 +14,11 @@ use allocsample_record::{ExitHow, Note};
 use crate::allocator::{Shortage, is_reserve_low};
 use crate::hook_table::allocsample_get_hooks;
 use crate::slow_path::this_thread;
-use crate::{AGENT, ALLOCATOR, slow_path};
+use crate::{AGENT, ALLOCATOR, attach, slow_path};
 
 unsafe extern "C" {
     fn shim_find_next();
-    fn python_install();
+    fn bridges_install();
     fn shim_probe_alloc(address: u64, size: u64, weighted_bytes: u64);
     fn shim_probe_free(address: u64);
     fn shim_next_malloc_address() -> *const c_void;
@@ -41,6 +41,9 @@ unsafe extern "C" fn construct(
     _arguments: *const *const c_char,
     environment: *const *const c_char,
 ) {
+    if attach::is_to_wait() {
+        return attach::prepare();
+    }
     // SAFETY: finds the next allocator before anything of ours can need it.
     unsafe { shim_find_next() };
     let lookup = |name: &str| {
@@ -66,32 +69,49 @@ unsafe extern "C" fn construct(
     if config.interval.is_none() {
         return;
     }
-    if let Err(reason) = is_writable_directory(config.output.directory().as_c_str()) {
-        let reason: &[u8] = match reason.0 {
-            libc::ENOENT | libc::ENOTDIR => b"no such directory",
-            libc::EROFS => b"the file system is read-only",
-            _ => b"no files can be created there",
-        };
+    if let Err(reason) = check_directory(&config) {
         let directory = config.output.directory();
         let parts: [&[u8]; 5] = [
             b"allocsample: ",
             directory.as_bytes(),
             b": ",
-            reason,
+            reason.as_bytes(),
             b"; the program runs without a profile\n",
         ];
         return complain(&parts);
     }
+    let has_bridges = config.bridges == Bridges::Auto;
+    if switch_on(config) && has_bridges {
+        // SAFETY: all objects of the program are loaded, and none of its code has run.
+        unsafe { bridges_install() };
+    }
+    // What this thread allocated before (in the loader, in .preinit_array) gave it bytes not to be counted.
+    this_thread().forget();
+}
+
+/// Whether a profile can be created where the settings say; if not, why.
+pub(crate) fn check_directory(config: &Config) -> Result<(), &'static str> {
+    is_writable_directory(config.output.directory().as_c_str()).map_err(|reason| match reason.0 {
+        libc::ENOENT | libc::ENOTDIR => "no such directory",
+        libc::EROFS => "the file system is read-only",
+        _ => "no files can be created there",
+    })
+}
+
+/// From here on the agent works as the settings say. False: there is no memory for it.
+pub(crate) fn switch_on(config: Config) -> bool {
     // SAFETY: reads a pointer of the shim.
     let next_malloc = unsafe { shim_next_malloc_address() };
     // SAFETY: a lookup by name in the program's global scope.
     let first_malloc = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
-    let is_ours = is_same_object(first_malloc, (&raw const CONSTRUCTOR).cast())
+    let is_ours = attach::is_late()
+        || is_same_object(first_malloc, (&raw const CONSTRUCTOR).cast())
         || !is_definition(first_malloc);
     let start = Start {
         config,
         hooks: Hooks {
             start_drain,
+            compress: allocsample_drain::compress,
             join_drain,
             on_thread_joined,
             after_fork_in_child,
@@ -103,22 +123,19 @@ unsafe extern "C" fn construct(
         malloc_elsewhere: (!is_ours).then(|| path_of_object(first_malloc)),
     };
     let Some(start) = memory::leak(start) else {
-        return;
+        return false;
     };
     ask_loader();
-    let mut key = 0;
-    // SAFETY: makes a key whose destructor is a function of ours.
-    if unsafe { libc::pthread_key_create(&raw mut key, Some(on_thread_end)) } == 0 {
-        THREAD_KEY.store(key + 1, Ordering::Relaxed);
+    if THREAD_KEY.load(Ordering::Relaxed) == 0 {
+        let mut key = 0;
+        // SAFETY: makes a key whose destructor is a function of ours.
+        if unsafe { libc::pthread_key_create(&raw mut key, Some(on_thread_end)) } == 0 {
+            THREAD_KEY.store(key + 1, Ordering::Relaxed);
+        }
     }
     AGENT.switch_on(start);
     slow_path::install();
-    if start.config.bridges == Bridges::Auto {
-        // SAFETY: all objects of the program are loaded, and none of its code has run.
-        unsafe { python_install() };
-    }
-    // What this thread allocated before (in the loader, in .preinit_array) gave it bytes not to be counted.
-    this_thread().forget();
+    true
 }
 
 extern "C" fn destroy() {
@@ -188,6 +205,11 @@ fn path_of_object(address: *const c_void) -> &'static [u8] {
         [] => called_as(),
         path => path,
     }
+}
+
+/// Path by which the loader opened this library.
+pub(crate) fn own_path() -> &'static [u8] {
+    path_of_object((&raw const CONSTRUCTOR).cast())
 }
 
 fn is_same_object(a: *const c_void, b: *const c_void) -> bool {
@@ -305,8 +327,7 @@ extern "C" fn drain_main(_argument: *mut c_void) -> *mut c_void {
     let Some(recording) = recording::current() else {
         return std::ptr::null_mut();
     };
-    recording.set_drain_state(DrainState::Running);
-    let state = match std::panic::catch_unwind(|| allocsample_drain::run(recording)) {
+    let state = match std::panic::catch_unwind(|| allocsample_drain::run(&AGENT, recording)) {
         Ok(Ok(())) => DrainState::Done,
         Ok(Err(_)) | Err(_) => DrainState::Failed,
     };

@@ -1,37 +1,37 @@
 //! Builds a profile record by record, from the file's events and from the ring's records alike.
 
-use std::collections::HashMap;
-
 use allocsample_record::{
     AddressSpace, ChunkDecoder, Decoded, Definition, Event, Fate, FateRecord, FreeRecord,
     ModuleRecord, RecordKind, SampleId, StackId, StackNode, ThreadId,
 };
 
+use rustc_hash::FxHashMap;
+
 use crate::model::{Exit, Freed, IntervalInfo, Module, Profile, Sample};
-use crate::vm::Outcome;
+use crate::sample_index::SampleIndex;
 
 /// A profile in the making.
 #[derive(Default)]
 pub(crate) struct ProfileBuilder {
     pub(crate) profile: Profile,
     space: AddressSpace,
-    /// Nodes by content, for stacks of ring records; filled when the first of those comes.
-    interned: HashMap<StackNode, StackId>,
-    is_interning: bool,
-    by_id: HashMap<SampleId, usize>,
+    /// Nodes by content. A writer of bounded memory writes some more than once.
+    interned: FxHashMap<StackNode, StackId>,
+    /// The nodes of the file, in the order of its numbers.
+    numbers: Vec<StackId>,
+    by_id: SampleIndex,
 }
 
 impl ProfileBuilder {
     /// Adds the events of a chunk; false if one of them is malformed (those before it are in).
     pub(crate) fn add_events(&mut self, raw: &[u8]) -> bool {
-        let mut decoder = ChunkDecoder::new(raw, self.profile.stacks.count());
+        let mut decoder = ChunkDecoder::new(raw, self.numbers.len() as u32);
         for event in decoder.by_ref() {
             match event {
                 Event::Node(node) => {
-                    let id = self.profile.stacks.push(node);
-                    if self.is_interning {
-                        self.interned.insert(node, id);
-                    }
+                    let parent = self.stack(node.parent);
+                    let id = self.intern_node(StackNode { parent, ..node });
+                    self.numbers.push(id);
                 }
                 Event::Sample(sample) => self.add_sample(
                     Sample {
@@ -44,9 +44,8 @@ impl ProfileBuilder {
                         flags: sample.flags,
                         points: sample.points,
                         interval: sample.interval,
-                        stack: sample.stack,
-                        freed: None,
-                        outcome: None,
+                        stack: self.stack(sample.stack),
+                        ..Sample::default()
                     },
                     sample.thread_bytes,
                 ),
@@ -100,14 +99,14 @@ impl ProfileBuilder {
                         points: sample.points,
                         interval: sample.interval,
                         stack,
-                        freed: None,
-                        outcome: None,
+                        ..Sample::default()
                     },
                     sample.thread_bytes,
                 );
             }
             Decoded::Free(free) => self.add_free(&free),
             Decoded::Module(module) => self.add_module(&module),
+            Decoded::ModuleAgain(module) => self.space.map_again(&module),
             Decoded::ModuleUnload(module) => self.space.unmap(&module),
             Decoded::ThreadStart(start) => {
                 self.seen(start.time_ns);
@@ -132,7 +131,7 @@ impl ProfileBuilder {
                     interval_bytes: interval.interval_bytes,
                     seed: interval.seed,
                 };
-                self.profile.intervals.push(info);
+                self.add_interval(interval.index, info);
             }
             Decoded::Fork(fork) => {
                 self.seen(fork.time_ns);
@@ -185,7 +184,8 @@ impl ProfileBuilder {
         self.seen(sample.time_ns);
         let thread = self.profile.threads.entry(sample.thread).or_default();
         thread.exact_bytes = thread.exact_bytes.max(thread_bytes);
-        if usize::from(sample.interval) >= self.profile.intervals.len() {
+        let interval = self.profile.intervals.get(usize::from(sample.interval));
+        if interval.is_none_or(|interval| interval.interval_bytes == 0) {
             self.profile.recovery.malformed_records += 1;
             return;
         }
@@ -193,49 +193,65 @@ impl ProfileBuilder {
         self.profile.samples.push(sample);
     }
 
+    /// The first record of a number says what it means; those that come later say when it was in force again.
+    fn add_interval(&mut self, index: u16, info: IntervalInfo) {
+        let (index, intervals) = (usize::from(index), &mut self.profile.intervals);
+        if index >= intervals.len() {
+            // Numbers of other intervals, which a forked child's parent had.
+            let unknown = IntervalInfo {
+                interval_bytes: 0,
+                ..info
+            };
+            intervals.resize(index, unknown);
+            intervals.push(info);
+        } else if let Some(place) = intervals.get_mut(index)
+            && place.interval_bytes == 0
+        {
+            *place = info;
+        }
+        self.profile.interval_history.push(info);
+    }
+
     /// The end of a sample that is not there (it was malformed, or its chunk is) says nothing.
     fn add_free(&mut self, free: &FreeRecord) {
         self.seen(free.time_ns);
-        if let Some(index) = self.by_id.remove(&free.sample)
-            && let Some(sample) = self.profile.samples.get_mut(index)
-        {
-            sample.freed = Some(Freed {
+        if let Some(sample) = self.living(free.sample) {
+            sample.set_freed(Freed {
                 time_ns: free.time_ns,
                 thread: free.thread,
             });
         }
     }
 
+    /// A sample whose end was not told yet.
+    fn living(&mut self, id: SampleId) -> Option<&mut Sample> {
+        let index = self.by_id.get(id, &self.profile.samples)?;
+        let sample = self.profile.samples.get_mut(index)?;
+        sample.freed_ns.is_none().then_some(sample)
+    }
+
     fn add_fate(&mut self, fate: &FateRecord) {
         self.seen(fate.time_ns);
-        let Some(&index) = self.by_id.get(&fate.sample) else {
+        let Some(sample) = self.living(fate.sample) else {
             return;
         };
-        let Some(sample) = self.profile.samples.get_mut(index) else {
-            return;
-        };
-        let outcome = sample.outcome.get_or_insert(Outcome {
-            first: Fate::Open,
-            type_id: 0,
-            content_hash: 0,
-        });
         if fate.type_id != 0 {
-            outcome.type_id = fate.type_id;
+            sample.type_id = fate.type_id;
         }
-        if fate.content_hash != 0 {
-            outcome.content_hash = fate.content_hash;
-        }
-        if outcome.first == Fate::Open {
-            outcome.first = fate.fate;
+        if matches!(sample.first_fate, None | Some(Fate::Open)) {
+            sample.first_fate = Some(fate.fate);
         }
         if fate.fate == Fate::Dead {
-            sample.freed = Some(Freed {
+            sample.set_freed(Freed {
                 time_ns: fate.time_ns,
                 thread: ThreadId(0),
             });
         }
-        if matches!(fate.fate, Fate::Dead | Fate::Unknown) {
-            self.by_id.remove(&fate.sample);
+        if fate.content_hash != 0
+            && let Some(index) = self.by_id.get(fate.sample, &self.profile.samples)
+        {
+            let hashes = &mut self.profile.content_hashes;
+            hashes.insert(index, fate.content_hash);
         }
     }
 
@@ -267,26 +283,28 @@ impl ProfileBuilder {
     }
 
     fn intern(&mut self, frames: &[u64]) -> StackId {
-        if !self.is_interning {
-            self.is_interning = true;
-            for (index, &node) in (1..).zip(self.profile.stacks.nodes()) {
-                self.interned.insert(node, StackId(index));
-            }
-        }
-        let (space, stacks) = (&self.space, &mut self.profile.stacks);
         frames
             .iter()
             .rev()
             .fold(StackId::EMPTY, |parent, &address| {
-                let node = StackNode {
-                    parent,
-                    location: space.locate(address),
-                };
-                *self
-                    .interned
-                    .entry(node)
-                    .or_insert_with(|| stacks.push(node))
+                let location = self.space.locate(address);
+                self.intern_node(StackNode { parent, location })
             })
+    }
+
+    fn intern_node(&mut self, node: StackNode) -> StackId {
+        let stacks = &mut self.profile.stacks;
+        *self
+            .interned
+            .entry(node)
+            .or_insert_with(|| stacks.push(node))
+    }
+
+    /// The stack with this number in the file. The decoder has checked that it is there.
+    fn stack(&self, number: StackId) -> StackId {
+        let index = (number.0 as usize).checked_sub(1);
+        let stack = index.and_then(|index| self.numbers.get(index));
+        stack.copied().unwrap_or(StackId::EMPTY)
     }
 
     fn seen(&mut self, time_ns: u64) {

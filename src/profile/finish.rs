@@ -140,7 +140,13 @@ fn fold_ring(
         .flat_map(|&(events, bytes)| [events, bytes])
         .flat_map(u64::to_le_bytes)
         .collect();
-    append(file, ChunkKind::Lost, lost.len(), to..to, &lost)
+    append(file, ChunkKind::Lost, lost.len(), to..to, &lost)?;
+    let figures: Vec<u8> = ring
+        .figures
+        .into_iter()
+        .flat_map(u64::to_le_bytes)
+        .collect();
+    append(file, ChunkKind::Figures, figures.len(), to..to, &figures)
 }
 
 fn append(
@@ -172,7 +178,7 @@ fn is_alive(profile: &Profile) -> bool {
 
 /// When a process began, in seconds since 1970, as proc(5) tells it: ticks (100 a second in every Linux ABI) after the
 /// boot, behind the name, which may hold blanks and parentheses.
-fn start_of_process_s(pid: u32) -> Option<u64> {
+pub(crate) fn start_of_process_s(pid: u32) -> Option<u64> {
     const START_TIME: usize = 19; // field 22, counted behind the name
     const TICKS_PER_S: u64 = 100;
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -9,18 +9,19 @@ mod builder;
 mod finish;
 mod model;
 mod reader;
+mod sample_index;
 mod symbolize;
 mod vm;
 
 pub use allocsample_record::{
-    ExitHow, Fate, GcKind, HeapId, HeapKind, Location, LostReason, ModuleId, Note, SampleFlags,
-    SampleId, Sampling, StackId, SymbolFrame, ThreadId,
+    ExitHow, Fate, Figure, GcKind, HeapId, HeapKind, Location, LostReason, ModuleId, Note,
+    SampleFlags, SampleId, Sampling, StackId, SymbolFrame, SymbolTable, ThreadId,
 };
 pub use allocsample_ring::request;
 pub use finish::{FinishError, Finished, finish, snapshot};
 pub use model::{
-    Exit, Frame, Freed, IntervalInfo, Lost, Module, ProcessInfo, Profile, Recovery, Sample,
-    StackTable, Thread, missing_root,
+    Exit, Frame, Freed, IntervalInfo, Lost, Module, OwnCost, ProcessInfo, Profile, Recovery,
+    Sample, StackTable, Thread, missing_root,
 };
 pub use reader::ReadError;
 pub use vm::{Function, Gc, Heap, Marker, Outcome, Statistic, Type, Value, VirtualMachines};

@@ -1,11 +1,12 @@
 //! The profile's parts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU64;
 
 use crate::vm::{Outcome, VirtualMachines};
 use allocsample_record::{
-    ExitHow, HeapId, LOST_REASONS, Location, LostReason, ModuleId, Note, SampleFlags, SampleId,
-    Sampling, StackId, StackNode, SymbolTable, ThreadId, VmFrame,
+    ExitHow, FIGURES, Fate, Figure, HeapId, LOST_REASONS, Location, LostReason, ModuleId, Note,
+    SampleFlags, SampleId, Sampling, StackId, StackNode, SymbolTable, ThreadId, VmFrame,
 };
 use allocsample_sampling::{Estimate, GapLaw, Interval, SamplePoints, Weight};
 
@@ -14,8 +15,11 @@ use allocsample_sampling::{Estimate, GapLaw, Interval, SamplePoints, Weight};
 pub struct Profile {
     /// The process.
     pub process: ProcessInfo,
-    /// The sampling intervals that were in force; [`Sample::interval`] is an index.
+    /// The sampling intervals, each once; [`Sample::interval`] is an index.
     pub intervals: Vec<IntervalInfo>,
+    /// Which interval was in force since when, malloc's and those that virtual machines set for heaps of their own, in the
+    /// order of time. One that was in force again comes again.
+    pub interval_history: Vec<IntervalInfo>,
     /// Modules by number less one.
     pub modules: Vec<Module>,
     /// Threads by our number.
@@ -26,8 +30,12 @@ pub struct Profile {
     pub symbols: SymbolTable,
     /// All samples, in the order in which they were recorded.
     pub samples: Vec<Sample>,
+    /// Hashes of the contents of samples, by their index; of those whose machine gave one.
+    pub content_hashes: HashMap<usize, u64>,
     /// What could not be kept.
     pub lost: Lost,
+    /// What the agent cost.
+    pub own_cost: OwnCost,
     /// What a reader must know.
     pub notes: Vec<(Note, String)>,
     /// Resident set: time, bytes.
@@ -72,6 +80,35 @@ pub struct IntervalInfo {
     pub interval_bytes: u64,
     /// Seed of the process.
     pub seed: u64,
+}
+
+/// What the agent told of itself. All zero in profiles of before it did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnCost {
+    /// By the number of the figure.
+    pub(crate) figures: [u64; FIGURES],
+}
+
+impl OwnCost {
+    /// One of the figures, in its own unit.
+    pub fn of(&self, figure: Figure) -> u64 {
+        self.figures.get(figure as usize).copied().unwrap_or(0)
+    }
+
+    /// Mean time of a sample on its thread, in nanoseconds; `None` if no time was taken.
+    pub fn sample_ns(&self) -> Option<f64> {
+        self.mean(Figure::TimedSamples, Figure::TimedSamplesNs)
+    }
+
+    /// Mean time of a sampled block's free on its thread, in nanoseconds.
+    pub fn free_ns(&self) -> Option<f64> {
+        self.mean(Figure::TimedFrees, Figure::TimedFreesNs)
+    }
+
+    fn mean(&self, number: Figure, time: Figure) -> Option<f64> {
+        let number = self.of(number);
+        (number > 0).then(|| self.of(time) as f64 / number as f64)
+    }
 }
 
 /// An executable or shared object.
@@ -152,8 +189,8 @@ impl StackTable {
     }
 }
 
-/// One sampled allocation.
-#[derive(Clone, Copy, Debug)]
+/// One sampled allocation. Profiles have millions of them, so each field is as small as it can be: 72 bytes in all.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
     /// Its identity.
     pub id: SampleId,
@@ -163,28 +200,56 @@ pub struct Sample {
     pub address: u64,
     /// Requested bytes.
     pub size: u64,
+    /// When its end was seen; see [`Sample::freed`].
+    pub freed_ns: Option<NonZeroU64>,
     /// Who allocated it.
     pub thread: ThreadId,
+    /// Sample points inside it.
+    pub points: u32,
+    /// Its stack.
+    pub stack: StackId,
+    /// Who freed it, if somebody did.
+    pub freed_by: ThreadId,
+    /// Number of its type, 0 if it is not known.
+    pub type_id: u32,
     /// From which heap.
     pub heap: HeapId,
     /// Facts about it.
     pub flags: SampleFlags,
-    /// Sample points inside it.
-    pub points: u32,
     /// Index into [`Profile::intervals`].
     pub interval: u16,
-    /// Its stack.
-    pub stack: StackId,
-    /// Its end, if it was seen.
-    pub freed: Option<Freed>,
-    /// What a collector said of it; `None` in a heap without one, or before its first word.
-    pub outcome: Option<Outcome>,
+    /// What the first collection said of it; `None` in a heap without a collector, or before its first word.
+    pub first_fate: Option<Fate>,
 }
+
+const _: () = assert!(size_of::<Sample>() <= 72);
 
 impl Sample {
     /// Whether it was alive at the end of the profile. One that was not tracked is not counted.
     pub fn is_live(&self) -> bool {
-        self.freed.is_none() && !self.flags.contains(SampleFlags::UNTRACKED)
+        self.freed_ns.is_none() && !self.flags.contains(SampleFlags::UNTRACKED)
+    }
+
+    /// Its end, if it was seen.
+    pub fn freed(&self) -> Option<Freed> {
+        Some(Freed {
+            time_ns: self.freed_ns?.get(),
+            thread: self.freed_by,
+        })
+    }
+
+    /// Notes its end. (The clock began with the machine: nothing happens at 0.)
+    pub fn set_freed(&mut self, freed: Freed) {
+        self.freed_ns = NonZeroU64::new(freed.time_ns.max(1));
+        self.freed_by = freed.thread;
+    }
+
+    /// What a collector said of it; `None` in a heap without one, or before its first word.
+    pub fn outcome(&self) -> Option<Outcome> {
+        Some(Outcome {
+            first: self.first_fate?,
+            type_id: self.type_id,
+        })
     }
 }
 
@@ -238,6 +303,7 @@ impl Exit {
             ExitHow::Abort => "abort",
             ExitHow::Exec => "exec",
             ExitHow::LastThread => "end of the last thread",
+            ExitHow::Detached => "detach: the program went on",
         };
         match self.status {
             Some(status) => format!("{how} ({status})"),
@@ -279,11 +345,11 @@ impl std::fmt::Display for Stopped {
             Damage::Malformed => "is malformed",
         };
         let Self { chunk, offset, .. } = self;
-        let before = chunk - 1;
-        write!(
-            f,
-            "chunk {chunk} {what} (offset {offset}); the {before} before it are used"
-        )
+        write!(f, "chunk {chunk} {what} (offset {offset})")?;
+        match chunk - 1 {
+            0 => write!(f, ", and none is before it"),
+            before => write!(f, "; the {before} before it are used"),
+        }
     }
 }
 

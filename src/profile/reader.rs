@@ -1,7 +1,10 @@
 //! Reads a profile from its file, and from the ring beside it.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
 
 use allocsample_record::{
     CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, FILE_HEADER_BYTES, FileHeader, FormatVersion,
@@ -29,6 +32,9 @@ pub enum ReadError {
     /// A damaged header.
     #[error("the header is damaged (bad checksum), nothing can be read from it")]
     BadHeader,
+    /// A whole header, and nothing after it that can be used.
+    #[error("{0}: nothing can be read from it")]
+    Nothing(String),
     /// From the future.
     #[error("written in format {}.{} by a newer allocsample, this one reads up to {}.x: please update", .0.major, .0.minor, FormatVersion::CURRENT.major)]
     NewerVersion(FormatVersion),
@@ -84,11 +90,15 @@ impl Profile {
 
 /// `path` is a profile's, not a ring's.
 pub(crate) fn read(path: &Path) -> Result<(Profile, Chunks), ReadError> {
-    let bytes = std::fs::read(path)?;
-    let header = FileHeader::decode(&bytes).map_err(|error| match error {
+    let mut file = File::open(path)?;
+    let mut start = Vec::with_capacity(FILE_HEADER_BYTES);
+    file.by_ref()
+        .take(FILE_HEADER_BYTES as u64)
+        .read_to_end(&mut start)?;
+    let header = FileHeader::decode(&start).map_err(|error| match error {
         HeaderError::Empty => ReadError::Empty,
         HeaderError::Truncated => ReadError::Truncated,
-        HeaderError::Foreign => ReadError::Foreign(bytes.iter().copied().take(8).collect()),
+        HeaderError::Foreign => ReadError::Foreign(start.iter().copied().take(8).collect()),
         HeaderError::BadChecksum => ReadError::BadHeader,
         HeaderError::NewerVersion(version) => ReadError::NewerVersion(version),
     })?;
@@ -96,68 +106,176 @@ pub(crate) fn read(path: &Path) -> Result<(Profile, Chunks), ReadError> {
     let mut chunks = Chunks {
         profile_id: header.profile_id,
         ring_to: 0,
-        end: 0,
+        end: FILE_HEADER_BYTES as u64,
     };
-    read_chunks(&bytes, &mut builder, &mut chunks);
+    read_chunks(file, &mut builder, &mut chunks)?;
     read_ring(&ring_path(path), &mut builder, &chunks);
+    // The process is the first that a profile tells of, and every chunk or ring that can be read has told it.
+    let Profile {
+        process,
+        intervals,
+        recovery,
+        ..
+    } = &builder.profile;
+    if process.pid == 0 && intervals.is_empty() {
+        let why = match (&recovery.stopped, &recovery.ring_error) {
+            (Some(stopped), _) => stopped.to_string(),
+            (None, Some(error)) => error.clone(),
+            (None, None) => {
+                return Err(ReadError::Nothing("the file ends after its header".into()));
+            }
+        };
+        return Err(ReadError::Nothing(why));
+    }
     Ok((builder.profile, chunks))
 }
 
-fn read_chunks(bytes: &[u8], builder: &mut ProfileBuilder, chunks: &mut Chunks) {
-    let mut offset = FILE_HEADER_BYTES;
-    let mut number = 0u32;
-    while let Some(rest) = bytes.get(offset..).filter(|rest| !rest.is_empty()) {
-        number += 1;
-        let stopped = |damage| {
-            Some(Stopped {
-                damage,
-                chunk: number,
-                offset: offset as u64,
-            })
-        };
-        let Some(header) = ChunkHeader::decode(rest) else {
-            builder.profile.recovery.stopped = if rest.len() < CHUNK_HEADER_BYTES {
-                stopped(Damage::CutShort)
-            } else {
-                stopped(Damage::NoChunk)
+/// A chunk as it stands in the file, or what stands there instead.
+struct StoredChunk {
+    number: u32,
+    /// Of its first byte.
+    offset: u64,
+    content: Result<(ChunkHeader, Unpacked), Damage>,
+}
+
+/// A chunk's payload.
+enum Unpacked {
+    /// It was compressed, and this is what came out; nothing if that failed.
+    Raw(Option<Vec<u8>>),
+    /// As it was stored.
+    Stored(Vec<u8>),
+}
+
+/// Reads and unpacks chunks on a thread of its own while this one adds what it has: both take about as long.
+fn read_chunks(
+    file: File,
+    builder: &mut ProfileBuilder,
+    chunks: &mut Chunks,
+) -> Result<(), ReadError> {
+    /// So many chunks may wait, of 4 MiB at most each as the drain thread writes them.
+    const WAITING: usize = 4;
+    let (send, receive) = sync_channel::<std::io::Result<StoredChunk>>(WAITING);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut file = BufReader::with_capacity(1 << 16, file);
+            let mut offset = FILE_HEADER_BYTES as u64;
+            for number in 1.. {
+                let chunk = match next_chunk(&mut file, number, &mut offset).transpose() {
+                    Some(chunk) => chunk,
+                    None => return,
+                };
+                let is_last = chunk.as_ref().map_or(true, |chunk| chunk.content.is_err());
+                // The receiver is gone after damage that only it could see.
+                if send.send(chunk).is_err() || is_last {
+                    return;
+                }
+            }
+        });
+        for chunk in receive {
+            let StoredChunk {
+                number,
+                offset,
+                content,
+            } = chunk?;
+            let damage = match content {
+                Err(damage) => Some(damage),
+                Ok((header, payload)) => {
+                    let is_sound = add_chunk(&header, &payload, builder);
+                    if is_sound {
+                        chunks.ring_to = chunks.ring_to.max(header.ring_to);
+                        chunks.end =
+                            offset + CHUNK_HEADER_BYTES as u64 + u64::from(header.stored_bytes);
+                    }
+                    (!is_sound).then_some(Damage::Malformed)
+                }
             };
-            break;
-        };
-        let end = CHUNK_HEADER_BYTES + header.stored_bytes as usize;
-        let Some(payload) = rest.get(CHUNK_HEADER_BYTES..end) else {
-            builder.profile.recovery.stopped = stopped(Damage::CutShort);
-            break;
-        };
-        if !header.matches(payload) {
-            builder.profile.recovery.stopped = stopped(Damage::BadChecksum);
-            break;
+            if let Some(damage) = damage {
+                builder.profile.recovery.stopped = Some(Stopped {
+                    damage,
+                    chunk: number,
+                    offset,
+                });
+                break;
+            }
         }
-        if !read_chunk(&header, payload, builder) {
-            builder.profile.recovery.stopped = stopped(Damage::Malformed);
-            break;
-        }
-        chunks.ring_to = chunks.ring_to.max(header.ring_to);
-        offset += end;
+        Ok(())
+    })
+}
+
+/// The chunk at `offset`, which moves behind it; `None` at the end of the file.
+fn next_chunk(
+    file: &mut impl Read,
+    number: u32,
+    offset: &mut u64,
+) -> std::io::Result<Option<StoredChunk>> {
+    // A length in a header may be anything: memory is taken for what is there, not for what is claimed.
+    let mut take = |bytes: u64| -> std::io::Result<Vec<u8>> {
+        let mut taken = Vec::new();
+        file.by_ref().take(bytes).read_to_end(&mut taken)?;
+        Ok(taken)
+    };
+    let head = take(CHUNK_HEADER_BYTES as u64)?;
+    if head.is_empty() {
+        return Ok(None);
     }
-    chunks.end = offset.min(bytes.len()) as u64;
+    let content = match ChunkHeader::decode(&head) {
+        None if head.len() < CHUNK_HEADER_BYTES => Err(Damage::CutShort),
+        None => Err(Damage::NoChunk),
+        Some(header) => {
+            let payload = take(u64::from(header.stored_bytes))?;
+            if payload.len() < header.stored_bytes as usize {
+                Err(Damage::CutShort)
+            } else if !header.matches(&payload) {
+                Err(Damage::BadChecksum)
+            } else {
+                let always_packed = [ChunkKind::Events as u16, ChunkKind::Symbols as u16];
+                let is_packed = always_packed.contains(&header.kind)
+                    || (header.kind == ChunkKind::RawRing as u16
+                        && header.raw_bytes != header.stored_bytes);
+                Ok(if is_packed {
+                    (header, Unpacked::Raw(unpack(&header, &payload)))
+                } else {
+                    (header, Unpacked::Stored(payload))
+                })
+            }
+        }
+    };
+    let start = *offset;
+    if let Ok((header, _)) = &content {
+        *offset += CHUNK_HEADER_BYTES as u64 + u64::from(header.stored_bytes);
+    }
+    Ok(Some(StoredChunk {
+        number,
+        offset: start,
+        content,
+    }))
+}
+
+fn unpack(header: &ChunkHeader, payload: &[u8]) -> Option<Vec<u8>> {
+    /// The drain thread's chunks are far smaller: whatever claims more is not one of them.
+    const LARGEST_RAW_BYTES: u32 = 1 << 30;
+    let is_possible = header.raw_bytes <= LARGEST_RAW_BYTES
+        && u64::from(header.raw_bytes) <= 255 * (payload.len() as u64 + 1);
+    is_possible
+        .then(|| lz4_flex::block::decompress(payload, header.raw_bytes as usize).ok())
+        .flatten()
 }
 
 /// Adds a chunk; false if its content makes no sense. One of an unknown kind is from a newer version, and skipped.
-fn read_chunk(header: &ChunkHeader, payload: &[u8], builder: &mut ProfileBuilder) -> bool {
-    /// The drain thread's chunks are far smaller: whatever claims more is not one of them.
-    const LARGEST_RAW_BYTES: u32 = 1 << 30;
-    let unpack = || {
-        (header.raw_bytes <= LARGEST_RAW_BYTES
-            && u64::from(header.raw_bytes) <= 255 * (payload.len() as u64 + 1))
-            .then(|| lz4_flex::block::decompress(payload, header.raw_bytes as usize).ok())
-            .flatten()
+fn add_chunk(header: &ChunkHeader, payload: &Unpacked, builder: &mut ProfileBuilder) -> bool {
+    let (unpacked, payload): (Option<&[u8]>, &[u8]) = match payload {
+        Unpacked::Raw(raw) => (raw.as_deref(), &[]),
+        Unpacked::Stored(payload) => (Some(payload), payload),
     };
     match header.kind {
         kind if kind == ChunkKind::Events as u16 => {
-            unpack().is_some_and(|raw| builder.add_events(&raw))
+            unpacked.is_some_and(|raw| builder.add_events(raw))
         }
         kind if kind == ChunkKind::RawRing as u16 => {
-            let words = allocsample_ring::recover_words(header.ring_from, header.ring_to, payload);
+            let Some(raw) = unpacked else {
+                return false;
+            };
+            let words = allocsample_ring::recover_words(header.ring_from, header.ring_to, raw);
             builder.profile.recovery.unfinished_records += words.unfinished;
             for record in words.records {
                 builder.add_record(SampleId(record.position), record.kind, &record.words);
@@ -171,15 +289,13 @@ fn read_chunk(header: &ChunkHeader, payload: &[u8], builder: &mut ProfileBuilder
             }
             true
         }
-        kind if kind == ChunkKind::Symbols as u16 => {
-            match unpack().and_then(|raw| SymbolTable::decode(&raw)) {
-                Some(symbols) => {
-                    builder.profile.symbols = symbols;
-                    true
-                }
-                None => false,
+        kind if kind == ChunkKind::Symbols as u16 => match unpacked.and_then(SymbolTable::decode) {
+            Some(symbols) => {
+                builder.profile.symbols = symbols;
+                true
             }
-        }
+            None => false,
+        },
         kind if kind == ChunkKind::Lost as u16 => {
             let mut words = payload.chunks_exact(8).map(|word| {
                 let mut bytes = [0; 8];
@@ -191,6 +307,15 @@ fn read_chunk(header: &ChunkHeader, payload: &[u8], builder: &mut ProfileBuilder
                 *reason = (words.next().unwrap_or(0), words.next().unwrap_or(0));
             }
             builder.profile.lost = Lost(lost);
+            true
+        }
+        kind if kind == ChunkKind::Figures as u16 => {
+            let figures = &mut builder.profile.own_cost.figures;
+            for (figure, word) in figures.iter_mut().zip(payload.chunks_exact(8)) {
+                let mut bytes = [0; 8];
+                bytes.copy_from_slice(word);
+                *figure = u64::from_le_bytes(bytes);
+            }
             true
         }
         _ => true,
@@ -216,6 +341,7 @@ fn read_ring(path: &Path, builder: &mut ProfileBuilder, chunks: &Chunks) {
     };
     recovery.unfinished_records += ring.unfinished;
     builder.profile.lost = Lost(ring.lost);
+    builder.profile.own_cost.figures = ring.figures;
     for record in ring
         .records
         .iter()

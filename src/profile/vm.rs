@@ -99,8 +99,6 @@ pub struct Outcome {
     pub first: Fate,
     /// Number of its type, 0 if it is not known.
     pub type_id: u32,
-    /// Hash of its content, 0 if not given.
-    pub content_hash: u64,
 }
 
 impl Outcome {

@@ -36,12 +36,12 @@ pub(crate) fn process<E>(profile: &Profile, sink: Sink<'_, E>) -> Result<(), E> 
 
 pub(crate) fn samples<E>(profile: &Profile, index: &Index, sink: Sink<'_, E>) -> Result<(), E> {
     let clock = Clock::of(profile);
-    for sample in &profile.samples {
+    for (position, sample) in profile.samples.iter().enumerate() {
         let (bytes, objects) = (profile.bytes(sample), profile.objects(sample));
         let stack = index.stack_of(sample);
-        let outcome = sample.outcome.as_ref();
+        let outcome = sample.outcome();
         let type_id = outcome.and_then(|outcome| index.types.get(&(sample.heap, outcome.type_id)));
-        let content_hash = outcome.map(|outcome| outcome.content_hash);
+        let content_hash = profile.content_hashes.get(&position).copied();
         sink(&[
             sample.id.0.into(),
             clock.since_start(sample.time_ns).into(),
@@ -59,26 +59,28 @@ pub(crate) fn samples<E>(profile: &Profile, index: &Index, sink: Sink<'_, E>) ->
             type_id.copied().into(),
             sample.is_live().into(),
             sample
-                .freed
+                .freed()
                 .map(|freed| clock.since_start(freed.time_ns))
                 .into(),
             lifetime_ns(sample).into(),
             outcome.and_then(|outcome| outcome.survived()).into(),
-            content_hash.filter(|&hash| hash != 0).into(),
+            content_hash.into(),
         ])?;
     }
     Ok(())
 }
 
 fn lifetime_ns(sample: &Sample) -> Option<u64> {
-    let freed = sample.freed?;
+    let freed = sample.freed()?;
     Some(freed.time_ns.saturating_sub(sample.time_ns))
 }
 
 pub(crate) fn frees<E>(profile: &Profile, sink: Sink<'_, E>) -> Result<(), E> {
     let clock = Clock::of(profile);
     for sample in &profile.samples {
-        let Some(freed) = sample.freed else { continue };
+        let Some(freed) = sample.freed() else {
+            continue;
+        };
         sink(&[
             sample.id.0.into(),
             clock.since_start(freed.time_ns).into(),

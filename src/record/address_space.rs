@@ -5,7 +5,9 @@
 
 use alloc::collections::BTreeMap;
 
-use crate::{CodeChange, CodeRecord, ModuleId, ModuleRecord, ModuleUnloadRecord, VmFrame};
+use crate::{
+    CodeChange, CodeRecord, ModuleAgainRecord, ModuleId, ModuleRecord, ModuleUnloadRecord, VmFrame,
+};
 
 /// An address as `module + offset`: stable across runs, unlike the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -42,8 +44,25 @@ impl AddressSpace {
     pub fn map(&mut self, record: &ModuleRecord<'_>) -> ModuleId {
         self.modules += 1;
         let module = ModuleId(self.modules);
+        self.place(&ModuleAgainRecord {
+            module,
+            start: record.start,
+            end: record.end,
+            bias: record.bias,
+        });
+        module
+    }
+
+    /// Takes a module that has its number already. One whose number was never given is not taken.
+    pub fn map_again(&mut self, record: &ModuleAgainRecord) {
+        if (1..=self.modules).contains(&record.module.0) {
+            self.place(record);
+        }
+    }
+
+    fn place(&mut self, record: &ModuleAgainRecord) {
         if record.start >= record.end {
-            return module;
+            return;
         }
         let before = self.by_start.range(..record.start).next_back();
         if let Some((&start, _)) = before.filter(|(_, mapped)| mapped.end > record.start) {
@@ -57,10 +76,9 @@ impl AddressSpace {
             Mapped {
                 end: record.end,
                 bias: record.bias,
-                module,
+                module: record.module,
             },
         );
-        module
     }
 
     /// Forgets an unloaded module.
@@ -202,6 +220,34 @@ mod tests {
                 offset: 260
             }
         );
+    }
+
+    #[test]
+    fn a_module_that_comes_again_has_its_number_in_a_new_place() {
+        let mut space = AddressSpace::new();
+        let first = space.map(&module(100, 200));
+        let second = space.map(&module(100, 250));
+        let again = |module, start| ModuleAgainRecord {
+            module,
+            start,
+            end: start + 100,
+            bias: start,
+        };
+        space.map_again(&again(first, 200));
+        // Overlapped, so gone.
+        assert_eq!(space.locate(150).module, ModuleId::NONE);
+        assert_eq!(
+            space.locate(260),
+            Location {
+                module: first,
+                offset: 60
+            }
+        );
+        space.map_again(&again(second, 300));
+        assert_eq!(space.locate(310).module, second);
+        space.map_again(&again(ModuleId(3), 500));
+        assert_eq!(space.locate(510).module, ModuleId::NONE);
+        assert_eq!(space.map(&module(500, 600)), ModuleId(3));
     }
 
     #[test]

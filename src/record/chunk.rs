@@ -11,8 +11,8 @@ const MAGIC: u32 = u32::from_le_bytes(*b"ASCK");
 pub enum ChunkKind {
     /// Events as the drain thread encodes them, compressed as one LZ4 block.
     Events = 1,
-    /// Ring words as the program's threads wrote them, record headers included, uncompressed: how a process without
-    /// a drain thread leaves its records at its end.
+    /// Ring words as the program's threads wrote them, record headers included: how a process without a drain thread
+    /// leaves its records at its end. As one LZ4 block if it has fewer bytes than the words.
     RawRing = 2,
     /// Symbols, compressed as one LZ4 block; the last such chunk counts.
     Symbols = 3,
@@ -22,6 +22,8 @@ pub enum ChunkKind {
     /// What a virtual machine had defined before the profile began: ring words as in `RawRing`, at positions of their
     /// own from 0, which say nothing about the ring.
     Definitions = 5,
+    /// Figures of the agent about itself at this moment, 8 bytes a [`crate::Figure`]; the last such chunk counts.
+    Figures = 6,
 }
 
 /// Stands before each chunk's payload.

@@ -259,14 +259,15 @@ impl<'a> ChunkDecoder<'a> {
         let flags = SampleFlags(u16::try_from(self.unsigned()?).ok()?);
         let points = u32::try_from(self.unsigned()?).ok()?.wrapping_add(1);
         let interval = u16::try_from(self.unsigned()?).ok()?;
-        let before = self.last.thread_bytes.get(&thread).copied().unwrap_or(0);
-        let thread_bytes = before.wrapping_add(self.signed()?);
+        let difference = self.signed()?;
         let stack = StackId(
             u32::try_from(self.unsigned()?)
                 .ok()
                 .filter(|&stack| stack <= self.nodes)?,
         );
-        self.last.thread_bytes.insert(thread, thread_bytes);
+        let thread_bytes = self.last.thread_bytes.entry(thread).or_default();
+        *thread_bytes = thread_bytes.wrapping_add(difference);
+        let thread_bytes = *thread_bytes;
         self.last.time_ns = time_ns;
         self.last.sample = id;
         self.last.address = address;

@@ -24,6 +24,7 @@ mod address_space;
 mod chunk;
 #[cfg(feature = "alloc")]
 mod events;
+mod figures;
 mod gc;
 mod header;
 mod heap;
@@ -42,13 +43,16 @@ pub use address_space::{AddressSpace, Location};
 pub use chunk::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind};
 #[cfg(feature = "alloc")]
 pub use events::{ChunkDecoder, ChunkEncoder, Event, FileSample, StackId, StackNode};
+pub use figures::{FIGURES, Figure};
 pub use gc::{Fate, FateRecord, GcKind, GcRecord, MAX_GC_STATISTICS, MarkerRecord, ValueRecord};
 pub use header::{FILE_HEADER_BYTES, FileHeader, FormatVersion, HeaderError};
 pub use heap::{
     CodeChange, CodeRecord, Definition, DefinitionRecord, HeapKind, MAX_NAME_BYTES, VmFrame,
 };
 pub use lost::{LOST_REASONS, LostReason};
-pub use module::{MAX_BUILD_ID_BYTES, MAX_PATH_BYTES, ModuleRecord, ModuleUnloadRecord};
+pub use module::{
+    MAX_BUILD_ID_BYTES, MAX_PATH_BYTES, ModuleAgainRecord, ModuleRecord, ModuleUnloadRecord,
+};
 pub use process::{
     CounterId, CounterRecord, ExecRecord, ExitHow, ExitRecord, ForkRecord, IntervalRecord, Note,
     NoteRecord, ProcessRecord, Sampling,

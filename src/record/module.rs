@@ -1,7 +1,7 @@
 //! The record of an executable or shared object that code was seen in.
 
-use crate::RecordKind;
 use crate::words::{WordReader, WordWriter, text_words};
+use crate::{ModuleId, RecordKind};
 
 /// Longest build id that is kept (the linkers' default is 20 bytes, SHA-1).
 pub const MAX_BUILD_ID_BYTES: usize = 32;
@@ -60,6 +60,50 @@ impl<'a> ModuleRecord<'a> {
             bias,
             build_id,
             path,
+        })
+    }
+}
+
+/// A module that the profile has described already is mapped again, perhaps elsewhere. The drain thread writes it in the
+/// place of a [`ModuleRecord`] with the same path and build id, so that a program that loads and unloads a plugin all day
+/// does not fill memory and profile with copies of the same stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModuleAgainRecord {
+    /// Its number.
+    pub module: ModuleId,
+    /// First mapped address.
+    pub start: u64,
+    /// First address after it.
+    pub end: u64,
+    /// Address in memory minus address in the file's program headers.
+    pub bias: u64,
+}
+
+impl ModuleAgainRecord {
+    /// The kind that goes with it.
+    pub const KIND: RecordKind = RecordKind::ModuleAgain;
+    /// Payload words.
+    pub const WORDS: usize = 4;
+
+    /// Writes the payload; `None` if it does not fit.
+    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
+        let mut writer = WordWriter::new(words);
+        writer
+            .word(u64::from(self.module.0))?
+            .word(self.start)?
+            .word(self.end)?
+            .word(self.bias)?;
+        Some(writer.used())
+    }
+
+    /// Reads a payload back.
+    pub fn decode(words: &[u64]) -> Option<Self> {
+        let mut reader = WordReader::new(words, &[]);
+        Some(Self {
+            module: ModuleId(u32::try_from(reader.word()?).ok()?),
+            start: reader.word()?,
+            end: reader.word()?,
+            bias: reader.word()?,
         })
     }
 }

@@ -214,6 +214,8 @@ pub enum ExitHow {
     Exec = 4,
     /// The last thread called `pthread_exit`.
     LastThread = 5,
+    /// Not at all: the agent was detached, and the program goes on.
+    Detached = 6,
 }
 
 /// The process ended in a way that let us write this; one without it was killed, or is still running.
@@ -255,6 +257,7 @@ impl ExitRecord {
             3 => ExitHow::Abort,
             4 => ExitHow::Exec,
             5 => ExitHow::LastThread,
+            6 => ExitHow::Detached,
             _ => return None,
         };
         let status = reader.word()?;
@@ -334,6 +337,9 @@ pub enum Note {
     /// Stacks whose rest was known from the last walk were walked in full as well. Detail: how many, and how many of
     /// them differed (always none), in words.
     StacksCompared = 5,
+    /// The agent came into a process that ran already: what was allocated before is in no figure. Detail: what was
+    /// redirected, in words.
+    Attached = 6,
 }
 
 /// A [`Note`] with its detail.
@@ -381,6 +387,7 @@ impl<'a> NoteRecord<'a> {
             3 => Note::NextAllocator,
             4 => Note::ForkedFrom,
             5 => Note::StacksCompared,
+            6 => Note::Attached,
             _ => return None,
         };
         Some(Self {

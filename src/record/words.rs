@@ -44,6 +44,8 @@ pub enum RecordKind {
     Marker = 19,
     /// [`crate::ValueRecord`]
     Value = 20,
+    /// [`crate::ModuleAgainRecord`]: in files only.
+    ModuleAgain = 21,
 }
 
 impl RecordKind {
@@ -70,6 +72,7 @@ impl RecordKind {
             18 => Self::Gc,
             19 => Self::Marker,
             20 => Self::Value,
+            21 => Self::ModuleAgain,
             _ => return None,
         })
     }
@@ -99,6 +102,7 @@ pub enum Decoded<'a> {
     Gc(crate::GcRecord<'a>),
     Marker(crate::MarkerRecord<'a>),
     Value(crate::ValueRecord),
+    ModuleAgain(crate::ModuleAgainRecord),
 }
 
 impl<'a> Decoded<'a> {
@@ -130,6 +134,7 @@ impl<'a> Decoded<'a> {
             RecordKind::Gc => Self::Gc(crate::GcRecord::decode(words)?),
             RecordKind::Marker => Self::Marker(crate::MarkerRecord::decode(words, text)?),
             RecordKind::Value => Self::Value(crate::ValueRecord::decode(words)?),
+            RecordKind::ModuleAgain => Self::ModuleAgain(crate::ModuleAgainRecord::decode(words)?),
         })
     }
 }

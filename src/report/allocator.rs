@@ -40,7 +40,7 @@ const ALLOCATORS: &[&str] = &[
     "rpy_allocsample_*",
 ];
 
-fn is_allocator(function: &str) -> bool {
+pub(crate) fn is_allocator(function: &str) -> bool {
     ALLOCATORS
         .iter()
         .any(|pattern| match pattern.split_once('*') {
@@ -59,28 +59,45 @@ pub fn charged_frame<'a>(
     heap: HeapId,
     frames: &'a [Frame],
 ) -> Option<&'a Frame> {
-    let heaps = &profile.vm.heaps;
-    let is_of_language = |frame: &Frame| match heaps.get(&heap) {
-        Some(machine) => frame.module == machine.name,
-        None => heaps.values().any(|machine| frame.module == machine.name),
-    };
-    let outside = || frames.iter().find(|frame| !is_allocator(&frame.function));
-    let charged = match frames.iter().position(is_of_language) {
-        Some(language) if heaps.contains_key(&heap) => frames.get(language),
-        Some(language) => native_of_others(&frames[..language]).or(frames.get(language)),
-        None => outside(),
-    };
-    charged.or_else(outside).or(frames.first())
+    let is_allocator = |frame: &Frame| is_allocator(&frame.function);
+    let position = charged_position(profile, heap, frames, |frame| frame, is_allocator)?;
+    frames.get(position)
 }
 
-/// The first native frame, outside the allocator, of a module that is not the machine's. The frame next to the language
-/// is the machine's: it is what its interpreter called.
-fn native_of_others(native: &[Frame]) -> Option<&Frame> {
-    let machine = &native.last()?.module;
-    let is_libc = |module: &str| module.starts_with("libc.so") || module.starts_with("libc-");
-    native.iter().find(|frame| {
-        !is_allocator(&frame.function) && frame.module != *machine && !is_libc(&frame.module)
-    })
+/// The same for frames in any form: the index of the frame.
+pub(crate) fn charged_position<'a, F>(
+    profile: &Profile,
+    heap: HeapId,
+    frames: &'a [F],
+    frame_of: impl Fn(&'a F) -> &'a Frame,
+    is_allocator: impl Fn(&F) -> bool,
+) -> Option<usize> {
+    let heaps = &profile.vm.heaps;
+    let module_of = |frame: &'a F| frame_of(frame).module.as_str();
+    let is_of_language = |frame: &'a F| match heaps.get(&heap) {
+        Some(machine) => module_of(frame) == machine.name,
+        None => heaps
+            .values()
+            .any(|machine| module_of(frame) == machine.name),
+    };
+    let outside = || frames.iter().position(|frame| !is_allocator(frame));
+    // The first native frame, outside the allocator, of a module that is not the machine's. The frame next to the
+    // language is the machine's: it is what its interpreter called.
+    let native_of_others = |native: &'a [F]| {
+        let machine = module_of(native.last()?);
+        let is_libc = |module: &str| module.starts_with("libc.so") || module.starts_with("libc-");
+        native.iter().position(|frame| {
+            !is_allocator(frame) && module_of(frame) != machine && !is_libc(module_of(frame))
+        })
+    };
+    let charged = match frames.iter().position(is_of_language) {
+        Some(language) if heaps.contains_key(&heap) => Some(language),
+        Some(language) => native_of_others(&frames[..language]).or(Some(language)),
+        None => outside(),
+    };
+    charged
+        .or_else(outside)
+        .or((!frames.is_empty()).then_some(0))
 }
 
 #[cfg(test)]

@@ -4,7 +4,14 @@ use std::collections::BTreeMap;
 
 use allocsample_profile::{GcKind, HeapId, Profile, Sample};
 use allocsample_sampling::Estimate;
+use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
+
+use crate::units;
+use crate::weights::Weights;
+
+/// A type that the machine never named.
+pub(crate) const UNKNOWN_TYPE: &str = "(unknown)";
 
 /// What one heap, or one type in it, allocated.
 #[derive(Clone, Debug, Default)]
@@ -22,18 +29,25 @@ pub struct Share {
 }
 
 impl Share {
-    fn add(&mut self, profile: &Profile, sample: &Sample) {
-        let bytes = profile.bytes(sample);
+    fn add(&mut self, sample: &Sample, (bytes, objects): (Estimate, Estimate)) {
         self.allocated += bytes;
-        self.allocations += profile.objects(sample);
+        self.allocations += objects;
         if sample.is_live() {
             self.live += bytes;
         }
-        match sample.outcome.and_then(|outcome| outcome.survived()) {
+        match sample.outcome().and_then(|outcome| outcome.survived()) {
             Some(true) => self.survived += bytes,
             Some(false) => self.died_young += bytes,
             None => {}
         }
+    }
+
+    fn merge(&mut self, other: &Share) {
+        self.allocated += other.allocated;
+        self.allocations += other.allocations;
+        self.live += other.live;
+        self.survived += other.survived;
+        self.died_young += other.died_young;
     }
 
     /// The part of the bytes that survived their first collection; `None` if no collection looked at any.
@@ -68,6 +82,71 @@ pub struct Collections {
     pub longest_ns: u64,
 }
 
+impl Collections {
+    /// How long one took.
+    pub fn mean_ns(&self) -> f64 {
+        self.total_ns as f64 / self.count.max(1) as f64
+    }
+}
+
+/// How much the collections of a kind weigh on a program.
+#[derive(Clone, Debug)]
+pub struct Stress {
+    /// Name of the heap.
+    pub heap: String,
+    /// What was collected.
+    pub kind: GcKind,
+    /// How often, and how long.
+    pub collections: Collections,
+    /// Part of the run that it took, from 0 to 1.
+    pub share_of_run: f64,
+    /// Bytes that were allocated in the heap for each collection.
+    pub bytes_per_collection: f64,
+    /// Part of the heap's bytes that survived their first collection.
+    pub survived_ratio: Option<f64>,
+}
+
+impl Stress {
+    /// For people.
+    pub fn line(&self) -> String {
+        let all = &self.collections;
+        let ms = |ns: f64| ns / 1e6;
+        let survived = match self.survived_ratio {
+            Some(ratio) if self.kind == GcKind::Minor => {
+                format!(", {:.1}% survive", ratio * 100.0)
+            }
+            _ => String::new(),
+        };
+        format!(
+            "{} {} collections of {}: {:.1} ms in all ({:.1}% of the run), {:.3} ms on average, {:.3} ms the longest; one each {}{survived}",
+            all.count,
+            self.kind.name(),
+            self.heap,
+            ms(all.total_ns as f64),
+            self.share_of_run * 100.0,
+            ms(all.mean_ns()),
+            ms(all.longest_ns as f64),
+            units::bytes(self.bytes_per_collection),
+        )
+    }
+
+    /// For scripts.
+    pub fn to_json(&self) -> Value {
+        let all = &self.collections;
+        json!({
+            "heap": self.heap,
+            "kind": self.kind.name(),
+            "collections": all.count,
+            "total_s": all.total_ns as f64 / 1e9,
+            "mean_s": all.mean_ns() / 1e9,
+            "longest_s": all.longest_ns as f64 / 1e9,
+            "share_of_run": self.share_of_run,
+            "bytes_per_collection": self.bytes_per_collection,
+            "survived_ratio": self.survived_ratio,
+        })
+    }
+}
+
 /// Everything by heap.
 #[derive(Clone, Debug, Default)]
 pub struct Heaps {
@@ -87,22 +166,21 @@ impl Heaps {
         for &id in profile.vm.heaps.keys() {
             heaps.heaps.entry(id).or_default();
         }
-        let mut types: BTreeMap<(HeapId, &str), Share> = BTreeMap::new();
+        // By number first: there are few names, and many samples.
+        let mut shares: FxHashMap<(HeapId, Option<u32>), Share> = FxHashMap::default();
+        let mut weights = Weights::of(profile);
         for sample in &profile.samples {
-            heaps
-                .heaps
-                .entry(sample.heap)
-                .or_default()
-                .add(profile, sample);
-            if let Some(outcome) = &sample.outcome {
-                let name = profile
-                    .vm
-                    .type_name(sample.heap, outcome)
-                    .unwrap_or("(unknown)");
-                types
-                    .entry((sample.heap, name))
-                    .or_default()
-                    .add(profile, sample);
+            let type_id = sample.outcome().map(|outcome| outcome.type_id);
+            let share = shares.entry((sample.heap, type_id)).or_default();
+            share.add(sample, weights.get(sample));
+        }
+        let mut types: BTreeMap<(HeapId, &str), Share> = BTreeMap::new();
+        for (&(heap, type_id), share) in &shares {
+            heaps.heaps.entry(heap).or_default().merge(share);
+            if let Some(type_id) = type_id {
+                let known = profile.vm.types.get(&(heap, type_id));
+                let name = known.map_or(UNKNOWN_TYPE, |known| &known.name);
+                types.entry((heap, name)).or_default().merge(share);
             }
         }
         heaps.types = types
@@ -132,6 +210,24 @@ impl Heaps {
             .get(&(heap, kind))
             .copied()
             .unwrap_or_default()
+    }
+
+    /// What the collectors of all heaps did, by heap and kind.
+    pub fn stress(&self, profile: &Profile) -> Vec<Stress> {
+        let process = &profile.process;
+        let run_ns = process.end_ns.saturating_sub(process.start_ns).max(1) as f64;
+        let each = self.collections.iter().map(|(&(heap, kind), all)| {
+            let share = self.heaps.get(&heap).cloned().unwrap_or_default();
+            Stress {
+                heap: name(profile, heap).to_owned(),
+                kind,
+                collections: *all,
+                share_of_run: all.total_ns as f64 / run_ns,
+                bytes_per_collection: share.allocated.value() / all.count.max(1) as f64,
+                survived_ratio: share.survived_ratio(),
+            }
+        });
+        each.collect()
     }
 
     /// The heaps for scripts.
@@ -181,7 +277,6 @@ pub fn name(profile: &Profile, heap: HeapId) -> &str {
 
 /// Lines for a reader: heaps, types and what the collectors did; none if malloc's is the only heap.
 pub fn lines(profile: &Profile) -> Vec<String> {
-    use crate::units;
     let heaps = Heaps::of(profile);
     if !heaps.has_machines() {
         return Vec::new();
@@ -204,22 +299,8 @@ pub fn lines(profile: &Profile) -> Vec<String> {
             name(profile, id)
         ));
     }
-    let duration_ns = profile
-        .process
-        .end_ns
-        .saturating_sub(profile.process.start_ns)
-        .max(1);
-    for (&(heap, kind), all) in &heaps.collections {
-        lines.push(format!(
-            "{} {} collections of {}: {:.1} ms in all ({:.1}% of the run), {:.3} ms on average, {:.3} ms the longest",
-            all.count,
-            kind.name(),
-            name(profile, heap),
-            all.total_ns as f64 / 1e6,
-            all.total_ns as f64 * 100.0 / duration_ns as f64,
-            all.total_ns as f64 / 1e6 / all.count.max(1) as f64,
-            all.longest_ns as f64 / 1e6,
-        ));
+    for stress in heaps.stress(profile) {
+        lines.push(stress.line());
     }
     const SHOWN_TYPES: usize = 10;
     if !heaps.types.is_empty() {

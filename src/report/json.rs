@@ -2,18 +2,41 @@
 //!
 //! Bytes and counts are unrounded estimates; `..._stderr` is `null` where there is none (periodic sampling).
 
+use std::collections::HashMap;
+
 use allocsample_profile::{LostReason, Profile};
-use allocsample_sampling::Estimate;
 use serde_json::{Value, json};
 
-use crate::heaps::Heaps;
-use crate::table::{By, Filter, Row, Sort, Table};
+use crate::cost;
+use crate::frames::Frames;
+use crate::heaps::{Heaps, Stress};
+use crate::selection::Selection;
+use crate::sums::Figures;
+use crate::table::{By, Request, Row, Sort, Table};
 use crate::text;
 use crate::totals::Totals;
 
-/// The whole report; rows of every table that has samples which pass `filter`.
-pub fn report(profile: &Profile, sort: Sort, filter: &Filter) -> Value {
-    let totals = Totals::of(profile);
+/// The whole report; rows of every table, of the samples that are selected. The totals, heaps and types are of all.
+pub fn report(profile: &Profile, totals: &Totals, sort: Sort, selection: &Selection) -> Value {
+    let frames = Frames::of(profile);
+    let table = |by| {
+        let request = Request {
+            by,
+            sort,
+            selection,
+            peak_ns: Some(totals.peak.after_ns),
+            limit: usize::MAX,
+        };
+        Table::of(profile, &frames, &request)
+    };
+    let selected_figures = table(By::Heap).selected;
+    let rows = |by| -> Vec<Value> {
+        table(by)
+            .rows
+            .iter()
+            .map(|row| self::row(by, row))
+            .collect()
+    };
     let heaps = Heaps::of(profile);
     let (lost_samples, lost_bytes) = profile.lost.samples();
     let lost: serde_json::Map<String, Value> = LostReason::ALL
@@ -39,6 +62,8 @@ pub fn report(profile: &Profile, sort: Sort, filter: &Filter) -> Value {
         "complete": profile.is_complete(),
         "exit": profile.exit.map(|exit| exit.describe()),
         "exit_status": profile.exit.and_then(|exit| exit.status),
+        "agent": cost::agent_json(profile),
+        "intervals": cost::intervals_json(profile),
         "samples": profile.samples.len(),
         "lost_samples": lost_samples,
         "lost_bytes": lost_bytes,
@@ -60,12 +85,16 @@ pub fn report(profile: &Profile, sort: Sort, filter: &Filter) -> Value {
         },
         "heaps": heaps.heaps_json(profile),
         "types": heaps.types_json(profile),
-        "functions": rows(profile, By::Function, sort, filter, function),
-        "sites": rows(profile, By::Site, sort, filter, site),
-        "lines": rows(profile, By::Line, sort, filter, function),
-        "modules": rows(profile, By::Module, sort, filter, |row| group("module", row)),
-        "threads": threads(profile, &totals, sort, filter),
-        "notes": text::remarks(profile, &totals),
+        "gc": heaps.stress(profile).iter().map(Stress::to_json).collect::<Vec<_>>(),
+        "selected": selected(&selected_figures),
+        "functions": rows(By::Function),
+        "sites": rows(By::Site),
+        "lines": rows(By::Line),
+        "modules": rows(By::Module),
+        "threads": threads(profile, totals, &table(By::Thread)),
+        "sizes": rows(By::Size),
+        "lifetimes": rows(By::Lifetime),
+        "notes": text::remarks(profile, totals),
         "recovery": {
             "ring_found": profile.recovery.ring_found,
             "ring_records": profile.recovery.ring_records,
@@ -77,18 +106,61 @@ pub fn report(profile: &Profile, sort: Sort, filter: &Filter) -> Value {
     })
 }
 
-fn rows(
-    profile: &Profile,
-    by: By,
-    sort: Sort,
-    filter: &Filter,
-    print: impl Fn(&Row) -> Value,
-) -> Vec<Value> {
-    Table::group(profile, by, sort, filter)
-        .rows
-        .iter()
-        .map(print)
-        .collect()
+/// One table alone, for a script that asks for it: `"schema": "allocsample-table/1"`.
+pub fn table(totals: &Totals, by: By, table: &Table) -> Value {
+    json!({
+        "schema": "allocsample-table/1",
+        "by": by.name(),
+        "totals": {
+            "allocated_bytes": totals.allocated.value(),
+            "allocated_bytes_stderr": totals.allocated.stderr(),
+            "allocations": totals.allocations.value(),
+            "allocations_stderr": totals.allocations.stderr(),
+            "live_bytes": totals.live.value(),
+            "live_bytes_stderr": totals.live.stderr(),
+        },
+        "selected": selected(&table.selected),
+        "row_count": table.row_count,
+        "rows": table.rows.iter().map(|row| self::row(by, row)).collect::<Vec<_>>(),
+    })
+}
+
+/// What was selected of the whole.
+pub fn selected(figures: &Figures) -> Value {
+    json!({
+        "allocated_bytes": figures.allocated.value(),
+        "allocated_bytes_stderr": figures.allocated.stderr(),
+        "allocations": figures.allocations.value(),
+        "allocations_stderr": figures.allocations.stderr(),
+        "live_bytes": figures.live.value(),
+        "live_bytes_stderr": figures.live.stderr(),
+        "samples": figures.allocated.samples(),
+    })
+}
+
+/// A row of any table.
+fn row(by: By, row: &Row) -> Value {
+    match by {
+        By::Function | By::Line => function(row),
+        By::Site => {
+            let mut value = group("function", row);
+            value["stack"] = json!(row.stack);
+            value["charged"] = json!(row.charged);
+            value
+        }
+        By::Type => {
+            let mut value = group("type", row);
+            value["heap"] = json!((!row.module.is_empty()).then_some(&row.module));
+            value
+        }
+        By::Module => {
+            let mut value = group("module", row);
+            value["total_allocated_bytes"] = json!(row.total_allocated.value());
+            value["total_live_bytes"] = json!(row.total_live.value());
+            value
+        }
+        By::Thread | By::Heap | By::Size | By::Lifetime => group(by.name(), row),
+    }
 }
 
 fn function(row: &Row) -> Value {
@@ -105,6 +177,10 @@ fn function(row: &Row) -> Value {
         "self_live_bytes_stderr": row.self_live.stderr(),
         "total_live_bytes": row.total_live.value(),
         "total_live_bytes_stderr": row.total_live.stderr(),
+        "self_peak_live_bytes": row.self_peak.value(),
+        "self_peak_live_bytes_stderr": row.self_peak.stderr(),
+        "self_growth_bytes": row.self_growth.value(),
+        "self_growth_bytes_stderr": row.self_growth.stderr(),
         "allocations": row.allocations.value(),
         "allocations_stderr": row.allocations.stderr(),
         "samples": row.total_allocated.samples(),
@@ -112,41 +188,34 @@ fn function(row: &Row) -> Value {
     })
 }
 
-fn site(row: &Row) -> Value {
-    let mut value = group("function", row);
-    value["stack"] = json!(row.stack);
-    value
-}
-
 fn group(key: &str, row: &Row) -> Value {
-    let figure = |estimate: &Estimate| (estimate.value(), estimate.stderr());
-    let ((allocated, allocated_stderr), (live, live_stderr)) =
-        (figure(&row.self_allocated), figure(&row.self_live));
     json!({
         key: row.name,
-        "allocated_bytes": allocated,
-        "allocated_bytes_stderr": allocated_stderr,
-        "live_bytes": live,
-        "live_bytes_stderr": live_stderr,
+        "allocated_bytes": row.self_allocated.value(),
+        "allocated_bytes_stderr": row.self_allocated.stderr(),
+        "live_bytes": row.self_live.value(),
+        "live_bytes_stderr": row.self_live.stderr(),
+        "peak_live_bytes": row.self_peak.value(),
+        "peak_live_bytes_stderr": row.self_peak.stderr(),
+        "growth_bytes": row.self_growth.value(),
+        "growth_bytes_stderr": row.self_growth.stderr(),
         "allocations": row.allocations.value(),
+        "allocations_stderr": row.allocations.stderr(),
         "samples": row.self_allocated.samples(),
     })
 }
 
-fn threads(profile: &Profile, totals: &Totals, sort: Sort, filter: &Filter) -> Vec<Value> {
-    let table = Table::group(profile, By::Thread, sort, filter);
+/// Every thread, with or without samples.
+fn threads(profile: &Profile, totals: &Totals, table: &Table) -> Vec<Value> {
+    let rows: HashMap<u32, &Row> = table.rows.iter().map(|row| (row.thread, row)).collect();
     profile
         .threads
         .iter()
         .map(|(id, thread)| {
-            let name = format!("{} ({})", thread.name, thread.tid);
-            let row = table
-                .rows
-                .iter()
-                .find(|row| row.name == name)
-                .cloned()
-                .unwrap_or_default();
-            let mut value = group("thread", &row);
+            let mut value = match rows.get(&id.0) {
+                Some(row) => group("thread", row),
+                None => group("thread", &Row::default()),
+            };
             value["thread"] = json!(thread.name);
             value["id"] = json!(id.0);
             value["tid"] = json!(thread.tid);

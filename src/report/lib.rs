@@ -5,16 +5,28 @@
 #![forbid(unsafe_code)]
 
 mod allocator;
+pub mod cost;
+pub mod csv;
+mod frames;
 pub mod heaps;
 pub mod json;
-mod stacks;
+pub mod lifetimes;
+mod selection;
+mod sums;
 mod table;
 pub mod text;
 mod totals;
 mod tree;
 pub mod units;
+mod weights;
 
 pub use allocator::charged_frame;
 pub use allocsample_sampling::Estimate;
-pub use table::{By, Filter, Row, Sort, Table};
+pub use frames::{FrameId, Frames, Paths};
+pub use regex::Regex;
+pub use selection::{Filter, Matches, Selection};
+pub use sums::Figures;
+pub use table::{By, Request, Row, Sort, Table};
 pub use totals::{Audit, Peak, Totals};
+pub use tree::{Direction, Tree};
+pub use weights::Weights;

@@ -1,13 +1,13 @@
-//! Samples grouped by function, site, line, module or thread.
+//! Samples grouped by function, site, line, module, thread, type, heap, size or lifetime.
 
-use std::collections::{BTreeSet, HashMap};
+mod classes;
+mod group;
 
-use allocsample_profile::{Frame, Profile};
+use allocsample_profile::Profile;
 use allocsample_sampling::Estimate;
-use regex::Regex;
 
-use crate::allocator::charged_frame;
-use crate::stacks::{StackSum, by_stack};
+use crate::selection::{Filter, Selection};
+use crate::sums::Figures;
 
 /// What a row stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -23,6 +23,49 @@ pub enum By {
     Module,
     /// A thread.
     Thread,
+    /// A type of objects in a heap; all that has none is one row.
+    Type,
+    /// A heap.
+    Heap,
+    /// Sizes from one power of two to the next.
+    Size,
+    /// Lifetimes from one power of ten to the next; what was not freed is a row of its own.
+    Lifetime,
+}
+
+impl By {
+    /// All of them.
+    pub const ALL: [By; 9] = [
+        By::Function,
+        By::Site,
+        By::Line,
+        By::Module,
+        By::Thread,
+        By::Type,
+        By::Heap,
+        By::Size,
+        By::Lifetime,
+    ];
+
+    /// What one row is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            By::Function => "function",
+            By::Site => "site",
+            By::Line => "line",
+            By::Module => "module",
+            By::Thread => "thread",
+            By::Type => "type",
+            By::Heap => "heap",
+            By::Size => "size",
+            By::Lifetime => "lifetime",
+        }
+    }
+
+    /// Whether rows have more than what is charged to them: what they called.
+    pub fn has_total(self) -> bool {
+        matches!(self, By::Function | By::Line | By::Module)
+    }
 }
 
 /// What rows are ordered by, largest first.
@@ -35,51 +78,42 @@ pub enum Sort {
     Live,
     /// Allocations.
     Count,
+    /// Bytes alive when the process had most.
+    Peak,
+    /// What was added to the live bytes in the second half.
+    Growth,
 }
 
-/// Which samples are looked at: those with a frame that matches.
-#[derive(Clone, Debug, Default)]
-pub struct Filter(Option<Regex>);
-
-impl Filter {
-    /// All samples.
-    pub fn all() -> Self {
-        Self(None)
-    }
-
-    /// Samples with a function, file or module that matches `pattern`.
-    pub fn new(pattern: &str) -> Result<Self, regex::Error> {
-        Regex::new(pattern).map(|regex| Self(Some(regex)))
-    }
-
-    /// Whether a stack with these frames passes.
-    pub fn matches(&self, frames: &[Frame]) -> bool {
-        self.0.as_ref().is_none_or(|regex| {
-            frames.iter().any(|frame| {
-                regex.is_match(&frame.function)
-                    || regex.is_match(&frame.module)
-                    || frame
-                        .file
-                        .as_deref()
-                        .is_some_and(|file| regex.is_match(file))
-            })
-        })
+impl Sort {
+    /// The figure that rows are ordered by.
+    pub fn of(self, figures: &Figures) -> &Estimate {
+        match self {
+            Sort::Allocated => &figures.allocated,
+            Sort::Live => &figures.live,
+            Sort::Count => &figures.allocations,
+            Sort::Peak => &figures.peak,
+            Sort::Growth => &figures.growth,
+        }
     }
 }
 
 /// One group of samples.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
-    /// Function, module or thread name; for a site its charged function.
+    /// Function, module, thread, type, heap or class; for a site its charged function.
     pub name: String,
     /// Source file, if the group has one.
     pub file: Option<String>,
     /// Line, 0 for none.
     pub line: u32,
-    /// Module of the function.
+    /// Module of the function, or heap of the type.
     pub module: String,
     /// For a site: the functions of its stack, leaf first.
     pub stack: Vec<String>,
+    /// For a site: the index in `stack` of the function that is charged.
+    pub charged: usize,
+    /// Our number of the thread, of a thread's row.
+    pub thread: u32,
     /// Bytes allocated by the group itself.
     pub self_allocated: Estimate,
     /// Bytes allocated by the group and what it called.
@@ -90,135 +124,76 @@ pub struct Row {
     pub total_live: Estimate,
     /// Allocations by the group itself.
     pub allocations: Estimate,
+    /// Part of `self_allocated` that was alive at the peak.
+    pub self_peak: Estimate,
+    /// What the group itself added to the live bytes in the second half.
+    pub self_growth: Estimate,
 }
 
-/// All rows.
+/// Which table is wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// What rows are.
+    pub by: By,
+    /// Their order.
+    pub sort: Sort,
+    /// Which samples.
+    pub selection: &'a Selection,
+    /// When the process had most live bytes, in nanoseconds since the start of the profile; without it `self_peak` is 0.
+    pub peak_ns: Option<u64>,
+    /// Rows at most.
+    pub limit: usize,
+}
+
+/// All rows, or the first of them.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     /// Sorted, largest first.
     pub rows: Vec<Row>,
+    /// How many there are, with those beyond the limit.
+    pub row_count: usize,
+    /// Over all samples that were selected: each is charged to exactly one row.
+    pub selected: Figures,
 }
 
 impl Table {
     /// Groups the samples that pass `filter`.
     pub fn group(profile: &Profile, by: By, sort: Sort, filter: &Filter) -> Self {
-        let mut rows: HashMap<(String, String, u32), Row> = HashMap::new();
-        for sum in by_stack(profile, by == By::Thread) {
-            let frames = profile.stack_frames(sum.sample);
-            if filter.matches(&frames) {
-                add(profile, by, &sum, &frames, &mut rows);
-            }
-        }
-        let mut rows: Vec<Row> = rows.into_values().collect();
-        let size = |row: &Row| match sort {
-            Sort::Allocated => (row.self_allocated.value(), row.total_allocated.value()),
-            Sort::Live => (row.self_live.value(), row.total_live.value()),
-            Sort::Count => (row.allocations.value(), row.total_allocated.value()),
+        Self::group_samples(profile, by, sort, filter).0
+    }
+
+    /// Stands for no row.
+    pub const NONE: u32 = u32::MAX;
+
+    /// The same, and for each sample the index of the row that it is charged to; [`Table::NONE`] if it does not pass.
+    pub fn group_samples(
+        profile: &Profile,
+        by: By,
+        sort: Sort,
+        filter: &Filter,
+    ) -> (Self, Vec<u32>) {
+        let selection = Selection::from(filter.clone());
+        let request = Request {
+            by,
+            sort,
+            selection: &selection,
+            peak_ns: None,
+            limit: usize::MAX,
         };
-        rows.sort_by(|a, b| {
-            let (a_size, b_size) = (size(a), size(b));
-            b_size
-                .0
-                .total_cmp(&a_size.0)
-                .then(b_size.1.total_cmp(&a_size.1))
-                .then_with(|| a.name.cmp(&b.name))
-        });
-        Self { rows }
-    }
-}
-
-fn add(
-    profile: &Profile,
-    by: By,
-    sum: &StackSum<'_>,
-    frames: &[Frame],
-    rows: &mut HashMap<(String, String, u32), Row>,
-) {
-    let sample = sum.sample;
-    let charged = charged_frame(profile, sample.heap, frames);
-    match by {
-        By::Thread => {
-            let thread = profile.threads.get(&sample.thread);
-            let name = thread.map_or("?", |thread| thread.name.as_str());
-            let tid = thread.map_or(0, |thread| thread.tid);
-            let row = rows
-                .entry((name.to_owned(), String::new(), tid))
-                .or_default();
-            row.name = format!("{name} ({tid})");
-            row.charge(sum);
-            row.include(sum);
-        }
-        By::Site => {
-            let stack: Vec<String> = frames.iter().map(|frame| frame.function.clone()).collect();
-            let row = rows
-                .entry((stack.join("\n"), String::new(), 0))
-                .or_default();
-            row.describe(charged);
-            row.stack = stack;
-            row.charge(sum);
-            row.include(sum);
-        }
-        By::Function | By::Line | By::Module => {
-            let mut seen = BTreeSet::new();
-            for frame in frames {
-                let key = key_of(by, frame);
-                if !seen.insert(key.clone()) {
-                    continue;
-                }
-                let row = rows.entry(key).or_default();
-                if row.name.is_empty() {
-                    row.describe(Some(frame));
-                    if by == By::Module {
-                        row.name = if frame.module.is_empty() {
-                            "[no module]".to_owned()
-                        } else {
-                            frame.module.clone()
-                        };
-                        row.file = None;
-                        row.line = 0;
-                    }
-                }
-                row.include(sum);
-            }
-            if let Some(charged) = charged
-                && let Some(row) = rows.get_mut(&key_of(by, charged))
-            {
-                row.charge(sum);
-            }
-        }
-    }
-}
-
-fn key_of(by: By, frame: &Frame) -> (String, String, u32) {
-    match by {
-        By::Module => (String::new(), frame.module.clone(), 0),
-        By::Line => (
-            frame.function.clone(),
-            frame.file.clone().unwrap_or_default(),
-            frame.line,
-        ),
-        _ => (frame.function.clone(), frame.module.clone(), 0),
-    }
-}
-
-impl Row {
-    fn describe(&mut self, frame: Option<&Frame>) {
-        if let Some(frame) = frame {
-            self.name.clone_from(&frame.function);
-            self.file.clone_from(&frame.file);
-            self.line = frame.line;
-            self.module.clone_from(&frame.module);
-        }
+        group::group(profile, &crate::Frames::of(profile), &request, true)
     }
 
-    fn charge(&mut self, sum: &StackSum<'_>) {
-        self.self_allocated += sum.allocated;
-        self.allocations += sum.allocations;
-        self.self_live += sum.live;
+    /// Groups what is selected, and says for each sample which row it is charged to, be that within the limit or not.
+    pub fn of_samples(
+        profile: &Profile,
+        frames: &crate::Frames<'_>,
+        request: &Request<'_>,
+    ) -> (Self, Vec<u32>) {
+        group::group(profile, frames, request, true)
     }
 
-    fn include(&mut self, sum: &StackSum<'_>) {
-        self.total_allocated += sum.allocated;
-        self.total_live += sum.live;
+    /// Groups what is selected.
+    pub fn of(profile: &Profile, frames: &crate::Frames<'_>, request: &Request<'_>) -> Self {
+        group::group(profile, frames, request, false).0
     }
 }

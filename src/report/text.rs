@@ -1,59 +1,70 @@
 //! The report in a terminal.
 
+mod lifetimes;
+mod table;
+
 use std::io::{self, Write};
 
 use allocsample_profile::{LostReason, Note, Profile};
 
-use crate::table::{By, Filter, Sort, Table};
+use crate::frames::Frames;
+use crate::selection::Selection;
+use crate::sums::Figures;
+use crate::table::{By, Request, Sort, Table};
 use crate::totals::{Audit, Totals};
-use crate::{heaps, tree, units};
+use crate::tree::{Direction, Tree};
+use crate::{cost, heaps, units};
+
+/// What follows the summary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Nothing.
+    Summary,
+    /// A table.
+    Table(By),
+    /// A call tree.
+    Tree(Direction),
+    /// Histograms of lifetimes.
+    Lifetimes,
+}
 
 /// What is printed, and how.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Rows are ...
-    pub by: By,
-    /// ... ordered by.
+    /// What of it.
+    pub shape: Shape,
+    /// Rows and branches are ordered by.
     pub sort: Sort,
     /// Rows at most.
     pub top: usize,
     /// Which samples.
-    pub filter: Filter,
-    /// The call tree instead of the table.
-    pub tree: bool,
-    /// Only the summary.
-    pub summary: bool,
+    pub selection: Selection,
     /// Columns of the terminal.
     pub width: usize,
-    /// Whether the output may have colours.
+    /// Whether the output may have colours and bars.
     pub colour: bool,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            by: By::default(),
-            sort: Sort::default(),
-            top: 20,
-            filter: Filter::all(),
-            tree: false,
-            summary: false,
-            width: 120,
-            colour: false,
-        }
-    }
-}
+/// Rows of a table, unless told otherwise.
+pub const ROWS: usize = 20;
 
 /// Prints the whole report.
-pub fn write(profile: &Profile, options: &Options, out: &mut dyn Write) -> io::Result<()> {
-    let totals = Totals::of(profile);
-    for line in summary_lines(profile, &totals) {
+pub fn write(
+    profile: &Profile,
+    totals: &Totals,
+    options: &Options,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    for line in summary_lines(profile, totals) {
         writeln!(out, "{line}")?;
     }
-    for line in remarks(profile, &totals) {
+    for line in cost::lines(profile) {
+        writeln!(out, "{line}")?;
+    }
+    for line in remarks(profile, totals) {
         writeln!(out, "{}", paint(&line, "33", options.colour))?;
     }
-    if options.summary || profile.samples.is_empty() {
+    if options.shape == Shape::Summary || profile.samples.is_empty() {
         return Ok(());
     }
     writeln!(out)?;
@@ -64,11 +75,72 @@ pub fn write(profile: &Profile, options: &Options, out: &mut dyn Write) -> io::R
         }
         writeln!(out)?;
     }
-    if options.tree {
-        const LEAST_PERCENT: f64 = 0.5;
-        return tree::write(profile, options.sort, &options.filter, LEAST_PERCENT, out);
+    let frames = Frames::of(profile);
+    let peak_ns = Some(totals.peak.after_ns);
+    match &options.shape {
+        Shape::Summary => Ok(()),
+        Shape::Table(by) => {
+            let request = Request {
+                by: *by,
+                sort: options.sort,
+                selection: &options.selection,
+                peak_ns,
+                limit: options.top,
+            };
+            let table = Table::of(profile, &frames, &request);
+            write_selected(totals, options, &table.selected, out)?;
+            table::write(*by, &table, options, out)
+        }
+        Shape::Tree(direction) => {
+            const LEAST_PERCENT: f64 = 0.5;
+            let selection = &options.selection;
+            let sort = options.sort;
+            let tree = Tree::of(profile, &frames, selection, peak_ns, sort, direction);
+            write_selected(totals, options, &tree.selected, out)?;
+            tree.write(LEAST_PERCENT, options.width, options.colour, out)
+        }
+        Shape::Lifetimes => {
+            const GROUPS: usize = 10;
+            let groups = options.top.min(GROUPS);
+            let answer = crate::lifetimes::Answer::of(profile, &frames, &options.selection, groups);
+            lifetimes::write(&answer, options, out)
+        }
     }
-    write_table(profile, options, out)
+}
+
+/// Which part of the whole the answer is about, so that nobody takes the part for the whole.
+fn write_selected(
+    totals: &Totals,
+    options: &Options,
+    selected: &Figures,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let is_part =
+        !options.selection.is_all() || selected.allocated.samples() < totals.allocated.samples();
+    if !is_part {
+        return Ok(());
+    }
+    let of = |part: &allocsample_sampling::Estimate, whole: f64, what: &str| {
+        format!(
+            "{} of {} {what} ({})",
+            units::bytes_with_error(part),
+            units::bytes(whole),
+            units::percent(part.value(), whole)
+        )
+    };
+    let live = match options.selection.until_ns {
+        Some(until) => format!(
+            "{} live after {}",
+            units::bytes_with_error(&selected.live),
+            units::duration(until as f64 / 1e9)
+        ),
+        None => of(&selected.live, totals.live.value(), "live"),
+    };
+    let line = format!(
+        "shown      {}; {live}",
+        of(&selected.allocated, totals.allocated.value(), "allocated")
+    );
+    writeln!(out, "{}\n", paint(&line, "36", options.colour))
 }
 
 /// Five lines: the program, what it allocated, what is alive, the peak, how sure that is.
@@ -160,6 +232,7 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             Note::SwitchedOff => lines.push(format!("note: the agent switched itself off: {detail}")),
             Note::ForkedFrom => lines.push(format!("note: forked from process {detail}")),
             Note::StacksCompared => lines.push(format!("note: stacks compared: {detail}")),
+            Note::Attached => lines.push(format!("note: attached to a running process, what it allocated before is not here: {detail}")),
             Note::NextAllocator => {}
         }
     }
@@ -235,103 +308,6 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
         });
     }
     lines
-}
-
-fn write_table(profile: &Profile, options: &Options, out: &mut dyn Write) -> io::Result<()> {
-    let table = Table::group(profile, options.by, options.sort, &options.filter);
-    let whole: f64 = table
-        .rows
-        .iter()
-        .map(|row| row.self_allocated.value())
-        .sum();
-    let whole_live: f64 = table.rows.iter().map(|row| row.self_live.value()).sum();
-    let has_total = !matches!(options.by, By::Site | By::Thread);
-    let mut head = format!("{:>6} {:>22} ", "self", "allocated");
-    if has_total {
-        head += &format!("{:>10} ", "total");
-    }
-    head += &format!("{:>22} {:>12}  {}", "live", "count", heading(options.by));
-    writeln!(out, "{}", paint(&head, "1", options.colour))?;
-    for row in table.rows.iter().take(options.top) {
-        let share = match options.sort {
-            Sort::Live => units::percent(row.self_live.value(), whole_live),
-            _ => units::percent(row.self_allocated.value(), whole),
-        };
-        let mut line = format!(
-            "{share:>6} {:>22} ",
-            units::bytes_with_error(&row.self_allocated)
-        );
-        if has_total {
-            line += &format!("{:>10} ", units::bytes(row.total_allocated.value()));
-        }
-        line += &format!(
-            "{:>22} {:>12}  ",
-            units::bytes_with_error(&row.self_live),
-            units::count(row.allocations.value())
-        );
-        let room = options.width.saturating_sub(line.chars().count()).max(20);
-        writeln!(out, "{line}{}", shorten(&describe(options.by, row), room))?;
-        if options.by == By::Site {
-            for function in row
-                .stack
-                .iter()
-                .skip_while(|function| **function != row.name)
-                .skip(1)
-            {
-                writeln!(
-                    out,
-                    "{:30}{}",
-                    "",
-                    shorten(function, options.width.saturating_sub(30).max(20))
-                )?;
-            }
-        }
-    }
-    if table.rows.len() > options.top {
-        writeln!(
-            out,
-            "... {} more; --top N shows more",
-            table.rows.len() - options.top
-        )?;
-    }
-    Ok(())
-}
-
-fn heading(by: By) -> &'static str {
-    match by {
-        By::Function => "function",
-        By::Site => "site",
-        By::Line => "line",
-        By::Module => "module",
-        By::Thread => "thread",
-    }
-}
-
-fn describe(by: By, row: &crate::table::Row) -> String {
-    match (by, &row.file) {
-        (By::Line, Some(file)) => format!(
-            "{}:{} {}",
-            file.rsplit('/').next().unwrap_or(file),
-            row.line,
-            row.name
-        ),
-        (By::Function | By::Site, _) if !row.module.is_empty() && !row.name.contains('+') => {
-            format!("{} [{}]", row.name, row.module)
-        }
-        _ => row.name.clone(),
-    }
-}
-
-/// Cuts in the middle, where names of templates are dullest.
-fn shorten(text: &str, room: usize) -> String {
-    let length = text.chars().count();
-    if length <= room {
-        return text.to_owned();
-    }
-    let half = room.saturating_sub(1) / 2;
-    let start: String = text.chars().take(half).collect();
-    let end: String = text.chars().skip(length - half).collect();
-    format!("{start}…{end}")
 }
 
 fn paint(text: &str, code: &str, colour: bool) -> String {

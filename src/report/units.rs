@@ -19,7 +19,7 @@ pub fn bytes(value: f64) -> String {
 }
 
 /// A count with a separator every three digits.
-pub(crate) fn count(value: f64) -> String {
+pub fn count(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
@@ -41,7 +41,7 @@ pub fn bytes_with_error(estimate: &Estimate) -> String {
 }
 
 /// The same for counts.
-pub(crate) fn count_with_error(estimate: &Estimate) -> String {
+pub fn count_with_error(estimate: &Estimate) -> String {
     with_error(estimate, count)
 }
 
@@ -73,13 +73,49 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
+/// A probability, as precise as it deserves: `0.012`, `3e-7`.
+pub fn p_value(p: f64) -> String {
+    if p > 0.0 && p < 0.001 {
+        format!("{p:.0e}")
+    } else {
+        format!("{p:.3}")
+    }
+}
+
 /// `part` of `whole` in percent.
-pub(crate) fn percent(part: f64, whole: f64) -> String {
+pub fn percent(part: f64, whole: f64) -> String {
     if whole > 0.0 {
         format!("{:.1}%", 100.0 * part / whole)
     } else {
         "-".to_owned()
     }
+}
+
+/// Cuts in the middle, where names of templates are dullest.
+pub fn shorten(text: &str, room: usize) -> String {
+    let length = text.chars().count();
+    if length <= room {
+        return text.to_owned();
+    }
+    let half = room.saturating_sub(1) / 2;
+    let start: String = text.chars().take(half).collect();
+    let end: String = text.chars().skip(length - half).collect();
+    format!("{start}…{end}")
+}
+
+/// `part` of `whole` as a bar of at most `width` characters, to an eighth of one, padded with blanks.
+pub fn bar(part: f64, whole: f64, width: usize) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let share = if whole > 0.0 {
+        (part / whole).clamp(0.0, 1.0)
+    } else {
+        0.0
+    };
+    // At most 8 times the width of a terminal.
+    let eighths = (share * (width * 8) as f64).round() as usize;
+    let bar = "█".repeat(eighths / 8) + EIGHTHS[eighths % 8];
+    let used = eighths.div_ceil(8);
+    bar + &" ".repeat(width - used)
 }
 
 #[cfg(test)]
@@ -94,6 +130,13 @@ mod tests {
         assert_eq!(bytes(-2048.0), "-2.0 KiB");
         assert_eq!(count(1_234_567.4), "1,234,567");
         assert_eq!(count(12.0), "12");
+        assert_eq!(p_value(0.0123), "0.012");
+        assert_eq!(p_value(3.2e-7), "3e-7");
+        assert_eq!(p_value(0.0), "0.000");
+        assert_eq!(bar(1.0, 2.0, 3), "█▌ ");
+        assert_eq!(bar(2.0, 2.0, 3), "███");
+        assert_eq!(bar(0.0, 0.0, 2), "  ");
+        assert_eq!(shorten("abcdefg", 5), "ab…fg");
         assert_eq!(duration(0.25), "250 ms");
         assert_eq!(duration(3700.0), "1 h 1 min");
     }

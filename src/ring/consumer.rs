@@ -12,6 +12,9 @@ pub struct Consumer {
     position: u64,
     /// Up to here everything is released.
     released: u64,
+    /// The head when it was last looked at. Producers write it all the time: it is fetched from them only when
+    /// everything before it has been read.
+    head: u64,
 }
 
 /// A committed record.
@@ -36,6 +39,7 @@ impl Ring {
             ring: *self,
             position: released,
             released,
+            head: released,
         }
     }
 }
@@ -53,10 +57,13 @@ impl Consumer {
         let memory = &self.ring.memory;
         let (position, header) = loop {
             let position = self.position;
-            // Relaxed: the loads of headers so far (acquire) are later than the moves of the head before them, so the
-            // value is not below `position`. Without this test a full ring would be read round and round.
-            if position == memory.header().head.0.position.load(Ordering::Relaxed) {
-                return None;
+            if position == self.head {
+                // Relaxed: the loads of headers so far (acquire) are later than the moves of the head before them, so
+                // the value is not below `position`. Without this test a full ring would be read round and round.
+                self.head = memory.header().head.0.position.load(Ordering::Relaxed);
+                if position == self.head {
+                    return None;
+                }
             }
             // Acquire: pairs with the release store in `Ring::publish`. The payload is visible.
             let word = memory.header_word(position).load(Ordering::Acquire);

@@ -6,6 +6,7 @@
 //! 128     tail, consumed
 //! 192     lost counters: 6 x (events, bytes)
 //! 320     request: generation | interval | generation that was obeyed
+//! 384     figures: 16 x u64
 //! 4096    data: capacity x 8 bytes
 //! ```
 
@@ -16,6 +17,9 @@ pub(crate) const VERSION: u64 = 1;
 
 /// Number of pairs of lost counters.
 pub const LOST_REASONS: usize = 6;
+
+/// Number of figures.
+pub const FIGURES: usize = 16;
 
 pub(crate) const DATA_OFFSET: usize = 4096;
 const _: () = assert!(DATA_OFFSET.is_multiple_of(4096));
@@ -38,6 +42,7 @@ pub(crate) struct Header {
     pub tail: Line<Tail>,
     pub lost: Line<[LostCounter; LOST_REASONS]>,
     pub request: Line<Request>,
+    pub figures: Line<[AtomicU64; FIGURES]>,
 }
 
 /// A cache line of its own: producers write `head`, the consumer `tail`, and neither should slow the other.
@@ -97,6 +102,7 @@ pub(crate) mod offset {
     pub const RELEASED: usize = 128;
     pub const CONSUMED: usize = 136;
     pub const LOST: usize = 192;
+    pub const FIGURES: usize = 384;
 }
 
 #[cfg(not(loom))]
@@ -111,6 +117,7 @@ const _: () = {
     assert!(offset_of!(Header, tail) == offset::RELEASED);
     assert!(offset_of!(Tail, consumed) == offset::CONSUMED - offset::RELEASED);
     assert!(offset_of!(Header, lost) == offset::LOST);
+    assert!(offset_of!(Header, figures) == offset::FIGURES);
     assert!(offset_of!(Header, request) == request::GENERATION as usize);
     assert!(offset_of!(Request, interval) == (request::INTERVAL - request::GENERATION) as usize);
     assert!(offset_of!(Request, obeyed) == (request::OBEYED - request::GENERATION) as usize);

@@ -52,7 +52,7 @@ mod ring;
 mod sync;
 
 pub use consumer::{Consumer, Record};
-pub use layout::{LOST_REASONS, file_bytes, request};
+pub use layout::{FIGURES, LOST_REASONS, file_bytes, request};
 #[cfg(not(loom))]
 pub use pending::RawPending;
 pub use producer::{Priority, Reservation, RingFull};

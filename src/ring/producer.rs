@@ -33,6 +33,7 @@ pub struct Reservation<'a> {
     position: u64,
     /// With the header.
     total_words: u64,
+    used_words: u64,
     kind: u8,
 }
 
@@ -58,12 +59,13 @@ impl Ring {
         let mut free_from = tail.load(Ordering::Acquire);
         // Relaxed: the exchange below decides.
         let mut start = head.load(Ordering::Relaxed);
-        let (padding, position) = loop {
+        let (padding, position, used_words) = loop {
             let to_end = capacity - (start & (capacity - 1));
             let padding = if total_words > to_end { to_end } else { 0 };
             // Wrapping: positions that the program scribbled on look like a full ring, not like a panic.
             let end = start.wrapping_add(padding + total_words);
-            if end.wrapping_sub(free_from) > limit {
+            let used_words = end.wrapping_sub(free_from);
+            if used_words > limit {
                 // The tail may have moved between the two loads.
                 let current = tail.load(Ordering::Acquire);
                 if current == free_from {
@@ -75,7 +77,7 @@ impl Ring {
             }
             // Relaxed: the head orders nothing but itself; words are published by their header.
             match head.compare_exchange_weak(start, end, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => break (padding, start.wrapping_add(padding)),
+                Ok(_) => break (padding, start.wrapping_add(padding), used_words),
                 Err(current) => start = current,
             }
         };
@@ -104,6 +106,7 @@ impl Ring {
             ring: self,
             position,
             total_words,
+            used_words,
             kind: PADDING,
         })
     }
@@ -120,6 +123,12 @@ impl Reservation<'_> {
     /// Position of the record in words: unique in the life of the ring, ascending in the order of reservation.
     pub fn position(&self) -> u64 {
         self.position
+    }
+
+    /// Words between the tail and the end of this record, when it was reserved. Reading the counters again would fetch
+    /// them from the caches of other producers.
+    pub fn used_words(&self) -> u64 {
+        self.used_words
     }
 
     /// The payload: zeros until written.

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::layout::{
-    DATA_OFFSET, LOST_REASONS, MAGIC, PADDING, RecordHeader, State, VERSION, offset,
+    DATA_OFFSET, FIGURES, LOST_REASONS, MAGIC, PADDING, RecordHeader, State, VERSION, offset,
 };
 
 /// A ring as it was found.
@@ -18,6 +18,8 @@ pub struct Recovered {
     pub profile_id: u128,
     /// (events, bytes) for each reason.
     pub lost: [(u64, u64); LOST_REASONS],
+    /// What the agent told of itself, by the number of a `record::Figure`.
+    pub figures: [u64; FIGURES],
     /// Whether the process ended in order.
     pub closed: bool,
     /// First position that nobody had reserved, as the file says.
@@ -102,6 +104,10 @@ pub fn recover(file: &[u8]) -> Result<Recovered, RecoverError> {
         let at = offset::LOST + reason * 16;
         *counter = (word(at)?, word(at + 8)?);
     }
+    let mut figures = [0; FIGURES];
+    for (number, figure) in figures.iter_mut().enumerate() {
+        *figure = word(offset::FIGURES + number * 8)?;
+    }
     let (head, tail) = (word(offset::HEAD)?, word(offset::RELEASED)?);
     let data = Data {
         bytes: file.get(DATA_OFFSET..).unwrap_or(&[]),
@@ -112,6 +118,7 @@ pub fn recover(file: &[u8]) -> Result<Recovered, RecoverError> {
         profile_id: u128::from(word(offset::PROFILE_ID)?)
             | u128::from(word(offset::PROFILE_ID + 8)?) << 64,
         lost,
+        figures,
         closed: word(offset::CLOSED)? != 0,
         head,
         tail,

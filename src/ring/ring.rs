@@ -3,7 +3,7 @@
 #[cfg(not(loom))]
 use core::ptr::NonNull;
 
-use crate::layout::{LOST_REASONS, MAGIC, VERSION};
+use crate::layout::{FIGURES, LOST_REASONS, MAGIC, VERSION};
 use crate::sync::{Memory, Ordering};
 
 /// A mapped ring. Copies are the same ring; every method may be called from any thread and from signal handlers.
@@ -100,6 +100,38 @@ impl Ring {
                 counter.bytes.load(Ordering::Relaxed),
             )
         })
+    }
+
+    /// Adds to a figure. `figure` is the number of a `record::Figure`; one that does not exist is left out.
+    pub fn add_figure(&self, figure: usize, value: u64) {
+        if let Some(place) = self.memory.header().figures.0.get(figure) {
+            // Relaxed, as in all of these: plain figures.
+            place.fetch_add(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Replaces a figure.
+    pub fn set_figure(&self, figure: usize, value: u64) {
+        if let Some(place) = self.memory.header().figures.0.get(figure) {
+            place.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Raises a figure to a value that was reached. Of two threads that do it at the same time one may be missed.
+    pub fn raise_figure(&self, figure: usize, value: u64) {
+        if let Some(place) = self.memory.header().figures.0.get(figure)
+            && place.load(Ordering::Relaxed) < value
+        {
+            place.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// All figures.
+    pub fn figures(&self) -> [u64; FIGURES] {
+        let figures = &self.memory.header().figures.0;
+        figures
+            .each_ref()
+            .map(|place| place.load(Ordering::Relaxed))
     }
 
     /// The last request of somebody outside: its generation (0 for none), and the mean bytes between two samples that are

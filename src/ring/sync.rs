@@ -67,6 +67,7 @@ mod model {
                         interval: zero(),
                         obeyed: zero(),
                     }),
+                    figures: Line(core::array::from_fn(|_| zero())),
                 },
                 words: (0..capacity_words)
                     .map(|_| Word {

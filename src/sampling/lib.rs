@@ -29,6 +29,7 @@
 #[cfg(test)]
 extern crate std;
 
+mod budget;
 mod estimate;
 mod gamma;
 mod gap;
@@ -38,6 +39,7 @@ mod random;
 mod sampler;
 mod weight;
 
+pub use budget::{Budget, Controller, Window, parse_percent};
 pub use estimate::Estimate;
 pub use gap::{GapLaw, draw_gap};
 pub use interval::{Interval, IntervalError, IntervalSetting};

@@ -109,12 +109,12 @@ fn add_up(
             kind,
             thread: threads.get(&sample.thread).copied().unwrap_or(0),
             born: bucket(sample.time_ns),
-            died: match sample.freed {
+            died: match sample.freed() {
                 Some(freed) => bucket(freed.time_ns.max(sample.time_ns)),
                 None if is_tracked => LIVE,
                 None => UNKNOWN,
             },
-            lifetime: sample.freed.map_or(15, |freed| {
+            lifetime: sample.freed().map_or(15, |freed| {
                 freed
                     .time_ns
                     .saturating_sub(sample.time_ns)
@@ -122,7 +122,7 @@ fn add_up(
                     .unwrap_or(0)
                     .min(14)
             }),
-            survived: match sample.outcome.and_then(|outcome| outcome.survived()) {
+            survived: match sample.outcome().and_then(|outcome| outcome.survived()) {
                 Some(survived) => u32::from(survived),
                 None => 2,
             },
@@ -135,7 +135,7 @@ fn add_up(
         sums.samples += 1;
         let is_at_peak = is_tracked
             && sample.time_ns <= peak_ns
-            && sample.freed.is_none_or(|freed| freed.time_ns > peak_ns);
+            && sample.freed().is_none_or(|freed| freed.time_ns > peak_ns);
         if is_at_peak {
             sums.at_peak += bytes.value();
         }
@@ -162,7 +162,7 @@ impl Kinds {
     fn of(&mut self, profile: &Profile, sample: &Sample) -> u32 {
         let name = if self.are_types {
             let named = sample
-                .outcome
+                .outcome()
                 .as_ref()
                 .and_then(|outcome| profile.vm.type_name(sample.heap, outcome));
             named.unwrap_or("(no type)").to_owned()

@@ -6,10 +6,13 @@
 )]
 
 pub mod allocators;
+pub mod bridge;
 pub mod compile;
+pub mod pprof;
 pub mod profile;
 pub mod room;
 pub mod run;
+pub mod running;
 pub mod truth;
 
 pub use compile::Program;

@@ -32,6 +32,13 @@ impl Agent {
         }
     }
 
+    /// An agent with nothing but the defaults.
+    pub fn by_default() -> Agent {
+        Agent {
+            variables: Vec::new(),
+        }
+    }
+
     /// With one more variable.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl ToString) -> Agent {

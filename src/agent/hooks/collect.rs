@@ -254,9 +254,6 @@ impl Agent {
                 return false;
             }
         }
-        if recording.has_work() {
-            self.set_drain_to_work(recording, true);
-        }
         true
     }
 }

@@ -12,12 +12,15 @@ use crate::live::{BlockFilter, LiveSamples};
 use crate::os::clock;
 use crate::os::memory::{self, StaticRef};
 use crate::os::spin::Spin;
+use crate::os::thread::ShimThread;
 use crate::os::vector::Vector;
 use crate::recording::Recording;
-use crate::stack::vm::VmWalk;
+use crate::stack::vm::{NativeCode, VmWalk};
 
 const MAX_HEAPS: usize = 255;
 const RANGES: usize = 16;
+/// Different intervals of heaps whose numbers are used again.
+const TOLD: usize = 512;
 
 /// What a virtual machine says of a heap.
 pub struct Description<'a> {
@@ -29,6 +32,10 @@ pub struct Description<'a> {
     pub interval: Option<Interval>,
     /// Whether its walker may be called inside malloc.
     pub is_walked_in_malloc: bool,
+    /// On threads without a nursery too.
+    pub is_walked_everywhere: bool,
+    /// What its interpreter ranges hold.
+    pub native_code: NativeCode,
     /// What to call.
     pub callbacks: Callbacks,
 }
@@ -52,6 +59,7 @@ pub struct Heap {
     pub(crate) id: HeapId,
     pub(crate) kind: HeapKind,
     pub(crate) is_walked_in_malloc: bool,
+    pub(crate) native_code: NativeCode,
     pub(crate) callbacks: Callbacks,
     /// Samples of blocks that are freed by their address.
     pub(crate) live: LiveSamples,
@@ -149,7 +157,11 @@ pub struct Heaps {
     heaps: [StaticRef<Heap>; MAX_HEAPS],
     used: AtomicU32,
     intervals: AtomicU32,
+    /// Intervals of heaps, which every profile of the process is told: bytes, 0 for none, and number.
+    told: Spin<[(u64, u16); TOLD]>,
     random_rows: AtomicU32,
+    /// The heap that is walked in malloc on every thread; 0 for none.
+    everywhere: AtomicU32,
 }
 
 impl Heaps {
@@ -160,7 +172,9 @@ impl Heaps {
             used: AtomicU32::new(0),
             // 0 is malloc's.
             intervals: AtomicU32::new(1),
+            told: Spin::new([(0, 0); TOLD]),
             random_rows: AtomicU32::new(0),
+            everywhere: AtomicU32::new(0),
         }
     }
 
@@ -181,6 +195,17 @@ impl Heaps {
         self.heaps.get(usize::from(id.0).checked_sub(1)?)?.get()
     }
 
+    /// The heap whose walker adds to the stack of a malloc on this thread.
+    pub(crate) fn walked_in_malloc(&self, thread: &ShimThread) -> Option<&'static Heap> {
+        let number = match thread.vm_heap() {
+            // Acquire: pairs with the release in `register_heap`.
+            0 => self.everywhere.load(Ordering::Acquire),
+            own => own,
+        };
+        self.get(HeapId(u16::try_from(number).ok()?))
+            .filter(|heap| heap.is_walked_in_malloc)
+    }
+
     /// In a forked child: samples and bytes are the parent's.
     pub(crate) fn restart(&self, filter: &BlockFilter) {
         for heap in self.all() {
@@ -190,6 +215,7 @@ impl Heaps {
             heap.with_old(Vector::clear);
             heap.live.clear(filter);
         }
+        self.told.break_lock();
     }
 }
 
@@ -207,6 +233,7 @@ impl Agent {
             id,
             kind: description.kind,
             is_walked_in_malloc: description.is_walked_in_malloc,
+            native_code: description.native_code,
             callbacks: description.callbacks,
             live: LiveSamples::new(),
             exact_bytes: AtomicU64::new(0),
@@ -226,6 +253,11 @@ impl Agent {
             self.set_interval(heap, interval);
         }
         place.set(Some(heap));
+        if description.is_walked_everywhere {
+            // Release: pairs with `walked_in_malloc`.
+            let number = u32::from(heap.id.0);
+            self.heaps.everywhere.store(number, Ordering::Release);
+        }
         Some(heap)
     }
 
@@ -237,40 +269,65 @@ impl Agent {
     }
 
     fn set_interval(&self, heap: &Heap, interval: Interval) -> bool {
-        let Some(record) = self.next_interval(Some(interval)) else {
+        let Some(index) = self.tell_interval(interval) else {
             return false;
         };
-        let index = u32::from(record.index);
-        let is_told = self.define(RecordKind::Interval, IntervalRecord::WORDS, |words| {
-            record.encode_into(words)
-        });
-        if is_told {
-            heap.interval_bytes
-                .store(interval.bytes(), Ordering::Relaxed);
-            heap.interval_index.store(index, Ordering::Relaxed);
-        }
-        is_told
+        heap.interval_bytes
+            .store(interval.bytes(), Ordering::Relaxed);
+        heap.interval_index
+            .store(u32::from(index), Ordering::Relaxed);
+        true
+    }
+
+    /// The number of an interval in every profile of the process. It is told once: what is told is kept for ever.
+    fn tell_interval(&self, interval: Interval) -> Option<u16> {
+        self.heaps.told.with(|told| {
+            let mut places = told.iter_mut();
+            let place = places.find(|(bytes, _)| *bytes == 0 || *bytes == interval.bytes());
+            if let Some(&(bytes, index)) = place.as_deref()
+                && bytes != 0
+            {
+                return Some(index);
+            }
+            let record = self.next_interval(Some(interval))?;
+            let is_told = self.define(RecordKind::Interval, IntervalRecord::WORDS, |words| {
+                record.encode_into(words)
+            });
+            if let Some(place) = place.filter(|_| is_told) {
+                *place = (interval.bytes(), record.index);
+            }
+            is_told.then_some(record.index)
+        })
     }
 
     /// The record of an interval that is new in the profile; `None`: there have been too many.
     fn next_interval(&self, interval: Option<Interval>) -> Option<IntervalRecord> {
         let index = self.heaps.intervals.fetch_add(1, Ordering::Relaxed);
-        Some(IntervalRecord {
+        Some(self.interval_record(interval, u16::try_from(index).ok()?))
+    }
+
+    fn interval_record(&self, interval: Option<Interval>, index: u16) -> IntervalRecord {
+        IntervalRecord {
             time_ns: clock::monotonic_ns(),
-            index: u16::try_from(index).ok()?,
+            index,
             sampling: self.config().sampling,
             interval_bytes: interval.map_or(0, Interval::bytes),
             seed: self.seed().process,
-        })
+        }
     }
 
-    /// Writes that malloc is sampled at this interval from now on; returns its number.
+    /// Writes that malloc is sampled at this interval from now on; returns its number, which is a new one unless it has
+    /// one already.
     pub(crate) fn write_interval(
         &self,
         recording: &Recording,
         interval: Option<Interval>,
+        index: Option<u16>,
     ) -> Option<u16> {
-        let record = self.next_interval(interval)?;
+        let record = match index {
+            Some(index) => self.interval_record(interval, index),
+            None => self.next_interval(interval)?,
+        };
         recording
             .push(RecordKind::Interval, IntervalRecord::WORDS, |words| {
                 record.encode_into(words)

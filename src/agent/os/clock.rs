@@ -45,6 +45,16 @@ pub fn wall_ns() -> u64 {
     read(libc::CLOCK_REALTIME)
 }
 
+/// Time of processors that this process has used.
+pub fn process_ns() -> u64 {
+    read(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// Time of a processor that the calling thread has used.
+pub fn thread_ns() -> u64 {
+    read(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
 /// Lets time pass, by a system call that is no cancellation point.
 pub fn sleep_ms(ms: u32) {
     let time = libc::timespec {

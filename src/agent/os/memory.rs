@@ -3,6 +3,14 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+/// Bytes that [`map`] gave and [`unmap`] did not take back.
+static MAPPED_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Memory of the agent, in bytes of address space.
+pub fn mapped_bytes() -> u64 {
+    MAPPED_BYTES.load(Ordering::Relaxed)
+}
+
 /// Zeroed private memory that is never given back. `None`: the kernel has none for us.
 pub fn map(bytes: usize) -> Option<NonNull<u8>> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -19,7 +27,9 @@ pub fn map(bytes: usize) -> Option<NonNull<u8>> {
             0_i64,
         )
     };
-    mapped(base)
+    let base = mapped(base)?;
+    MAPPED_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
+    Some(base)
 }
 
 /// What the system call returned: an address, or -1.
@@ -35,8 +45,29 @@ fn mapped(base: libc::c_long) -> Option<NonNull<u8>> {
 /// # Safety
 /// `base` came from `map(bytes)`, and nothing refers into it any more.
 pub unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
+    MAPPED_BYTES.fetch_sub(bytes as u64, Ordering::Relaxed);
     // SAFETY: the caller's promise.
     unsafe { libc::syscall(libc::SYS_munmap, base.as_ptr(), bytes) };
+}
+
+/// Puts fresh private memory in the place of a mapping, at once for all threads.
+///
+/// # Safety
+/// The range is a mapping of ours, and whoever still uses it can do with zeros.
+pub unsafe fn replace_by_zeros(base: NonNull<u8>, bytes: usize) {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: the caller's promise.
+    unsafe {
+        libc::syscall(
+            libc::SYS_mmap,
+            base.as_ptr(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            -1_i64,
+            0_i64,
+        )
+    };
 }
 
 /// `count` atomics, all zero, for ever.

@@ -21,9 +21,13 @@ const OWN_AREAS: usize = 32;
 pub struct Pool<A: 'static> {
     areas: [AtomicPtr<A>; MAX_AREAS],
     /// True from birth: an area belongs to who made it until it is pushed.
-    is_busy: [AtomicBool; MAX_AREAS],
+    is_busy: [Line; MAX_AREAS],
     made: AtomicU32,
 }
+
+/// A cache line of its own: each sample writes its area's flag twice.
+#[repr(align(64))]
+struct Line(AtomicBool);
 
 /// # Safety
 /// All zero bytes are a valid value of the type.
@@ -34,7 +38,7 @@ impl<A: Zeroed> Pool<A> {
     pub const fn new() -> Self {
         Self {
             areas: [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_AREAS],
-            is_busy: [const { AtomicBool::new(true) }; MAX_AREAS],
+            is_busy: [const { Line(AtomicBool::new(true)) }; MAX_AREAS],
             made: AtomicU32::new(0),
         }
     }
@@ -65,7 +69,7 @@ impl<A: Zeroed> Pool<A> {
     /// Forgets all areas: in a forked child some belong to threads that do not exist here.
     pub fn forget(&self) {
         self.made.store(0, Ordering::Relaxed);
-        for is_busy in &self.is_busy {
+        for Line(is_busy) in &self.is_busy {
             is_busy.store(true, Ordering::Relaxed);
         }
     }
@@ -73,7 +77,7 @@ impl<A: Zeroed> Pool<A> {
     /// The area that the thread used last, or a new one at its first time.
     fn take_last(&self, last_used: &Cell<u32>) -> Option<usize> {
         match (last_used.get() as usize).checked_sub(1) {
-            Some(index) => take(self.is_busy.get(index)?).then_some(index),
+            Some(index) => take(&self.is_busy.get(index)?.0).then_some(index),
             None if self.made.load(Ordering::Relaxed) < OWN_AREAS as u32 => self.make(),
             None => None,
         }
@@ -82,11 +86,14 @@ impl<A: Zeroed> Pool<A> {
     /// An area that nobody uses, which is ours then.
     fn pop(&self) -> Option<usize> {
         let made = self.made.load(Ordering::Relaxed) as usize;
-        self.is_busy.iter().take(made).position(take)
+        self.is_busy
+            .iter()
+            .take(made)
+            .position(|Line(is_busy)| take(is_busy))
     }
 
     fn push(&self, index: usize) {
-        if let Some(is_busy) = self.is_busy.get(index) {
+        if let Some(Line(is_busy)) = self.is_busy.get(index) {
             // Release: pairs with `pop`.
             is_busy.store(false, Ordering::Release);
         }

@@ -35,6 +35,21 @@ impl<T> Spin<T> {
         result
     }
 
+    /// As [`Self::with`], unless the lock stays taken for about so many turns of other threads: whoever holds it may have
+    /// left by a signal handler that does not return.
+    pub fn with_patience<R>(&self, turns: u32, work: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let mut left = turns;
+        // Acquire and release: as above.
+        while self.is_locked.swap(true, Ordering::Acquire) {
+            left = left.checked_sub(1)?;
+            process::yield_now();
+        }
+        // SAFETY: the lock is ours.
+        let result = work(unsafe { &mut *self.value.get() });
+        self.is_locked.store(false, Ordering::Release);
+        Some(result)
+    }
+
     /// In a forked child, whose only thread does not hold it: whoever did does not exist.
     pub fn break_lock(&self) {
         self.is_locked.store(false, Ordering::Relaxed);

@@ -270,6 +270,12 @@ impl ShimThread {
         }
     }
 
+    /// Whether the thread was muted when its memory was copied.
+    pub fn is_copy_muted(bytes: &[u8; 256]) -> bool {
+        let at = core::mem::offset_of!(ShimThread, muted);
+        bytes.get(at..at + 4).is_some_and(|word| word != [0; 4])
+    }
+
     #[expect(clippy::mut_from_ref, reason = "exclusive for the reason given inside")]
     fn sampler(&self) -> Option<&mut Sampler> {
         if self.epoch() == 0 {

@@ -6,6 +6,7 @@
 //! ([`reader`]), and a return address must lie in a module or behind a call instruction. A walk that fails a check ends
 //! there and says so. A walk that meets what the last one left unchanged ends as that one did ([`memo`]).
 
+mod grace;
 mod memo;
 pub mod modules;
 mod reader;
@@ -63,6 +64,8 @@ impl Walk<'_> {
         caller: &Caller,
         on_module: impl FnMut(&Module),
     ) -> Captured {
+        // Until the walk ends no module that it meets is overwritten.
+        let _walk = self.modules.enter(self.key.thread);
         self.memo.begin(self.key);
         let mut reader = StackReader::of_thread(thread, caller.sp);
         let (mut captured, ending) = self.walk(caller, &mut reader, on_module);

@@ -1,8 +1,10 @@
 //! The modules of the process, found as stacks run through them.
 //!
 //! `_dl_find_object` (glibc 2.35) tells without a lock which module an address is in now; what we work out about a
-//! module (identity, unwinder) is kept in a table that is only ever added to. An entry is trusted if the loader still
-//! says the same of it; after a `dlclose` its build id is compared too, since another module may have taken its place.
+//! module (identity, unwinder) is kept in a table. An entry is trusted if the loader still says the same of it; after a
+//! `dlclose` its build id is compared too, since another module may have taken its place. Entries whose addresses belong
+//! to another module now are taken out; their memory is used again when no walk can still be looking at it
+//! ([`super::grace`]), so that a program may load and unload for ever.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -10,10 +12,16 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use allocsample_record::{MAX_BUILD_ID_BYTES, MAX_PATH_BYTES, ModuleRecord};
 
 use super::ModuleUnwinder;
+use super::grace::{Entered, Grace, Phase};
 use crate::os::memory::{self, StaticRef};
+use crate::os::spin::Spin;
 
 const SLOTS: usize = 4096;
 const PROBES: usize = 16;
+/// Entries that wait for their memory to be used again; more are leaked.
+const RETIRED: usize = 64;
+/// How many turns of other threads we wait for one that examines a module, until the walk goes on without.
+const LEARNING_TURNS: u32 = 1000;
 
 /// `struct dl_find_object` of glibc's `<dlfcn.h>`.
 #[repr(C)]
@@ -41,9 +49,11 @@ pub struct Module {
     start: u64,
     end: u64,
     bias: u64,
-    link_map: usize,
+    /// Another one each time that the same file is loaded.
+    link_map: AtomicUsize,
     eh_frame_hdr: u64,
     build_id: BuildId,
+    path_hash: u64,
     is_loader: bool,
     unwinder: ModuleUnwinder,
     /// The `dlclose` count at which the entry was last compared with memory.
@@ -82,7 +92,7 @@ impl Module {
     /// Its record. `buffer` takes the main program's path, which the loader does not keep.
     pub fn record<'a>(&'a self, buffer: &'a mut [u8]) -> ModuleRecord<'a> {
         // SAFETY: the module has a frame on the calling thread's stack, so it and its link map are alive.
-        let name = unsafe { name_of(self.link_map) };
+        let name = unsafe { name_of(self.link_map.load(Ordering::Relaxed)) };
         let path = if name.is_empty() {
             crate::os::process::executable(buffer)
         } else {
@@ -104,8 +114,21 @@ impl Module {
     fn is_same_as(&self, found: &FoundObject) -> bool {
         self.start == found.start.addr() as u64
             && self.end == found.end.addr() as u64
-            && self.link_map == found.link_map.addr()
+            && self.link_map.load(Ordering::Relaxed) == found.link_map.addr()
             && self.eh_frame_hdr == found.eh_frame_hdr.addr() as u64
+    }
+
+    /// Whether it is the same file in the same place, loaded again.
+    fn is_again(&self, other: &Module) -> bool {
+        (self.start, self.end, self.bias, self.eh_frame_hdr)
+            == (other.start, other.end, other.bias, other.eh_frame_hdr)
+            && self.build_id.length > 0
+            && self.build_id == other.build_id
+            && self.path_hash == other.path_hash
+    }
+
+    fn overlaps(&self, found: &FoundObject) -> bool {
+        self.start < found.end.addr() as u64 && (found.start.addr() as u64) < self.end
     }
 }
 
@@ -116,6 +139,45 @@ pub struct Modules {
     dlclose_count: AtomicU32,
     /// The module that this code is in: start and end.
     own: (AtomicU64, AtomicU64),
+    grace: Grace,
+    /// Held by the thread that changes the table.
+    retired: Spin<Retired>,
+    examined: AtomicU32,
+}
+
+/// Entries that are out of the table, with the phase in which they were taken out.
+struct Retired {
+    entries: [Option<(&'static Module, Phase)>; RETIRED],
+}
+
+impl Retired {
+    /// Moves a module to memory that lives for ever: to that of a retired one, if there is one that nobody can see.
+    fn place(&mut self, grace: &Grace, module: Module) -> Option<&'static Module> {
+        grace.advance();
+        grace.advance();
+        let is_over = |entry: &&mut Option<(&'static Module, Phase)>| {
+            entry.is_some_and(|(_, phase)| grace.is_over(phase))
+        };
+        let Some((old, _)) = self.entries.iter_mut().find(is_over).and_then(Option::take) else {
+            return memory::leak(module);
+        };
+        let old = core::ptr::from_ref(old).cast_mut();
+        // SAFETY: 1. the memory came from `memory::leak`, which gives away a writable mapping for ever; 2. the table does
+        // not refer to it, and no walk that may have found it there is under way, says the grace; 3. it was in the list
+        // of retired entries once, and is not any more.
+        unsafe {
+            old.drop_in_place();
+            old.write(module);
+            Some(&*old)
+        }
+    }
+
+    /// The module is out of the table. Beyond [`RETIRED`] (some walk does not end) its memory is given up.
+    fn add(&mut self, module: &'static Module, phase: Phase) {
+        if let Some(place) = self.entries.iter_mut().find(|entry| entry.is_none()) {
+            *place = Some((module, phase));
+        }
+    }
 }
 
 impl Modules {
@@ -126,7 +188,28 @@ impl Modules {
             find_object: AtomicUsize::new(0),
             dlclose_count: AtomicU32::new(0),
             own: (AtomicU64::new(0), AtomicU64::new(0)),
+            grace: Grace::new(),
+            retired: Spin::new(Retired {
+                entries: [const { None }; RETIRED],
+            }),
+            examined: AtomicU32::new(0),
         }
+    }
+
+    /// A walk of this thread begins: what [`Self::find`] returns is there until the result is dropped.
+    pub(super) fn enter(&self, thread: u32) -> Entered<'_> {
+        self.grace.enter(thread)
+    }
+
+    /// Modules examined so far. Each has an unwinder of its own, which caches tell apart by 16 bits.
+    pub fn examined(&self) -> u32 {
+        self.examined.load(Ordering::Relaxed)
+    }
+
+    /// In a forked child: what other threads were at will never be finished.
+    pub fn restart(&self) {
+        self.grace.restart();
+        self.retired.break_lock();
     }
 
     /// Tells an address in our own code. Once, at start.
@@ -173,35 +256,72 @@ impl Modules {
         self.dlclose_count.load(Ordering::Acquire)
     }
 
-    /// The module that holds `address`, which must be code on the calling thread's stack (that keeps it mapped).
-    /// Allocates from the agent's own memory when it is met for the first time.
+    /// The module that holds `address`, which must be code on the calling thread's stack (that keeps it mapped), between
+    /// [`Self::enter`] and its end. Allocates from the agent's own memory when it is met for the first time.
     pub fn find(&self, address: u64) -> Option<&'static Module> {
         let found = self.ask_loader(address)?;
+        if let Some(known) = self.known(&found) {
+            return Some(known);
+        }
+        self.retired
+            .with_patience(LEARNING_TURNS, |retired| self.learn(&found, retired))
+            .flatten()
+    }
+
+    fn slots_of(&self, found: &FoundObject) -> impl Iterator<Item = &StaticRef<Module>> {
         let first = (found.start.addr() >> 12).wrapping_mul(0x9e37_79b1) % SLOTS;
-        for probe in 0..PROBES {
-            let slot = self.slots.get((first + probe) % SLOTS)?;
-            match slot.get() {
-                Some(module) if module.is_same_as(&found) => {
-                    if self.is_still_there(module, &found) {
-                        return Some(module);
-                    }
-                    // Another module has taken its place: the entry is replaced, and leaked.
-                    let module = memory::leak(examine(&found)?)?;
-                    slot.set(Some(module));
-                    return Some(module);
-                }
-                Some(_) => {}
-                // Two threads may examine the same module: the second copy is leaked.
-                None => {
-                    return Some(slot.set_if_empty(memory::leak(examine(&found)?)?))
-                        .filter(|m| m.is_same_as(&found));
-                }
+        (0..PROBES).filter_map(move |probe| self.slots.get((first + probe) % SLOTS))
+    }
+
+    fn known(&self, found: &FoundObject) -> Option<&'static Module> {
+        self.slots_of(found)
+            .filter_map(StaticRef::get)
+            .find(|module| module.is_same_as(found) && self.is_still_there(module, found))
+    }
+
+    /// Puts a module into the table. Alone.
+    fn learn(&self, found: &FoundObject, retired: &mut Retired) -> Option<&'static Module> {
+        // Another thread may have been faster.
+        if let Some(known) = self.known(found) {
+            return Some(known);
+        }
+        let module = examine(found)?;
+        self.examined.fetch_add(1, Ordering::Relaxed);
+        let mut again = None;
+        for slot in &self.slots {
+            let Some(old) = slot.get().filter(|old| old.overlaps(found)) else {
+                continue;
+            };
+            if old.is_again(&module) {
+                old.link_map.store(found.link_map.addr(), Ordering::Relaxed);
+                self.confirm(old);
+                again = Some(old);
+            } else {
+                slot.set(None);
+                retired.add(old, self.grace.now());
             }
         }
-        // All places are taken, some perhaps by modules that are gone: take the first.
-        let module = memory::leak(examine(&found)?)?;
-        self.slots.get(first)?.set(Some(module));
+        if again.is_some() {
+            return again;
+        }
+        let module = retired.place(&self.grace, module)?;
+        let slot = self
+            .slots_of(found)
+            .find(|slot| slot.get().is_none())
+            .or_else(|| self.slots_of(found).next())?;
+        let old = slot.get();
+        slot.set(Some(module));
+        if let Some(old) = old {
+            retired.add(old, self.grace.now());
+        }
+        self.confirm(module);
         Some(module)
+    }
+
+    /// It is what is in memory now.
+    fn confirm(&self, module: &Module) {
+        let count = self.dlclose_count.load(Ordering::Acquire);
+        module.checked_at.store(count, Ordering::Relaxed);
     }
 
     fn ask_loader(&self, address: u64) -> Option<FoundObject> {
@@ -256,7 +376,7 @@ fn examine(found: &FoundObject) -> Option<Module> {
         start,
         end,
         bias,
-        link_map: found.link_map.addr(),
+        link_map: AtomicUsize::new(found.link_map.addr()),
         eh_frame_hdr: found.eh_frame_hdr.addr() as u64,
         build_id: elf.map_or(
             BuildId {
@@ -265,6 +385,7 @@ fn examine(found: &FoundObject) -> Option<Module> {
             },
             |elf| elf.build_id(bias),
         ),
+        path_hash: hash(name),
         is_loader: name.windows(9).any(|part| part == b"/ld-linux"),
         unwinder: ModuleUnwinder::new(framehop::Module::new(
             Default::default(),
@@ -274,6 +395,13 @@ fn examine(found: &FoundObject) -> Option<Module> {
         )),
         checked_at: AtomicU32::new(0),
         announced_in: AtomicU32::new(0),
+    })
+}
+
+/// FNV-1a: tells paths apart, of files that have the same build id.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 

@@ -26,17 +26,27 @@ impl RawFrame {
 /// A machine's own walker.
 pub type VmWalk = unsafe extern "C" fn(*mut c_void, *mut RawFrame, usize) -> usize;
 
+/// What the machine has told of its native code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NativeCode {
+    /// The interpreter loop.
+    Loop,
+    /// All of it.
+    Whole,
+}
+
 /// Merges two views of a stack, both leaf first, into `merged`; returns how many frames there are, and whether all of
 /// them had room.
 ///
 /// Each native frame that `is_interpreter` says is an activation of the interpreter loop gives way to the machine's
 /// frames that it runs: up to the first one that is marked as its entry. Where the machine has none left, the native
-/// frame stays. Frames of the machine that no activation claims (it has no loop: compiled code, or it told of none) come
+/// frame stays. Where the machine told of its code as a whole, all its frames stand in for all of that. Frames of the machine that no activation claims (it has no loop: compiled code, or it told of none) come
 /// before the first native frame.
 pub(crate) fn interleave(
     heap: HeapId,
     native: &[u64],
     machine: &[RawFrame],
+    code: NativeCode,
     is_interpreter: impl Fn(u64) -> bool,
     merged: &mut [u64],
 ) -> (usize, bool) {
@@ -50,6 +60,7 @@ pub(crate) fn interleave(
         }
         .encode()
     };
+    let is_whole = code == NativeCode::Whole && !machine.is_empty();
     let has_activations = native.iter().any(|&pc| is_interpreter(pc.wrapping_sub(1)));
     let mut machine = machine.iter();
     let mut has_room = true;
@@ -57,10 +68,11 @@ pub(crate) fn interleave(
         has_room &= machine.by_ref().all(|frame| put(encode(frame)));
     }
     for &pc in native {
-        if is_interpreter(pc.wrapping_sub(1)) && !machine.as_slice().is_empty() {
+        let is_interpreter = is_interpreter(pc.wrapping_sub(1));
+        if is_interpreter && (is_whole || !machine.as_slice().is_empty()) {
             for frame in machine.by_ref() {
                 has_room &= put(encode(frame));
-                if frame.flags & RawFrame::ENTRY != 0 {
+                if frame.flags & RawFrame::ENTRY != 0 && !is_whole {
                     break;
                 }
             }
@@ -94,6 +106,7 @@ mod tests {
             HeapId(1),
             native,
             &machine,
+            NativeCode::Loop,
             |pc| pc == LOOP - 1,
             &mut merged,
         );
@@ -130,6 +143,29 @@ mod tests {
             (std::vec![1, 501, 2], true)
         );
         assert_eq!(merge(&[501, 502], &[], 9), (std::vec![501, 502], true));
+    }
+
+    #[test]
+    fn code_told_as_a_whole_gives_way_as_a_whole() {
+        let machine = [RawFrame {
+            function: 1,
+            flags: RawFrame::ENTRY,
+            ..RawFrame::default()
+        }];
+        let merge = |native: &[u64], machine: &[RawFrame]| {
+            let mut merged = [0; 9];
+            let is_own = |pc| pc == LOOP - 1;
+            let code = NativeCode::Whole;
+            let (count, _) = interleave(HeapId(1), native, machine, code, is_own, &mut merged);
+            merged.get(..count).unwrap().to_vec()
+        };
+        let merged = merge(&[501, LOOP, 502, LOOP, 503], &machine);
+        let shown: Vec<u64> = merged
+            .into_iter()
+            .map(|frame| VmFrame::decode(frame).map_or(frame, |_| LOOP))
+            .collect();
+        assert_eq!(shown, [501, LOOP, 502, 503], "an extension keeps its place");
+        assert_eq!(merge(&[501, LOOP, 503], &[]), [501, LOOP, 503]);
     }
 
     #[test]

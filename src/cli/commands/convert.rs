@@ -45,6 +45,7 @@ pub fn run(arguments: &Convert) -> anyhow::Result<Ending> {
             Some(args::Metric::Live) => Metric::Live,
             Some(args::Metric::Allocated) | None => Metric::Allocated,
         },
+        ..Options::default()
     };
     let profile = profiles::open(&arguments.file)?;
     for &format in &arguments.to {

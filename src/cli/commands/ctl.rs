@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use allocsample_profile::{Profile, request, snapshot};
-use allocsample_report::{Totals, units};
+use allocsample_report::{Totals, cost, units};
 use allocsample_sampling::{Interval, IntervalSetting};
 use anyhow::{Context, bail};
 
@@ -23,13 +23,30 @@ pub fn run(arguments: &Ctl) -> anyhow::Result<Ending> {
     match &arguments.action {
         CtlAction::Status => status(&path),
         CtlAction::Snapshot { output } => take_snapshot(&path, output.as_deref()),
-        CtlAction::Stop => ask(&path, 0),
-        CtlAction::Start { interval: None } => ask(&path, interval_before(&path)?),
-        CtlAction::Start {
-            interval: Some(text),
-        }
-        | CtlAction::Interval { interval: text } => ask(&path, parse(text)?),
+        CtlAction::Stop => stop(&path),
+        CtlAction::Start { interval } => start(&path, interval.as_deref()),
+        CtlAction::Interval { interval } => ask(&path, parse(interval)?),
     }
+}
+
+/// No more samples.
+pub fn stop(path: &Path) -> anyhow::Result<Ending> {
+    ask(path, 0)
+}
+
+/// Samples again, at the interval of before unless another is given.
+pub fn start(path: &Path, interval: Option<&str>) -> anyhow::Result<Ending> {
+    let interval_bytes = match interval {
+        Some(text) => parse(text)?,
+        None => interval_before(path)?,
+    };
+    ask(path, interval_bytes)
+}
+
+/// Whether no samples are being taken.
+pub fn is_stopped(path: &Path) -> anyhow::Result<bool> {
+    let last = profile(path)?.intervals.pop();
+    Ok(last.is_some_and(|info| info.interval_bytes == 0))
 }
 
 fn parse(text: &str) -> anyhow::Result<u64> {
@@ -42,7 +59,10 @@ fn parse(text: &str) -> anyhow::Result<u64> {
 /// The last one at which samples were taken.
 fn interval_before(path: &Path) -> anyhow::Result<u64> {
     let profile = profile(path)?;
-    let taken = profile.intervals.iter().map(|info| info.interval_bytes);
+    let taken = profile
+        .interval_history
+        .iter()
+        .map(|info| info.interval_bytes);
     taken
         .rev()
         .find(|&bytes| bytes > 0)
@@ -103,7 +123,6 @@ fn status(path: &Path) -> anyhow::Result<Ending> {
     let size = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
     let (lost, lost_bytes) = profile.lost.samples();
     let totals = Totals::of(&profile);
-    let start_ns = profile.process.start_ns;
     output_file::write_stdout(|out| {
         writeln!(
             out,
@@ -137,10 +156,11 @@ fn status(path: &Path) -> anyhow::Result<Ending> {
             units::bytes(size(path) as f64),
             units::bytes(size(&ring) as f64),
         )?;
-        for interval in &profile.intervals {
-            let after_s = interval.time_ns.saturating_sub(start_ns) as f64 / 1e9;
-            let what = in_words(interval.interval_bytes);
-            writeln!(out, "interval   {what} after {}", units::duration(after_s))?;
+        for line in cost::lines(&profile) {
+            writeln!(out, "{line}")?;
+        }
+        if let [only] = &profile.interval_history[..] {
+            writeln!(out, "interval   {}", in_words(only.interval_bytes))?;
         }
         Ok(())
     })?;

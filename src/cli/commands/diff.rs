@@ -1,6 +1,6 @@
 //! `allocsample diff`: what changed between two profiles, on stdout.
 
-use allocsample_diff::{Diff, Measure, Per, json, text};
+use allocsample_diff::{Diff, Measure, Per, csv, json, text};
 
 use crate::args::{self, Format, PerCount};
 use crate::exit::Ending;
@@ -15,9 +15,9 @@ pub fn run(arguments: &args::Diff) -> anyhow::Result<Ending> {
         (false, None) => Per::Run,
     };
     let measure = match arguments.measure {
-        args::Sort::Allocated => Measure::Allocated,
-        args::Sort::Live => Measure::Live,
-        args::Sort::Count => Measure::Count,
+        args::Measure::Allocated => Measure::Allocated,
+        args::Measure::Live => Measure::Live,
+        args::Measure::Count => Measure::Count,
     };
     let before = profiles::open(&arguments.before)?;
     let after = profiles::open(&arguments.after)?;
@@ -29,6 +29,7 @@ pub fn run(arguments: &args::Diff) -> anyhow::Result<Ending> {
                 .map_err(std::io::Error::from)?;
             Ok(writeln!(out)?)
         }
+        Format::Csv => Ok(csv::diff(&diff, out)?),
         Format::Text => {
             let options = text::Options {
                 top: arguments.top,

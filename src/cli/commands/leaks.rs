@@ -1,6 +1,6 @@
 //! `allocsample leaks`: which sites leak, on stdout.
 
-use allocsample_leaks::{Findings, json, text};
+use allocsample_leaks::{Findings, csv, json, text};
 
 use crate::args::{Format, Leaks};
 use crate::exit::Ending;
@@ -10,13 +10,18 @@ use crate::{filter, output_file, profiles, terminal};
 pub fn run(arguments: &Leaks) -> anyhow::Result<Ending> {
     let filter = filter::parse(arguments.filter.as_deref())?;
     let profile = profiles::open(&arguments.file)?;
-    let findings = Findings::of(&profile, &filter);
+    let limit = match arguments.format {
+        Format::Text => arguments.top,
+        Format::Json | Format::Csv => usize::MAX,
+    };
+    let findings = Findings::worst(&profile, &filter, limit);
     output_file::write_stdout(|out| match arguments.format {
         Format::Json => {
             let leaks = json::leaks(&profile, &findings);
             serde_json::to_writer_pretty(&mut *out, &leaks).map_err(std::io::Error::from)?;
             Ok(writeln!(out)?)
         }
+        Format::Csv => Ok(csv::leaks(&findings, out)?),
         Format::Text => {
             let options = text::Options {
                 top: arguments.top,

@@ -1,12 +1,15 @@
 //! One file per command.
 
+pub mod attach;
 pub mod convert;
 pub mod ctl;
 pub mod diff;
 pub mod leaks;
+pub mod push;
 pub mod query;
 pub mod report;
 pub mod run;
+pub mod serve;
 pub mod symbolize;
 pub mod top;
 pub mod view;

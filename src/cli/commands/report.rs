@@ -1,50 +1,184 @@
 //! `allocsample report`: a profile's answers, on stdout.
 
-use allocsample_report::text::{self, Options};
-use allocsample_report::{By, Filter, Sort, json};
+use allocsample_profile::Profile;
+use allocsample_report::lifetimes::Answer;
+use allocsample_report::text::{self, Options, Shape};
+use allocsample_report::{
+    By, Direction, Frames, Request, Selection, Sort, Table, Totals, Tree, csv, json,
+};
+use anyhow::bail;
+use serde_json::{Value, json};
 
-use crate::args::{self, Report, ReportFormat};
+use crate::args::{self, Format, Report};
 use crate::exit::{Ending, Usage};
+use crate::progress::Progress;
 use crate::{filter, output_file, profiles, terminal};
 
 /// Prints the report.
 pub fn run(arguments: &Report) -> anyhow::Result<Ending> {
-    let filter = filter::parse(arguments.filter.as_deref())?;
-    let sort = arguments.sort.map_or_else(Sort::default, sort);
-    if arguments.format == ReportFormat::Json {
-        return run_json(arguments, sort, &filter);
-    }
+    let mut selection = filter::selection(&arguments.narrow)?;
+    refuse_what_has_no_table(arguments)?;
     let profile = profiles::open(&arguments.file)?;
-    let defaults = Options::default();
-    let options = Options {
-        by: arguments.by.map_or(defaults.by, by),
-        sort,
-        top: arguments.top.unwrap_or(defaults.top),
-        filter,
-        tree: arguments.tree,
-        summary: arguments.summary,
-        width: terminal::width().unwrap_or(defaults.width),
-        colour: terminal::wants_colour(),
+    if let Some(name) = &arguments.type_name {
+        selection.only_type = Some(the_type(arguments, &profile, name)?);
+    }
+    let progress = Progress::start("adding up");
+    let totals = Totals::of(&profile);
+    if arguments.at_peak {
+        selection.until_ns = Some(totals.peak.after_ns);
+    }
+    drop(progress);
+    let question = Question {
+        profile: &profile,
+        totals: &totals,
+        selection,
+        sort: sort(arguments),
+        arguments,
     };
-    output_file::write_stdout(|out| Ok(text::write(&profile, &options, out)?))?;
+    match arguments.format {
+        Format::Text => question.text()?,
+        Format::Json => question.json()?,
+        Format::Csv => question.csv()?,
+    }
     Ok(Ending::SUCCESS)
 }
 
-fn run_json(arguments: &Report, sort: Sort, filter: &Filter) -> anyhow::Result<Ending> {
-    let is_text_only =
-        arguments.by.is_some() || arguments.top.is_some() || arguments.tree || arguments.summary;
-    if is_text_only {
-        let what =
-            "--format json prints all tables in full: leave out --by, --top, --tree and --summary";
-        return Err(Usage(what.into()).into());
+fn refuse_what_has_no_table(arguments: &Report) -> Result<(), Usage> {
+    let is_whole = arguments.by.is_none() && shape(arguments) == Shape::Table(By::default());
+    match arguments.format {
+        Format::Json if is_whole && arguments.top.is_some() => Err(Usage(
+            "--format json prints all tables in full: leave out --top, or name a table with --by"
+                .into(),
+        )),
+        Format::Json | Format::Csv if arguments.summary => Err(Usage(
+            "--summary is text; --format json has the same under totals".into(),
+        )),
+        _ => Ok(()),
     }
-    let profile = profiles::open(&arguments.file)?;
-    let report = json::report(&profile, sort, filter);
-    output_file::write_stdout(|out| {
-        serde_json::to_writer_pretty(&mut *out, &report).map_err(std::io::Error::from)?;
-        Ok(writeln!(out)?)
-    })?;
-    Ok(Ending::SUCCESS)
+}
+
+/// An expression for a type that is there.
+fn the_type(
+    arguments: &Report,
+    profile: &Profile,
+    name: &str,
+) -> anyhow::Result<allocsample_report::Regex> {
+    if !profile.vm.types.values().any(|known| known.name == name) {
+        let file = arguments.file.display();
+        bail!("{file}: no type is called {name}; `report --by type` shows which there are");
+    }
+    Ok(Selection::exactly(name)?)
+}
+
+struct Question<'a> {
+    profile: &'a Profile,
+    totals: &'a Totals,
+    selection: Selection,
+    sort: Sort,
+    arguments: &'a Report,
+}
+
+impl Question<'_> {
+    fn text(self) -> anyhow::Result<()> {
+        /// Without a terminal.
+        const WIDTH: usize = 120;
+        let options = Options {
+            shape: shape(self.arguments),
+            sort: self.sort,
+            top: self.arguments.top.unwrap_or(text::ROWS),
+            selection: self.selection,
+            width: terminal::width().unwrap_or(WIDTH),
+            colour: terminal::wants_colour(),
+        };
+        output_file::write_stdout(|out| Ok(text::write(self.profile, self.totals, &options, out)?))
+    }
+
+    fn json(self) -> anyhow::Result<()> {
+        let answer = match (shape(self.arguments), self.arguments.by) {
+            (Shape::Table(by), Some(_)) => json::table(self.totals, by, &self.table(by)),
+            (Shape::Tree(direction), _) => self.tree_json(&direction),
+            (Shape::Lifetimes, _) => self.lifetimes().to_json(),
+            _ => json::report(self.profile, self.totals, self.sort, &self.selection),
+        };
+        output_file::write_stdout(|out| {
+            serde_json::to_writer_pretty(&mut *out, &answer).map_err(std::io::Error::from)?;
+            Ok(writeln!(out)?)
+        })
+    }
+
+    fn csv(self) -> anyhow::Result<()> {
+        match shape(self.arguments) {
+            Shape::Tree(direction) => {
+                let tree = self.tree(&direction);
+                output_file::write_stdout(|out| Ok(tree.write_csv(out)?))
+            }
+            Shape::Lifetimes => {
+                let answer = self.lifetimes();
+                output_file::write_stdout(|out| Ok(csv::lifetimes(&answer, out)?))
+            }
+            Shape::Table(by) => {
+                let table = self.table(by);
+                output_file::write_stdout(|out| Ok(csv::table(by, &table, out)?))
+            }
+            Shape::Summary => Ok(()),
+        }
+    }
+
+    fn table(&self, by: By) -> Table {
+        let request = Request {
+            by,
+            sort: self.sort,
+            selection: &self.selection,
+            peak_ns: Some(self.totals.peak.after_ns),
+            limit: self.arguments.top.unwrap_or(usize::MAX),
+        };
+        Table::of(self.profile, &Frames::of(self.profile), &request)
+    }
+
+    fn tree(&self, direction: &Direction) -> Tree {
+        Tree::of(
+            self.profile,
+            &Frames::of(self.profile),
+            &self.selection,
+            Some(self.totals.peak.after_ns),
+            self.sort,
+            direction,
+        )
+    }
+
+    fn tree_json(&self, direction: &Direction) -> Value {
+        let tree = self.tree(direction);
+        json!({
+            "schema": "allocsample-tree/1",
+            "measure": args::name_of(self.arguments.sort.unwrap_or(args::Sort::Allocated)),
+            "selected": json::selected(&tree.selected),
+            "tree": tree.to_json(),
+        })
+    }
+
+    fn lifetimes(&self) -> Answer {
+        const GROUPS: usize = 100;
+        let top = self.arguments.top.unwrap_or(GROUPS);
+        let frames = Frames::of(self.profile);
+        Answer::of(self.profile, &frames, &self.selection, top)
+    }
+}
+
+fn shape(arguments: &Report) -> Shape {
+    if arguments.summary {
+        Shape::Summary
+    } else if arguments.lifetimes {
+        Shape::Lifetimes
+    } else if arguments.tree {
+        Shape::Tree(Direction::Down)
+    } else if arguments.callgraph {
+        Shape::Tree(match &arguments.from {
+            Some(function) => Direction::From(function.clone()),
+            None => Direction::Up,
+        })
+    } else {
+        Shape::Table(arguments.by.map_or_else(By::default, by))
+    }
 }
 
 /// What the rows are.
@@ -55,13 +189,21 @@ pub fn by(by: args::By) -> By {
         args::By::Line => By::Line,
         args::By::Module => By::Module,
         args::By::Thread => By::Thread,
+        args::By::Type => By::Type,
+        args::By::Heap => By::Heap,
+        args::By::Size => By::Size,
+        args::By::Lifetime => By::Lifetime,
     }
 }
 
-fn sort(sort: args::Sort) -> Sort {
-    match sort {
-        args::Sort::Allocated => Sort::Allocated,
-        args::Sort::Live => Sort::Live,
-        args::Sort::Count => Sort::Count,
+/// At the peak it is what was alive then that matters, unless something else is asked for.
+fn sort(arguments: &Report) -> Sort {
+    match arguments.sort {
+        None if arguments.at_peak => Sort::Live,
+        None | Some(args::Sort::Allocated) => Sort::Allocated,
+        Some(args::Sort::Live) => Sort::Live,
+        Some(args::Sort::Count) => Sort::Count,
+        Some(args::Sort::Peak) => Sort::Peak,
+        Some(args::Sort::Growth) => Sort::Growth,
     }
 }

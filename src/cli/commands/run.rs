@@ -2,7 +2,7 @@
 
 mod aftermath;
 mod child;
-mod library;
+pub mod library;
 mod output;
 mod runtime;
 mod target;
@@ -30,7 +30,14 @@ pub fn run(options: &Run) -> anyhow::Result<Ending> {
     };
     let unreachable = target::check(&program).err();
     let changes = match &unreachable {
-        None => environment(options, &template, &library),
+        None => {
+            let mut changes = environment(options, &template, &library);
+            if !matches!(options.runtime, Some(Runtime::None)) {
+                let users = |name: &str| std::env::var_os(name);
+                changes.extend(runtime::environment(&program, library.path(), users));
+            }
+            changes
+        }
         Some(unreachable) => {
             remark(options, unreachable);
             Vec::new()
@@ -69,7 +76,7 @@ fn cannot_run(error: &CannotRun) -> Ending {
 fn environment(options: &Run, template: &Template, library: &Library) -> Vec<(OsString, OsString)> {
     let users_preload = std::env::var_os("LD_PRELOAD");
     let preload = library::preload(library.path(), users_preload.as_deref());
-    let given: [(&str, Option<OsString>); 12] = [
+    let given: [(&str, Option<OsString>); 15] = [
         ("LD_PRELOAD", Some(preload)),
         // Our own child gets a profile even if nothing of it was sampled.
         (
@@ -113,6 +120,18 @@ fn environment(options: &Run, template: &Template, library: &Library) -> Vec<(Os
         (
             "ALLOCSAMPLE_ON_FULL",
             options.on_full.map(name_of).map(Into::into),
+        ),
+        (
+            "ALLOCSAMPLE_MAX_OVERHEAD",
+            options.max_overhead.as_ref().map(OsString::from),
+        ),
+        (
+            "ALLOCSAMPLE_MAX_SAMPLES_PER_SECOND",
+            (options.max_samples_per_second).map(|most| most.to_string().into()),
+        ),
+        (
+            "ALLOCSAMPLE_MAX_SIZE",
+            options.max_size.as_ref().map(OsString::from),
         ),
     ];
     given

@@ -7,7 +7,7 @@ mod screen;
 
 use std::collections::HashMap;
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use crate::args::Top;
 use crate::exit::{Ending, Usage};
+use crate::growing::{self, GrowingProfile};
 use crate::running;
 use screen::{Action, Entry, Reading, Screen};
 
@@ -28,8 +29,8 @@ const KEY_WAIT: Duration = Duration::from_millis(100);
 pub fn run(arguments: &Top) -> anyhow::Result<Ending> {
     let path = running::profile_of(&arguments.what)?;
     // Fails here, in one line, rather than on a screen.
-    let mut source = Source::new(path);
-    let first = source.read()?;
+    let mut source = GrowingProfile::new(path);
+    let first = read(&mut source)?;
     if !std::io::stdout().is_terminal() {
         let what = "top draws on a terminal; `allocsample report` prints";
         return Err(Usage(what.into()).into());
@@ -67,32 +68,9 @@ fn interact(
     }
 }
 
-/// A profile that is read again and again.
-struct Source {
-    path: PathBuf,
-    symbols: Option<Profile>,
-}
-
-impl Source {
-    fn new(path: PathBuf) -> Self {
-        Self {
-            path,
-            symbols: None,
-        }
-    }
-
-    fn read(&mut self) -> anyhow::Result<Reading> {
-        let named = || self.path.display().to_string();
-        let mut profile = Profile::open(&self.path).with_context(named)?;
-        // Locations keep their numbers while a process runs: only new ones are looked up.
-        if let Some(last) = self.symbols.take() {
-            profile.symbols = last.symbols;
-        }
-        profile.symbolize();
-        let reading = reading(&self.path, &profile);
-        self.symbols = Some(profile);
-        Ok(reading)
-    }
+fn read(source: &mut GrowingProfile) -> anyhow::Result<Reading> {
+    let profile = source.read()?;
+    Ok(reading(source.path(), &profile))
 }
 
 fn reading(path: &Path, profile: &Profile) -> Reading {
@@ -113,7 +91,7 @@ fn reading(path: &Path, profile: &Profile) -> Reading {
     let is_own = |entry: &Entry| entry.allocated.samples() > 0;
     Reading {
         title: format!("{} (pid {})", path.display(), profile.process.pid),
-        is_running: profile.recovery.ring_found && profile.exit.is_none(),
+        is_running: growing::is_running(profile),
         after_s: Totals::duration_s(profile),
         live: totals.live,
         allocated: totals.allocated,
@@ -127,14 +105,14 @@ fn reading(path: &Path, profile: &Profile) -> Reading {
 }
 
 /// Reads on until the other end of the second channel is dropped.
-fn start(mut source: Source) -> (Receiver<anyhow::Result<Reading>>, Sender<()>) {
+fn start(mut source: GrowingProfile) -> (Receiver<anyhow::Result<Reading>>, Sender<()>) {
     let (send, readings) = channel();
     let (stop, stopped) = channel::<()>();
     std::thread::spawn(move || {
         let mut pause = SHORTEST_PAUSE;
         while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
             let begin = Instant::now();
-            let reading = source.read();
+            let reading = read(&mut source);
             let is_last = reading.as_ref().is_ok_and(|reading| !reading.is_running);
             pause = SHORTEST_PAUSE.max(begin.elapsed() * 4);
             if send.send(reading).is_err() || is_last {

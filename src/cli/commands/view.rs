@@ -44,8 +44,8 @@ pub fn run(arguments: &View) -> anyhow::Result<Ending> {
     drop(profile);
     let server = Server::bind(arguments.port, name, mime, reader, body).context("127.0.0.1")?;
     let url = match reader {
-        Some(reader) => format!("{reader}/from-url/{}", percent_encoded(server.url())),
-        None => server.url().to_owned(),
+        Some(reader) => format!("{reader}/from-url/{}", percent_encoded(&server.url())),
+        None => server.url(),
     };
     println!("{url}");
     exit::remark("serving until Ctrl-C");

@@ -31,13 +31,13 @@ impl From<&Profile> for View {
                 stack: stacks.stack(sample.stack, missing_root(sample)),
                 bytes: profile.bytes(sample).value(),
                 objects: profile.objects(sample).value(),
-                end: match sample.freed {
+                end: match sample.freed() {
                     Some(freed) => End::Freed(freed.time_ns),
                     None if sample.is_live() => End::Live,
                     None => End::Unknown,
                 },
                 heap: machines.heap(sample.heap),
-                object: sample.outcome.as_ref().map(|outcome| {
+                object: sample.outcome().as_ref().map(|outcome| {
                     let name = profile.vm.type_name(sample.heap, outcome);
                     stacks.object(name.unwrap_or("(unknown type)"), survival(outcome))
                 }),
@@ -332,8 +332,7 @@ mod tests {
             points: 1,
             interval: 0,
             stack,
-            freed: None,
-            outcome: None,
+            ..allocsample_profile::Sample::default()
         };
         profile.samples = vec![
             sample(1, 30, generated, SampleFlags::default()),
@@ -341,7 +340,7 @@ mod tests {
             sample(3, 20, main, SampleFlags::UNTRACKED),
             sample(4, 40, StackId::EMPTY, SampleFlags::default()),
         ];
-        profile.samples[0].freed = Some(Freed {
+        profile.samples[0].set_freed(Freed {
             time_ns: 50,
             thread: ThreadId(0),
         });

@@ -89,7 +89,7 @@ impl Program {
                     thread: ThreadId(thread),
                 });
             let id = self.profile.samples.len() as u64;
-            self.profile.samples.push(Sample {
+            let mut sample = Sample {
                 id: SampleId(id),
                 time_ns: ns(time_s),
                 address: 0,
@@ -100,9 +100,12 @@ impl Program {
                 points: 1,
                 interval: 0,
                 stack,
-                freed,
-                outcome: None,
-            });
+                ..Sample::default()
+            };
+            if let Some(freed) = freed {
+                sample.set_freed(freed);
+            }
+            self.profile.samples.push(sample);
         }
     }
 

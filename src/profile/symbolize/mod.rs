@@ -30,7 +30,7 @@ impl Profile {
             }
         }
         if let Some(outside) = wanted.remove(&ModuleId::NONE) {
-            let map = perf_map::PerfMap::read(self.process.pid);
+            let map = perf_map::PerfMap::read(self.process.pid, self.process.start_wall_ns);
             for location in outside {
                 if let Some(name) = map.name(location.offset.wrapping_sub(1)) {
                     let frame = SymbolFrame {

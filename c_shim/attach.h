@@ -1,0 +1,47 @@
+/* The agent in a process that did not start with it: calls of the allocator are redirected in the loaded objects.
+ *
+ * An object calls malloc through a slot of its own (in its global offset table, or a pointer in its data), which the
+ * loader has filled with the address of the allocator's function. We put ours there, and the allocator's back when we
+ * leave. No table of changes is kept: a slot is known by its relocation, and by what is in it. */
+#ifndef ALLOCSAMPLE_ATTACH_H
+#define ALLOCSAMPLE_ATTACH_H
+
+#include "shim.h"
+
+/* A function that is redirected. `next` is the definition that the program's calls reach without us; NULL: there is
+ * none, or it belongs to another allocator than malloc, and stays as it is. */
+struct shim_redirection {
+    const char *name;
+    void *own;
+    void *next;
+};
+
+/* All of them; the last one has no name. */
+extern HIDDEN struct shim_redirection shim_redirections[];
+
+/* How a pass over all objects went. */
+struct shim_pass {
+    /* Slots that hold our address now, or that of the next function after a pass back. */
+    uint64_t slots;
+    /* Slots that were to be changed and could not be: an object is being loaded, or memory cannot be made writable. */
+    uint64_t pending;
+    /* Slots that were left alone because nobody knows which function they would come to hold. */
+    uint64_t unsure;
+};
+
+/* Finds the next functions from an object that was opened late. Inside of its constructor, when the loader's lock is
+ * held: nobody loads or unloads objects meanwhile. False: there is no allocator that could be the next. */
+HIDDEN bool shim_prepare_late(void);
+/* Whether that was done. */
+HIDDEN bool shim_is_late(void);
+/* The next function `name` among those that are redirected, or NULL. */
+HIDDEN void *shim_late_symbol(const char *name);
+
+/* Puts our functions into all slots. Any thread that holds no lock of the loader. */
+HIDDEN void shim_redirect(struct shim_pass *pass);
+/* Puts the next functions back. Blocks that we counted are freed by the next allocator, which they came from. */
+HIDDEN void shim_restore(struct shim_pass *pass);
+/* A forked child has no other thread that could be in a pass. */
+HIDDEN void shim_redirect_after_fork_in_child(void);
+
+#endif

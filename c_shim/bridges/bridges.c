@@ -1,0 +1,15 @@
+/* The list of the bridges that find their runtime by themselves. */
+#include "bridges.h"
+
+void bridges_install(void)
+{
+    python_install();
+    ruby_install();
+}
+
+void bridges_after_fork_in_child(void)
+{
+    python_after_fork_in_child();
+    ruby_after_fork_in_child();
+    lua_after_fork_in_child();
+}

@@ -1,0 +1,16 @@
+/* The bridges to language runtimes that find their runtime by themselves: what each has for `bridges.c` to call. */
+#ifndef ALLOCSAMPLE_BRIDGES_H
+#define ALLOCSAMPLE_BRIDGES_H
+
+#include "shim.h"
+
+/* Joins the runtime if this process is one of it. Once, before `main`. */
+HIDDEN void python_install(void);
+HIDDEN void ruby_install(void);
+
+/* Sets free what another thread of the parent held. */
+HIDDEN void python_after_fork_in_child(void);
+HIDDEN void ruby_after_fork_in_child(void);
+HIDDEN void lua_after_fork_in_child(void);
+
+#endif

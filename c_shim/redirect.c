@@ -1,0 +1,364 @@
+/* Changes the slots through which loaded objects call the allocator, and changes them back.
+ *
+ * A pass goes over all objects while the loader's list of them is locked, so that none is unmapped. It changes a slot
+ * if its relocation names one of our functions and it holds the next one's address: then, and only then, our function
+ * does what the slot's object asked for. A slot that the loader has yet to fill (lazy binding) points into its own
+ * object; it is changed if the loader would certainly find the next function.
+ *
+ * Memory that the loader made read-only after it had filled it (RELRO) is made writable for the moment of one store.
+ * Such memory that is still writable belongs to an object which another thread is loading just now: it is left alone,
+ * since nobody may take the loader's right to write from under it. The next pass finds it read-only. */
+#define _GNU_SOURCE
+#include "attach.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#define RELOCATION_SLOT R_X86_64_JUMP_SLOT
+#define IS_ADDRESS(type) ((type) == R_X86_64_GLOB_DAT || (type) == R_X86_64_64)
+#elif defined(__aarch64__)
+#define RELOCATION_SLOT R_AARCH64_JUMP_SLOT
+#define IS_ADDRESS(type) ((type) == R_AARCH64_GLOB_DAT || (type) == R_AARCH64_ABS64)
+#endif
+
+enum direction { REDIRECT, RESTORE };
+
+struct job {
+    enum direction direction;
+    uintptr_t page_bytes;
+    /* Some object brings a malloc that is not the next one. */
+    bool has_other_malloc;
+    bool is_first_object;
+    struct shim_pass pass;
+};
+
+/* What is to be known of an object. */
+struct object {
+    uintptr_t bias;
+    const ElfW(Sym) *symbols;
+    const char *names;
+    uintptr_t relro_start, relro_end;
+    uintptr_t code_start, code_end;
+    const ElfW(Rela) *tables[2];
+    size_t counts[2];
+};
+
+static bool is_ours(const struct dl_phdr_info *info)
+{
+    for (size_t i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+        uintptr_t at = (uintptr_t)shim_redirections - (info->dlpi_addr + segment->p_vaddr);
+        if (segment->p_type == PT_LOAD && at < segment->p_memsz)
+            return true;
+    }
+    return false;
+}
+
+static bool read_object(const struct dl_phdr_info *info, uintptr_t page_bytes, struct object *object)
+{
+    *object = (struct object){.bias = info->dlpi_addr};
+    const ElfW(Dyn) *dynamic = NULL;
+    for (size_t i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+        uintptr_t start = info->dlpi_addr + segment->p_vaddr;
+        uintptr_t end = start + segment->p_memsz;
+        if (segment->p_type == PT_DYNAMIC) {
+            dynamic = (const ElfW(Dyn) *)start;
+        } else if (segment->p_type == PT_GNU_RELRO) {
+            /* Rounded as the loader does. */
+            object->relro_start = start & ~(page_bytes - 1);
+            object->relro_end = end & ~(page_bytes - 1);
+        } else if (segment->p_type == PT_LOAD && (segment->p_flags & PF_X) != 0) {
+            if (object->code_end == 0)
+                object->code_start = start;
+            object->code_end = end;
+        }
+    }
+    if (dynamic == NULL)
+        return false;
+    size_t bytes[2] = {0, 0};
+    size_t relative = 0;
+    for (; dynamic->d_tag != DT_NULL; dynamic++) {
+        uintptr_t value = dynamic->d_un.d_val;
+        /* The loader has relocated these words in place, except in objects whose dynamic section is read-only. */
+        uintptr_t address = value < object->bias ? value + object->bias : value;
+        switch (dynamic->d_tag) {
+        case DT_SYMTAB:
+            object->symbols = (const ElfW(Sym) *)address;
+            break;
+        case DT_STRTAB:
+            object->names = (const char *)address;
+            break;
+        case DT_RELA:
+            object->tables[0] = (const ElfW(Rela) *)address;
+            break;
+        case DT_RELASZ:
+            bytes[0] = value;
+            break;
+        case DT_RELACOUNT:
+            relative = value;
+            break;
+        case DT_JMPREL:
+            object->tables[1] = (const ElfW(Rela) *)address;
+            break;
+        case DT_PLTRELSZ:
+            bytes[1] = value;
+            break;
+        }
+    }
+    for (size_t i = 0; i < 2; i++)
+        object->counts[i] = object->tables[i] == NULL ? 0 : bytes[i] / sizeof(ElfW(Rela));
+    /* The relative ones come first and name no symbol. */
+    if (relative <= object->counts[0] && object->counts[0] != 0) {
+        object->tables[0] += relative;
+        object->counts[0] -= relative;
+    }
+    return object->symbols != NULL && object->names != NULL;
+}
+
+static const struct shim_redirection *find_redirection(const char *name)
+{
+    /* Almost every name is told apart by its first letters. */
+    for (const struct shim_redirection *entry = shim_redirections; entry->name != NULL; entry++) {
+        if (entry->name[0] == name[0] && entry->name[1] == name[1] && strcmp(entry->name, name) == 0)
+            return entry->next == NULL ? NULL : entry;
+    }
+    return NULL;
+}
+
+/* Whether a word can be stored to, without changing it: the kernel adds 0 to it, and refuses if it may not. */
+static bool is_writable(uintptr_t *slot)
+{
+    static uint32_t nobody_waits_here;
+    const unsigned add_nothing = (unsigned)FUTEX_OP(FUTEX_OP_ADD, 0, FUTEX_OP_CMP_EQ, 0);
+    return syscall(SYS_futex, &nobody_waits_here, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 0, 0, slot, add_nothing) >= 0;
+}
+
+/* One store, which other threads see whole. False: not now. */
+static bool store(const struct job *job, const struct object *object, uintptr_t *slot, const void *value)
+{
+    uintptr_t at = (uintptr_t)slot;
+    if (at < object->relro_start || at >= object->relro_end) {
+        __atomic_store_n(slot, (uintptr_t)value, __ATOMIC_RELEASE);
+        return true;
+    }
+    void *page = (void *)(at & ~(job->page_bytes - 1));
+    if (is_writable(slot) || mprotect(page, job->page_bytes, PROT_READ | PROT_WRITE) != 0)
+        return false;
+    __atomic_store_n(slot, (uintptr_t)value, __ATOMIC_RELEASE);
+    /* What cannot be protected again works all the same. */
+    return mprotect(page, job->page_bytes, PROT_READ) == 0 || true;
+}
+
+static void visit_slot(struct job *job, const struct object *object, const ElfW(Rela) *relocation)
+{
+    unsigned type = ELF64_R_TYPE(relocation->r_info);
+    if (type != RELOCATION_SLOT && !(IS_ADDRESS(type) && relocation->r_addend == 0))
+        return;
+    const ElfW(Sym) *symbol = &object->symbols[ELF64_R_SYM(relocation->r_info)];
+    const struct shim_redirection *entry = find_redirection(object->names + symbol->st_name);
+    if (entry == NULL)
+        return;
+    uintptr_t *slot = (uintptr_t *)(object->bias + relocation->r_offset);
+    uintptr_t held = __atomic_load_n(slot, __ATOMIC_RELAXED);
+    const void *from = job->direction == REDIRECT ? entry->next : entry->own;
+    const void *to = job->direction == REDIRECT ? entry->own : entry->next;
+    bool is_due = held == (uintptr_t)from;
+    bool is_lazy = job->direction == REDIRECT && type == RELOCATION_SLOT && symbol->st_shndx == SHN_UNDEF &&
+                   held >= object->code_start && held < object->code_end;
+    if (is_lazy && job->has_other_malloc && !job->is_first_object) {
+        job->pass.unsure++;
+        return;
+    }
+    if (!is_due && !is_lazy)
+        return;
+    if (store(job, object, slot, to))
+        job->pass.slots++;
+    else
+        job->pass.pending++;
+}
+
+static int visit_object(struct dl_phdr_info *info, size_t size, void *argument)
+{
+    (void)size;
+    struct job *job = argument;
+    struct object object;
+    if (!is_ours(info) && read_object(info, job->page_bytes, &object)) {
+        for (size_t table = 0; table < 2; table++) {
+            for (size_t i = 0; i < object.counts[table]; i++)
+                visit_slot(job, &object, &object.tables[table][i]);
+        }
+    }
+    job->is_first_object = false;
+    return 0;
+}
+
+/* ---- other allocators ---- */
+
+static const ElfW(Sym) *look_up_gnu(const uint32_t *table, const struct object *object, const char *name)
+{
+    uint32_t hash = 5381;
+    for (const char *at = name; *at != '\0'; at++)
+        hash = hash * 33 + (unsigned char)*at;
+    uint32_t buckets = table[0], first = table[1], words = table[2];
+    const uint32_t *bucket = (const uint32_t *)((const ElfW(Addr) *)&table[4] + words);
+    const uint32_t *chain = bucket + buckets;
+    if (buckets == 0)
+        return NULL;
+    uint32_t index = bucket[hash % buckets];
+    if (index < first)
+        return NULL;
+    for (;; index++) {
+        uint32_t entry = chain[index - first];
+        const ElfW(Sym) *symbol = &object->symbols[index];
+        if ((entry | 1) == (hash | 1) && strcmp(object->names + symbol->st_name, name) == 0)
+            return symbol;
+        if ((entry & 1) != 0)
+            return NULL;
+    }
+}
+
+/* Whether an object defines a malloc that is neither the next one nor the C library's, nor the loader's or ours. */
+static int look_for_other_malloc(struct dl_phdr_info *info, size_t size, void *argument)
+{
+    (void)size;
+    struct object object;
+    if (is_ours(info) || !read_object(info, 1, &object) || strstr(info->dlpi_name, "/libc.so.6") != NULL ||
+        strstr(info->dlpi_name, "/ld-linux") != NULL)
+        return 0;
+    uintptr_t next = (uintptr_t)shim_late_symbol("malloc");
+    const uint32_t *table = NULL;
+    for (size_t i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+        uintptr_t start = info->dlpi_addr + segment->p_vaddr;
+        if (segment->p_type == PT_LOAD && next - start < segment->p_memsz)
+            return 0;
+        if (segment->p_type != PT_DYNAMIC)
+            continue;
+        for (const ElfW(Dyn) *dynamic = (const ElfW(Dyn) *)start; dynamic->d_tag != DT_NULL; dynamic++) {
+            if (dynamic->d_tag == DT_GNU_HASH)
+                table = (const uint32_t *)(dynamic->d_un.d_ptr < info->dlpi_addr
+                                               ? dynamic->d_un.d_ptr + info->dlpi_addr
+                                               : dynamic->d_un.d_ptr);
+        }
+    }
+    const ElfW(Sym) *symbol = table == NULL ? NULL : look_up_gnu(table, &object, "malloc");
+    if (symbol == NULL || symbol->st_shndx == SHN_UNDEF)
+        return 0;
+    *(bool *)argument = true;
+    return 1;
+}
+
+/* ---- passes ---- */
+
+/* Not 0 while a thread is in a pass. */
+static _Atomic(uint32_t) is_busy;
+static _Atomic(bool) is_redirecting;
+/* How many objects had been loaded, and unloaded, at the last pass that left nothing pending. */
+static _Atomic(uint64_t) seen_changes;
+
+static int count_changes(struct dl_phdr_info *info, size_t size, void *argument)
+{
+    (void)size;
+    /* Neither ever shrinks: the sum grows with every change. */
+    *(uint64_t *)argument = info->dlpi_adds + info->dlpi_subs;
+    return 1;
+}
+
+static void pass_over_objects(enum direction direction, struct shim_pass *pass)
+{
+    uint64_t changes = 0;
+    dl_iterate_phdr(count_changes, &changes);
+    struct job job = {
+        .direction = direction, .page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE), .is_first_object = true};
+    dl_iterate_phdr(look_for_other_malloc, &job.has_other_malloc);
+    dl_iterate_phdr(visit_object, &job);
+    atomic_store_explicit(&seen_changes, job.pass.pending == 0 ? changes : 0, memory_order_relaxed);
+    *pass = job.pass;
+}
+
+/* A pass takes milliseconds. Who does not see its end is a child of a bare clone, where it will never come. */
+static void take_turn(void)
+{
+    for (int i = 0; i < 5000 && atomic_exchange_explicit(&is_busy, 1, memory_order_acquire) != 0; i++)
+        usleep(1000);
+}
+
+void shim_redirect(struct shim_pass *pass)
+{
+    *pass = (struct shim_pass){0};
+    take_turn();
+    atomic_store_explicit(&is_redirecting, true, memory_order_relaxed);
+    pass_over_objects(REDIRECT, pass);
+    atomic_store_explicit(&is_busy, 0, memory_order_release);
+}
+
+void shim_restore(struct shim_pass *pass)
+{
+    *pass = (struct shim_pass){0};
+    take_turn();
+    atomic_store_explicit(&is_redirecting, false, memory_order_relaxed);
+    pass_over_objects(RESTORE, pass);
+    atomic_store_explicit(&is_busy, 0, memory_order_release);
+}
+
+void shim_redirect_after_fork_in_child(void)
+{
+    atomic_store_explicit(&is_busy, 0, memory_order_relaxed);
+}
+
+/* Objects may have come since the last pass. Never waits: who is in a pass now has seen them, or will be called again. */
+static void redirect_what_is_new(void)
+{
+    if (!atomic_load_explicit(&is_redirecting, memory_order_relaxed))
+        return;
+    int saved_errno = errno;
+    uint64_t changes = 0;
+    dl_iterate_phdr(count_changes, &changes);
+    if (changes != atomic_load_explicit(&seen_changes, memory_order_relaxed) &&
+        atomic_exchange_explicit(&is_busy, 1, memory_order_acquire) == 0) {
+        struct shim_pass pass;
+        if (atomic_load_explicit(&is_redirecting, memory_order_relaxed))
+            pass_over_objects(REDIRECT, &pass);
+        atomic_store_explicit(&is_busy, 0, memory_order_release);
+    }
+    errno = saved_errno;
+}
+
+/* ---- objects that are loaded later ---- */
+
+/* dlopen and dlsym look at who calls them: a library by its bare name is searched for where the caller's object says,
+ * RTLD_NEXT is relative to it. So they are reached by jumps that leave the caller's return address where it is. Only a
+ * dlopen that need not know its caller is called, which gives us the moment after it. Objects that came otherwise are
+ * found at the next call of either: who opens a library looks up its symbols next. */
+static bool needs_caller(const char *path)
+{
+    return path != NULL && (strchr(path, '/') == NULL || strchr(path, '$') != NULL);
+}
+
+/* The loader gives an object of another namespace what belongs there. Ours is the program's, so any object that calls
+ * through a slot that we changed is in it too. */
+void *shim_attached_dlopen(const char *path, int mode)
+{
+    void *(*next)(const char *, int) = (void *(*)(const char *, int))(uintptr_t)shim_late_symbol("dlopen");
+    if (needs_caller(path))
+        return next(path, mode);
+    void *handle = next(path, mode);
+    redirect_what_is_new();
+    return handle;
+}
+
+void *shim_attached_dlsym(void *handle, const char *name)
+{
+    redirect_what_is_new();
+    void *(*next)(void *, const char *) = (void *(*)(void *, const char *))(uintptr_t)shim_late_symbol("dlsym");
+    return next(handle, name);
+}

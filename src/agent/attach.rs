@@ -1,0 +1,115 @@
+//! Beginning and ending a recording in the middle of a process's life.
+
+use allocsample_record::{ExitHow, Note};
+
+use crate::agent::Agent;
+use crate::lifecycle::FINISH_PATIENCE_MS;
+use crate::os::clock;
+use crate::os::thread::ShimThread;
+use crate::path::Path;
+use crate::recording::{self, DrainRequest, DrainState, Recording};
+use crate::spill;
+use crate::switch::Switch;
+
+/// A thread that has seen the agent switched on is in its slow path after this time, or through it.
+const SETTLE_MS: u32 = 10;
+/// How often we look again whether a thread is still in there. One that a signal handler has jumped out of seems to be,
+/// for ever.
+const LOOKS: u32 = 100;
+
+impl Agent {
+    /// Makes the profile now, rather than with the first sample: who attaches wants to hear that it cannot be. After an
+    /// error the agent is off. The thread must be muted.
+    pub fn begin_now(&self, thread: &ShimThread) -> Result<&'static Recording, &'static str> {
+        let begun = self
+            .areas
+            .run(thread.last_area(), |area| self.try_to_begin(area));
+        let result = match begun {
+            Some(Ok(Some(recording))) => Ok(recording),
+            Some(Ok(None)) => Err("the disk is too slow"),
+            Some(Err(error)) => Err(error.reason),
+            None => Err("no memory for the agent"),
+        };
+        if result.is_err() {
+            self.switch.set(Switch::Off);
+        }
+        result
+    }
+
+    /// Completes the profile and goes idle; the program goes on. Returns the profile's path. `None`: there was nothing
+    /// to end, or the process itself is ending.
+    ///
+    /// Blocks that were sampled are nothing special from here on. The agent can be switched on again, for a profile of
+    /// its own.
+    pub fn detach(&self, thread: &ShimThread) -> Option<Path> {
+        let state = self.switch.get();
+        let recording = recording::current();
+        if !matches!(state, Switch::On | Switch::Failed) || !self.switch.change(state, Switch::Off)
+        {
+            return None;
+        }
+        clock::sleep_ms(SETTLE_MS);
+        // A record that is begun and not finished would hide those behind it from the drain thread.
+        let own = thread.number();
+        for _ in 0..LOOKS {
+            if !self.threads.is_any_muted(own) {
+                break;
+            }
+            clock::sleep_ms(SETTLE_MS);
+        }
+        let is_drain_gone = recording.is_some_and(|recording| {
+            self.write_end(thread, recording, ExitHow::Detached, None, &[]);
+            self.drain_to_the_end(recording)
+        });
+        recording::forget();
+        self.epoch_ended();
+        self.threads.clear();
+        let recording = recording?;
+        if is_drain_gone {
+            recording.release_ring();
+        }
+        Some(recording.path.clone())
+    }
+
+    /// Writes what is in the ring. False: our thread still has it, on a disk that does not move.
+    fn drain_to_the_end(&self, recording: &Recording) -> bool {
+        // It waits for records that are being written, which a process that ends need not.
+        if recording.drain_state() == DrainState::None && recording.claim_drain_start() {
+            self.start_drain(recording);
+        }
+        match recording.drain_state() {
+            DrainState::Running | DrainState::Starting => {
+                let is_done = recording.ask_drain(DrainRequest::Finish, FINISH_PATIENCE_MS);
+                if is_done {
+                    (self.hooks().join_drain)();
+                }
+                is_done
+            }
+            DrainState::None | DrainState::Failed => {
+                // If it fails the ring's file stays, and the reader finds the records there.
+                spill::finish(
+                    recording,
+                    self.hooks().compress,
+                    self.config().max_size_bytes,
+                );
+                true
+            }
+            DrainState::Done => true,
+        }
+    }
+
+    /// Says in the profile that the process was running before.
+    pub fn note_attached(&self, recording: &Recording, slots: u64, unsure: u64, pending: u64) {
+        let mut detail = Path::new();
+        detail
+            .push_decimal(slots)
+            .push(b" calls of the allocator redirected");
+        if unsure + pending > 0 {
+            detail
+                .push(b", ")
+                .push_decimal(unsure + pending)
+                .push(b" not");
+        }
+        recording.note(Note::Attached, detail.as_bytes());
+    }
+}

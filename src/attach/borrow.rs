@@ -1,0 +1,316 @@
+//! Whether a thread can be borrowed: stopped where it stands, made to call `pthread_create`, and put back.
+//!
+//! That function allocates, and takes locks of the C library for a moment. A thread that is inside of the allocator, of
+//! the loader or of functions of the C library's own may hold those locks, or have left data half changed; then the call
+//! would wait for itself. So a thread can be borrowed if
+//!
+//! - it runs code that is neither the C library's, nor the loader's, nor an allocator's; or it waits in a system call in
+//!   which programs spend their time, and which none of those makes while it holds a lock;
+//! - it is not in a signal handler that interrupted such code: the frames that the kernel has put on its stack say where
+//!   it was;
+//! - if it waits in a futex, no allocator's lock is what it waits for: none of the functions that led there is one.
+//!
+//! Constructors of libraries are no obstacle: the loader's lock is held, but starting a thread does not take it.
+
+use std::ops::Range;
+
+use crate::image::{Image, Memory};
+use crate::target::{Mapping, file_name, is_agent};
+use crate::tracee::Registers;
+
+/// How far up a stack is looked through for signal frames.
+const MOST_STACK_BYTES: u64 = 1 << 20;
+
+/// How far up a stack the caller of a function is that waits for a lock.
+const LOCK_FRAME_BYTES: usize = 256;
+
+/// The C library's allocator has functions without names before and between those with: it is one file of 25 KiB.
+const ALLOCATOR_MARGIN: u64 = 16 << 10;
+
+/// `mov $15, %rax; syscall`: what a signal handler returns to, in every C library.
+const SIGNAL_RETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+
+/// From the address that a handler returns to, up to the interrupted instruction's: 8 bytes, and in the kernel's
+/// `struct ucontext` 40 before the registers, of which that is the 17th.
+const INTERRUPTED_BY_8: usize = 1 + 5 + 16;
+
+const ALLOCATOR_FUNCTIONS: [&str; 12] = [
+    "malloc",
+    "free",
+    "calloc",
+    "realloc",
+    "memalign",
+    "posix_memalign",
+    "aligned_alloc",
+    "valloc",
+    "pvalloc",
+    "malloc_usable_size",
+    "malloc_trim",
+    "malloc_info",
+];
+
+/// System calls in which threads wait.
+const WAITING_CALLS: [i64; 25] = [
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_select,
+    libc::SYS_pselect6,
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_pause,
+    libc::SYS_rt_sigsuspend,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+    libc::SYS_futex,
+    libc::SYS_io_getevents,
+    // One of the above, after it was interrupted by a stop.
+    libc::SYS_restart_syscall,
+];
+
+/// What a thread is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It can be borrowed.
+    Free,
+    /// Not now; a few instructions further it may be different.
+    Busy,
+    /// Not while this system call lasts.
+    Waiting,
+}
+
+/// The parts of a process's code where a thread must not be borrowed.
+pub(crate) struct Forbidden {
+    /// To run in.
+    running: Vec<Range<u64>>,
+    loader: Vec<Range<u64>>,
+    /// To wait for a lock in.
+    allocating: Vec<Range<u64>>,
+    /// Where signal handlers return to.
+    signal_returns: Vec<u64>,
+    mappings: Vec<Mapping>,
+}
+
+/// The system call that a stopped thread was in.
+pub(crate) fn interrupted_call(registers: &Registers) -> Option<i64> {
+    let call = registers.orig_rax.cast_signed();
+    (call >= 0).then_some(call)
+}
+
+impl Forbidden {
+    pub fn find(memory: &Memory, mappings: Vec<Mapping>) -> Self {
+        let mut forbidden = Self {
+            running: Vec::new(),
+            loader: Vec::new(),
+            allocating: Vec::new(),
+            signal_returns: Vec::new(),
+            mappings: Vec::new(),
+        };
+        for module in modules(&mappings) {
+            let of_module = mappings.iter().filter(|other| other.path == module.path);
+            let code: Vec<Range<u64>> = of_module
+                .filter(|mapping| mapping.is_executable)
+                .map(|mapping| mapping.start..mapping.end)
+                .collect();
+            forbidden.add(memory, module, code);
+        }
+        // The kernel's own code, which the C library calls.
+        let special = mappings
+            .iter()
+            .filter(|mapping| mapping.path.starts_with('[') && mapping.is_executable);
+        let special = special.map(|mapping| mapping.start..mapping.end);
+        forbidden.running.extend(special);
+        forbidden.mappings = mappings;
+        forbidden
+    }
+
+    fn add(&mut self, memory: &Memory, module: &Mapping, code: Vec<Range<u64>>) {
+        let name = file_name(&module.path);
+        if name.starts_with("ld-linux") || name.starts_with("ld-2.") {
+            self.running.extend(code.iter().cloned());
+            self.loader.extend(code);
+            return;
+        }
+        if is_agent(module) {
+            return;
+        }
+        let Ok(image) = Image::read(memory, module.start) else {
+            return;
+        };
+        let functions = ALLOCATOR_FUNCTIONS
+            .iter()
+            .filter_map(|name| image.function(name));
+        let functions: Vec<Range<u64>> = functions.map(|function| function.range()).collect();
+        if is_c_library(name) {
+            let first = functions.iter().map(|function| function.start).min();
+            let last = functions.iter().map(|function| function.end).max();
+            self.allocating.extend(first.zip(last).map(|(first, last)| {
+                first.saturating_sub(ALLOCATOR_MARGIN)..last + ALLOCATOR_MARGIN
+            }));
+            for range in &code {
+                let bytes = memory.read_some(range.start, (range.end - range.start) as usize);
+                let found = bytes.windows(SIGNAL_RETURN.len()).enumerate();
+                let found = found.filter(|(_, window)| *window == SIGNAL_RETURN);
+                self.signal_returns
+                    .extend(found.map(|(at, _)| range.start + at as u64));
+            }
+            self.running.extend(code);
+        } else if image.function("malloc").is_some() {
+            // A library for this purpose; or a program with an allocator in it, of which only some functions have names.
+            let is_library = name.contains(".so");
+            self.allocating.extend(match is_library {
+                true => code.clone(),
+                false => functions,
+            });
+            self.running.extend(code);
+        }
+    }
+
+    /// What the thread with these registers is at.
+    pub fn look_at(&self, memory: &Memory, registers: &Registers) -> Standing {
+        let call = interrupted_call(registers);
+        let busy = match call {
+            Some(call) if !WAITING_CALLS.contains(&call) || is_in(&self.loader, registers.rip) => {
+                return Standing::Waiting;
+            }
+            Some(_) => Standing::Waiting,
+            None if is_in(&self.running, registers.rip) => return Standing::Busy,
+            None => Standing::Busy,
+        };
+        let mapping = |address| self.mappings.iter().find(move |m| m.contains(address));
+        // A stack or code that was mapped since: somebody will know what it is a moment later.
+        let Some(stack) = mapping(registers.rsp).filter(|_| mapping(registers.rip).is_some())
+        else {
+            return busy;
+        };
+        let start = registers.rsp & !7;
+        let bytes = (stack.end - start).min(MOST_STACK_BYTES);
+        let words: Vec<u64> = memory
+            .read_some(start, bytes as usize)
+            .chunks_exact(8)
+            .map(|word| u64::from_le_bytes(word.try_into().unwrap_or([0; 8])))
+            .collect();
+        let has_interrupted = |(at, word): (usize, &u64)| {
+            let interrupted = words.get(at + INTERRUPTED_BY_8);
+            self.signal_returns.contains(word)
+                && interrupted.is_none_or(|&code| is_in(&self.running, code))
+        };
+        let mut nearest = words.iter().take(LOCK_FRAME_BYTES / 8);
+        let is_at_a_lock =
+            call == Some(libc::SYS_futex) && nearest.any(|&word| is_in(&self.allocating, word));
+        match is_at_a_lock || words.iter().enumerate().any(has_interrupted) {
+            true => busy,
+            false => Standing::Free,
+        }
+    }
+}
+
+fn is_in(ranges: &[Range<u64>], address: u64) -> bool {
+    ranges.iter().any(|range| range.contains(&address))
+}
+
+/// The first mapping of each file.
+fn modules(mappings: &[Mapping]) -> impl Iterator<Item = &Mapping> {
+    mappings
+        .iter()
+        .filter(|mapping| mapping.offset == 0 && mapping.path.starts_with('/'))
+}
+
+pub(crate) fn is_c_library(name: &str) -> bool {
+    ["libc.so.6", "libc-2."]
+        .iter()
+        .any(|part| name.starts_with(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+    use super::*;
+    use crate::target::Target;
+
+    /// Registers of a thread of ours that runs `code` with its stack at `stack`.
+    fn registers(code: u64, stack: u64, call: Option<i64>) -> Registers {
+        // SAFETY: numbers, for which 0 is a value.
+        let mut registers: Registers = unsafe { std::mem::zeroed() };
+        registers.rip = code;
+        registers.rsp = stack;
+        registers.orig_rax = call.unwrap_or(-1).cast_unsigned();
+        registers
+    }
+
+    #[test]
+    fn a_thread_is_borrowed_only_outside_of_allocator_and_loader() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let memory = Memory::of(pid).unwrap();
+        // At the high end of memory of its own, so that what lies above it is known.
+        let stack: Vec<u64> = vec![0; 1 << 20];
+        let mappings = Target::find(pid).unwrap().mappings().unwrap();
+        let forbidden = Forbidden::find(&memory, mappings);
+        let malloc = libc::malloc as *const () as u64;
+        let here = interrupted_call as *const () as u64;
+        let low = stack.as_ptr().expose_provenance() as u64;
+        let look = |code, call| {
+            let registers = registers(code, low, call);
+            forbidden.look_at(&memory, &registers)
+        };
+        assert_eq!(look(here, None), Standing::Free);
+        assert_eq!(look(malloc, None), Standing::Busy);
+        assert_eq!(look(libc::getpid as *const () as u64, None), Standing::Busy);
+        let waiting = libc::poll as *const () as u64;
+        assert_eq!(look(waiting, Some(libc::SYS_poll)), Standing::Free);
+        assert_eq!(look(waiting, Some(libc::SYS_brk)), Standing::Waiting);
+        assert_eq!(look(waiting, Some(libc::SYS_futex)), Standing::Free);
+        let mut stack = stack;
+        // A lock of the allocator's is waited for; anywhere else the word is a left-over.
+        stack[2] = malloc + 4;
+        assert_eq!(look(waiting, Some(libc::SYS_futex)), Standing::Waiting);
+        assert_eq!(look(waiting, Some(libc::SYS_poll)), Standing::Free);
+        assert_eq!(look(here, None), Standing::Free);
+        // A signal frame, which says where its handler came in.
+        stack[1000] = *forbidden.signal_returns.first().unwrap();
+        for (interrupted, standing) in [(malloc, Standing::Busy), (here, Standing::Free)] {
+            stack[1000 + INTERRUPTED_BY_8] = interrupted;
+            assert_eq!(look(here, None), standing);
+        }
+    }
+
+    #[test]
+    fn a_signal_frame_says_what_was_interrupted() {
+        static FOUND: AtomicBool = AtomicBool::new(false);
+        extern "C" fn handler(_signal: i32) {
+            let mut here = 0_u64;
+            let low = (&raw mut here).expose_provenance() as u64;
+            let pid = i32::try_from(std::process::id()).unwrap();
+            let memory = Memory::of(pid).unwrap();
+            let mappings = Target::find(pid).unwrap().mappings().unwrap();
+            let forbidden = Forbidden::find(&memory, mappings);
+            // `raise` is in the C library.
+            let registers = registers(interrupted_call as *const () as u64, low, None);
+            let is_busy = forbidden.look_at(&memory, &registers) == Standing::Busy;
+            FOUND.store(is_busy, Ordering::Relaxed);
+        }
+        let handler = SigAction::new(
+            SigHandler::Handler(handler),
+            SaFlags::empty(),
+            SigSet::empty(),
+        );
+        // SAFETY: the handler runs where `raise` is called, on a thread that holds nothing that it needs.
+        unsafe { sigaction(Signal::SIGURG, &handler) }.unwrap();
+        nix::sys::signal::raise(Signal::SIGURG).unwrap();
+        assert!(FOUND.load(Ordering::Relaxed));
+    }
+}

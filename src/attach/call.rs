@@ -1,0 +1,740 @@
+//! The whole: a thread is borrowed, starts a helper thread, and the helper calls the agent's function.
+
+use std::cell::RefCell;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::SigSet;
+
+use crate::borrow::{Forbidden, Standing, is_c_library};
+use crate::image::{Image, Memory, thread_local_bytes};
+use crate::remote::{Borrowed, Instructions, put_back};
+use crate::target::{Mapping, Target, file_name, is_agent};
+use crate::tracee::{Registers, Stop, Tracee, Until};
+use crate::{AttachError, Reply, Request};
+
+/// How long we look for a thread that can be borrowed, in seconds.
+const SEARCH_S: u64 = 10;
+/// How long we wait for the helper thread, in seconds.
+const HELPER_S: u64 = 60;
+/// How long one thread may take to stop, or to come out of where it is.
+const ONE_THREAD: Duration = Duration::from_millis(100);
+
+const PAGE: u64 = 4096;
+const DATA_BYTES: u64 = 32 << 10;
+const STACK_BYTES: u64 = 64 << 10;
+const TEXT_BYTES: u64 = 8 << 10;
+const REGION_BYTES: u64 = PAGE + DATA_BYTES + STACK_BYTES;
+
+// The helper thread's code. rdi: the words below. It answers, waits until we have read the answer, and lets its own
+// memory be unmapped by a jump, from where it does not come back here. Positions are those of `Word`, times 8.
+std::arch::global_asm!(
+    ".pushsection .rodata.allocsample_helper, \"a\", @progbits",
+    ".globl allocsample_helper_start",
+    ".hidden allocsample_helper_start",
+    "allocsample_helper_start:",
+    "push rbx",
+    "push r12",
+    "sub rsp, 8",
+    "mov rbx, rdi",
+    "call qword ptr [rbx + 8 * 12]", // pthread_self
+    "mov rdi, rax",
+    "call qword ptr [rbx + 8 * 13]",    // pthread_detach
+    "mov rax, qword ptr [rbx + 8 * 1]", // the function
+    "test rax, rax",
+    "jnz 2f",
+    "mov rdi, qword ptr [rbx + 8 * 2]", // the library
+    "mov esi, 2",                       // RTLD_NOW
+    "call qword ptr [rbx + 8 * 8]",     // dlopen
+    "test rax, rax",
+    "jz 3f",
+    "mov rdi, rax",
+    "mov rsi, qword ptr [rbx + 8 * 3]", // the function's name
+    "call qword ptr [rbx + 8 * 9]",     // dlsym
+    "test rax, rax",
+    "jz 3f",
+    "2:",
+    "mov rdi, qword ptr [rbx + 8 * 4]", // the settings
+    "mov rsi, qword ptr [rbx + 8 * 5]", // the text
+    "mov rdx, qword ptr [rbx + 8 * 6]", // its capacity
+    "call rax",
+    "mov dword ptr [rbx + 8 * 7], eax", // the answer
+    "jmp 4f",
+    "3:",
+    "call qword ptr [rbx + 8 * 10]", // dlerror
+    "mov qword ptr [rbx + 8 * 11], rax",
+    "4:",
+    "mov rdi, qword ptr [rbx + 8 * 17]", // the descriptor
+    "test edi, edi",
+    "js 5f",
+    "call qword ptr [rbx + 8 * 16]", // close
+    "5:",
+    "mov qword ptr [rbx], 1",
+    "mov r12d, 10000",
+    "6:",
+    "cmp qword ptr [rbx], 2",
+    "je 7f",
+    "mov edi, 1000",
+    "call qword ptr [rbx + 8 * 14]", // usleep
+    "dec r12d",
+    "jnz 6b",
+    "7:",
+    "mov rdi, qword ptr [rbx + 8 * 18]", // this memory
+    "mov rsi, qword ptr [rbx + 8 * 19]", // its bytes
+    "mov rax, qword ptr [rbx + 8 * 15]", // munmap
+    "add rsp, 8",
+    "pop r12",
+    "pop rbx",
+    "jmp rax",
+    ".globl allocsample_helper_end",
+    ".hidden allocsample_helper_end",
+    "allocsample_helper_end:",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    static allocsample_helper_start: u8;
+    static allocsample_helper_end: u8;
+}
+
+fn helper_code() -> &'static [u8] {
+    let start = &raw const allocsample_helper_start;
+    let end = &raw const allocsample_helper_end;
+    // SAFETY: both lie in one section, which the code above fills from one to the other.
+    unsafe { std::slice::from_raw_parts(start, end.addr() - start.addr()) }
+}
+
+/// The words that the helper works with, by their position.
+#[derive(Clone, Copy, Debug)]
+#[repr(usize)]
+enum Word {
+    /// 0: at work; 1: answered; 2: the answer was read.
+    State = 0,
+    /// 0: to be looked up in the library.
+    Function = 1,
+    Library = 2,
+    FunctionName = 3,
+    Settings = 4,
+    Text = 5,
+    TextBytes = 6,
+    Answer = 7,
+    Dlopen = 8,
+    Dlsym = 9,
+    Dlerror = 10,
+    LoadError = 11,
+    PthreadSelf = 12,
+    PthreadDetach = 13,
+    Usleep = 14,
+    Munmap = 15,
+    Close = 16,
+    Descriptor = 17,
+    Region = 18,
+    RegionBytes = 19,
+}
+
+const WORDS: usize = 20;
+const NOT_ANSWERED: i32 = i32::MIN;
+const NO_DESCRIPTOR: u64 = u32::MAX as u64;
+
+/// The helper's memory as it is to be: words, then what they point to.
+struct Data {
+    words: [u64; WORDS],
+    bytes: Vec<u8>,
+    start: u64,
+}
+
+impl Data {
+    fn new(region: u64) -> Self {
+        let mut data = Self {
+            words: [0; WORDS],
+            bytes: Vec::new(),
+            start: region + PAGE,
+        };
+        data.set(Word::Answer, u64::from(NOT_ANSWERED.cast_unsigned()));
+        data.set(Word::Region, region);
+        data.set(Word::RegionBytes, REGION_BYTES);
+        data.set(Word::Text, data.start + DATA_BYTES - TEXT_BYTES);
+        data.set(Word::TextBytes, TEXT_BYTES);
+        data
+    }
+
+    fn set(&mut self, word: Word, value: u64) {
+        self.words[word as usize] = value;
+    }
+
+    fn point_to(&mut self, word: Word, bytes: &[u8]) {
+        let address = self.start + (8 * WORDS + self.bytes.len()) as u64;
+        self.bytes.extend_from_slice(bytes);
+        self.bytes.push(0);
+        self.set(word, address);
+    }
+
+    fn encode(&self) -> Option<Vec<u8>> {
+        let words = self.words.iter().flat_map(|word| word.to_le_bytes());
+        let encoded: Vec<u8> = words.chain(self.bytes.iter().copied()).collect();
+        (encoded.len() as u64 <= DATA_BYTES - TEXT_BYTES).then_some(encoded)
+    }
+}
+
+/// Functions of the C library.
+struct Functions {
+    pthread_create: u64,
+    for_helper: Vec<(Word, u64)>,
+}
+
+struct Work<'a> {
+    target: &'a Target,
+    request: &'a Request<'a>,
+    memory: Memory,
+    functions: Functions,
+    instructions: Instructions,
+    forbidden: Forbidden,
+    /// The agent's function, if the agent is there.
+    present: Option<u64>,
+    /// Threads that were asked to stop and have not yet: on a busy machine, or inside of a system call that does not
+    /// end. They are let go when they do.
+    late: RefCell<Vec<Tracee>>,
+}
+
+/// The memory that was mapped for the helper.
+struct Helper {
+    region: u64,
+}
+
+/// See [`crate::call`].
+pub(crate) fn call(target: &Target, request: &Request<'_>) -> Result<Reply, AttachError> {
+    let pid = target.pid();
+    let status = target.status(pid)?;
+    if status.signals("SigIgn") & (1 << (libc::SIGTRAP - 1)) != 0 {
+        return Err(AttachError::IgnoresTrap(pid));
+    }
+    let memory =
+        Memory::of(pid).map_err(|error| target.explain(error, "its memory cannot be reached"))?;
+    let mappings = target.mappings()?;
+    let present = present_function(target, &memory, &mappings, request.function)?;
+    if present.is_none() {
+        let library = request.library.ok_or(AttachError::NoAgent(pid))?;
+        fs::metadata(library).map_err(|error| unreadable(library, error))?;
+        if !target.has_proc() {
+            return Err(AttachError::NoProc(pid));
+        }
+    }
+    let work = Work {
+        functions: find_functions(target, &memory, &mappings)?,
+        instructions: find_instructions(target, &memory, &mappings)?,
+        forbidden: Forbidden::find(&memory, mappings),
+        target,
+        request,
+        memory,
+        present,
+        late: RefCell::new(Vec::new()),
+    };
+    let helper = work.start_helper()?;
+    work.hear(&helper)
+}
+
+fn unreadable(library: &Path, error: io::Error) -> AttachError {
+    AttachError::Library {
+        path: library.to_owned(),
+        error,
+    }
+}
+
+fn present_function(
+    target: &Target,
+    memory: &Memory,
+    mappings: &[Mapping],
+    name: &str,
+) -> Result<Option<u64>, AttachError> {
+    let agent = |mapping: &&Mapping| is_agent(mapping) && mapping.offset == 0;
+    let Some(agent) = mappings.iter().find(agent) else {
+        return Ok(None);
+    };
+    let function = Image::read(memory, agent.start)
+        .ok()
+        .and_then(|image| image.function(name));
+    match function {
+        Some(function) => Ok(Some(function.address)),
+        None => Err(AttachError::CannotLoad {
+            pid: target.pid(),
+            reason: "an older version of it is loaded already".to_owned(),
+        }),
+    }
+}
+
+fn find_functions(
+    target: &Target,
+    memory: &Memory,
+    mappings: &[Mapping],
+) -> Result<Functions, AttachError> {
+    let is_part = |name: &str| {
+        is_c_library(name) || name.starts_with("libpthread") || name.starts_with("libdl")
+    };
+    let parts = mappings
+        .iter()
+        .filter(|mapping| mapping.offset == 0 && is_part(file_name(&mapping.path)));
+    let images: Vec<Image> = parts
+        .filter_map(|part| Image::read(memory, part.start).ok())
+        .collect();
+    let find = |name: &'static str| {
+        let mut found = images.iter().filter_map(|image| image.function(name));
+        let missing = AttachError::OldLibc {
+            pid: target.pid(),
+            function: name,
+        };
+        found.next().map(|found| found.address).ok_or(missing)
+    };
+    let for_helper = [
+        (Word::Dlopen, "dlopen"),
+        (Word::Dlsym, "dlsym"),
+        (Word::Dlerror, "dlerror"),
+        (Word::PthreadSelf, "pthread_self"),
+        (Word::PthreadDetach, "pthread_detach"),
+        (Word::Usleep, "usleep"),
+        (Word::Munmap, "munmap"),
+        (Word::Close, "close"),
+    ];
+    let for_helper = for_helper
+        .into_iter()
+        .map(|(word, name)| Ok((word, find(name)?)))
+        .collect::<Result<_, AttachError>>()?;
+    Ok(Functions {
+        pthread_create: find("pthread_create")?,
+        for_helper,
+    })
+}
+
+fn find_instructions(
+    target: &Target,
+    memory: &Memory,
+    mappings: &[Mapping],
+) -> Result<Instructions, AttachError> {
+    let code = mappings
+        .iter()
+        .filter(|mapping| mapping.is_executable && is_c_library(file_name(&mapping.path)));
+    for mapping in code {
+        let bytes = memory.read_some(mapping.start, (mapping.end - mapping.start) as usize);
+        let at = |pattern: &[u8]| {
+            let at = bytes
+                .windows(pattern.len())
+                .position(|window| window == pattern)?;
+            Some(mapping.start + at as u64)
+        };
+        if let (Some(system_call), Some(trap)) = (at(&[0x0f, 0x05]), at(&[0xcc])) {
+            return Ok(Instructions { system_call, trap });
+        }
+    }
+    Err(AttachError::OldLibc {
+        pid: target.pid(),
+        function: "a system call that could be borrowed",
+    })
+}
+
+impl Work<'_> {
+    /// Looks for a thread that can be borrowed, and lets it start the helper.
+    fn start_helper(&self) -> Result<Helper, AttachError> {
+        let pid = self.target.pid();
+        let since = Instant::now();
+        let mut refusal = None;
+        while since.elapsed() < Duration::from_secs(SEARCH_S) {
+            for thread in self.target.threads()? {
+                if self.is_late(thread) {
+                    continue;
+                }
+                match self.try_thread(thread) {
+                    Ok(Some(helper)) => return Ok(helper),
+                    Ok(None) => {}
+                    // Of one thread only, perhaps.
+                    Err(
+                        error @ (AttachError::SeccompFilter(_) | AttachError::SeccompStrict(_)),
+                    ) => {
+                        refusal = Some(error);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            if let Some(refusal) = refusal {
+                return Err(refusal);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Err(AttachError::NoThread(pid, SEARCH_S))
+    }
+
+    /// Lets go of the threads that have stopped late; whether this one is not among them.
+    fn is_late(&self, thread: i32) -> bool {
+        let mut late = self.late.borrow_mut();
+        let waiting = late.drain(..).filter_map(|tracee| tracee.release().err());
+        *late = waiting.collect();
+        late.iter().any(|tracee| tracee.thread() == thread)
+    }
+
+    /// `None`: not this one, not now.
+    fn try_thread(&self, thread: i32) -> Result<Option<Helper>, AttachError> {
+        let status = match self.target.status(thread) {
+            Ok(status) => status,
+            // It has just ended.
+            Err(_) if thread != self.target.pid() => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        match status.number("Seccomp") {
+            Some(1) => return Err(AttachError::SeccompStrict(self.target.pid())),
+            Some(2) if !self.request.despite_seccomp => {
+                return Err(AttachError::SeccompFilter(self.target.pid()));
+            }
+            _ => {}
+        }
+        if status.letter() == 'Z' {
+            return Ok(None);
+        }
+        let explain = |error: io::Error| match error.raw_os_error() {
+            Some(libc::ESRCH) => Ok(None),
+            _ => Err(self.target.explain(error, "it cannot be traced")),
+        };
+        let mut tracee = match Tracee::seize(thread) {
+            Ok(tracee) => tracee,
+            Err(error) => return explain(error),
+        };
+        // From the stop on, until the thread goes on as it was.
+        let signals = SigSet::all();
+        let before = signals.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK);
+        let tried = self.try_stopped(&mut tracee);
+        if let Err(tracee) = tracee.release() {
+            self.late.borrow_mut().push(tracee);
+        }
+        if let Ok(before) = before {
+            let _ = before.thread_set_mask();
+        }
+        match tried {
+            Ok(Ok(helper)) => Ok(helper),
+            Ok(Err(error)) => Err(error),
+            Err(error) => explain(error),
+        }
+    }
+
+    fn try_stopped(&self, tracee: &mut Tracee) -> io::Result<Result<Option<Helper>, AttachError>> {
+        tracee.interrupt()?;
+        if tracee.wait(ONE_THREAD)? != Some(Stop::Event) {
+            return Ok(Ok(None));
+        }
+        let registers = tracee.registers()?;
+        let standing = self.forbidden.look_at(&self.memory, &registers);
+        let is_free = match standing {
+            Standing::Free => true,
+            Standing::Busy => self.walk_out(tracee)?,
+            Standing::Waiting => false,
+        };
+        if !is_free {
+            let registers = match standing {
+                Standing::Waiting => registers,
+                _ => tracee.registers()?,
+            };
+            put_back(tracee, registers, self.target)?;
+            return Ok(Ok(None));
+        }
+        let mut borrowed = Borrowed::take(self.target, tracee, self.instructions)?;
+        let started = self.on_borrowed(&mut borrowed);
+        borrowed.put_back()?;
+        Ok(started)
+    }
+
+    /// Lets the thread go on, one instruction at a time, until it can be borrowed.
+    fn walk_out(&self, tracee: &mut Tracee) -> io::Result<bool> {
+        let since = Instant::now();
+        let mut signal = 0;
+        while since.elapsed() < ONE_THREAD {
+            tracee.resume(Until::NextInstruction, signal)?;
+            signal = match tracee.wait(ONE_THREAD)? {
+                Some(Stop::Signal(libc::SIGTRAP)) => 0,
+                // One of the program's own: it gets it.
+                Some(Stop::Signal(other)) => other,
+                Some(Stop::Event | Stop::SystemCall) => 0,
+                // It waits in the kernel.
+                Some(Stop::Gone) | None => {
+                    tracee.settle(ONE_THREAD)?;
+                    return Ok(false);
+                }
+            };
+            let registers = tracee.registers()?;
+            let is_free = || self.forbidden.look_at(&self.memory, &registers) == Standing::Free;
+            if signal == 0 && is_in_user_code(&registers) && is_free() {
+                return Ok(true);
+            }
+        }
+        if signal != 0 {
+            tracee.resume(Until::NextInstruction, signal)?;
+            tracee.wait(ONE_THREAD)?;
+        }
+        Ok(false)
+    }
+
+    fn on_borrowed(&self, borrowed: &mut Borrowed<'_>) -> Result<Option<Helper>, AttachError> {
+        let pid = self.target.pid();
+        let failed = |call| move |error| AttachError::RemoteCall { pid, call, error };
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+        let read_write = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        let region = borrowed
+            .system_call(
+                libc::SYS_mmap,
+                [0, REGION_BYTES, read_write, flags, u64::MAX, 0],
+            )
+            .map_err(failed("mmap"))?;
+        let prepared = self.prepare(borrowed, region);
+        let created = prepared.and_then(|(data, descriptor)| {
+            let read_execute = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+            let created = borrowed
+                .system_call(libc::SYS_mprotect, [region, PAGE, read_execute, 0, 0, 0])
+                .map_err(failed("mprotect"))
+                .and_then(|_| self.create_thread(borrowed, region, data));
+            if let (Ok(Some(Err(_))) | Err(_), Some(descriptor)) = (&created, descriptor) {
+                let _ = borrowed.system_call(libc::SYS_close, [descriptor, 0, 0, 0, 0, 0]);
+            }
+            created
+        });
+        match created {
+            Ok(Some(Ok(()))) => Ok(Some(Helper { region })),
+            // It did not come back from starting a thread, and was put back; what it had begun may lie in the region.
+            Ok(None) => Ok(None),
+            Ok(Some(Err(error))) => {
+                self.unmap(borrowed, region);
+                Err(AttachError::NoHelper { pid, error })
+            }
+            Err(error) => {
+                self.unmap(borrowed, region);
+                Err(error)
+            }
+        }
+    }
+
+    fn unmap(&self, borrowed: &mut Borrowed<'_>, region: u64) {
+        // The thread is put back in any case; what stays mapped harms nobody.
+        let _ = borrowed.system_call(libc::SYS_munmap, [region, REGION_BYTES, 0, 0, 0, 0]);
+    }
+
+    /// Fills the region. Returns where the helper's words are, and the library's descriptor in the process.
+    fn prepare(
+        &self,
+        borrowed: &mut Borrowed<'_>,
+        region: u64,
+    ) -> Result<(u64, Option<u64>), AttachError> {
+        let pid = self.target.pid();
+        let failed = |error| AttachError::RemoteCall {
+            pid,
+            call: "mmap",
+            error,
+        };
+        let mut data = Data::new(region);
+        for &(word, address) in &self.functions.for_helper {
+            data.set(word, address);
+        }
+        let mut settings = Vec::new();
+        for setting in self.request.settings {
+            settings.extend_from_slice(setting.as_bytes());
+            settings.push(0);
+        }
+        data.point_to(Word::Settings, &settings);
+        data.point_to(Word::FunctionName, self.request.function.as_bytes());
+        let descriptor = match (self.present, self.request.library) {
+            (Some(function), _) => {
+                data.set(Word::Function, function);
+                None
+            }
+            (None, Some(library)) => Some(self.open_library(borrowed, region, library)?),
+            (None, None) => return Err(AttachError::NoAgent(pid)),
+        };
+        data.set(Word::Descriptor, descriptor.unwrap_or(NO_DESCRIPTOR));
+        if let Some(descriptor) = descriptor {
+            // With the dot the agent knows that it is to wait, and no other library has the name.
+            let path = format!("/proc/self/fd/./{descriptor}");
+            data.point_to(Word::Library, path.as_bytes());
+        }
+        let encoded = data
+            .encode()
+            .ok_or_else(|| failed(io::Error::other("the settings are too long")));
+        let written = encoded.and_then(|encoded| {
+            self.memory
+                .write(region, helper_code())
+                .and_then(|()| self.memory.write(data.start, &encoded))
+                .map_err(failed)
+        });
+        if let (Err(_), Some(descriptor)) = (&written, descriptor) {
+            let _ = borrowed.system_call(libc::SYS_close, [descriptor, 0, 0, 0, 0, 0]);
+        }
+        written.map(|()| (data.start, descriptor))
+    }
+
+    /// The library's file if the process sees it too; otherwise a copy of it in memory.
+    fn open_library(
+        &self,
+        borrowed: &mut Borrowed<'_>,
+        region: u64,
+        library: &Path,
+    ) -> Result<u64, AttachError> {
+        let pid = self.target.pid();
+        let name_at = region + PAGE;
+        let write_name = |name: &[u8]| {
+            let mut name = name.to_vec();
+            name.push(0);
+            self.memory.write(name_at, &name)
+        };
+        let unreadable = |error| unreadable(library, error);
+        // Under another name the agent would not be found again.
+        let has_its_name = library.ends_with("liballocsample.so");
+        if has_its_name && self.target.sees(library) {
+            write_name(library.as_os_str().as_bytes()).map_err(unreadable)?;
+            let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
+            let here = i64::from(libc::AT_FDCWD).cast_unsigned();
+            let opened = borrowed.system_call(libc::SYS_openat, [here, name_at, flags, 0, 0, 0]);
+            if let Ok(descriptor) = opened {
+                return Ok(descriptor);
+            }
+        }
+        let bytes = fs::read(library).map_err(unreadable)?;
+        write_name(b"liballocsample.so").map_err(unreadable)?;
+        let flags = u64::from(libc::MFD_CLOEXEC);
+        let descriptor = borrowed
+            .system_call(libc::SYS_memfd_create, [name_at, flags, 0, 0, 0, 0])
+            .map_err(|error| AttachError::RemoteCall {
+                pid,
+                call: "memfd_create",
+                error,
+            })?;
+        let written = File::options()
+            .write(true)
+            .open(format!("/proc/{pid}/fd/{descriptor}"))
+            .and_then(|mut file| file.write_all(&bytes));
+        if let Err(error) = written {
+            let _ = borrowed.system_call(libc::SYS_close, [descriptor, 0, 0, 0, 0, 0]);
+            return Err(unreadable(error));
+        }
+        Ok(descriptor)
+    }
+
+    /// `None`: it did not come back.
+    fn create_thread(
+        &self,
+        borrowed: &mut Borrowed<'_>,
+        region: u64,
+        data: u64,
+    ) -> Result<Option<io::Result<()>>, AttachError> {
+        let stack = region + REGION_BYTES;
+        // At the stack's high end: the new thread's handle.
+        let handle = stack - 64;
+        let result = borrowed.function_call(
+            self.functions.pthread_create,
+            [handle, 0, region, data, 0, 0],
+            handle,
+            |address, bytes| self.memory.write(address, bytes),
+        );
+        let result = result.map_err(|error| AttachError::RemoteCall {
+            pid: self.target.pid(),
+            call: "pthread_create",
+            error,
+        })?;
+        Ok(result.map(|error| match error as i32 {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }))
+    }
+
+    /// Waits for the helper's answer, reads it, and lets the helper go.
+    fn hear(&self, helper: &Helper) -> Result<Reply, AttachError> {
+        let pid = self.target.pid();
+        let place = |word: Word| helper.region + PAGE + 8 * word as u64;
+        let read = |word| {
+            self.memory
+                .word(place(word))
+                .map_err(|_| AttachError::Ended(pid))
+        };
+        let since = Instant::now();
+        while read(Word::State)? == 0 {
+            self.is_late(pid);
+            if since.elapsed() > Duration::from_secs(HELPER_S) {
+                return Err(AttachError::Slow(pid, HELPER_S));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let code = (read(Word::Answer)? as u32).cast_signed();
+        let reply = match code {
+            NOT_ANSWERED => Err(self.explain_load_error(&match read(Word::LoadError)? {
+                0 => "for no reason that its loader would give".to_owned(),
+                text => self.memory.text(text),
+            })),
+            code => Ok(Reply {
+                code,
+                text: self.memory.text(read(Word::Text)?),
+            }),
+        };
+        self.memory
+            .write(place(Word::State), &2_u64.to_le_bytes())
+            .map_err(|_| AttachError::Ended(pid))?;
+        self.wait_until_unmapped(helper);
+        reply
+    }
+
+    /// Until the helper is about to end: who looks at the process next finds no thread of ours.
+    fn wait_until_unmapped(&self, helper: &Helper) {
+        let since = Instant::now();
+        while since.elapsed() < Duration::from_secs(2) && self.memory.word(helper.region).is_ok() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // What remains is the end of a thread in libc.
+        std::thread::sleep(Duration::from_millis(2));
+    }
+
+    fn explain_load_error(&self, reason: &str) -> AttachError {
+        let pid = self.target.pid();
+        if reason.contains("static TLS") {
+            let library = self
+                .request
+                .library
+                .and_then(|library| fs::read(library).ok());
+            return AttachError::NoStaticTls(pid, thread_local_bytes(&library.unwrap_or_default()));
+        }
+        // Not the name under which the library was opened.
+        let reason = reason.rsplit("/proc/self/fd/./").next().unwrap_or(reason);
+        let reason = reason.split_once(": ").map_or(reason, |(_, reason)| reason);
+        AttachError::CannotLoad {
+            pid,
+            reason: reason.to_owned(),
+        }
+    }
+}
+
+/// Whether the thread is not in the middle of a system call, as it is after a step into one.
+fn is_in_user_code(registers: &Registers) -> bool {
+    registers.orig_rax == u64::MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_helpers_words_point_to_what_follows_them() {
+        let mut data = Data::new(0x10000);
+        data.point_to(Word::FunctionName, b"f");
+        data.point_to(Word::Library, b"lib");
+        let encoded = data.encode().unwrap();
+        let text = |word: Word| {
+            let at = (data.words[word as usize] - data.start) as usize;
+            let text = &encoded[at..];
+            &text[..text.iter().position(|&byte| byte == 0).unwrap()]
+        };
+        assert_eq!(text(Word::FunctionName), b"f");
+        assert_eq!(text(Word::Library), b"lib");
+        data.bytes.resize(DATA_BYTES as usize, 0);
+        assert!(data.encode().is_none());
+    }
+
+    #[test]
+    fn the_helpers_code_fits_its_page() {
+        let code = helper_code();
+        assert!(!code.is_empty() && code.len() as u64 <= PAGE);
+        // It ends in a jump, so that it never runs on.
+        assert_eq!(&code[code.len() - 2..], &[0xff, 0xe0]);
+    }
+}

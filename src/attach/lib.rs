@@ -1,0 +1,147 @@
+//! Makes a running process call a function of the agent.
+//!
+//! ```text
+//! target   may it be attached to, what is mapped where           (/proc)
+//! image    functions of a module, found in the process's memory
+//! borrow   which thread can be borrowed for a moment             (registers, stack)
+//! tracee   one thread under ptrace
+//! remote   system calls and one call of a function on that thread
+//! call     the whole: a helper thread in the process opens the library and calls the function
+//! ```
+//!
+//! A borrowed thread is not made to open the library: it may hold the loader's lock, or the allocator's. It calls
+//! `pthread_create`, which takes neither for long, and goes on where it was, after less than a millisecond. The thread
+//! that it started waits for locks like any other.
+
+#[cfg(target_arch = "x86_64")]
+mod borrow;
+#[cfg(target_arch = "x86_64")]
+mod call;
+#[cfg(target_arch = "x86_64")]
+mod image;
+#[cfg(target_arch = "x86_64")]
+mod remote;
+mod target;
+#[cfg(target_arch = "x86_64")]
+mod tracee;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use target::Target;
+
+/// What a process is to call.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// `liballocsample.so`, for the case that the process has not loaded it yet; `None`: then there is nothing to do.
+    pub library: Option<&'a Path>,
+    /// An exported function of the library, of the type of `allocsample_attach`.
+    pub function: &'a str,
+    /// `NAME=value` each.
+    pub settings: &'a [String],
+    /// Even if a filter of system calls could end the process.
+    pub despite_seccomp: bool,
+}
+
+/// What the function answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Its result.
+    pub code: i32,
+    /// Its text, in the process's encoding.
+    pub text: String,
+}
+
+/// Why a process cannot be attached to, or detached from. Each is one line, and says what to do if there is something.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum AttachError {
+    #[error("process {0}: there is no such process")]
+    NoProcess(i32),
+    #[error("process {0}: it has ended, and waits for its parent to notice")]
+    Zombie(i32),
+    #[error("process {0}: it is a thread of the kernel")]
+    KernelThread(i32),
+    #[error("process {0}: it is stopped; continue it first (kill -CONT {0})")]
+    Stopped(i32),
+    #[error("process {pid}: it is being traced by process {tracer}, and can have only one tracer")]
+    Traced { pid: i32, tracer: i32 },
+    #[error("process {0}: it belongs to another user; attach as that user, or as root")]
+    OtherUser(i32),
+    #[error(
+        "process {0}: the system lets only a parent trace it (kernel.yama.ptrace_scope = {1}); attach as root, or set it to 0"
+    )]
+    Yama(i32, u32),
+    #[error(
+        "process {0}: the system does not permit to trace it; CAP_SYS_PTRACE is needed, which root has"
+    )]
+    NotPermitted(i32),
+    #[error("process {0}: it is a program of another word size or processor")]
+    OtherMachine(i32),
+    #[error(
+        "process {0}: it is linked statically, so its calls of the allocator cannot be redirected"
+    )]
+    Static(i32),
+    #[error("process {pid}: its C library is {libc}; the agent needs glibc")]
+    OtherLibc { pid: i32, libc: String },
+    #[error("process {pid}: its C library lacks {function}; glibc 2.34 or later is needed")]
+    OldLibc { pid: i32, function: &'static str },
+    #[error("process {0}: it ignores SIGTRAP, which is needed for a moment")]
+    IgnoresTrap(i32),
+    #[error("process {0}: it runs under seccomp in strict mode, and would be killed")]
+    SeccompStrict(i32),
+    #[error(
+        "process {0}: it runs under a seccomp filter, which may kill it for a system call that it does not expect; --despite-seccomp attaches all the same"
+    )]
+    SeccompFilter(i32),
+    #[error("process {0}: there is no /proc in its root directory, by which the library is opened")]
+    NoProc(i32),
+    #[error(
+        "process {0}: none of its threads came out of the allocator or the loader for {1} s; try again"
+    )]
+    NoThread(i32, u64),
+    #[error("process {pid}: the system call {call} failed in it: {error}")]
+    RemoteCall {
+        pid: i32,
+        call: &'static str,
+        error: io::Error,
+    },
+    #[error("process {pid}: it cannot start a thread: {error}")]
+    NoHelper { pid: i32, error: io::Error },
+    #[error("process {pid}: it cannot load the agent: {reason}")]
+    CannotLoad { pid: i32, reason: String },
+    #[error(
+        "process {0}: its loader has no static thread-local memory left, of which the agent needs {1} bytes; start it with GLIBC_TUNABLES=glibc.rtld.optional_static_tls=4096, or under `allocsample run`"
+    )]
+    NoStaticTls(i32, u64),
+    #[error(
+        "process {0}: a thread in it is still loading the agent after {1} s, perhaps because another one holds the loader's lock; look with `allocsample ctl {0} status`"
+    )]
+    Slow(i32, u64),
+    #[error("process {0}: it ended meanwhile")]
+    Ended(i32),
+    #[error("process {0}: it has not loaded the agent")]
+    NoAgent(i32),
+    #[error("{path}: {error}")]
+    Library { path: PathBuf, error: io::Error },
+    #[error("process {pid}: {what}: {error}")]
+    System {
+        pid: i32,
+        what: &'static str,
+        error: io::Error,
+    },
+    #[error("attach is for x86-64; start the program under `allocsample run` here")]
+    OtherArchitecture,
+}
+
+/// Makes the process call the function, and waits for its answer.
+#[cfg(target_arch = "x86_64")]
+pub fn call(target: &Target, request: &Request<'_>) -> Result<Reply, AttachError> {
+    call::call(target, request)
+}
+
+/// Not on this processor.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn call(_target: &Target, _request: &Request<'_>) -> Result<Reply, AttachError> {
+    Err(AttachError::OtherArchitecture)
+}

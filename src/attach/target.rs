@@ -1,0 +1,314 @@
+//! A process as `/proc` shows it: whether it can be attached to at all, and what is mapped where.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::AttachError;
+
+/// A process that the agent could be put into.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    pid: i32,
+    /// Found out while it was there to be asked.
+    shares_our_root: bool,
+}
+
+/// A mapped file, or what takes its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    pub start: u64,
+    pub end: u64,
+    pub is_executable: bool,
+    pub offset: u64,
+    pub path: String,
+}
+
+impl Mapping {
+    pub fn contains(&self, address: u64) -> bool {
+        (self.start..self.end).contains(&address)
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        // start-end perms offset device inode path
+        let mut words = line.splitn(6, ' ');
+        let (start, end) = words.next()?.split_once('-')?;
+        let permissions = words.next()?;
+        let offset = words.next()?;
+        let path = words.nth(2).unwrap_or("").trim_start();
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        Some(Self {
+            start: number(start)?,
+            end: number(end)?,
+            is_executable: permissions.contains('x'),
+            offset: number(offset)?,
+            path: path.to_owned(),
+        })
+    }
+}
+
+impl Target {
+    /// A process that exists, runs a program that the agent can be loaded into, and is traced by nobody.
+    pub fn find(pid: i32) -> Result<Self, AttachError> {
+        let target = Self {
+            pid,
+            shares_our_root: shares_our_root(pid),
+        };
+        let status = target.status(pid)?;
+        match status.letter() {
+            'Z' | 'X' => return Err(AttachError::Zombie(pid)),
+            'T' => return Err(AttachError::Stopped(pid)),
+            _ => {}
+        }
+        if let Some(tracer) = status.number("TracerPid").filter(|&tracer| tracer != 0) {
+            return Err(AttachError::Traced {
+                pid,
+                tracer: tracer as i32,
+            });
+        }
+        // Neither a thread of the kernel nor a process that is about to end has memory; threads of the kernel are
+        // children of the second process, in every system.
+        if status.field("VmSize").is_none() {
+            return Err(match pid == 2 || status.number("PPid") == Some(2) {
+                true => AttachError::KernelThread(pid),
+                false => AttachError::Zombie(pid),
+            });
+        }
+        target.check_program()?;
+        Ok(target)
+    }
+
+    /// Its number, as we see it.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Whether it has loaded the agent: from the start, or since an earlier attach.
+    pub fn has_agent(&self) -> Result<bool, AttachError> {
+        Ok(self.mappings()?.iter().any(is_agent))
+    }
+
+    /// Whether it sees the same file system as we do.
+    pub fn shares_our_root(&self) -> bool {
+        self.shares_our_root
+    }
+
+    /// Its working directory, by its own name.
+    pub fn working_directory(&self) -> Option<PathBuf> {
+        fs::read_link(format!("/proc/{}/cwd", self.pid)).ok()
+    }
+
+    /// Where a path of the process is found by us.
+    pub fn path_from_here(&self, path: &str) -> PathBuf {
+        match self.shares_our_root() {
+            true => PathBuf::from(path),
+            false => PathBuf::from(format!("/proc/{}/root{path}", self.pid)),
+        }
+    }
+
+    pub(crate) fn mappings(&self) -> Result<Vec<Mapping>, AttachError> {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid))
+            .map_err(|error| self.explain(error, "its memory map cannot be read"))?;
+        Ok(maps.lines().filter_map(Mapping::parse).collect())
+    }
+
+    pub(crate) fn threads(&self) -> Result<Vec<i32>, AttachError> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid))
+            .map_err(|error| self.explain(error, "its threads cannot be listed"))?;
+        let mut threads: Vec<i32> = tasks
+            .filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok())
+            .collect();
+        threads.sort_unstable();
+        Ok(threads)
+    }
+
+    /// What the kernel says of a thread.
+    pub(crate) fn status(&self, thread: i32) -> Result<Status, AttachError> {
+        fs::read_to_string(format!("/proc/{}/task/{thread}/status", self.pid))
+            .map(Status)
+            .map_err(|error| self.explain(error, "its state cannot be read"))
+    }
+
+    /// Whether the file is at the same path in the process's own root directory.
+    pub(crate) fn sees(&self, file: &Path) -> bool {
+        let there = format!("/proc/{}/root{}", self.pid, file.display());
+        match (fs::metadata(file), fs::metadata(there)) {
+            (Ok(here), Ok(there)) => (here.dev(), here.ino()) == (there.dev(), there.ino()),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn has_proc(&self) -> bool {
+        fs::symlink_metadata(format!("/proc/{}/root/proc/self", self.pid)).is_ok()
+    }
+
+    /// Puts an error of the system into words.
+    pub(crate) fn explain(&self, error: io::Error, what: &'static str) -> AttachError {
+        let pid = self.pid;
+        match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ESRCH) if !Path::new(&format!("/proc/{pid}")).exists() => {
+                AttachError::NoProcess(pid)
+            }
+            Some(libc::EPERM | libc::EACCES) => self.explain_refusal(),
+            _ => AttachError::System { pid, what, error },
+        }
+    }
+
+    fn explain_refusal(&self) -> AttachError {
+        let pid = self.pid;
+        if let Ok(status) = self.status(pid)
+            && let Some(tracer) = status.number("TracerPid").filter(|&tracer| tracer != 0)
+        {
+            return AttachError::Traced {
+                pid,
+                tracer: tracer as i32,
+            };
+        }
+        let owner = fs::metadata(format!("/proc/{pid}")).map(|process| process.uid());
+        let own = fs::metadata("/proc/self").map(|process| process.uid());
+        if let (Ok(owner), Ok(own)) = (owner, own)
+            && owner != own
+            && own != 0
+        {
+            return AttachError::OtherUser(pid);
+        }
+        let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
+            .ok()
+            .and_then(|scope| scope.trim().parse().ok());
+        match scope {
+            Some(scope @ 1..) => AttachError::Yama(pid, scope),
+            _ => AttachError::NotPermitted(pid),
+        }
+    }
+
+    fn check_program(&self) -> Result<(), AttachError> {
+        let pid = self.pid;
+        let mappings = self.mappings()?;
+        let is_mapped = |part: &str| {
+            mappings
+                .iter()
+                .find(|mapping| file_name(&mapping.path).contains(part))
+        };
+        if let Some(musl) = is_mapped("ld-musl").or_else(|| is_mapped("libc.musl")) {
+            let libc = file_name(&musl.path).to_owned();
+            return Err(AttachError::OtherLibc { pid, libc });
+        }
+        if is_mapped("linker64").is_some() {
+            let libc = "bionic".to_owned();
+            return Err(AttachError::OtherLibc { pid, libc });
+        }
+        let mut start = [0; 20];
+        // A process that ends has lost its mappings, or some.
+        if mappings.is_empty() {
+            return Err(AttachError::Ended(pid));
+        }
+        let program = fs::File::open(format!("/proc/{pid}/exe"))
+            .and_then(|file| std::os::unix::fs::FileExt::read_exact_at(&file, &mut start, 0));
+        // 64 bits, and our own processor.
+        let machine = u16::from_le_bytes([start[18], start[19]]);
+        if program.is_ok() && (start[4] != 2 || machine != OUR_MACHINE) {
+            return Err(AttachError::OtherMachine(pid));
+        }
+        if is_mapped("libc.so.6").is_none() && is_mapped("libc-2.").is_none() {
+            return Err(AttachError::Static(pid));
+        }
+        Ok(())
+    }
+}
+
+fn shares_our_root(pid: i32) -> bool {
+    let identity = |path: &str| fs::metadata(path).map(|root| (root.dev(), root.ino()));
+    let root = identity(&format!("/proc/{pid}/root/"));
+    root.is_ok_and(|root| identity("/").is_ok_and(|ours| ours == root))
+}
+
+#[cfg(target_arch = "x86_64")]
+const OUR_MACHINE: u16 = 62;
+#[cfg(not(target_arch = "x86_64"))]
+const OUR_MACHINE: u16 = 183;
+
+/// The last part of a path, without the kernel's remark that the file was replaced.
+pub(crate) fn file_name(path: &str) -> &str {
+    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// Whether this is a part of the agent: by the name of its file, or of the memory that it was copied to.
+pub(crate) fn is_agent(mapping: &Mapping) -> bool {
+    matches!(
+        file_name(&mapping.path),
+        "liballocsample.so" | "memfd:liballocsample.so"
+    )
+}
+
+/// The lines of a `status` file.
+pub(crate) struct Status(String);
+
+impl Status {
+    fn field(&self, name: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| {
+            let (found, value) = line.split_once(':')?;
+            (found == name).then_some(value.trim())
+        })
+    }
+
+    pub fn number(&self, name: &str) -> Option<u64> {
+        self.field(name)?.parse().ok()
+    }
+
+    /// A set of signals; the first one is bit 0.
+    pub fn signals(&self, name: &str) -> u64 {
+        self.field(name)
+            .and_then(|set| u64::from_str_radix(set, 16).ok())
+            .unwrap_or(0)
+    }
+
+    /// R, S, D, T, t, Z, ...
+    pub fn letter(&self) -> char {
+        self.field("State")
+            .and_then(|state| state.chars().next())
+            .unwrap_or('?')
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_memory_map_is_taken_apart() {
+        let line = "7f01a000-7f01b000 r-xp 00028000 fe:01 1234                       /lib/a b.so (deleted)";
+        let mapping = Mapping::parse(line).unwrap();
+        let expected = Mapping {
+            start: 0x7f01_a000,
+            end: 0x7f01_b000,
+            is_executable: true,
+            offset: 0x28000,
+            path: "/lib/a b.so (deleted)".to_owned(),
+        };
+        assert_eq!(mapping, expected);
+        assert_eq!(file_name(&mapping.path), "a b.so");
+        assert!(mapping.contains(0x7f01_afff) && !mapping.contains(0x7f01_b000));
+        let anonymous = Mapping::parse("1000-2000 rw-p 00000000 00:00 0 ").unwrap();
+        assert_eq!(anonymous.path, "");
+    }
+
+    #[test]
+    fn a_state_is_read_by_its_names() {
+        let status = Status(
+            "Name:\tx\nState:\tT (stopped)\nTracerPid:\t7\nSigBlk:\t00000000000000a0\n".to_owned(),
+        );
+        assert_eq!(status.letter(), 'T');
+        assert_eq!(status.number("TracerPid"), Some(7));
+        assert_eq!(status.number("Tracer"), None);
+        assert_eq!(status.signals("SigBlk"), 0xa0);
+    }
+
+    #[test]
+    fn what_is_no_process_is_said_so() {
+        // Above the largest pid there can be.
+        let error = Target::find(1 << 30).unwrap_err();
+        assert!(matches!(error, AttachError::NoProcess(_)), "{error}");
+    }
+}

@@ -1,0 +1,253 @@
+//! One thread of another process under ptrace.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
+
+pub(crate) use libc::user_regs_struct as Registers;
+
+/// Why a thread stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// Because we asked for it, or the whole process is stopped.
+    Event,
+    /// At the begin or end of a system call.
+    SystemCall,
+    /// This signal is about to be delivered.
+    Signal(i32),
+    /// The thread has ended.
+    Gone,
+}
+
+/// How a thread goes on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Until {
+    /// Until something happens.
+    Anything,
+    /// Until it begins or ends a system call.
+    SystemCall,
+    /// For one instruction.
+    NextInstruction,
+}
+
+/// A thread that we trace. It goes on where it stands when this is dropped.
+pub(crate) struct Tracee {
+    thread: i32,
+    is_stopped: bool,
+    is_gone: bool,
+}
+
+const PTRACE_EVENT_STOP: i32 = 128;
+const NT_X86_XSTATE: usize = 0x202;
+/// Enough for all state components that processors have.
+const XSTATE_BYTES: usize = 64 * 1024;
+
+impl Tracee {
+    /// Without stopping it.
+    pub fn seize(thread: i32) -> io::Result<Self> {
+        ptrace(
+            libc::PTRACE_SEIZE,
+            thread,
+            0,
+            libc::PTRACE_O_TRACESYSGOOD as usize,
+        )?;
+        Ok(Self {
+            thread,
+            is_stopped: false,
+            is_gone: false,
+        })
+    }
+
+    /// Lets it go as soon as it has stopped. `Err`: it has not yet.
+    pub fn release(mut self) -> Result<(), Self> {
+        match self.is_stopped || !matches!(self.wait(Duration::ZERO), Ok(None)) {
+            true => Ok(()),
+            false => Err(self),
+        }
+    }
+
+    /// Its number.
+    pub fn thread(&self) -> i32 {
+        self.thread
+    }
+
+    /// Whether it has ended.
+    pub fn is_gone(&self) -> bool {
+        self.is_gone
+    }
+
+    /// Asks it to stop.
+    pub fn interrupt(&self) -> io::Result<()> {
+        ptrace(libc::PTRACE_INTERRUPT, self.thread, 0, 0)
+    }
+
+    /// Waits until it stops. `None`: it has not within that time.
+    pub fn wait(&mut self, patience: Duration) -> io::Result<Option<Stop>> {
+        let since = Instant::now();
+        loop {
+            let mut status = 0;
+            // SAFETY: the status is written to a place of ours.
+            let waited = unsafe {
+                libc::waitpid(self.thread, &raw mut status, libc::__WALL | libc::WNOHANG)
+            };
+            match waited {
+                0 if since.elapsed() > patience => return Ok(None),
+                0 => std::thread::sleep(Duration::from_micros(50)),
+                -1 => {
+                    let error = io::Error::last_os_error();
+                    match error.raw_os_error() {
+                        Some(libc::EINTR) => {}
+                        Some(libc::ECHILD) => return Ok(Some(self.gone())),
+                        _ => return Err(error),
+                    }
+                }
+                _ if !libc::WIFSTOPPED(status) => return Ok(Some(self.gone())),
+                _ => {
+                    self.is_stopped = true;
+                    let signal = libc::WSTOPSIG(status);
+                    return Ok(Some(match (status >> 16, signal) {
+                        (PTRACE_EVENT_STOP, _) => Stop::Event,
+                        (_, signal) if signal == libc::SIGTRAP | 0x80 => Stop::SystemCall,
+                        (_, signal) => Stop::Signal(signal),
+                    }));
+                }
+            }
+        }
+    }
+
+    fn gone(&mut self) -> Stop {
+        self.is_gone = true;
+        Stop::Gone
+    }
+
+    /// Lets it go on, with a signal delivered unless that is 0.
+    pub fn resume(&mut self, until: Until, signal: i32) -> io::Result<()> {
+        let request = match until {
+            Until::Anything => libc::PTRACE_CONT,
+            Until::SystemCall => libc::PTRACE_SYSCALL,
+            Until::NextInstruction => libc::PTRACE_SINGLESTEP,
+        };
+        // A signal's number is small and positive.
+        ptrace(request, self.thread, 0, signal as usize)?;
+        self.is_stopped = false;
+        Ok(())
+    }
+
+    /// Stops it at a point from which the kernel restarts what it interrupted, whatever it is at now.
+    pub fn settle(&mut self, patience: Duration) -> io::Result<bool> {
+        self.interrupt()?;
+        if self.is_stopped {
+            self.resume(Until::Anything, 0)?;
+        }
+        let since = Instant::now();
+        while let Some(left) = patience.checked_sub(since.elapsed()) {
+            match self.wait(left)? {
+                Some(Stop::Event) => return Ok(true),
+                Some(Stop::Gone) | None => return Ok(false),
+                Some(Stop::SystemCall) => self.resume(Until::Anything, 0)?,
+                Some(Stop::Signal(libc::SIGTRAP)) => self.resume(Until::Anything, 0)?,
+                Some(Stop::Signal(signal)) => self.resume(Until::Anything, signal)?,
+            }
+        }
+        Ok(false)
+    }
+
+    /// Its general registers.
+    pub fn registers(&self) -> io::Result<Registers> {
+        let mut registers = MaybeUninit::<Registers>::uninit();
+        ptrace(
+            libc::PTRACE_GETREGS,
+            self.thread,
+            0,
+            registers.as_mut_ptr().expose_provenance(),
+        )?;
+        // SAFETY: the kernel has filled all of it.
+        Ok(unsafe { registers.assume_init() })
+    }
+
+    /// Replaces them.
+    pub fn set_registers(&self, registers: &Registers) -> io::Result<()> {
+        ptrace(
+            libc::PTRACE_SETREGS,
+            self.thread,
+            0,
+            std::ptr::from_ref(registers).expose_provenance(),
+        )
+    }
+
+    /// Its floating-point and vector registers, as the processor stores them.
+    pub fn vector_state(&self) -> io::Result<Vec<u8>> {
+        let mut state = vec![0_u8; XSTATE_BYTES];
+        let mut place = libc::iovec {
+            iov_base: state.as_mut_ptr().cast(),
+            iov_len: state.len(),
+        };
+        ptrace(
+            libc::PTRACE_GETREGSET,
+            self.thread,
+            NT_X86_XSTATE,
+            (&raw mut place).expose_provenance(),
+        )?;
+        state.truncate(place.iov_len);
+        Ok(state)
+    }
+
+    /// Puts them back.
+    pub fn set_vector_state(&self, state: &[u8]) -> io::Result<()> {
+        let mut place = libc::iovec {
+            iov_base: state.as_ptr().cast_mut().cast(),
+            iov_len: state.len(),
+        };
+        ptrace(
+            libc::PTRACE_SETREGSET,
+            self.thread,
+            NT_X86_XSTATE,
+            (&raw mut place).expose_provenance(),
+        )
+    }
+
+    /// The signals that it has blocked.
+    pub fn signal_mask(&self) -> io::Result<u64> {
+        let mut mask = 0_u64;
+        ptrace(
+            libc::PTRACE_GETSIGMASK,
+            self.thread,
+            size_of::<u64>(),
+            (&raw mut mask).expose_provenance(),
+        )?;
+        Ok(mask)
+    }
+
+    /// Blocks these signals and no others.
+    pub fn set_signal_mask(&self, mask: u64) -> io::Result<()> {
+        ptrace(
+            libc::PTRACE_SETSIGMASK,
+            self.thread,
+            size_of::<u64>(),
+            (&raw const mask).expose_provenance(),
+        )
+    }
+}
+
+impl Drop for Tracee {
+    fn drop(&mut self) {
+        if self.is_gone {
+            return;
+        }
+        // Only a stopped thread can be let go. One that is not, is with the end of this process.
+        let _ = ptrace(libc::PTRACE_DETACH, self.thread, 0, 0);
+    }
+}
+
+/// `address` and `data` are numbers, or addresses of ours that the kernel reads or fills as the request says.
+fn ptrace(request: libc::c_uint, thread: i32, address: usize, data: usize) -> io::Result<()> {
+    let address: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(address);
+    let data: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(data);
+    // SAFETY: each caller in this file passes a place that is as large as its request fills or reads, and alive. It is
+    // another process that is changed.
+    let result = unsafe { libc::ptrace(request, thread, address, data) };
+    if result == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! `allocsample attach` and `allocsample detach`: the agent into a running process, and out of its work.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use allocsample_attach::{Reply, Request, Target};
+use anyhow::{Context, bail};
+
+use super::ctl;
+use super::run::library::Library;
+use crate::args::{Attach, Children, Detach, name_of};
+use crate::exit::{self, Ending, Usage};
+use crate::{output_file, profiles, running};
+
+/// What `allocsample_attach` and its twin answer; src/preload/attach.rs has the same numbers.
+mod answer {
+    pub const DONE: i32 = 0;
+    pub const ALREADY: i32 = 1;
+    pub const REFUSED: i32 = 2;
+    pub const IDLE: i32 = 3;
+    pub const PRELOADED: i32 = 4;
+}
+
+const DEFAULT_NAME: &str = "allocsample.%n.%p.allocsample";
+
+/// Begins a profile of the process, or goes on with the one that it has.
+pub fn attach(options: &Attach) -> anyhow::Result<Ending> {
+    let target = Target::find(options.pid)?;
+    if target.has_agent()?
+        && let Ok(profile) = running::profile_of(&options.pid.to_string())
+    {
+        return start_again(options, &profile);
+    }
+    let library = Library::find()?;
+    let reply = allocsample_attach::call(
+        &target,
+        &Request {
+            library: Some(library.path()),
+            function: "allocsample_attach",
+            settings: &settings(options, &target)?,
+            despite_seccomp: options.despite_seccomp,
+        },
+    )?;
+    let pid = options.pid;
+    match reply.code {
+        answer::DONE => {
+            let profile = target.path_from_here(&reply.text);
+            say(format_args!("process {pid}: {}", profile.display()))
+        }
+        answer::ALREADY if reply.text.is_empty() => bail!(
+            "process {pid}: it was started under the agent, and has allocated nothing yet that could be sampled"
+        ),
+        answer::ALREADY => bail!("process {pid}: already attached, {}", reply.text),
+        answer::REFUSED => bail!("process {pid}: {}", reply.text),
+        _ => Err(other_version(pid, &reply)),
+    }
+}
+
+/// The process has a profile already, which may be stopped.
+fn start_again(options: &Attach, profile: &Path) -> anyhow::Result<Ending> {
+    let pid = options.pid;
+    if !ctl::is_stopped(profile)? {
+        bail!(
+            "process {pid}: already attached, {}; `allocsample ctl {pid} interval` changes the interval",
+            profile.display()
+        );
+    }
+    ctl::start(profile, options.interval.as_deref())?;
+    say(format_args!("process {pid}: {}", profile.display()))
+}
+
+/// Completes the profile; the process goes on as if nobody had ever been there.
+pub fn detach(options: &Detach) -> anyhow::Result<Ending> {
+    let pid = options.pid;
+    let target = Target::find(pid)?;
+    let reply = allocsample_attach::call(
+        &target,
+        &Request {
+            library: None,
+            function: "allocsample_detach",
+            settings: &[],
+            despite_seccomp: options.despite_seccomp,
+        },
+    )?;
+    match reply.code {
+        answer::DONE => {
+            let profile = target.path_from_here(&reply.text);
+            describe(options, &profile)
+        }
+        answer::IDLE => bail!("process {pid}: not attached"),
+        answer::PRELOADED => {
+            let profile = running::profile_of(&pid.to_string())?;
+            exit::remark(format_args!(
+                "process {pid} was started under the agent, which stays: sampling is stopped"
+            ));
+            ctl::stop(&profile)
+        }
+        answer::REFUSED => bail!("process {pid}: {}", reply.text),
+        _ => Err(other_version(pid, &reply)),
+    }
+}
+
+fn describe(options: &Detach, profile: &Path) -> anyhow::Result<Ending> {
+    let finished = profiles::complete(profile, !options.no_symbolize)
+        .with_context(|| profile.display().to_string())?;
+    let samples = finished.profile.samples.len();
+    say(format_args!("{}: {samples} samples", profile.display()))
+}
+
+fn say(what: std::fmt::Arguments<'_>) -> anyhow::Result<Ending> {
+    output_file::write_stdout(|out| Ok(writeln!(out, "{what}")?))?;
+    Ok(Ending::SUCCESS)
+}
+
+fn other_version(pid: i32, reply: &Reply) -> anyhow::Error {
+    anyhow::anyhow!(
+        "process {pid}: the agent in it is of another version, and answered {}",
+        reply.code
+    )
+}
+
+/// What the agent is to do, as it would find it in the environment. Ours is not the process's: only what was typed counts.
+fn settings(options: &Attach, target: &Target) -> anyhow::Result<Vec<String>> {
+    let output = output_template(options.output.as_deref(), target)?;
+    let output = output
+        .to_str()
+        .with_context(|| format!("{}: not UTF-8", output.display()))?;
+    let children = options.children.unwrap_or(Children::Ignore);
+    let given = [
+        ("OUTPUT", Some(output.to_owned())),
+        ("INTERVAL", options.interval.clone()),
+        ("SAMPLING", options.sampling.map(name_of)),
+        ("SEED", options.seed.map(|seed| seed.to_string())),
+        ("UNWIND", options.unwind.map(name_of)),
+        (
+            "MAX_DEPTH",
+            options.max_depth.map(|depth| depth.to_string()),
+        ),
+        ("CHILDREN", Some(name_of(children))),
+        ("ON_FULL", options.on_full.map(name_of)),
+        // Those that the agent knows are joined when their process starts.
+        ("RUNTIME", Some("none".to_owned())),
+    ];
+    Ok(given
+        .into_iter()
+        .filter_map(|(name, value)| Some(format!("ALLOCSAMPLE_{name}={}", value?)))
+        .collect())
+}
+
+/// An absolute path in the process's own file system: relative to our directory if it sees that, else to its own.
+fn output_template(asked_for: Option<&Path>, target: &Target) -> anyhow::Result<PathBuf> {
+    let path = asked_for.unwrap_or(Path::new(DEFAULT_NAME));
+    if path.as_os_str().is_empty() {
+        return Err(Usage("--output needs the name of a file".into()).into());
+    }
+    if path.is_absolute() {
+        return Ok(path.to_owned());
+    }
+    let directory = match target.shares_our_root() {
+        true => std::env::current_dir().context("the working directory is gone")?,
+        false => target
+            .working_directory()
+            .context("its working directory is not to be seen: name a file with -o")?,
+    };
+    // A percent sign in a directory's own name is no placeholder.
+    let mut escaped = Vec::new();
+    for &byte in directory.as_os_str().as_bytes() {
+        escaped.extend((byte == b'%').then_some(byte));
+        escaped.push(byte);
+    }
+    let directory = PathBuf::from(std::ffi::OsStr::from_bytes(&escaped).to_owned());
+    Ok(directory.join(path))
+}

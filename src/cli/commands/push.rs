@@ -1,0 +1,82 @@
+//! `allocsample push`: what a running process records, sent to a server again and again.
+//!
+//! The profile is read from outside. What goes is what was allocated since the last push that was accepted: while the
+//! server is away nothing is buffered, the next push has it all.
+
+mod pyroscope;
+
+use std::time::Duration;
+
+use allocsample_export::{Format, Options};
+use allocsample_profile::Profile;
+use anyhow::Context;
+
+use crate::args;
+use crate::exit::{self, Ending, Usage};
+use crate::growing::{self, GrowingProfile};
+use crate::running;
+use pyroscope::Pyroscope;
+
+/// A server that refuses is asked again after twice the time, up to so many times the usual one.
+const LONGEST_PAUSE: u32 = 16;
+
+/// Pushes until the process has ended.
+pub fn run(arguments: &args::Push) -> anyhow::Result<Ending> {
+    if !arguments.to.starts_with("http://") && !arguments.to.starts_with("https://") {
+        let what = format!("--to {}: expected http://... or https://...", arguments.to);
+        return Err(Usage(what).into());
+    }
+    let mut source = GrowingProfile::new(running::profile_of(&arguments.what)?);
+    let mut profile = source.read()?;
+    let server = Pyroscope::new(arguments, &service_name(arguments, &profile))?;
+    let every = Duration::from_secs(arguments.every);
+    let mut since_ns = 0;
+    let mut refusals = 0;
+    loop {
+        match server.push(&pprof(&profile, since_ns)?) {
+            Ok(()) => {
+                // What comes now is later; a moment that was told is not told again.
+                since_ns = profile.process.end_ns + 1;
+                if refusals > 0 {
+                    exit::remark(format_args!("{}: accepted again", arguments.to));
+                }
+                refusals = 0;
+            }
+            Err(error) if arguments.once => return Err(error),
+            Err(error) => {
+                if refusals == 0 {
+                    exit::remark(format_args!("{error:#}; trying again"));
+                }
+                refusals += 1;
+            }
+        }
+        let is_over = !growing::is_running(&profile);
+        if arguments.once || is_over && refusals == 0 {
+            return Ok(Ending::SUCCESS);
+        }
+        if is_over && 1 << refusals > LONGEST_PAUSE {
+            anyhow::bail!(
+                "{}: the process has ended, and its last profile was not accepted",
+                arguments.to
+            );
+        }
+        std::thread::sleep(every * (1 << refusals).min(LONGEST_PAUSE));
+        profile = source.read()?;
+    }
+}
+
+fn service_name(arguments: &args::Push, profile: &Profile) -> String {
+    let program = &profile.process.executable;
+    let file = program.rsplit('/').next().unwrap_or(program);
+    arguments.name.clone().unwrap_or_else(|| file.to_owned())
+}
+
+fn pprof(profile: &Profile, since_ns: u64) -> anyhow::Result<Vec<u8>> {
+    let options = Options {
+        allocated_since_ns: since_ns,
+        ..Options::default()
+    };
+    let mut body = Vec::new();
+    allocsample_export::write(profile, Format::Pprof, &options, &mut body).context("pprof")?;
+    Ok(body)
+}

@@ -1,0 +1,70 @@
+//! A secret that stays the same: in a file that nobody else can read.
+
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use anyhow::{Context, bail};
+
+/// As many characters cannot be guessed, if they are random.
+const SHORTEST: usize = 16;
+
+/// What is in the file, which is made if it does not exist.
+pub fn of_file(path: &Path) -> anyhow::Result<String> {
+    let named = || path.display().to_string();
+    match fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let secret = crate::http::secret();
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(path)
+                .with_context(named)?;
+            writeln!(file, "{secret}").with_context(named)?;
+            return Ok(secret);
+        }
+        Err(error) => return Err(error).with_context(named),
+        Ok(about) if about.mode() & 0o077 != 0 => {
+            bail!("{}: others can read it; run chmod 600 on it", named())
+        }
+        Ok(_) => {}
+    }
+    let text = fs::read_to_string(path).with_context(named)?;
+    let secret = text.trim();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    if secret.len() < SHORTEST || !secret.chars().all(is_plain) {
+        bail!(
+            "{}: expected {SHORTEST} letters and digits or more in one line",
+            named()
+        );
+    }
+    Ok(secret.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_secret_stays_and_is_ours_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("secret");
+        let made = of_file(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(of_file(&path).unwrap(), made);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(of_file(&path).unwrap_err().to_string().contains("chmod"));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        for bad in [
+            "short",
+            "../../../../etc/passwd",
+            "two words are not one secret",
+        ] {
+            fs::write(&path, bad).unwrap();
+            assert!(of_file(&path).is_err(), "{bad}");
+        }
+    }
+}

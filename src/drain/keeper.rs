@@ -1,0 +1,378 @@
+//! Keeps the agent within its budgets: looks at what sampling costs, and asks for another interval.
+
+use allocsample_agent::Agent;
+use allocsample_agent::config::Config;
+use allocsample_agent::os::clock;
+use allocsample_agent::recording::Recording;
+use allocsample_record::{Figure, LostReason, Note};
+use allocsample_sampling::{Budget, Controller, Interval, Window};
+
+/// What has gone through the drain thread.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Drained {
+    /// Words of the ring.
+    pub words: u64,
+    /// Samples among them.
+    pub samples: u64,
+    /// Ends of samples.
+    pub frees: u64,
+}
+
+/// Counters that only grow, at a moment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Look {
+    time_ns: u64,
+    process_ns: u64,
+    drain_ns: u64,
+    head: u64,
+    lost: u64,
+    timed: [(u64, u64); 2],
+}
+
+/// The mean time of one kind of slow path, which follows what the program does now.
+#[derive(Clone, Copy, Debug)]
+struct MeanTime {
+    ns: f64,
+}
+
+impl MeanTime {
+    fn add(&mut self, before: (u64, u64), now: (u64, u64)) {
+        let number = now.0.saturating_sub(before.0);
+        if number > 0 {
+            let mean = now.1.saturating_sub(before.1) as f64 / number as f64;
+            // A few measurements say little.
+            let share = (number as f64 / 16.0).min(0.25);
+            self.ns += (mean - self.ns) * share;
+        }
+    }
+}
+
+/// See the module.
+pub struct Keeper {
+    agent: &'static Agent,
+    recording: &'static Recording,
+    controller: Option<Controller>,
+    size: Option<SizeLimit>,
+    last: Look,
+    /// Where the ring was when we last woke, and whether nothing came since the time before.
+    head: u64,
+    is_quiet: bool,
+    sample: MeanTime,
+    free: MeanTime,
+}
+
+impl Keeper {
+    /// With what the settings allow.
+    pub fn new(agent: &'static Agent, recording: &'static Recording) -> Self {
+        let config = agent.config();
+        let budget = Budget {
+            overhead: config.max_overhead_ppm.map(|ppm| f64::from(ppm) / 1e6),
+            samples_per_second: config.max_samples_per_second.map(|most| most as f64),
+            shortest: config.shortest_interval(),
+        };
+        let mut keeper = Self {
+            agent,
+            recording,
+            controller: config.is_watched().then(|| Controller::new(budget)),
+            size: None,
+            last: Look::default(),
+            head: recording.ring.head(),
+            is_quiet: false,
+            // Until they are measured.
+            sample: MeanTime { ns: 1000.0 },
+            free: MeanTime { ns: 150.0 },
+        };
+        keeper.last = keeper.look();
+        keeper.size = config.max_size_bytes.map(|most| {
+            let first = if config.is_watched() {
+                config.shortest_interval()
+            } else {
+                agent.interval_in_force().unwrap_or(Interval::DEFAULT)
+            };
+            SizeLimit::new(most, first, keeper.last.time_ns)
+        });
+        keeper
+    }
+
+    /// How long the drain thread may sleep.
+    pub fn patience_ms(&self) -> Option<u32> {
+        /// A burst that does not fill a quarter of the ring in this time is none.
+        const WATCHFUL_MS: u32 = 100;
+        const IDLE_MS: u32 = 1000;
+        self.controller
+            .as_ref()
+            .map(|_| if self.is_quiet { IDLE_MS } else { WATCHFUL_MS })
+    }
+
+    fn look(&self) -> Look {
+        let ring = &self.recording.ring;
+        let figures = ring.figures();
+        let figure = |figure: Figure| figures.get(figure as usize).copied().unwrap_or(0);
+        let lost = ring.lost().get(LostReason::RingFull as usize).copied();
+        Look {
+            time_ns: clock::monotonic_ns(),
+            process_ns: clock::process_ns(),
+            drain_ns: clock::thread_ns(),
+            head: ring.head(),
+            lost: lost.map_or(0, |(events, _)| events),
+            timed: [
+                (figure(Figure::TimedSamples), figure(Figure::TimedSamplesNs)),
+                (figure(Figure::TimedFrees), figure(Figure::TimedFreesNs)),
+            ],
+        }
+    }
+
+    /// Looks at what happened since the last time, and changes the interval if that is called for.
+    pub fn keep(&mut self, drained: &Drained, written_bytes: u64) {
+        let Some(interval) = self.agent.interval_in_force() else {
+            self.last = self.look();
+            return;
+        };
+        if let Some(size) = &mut self.size {
+            // What is in the ring takes as much in the file as what was.
+            let waiting = self.recording.ring.used_words() as f64;
+            let per_word = written_bytes as f64 / drained.words.max(1) as f64;
+            let written_bytes = written_bytes.saturating_add((waiting * per_word) as u64);
+            let live = drained.samples.saturating_sub(drained.frees);
+            match size.look(interval, live, written_bytes, clock::monotonic_ns()) {
+                Room::Enough => {}
+                Room::Adapt(next) => {
+                    if let Some(controller) = &mut self.controller {
+                        controller.set_shortest(next);
+                    }
+                    self.change(interval, Some(next));
+                    return;
+                }
+                Room::Full => return stop_for_size(self.agent, self.recording),
+            }
+        }
+        if self.controller.is_none() {
+            return;
+        }
+        let now = self.look();
+        self.is_quiet = now.head == self.head;
+        self.head = now.head;
+        let Some(window) = self.window(&now, drained) else {
+            return;
+        };
+        self.last = now;
+        let controller = self.controller.as_mut();
+        if let Some(next) = controller.and_then(|it| it.observe(interval, &window)) {
+            self.change(interval, Some(next));
+        }
+    }
+
+    fn change(&self, from: Interval, to: Option<Interval>) {
+        // If somebody else has changed it meanwhile, that holds until the next look.
+        self.agent.change_interval(self.recording, from, to);
+    }
+
+    /// What happened since the last look; `None`: too little to say.
+    fn window(&mut self, now: &Look, drained: &Drained) -> Option<Window> {
+        /// The kernel adds a running thread's time to its process at its ticks, up to 10 ms apart.
+        const TICKS_NS: f64 = 30e6;
+        /// Of these there is no time to wait for ticks.
+        const BURST_SAMPLES: f64 = 2000.0;
+        let last = self.last;
+        // What is in the ring is not decoded yet; it is like what was.
+        const FIRST_GUESS_WORDS: f64 = 40.0;
+        let words_of_one = match drained.samples {
+            0 => FIRST_GUESS_WORDS,
+            samples => drained.words as f64 / samples as f64,
+        };
+        let frees_of_one = drained.frees as f64 / drained.samples.max(1) as f64;
+        let recorded = now.head.saturating_sub(last.head) as f64 / words_of_one;
+        let samples = recorded + now.lost.saturating_sub(last.lost) as f64;
+        let elapsed_ns = now.time_ns.saturating_sub(last.time_ns) as f64;
+        if elapsed_ns < TICKS_NS && samples < BURST_SAMPLES {
+            return None;
+        }
+        for (number, mean) in [&mut self.sample, &mut self.free].into_iter().enumerate() {
+            mean.add(last.timed[number], now.timed[number]);
+        }
+        // Not what it used just now, which was for samples of before.
+        const FIRST_GUESS_NS: f64 = 300.0;
+        let drain_ns = match drained.samples {
+            0 => FIRST_GUESS_NS,
+            drained => now.drain_ns as f64 / drained as f64,
+        };
+        let agent_ns = samples * (self.sample.ns + frees_of_one * self.free.ns + drain_ns);
+        let mut process_ns = now.process_ns.saturating_sub(last.process_ns) as f64;
+        if elapsed_ns < TICKS_NS {
+            // A burst comes from a thread that runs.
+            process_ns = process_ns.max(elapsed_ns);
+        }
+        Some(Window {
+            elapsed_ns,
+            program_ns: (process_ns - agent_ns).max(0.0),
+            agent_ns,
+            samples,
+        })
+    }
+}
+
+/// Takes no more samples: there is no room for them in the file.
+pub fn stop_for_size(agent: &Agent, recording: &Recording) {
+    if let Some(interval) = agent.interval_in_force()
+        && agent.change_interval(recording, interval, None)
+    {
+        recording.note(Note::SwitchedOff, b"the profile has its largest size");
+    }
+}
+
+/// Whether a budget of the settings needs somebody who looks.
+pub fn is_needed(config: &Config) -> bool {
+    config.is_watched() || config.max_size_bytes.is_some()
+}
+
+/// What is to be done for the profile's size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Room {
+    Enough,
+    /// At this interval it fills as it may.
+    Adapt(Interval),
+    /// There is room for the ends of the samples that live, and no more.
+    Full,
+}
+
+/// Spreads what may be written over a time that nobody knows: at the present rate what is left must last four times as
+/// long as all has lasted so far. So each doubling of the time takes some sixth of what is left: of 64 MiB a program has
+/// 4 MiB left after a week, if it wants as much as that.
+#[derive(Clone, Copy, Debug)]
+struct SizeLimit {
+    most_bytes: u64,
+    start_ns: u64,
+    /// The interval that was in force before anything had to be done.
+    first: Interval,
+    /// At the last change, or when so little was written since that it says nothing.
+    last: (u64, u64),
+}
+
+impl SizeLimit {
+    fn new(most_bytes: u64, first: Interval, time_ns: u64) -> Self {
+        Self {
+            most_bytes,
+            start_ns: time_ns,
+            first,
+            last: (time_ns, 0),
+        }
+    }
+
+    /// `written_bytes` includes what waits in the ring.
+    fn look(
+        &mut self,
+        interval: Interval,
+        live_samples: u64,
+        written_bytes: u64,
+        time_ns: u64,
+    ) -> Room {
+        /// For modules, threads, names of what comes later, and the end.
+        const RESERVE_BYTES: u64 = 64 << 10;
+        /// An end of a sample, with its share of a chunk.
+        const FREE_BYTES: u64 = 16;
+        const SHORTEST_RUN_S: f64 = 10.0;
+        const LASTS: f64 = 4.0;
+        let kept = RESERVE_BYTES + live_samples * FREE_BYTES;
+        let left = (self.most_bytes.saturating_sub(kept)).saturating_sub(written_bytes);
+        if left == 0 {
+            return Room::Full;
+        }
+        let (last_ns, last_bytes) = self.last;
+        let seconds = (time_ns.saturating_sub(last_ns) as f64 / 1e9).max(1e-4);
+        let written = written_bytes.saturating_sub(last_bytes);
+        let run_s = (time_ns.saturating_sub(self.start_ns) as f64 / 1e9).max(SHORTEST_RUN_S);
+        // A rate is known after a while, or after so much that there is no time to wait for one.
+        if seconds < run_s / 16.0 && written < left / 16 {
+            return Room::Enough;
+        }
+        self.last = (time_ns, written_bytes);
+        let factor = written as f64 / seconds * LASTS * run_s / left as f64;
+        // Shorter again only if it was much too long.
+        let factor = match factor {
+            ..0.25 => 0.5,
+            ..1.0 => return Room::Enough,
+            _ => factor.clamp(1.5, 1024.0),
+        };
+        let bytes = (interval.bytes() as f64 * factor).min((1_u64 << 40) as f64);
+        // At most 2^40, so exact.
+        let next = Interval::new(bytes as u64).map_or(interval, |next| next.max(self.first));
+        match next == interval {
+            true => Room::Enough,
+            false => Room::Adapt(next),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const S: u64 = 1_000_000_000;
+
+    /// A program that allocates a gigabyte a second, 20 bytes a sample: what it has written after so many seconds, and the
+    /// times at which the interval changed.
+    fn fill(size: &mut SizeLimit, seconds: u64) -> (u64, Vec<u64>) {
+        let mut interval = Interval::new(4096).unwrap();
+        let mut written = 0;
+        let mut changes = Vec::new();
+        for second in 1..=seconds {
+            written += (1 << 30) / interval.bytes() * 20;
+            match size.look(interval, 100, written, second * S) {
+                Room::Enough => {}
+                Room::Adapt(next) => {
+                    interval = next;
+                    changes.push(second);
+                }
+                Room::Full => panic!("full after {second} s"),
+            }
+        }
+        (written, changes)
+    }
+
+    #[test]
+    fn a_file_of_a_limited_size_has_samples_of_a_whole_week() {
+        const WEEK_S: u64 = 604_800;
+        let limit = || SizeLimit::new(64 * MIB, Interval::new(4096).unwrap(), 0);
+        let (after_a_week, changes) = fill(&mut limit(), WEEK_S);
+        let (after_a_day, _) = fill(&mut limit(), WEEK_S / 7);
+        assert!(after_a_week < 63 * MIB, "{after_a_week}");
+        // Much of it is used, and the last six days have their share.
+        assert!(after_a_week > 48 * MIB, "{after_a_week}");
+        assert!(
+            after_a_week - after_a_day > MIB / 4,
+            "{after_a_day} {after_a_week}"
+        );
+        assert!(changes.len() < 100, "{}", changes.len());
+    }
+
+    #[test]
+    fn a_burst_is_answered_before_it_fills_the_file_and_forgotten_later() {
+        let first = Interval::new(4096).unwrap();
+        let mut size = SizeLimit::new(2 * MIB, first, 0);
+        assert_eq!(size.look(first, 0, 1000, S / 1000), Room::Enough);
+        // 200 KiB within a millisecond.
+        let Room::Adapt(next) = size.look(first, 0, 200 << 10, 2 * S / 1000) else {
+            panic!("nothing is done");
+        };
+        assert!(next.bytes() >= 100 * first.bytes(), "{next}");
+        // Nothing more for a while.
+        let mut interval = next;
+        for second in 1..100 {
+            if let Room::Adapt(shorter) = size.look(interval, 0, 200 << 10, second * S) {
+                assert!(shorter < interval);
+                interval = shorter;
+            }
+        }
+        assert_eq!(interval, first);
+    }
+
+    #[test]
+    fn room_is_kept_for_the_ends_of_what_lives() {
+        let first = Interval::DEFAULT;
+        let mut size = SizeLimit::new(2 * MIB, first, 0);
+        assert_eq!(size.look(first, 1000, MIB / 100, 10 * S), Room::Enough);
+        assert_eq!(size.look(first, 130_000, MIB / 50, 20 * S), Room::Full);
+        assert_eq!(size.look(first, 0, 2 * MIB, 30 * S), Room::Full);
+    }
+}

@@ -1,0 +1,194 @@
+//! Which stack nodes are in the profile already: as many as fit into a bounded table.
+
+use allocsample_record::{StackId, StackNode};
+
+/// Nodes in a bucket.
+const WAYS: usize = 3;
+const FIRST_BUCKETS: usize = 1 << 6;
+/// 2 MiB, and 98,304 nodes: what a program of a million lines is found in at any one time, and what fits into the
+/// cache of a processor that another program wants to use too.
+const MOST_BUCKETS: usize = 1 << 15;
+
+/// A cache line. Number 0 is an empty place.
+#[derive(Clone, Copy, Default)]
+#[repr(align(64))]
+struct Bucket {
+    offsets: [u64; WAYS],
+    modules: [u32; WAYS],
+    parents: [u32; WAYS],
+    numbers: [u32; WAYS],
+}
+
+impl Bucket {
+    fn node(&self, way: usize) -> Option<(StackNode, StackId)> {
+        let number = *self.numbers.get(way).filter(|number| **number != 0)?;
+        let node = StackNode {
+            parent: StackId(*self.parents.get(way)?),
+            location: allocsample_record::Location {
+                module: allocsample_record::ModuleId(*self.modules.get(way)?),
+                offset: *self.offsets.get(way)?,
+            },
+        };
+        Some((node, StackId(number)))
+    }
+
+    fn find(&self, node: StackNode) -> Option<StackId> {
+        (0..WAYS)
+            .filter_map(|way| self.node(way))
+            .find_map(|(other, number)| (other == node).then_some(number))
+    }
+
+    fn is_full(&self) -> bool {
+        !self.numbers.contains(&0)
+    }
+
+    /// In an empty place, or in that of the oldest.
+    fn insert(&mut self, node: StackNode, number: StackId) {
+        let oldest = (0..WAYS).min_by_key(|&way| self.numbers.get(way));
+        let way = oldest.unwrap_or(0);
+        self.offsets[way] = node.location.offset;
+        self.modules[way] = node.location.module.0;
+        self.parents[way] = node.parent.0;
+        self.numbers[way] = number.0;
+    }
+}
+
+/// Numbers of nodes. One that was forgotten is written to the profile again, under another number, as are those below it;
+/// readers take equal nodes for one. So the memory of a program that never has the same stack twice is bounded.
+pub(crate) struct NodeTable {
+    buckets: Vec<Bucket>,
+    used: usize,
+}
+
+impl Default for NodeTable {
+    fn default() -> Self {
+        Self {
+            buckets: vec![Bucket::default(); FIRST_BUCKETS],
+            used: 0,
+        }
+    }
+}
+
+impl NodeTable {
+    /// The node's number; a new one, from `write`, if the table does not know it.
+    pub(crate) fn intern(
+        &mut self,
+        node: StackNode,
+        write: impl FnOnce(StackNode) -> StackId,
+    ) -> StackId {
+        let [first, second] = self.choices(node);
+        if let Some(number) = self.buckets[first].find(node) {
+            return number;
+        }
+        // Only if the first is full can it be in the second: no place ever becomes empty.
+        if self.buckets[first].is_full()
+            && let Some(number) = self.buckets[second].find(node)
+        {
+            return number;
+        }
+        let number = write(node);
+        if self.used > self.buckets.len() && self.buckets.len() < MOST_BUCKETS {
+            self.grow();
+        }
+        self.insert(node, number);
+        number
+    }
+
+    fn insert(&mut self, node: StackNode, number: StackId) {
+        let [first, second] = self.choices(node);
+        let are_full = [first, second].map(|index| self.buckets[index].is_full());
+        self.used += usize::from(are_full != [true, true]);
+        let index = if are_full == [true, false] {
+            second
+        } else {
+            first
+        };
+        self.buckets[index].insert(node, number);
+    }
+
+    /// The two buckets where a node may be.
+    fn choices(&self, node: StackNode) -> [usize; 2] {
+        // Two multiplications with odd constants (of the fractions of the golden ratio and of the square root of 2); the
+        // upper bits depend on everything.
+        let location = node.location.offset ^ u64::from(node.location.module.0).rotate_right(16);
+        let mixed = location.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(node.parent.0);
+        let hash = mixed.wrapping_mul(0x6a09_e667_f3bc_c909);
+        // Their number is a power of two, of at most 15 bits.
+        let mask = self.buckets.len() - 1;
+        [(hash >> 49) as usize & mask, (hash >> 34) as usize & mask]
+    }
+
+    fn grow(&mut self) {
+        let larger = vec![Bucket::default(); self.buckets.len() * 2];
+        let old = std::mem::replace(&mut self.buckets, larger);
+        self.used = 0;
+        for bucket in &old {
+            for (node, number) in (0..WAYS).filter_map(|way| bucket.node(way)) {
+                self.insert(node, number);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use allocsample_record::{Location, ModuleId};
+
+    fn node(parent: u32, offset: u64) -> StackNode {
+        StackNode {
+            parent: StackId(parent),
+            location: Location {
+                module: ModuleId(1),
+                offset,
+            },
+        }
+    }
+
+    /// Asks for `count` nodes in turn, `rounds` times; how many were written each time.
+    fn written(table: &mut NodeTable, count: u32, rounds: usize) -> Vec<u32> {
+        let mut last = 0;
+        let round = |_| {
+            let before = last;
+            for index in 0..count {
+                table.intern(node(index % 1000, u64::from(index) * 5), |_| {
+                    last += 1;
+                    StackId(last)
+                });
+            }
+            last - before
+        };
+        (0..rounds).map(round).collect()
+    }
+
+    #[test]
+    fn nodes_that_fit_are_written_once() {
+        let mut table = NodeTable::default();
+        let times = written(&mut table, 20_000, 3);
+        assert_eq!(times[0], 20_000);
+        // Both buckets of a few are full.
+        assert!(times[1] < 200, "{times:?}");
+        assert!(times[2] < 200, "{times:?}");
+    }
+
+    #[test]
+    fn memory_is_bounded_and_no_number_is_ever_wrong() {
+        let mut table = NodeTable::default();
+        let mut nodes = Vec::new();
+        let mut state = 1_u64;
+        for _ in 0..400_000 {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let asked = node((state >> 60) as u32, state >> 44);
+            let number = table.intern(asked, |node| {
+                nodes.push(node);
+                StackId(nodes.len() as u32)
+            });
+            assert_eq!(nodes[number.0 as usize - 1], asked);
+        }
+        assert!(nodes.len() > MOST_BUCKETS * WAYS, "some had to go");
+        assert_eq!(table.buckets.len(), MOST_BUCKETS);
+        assert_eq!(size_of::<Bucket>() * MOST_BUCKETS, 2 << 20);
+    }
+}

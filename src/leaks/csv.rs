@@ -1,0 +1,79 @@
+//! The findings as comma-separated values: a line for each site with live bytes, worst first.
+
+use std::io::{self, Write};
+
+use allocsample_report::csv::{line, number, optional};
+
+use crate::{Finding, Findings};
+
+/// Prints all sites; the columns are the keys of the JSON.
+pub fn leaks(findings: &Findings, out: &mut dyn Write) -> io::Result<()> {
+    let head = [
+        "verdict",
+        "sentence",
+        "function",
+        "file",
+        "line",
+        "module",
+        "heap",
+        "type",
+        "stack",
+        "live_bytes",
+        "live_bytes_stderr",
+        "live_bytes_at_end",
+        "allocated_bytes",
+        "live_samples",
+        "growth_bytes_per_s",
+        "growth_bytes_per_s_low",
+        "growth_bytes_per_s_high",
+        "growth_p_value",
+        "age_p10_s",
+        "age_p50_s",
+        "age_p90_s",
+        "oldest_s",
+        "never_freed_share",
+        "freed_by",
+    ];
+    line(out, head)?;
+    for finding in &findings.sites {
+        line(out, fields(finding))?;
+    }
+    Ok(())
+}
+
+fn fields(finding: &Finding) -> [String; 24] {
+    let function = &finding.function;
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let freed_by = finding.freed_by.iter();
+    let freed_by: Vec<String> = freed_by
+        .map(|(thread, share)| format!("{thread} {share}"))
+        .collect();
+    let line = (function.line > 0).then(|| function.line.to_string());
+    let [young, half, old, oldest] = finding.ages_s.map(number);
+    [
+        finding.verdict.word().to_owned(),
+        finding.sentence.clone(),
+        function.function.clone(),
+        text(&function.file),
+        line.unwrap_or_default(),
+        function.module.clone(),
+        text(&finding.heap),
+        text(&finding.type_name),
+        finding.stack.join(";"),
+        number(finding.live.value()),
+        optional(finding.live.stderr()),
+        number(finding.live_at_end.value()),
+        number(finding.allocated.value()),
+        finding.live.samples().to_string(),
+        number(finding.growth_per_s),
+        number(finding.growth_per_s_95.0),
+        number(finding.growth_per_s_95.1),
+        number(finding.p_value),
+        young,
+        half,
+        old,
+        oldest,
+        number(finding.never_freed),
+        freed_by.join(";"),
+    ]
+}

@@ -1,0 +1,321 @@
+//! Attach and detach: the agent in a process that did not start with it.
+//!
+//! `allocsample attach` makes the process open this library by a descriptor, under a name that nobody else uses; then
+//! the constructor only looks around. A thread that the command started calls [`allocsample_attach`] next, with the
+//! settings. [`allocsample_detach`] ends it, as often as one likes.
+//!
+//! Both answer the command in words, and never write to the program's own output.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use allocsample_agent::Switch;
+use allocsample_agent::config::Config;
+use allocsample_agent::os::process;
+use allocsample_agent::recording;
+
+use crate::AGENT;
+use crate::slow_path::this_thread;
+use crate::start;
+
+/// How the names begin under which the library is opened in order to wait. No library is installed at such a path, and
+/// a program that opens one by its descriptor spells it without the dot.
+const WAITING_PREFIX: &[u8] = b"/proc/self/fd/./";
+
+/// The answer of a call of the command.
+#[repr(i32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// Done; the text is the path of the profile.
+    Done = 0,
+    /// It is so already; the text is the path of the profile.
+    Already = 1,
+    /// It cannot be; the text says why.
+    Refused = 2,
+    /// Nothing to detach from.
+    Idle = 3,
+    /// Calls reach us by symbol order, and always will.
+    Preloaded = 4,
+}
+
+/// Mirror of `struct shim_pass`.
+#[repr(C)]
+#[derive(Default)]
+struct Pass {
+    slots: u64,
+    pending: u64,
+    unsure: u64,
+}
+
+unsafe extern "C" {
+    fn shim_find_next();
+    fn shim_prepare_late() -> bool;
+    fn shim_is_late() -> bool;
+    fn shim_redirect(pass: *mut Pass);
+    fn shim_restore(pass: *mut Pass);
+}
+
+/// Whether the constructor has found no allocator that could come next.
+static HAS_NO_ALLOCATOR: AtomicU32 = AtomicU32::new(0);
+
+/// Not 0 while a thread attaches or detaches.
+static IS_BUSY: AtomicU32 = AtomicU32::new(0);
+
+/// Whether the library was opened by the command.
+pub fn is_to_wait() -> bool {
+    start::own_path().starts_with(WAITING_PREFIX)
+}
+
+/// Whether calls reach us because they were redirected.
+pub fn is_late() -> bool {
+    // SAFETY: reads an atomic of the shim.
+    unsafe { shim_is_late() }
+}
+
+/// Looks around, in the constructor.
+pub fn prepare() {
+    // SAFETY: in a constructor, so the loader's lock is held by this thread.
+    let is_prepared = unsafe { shim_prepare_late() };
+    HAS_NO_ALLOCATOR.store(u32::from(!is_prepared), Ordering::Relaxed);
+    if is_prepared {
+        // SAFETY: nobody calls us yet; all that it needs was found.
+        unsafe { shim_find_next() };
+    }
+}
+
+/// Begins to sample in this process. `settings` are `NAME=value` strings, one after the other, and an empty one: those
+/// of the environment. The answer's text is written to `text`, of which there are `capacity` bytes, and ends in 0.
+///
+/// For the command only, on a thread of its own that ends soon and holds no lock.
+///
+/// # Safety
+/// `settings` and `text` are as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn allocsample_attach(
+    settings: *const c_char,
+    text: *mut c_char,
+    capacity: usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let mut text = unsafe { Text::new(text, capacity) };
+    let answer = alone(&mut text, |text| {
+        let lookup = |name: &str| {
+            // SAFETY: the caller's promise.
+            unsafe { find_setting(settings, name) }
+        };
+        attach(lookup, text)
+    });
+    answer as c_int
+}
+
+/// Completes the profile, gives the allocator's calls back, and goes idle. Arguments and caller as above.
+///
+/// # Safety
+/// `text` is as described there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn allocsample_detach(
+    _settings: *const c_char,
+    text: *mut c_char,
+    capacity: usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let mut text = unsafe { Text::new(text, capacity) };
+    alone(&mut text, detach) as c_int
+}
+
+fn alone(text: &mut Text, work: impl FnOnce(&mut Text) -> Answer) -> Answer {
+    // Acquire and release: the calls come one after the other.
+    if IS_BUSY.swap(1, Ordering::Acquire) != 0 {
+        text.push(b"another command is at it");
+        return Answer::Refused;
+    }
+    let (muted, _) = this_thread().mute(0);
+    let answer = work(text);
+    drop(muted);
+    IS_BUSY.store(0, Ordering::Release);
+    answer
+}
+
+fn attach(lookup: impl Fn(&str) -> Option<&'static [u8]>, text: &mut Text) -> Answer {
+    if HAS_NO_ALLOCATOR.load(Ordering::Relaxed) != 0 {
+        text.push(b"the process has no allocator with a name that could be redirected");
+        return Answer::Refused;
+    }
+    if let Some(recording) = recording::current() {
+        text.push(recording.path.as_bytes());
+        return Answer::Already;
+    }
+    match AGENT.state() {
+        Switch::Off => {}
+        Switch::On => return Answer::Already,
+        Switch::Failed => {
+            text.push(b"the agent has failed before: detach it first");
+            return Answer::Refused;
+        }
+        Switch::Finished => {
+            text.push(b"the process is ending");
+            return Answer::Refused;
+        }
+    }
+    let mut buffer = [0; 4096];
+    let config = match Config::read(lookup, process::working_directory(&mut buffer)) {
+        Ok(config) if config.interval.is_none() => {
+            text.push(b"an interval of off records nothing");
+            return Answer::Refused;
+        }
+        Ok(config) => config,
+        Err(error) => {
+            text.push(error.name.as_bytes())
+                .push(b"=")
+                .push(error.value)
+                .push(b": ")
+                .push(error.expected.as_bytes());
+            return Answer::Refused;
+        }
+    };
+    let directory = config.output.directory();
+    if let Err(reason) = start::check_directory(&config) {
+        text.push(directory.as_bytes())
+            .push(b": ")
+            .push(reason.as_bytes());
+        return Answer::Refused;
+    }
+    if !start::switch_on(config) {
+        text.push(b"no memory for the agent");
+        return Answer::Refused;
+    }
+    let recording = match AGENT.begin_now(this_thread()) {
+        Ok(recording) => recording,
+        Err(reason) => {
+            text.push(directory.as_bytes())
+                .push(b": ")
+                .push(reason.as_bytes());
+            return Answer::Refused;
+        }
+    };
+    if is_late() {
+        let mut pass = Pass::default();
+        // SAFETY: the place is writable; this thread holds no lock.
+        unsafe { shim_redirect(&raw mut pass) };
+        AGENT.note_attached(recording, pass.slots, pass.unsure, pass.pending);
+        if pass.slots == 0 {
+            detach(text);
+            *text = text.emptied();
+            text.push(b"nothing in the process calls the allocator by its name");
+            return Answer::Refused;
+        }
+    }
+    text.push(recording.path.as_bytes());
+    Answer::Done
+}
+
+fn detach(text: &mut Text) -> Answer {
+    if !is_late() {
+        return Answer::Preloaded;
+    }
+    let mut pass = Pass::default();
+    // SAFETY: as above.
+    unsafe { shim_restore(&raw mut pass) };
+    match AGENT.detach(this_thread()) {
+        Some(path) => {
+            text.push(path.as_bytes());
+            Answer::Done
+        }
+        None => Answer::Idle,
+    }
+}
+
+/// The value of a setting among `NAME=value` strings.
+///
+/// # Safety
+/// `settings` is NULL, or points to C strings that are readable until the call has returned, of which the last is empty.
+unsafe fn find_setting(settings: *const c_char, name: &str) -> Option<&'static [u8]> {
+    let mut at = settings;
+    while !at.is_null() {
+        // SAFETY: the caller's promise. It is 'static in type only: settings are copied.
+        let entry: &'static [u8] = unsafe { CStr::from_ptr(at) }.to_bytes();
+        if entry.is_empty() {
+            return None;
+        }
+        if let Some(value) = entry
+            .strip_prefix(name.as_bytes())
+            .and_then(|rest| rest.strip_prefix(b"="))
+        {
+            return Some(value);
+        }
+        // SAFETY: the string's end, and the next one behind it.
+        at = unsafe { at.add(entry.len() + 1) };
+    }
+    None
+}
+
+/// A C string in the command's buffer.
+struct Text {
+    start: *mut u8,
+    capacity: usize,
+    length: usize,
+}
+
+impl Text {
+    /// # Safety
+    /// `capacity` bytes at `start` are writable, and nobody else's, until it is dropped.
+    unsafe fn new(start: *mut c_char, capacity: usize) -> Self {
+        let mut text = Self {
+            start: start.cast(),
+            capacity,
+            length: 0,
+        };
+        text.push(b"");
+        text
+    }
+
+    fn emptied(&self) -> Self {
+        Self { length: 0, ..*self }
+    }
+
+    /// Adds what there is room for.
+    fn push(&mut self, part: &[u8]) -> &mut Self {
+        let room = self.capacity.saturating_sub(self.length + 1);
+        let part = part.get(..part.len().min(room)).unwrap_or(part);
+        if self.capacity > 0 {
+            // SAFETY: the part and the 0 behind it end within the capacity.
+            unsafe {
+                self.start
+                    .add(self.length)
+                    .copy_from_nonoverlapping(part.as_ptr(), part.len());
+                self.start.add(self.length + part.len()).write(0);
+            }
+            self.length += part.len();
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_found_by_their_whole_name() {
+        let settings: &'static [u8] = b"A=1\0AB=two\0EMPTY=\0\0";
+        let find = |name| {
+            // SAFETY: three strings and an empty one.
+            unsafe { find_setting(settings.as_ptr().cast(), name) }
+        };
+        assert_eq!(find("A"), Some(&b"1"[..]));
+        assert_eq!(find("AB"), Some(&b"two"[..]));
+        assert_eq!(find("EMPTY"), Some(&b""[..]));
+        assert_eq!(find("B"), None);
+        // SAFETY: NULL is allowed.
+        assert_eq!(unsafe { find_setting(std::ptr::null(), "A") }, None);
+    }
+
+    #[test]
+    fn a_text_ends_where_its_room_does() {
+        let mut buffer = [0xff_u8; 8];
+        // SAFETY: seven bytes of the buffer.
+        let mut text = unsafe { Text::new(buffer.as_mut_ptr().cast(), 7) };
+        text.push(b"four").push(b"five");
+        assert_eq!(&buffer, b"fourfi\0\xff");
+    }
+}

@@ -1,0 +1,152 @@
+//! Comma-separated values, as RFC 4180 has them (lines end in a line feed).
+
+use std::io::{self, Write};
+
+use allocsample_sampling::Estimate;
+
+use crate::lifetimes::{Answer, Lifetimes};
+use crate::table::{By, Table};
+
+/// Writes a line; fields are quoted where they must be.
+pub fn line<S: AsRef<str>>(
+    out: &mut dyn Write,
+    fields: impl IntoIterator<Item = S>,
+) -> io::Result<()> {
+    for (index, field) in fields.into_iter().enumerate() {
+        if index > 0 {
+            out.write_all(b",")?;
+        }
+        let field = field.as_ref();
+        if field.contains([',', '"', '\n', '\r']) {
+            write!(out, "\"{}\"", field.replace('"', "\"\""))?;
+        } else {
+            out.write_all(field.as_bytes())?;
+        }
+    }
+    out.write_all(b"\n")
+}
+
+/// A number, unrounded.
+pub fn number(value: f64) -> String {
+    value.to_string()
+}
+
+/// Empty where there is none.
+pub fn optional(value: Option<f64>) -> String {
+    value.map_or_else(String::new, number)
+}
+
+/// A table, with a line for each row.
+pub fn table(by: By, table: &Table, out: &mut dyn Write) -> io::Result<()> {
+    let head = [by.name(), "module", "file", "line"];
+    let figures = [
+        "allocated_bytes",
+        "total_allocated_bytes",
+        "live_bytes",
+        "total_live_bytes",
+        "peak_live_bytes",
+        "growth_bytes",
+        "allocations",
+    ];
+    let figures = figures
+        .into_iter()
+        .flat_map(|name| [name.to_owned(), format!("{name}_stderr")]);
+    let head = head.into_iter().map(str::to_owned).chain(figures);
+    line(out, head.chain(["samples".to_owned()]))?;
+    for row in &table.rows {
+        let name = match by {
+            // Leaf first, as in the JSON.
+            By::Site => row.stack.join(";"),
+            _ => row.name.clone(),
+        };
+        let place = [
+            name,
+            row.module.clone(),
+            row.file.clone().unwrap_or_default(),
+            match row.line {
+                0 => String::new(),
+                line => line.to_string(),
+            },
+        ];
+        let figures = [
+            &row.self_allocated,
+            &row.total_allocated,
+            &row.self_live,
+            &row.total_live,
+            &row.self_peak,
+            &row.self_growth,
+            &row.allocations,
+        ];
+        let figures = figures.into_iter().flat_map(with_error);
+        let samples = row.self_allocated.samples().to_string();
+        line(out, place.into_iter().chain(figures).chain([samples]))?;
+    }
+    Ok(())
+}
+
+/// Lifetimes, with a line for each class of each group.
+pub fn lifetimes(answer: &Answer, out: &mut dyn Write) -> io::Result<()> {
+    let head = [
+        "of",
+        "name",
+        "unit",
+        "from",
+        "to",
+        "bytes",
+        "bytes_stderr",
+        "samples",
+    ];
+    line(out, head)?;
+    let all = std::slice::from_ref(&answer.all);
+    for (of, groups) in [
+        ("all", all),
+        ("type", &answer.types),
+        ("site", &answer.sites),
+    ] {
+        for group in groups {
+            lifetimes_of(of, group, out)?;
+        }
+    }
+    Ok(())
+}
+
+fn lifetimes_of(of: &str, group: &Lifetimes, out: &mut dyn Write) -> io::Result<()> {
+    let mut print = |unit: &str, from: String, to: String, bytes: &Estimate| {
+        let name = [of, &group.name, unit].map(str::to_owned);
+        let samples = bytes.samples().to_string();
+        let fields = name.into_iter().chain([from, to]).chain(with_error(bytes));
+        line(out, fields.chain([samples]))
+    };
+    for (unit, classes) in [("s", &group.by_seconds), ("bytes", &group.by_bytes)] {
+        for class in classes {
+            let to = class.to.is_finite().then_some(class.to);
+            print(unit, number(class.from), optional(to), &class.bytes)?;
+        }
+    }
+    print("not freed", String::new(), String::new(), &group.not_freed)
+}
+
+fn with_error(figure: &Estimate) -> [String; 2] {
+    [number(figure.value()), optional(figure.stderr())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_quoted_where_they_must_be() {
+        let mut out = Vec::new();
+        line(
+            &mut out,
+            ["plain", "a,b", "say \"x\"", "two\nlines", "", "1.5"],
+        )
+        .unwrap();
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "plain,\"a,b\",\"say \"\"x\"\"\",\"two\nlines\",,1.5\n"
+        );
+        assert_eq!(optional(None), "");
+        assert_eq!(optional(Some(0.1)), "0.1");
+    }
+}

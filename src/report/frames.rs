@@ -1,0 +1,188 @@
+//! The frames of a profile's stacks, each of them once.
+//!
+//! A program has some ten thousand places that call, a million stacks of them and ten million samples. Names are looked
+//! up once for each place; from there on a frame is a number.
+
+use allocsample_profile::{Frame, HeapId, Profile, Sample, missing_root};
+use rustc_hash::FxHashMap;
+
+use crate::allocator;
+
+/// Number of a frame in [`Frames`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FrameId(u32);
+
+impl FrameId {
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// All frames, and the way from a sample to those of its stack.
+#[derive(Debug)]
+pub struct Frames<'a> {
+    profile: &'a Profile,
+    frames: Vec<Frame>,
+    is_allocator: Vec<bool>,
+    /// Index into `spans` for each node of the profile's stacks.
+    location_of_node: Vec<u32>,
+    /// Part of `inlined` for each location.
+    spans: Vec<(u32, u32)>,
+    inlined: Vec<FrameId>,
+    numbers: FxHashMap<Frame, FrameId>,
+    missing: Vec<(&'static str, FrameId)>,
+}
+
+impl<'a> Frames<'a> {
+    /// Names all places of a profile.
+    pub fn of(profile: &'a Profile) -> Self {
+        let mut frames = Self {
+            profile,
+            frames: Vec::new(),
+            is_allocator: Vec::new(),
+            location_of_node: Vec::with_capacity(profile.stacks.nodes().len()),
+            spans: Vec::new(),
+            inlined: Vec::new(),
+            numbers: FxHashMap::default(),
+            missing: Vec::new(),
+        };
+        let mut locations = FxHashMap::default();
+        for node in profile.stacks.nodes() {
+            let next = number(frames.spans.len());
+            let place = *locations.entry(node.location).or_insert(next);
+            if place == next {
+                let start = number(frames.inlined.len());
+                for frame in profile.frames(node.location) {
+                    let id = frames.intern(frame);
+                    frames.inlined.push(id);
+                }
+                frames.spans.push((start, number(frames.inlined.len())));
+            }
+            frames.location_of_node.push(place);
+        }
+        for sample in &profile.samples {
+            if let Some(missing) = missing_root(sample)
+                && !frames.missing.iter().any(|(name, _)| *name == missing)
+            {
+                let id = frames.intern(Frame {
+                    function: missing.to_owned(),
+                    file: None,
+                    line: 0,
+                    module: String::new(),
+                    is_symbolized: true,
+                });
+                frames.missing.push((missing, id));
+            }
+        }
+        frames.numbers = FxHashMap::default();
+        frames
+    }
+
+    fn intern(&mut self, frame: Frame) -> FrameId {
+        if let Some(&id) = self.numbers.get(&frame) {
+            return id;
+        }
+        let id = FrameId(number(self.frames.len()));
+        self.is_allocator
+            .push(allocator::is_allocator(&frame.function));
+        self.frames.push(frame.clone());
+        self.numbers.insert(frame, id);
+        id
+    }
+
+    /// A frame.
+    pub fn frame(&self, id: FrameId) -> &Frame {
+        &self.frames[id.index()]
+    }
+
+    /// All of them, in the order of their numbers.
+    pub fn all(&self) -> &[Frame] {
+        &self.frames
+    }
+
+    /// Puts the frames of a sample's stack into `stack`, leaf first, as [`Profile::stack_frames`] would.
+    pub fn fill(&self, sample: &Sample, stack: &mut Vec<FrameId>) {
+        stack.clear();
+        let mut at = sample.stack;
+        while let Some(node) = self.profile.stacks.node(at) {
+            // A node has its index plus one for a number.
+            let location = self.location_of_node[at.0 as usize - 1];
+            let (start, end) = self.spans[location as usize];
+            stack.extend_from_slice(&self.inlined[start as usize..end as usize]);
+            at = node.parent;
+        }
+        if let Some(missing) = missing_root(sample) {
+            let known = self.missing.iter().find(|(name, _)| *name == missing);
+            stack.extend(known.map(|(_, id)| *id));
+        }
+    }
+
+    /// Where in a stack the frame is that an allocation in `heap` is charged to, see [`allocator`].
+    pub fn charged(&self, heap: HeapId, stack: &[FrameId]) -> Option<usize> {
+        allocator::charged_position(
+            self.profile,
+            heap,
+            stack,
+            |id| self.frame(*id),
+            |id| self.is_allocator[id.index()],
+        )
+    }
+
+    /// Frames that are the same by what `key` sees of them get the same number.
+    pub(crate) fn keys<'b, K: std::hash::Hash + Eq>(
+        &'b self,
+        key: impl Fn(&'b Frame) -> K,
+    ) -> FrameKeys {
+        let mut numbers: FxHashMap<K, u32> = FxHashMap::default();
+        let mut keys = FrameKeys::default();
+        for (id, frame) in (0..).map(FrameId).zip(&self.frames) {
+            let next = number(keys.first.len());
+            let key = *numbers.entry(key(frame)).or_insert(next);
+            if key == next {
+                keys.first.push(id);
+            }
+            keys.of_frame.push(key);
+        }
+        keys
+    }
+}
+
+/// Groups of frames.
+#[derive(Debug, Default)]
+pub(crate) struct FrameKeys {
+    /// The group of each frame.
+    pub(crate) of_frame: Vec<u32>,
+    /// The first frame of each group.
+    pub(crate) first: Vec<FrameId>,
+}
+
+/// Stacks by the names of their functions: those with the same names have the same number.
+#[derive(Debug)]
+pub struct Paths {
+    names: FrameKeys,
+    steps: FxHashMap<(u32, u32), u32>,
+}
+
+impl Paths {
+    /// For the frames of a profile.
+    pub fn new(frames: &Frames<'_>) -> Self {
+        Self {
+            names: frames.keys(|frame| frame.function.as_str()),
+            steps: FxHashMap::default(),
+        }
+    }
+
+    /// The number of a stack.
+    pub fn number(&mut self, stack: &[FrameId]) -> u32 {
+        stack.iter().rev().fold(0, |path, id| {
+            let next = number(self.steps.len()) + 1;
+            let name = self.names.of_frame[id.index()];
+            *self.steps.entry((path, name)).or_insert(next)
+        })
+    }
+}
+
+/// Profiles have 32-bit numbers for their stacks, and no more frames or paths than fit into memory beside them.
+fn number(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
+}

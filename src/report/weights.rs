@@ -1,0 +1,48 @@
+//! What samples stand for, computed once for each size.
+
+use allocsample_profile::{Profile, Sample};
+use allocsample_sampling::Estimate;
+
+/// A power of two.
+const PLACES: usize = 1 << 12;
+
+/// A sample's size, interval and points, with its bytes and objects.
+type Entry = ((u64, u16, u32), Estimate, Estimate);
+
+/// Remembers the weights of the last sizes: a weight costs two exponentials, and programs ask for the same sizes again.
+#[derive(Debug)]
+pub struct Weights<'a> {
+    profile: &'a Profile,
+    /// The sample points of a sample matter.
+    is_periodic: bool,
+    known: Vec<Option<Entry>>,
+}
+
+impl<'a> Weights<'a> {
+    /// Of a profile's samples.
+    pub fn of(profile: &'a Profile) -> Self {
+        Self {
+            profile,
+            is_periodic: profile.is_periodic(),
+            known: vec![None; PLACES],
+        }
+    }
+
+    /// The bytes and the allocations that a sample stands for: [`Profile::bytes`] and [`Profile::objects`].
+    pub fn get(&mut self, sample: &Sample) -> (Estimate, Estimate) {
+        let points = if self.is_periodic { sample.points } else { 0 };
+        let key = (sample.size, sample.interval, points);
+        // The upper bits of a product with the golden ratio depend on all of the size.
+        let mixed = (sample.size ^ u64::from(points) << 40 ^ u64::from(sample.interval) << 52)
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let place = (mixed >> 52) as usize % PLACES;
+        if let Some((known, bytes, objects)) = self.known[place]
+            && known == key
+        {
+            return (bytes, objects);
+        }
+        let (bytes, objects) = (self.profile.bytes(sample), self.profile.objects(sample));
+        self.known[place] = Some((key, bytes, objects));
+        (bytes, objects)
+    }
+}

@@ -1,0 +1,684 @@
+//! Promise: the agent comes into a running process, counts right from then on, and goes again, and the program does not
+//! notice any of it.
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+
+use support::profile::Profile;
+use support::room::{assert_error, stderr, stdout};
+use support::{Program, Room, allocators, is_installed, is_root, skip, truth};
+
+/// attached.c at work.
+struct Running {
+    room: Room,
+    child: Ends,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+/// A child that does not outlive a test that has failed.
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if self.0.try_wait().is_ok_and(|ended| ended.is_none()) {
+            // Both can fail only if it has just ended.
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+impl Running {
+    fn start() -> Self {
+        Self::start_as(|room| Command::new(room.path("attached")))
+    }
+
+    /// By a command that runs it under its own pid.
+    fn start_as(command: impl FnOnce(&Room) -> Command) -> Self {
+        Self::start_with(&[], command)
+    }
+
+    fn start_with(flags: &[&str], command: impl FnOnce(&Room) -> Command) -> Self {
+        Self::start_by(flags, |room| {
+            let mut command = command(room);
+            command.env("LD_BIND_NOW", "1");
+            command
+        })
+    }
+
+    /// Slots are filled at the first call.
+    fn start_lazily(flags: &[&str]) -> Self {
+        Self::start_by(flags, |room| Command::new(room.path("attached")))
+    }
+
+    fn start_by(flags: &[&str], command: impl FnOnce(&Room) -> Command) -> Self {
+        let room = Room::new();
+        room.add(&Program::compiled_with("attached.c", flags), "attached");
+        let mut command = command(&room);
+        let mut child = command
+            .current_dir(room.directory())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .expect("the program");
+        let mut running = Self {
+            room,
+            input: child.stdin.take().expect("a pipe"),
+            output: BufReader::new(child.stdout.take().expect("a pipe")),
+            child: Ends(child),
+        };
+        assert_eq!(running.answer(), "ready");
+        running
+    }
+
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("an answer");
+        line.trim_end().to_owned()
+    }
+
+    /// Has it do something, and returns its answer.
+    fn ask(&mut self, line: &str) -> String {
+        writeln!(self.input, "{line}").expect("the program listens");
+        let answer = self.answer();
+        assert!(!answer.is_empty(), "it has ended at: {line}");
+        answer
+    }
+
+    fn pid(&self) -> String {
+        self.child.0.id().to_string()
+    }
+
+    #[track_caller]
+    fn done(&self, arguments: &[&str]) -> String {
+        let output = self.room.output(arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert_eq!(stderr(&output), "");
+        stdout(&output)
+    }
+
+    #[track_caller]
+    fn attach(&self, options: &[&str]) {
+        let pid = self.pid();
+        let arguments = [&["attach", &pid, "--seed", "7"], options].concat();
+        let said = self.done(&arguments);
+        assert!(
+            said.starts_with(&format!("process {}: /", self.pid())),
+            "{said}"
+        );
+    }
+
+    /// Returns the profile.
+    #[track_caller]
+    fn detach(&self) -> Profile {
+        let said = self.done(&["detach", &self.pid()]);
+        let (path, _) = said.split_once(": ").expect("a path");
+        let profile = Profile::read(Path::new(path));
+        assert!(profile.is_complete(), "{}", profile.report);
+        assert!(profile.exit().starts_with("detach"), "{}", profile.exit());
+        profile
+    }
+
+    #[track_caller]
+    fn fails(&self, arguments: &[&str], what: &str) {
+        assert_error(&self.room.output(arguments), 1, what);
+    }
+
+    fn entries(&self, directory: &str) -> usize {
+        let entries = fs::read_dir(format!("/proc/{}/{directory}", self.pid()));
+        entries.expect("the process").count()
+    }
+
+    /// Mappings of files, which are the ones that somebody could miss on the disk.
+    fn mapped_files(&self) -> Vec<String> {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid())).expect("the process");
+        let paths = maps.lines().filter_map(|line| line.split_once('/'));
+        let mut paths: Vec<String> = paths.map(|(_, path)| path.to_owned()).collect();
+        paths.dedup();
+        paths
+    }
+
+    /// Waits until a helper thread that has answered is gone for the kernel too.
+    fn settle(&self, threads: usize) {
+        while self.entries("task") > threads {
+            std::thread::yield_now();
+        }
+    }
+
+    fn end(mut self, status: i32) -> (Room, ExitStatus) {
+        // The program says nothing more.
+        let _ = writeln!(self.input, "end {status}");
+        let ended = self.child.0.wait().expect("the program");
+        (self.room, ended)
+    }
+
+    #[track_caller]
+    fn ends_well(self) {
+        let (_room, status) = self.end(3);
+        assert_eq!(status.code(), Some(3), "{status}");
+    }
+}
+
+fn is_in_state(pid: &str, letter: char) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process");
+    status.contains(&format!("State:\t{letter}"))
+}
+
+fn library_path(library: &Program) -> &str {
+    library.path().to_str().expect("a path")
+}
+
+#[track_caller]
+fn assert_is(profile: &Profile, function: &str, bytes: f64, live_bytes: f64) {
+    let site = profile.site(function);
+    let z = truth::z(site.allocated_bytes, bytes, site.allocated_bytes_stderr);
+    assert!(z.abs() < 4.0, "{function}: {site:?} for {bytes}, z {z:+.1}");
+    let z = truth::z(site.live_bytes, live_bytes, site.live_bytes_stderr);
+    assert!(
+        z.abs() < 4.0,
+        "{function}: {site:?} for {live_bytes} live, z {z:+.1}"
+    );
+}
+
+#[test]
+fn what_is_allocated_from_the_attach_to_the_detach_is_estimated_and_nothing_else() {
+    let mut running = Running::start();
+    running.ask("allocate first 20000 500");
+    running.attach(&["--interval", "4K"]);
+    running.ask("free");
+    running.ask("allocate second 20000 500");
+    running.ask("free");
+    running.ask("allocate third 30000 400");
+    let profile = running.detach();
+    assert_eq!(profile.site("first").samples, 0);
+    assert_is(&profile, "second", 20000.0 * 500.0, 0.0);
+    assert_is(&profile, "third", 30000.0 * 400.0, 30000.0 * 400.0);
+    // What goes on now belongs to no profile, and the next one begins with nothing.
+    running.ask("free");
+    running.ask("allocate first 20000 500");
+    running.attach(&["--interval", "1"]);
+    running.ask("free");
+    running.ask("allocate second 1000 500");
+    let profile = running.detach();
+    assert_eq!(profile.site("first").samples, 0);
+    assert_eq!(profile.site("third").samples, 0);
+    let site = profile.site("second");
+    // Every allocation: no error. A thread counts from its first look at the agent, within a mebibyte.
+    assert!(
+        site.samples <= 1000 && site.allocated_bytes == 500.0 * site.allocations,
+        "{site:?}"
+    );
+    running.ask("free");
+    running.ends_well();
+}
+
+#[test]
+fn blocks_cross_attach_and_detach_in_every_allocator() {
+    let mut preloads = vec![("libc", None)];
+    preloads.extend(
+        allocators::installed()
+            .into_iter()
+            .map(|(name, path)| (name, Some(path))),
+    );
+    for (name, library) in preloads {
+        let mut running = Running::start_as(|room| {
+            let mut command = Command::new(room.path("attached"));
+            if let Some(library) = &library {
+                command.env("LD_PRELOAD", library);
+            }
+            command
+        });
+        for function in ["first", "second", "third"] {
+            running.ask(&format!("allocate {function} 5000 300"));
+        }
+        running.attach(&["--interval", "1K"]);
+        running.ask("resize");
+        for function in ["first", "second", "third"] {
+            running.ask(&format!("allocate {function} 5000 300"));
+        }
+        running.ask("resize");
+        let profile = running.detach();
+        for function in ["first", "second", "third"] {
+            assert!(profile.site(function).samples > 0, "{name}: {function}");
+        }
+        running.ask("resize");
+        running.attach(&["--interval", "1K"]);
+        running.ask("free");
+        let profile = running.detach();
+        // None of the blocks that it saw freed is its own.
+        assert_eq!(profile.total("live_bytes"), 0.0, "{name}");
+        running.ends_well();
+    }
+}
+
+#[test]
+fn detach_leaves_every_slot_descriptor_thread_and_file_as_it_was() {
+    let mut running = Running::start();
+    running.ask("churn 1000");
+    // Until it was there once, the loader has no list of it.
+    running.attach(&[]);
+    running.detach();
+    running.settle(1);
+    let state = |running: &Running| {
+        let maps = running.mapped_files();
+        (running.entries("fd"), running.entries("task"), maps)
+    };
+    let (slots, before) = (running.ask("slots"), state(&running));
+    for _ in 0..3 {
+        running.attach(&["--interval", "1K"]);
+        // Enough that the drain thread is needed.
+        running.ask("churn 40000");
+        assert_ne!(running.ask("slots"), slots);
+        let profile = running.detach();
+        assert!(profile.number("samples") > 1000.0);
+        running.settle(1);
+        assert_eq!(running.ask("slots"), slots);
+        assert_eq!(state(&running), before);
+    }
+    assert!(
+        !running
+            .room
+            .names()
+            .iter()
+            .any(|name| name.ends_with(".ring"))
+    );
+    running.ends_well();
+}
+
+#[test]
+fn the_first_attach_and_detach_leave_the_slots_as_they_were_too() {
+    let mut running = Running::start();
+    let slots = running.ask("slots");
+    running.attach(&[]);
+    running.detach();
+    assert_eq!(running.ask("slots"), slots);
+    running.ends_well();
+}
+
+#[test]
+fn a_thread_in_the_middle_of_malloc_is_no_obstacle() {
+    for threads in [1, 6] {
+        let mut running = Running::start();
+        running.ask(&format!("threads {threads}"));
+        for _ in 0..10 {
+            running.attach(&["--interval", "8K"]);
+            running.ask("well");
+            let profile = running.detach();
+            assert!(profile.site("churner").samples + profile.site("churn").samples > 0);
+            running.ask("well");
+        }
+        running.ends_well();
+    }
+}
+
+#[test]
+fn a_program_of_one_busy_thread_is_attached_to_while_it_allocates() {
+    let room = Room::new();
+    room.add(&Program::compiled("dlopen_storm.c"), "storm");
+    let plugin = Program::library("plugin.c", "libplugin.so", &[]);
+    let other = Program::library("plugin.c", "libotherplugin.so", &[]);
+    let mut storms = 0;
+    // The program loads and unloads libraries all the time, in one thread of eight, and ends by itself.
+    for _ in 0..5 {
+        let mut child = Command::new(room.path("storm"))
+            .arg(plugin.path())
+            .arg(other.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the program");
+        let pid = child.id().to_string();
+        while child.try_wait().expect("a child").is_none() {
+            let attached = room.output(&["attach", &pid, "-o", "storm.allocsample"]);
+            if attached.status.success() {
+                storms += 1;
+                // It may be at its end by now.
+                room.output(&["detach", &pid, "--no-symbolize"]);
+            }
+        }
+        let status = child.wait().expect("a child");
+        assert!(status.success(), "{status}");
+    }
+    assert!(storms > 0);
+}
+
+#[test]
+fn libraries_that_come_later_are_seen() {
+    let plugin = Program::library("plugin.c", "libplugin.so", &[]);
+    let hidden = Program::library("plugin.c", "libbyname.so", &["-Wl,-soname,libbyname.so"]);
+    let runpath = format!(
+        "-Wl,--enable-new-dtags,-rpath,{}",
+        hidden.path().parent().expect("a directory").display()
+    );
+    let mut running = Running::start_with(&[&runpath], |room| Command::new(room.path("attached")));
+    running.attach(&["--interval", "1K"]);
+    // By its path, and by a name that only the program's own RUNPATH leads to.
+    for path in [library_path(&plugin), "libbyname.so"] {
+        running.ask(&format!("open {path}"));
+        running.ask("use 2000 700");
+    }
+    let profile = running.detach();
+    let bytes = 2.0 * 2000.0 * 700.0;
+    assert_is(&profile, "plugin_allocates", bytes, bytes);
+    running.ask("free");
+    running.ask("use 100 700");
+    running.ends_well();
+}
+
+#[test]
+fn a_thread_that_waits_is_not_woken() {
+    for how in ["epoll", "sleep", "signal"] {
+        let mut running = Running::start();
+        assert_eq!(running.ask(&format!("wait {how}")), "waiting");
+        while !is_in_state(&running.pid(), 'S') {
+            std::thread::yield_now();
+        }
+        for _ in 0..5 {
+            running.attach(&["--interval", "8K"]);
+            running.detach();
+        }
+        if how == "signal" {
+            let sent = Command::new("kill")
+                .args(["-USR2", &running.pid()])
+                .status();
+            assert!(sent.expect("kill").success());
+        }
+        if how == "epoll" {
+            assert_eq!(running.ask("churn 10"), "done");
+        }
+        assert_eq!(running.answer(), "done");
+        running.ends_well();
+    }
+}
+
+#[test]
+fn pointers_to_functions_are_redirected_wherever_they_lead() {
+    for flags in [
+        &["-no-pie", "-fno-pic"][..],
+        &["-no-pie", "-fno-pic", "-Wl,-z,now"],
+        &["-fno-plt"],
+        &["-Wl,-z,norelro"],
+        &["-Wl,--hash-style=sysv"],
+    ] {
+        let mut running = Running::start_lazily(flags);
+        running.ask("pointers 10 500");
+        running.attach(&["--interval", "1K"]);
+        running.ask("pointers 2000 500");
+        // Called for the first time: its slot is not bound yet.
+        running.ask("allocate third 1000 500");
+        let profile = running.detach();
+        assert_is(&profile, "pointed", 4000.0 * 500.0, 2000.0 * 500.0);
+        assert_is(&profile, "third", 1000.0 * 500.0, 1000.0 * 500.0);
+        running.ask("pointers 10 500");
+        running.ask("free");
+        running.ends_well();
+    }
+}
+
+#[test]
+fn a_filter_of_system_calls_is_respected_unless_told_otherwise() {
+    let mut running = Running::start();
+    running.ask("seccomp");
+    let pid = running.pid();
+    running.fails(&["attach", &pid], "it runs under a seccomp filter");
+    running.attach(&["--despite-seccomp", "--interval", "1K"]);
+    running.ask("allocate first 1000 500");
+    running.fails(&["detach", &pid], "--despite-seccomp");
+    let output = running.room.output(&["detach", &pid, "--despite-seccomp"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    running.ask("free");
+    running.ends_well();
+}
+
+#[test]
+fn a_process_without_room_for_thread_local_memory_is_told_so() {
+    let mut running = Running::start();
+    // Each takes 256 bytes of the loader's reserve, until one finds no room: then there is less left than we need.
+    let mut at = 0;
+    loop {
+        let name = format!("libtls{at}.so");
+        let library = Program::library("big_tls_library.c", &name, &["-DINITIAL_EXEC"]);
+        if running.ask(&format!("try {}", library_path(&library))) != "done" {
+            break;
+        }
+        at += 1;
+        assert!(at < 100, "there is always room");
+    }
+    let output = running.room.output(&["attach", &running.pid()]);
+    assert_error(
+        &output,
+        1,
+        "no static thread-local memory left, of which the agent needs",
+    );
+    running.ask("churn 100");
+    running.ends_well();
+}
+
+#[test]
+fn registers_are_put_back_to_the_last_bit() {
+    if !fs::read_to_string("/proc/cpuinfo").is_ok_and(|cpu| cpu.contains("avx2")) {
+        return skip("the processor has no AVX2");
+    }
+    let mut running = Running::start();
+    running.ask("compute");
+    for _ in 0..20 {
+        running.attach(&[]);
+        running.ask("well");
+        running.detach();
+    }
+    running.ends_well();
+}
+
+#[test]
+fn a_program_that_ends_while_it_is_attached_to_leaves_a_whole_profile() {
+    let mut running = Running::start();
+    running.attach(&["--interval", "1", "-o", "x.%n.allocsample"]);
+    running.ask("allocate first 300 100");
+    let (room, status) = running.end(5);
+    assert_eq!(status.code(), Some(5));
+    let profile = Profile::read(&room.path("x.attached.allocsample"));
+    assert!(profile.is_complete());
+    assert_eq!(profile.exit(), "exit");
+    assert_eq!(profile.site("first").allocations, 300.0);
+}
+
+#[test]
+fn children_are_left_alone_unless_they_are_asked_for() {
+    for (options, profiles) in [(&[][..], 1), (&["--children", "follow"][..], 2)] {
+        let mut running = Running::start();
+        running.attach(&[&["--interval", "1K", "-o", "x.%p.allocsample"], options].concat());
+        running.ask("fork");
+        running.ask("churn 1000");
+        running.detach();
+        let names = running.room.names();
+        let found = names.iter().filter(|name| name.ends_with(".allocsample"));
+        assert_eq!(found.count(), profiles, "{names:?}");
+        running.ends_well();
+    }
+}
+
+#[test]
+fn a_dormant_agent_is_woken_and_sent_to_sleep() {
+    let mut running = Running::start_as(|room| {
+        let mut command = Command::new(room.path("attached"));
+        command
+            .env("LD_PRELOAD", room.agent())
+            .env("ALLOCSAMPLE_START", "off")
+            .env("ALLOCSAMPLE_OUTPUT", room.path("x.allocsample"));
+        command
+    });
+    running.ask("allocate first 10000 500");
+    let pid = running.pid();
+    let attach = ["attach", &pid, "--interval", "1K"];
+    // Nothing is allocated while the command waits; the program obeys when it next is.
+    let output = running.room.output(&attach);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    running.ask("churn 4000");
+    running.ask("allocate second 10000 500");
+    running.fails(&attach, "already attached");
+    let output = running.room.output(&["detach", &pid]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("was started under the agent, which stays"));
+    running.ask("churn 4000");
+    running.ask("allocate third 10000 500");
+    let (room, status) = running.end(0);
+    assert!(status.success());
+    let profile = Profile::read(&room.path("x.allocsample"));
+    assert!(profile.site("second").samples > 1000);
+    assert_eq!(
+        (profile.site("first").samples, profile.site("third").samples),
+        (0, 0)
+    );
+}
+
+#[test]
+fn a_process_that_cannot_see_the_library_gets_a_copy() {
+    if !is_root() || !is_installed("unshare") {
+        return skip("mount namespaces need root and unshare");
+    }
+    // The library's directory is empty for the program.
+    let mut running = Running::start_as(|room| {
+        let agent = room.agent().parent().expect("a directory");
+        let script = format!(
+            "mount -t tmpfs none '{}' && exec '{}'",
+            agent.display(),
+            room.path("attached").display()
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &script]);
+        command
+    });
+    running.attach(&["--interval", "1K"]);
+    running.ask("allocate first 1000 500");
+    let profile = running.detach();
+    assert!(profile.site("first").samples > 0);
+    running.ask("free");
+    running.attach(&[]);
+    running.detach();
+    running.ends_well();
+}
+
+#[test]
+fn what_stands_in_the_way_is_said_in_one_line() {
+    let mut running = Running::start();
+    let pid = running.pid();
+    running.fails(&["detach", &pid], "it has not loaded the agent");
+    running.fails(
+        &["attach", &pid, "-o", "/no/such/place/x.allocsample"],
+        "/no/such/place: no such directory",
+    );
+    running.fails(
+        &["attach", &pid, "-o", "/proc/x.allocsample"],
+        "/proc: the profile cannot be created",
+    );
+    running.fails(&["attach", "1073741824"], "there is no such process");
+    // After a refusal it can be done right, and once.
+    running.attach(&[]);
+    running.fails(&["attach", &pid], "already attached");
+    running.detach();
+    running.fails(&["detach", &pid], "not attached");
+    assert_error(
+        &running.room.output(&["attach", "pid"]),
+        2,
+        "invalid value 'pid'",
+    );
+    assert_error(
+        &running.room.output(&["attach", &pid, "--interval", "0"]),
+        2,
+        "ambiguous",
+    );
+    running.ask("churn 100");
+    running.ends_well();
+}
+
+#[test]
+fn a_stopped_or_traced_process_is_left_alone() {
+    let running = Running::start();
+    let pid = running.pid();
+    let send = |signal: &str| {
+        let sent = Command::new("kill").args([signal, pid.as_str()]).status();
+        assert!(sent.expect("kill").success());
+    };
+    send("-STOP");
+    let is_stopped = || is_in_state(&pid, 'T');
+    while !is_stopped() {
+        std::thread::yield_now();
+    }
+    running.fails(&["attach", &pid], "it is stopped");
+    send("-CONT");
+    while is_stopped() {
+        std::thread::yield_now();
+    }
+    if is_installed("strace") {
+        let tracer = Command::new("strace")
+            .args(["-qq", "-o", "/dev/null", "-p", &pid])
+            .spawn();
+        let mut tracer = tracer.expect("strace");
+        let is_traced = || {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process");
+            !status.contains("TracerPid:\t0")
+        };
+        while !is_traced() {
+            std::thread::yield_now();
+        }
+        running.fails(&["attach", &pid], "it is being traced by process");
+        tracer.kill().expect("strace");
+        tracer.wait().expect("strace");
+        while is_traced() {
+            std::thread::yield_now();
+        }
+    }
+    running.attach(&[]);
+    running.ends_well();
+}
+
+#[test]
+fn a_static_program_is_told_apart() {
+    let room = Room::new();
+    room.add(
+        &Program::compiled_with("attached.c", &["-static"]),
+        "attached",
+    );
+    let mut child = Command::new(room.path("attached"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program");
+    let mut line = String::new();
+    let output = child.stdout.as_mut().expect("a pipe");
+    BufReader::new(output).read_line(&mut line).expect("ready");
+    let pid = child.id().to_string();
+    assert_error(&room.output(&["attach", &pid]), 1, "linked statically");
+    drop(child.stdin.take());
+    assert!(child.wait().expect("the program").success());
+}
+
+#[test]
+fn a_process_of_another_user_is_refused() {
+    if !is_root() || !is_installed("setpriv") {
+        return skip("another user needs root and setpriv");
+    }
+    let running = Running::start();
+    // The command as somebody who may not.
+    let command: PathBuf = support::command().to_owned();
+    let readable = tempfile::tempdir().expect("a directory");
+    let copy = readable.path().join("allocsample");
+    support::copy(&command, &copy);
+    let open: fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(readable.path(), open).expect("permissions");
+    let output = Command::new("setpriv")
+        .args(["--reuid", "65534", "--clear-groups"])
+        .arg(&copy)
+        .args(["attach", &running.pid()])
+        .current_dir("/")
+        .output()
+        .expect("setpriv");
+    assert_error(&output, 1, "it belongs to another user");
+    running.ends_well();
+}

@@ -1,0 +1,208 @@
+//! Promise: Lua's blocks, types, functions and collections are in the profile, in coroutines too, and the program is as it
+//! was.
+
+mod support;
+
+use std::process::Output;
+
+use support::profile::Profile;
+use support::room::{stderr, stdout};
+use support::{Room, bridge, is_installed, skip, truth};
+
+fn has_lua() -> bool {
+    let has = is_installed("lua5.4");
+    if !has {
+        skip("no Lua (Debian: lua5.4)");
+    }
+    has
+}
+
+/// Runs it as a user does: it is `run` that tells Lua of the agent.
+fn run(room: &Room, options: &[&str], command: &[&str]) -> Output {
+    let run = ["run", "-q", "--seed", "7", "-o", "x.%p.allocsample"];
+    room.output(&[&run, options, &["--"], command].concat())
+}
+
+fn profiles(room: &Room) -> Vec<Profile> {
+    room.names()
+        .iter()
+        .filter(|name| name.ends_with(".allocsample"))
+        .map(|name| Profile::read(&room.path(name)))
+        .collect()
+}
+
+/// One process; what it prints must be what it prints without the agent.
+fn profile(lua: &str, options: &[&str], arguments: &[&str]) -> (Output, Profile, Room) {
+    let room = Room::new();
+    let command = [&[lua], arguments].concat();
+    let output = run(&room, options, &command);
+    let bare = std::process::Command::new(lua)
+        .args(arguments)
+        .output()
+        .expect("Lua");
+    assert_eq!(
+        (stdout(&output), stderr(&output), output.status.code()),
+        (stdout(&bare), stderr(&bare), bare.status.code())
+    );
+    let mut profiles = profiles(&room);
+    assert_eq!(profiles.len(), 1);
+    (output, profiles.remove(0), room)
+}
+
+fn known_sites(options: &[&str], times: &str) -> (Output, Profile, Room) {
+    let program = bridge::program("known_sites.lua");
+    profile("lua5.4", options, &[&program.to_string_lossy(), times])
+}
+
+#[test]
+fn each_site_is_within_its_error() {
+    if !has_lua() {
+        return;
+    }
+    for (interval, times) in [("4K", "1"), ("64K", "4")] {
+        let (output, profile, _room) = known_sites(&["--interval", interval], times);
+        let known = truth::printed(&output.stdout);
+        assert_eq!(known.len(), 6);
+        let deviations = truth::deviations(&profile, &known, 4.0, |_| 0.0);
+        assert!(deviations.is_empty(), "{interval}: {deviations:#?}");
+        for name in known.keys() {
+            let samples = profile.site(name).samples;
+            assert!(samples > 10, "{name}: {samples} samples");
+        }
+        let z = profile.report["audit"]["z"].as_f64().expect("an audit");
+        assert!(z.abs() < 4.0, "{interval}: audit {z}");
+    }
+}
+
+#[test]
+fn types_lines_coroutines_and_collections_are_told() {
+    if !has_lua() {
+        return;
+    }
+    let (_, profile, _room) = known_sites(&["--interval", "4K"], "1");
+    let file = bridge::program("known_sites.lua");
+    bridge::assert_line(&profile, "small_and_freed", &file, "A .. \"a\"");
+    bridge::assert_line(&profile, "of_a_wrapped_one", &file, "F .. \"f\"");
+    // The second coroutine was resumed by the first.
+    bridge::assert_stack(
+        &profile,
+        &["main chunk", "main", "site", "call", "small_and_kept"],
+    );
+    bridge::assert_stack(
+        &profile,
+        &["main chunk", "main", "site", "call", "of_a_coroutine"],
+    );
+    bridge::assert_stack(
+        &profile,
+        &["main chunk", "main", "site", "call", "of_a_wrapped_one"],
+    );
+    let types = profile.report["types"].as_array().expect("types");
+    let strings = types.iter().find(|row| row["type"] == "string");
+    let strings = strings.expect("strings")["allocated_bytes"].as_f64();
+    // All sites make strings: 46.8 MB of 48 MB.
+    assert!(strings > Some(45e6), "{types:?}");
+    let heap = bridge::heap(&profile, "lua");
+    assert!(heap["major_collections"].as_f64() > Some(2.0), "{heap}");
+    let of_malloc = bridge::heap(&profile, "malloc")["allocated_bytes_exact"].as_f64();
+    assert!(of_malloc < Some(500e3), "counted twice: {of_malloc:?}");
+}
+
+#[test]
+fn collections_are_told_one_by_one() {
+    if !has_lua() {
+        return;
+    }
+    let code = "collectgarbage('stop'); for _ = 1, 50 do collectgarbage() end; print('done')";
+    let (_, profile, _room) = profile("lua5.4", &["--interval", "4K"], &["-e", code]);
+    let told = bridge::heap(&profile, "lua")["major_collections"].as_f64();
+    // The witness of the last one is finalized at its end, or when the state is closed.
+    assert!((Some(49.0)..=Some(52.0)).contains(&told), "{told:?}");
+}
+
+#[test]
+fn the_leak_is_found() {
+    if has_lua() {
+        let program = bridge::program("leaky.lua");
+        let command = ["lua5.4", &program.to_string_lossy(), "300000"];
+        bridge::assert_leak(&command, "open_session");
+    }
+}
+
+/// Stacks that grow, errors, tail calls, deep recursion, closed states and finalizers at the end.
+#[test]
+fn the_program_is_as_it_was() {
+    if !has_lua() {
+        return;
+    }
+    let code = "
+        local function deep(n) if n == 0 then return 0 end return 1 + deep(n - 1) end
+        for i = 1, 20 do assert(coroutine.wrap(function() return deep(1000 * i) end)() == 1000 * i) end
+        print(pcall(deep, 1e7))
+        local function tail(n) if n == 0 then return ('t'):rep(5000) end return tail(n - 1) end
+        for _ = 1, 200 do tail(50) end
+        local t = setmetatable({}, {__gc = function() print('finalized') end})
+        local co = coroutine.create(function(...) coroutine.yield(...) ; error(7) end)
+        print(coroutine.resume(co, 1, 2), coroutine.status(co)) ; print(coroutine.resume(co))
+        print(coroutine.close(coroutine.create(print)))
+        collectgarbage('generational') ; local all = {}
+        for i = 1, 20000 do all[i % 1000] = {i, tostring(i)} end
+        local f = load('local x = ... ; return {x, x .. \"!\"}') ; for i = 1, 5000 do f(i) end
+        table.sort(all, function(a, b) return a[2] < b[2] end)
+        io.stderr:write('said\\n')
+        os.exit(7, true)";
+    for interval in ["256", "4K", "512K"] {
+        let (output, _, _room) = profile("lua5.4", &["--interval", interval], &["-e", code]);
+        assert_eq!(output.status.code(), Some(7));
+        assert!(stdout(&output).ends_with("finalized\n"));
+    }
+}
+
+#[test]
+fn the_users_own_init_runs_and_the_bridge_can_be_left_out() {
+    if !has_lua() {
+        return;
+    }
+    let room = Room::new();
+    let arguments = [
+        "run",
+        "-q",
+        "-o",
+        "a.allocsample",
+        "--",
+        "lua5.4",
+        "-e",
+        "print(greeting)",
+    ];
+    let mut command = room.command(&arguments);
+    let output = command
+        .env("LUA_INIT_5_4", "greeting = 'hello'")
+        .output()
+        .expect("Lua");
+    assert_eq!(
+        (stdout(&output).as_str(), stderr(&output).as_str()),
+        ("hello\n", "")
+    );
+    assert!(bridge::has_heap(
+        &Profile::read(&room.path("a.allocsample")),
+        "lua"
+    ));
+    let (_, profile, _room) = known_sites(&["--interval", "4K", "--runtime", "none"], "1");
+    assert!(!bridge::has_heap(&profile, "lua"));
+    let of_malloc = bridge::heap(&profile, "malloc")["allocated_bytes_exact"].as_f64();
+    assert!(of_malloc > Some(45e6), "{of_malloc:?}");
+}
+
+#[test]
+fn luajit_has_blocks_and_collections_without_functions() {
+    if !is_installed("luajit") {
+        skip("no LuaJIT (Debian: luajit)");
+        return;
+    }
+    let program = bridge::program("leaky.lua");
+    let arguments = [&program.to_string_lossy(), "20000"];
+    let (_, profile, _room) = profile("luajit", &["--interval", "4K"], &arguments);
+    let heap = bridge::heap(&profile, "lua");
+    // 20,000 sessions of 100 bytes and 4,000 rows of 900 are kept, at least.
+    assert!(heap["live_bytes"].as_f64() > Some(5e6), "{heap}");
+    assert!(heap["major_collections"].as_f64() >= Some(1.0), "{heap}");
+}

@@ -1,0 +1,251 @@
+// Behaviour: a program that does what it is told line by line, and watches whether anybody can be noticed.
+// Lines (each is answered by one line):
+//   allocate FUNCTION COUNT SIZE   first, second or third allocates blocks, which are kept and painted
+//   resize                         all kept blocks grow by a third
+//   free                           all kept blocks are checked and freed
+//   churn COUNT                    allocates and frees, and keeps nothing
+//   threads COUNT                  that many threads allocate, check and free for ever
+//   compute                        a thread computes with vector registers for ever, and never enters the kernel
+//   wait HOW                       says `waiting`, and waits in a system call that a passing signal would end:
+//                                  epoll until the next line, sleep, or signal until SIGUSR2 comes
+//   pointers COUNT SIZE            through pointers to functions that were set when the program was linked
+//   seccomp                        from now on a filter of system calls is in force, which permits all
+//   open PATH | use COUNT SIZE     a library is opened, and allocates; blocks are kept
+//   try PATH                       as open; the answer says if it cannot be
+//   slots                          a hash of all slots through which objects call others
+//   fork                           a child allocates, and ends
+//   well                           whether all threads are content
+//   end STATUS
+#include "check.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+
+enum { MOST = 200000 };
+static struct { void *block; size_t size; } kept[MOST];
+static unsigned count;
+
+static void keep(void *block, size_t size) {
+    CHECK(block != NULL && count < MOST);
+    paint(block, size, count);
+    kept[count].block = block;
+    kept[count++].size = size;
+}
+
+NOINLINE void first(unsigned times, size_t size) {
+    while (times--) keep(malloc(size), size);
+}
+NOINLINE void second(unsigned times, size_t size) {
+    while (times--) keep(calloc(1, size), size);
+}
+NOINLINE void third(unsigned times, size_t size) {
+    while (times--) {
+        void *block = NULL;
+        CHECK(posix_memalign(&block, 64, size) == 0);
+        keep(block, size);
+    }
+}
+
+static unsigned long turns;
+
+static void *churner(void *argument) {
+    unsigned seed = (unsigned)(size_t)argument;
+    for (;;) {
+        churn(200, 3000, seed++);
+        __atomic_fetch_add(&turns, 1, __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+
+typedef double vector __attribute__((vector_size(32)));
+
+// Every register is used, and a wrong bit in one of them stays wrong.
+__attribute__((target("avx2"))) NOINLINE void *computer(void *argument) {
+    vector v[12];
+    for (int i = 0; i < 12; i++) v[i] = (vector){i, i + 1, i + 2, i + 3};
+    for (unsigned long long turn = 0;; turn++) {
+        vector sum = {0};
+        for (int i = 0; i < 12; i++) {
+            __asm__ volatile("" : "+x"(v[i]));
+            sum += v[i];
+        }
+        CHECK(sum[0] == 66 && sum[1] == 78 && sum[2] == 90 && sum[3] == 102);
+        if (turn % 1024 == 0) __atomic_fetch_add((unsigned long *)argument, 1, __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+static unsigned long computed;
+
+static void wait_as_told(const char *how) {
+    puts("waiting");
+    if (!strcmp(how, "epoll")) {
+        int descriptor = epoll_create1(EPOLL_CLOEXEC);
+        struct epoll_event event = {.events = EPOLLIN};
+        CHECK(epoll_ctl(descriptor, EPOLL_CTL_ADD, 0, &event) == 0);
+        CHECK(epoll_wait(descriptor, &event, 1, -1) == 1);
+        CHECK(close(descriptor) == 0);
+    } else if (!strcmp(how, "sleep")) {
+        struct timespec time = {.tv_sec = 2};
+        CHECK(nanosleep(&time, NULL) == 0);
+    } else {
+        sigset_t set;
+        sigemptyset(&set);
+        sigaddset(&set, SIGUSR2);
+        CHECK(sigwaitinfo(&set, NULL) == SIGUSR2);
+    }
+}
+
+static void filter_system_calls(void) {
+    struct sock_filter rule = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog filter = {1, &rule};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
+}
+
+// In a program that is linked to a fixed address these are the addresses of its own stubs.
+static void *(*volatile by_malloc)(size_t) = malloc;
+static void (*volatile by_free)(void *) = free;
+static pid_t (*volatile by_fork)(void) = fork;
+static void *(*volatile by_dlsym)(void *, const char *) = dlsym;
+
+NOINLINE void *pointed(size_t size) {
+    void *block = by_malloc(size);
+    KEEP(block);
+    return block;
+}
+
+static void use_pointers(unsigned times, size_t size) {
+    while (times--) {
+        by_free(pointed(size));
+        keep(pointed(size), size);
+    }
+    CHECK(by_dlsym(RTLD_NEXT, "malloc") != NULL && by_dlsym(RTLD_DEFAULT, "no_such_function") == NULL);
+    int status = 0;
+    pid_t child = by_fork();
+    if (child == 0) _exit(9);
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 9);
+}
+
+static void start(void *(*work)(void *), void *argument) {
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, work, argument) == 0);
+}
+
+// What a GOT holds is in the RELRO part, where all is bound at start, or behind DT_PLTGOT.
+static unsigned long long hash_bytes(unsigned long long hash, const unsigned char *bytes, size_t size) {
+    for (size_t i = 0; i < size; i++) hash = (hash ^ bytes[i]) * 0x100000001b3ull;
+    return hash;
+}
+struct slots { unsigned long long hash; };
+static int add_object(struct dl_phdr_info *info, size_t size, void *argument) {
+    (void)size;
+    // The agent, and what came with it.
+    if (strstr(info->dlpi_name, "/proc/self/fd/./") || strstr(info->dlpi_name, "/libgcc_s.so")) return 0;
+    struct slots *slots = argument;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+        const unsigned char *start = (const unsigned char *)(info->dlpi_addr + segment->p_vaddr);
+        // The loader's own notes change with every library.
+        if (segment->p_type == PT_GNU_RELRO && !strstr(info->dlpi_name, "/ld-linux"))
+            slots->hash = hash_bytes(slots->hash, start, segment->p_memsz);
+    }
+    return 0;
+}
+
+static void *library;
+
+static void obey(char *line) {
+    char word[4096] = "";
+    unsigned times = 0;
+    size_t size = 0;
+    int status = 0;
+    if (sscanf(line, "allocate %4095s %u %zu", word, &times, &size) == 3) {
+        (!strcmp(word, "first") ? first : !strcmp(word, "second") ? second : third)(times, size);
+    } else if (!strcmp(line, "resize")) {
+        for (unsigned at = 0; at < count; at++) {
+            CHECK(is_painted(kept[at].block, kept[at].size, at));
+            kept[at].size += kept[at].size / 3;
+            kept[at].block = realloc(kept[at].block, kept[at].size);
+            paint(kept[at].block, kept[at].size, at);
+        }
+    } else if (!strcmp(line, "free")) {
+        while (count > 0) {
+            count--;
+            CHECK(is_painted(kept[count].block, kept[count].size, count));
+            free(kept[count].block);
+        }
+    } else if (sscanf(line, "churn %u", &times) == 1) {
+        churn(times, 3000, times);
+    } else if (sscanf(line, "threads %u", &times) == 1) {
+        while (times--) start(churner, (void *)(size_t)times);
+    } else if (!strcmp(line, "compute")) {
+        start(computer, &computed);
+    } else if (sscanf(line, "wait %4095s", word) == 1) {
+        wait_as_told(word);
+    } else if (sscanf(line, "pointers %u %zu", &times, &size) == 2) {
+        use_pointers(times, size);
+    } else if (!strcmp(line, "seccomp")) {
+        filter_system_calls();
+    } else if (sscanf(line, "open %4095s", word) == 1) {
+        library = dlopen(word, RTLD_NOW | RTLD_LOCAL);
+        if (!library) fprintf(stderr, "%s\n", dlerror());
+        CHECK(library != NULL);
+    } else if (sscanf(line, "try %4095s", word) == 1) {
+        if (!dlopen(word, RTLD_NOW | RTLD_LOCAL)) {
+            puts(dlerror());
+            return;
+        }
+    } else if (sscanf(line, "use %u %zu", &times, &size) == 2) {
+        void *(*entry)(size_t) = (void *(*)(size_t))dlsym(library, "plugin_entry");
+        CHECK(entry != NULL);
+        while (times--) keep(entry(size), size);
+    } else if (!strcmp(line, "slots")) {
+        struct slots slots = {0xcbf29ce484222325ull};
+        dl_iterate_phdr(add_object, &slots);
+        printf("%llx\n", slots.hash);
+        return;
+    } else if (!strcmp(line, "fork")) {
+        pid_t child = fork();
+        if (child == 0) {
+            churn(2000, 3000, 7);
+            exit(7);
+        }
+        CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    } else if (!strcmp(line, "well")) {
+        unsigned long churned = turns, before = computed;
+        struct timespec time = {.tv_nsec = 1000000};
+        while (churned == __atomic_load_n(&turns, __ATOMIC_RELAXED) &&
+               before == __atomic_load_n(&computed, __ATOMIC_RELAXED))
+            nanosleep(&time, NULL);
+    } else if (sscanf(line, "end %d", &status) == 1) {
+        exit(status);
+    } else {
+        CHECK(!"a line that is understood");
+    }
+    puts("done");
+}
+
+int main(void) {
+    static char line[8192];
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR2);
+    CHECK(sigprocmask(SIG_BLOCK, &set, NULL) == 0);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    // A line is read when it is there, and not earlier: epoll must see it.
+    setvbuf(stdin, NULL, _IONBF, 0);
+    puts("ready");
+    while (fgets(line, sizeof line, stdin)) {
+        line[strcspn(line, "\n")] = 0;
+        obey(line);
+    }
+    return 0;
+}

@@ -1,0 +1,56 @@
+# Allocates known numbers of bytes in methods of known names, and prints the truth as JSON.
+#
+# A string of n bytes that does not fit into its object (24 and more) asks malloc for n + 1.
+
+TRUTH = {}
+KEPT = []
+
+def small_and_freed
+  "a" * 149
+end
+
+def small_and_kept
+  "b" * 59
+end
+
+def large_and_freed
+  "c" * 4999
+end
+
+def large_and_kept
+  "d" * 2999
+end
+
+def of_a_thread
+  "e" * 199
+end
+
+def site(name, count, size, keep)
+  kept = keep ? Array.new(count) : nil
+  count.times do |at|
+    string = send(name)
+    kept[at] = string if keep
+  end
+  KEPT << kept
+  TRUTH[name] = [count * size, count, keep ? count * size : 0, keep ? count : 0]
+end
+
+def main(times)
+  site(:small_and_freed, 50_000 * times, 150, false)
+  site(:small_and_kept, 20_000 * times, 60, true)
+  site(:large_and_freed, 4_000 * times, 5000, false)
+  site(:large_and_kept, 1_000 * times, 3000, true)
+  Thread.new { site(:of_a_thread, 30_000 * times, 200, false) }.join
+  # What was dropped is swept, but for what a register still holds.
+  2.times { GC.start }
+  sites = TRUTH.map do |name, (bytes, allocations, live_bytes, live_blocks)|
+    figures = { bytes: bytes, allocations: allocations, live_bytes: live_bytes, live_blocks: live_blocks }
+    "\"#{name}\": {" + figures.map { |key, figure| "\"#{key}\": #{figure}" }.join(", ") + "}"
+  end
+  puts "{#{sites.join(", ")}}"
+  STDOUT.flush
+  # What is kept is alive at the end.
+  exit!(0)
+end
+
+main(ARGV[0].to_i)

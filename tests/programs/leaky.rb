@@ -1,0 +1,22 @@
+# A server in miniature: a table from the start, requests whose data is dropped, and a session that is kept for each.
+
+SESSIONS = []
+
+def build_table
+  Array.new(4_000) { "t" * 1_000 }
+end
+
+def open_session
+  SESSIONS << "s" * 99
+end
+
+def serve_request
+  "r" * 400
+end
+
+table = build_table
+ARGV[0].to_i.times do
+  serve_request
+  open_session
+end
+puts table.size + SESSIONS.size

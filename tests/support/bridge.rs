@@ -1,0 +1,126 @@
+//! What is promised of every bridge to a language runtime.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::profile::Profile;
+use super::room::stderr;
+use super::{Outcome, Room, truth};
+
+/// A program of the language.
+pub fn program(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/programs")
+        .join(name)
+}
+
+/// The profile of a known_sites, each of whose sites must be within 4 of its reported standard errors: once in 16,000
+/// figures that is luck, and seeds are fixed.
+#[track_caller]
+pub fn profile_near_truth(outcome: &Outcome, sites: usize) -> Profile {
+    let profile = outcome.profile();
+    let known = truth::printed(outcome.text().as_bytes());
+    assert_eq!(known.len(), sites);
+    let deviations = truth::deviations(&profile, &known, 4.0, |_| 0.0);
+    assert!(deviations.is_empty(), "{deviations:#?}");
+    for name in known.keys() {
+        let samples = profile.site(name).samples;
+        assert!(samples > 10, "{name}: {samples} samples");
+    }
+    let z = profile.report["audit"]["z"].as_f64().expect("an audit");
+    assert!(z.abs() < 4.0, "audit {z}");
+    profile
+}
+
+/// What the report says of a heap.
+#[track_caller]
+pub fn heap<'a>(profile: &'a Profile, name: &str) -> &'a Value {
+    let heaps = profile.report["heaps"].as_array().expect("heaps");
+    let heap = heaps.iter().find(|heap| heap["name"] == name);
+    heap.unwrap_or_else(|| panic!("no heap {name} in {heaps:?}"))
+}
+
+/// Whether the report has a heap.
+pub fn has_heap(profile: &Profile, name: &str) -> bool {
+    let heaps = profile.report["heaps"].as_array().expect("heaps");
+    heaps.iter().any(|heap| heap["name"] == name)
+}
+
+/// The line that a function is charged for must be the one of its file that holds `text`.
+#[track_caller]
+pub fn assert_line(profile: &Profile, function: &str, file: &Path, text: &str) {
+    let content = std::fs::read_to_string(file).expect("the program");
+    let wanted = 1 + content
+        .lines()
+        .position(|line| line.contains(text))
+        .expect("the line");
+    let lines = profile.report["lines"].as_array().expect("lines");
+    let line = lines
+        .iter()
+        .find(|line| line["function"] == function)
+        .unwrap_or_else(|| panic!("no line of {function}"));
+    assert_eq!(line["line"], wanted, "{line}");
+    let name = file.file_name().expect("a name").to_string_lossy();
+    let shown = line["file"].as_str().expect("a file");
+    assert!(shown.ends_with(&*name), "{line}");
+}
+
+/// In a stack that ends in `names`' last, the others come before it in this order.
+#[track_caller]
+pub fn assert_stack(profile: &Profile, names: &[&str]) {
+    let stacks = profile.stacks();
+    let is_in_order = |stack: &[String]| {
+        let mut rest = names.iter().peekable();
+        for frame in stack {
+            if rest.peek().is_some_and(|name| frame == **name) {
+                rest.next();
+            }
+        }
+        rest.peek().is_none()
+            && stack
+                .last()
+                .is_some_and(|leaf| leaf == names[names.len() - 1])
+    };
+    let found = stacks.iter().any(|(stack, _)| is_in_order(stack));
+    assert!(found, "no stack {names:?}");
+    for (stack, _) in &stacks {
+        let ours = stack.iter().any(|frame| frame.contains("liballocsample"));
+        assert!(!ours, "{stack:?}");
+    }
+}
+
+/// `allocsample leaks` must call `function` the one leak of a program that leaks there.
+#[track_caller]
+pub fn assert_leak(command: &[&str], function: &str) {
+    let room = Room::new();
+    let run = [
+        "run",
+        "-q",
+        "--interval",
+        "16K",
+        "--seed",
+        "7",
+        "-o",
+        "x.allocsample",
+        "--",
+    ];
+    let output = room.output(&[&run, command].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let output = room.output(&["leaks", "x.allocsample", "--format", "json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let found: Value = serde_json::from_slice(&output.stdout).expect("suspects");
+    let suspects = found["suspects"].as_array().expect("suspects");
+    let leaks: Vec<_> = suspects
+        .iter()
+        .filter(|suspect| suspect["verdict"] == "leak")
+        .collect();
+    assert!(
+        leaks
+            .first()
+            .is_some_and(|leak| leak["function"] == function),
+        "{leaks:#?}"
+    );
+    let is_served = |leak: &&&Value| leak["function"] != function;
+    assert_eq!(leaks.iter().filter(is_served).count(), 0, "{leaks:#?}");
+}
