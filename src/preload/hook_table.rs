@@ -602,6 +602,7 @@ unsafe extern "C" fn gc(heap: HeapHandle, gc: *const RawGc) -> i32 {
         // SAFETY: the header's rules: that many pairs.
         unsafe { std::slice::from_raw_parts(raw.values, count) }
     };
+    AGENT.begin_time_line(this_thread());
     result(AGENT.tell_gc(&GcRecord {
         heap: heap.id(),
         kind,
@@ -627,6 +628,7 @@ unsafe fn mark(
     let Some(heap) = heap else {
         return INVALID;
     };
+    AGENT.begin_time_line(this_thread());
     result(AGENT.tell_marker(&MarkerRecord {
         heap: heap.id(),
         is_phase,
@@ -656,7 +658,10 @@ unsafe extern "C" fn value(heap: HeapHandle, statistic: u32, value: u64) -> i32 
     let _errno = KeepErrno::new();
     // SAFETY: the header's rules.
     match unsafe { heap_of(heap) } {
-        Some(heap) => result(AGENT.tell_value(heap, statistic, value)),
+        Some(heap) => {
+            AGENT.begin_time_line(this_thread());
+            result(AGENT.tell_value(heap, statistic, value))
+        }
         None => INVALID,
     }
 }

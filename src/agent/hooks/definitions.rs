@@ -110,7 +110,10 @@ impl Agent {
         encode: impl Fn(&mut [u64]) -> Option<usize>,
     ) -> bool {
         let is_kept = self.definitions.keep(kind, words, &encode);
-        recording::current().map_or(is_kept, |recording| recording.push(kind, words, &encode))
+        match recording::current() {
+            Some(_) => self.push_or_wait(kind, words, encode),
+            None => is_kept,
+        }
     }
 
     /// A name with its number. False: there is no room for it.

@@ -9,8 +9,20 @@ use allocsample_record::{
 use crate::agent::Agent;
 use crate::hooks::heap::Heap;
 use crate::os::clock;
+use crate::os::thread::ShimThread;
+use crate::recording;
+use crate::switch::Switch;
 
 impl Agent {
+    /// Begins the profile if there is none, so that what happens before the first sample is in it too.
+    pub fn begin_time_line(&self, thread: &ShimThread) {
+        self.notice_fork();
+        if recording::current().is_none() && self.switch.get() == Switch::On {
+            // If it cannot begin there is nothing to tell of.
+            self.announce(thread);
+        }
+    }
+
     /// A collection that has ended, and how much was allocated up to it.
     pub fn tell_gc(&self, record: &GcRecord<'_>) -> bool {
         if let Some(heap) = self.heaps.get(record.heap) {
