@@ -22,8 +22,10 @@ use crate::{AttachError, Reply, Request};
 const SEARCH_S: u64 = 10;
 /// How long we wait for the helper thread, in seconds.
 const HELPER_S: u64 = 60;
-/// How long one thread may take to stop, or to come out of where it is.
+/// How long one thread may take to stop.
 const ONE_THREAD: Duration = Duration::from_millis(100);
+/// How long one thread is led by single instructions, which slow it down, before another one is tried.
+const LEADING: Duration = Duration::from_millis(50);
 
 struct Work<'a> {
     target: &'a Target,
@@ -195,7 +197,7 @@ impl Work<'_> {
     fn walk_out(&self, tracee: &mut Tracee) -> io::Result<bool> {
         let since = Instant::now();
         let mut signal = 0;
-        while since.elapsed() < ONE_THREAD {
+        while since.elapsed() < LEADING {
             tracee.resume(Until::NextInstruction, signal)?;
             signal = match tracee.wait(ONE_THREAD)? {
                 Some(Stop::Signal(libc::SIGTRAP)) => 0,

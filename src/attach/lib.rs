@@ -12,7 +12,7 @@
 //! ```
 //!
 //! A borrowed thread is not made to open the library: it may hold the loader's lock, or the allocator's. It calls
-//! `pthread_create`, which takes neither for long, and goes on where it was, after less than a millisecond. The thread
+//! `pthread_create`, which takes neither for long, and goes on where it was, after some milliseconds. The thread
 //! that it started waits for locks like any other.
 
 #[cfg(target_arch = "x86_64")]

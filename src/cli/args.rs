@@ -144,8 +144,8 @@ pub struct Run {
 
 /// Begin a profile of a process that runs already
 ///
-/// Puts the agent into the process and redirects its calls of the allocator, which stops one of its threads for about a
-/// millisecond. What was allocated before is in no figure. A process that was started under the agent and waits
+/// Puts the agent into the process and redirects its calls of the allocator, which stops one of its threads for some
+/// milliseconds. What was allocated before is in no figure. A process that was started under the agent and waits
 /// (`run --start off`) is told to start. docs/attach.md says what is possible, and what is not.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
