@@ -239,6 +239,7 @@ impl Drain {
             // Only now: until here the ring had it too.
             self.consumer.release();
             self.drained.words += to - from;
+            self.recording.tell_figures();
             let ring = &self.recording.ring;
             if !os::is_filtered() {
                 ring.set_figure(Figure::DrainNs as usize, clock::thread_ns());
