@@ -159,12 +159,14 @@ fn play(law: Law, interval: u64, seed: u64, script: &str) -> Outcome {
         .with("ALLOCSAMPLE_SAMPLING", law.name())
         .with("ALLOCSAMPLE_ON_FULL", "wait")
         .seeded(seed);
-    program
+    let outcome = program
         .run()
         .arg(&file)
         .arg(law.name())
         .arg(interval.to_string())
-        .observed(&agent)
+        .observed(&agent);
+    fs::remove_file(file).expect("the script");
+    outcome
 }
 
 fn close(what: &str, found: f64, wanted: f64) -> Result<(), String> {
