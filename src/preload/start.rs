@@ -208,8 +208,21 @@ fn path_of_object(address: *const c_void) -> &'static [u8] {
 }
 
 /// Path by which the loader opened this library.
+///
+/// By `dladdr`, which has few symbols to look at here: ThreadSanitizer puts itself before `dl_iterate_phdr`, and is not
+/// ready for it when our constructor begins.
 pub(crate) fn own_path() -> &'static [u8] {
-    path_of_object((&raw const CONSTRUCTOR).cast())
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: the place is writable, and all zero bytes are a value of its type.
+    let info = unsafe {
+        libc::dladdr((&raw const CONSTRUCTOR).cast(), info.as_mut_ptr());
+        info.assume_init()
+    };
+    if info.dli_fname.is_null() {
+        return &[];
+    }
+    // SAFETY: the loader's own string, which lives as long as this library.
+    unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes()
 }
 
 fn is_same_object(a: *const c_void, b: *const c_void) -> bool {
