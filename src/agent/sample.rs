@@ -335,7 +335,9 @@ impl Agent {
         record.encode_into(reservation.words_mut())?;
         let used_words = reservation.used_words();
         reservation.commit(RecordKind::Sample as u8);
-        if self.config().is_watched() && recording.drain_state() == DrainState::None {
+        let is_wanted_early =
+            self.config().is_watched() || self.config().is_rotated() || recording.is_asked();
+        if is_wanted_early && recording.drain_state() == DrainState::None {
             self.set_drain_to_work(recording, captured.may_hold_loader_locks);
         }
         if recording.is_worth_draining(used_words) {

@@ -34,6 +34,7 @@ pub enum Command {
     Report(Report),
     Leaks(Leaks),
     Diff(Diff),
+    Join(Join),
     Symbolize(Symbolize),
     Convert(Convert),
     Query(Query),
@@ -115,6 +116,23 @@ pub struct Run {
     /// the room left has halved
     #[arg(long, value_name = "BYTES", value_parser = size)]
     pub max_size: Option<String>,
+
+    /// Go on in another file after this time (30s, 10m, 1h, 7d); those before are kept as NAME.part-N.allocsample, and each
+    /// can be read by itself
+    #[arg(long, value_name = "TIME")]
+    pub rotate_every: Option<String>,
+
+    /// Go on in another file when the present one has grown by this (64K, 16M, ...)
+    #[arg(long, value_name = "BYTES")]
+    pub rotate_size: Option<String>,
+
+    /// Keep so many files beside the one that is being written; the oldest goes [default: all]
+    #[arg(long, value_name = "NUMBER")]
+    pub keep: Option<u32>,
+
+    /// Keep the last time (10m, 1h, ...) only, in a ring of files; `allocsample join` makes one of them
+    #[arg(long, value_name = "TIME")]
+    pub window: Option<String>,
 
     /// Leave the addresses in the profile without names; `allocsample symbolize` can add them later
     #[arg(long)]
@@ -485,6 +503,25 @@ pub struct Ctl {
     pub action: CtlAction,
 }
 
+/// Make one profile of the files of a recording that went on in others (`run --rotate-every`, `--window`, `ctl rotate`)
+///
+/// The process may be running: it does not notice. Each file can be read by itself, too.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  allocsample join 4711 -o last-minutes.allocsample
+  allocsample join app.allocsample                       the parts beside it, and it
+  allocsample join app.part-7.allocsample app.part-8.allocsample -o both.allocsample")]
+pub struct Join {
+    /// A pid, or the last file of a recording, with which those before it are found; or all files, in the order of time
+    #[arg(required = true, value_name = "PID|FILE")]
+    pub what: Vec<String>,
+
+    /// Where to write it [default: NAME.joined.allocsample here]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
 /// What `ctl` does.
 #[derive(Debug, Subcommand)]
 pub enum CtlAction {
@@ -504,6 +541,12 @@ pub enum CtlAction {
         #[arg(value_name = "BYTES")]
         interval: String,
     },
+    /// Write what is in memory to the profile's file, now
+    Flush,
+    /// Go on in another file; the present one is kept as NAME.part-N.allocsample
+    Rotate,
+    /// Begin anew: forget what was allocated so far, but for what is alive
+    Reset,
     /// Write what has been recorded so far into a profile of its own, which is complete and has names
     Snapshot {
         /// Where to write it [default: NAME.snapshot.N.allocsample here]

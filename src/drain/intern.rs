@@ -37,6 +37,12 @@ impl StackInterner {
         Self::default()
     }
 
+    /// A new file begins: it has no stacks yet, and the same modules.
+    pub fn begin_file(&mut self) {
+        self.nodes = NodeTable::default();
+        self.last.clear();
+    }
+
     /// A module was mapped. If the profile knows it already, the record of that is returned.
     pub fn map(&mut self, module: &ModuleRecord<'_>) -> Option<ModuleAgainRecord> {
         self.forget_addresses();

@@ -128,7 +128,9 @@ impl Builder {
             .collect();
         let mut places: HashMap<(StackIndex, i64), usize> = HashMap::new();
         let mut sums: Vec<(StackIndex, i64, [f64; 4])> = Vec::new();
-        let is_told = |sample: &&Sample| sample.time_ns >= since_ns || sample.end == End::Live;
+        let is_told = |sample: &&Sample| {
+            sample.time_ns >= since_ns && !sample.is_carried || sample.end == End::Live
+        };
         for sample in view.samples.iter().filter(is_told) {
             let thread = threads.get(sample.thread).copied().unwrap_or(0);
             let place = *places.entry((sample.stack, thread)).or_insert_with(|| {
@@ -199,7 +201,8 @@ impl Builder {
 /// In the order of the sample types.
 fn values(sample: &Sample, since_ns: u64) -> [f64; 4] {
     let in_use = f64::from(u8::from(sample.end == End::Live));
-    let allocated = f64::from(u8::from(sample.time_ns >= since_ns));
+    let is_told = sample.time_ns >= since_ns && !sample.is_carried;
+    let allocated = f64::from(u8::from(is_told));
     let Sample { objects, bytes, .. } = *sample;
     [
         objects * allocated,

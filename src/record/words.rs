@@ -46,6 +46,8 @@ pub enum RecordKind {
     Value = 20,
     /// [`crate::ModuleAgainRecord`]: in files only.
     ModuleAgain = 21,
+    /// [`crate::PartRecord`]: in files only.
+    Part = 22,
 }
 
 impl RecordKind {
@@ -73,6 +75,7 @@ impl RecordKind {
             19 => Self::Marker,
             20 => Self::Value,
             21 => Self::ModuleAgain,
+            22 => Self::Part,
             _ => return None,
         })
     }
@@ -103,6 +106,7 @@ pub enum Decoded<'a> {
     Marker(crate::MarkerRecord<'a>),
     Value(crate::ValueRecord),
     ModuleAgain(crate::ModuleAgainRecord),
+    Part(crate::PartRecord),
 }
 
 impl<'a> Decoded<'a> {
@@ -135,6 +139,7 @@ impl<'a> Decoded<'a> {
             RecordKind::Marker => Self::Marker(crate::MarkerRecord::decode(words, text)?),
             RecordKind::Value => Self::Value(crate::ValueRecord::decode(words)?),
             RecordKind::ModuleAgain => Self::ModuleAgain(crate::ModuleAgainRecord::decode(words)?),
+            RecordKind::Part => Self::Part(crate::PartRecord::decode(words)?),
         })
     }
 }

@@ -61,7 +61,9 @@ pub fn run(arguments: &args::Push) -> anyhow::Result<Ending> {
             );
         }
         std::thread::sleep(every * (1 << refusals).min(LONGEST_PAUSE));
-        profile = source.read()?;
+        // Before the first accepted one, what the present file has.
+        let is_any_accepted = since_ns > 0;
+        profile = source.read_since(if is_any_accepted { since_ns } else { u64::MAX })?;
     }
 }
 
