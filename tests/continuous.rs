@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use support::profile::Profile;
 use support::room::{assert_error, stderr, stdout};
-use support::{Program, Room, is_root, skip};
+use support::{Program, Room, Run, is_root, skip};
 
 /// What a step of steps.c allocates, and what is alive of it after it: the odd half of what the steps before kept, and
 /// all that it kept itself.
@@ -69,6 +69,14 @@ impl Steps {
         self.room.path("xsteps.allocsample")
     }
 
+    /// Of the program, not of `run`.
+    fn pid(&self) -> nix::unistd::Pid {
+        let of_run = self.child.id();
+        let children = fs::read_to_string(format!("/proc/{of_run}/task/{of_run}/children"));
+        let children = children.expect("the kernel tells");
+        nix::unistd::Pid::from_raw(children.trim().parse().expect("one child"))
+    }
+
     fn ctl(&self, action: &str) -> String {
         let output = self.room.output(&["ctl", "xsteps.allocsample", action]);
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -86,13 +94,9 @@ impl Steps {
     /// The program is killed, at whatever its drain thread is doing. `run` then makes its last file whole, but not if it
     /// is killed first.
     fn kill(mut self) -> Room {
-        let of_run = self.child.id();
-        let children = fs::read_to_string(format!("/proc/{of_run}/task/{of_run}/children"));
-        let children = children.expect("the kernel tells");
-        let pid: i32 = children.trim().parse().expect("one child");
+        let pid = self.pid();
         self.child.kill().expect("run");
         self.child.wait().expect("run");
-        let pid = nix::unistd::Pid::from_raw(pid);
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("the program");
         // Its end of the pipe closes when it is gone.
         let mut rest = Vec::new();
@@ -370,6 +374,37 @@ fn a_running_process_can_be_told_to_flush_to_rotate_and_to_begin_anew() {
     // What a reset forgets is not there, whatever is joined.
     assert_eq!(parts(&room, "xsteps"), [part]);
     assert_eq!(query(&join(&room, "xsteps.allocsample"), TAKEN), 2 * BLOCKS);
+}
+
+#[test]
+fn a_signal_writes_a_snapshot() {
+    let mut steps = Steps::start(&["--snapshot-on", "usr2"], &[]);
+    steps.step();
+    let pid = steps.pid();
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGUSR2).expect("the program");
+    let snapshot = steps.room.path("xsteps.snapshot-1.allocsample");
+    // The drain thread takes a moment, however busy the machine is; the program goes on.
+    while !snapshot.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(query(&snapshot, TAKEN), BLOCKS);
+    assert_eq!(query(&snapshot, LIVE), alive_after(1));
+    steps.step();
+    let room = steps.end();
+    assert_eq!(query(&room.path("xsteps.allocsample"), TAKEN), 2 * BLOCKS);
+}
+
+#[test]
+fn a_program_keeps_its_own_use_of_the_signal() {
+    // The program's handler ends the process with status 3, with us as without.
+    let agent = support::Agent::at_interval(4096).with("ALLOCSAMPLE_SIGNAL", "USR1");
+    let script = "trap 'exit 3' USR1; kill -USR1 $$; exit 4";
+    let outcome = Run::of("sh").args(&["-c", script]).observed(&agent);
+    assert_eq!(outcome.status.code(), Some(3));
+    // One that ignores it, since before it started, goes on ignoring it.
+    let script = "trap '' USR1; exec sh -c 'kill -USR1 $$; exit 4'";
+    let outcome = Run::of("sh").args(&["-c", script]).observed(&agent);
+    assert_eq!(outcome.status.code(), Some(4));
 }
 
 #[test]

@@ -87,6 +87,8 @@ pub struct Config {
     pub rotate_size_bytes: Option<u64>,
     /// `ALLOCSAMPLE_KEEP`: how many files stay beside the one that is being written; all if `None`.
     pub keep_parts: Option<u32>,
+    /// `ALLOCSAMPLE_SIGNAL`: this signal has the profile copied.
+    pub snapshot_signal: Option<i32>,
     /// Whether `ALLOCSAMPLE_INTERVAL` was given.
     is_interval_given: bool,
     /// `ALLOCSAMPLE_RUN_PID`: set by `allocsample run`; its direct child writes a profile even without a sample.
@@ -123,6 +125,7 @@ impl Config {
         rotate_every_ms: None,
         rotate_size_bytes: None,
         keep_parts: None,
+        snapshot_signal: None,
         is_interval_given: false,
         run_pid: None,
     };
@@ -130,6 +133,11 @@ impl Config {
     /// Whether somebody has to look at what sampling costs, from the first sample on.
     pub fn is_watched(&self) -> bool {
         self.max_overhead_ppm.is_some() || self.max_samples_per_second.is_some()
+    }
+
+    /// Whether the drain thread is to be there from the first sample on.
+    pub(crate) fn is_attended(&self) -> bool {
+        self.is_watched() || self.is_rotated() || self.snapshot_signal.is_some()
     }
 
     /// Whether the profile goes on in other files by itself.
@@ -300,6 +308,15 @@ impl Config {
             },
         };
         config.read_rotation(&lookup)?;
+        config.snapshot_signal = match choice(
+            "ALLOCSAMPLE_SIGNAL",
+            &["USR1", "USR2"],
+            "expected USR1 or USR2",
+        )? {
+            Some(0) => Some(libc::SIGUSR1),
+            Some(_) => Some(libc::SIGUSR2),
+            None => None,
+        };
         config.run_pid = number(
             "ALLOCSAMPLE_RUN_PID",
             u64::from(u32::MAX),
@@ -527,6 +544,7 @@ mod tests {
             ("ALLOCSAMPLE_ROTATE_EVERY", "0s"),
             ("ALLOCSAMPLE_ROTATE_SIZE", "1K"),
             ("ALLOCSAMPLE_KEEP", "some"),
+            ("ALLOCSAMPLE_SIGNAL", "KILL"),
         ] {
             let error = Config::read(|key| (key == name).then_some(value.as_bytes()), b"/")
                 .err()

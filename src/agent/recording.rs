@@ -471,11 +471,12 @@ impl Recording {
     }
 
     /// Leaves a request about the files to the drain thread: one of `allocsample_ring::request`'s numbers, and its
-    /// generation.
+    /// generation, 0 for one from inside. Any thread, also in a signal handler.
     pub(crate) fn ask_for_file_work(&self, what: u64, generation: u64) {
-        // Of two that nobody has taken yet the one that does more: a flush, a new file, a new beginning.
+        // Of two that nobody has taken yet the one that does more: a flush, a copy, a new file, a new beginning.
         let of = |before: u64| {
             let what = what.max(before & ((1 << ASKED_BITS) - 1));
+            let generation = generation.max(before >> ASKED_BITS);
             Some(generation << ASKED_BITS | what)
         };
         let _always = (self.asked).fetch_update(Ordering::AcqRel, Ordering::Acquire, of);

@@ -335,8 +335,7 @@ impl Agent {
         record.encode_into(reservation.words_mut())?;
         let used_words = reservation.used_words();
         reservation.commit(RecordKind::Sample as u8);
-        let is_wanted_early =
-            self.config().is_watched() || self.config().is_rotated() || recording.is_asked();
+        let is_wanted_early = self.config().is_attended() || recording.is_asked();
         if is_wanted_early && recording.drain_state() == DrainState::None {
             self.set_drain_to_work(recording, captured.may_hold_loader_locks);
         }

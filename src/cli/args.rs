@@ -134,6 +134,11 @@ pub struct Run {
     #[arg(long, value_name = "TIME")]
     pub window: Option<String>,
 
+    /// Write a copy of the profile, NAME.snapshot-N.allocsample, when the program gets this signal; a program that uses the
+    /// signal itself is left alone
+    #[arg(long, value_name = "SIGNAL")]
+    pub snapshot_on: Option<SnapshotSignal>,
+
     /// Leave the addresses in the profile without names; `allocsample symbolize` can add them later
     #[arg(long)]
     pub no_symbolize: bool,
@@ -580,7 +585,7 @@ pub struct Serve {
     pub secret: Option<PathBuf>,
 }
 
-/// Send what a running process records to Pyroscope, again and again until the process ends
+/// Send what a running process records to Pyroscope or an OpenTelemetry Collector, again and again until the process ends
 ///
 /// The process notices nothing: its profile is read from outside. Each time goes what was allocated since the last time that
 /// was accepted, and all that is in use; so while the server is away nothing is lost and nothing piles up.
@@ -588,7 +593,8 @@ pub struct Serve {
 #[command(after_help = "\
 Examples:
   allocsample push 4711 --to http://pyroscope:4040 --label env=production
-  allocsample push 4711 --to https://profiles.example.net --user 1234     the password in ALLOCSAMPLE_PUSH_PASSWORD")]
+  allocsample push 4711 --to https://profiles.example.net --user 1234     the password in ALLOCSAMPLE_PUSH_PASSWORD
+  allocsample push 4711 --to http://collector:4318 --protocol otlp")]
 pub struct Push {
     /// A pid, or the profile that a process is writing
     #[arg(value_name = "PID|FILE")]
@@ -597,6 +603,10 @@ pub struct Push {
     /// The server; its push API is below this address
     #[arg(long, value_name = "URL")]
     pub to: String,
+
+    /// What the server speaks: Pyroscope's push API, or OTLP over HTTP (its profiles signal, which is not stable yet)
+    #[arg(long, value_name = "NAME", default_value = "pyroscope")]
+    pub protocol: Protocol,
 
     /// Seconds between two pushes
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -621,6 +631,24 @@ pub struct Push {
     /// Tenant of the server, for one that has several
     #[arg(long)]
     pub tenant: Option<String>,
+}
+
+/// A signal that asks for a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SnapshotSignal {
+    /// SIGUSR1.
+    Usr1,
+    /// SIGUSR2.
+    Usr2,
+}
+
+/// What a server speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Protocol {
+    /// Pyroscope's push API.
+    Pyroscope,
+    /// OpenTelemetry's.
+    Otlp,
 }
 
 /// A label: a name that such servers take, and a value.

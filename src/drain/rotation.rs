@@ -162,6 +162,15 @@ impl Rotation {
         Ok(())
     }
 
+    /// Where a copy of the present file may be put.
+    pub fn copy_path(&self) -> PathBuf {
+        let path = |number| beside(&self.path, format!(".snapshot-{number}").as_bytes());
+        (1..ATTEMPTS)
+            .map(path)
+            .find(|path| !path.exists())
+            .unwrap_or_else(|| path(ATTEMPTS))
+    }
+
     fn give_second_name(&self) -> std::io::Result<PathBuf> {
         for attempt in 0..ATTEMPTS {
             let mut name = format!(".part-{}", self.number);

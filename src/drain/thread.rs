@@ -296,6 +296,10 @@ impl Drain {
             match what {
                 request::ROTATE => self.rotate(true)?,
                 request::RESET => self.rotate(false)?,
+                request::SNAPSHOT => {
+                    self.tell_figures()?;
+                    self.copy();
+                }
                 // The figures, too, are to be in the file.
                 _ => self.tell_figures()?,
             }
@@ -307,6 +311,15 @@ impl Drain {
             self.rotate(true)?;
         }
         Ok(())
+    }
+
+    /// Copies the file as it is. There may be no room for a copy; then there is none, and a note.
+    fn copy(&self) {
+        let aside = self.rotation.aside();
+        if let Err(error) = self.writer.copy(&aside, &self.rotation.copy_path()) {
+            let reason = error.to_string();
+            self.recording.note(Note::NoSnapshot, reason.as_bytes());
+        }
     }
 
     /// Goes on in another file. If that cannot be, everything stays as it is, and is tried again later.

@@ -65,6 +65,30 @@ impl ChunkWriter {
         })
     }
 
+    /// Copies the file to `path`, by way of `aside`: it is there whole or not at all.
+    pub fn copy(&self, aside: &Path, path: &Path) -> std::io::Result<()> {
+        drop(std::fs::remove_file(aside));
+        let write = || -> std::io::Result<()> {
+            let mut to = std::fs::OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(self.file.metadata()?.mode() & 0o777)
+                .custom_flags(libc::O_NOFOLLOW)
+                .open(aside)?;
+            let mut buffer = vec![0; 1 << 16];
+            let mut offset = 0;
+            while offset < self.length {
+                let left = usize::try_from(self.length - offset).unwrap_or(usize::MAX);
+                let part = &mut buffer[..left.min(1 << 16)];
+                self.file.read_exact_at(part, offset)?;
+                to.write_all(part)?;
+                offset += part.len() as u64;
+            }
+            std::fs::rename(aside, path)
+        };
+        write().inspect_err(|_| drop(std::fs::remove_file(aside)))
+    }
+
     /// Sets how long the file may become.
     pub fn set_most_bytes(&mut self, most_bytes: Option<u64>) {
         self.most_bytes = most_bytes.unwrap_or(u64::MAX);

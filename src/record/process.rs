@@ -345,6 +345,8 @@ pub enum Note {
     Filtered = 7,
     /// The profile could not go on in another file, and went on in this one. Detail: the error.
     NotRotated = 8,
+    /// A snapshot that a signal asked for could not be written. Detail: the error.
+    NoSnapshot = 9,
 }
 
 /// A [`Note`] with its detail.
@@ -395,6 +397,7 @@ impl<'a> NoteRecord<'a> {
             6 => Note::Attached,
             7 => Note::Filtered,
             8 => Note::NotRotated,
+            9 => Note::NoSnapshot,
             _ => return None,
         };
         Some(Self {

@@ -248,6 +248,7 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             Note::ForkedFrom => lines.push(format!("note: forked from process {detail}")),
             Note::StacksCompared => lines.push(format!("note: stacks compared: {detail}")),
             Note::Attached => lines.push(format!("note: attached to a running process, what it allocated before is not here: {detail}")),
+            Note::NoSnapshot => lines.push(format!("note: a snapshot could not be written: {detail}")),
             Note::NotRotated => lines.push(format!("note: the profile could not go on in another file: {detail}")),
             Note::Filtered => lines.push("note: a filter of system calls was installed: children have no profiles, and threads no names".to_owned()),
             Note::NextAllocator => {}

@@ -96,10 +96,12 @@ pub mod request {
     pub const SET_INTERVAL: u64 = 0;
     /// What is in the ring is to be in the file.
     pub const FLUSH: u64 = 1;
+    /// As [`FLUSH`], and the file is to be copied. Asked for by a signal; `allocsample ctl` copies by itself.
+    pub const SNAPSHOT: u64 = 2;
     /// The profile is to go on in another file.
-    pub const ROTATE: u64 = 2;
+    pub const ROTATE: u64 = 3;
     /// As [`ROTATE`], and the file so far is to be forgotten.
-    pub const RESET: u64 = 3;
+    pub const RESET: u64 = 4;
 }
 
 /// Offsets that `recover` reads; the compiler checks them against [`Header`].
