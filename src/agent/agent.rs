@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use allocsample_record::{LostReason, Note};
+use allocsample_ring::request;
 use allocsample_sampling::{Interval, Seed};
 
 use crate::config::{Config, LARGEST_MAX_DEPTH};
@@ -334,6 +335,17 @@ impl Agent {
     pub(crate) fn notice_fork(&self) {
         if self.canary.is_forked_child() {
             self.restart_in_child();
+        }
+    }
+
+    /// The file so far is to be copied. In a signal handler; `errno` may change.
+    pub fn ask_for_snapshot(&self) {
+        // In a child that has not been noticed the recording is its parent's.
+        if self.canary.is_forked_child() || self.switch.get() != Switch::On {
+            return;
+        }
+        if let Some(recording) = recording::current() {
+            recording.ask_for_file_work(request::SNAPSHOT, 0);
         }
     }
 

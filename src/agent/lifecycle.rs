@@ -193,6 +193,20 @@ impl Agent {
         });
     }
 
+    /// Writes what each running thread that is quiet and each machine's heap has allocated so far. Of a thread that is not,
+    /// its last sample tells. The drain thread, where a file ends.
+    pub fn tell_totals(&self, recording: &Recording) {
+        self.threads.for_each_quiet(|number, totals| {
+            let record = total_record(number, totals);
+            recording.push(RecordKind::ThreadTotal, ThreadTotalRecord::WORDS, |words| {
+                record.encode_into(words)
+            });
+        });
+        for heap in self.heaps.all() {
+            self.tell_exact_bytes(heap);
+        }
+    }
+
     /// The exact total of the threads that ended before the recording began, under the number 0.
     pub(crate) fn write_ended_before(&self, recording: &Recording) {
         let ended = self.threads.ended();

@@ -362,7 +362,8 @@ impl Agent {
         reservation.commit(RecordKind::Sample as u8);
         due.thread.set_last_sample(id);
         written.remember(shared, fresh, key, due.thread.last_sample());
-        if self.config().is_watched() && recording.drain_state() == DrainState::None {
+        let is_wanted_early = self.config().is_attended() || recording.is_asked();
+        if is_wanted_early && recording.drain_state() == DrainState::None {
             self.set_drain_to_work(recording, captured.may_hold_loader_locks);
         }
         if recording.is_worth_draining(used_words) {

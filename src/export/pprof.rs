@@ -14,6 +14,14 @@ use prost::Message;
 
 use crate::view::{End, Interner, Line, Location, Rounding, Sample, StackIndex, View};
 
+/// Names and units of a sample's values.
+pub(crate) const SAMPLE_TYPES: [(&str, &str); 4] = [
+    ("alloc_objects", "count"),
+    ("alloc_space", "bytes"),
+    ("inuse_objects", "count"),
+    ("inuse_space", "bytes"),
+];
+
 /// Number of the first function, mapping and location: 0 means none.
 const FIRST_ID: u64 = 1;
 
@@ -44,13 +52,7 @@ impl Builder {
 
     fn profile(mut self, view: &View, since_ns: u64) -> message::Profile {
         let about = &view.about;
-        let sample_type = [
-            ("alloc_objects", "count"),
-            ("alloc_space", "bytes"),
-            ("inuse_objects", "count"),
-            ("inuse_space", "bytes"),
-        ]
-        .map(|(name, unit)| self.value_type(name, unit));
+        let sample_type = SAMPLE_TYPES.map(|(name, unit)| self.value_type(name, unit));
         let sample = self.samples(view, since_ns);
         let mut mapping: Vec<message::Mapping> = view
             .modules
@@ -128,7 +130,9 @@ impl Builder {
             .collect();
         let mut places: HashMap<(StackIndex, i64), usize> = HashMap::new();
         let mut sums: Vec<(StackIndex, i64, [f64; 4])> = Vec::new();
-        let is_told = |sample: &&Sample| sample.time_ns >= since_ns || sample.end == End::Live;
+        let is_told = |sample: &&Sample| {
+            sample.time_ns >= since_ns && !sample.is_carried || sample.end == End::Live
+        };
         for sample in view.samples.iter().filter(is_told) {
             let thread = threads.get(sample.thread).copied().unwrap_or(0);
             let place = *places.entry((sample.stack, thread)).or_insert_with(|| {
@@ -197,9 +201,10 @@ impl Builder {
 }
 
 /// In the order of the sample types.
-fn values(sample: &Sample, since_ns: u64) -> [f64; 4] {
+pub(crate) fn values(sample: &Sample, since_ns: u64) -> [f64; 4] {
     let in_use = f64::from(u8::from(sample.end == End::Live));
-    let allocated = f64::from(u8::from(sample.time_ns >= since_ns));
+    let is_told = sample.time_ns >= since_ns && !sample.is_carried;
+    let allocated = f64::from(u8::from(is_told));
     let Sample { objects, bytes, .. } = *sample;
     [
         objects * allocated,
@@ -214,7 +219,7 @@ fn id_of(index: usize) -> u64 {
     index as u64 + FIRST_ID
 }
 
-fn address_in_memory(view: &View, location: &Location) -> u64 {
+pub(crate) fn address_in_memory(view: &View, location: &Location) -> u64 {
     let address = location.address.unwrap_or(0);
     let bias = location
         .module

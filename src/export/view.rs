@@ -205,6 +205,8 @@ pub(crate) struct Sample {
     /// Allocations that it stands for.
     pub objects: f64,
     pub end: End,
+    /// It was alive when the file began: it does not count as allocated.
+    pub is_carried: bool,
     /// The virtual machine's heap that it is in; `None` for malloc's.
     pub heap: Option<HeapIndex>,
     /// Its type: a location of [`Nature::Object`], in no stack.
@@ -246,6 +248,7 @@ impl Metric {
     pub(crate) fn bytes(self, sample: &Sample) -> f64 {
         match self {
             Metric::Live if sample.end != End::Live => 0.0,
+            Metric::Allocated if sample.is_carried => 0.0,
             _ => sample.bytes,
         }
     }

@@ -173,10 +173,11 @@ unsafe fn text_of<'a>(text: *const c_char) -> &'a [u8] {
 }
 
 /// Keeps errno over a call.
-struct KeepErrno(i32);
+pub(crate) struct KeepErrno(i32);
 
 impl KeepErrno {
-    fn new() -> Self {
+    /// As it is now.
+    pub(crate) fn new() -> Self {
         // SAFETY: errno is always readable.
         Self(unsafe { *libc::__errno_location() })
     }

@@ -12,7 +12,7 @@ use allocsample_agent::{Hooks, Start};
 use allocsample_record::{ExitHow, Note};
 
 use crate::allocator::{Shortage, is_reserve_low};
-use crate::hook_table::allocsample_get_hooks;
+use crate::hook_table::{KeepErrno, allocsample_get_hooks};
 use crate::slow_path::this_thread;
 use crate::{AGENT, ALLOCATOR, attach, slow_path};
 
@@ -81,7 +81,12 @@ unsafe extern "C" fn construct(
         return complain(&parts);
     }
     let has_bridges = config.bridges == Bridges::Auto;
-    if switch_on(config) && has_bridges {
+    let signal = config.snapshot_signal;
+    let is_on = switch_on(config);
+    if let Some(signal) = signal.filter(|_| is_on) {
+        take_signal(signal);
+    }
+    if is_on && has_bridges {
         // SAFETY: all objects of the program are loaded, and none of its code has run.
         unsafe { bridges_install() };
     }
@@ -136,6 +141,27 @@ pub(crate) fn switch_on(config: Config) -> bool {
     AGENT.switch_on(start);
     slow_path::install();
     true
+}
+
+/// Has a signal ask for a snapshot, unless somebody else has a use for it. A program that sets a disposition of its own
+/// later has that.
+fn take_signal(signal: c_int) {
+    // SAFETY: the kernel fills in what all zero bytes are a value of.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: asks only.
+    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut before) };
+    if asked != 0 || before.sa_sigaction != libc::SIG_DFL {
+        return;
+    }
+    before.sa_sigaction = on_snapshot_signal as extern "C" fn(c_int) as usize;
+    before.sa_flags = libc::SA_RESTART;
+    // SAFETY: the handler calls nothing that is not safe in one.
+    unsafe { libc::sigaction(signal, &raw const before, std::ptr::null_mut()) };
+}
+
+extern "C" fn on_snapshot_signal(_signal: c_int) {
+    let _errno = KeepErrno::new();
+    AGENT.ask_for_snapshot();
 }
 
 extern "C" fn destroy() {

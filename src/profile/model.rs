@@ -44,6 +44,8 @@ pub struct Profile {
     pub forks: Vec<(u64, u32)>,
     /// How the process ended, if it could say so.
     pub exit: Option<Exit>,
+    /// Which part of the recording the file is.
+    pub part: Part,
     /// How the file was read.
     pub recovery: Recovery,
     /// What virtual machines told.
@@ -67,6 +69,17 @@ pub struct ProcessInfo {
     pub start_wall_ns: u64,
     /// The last moment that is in the profile.
     pub end_ns: u64,
+}
+
+/// Which part of a recording a file is. One that was never rotated is the whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Its number less one: 0 begins where recording did.
+    pub before: u32,
+    /// When recording began, if this is not where: [`ProcessInfo::start_ns`] is the file's own.
+    pub recording_start_ns: Option<u64>,
+    /// Whether the recording goes on in another file.
+    pub is_continued: bool,
 }
 
 /// A sampling interval.
@@ -230,6 +243,11 @@ impl Sample {
         self.freed_ns.is_none() && !self.flags.contains(SampleFlags::UNTRACKED)
     }
 
+    /// Whether it was taken before the file began: it counts among what is live, and not among what was allocated.
+    pub fn is_carried(&self) -> bool {
+        self.flags.contains(SampleFlags::CARRIED)
+    }
+
     /// Its end, if it was seen.
     pub fn freed(&self) -> Option<Freed> {
         Some(Freed {
@@ -386,9 +404,10 @@ pub struct Frame {
 }
 
 impl Profile {
-    /// Whether the process ended in an orderly way and nothing of the file is missing.
+    /// Whether the process ended in an orderly way, or its recording goes on elsewhere, and nothing of the file is missing.
     pub fn is_complete(&self) -> bool {
-        self.exit.is_some() && self.recovery.stopped.is_none() && self.recovery.ring_error.is_none()
+        let is_ended = self.exit.is_some() || self.part.is_continued;
+        is_ended && self.recovery.stopped.is_none() && self.recovery.ring_error.is_none()
     }
 
     /// The first interval, which is the only one unless it was changed.

@@ -29,3 +29,15 @@ pub enum Figure {
     /// Length of the profile, in bytes.
     WrittenBytes = 9,
 }
+
+impl Figure {
+    /// Those that only grow while the process runs: a file that begins later takes off what they were then.
+    pub const SUMS: [Figure; 6] = [
+        Figure::TimedSamples,
+        Figure::TimedSamplesNs,
+        Figure::TimedFrees,
+        Figure::TimedFreesNs,
+        Figure::DrainNs,
+        Figure::ProcessNs,
+    ];
+}

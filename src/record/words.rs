@@ -46,6 +46,10 @@ pub enum RecordKind {
     Value = 20,
     /// [`crate::ModuleAgainRecord`]: in files only.
     ModuleAgain = 21,
+    /// [`crate::PartRecord`]: in files only.
+    Part = 24,
+    /// [`crate::LastStackRecord`]: in files only.
+    LastStack = 25,
 }
 
 impl RecordKind {
@@ -73,6 +77,8 @@ impl RecordKind {
             19 => Self::Marker,
             20 => Self::Value,
             21 => Self::ModuleAgain,
+            24 => Self::Part,
+            25 => Self::LastStack,
             _ => return None,
         })
     }
@@ -103,6 +109,8 @@ pub enum Decoded<'a> {
     Marker(crate::MarkerRecord<'a>),
     Value(crate::ValueRecord),
     ModuleAgain(crate::ModuleAgainRecord),
+    Part(crate::PartRecord),
+    LastStack(crate::LastStackRecord),
 }
 
 impl<'a> Decoded<'a> {
@@ -135,6 +143,8 @@ impl<'a> Decoded<'a> {
             RecordKind::Marker => Self::Marker(crate::MarkerRecord::decode(words, text)?),
             RecordKind::Value => Self::Value(crate::ValueRecord::decode(words)?),
             RecordKind::ModuleAgain => Self::ModuleAgain(crate::ModuleAgainRecord::decode(words)?),
+            RecordKind::Part => Self::Part(crate::PartRecord::decode(words)?),
+            RecordKind::LastStack => Self::LastStack(crate::LastStackRecord::decode(words)?),
         })
     }
 }

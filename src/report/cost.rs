@@ -35,7 +35,8 @@ impl Cost {
             return None;
         }
         let (lost, _) = profile.lost.samples();
-        let samples = profile.samples.len() as f64 + lost as f64;
+        let taken = profile.samples.iter().filter(|it| !it.is_carried()).count();
+        let samples = taken as f64 + lost as f64;
         let is_freed = |heap, freed| heap == HeapId::MALLOC && freed;
         let frees = profile
             .samples

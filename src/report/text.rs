@@ -166,6 +166,7 @@ pub fn summary_lines(profile: &Profile, totals: &Totals) -> Vec<String> {
     };
     let end = match &profile.exit {
         Some(exit) => exit.describe(),
+        None if profile.part.is_continued => "goes on in another file".to_owned(),
         None => "incomplete: killed, or still running".to_owned(),
     };
     let (lost, lost_bytes) = profile.lost.samples();
@@ -229,6 +230,14 @@ fn uncounted(profile: &Profile) -> String {
 /// What a reader must know to read the figures right.
 pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
     let mut lines = Vec::new();
+    if profile.part.before > 0 {
+        let carried = profile.samples.iter().filter(|it| it.is_carried()).count();
+        lines.push(format!(
+            "note: part {} of a recording: {} samples were alive when it began; they count as live, and not as allocated",
+            profile.part.before + 1,
+            units::count(carried as f64),
+        ));
+    }
     for (note, detail) in &profile.notes {
         match note {
             Note::MallocIsElsewhere => lines.push(format!(
@@ -239,6 +248,8 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             Note::ForkedFrom => lines.push(format!("note: forked from process {detail}")),
             Note::StacksCompared => lines.push(format!("note: stacks compared: {detail}")),
             Note::Attached => lines.push(format!("note: attached to a running process, what it allocated before is not here: {detail}")),
+            Note::NoSnapshot => lines.push(format!("note: a snapshot could not be written: {detail}")),
+            Note::NotRotated => lines.push(format!("note: the profile could not go on in another file: {detail}")),
             Note::Filtered => lines.push("note: a filter of system calls was installed: children have no profiles, and threads no names".to_owned()),
             Note::NextAllocator => {}
         }

@@ -84,14 +84,17 @@ impl Totals {
         let mut weights = Weights::of(profile);
         for sample in &profile.samples {
             let (bytes, objects) = weights.get(sample);
+            if sample.is_live() {
+                totals.live += bytes;
+            }
+            if sample.is_carried() {
+                continue;
+            }
             totals.allocated += bytes;
             if counted_heaps.contains(&sample.heap) {
                 counted += bytes;
             }
             totals.allocations += objects;
-            if sample.is_live() {
-                totals.live += bytes;
-            }
             // A thread's counter is malloc's.
             if sample.heap == HeapId::MALLOC {
                 *by_thread.entry(sample.thread).or_default() += bytes;

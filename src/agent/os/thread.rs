@@ -252,6 +252,18 @@ impl ShimThread {
             muted_bytes: self.muted_bytes.get(),
         }
     }
+    /// Whether the thread of which this is a copy is in a slow path, or on its way there with its counter exhausted.
+    pub fn is_copy_at_work(bytes: &[u8; 256]) -> bool {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(bytes.get(at..at + 8).unwrap_or(&[0; 8]));
+            u64::from_ne_bytes(word)
+        };
+        let granted =
+            core::mem::offset_of!(ShimThread, state) + core::mem::offset_of!(ThreadState, granted);
+        let counter = word(core::mem::offset_of!(ShimThread, bytes_until_sample));
+        Self::is_copy_muted(bytes) || counter > word(granted)
+    }
 
     /// The totals of a thread from a copy of its memory.
     pub fn totals_of_copy(bytes: &[u8; 256]) -> Totals {

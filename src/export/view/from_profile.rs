@@ -36,6 +36,7 @@ impl From<&Profile> for View {
                     None if sample.is_live() => End::Live,
                     None => End::Unknown,
                 },
+                is_carried: sample.is_carried(),
                 heap: machines.heap(sample.heap),
                 object: sample.outcome().as_ref().map(|outcome| {
                     let name = profile.vm.type_name(sample.heap, outcome);
@@ -61,7 +62,8 @@ impl From<&Profile> for View {
 
 fn about(profile: &Profile) -> About {
     let process = &profile.process;
-    let estimates = profile.samples.iter().map(|sample| profile.bytes(sample));
+    let taken = profile.samples.iter().filter(|it| !it.is_carried());
+    let estimates = taken.map(|sample| profile.bytes(sample));
     let allocated = estimates.reduce(|sum, more| sum + more);
     let (lost_samples, lost_bytes) = profile.lost.samples();
     About {
