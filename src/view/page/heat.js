@@ -22,7 +22,7 @@ const heatRowName = (row) => (heat.module === null ? (row === NONE ? '[no module
 function drawHeat() {
   const { places, width, rows, columns, topRows, topColumns } = heatSums();
   // Sizes are read in their order, types by their weight.
-  if (!profile.kinds_are_types) topColumns.sort((a, b) => classOrder(a[0]) - classOrder(b[0]));
+  topColumns.sort((a, b) => classOrder(a[0]) - classOrder(b[0]));
   const bytesAt = (row, kind) => places.get(row * width + kind)?.bytes ?? 0;
   const data = [];
   topRows.forEach(([row], y) => topColumns.forEach(([kind], x) => { const bytes = bytesAt(row, kind); if (bytes > 0) data.push([x, y, Math.log10(bytes), bytes]); }));
@@ -49,6 +49,7 @@ function drawHeat() {
   drawHeatTable(rows, columns, topRows, topColumns, bytesAt);
 }
 function classOrder(kind) {
+  if (kindIsType[kind]) return -1;
   const found = /(?:-|to )(\d+) (B|KiB|MiB|GiB)/.exec(profile.kinds[kind]);
   return found ? found[1] * 1024 ** BINARY.indexOf(found[2]) : 0;
 }
