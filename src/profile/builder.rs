@@ -1,8 +1,8 @@
 //! Builds a profile record by record, from the file's events and from the ring's records alike.
 
 use allocsample_record::{
-    AddressSpace, ChunkDecoder, Decoded, Definition, Event, Fate, FateRecord, FreeRecord,
-    Location, ModuleRecord, RecordKind, SampleId, StackId, StackNode, ThreadId,
+    AddressSpace, ChunkDecoder, Decoded, Definition, Event, Fate, FateRecord, FreeRecord, Location,
+    ModuleRecord, RecordKind, SampleId, StackId, StackNode, ThreadId,
 };
 
 use rustc_hash::FxHashMap;

@@ -52,30 +52,36 @@ fn pause_ns(gc: &Gc) -> u64 {
 fn stress(profile: &Profile, heap_of: &impl Fn(HeapId) -> u32) -> Vec<Value> {
     let mut pauses: BTreeMap<(HeapId, GcKind), Vec<u64>> = BTreeMap::new();
     for gc in &profile.vm.gcs {
-        pauses.entry((gc.heap, gc.kind)).or_default().push(pause_ns(gc));
+        pauses
+            .entry((gc.heap, gc.kind))
+            .or_default()
+            .push(pause_ns(gc));
     }
     let rows = Heaps::of(profile).stress(profile);
     // Both are in the order of heap and kind.
-    let rows = rows.iter().zip(pauses).map(|(row, ((heap, kind), mut ns))| {
-        ns.sort_unstable();
-        let at = |share: f64| {
-            let index = (share * (ns.len() - 1) as f64).round() as usize;
-            ns.get(index).map_or(0.0, |&ns| ns as f64 / 1e9)
-        };
-        let mut classes = [0u32; PAUSE_CLASSES];
-        for &ns in &ns {
-            let half_decades = 2.0 * (ns.max(1) as f64 / 100.0).log10();
-            // Saturates at 0, by the definition of `as`.
-            classes[(half_decades as usize).min(PAUSE_CLASSES - 1)] += 1;
-        }
-        let mut value = row.to_json();
-        value["heap_index"] = json!(heap_of(heap));
-        value["kind_number"] = json!(kind as u32);
-        value["p50_s"] = json!(at(0.5));
-        value["p99_s"] = json!(at(0.99));
-        value["pauses"] = json!(classes);
-        value
-    });
+    let rows = rows
+        .iter()
+        .zip(pauses)
+        .map(|(row, ((heap, kind), mut ns))| {
+            ns.sort_unstable();
+            let at = |share: f64| {
+                let index = (share * (ns.len() - 1) as f64).round() as usize;
+                ns.get(index).map_or(0.0, |&ns| ns as f64 / 1e9)
+            };
+            let mut classes = [0u32; PAUSE_CLASSES];
+            for &ns in &ns {
+                let half_decades = 2.0 * (ns.max(1) as f64 / 100.0).log10();
+                // Saturates at 0, by the definition of `as`.
+                classes[(half_decades as usize).min(PAUSE_CLASSES - 1)] += 1;
+            }
+            let mut value = row.to_json();
+            value["heap_index"] = json!(heap_of(heap));
+            value["kind_number"] = json!(kind as u32);
+            value["p50_s"] = json!(at(0.5));
+            value["p99_s"] = json!(at(0.99));
+            value["pauses"] = json!(classes);
+            value
+        });
     rows.collect()
 }
 
@@ -94,7 +100,10 @@ fn statistics(
     }
     for value in &profile.vm.values {
         let key = (value.heap, value.statistic);
-        points.entry(key).or_default().push((value.time_ns, value.value));
+        points
+            .entry(key)
+            .or_default()
+            .push((value.time_ns, value.value));
     }
     let named = points.into_iter().filter_map(|(key, mut points)| {
         let statistic = profile.vm.statistics.get(&key)?;

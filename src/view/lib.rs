@@ -44,7 +44,11 @@ const SCRIPTS: [&str; 13] = [
 ];
 
 /// Writes the page of a profile, with what changed since an earlier one if there is one to compare with.
-pub fn write(profile: &Profile, earlier: Option<&Against<'_>>, out: &mut dyn Write) -> io::Result<()> {
+pub fn write(
+    profile: &Profile,
+    earlier: Option<&Against<'_>>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let data = document::document(profile, earlier).to_string();
     let program = about::program(profile);
     let scripts = SCRIPTS.concat();

@@ -24,9 +24,10 @@ const LARGEST_FILE: u64 = 8 << 20;
 const MOST_COLUMNS: usize = 200;
 
 const EXTENSIONS: &[&str] = &[
-    "c", "h", "cc", "cpp", "cxx", "c++", "hh", "hpp", "hxx", "inl", "ipp", "tcc", "rs", "go", "zig",
-    "py", "pyx", "pxd", "rb", "lua", "ml", "mli", "java", "kt", "scala", "clj", "js", "mjs", "ts",
-    "pl", "pm", "php", "f", "f90", "d", "nim", "cr", "swift", "m", "cs", "ex", "erl", "hs", "s",
+    "c", "h", "cc", "cpp", "cxx", "c++", "hh", "hpp", "hxx", "inl", "ipp", "tcc", "rs", "go",
+    "zig", "py", "pyx", "pxd", "rb", "lua", "ml", "mli", "java", "kt", "scala", "clj", "js", "mjs",
+    "ts", "pl", "pm", "php", "f", "f90", "d", "nim", "cr", "swift", "m", "cs", "ex", "erl", "hs",
+    "s",
 ];
 
 /// The files of the stacks that allocate most, each with excerpts: first line and text.
@@ -149,7 +150,13 @@ mod tests {
     #[test]
     fn only_source_files_are_read() {
         assert!(read(concat!(env!("CARGO_MANIFEST_DIR"), "/sources.rs")).is_some());
-        for other in ["/etc/passwd", "/proc/self/environ", "sources.rs", "/dev/zero.c", "/etc"] {
+        for other in [
+            "/etc/passwd",
+            "/proc/self/environ",
+            "sources.rs",
+            "/dev/zero.c",
+            "/etc",
+        ] {
             assert!(read(other).is_none(), "{other}");
         }
     }

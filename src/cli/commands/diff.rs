@@ -29,7 +29,14 @@ pub fn run(arguments: &args::Diff) -> anyhow::Result<Ending> {
     let before = profiles::open(&arguments.before)?;
     let after = profiles::open(&arguments.after)?;
     if let Some(args::Page::Html) = arguments.to {
-        write_page(arguments, &after, &Against { before: &before, per })?;
+        write_page(
+            arguments,
+            &after,
+            &Against {
+                before: &before,
+                per,
+            },
+        )?;
         return Ok(Ending::SUCCESS);
     }
     let by = super::report::by(arguments.by);

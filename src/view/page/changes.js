@@ -37,7 +37,7 @@ function changeTree() {
       node.after += after[site];
     }
   }
-  const least = (root.before + root.after) / 4000;
+  const least = (root.before + root.after) / 2000;
   const finish = (node) => {
     node.value = node.before + node.after;
     node.children = node.children.filter((child) => child.before + child.after >= least);

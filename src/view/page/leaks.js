@@ -8,7 +8,10 @@ function drawLeaks() {
   place.replaceChildren();
   const { suspects, counts } = profile.leaks;
   byId('verdicts').textContent = counts.map(([verdict, count]) => `${formatCount(count)} ${verdict}`).join(', ');
-  const shown = suspects.filter((suspect) => (!wanted || suspect.verdict === wanted) && (!sites || suspect.sites.some((site) => sites[site])));
+  const most = Math.max(0, ...suspects.map((suspect) => suspect.live_bytes));
+  const isWorthALook = ({ verdict, live_bytes: bytes }) => verdict === 'leak' || verdict === 'growing' || bytes >= most / 50;
+  const isWanted = (suspect) => (wanted === 'all' || (wanted ? suspect.verdict === wanted : isWorthALook(suspect)));
+  const shown = suspects.filter((suspect) => isWanted(suspect) && (!sites || suspect.sites.some((site) => sites[site])));
   if (!shown.length) element('p', suspects.length ? 'None of these.' : 'Nothing was alive at the end.', place);
   for (const suspect of shown) drawCard(suspect, place);
 }

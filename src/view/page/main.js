@@ -90,7 +90,8 @@ if (tracks.length > 1) {
 }
 byId('heap-choice').hidden = tracks.length < 2;
 byId('heap').addEventListener('change', (event) => setHeap(Number(event.target.value)));
-option('verdict', '', 'all');
+option('verdict', '', 'worth a look');
+option('verdict', 'all', 'all');
 for (const [verdict, count] of profile.leaks.counts) option('verdict', verdict, `${verdict} (${count})`);
 byId('verdict').addEventListener('change', drawLeaks);
 profile.collections.statistics.forEach((it, at) => option('statistic', at, `${profile.heaps[it.heap]}: ${it.name}`));
@@ -118,6 +119,6 @@ addEventListener('resize', () => { clearTimeout(resizing); resizing = setTimeout
 addEventListener('beforeprint', () => { document.documentElement.classList.remove('dark'); for (const [name, [, draw]] of Object.entries(VIEWS)) { byId(`view-${name}`).hidden = false; draw(); } });
 addEventListener('afterprint', refresh);
 // A script may drive the page: tests read the totals out of it.
-window.allocsample = { drillLargest: () => drill(heatSums().topRows[0][0]), state, select, setMeasure, setHeap, show, profile, search, total, about, drill, rows: () => rowsOfTable(), by: (name) => { table.by = name; drawTable(); } };
+window.allocsample = { heatSums, moduleOfRow: (row) => moduleKey(row.key), drillLargest: () => drill(heatSums().topRows[0][0]), state, select, setMeasure, setHeap, show, profile, search, total, about, drill, rows: () => rowsOfTable(), by: (name) => { table.by = name; drawTable(); } };
 if (profile.against) state.view = 'changes';
 setDark(matchMedia('(prefers-color-scheme: dark)').matches);

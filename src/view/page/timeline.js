@@ -60,14 +60,14 @@ function seriesOfTrack(heap, track, isAlone) {
       data: [[0, 0], ...profile.against.live[heap].map((level, b) => [(b + 1) * profile.against.bucket_s, level])] });
   }
   if (track === 0 && profile.resident.length) {
-    series.push({ ...own, name: 'resident set', step: 'end', color: COLOURS[1], lineStyle: { type: 'dashed', width: 1.5 }, data: profile.resident });
+    series.push({ ...own, name: 'resident set', step: 'end', color: COLOURS[8], lineStyle: { type: 'dashed', width: 1.5 }, data: profile.resident });
   }
   return series;
 }
 function drawTimeline() {
   const place = byId('timeline'), shown = shownTracks(), isAlone = shown.length === 1;
   const height = isAlone ? 156 : TRACK - 26;
-  place.style.height = `${54 + Math.max(1, shown.length) * (isAlone ? 156 : TRACK)}px`;
+  place.style.height = `${44 + Math.max(1, shown.length) * (isAlone ? 156 : TRACK)}px`;
   timeline ??= charts.echarts.init(place);
   timeline.resize();
   const { time, bytes } = axes();
