@@ -11,12 +11,12 @@ const FIRST_BUCKETS: usize = 1 << 6;
 /// 2 MiB, and 98,304 nodes: what a program of a million lines is found in at any one time, and what fits into the
 /// cache of a processor that another program wants to use too.
 const CACHED_BUCKETS: usize = 1 << 15;
-/// 64 MiB, and three million nodes. With 2 MiB, ten million samples at a million sites took 332 MB and a minute to read,
+/// 128 MiB, and six million nodes. With 2 MiB, ten million samples at a million sites took 332 MB and a minute to read,
 /// because each node was written 37 times.
-const MOST_BUCKETS: usize = 1 << 20;
-/// A table that is larger than the cache doubles after it has forgotten so many times the nodes that it holds: its memory
+const MOST_BUCKETS: usize = 1 << 21;
+/// A table as large as the cache, or larger, doubles after it has forgotten so many times the nodes that it holds: its memory
 /// follows what it would cost on the disk.
-const FORGOTTEN_TO_GROW: usize = 4;
+const FORGOTTEN_TO_GROW: usize = 1;
 
 /// A cache line. Number 0 is an empty place.
 #[derive(Clone, Copy, Default)]
@@ -143,9 +143,9 @@ impl NodeTable {
         let location = node.location.offset ^ u64::from(node.location.module.0).rotate_right(16);
         let mixed = location.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(node.parent.0);
         let hash = mixed.wrapping_mul(0x6a09_e667_f3bc_c909);
-        // Their number is a power of two, of at most 20 bits.
+        // Their number is a power of two, of at most 21 bits.
         let mask = self.buckets.len() - 1;
-        [(hash >> 44) as usize & mask, (hash >> 24) as usize & mask]
+        [(hash >> 43) as usize & mask, (hash >> 22) as usize & mask]
     }
 
     fn grow(&mut self) {
@@ -250,6 +250,6 @@ mod tests {
         assert!(table.forgotten > 0, "some had to go");
         assert_eq!(table.buckets.len(), 2 * CACHED_BUCKETS);
         assert_eq!(size_of::<Bucket>() * CACHED_BUCKETS, 2 << 20);
-        assert_eq!(size_of::<Bucket>() * MOST_BUCKETS, 64 << 20);
+        assert_eq!(size_of::<Bucket>() * MOST_BUCKETS, 128 << 20);
     }
 }

@@ -34,8 +34,8 @@ function drawHeat() {
   heat.chart.setOption({ animation: false, aria: { enabled: true }, grid: { left: 260, right: 110, top: 10, bottom: 80 },
     tooltip: { ...tooltip(), trigger: 'item', formatter: ({ value: [x, y, , bytes] }) =>
       `${escapeText(heatRowName(topRows[y][0]))}<br>${escapeText(profile.kinds[topColumns[x][0]])}<br><b>${formatBytes(bytes)}</b>` },
-    xAxis: { type: 'category', data: topColumns.map(([kind, sum]) => shorten(profile.kinds[kind], 22) + (topColumns.length > 9 ? '' : `\n${formatBytes(sum)}`)),
-      axisLabel: { ...dim, interval: 0, rotate: topColumns.length > 9 ? 40 : 0, fontSize: 11 }, splitArea: { show: true, areaStyle: { color: ['transparent'] } } },
+    xAxis: { type: 'category', data: topColumns.map(([kind, sum]) => shorten(profile.kinds[kind], topColumns.length > 9 ? 22 : Math.max(10, Math.floor(140 / topColumns.length))) + (topColumns.length > 9 ? '' : `\n${formatBytes(sum)}`)),
+      axisLabel: { ...dim, interval: 0, rotate: topColumns.length > 9 ? 40 : 0, fontSize: 11, lineHeight: 15 }, splitArea: { show: true, areaStyle: { color: ['transparent'] } } },
     yAxis: { type: 'category', inverse: true, data: topRows.map(([row, sum]) => `${shorten(heatRowName(row), 28)}  ${formatBytes(sum)}`), axisLabel: { ...dim, fontSize: 11 } },
     // Viridis: ordered in lightness, and so for every kind of colour vision.
     visualMap: { dimension: 2, min: Math.min(most - 1, ...logs), max: most, calculable: false, right: 0, top: 'middle', text: [formatBytes(10 ** most), ''], textStyle: dim,

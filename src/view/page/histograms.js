@@ -2,11 +2,12 @@
 let lifetimes, survival, evolution;
 
 function bars(chart, title, names, series) {
-  const { bytes } = axes();
+  const { bytes } = axes(), value = (it) => it?.value ?? it ?? 0;
+  const most = Math.max(...names.map((_, at) => series.reduce((sum, it) => sum + value(it.data[at]), 0)));
   chart.setOption({ animation: false, color: COLOURS, aria: { enabled: true, decal: { show: series.length > 1 } }, grid: { left: 76, right: 20, top: 46, bottom: 40 },
     legend: { top: 0, textStyle: { color: themed('--text') } }, tooltip: { ...tooltip(), valueFormatter: formatBytes },
     xAxis: { type: 'category', name: title, nameLocation: 'middle', nameGap: 26, data: names, axisLabel: { color: themed('--dim') }, nameTextStyle: { color: themed('--dim') } },
-    yAxis: bytes, series: series.map((it) => ({ type: 'bar', ...it })) }, true);
+    yAxis: { ...bytes, ...byteAxis(most, 5) }, series: series.map((it) => ({ type: 'bar', ...it })) }, true);
 }
 function drawLifetimes() {
   lifetimes ??= charts.echarts.init(byId('lifetimes'));
@@ -56,5 +57,5 @@ function drawEvolution() {
   });
   evolution.setOption({ animation: false, color: [...COLOURS.slice(0, -1), '#00a6a6', '#a6761d', '#666'], aria: { enabled: true, decal: { show: true } }, grid: { left: 76, right: 270, top: 30, bottom: 30 },
     title: { show: false }, legend: { type: 'plain', orient: 'vertical', right: 0, top: 20, width: 255, textStyle: { color: themed('--text'), width: 215, overflow: 'truncate', fontSize: 12 } },
-    tooltip: { ...tooltip(), valueFormatter: formatBytes, order: 'seriesDesc' }, xAxis: { ...time, min: state.from * profile.bucket_s, max: (state.to + 1) * profile.bucket_s }, yAxis: bytes, series: lines }, true);
+    tooltip: { ...tooltip(), valueFormatter: formatBytes, order: 'seriesDesc' }, xAxis: { ...time, min: state.from * profile.bucket_s, max: (state.to + 1) * profile.bucket_s }, yAxis: { ...bytes, ...byteAxis(Math.max(...lines[0].data.map((_, b) => lines.reduce((sum, line) => sum + line.data[b][1], 0))), 8) }, series: lines }, true);
 }

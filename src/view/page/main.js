@@ -1,7 +1,7 @@
 // Puts the parts together: what is drawn when, and the keys.
 const VIEWS = { flame: ['Flame graph', drawFlame], table: ['Tables', drawTable], evolution: ['Evolution', drawEvolution],
   heat: ['Heat map', drawHeat], lifetimes: ['Lifetimes', drawLifetimes], leaks: ['Leaks', drawLeaks] };
-if (profile.collections.in_all) VIEWS.collections = ['Collections', drawCollections];
+if (profile.collections.in_all) VIEWS.collections = ['GC', drawCollections];
 if (profile.files.length) VIEWS.sources = ['Sources', drawSources];
 if (profile.against) VIEWS.changes = ['Changes', drawChanges];
 const ALL_VIEWS = ['flame', 'table', 'evolution', 'heat', 'lifetimes', 'leaks', 'collections', 'sources', 'changes'];

@@ -19,7 +19,7 @@ function axes() {
   const line = { lineStyle: { color: themed('--line') } }, label = { color: themed('--dim') };
   return {
     time: { type: 'value', min: 0, max: profile.buckets * profile.bucket_s, axisLine: line, splitLine: { show: false },
-      axisLabel: { ...label, formatter: formatTime } },
+      axisLabel: { ...label, formatter: formatTime, showMaxLabel: false } },
     bytes: { type: 'value', axisLabel: { ...label, formatter: formatBytes }, splitLine: line },
   };
 }
@@ -67,7 +67,7 @@ function seriesOfTrack(heap, track, isAlone) {
 function drawTimeline() {
   const place = byId('timeline'), shown = shownTracks(), isAlone = shown.length === 1;
   const height = isAlone ? 156 : TRACK - 26;
-  place.style.height = `${44 + Math.max(1, shown.length) * (isAlone ? 156 : TRACK)}px`;
+  place.style.height = `${isAlone ? 204 : 32 + Math.max(1, shown.length) * TRACK}px`;
   timeline ??= charts.echarts.init(place);
   timeline.resize();
   const { time, bytes } = axes();
