@@ -13,6 +13,8 @@ const DEFAULT_INTERVAL: Interval = match Interval::new(512 * 1024) {
 const DEFAULT_MAX_DEPTH: usize = 512;
 /// Frames that a work area has room for.
 pub const LARGEST_MAX_DEPTH: usize = 4096;
+/// Kernels look at timers 100 to 1,000 times a second, and tell how many ticks they have missed.
+const LARGEST_TIME_HZ: u64 = 10_000;
 /// What a drain thread writes at once must fit.
 const LEAST_MAX_SIZE_BYTES: u64 = 1 << 20;
 const DEFAULT_TEMPLATE: &[u8] = b"allocsample.%n.%p.allocsample";
@@ -77,6 +79,8 @@ pub struct Config {
     pub max_samples_per_second: Option<u64>,
     /// `ALLOCSAMPLE_MAX_SIZE`
     pub max_size_bytes: Option<u64>,
+    /// `ALLOCSAMPLE_TIME_HZ`, as processor time between two ticks of a thread.
+    pub tick_period_ns: Option<u64>,
     /// Whether `ALLOCSAMPLE_INTERVAL` was given.
     is_interval_given: bool,
     /// `ALLOCSAMPLE_RUN_PID`: set by `allocsample run`; its direct child writes a profile even without a sample.
@@ -110,6 +114,7 @@ impl Config {
         max_overhead_ppm: None,
         max_samples_per_second: None,
         max_size_bytes: None,
+        tick_period_ns: None,
         is_interval_given: false,
         run_pid: None,
     };
@@ -281,6 +286,20 @@ impl Config {
                 }
             },
         };
+        config.tick_period_ns = match number(
+            "ALLOCSAMPLE_TIME_HZ",
+            LARGEST_TIME_HZ,
+            "expected 1 to 10000 ticks for each second of a processor",
+        )? {
+            Some(0) => {
+                return Err(ConfigError {
+                    name: "ALLOCSAMPLE_TIME_HZ",
+                    value: b"0",
+                    expected: "expected 1 to 10000 ticks for each second of a processor",
+                });
+            }
+            hz => hz.map(|hz| 1_000_000_000 / hz),
+        };
         config.run_pid = number(
             "ALLOCSAMPLE_RUN_PID",
             u64::from(u32::MAX),
@@ -418,6 +437,8 @@ mod tests {
             ("ALLOCSAMPLE_MAX_OVERHEAD", "1"),
             ("ALLOCSAMPLE_MAX_SAMPLES_PER_SECOND", "0"),
             ("ALLOCSAMPLE_MAX_SIZE", "100K"),
+            ("ALLOCSAMPLE_TIME_HZ", "0"),
+            ("ALLOCSAMPLE_TIME_HZ", "10001"),
         ] {
             let error = Config::read(|key| (key == name).then_some(value.as_bytes()), b"/")
                 .err()

@@ -17,7 +17,7 @@ use crate::os::scratch::Zeroed;
 use crate::os::thread::{Allocation, Caller, Muted, ShimThread};
 use crate::recording::{self, DrainState, Recording};
 use crate::stack::vm::{self, NativeCode, RawFrame};
-use crate::stack::{Captured, MemoKey, RuleCache, Walk};
+use crate::stack::{Captured, From, MemoKey, RuleCache, Walk};
 use crate::switch::Switch;
 
 impl Agent {
@@ -95,7 +95,7 @@ impl Agent {
         recording.is_some_and(|recording| self.announce_in(thread, recording))
     }
 
-    fn announce_in(&self, thread: &ShimThread, recording: &Recording) -> bool {
+    pub(crate) fn announce_in(&self, thread: &ShimThread, recording: &Recording) -> bool {
         if !thread.is_announced() && recording.announce_thread(thread.number()) {
             thread.set_announced();
         }
@@ -109,6 +109,11 @@ impl Agent {
             None if reason.is_sample_missing() => self.count_lost_before_recording(bytes),
             None => {}
         }
+    }
+
+    /// Gives the thread a number, unless it has one.
+    pub(crate) fn join(&self, thread: &ShimThread) {
+        drop(self.enter(thread, 0));
     }
 
     /// Mutes the thread, which joins if it has not. Returns the sample points in the `charged` bytes at hand.
@@ -164,11 +169,12 @@ impl Agent {
             return None;
         };
         self.announce_in(due.thread, recording);
+        let from = From::Call(due.caller);
         let captured = match (due.walked, due.stack) {
             (Some(heap), Some(stack)) => self.take_given(heap, stack, area),
-            (None, _) => self.capture(due, area, recording),
+            (None, _) => self.capture(due.thread, &from, area, recording),
             (Some(heap), None) => {
-                let mut captured = self.capture(due, area, recording);
+                let mut captured = self.capture(due.thread, &from, area, recording);
                 self.modules
                     .strip_own(&mut area.frames, &mut captured.depth);
                 self.add_vm_frames(heap, area, &mut captured);
@@ -201,7 +207,7 @@ impl Agent {
     }
 
     /// Asks the machine for its frames and puts them where they belong. They are in `merged` then.
-    fn add_vm_frames(&self, heap: &Heap, area: &mut WorkArea, captured: &mut Captured) {
+    pub(crate) fn add_vm_frames(&self, heap: &Heap, area: &mut WorkArea, captured: &mut Captured) {
         let WorkArea {
             frames,
             vm_frames,
@@ -233,7 +239,13 @@ impl Agent {
         }
     }
 
-    fn capture(&self, due: &Due<'_>, area: &mut WorkArea, recording: &Recording) -> Captured {
+    pub(crate) fn capture(
+        &self,
+        thread: &ShimThread,
+        from: &From,
+        area: &mut WorkArea,
+        recording: &Recording,
+    ) -> Captured {
         let unwind = self.config().unwind;
         if unwind == Unwind::None {
             return Captured::default();
@@ -254,14 +266,14 @@ impl Agent {
             cache,
             memo,
             key: MemoKey {
-                thread: due.thread.number(),
+                thread: thread.number(),
                 epoch: self.epoch(),
                 dlclose_count: self.modules.dlclose_count(),
             },
             only_frame_pointers: unwind == Unwind::FramePointers,
             frames,
         };
-        let captured = walk.capture(due.thread, &due.caller, |module| {
+        let captured = walk.capture(thread, from, |module| {
             if module.must_announce(self.epoch()) {
                 let record = module.record(path);
                 recording.push(RecordKind::Module, record.words(), |words| {
@@ -279,7 +291,7 @@ impl Agent {
                 cache: walk.cache,
                 ..walk
             };
-            let full = full_walk.capture(due.thread, &due.caller, |_| {});
+            let full = full_walk.capture(thread, from, |_| {});
             let is_same = (full.flags, full.may_hold_loader_locks)
                 == (captured.flags, captured.may_hold_loader_locks)
                 && full_walk.frames.get(..full.depth) == Some(found);

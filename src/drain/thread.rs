@@ -7,7 +7,7 @@ use allocsample_agent::os::{self, clock, file, futex, process};
 use allocsample_agent::recording::{DrainRequest, DrainState, Recording};
 use allocsample_record::{
     ChunkEncoder, CounterId, CounterRecord, Decoded, ExitHow, ExitRecord, Figure, FileSample,
-    LostReason, ModuleAgainRecord, RecordKind, SampleId,
+    FileTickRecord, LostReason, ModuleAgainRecord, RecordKind, SampleId,
 };
 use allocsample_ring::Consumer;
 
@@ -275,6 +275,7 @@ impl Drain {
             };
             match kind {
                 RecordKind::Sample
+                | RecordKind::Tick
                 | RecordKind::Free
                 | RecordKind::Module
                 | RecordKind::ModuleUnload
@@ -303,6 +304,19 @@ impl Drain {
                                 thread_bytes: sample.thread_bytes,
                                 stack,
                             });
+                        }
+                        Decoded::Tick(tick) => {
+                            let stack =
+                                self.interner
+                                    .intern(tick.thread, tick.frames, &mut self.encoder);
+                            let record = FileTickRecord {
+                                time_ns: tick.time_ns,
+                                cpu_ns: tick.cpu_ns,
+                                thread: tick.thread,
+                                flags: tick.flags,
+                                stack: stack.0,
+                            };
+                            self.encoder.words(RecordKind::FileTick, &record.encode());
                         }
                         Decoded::Free(free) => {
                             self.drained.frees += 1;

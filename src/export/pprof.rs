@@ -1,6 +1,6 @@
 //! pprof's protobuf, gzipped: what `go tool pprof`, Pyroscope, Grafana and many others read.
 //!
-//! Four values for each stack and thread: objects and bytes, allocated and in use. They are estimates of the whole
+//! Four values for each stack and thread: objects and bytes, allocated and in use; and a fifth, time, if it was sampled. They are estimates of the whole
 //! program, not of the samples; readers take them as they stand. Nothing is dropped.
 
 mod message;
@@ -44,13 +44,17 @@ impl Builder {
 
     fn profile(mut self, view: &View, since_ns: u64) -> message::Profile {
         let about = &view.about;
-        let sample_type = [
+        let mut sample_type = [
             ("alloc_objects", "count"),
             ("alloc_space", "bytes"),
             ("inuse_objects", "count"),
             ("inuse_space", "bytes"),
         ]
-        .map(|(name, unit)| self.value_type(name, unit));
+        .map(|(name, unit)| self.value_type(name, unit))
+        .to_vec();
+        if !view.ticks.is_empty() {
+            sample_type.push(self.value_type("cpu", "nanoseconds"));
+        }
         let sample = self.samples(view, since_ns);
         let mut mapping: Vec<message::Mapping> = view
             .modules
@@ -102,7 +106,7 @@ impl Builder {
             })
             .collect();
         message::Profile {
-            sample_type: sample_type.into(),
+            sample_type,
             sample,
             mapping,
             location,
@@ -127,19 +131,28 @@ impl Builder {
             .map(|thread| self.string(&thread.name))
             .collect();
         let mut places: HashMap<(StackIndex, i64), usize> = HashMap::new();
-        let mut sums: Vec<(StackIndex, i64, [f64; 4])> = Vec::new();
+        let mut sums: Vec<(StackIndex, i64, [f64; 5])> = Vec::new();
+        let columns = if view.ticks.is_empty() { 4 } else { 5 };
         let is_told = |sample: &&Sample| sample.time_ns >= since_ns || sample.end == End::Live;
         for sample in view.samples.iter().filter(is_told) {
             let thread = threads.get(sample.thread).copied().unwrap_or(0);
             let place = *places.entry((sample.stack, thread)).or_insert_with(|| {
-                sums.push((sample.stack, thread, [0.0; 4]));
+                sums.push((sample.stack, thread, [0.0; 5]));
                 sums.len() - 1
             });
             for (sum, value) in sums[place].2.iter_mut().zip(values(sample, since_ns)) {
                 *sum += value;
             }
         }
-        let mut rounding: [Rounding; 4] = Default::default();
+        for tick in view.ticks.iter().filter(|tick| tick.time_ns >= since_ns) {
+            let thread = threads.get(tick.thread).copied().unwrap_or(0);
+            let place = *places.entry((tick.stack, thread)).or_insert_with(|| {
+                sums.push((tick.stack, thread, [0.0; 5]));
+                sums.len() - 1
+            });
+            sums[place].2[4] += tick.cpu_ns as f64;
+        }
+        let mut rounding: [Rounding; 5] = Default::default();
         sums.into_iter()
             .map(|(stack, thread, values)| message::Sample {
                 location_id: view
@@ -149,6 +162,7 @@ impl Builder {
                 value: rounding
                     .iter_mut()
                     .zip(values)
+                    .take(columns)
                     .map(|(rounding, value)| rounding.next(value))
                     .collect(),
                 label: vec![message::Label { key, str: thread }],

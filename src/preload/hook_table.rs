@@ -237,6 +237,7 @@ unsafe extern "C" fn heap_register(description: *const RawDescription) -> HeapHa
     const WALK_IN_MALLOC: u32 = 1;
     const WALK_EVERYWHERE: u32 = 2;
     const WHOLE_CODE: u32 = 4;
+    const WALK_IN_TICKS: u32 = 8;
     let description = Description {
         kind,
         // SAFETY: the header's rules.
@@ -244,6 +245,7 @@ unsafe extern "C" fn heap_register(description: *const RawDescription) -> HeapHa
         interval: Interval::new(raw.interval),
         is_walked_in_malloc: raw.flags & (WALK_IN_MALLOC | WALK_EVERYWHERE) != 0,
         is_walked_everywhere: raw.flags & WALK_EVERYWHERE != 0,
+        is_walked_in_ticks: raw.flags & WALK_IN_TICKS != 0,
         native_code: match raw.flags & WHOLE_CODE {
             0 => NativeCode::Loop,
             _ => NativeCode::Whole,

@@ -7,7 +7,7 @@ use allocsample_record::{
 
 use rustc_hash::FxHashMap;
 
-use crate::model::{Exit, Freed, IntervalInfo, Module, Profile, Sample};
+use crate::model::{Exit, Freed, IntervalInfo, Module, Profile, Sample, Tick};
 use crate::sample_index::SampleIndex;
 
 /// A profile in the making.
@@ -176,6 +176,26 @@ impl ProfileBuilder {
                 self.seen(value.time_ns);
                 self.profile.vm.add_value(&value);
             }
+            Decoded::Tick(tick) => {
+                let stack = self.intern(tick.frames);
+                self.add_tick(Tick {
+                    time_ns: tick.time_ns,
+                    cpu_ns: tick.cpu_ns,
+                    thread: tick.thread,
+                    stack,
+                    flags: tick.flags,
+                });
+            }
+            Decoded::FileTick(tick) => {
+                let stack = self.stack(StackId(tick.stack));
+                self.add_tick(Tick {
+                    time_ns: tick.time_ns,
+                    cpu_ns: tick.cpu_ns,
+                    thread: tick.thread,
+                    stack,
+                    flags: tick.flags,
+                });
+            }
             Decoded::Note(note) => self.profile.notes.push((note.note, lossy(note.detail))),
         }
     }
@@ -191,6 +211,12 @@ impl ProfileBuilder {
         }
         self.by_id.insert(sample.id, self.profile.samples.len());
         self.profile.samples.push(sample);
+    }
+
+    fn add_tick(&mut self, tick: Tick) {
+        self.seen(tick.time_ns);
+        self.profile.threads.entry(tick.thread).or_default();
+        self.profile.ticks.push(tick);
     }
 
     /// The first record of a number says what it means; those that come later say when it was in force again.

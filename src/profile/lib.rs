@@ -21,7 +21,7 @@ pub use allocsample_ring::request;
 pub use finish::{FinishError, Finished, finish, snapshot};
 pub use model::{
     Exit, Frame, Freed, IntervalInfo, Lost, Module, OwnCost, ProcessInfo, Profile, Recovery,
-    Sample, StackTable, Thread, missing_root,
+    Sample, StackTable, Thread, Tick, missing_root, missing_root_of,
 };
 pub use reader::ReadError;
 pub use vm::{Function, Gc, Heap, Marker, Outcome, Statistic, Type, Value, VirtualMachines};

@@ -30,6 +30,8 @@ pub struct Profile {
     pub symbols: SymbolTable,
     /// All samples, in the order in which they were recorded.
     pub samples: Vec<Sample>,
+    /// All samples of time, in the order in which they were recorded.
+    pub ticks: Vec<Tick>,
     /// Hashes of the contents of samples, by their index; of those whose machine gave one.
     pub content_hashes: HashMap<usize, u64>,
     /// What could not be kept.
@@ -251,6 +253,21 @@ impl Sample {
             type_id: self.type_id,
         })
     }
+}
+
+/// A thread that was found at work.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tick {
+    /// When.
+    pub time_ns: u64,
+    /// Time of a processor that it stands for.
+    pub cpu_ns: u64,
+    /// Who.
+    pub thread: ThreadId,
+    /// Where.
+    pub stack: StackId,
+    /// Facts about the stack.
+    pub flags: SampleFlags,
 }
 
 /// The end of a sampled block.
@@ -541,11 +558,16 @@ impl Profile {
 
 /// The pseudo-frame at the root of a stack that does not reach its thread's start.
 pub fn missing_root(sample: &Sample) -> Option<&'static str> {
-    if sample.flags.contains(SampleFlags::TRUNCATED) {
+    missing_root_of(sample.stack, sample.flags)
+}
+
+/// As [`missing_root`], of any stack.
+pub fn missing_root_of(stack: StackId, flags: SampleFlags) -> Option<&'static str> {
+    if flags.contains(SampleFlags::TRUNCATED) {
         Some("(truncated)")
-    } else if sample.flags.contains(SampleFlags::UNWIND_FAILED) {
+    } else if flags.contains(SampleFlags::UNWIND_FAILED) {
         Some("(unwind failed)")
-    } else if sample.stack == StackId::EMPTY {
+    } else if stack == StackId::EMPTY {
         Some("(no stack)")
     } else {
         None

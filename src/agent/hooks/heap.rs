@@ -34,6 +34,8 @@ pub struct Description<'a> {
     pub is_walked_in_malloc: bool,
     /// On threads without a nursery too.
     pub is_walked_everywhere: bool,
+    /// Whether its walker may be called in a signal handler.
+    pub is_walked_in_ticks: bool,
     /// What its interpreter ranges hold.
     pub native_code: NativeCode,
     /// What to call.
@@ -59,6 +61,7 @@ pub struct Heap {
     pub(crate) id: HeapId,
     pub(crate) kind: HeapKind,
     pub(crate) is_walked_in_malloc: bool,
+    is_walked_in_ticks: bool,
     pub(crate) native_code: NativeCode,
     pub(crate) callbacks: Callbacks,
     /// Samples of blocks that are freed by their address.
@@ -197,13 +200,23 @@ impl Heaps {
 
     /// The heap whose walker adds to the stack of a malloc on this thread.
     pub(crate) fn walked_in_malloc(&self, thread: &ShimThread) -> Option<&'static Heap> {
+        self.machine_of(thread)
+            .filter(|heap| heap.is_walked_in_malloc)
+    }
+
+    /// The heap whose walker adds to the stack of a tick of this thread.
+    pub(crate) fn walked_in_ticks(&self, thread: &ShimThread) -> Option<&'static Heap> {
+        self.machine_of(thread)
+            .filter(|heap| heap.is_walked_in_ticks)
+    }
+
+    fn machine_of(&self, thread: &ShimThread) -> Option<&'static Heap> {
         let number = match thread.vm_heap() {
             // Acquire: pairs with the release in `register_heap`.
             0 => self.everywhere.load(Ordering::Acquire),
             own => own,
         };
         self.get(HeapId(u16::try_from(number).ok()?))
-            .filter(|heap| heap.is_walked_in_malloc)
     }
 
     /// In a forked child: samples and bytes are the parent's.
@@ -233,6 +246,7 @@ impl Agent {
             id,
             kind: description.kind,
             is_walked_in_malloc: description.is_walked_in_malloc,
+            is_walked_in_ticks: description.is_walked_in_ticks,
             native_code: description.native_code,
             callbacks: description.callbacks,
             live: LiveSamples::new(),

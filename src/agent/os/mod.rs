@@ -9,6 +9,7 @@ pub mod process;
 pub mod scratch;
 pub mod spin;
 pub mod thread;
+pub mod timer;
 pub mod vdso;
 pub mod vector;
 

@@ -2,6 +2,7 @@
 
 use core::cell::{Cell, UnsafeCell};
 use core::mem::MaybeUninit;
+use core::sync::atomic::{Ordering, compiler_fence};
 
 use allocsample_sampling::{Interval, SamplePoints, Sampler};
 
@@ -42,6 +43,10 @@ struct ThreadState {
     total_bytes: Cell<u64>,
     stack_low: Cell<u64>,
     stack_high: Cell<u64>,
+    /// Where its timer is noted; 0 for nowhere.
+    tick_place: Cell<u64>,
+    /// A stack for signals that it got from us; 0 for none.
+    signal_stack: Cell<u64>,
     sampler: UnsafeCell<MaybeUninit<Sampler>>,
 }
 
@@ -61,6 +66,19 @@ pub struct Caller {
     pub sp: u64,
     pub fp: u64,
 }
+
+/// Mirror of `struct shim_registers`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "documented in shim.h")]
+pub struct Interrupted {
+    pub pc: u64,
+    pub sp: u64,
+    pub fp: u64,
+    pub link: u64,
+}
+
+const _: () = assert!(size_of::<Interrupted>() == 32, "shim.h asserts the same");
 
 /// Mirror of `struct shim_allocation`.
 #[repr(C)]
@@ -100,6 +118,13 @@ pub struct Force {
     pub change: u32,
 }
 
+/// While it exists, a tick is being recorded on this thread: allocations (a walker's that should not) are muted, and no
+/// other tick is recorded.
+pub struct Tick<'a> {
+    thread: &'a ShimThread,
+    bytes_until_sample: u64,
+}
+
 /// While it exists, no slow path runs on this thread; what is allocated (by a signal handler, by libc for us) is muted.
 pub struct Muted<'a> {
     thread: &'a ShimThread,
@@ -117,6 +142,8 @@ impl ShimThread {
         self.bytes_until_sample.set(MUTED_GRANT);
         state.granted.set(MUTED_GRANT);
         self.muted.set(self.muted.get() + 1);
+        // For ticks, which come in between.
+        compiler_fence(Ordering::SeqCst);
         let mut points = SamplePoints(0);
         if let Some(sampler) = self.sampler() {
             if state.is_paused.get() != 0 {
@@ -143,6 +170,43 @@ impl ShimThread {
     /// Whether a slow path is running, further up this thread's stack.
     pub fn is_muted(&self) -> bool {
         self.muted.get() != 0
+    }
+
+    /// For a signal handler that may have interrupted anything. `None`: it is a slow path, or the beginning or the end of
+    /// one. Nothing is accounted, so that the interrupted code finds all as it was.
+    pub fn tick(&self) -> Option<Tick<'_>> {
+        let bytes_until_sample = self.bytes_until_sample.get();
+        // A counter this high is that of a muted thread. One that has borrowed is above 2^63.
+        if self.is_muted() || (MUTED_GRANT / 2..=MUTED_GRANT).contains(&bytes_until_sample) {
+            return None;
+        }
+        self.bytes_until_sample.set(MUTED_GRANT);
+        self.muted.set(1);
+        compiler_fence(Ordering::SeqCst);
+        Some(Tick {
+            thread: self,
+            bytes_until_sample,
+        })
+    }
+
+    /// Where its timer is noted.
+    pub fn set_tick_place(&self, address: u64) {
+        self.state.tick_place.set(address);
+    }
+
+    /// That, which is forgotten.
+    pub fn take_tick_place(&self) -> u64 {
+        self.state.tick_place.replace(0)
+    }
+
+    /// A stack for signals, to be given back at its end.
+    pub fn set_signal_stack(&self, address: u64) {
+        self.state.signal_stack.set(address);
+    }
+
+    /// That, which is forgotten.
+    pub fn take_signal_stack(&self) -> u64 {
+        self.state.signal_stack.replace(0)
     }
 
     /// Gives the thread bytes to allocate before it asks again, without counting them: the agent is off.
@@ -336,6 +400,18 @@ impl Muted<'_> {
     /// The thread leaves: its next allocation joins anew.
     pub fn leave(&self) {
         self.thread.state.epoch.set(0);
+    }
+}
+
+impl Drop for Tick<'_> {
+    fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
+        let thread = self.thread;
+        let meanwhile = MUTED_GRANT.wrapping_sub(thread.bytes_until_sample.get());
+        let muted = thread.muted_bytes.get().wrapping_add(meanwhile);
+        thread.muted_bytes.set(muted);
+        thread.bytes_until_sample.set(self.bytes_until_sample);
+        thread.muted.set(0);
     }
 }
 

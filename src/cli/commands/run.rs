@@ -76,7 +76,7 @@ fn cannot_run(error: &CannotRun) -> Ending {
 fn environment(options: &Run, template: &Template, library: &Library) -> Vec<(OsString, OsString)> {
     let users_preload = std::env::var_os("LD_PRELOAD");
     let preload = library::preload(library.path(), users_preload.as_deref());
-    let given: [(&str, Option<OsString>); 15] = [
+    let given: [(&str, Option<OsString>); 16] = [
         ("LD_PRELOAD", Some(preload)),
         // Our own child gets a profile even if nothing of it was sampled.
         (
@@ -132,6 +132,10 @@ fn environment(options: &Run, template: &Template, library: &Library) -> Vec<(Os
         (
             "ALLOCSAMPLE_MAX_SIZE",
             options.max_size.as_ref().map(OsString::from),
+        ),
+        (
+            "ALLOCSAMPLE_TIME_HZ",
+            options.time_hz.map(|hz| hz.to_string().into()),
         ),
     ];
     given
