@@ -16,9 +16,21 @@ use crate::os::clock;
 use crate::os::scratch::Zeroed;
 use crate::os::thread::{Allocation, Caller, Muted, ShimThread};
 use crate::recording::{self, DrainState, Recording};
+use crate::stack::shadow::{Ending, ShadowStack};
 use crate::stack::vm::{self, NativeCode, RawFrame};
 use crate::stack::{Captured, From, MemoKey, RuleCache, Walk};
 use crate::switch::Switch;
+
+/// The machine's own stack on this thread, if it has told where that is.
+fn shadow_stack_of(thread: &ShimThread, heap: &Heap) -> Option<ShadowStack> {
+    let address = thread.shadow_stack();
+    if address == 0 || thread.vm_heap() != u32::from(heap.id.0) {
+        return None;
+    }
+    let pointer: *const ShadowStack = core::ptr::with_exposed_provenance(address as usize);
+    // SAFETY: the machine's, which keeps it there until it tells of another one; plain numbers.
+    Some(unsafe { pointer.read() })
+}
 
 impl Agent {
     /// An allocation has borrowed. Any thread, also in a signal handler.
@@ -177,7 +189,7 @@ impl Agent {
                 let mut captured = self.capture(due.thread, &from, area, recording);
                 self.modules
                     .strip_own(&mut area.frames, &mut captured.depth);
-                self.add_vm_frames(heap, area, &mut captured);
+                self.add_vm_frames(due.thread, heap, area, &mut captured);
                 captured
             }
         };
@@ -207,7 +219,13 @@ impl Agent {
     }
 
     /// Asks the machine for its frames and puts them where they belong. They are in `merged` then.
-    pub(crate) fn add_vm_frames(&self, heap: &Heap, area: &mut WorkArea, captured: &mut Captured) {
+    pub(crate) fn add_vm_frames(
+        &self,
+        thread: &ShimThread,
+        heap: &Heap,
+        area: &mut WorkArea,
+        captured: &mut Captured,
+    ) {
         let WorkArea {
             frames,
             vm_frames,
@@ -216,10 +234,19 @@ impl Agent {
         } = area;
         let depth = self.config().max_depth;
         let vm_frames = vm_frames.get_mut(..depth).unwrap_or(&mut []);
-        let walked = heap.callbacks.walk.map_or(0, |walk| {
-            // SAFETY: the machine's own function with its own pointer; the buffer is as long as it says.
-            unsafe { walk(heap.callbacks.user, vm_frames.as_mut_ptr(), vm_frames.len()) }
-        });
+        let (walked, ending) = match (shadow_stack_of(thread, heap), heap.callbacks.walk) {
+            (Some(shadow), _) => shadow.read(vm_frames),
+            (None, Some(walk)) => {
+                // SAFETY: the machine's own function with its own pointer; the buffer is as long as it says.
+                let walked =
+                    unsafe { walk(heap.callbacks.user, vm_frames.as_mut_ptr(), vm_frames.len()) };
+                match walked >= depth {
+                    true => (depth, Ending::Full),
+                    false => (walked, Ending::Whole),
+                }
+            }
+            (None, None) => (0, Ending::Whole),
+        };
         let native = frames.get(..captured.depth).unwrap_or(&[]);
         let machine = vm_frames.get(..walked.min(depth)).unwrap_or(&[]);
         let merged = merged.get_mut(..depth).unwrap_or(&mut []);
@@ -234,9 +261,26 @@ impl Agent {
         );
         captured.depth = count;
         captured.is_merged = true;
-        if !has_room || walked == depth {
+        if !has_room || ending == Ending::Full {
             captured.flags = captured.flags.with(SampleFlags::TRUNCATED);
         }
+        if ending == Ending::Broken {
+            captured.flags = captured.flags.with(SampleFlags::UNWIND_FAILED);
+        }
+    }
+
+    /// The calling thread is sampled from now on, or not: malloc's blocks and time. Its nurseries have a switch of their
+    /// own. False: the agent is off.
+    pub fn enable_thread(&self, thread: &ShimThread, is_on: bool) -> bool {
+        self.notice_fork();
+        if self.switch.get() != Switch::On || thread.is_muted() {
+            return false;
+        }
+        let Some((muted, _)) = self.enter(thread, 0) else {
+            return false;
+        };
+        muted.enable(is_on);
+        true
     }
 
     pub(crate) fn capture(

@@ -32,8 +32,8 @@ pub struct Ticks {
     mark: AtomicU64,
     /// A thread's tid (upper half) and its timer plus one, 0 if it has none just now; 0 for nobody.
     places: [AtomicU64; PLACES],
-    /// Time that could not be recorded before there was a recording to say so in.
-    not_recorded_before_ns: AtomicU64,
+    /// Time in the agent, and time that could not be recorded, before there was a recording to say so in.
+    before_ns: [AtomicU64; 2],
 }
 
 impl Ticks {
@@ -43,7 +43,7 @@ impl Ticks {
             signal: AtomicI32::new(0),
             mark: AtomicU64::new(0),
             places: [const { AtomicU64::new(0) }; PLACES],
-            not_recorded_before_ns: AtomicU64::new(0),
+            before_ns: [const { AtomicU64::new(0) }; 2],
         }
     }
 
@@ -52,7 +52,9 @@ impl Ticks {
         for place in &self.places {
             place.store(0, Ordering::Relaxed);
         }
-        self.not_recorded_before_ns.store(0, Ordering::Relaxed);
+        for before in &self.before_ns {
+            before.store(0, Ordering::Relaxed);
+        }
     }
 
     fn take_place(&self, tid: u32) -> Option<&AtomicU64> {
@@ -68,11 +70,17 @@ impl Ticks {
     /// Makes the timer of a place that has a thread and none. Nobody else gets in between: who ends the thread, or all
     /// timers, meanwhile finds the place changed afterwards, or we do.
     fn start(&self, place: &AtomicU64, first_ns: u64, period_ns: u64) {
+        // Again if they were stopped meanwhile, without this one: they may have been started again.
+        while self.try_to_start(place, first_ns, period_ns) {}
+    }
+
+    /// True: another signal than at the beginning is in use.
+    fn try_to_start(&self, place: &AtomicU64, first_ns: u64, period_ns: u64) -> bool {
         let before = place.load(Ordering::Acquire);
         let signal = self.signal.load(Ordering::Acquire);
         let tid = (before >> 32) as u32;
         if signal == 0 || tid == 0 || before as u32 != 0 {
-            return;
+            return false;
         }
         let ticking = Ticking {
             signal,
@@ -81,7 +89,7 @@ impl Ticks {
             period_ns,
         };
         let Some(timer) = timer::start(tid, &ticking) else {
-            return;
+            return false;
         };
         let with_timer = before | u64::from(timer.0 + 1);
         let is_kept = place
@@ -89,10 +97,13 @@ impl Ticks {
             .is_ok();
         if !is_kept {
             timer::stop(timer);
-        } else if self.signal.load(Ordering::Acquire) != signal {
-            // They were stopped meanwhile, without this one.
+            return false;
+        }
+        let is_stale = self.signal.load(Ordering::Acquire) != signal;
+        if is_stale {
             stop_place(place, before);
         }
+        is_stale
     }
 }
 
@@ -156,8 +167,15 @@ impl Agent {
     /// The calling thread ends. Returns its signal stack, or 0.
     pub(crate) fn end_ticks_of(&self, thread: &ShimThread) -> u64 {
         let address = thread.take_tick_place();
-        let own = |place: &&AtomicU64| core::ptr::from_ref(*place).addr() as u64 == address;
-        if let Some(place) = self.ticks.places.iter().find(own).filter(|_| address != 0) {
+        if address == 0 {
+            return thread.take_signal_stack();
+        }
+        let mut places = self.ticks.places.iter();
+        let place = places
+            .find(|place| core::ptr::from_ref(*place).addr() as u64 == address)
+            // Not of another thread: in a child of a bare clone all places were free again.
+            .filter(|place| place.load(Ordering::Acquire) >> 32 == u64::from(process::tid()));
+        if let Some(place) = place {
             stop_place(place, 0);
         }
         thread.take_signal_stack()
@@ -166,7 +184,7 @@ impl Agent {
     /// The thread has used a processor for another `periods` periods. In a signal handler.
     pub fn on_tick(&self, thread: &ShimThread, interrupted: &Interrupted, periods: u64) {
         let is_stopped = self.control.force().interval.is_none();
-        if self.switch.get() != Switch::On || is_stopped {
+        if self.switch.get() != Switch::On || is_stopped || !thread.is_enabled() {
             return;
         }
         let cpu_ns = self.tick_period_ns().saturating_mul(periods);
@@ -190,7 +208,11 @@ impl Agent {
         match recording::current() {
             Some(recording) => recording.ring.add_figure(figure as usize, cpu_ns),
             None => {
-                let before = &self.ticks.not_recorded_before_ns;
+                let [in_agent, not_recorded] = &self.ticks.before_ns;
+                let before = match figure {
+                    Figure::TicksInAgentNs => in_agent,
+                    _ => not_recorded,
+                };
                 before.fetch_add(cpu_ns, Ordering::Relaxed);
             }
         }
@@ -198,9 +220,11 @@ impl Agent {
 
     /// What a recording must know of the time before it.
     pub(crate) fn tell_ticks(&self, recording: &Recording) {
-        let before_ns = self.ticks.not_recorded_before_ns.swap(0, Ordering::Relaxed);
         let ring = &recording.ring;
-        ring.add_figure(Figure::TicksNotRecordedNs as usize, before_ns);
+        let figures = [Figure::TicksInAgentNs, Figure::TicksNotRecordedNs];
+        for (figure, before) in figures.into_iter().zip(&self.ticks.before_ns) {
+            ring.add_figure(figure as usize, before.swap(0, Ordering::Relaxed));
+        }
         ring.set_figure(Figure::TickPeriodNs as usize, self.tick_period_ns());
     }
 
@@ -222,7 +246,7 @@ impl Agent {
         self.modules
             .strip_own(&mut area.frames, &mut captured.depth);
         if let Some(heap) = self.heaps.walked_in_ticks(thread) {
-            self.add_vm_frames(heap, area, &mut captured);
+            self.add_vm_frames(thread, heap, area, &mut captured);
         }
         self.publish_tick(thread, cpu_ns, area, recording, &captured);
         true

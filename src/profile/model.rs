@@ -458,7 +458,7 @@ impl Profile {
     /// The frames of a location, innermost (inlined) first; never empty.
     pub fn frames(&self, location: Location) -> Vec<Frame> {
         if location.module == ModuleId::VM {
-            return vec![self.vm_frame(location.offset)];
+            return self.vm_frames(location.offset);
         }
         let module = self.module(location.module);
         let module_name = module.map_or("", |module| module.name());
@@ -489,6 +489,25 @@ impl Profile {
                 module: module_name.to_owned(),
                 is_symbolized: false,
             }],
+        }
+    }
+
+    fn vm_frames(&self, encoded: u64) -> Vec<Frame> {
+        let inlined = VmFrame::decode(encoded)
+            .and_then(|frame| Some((frame, self.vm.inlined.get(&(frame.heap, frame.function))?)));
+        match inlined {
+            Some((frame, inlined)) => inlined
+                .iter()
+                .map(|&(function, line)| {
+                    let frame = VmFrame {
+                        function,
+                        line,
+                        ..frame
+                    };
+                    self.vm_frame(frame.encode())
+                })
+                .collect(),
+            None => vec![self.vm_frame(encoded)],
         }
     }
 

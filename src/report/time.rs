@@ -19,8 +19,10 @@ pub struct CpuTime {
     pub recorded_s: f64,
     /// Time that the agent's own work took on the program's threads, in seconds: ticks that fell into it.
     pub agent_s: f64,
-    /// Time of ticks that could not be recorded, in seconds: the ring was full, or there was no memory.
-    pub lost_s: f64,
+    /// Time of ticks that found no room in the ring, in seconds.
+    pub ring_full_s: f64,
+    /// Time of ticks that could not be recorded for another reason, in seconds: no memory, no profile.
+    pub not_recorded_s: f64,
     /// Most self time first.
     pub functions: Vec<Row>,
 }
@@ -106,9 +108,15 @@ impl CpuTime {
             ticks: profile.ticks.len(),
             recorded_s,
             agent_s: figure_s(Figure::TicksInAgentNs),
-            lost_s: figure_s(Figure::TicksRingFullNs) + figure_s(Figure::TicksNotRecordedNs),
+            ring_full_s: figure_s(Figure::TicksRingFullNs),
+            not_recorded_s: figure_s(Figure::TicksNotRecordedNs),
             functions,
         })
+    }
+
+    /// Time of ticks that could not be recorded, in seconds.
+    pub fn lost_s(&self) -> f64 {
+        self.ring_full_s + self.not_recorded_s
     }
 
     /// For people: one line about the whole.
@@ -119,8 +127,8 @@ impl CpuTime {
             units::count(self.ticks as f64),
             cost::time(self.period_s * 1e9),
             cost::time(self.agent_s * 1e9),
-            if self.lost_s > 0.0 {
-                format!(", {} LOST", cost::time(self.lost_s * 1e9))
+            if self.lost_s() > 0.0 {
+                format!(", {} LOST", cost::time(self.lost_s() * 1e9))
             } else {
                 String::new()
             },
@@ -176,7 +184,9 @@ impl CpuTime {
             "ticks": self.ticks,
             "recorded_s": self.recorded_s,
             "agent_s": self.agent_s,
-            "lost_s": self.lost_s,
+            "lost_s": self.lost_s(),
+            "ring_full_s": self.ring_full_s,
+            "not_recorded_s": self.not_recorded_s,
             "functions": rows,
         })
     }

@@ -74,6 +74,8 @@ pub struct Heap {
     interval_index: AtomicU32,
     /// Grows with each change of the three above.
     generation: AtomicU32,
+    /// How often pending samples were given up.
+    discards: AtomicU32,
     ranges: [(AtomicU64, AtomicU64); RANGES],
     ranges_used: AtomicU32,
     /// Survivors of minor collections. Locked for a batch at most, by threads that collect.
@@ -135,6 +137,15 @@ impl Heap {
             Interval::new(self.interval_bytes.load(Ordering::Relaxed)),
             self.interval_index.load(Ordering::Relaxed) as u16,
         )
+    }
+
+    /// How often pending samples were given up.
+    pub(crate) fn discards(&self) -> u32 {
+        self.discards.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn count_discard(&self) {
+        self.discards.fetch_add(1, Ordering::Release);
     }
 
     fn changed(&self) {
@@ -207,7 +218,7 @@ impl Heaps {
     /// The heap whose walker adds to the stack of a tick of this thread.
     pub(crate) fn walked_in_ticks(&self, thread: &ShimThread) -> Option<&'static Heap> {
         self.machine_of(thread)
-            .filter(|heap| heap.is_walked_in_ticks)
+            .filter(|heap| heap.is_walked_in_ticks || thread.shadow_stack() != 0)
     }
 
     fn machine_of(&self, thread: &ShimThread) -> Option<&'static Heap> {
@@ -257,6 +268,7 @@ impl Agent {
             interval_bytes: AtomicU64::new(interval.map_or(0, Interval::bytes)),
             interval_index: AtomicU32::new(0),
             generation: AtomicU32::new(1),
+            discards: AtomicU32::new(0),
             ranges: [const { (AtomicU64::new(0), AtomicU64::new(0)) }; RANGES],
             ranges_used: AtomicU32::new(0),
             old: Spin::new(Vector::new()),

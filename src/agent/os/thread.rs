@@ -10,6 +10,11 @@ use allocsample_sampling::{Interval, SamplePoints, Sampler};
 /// afterwards is what was allocated meanwhile.
 const MUTED_GRANT: u64 = 1 << 62;
 
+/// Sampling is stopped.
+const PAUSED: u32 = 1;
+/// It is off for this thread.
+const DISABLED: u32 = 2;
+
 /// A thread looks at the agent's state after this many bytes at the latest.
 const LARGEST_GRANT: u64 = 1 << 20;
 
@@ -37,7 +42,7 @@ struct ThreadState {
     /// The change of the interval that this thread has adopted, and the number of that interval in the profile.
     change: Cell<u32>,
     interval_index: Cell<u32>,
-    /// Sampling is stopped: bytes are counted as muted.
+    /// [`PAUSED`], [`DISABLED`]. If any: bytes are counted as muted.
     is_paused: Cell<u32>,
     granted: Cell<u64>,
     total_bytes: Cell<u64>,
@@ -47,6 +52,8 @@ struct ThreadState {
     tick_place: Cell<u64>,
     /// A stack for signals that it got from us; 0 for none.
     signal_stack: Cell<u64>,
+    /// Address of the machine's description of its own stack; 0 for none.
+    shadow_stack: Cell<u64>,
     sampler: UnsafeCell<MaybeUninit<Sampler>>,
 }
 
@@ -199,6 +206,21 @@ impl ShimThread {
         self.state.tick_place.replace(0)
     }
 
+    /// Where the machine describes its own stack on this thread; 0 for nowhere.
+    pub fn shadow_stack(&self) -> u64 {
+        self.state.shadow_stack.get()
+    }
+
+    /// See [`Self::shadow_stack`].
+    pub fn set_shadow_stack(&self, address: u64) {
+        self.state.shadow_stack.set(address);
+    }
+
+    /// Whether this thread is sampled, if any is.
+    pub fn is_enabled(&self) -> bool {
+        self.state.is_paused.get() & DISABLED == 0
+    }
+
     /// A stack for signals, to be given back at its end.
     pub fn set_signal_stack(&self, address: u64) {
         self.state.signal_stack.set(address);
@@ -340,6 +362,12 @@ impl ShimThread {
         bytes.get(at..at + 4).is_some_and(|word| word != [0; 4])
     }
 
+    fn set_paused(&self, is_paused: bool) {
+        let disabled = self.state.is_paused.get() & DISABLED;
+        let paused = if is_paused { PAUSED } else { 0 };
+        self.state.is_paused.set(paused | disabled);
+    }
+
     #[expect(clippy::mut_from_ref, reason = "exclusive for the reason given inside")]
     fn sampler(&self) -> Option<&mut Sampler> {
         if self.epoch() == 0 {
@@ -365,7 +393,7 @@ impl Muted<'_> {
         state.total_bytes.set(0);
         state.change.set(force.change);
         state.interval_index.set(u32::from(force.index));
-        state.is_paused.set(u32::from(force.interval.is_none()));
+        self.thread.set_paused(force.interval.is_none());
         self.thread.muted_bytes.set(0);
         state.epoch.set(epoch);
     }
@@ -385,11 +413,18 @@ impl Muted<'_> {
             .map_or(SamplePoints(0), |sampler| sampler.on_alloc(charged))
     }
 
+    /// From here on this thread is sampled, or not.
+    pub fn enable(&self, is_on: bool) {
+        let paused = self.thread.state.is_paused.get() & PAUSED;
+        let disabled = if is_on { 0 } else { DISABLED };
+        self.thread.state.is_paused.set(paused | disabled);
+    }
+
     /// From here on another interval is in force. All that was allocated before is settled.
     pub fn adopt(&self, force: &Force) {
         let state = &self.thread.state;
         state.change.set(force.change);
-        state.is_paused.set(u32::from(force.interval.is_none()));
+        self.thread.set_paused(force.interval.is_none());
         if let (Some(interval), Some(sampler)) = (force.interval, self.thread.sampler()) {
             state.interval_index.set(u32::from(force.index));
             // Unbiased: the moment was chosen without a look at the distance.

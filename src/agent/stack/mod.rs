@@ -10,6 +10,7 @@ mod grace;
 mod memo;
 pub mod modules;
 mod reader;
+pub mod shadow;
 mod step;
 pub mod vm;
 
