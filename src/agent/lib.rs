@@ -44,6 +44,7 @@ mod ticks;
 pub use agent::{Agent, Hooks, Start};
 pub use allocsample_sampling::Interval;
 pub use live::{BlockFilter, FILTER_GRANULES};
+pub use os::stack_room::make_room;
 pub use os::thread::{Allocation, Interrupted, ShimThread};
 pub use path::Path;
 pub use switch::Switch;

@@ -7,7 +7,7 @@ use allocsample_agent::os::{self, clock, file, futex, process};
 use allocsample_agent::recording::{DrainRequest, DrainState, Recording};
 use allocsample_record::{
     ChunkEncoder, CounterId, CounterRecord, Decoded, ExitHow, ExitRecord, Figure, FileSample,
-    FileTickRecord, LostReason, ModuleAgainRecord, RecordKind, SampleId,
+    FileTickRecord, LostReason, ModuleAgainRecord, RecordKind, SampleFlags, SampleId,
 };
 use allocsample_ring::Consumer;
 
@@ -279,6 +279,7 @@ impl Drain {
                 | RecordKind::Free
                 | RecordKind::Module
                 | RecordKind::ModuleUnload
+                | RecordKind::ThreadEnd
                 | RecordKind::Code => {
                     let Some(decoded) = Decoded::decode(kind, words, text) else {
                         continue;
@@ -286,8 +287,14 @@ impl Drain {
                     match decoded {
                         Decoded::Sample(sample) => {
                             self.drained.samples += 1;
+                            let shared = sample.shared as usize;
+                            let flags = match self.interner.knows(sample.thread, shared) {
+                                true => sample.flags,
+                                false => sample.flags.with(SampleFlags::TRUNCATED),
+                            };
                             let stack = self.interner.intern(
                                 sample.thread,
+                                shared,
                                 sample.frames,
                                 &mut self.encoder,
                             );
@@ -298,7 +305,7 @@ impl Drain {
                                 size: sample.size,
                                 thread: sample.thread,
                                 heap: sample.heap,
-                                flags: sample.flags,
+                                flags,
                                 points: sample.points,
                                 interval: sample.interval,
                                 thread_bytes: sample.thread_bytes,
@@ -306,9 +313,7 @@ impl Drain {
                             });
                         }
                         Decoded::Tick(tick) => {
-                            let stack =
-                                self.interner
-                                    .intern(tick.thread, tick.frames, &mut self.encoder);
+                            let stack = self.interner.intern_alone(tick.frames, &mut self.encoder);
                             let record = FileTickRecord {
                                 time_ns: tick.time_ns,
                                 cpu_ns: tick.cpu_ns,
@@ -325,6 +330,10 @@ impl Drain {
                         Decoded::Module(module) => {
                             let again = self.interner.map(&module);
                             write_module(&mut self.encoder, words, again);
+                        }
+                        Decoded::ThreadEnd(end) => {
+                            self.interner.end_thread(end.total.thread);
+                            self.encoder.words(kind, words);
                         }
                         Decoded::Code(code) => {
                             self.interner.change_code(&code);

@@ -13,6 +13,7 @@ mod reader;
 pub mod shadow;
 mod step;
 pub mod vm;
+mod written;
 
 use allocsample_record::SampleFlags;
 use framehop::{CacheNative, FrameAddress, MustNotAllocateDuringUnwind, UnwindRegsNative};
@@ -22,6 +23,7 @@ use memo::Frame;
 pub use memo::{Memo, MemoKey};
 use modules::{Module, Modules};
 use reader::StackReader;
+pub use written::{WrittenKey, WrittenStack};
 
 /// The unwinder's memory of rules that it has worked out before, with its working space.
 pub type RuleCache = CacheNative<MustNotAllocateDuringUnwind>;
