@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::process::Command;
+
 use serde_json::Value;
 use support::{Agent, Outcome, Program};
 
@@ -78,6 +80,43 @@ fn busy_functions_have_their_shares_of_each_threads_time() {
     let recorded_s = number(&time["recorded_s"]);
     assert!(time_s(&report, "work", "total_s") > 0.98 * recorded_s);
     assert_eq!(time_s(&report, "(unwind failed)", "total_s"), 0.0);
+    // The same time in other people's formats.
+    let path = outcome.profile().path().to_owned();
+    let convert = |arguments: &[&str]| {
+        let output = Command::new(support::command())
+            .args(["convert", "-o", "-"])
+            .args(arguments)
+            .arg(&path)
+            .output()
+            .expect("the command");
+        assert!(output.status.success(), "{output:?}");
+        output.stdout
+    };
+    let collapsed = String::from_utf8(convert(&["--to", "collapsed", "--metric", "cpu"]));
+    let collapsed_ns: f64 = collapsed
+        .expect("text")
+        .lines()
+        .map(|line| line.rsplit_once(' ').expect("a count").1)
+        .map(|count| count.parse::<f64>().expect("a number"))
+        .sum();
+    assert!((collapsed_ns / 1e9 - recorded_s).abs() < 1e-6);
+    let firefox: Value = serde_json::from_slice(&convert(&["--to", "firefox"])).expect("JSON");
+    let threads = firefox["threads"].as_array().expect("threads");
+    let cpu_us: f64 = threads
+        .iter()
+        .filter(|thread| {
+            thread["name"]
+                .as_str()
+                .is_some_and(|name| name.ends_with(" (time)"))
+        })
+        .flat_map(|thread| {
+            thread["samples"]["threadCPUDelta"]
+                .as_array()
+                .expect("deltas")
+        })
+        .map(number)
+        .sum();
+    assert!((cpu_us / 1e6 - recorded_s).abs() < 1e-6, "{cpu_us}");
     // No frame of ours is between a thread's start and the program's function.
     for row in time["functions"].as_array().expect("rows") {
         assert_ne!(row["module"], "liballocsample.so", "{row}");

@@ -240,6 +240,7 @@ fn address_in_memory(view: &View, location: &Location) -> u64 {
 mod tests {
     use super::*;
     use crate::fixture;
+    use crate::view::Tick;
     use flate2::read::GzDecoder;
     use std::io::Read;
 
@@ -268,6 +269,33 @@ mod tests {
             assert!((sum as f64 - total).abs() <= rounding, "{place}");
             assert!(sum > 0, "{place}");
         }
+    }
+
+    #[test]
+    fn samples_of_time_are_a_type_of_their_own() {
+        let mut view = fixture::view();
+        let (stack, time_ns) = (view.samples[0].stack, view.samples[0].time_ns);
+        let tick = |thread, time_ns| Tick {
+            time_ns,
+            thread,
+            stack,
+            cpu_ns: 4_000_000,
+        };
+        view.ticks = vec![tick(0, time_ns), tick(0, time_ns), tick(1, time_ns + 9)];
+        let profile = decoded(&view);
+        let text = |index: i64| profile.string_table[index as usize].as_str();
+        let last = profile.sample_type.last().unwrap();
+        assert_eq!((text(last.r#type), text(last.unit)), ("cpu", "nanoseconds"));
+        assert!(profile.sample.iter().all(|s| s.value.len() == 5));
+        let sum =
+            |profile: &message::Profile| profile.sample.iter().map(|s| s.value[4]).sum::<i64>();
+        assert_eq!(sum(&profile), 12_000_000);
+        let later = Builder::new().profile(&view, time_ns + 1);
+        assert_eq!(sum(&later), 4_000_000);
+        // The bytes are as without them.
+        let bytes =
+            |profile: &message::Profile| -> i64 { profile.sample.iter().map(|s| s.value[1]).sum() };
+        assert_eq!(bytes(&profile), bytes(&decoded(&fixture::view())));
     }
 
     #[test]
