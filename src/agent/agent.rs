@@ -22,6 +22,7 @@ use crate::stack::vm::RawFrame;
 use crate::stack::{Memo, RuleCache, WrittenStack};
 use crate::switch::{Switch, SwitchCell};
 use crate::threads::Threads;
+use crate::ticks::Ticks;
 
 /// What the agent cannot do itself.
 pub struct Hooks {
@@ -35,6 +36,10 @@ pub struct Hooks {
     pub on_thread_joined: fn(),
     /// Memory of our own must be made fit for use in a forked child.
     pub after_fork_in_child: fn(),
+    /// A thread that has ended gives back its stack for signals: see [`Agent::on_thread_start`].
+    pub give_back_signal_stack: fn(u64),
+    /// No more ticks: a filter of system calls is about to be installed.
+    pub end_ticks: fn(),
     /// A sample was recorded: its address, its size, and the bytes that it stands for. On the program's stack.
     pub on_sampled: fn(u64, u64, u64),
     /// A sampled block of a heap other than malloc's was freed.
@@ -117,6 +122,7 @@ pub struct Agent {
     pub(crate) filter: BlockFilter,
     pub(crate) control: Control,
     pub(crate) threads: Threads,
+    pub(crate) ticks: Ticks,
     pub(crate) heaps: Heaps,
     pub(crate) definitions: Definitions,
     canary: ForkCanary,
@@ -141,6 +147,7 @@ impl Agent {
             filter,
             control: Control::new(),
             threads: Threads::new(),
+            ticks: Ticks::new(),
             heaps: Heaps::new(),
             definitions: Definitions::new(),
             canary: ForkCanary::new(),
@@ -224,6 +231,8 @@ impl Agent {
                 join_drain: || {},
                 on_thread_joined: || {},
                 after_fork_in_child: || {},
+                give_back_signal_stack: |_| {},
+                end_ticks: || {},
                 on_sampled: |_, _, _| {},
                 on_heap_freed: |_| {},
             },
@@ -290,6 +299,7 @@ impl Agent {
             self.write_interval(recording, force.interval, Some(force.index));
         }
         self.write_ended_before(recording);
+        self.tell_ticks(recording);
         let (events, bytes) = (&self.lost_before.0, &self.lost_before.1);
         let events = events.swap(0, Ordering::Relaxed);
         if events != 0 {
@@ -372,6 +382,7 @@ impl Agent {
         self.areas.forget();
         self.modules.restart();
         self.threads.clear();
+        self.ticks.forget();
         self.live.clear(&self.filter);
         self.heaps.restart(&self.filter);
         self.control.reset(self.first_interval());

@@ -17,6 +17,8 @@ pub const LARGEST_MAX_DEPTH: usize = 4096;
 const LEAST_MAX_SIZE_ROTATED_BYTES: u64 = 8 << 20;
 /// A file has more to say first than to say, below this.
 const LEAST_ROTATE_SIZE_BYTES: u64 = 64 << 10;
+/// Kernels look at timers 100 to 1,000 times a second, and tell how many ticks they have missed.
+const LARGEST_TIME_HZ: u64 = 10_000;
 /// What a drain thread writes at once must fit.
 const LEAST_MAX_SIZE_BYTES: u64 = 1 << 20;
 const DEFAULT_TEMPLATE: &[u8] = b"allocsample.%n.%p.allocsample";
@@ -89,6 +91,8 @@ pub struct Config {
     pub keep_parts: Option<u32>,
     /// `ALLOCSAMPLE_SIGNAL`: this signal has the profile copied.
     pub snapshot_signal: Option<i32>,
+    /// `ALLOCSAMPLE_TIME_HZ`, as processor time between two ticks of a thread.
+    pub tick_period_ns: Option<u64>,
     /// Whether `ALLOCSAMPLE_INTERVAL` was given.
     is_interval_given: bool,
     /// `ALLOCSAMPLE_RUN_PID`: set by `allocsample run`; its direct child writes a profile even without a sample.
@@ -126,6 +130,7 @@ impl Config {
         rotate_size_bytes: None,
         keep_parts: None,
         snapshot_signal: None,
+        tick_period_ns: None,
         is_interval_given: false,
         run_pid: None,
     };
@@ -316,6 +321,20 @@ impl Config {
             Some(0) => Some(libc::SIGUSR1),
             Some(_) => Some(libc::SIGUSR2),
             None => None,
+        };
+        config.tick_period_ns = match number(
+            "ALLOCSAMPLE_TIME_HZ",
+            LARGEST_TIME_HZ,
+            "expected 1 to 10000 ticks for each second of a processor",
+        )? {
+            Some(0) => {
+                return Err(ConfigError {
+                    name: "ALLOCSAMPLE_TIME_HZ",
+                    value: b"0",
+                    expected: "expected 1 to 10000 ticks for each second of a processor",
+                });
+            }
+            hz => hz.map(|hz| 1_000_000_000 / hz),
         };
         config.run_pid = number(
             "ALLOCSAMPLE_RUN_PID",
@@ -545,6 +564,8 @@ mod tests {
             ("ALLOCSAMPLE_ROTATE_SIZE", "1K"),
             ("ALLOCSAMPLE_KEEP", "some"),
             ("ALLOCSAMPLE_SIGNAL", "KILL"),
+            ("ALLOCSAMPLE_TIME_HZ", "0"),
+            ("ALLOCSAMPLE_TIME_HZ", "10001"),
         ] {
             let error = Config::read(|key| (key == name).then_some(value.as_bytes()), b"/")
                 .err()

@@ -139,6 +139,11 @@ pub struct Run {
     #[arg(long, value_name = "SIGNAL")]
     pub snapshot_on: Option<SnapshotSignal>,
 
+    /// Also look where threads spend their time, so many times in each second of a processor that one uses: 99, say
+    /// [default: not]
+    #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub time_hz: Option<u32>,
+
     /// Leave the addresses in the profile without names; `allocsample symbolize` can add them later
     #[arg(long)]
     pub no_symbolize: bool,
@@ -836,11 +841,13 @@ pub enum Measure {
     Count,
 }
 
-/// Which bytes are shown.
+/// What is shown by a format that shows one kind of figure.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Metric {
     Allocated,
     Live,
+    /// Nanoseconds of processors, of a run with --time-hz
+    Cpu,
 }
 
 /// How samples are spaced.

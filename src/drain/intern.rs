@@ -126,6 +126,14 @@ impl StackInterner {
         shared <= self.last.get(&thread).map_or(0, Vec::len)
     }
 
+    /// The number of a stack that no other shares frames with, such as a tick's: its addresses, leaf first. What is known
+    /// of the threads' last samples stays.
+    pub fn intern_alone(&mut self, frames: &[u64], encoder: &mut ChunkEncoder) -> StackId {
+        /// No thread has this number.
+        const NOBODY: ThreadId = ThreadId(u32::MAX);
+        self.intern(NOBODY, 0, frames, encoder)
+    }
+
     /// The number of a thread's stack: the first `shared` frames of its last one, counted from the root, and then return
     /// addresses, leaf first. New nodes are added to `encoder`.
     pub fn intern(
@@ -187,6 +195,8 @@ mod tests {
         assert_eq!(intern(1, 3, &[]), first);
         assert_eq!(intern(1, 0, &[]), StackId::EMPTY);
         assert!(interner.knows(ThreadId(2), 3) && !interner.knows(ThreadId(2), 4));
+        assert_eq!(interner.intern_alone(&[30, 20, 10], &mut encoder), first);
+        assert!(interner.knows(ThreadId(2), 3));
         interner.end_thread(ThreadId(2));
         assert!(!interner.knows(ThreadId(2), 1));
         assert_eq!(ChunkDecoder::new(&encoder.take(), 0).count(), 4);

@@ -9,8 +9,8 @@ use allocsample_agent::os::{self, clock, file, futex, process};
 use allocsample_agent::recording::{DrainRequest, DrainState, Recording};
 use allocsample_record::{
     ChunkEncoder, ChunkKind, CounterId, CounterRecord, Decoded, ExitHow, ExitRecord, Figure,
-    FileSample, LostReason, ModuleAgainRecord, Note, PartEdge, PartRecord, RecordKind, SampleFlags,
-    SampleId,
+    FileSample, FileTickRecord, LostReason, ModuleAgainRecord, Note, PartEdge, PartRecord,
+    RecordKind, SampleFlags, SampleId,
 };
 use allocsample_ring::{Consumer, request};
 
@@ -473,6 +473,7 @@ impl Drain {
             };
             match kind {
                 RecordKind::Sample
+                | RecordKind::Tick
                 | RecordKind::Free
                 | RecordKind::Module
                 | RecordKind::ModuleUnload
@@ -508,6 +509,17 @@ impl Drain {
                                 thread_bytes: sample.thread_bytes,
                                 stack,
                             });
+                        }
+                        Decoded::Tick(tick) => {
+                            let stack = self.interner.intern_alone(tick.frames, &mut self.encoder);
+                            let record = FileTickRecord {
+                                time_ns: tick.time_ns,
+                                cpu_ns: tick.cpu_ns,
+                                thread: tick.thread,
+                                flags: tick.flags,
+                                stack: stack.0,
+                            };
+                            self.encoder.words(RecordKind::FileTick, &record.encode());
                         }
                         Decoded::Free(free) => {
                             self.drained.frees += 1;

@@ -22,6 +22,9 @@ unsafe extern "C" {
     fn shim_probe_alloc(address: u64, size: u64, weighted_bytes: u64);
     fn shim_probe_free(address: u64);
     fn shim_next_malloc_address() -> *const c_void;
+    fn shim_start_ticks() -> bool;
+    fn shim_end_ticks();
+    fn shim_give_back_signal_stack(stack: *mut c_void);
     fn shim_find_object(address: *const c_void, found: *mut Object) -> bool;
 }
 
@@ -82,6 +85,7 @@ unsafe extern "C" fn construct(
     }
     let has_bridges = config.bridges == Bridges::Auto;
     let signal = config.snapshot_signal;
+    let has_ticks = config.tick_period_ns.is_some();
     let is_on = switch_on(config);
     if let Some(signal) = signal.filter(|_| is_on) {
         take_signal(signal);
@@ -92,6 +96,14 @@ unsafe extern "C" fn construct(
     }
     // What this thread allocated before (in the loader, in .preinit_array) gave it bytes not to be counted.
     this_thread().forget();
+    if has_ticks && AGENT.is_on() {
+        // SAFETY: no code of the program has run.
+        if !unsafe { shim_start_ticks() } {
+            complain(&[
+                b"allocsample: no signal is free for ALLOCSAMPLE_TIME_HZ; time is not sampled\n",
+            ]);
+        }
+    }
 }
 
 /// Whether a profile can be created where the settings say; if not, why.
@@ -120,6 +132,8 @@ pub(crate) fn switch_on(config: Config) -> bool {
             join_drain,
             on_thread_joined,
             after_fork_in_child,
+            give_back_signal_stack,
+            end_ticks,
             on_sampled,
             on_heap_freed,
         },
@@ -394,6 +408,16 @@ pub(crate) fn on_shortage(attempt: u32) -> Shortage {
         recording.set_drain_state(DrainState::Failed);
     }
     process::end_this_thread()
+}
+
+fn give_back_signal_stack(stack: u64) {
+    // SAFETY: the shim's own, which it passed when the thread began; the thread is about to end.
+    unsafe { shim_give_back_signal_stack(std::ptr::with_exposed_provenance_mut(stack as usize)) };
+}
+
+fn end_ticks() {
+    // SAFETY: stops what the shim started; any thread.
+    unsafe { shim_end_ticks() };
 }
 
 fn on_sampled(address: u64, size: u64, weight: u64) {

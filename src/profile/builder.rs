@@ -1,19 +1,14 @@
 //! Builds a profile record by record, from the file's events and from the ring's records alike.
 
 use allocsample_record::{
-<<<<<<< HEAD
     AddressSpace, ChunkDecoder, Decoded, Definition, Event, FIGURES, Fate, FateRecord, Figure,
-    FreeRecord, HeapId, ModuleRecord, PartEdge, PartRecord, RecordKind, SampleFlags, SampleId,
-    StackId, StackNode, ThreadId,
-=======
-    AddressSpace, ChunkDecoder, Decoded, Definition, Event, Fate, FateRecord, FreeRecord, Location,
-    ModuleRecord, RecordKind, SampleId, StackId, StackNode, ThreadId,
->>>>>>> page
+    FreeRecord, HeapId, Location, ModuleRecord, PartEdge, PartRecord, RecordKind, SampleFlags,
+    SampleId, StackId, StackNode, ThreadId,
 };
 
 use rustc_hash::FxHashMap;
 
-use crate::model::{Exit, Freed, IntervalInfo, Lost, Module, Profile, Sample};
+use crate::model::{Exit, Freed, IntervalInfo, Lost, Module, Profile, Sample, Tick};
 use crate::sample_index::SampleIndex;
 
 /// A profile in the making.
@@ -314,6 +309,26 @@ impl ProfileBuilder {
                 self.seen(value.time_ns);
                 self.profile.vm.add_value(&value);
             }
+            Decoded::Tick(tick) => {
+                let stack = self.intern(StackId::EMPTY, tick.frames);
+                self.add_tick(Tick {
+                    time_ns: tick.time_ns,
+                    cpu_ns: tick.cpu_ns,
+                    thread: tick.thread,
+                    stack,
+                    flags: tick.flags,
+                });
+            }
+            Decoded::FileTick(tick) => {
+                let stack = self.stack(StackId(tick.stack));
+                self.add_tick(Tick {
+                    time_ns: tick.time_ns,
+                    cpu_ns: tick.cpu_ns,
+                    thread: tick.thread,
+                    stack,
+                    flags: tick.flags,
+                });
+            }
             Decoded::Note(_) if self.is_known_before() => {}
             Decoded::Note(note) => self.profile.notes.push((note.note, lossy(note.detail))),
         }
@@ -371,6 +386,12 @@ impl ProfileBuilder {
         }
         self.by_id.insert(sample.id, self.profile.samples.len());
         self.profile.samples.push(sample);
+    }
+
+    fn add_tick(&mut self, tick: Tick) {
+        self.seen(tick.time_ns);
+        self.profile.threads.entry(tick.thread).or_default();
+        self.profile.ticks.push(tick);
     }
 
     /// The first record of a number says what it means; those that come later say when it was in force again.

@@ -22,7 +22,7 @@ pub use allocsample_ring::request;
 pub use finish::{FinishError, Finished, finish, snapshot};
 pub use model::{
     Exit, Frame, Freed, IntervalInfo, Lost, Module, OwnCost, Part, ProcessInfo, Profile, Recovery,
-    Sample, StackTable, Thread, missing_root,
+    Sample, StackTable, Thread, Tick, missing_root, missing_root_of,
 };
 pub use parts::{join, joined_name, parts_before};
 pub use reader::ReadError;

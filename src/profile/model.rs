@@ -30,6 +30,8 @@ pub struct Profile {
     pub symbols: SymbolTable,
     /// All samples, in the order in which they were recorded.
     pub samples: Vec<Sample>,
+    /// All samples of time, in the order in which they were recorded.
+    pub ticks: Vec<Tick>,
     /// Hashes of the contents of samples, by their index; of those whose machine gave one.
     pub content_hashes: HashMap<usize, u64>,
     /// What could not be kept.
@@ -271,6 +273,21 @@ impl Sample {
     }
 }
 
+/// A thread that was found at work.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tick {
+    /// When.
+    pub time_ns: u64,
+    /// Time of a processor that it stands for.
+    pub cpu_ns: u64,
+    /// Who.
+    pub thread: ThreadId,
+    /// Where.
+    pub stack: StackId,
+    /// Facts about the stack.
+    pub flags: SampleFlags,
+}
+
 /// The end of a sampled block.
 #[derive(Clone, Copy, Debug)]
 pub struct Freed {
@@ -460,7 +477,7 @@ impl Profile {
     /// The frames of a location, innermost (inlined) first; never empty.
     pub fn frames(&self, location: Location) -> Vec<Frame> {
         if location.module == ModuleId::VM {
-            return vec![self.vm_frame(location.offset)];
+            return self.vm_frames(location.offset);
         }
         let module = self.module(location.module);
         let module_name = module.map_or("", |module| module.name());
@@ -491,6 +508,25 @@ impl Profile {
                 module: module_name.to_owned(),
                 is_symbolized: false,
             }],
+        }
+    }
+
+    fn vm_frames(&self, encoded: u64) -> Vec<Frame> {
+        let inlined = VmFrame::decode(encoded)
+            .and_then(|frame| Some((frame, self.vm.inlined.get(&(frame.heap, frame.function))?)));
+        match inlined {
+            Some((frame, inlined)) => inlined
+                .iter()
+                .map(|&(function, line)| {
+                    let frame = VmFrame {
+                        function,
+                        line,
+                        ..frame
+                    };
+                    self.vm_frame(frame.encode())
+                })
+                .collect(),
+            None => vec![self.vm_frame(encoded)],
         }
     }
 
@@ -560,11 +596,16 @@ impl Profile {
 
 /// The pseudo-frame at the root of a stack that does not reach its thread's start.
 pub fn missing_root(sample: &Sample) -> Option<&'static str> {
-    if sample.flags.contains(SampleFlags::TRUNCATED) {
+    missing_root_of(sample.stack, sample.flags)
+}
+
+/// As [`missing_root`], of any stack.
+pub fn missing_root_of(stack: StackId, flags: SampleFlags) -> Option<&'static str> {
+    if flags.contains(SampleFlags::TRUNCATED) {
         Some("(truncated)")
-    } else if sample.flags.contains(SampleFlags::UNWIND_FAILED) {
+    } else if flags.contains(SampleFlags::UNWIND_FAILED) {
         Some("(unwind failed)")
-    } else if sample.stack == StackId::EMPTY {
+    } else if stack == StackId::EMPTY {
         Some("(no stack)")
     } else {
         None

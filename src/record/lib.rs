@@ -37,6 +37,7 @@ mod sample;
 #[cfg(feature = "alloc")]
 mod symbol;
 mod thread;
+mod tick;
 mod varint;
 mod words;
 
@@ -69,6 +70,7 @@ pub use symbol::{SymbolFrame, SymbolTable};
 pub use thread::{
     LastStackRecord, THREAD_NAME_BYTES, ThreadEndRecord, ThreadStartRecord, ThreadTotalRecord,
 };
+pub use tick::{FileTickRecord, TICK_FIXED_WORDS, TickRecord};
 pub use varint::{MAX_VARINT_BYTES, put_signed, put_unsigned, take_signed, take_unsigned};
 pub use words::{Decoded, RecordKind};
 

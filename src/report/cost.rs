@@ -116,7 +116,7 @@ fn interval_lines(profile: &Profile) -> Vec<String> {
 }
 
 /// Nanoseconds with a sensible unit.
-fn time(ns: f64) -> String {
+pub(crate) fn time(ns: f64) -> String {
     match ns {
         ..1e3 => format!("{ns:.0} ns"),
         ..1e6 => format!("{:.1} us", ns / 1e3),

@@ -11,6 +11,7 @@ use crate::frames::Frames;
 use crate::selection::Selection;
 use crate::sums::Figures;
 use crate::table::{By, Request, Sort, Table};
+use crate::time::CpuTime;
 use crate::totals::{Audit, Totals};
 use crate::tree::{Direction, Tree};
 use crate::{cost, heaps, units};
@@ -61,10 +62,25 @@ pub fn write(
     for line in cost::lines(profile) {
         writeln!(out, "{line}")?;
     }
+    let is_summary = options.shape == Shape::Summary;
+    let frames = (!is_summary || !profile.ticks.is_empty()).then(|| Frames::of(profile));
+    let time = (frames.as_ref()).and_then(|frames| CpuTime::of(profile, frames));
+    if let Some(time) = &time {
+        writeln!(out, "{}", time.line())?;
+    }
     for line in remarks(profile, totals) {
         writeln!(out, "{}", paint(&line, "33", options.colour))?;
     }
-    if options.shape == Shape::Summary || profile.samples.is_empty() {
+    let Some(frames) = frames.filter(|_| !is_summary) else {
+        return Ok(());
+    };
+    if let Some(time) = time.filter(|time| time.ticks > 0) {
+        writeln!(out)?;
+        for line in time.table_lines(options.top, options.width) {
+            writeln!(out, "{line}")?;
+        }
+    }
+    if profile.samples.is_empty() {
         return Ok(());
     }
     writeln!(out)?;
@@ -75,7 +91,6 @@ pub fn write(
         }
         writeln!(out)?;
     }
-    let frames = Frames::of(profile);
     let peak_ns = Some(totals.peak.after_ns);
     match &options.shape {
         Shape::Summary => Ok(()),
