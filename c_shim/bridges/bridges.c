@@ -6,6 +6,7 @@ void bridges_install(void)
     python_install();
     ruby_install();
     ocaml_install();
+    v8_install();
 }
 
 void bridges_after_fork_in_child(void)
@@ -14,4 +15,5 @@ void bridges_after_fork_in_child(void)
     ruby_after_fork_in_child();
     lua_after_fork_in_child();
     ocaml_after_fork_in_child();
+    v8_after_fork_in_child();
 }
