@@ -127,7 +127,9 @@ pub(crate) fn read(path: &Path) -> Result<(Profile, Chunks), ReadError> {
         };
         return Err(ReadError::Nothing(why));
     }
-    Ok((builder.profile, chunks))
+    let mut profile = builder.profile;
+    profile.name_code_again();
+    Ok((profile, chunks))
 }
 
 /// A chunk as it stands in the file, or what stands there instead.
