@@ -7,6 +7,7 @@ void bridges_install(void)
     ruby_install();
     ocaml_install();
     v8_install();
+    libgc_install();
 }
 
 void bridges_after_fork_in_child(void)
@@ -16,4 +17,5 @@ void bridges_after_fork_in_child(void)
     lua_after_fork_in_child();
     ocaml_after_fork_in_child();
     v8_after_fork_in_child();
+    libgc_after_fork_in_child();
 }

@@ -24,6 +24,8 @@ fn main() {
         "bridges/v8.c",
         "bridges/v8_code.c",
         "bridges/v8_heap.c",
+        "bridges/libgc.c",
+        "bridges/libgc_links.c",
     ];
     println!("cargo:rerun-if-changed={}", shim.display());
     cc::Build::new()

@@ -32,6 +32,15 @@ const ALLOCATORS: &[&str] = &[
     "__gnu_cxx::new_allocator<*",
     "std::allocator_traits<*",
     "std::allocator<*",
+    // libgc's entries.
+    "GC_malloc*",
+    "GC_generic_malloc*",
+    "GC_calloc*",
+    "GC_memalign",
+    "GC_posix_memalign",
+    "GC_realloc",
+    "GC_strdup",
+    "GC_strndup",
     // RPython's collector, in C: it is part of each program that was translated.
     "pypy_g_IncrementalMiniMarkGC_*",
     "pypy_g_ArenaCollection_*",
