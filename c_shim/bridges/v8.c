@@ -42,10 +42,12 @@ static _Atomic(uint64_t) collections;
 
 static void before_gc(void *address, int type, int flags, void *data)
 {
-    (void)type, (void)flags;
+    (void)flags;
     struct isolate *isolate = data;
     if (isolate->is_sampling)
         v8_tell_samples(&isolate->samples, address);
+    if (type == SCAVENGE)
+        v8_pause_watching(address);
     isolate->gc_begin_ns = v8_hooks->now_ns();
 }
 
@@ -54,6 +56,8 @@ static void after_gc(void *address, int type, int flags, void *data)
     (void)flags;
     struct isolate *isolate = data;
     uint64_t end_ns = v8_hooks->now_ns();
+    if (type == SCAVENGE)
+        v8_resume_watching(address);
     /* v8::HeapStatistics has fourteen words today. */
     uint64_t statistics[64] = {0};
     v8.statistics_begin(statistics);

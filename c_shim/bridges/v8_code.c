@@ -25,7 +25,7 @@ struct event {
 };
 enum { CODE_ADDED = 0, CODE_MOVED = 1, CODE_REMOVED = 2 };
 enum { JIT_CODE = 1, WASM_CODE = 2 };
-enum { ENUMERATE_EXISTING = 1 };
+enum { NEW_ONLY = 0, ENUMERATE_EXISTING = 1 };
 
 static bool begins_with(const char *text, const char *start)
 {
@@ -99,4 +99,14 @@ static void on_event(const void *data)
 void v8_watch_code(void *isolate)
 {
     v8.watch_code(isolate, ENUMERATE_EXISTING, on_event);
+}
+
+void v8_pause_watching(void *isolate)
+{
+    v8.watch_code(isolate, NEW_ONLY, NULL);
+}
+
+void v8_resume_watching(void *isolate)
+{
+    v8.watch_code(isolate, NEW_ONLY, on_event);
 }
