@@ -10,14 +10,15 @@ use allocsample_ring::Priority;
 use allocsample_sampling::{GapLaw, Interval, SamplePoints, Sampler, Weight};
 
 use crate::agent::{Agent, WorkArea};
-use crate::config::Unwind;
+use crate::config::{OnFull, Unwind};
 use crate::hooks::Heap;
-use crate::os::clock;
 use crate::os::scratch::Zeroed;
+use crate::os::stack_room::make_room;
 use crate::os::thread::{Allocation, Caller, Muted, ShimThread};
+use crate::os::{self, clock};
 use crate::recording::{self, DrainState, Recording};
 use crate::stack::vm::{self, NativeCode, RawFrame};
-use crate::stack::{Captured, MemoKey, RuleCache, Walk};
+use crate::stack::{Captured, MemoKey, RuleCache, Walk, WrittenKey};
 use crate::switch::Switch;
 
 impl Agent {
@@ -148,13 +149,25 @@ impl Agent {
     }
 
     fn run_sample(&self, due: &Due<'_>) -> Option<SampleId> {
-        let taken = self
-            .areas
-            .run(due.thread.last_area(), |area| self.take_sample(due, area));
-        if taken.is_none() {
-            self.count_lost(LostReason::NoMemory, 1, weight_bytes(due, self.law()));
+        /// Where samples wait, this long for others to finish theirs: more threads may be at one than there can be areas.
+        const PATIENCE_MS: u32 = 10_000;
+        let patience_ms = match self.config().on_full {
+            OnFull::Wait if !os::is_filtered() => PATIENCE_MS,
+            _ => 0,
+        };
+        for waited_ms in 0..=patience_ms {
+            let taken = self
+                .areas
+                .run(due.thread.last_area(), |area| self.take_sample(due, area));
+            if let Some(taken) = taken {
+                return taken;
+            }
+            if waited_ms < patience_ms {
+                clock::sleep_ms(1);
+            }
         }
-        taken.flatten()
+        self.count_lost(LostReason::NoMemory, 1, weight_bytes(due, self.law()));
+        None
     }
 
     /// On the area's stack.
@@ -253,11 +266,7 @@ impl Agent {
             modules: &self.modules,
             cache,
             memo,
-            key: MemoKey {
-                thread: due.thread.number(),
-                epoch: self.epoch(),
-                dlclose_count: self.modules.dlclose_count(),
-            },
+            key: self.memo_key(due.thread),
             only_frame_pointers: unwind == Unwind::FramePointers,
             frames,
         };
@@ -291,10 +300,18 @@ impl Agent {
         captured
     }
 
+    fn memo_key(&self, thread: &ShimThread) -> MemoKey {
+        MemoKey {
+            thread: thread.number(),
+            epoch: self.epoch(),
+            dlclose_count: self.modules.dlclose_count(),
+        }
+    }
+
     fn publish(
         &self,
         due: &Due<'_>,
-        area: &WorkArea,
+        area: &mut WorkArea,
         recording: &Recording,
         captured: &Captured,
     ) -> Option<SampleId> {
@@ -303,7 +320,14 @@ impl Agent {
             false => &area.frames,
         };
         let frames = frames.get(..captured.depth).unwrap_or(&[]);
-        let words = SampleRecord::words(frames.len());
+        let written = &mut area.written;
+        let key = WrittenKey {
+            walk: self.memo_key(due.thread),
+            code_changes: self.heaps.code_changes(),
+        };
+        let shared = written.shared(frames, key, due.thread.last_sample());
+        let fresh = frames.get(..frames.len() - shared).unwrap_or(&[]);
+        let words = SampleRecord::words(fresh.len());
         let mut reservation = loop {
             match recording.ring.reserve(words, Priority::Sample) {
                 Ok(reservation) => break reservation,
@@ -330,11 +354,14 @@ impl Agent {
             points: u32::try_from(due.points.0).unwrap_or(u32::MAX),
             interval: due.interval.1,
             thread_bytes: due.thread.total_bytes(),
-            frames,
+            shared: u32::try_from(shared).ok()?,
+            frames: fresh,
         };
         record.encode_into(reservation.words_mut())?;
         let used_words = reservation.used_words();
         reservation.commit(RecordKind::Sample as u8);
+        due.thread.set_last_sample(id);
+        written.remember(shared, fresh, key, due.thread.last_sample());
         if self.config().is_watched() && recording.drain_state() == DrainState::None {
             self.set_drain_to_work(recording, captured.may_hold_loader_locks);
         }
@@ -362,6 +389,7 @@ impl Agent {
 
     /// A sampled block has ended. Any thread, also in a signal handler; waits for space only outside of slow paths.
     pub fn on_free(&self, thread: &ShimThread, taken: u64) {
+        make_room();
         let epoch = self.epoch();
         self.notice_fork();
         let Some(recording) = recording::current().filter(|_| epoch == self.epoch()) else {

@@ -7,7 +7,7 @@ use allocsample_agent::os::{self, clock, file, futex, process};
 use allocsample_agent::recording::{DrainRequest, DrainState, Recording};
 use allocsample_record::{
     ChunkEncoder, CounterId, CounterRecord, Decoded, ExitHow, ExitRecord, Figure, FileSample,
-    LostReason, ModuleAgainRecord, RecordKind, SampleId,
+    LostReason, ModuleAgainRecord, RecordKind, SampleFlags, SampleId,
 };
 use allocsample_ring::Consumer;
 
@@ -278,6 +278,7 @@ impl Drain {
                 | RecordKind::Free
                 | RecordKind::Module
                 | RecordKind::ModuleUnload
+                | RecordKind::ThreadEnd
                 | RecordKind::Code => {
                     let Some(decoded) = Decoded::decode(kind, words, text) else {
                         continue;
@@ -285,8 +286,14 @@ impl Drain {
                     match decoded {
                         Decoded::Sample(sample) => {
                             self.drained.samples += 1;
+                            let shared = sample.shared as usize;
+                            let flags = match self.interner.knows(sample.thread, shared) {
+                                true => sample.flags,
+                                false => sample.flags.with(SampleFlags::TRUNCATED),
+                            };
                             let stack = self.interner.intern(
                                 sample.thread,
+                                shared,
                                 sample.frames,
                                 &mut self.encoder,
                             );
@@ -297,7 +304,7 @@ impl Drain {
                                 size: sample.size,
                                 thread: sample.thread,
                                 heap: sample.heap,
-                                flags: sample.flags,
+                                flags,
                                 points: sample.points,
                                 interval: sample.interval,
                                 thread_bytes: sample.thread_bytes,
@@ -311,6 +318,10 @@ impl Drain {
                         Decoded::Module(module) => {
                             let again = self.interner.map(&module);
                             write_module(&mut self.encoder, words, again);
+                        }
+                        Decoded::ThreadEnd(end) => {
+                            self.interner.end_thread(end.total.thread);
+                            self.encoder.words(kind, words);
                         }
                         Decoded::Code(code) => {
                             self.interner.change_code(&code);

@@ -2,7 +2,7 @@
 
 use allocsample_record::{
     AddressSpace, ChunkDecoder, Decoded, Definition, Event, Fate, FateRecord, FreeRecord,
-    ModuleRecord, RecordKind, SampleId, StackId, StackNode, ThreadId,
+    ModuleRecord, RecordKind, SampleFlags, SampleId, StackId, StackNode, ThreadId,
 };
 
 use rustc_hash::FxHashMap;
@@ -20,6 +20,8 @@ pub(crate) struct ProfileBuilder {
     /// The nodes of the file, in the order of its numbers.
     numbers: Vec<StackId>,
     by_id: SampleIndex,
+    /// The last stack of each thread, which its next sample in the ring shares frames with; worked out when the first does.
+    last_stacks: Option<FxHashMap<ThreadId, StackId>>,
 }
 
 impl ProfileBuilder {
@@ -86,7 +88,16 @@ impl ProfileBuilder {
                 self.seen(process.start_mono_ns);
             }
             Decoded::Sample(sample) => {
-                let stack = self.intern(sample.frames);
+                let shared = self.last_stack_to(sample.thread, sample.shared as usize);
+                let flags = match shared {
+                    Some(_) => sample.flags,
+                    // Not what the agent writes, but a file may say anything.
+                    None => sample.flags.with(SampleFlags::TRUNCATED),
+                };
+                let stack = self.intern(shared.unwrap_or_default(), sample.frames);
+                if let Some(last_stacks) = &mut self.last_stacks {
+                    last_stacks.insert(sample.thread, stack);
+                }
                 self.add_sample(
                     Sample {
                         id: position,
@@ -95,7 +106,7 @@ impl ProfileBuilder {
                         size: sample.size,
                         thread: sample.thread,
                         heap: sample.heap,
-                        flags: sample.flags,
+                        flags,
                         points: sample.points,
                         interval: sample.interval,
                         stack,
@@ -282,14 +293,30 @@ impl ProfileBuilder {
         thread
     }
 
-    fn intern(&mut self, frames: &[u64]) -> StackId {
-        frames
-            .iter()
-            .rev()
-            .fold(StackId::EMPTY, |parent, &address| {
-                let location = self.space.locate(address);
-                self.intern_node(StackNode { parent, location })
-            })
+    /// The first `shared` frames of the thread's last stack, counted from the root; `None` if it is not that deep.
+    fn last_stack_to(&mut self, thread: ThreadId, shared: usize) -> Option<StackId> {
+        if shared == 0 {
+            return Some(StackId::EMPTY);
+        }
+        let Profile {
+            samples, stacks, ..
+        } = &self.profile;
+        let last_stacks = self.last_stacks.get_or_insert_with(|| {
+            let stack = |sample: &Sample| (sample.thread, sample.stack);
+            samples.iter().map(stack).collect()
+        });
+        let last = *last_stacks.get(&thread)?;
+        let above = stacks.locations(last).count().checked_sub(shared)?;
+        let to_root = std::iter::successors(Some(last), |&stack| Some(stacks.node(stack)?.parent));
+        to_root.into_iter().nth(above)
+    }
+
+    /// The stack of these frames, leaf first, on top of `below`.
+    fn intern(&mut self, below: StackId, frames: &[u64]) -> StackId {
+        frames.iter().rev().fold(below, |parent, &address| {
+            let location = self.space.locate(address);
+            self.intern_node(StackNode { parent, location })
+        })
     }
 
     fn intern_node(&mut self, node: StackNode) -> StackId {
