@@ -89,7 +89,7 @@ pub struct Run {
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub max_depth: Option<u16>,
 
-    /// Whether frames and heaps of language runtimes are shown: of all that the agent knows (CPython, JVM, Ruby, Lua, OCaml), or none
+    /// Whether frames and heaps of language runtimes are shown: of all that the agent knows (CPython, JVM, Ruby, Lua, OCaml, Node.js, libgc), or none
     /// [default: auto]
     #[arg(long, value_name = "WHICH")]
     pub runtime: Option<Runtime>,

@@ -479,6 +479,9 @@ impl Profile {
         if location.module == ModuleId::VM {
             return self.vm_frames(location.offset);
         }
+        if location.module == ModuleId::CODE {
+            return vec![self.code_frame(location.offset)];
+        }
         let module = self.module(location.module);
         let module_name = module.map_or("", |module| module.name());
         let place = || match module {
@@ -527,6 +530,20 @@ impl Profile {
                 })
                 .collect(),
             None => vec![self.vm_frame(encoded)],
+        }
+    }
+
+    fn code_frame(&self, index: u64) -> Frame {
+        let code = usize::try_from(index)
+            .ok()
+            .and_then(|index| self.symbols.code.get(index));
+        let frame = code.map(|code| code.frame.clone()).unwrap_or_default();
+        Frame {
+            function: frame.function.unwrap_or_default(),
+            file: frame.file,
+            line: frame.line,
+            module: String::new(),
+            is_symbolized: code.is_some(),
         }
     }
 

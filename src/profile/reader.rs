@@ -117,7 +117,7 @@ pub(crate) fn read_files(before: &[PathBuf], path: &Path) -> Result<(Profile, Ch
     if let Some(ring) = ring {
         read_ring(&ring_path(path), &ring, &mut builder, &chunks);
     }
-    let profile = builder.finish();
+    let mut profile = builder.finish();
     // The process is the first that a profile tells of, and every chunk or ring that can be read has told it.
     let Profile {
         process,
@@ -135,6 +135,7 @@ pub(crate) fn read_files(before: &[PathBuf], path: &Path) -> Result<(Profile, Ch
         };
         return Err(ReadError::Nothing(why));
     }
+    profile.name_code_again();
     Ok((profile, chunks))
 }
 

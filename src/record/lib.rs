@@ -66,7 +66,7 @@ pub use process::{
 };
 pub use sample::{FreeRecord, SAMPLE_FIXED_WORDS, SampleFlags, SampleRecord};
 #[cfg(feature = "alloc")]
-pub use symbol::{SymbolFrame, SymbolTable};
+pub use symbol::{CodeGeneration, SymbolFrame, SymbolTable};
 pub use thread::{
     LastStackRecord, THREAD_NAME_BYTES, ThreadEndRecord, ThreadStartRecord, ThreadTotalRecord,
 };
@@ -84,6 +84,8 @@ impl ModuleId {
     pub const NONE: ModuleId = ModuleId(0);
     /// No module of the system's, but a virtual machine; the offset that goes with it is a [`VmFrame`].
     pub const VM: ModuleId = ModuleId(u32::MAX);
+    /// Compiled code whose memory was used for other code too; the offset is an index into [`SymbolTable::code`].
+    pub const CODE: ModuleId = ModuleId(u32::MAX - 1);
 }
 
 /// Identity of a sample within a process: the position of its record in the ring, in words. Never reused.

@@ -254,7 +254,8 @@ impl<'a> Stacks<'a> {
             locations.push(Location {
                 module: module.filter(|&module| module < profile.modules.len()),
                 // The call stands before the address that it returns to.
-                address: is_native.then_some(place.offset.wrapping_sub(1)),
+                address: (is_native && place.module != ModuleId::CODE)
+                    .then_some(place.offset.wrapping_sub(1)),
                 nature: match is_native {
                     true => Nature::Native,
                     false => Nature::Interpreted,
