@@ -129,7 +129,11 @@ int main(int count, char **words) {
         signal(SIGTERM, on_terminate);
         die_by(SIGTERM);
     }
-    if (!strcmp(door, "sigint")) die_by(SIGINT);
+    if (!strcmp(door, "sigint")) {
+        // A shell's background jobs are born with it ignored.
+        signal(SIGINT, SIG_DFL);
+        die_by(SIGINT);
+    }
     if (!strcmp(door, "sighup")) die_by(SIGHUP);
     if (!strcmp(door, "sigkill")) die_by(SIGKILL);
     if (!strcmp(door, "sigsegv")) {
