@@ -22,8 +22,9 @@
  * agent draws its first gap. `src/agent/thread.rs` mirrors this layout; both sides assert it. */
 struct shim_thread {
     /* Bytes that this thread can still allocate without a sample point. An allocation of more bytes borrows: the value
-     * wraps below zero (2^63 and up) and the slow path runs. While it runs the value stays there, so that allocations
-     * of a signal handler that interrupts it just count down, and the agent sees how many bytes they were. */
+     * wraps below zero (2^63 and up) and the slow path runs. It takes the charge back while it calls the next allocator;
+     * in the agent the counter is so large that allocations of a signal handler just count down, and the agent sees how
+     * many bytes they were. */
     uint64_t bytes_until_sample;
     /* Nesting of slow paths, forks and other moments in which no sample can be taken. */
     uint32_t muted;
@@ -64,6 +65,8 @@ enum shim_exit { SHIM_EXIT = 0, SHIM_IMMEDIATE_EXIT = 1, SHIM_QUICK_EXIT = 2, SH
 /* What the agent does for the shim. All functions keep errno to themselves; none allocates from the program's heap,
  * takes a lock that the program could hold, or unwinds into C. */
 struct shim_slow_path {
+    /* Touches as much stack as the functions below take: before anything is half done, see os::stack_room. */
+    void (*make_room)(void);
     /* A successful allocation borrowed. Sets the thread's counter anew. */
     void (*on_alloc)(struct shim_thread *, const struct shim_allocation *);
     /* The block may be sampled (its page is marked). If it is, it is no longer: returns its sample id plus one, else 0. */
@@ -176,8 +179,8 @@ HIDDEN const void *shim_next_malloc_address(void);
 
 /* Slow halves of free, for operator delete to share. Returns whether the block may be passed on. */
 HIDDEN bool shim_before_free(void *block);
-/* Slow half of every allocation function: the counter borrowed. */
-HIDDEN void *shim_after_alloc(void *address, size_t size, uint64_t charged, bool is_realloc, const struct shim_caller *);
+/* Second half of the slow path of every allocation function: charges the counter, and tells the agent if it borrows. */
+HIDDEN void *shim_after_alloc(void *address, size_t size, bool is_realloc, const struct shim_caller *);
 
 static inline uint64_t shim_charged(size_t size)
 {
@@ -203,6 +206,12 @@ static inline bool shim_charge_to(uint64_t *counter, size_t size)
 static inline bool shim_charge(size_t size)
 {
     return shim_charge_to(&shim_thread.bytes_until_sample, size);
+}
+
+/* Undoes `shim_charge`: first half of the slow path of every allocation function. */
+static inline void shim_take_back(size_t size)
+{
+    shim_thread.bytes_until_sample += shim_charged(size);
 }
 
 /* Defines `void *name(parameters)`, the entry of a slow path that is reached by a tail jump from `malloc` and its kin,

@@ -19,7 +19,7 @@ use crate::recording::{self, Beginning, CannotRecord, DrainState, Recording};
 use crate::spill;
 use crate::stack::modules::Modules;
 use crate::stack::vm::RawFrame;
-use crate::stack::{Memo, RuleCache};
+use crate::stack::{Memo, RuleCache, WrittenStack};
 use crate::switch::{Switch, SwitchCell};
 use crate::threads::Threads;
 
@@ -65,6 +65,7 @@ pub struct WorkArea {
     pub(crate) full_frames: [u64; LARGEST_MAX_DEPTH],
     pub(crate) vm_frames: [RawFrame; LARGEST_MAX_DEPTH],
     pub(crate) merged: [u64; LARGEST_MAX_DEPTH],
+    pub(crate) written: WrittenStack,
     pub(crate) path: [u8; PATH_BYTES],
     pub(crate) texts: [u8; 8192],
 }

@@ -43,6 +43,7 @@ mod threads;
 pub use agent::{Agent, Hooks, Start};
 pub use allocsample_sampling::Interval;
 pub use live::{BlockFilter, FILTER_GRANULES};
+pub use os::stack_room::make_room;
 pub use os::thread::{Allocation, ShimThread};
 pub use path::Path;
 pub use switch::Switch;

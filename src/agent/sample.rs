@@ -14,10 +14,11 @@ use crate::config::Unwind;
 use crate::hooks::Heap;
 use crate::os::clock;
 use crate::os::scratch::Zeroed;
+use crate::os::stack_room::make_room;
 use crate::os::thread::{Allocation, Caller, Muted, ShimThread};
 use crate::recording::{self, DrainState, Recording};
 use crate::stack::vm::{self, NativeCode, RawFrame};
-use crate::stack::{Captured, MemoKey, RuleCache, Walk};
+use crate::stack::{Captured, MemoKey, RuleCache, Walk, WrittenKey};
 use crate::switch::Switch;
 
 impl Agent {
@@ -253,11 +254,7 @@ impl Agent {
             modules: &self.modules,
             cache,
             memo,
-            key: MemoKey {
-                thread: due.thread.number(),
-                epoch: self.epoch(),
-                dlclose_count: self.modules.dlclose_count(),
-            },
+            key: self.memo_key(due.thread),
             only_frame_pointers: unwind == Unwind::FramePointers,
             frames,
         };
@@ -291,10 +288,18 @@ impl Agent {
         captured
     }
 
+    fn memo_key(&self, thread: &ShimThread) -> MemoKey {
+        MemoKey {
+            thread: thread.number(),
+            epoch: self.epoch(),
+            dlclose_count: self.modules.dlclose_count(),
+        }
+    }
+
     fn publish(
         &self,
         due: &Due<'_>,
-        area: &WorkArea,
+        area: &mut WorkArea,
         recording: &Recording,
         captured: &Captured,
     ) -> Option<SampleId> {
@@ -303,7 +308,14 @@ impl Agent {
             false => &area.frames,
         };
         let frames = frames.get(..captured.depth).unwrap_or(&[]);
-        let words = SampleRecord::words(frames.len());
+        let written = &mut area.written;
+        let key = WrittenKey {
+            walk: self.memo_key(due.thread),
+            code_changes: self.heaps.code_changes(),
+        };
+        let shared = written.shared(frames, key, due.thread.last_sample());
+        let fresh = frames.get(..frames.len() - shared).unwrap_or(&[]);
+        let words = SampleRecord::words(fresh.len());
         let mut reservation = loop {
             match recording.ring.reserve(words, Priority::Sample) {
                 Ok(reservation) => break reservation,
@@ -330,11 +342,14 @@ impl Agent {
             points: u32::try_from(due.points.0).unwrap_or(u32::MAX),
             interval: due.interval.1,
             thread_bytes: due.thread.total_bytes(),
-            frames,
+            shared: u32::try_from(shared).ok()?,
+            frames: fresh,
         };
         record.encode_into(reservation.words_mut())?;
         let used_words = reservation.used_words();
         reservation.commit(RecordKind::Sample as u8);
+        due.thread.set_last_sample(id);
+        written.remember(shared, fresh, key, due.thread.last_sample());
         let is_wanted_early = self.config().is_attended() || recording.is_asked();
         if is_wanted_early && recording.drain_state() == DrainState::None {
             self.set_drain_to_work(recording, captured.may_hold_loader_locks);
@@ -363,6 +378,7 @@ impl Agent {
 
     /// A sampled block has ended. Any thread, also in a signal handler; waits for space only outside of slow paths.
     pub fn on_free(&self, thread: &ShimThread, taken: u64) {
+        make_room();
         let epoch = self.epoch();
         self.notice_fork();
         let Some(recording) = recording::current().filter(|_| epoch == self.epoch()) else {

@@ -9,7 +9,8 @@ use allocsample_agent::os::{self, clock, file, futex, process};
 use allocsample_agent::recording::{DrainRequest, DrainState, Recording};
 use allocsample_record::{
     ChunkEncoder, ChunkKind, CounterId, CounterRecord, Decoded, ExitHow, ExitRecord, Figure,
-    FileSample, LostReason, ModuleAgainRecord, Note, PartEdge, PartRecord, RecordKind, SampleId,
+    FileSample, LostReason, ModuleAgainRecord, Note, PartEdge, PartRecord, RecordKind, SampleFlags,
+    SampleId,
 };
 use allocsample_ring::{Consumer, request};
 
@@ -404,7 +405,7 @@ impl Drain {
         }
         let mut encoder = ChunkEncoder::new(0);
         let begin = part(number + 1, PartEdge::Begin);
-        follower.carry.write(&begin, &mut encoder, |encoder| {
+        let last_stacks = follower.carry.write(&begin, &mut encoder, |encoder| {
             next.append_carried(&encoder.take(), position)
         })?;
         next.append_lost(ChunkKind::LostBefore, &self.lost, position)?;
@@ -433,7 +434,7 @@ impl Drain {
         }
         self.writer = next;
         self.encoder = encoder;
-        self.interner.begin_file();
+        self.interner.begin_file(last_stacks);
         Ok(())
     }
 
@@ -475,6 +476,7 @@ impl Drain {
                 | RecordKind::Free
                 | RecordKind::Module
                 | RecordKind::ModuleUnload
+                | RecordKind::ThreadEnd
                 | RecordKind::Code => {
                     let Some(decoded) = Decoded::decode(kind, words, text) else {
                         continue;
@@ -482,8 +484,14 @@ impl Drain {
                     match decoded {
                         Decoded::Sample(sample) => {
                             self.drained.samples += 1;
+                            let shared = sample.shared as usize;
+                            let flags = match self.interner.knows(sample.thread, shared) {
+                                true => sample.flags,
+                                false => sample.flags.with(SampleFlags::TRUNCATED),
+                            };
                             let stack = self.interner.intern(
                                 sample.thread,
+                                shared,
                                 sample.frames,
                                 &mut self.encoder,
                             );
@@ -494,7 +502,7 @@ impl Drain {
                                 size: sample.size,
                                 thread: sample.thread,
                                 heap: sample.heap,
-                                flags: sample.flags,
+                                flags,
                                 points: sample.points,
                                 interval: sample.interval,
                                 thread_bytes: sample.thread_bytes,
@@ -508,6 +516,10 @@ impl Drain {
                         Decoded::Module(module) => {
                             let again = self.interner.map(&module);
                             write_module(&mut self.encoder, words, again);
+                        }
+                        Decoded::ThreadEnd(end) => {
+                            self.interner.end_thread(end.total.thread);
+                            self.encoder.words(kind, words);
                         }
                         Decoded::Code(code) => {
                             self.interner.change_code(&code);

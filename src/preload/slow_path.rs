@@ -11,6 +11,7 @@ use crate::AGENT;
 /// Mirror of `struct shim_slow_path`.
 #[repr(C)]
 struct SlowPath {
+    make_room: extern "C" fn(),
     on_alloc: unsafe extern "C" fn(*const ShimThread, *const Allocation),
     take_sampled: extern "C" fn(*const c_void) -> u64,
     on_free: unsafe extern "C" fn(*const ShimThread, u64),
@@ -49,6 +50,7 @@ pub fn this_thread() -> &'static ShimThread {
 /// From now on the shim calls the agent.
 pub fn install() {
     static TABLE: SlowPath = SlowPath {
+        make_room,
         on_alloc,
         take_sampled,
         on_free,
@@ -67,6 +69,10 @@ pub fn install() {
     };
     // SAFETY: the shim defines it as an atomic pointer to a constant table. Release: pairs with its acquire loads.
     unsafe { shim_slow_path.store((&raw const TABLE).cast_mut(), Ordering::Release) };
+}
+
+extern "C" fn make_room() {
+    allocsample_agent::make_room();
 }
 
 /// # Safety

@@ -2,8 +2,8 @@
 
 use allocsample_record::{
     AddressSpace, ChunkDecoder, Decoded, Definition, Event, FIGURES, Fate, FateRecord, Figure,
-    FreeRecord, HeapId, ModuleRecord, PartEdge, PartRecord, RecordKind, SampleId, StackId,
-    StackNode, ThreadId,
+    FreeRecord, HeapId, ModuleRecord, PartEdge, PartRecord, RecordKind, SampleFlags, SampleId,
+    StackId, StackNode, ThreadId,
 };
 
 use rustc_hash::FxHashMap;
@@ -22,6 +22,8 @@ pub(crate) struct ProfileBuilder {
     numbers: Vec<StackId>,
     by_id: SampleIndex,
     before: Before,
+    /// The last stack of each thread, which its next sample in the ring shares frames with; worked out when the first does.
+    last_stacks: Option<FxHashMap<ThreadId, StackId>>,
 }
 
 /// What a file says of the time before it.
@@ -36,6 +38,7 @@ struct Before {
     /// What had gone through the threads' counters and the heaps'.
     threads: FxHashMap<ThreadId, (u64, u64)>,
     heaps: FxHashMap<HeapId, u64>,
+    last_stacks: FxHashMap<ThreadId, StackId>,
     lost: Option<Lost>,
     figures: Option<[u64; FIGURES]>,
 }
@@ -171,8 +174,24 @@ impl ProfileBuilder {
                 }
             }
             Decoded::Part(part) => self.add_part(&part),
+            Decoded::LastStack(last) => {
+                // Of joined files the samples before tell it.
+                if !self.before.is_known {
+                    let stack = self.stack(StackId(last.stack));
+                    self.before.last_stacks.insert(last.thread, stack);
+                }
+            }
             Decoded::Sample(sample) => {
-                let stack = self.intern(sample.frames);
+                let shared = self.last_stack_to(sample.thread, sample.shared as usize);
+                let flags = match shared {
+                    Some(_) => sample.flags,
+                    // Not what the agent writes, but a file may say anything.
+                    None => sample.flags.with(SampleFlags::TRUNCATED),
+                };
+                let stack = self.intern(shared.unwrap_or_default(), sample.frames);
+                if let Some(last_stacks) = &mut self.last_stacks {
+                    last_stacks.insert(sample.thread, stack);
+                }
                 self.add_sample(
                     Sample {
                         id: position,
@@ -181,7 +200,7 @@ impl ProfileBuilder {
                         size: sample.size,
                         thread: sample.thread,
                         heap: sample.heap,
-                        flags: sample.flags,
+                        flags,
                         points: sample.points,
                         interval: sample.interval,
                         stack,
@@ -436,14 +455,32 @@ impl ProfileBuilder {
         thread
     }
 
-    fn intern(&mut self, frames: &[u64]) -> StackId {
-        frames
-            .iter()
-            .rev()
-            .fold(StackId::EMPTY, |parent, &address| {
-                let location = self.space.locate(address);
-                self.intern_node(StackNode { parent, location })
-            })
+    /// The first `shared` frames of the thread's last stack, counted from the root; `None` if it is not that deep.
+    fn last_stack_to(&mut self, thread: ThreadId, shared: usize) -> Option<StackId> {
+        if shared == 0 {
+            return Some(StackId::EMPTY);
+        }
+        let Profile {
+            samples, stacks, ..
+        } = &self.profile;
+        let last_stacks = self.last_stacks.get_or_insert_with(|| {
+            let mut last_stacks = self.before.last_stacks.clone();
+            let taken = samples.iter().filter(|sample| !sample.is_carried());
+            last_stacks.extend(taken.map(|sample| (sample.thread, sample.stack)));
+            last_stacks
+        });
+        let last = *last_stacks.get(&thread)?;
+        let above = stacks.locations(last).count().checked_sub(shared)?;
+        let to_root = std::iter::successors(Some(last), |&stack| Some(stacks.node(stack)?.parent));
+        to_root.into_iter().nth(above)
+    }
+
+    /// The stack of these frames, leaf first, on top of `below`.
+    fn intern(&mut self, below: StackId, frames: &[u64]) -> StackId {
+        frames.iter().rev().fold(below, |parent, &address| {
+            let location = self.space.locate(address);
+            self.intern_node(StackNode { parent, location })
+        })
     }
 
     fn intern_node(&mut self, node: StackNode) -> StackId {

@@ -8,7 +8,7 @@ use std::sync::mpsc::sync_channel;
 
 use allocsample_record::{
     CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, FILE_HEADER_BYTES, FileHeader, FormatVersion,
-    HeaderError, LOST_REASONS, SampleId, SymbolTable,
+    HeaderError, LOST_REASONS, Packed, SampleId, SymbolTable, Unpacker,
 };
 
 use crate::builder::ProfileBuilder;
@@ -258,19 +258,19 @@ fn next_chunk(
             } else if !header.matches(&payload) {
                 Err(Damage::BadChecksum)
             } else {
-                let always_packed = [
-                    ChunkKind::Events as u16,
-                    ChunkKind::Symbols as u16,
-                    ChunkKind::Carried as u16,
+                let compressed = [
+                    ChunkKind::Events,
+                    ChunkKind::Symbols,
+                    ChunkKind::Packed,
+                    ChunkKind::Carried,
                 ];
-                let is_packed = always_packed.contains(&header.kind)
-                    || (header.kind == ChunkKind::RawRing as u16
-                        && header.raw_bytes != header.stored_bytes);
-                Ok(if is_packed {
-                    (header, Unpacked::Raw(unpack(&header, &payload)))
-                } else {
-                    (header, Unpacked::Stored(payload))
-                })
+                Ok(
+                    if compressed.map(|kind| kind as u16).contains(&header.kind) {
+                        (header, Unpacked::Raw(unpack(&header, &payload)))
+                    } else {
+                        (header, Unpacked::Stored(payload))
+                    },
+                )
             }
         }
     };
@@ -319,6 +319,9 @@ fn add_chunk(header: &ChunkHeader, payload: &Unpacked, builder: &mut ProfileBuil
             }
             true
         }
+        kind if kind == ChunkKind::Packed as u16 => {
+            unpacked.is_some_and(|raw| add_packed(header.ring_from, raw, builder))
+        }
         kind if kind == ChunkKind::Definitions as u16 => {
             let words = allocsample_ring::recover_words(0, u64::MAX, payload);
             for record in words.records {
@@ -363,6 +366,29 @@ fn add_chunk(header: &ChunkHeader, payload: &Unpacked, builder: &mut ProfileBuil
         }
         _ => true,
     }
+}
+
+/// Adds packed records; false if one of them is malformed (those before it are in).
+fn add_packed(from: u64, raw: &[u8], builder: &mut ProfileBuilder) -> bool {
+    let mut unpacker = Unpacker::new(raw);
+    let mut position = from;
+    for item in unpacker.by_ref() {
+        let ring_words = match item {
+            Packed::Record { kind, words } => {
+                builder.add_record(SampleId(position), kind, &words);
+                words.len() as u64 + 1
+            }
+            Packed::Gap {
+                words,
+                is_unfinished,
+            } => {
+                builder.profile.recovery.unfinished_records += u64::from(is_unfinished);
+                words
+            }
+        };
+        position = position.saturating_add(ring_words);
+    }
+    !unpacker.is_malformed()
 }
 
 fn read_ring(path: &Path, bytes: &[u8], builder: &mut ProfileBuilder, chunks: &Chunks) {

@@ -30,6 +30,7 @@ mod header;
 mod heap;
 mod lost;
 mod module;
+mod packed;
 mod part;
 mod process;
 mod sample;
@@ -54,7 +55,10 @@ pub use lost::{LOST_REASONS, LostReason};
 pub use module::{
     MAX_BUILD_ID_BYTES, MAX_PATH_BYTES, ModuleAgainRecord, ModuleRecord, ModuleUnloadRecord,
 };
-pub use part::{PartEdge, PartRecord};
+pub use packed::Packer;
+#[cfg(feature = "alloc")]
+pub use packed::{Packed, Unpacker};
+pub use part::{LastStackRecord, PartEdge, PartRecord};
 pub use process::{
     CounterId, CounterRecord, ExecRecord, ExitHow, ExitRecord, ForkRecord, IntervalRecord, Note,
     NoteRecord, ProcessRecord, Sampling,

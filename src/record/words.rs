@@ -48,6 +48,8 @@ pub enum RecordKind {
     ModuleAgain = 21,
     /// [`crate::PartRecord`]: in files only.
     Part = 22,
+    /// [`crate::LastStackRecord`]: in files only.
+    LastStack = 23,
 }
 
 impl RecordKind {
@@ -76,6 +78,7 @@ impl RecordKind {
             20 => Self::Value,
             21 => Self::ModuleAgain,
             22 => Self::Part,
+            23 => Self::LastStack,
             _ => return None,
         })
     }
@@ -107,6 +110,7 @@ pub enum Decoded<'a> {
     Value(crate::ValueRecord),
     ModuleAgain(crate::ModuleAgainRecord),
     Part(crate::PartRecord),
+    LastStack(crate::LastStackRecord),
 }
 
 impl<'a> Decoded<'a> {
@@ -140,6 +144,7 @@ impl<'a> Decoded<'a> {
             RecordKind::Value => Self::Value(crate::ValueRecord::decode(words)?),
             RecordKind::ModuleAgain => Self::ModuleAgain(crate::ModuleAgainRecord::decode(words)?),
             RecordKind::Part => Self::Part(crate::PartRecord::decode(words)?),
+            RecordKind::LastStack => Self::LastStack(crate::LastStackRecord::decode(words)?),
         })
     }
 }

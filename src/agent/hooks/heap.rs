@@ -162,6 +162,8 @@ pub struct Heaps {
     random_rows: AtomicU32,
     /// The heap that is walked in malloc on every thread; 0 for none.
     everywhere: AtomicU32,
+    /// How often compiled code was made, moved or dropped.
+    code_changes: AtomicU32,
 }
 
 impl Heaps {
@@ -174,8 +176,19 @@ impl Heaps {
             intervals: AtomicU32::new(1),
             told: Spin::new([(0, 0); TOLD]),
             random_rows: AtomicU32::new(0),
+            code_changes: AtomicU32::new(0),
             everywhere: AtomicU32::new(0),
         }
+    }
+
+    /// How often compiled code was made, moved or dropped: addresses in it may mean something else since.
+    pub fn code_changes(&self) -> u32 {
+        self.code_changes.load(Ordering::Relaxed)
+    }
+
+    /// It happens again. Before the record of it.
+    pub fn code_changed(&self) {
+        self.code_changes.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Random numbers for a nursery, in no thread's row.

@@ -10,6 +10,7 @@ use allocsample_sampling::{Nursery, Overflow, SamplePoints, Sampler};
 use crate::agent::Agent;
 use crate::hooks::collect::Pending;
 use crate::hooks::heap::Heap;
+use crate::os::stack_room::make_room;
 use crate::os::thread::{Caller, ShimThread};
 use crate::os::vector::Vector;
 use crate::sample::Due;
@@ -59,6 +60,7 @@ pub struct Object {
 impl HookSlot {
     /// Runs `work` with the state, unless it was not begun or a call is under way already.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut NurseryState) -> R) -> Option<R> {
+        make_room();
         if self.is_begun.get() == 0 || self.is_busy.get() != 0 {
             return None;
         }

@@ -8,6 +8,7 @@ pub mod memory;
 pub mod process;
 pub mod scratch;
 pub mod spin;
+pub mod stack_room;
 pub mod thread;
 pub mod vdso;
 pub mod vector;

@@ -40,6 +40,8 @@ struct ThreadState {
     is_paused: Cell<u32>,
     granted: Cell<u64>,
     total_bytes: Cell<u64>,
+    /// Its last sample's id plus one; 0 for none.
+    last_sample: Cell<u64>,
     stack_low: Cell<u64>,
     stack_high: Cell<u64>,
     sampler: UnsafeCell<MaybeUninit<Sampler>>,
@@ -206,6 +208,16 @@ impl ShimThread {
         self.state.is_announced.set(1);
     }
 
+    /// The last sample that it has in the ring, as its id plus one; 0 for none.
+    pub fn last_sample(&self) -> u64 {
+        self.state.last_sample.get()
+    }
+
+    /// This sample is in the ring now.
+    pub fn set_last_sample(&self, id: u64) {
+        self.state.last_sample.set(id + 1);
+    }
+
     /// Bytes counted so far.
     pub fn total_bytes(&self) -> u64 {
         self.state.total_bytes.get()
@@ -311,6 +323,7 @@ impl Muted<'_> {
         state.slot.set(slot);
         state.is_announced.set(0);
         state.total_bytes.set(0);
+        state.last_sample.set(0);
         state.change.set(force.change);
         state.interval_index.set(u32::from(force.index));
         state.is_paused.set(u32::from(force.interval.is_none()));

@@ -12,6 +12,7 @@ pub mod modules;
 mod reader;
 mod step;
 pub mod vm;
+mod written;
 
 use allocsample_record::SampleFlags;
 use framehop::{CacheNative, FrameAddress, MustNotAllocateDuringUnwind, UnwindRegsNative};
@@ -21,6 +22,7 @@ use memo::Frame;
 pub use memo::{Memo, MemoKey};
 use modules::{Module, Modules};
 use reader::StackReader;
+pub use written::{WrittenKey, WrittenStack};
 
 /// The unwinder's memory of rules that it has worked out before, with its working space.
 pub type RuleCache = CacheNative<MustNotAllocateDuringUnwind>;
