@@ -227,14 +227,14 @@ impl Carry {
             if last.encode_into(&mut words).is_some() {
                 encoder.words(LastStackRecord::KIND, &words);
             }
-            last_stacks.insert(thread, self.from_root(stack, &numbers));
+            last_stacks.insert(thread, self.path_to(stack, &numbers));
         }
         next(encoder)?;
         Ok(last_stacks)
     }
 
     /// A stack that is written, root first.
-    fn from_root(&self, stack: StackId, numbers: &[StackId]) -> Vec<StackId> {
+    fn path_to(&self, stack: StackId, numbers: &[StackId]) -> Vec<StackId> {
         let place = |stack: StackId| (stack.0 as usize).checked_sub(1);
         let mut path: Vec<StackId> =
             std::iter::successors(place(stack), |&at| place(self.nodes.get(at)?.parent))
