@@ -10,12 +10,12 @@ use allocsample_ring::Priority;
 use allocsample_sampling::{GapLaw, Interval, SamplePoints, Sampler, Weight};
 
 use crate::agent::{Agent, WorkArea};
-use crate::config::Unwind;
+use crate::config::{OnFull, Unwind};
 use crate::hooks::Heap;
-use crate::os::clock;
 use crate::os::scratch::Zeroed;
 use crate::os::stack_room::make_room;
 use crate::os::thread::{Allocation, Caller, Muted, ShimThread};
+use crate::os::{self, clock};
 use crate::recording::{self, DrainState, Recording};
 use crate::stack::vm::{self, NativeCode, RawFrame};
 use crate::stack::{Captured, MemoKey, RuleCache, Walk, WrittenKey};
@@ -149,13 +149,25 @@ impl Agent {
     }
 
     fn run_sample(&self, due: &Due<'_>) -> Option<SampleId> {
-        let taken = self
-            .areas
-            .run(due.thread.last_area(), |area| self.take_sample(due, area));
-        if taken.is_none() {
-            self.count_lost(LostReason::NoMemory, 1, weight_bytes(due, self.law()));
+        /// Where samples wait, this long for others to finish theirs: more threads may be at one than there can be areas.
+        const PATIENCE_MS: u32 = 10_000;
+        let patience_ms = match self.config().on_full {
+            OnFull::Wait if !os::is_filtered() => PATIENCE_MS,
+            _ => 0,
+        };
+        for waited_ms in 0..=patience_ms {
+            let taken = self
+                .areas
+                .run(due.thread.last_area(), |area| self.take_sample(due, area));
+            if let Some(taken) = taken {
+                return taken;
+            }
+            if waited_ms < patience_ms {
+                clock::sleep_ms(1);
+            }
         }
-        taken.flatten()
+        self.count_lost(LostReason::NoMemory, 1, weight_bytes(due, self.law()));
+        None
     }
 
     /// On the area's stack.

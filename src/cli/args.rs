@@ -427,7 +427,8 @@ pub enum Format {
 Examples:
   allocsample diff before.allocsample after.allocsample
   allocsample diff before.allocsample after.allocsample --per-count 10000,25000 --by site
-  allocsample diff monday.allocsample friday.allocsample --measure live")]
+  allocsample diff monday.allocsample friday.allocsample --measure live
+  allocsample diff monday.allocsample friday.allocsample --to html -o week.html")]
 pub struct Diff {
     /// The first profile
     pub before: PathBuf,
@@ -459,6 +460,14 @@ pub struct Diff {
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
 
+    /// Write a page for a browser instead, with a flame graph of both and the tables of all kinds of rows
+    #[arg(long, value_name = "PAGE", conflicts_with_all = ["format", "filter", "measure", "by", "top", "all"])]
+    pub to: Option<Page>,
+
+    /// Where to write the page; - is stdout [default: beside the second profile]
+    #[arg(short, long, value_name = "OUT", requires = "to")]
+    pub output: Option<PathBuf>,
+
     /// Rows at most
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,
@@ -466,6 +475,13 @@ pub struct Diff {
     /// Noise too
     #[arg(long)]
     pub all: bool,
+}
+
+/// What a comparison can be written as besides text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Page {
+    /// One file without any reference to another.
+    Html,
 }
 
 /// Two numbers above 0.
@@ -734,7 +750,7 @@ pub struct Query {
     pub format: QueryFormat,
 }
 
-/// Show a profile in the browser: flame graph, memory over time, tables, heat map, lifetimes
+/// Show a profile in the browser: flame graph, memory over time, tables, heat map, leaks, collections, sources
 ///
 /// Prints the address, opens it, and serves it on 127.0.0.1 until Ctrl-C. `convert --to html` writes the same page into a
 /// file.
@@ -742,6 +758,7 @@ pub struct Query {
 #[command(after_help = "\
 Examples:
   allocsample view app.allocsample
+  allocsample view --against monday.allocsample friday.allocsample      what changed, as `diff` says
   allocsample view --firefox app.allocsample                opens profiler.firefox.com; nothing is uploaded")]
 pub struct View {
     /// The profile
@@ -750,6 +767,10 @@ pub struct View {
     /// In the Firefox Profiler, which fetches the profile from this machine
     #[arg(long)]
     pub firefox: bool,
+
+    /// An earlier profile, with which this one is compared
+    #[arg(long, value_name = "BEFORE", conflicts_with = "firefox")]
+    pub against: Option<PathBuf>,
 
     /// The port to serve on; 0 is any that is free
     #[arg(long, value_name = "PORT", default_value_t = 0)]

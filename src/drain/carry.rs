@@ -20,9 +20,6 @@ const MOST_NOTES: usize = 64;
 
 type Words = Box<[u64]>;
 
-/// The last stack of each thread, root first.
-pub type LastStacks = FxHashMap<ThreadId, Vec<StackId>>;
-
 /// See the module.
 #[derive(Default)]
 pub struct Carry {
@@ -38,8 +35,6 @@ pub struct Carry {
     notes: Vec<Words>,
     exact_bytes: BTreeMap<HeapId, Words>,
     nodes: Vec<StackNode>,
-    /// Of each thread that runs, by its last sample.
-    last: BTreeMap<ThreadId, StackId>,
     live: FxHashMap<SampleId, Alive>,
 }
 
@@ -74,7 +69,6 @@ impl Carry {
         if !sample.flags.contains(SampleFlags::CARRIED) {
             let thread = self.threads.entry(sample.thread).or_default();
             thread.bytes = thread.bytes.max(sample.thread_bytes);
-            self.last.insert(sample.thread, sample.stack);
         }
         // The end of one that is not tracked will not be told.
         if !sample.flags.contains(SampleFlags::UNTRACKED) {
@@ -114,7 +108,6 @@ impl Carry {
                 let thread = self.threads.entry(end.total.thread).or_default();
                 thread.end = Some(own());
                 thread.bytes = thread.bytes.max(end.total.bytes);
-                self.last.remove(&end.total.thread);
             }
             Decoded::ThreadTotal(total) => {
                 let thread = self.threads.entry(total.thread).or_default();
@@ -124,9 +117,6 @@ impl Carry {
             Decoded::Definition(definition) => {
                 let key = (definition.kind as u8, definition.heap, definition.id);
                 self.definitions.insert(key, own());
-            }
-            Decoded::LastStack(last) => {
-                self.last.insert(last.thread, StackId(last.stack));
             }
             Decoded::Fate(fate) => self.add_fate(&fate),
             Decoded::Value(value) if value.statistic == ValueRecord::EXACT_BYTES => {
@@ -162,14 +152,16 @@ impl Carry {
         }
     }
 
-    /// Writes it for a file that begins with `part`. `next` is called whenever the encoder has enough for a chunk, and at
-    /// the end. Returns the last stacks of the threads, root first, in the new file's numbers.
+    /// Writes it for a file that begins with `part`, with the last stacks of threads that run. `next` is called whenever
+    /// the encoder has enough for a chunk, and at the end. Returns the numbers in the new file of the nodes of this one:
+    /// [`StackId::EMPTY`] for those that it lacks.
     pub fn write<E>(
         &self,
         part: &PartRecord,
+        last_stacks: impl Iterator<Item = (ThreadId, StackId)>,
         encoder: &mut ChunkEncoder,
         mut next: impl FnMut(&mut ChunkEncoder) -> Result<(), E>,
-    ) -> Result<LastStacks, E> {
+    ) -> Result<Vec<StackId>, E> {
         /// Bytes before compression.
         const CHUNK: usize = 1 << 20;
         let mut begin = [0; PartRecord::WORDS];
@@ -216,32 +208,18 @@ impl Carry {
                 next(encoder)?;
             }
         }
-        let mut last_stacks = LastStacks::default();
-        for (&thread, &stack) in &self.last {
-            let number = self.write_stack(stack, &mut numbers, encoder);
-            let mut words = [0; LastStackRecord::WORDS];
-            let last = LastStackRecord {
+        for (thread, stack) in last_stacks {
+            let record = LastStackRecord {
                 thread,
-                stack: number.0,
+                stack: self.write_stack(stack, &mut numbers, encoder).0,
             };
-            if last.encode_into(&mut words).is_some() {
+            let mut words = [0; LastStackRecord::WORDS];
+            if record.encode_into(&mut words).is_some() {
                 encoder.words(LastStackRecord::KIND, &words);
             }
-            last_stacks.insert(thread, self.path_to(stack, &numbers));
         }
         next(encoder)?;
-        Ok(last_stacks)
-    }
-
-    /// A stack that is written, root first.
-    fn path_to(&self, stack: StackId, numbers: &[StackId]) -> Vec<StackId> {
-        let place = |stack: StackId| (stack.0 as usize).checked_sub(1);
-        let mut path: Vec<StackId> =
-            std::iter::successors(place(stack), |&at| place(self.nodes.get(at)?.parent))
-                .filter_map(|at| numbers.get(at).copied())
-                .collect();
-        path.reverse();
-        path
+        Ok(numbers)
     }
 
     fn write_process(&self, time_ns: u64, encoder: &mut ChunkEncoder) {

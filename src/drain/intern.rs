@@ -53,11 +53,22 @@ impl StackInterner {
         Self::default()
     }
 
-    /// A new file begins: of the stacks it has these, and the same modules.
-    pub fn begin_file(&mut self, last: FxHashMap<ThreadId, Vec<StackId>>) {
+    /// The last stack of each thread that runs.
+    pub fn last_stacks(&self) -> impl Iterator<Item = (ThreadId, StackId)> + '_ {
+        let leaf = |(&thread, stack): (_, &Vec<StackId>)| Some((thread, *stack.last()?));
+        self.last.iter().filter_map(leaf)
+    }
+
+    /// A new file begins, with the same modules. `numbers` are those that the nodes of the last file have in it, in their
+    /// order; the last stacks are among them.
+    pub fn begin_file(&mut self, numbers: &[StackId]) {
         self.nodes = NodeTable::default();
         self.recent.clear();
-        self.last = last;
+        for number in self.last.values_mut().flatten() {
+            let index = (number.0 as usize).checked_sub(1);
+            let new = index.and_then(|index| numbers.get(index));
+            *number = new.copied().unwrap_or_default();
+        }
     }
 
     /// A module was mapped. If the profile knows it already, the record of that is returned.

@@ -405,9 +405,9 @@ impl Drain {
         }
         let mut encoder = ChunkEncoder::new(0);
         let begin = part(number + 1, PartEdge::Begin);
-        let last_stacks = follower.carry.write(&begin, &mut encoder, |encoder| {
-            next.append_carried(&encoder.take(), position)
-        })?;
+        let last_stacks = self.interner.last_stacks();
+        let append = |encoder: &mut ChunkEncoder| next.append_carried(&encoder.take(), position);
+        let numbers = (follower.carry).write(&begin, last_stacks, &mut encoder, append)?;
         next.append_lost(ChunkKind::LostBefore, &self.lost, position)?;
         let figures = self.recording.ring.figures();
         next.append_figures(ChunkKind::FiguresBefore, &figures, position)?;
@@ -434,7 +434,7 @@ impl Drain {
         }
         self.writer = next;
         self.encoder = encoder;
-        self.interner.begin_file(last_stacks);
+        self.interner.begin_file(&numbers);
         Ok(())
     }
 

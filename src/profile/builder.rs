@@ -2,8 +2,8 @@
 
 use allocsample_record::{
     AddressSpace, ChunkDecoder, Decoded, Definition, Event, FIGURES, Fate, FateRecord, Figure,
-    FreeRecord, HeapId, ModuleRecord, PartEdge, PartRecord, RecordKind, SampleFlags, SampleId,
-    StackId, StackNode, ThreadId,
+    FreeRecord, HeapId, Location, ModuleRecord, PartEdge, PartRecord, RecordKind, SampleFlags,
+    SampleId, StackId, StackNode, ThreadId,
 };
 
 use rustc_hash::FxHashMap;
@@ -16,14 +16,18 @@ use crate::sample_index::SampleIndex;
 pub(crate) struct ProfileBuilder {
     pub(crate) profile: Profile,
     space: AddressSpace,
-    /// Nodes by content. A writer of bounded memory writes some more than once.
-    interned: FxHashMap<StackNode, StackId>,
+    /// Nodes by parent and number of the location. A writer of bounded memory writes some more than once, in a large
+    /// profile of random stacks ten times: most of the time of reading it goes into cache misses of this table, so its
+    /// entries are small.
+    interned: FxHashMap<u64, StackId>,
+    /// There are few: places that call.
+    locations: FxHashMap<Location, u32>,
     /// The nodes of the file, in the order of its numbers.
     numbers: Vec<StackId>,
     by_id: SampleIndex,
-    before: Before,
     /// The last stack of each thread, which its next sample in the ring shares frames with; worked out when the first does.
     last_stacks: Option<FxHashMap<ThreadId, StackId>>,
+    before: Before,
 }
 
 /// What a file says of the time before it.
@@ -38,7 +42,6 @@ struct Before {
     /// What had gone through the threads' counters and the heaps'.
     threads: FxHashMap<ThreadId, (u64, u64)>,
     heaps: FxHashMap<HeapId, u64>,
-    last_stacks: FxHashMap<ThreadId, StackId>,
     lost: Option<Lost>,
     figures: Option<[u64; FIGURES]>,
 }
@@ -115,22 +118,28 @@ impl ProfileBuilder {
                     let id = self.intern_node(StackNode { parent, ..node });
                     self.numbers.push(id);
                 }
-                Event::Sample(sample) => self.add_sample(
-                    Sample {
-                        id: sample.id,
-                        time_ns: sample.time_ns,
-                        address: sample.address,
-                        size: sample.size,
-                        thread: sample.thread,
-                        heap: sample.heap,
-                        flags: sample.flags,
-                        points: sample.points,
-                        interval: sample.interval,
-                        stack: self.stack(sample.stack),
-                        ..Sample::default()
-                    },
-                    sample.thread_bytes,
-                ),
+                Event::Sample(sample) => {
+                    let stack = self.stack(sample.stack);
+                    if let Some(last_stacks) = &mut self.last_stacks {
+                        last_stacks.insert(sample.thread, stack);
+                    }
+                    self.add_sample(
+                        Sample {
+                            id: sample.id,
+                            time_ns: sample.time_ns,
+                            address: sample.address,
+                            size: sample.size,
+                            thread: sample.thread,
+                            heap: sample.heap,
+                            flags: sample.flags,
+                            points: sample.points,
+                            interval: sample.interval,
+                            stack,
+                            ..Sample::default()
+                        },
+                        sample.thread_bytes,
+                    );
+                }
                 Event::Free(free) => self.add_free(&free),
                 Event::Words { kind, words } => self.add_record(SampleId(0), kind, &words),
             }
@@ -175,11 +184,9 @@ impl ProfileBuilder {
             }
             Decoded::Part(part) => self.add_part(&part),
             Decoded::LastStack(last) => {
-                // Of joined files the samples before tell it.
-                if !self.before.is_known {
-                    let stack = self.stack(StackId(last.stack));
-                    self.before.last_stacks.insert(last.thread, stack);
-                }
+                let stack = self.stack(StackId(last.stack));
+                let last_stacks = self.last_stacks.get_or_insert_default();
+                last_stacks.insert(last.thread, stack);
             }
             Decoded::Sample(sample) => {
                 let shared = self.last_stack_to(sample.thread, sample.shared as usize);
@@ -464,10 +471,8 @@ impl ProfileBuilder {
             samples, stacks, ..
         } = &self.profile;
         let last_stacks = self.last_stacks.get_or_insert_with(|| {
-            let mut last_stacks = self.before.last_stacks.clone();
-            let taken = samples.iter().filter(|sample| !sample.is_carried());
-            last_stacks.extend(taken.map(|sample| (sample.thread, sample.stack)));
-            last_stacks
+            let stack = |sample: &Sample| (sample.thread, sample.stack);
+            samples.iter().map(stack).collect()
         });
         let last = *last_stacks.get(&thread)?;
         let above = stacks.locations(last).count().checked_sub(shared)?;
@@ -484,10 +489,14 @@ impl ProfileBuilder {
     }
 
     fn intern_node(&mut self, node: StackNode) -> StackId {
+        // Both are numbers of things in memory, which 32 bits are enough for.
+        let next = self.locations.len() as u32;
+        let location = *self.locations.entry(node.location).or_insert(next);
+        let key = u64::from(node.parent.0) << 32 | u64::from(location);
         let stacks = &mut self.profile.stacks;
         *self
             .interned
-            .entry(node)
+            .entry(key)
             .or_insert_with(|| stacks.push(node))
     }
 

@@ -261,8 +261,8 @@ fn next_chunk(
                 let compressed = [
                     ChunkKind::Events,
                     ChunkKind::Symbols,
-                    ChunkKind::Packed,
                     ChunkKind::Carried,
+                    ChunkKind::Packed,
                 ];
                 Ok(
                     if compressed.map(|kind| kind as u16).contains(&header.kind) {

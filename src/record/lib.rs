@@ -58,7 +58,7 @@ pub use module::{
 pub use packed::Packer;
 #[cfg(feature = "alloc")]
 pub use packed::{Packed, Unpacker};
-pub use part::{LastStackRecord, PartEdge, PartRecord};
+pub use part::{PartEdge, PartRecord};
 pub use process::{
     CounterId, CounterRecord, ExecRecord, ExitHow, ExitRecord, ForkRecord, IntervalRecord, Note,
     NoteRecord, ProcessRecord, Sampling,
@@ -66,7 +66,9 @@ pub use process::{
 pub use sample::{FreeRecord, SAMPLE_FIXED_WORDS, SampleFlags, SampleRecord};
 #[cfg(feature = "alloc")]
 pub use symbol::{SymbolFrame, SymbolTable};
-pub use thread::{THREAD_NAME_BYTES, ThreadEndRecord, ThreadStartRecord, ThreadTotalRecord};
+pub use thread::{
+    LastStackRecord, THREAD_NAME_BYTES, ThreadEndRecord, ThreadStartRecord, ThreadTotalRecord,
+};
 pub use varint::{MAX_VARINT_BYTES, put_signed, put_unsigned, take_signed, take_unsigned};
 pub use words::{Decoded, RecordKind};
 

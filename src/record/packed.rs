@@ -9,9 +9,12 @@
 //! threads repeat, and frames of one module are near to each other: two bytes a word are the rule. The same stacks are
 //! the same bytes again, which a compressor finds.
 
+#[cfg(feature = "alloc")]
 use alloc::vec::Vec;
 
-use crate::{MAX_VARINT_BYTES, put_signed, put_unsigned, take_signed, take_unsigned};
+use crate::{MAX_VARINT_BYTES, put_signed, put_unsigned};
+#[cfg(feature = "alloc")]
+use crate::{take_signed, take_unsigned};
 
 /// Words whose last value is remembered for each kind of record.
 const REMEMBERED: usize = 8;
@@ -108,6 +111,7 @@ impl<'a> Packer<'a> {
     }
 }
 
+#[cfg(feature = "alloc")]
 /// What a [`Packer`] packed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packed {
@@ -127,6 +131,7 @@ pub enum Packed {
     },
 }
 
+#[cfg(feature = "alloc")]
 /// Reads packed records. Ends early at the first that is malformed; [`Self::is_malformed`] tells.
 #[derive(Debug)]
 pub struct Unpacker<'a> {
@@ -135,6 +140,7 @@ pub struct Unpacker<'a> {
     is_malformed: bool,
 }
 
+#[cfg(feature = "alloc")]
 impl<'a> Unpacker<'a> {
     /// Over what a [`Packer`] wrote.
     pub const fn new(packed: &'a [u8]) -> Self {
@@ -176,6 +182,7 @@ impl<'a> Unpacker<'a> {
     }
 }
 
+#[cfg(feature = "alloc")]
 impl Iterator for Unpacker<'_> {
     type Item = Packed;
 

@@ -1,7 +1,7 @@
 //! Where one file of a recording ends and the next one begins.
 
+use crate::RecordKind;
 use crate::words::{WordReader, WordWriter, high, low, pack};
-use crate::{RecordKind, ThreadId};
 
 /// Which end of a file a [`PartRecord`] stands at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,39 +56,6 @@ impl PartRecord {
                 1 => PartEdge::End,
                 _ => return None,
             },
-        })
-    }
-}
-
-/// The stack of a thread's last sample before the file: the thread's next one, which may be in the ring still, tells only
-/// what is new in its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LastStackRecord {
-    /// The thread.
-    pub thread: ThreadId,
-    /// Number of the stack's node in this file.
-    pub stack: u32,
-}
-
-impl LastStackRecord {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::LastStack;
-    /// Payload words.
-    pub const WORDS: usize = 1;
-
-    /// Writes the payload; `None` if it does not fit.
-    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
-        let mut writer = WordWriter::new(words);
-        writer.word(pack(self.thread.0, self.stack))?;
-        Some(writer.used())
-    }
-
-    /// Reads a payload back.
-    pub fn decode(words: &[u64]) -> Option<Self> {
-        let both = WordReader::new(words, &[]).word()?;
-        Some(Self {
-            thread: ThreadId(low(both)),
-            stack: high(both),
         })
     }
 }

@@ -47,9 +47,9 @@ pub enum RecordKind {
     /// [`crate::ModuleAgainRecord`]: in files only.
     ModuleAgain = 21,
     /// [`crate::PartRecord`]: in files only.
-    Part = 22,
+    Part = 24,
     /// [`crate::LastStackRecord`]: in files only.
-    LastStack = 23,
+    LastStack = 25,
 }
 
 impl RecordKind {
@@ -77,8 +77,8 @@ impl RecordKind {
             19 => Self::Marker,
             20 => Self::Value,
             21 => Self::ModuleAgain,
-            22 => Self::Part,
-            23 => Self::LastStack,
+            24 => Self::Part,
+            25 => Self::LastStack,
             _ => return None,
         })
     }

@@ -13,7 +13,8 @@ use crate::allocator;
 pub struct FrameId(u32);
 
 impl FrameId {
-    pub(crate) fn index(self) -> usize {
+    /// Index into [`Frames::all`].
+    pub fn index(self) -> usize {
         self.0 as usize
     }
 }

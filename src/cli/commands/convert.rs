@@ -93,7 +93,7 @@ pub fn fill(
         OutputFormat::Export(format) => {
             allocsample_export::write(profile, format, options, out).map_err(explain)
         }
-        OutputFormat::Html => Ok(allocsample_view::write(profile, out)?),
+        OutputFormat::Html => Ok(allocsample_view::write(profile, None, out)?),
         OutputFormat::Parquet => unreachable!("a directory is no stream"),
     }
 }
