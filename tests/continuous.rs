@@ -213,8 +213,12 @@ fn sigkill_at_any_moment_of_a_rotation_loses_nothing() {
         let room = steps.kill();
         let current = room.path("xsteps.allocsample");
         assert_eq!(query(&current, LIVE), alive_after(done), "{done}");
+        // Also the stacks of those that were in the ring, which tell only what is new after the file before.
+        let site = Profile::read(&current).site("step");
+        assert_eq!(site.samples, query(&current, TAKEN), "{done}");
         let all = join(&room, "xsteps.allocsample");
         assert_eq!(query(&all, TAKEN), done * BLOCKS, "{done}");
+        assert_eq!(Profile::read(&all).site("step").samples, done * BLOCKS);
         assert_eq!(query(&all, LIVE), alive_after(done), "{done}");
         let profile = Profile::read(&all);
         assert_eq!(profile.number("lost_samples"), 0.0);

@@ -71,7 +71,7 @@ fn attributes(request: &ExportProfilesServiceRequest) -> BTreeMap<String, String
 
 #[test]
 fn what_was_allocated_arrives_once_also_past_a_change_of_file_and_a_rejection() {
-    let options = ["--interval", "64K", "--rotate-size", "64K"];
+    let options = ["--interval", "16K", "--rotate-size", "64K"];
     let mut running = Running::start(&options);
     running.phase();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -83,6 +83,7 @@ fn what_was_allocated_arrives_once_also_past_a_change_of_file_and_a_rejection() 
         .stderr(Stdio::piped())
         .spawn()
         .expect("the command");
+    let (tell_first, is_first_there) = std::sync::mpsc::channel();
     let serving = std::thread::spawn(move || {
         let rejected = ExportProfilesServiceResponse {
             partial_success: Some(ExportProfilesPartialSuccess {
@@ -93,6 +94,7 @@ fn what_was_allocated_arrives_once_also_past_a_change_of_file_and_a_rejection() 
         let (first, _) = listener.accept().expect("a push");
         let (_, refused) = take(&first, &rejected.encode_to_vec());
         drop(first);
+        tell_first.send(()).expect("the test waits");
         let mut accepted = Vec::new();
         // Until push has ended, which is told by a connection that sends nothing.
         loop {
@@ -103,6 +105,8 @@ fn what_was_allocated_arrives_once_also_past_a_change_of_file_and_a_rejection() 
             accepted.push(take(&stream, &[]));
         }
     });
+    // What comes from here on is after its first look at the profile, however late that was.
+    is_first_there.recv().expect("a push");
     for _ in 0..3 {
         running.phase();
     }
@@ -144,16 +148,17 @@ fn what_was_allocated_arrives_once_also_past_a_change_of_file_and_a_rejection() 
         .names()
         .into_iter()
         .filter(|name| name.contains(".part-"));
-    assert!(parts.count() > 1, "{:?}", room.names());
+    assert!(parts.count() > 0, "{:?}", room.names());
     let total: f64 = accepted.iter().map(|(_, it)| sums(it)["alloc_space"]).sum();
     let all = room.output(&["join", "x.allocsample", "-o", "all.allocsample"]);
     assert!(all.status.success());
     let phases = f64::from(BYTES);
-    let error = 3.0 * phases / (3.0 * phases / 66_036.0).sqrt();
+    // A sample of 1,000 bytes stands for 16,900 at this interval.
+    let error = 3.0 * phases / (3.0 * phases / 16_900.0).sqrt();
     let found = total - f64::from(64 << 20);
     // The three phases during which it was pushed are there, and nothing twice.
     assert!(truth::z(found, 3.0 * phases, error) > -4.0, "{found}");
-    let error = 4.0 * phases / (4.0 * phases / 66_036.0).sqrt();
+    let error = 4.0 * phases / (4.0 * phases / 16_900.0).sqrt();
     assert!(truth::z(found, 4.0 * phases, error) < 4.0, "{found}");
     let (_, last) = accepted.last().expect("one");
     let functions = &last.dictionary.as_ref().expect("a dictionary").string_table;

@@ -1,6 +1,7 @@
 // Behaviour: does a step each time that a line comes in, and allocates a little while it waits. A step allocates BLOCKS
 // blocks below 1,024 bytes in step() and keeps each hundredth; half of what the step before kept is freed. With a second argument it forks at
 // the step of that number, and the child does a step of its own and exits.
+#include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -44,7 +45,8 @@ int main(int argc, char **argv) {
     for (int number = 1;; number++) {
         char line[16];
         int ready;
-        while ((ready = poll(&input, 1, 1)) == 0) free(idle());
+        // A signal that somebody catches ends the wait early.
+        while ((ready = poll(&input, 1, 1)) == 0 || (ready < 0 && errno == EINTR)) free(idle());
         // Past stdio, which would read ahead of poll.
         ssize_t length = read(STDIN_FILENO, line, 1);
         if (ready < 0 || length <= 0) return 0;
