@@ -1,7 +1,9 @@
 /* The malloc family under libc's names: fast paths, each a few instructions and a tail jump to the next allocator.
  *
  * Life of an allocation: charge the size to the thread's counter; if it does not borrow, jump to the next allocator.
- * If it borrows, the `_due` twin takes over with the caller's registers, allocates first and then tells the agent.
+ * If it borrows, the `_due` twin takes over with the caller's registers, takes the charge back, allocates, charges again
+ * and tells the agent. Taken back, because a counter that has borrowed is a huge number, from which nothing borrows: a
+ * signal handler that interrupts the next allocator, or leaves it by a jump, finds the counter as it was.
  * A free asks the block filter whether the block may be sampled; if not, it jumps on.
  *
  * realloc is a free and an allocation of the new size. The sample is taken out of the live set before the real call
@@ -24,31 +26,29 @@ static const struct shim_slow_path *slow_path(void)
     return atomic_load_explicit(&shim_slow_path, memory_order_acquire);
 }
 
-COLD void *shim_after_alloc(void *address, size_t size, uint64_t charged, bool is_realloc,
-                            const struct shim_caller *caller)
+COLD void *shim_after_alloc(void *address, size_t size, bool is_realloc, const struct shim_caller *caller)
 {
     struct shim_thread *thread = &shim_thread;
-    if (address == NULL) {
-        /* Nothing was allocated: as if it had not been asked for. errno is the next allocator's. */
-        thread->bytes_until_sample += charged;
-        return NULL;
-    }
     const struct shim_slow_path *agent = slow_path();
+    if (address == NULL)
+        /* As if it had not been asked for. errno is the next allocator's. */
+        return NULL;
     if (agent == NULL) {
         thread->bytes_until_sample = BYTES_UNTIL_LOOK_WHILE_OFF;
         return address;
     }
+    agent->make_room();
     /* A signal handler that allocated meanwhile may have dealt with the sample point. */
-    if ((int64_t)thread->bytes_until_sample >= 0)
+    if (LIKELY(!shim_charge(size)))
         return address;
     if (thread->muted != 0) {
-        thread->bytes_until_sample += charged;
-        thread->muted_bytes += charged;
+        thread->bytes_until_sample += shim_charged(size);
+        thread->muted_bytes += shim_charged(size);
         return address;
     }
     int saved_errno = errno;
     struct shim_allocation allocation = {
-        .address = address, .size = size, .charged = charged, .is_realloc = is_realloc, .caller = *caller};
+        .address = address, .size = size, .charged = shim_charged(size), .is_realloc = is_realloc, .caller = *caller};
     agent->on_alloc(thread, &allocation);
     errno = saved_errno;
     return address;
@@ -83,7 +83,8 @@ COLD bool shim_before_free(void *block)
 
 SHIM_DUE_ENTRY(1, void *, malloc, size_t size)
 {
-    return shim_after_alloc(shim_next.malloc(size), size, shim_charged(size), false, SHIM_CALLER());
+    shim_take_back(size);
+    return shim_after_alloc(shim_next.malloc(size), size, false, SHIM_CALLER());
 }
 
 EXPORT HOT void *malloc(size_t size)
@@ -145,7 +146,8 @@ EXPORT void free_aligned_sized(void *block, size_t alignment, size_t size)
 SHIM_DUE_ENTRY(2, void *, calloc, size_t count, size_t size)
 {
     size_t bytes = count * size;
-    return shim_after_alloc(shim_next.calloc(count, size), bytes, shim_charged(bytes), false, SHIM_CALLER());
+    shim_take_back(bytes);
+    return shim_after_alloc(shim_next.calloc(count, size), bytes, false, SHIM_CALLER());
 }
 
 EXPORT HOT void *calloc(size_t count, size_t size)
@@ -159,8 +161,8 @@ EXPORT HOT void *calloc(size_t count, size_t size)
 
 /* ---- realloc ---- */
 
-/* `charge` is false when the counter was charged already and borrowed. */
-static void *realloc_marked_or_due(void *block, size_t size, bool charge, const struct shim_caller *caller)
+/* The block may be sampled, or the new size is due. Nothing is charged yet. */
+static void *realloc_watched(void *block, size_t size, const struct shim_caller *caller)
 {
     if (shim_is_bootstrap_block(block)) {
         /* Its size is not known, but what follows it in the arena is readable: copying too much is harmless. */
@@ -170,12 +172,10 @@ static void *realloc_marked_or_due(void *block, size_t size, bool charge, const 
                 copy[i] = ((char *)block)[i];
         return copy;
     }
-    bool borrowed = charge ? shim_charge(size) : true;
     uint64_t taken = shim_may_be_sampled(block) ? take_sampled(block) : 0;
     void *moved = shim_next.realloc(block, size);
     if (moved == NULL && block != NULL && size == 0) {
         /* Freed, in the old reading of realloc(p, 0): no allocation took place. */
-        shim_thread.bytes_until_sample += shim_charged(size);
         sampled_block_ended(block, taken);
         return NULL;
     }
@@ -188,22 +188,18 @@ static void *realloc_marked_or_due(void *block, size_t size, bool charge, const 
             sampled_block_ended(block, taken);
         }
     }
-    if (!borrowed) {
-        if (moved == NULL)
-            shim_thread.bytes_until_sample += shim_charged(size);
-        return moved;
-    }
-    return shim_after_alloc(moved, size, shim_charged(size), true, caller);
+    return shim_after_alloc(moved, size, true, caller);
 }
 
 SHIM_DUE_ENTRY(2, void *, realloc, void *block, size_t size)
 {
-    return realloc_marked_or_due(block, size, false, SHIM_CALLER());
+    shim_take_back(size);
+    return realloc_watched(block, size, SHIM_CALLER());
 }
 
 SHIM_DUE_ENTRY(2, void *, realloc_marked, void *block, size_t size)
 {
-    return realloc_marked_or_due(block, size, true, SHIM_CALLER());
+    return realloc_watched(block, size, SHIM_CALLER());
 }
 
 EXPORT HOT void *realloc(void *block, size_t size)
@@ -231,8 +227,9 @@ EXPORT void *reallocarray(void *block, size_t count, size_t size)
 
 SHIM_DUE_ENTRY(3, int, posix_memalign, void **block, size_t alignment, size_t size)
 {
+    shim_take_back(size);
     int error = shim_next.posix_memalign(block, alignment, size);
-    shim_after_alloc(error == 0 ? *block : NULL, size, shim_charged(size), false, SHIM_CALLER());
+    shim_after_alloc(error == 0 ? *block : NULL, size, false, SHIM_CALLER());
     return error;
 }
 
@@ -246,7 +243,8 @@ EXPORT int posix_memalign(void **block, size_t alignment, size_t size)
 #define INTERPOSE_ALIGNED(NAME)                                                                                        \
     SHIM_DUE_ENTRY(2, void *, NAME, size_t alignment, size_t size)                                                     \
     {                                                                                                                  \
-        return shim_after_alloc(shim_next.NAME(alignment, size), size, shim_charged(size), false, SHIM_CALLER());      \
+        shim_take_back(size);                                                                                          \
+        return shim_after_alloc(shim_next.NAME(alignment, size), size, false, SHIM_CALLER());      \
     }                                                                                                                  \
     EXPORT void *NAME(size_t alignment, size_t size)                                                                   \
     {                                                                                                                  \
@@ -259,7 +257,8 @@ EXPORT int posix_memalign(void **block, size_t alignment, size_t size)
     void *NAME(size_t size);                                                                                           \
     SHIM_DUE_ENTRY(1, void *, NAME, size_t size)                                                                       \
     {                                                                                                                  \
-        return shim_after_alloc(shim_next.NAME(size), size, shim_charged(size), false, SHIM_CALLER());                 \
+        shim_take_back(size);                                                                                          \
+        return shim_after_alloc(shim_next.NAME(size), size, false, SHIM_CALLER());                 \
     }                                                                                                                  \
     EXPORT void *NAME(size_t size)                                                                                     \
     {                                                                                                                  \

@@ -109,7 +109,8 @@ static void *find_operator(const char *name, const void *last_resort)
     }                                                                                                                  \
     SHIM_DUE_ENTRY(ARGUMENTS, void *, NAME, UNPACK PARAMETERS)                                                         \
     {                                                                                                                  \
-        return shim_after_alloc(NAME##_next VALUES, size, shim_charged(size), false, SHIM_CALLER());                   \
+        shim_take_back(size);                                                                                          \
+        return shim_after_alloc(NAME##_next VALUES, size, false, SHIM_CALLER());                                      \
     }                                                                                                                  \
     EXPORT void *NAME PARAMETERS                                                                                       \
     {                                                                                                                  \

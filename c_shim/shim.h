@@ -22,8 +22,9 @@
  * agent draws its first gap. `src/agent/thread.rs` mirrors this layout; both sides assert it. */
 struct shim_thread {
     /* Bytes that this thread can still allocate without a sample point. An allocation of more bytes borrows: the value
-     * wraps below zero (2^63 and up) and the slow path runs. While it runs the value stays there, so that allocations
-     * of a signal handler that interrupts it just count down, and the agent sees how many bytes they were. */
+     * wraps below zero (2^63 and up) and the slow path runs. It takes the charge back while it calls the next allocator;
+     * in the agent the counter is so large that allocations of a signal handler just count down, and the agent sees how
+     * many bytes they were. */
     uint64_t bytes_until_sample;
     /* Nesting of slow paths, forks and other moments in which no sample can be taken. */
     uint32_t muted;
@@ -47,6 +48,15 @@ struct shim_caller {
     uintptr_t fp; /* its frame pointer register, whatever it holds */
 };
 
+/* Where a signal has interrupted a thread. */
+struct shim_registers {
+    uintptr_t pc; /* the instruction that comes next */
+    uintptr_t sp;
+    uintptr_t fp;
+    uintptr_t link; /* aarch64 */
+};
+_Static_assert(sizeof(struct shim_registers) == 32, "src/agent/os/thread.rs mirrors this layout");
+
 /* An allocation that borrowed. */
 struct shim_allocation {
     void *address;
@@ -64,6 +74,8 @@ enum shim_exit { SHIM_EXIT = 0, SHIM_IMMEDIATE_EXIT = 1, SHIM_QUICK_EXIT = 2, SH
 /* What the agent does for the shim. All functions keep errno to themselves; none allocates from the program's heap,
  * takes a lock that the program could hold, or unwinds into C. */
 struct shim_slow_path {
+    /* Touches as much stack as the functions below take: before anything is half done, see os::stack_room. */
+    void (*make_room)(void);
     /* A successful allocation borrowed. Sets the thread's counter anew. */
     void (*on_alloc)(struct shim_thread *, const struct shim_allocation *);
     /* The block may be sampled (its page is marked). If it is, it is no longer: returns its sample id plus one, else 0. */
@@ -91,6 +103,13 @@ struct shim_slow_path {
     void (*before_filter)(void);
     /* Code may have been unmapped. */
     void (*after_dlclose)(void);
+    /* The thread was at `registers` when it had used a processor for another `periods` periods. In a signal handler. */
+    void (*on_tick)(struct shim_thread *, const struct shim_registers *registers, uint64_t periods);
+    /* A thread begins while there are ticks. `signal_stack` is NULL, or for shim_give_back_signal_stack at its end. */
+    void (*on_thread_start)(struct shim_thread *, void *signal_stack);
+    /* Ticks come by this signal, and carry this mark. */
+    void (*start_ticks)(int signal, const void *mark);
+    void (*stop_ticks)(void);
 };
 
 /* NULL while the agent is off: before its constructor, after it failed. */
@@ -149,6 +168,18 @@ extern HIDDEN struct shim_next shim_next;
 HIDDEN void shim_find_next(void);
 /* The symbol `name` in the objects after ours, or NULL. */
 HIDDEN void *shim_find_symbol(const char *name);
+/* `TYPE name(...)` of the next object, looked up at the first call. A race stores the same value twice. */
+#define NEXT(TYPE, NAME, ...)                                                                                          \
+    ({                                                                                                                 \
+        static void *found;                                                                                            \
+        void *address = __atomic_load_n(&found, __ATOMIC_ACQUIRE);                                                     \
+        if (address == NULL) {                                                                                         \
+            address = shim_find_symbol(#NAME);                                                                         \
+            __atomic_store_n(&found, address, __ATOMIC_RELEASE);                                                       \
+        }                                                                                                              \
+        (TYPE(*)(__VA_ARGS__)) address;                                                                                \
+    })
+
 /* A loaded object: its program headers, which no other has, and its path, "" for the program itself. */
 struct shim_object {
     const void *headers;
@@ -170,14 +201,20 @@ HIDDEN void bridges_after_fork_in_child(void);
 HIDDEN void shim_probe_alloc(uintptr_t pointer, uint64_t size, uint64_t weighted_bytes);
 HIDDEN void shim_probe_free(uintptr_t pointer);
 
+/* Ticks begin, for the calling thread and those that it starts; false if no signal is free. They end for good, and no
+ * signal of ours comes any more. */
+HIDDEN bool shim_start_ticks(void);
+HIDDEN void shim_end_ticks(void);
+HIDDEN void shim_give_back_signal_stack(void *stack);
+
 /* For the agent, which cannot name thread-local variables or libc's names of C. */
 HIDDEN struct shim_thread *shim_this_thread(void);
 HIDDEN const void *shim_next_malloc_address(void);
 
 /* Slow halves of free, for operator delete to share. Returns whether the block may be passed on. */
 HIDDEN bool shim_before_free(void *block);
-/* Slow half of every allocation function: the counter borrowed. */
-HIDDEN void *shim_after_alloc(void *address, size_t size, uint64_t charged, bool is_realloc, const struct shim_caller *);
+/* Second half of the slow path of every allocation function: charges the counter, and tells the agent if it borrows. */
+HIDDEN void *shim_after_alloc(void *address, size_t size, bool is_realloc, const struct shim_caller *);
 
 static inline uint64_t shim_charged(size_t size)
 {
@@ -203,6 +240,12 @@ static inline bool shim_charge_to(uint64_t *counter, size_t size)
 static inline bool shim_charge(size_t size)
 {
     return shim_charge_to(&shim_thread.bytes_until_sample, size);
+}
+
+/* Undoes `shim_charge`: first half of the slow path of every allocation function. */
+static inline void shim_take_back(size_t size)
+{
+    shim_thread.bytes_until_sample += shim_charged(size);
 }
 
 /* Defines `void *name(parameters)`, the entry of a slow path that is reached by a tail jump from `malloc` and its kin,

@@ -88,19 +88,10 @@ fn the_users_own_preload_reaches_children_and_grandchildren() {
 #[test]
 fn blanks_and_colons_in_the_path_of_the_library_do_not_split_the_preload() {
     let directory = support::run::fresh_directory().join("a blank: and a colon");
-    let library_of_command = support::command()
-        .parent()
-        .expect("a directory")
-        .join("liballocsample.so");
     fs::create_dir_all(&directory).expect("a directory");
     let command = directory.join("allocsample");
     support::copy(support::command(), &command);
-    let library = if library_of_command.exists() {
-        library_of_command
-    } else {
-        agent_library()
-    };
-    fs::copy(library, directory.join("liballocsample.so")).expect("a copy of the agent");
+    fs::copy(agent_library(), directory.join("liballocsample.so")).expect("a copy of the agent");
     let hello = Program::compiled("hello.c");
     let outcome = Run::of(&command)
         .args(&[

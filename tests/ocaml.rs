@@ -130,6 +130,20 @@ fn threads_exceptions_signals_finalisers_and_forks_are_no_trouble() {
 }
 
 #[test]
+fn a_program_that_samples_by_itself_goes_first() {
+    if !has_ocaml() {
+        return;
+    }
+    let program = compiled("own_memprof", &[]);
+    let outcome = Run::of(&program).unchanged(&Agent::at_interval("4K"));
+    outcome.assert_success();
+    assert_eq!(outcome.text(), "sampled 2 times, 100000 kept\n");
+    let profile = outcome.profile();
+    assert!(profile.site("Own_memprof.before").samples > 100);
+    assert_eq!(profile.site("Own_memprof.after").samples, 0);
+}
+
+#[test]
 fn a_program_can_be_profiled_without_the_bridge() {
     if !has_ocaml() {
         return;

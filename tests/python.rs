@@ -2,10 +2,14 @@
 
 mod support;
 
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use support::profile::Site;
-use support::{Agent, Outcome, Run, is_installed, skip, truth};
+use serde_json::Value;
+use support::profile::{Profile, Site};
+use support::room::stderr;
+use support::{Agent, Outcome, Room, Run, bridge, is_installed, skip, truth};
 
 /// The system's interpreter, and those that pyenv has built.
 fn interpreters() -> Vec<PathBuf> {
@@ -149,6 +153,85 @@ fn lines_collections_and_exact_bytes_are_told() {
         let z = profile.report["audit"]["z"].as_f64().expect("a deviation");
         assert!(z.abs() < 4.0, "{}: audit {z}", python.display());
     }
+}
+
+/// The second opinion: what Python's own tracemalloc has of the same program, block by block.
+#[test]
+fn what_lives_is_what_tracemalloc_says() {
+    for python in interpreters() {
+        let program = bridge::program("trees.py");
+        let program = program.to_string_lossy();
+        let traced = Run::of(&python)
+            .args(&["-X", "tracemalloc", &program])
+            .bare();
+        traced.assert_success();
+        let traced: f64 = traced.text().trim().parse().expect("bytes");
+        let outcome = Run::of(&python)
+            .arg(&*program)
+            .observed(&Agent::at_interval("4K").seeded(7));
+        outcome.assert_success();
+        let ours = outcome.profile().total("live_bytes");
+        let difference = (ours - traced).abs();
+        assert!(
+            difference < 0.05 * traced,
+            "{}: {ours} bytes live, {traced} by tracemalloc",
+            python.display()
+        );
+    }
+}
+
+/// The third: all that memray has counted, for which it looks at each block.
+#[test]
+fn what_is_allocated_is_what_memray_says() {
+    let has_memray = |python: &PathBuf| {
+        let output = Command::new(python).args(["-c", "import memray"]).output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    let first = PathBuf::from("python3");
+    let Some(python) = interpreters().into_iter().chain([first]).find(has_memray) else {
+        skip("no memray (pip install memray)");
+        return;
+    };
+    let program = bridge::program("trees.py");
+    let program = program.to_string_lossy();
+    let room = Room::new();
+    let memray = |arguments: &[&str]| {
+        let output = Command::new(&python)
+            .args(["-m", "memray"])
+            .args(arguments)
+            .current_dir(room.directory())
+            .output()
+            .expect("memray");
+        assert!(output.status.success(), "{}", stderr(&output));
+    };
+    memray(&[
+        "run",
+        "-q",
+        "-o",
+        "all.bin",
+        "--trace-python-allocators",
+        &program,
+    ]);
+    memray(&["stats", "--json", "-o", "stats.json", "all.bin"]);
+    let text = fs::read(room.path("stats.json")).expect("memray's figures");
+    let stats: Value = serde_json::from_slice(&text).expect("memray's figures");
+    let theirs = stats["total_bytes_allocated"].as_f64().expect("bytes");
+    let python = python.to_string_lossy();
+    let command = ["-o", "x.allocsample", "--", &*python, &*program];
+    let output = room.output(
+        &[
+            &["run", "-q", "--seed", "7", "--interval", "4K"],
+            &command[..],
+        ]
+        .concat(),
+    );
+    assert!(output.status.success(), "{}", stderr(&output));
+    let ours = Profile::read(&room.path("x.allocsample")).total("allocated_bytes");
+    let difference = (ours - theirs).abs();
+    assert!(
+        difference < 0.05 * theirs,
+        "{ours} bytes here, {theirs} there"
+    );
 }
 
 #[test]

@@ -6,6 +6,8 @@ void bridges_install(void)
     python_install();
     ruby_install();
     ocaml_install();
+    v8_install();
+    libgc_install();
 }
 
 void bridges_after_fork_in_child(void)
@@ -14,4 +16,6 @@ void bridges_after_fork_in_child(void)
     ruby_after_fork_in_child();
     lua_after_fork_in_child();
     ocaml_after_fork_in_child();
+    v8_after_fork_in_child();
+    libgc_after_fork_in_child();
 }

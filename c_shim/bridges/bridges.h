@@ -8,11 +8,15 @@
 HIDDEN void python_install(void);
 HIDDEN void ruby_install(void);
 HIDDEN void ocaml_install(void);
+HIDDEN void v8_install(void);
+HIDDEN void libgc_install(void);
 
 /* Sets free what another thread of the parent held. */
 HIDDEN void python_after_fork_in_child(void);
 HIDDEN void ruby_after_fork_in_child(void);
 HIDDEN void lua_after_fork_in_child(void);
 HIDDEN void ocaml_after_fork_in_child(void);
+HIDDEN void v8_after_fork_in_child(void);
+HIDDEN void libgc_after_fork_in_child(void);
 
 #endif

@@ -329,6 +329,8 @@ static bool register_heap(int32_t *interval)
     if (heap == NULL || hooks->counters(heap, &counters) != ALLOCSAMPLE_OK || counters.interval == 0)
         return false;
     /* To the JVM 0 means every object. */
+    /* The JVM keeps the interval that it is told here, and so must the heap. */
+    hooks->control(heap, ALLOCSAMPLE_SET_INTERVAL, counters.interval);
     *interval = counters.interval == 1 ? 0 : counters.interval > INT32_MAX ? INT32_MAX : (int32_t)counters.interval;
     return true;
 }

@@ -15,6 +15,7 @@
 #include <dlfcn.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -43,6 +44,7 @@ struct place {
 static struct {
     void *const *state; /* Caml_state: NULL until the runtime starts */
     value (*start)(value rate, value depth, value tracker);
+    value (*stop)(value unit);
     void *(*names_of)(value slot);
     void *(*caller_of)(void *names);
     void (*place_of)(void *names, struct place *place);
@@ -235,11 +237,56 @@ static double drawn_share(double x)
     return sum;
 }
 
+/* ---- a program that starts Gc.Memprof itself goes first ---- */
+
+/* mov rax, address; jmp rax: no argument of a function of C is in rax. */
+static struct __attribute__((packed)) detour {
+    uint8_t load[2];
+    value (*to)(value, value, value);
+    uint8_t jump[2];
+} original;
+
+/* Puts bytes where `ocaml.start` begins. Its pages stay executable meanwhile: other threads may run in them. */
+static bool put_at_start(const struct detour *bytes)
+{
+    uintptr_t at, page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    memcpy(&at, &ocaml.start, sizeof at);
+    void *first = (void *)(at & -page);
+    size_t length = ((at + sizeof *bytes - 1) & -page) + page - (at & -page);
+    if (mprotect(first, length, PROT_READ | PROT_WRITE | PROT_EXEC) != 0)
+        return false;
+    memcpy((void *)at, bytes, sizeof *bytes);
+    mprotect(first, length, PROT_READ | PROT_EXEC);
+    return true;
+}
+
+/* In place of the program's first call of Gc.Memprof.start, under OCaml's master lock. The runtime can run one sampler:
+ * ours ends, and the program's begins as if we had not been here. */
+static value give_way(value users_rate, value users_depth, value users_tracker)
+{
+    uint64_t now = hooks->now_ns();
+    put_at_start(&original);
+    ocaml.stop(NONE);
+    hooks->marker(heap, "the program started Gc.Memprof: samples of OCaml's heap end here", now, now);
+    return ocaml.start(users_rate, users_depth, users_tracker);
+}
+
+static bool watch_start(void)
+{
+    struct detour detour = {{0x48, 0xb8}, give_way, {0xff, 0xe0}};
+    memcpy(&original, *(void *const *)&ocaml.start, sizeof original);
+    return put_at_start(&detour);
+}
+
 static void start_sampling(void)
 {
     static const value depth = INTEGER(DEPTH);
     rate.number = interval_bytes < 2 ? 1 : drawn_share(WORD / interval_bytes);
     ocaml.start((value)&rate.number, depth, (value)&tracker.fields[0]);
+    if (!watch_start()) {
+        ocaml.stop(NONE); /* where code cannot be changed, a program that wants the sampler must find it free */
+        return;
+    }
     *ocaml.minor_begin = on_minor_begin;
     *ocaml.minor_end = on_minor_end;
     *ocaml.slice_begin = on_slice_begin;
@@ -254,6 +301,7 @@ static bool find_runtime(void)
         const char *name;
     } symbols[] = {
         {&ocaml.start, "caml_memprof_start"},
+        {&ocaml.stop, "caml_memprof_stop"},
         {&ocaml.state, "Caml_state"},
         {&ocaml.names_of, "caml_debuginfo_extract"},
         {&ocaml.caller_of, "caml_debuginfo_next"},
@@ -287,6 +335,8 @@ void ocaml_install(void)
     heap = hooks == NULL || !names_make(&functions) ? NULL : hooks->heap_register(&description);
     if (heap == NULL || hooks->counters(heap, &counters) != ALLOCSAMPLE_OK || counters.interval == 0)
         return;
+    /* The runtime keeps the rate that it was started with: the heap has an interval of its own from here on. */
+    hooks->control(heap, ALLOCSAMPLE_SET_INTERVAL, counters.interval);
     interval_bytes = (double)counters.interval;
     atomic_store_explicit(&is_ready, true, memory_order_relaxed);
 }

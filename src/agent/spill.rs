@@ -1,12 +1,13 @@
-//! How a process without a drain thread leaves its records: the ring's words, compressed, behind what the profile has.
-//! To encode them as the drain thread does would take such a process longer than all its samples did, and save little more.
+//! How a process without a drain thread leaves its records: packed and compressed, behind what the profile has. To encode
+//! them as the drain thread does would take such a process longer than all its samples did, and save little more.
 //!
 //! No memory but our own, no lock that the program could hold, no thread: safe at `_exit` in a signal handler, where the
 //! handler did not interrupt us. If anything fails, the ring file stays, and the reader finds the records there.
 
 use allocsample_record::{
-    CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, FIGURES, Figure, LOST_REASONS,
+    CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, FIGURES, Figure, LOST_REASONS, Packer,
 };
+use allocsample_ring::{Stretch, stretches};
 
 use crate::os;
 use crate::os::file::{self, File};
@@ -71,33 +72,53 @@ fn write_ring(recording: &Recording, file: &File, bytes: usize, compress: Compre
     // SAFETY: no drain thread runs, so there is no consumer.
     let to = unsafe { recording.ring.copy_pending(from, words) };
     let copied = usize::try_from(to - from).ok()?.checked_mul(8)?;
-    // SAFETY: the same memory, as bytes; a file holds words in little-endian order, and so does this processor.
-    let payload = unsafe { core::slice::from_raw_parts(copy.as_ptr(), copied) };
-    let written = with_compressed(payload, compress, |stored| {
-        let raw_bytes = u32::try_from(copied).ok()?;
-        let header = ChunkHeader::for_payload(ChunkKind::RawRing, raw_bytes, from..to, &[stored]);
+    let copied_words = words.get(..copied / 8)?;
+    let append = |kind, raw_bytes: usize, payload: &[u8]| {
+        let raw_bytes = u32::try_from(raw_bytes).ok()?;
+        let header = ChunkHeader::for_payload(kind, raw_bytes, from..to, &[payload]);
         file.write_all(&header.encode()).ok()?;
-        file.write_all(stored).ok()
+        file.write_all(payload).ok()
+    };
+    let packed_bytes = Packer::most_bytes(copied_words.len());
+    let written = with_memory(packed_bytes + most_compressed(packed_bytes), |memory| {
+        let (packed, compressed) = memory.split_at_mut_checked(packed_bytes)?;
+        let used = pack(from, copied_words, packed)?;
+        let packed = packed.get(..used)?;
+        let length = compress(packed, compressed)?;
+        append(ChunkKind::Packed, used, compressed.get(..length)?)
+    });
+    let written = written.unwrap_or_else(|| {
+        // SAFETY: the same memory, as bytes; a file holds words in little-endian order, and so does this processor.
+        let raw = unsafe { core::slice::from_raw_parts(copy.as_ptr(), copied) };
+        append(ChunkKind::RawRing, copied, raw)
     });
     // SAFETY: mapped above; the slices are not used any more.
     unsafe { memory::unmap(copy, bytes) };
     written
 }
 
-/// `payload` as it is, if there is no memory to compress it in.
-fn with_compressed<R>(payload: &[u8], compress: Compress, write: impl FnOnce(&[u8]) -> R) -> R {
-    let most = most_compressed(payload.len());
-    let Some(place) = memory::map(most) else {
-        return write(payload);
-    };
+/// Packs ring words that begin at `from`; how many bytes were used.
+fn pack(from: u64, words: &[u64], packed: &mut [u8]) -> Option<usize> {
+    let mut packer = Packer::new(packed);
+    for stretch in stretches(from, words) {
+        match stretch {
+            Stretch::Record { kind, payload } => packer.record(kind, payload)?,
+            Stretch::Padding(words) => packer.gap(words, false)?,
+            Stretch::Unfinished(words) => packer.gap(words, true)?,
+        }
+    }
+    Some(packer.used())
+}
+
+/// `None`: there is no memory.
+fn with_memory<R>(bytes: usize, work: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
+    let place = memory::map(bytes)?;
     // SAFETY: fresh memory of this many bytes, zeroed.
-    let buffer = unsafe { core::slice::from_raw_parts_mut(place.as_ptr(), most) };
-    let length = compress(payload, buffer).filter(|&length| length < payload.len());
-    let stored = length.and_then(|length| buffer.get(..length));
-    let result = write(stored.unwrap_or(payload));
+    let buffer = unsafe { core::slice::from_raw_parts_mut(place.as_ptr(), bytes) };
+    let result = work(buffer);
     // SAFETY: mapped above; the slice is not used any more.
-    unsafe { memory::unmap(place, most) };
-    result
+    unsafe { memory::unmap(place, bytes) };
+    Some(result)
 }
 
 fn write_lost(recording: &Recording, file: &File) -> Option<()> {

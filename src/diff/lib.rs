@@ -147,7 +147,10 @@ impl Diff {
             let mut counts = vec![Counts::default(); table.rows.len()];
             for (sample, row) in profile.samples.iter().zip(of_sample) {
                 if let Some(counts) = counts.get_mut(row as usize)
-                    && (measure != Measure::Live || sample.is_live())
+                    && match measure {
+                        Measure::Live => sample.is_live(),
+                        _ => !sample.is_carried(),
+                    }
                 {
                     counts.add(sample, is_after);
                 }

@@ -17,9 +17,28 @@ pub struct StackInterner {
     nodes: NodeTable,
     /// Locations of addresses under the present map of modules; at most [`LOCATIONS`].
     locations: FxHashMap<u64, Location>,
-    /// Last stacks, root first, in places by thread: the next one usually shares most of its frames, which then need no
-    /// look-up.
-    last: Vec<Vec<(u64, StackId)>>,
+    /// Frames that were met lately under the present map of modules, where [`recent_index`] puts them.
+    recent: Vec<Recent>,
+    /// The last stack of each thread, root first: its next sample tells only what is new.
+    last: FxHashMap<ThreadId, Vec<StackId>>,
+}
+
+/// A frame by its address; [`StackId::EMPTY`] is an empty place.
+#[derive(Clone, Copy, Default)]
+struct Recent {
+    address: u64,
+    parent: StackId,
+    number: StackId,
+}
+
+/// Places of frames that were met lately: 64 KiB.
+const RECENT: usize = 1 << 12;
+
+fn recent_index(parent: StackId, address: u64) -> usize {
+    // The fractions of the golden ratio and of the square root of 2, made odd: the upper bits depend on everything.
+    let mixed = address.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(parent.0);
+    let hash = mixed.wrapping_mul(0x6a09_e667_f3bc_c909);
+    (hash >> 52) as usize % RECENT
 }
 
 /// What makes two modules the same: path, build id, size, and where in itself it begins.
@@ -28,13 +47,28 @@ type ModuleKey = (Box<[u8]>, Box<[u8]>, u64, u64);
 /// Addresses that are remembered before all are forgotten: 2 MiB of them.
 const LOCATIONS: usize = 1 << 16;
 
-/// Threads whose last stack is kept; those with the same remainder share a place.
-const LAST_STACKS: usize = 64;
-
 impl StackInterner {
     /// Nothing seen yet.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The last stack of each thread that runs.
+    pub fn last_stacks(&self) -> impl Iterator<Item = (ThreadId, StackId)> + '_ {
+        let leaf = |(&thread, stack): (_, &Vec<StackId>)| Some((thread, *stack.last()?));
+        self.last.iter().filter_map(leaf)
+    }
+
+    /// A new file begins, with the same modules. `numbers` are those that the nodes of the last file have in it, in their
+    /// order; the last stacks are among them.
+    pub fn begin_file(&mut self, numbers: &[StackId]) {
+        self.nodes = NodeTable::default();
+        self.recent.clear();
+        for number in self.last.values_mut().flatten() {
+            let index = (number.0 as usize).checked_sub(1);
+            let new = index.and_then(|index| numbers.get(index));
+            *number = new.copied().unwrap_or_default();
+        }
     }
 
     /// A module was mapped. If the profile knows it already, the record of that is returned.
@@ -76,40 +110,64 @@ impl StackInterner {
         self.space.change_code(code);
     }
 
-    /// An address may mean another location now.
+    /// An address may mean another location now. The last stacks stay: who shares one has seen that it means the same.
     fn forget_addresses(&mut self) {
         self.locations.clear();
-        self.last.clear();
+        self.recent.clear();
     }
 
-    /// The number of a thread's stack of return addresses, leaf first; new nodes are added to `encoder`.
+    /// The thread tells no more stacks.
+    pub fn end_thread(&mut self, thread: ThreadId) {
+        self.last.remove(&thread);
+    }
+
+    /// Whether the thread's last stack is known as far as `shared` frames from the root.
+    pub fn knows(&self, thread: ThreadId, shared: usize) -> bool {
+        shared <= self.last.get(&thread).map_or(0, Vec::len)
+    }
+
+    /// The number of a stack that no other shares frames with, such as a tick's: its addresses, leaf first. What is known
+    /// of the threads' last samples stays.
+    pub fn intern_alone(&mut self, frames: &[u64], encoder: &mut ChunkEncoder) -> StackId {
+        /// No thread has this number.
+        const NOBODY: ThreadId = ThreadId(u32::MAX);
+        self.intern(NOBODY, 0, frames, encoder)
+    }
+
+    /// The number of a thread's stack: the first `shared` frames of its last one, counted from the root, and then return
+    /// addresses, leaf first. New nodes are added to `encoder`.
     pub fn intern(
         &mut self,
         thread: ThreadId,
+        shared: usize,
         frames: &[u64],
         encoder: &mut ChunkEncoder,
     ) -> StackId {
-        self.last.resize_with(LAST_STACKS, Vec::new);
+        self.recent.resize_with(RECENT, Recent::default);
         if self.locations.len() > LOCATIONS {
             self.locations.clear();
         }
-        let last = &mut self.last[thread.0 as usize % LAST_STACKS];
-        let from_root = || frames.iter().rev().copied();
-        let shared = last
-            .iter()
-            .zip(from_root())
-            .take_while(|((address, _), frame)| address == frame)
-            .count();
+        let last = self.last.entry(thread).or_default();
         last.truncate(shared);
-        let mut parent = last.last().map_or(StackId::EMPTY, |&(_, id)| id);
-        for address in from_root().skip(shared) {
-            let location = *self
-                .locations
-                .entry(address)
-                .or_insert_with(|| self.space.locate(address));
-            let node = StackNode { parent, location };
-            parent = self.nodes.intern(node, |node| encoder.node(node));
-            last.push((address, parent));
+        last.reserve(frames.len());
+        let mut parent = last.last().copied().unwrap_or_default();
+        for &address in frames.iter().rev() {
+            let place = &mut self.recent[recent_index(parent, address)];
+            let is_known = (place.address, place.parent) == (address, parent);
+            if !is_known || place.number == StackId::EMPTY {
+                let location = *self
+                    .locations
+                    .entry(address)
+                    .or_insert_with(|| self.space.locate(address));
+                let node = StackNode { parent, location };
+                *place = Recent {
+                    address,
+                    parent,
+                    number: self.nodes.intern(node, |node| encoder.node(node)),
+                };
+            }
+            parent = place.number;
+            last.push(parent);
         }
         parent
     }
@@ -124,21 +182,23 @@ mod tests {
     fn equal_prefixes_share_their_nodes() {
         let mut encoder = ChunkEncoder::new(0);
         let mut interner = StackInterner::new();
-        let first = interner.intern(ThreadId(1), &[30, 20, 10], &mut encoder);
-        let second = interner.intern(ThreadId(1), &[40, 20, 10], &mut encoder);
-        assert_eq!(
-            interner.intern(ThreadId(1), &[30, 20, 10], &mut encoder),
-            first
-        );
+        let mut intern = |thread, shared, frames: &[u64]| {
+            interner.intern(ThreadId(thread), shared, frames, &mut encoder)
+        };
+        let first = intern(1, 0, &[30, 20, 10]);
+        let second = intern(1, 2, &[40]);
         assert_eq!((first, second), (StackId(3), StackId(4)));
-        assert_eq!(
-            interner.intern(ThreadId(1), &[], &mut encoder),
-            StackId::EMPTY
-        );
-        // Another thread in the same place, and one that has seen nothing yet.
-        for thread in [ThreadId(1 + LAST_STACKS as u32), ThreadId(2)] {
-            assert_eq!(interner.intern(thread, &[40, 20, 10], &mut encoder), second);
-        }
+        // The other thread's stack is its own.
+        assert_eq!(intern(2, 0, &[20, 10]), StackId(2));
+        assert_eq!(intern(1, 2, &[30]), first);
+        assert_eq!(intern(2, 2, &[40]), second);
+        assert_eq!(intern(1, 3, &[]), first);
+        assert_eq!(intern(1, 0, &[]), StackId::EMPTY);
+        assert!(interner.knows(ThreadId(2), 3) && !interner.knows(ThreadId(2), 4));
+        assert_eq!(interner.intern_alone(&[30, 20, 10], &mut encoder), first);
+        assert!(interner.knows(ThreadId(2), 3));
+        interner.end_thread(ThreadId(2));
+        assert!(!interner.knows(ThreadId(2), 1));
         assert_eq!(ChunkDecoder::new(&encoder.take(), 0).count(), 4);
     }
 
@@ -154,12 +214,12 @@ mod tests {
             path,
         };
         assert_eq!(interner.map(&module(b"/a", b"1", 100)), None);
-        let first = interner.intern(ThreadId(1), &[150], &mut encoder);
+        let first = interner.intern(ThreadId(1), 0, &[150], &mut encoder);
         assert_eq!(interner.map(&module(b"/a", b"2", 100)), None);
-        let other = interner.intern(ThreadId(1), &[150], &mut encoder);
+        let other = interner.intern(ThreadId(1), 0, &[150], &mut encoder);
         let again = interner.map(&module(b"/a", b"1", 300)).unwrap();
         assert_eq!((again.module, again.start), (ModuleId(1), 300));
-        assert_eq!(interner.intern(ThreadId(1), &[350], &mut encoder), first);
+        assert_eq!(interner.intern(ThreadId(1), 0, &[350], &mut encoder), first);
         assert_ne!(first, other);
         // Without a build id nobody knows.
         assert_eq!(interner.map(&module(b"/b", b"", 100)), None);
@@ -178,12 +238,12 @@ mod tests {
             path: b"/a",
         };
         interner.map(&module);
-        let in_first = interner.intern(ThreadId(1), &[150], &mut encoder);
+        let in_first = interner.intern(ThreadId(1), 0, &[150], &mut encoder);
         interner.map(&ModuleRecord {
             path: b"/b",
             ..module
         });
-        let in_second = interner.intern(ThreadId(1), &[150], &mut encoder);
+        let in_second = interner.intern(ThreadId(1), 0, &[150], &mut encoder);
         assert_ne!(in_first, in_second);
         let raw = encoder.take();
         let modules: Vec<_> = ChunkDecoder::new(&raw, 0)

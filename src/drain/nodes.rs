@@ -11,9 +11,9 @@ const FIRST_BUCKETS: usize = 1 << 6;
 /// 2 MiB, and 98,304 nodes: what a program of a million lines is found in at any one time, and what fits into the
 /// cache of a processor that another program wants to use too.
 const CACHED_BUCKETS: usize = 1 << 15;
-/// 128 MiB, and six million nodes. With 2 MiB, ten million samples at a million sites took 332 MB and a minute to read,
+/// 32 MiB, and one and a half million nodes. With 2 MiB, ten million samples at a million sites took 332 MB and a minute to read,
 /// because each node was written 37 times.
-const MOST_BUCKETS: usize = 1 << 21;
+const MOST_BUCKETS: usize = 1 << 19;
 /// A table as large as the cache, or larger, doubles after it has forgotten so many times the nodes that it holds: its memory
 /// follows what it would cost on the disk.
 const FORGOTTEN_TO_GROW: usize = 1;

@@ -12,6 +12,7 @@ fn main() {
         "attach.c",
         "redirect.c",
         "probes.c",
+        "ticks.c",
         "bridges/bridges.c",
         "bridges/names.c",
         "bridges/jvm.c",
@@ -21,6 +22,11 @@ fn main() {
         "bridges/ruby.c",
         "bridges/lua.c",
         "bridges/ocaml.c",
+        "bridges/v8.c",
+        "bridges/v8_code.c",
+        "bridges/v8_heap.c",
+        "bridges/libgc.c",
+        "bridges/libgc_links.c",
     ];
     println!("cargo:rerun-if-changed={}", shim.display());
     cc::Build::new()

@@ -4,7 +4,8 @@ use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
-use allocsample_record::{ChunkHeader, ChunkKind, SampleId};
+use allocsample_record::{ChunkHeader, ChunkKind, Packer};
+use allocsample_ring::RecoveredRecord;
 
 use crate::model::{Damage, Profile};
 use crate::reader::{self, ReadError};
@@ -55,6 +56,11 @@ pub fn snapshot(path: &Path, to: &Path) -> Result<Finished, FinishError> {
     }
     copy(path, to)?;
     complete(to, true, true)
+}
+
+/// Makes a copy of ours whole, with names.
+pub(crate) fn complete_copy(path: &Path) -> Result<Finished, FinishError> {
+    complete(path, true, true)
 }
 
 fn complete(path: &Path, symbolize: bool, is_copy: bool) -> Result<Finished, FinishError> {
@@ -125,19 +131,16 @@ fn fold_ring(
         .last()
         .map(|record| record.position + record.words.len() as u64 + 1);
     let (from, to) = (chunks.ring_to, last.unwrap_or(chunks.ring_to));
-    let payload = allocsample_ring::encode_words(
-        from,
-        to,
-        records.iter().map(|record| {
-            (
-                SampleId(record.position).0,
-                record.kind,
-                record.words.as_slice(),
-            )
-        }),
-    );
-    if !payload.is_empty() {
-        append(file, ChunkKind::RawRing, payload.len(), from..to, &payload)?;
+    if !records.is_empty() {
+        let packed = pack(from, &records, ring.unfinished);
+        let payload = packed.ok_or_else(|| std::io::Error::other("a record of no kind"))?;
+        append(
+            file,
+            ChunkKind::Packed,
+            payload.len(),
+            from..to,
+            &lz4_flex::block::compress(&payload),
+        )?;
     }
     let lost: Vec<u8> = ring
         .lost
@@ -152,6 +155,28 @@ fn fold_ring(
         .flat_map(u64::to_le_bytes)
         .collect();
     append(file, ChunkKind::Figures, figures.len(), to..to, &figures)
+}
+
+/// Records of the ring, the first at `from` or behind it, and so many that were not finished.
+fn pack(from: u64, records: &[&RecoveredRecord], unfinished: u64) -> Option<Vec<u8>> {
+    let ring_words: usize = records.iter().map(|record| record.words.len() + 2).sum();
+    let places = ring_words.checked_add(usize::try_from(unfinished).ok()?)?;
+    let mut packed = vec![0; Packer::most_bytes(places)];
+    let mut packer = Packer::new(&mut packed);
+    let mut position = from;
+    for record in records {
+        if record.position > position {
+            packer.gap(record.position - position, false)?;
+        }
+        packer.record(record.kind, &record.words)?;
+        position = record.position + record.words.len() as u64 + 1;
+    }
+    for _ in 0..unfinished {
+        packer.gap(0, true)?;
+    }
+    let used = packer.used();
+    packed.truncate(used);
+    Some(packed)
 }
 
 fn append(

@@ -12,7 +12,7 @@ pub enum ChunkKind {
     /// Events as the drain thread encodes them, compressed as one LZ4 block.
     Events = 1,
     /// Ring words as the program's threads wrote them, record headers included: how a process without a drain thread
-    /// leaves its records at its end. As one LZ4 block if it has fewer bytes than the words.
+    /// leaves its records at its end if it has no memory to pack them in.
     RawRing = 2,
     /// Symbols, compressed as one LZ4 block; the last such chunk counts.
     Symbols = 3,
@@ -24,6 +24,16 @@ pub enum ChunkKind {
     Definitions = 5,
     /// Figures of the agent about itself at this moment, 8 bytes a [`crate::Figure`]; the last such chunk counts.
     Figures = 6,
+    /// Events, compressed as `Events` are, of before the file began: what it needs to stand by itself. The first begins
+    /// with a [`crate::PartRecord`], and numbers of stack nodes begin anew there.
+    Carried = 7,
+    /// The lost counters when the file began, as in `Lost`: what was lost before is told in the file before.
+    LostBefore = 8,
+    /// The figures when the file began, as in `Figures`.
+    FiguresBefore = 9,
+    /// Ring records in few bytes ([`crate::Packer`]), compressed as one LZ4 block: how a process without a drain thread
+    /// leaves its records at its end, and how those of a killed one are kept.
+    Packed = 10,
 }
 
 /// Stands before each chunk's payload.

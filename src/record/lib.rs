@@ -30,11 +30,14 @@ mod header;
 mod heap;
 mod lost;
 mod module;
+mod packed;
+mod part;
 mod process;
 mod sample;
 #[cfg(feature = "alloc")]
 mod symbol;
 mod thread;
+mod tick;
 mod varint;
 mod words;
 
@@ -53,14 +56,21 @@ pub use lost::{LOST_REASONS, LostReason};
 pub use module::{
     MAX_BUILD_ID_BYTES, MAX_PATH_BYTES, ModuleAgainRecord, ModuleRecord, ModuleUnloadRecord,
 };
+pub use packed::Packer;
+#[cfg(feature = "alloc")]
+pub use packed::{Packed, Unpacker};
+pub use part::{PartEdge, PartRecord};
 pub use process::{
     CounterId, CounterRecord, ExecRecord, ExitHow, ExitRecord, ForkRecord, IntervalRecord, Note,
     NoteRecord, ProcessRecord, Sampling,
 };
 pub use sample::{FreeRecord, SAMPLE_FIXED_WORDS, SampleFlags, SampleRecord};
 #[cfg(feature = "alloc")]
-pub use symbol::{SymbolFrame, SymbolTable};
-pub use thread::{THREAD_NAME_BYTES, ThreadEndRecord, ThreadStartRecord, ThreadTotalRecord};
+pub use symbol::{CodeGeneration, SymbolFrame, SymbolTable};
+pub use thread::{
+    LastStackRecord, THREAD_NAME_BYTES, ThreadEndRecord, ThreadStartRecord, ThreadTotalRecord,
+};
+pub use tick::{FileTickRecord, TICK_FIXED_WORDS, TickRecord};
 pub use varint::{MAX_VARINT_BYTES, put_signed, put_unsigned, take_signed, take_unsigned};
 pub use words::{Decoded, RecordKind};
 
@@ -74,6 +84,8 @@ impl ModuleId {
     pub const NONE: ModuleId = ModuleId(0);
     /// No module of the system's, but a virtual machine; the offset that goes with it is a [`VmFrame`].
     pub const VM: ModuleId = ModuleId(u32::MAX);
+    /// Compiled code whose memory was used for other code too; the offset is an index into [`SymbolTable::code`].
+    pub const CODE: ModuleId = ModuleId(u32::MAX - 1);
 }
 
 /// Identity of a sample within a process: the position of its record in the ring, in words. Never reused.

@@ -4,7 +4,7 @@ use crate::words::{WordReader, WordWriter, high, low, pack};
 use crate::{HeapId, RecordKind, SampleId, ThreadId};
 
 /// Words of a sample before its frames.
-pub const SAMPLE_FIXED_WORDS: usize = 6;
+pub const SAMPLE_FIXED_WORDS: usize = 7;
 
 /// Facts about a sample that fit in a bit each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -19,6 +19,9 @@ impl SampleFlags {
     pub const UNTRACKED: SampleFlags = SampleFlags(4);
     /// The new block of a successful realloc.
     pub const REALLOC: SampleFlags = SampleFlags(8);
+    /// In files only: it was taken before the file began, and was alive then ([`crate::ChunkKind::Carried`]). It counts
+    /// among what is live, and not among what was allocated.
+    pub const CARRIED: SampleFlags = SampleFlags(16);
 
     /// Whether all bits of `other` are set.
     pub fn contains(self, other: SampleFlags) -> bool {
@@ -53,8 +56,11 @@ pub struct SampleRecord<'a> {
     pub interval: u16,
     /// Bytes that this thread had allocated when the sample was taken, this allocation included.
     pub thread_bytes: u64,
-    /// Return addresses, leaf first. Where a signal interrupted a frame, the interrupted address plus one, so that
-    /// "subtract one, then look it up" is right for every frame.
+    /// Frames that this stack shares with that of the thread's last sample in the ring before it, counted from the root:
+    /// the same frames of the same code, which are not told again.
+    pub shared: u32,
+    /// Return addresses of the other frames, leaf first. Where a signal interrupted a frame, the interrupted address plus
+    /// one, so that "subtract one, then look it up" is right for every frame.
     pub frames: &'a [u64],
 }
 
@@ -62,14 +68,13 @@ impl<'a> SampleRecord<'a> {
     /// The kind that goes with it.
     pub const KIND: RecordKind = RecordKind::Sample;
 
-    /// Payload words of a sample with `frames` frames.
+    /// Payload words of a sample with `frames` frames that are not shared.
     pub const fn words(frames: usize) -> usize {
         SAMPLE_FIXED_WORDS + frames
     }
 
-    /// Writes the payload; `None` if it does not fit or has more than 65,535 frames.
+    /// Writes the payload; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
-        let frame_count = u16::try_from(self.frames.len()).ok()?;
         let mut writer = WordWriter::new(words);
         writer
             .word(self.time_ns)?
@@ -79,16 +84,14 @@ impl<'a> SampleRecord<'a> {
                 self.thread.0,
                 u32::from(self.heap.0) | u32::from(self.flags.0) << 16,
             ))?
-            .word(pack(
-                self.points,
-                u32::from(self.interval) | u32::from(frame_count) << 16,
-            ))?
+            .word(pack(self.points, u32::from(self.interval)))?
             .word(self.thread_bytes)?
+            .word(u64::from(self.shared))?
             .words(self.frames)?;
         Some(writer.used())
     }
 
-    /// Reads a payload back.
+    /// Reads a payload back: all words behind the fixed ones are frames.
     pub fn decode(words: &'a [u64]) -> Option<Self> {
         let mut reader = WordReader::new(words, &[]);
         let time_ns = reader.word()?;
@@ -97,7 +100,8 @@ impl<'a> SampleRecord<'a> {
         let owner = reader.word()?;
         let counts = reader.word()?;
         let thread_bytes = reader.word()?;
-        let frames = reader.words((high(counts) >> 16) as usize)?;
+        let shared = low(reader.word()?);
+        let frames = words.get(SAMPLE_FIXED_WORDS..)?;
         Some(Self {
             time_ns,
             address,
@@ -108,6 +112,7 @@ impl<'a> SampleRecord<'a> {
             points: low(counts),
             interval: high(counts) as u16,
             thread_bytes,
+            shared,
             frames,
         })
     }
@@ -160,17 +165,17 @@ mod tests {
         #[test]
         fn sample_round_trips(
             time_ns: u64, address: u64, size: u64, thread: u32, heap: u16, flags: u16, points: u32, interval: u16,
-            thread_bytes: u64, frames in proptest::collection::vec(any::<u64>(), 0..300),
+            thread_bytes: u64, shared: u32, frames in proptest::collection::vec(any::<u64>(), 0..300),
         ) {
             let record = SampleRecord {
                 time_ns, address, size, thread: ThreadId(thread), heap: HeapId(heap), flags: SampleFlags(flags),
-                points, interval, thread_bytes, frames: &frames,
+                points, interval, thread_bytes, shared, frames: &frames,
             };
             let mut words = [0; 400];
             let used = record.encode_into(&mut words).unwrap();
             prop_assert_eq!(used, SampleRecord::words(frames.len()));
             prop_assert_eq!(SampleRecord::decode(&words[..used]), Some(record));
-            prop_assert_eq!(SampleRecord::decode(&words[..used - 1]), None);
+            prop_assert_eq!(SampleRecord::decode(&words[..SAMPLE_FIXED_WORDS - 1]), None);
             prop_assert_eq!(record.encode_into(&mut words[..used - 1]), None);
         }
     }

@@ -1,9 +1,10 @@
 //! Symbols that were resolved once and travel with the profile.
 //!
 //! ```text
-//! table = strings, then locations
+//! table = strings, then locations, then code, which older tables do not have
 //! strings   count, then each: length, bytes
 //! locations count, then each: module, zigzag(offset - last offset), frames, then each frame: function, file, line
+//! code      count, then each: start, end - start, since, until, function, file, line
 //! ```
 //! `function` and `file` are string numbers plus one, 0 for unknown. Frames are innermost (inlined) first.
 
@@ -26,11 +27,36 @@ pub struct SymbolFrame {
     pub line: u32,
 }
 
+/// Code at an address for a time: memory that compilers fill is used again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CodeGeneration {
+    /// Its first byte.
+    pub start: u64,
+    /// Behind its last one.
+    pub end: u64,
+    /// CLOCK_MONOTONIC.
+    pub since_ns: u64,
+    /// CLOCK_MONOTONIC; `u64::MAX` for code that stayed.
+    pub until_ns: u64,
+    /// What it is called.
+    pub frame: SymbolFrame,
+}
+
+impl CodeGeneration {
+    /// Whether the code at `address` was this one at `time_ns`.
+    pub fn holds(&self, address: u64, time_ns: u64) -> bool {
+        (self.start..self.end).contains(&address)
+            && (self.since_ns..self.until_ns).contains(&time_ns)
+    }
+}
+
 /// What each location is called.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SymbolTable {
     /// Frames of each location, innermost first.
     pub frames: BTreeMap<Location, Vec<SymbolFrame>>,
+    /// Code of no module, where it is known when it stood where.
+    pub code: Vec<CodeGeneration>,
 }
 
 impl SymbolTable {
@@ -42,6 +68,7 @@ impl SymbolTable {
             .frames
             .values()
             .flatten()
+            .chain(self.code.iter().map(|code| &code.frame))
             .flat_map(|frame| [&frame.function, &frame.file])
             .flatten()
         {
@@ -64,17 +91,16 @@ impl SymbolTable {
             last_offset = location.offset;
             unsigned(&mut out, frames.len() as u64);
             for frame in frames {
-                for text in [&frame.function, &frame.file] {
-                    unsigned(
-                        &mut out,
-                        text.as_ref()
-                            .and_then(|text| numbers.get(text.as_str()))
-                            .copied()
-                            .unwrap_or(0),
-                    );
-                }
-                unsigned(&mut out, u64::from(frame.line));
+                put_frame(&mut out, frame, &numbers);
             }
+        }
+        unsigned(&mut out, self.code.len() as u64);
+        for code in &self.code {
+            unsigned(&mut out, code.start);
+            unsigned(&mut out, code.end.wrapping_sub(code.start));
+            unsigned(&mut out, code.since_ns);
+            unsigned(&mut out, code.until_ns);
+            put_frame(&mut out, &code.frame, &numbers);
         }
         out
     }
@@ -85,28 +111,51 @@ impl SymbolTable {
         let strings = (0..count(input)?)
             .map(|_| text(input))
             .collect::<Option<Vec<String>>>()?;
-        let string = |number: u64| match number.checked_sub(1) {
-            None => Some(None),
-            Some(index) => strings.get(usize::try_from(index).ok()?).cloned().map(Some),
-        };
         let mut frames = BTreeMap::new();
         let mut offset = 0u64;
         for _ in 0..count(input)? {
             let module = ModuleId(u32::try_from(take_unsigned(input)?).ok()?);
             offset = offset.wrapping_add(take_signed(input)?.cast_unsigned());
             let of_location = (0..count(input)?)
-                .map(|_| {
-                    Some(SymbolFrame {
-                        function: string(take_unsigned(input)?)?,
-                        file: string(take_unsigned(input)?)?,
-                        line: u32::try_from(take_unsigned(input)?).ok()?,
-                    })
-                })
+                .map(|_| take_frame(input, &strings))
                 .collect::<Option<Vec<_>>>()?;
             frames.insert(Location { module, offset }, of_location);
         }
-        Some(Self { frames })
+        let codes = if input.is_empty() { 0 } else { count(input)? };
+        let code = (0..codes)
+            .map(|_| {
+                let start = take_unsigned(input)?;
+                Some(CodeGeneration {
+                    start,
+                    end: start.wrapping_add(take_unsigned(input)?),
+                    since_ns: take_unsigned(input)?,
+                    until_ns: take_unsigned(input)?,
+                    frame: take_frame(input, &strings)?,
+                })
+            })
+            .collect::<Option<Vec<_>>>()?;
+        Some(Self { frames, code })
     }
+}
+
+fn put_frame(out: &mut Vec<u8>, frame: &SymbolFrame, numbers: &BTreeMap<&str, u64>) {
+    for text in [&frame.function, &frame.file] {
+        let number = text.as_ref().and_then(|text| numbers.get(text.as_str()));
+        unsigned(out, number.copied().unwrap_or(0));
+    }
+    unsigned(out, u64::from(frame.line));
+}
+
+fn take_frame(input: &mut &[u8], strings: &[String]) -> Option<SymbolFrame> {
+    let string = |number: u64| match number.checked_sub(1) {
+        None => Some(None),
+        Some(index) => strings.get(usize::try_from(index).ok()?).cloned().map(Some),
+    };
+    Some(SymbolFrame {
+        function: string(take_unsigned(input)?)?,
+        file: string(take_unsigned(input)?)?,
+        line: u32::try_from(take_unsigned(input)?).ok()?,
+    })
 }
 
 /// A count of things that take a byte each at least, so never more than the bytes that are left.
@@ -157,9 +206,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn round_trips(entries in proptest::collection::btree_map((any::<u32>(), any::<u64>()), proptest::collection::vec(frame(), 0..4), 0..20)) {
+        fn round_trips(codes in proptest::collection::vec((any::<[u64; 4]>(), frame()), 0..4), entries in proptest::collection::btree_map((any::<u32>(), any::<u64>()), proptest::collection::vec(frame(), 0..4), 0..20)) {
             let frames = entries.into_iter().map(|((module, offset), frames)| (Location { module: ModuleId(module), offset }, frames)).collect();
-            let table = SymbolTable { frames };
+            let code = codes.into_iter().map(|([start, end, since_ns, until_ns], frame)| CodeGeneration { start, end, since_ns, until_ns, frame }).collect();
+            let table = SymbolTable { frames, code };
             prop_assert_eq!(SymbolTable::decode(&table.encode()), Some(table));
         }
 

@@ -32,6 +32,15 @@ const ALLOCATORS: &[&str] = &[
     "__gnu_cxx::new_allocator<*",
     "std::allocator_traits<*",
     "std::allocator<*",
+    // libgc's entries.
+    "GC_malloc*",
+    "GC_generic_malloc*",
+    "GC_calloc*",
+    "GC_memalign",
+    "GC_posix_memalign",
+    "GC_realloc",
+    "GC_strdup",
+    "GC_strndup",
     // RPython's collector, in C: it is part of each program that was translated.
     "pypy_g_IncrementalMiniMarkGC_*",
     "pypy_g_ArenaCollection_*",
@@ -53,7 +62,8 @@ pub(crate) fn is_allocator(function: &str) -> bool {
 ///
 /// Where a virtual machine's language runs, the machine's own native code counts as allocator: it is how the language
 /// allocates. So in the machine's heap the first frame of the language is charged; of a block of malloc too, unless
-/// native code of somebody else (an extension) comes before it.
+/// native code of somebody else (an extension) comes before it. Node.js has functions of its own in JavaScript
+/// (`node:buffer`), which are passed by for the program's.
 pub fn charged_frame<'a>(
     profile: &Profile,
     heap: HeapId,
@@ -80,19 +90,28 @@ pub(crate) fn charged_position<'a, F>(
             .values()
             .any(|machine| module_of(frame) == machine.name),
     };
+    let is_of_program = |frame: &'a F| {
+        let file = frame_of(frame).file.as_deref();
+        is_of_language(frame) && !file.is_some_and(|file| file.starts_with("node:"))
+    };
     let outside = || frames.iter().position(|frame| !is_allocator(frame));
     // The first native frame, outside the allocator, of a module that is not the machine's. The frame next to the
-    // language is the machine's: it is what its interpreter called.
+    // language is the machine's: it is what its interpreter called. Code of no module is the machine's too: what it made
+    // for itself, as V8 does with the code that leads from JavaScript to C++.
     let native_of_others = |native: &'a [F]| {
-        let machine = module_of(native.last()?);
+        let of_modules = || native.iter().filter(|frame| !module_of(frame).is_empty());
+        let machine = module_of(of_modules().next_back()?);
         let is_libc = |module: &str| module.starts_with("libc.so") || module.starts_with("libc-");
         native.iter().position(|frame| {
-            !is_allocator(frame) && module_of(frame) != machine && !is_libc(module_of(frame))
+            let module = module_of(frame);
+            !is_allocator(frame) && module != machine && !module.is_empty() && !is_libc(module)
         })
     };
     let charged = match frames.iter().position(is_of_language) {
         Some(language) if heaps.contains_key(&heap) => Some(language),
-        Some(language) => native_of_others(&frames[..language]).or(Some(language)),
+        Some(language) => native_of_others(&frames[..language])
+            .or_else(|| frames.iter().position(is_of_program))
+            .or(Some(language)),
         None => outside(),
     };
     charged

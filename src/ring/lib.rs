@@ -49,6 +49,7 @@ mod producer;
 #[cfg(feature = "alloc")]
 mod recover;
 mod ring;
+mod stretch;
 mod sync;
 
 pub use consumer::{Consumer, Record};
@@ -61,5 +62,6 @@ pub use recover::{
     RecoverError, Recovered, RecoveredRecord, RecoveredWords, encode_words, recover, recover_words,
 };
 pub use ring::Ring;
+pub use stretch::{Stretch, stretches};
 #[cfg(loom)]
 pub use sync::ModelMemory;

@@ -66,6 +66,7 @@ impl Agent {
 
     /// A change of compiled code. Kept for later profiles.
     pub fn tell_code(&self, record: &CodeRecord) -> bool {
+        self.heaps.code_changed();
         self.define(RecordKind::Code, CodeRecord::WORDS, |words| {
             record.encode_into(words)
         })

@@ -8,7 +8,9 @@ pub mod memory;
 pub mod process;
 pub mod scratch;
 pub mod spin;
+pub mod stack_room;
 pub mod thread;
+pub mod timer;
 pub mod vdso;
 pub mod vector;
 

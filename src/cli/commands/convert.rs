@@ -43,6 +43,7 @@ pub fn run(arguments: &Convert) -> anyhow::Result<Ending> {
     let options = Options {
         metric: match arguments.metric {
             Some(args::Metric::Live) => Metric::Live,
+            Some(args::Metric::Cpu) => Metric::Cpu,
             Some(args::Metric::Allocated) | None => Metric::Allocated,
         },
         ..Options::default()

@@ -4,6 +4,10 @@
 //! cover the address with its size. What is left stays `module+0x1234`.
 
 mod elf;
+mod generations;
+mod jit;
+mod jitdump;
+mod maps;
 mod perf_map;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +21,8 @@ impl Profile {
     /// Names all locations that have no name yet. Reads the modules' files and their debug files; the modules are
     /// worked on in parallel.
     pub fn symbolize(&mut self) {
+        let dumped = maps::jitdumps(self.process.pid, self.process.start_wall_ns);
+        self.name_code(generations::generations(dumped));
         let mut wanted: BTreeMap<ModuleId, Vec<Location>> = BTreeMap::new();
         let locations: BTreeSet<Location> = self
             .stacks

@@ -1,14 +1,9 @@
 //! `/tmp/perf-PID.map`: what a JIT compiler calls its code. Lines of `start size name`, numbers in hexadecimal.
 
 use std::collections::BTreeMap;
-use std::fs::{self, Metadata};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::finish::start_of_process_s;
-
-/// The kernel stamps files by a clock that ticks, which is behind CLOCK_REALTIME by 10 ms at most.
-const FILE_CLOCK_TICK_NS: u64 = 10_000_000;
+use super::maps::{began_ns, read_trusted};
 
 /// Code ranges and their names, which do not overlap: a later line replaces all that it touches: the compiler has used
 /// that memory again, so the code that was there is gone.
@@ -20,29 +15,13 @@ pub(super) struct PerfMap {
 impl PerfMap {
     /// The map of the process `pid`, whose profile was begun at `start_wall_ns` (CLOCK_REALTIME).
     pub(super) fn read(pid: u32, start_wall_ns: u64) -> Self {
-        // The process may have begun long before its profile, which the kernel tells while it lives.
-        let began = start_of_process_s(pid).map_or(start_wall_ns, |start| {
-            start_wall_ns.min(start.saturating_mul(1_000_000_000))
-        });
-        Self::read_file(Path::new(&format!("/tmp/perf-{pid}.map")), began)
+        let path = format!("/tmp/perf-{pid}.map");
+        Self::read_file(Path::new(&path), began_ns(pid, start_wall_ns))
     }
 
-    /// A file in a directory where anybody can write, and where nobody tidies up: only one of our own user or of root
-    /// is read, and only if it was written to since `began_ns`. Otherwise it is of an earlier process with this pid.
     fn read_file(path: &Path, began_ns: u64) -> Self {
-        let own = fs::metadata("/proc/self").map(|own| own.uid()).ok();
-        let is_trusted = fs::symlink_metadata(path).is_ok_and(|file| {
-            file.is_file()
-                && (file.uid() == 0 || Some(file.uid()) == own)
-                && modified_ns(&file).saturating_add(FILE_CLOCK_TICK_NS) >= began_ns
-        });
-        if !is_trusted {
-            return Self::default();
-        }
-        fs::read(path).map_or_else(
-            |_| Self::default(),
-            |bytes| Self::parse(&String::from_utf8_lossy(&bytes)),
-        )
+        let bytes = read_trusted(path, began_ns).unwrap_or_default();
+        Self::parse(&String::from_utf8_lossy(&bytes))
     }
 
     fn parse(text: &str) -> Self {
@@ -73,11 +52,6 @@ impl PerfMap {
     }
 }
 
-fn modified_ns(file: &Metadata) -> u64 {
-    let ns = i128::from(file.mtime()) * 1_000_000_000 + i128::from(file.mtime_nsec());
-    u64::try_from(ns).unwrap_or(0)
-}
-
 fn parse_line(line: &str) -> Option<(u64, u64, String)> {
     let hex = |text: &str| u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok();
     let (start, rest) = line.split_once(' ')?;
@@ -88,6 +62,9 @@ fn parse_line(line: &str) -> Option<(u64, u64, String)> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use super::super::maps::{FILE_CLOCK_TICK_NS, modified_ns};
     use super::*;
 
     #[test]

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use allocsample_profile::{Profile, ReadError, StackId};
 use allocsample_record::{
     ChunkEncoder, ChunkHeader, ChunkKind, FileHeader, FileSample, FormatVersion, FreeRecord,
-    HeapId, IntervalRecord, Location, ModuleId, ModuleRecord, RecordKind, SampleFlags, SampleId,
-    SampleRecord, Sampling, StackNode, ThreadId,
+    HeapId, IntervalRecord, Location, ModuleId, ModuleRecord, Packer, RecordKind, SampleFlags,
+    SampleId, SampleRecord, Sampling, StackNode, ThreadId,
 };
 
 const PROFILE_ID: u128 = 7;
@@ -264,6 +264,7 @@ fn repair_checksums(bytes: &mut [u8]) {
         let kind = match header.kind {
             1 => ChunkKind::Events,
             2 => ChunkKind::RawRing,
+            10 => ChunkKind::Packed,
             3 => ChunkKind::Symbols,
             _ => ChunkKind::Lost,
         };
@@ -276,18 +277,33 @@ fn repair_checksums(bytes: &mut [u8]) {
 
 #[test]
 fn ring_words_in_a_chunk_are_interned_with_the_rest() {
+    // The same places as the chunk's stack, as addresses; then what was left of them, on top of what the thread had last.
+    let frames = [0x1000 + 300, 0x1000 + 200, 0x1000 + 100];
+    for (shared, frames) in [(0, &frames[..]), (1, &frames[..2]), (3, &[])] {
+        let profile = with_raw_sample(shared, frames);
+        assert_eq!(profile.samples.len(), 11);
+        assert_eq!(profile.samples[10].stack, profile.samples[0].stack);
+        assert_eq!(profile.samples[10].id, SampleId(1000));
+    }
+    // A stack that was never told.
+    let profile = with_raw_sample(4, &frames[..1]);
+    assert!(profile.samples[10].flags.contains(SampleFlags::TRUNCATED));
+}
+
+/// Ten samples of a thread in a chunk of events, and one as it stands in a ring.
+fn with_raw_sample(shared: u32, frames: &[u64]) -> Profile {
     let sample = SampleRecord {
         time_ns: 9000,
         address: 1,
         size: 64,
-        thread: ThreadId(2),
+        thread: ThreadId(1),
         heap: HeapId::MALLOC,
         flags: SampleFlags::default(),
         points: 1,
         interval: 0,
         thread_bytes: 640,
-        // The same places as the chunk's stack, as addresses.
-        frames: &[0x1000 + 300, 0x1000 + 200, 0x1000 + 100],
+        shared,
+        frames,
     };
     let mut words = [0; 16];
     let used = sample.encode_into(&mut words).unwrap();
@@ -297,14 +313,23 @@ fn ring_words_in_a_chunk_are_interned_with_the_rest() {
         [(1000, 2, &words[..used])].into_iter(),
     );
     let ring = 1000..1000 + used as u64 + 1;
-    for stored in [raw.clone(), lz4_flex::block::compress(&raw)] {
+    let mut packed = [0; 256];
+    let mut packer = Packer::new(&mut packed);
+    packer.record(2, &words[..used]).unwrap();
+    let length = packer.used();
+    let packed = lz4_flex::block::compress(&packed[..length]);
+    let [raw, packed] = [
+        (ChunkKind::RawRing, raw.len(), &raw),
+        (ChunkKind::Packed, length, &packed),
+    ]
+    .map(|(kind, length, stored)| {
         let mut bytes = profile_bytes(1);
-        bytes.extend_from_slice(&chunk(ChunkKind::RawRing, raw.len(), &ring, &stored));
-        let profile = Scratch::new().open(&bytes).unwrap();
-        assert_eq!(profile.samples.len(), 11);
-        assert_eq!(profile.samples[10].stack, profile.samples[0].stack);
-        assert_eq!(profile.samples[10].id, SampleId(1000));
-    }
+        bytes.extend_from_slice(&chunk(kind, length, &ring, stored));
+        Scratch::new().open(&bytes).unwrap()
+    });
+    assert_eq!(raw.samples[10].stack, packed.samples[10].stack);
+    assert_eq!(raw.samples[10].id, packed.samples[10].id);
+    packed
 }
 
 /// A writer that has forgotten a node writes it, and those below it, under new numbers.

@@ -1,0 +1,283 @@
+/* The heap of the Boehm-Demers-Weiser collector (libgc 8), and so of Guile and all that is built on it.
+ *
+ * Most blocks come from free lists of the thread, which are read by code that is compiled into the program: there is nothing
+ * to interpose, and nothing to slow down. What we see is the moment when such a list is empty, and libgc makes a new one of all
+ * free blocks of a size in some page. Each block of the list is counted then, and a sample has the stack of that moment: a
+ * site causes such moments in proportion to what it allocates. Larger blocks are made one by one. */
+#define _GNU_SOURCE
+#include "bridges.h"
+#include "countdown.h"
+#include "libgc.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Threads that are sampled at once. */
+#define THREADS 256
+/* GC_EventType */
+enum { EVENT_START = 0, EVENT_END = 5 };
+
+enum { STATISTIC_HEAP = 1 };
+
+typedef void (*on_event)(int event);
+
+/* Functions of libgc that we stand before, and what we ask it. */
+static struct {
+    void (*generic_malloc_many)(size_t size, int kind, void **list);
+    void *(*malloc_kind_global)(size_t size, int kind);
+    void *(*generic_malloc)(size_t size, int kind);
+    void *(*generic_malloc_ignore_off_page)(size_t size, int kind);
+    void *(*generic_malloc_uncollectable)(size_t size, int kind);
+    void (*free)(void *block);
+    void (*set_on_collection_event)(on_event callback);
+    on_event (*get_on_collection_event)(void);
+    size_t (*heap_size)(void);
+} libgc;
+
+static const allocsample_hooks *hooks;
+static allocsample_heap *heap; /* NULL: the bridge is off */
+static pthread_key_t thread_key;
+
+/* Zero until the thread's first block. */
+static _Thread_local struct countdown this_thread;
+/* libgc's functions call each other, and allocate for links: only the outermost call counts. */
+static _Thread_local bool is_inside;
+
+static struct {
+    _Atomic(bool) taken;
+    allocsample_nursery nursery;
+} nurseries[THREADS];
+
+/* ---- collections ---- */
+
+static _Atomic(on_event) users_callback;
+static _Atomic(bool) is_watching;
+static uint64_t gc_begin_ns, gc_count; /* with libgc's lock held */
+
+static void on_collection_event(int event)
+{
+    on_event users = atomic_load_explicit(&users_callback, memory_order_relaxed);
+    if (event == EVENT_START)
+        gc_begin_ns = hooks->now_ns();
+    if (event == EVENT_END && gc_begin_ns != 0) {
+        uint64_t values[] = {STATISTIC_HEAP, libgc.heap_size()};
+        allocsample_gc gc = {
+            .size = sizeof gc,
+            .kind = ALLOCSAMPLE_MAJOR,
+            .id = ++gc_count,
+            .begin_ns = gc_begin_ns,
+            .end_ns = hooks->now_ns(),
+            .statistics = 1,
+            .values = values,
+        };
+        hooks->gc(heap, &gc);
+        libgc_tell_dead();
+    }
+    if (users != NULL)
+        users(event);
+}
+
+/* libgc is initialised, and the caller does not hold its lock. */
+static void watch_collections(void)
+{
+    if (atomic_exchange_explicit(&is_watching, true, memory_order_relaxed))
+        return;
+    atomic_store_explicit(&users_callback, libgc.get_on_collection_event(), memory_order_relaxed);
+    libgc.set_on_collection_event(on_collection_event);
+}
+
+/* ---- samples ---- */
+
+static void leave(void *nursery)
+{
+    hooks->nursery_end(heap, nursery, countdown_free(&this_thread));
+    this_thread = (struct countdown){0};
+    for (size_t i = 0; i < THREADS; i++)
+        if (&nurseries[i].nursery == nursery)
+            atomic_store_explicit(&nurseries[i].taken, false, memory_order_release);
+}
+
+static void join(void)
+{
+    allocsample_nursery *nursery = NULL;
+    for (size_t i = 0; i < THREADS && nursery == NULL; i++)
+        if (!atomic_exchange_explicit(&nurseries[i].taken, true, memory_order_acquire))
+            nursery = &nurseries[i].nursery;
+    if (nursery != NULL)
+        pthread_setspecific(thread_key, nursery);
+    countdown_begin(&this_thread, hooks, heap, nursery);
+}
+
+/* The block passes the limit. */
+static void tell(const void *block, size_t size)
+{
+    uintptr_t limit = this_thread.limit;
+    uint64_t free = countdown_free(&this_thread);
+    allocsample_id id =
+        hooks->alloc(heap, this_thread.nursery, libgc_hidden(block), shim_charged(size), 0, free, &limit);
+    this_thread.limit = limit;
+    this_thread.left = limit - free;
+    if (id != ALLOCSAMPLE_NO_SAMPLE)
+        libgc_link(block);
+}
+
+static void *next_of(const void *block)
+{
+    return *(void *const *)block;
+}
+
+/* All blocks of a list are `size` bytes. Those that are told are the first ones: they go to the caller, whose stack it is. */
+COLD static void tell_list(void *list, size_t size)
+{
+    void *told = list;
+    for (void *block = list; block != NULL; block = next_of(block)) {
+        if (countdown_take(&this_thread, size))
+            continue;
+        tell(told, size);
+        told = next_of(told);
+    }
+}
+
+static void after_list(void *list, size_t size)
+{
+    size_t bytes = 0;
+    for (const void *block = list; block != NULL; block = next_of(block))
+        bytes += size;
+    if (UNLIKELY(this_thread.limit == 0)) {
+        join();
+        watch_collections();
+    }
+    if (bytes > 0 && UNLIKELY(!countdown_take(&this_thread, bytes)))
+        tell_list(list, size);
+}
+
+static void after_block(const void *block, size_t size)
+{
+    if (block == NULL)
+        return;
+    if (UNLIKELY(this_thread.limit == 0)) {
+        join();
+        watch_collections();
+    }
+    if (UNLIKELY(!countdown_take(&this_thread, size)))
+        tell(block, size);
+}
+
+/* ---- libgc's functions ---- */
+
+static void *find_in_caller(const char *name, const void *caller)
+{
+    /* libgc that was opened for a library alone is in no order with us: who calls it was linked with it. */
+    Dl_info info;
+    void *object = dladdr(caller, &info) == 0 ? NULL : dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    void *found = object == NULL ? NULL : dlsym(object, name);
+    if (object != NULL)
+        dlclose(object);
+    return found;
+}
+
+COLD static void find(void *slot, const char *name, const void *caller)
+{
+    void *found = shim_find_symbol(name);
+    if (found == NULL)
+        found = find_in_caller(name, caller);
+    if (found == NULL)
+        abort(); /* it was called, so that it is somewhere */
+    memcpy(slot, &found, sizeof found);
+}
+
+/* Where the function that we stand before is. */
+#define FIND_NEXT(FUNCTION)                                                                                            \
+    do {                                                                                                               \
+        if (UNLIKELY(libgc.FUNCTION == NULL))                                                                          \
+            find(&libgc.FUNCTION, "GC_" #FUNCTION, __builtin_return_address(0));                                       \
+    } while (0)
+
+EXPORT void GC_generic_malloc_many(size_t size, int kind, void **list)
+{
+    FIND_NEXT(generic_malloc_many);
+    if (heap == NULL || is_inside) {
+        libgc.generic_malloc_many(size, kind, list);
+        return;
+    }
+    is_inside = true;
+    libgc.generic_malloc_many(size, kind, list);
+    after_list(*list, size);
+    is_inside = false;
+}
+
+/* One block for each call. */
+#define ONE_BLOCK(FUNCTION)                                                                                            \
+    EXPORT void *GC_##FUNCTION(size_t size, int kind)                                                                  \
+    {                                                                                                                  \
+        FIND_NEXT(FUNCTION);                                                                                           \
+        if (heap == NULL || is_inside)                                                                                 \
+            return libgc.FUNCTION(size, kind);                                                                         \
+        is_inside = true;                                                                                              \
+        void *block = libgc.FUNCTION(size, kind);                                                                      \
+        after_block(block, size);                                                                                      \
+        is_inside = false;                                                                                             \
+        return block;                                                                                                  \
+    }
+ONE_BLOCK(malloc_kind_global)
+ONE_BLOCK(generic_malloc)
+ONE_BLOCK(generic_malloc_ignore_off_page)
+ONE_BLOCK(generic_malloc_uncollectable)
+
+EXPORT void GC_free(void *block)
+{
+    FIND_NEXT(free);
+    if (heap != NULL && block != NULL && shim_may_be_sampled((const void *)libgc_hidden(block))) {
+        libgc_unlink(block);
+        hooks->freed(heap, libgc_hidden(block));
+    }
+    libgc.free(block);
+}
+
+/* The program's own callback is called by ours. */
+EXPORT void GC_set_on_collection_event(on_event callback)
+{
+    FIND_NEXT(set_on_collection_event);
+    if (atomic_load_explicit(&is_watching, memory_order_relaxed))
+        atomic_store_explicit(&users_callback, callback, memory_order_relaxed);
+    else
+        libgc.set_on_collection_event(callback);
+}
+
+EXPORT on_event GC_get_on_collection_event(void)
+{
+    FIND_NEXT(get_on_collection_event);
+    return atomic_load_explicit(&is_watching, memory_order_relaxed)
+               ? atomic_load_explicit(&users_callback, memory_order_relaxed)
+               : libgc.get_on_collection_event();
+}
+
+/* ---- start ---- */
+
+void libgc_install(void)
+{
+    void *heap_size = shim_find_symbol("GC_get_heap_size");
+    void *many = shim_find_symbol("GC_generic_malloc_many");
+    /* Of libgc 8: without it, blocks of middling sizes would be missed. */
+    void *global = shim_find_symbol("GC_malloc_kind_global");
+    if (heap_size == NULL || many == NULL || global == NULL)
+        return; /* most processes end here */
+    memcpy(&libgc.heap_size, &heap_size, sizeof heap_size);
+    find(&libgc.set_on_collection_event, "GC_set_on_collection_event", many);
+    find(&libgc.get_on_collection_event, "GC_get_on_collection_event", many);
+    hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
+    allocsample_heap_description description = {
+        .size = sizeof description, .kind = ALLOCSAMPLE_MALLOC, .name = "libgc"};
+    allocsample_heap *registered = hooks == NULL ? NULL : hooks->heap_register(&description);
+    if (registered == NULL || !libgc_links_prepare(hooks, registered) || pthread_key_create(&thread_key, leave) != 0)
+        return;
+    hooks->define_statistic(registered, STATISTIC_HEAP, "heap", "bytes");
+    heap = registered;
+}
+
+void libgc_after_fork_in_child(void)
+{
+    libgc_links_after_fork_in_child();
+}

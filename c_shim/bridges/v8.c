@@ -1,0 +1,228 @@
+/* Node.js: objects of V8's heap as a heap of the hook ABI, functions of JavaScript in native stacks, collections.
+ *
+ * All of it goes through public functions of V8 that the program exports. An isolate is joined by the first sample of malloc
+ * on its thread, which asks for an interrupt: V8 calls us back where its functions may be called. */
+#define _GNU_SOURCE
+#include "v8.h"
+#include "bridges.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Isolates (the main thread and workers) that are known at once. */
+#define ISOLATES 64
+/* Frames that V8 notes. */
+#define DEPTH 512
+/* v8::GCType */
+enum { SCAVENGE = 1, MINOR_MARK_COMPACT = 2, MARK_SWEEP_COMPACT = 4, INCREMENTAL_MARKING = 8 };
+#define COLLECTIONS (SCAVENGE | MINOR_MARK_COMPACT | MARK_SWEEP_COMPACT | INCREMENTAL_MARKING)
+/* Where v8::HeapStatistics has the bytes of the heap that are in use; what follows the first eight changes. */
+#define USED_BYTES 4
+
+enum { STATISTIC_USED = 1 };
+
+struct v8_functions v8;
+const allocsample_hooks *v8_hooks;
+allocsample_heap *v8_heap;
+struct names v8_names;
+
+static struct isolate {
+    _Atomic(void *) address; /* NULL: free */
+    uint64_t samples_of_malloc; /* until it is joined */
+    uint64_t gc_begin_ns;
+    struct v8_samples samples;
+    bool is_begun, is_joined, is_sampling;
+} isolates[ISOLATES];
+static _Atomic(uint64_t) collections;
+
+/* ---- collections ---- */
+
+static void before_gc(void *address, int type, int flags, void *data)
+{
+    (void)flags;
+    struct isolate *isolate = data;
+    if (isolate->is_sampling)
+        v8_tell_samples(&isolate->samples, address);
+    if (type == SCAVENGE)
+        v8_pause_watching(address);
+    isolate->gc_begin_ns = v8_hooks->now_ns();
+}
+
+static void after_gc(void *address, int type, int flags, void *data)
+{
+    (void)flags;
+    struct isolate *isolate = data;
+    uint64_t end_ns = v8_hooks->now_ns();
+    if (type == SCAVENGE)
+        v8_resume_watching(address);
+    /* v8::HeapStatistics has fourteen words today. */
+    uint64_t statistics[64] = {0};
+    v8.statistics_begin(statistics);
+    v8.statistics_of(address, statistics);
+    uint64_t values[] = {STATISTIC_USED, statistics[USED_BYTES]};
+    allocsample_gc gc = {
+        .size = sizeof gc,
+        .kind = (type & (SCAVENGE | MINOR_MARK_COMPACT)) != 0 ? ALLOCSAMPLE_MINOR
+                : (type & MARK_SWEEP_COMPACT) != 0            ? ALLOCSAMPLE_MAJOR
+                                                              : ALLOCSAMPLE_MAJOR_STEP,
+        .id = atomic_fetch_add_explicit(&collections, 1, memory_order_relaxed) + 1,
+        .begin_ns = isolate->gc_begin_ns,
+        .end_ns = end_ns,
+        .statistics = 1,
+        .values = values,
+    };
+    v8_hooks->gc(v8_heap, &gc);
+}
+
+/* ---- isolates ---- */
+
+/* Node.js has run the program, and takes the isolate down. */
+static void on_environment_end(void *data)
+{
+    struct isolate *isolate = data;
+    void *address = atomic_load_explicit(&isolate->address, memory_order_relaxed);
+    if (isolate->is_sampling)
+        v8_tell_samples(&isolate->samples, address);
+    isolate->is_sampling = false;
+}
+
+static void begin(struct isolate *isolate, void *address)
+{
+    allocsample_counters counters = {.size = sizeof counters};
+    isolate->is_begun = true;
+    v8_watch_code(address);
+    v8.before_gc(address, before_gc, isolate, COLLECTIONS);
+    v8.after_gc(address, after_gc, isolate, COLLECTIONS);
+    /* False: the program samples by itself (`--heap-prof`, an inspector). It goes first. */
+    isolate->is_sampling = v8_hooks->counters(v8_heap, &counters) == ALLOCSAMPLE_OK && counters.interval != 0 &&
+                           v8.start_sampling(v8.profiler_of(address), counters.interval, DEPTH, 0);
+}
+
+/* On the isolate's thread, at a place where V8 may be called, but no JavaScript. */
+static void join(void *address, void *data)
+{
+    struct isolate *isolate = data;
+    struct v8_scope scope;
+    if (isolate->is_joined)
+        return;
+    if (!isolate->is_begun)
+        begin(isolate, address);
+    /* Node.js makes its environment after it has run code of its own. */
+    v8.begin_scope(&scope, address);
+    void *context = v8.context_of(address);
+    void *environment = context == NULL ? NULL : v8.environment_of(context);
+    if (environment != NULL) {
+        v8.at_exit(environment, on_environment_end, isolate);
+        isolate->is_joined = true;
+    }
+    v8.end_scope(&scope);
+}
+
+/* The isolate's entry, which is made if it is new; NULL: there are too many. */
+static struct isolate *entry_of(void *address)
+{
+    for (size_t i = 0; i < ISOLATES; i++) {
+        void *other = NULL;
+        if (atomic_load_explicit(&isolates[i].address, memory_order_relaxed) == address ||
+            atomic_compare_exchange_strong_explicit(&isolates[i].address, &other, address, memory_order_relaxed,
+                                                    memory_order_relaxed))
+            return &isolates[i];
+    }
+    return NULL;
+}
+
+/* Asked for frames of the machine by each sample of malloc. It has none to give: compiled code has native frames. */
+static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
+{
+    (void)user, (void)frames, (void)capacity;
+    void *address = v8.current_isolate();
+    struct isolate *isolate = address == NULL ? NULL : entry_of(address);
+    if (isolate == NULL || isolate->is_joined)
+        return 0;
+    /* An isolate that is being made forgets interrupts: it is asked again and again. */
+    if (isolate->samples_of_malloc++ % 8 == 0)
+        v8.request_interrupt(address, join, isolate);
+    return 0;
+}
+
+/* ---- start ---- */
+
+static bool find_functions(void)
+{
+    static const struct {
+        void *slot;
+        const char *name;
+    } symbols[] = {
+        {&v8.current_isolate, "_ZN2v87Isolate13TryGetCurrentEv"},
+        {&v8.request_interrupt, "_ZN2v87Isolate16RequestInterruptEPFvPS0_PvES2_"},
+        {&v8.profiler_of, "_ZN2v87Isolate15GetHeapProfilerEv"},
+        {&v8.start_sampling, "_ZN2v812HeapProfiler25StartSamplingHeapProfilerEmiNS0_13SamplingFlagsE"},
+        {&v8.profile_of, "_ZN2v812HeapProfiler20GetAllocationProfileEv"},
+        {&v8.before_gc, "_ZN2v87Isolate21AddGCPrologueCallbackEPFvPS0_NS_6GCTypeENS_15GCCallbackFlagsEPvES4_S2_"},
+        {&v8.after_gc, "_ZN2v87Isolate21AddGCEpilogueCallbackEPFvPS0_NS_6GCTypeENS_15GCCallbackFlagsEPvES4_S2_"},
+        {&v8.begin_scope, "_ZN2v811HandleScopeC1EPNS_7IsolateE"},
+        {&v8.end_scope, "_ZN2v811HandleScopeD1Ev"},
+        {&v8.write_utf8, "_ZNK2v86String9WriteUtf8EPNS_7IsolateEPciPii"},
+        {&v8.watch_code, "_ZN2v87Isolate22SetJitCodeEventHandlerENS_19JitCodeEventOptionsEPFvPKNS_12JitCodeEventEE"},
+        {&v8.statistics_begin, "_ZN2v814HeapStatisticsC1Ev"},
+        {&v8.statistics_of, "_ZN2v87Isolate17GetHeapStatisticsEPNS_14HeapStatisticsE"},
+        {&v8.context_of, "_ZN2v87Isolate17GetCurrentContextEv"},
+        {&v8.environment_of, "_ZN4node21GetCurrentEnvironmentEN2v85LocalINS0_7ContextEEE"},
+        {&v8.at_exit, "_ZN4node6AtExitEPNS_11EnvironmentEPFvPvES2_"},
+        {&v8.set_flags, "_ZN2v82V818SetFlagsFromStringEPKc"},
+    };
+    for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
+        void *found = dlsym(RTLD_DEFAULT, symbols[i].name);
+        if (found == NULL)
+            return false; /* most processes end here, at the first */
+        memcpy(symbols[i].slot, &found, sizeof found);
+    }
+    return true;
+}
+
+/* Whether Node.js was given this option. */
+static bool has_option(const char *option)
+{
+    char arguments[4096];
+    const char *variable = getenv("NODE_OPTIONS");
+    int file = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+    ssize_t length = file < 0 ? 0 : read(file, arguments, sizeof arguments);
+    if (file >= 0)
+        close(file);
+    return (variable != NULL && strstr(variable, option) != NULL) ||
+           (length > 0 && memmem(arguments, (size_t)length, option, strlen(option)) != NULL);
+}
+
+void v8_install(void)
+{
+    allocsample_counters counters = {.size = sizeof counters};
+    allocsample_heap_description description = {
+        .size = sizeof description,
+        .kind = ALLOCSAMPLE_MALLOC,
+        .name = "javascript",
+        .flags = ALLOCSAMPLE_WALK_EVERYWHERE,
+        .walk = walk,
+    };
+    /* A heap that is made into a snapshot must hold nothing of ours. */
+    if (!find_functions() || has_option("--build-snapshot"))
+        return;
+    v8_hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
+    v8_heap = v8_hooks == NULL || !names_make(&v8_names) ? NULL : v8_hooks->heap_register(&description);
+    if (v8_heap == NULL)
+        return;
+    v8_hooks->define_statistic(v8_heap, STATISTIC_USED, "used", "bytes");
+    /* V8 cannot change its interval: the heap has one of its own from here on. */
+    if (v8_hooks->counters(v8_heap, &counters) == ALLOCSAMPLE_OK && counters.interval != 0)
+        v8_hooks->control(v8_heap, ALLOCSAMPLE_SET_INTERVAL, counters.interval);
+    /* One that was made with other flags is refused. */
+    if (!has_option("--snapshot-blob"))
+        v8.set_flags("--interpreted-frames-native-stack");
+}
+
+void v8_after_fork_in_child(void)
+{
+    names_after_fork_in_child(&v8_names);
+}

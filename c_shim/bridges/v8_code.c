@@ -1,0 +1,112 @@
+/* Names of the code that V8 compiles, so that native stacks show functions of JavaScript.
+ *
+ * V8 tells of each piece of code as it is made, on the thread that makes it, and keeps frame pointers. While a function is
+ * interpreted it has no code of its own, unless V8 was asked for a native frame for each: `v8.c` asks. */
+#define _GNU_SOURCE
+#include "v8.h"
+
+#include <string.h>
+
+/* v8::JitCodeEvent: what is used of it. */
+struct event {
+    int32_t type, code_type;
+    uintptr_t start;
+    size_t size;
+    const void *script;
+    void *user;
+    void *wasm;
+    union {
+        struct {
+            const char *text;
+            size_t length;
+        } name;
+        uintptr_t new_start;
+    };
+};
+enum { CODE_ADDED = 0, CODE_MOVED = 1, CODE_REMOVED = 2 };
+enum { JIT_CODE = 1, WASM_CODE = 2 };
+enum { NEW_ONLY = 0, ENUMERATE_EXISTING = 1 };
+
+static bool begins_with(const char *text, const char *start)
+{
+    return strncmp(text, start, strlen(start)) == 0;
+}
+
+/* Cuts a number off the end of `text`, with the colon before it. */
+static bool cut_number(char *text, uint32_t *number)
+{
+    char *colon = strrchr(text, ':');
+    if (colon == NULL || colon[1] < '0' || colon[1] > '9')
+        return false;
+    *number = 0;
+    for (const char *digit = colon + 1; *digit >= '0' && *digit <= '9'; digit++)
+        *number = *number * 10 + (uint32_t)(*digit - '0');
+    *colon = 0;
+    return true;
+}
+
+/* The number of the function of JavaScript that V8 names so: `JS:*load /srv/app.js:10:5`, a mark of the compiler's tier,
+ * a name that may be missing, and where it is. 0: other code. */
+static uint32_t function_of(char *text, uint64_t hash)
+{
+    static const char *const kinds[] = {"JS:", "LazyCompile:", "Function:", "Eval:", "Script:"};
+    size_t kind = 0, kinds_count = sizeof kinds / sizeof kinds[0];
+    while (kind < kinds_count && !begins_with(text, kinds[kind]))
+        kind++;
+    if (kind == kinds_count)
+        return 0;
+    char *name = text + strlen(kinds[kind]);
+    name += strspn(name, "~^+*");
+    char *file = strchr(name, ' ');
+    uint32_t line, column;
+    if (file == NULL || !cut_number(file, &column) || !cut_number(file, &line))
+        return 0;
+    *file++ = 0;
+    bool is_new;
+    uint32_t number = names_number(&v8_names, hash, &is_new);
+    if (is_new)
+        v8_hooks->define_function(v8_heap, number, name[0] == 0 ? "(anonymous)" : name, file, line);
+    return number;
+}
+
+static void on_code_added(const struct event *event)
+{
+    char text[2048];
+    size_t length = event->name.length < sizeof text - 1 ? event->name.length : sizeof text - 1;
+    memcpy(text, event->name.text, length);
+    text[length] = 0;
+    uint32_t function = function_of(text, names_hash(names_hash(NAMES_SEED, "code"), text));
+    uintptr_t end = event->start + event->size;
+    v8_hooks->code_add(v8_heap, event->start, end, function);
+    /* Code of another kind: what was at its place is gone. */
+    if (function == 0)
+        v8_hooks->code_remove(v8_heap, event->start);
+}
+
+static void on_event(const void *data)
+{
+    const struct event *event = data;
+    if (event->code_type != JIT_CODE && event->code_type != WASM_CODE)
+        return;
+    if (event->type == CODE_ADDED)
+        on_code_added(event);
+    else if (event->type == CODE_MOVED)
+        v8_hooks->code_move(v8_heap, event->start, event->new_start);
+    else if (event->type == CODE_REMOVED)
+        v8_hooks->code_remove(v8_heap, event->start);
+}
+
+void v8_watch_code(void *isolate)
+{
+    v8.watch_code(isolate, ENUMERATE_EXISTING, on_event);
+}
+
+void v8_pause_watching(void *isolate)
+{
+    v8.watch_code(isolate, NEW_ONLY, NULL);
+}
+
+void v8_resume_watching(void *isolate)
+{
+    v8.watch_code(isolate, NEW_ONLY, on_event);
+}
