@@ -5,6 +5,7 @@ mod commands;
 mod exit;
 mod filter;
 mod growing;
+mod harmless;
 mod http;
 mod inherited;
 mod output_file;

@@ -1,11 +1,13 @@
 //! Files that are complete or not there.
 
 use std::fs::{self, File, Permissions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::Context;
+
+use crate::harmless::Harmless;
 
 /// Writes `path` through `fill`: aside first, then renamed, so that an error leaves what was there before. Pipes and
 /// devices, which cannot be replaced, are written to directly.
@@ -65,11 +67,15 @@ pub fn profile_aside<T>(
     Ok(made)
 }
 
-/// Writes to stdout through `fill`.
+/// Writes to stdout through `fill`; on a terminal what is written can only be read.
 pub fn write_stdout(fill: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>) -> anyhow::Result<()> {
-    finish(BufWriter::new(io::stdout().lock()), fill)
-        .map(drop)
-        .context("stdout")
+    let stdout = io::stdout().lock();
+    let written = if stdout.is_terminal() {
+        finish(BufWriter::new(Harmless::new(stdout)), fill).map(drop)
+    } else {
+        finish(BufWriter::new(stdout), fill).map(drop)
+    };
+    written.context("stdout")
 }
 
 fn finish<W: Write>(

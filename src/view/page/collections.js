@@ -58,7 +58,7 @@ function drawPauses(rows) {
   const { time } = axes(), dim = { color: themed('--dim') };
   const duration = { type: 'log', axisLabel: { ...dim, formatter: formatTime }, splitLine: { lineStyle: { color: themed('--line') } }, name: 'pause', nameTextStyle: dim };
   const series = rows.map((row, at) => ({ name: nameOfStress(row), type: 'line', lineStyle: { width: 0 }, showSymbol: true, symbolSize: row.kind_number === 1 ? 6 : 9,
-    symbol: ['circle', 'triangle', 'diamond', 'rect'][at % 4], itemStyle: { opacity: 0.65 },
+    symbol: ['circle', 'triangle', 'diamond', 'rect'][at % 4], itemStyle: { opacity: 0.85 },
     data: collectionsOf((i) => isCollectionShown(i) && gcs.heap[i] === row.heap_index && gcs.kind[i] === row.kind_number)
       .map((i) => [gcs.begin[i], Math.max(gcs.pause[i], 1e-7)]) }));
   const base = { animation: false, color: COLOURS, aria: { enabled: true }, grid: { left: 76, right: 20, top: 40, bottom: 30 },
