@@ -3,6 +3,7 @@
 import dataclasses
 import html
 import math
+from collections.abc import Callable
 
 from bench import sizes
 
@@ -14,14 +15,15 @@ MARKS = ("circle", "square", "diamond")
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A name, and points of an interval in bytes and a percentage."""
+    """A name, and points of an interval in bytes (or another number above 0) and a percentage."""
 
     name: str
     points: list[tuple[int, float]]
 
 
-def log_log(lines: list[Line], title: str, x_label: str, y_label: str) -> str:
-    """The whole picture. What is not above zero has no place on it and is left out."""
+def log_log(lines: list[Line], title: str, x_label: str, y_label: str, of_x: Callable[[int], str] | None = None) -> str:
+    """The whole picture. What is not above zero has no place on it and is left out. Places on the x axis are bytes, unless
+    `of_x` writes them."""
     shown = [Line(line.name, [(x, y) for x, y in line.points if y > 0]) for line in lines]
     xs = [x for line in shown for x, _ in line.points]
     ys = [y for line in shown for _, y in line.points]
@@ -32,7 +34,7 @@ def log_log(lines: list[Line], title: str, x_label: str, y_label: str) -> str:
         # A ground of its own: pages may be dark.
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
         f'<text x="{LEFT}" y="24" font-size="15" font-weight="600">{html.escape(title)}</text>',
-        *_axes(frame, sorted(set(xs)), x_label, y_label),
+        *_axes(frame, {x: (of_x or _short_size)(x) for x in sorted(set(xs))}, x_label, y_label),
     ]
     label_ys = _spread([frame.y(line.points[-1][1]) for line in shown])
     for number, (line, label_y) in enumerate(zip(shown, label_ys)):
@@ -56,7 +58,11 @@ class _Frame:
         return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
 
 
-def _axes(frame: _Frame, intervals: list[int], x_label: str, y_label: str) -> list[str]:
+def _short_size(interval: int) -> str:
+    return sizes.text(interval).replace("iB", "")
+
+
+def _axes(frame: _Frame, places: dict[int, str], x_label: str, y_label: str) -> list[str]:
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     parts = []
     decade = frame.y_low
@@ -65,10 +71,9 @@ def _axes(frame: _Frame, intervals: list[int], x_label: str, y_label: str) -> li
         parts.append(f'<line x1="{LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{decade:g} %</text>')
         decade *= 10
-    for interval in intervals:
-        x = frame.x(interval)
+    for place, label in places.items():
+        x = frame.x(place)
         parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 5}" stroke="#888"/>')
-        label = sizes.text(interval).replace("iB", "")
         parts.append(f'<text x="{x:.1f}" y="{bottom + 20}" text-anchor="middle">{label}</text>')
     parts.append(f'<line x1="{LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}" stroke="#888"/>')
     middle = (LEFT + right) / 2

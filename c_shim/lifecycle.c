@@ -16,18 +16,6 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-/* `TYPE name(...)` of the next object, looked up at the first call. A race stores the same value twice. */
-#define NEXT(TYPE, NAME, ...)                                                                                          \
-    ({                                                                                                                 \
-        static void *found;                                                                                            \
-        void *address = __atomic_load_n(&found, __ATOMIC_ACQUIRE);                                                     \
-        if (address == NULL) {                                                                                         \
-            address = shim_find_symbol(#NAME);                                                                         \
-            __atomic_store_n(&found, address, __ATOMIC_RELEASE);                                                       \
-        }                                                                                                              \
-        (TYPE(*)(__VA_ARGS__)) address;                                                                                \
-    })
-
 static const struct shim_slow_path *slow_path(void)
 {
     return atomic_load_explicit(&shim_slow_path, memory_order_acquire);

@@ -48,6 +48,15 @@ struct shim_caller {
     uintptr_t fp; /* its frame pointer register, whatever it holds */
 };
 
+/* Where a signal has interrupted a thread. */
+struct shim_registers {
+    uintptr_t pc; /* the instruction that comes next */
+    uintptr_t sp;
+    uintptr_t fp;
+    uintptr_t link; /* aarch64 */
+};
+_Static_assert(sizeof(struct shim_registers) == 32, "src/agent/os/thread.rs mirrors this layout");
+
 /* An allocation that borrowed. */
 struct shim_allocation {
     void *address;
@@ -94,6 +103,13 @@ struct shim_slow_path {
     void (*before_filter)(void);
     /* Code may have been unmapped. */
     void (*after_dlclose)(void);
+    /* The thread was at `registers` when it had used a processor for another `periods` periods. In a signal handler. */
+    void (*on_tick)(struct shim_thread *, const struct shim_registers *registers, uint64_t periods);
+    /* A thread begins while there are ticks. `signal_stack` is NULL, or for shim_give_back_signal_stack at its end. */
+    void (*on_thread_start)(struct shim_thread *, void *signal_stack);
+    /* Ticks come by this signal, and carry this mark. */
+    void (*start_ticks)(int signal, const void *mark);
+    void (*stop_ticks)(void);
 };
 
 /* NULL while the agent is off: before its constructor, after it failed. */
@@ -152,6 +168,18 @@ extern HIDDEN struct shim_next shim_next;
 HIDDEN void shim_find_next(void);
 /* The symbol `name` in the objects after ours, or NULL. */
 HIDDEN void *shim_find_symbol(const char *name);
+/* `TYPE name(...)` of the next object, looked up at the first call. A race stores the same value twice. */
+#define NEXT(TYPE, NAME, ...)                                                                                          \
+    ({                                                                                                                 \
+        static void *found;                                                                                            \
+        void *address = __atomic_load_n(&found, __ATOMIC_ACQUIRE);                                                     \
+        if (address == NULL) {                                                                                         \
+            address = shim_find_symbol(#NAME);                                                                         \
+            __atomic_store_n(&found, address, __ATOMIC_RELEASE);                                                       \
+        }                                                                                                              \
+        (TYPE(*)(__VA_ARGS__)) address;                                                                                \
+    })
+
 /* A loaded object: its program headers, which no other has, and its path, "" for the program itself. */
 struct shim_object {
     const void *headers;
@@ -172,6 +200,12 @@ HIDDEN void bridges_after_fork_in_child(void);
 /* Probes for tools outside of the process; on the program's stack. */
 HIDDEN void shim_probe_alloc(uintptr_t pointer, uint64_t size, uint64_t weighted_bytes);
 HIDDEN void shim_probe_free(uintptr_t pointer);
+
+/* Ticks begin, for the calling thread and those that it starts; false if no signal is free. They end for good, and no
+ * signal of ours comes any more. */
+HIDDEN bool shim_start_ticks(void);
+HIDDEN void shim_end_ticks(void);
+HIDDEN void shim_give_back_signal_stack(void *stack);
 
 /* For the agent, which cannot name thread-local variables or libc's names of C. */
 HIDDEN struct shim_thread *shim_this_thread(void);

@@ -35,7 +35,7 @@ try {
   await page.click('#tab-table');
   seen.functions = Object.fromEntries(await page.evaluate(() => allocsample.rows().map((row) => [row.name, row.bytes])));
   seen.sums = {};
-  for (const by of ['function', 'site', 'module', 'kind', 'thread']) {
+  for (const by of await page.$$eval('#by option', (all) => all.map((it) => it.value))) {
     await page.selectOption('#by', by);
     seen.sums[by] = await page.evaluate(() => allocsample.rows().reduce((sum, row) => sum + row.bytes, 0));
   }
@@ -47,6 +47,23 @@ try {
   await page.click('#tab-heat');
   const heatRows = () => page.$$eval('#heat-table tbody tr', (all) => all.map((it) => Number(it.dataset.bytes)));
   seen.heat = await heatRows();
+  // Its rows are the table of modules, its columns that of types and sizes, and the functions of each module that of functions.
+  seen.heatIsTables = await page.evaluate(() => {
+    const near = (sums, by, wanted = () => true) => {
+      allocsample.by(by);
+      const rows = allocsample.rows().filter((row) => wanted(row) && row.bytes > 0);
+      return rows.length === sums.size && rows.every((row) => Math.abs(sums.get(row.key) - row.bytes) < 0.01);
+    };
+    const whole = allocsample.heatSums();
+    const result = { modules: near(whole.rows, 'module'), kinds: near(whole.columns, 'kind'), functions: true };
+    for (const module of whole.rows.keys()) {
+      allocsample.drill(module);
+      result.functions &&= near(allocsample.heatSums().rows, 'function', (row) => allocsample.moduleOfRow(row) === module);
+    }
+    allocsample.drill(null);
+    allocsample.by('function');
+    return result;
+  });
   await page.click('#heat-table tbody tr:first-child');
   seen.heatOfModule = await heatRows();
   // A drag over the first half of the timeline selects it; both halves together are the whole.
@@ -71,14 +88,46 @@ try {
   await page.keyboard.type(process.argv[3] ?? 'main');
   seen.found = await shown();
   await page.keyboard.press('Escape');
-  for (const key of ['1', '2', '3', '4', '5', '6']) await page.keyboard.press(key);
-  seen.view = await page.evaluate(() => allocsample.state.view);
+  // Every tab by its key; the heaps add up to the whole, each in its own track.
+  const tabs = await page.$$eval('#tabs button', (all) => all.map((it) => it.id.slice(4)));
+  seen.views = [];
+  for (let i = 0; i < tabs.length; i++) {
+    await page.keyboard.press(String(i + 1));
+    seen.views.push(await page.evaluate(() => allocsample.state.view));
+  }
+  seen.tabs = tabs;
+  seen.heaps = {};
+  for (const heap of await page.$$eval('#heap option', (all) => all.map((it) => it.value).filter((it) => it >= 0))) {
+    await page.selectOption('#heap', heap);
+    seen.heaps[await page.$eval('#heap', (it) => it.selectedOptions[0].textContent)] = await shown();
+  }
+  await page.keyboard.press('Escape');
+  // Cards, collections and sources say what the command says.
+  await page.click('#tab-leaks');
+  await page.selectOption('#verdict', 'all');
+  seen.cards = await page.$$eval('.card', (all) => all.map((it) => [it.dataset.verdict, Number(it.dataset.live), it.querySelector('.sentence').textContent]));
+  if (tabs.includes('collections')) {
+    await page.click('#tab-collections');
+    seen.collections = await page.$$eval('#gc-table tbody tr', (all) => all.map((it) => [it.cells[0].textContent, it.cells[1].textContent, Number(it.dataset.collections), Number(it.dataset.total)]));
+  }
+  if (tabs.includes('sources')) {
+    await page.click('#tab-sources');
+    seen.source = await page.$$eval('#source tr.hot', (all) => all.map((it) => [it.cells[0].textContent, Number(it.dataset.own), it.cells[3].textContent]));
+    seen.path = await page.$eval('#path', (it) => it.textContent);
+  }
+  if (tabs.includes('changes')) {
+    await page.click('#tab-changes');
+    seen.difference = await page.$eval('#change-total', (it) => Number(it.dataset.difference));
+    seen.changes = await page.$$eval('#change-table tbody tr', (all) => all.map((it) => [Number(it.dataset.difference), it.dataset.significant === 'true']));
+    seen.changeFrames = await page.locator('#change-flame rect').count();
+  }
   await page.keyboard.press('d');
   await page.keyboard.press('1');
   seen.frames = await page.locator('#flame rect').count();
   await page.locator('#flame g.frame').nth(1).click();
   await page.emulateMedia({ media: 'print' });
-  seen.images = await page.locator('img').count();
+  // Elements that only a name could have brought in.
+  seen.foreign = await page.locator('img, b, u, main script, header script').count();
 } catch (error) {
   seen.errors.push(String(error));
 }

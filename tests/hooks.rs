@@ -334,3 +334,105 @@ fn sanitizers_find_nothing_in_24_threads_that_switch_at_random() {
         assert!(figure(row(&profile, "heaps", "name", HEAP), "samples") > 100.0);
     }
 }
+
+/// What is looked at in the viewer, without the viewer.
+#[test]
+fn firefox_shows_a_heaps_fates_collections_and_memory() {
+    let agent = Agent::at_interval("4K").with("ALLOCSAMPLE_TIME_HZ", 200);
+    let outcome = run(&["trees", "18", "200"]).observed(&agent);
+    outcome.assert_success();
+    let path = outcome.profile().path().to_owned();
+    let output = path.with_extension("firefox.json");
+    let status = Command::new(support::command())
+        .args(["convert", "--to", "firefox", "-o"])
+        .args([&output, &path])
+        .status();
+    assert!(status.expect("the command").success());
+    let text = std::fs::read(&output).expect("the document");
+    let document: Value = serde_json::from_slice(&text).expect("JSON");
+    let list = |value: &Value| value.as_array().expect("a list").clone();
+    // Two labelled time lines: the process, and the heap; and the thread's time.
+    let threads = list(&document["threads"]);
+    let processes: std::collections::BTreeSet<_> = threads
+        .iter()
+        .filter(|thread| thread["isMainThread"] == true)
+        .map(|thread| thread["processName"].as_str().expect("a name"))
+        .collect();
+    assert_eq!(processes.len(), 2, "{processes:?}");
+    let has = |suffix: &str| {
+        let mut names = threads.iter().filter_map(|thread| thread["name"].as_str());
+        names.any(|name| name.ends_with(suffix))
+    };
+    assert!(has(" (time)") && has(HEAP));
+    // Three tracks of memory with names of their own.
+    let tracks: std::collections::BTreeSet<String> = list(&document["counters"])
+        .iter()
+        .filter(|counter| counter["category"] == "Memory")
+        .map(|counter| counter["name"].as_str().expect("a name").to_owned())
+        .collect();
+    for name in [
+        "Resident set",
+        "Live bytes in org.example.vm",
+        "org.example.vm: old space",
+    ] {
+        assert!(tracks.contains(name), "no {name} in {tracks:?}");
+    }
+    // Types as leaves, green and red.
+    let categories = list(&document["meta"]["categories"]);
+    let colour = |name: &str| {
+        let category = categories.iter().find(|category| category["name"] == name);
+        category.map(|category| category["color"].clone())
+    };
+    assert_eq!(colour("Died young"), Some("green".into()));
+    assert_eq!(colour("Survived"), Some("red".into()));
+    let heap = threads
+        .iter()
+        .find(|thread| {
+            thread["name"]
+                .as_str()
+                .is_some_and(|name| name.ends_with(HEAP))
+        })
+        .expect("the heap");
+    let strings = match &heap["stringArray"] {
+        Value::Null => list(&document["shared"]["stringArray"]),
+        own => list(own),
+    };
+    let leaves: std::collections::BTreeSet<(String, String)> =
+        list(&heap["nativeAllocations"]["stack"])
+            .iter()
+            .filter_map(Value::as_u64)
+            .map(|stack| {
+                let frame = heap["stackTable"]["frame"][stack as usize].as_u64();
+                let frame = frame.expect("a frame") as usize;
+                let function = heap["frameTable"]["func"][frame].as_u64();
+                let name = &heap["funcTable"]["name"][function.expect("a function") as usize];
+                let category = heap["frameTable"]["category"][frame].as_u64();
+                let category = &categories[category.expect("a category") as usize]["name"];
+                (
+                    strings[name.as_u64().expect("a name") as usize]
+                        .as_str()
+                        .expect("text")
+                        .to_owned(),
+                    category.as_str().expect("text").to_owned(),
+                )
+            })
+            .collect();
+    for (leaf, category) in [
+        ("Node (died young)", "Died young"),
+        ("Node (survived)", "Survived"),
+    ] {
+        let leaf = (leaf.to_owned(), category.to_owned());
+        assert!(leaves.contains(&leaf), "{leaves:?}");
+    }
+    // Collections with their statistics.
+    let markers = &heap["markers"];
+    for kind in ["Minor collection", "Major collection"] {
+        let names = list(&markers["name"]);
+        let mut of_kind = names
+            .iter()
+            .zip(list(&markers["data"]))
+            .filter(|(name, _)| strings[name.as_u64().expect("a name") as usize] == kind);
+        let (_, data) = of_kind.next().expect("one at least");
+        assert!(data["statistic0"].is_number(), "{data}");
+    }
+}

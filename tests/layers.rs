@@ -21,10 +21,11 @@ const MAY_IMPORT: [(&str, &[&str]); 15] = [
     ("report", &["profile", "sampling"]),
     // Report for the function that an allocation is charged to.
     ("query", &["profile", "report"]),
-    ("view", &["profile", "report"]),
     // Sampling for sums that know their error.
     ("leaks", &["profile", "report", "sampling"]),
     ("diff", &["profile", "report", "sampling"]),
+    // Leaks and diff for verdicts: the page shows the same as the command prints.
+    ("view", &["profile", "report", "leaks", "diff"]),
     // It knows the agent's functions by their names in the other process only.
     ("attach", &[]),
     // The command: sampling only to check an interval as the agent will.

@@ -189,7 +189,7 @@ COLD static void find(void *slot, const char *name, const void *caller)
 }
 
 /* Where the function that we stand before is. */
-#define NEXT(FUNCTION)                                                                                                 \
+#define FIND_NEXT(FUNCTION)                                                                                            \
     do {                                                                                                               \
         if (UNLIKELY(libgc.FUNCTION == NULL))                                                                          \
             find(&libgc.FUNCTION, "GC_" #FUNCTION, __builtin_return_address(0));                                       \
@@ -197,7 +197,7 @@ COLD static void find(void *slot, const char *name, const void *caller)
 
 EXPORT void GC_generic_malloc_many(size_t size, int kind, void **list)
 {
-    NEXT(generic_malloc_many);
+    FIND_NEXT(generic_malloc_many);
     if (heap == NULL || is_inside) {
         libgc.generic_malloc_many(size, kind, list);
         return;
@@ -212,7 +212,7 @@ EXPORT void GC_generic_malloc_many(size_t size, int kind, void **list)
 #define ONE_BLOCK(FUNCTION)                                                                                            \
     EXPORT void *GC_##FUNCTION(size_t size, int kind)                                                                  \
     {                                                                                                                  \
-        NEXT(FUNCTION);                                                                                                \
+        FIND_NEXT(FUNCTION);                                                                                           \
         if (heap == NULL || is_inside)                                                                                 \
             return libgc.FUNCTION(size, kind);                                                                         \
         is_inside = true;                                                                                              \
@@ -228,7 +228,7 @@ ONE_BLOCK(generic_malloc_uncollectable)
 
 EXPORT void GC_free(void *block)
 {
-    NEXT(free);
+    FIND_NEXT(free);
     if (heap != NULL && block != NULL && shim_may_be_sampled((const void *)libgc_hidden(block))) {
         libgc_unlink(block);
         hooks->freed(heap, libgc_hidden(block));
@@ -239,7 +239,7 @@ EXPORT void GC_free(void *block)
 /* The program's own callback is called by ours. */
 EXPORT void GC_set_on_collection_event(on_event callback)
 {
-    NEXT(set_on_collection_event);
+    FIND_NEXT(set_on_collection_event);
     if (atomic_load_explicit(&is_watching, memory_order_relaxed))
         atomic_store_explicit(&users_callback, callback, memory_order_relaxed);
     else
@@ -248,7 +248,7 @@ EXPORT void GC_set_on_collection_event(on_event callback)
 
 EXPORT on_event GC_get_on_collection_event(void)
 {
-    NEXT(get_on_collection_event);
+    FIND_NEXT(get_on_collection_event);
     return atomic_load_explicit(&is_watching, memory_order_relaxed)
                ? atomic_load_explicit(&users_callback, memory_order_relaxed)
                : libgc.get_on_collection_event();

@@ -79,6 +79,23 @@ typedef size_t (*allocsample_walk)(void *user, allocsample_frame *frames, size_t
 typedef void (*allocsample_on_sample)(void *user, allocsample_id sample, uintptr_t address, uint64_t size,
                                       allocsample_type type);
 
+/* Where a machine keeps its frames on one thread, so that nobody has to ask it. They are a row of frames that ends at
+ * `*top`, or a chain from `*top` by pointers to callers. A store of the newest frame comes before that of `*top`: the
+ * stack may be read by a signal handler of the same thread at any instruction. `size` is
+ * sizeof(allocsample_shadow_stack). */
+typedef struct allocsample_shadow_stack {
+    uint32_t size;
+    uint32_t frame_bytes;     /* of a frame in a row, a multiple of 4; 0: a chain */
+    const void *const *top;   /* row: the machine's pointer behind the newest frame; chain: to the newest frame, or NULL */
+    const void *base;         /* row: the oldest frame */
+    uint32_t function_offset; /* in a frame: of an allocsample_function */
+    uint32_t line_offset;     /* of a uint32_t, or ALLOCSAMPLE_NOWHERE */
+    uint32_t entry_offset;    /* of a uint32_t that is not 0 in an ALLOCSAMPLE_ENTRY, or ALLOCSAMPLE_NOWHERE */
+    uint32_t caller_offset;   /* chain: of the address of the caller's frame (a multiple of 8), NULL in the oldest */
+} allocsample_shadow_stack;
+
+#define ALLOCSAMPLE_NOWHERE UINT32_MAX
+
 /* What a heap is. `size` is sizeof(allocsample_heap_description). */
 typedef struct allocsample_heap_description {
     uint32_t size;
@@ -94,6 +111,7 @@ typedef struct allocsample_heap_description {
 
 #define ALLOCSAMPLE_WALK_IN_MALLOC 1u /* samples of malloc on a thread that owns a nursery of this heap get frames too */
 #define ALLOCSAMPLE_WALK_EVERYWHERE 2u /* those on every other thread too: the walker finds out whether it runs the machine */
+#define ALLOCSAMPLE_WALK_IN_TICKS 8u /* the walker is async-signal-safe: samples of time on these threads get frames too */
 #define ALLOCSAMPLE_WHOLE_CODE 4u /* the interpreter ranges hold all of the machine's native code: all its frames stand in for it */
 
 /* Which samples are asked for, and which collection has looked at them. */
@@ -141,7 +159,7 @@ enum {
     ALLOCSAMPLE_START = 1,        /* sampling goes on, from the next call with each nursery */
     ALLOCSAMPLE_STOP = 2,         /* no more samples; those that are pending stay so */
     ALLOCSAMPLE_SET_INTERVAL = 3, /* `value` bytes from the next call with each nursery; 0 is refused */
-    ALLOCSAMPLE_DISCARD = 4       /* pending samples of the heap get the fate "unknown" */
+    ALLOCSAMPLE_DISCARD = 4       /* pending samples get the fate "unknown", young ones at the next call with their nursery */
 };
 
 typedef struct allocsample_counters {
@@ -180,8 +198,8 @@ typedef struct allocsample_hooks {
     /* Sampling of this thread on (1) or off (0); the bytes in between are in no figure. */
     uintptr_t (*nursery_enable)(allocsample_heap *heap, allocsample_nursery *nursery, uintptr_t free, uintptr_t top,
                                 uint32_t on);
-    /* The thread leaves: its pending samples go over to the heap, where only a major collection finds them. The state is
-     * zero again. */
+    /* The thread leaves: its pending samples go over to the heap, where the next minor collection finds them by a NULL
+     * nursery, or the next major one. The state is zero again. */
     void (*nursery_end)(allocsample_heap *heap, allocsample_nursery *nursery, uintptr_t free);
 
     /* -- other allocations -- */
@@ -197,8 +215,8 @@ typedef struct allocsample_hooks {
 
     /* -- what became of samples -- */
 
-    /* Samples that a collection of this kind must look at: for ALLOCSAMPLE_MINOR the young ones of `nursery`, for
-     * ALLOCSAMPLE_MAJOR all others of the heap. Call until it returns 0, with `*cursor` 0 at first. Objects must stay where
+    /* Samples that a collection of this kind must look at: for ALLOCSAMPLE_MINOR the young ones of `nursery`, or, if that is
+     * NULL, those of threads that have left; for ALLOCSAMPLE_MAJOR all others of the heap. Call until it returns 0, with `*cursor` 0 at first. Objects must stay where
      * they are meanwhile, and calls for the old samples of one heap must not overlap. */
     size_t (*pending)(allocsample_heap *heap, allocsample_nursery *nursery, uint32_t kind, allocsample_pending *samples,
                       size_t capacity, uint64_t *cursor);
@@ -249,6 +267,23 @@ typedef struct allocsample_hooks {
      * be any number that `freed` is called with later. No thread needs a nursery. */
     allocsample_id (*sampled)(allocsample_heap *heap, uintptr_t address, uint64_t size, allocsample_type type,
                               const allocsample_frame *frames, size_t count);
+
+    /* What this agent can do: ALLOCSAMPLE_CAN_... */
+    uint64_t capabilities;
+
+    /* -- more on stacks and threads -- */
+
+    /* The calling thread, which owns a nursery of the heap, keeps its frames there from now on; they are read wherever the
+     * walker would be asked, and in samples of time. NULL: no longer. The description must stay where it is, and so must
+     * the frames while they are on the stack. Memory that is not what it should be loses the rest of a stack. */
+    int32_t (*shadow_stack)(allocsample_heap *heap, const allocsample_shadow_stack *stack);
+    /* The function `number` stands for these, innermost first: what a compiler made one of. 1 to 128; pass the number to
+     * `code_add` for the part of the code to which that applies, or use it in frames. */
+    int32_t (*define_inlined)(allocsample_heap *heap, allocsample_function number, const allocsample_frame *frames,
+                              size_t count);
+    /* Samples of malloc and of time on the calling thread, on (1) or off (0); the bytes in between are in no figure. For
+     * nurseries there is nursery_enable. */
+    int32_t (*thread_enable)(uint32_t on);
 } allocsample_hooks;
 
 /* Defined by the agent; NULL without it, and for a version that it does not know. */
@@ -268,6 +303,18 @@ static inline const allocsample_hooks *allocsample_find(void)
     return allocsample_get_hooks(ALLOCSAMPLE_VERSION);
 #endif
 }
+
+/* Bits of `capabilities`. */
+#define ALLOCSAMPLE_CAN_SHADOW_STACK UINT64_C(1)  /* shadow_stack */
+#define ALLOCSAMPLE_CAN_INLINE UINT64_C(2)        /* define_inlined */
+#define ALLOCSAMPLE_CAN_ENABLE_THREAD UINT64_C(4) /* thread_enable */
+#define ALLOCSAMPLE_CAN_ASK_FOR_LATE UINT64_C(8)  /* pending and resolve for a NULL nursery */
+#define ALLOCSAMPLE_CAN_WALK_IN_TICKS UINT64_C(16) /* ALLOCSAMPLE_WALK_IN_TICKS is heeded */
+
+/* Whether an agent, which may be older than this header, can do something. */
+#define ALLOCSAMPLE_CAN(hooks, bit)                                                                                    \
+    ((hooks) && (hooks)->size >= offsetof(allocsample_hooks, capabilities) + sizeof(uint64_t) &&                       \
+     ((hooks)->capabilities & (bit)) != 0)
 
 /* Whether an agent's table has a function that was added after the first release. */
 #define ALLOCSAMPLE_HAS(hooks, function)                                                                               \

@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use allocsample_record::{LostReason, Note};
+use allocsample_ring::request;
 use allocsample_sampling::{Interval, Seed};
 
 use crate::config::{Config, LARGEST_MAX_DEPTH};
@@ -21,6 +22,7 @@ use crate::stack::vm::RawFrame;
 use crate::stack::{Memo, RuleCache, WrittenStack};
 use crate::switch::{Switch, SwitchCell};
 use crate::threads::Threads;
+use crate::ticks::Ticks;
 
 /// What the agent cannot do itself.
 pub struct Hooks {
@@ -34,6 +36,10 @@ pub struct Hooks {
     pub on_thread_joined: fn(),
     /// Memory of our own must be made fit for use in a forked child.
     pub after_fork_in_child: fn(),
+    /// A thread that has ended gives back its stack for signals: see [`Agent::on_thread_start`].
+    pub give_back_signal_stack: fn(u64),
+    /// No more ticks: a filter of system calls is about to be installed.
+    pub end_ticks: fn(),
     /// A sample was recorded: its address, its size, and the bytes that it stands for. On the program's stack.
     pub on_sampled: fn(u64, u64, u64),
     /// A sampled block of a heap other than malloc's was freed.
@@ -116,6 +122,7 @@ pub struct Agent {
     pub(crate) filter: BlockFilter,
     pub(crate) control: Control,
     pub(crate) threads: Threads,
+    pub(crate) ticks: Ticks,
     pub(crate) heaps: Heaps,
     pub(crate) definitions: Definitions,
     canary: ForkCanary,
@@ -140,6 +147,7 @@ impl Agent {
             filter,
             control: Control::new(),
             threads: Threads::new(),
+            ticks: Ticks::new(),
             heaps: Heaps::new(),
             definitions: Definitions::new(),
             canary: ForkCanary::new(),
@@ -223,6 +231,8 @@ impl Agent {
                 join_drain: || {},
                 on_thread_joined: || {},
                 after_fork_in_child: || {},
+                give_back_signal_stack: |_| {},
+                end_ticks: || {},
                 on_sampled: |_, _, _| {},
                 on_heap_freed: |_| {},
             },
@@ -289,6 +299,7 @@ impl Agent {
             self.write_interval(recording, force.interval, Some(force.index));
         }
         self.write_ended_before(recording);
+        self.tell_ticks(recording);
         let (events, bytes) = (&self.lost_before.0, &self.lost_before.1);
         let events = events.swap(0, Ordering::Relaxed);
         if events != 0 {
@@ -337,6 +348,17 @@ impl Agent {
         }
     }
 
+    /// The file so far is to be copied. In a signal handler; `errno` may change.
+    pub fn ask_for_snapshot(&self) {
+        // In a child that has not been noticed the recording is its parent's.
+        if self.canary.is_forked_child() || self.switch.get() != Switch::On {
+            return;
+        }
+        if let Some(recording) = recording::current() {
+            recording.ask_for_file_work(request::SNAPSHOT, 0);
+        }
+    }
+
     /// The profile so far is complete: threads join anew.
     pub(crate) fn epoch_ended(&self) {
         self.epoch.fetch_add(1, Ordering::Relaxed);
@@ -360,6 +382,7 @@ impl Agent {
         self.areas.forget();
         self.modules.restart();
         self.threads.clear();
+        self.ticks.forget();
         self.live.clear(&self.filter);
         self.heaps.restart(&self.filter);
         self.control.reset(self.first_interval());

@@ -48,6 +48,7 @@ impl Agent {
         {
             return None;
         }
+        self.stop_ticks();
         clock::sleep_ms(SETTLE_MS);
         // A record that is begun and not finished would hide those behind it from the drain thread.
         let own = thread.number();

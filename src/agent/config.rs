@@ -13,6 +13,12 @@ const DEFAULT_INTERVAL: Interval = match Interval::new(512 * 1024) {
 const DEFAULT_MAX_DEPTH: usize = 512;
 /// Frames that a work area has room for.
 pub const LARGEST_MAX_DEPTH: usize = 4096;
+/// What waits in a full ring comes to 2 MiB, and must fit beside the file before.
+const LEAST_MAX_SIZE_ROTATED_BYTES: u64 = 8 << 20;
+/// A file has more to say first than to say, below this.
+const LEAST_ROTATE_SIZE_BYTES: u64 = 64 << 10;
+/// Kernels look at timers 100 to 1,000 times a second, and tell how many ticks they have missed.
+const LARGEST_TIME_HZ: u64 = 10_000;
 /// What a drain thread writes at once must fit.
 const LEAST_MAX_SIZE_BYTES: u64 = 1 << 20;
 const DEFAULT_TEMPLATE: &[u8] = b"allocsample.%n.%p.allocsample";
@@ -77,6 +83,16 @@ pub struct Config {
     pub max_samples_per_second: Option<u64>,
     /// `ALLOCSAMPLE_MAX_SIZE`
     pub max_size_bytes: Option<u64>,
+    /// `ALLOCSAMPLE_ROTATE_EVERY`: the profile goes on in another file after this time.
+    pub rotate_every_ms: Option<u64>,
+    /// `ALLOCSAMPLE_ROTATE_SIZE`: or when the file has grown by this.
+    pub rotate_size_bytes: Option<u64>,
+    /// `ALLOCSAMPLE_KEEP`: how many files stay beside the one that is being written; all if `None`.
+    pub keep_parts: Option<u32>,
+    /// `ALLOCSAMPLE_SIGNAL`: this signal has the profile copied.
+    pub snapshot_signal: Option<i32>,
+    /// `ALLOCSAMPLE_TIME_HZ`, as processor time between two ticks of a thread.
+    pub tick_period_ns: Option<u64>,
     /// Whether `ALLOCSAMPLE_INTERVAL` was given.
     is_interval_given: bool,
     /// `ALLOCSAMPLE_RUN_PID`: set by `allocsample run`; its direct child writes a profile even without a sample.
@@ -110,6 +126,11 @@ impl Config {
         max_overhead_ppm: None,
         max_samples_per_second: None,
         max_size_bytes: None,
+        rotate_every_ms: None,
+        rotate_size_bytes: None,
+        keep_parts: None,
+        snapshot_signal: None,
+        tick_period_ns: None,
         is_interval_given: false,
         run_pid: None,
     };
@@ -117,6 +138,16 @@ impl Config {
     /// Whether somebody has to look at what sampling costs, from the first sample on.
     pub fn is_watched(&self) -> bool {
         self.max_overhead_ppm.is_some() || self.max_samples_per_second.is_some()
+    }
+
+    /// Whether the drain thread is to be there from the first sample on.
+    pub(crate) fn is_attended(&self) -> bool {
+        self.is_watched() || self.is_rotated() || self.snapshot_signal.is_some()
+    }
+
+    /// Whether the profile goes on in other files by itself.
+    pub fn is_rotated(&self) -> bool {
+        self.rotate_every_ms.is_some() || self.rotate_size_bytes.is_some()
     }
 
     /// The shortest interval that a controller may choose: the one that was asked for, or one at which a program is known
@@ -281,6 +312,30 @@ impl Config {
                 }
             },
         };
+        config.read_rotation(&lookup)?;
+        config.snapshot_signal = match choice(
+            "ALLOCSAMPLE_SIGNAL",
+            &["USR1", "USR2"],
+            "expected USR1 or USR2",
+        )? {
+            Some(0) => Some(libc::SIGUSR1),
+            Some(_) => Some(libc::SIGUSR2),
+            None => None,
+        };
+        config.tick_period_ns = match number(
+            "ALLOCSAMPLE_TIME_HZ",
+            LARGEST_TIME_HZ,
+            "expected 1 to 10000 ticks for each second of a processor",
+        )? {
+            Some(0) => {
+                return Err(ConfigError {
+                    name: "ALLOCSAMPLE_TIME_HZ",
+                    value: b"0",
+                    expected: "expected 1 to 10000 ticks for each second of a processor",
+                });
+            }
+            hz => hz.map(|hz| 1_000_000_000 / hz),
+        };
         config.run_pid = number(
             "ALLOCSAMPLE_RUN_PID",
             u64::from(u32::MAX),
@@ -302,6 +357,76 @@ impl Config {
             });
         }
         Ok(config)
+    }
+
+    fn read_rotation<'a>(
+        &mut self,
+        lookup: &impl Fn(&str) -> Option<&'a [u8]>,
+    ) -> Result<(), ConfigError<'a>> {
+        /// So many files cover a window, and one more is being written.
+        const WINDOW_PARTS: u32 = 4;
+        const EXPECTED_TIME: &str = "expected a time from 1s to 365d, as in 30s, 10m, 1h or 7d";
+        let time = |name: &'static str| match lookup(name) {
+            None => Ok(None),
+            Some(value) => match parse_time_ms(value) {
+                Some(ms) => Ok(Some(ms)),
+                None => Err(ConfigError {
+                    name,
+                    value,
+                    expected: EXPECTED_TIME,
+                }),
+            },
+        };
+        self.rotate_every_ms = time("ALLOCSAMPLE_ROTATE_EVERY")?;
+        if let Some(window_ms) = time("ALLOCSAMPLE_WINDOW")? {
+            // The oldest goes only when those after it are as old as the window.
+            let every_ms = window_ms.div_ceil(u64::from(WINDOW_PARTS));
+            let every_ms = every_ms.min(self.rotate_every_ms.unwrap_or(u64::MAX));
+            self.rotate_every_ms = Some(every_ms);
+            // At least a second each, so at most a year of seconds.
+            self.keep_parts = u32::try_from(window_ms.div_ceil(every_ms.max(1))).ok();
+        }
+        if let Some(value) = lookup("ALLOCSAMPLE_ROTATE_SIZE") {
+            self.rotate_size_bytes = match Interval::parse(value) {
+                Ok(IntervalSetting::Every(size)) if size.bytes() >= LEAST_ROTATE_SIZE_BYTES => {
+                    Some(size.bytes())
+                }
+                _ => {
+                    return Err(ConfigError {
+                        name: "ALLOCSAMPLE_ROTATE_SIZE",
+                        value,
+                        expected: "expected bytes, at least 64K, as in 16M or 1G",
+                    });
+                }
+            };
+        }
+        if let Some(value) = lookup("ALLOCSAMPLE_KEEP") {
+            match parse_decimal(value).and_then(|keep| u32::try_from(keep).ok()) {
+                Some(keep) => self.keep_parts = Some(keep),
+                None => {
+                    return Err(ConfigError {
+                        name: "ALLOCSAMPLE_KEEP",
+                        value,
+                        expected: "expected a number of files",
+                    });
+                }
+            }
+        }
+        if self.is_rotated()
+            && let Some(most) = self.max_size_bytes
+        {
+            if most < LEAST_MAX_SIZE_ROTATED_BYTES {
+                return Err(ConfigError {
+                    name: "ALLOCSAMPLE_MAX_SIZE",
+                    value: lookup("ALLOCSAMPLE_MAX_SIZE").unwrap_or(&[]),
+                    expected: "expected at least 8M for a profile that goes on in other files",
+                });
+            }
+            // All files together may have that: the oldest goes, and not everything at once.
+            let share = most / u64::from(WINDOW_PARTS);
+            self.rotate_size_bytes = Some(share.min(self.rotate_size_bytes.unwrap_or(u64::MAX)));
+        }
+        Ok(())
     }
 
     /// The path of a profile of this process. `attempt` tells apart paths that exist already.
@@ -349,6 +474,22 @@ fn explain(error: IntervalError) -> &'static str {
         IntervalError::UnknownUnit => "unknown unit: expected K, M, G or T",
         IntervalError::TooLarge => "the longest interval is 2^63 - 1 bytes",
     }
+}
+
+/// `30s`, `10m`, `1h` or `7d` in milliseconds; at least a second, at most a year.
+fn parse_time_ms(text: &[u8]) -> Option<u64> {
+    const SECOND_MS: u64 = 1000;
+    const YEAR_MS: u64 = 365 * 24 * 3600 * SECOND_MS;
+    let (unit, number) = text.split_last()?;
+    let unit_ms = match unit {
+        b's' => SECOND_MS,
+        b'm' => 60 * SECOND_MS,
+        b'h' => 3600 * SECOND_MS,
+        b'd' => 24 * 3600 * SECOND_MS,
+        _ => return None,
+    };
+    let ms = parse_decimal(number)?.checked_mul(unit_ms)?;
+    (SECOND_MS..=YEAR_MS).contains(&ms).then_some(ms)
 }
 
 fn parse_decimal(text: &[u8]) -> Option<u64> {
@@ -418,6 +559,13 @@ mod tests {
             ("ALLOCSAMPLE_MAX_OVERHEAD", "1"),
             ("ALLOCSAMPLE_MAX_SAMPLES_PER_SECOND", "0"),
             ("ALLOCSAMPLE_MAX_SIZE", "100K"),
+            ("ALLOCSAMPLE_WINDOW", "10"),
+            ("ALLOCSAMPLE_ROTATE_EVERY", "0s"),
+            ("ALLOCSAMPLE_ROTATE_SIZE", "1K"),
+            ("ALLOCSAMPLE_KEEP", "some"),
+            ("ALLOCSAMPLE_SIGNAL", "KILL"),
+            ("ALLOCSAMPLE_TIME_HZ", "0"),
+            ("ALLOCSAMPLE_TIME_HZ", "10001"),
         ] {
             let error = Config::read(|key| (key == name).then_some(value.as_bytes()), b"/")
                 .err()
@@ -441,6 +589,35 @@ mod tests {
         let config = read(&[("ALLOCSAMPLE_INTERVAL", "1M")]).ok().unwrap();
         assert_eq!(config.shortest_interval().bytes(), 1 << 20);
         assert!(!config.is_watched());
+    }
+
+    #[test]
+    fn rotation_is_read() {
+        let config = read(&[("ALLOCSAMPLE_WINDOW", "10m")]).ok().unwrap();
+        assert_eq!(config.rotate_every_ms, Some(150_000));
+        assert_eq!(config.keep_parts, Some(4));
+        let config = read(&[
+            ("ALLOCSAMPLE_WINDOW", "1h"),
+            ("ALLOCSAMPLE_ROTATE_EVERY", "1m"),
+            ("ALLOCSAMPLE_KEEP", "60"),
+        ]);
+        let config = config.ok().unwrap();
+        assert_eq!(config.rotate_every_ms, Some(60_000));
+        assert_eq!(config.keep_parts, Some(60));
+        let config = read(&[
+            ("ALLOCSAMPLE_ROTATE_EVERY", "1d"),
+            ("ALLOCSAMPLE_MAX_SIZE", "64M"),
+        ]);
+        assert_eq!(config.ok().unwrap().rotate_size_bytes, Some(16 << 20));
+        assert!(
+            !read(&[("ALLOCSAMPLE_MAX_SIZE", "64M")])
+                .ok()
+                .unwrap()
+                .is_rotated()
+        );
+        for value in ["", "10", "0s", "400d", "m", "1.5h", "99999999999999999999d"] {
+            assert_eq!(parse_time_ms(value.as_bytes()), None, "{value}");
+        }
     }
 
     #[test]

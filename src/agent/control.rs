@@ -9,6 +9,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use allocsample_ring::request;
 use allocsample_sampling::Interval;
 
 use crate::agent::Agent;
@@ -117,7 +118,7 @@ impl Agent {
     /// Looks for a request, and lets the thread adopt what is in force. Its own allocation has been dealt with.
     pub(crate) fn obey_requests(&self, thread: &ShimThread, muted: &Muted<'_>) {
         if let Some(recording) = recording::current() {
-            let (generation, interval) = recording.ring.request();
+            let (generation, what, interval) = recording.ring.request();
             let seen = self.control.seen.load(Ordering::Relaxed);
             // One thread puts it in force.
             if generation > seen
@@ -125,8 +126,13 @@ impl Agent {
                     .compare_exchange(seen, generation, Ordering::Relaxed, Ordering::Relaxed)
                     .is_ok()
             {
-                self.put_in_force(recording, Interval::new(interval), |_| true);
-                recording.ring.obey(generation);
+                if what == request::SET_INTERVAL {
+                    self.put_in_force(recording, Interval::new(interval), |_| true);
+                    recording.ring.obey(generation);
+                } else {
+                    // It obeys when it has done it. If it does not run yet, the next sample starts it.
+                    recording.ask_for_file_work(what, generation);
+                }
             }
         }
         let force = self.control.force();

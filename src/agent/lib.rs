@@ -39,11 +39,12 @@ mod spill;
 pub mod stack;
 mod switch;
 mod threads;
+mod ticks;
 
 pub use agent::{Agent, Hooks, Start};
 pub use allocsample_sampling::Interval;
 pub use live::{BlockFilter, FILTER_GRANULES};
 pub use os::stack_room::make_room;
-pub use os::thread::{Allocation, ShimThread};
+pub use os::thread::{Allocation, Interrupted, ShimThread};
 pub use path::Path;
 pub use switch::Switch;

@@ -48,12 +48,18 @@ impl Agent {
         if child == 0 {
             // It joins as a new thread of a new process.
             thread.forget();
+            thread.take_tick_place();
+            self.on_thread_start(thread, 0);
         }
     }
 
     /// The calling thread is about to end; its totals are final, unless later destructors allocate.
     pub fn on_thread_end(&self, thread: &ShimThread) {
         self.notice_fork();
+        let signal_stack = self.end_ticks_of(thread);
+        if signal_stack != 0 {
+            (self.hooks().give_back_signal_stack)(signal_stack);
+        }
         if thread.epoch() != self.epoch() {
             return;
         }
@@ -193,6 +199,20 @@ impl Agent {
         });
     }
 
+    /// Writes what each running thread that is quiet and each machine's heap has allocated so far. Of a thread that is not,
+    /// its last sample tells. The drain thread, where a file ends.
+    pub fn tell_totals(&self, recording: &Recording) {
+        self.threads.for_each_quiet(|number, totals| {
+            let record = total_record(number, totals);
+            recording.push(RecordKind::ThreadTotal, ThreadTotalRecord::WORDS, |words| {
+                record.encode_into(words)
+            });
+        });
+        for heap in self.heaps.all() {
+            self.tell_exact_bytes(heap);
+        }
+    }
+
     /// The exact total of the threads that ended before the recording began, under the number 0.
     pub(crate) fn write_ended_before(&self, recording: &Recording) {
         let ended = self.threads.ended();
@@ -246,6 +266,8 @@ impl Agent {
         if process::pid() != self.pid() || self.switch.get() != Switch::On {
             return;
         }
+        // The return from a handler is a system call, too.
+        (self.hooks().end_ticks)();
         let recording = recording::current();
         if let Some(recording) = recording {
             recording.note(Note::Filtered, b"");

@@ -5,7 +5,7 @@
 //! which outlives a killed process and is removed when everything in it is in the profile.
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use allocsample_record::{
     ExitRecord, Figure, FileHeader, FormatVersion, IntervalRecord, LostReason, Note, NoteRecord,
@@ -23,6 +23,9 @@ use crate::path::{Path, file_name};
 
 /// Ring sizes that are tried in turn, in words: 4 MiB, 1 MiB, 256 KiB.
 const CAPACITIES_WORDS: [u64; 3] = [1 << 19, 1 << 17, 1 << 15];
+
+/// Bits of a request that say what is wanted.
+const ASKED_BITS: u32 = 8;
 
 /// Whether our thread runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +89,8 @@ pub struct Recording {
     state: AtomicU32,
     request: AtomicU32,
     main_exited: AtomicU32,
+    /// What somebody outside wants of the files, below the generation of the request; 0 for nothing.
+    asked: AtomicU64,
 }
 
 // SAFETY: of its fields only the place of the ring is a pointer, and that is only passed to the kernel.
@@ -166,7 +171,7 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
     let (profile, path) = create_profile(config, file_name(beginning.program), wall_ns)?;
     let profile_id = process::random_u128();
     let header = FileHeader {
-        version: FormatVersion::CURRENT,
+        version: FormatVersion::WHOLE,
         profile_id,
     }
     .encode();
@@ -200,6 +205,7 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
         state: AtomicU32::new(DrainState::None as u32),
         request: AtomicU32::new(DrainRequest::Work as u32),
         main_exited: AtomicU32::new(0),
+        asked: AtomicU64::new(0),
     };
     let Some(recording) = memory::leak(recording) else {
         return discard("out of memory");
@@ -462,6 +468,32 @@ impl Recording {
             return false;
         }
         true
+    }
+
+    /// Leaves a request about the files to the drain thread: one of `allocsample_ring::request`'s numbers, and its
+    /// generation, 0 for one from inside. Any thread, also in a signal handler.
+    pub(crate) fn ask_for_file_work(&self, what: u64, generation: u64) {
+        // Of two that nobody has taken yet the one that does more: a flush, a copy, a new file, a new beginning.
+        let of = |before: u64| {
+            let what = what.max(before & ((1 << ASKED_BITS) - 1));
+            let generation = generation.max(before >> ASKED_BITS);
+            Some(generation << ASKED_BITS | what)
+        };
+        let _always = (self.asked).fetch_update(Ordering::AcqRel, Ordering::Acquire, of);
+        self.wake_drain();
+    }
+
+    /// Whether there is such a request.
+    pub fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes the request: what, and its generation. The drain thread's.
+    pub fn take_asked(&self) -> Option<(u64, u64)> {
+        match self.asked.swap(0, Ordering::Acquire) {
+            0 => None,
+            asked => Some((asked & ((1 << ASKED_BITS) - 1), asked >> ASKED_BITS)),
+        }
     }
 
     /// Whether the drain thread runs.

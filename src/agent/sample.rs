@@ -17,9 +17,21 @@ use crate::os::stack_room::make_room;
 use crate::os::thread::{Allocation, Caller, Muted, ShimThread};
 use crate::os::{self, clock};
 use crate::recording::{self, DrainState, Recording};
+use crate::stack::shadow::{Ending, ShadowStack};
 use crate::stack::vm::{self, NativeCode, RawFrame};
-use crate::stack::{Captured, MemoKey, RuleCache, Walk, WrittenKey};
+use crate::stack::{Captured, From, MemoKey, RuleCache, Walk, WrittenKey};
 use crate::switch::Switch;
+
+/// The machine's own stack on this thread, if it has told where that is.
+fn shadow_stack_of(thread: &ShimThread, heap: &Heap) -> Option<ShadowStack> {
+    let address = thread.shadow_stack();
+    if address == 0 || thread.vm_heap() != u32::from(heap.id.0) {
+        return None;
+    }
+    let pointer: *const ShadowStack = core::ptr::with_exposed_provenance(address as usize);
+    // SAFETY: the machine's, which keeps it there until it tells of another one; plain numbers.
+    Some(unsafe { pointer.read() })
+}
 
 impl Agent {
     /// An allocation has borrowed. Any thread, also in a signal handler.
@@ -96,7 +108,7 @@ impl Agent {
         recording.is_some_and(|recording| self.announce_in(thread, recording))
     }
 
-    fn announce_in(&self, thread: &ShimThread, recording: &Recording) -> bool {
+    pub(crate) fn announce_in(&self, thread: &ShimThread, recording: &Recording) -> bool {
         if !thread.is_announced() && recording.announce_thread(thread.number()) {
             thread.set_announced();
         }
@@ -110,6 +122,11 @@ impl Agent {
             None if reason.is_sample_missing() => self.count_lost_before_recording(bytes),
             None => {}
         }
+    }
+
+    /// Gives the thread a number, unless it has one.
+    pub(crate) fn join(&self, thread: &ShimThread) {
+        drop(self.enter(thread, 0));
     }
 
     /// Mutes the thread, which joins if it has not. Returns the sample points in the `charged` bytes at hand.
@@ -177,14 +194,15 @@ impl Agent {
             return None;
         };
         self.announce_in(due.thread, recording);
+        let from = From::Call(due.caller);
         let captured = match (due.walked, due.stack) {
             (Some(heap), Some(stack)) => self.take_given(heap, stack, area),
-            (None, _) => self.capture(due, area, recording),
+            (None, _) => self.capture(due.thread, &from, area, recording),
             (Some(heap), None) => {
-                let mut captured = self.capture(due, area, recording);
+                let mut captured = self.capture(due.thread, &from, area, recording);
                 self.modules
                     .strip_own(&mut area.frames, &mut captured.depth);
-                self.add_vm_frames(heap, area, &mut captured);
+                self.add_vm_frames(due.thread, heap, area, &mut captured);
                 captured
             }
         };
@@ -214,7 +232,13 @@ impl Agent {
     }
 
     /// Asks the machine for its frames and puts them where they belong. They are in `merged` then.
-    fn add_vm_frames(&self, heap: &Heap, area: &mut WorkArea, captured: &mut Captured) {
+    pub(crate) fn add_vm_frames(
+        &self,
+        thread: &ShimThread,
+        heap: &Heap,
+        area: &mut WorkArea,
+        captured: &mut Captured,
+    ) {
         let WorkArea {
             frames,
             vm_frames,
@@ -223,10 +247,19 @@ impl Agent {
         } = area;
         let depth = self.config().max_depth;
         let vm_frames = vm_frames.get_mut(..depth).unwrap_or(&mut []);
-        let walked = heap.callbacks.walk.map_or(0, |walk| {
-            // SAFETY: the machine's own function with its own pointer; the buffer is as long as it says.
-            unsafe { walk(heap.callbacks.user, vm_frames.as_mut_ptr(), vm_frames.len()) }
-        });
+        let (walked, ending) = match (shadow_stack_of(thread, heap), heap.callbacks.walk) {
+            (Some(shadow), _) => shadow.read(vm_frames),
+            (None, Some(walk)) => {
+                // SAFETY: the machine's own function with its own pointer; the buffer is as long as it says.
+                let walked =
+                    unsafe { walk(heap.callbacks.user, vm_frames.as_mut_ptr(), vm_frames.len()) };
+                match walked >= depth {
+                    true => (depth, Ending::Full),
+                    false => (walked, Ending::Whole),
+                }
+            }
+            (None, None) => (0, Ending::Whole),
+        };
         let native = frames.get(..captured.depth).unwrap_or(&[]);
         let machine = vm_frames.get(..walked.min(depth)).unwrap_or(&[]);
         let merged = merged.get_mut(..depth).unwrap_or(&mut []);
@@ -241,12 +274,35 @@ impl Agent {
         );
         captured.depth = count;
         captured.is_merged = true;
-        if !has_room || walked == depth {
+        if !has_room || ending == Ending::Full {
             captured.flags = captured.flags.with(SampleFlags::TRUNCATED);
+        }
+        if ending == Ending::Broken {
+            captured.flags = captured.flags.with(SampleFlags::UNWIND_FAILED);
         }
     }
 
-    fn capture(&self, due: &Due<'_>, area: &mut WorkArea, recording: &Recording) -> Captured {
+    /// The calling thread is sampled from now on, or not: malloc's blocks and time. Its nurseries have a switch of their
+    /// own. False: the agent is off.
+    pub fn enable_thread(&self, thread: &ShimThread, is_on: bool) -> bool {
+        self.notice_fork();
+        if self.switch.get() != Switch::On || thread.is_muted() {
+            return false;
+        }
+        let Some((muted, _)) = self.enter(thread, 0) else {
+            return false;
+        };
+        muted.enable(is_on);
+        true
+    }
+
+    pub(crate) fn capture(
+        &self,
+        thread: &ShimThread,
+        from: &From,
+        area: &mut WorkArea,
+        recording: &Recording,
+    ) -> Captured {
         let unwind = self.config().unwind;
         if unwind == Unwind::None {
             return Captured::default();
@@ -266,11 +322,11 @@ impl Agent {
             modules: &self.modules,
             cache,
             memo,
-            key: self.memo_key(due.thread),
+            key: self.memo_key(thread),
             only_frame_pointers: unwind == Unwind::FramePointers,
             frames,
         };
-        let captured = walk.capture(due.thread, &due.caller, |module| {
+        let captured = walk.capture(thread, from, |module| {
             if module.must_announce(self.epoch()) {
                 let record = module.record(path);
                 recording.push(RecordKind::Module, record.words(), |words| {
@@ -288,7 +344,7 @@ impl Agent {
                 cache: walk.cache,
                 ..walk
             };
-            let full = full_walk.capture(due.thread, &due.caller, |_| {});
+            let full = full_walk.capture(thread, from, |_| {});
             let is_same = (full.flags, full.may_hold_loader_locks)
                 == (captured.flags, captured.may_hold_loader_locks)
                 && full_walk.frames.get(..full.depth) == Some(found);
@@ -362,7 +418,8 @@ impl Agent {
         reservation.commit(RecordKind::Sample as u8);
         due.thread.set_last_sample(id);
         written.remember(shared, fresh, key, due.thread.last_sample());
-        if self.config().is_watched() && recording.drain_state() == DrainState::None {
+        let is_wanted_early = self.config().is_attended() || recording.is_asked();
+        if is_wanted_early && recording.drain_state() == DrainState::None {
             self.set_drain_to_work(recording, captured.may_hold_loader_locks);
         }
         if recording.is_worth_draining(used_words) {

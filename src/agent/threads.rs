@@ -106,6 +106,28 @@ impl Threads {
         }
     }
 
+    /// Number and totals of each thread that allocates nothing just now: what it has allocated is in its samples. Of one
+    /// that does, some of the figures are from before and some from after.
+    pub fn for_each_quiet(&self, mut visit: impl FnMut(u32, Totals)) {
+        let used = self.used_slots.load(Ordering::Relaxed);
+        for slot in self.slots.iter().take(used) {
+            let number = slot.number.load(Ordering::Acquire);
+            let address = slot.address.load(Ordering::Acquire);
+            if number == 0 || address == 0 {
+                continue;
+            }
+            let (mut copy, mut again) = ([0; 256], [0; 256]);
+            if memory::copy_if_mapped(address, &mut copy)
+                && memory::copy_if_mapped(address, &mut again)
+                && copy == again
+                && slot.number.load(Ordering::Acquire) == number
+                && !ShimThread::is_copy_at_work(&copy)
+            {
+                visit(number, ShimThread::totals_of_copy(&copy));
+            }
+        }
+    }
+
     /// Whether a running thread but `except` is in a slow path.
     pub fn is_any_muted(&self, except: u32) -> bool {
         let used = self.used_slots.load(Ordering::Relaxed);

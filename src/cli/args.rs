@@ -34,6 +34,7 @@ pub enum Command {
     Report(Report),
     Leaks(Leaks),
     Diff(Diff),
+    Join(Join),
     Symbolize(Symbolize),
     Convert(Convert),
     Query(Query),
@@ -115,6 +116,33 @@ pub struct Run {
     /// the room left has halved
     #[arg(long, value_name = "BYTES", value_parser = size)]
     pub max_size: Option<String>,
+
+    /// Go on in another file after this time (30s, 10m, 1h, 7d); those before are kept as NAME.part-N.allocsample, and each
+    /// can be read by itself
+    #[arg(long, value_name = "TIME")]
+    pub rotate_every: Option<String>,
+
+    /// Go on in another file when the present one has grown by this (64K, 16M, ...)
+    #[arg(long, value_name = "BYTES")]
+    pub rotate_size: Option<String>,
+
+    /// Keep so many files beside the one that is being written; the oldest goes [default: all]
+    #[arg(long, value_name = "NUMBER")]
+    pub keep: Option<u32>,
+
+    /// Keep the last time (10m, 1h, ...) only, in a ring of files; `allocsample join` makes one of them
+    #[arg(long, value_name = "TIME")]
+    pub window: Option<String>,
+
+    /// Write a copy of the profile, NAME.snapshot-N.allocsample, when the program gets this signal; a program that uses the
+    /// signal itself is left alone
+    #[arg(long, value_name = "SIGNAL")]
+    pub snapshot_on: Option<SnapshotSignal>,
+
+    /// Also look where threads spend their time, so many times in each second of a processor that one uses: 99, say
+    /// [default: not]
+    #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub time_hz: Option<u32>,
 
     /// Leave the addresses in the profile without names; `allocsample symbolize` can add them later
     #[arg(long)]
@@ -404,7 +432,8 @@ pub enum Format {
 Examples:
   allocsample diff before.allocsample after.allocsample
   allocsample diff before.allocsample after.allocsample --per-count 10000,25000 --by site
-  allocsample diff monday.allocsample friday.allocsample --measure live")]
+  allocsample diff monday.allocsample friday.allocsample --measure live
+  allocsample diff monday.allocsample friday.allocsample --to html -o week.html")]
 pub struct Diff {
     /// The first profile
     pub before: PathBuf,
@@ -436,6 +465,14 @@ pub struct Diff {
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
 
+    /// Write a page for a browser instead, with a flame graph of both and the tables of all kinds of rows
+    #[arg(long, value_name = "PAGE", conflicts_with_all = ["format", "filter", "measure", "by", "top", "all"])]
+    pub to: Option<Page>,
+
+    /// Where to write the page; - is stdout [default: beside the second profile]
+    #[arg(short, long, value_name = "OUT", requires = "to")]
+    pub output: Option<PathBuf>,
+
     /// Rows at most
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,
@@ -443,6 +480,13 @@ pub struct Diff {
     /// Noise too
     #[arg(long)]
     pub all: bool,
+}
+
+/// What a comparison can be written as besides text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Page {
+    /// One file without any reference to another.
+    Html,
 }
 
 /// Two numbers above 0.
@@ -485,6 +529,25 @@ pub struct Ctl {
     pub action: CtlAction,
 }
 
+/// Make one profile of the files of a recording that went on in others (`run --rotate-every`, `--window`, `ctl rotate`)
+///
+/// The process may be running: it does not notice. Each file can be read by itself, too.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  allocsample join 4711 -o last-minutes.allocsample
+  allocsample join app.allocsample                       the parts beside it, and it
+  allocsample join app.part-7.allocsample app.part-8.allocsample -o both.allocsample")]
+pub struct Join {
+    /// A pid, or the last file of a recording, with which those before it are found; or all files, in the order of time
+    #[arg(required = true, value_name = "PID|FILE")]
+    pub what: Vec<String>,
+
+    /// Where to write it [default: NAME.joined.allocsample here]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
 /// What `ctl` does.
 #[derive(Debug, Subcommand)]
 pub enum CtlAction {
@@ -504,6 +567,12 @@ pub enum CtlAction {
         #[arg(value_name = "BYTES")]
         interval: String,
     },
+    /// Write what is in memory to the profile's file, now
+    Flush,
+    /// Go on in another file; the present one is kept as NAME.part-N.allocsample
+    Rotate,
+    /// Begin anew: forget what was allocated so far, but for what is alive
+    Reset,
     /// Write what has been recorded so far into a profile of its own, which is complete and has names
     Snapshot {
         /// Where to write it [default: NAME.snapshot.N.allocsample here]
@@ -537,7 +606,7 @@ pub struct Serve {
     pub secret: Option<PathBuf>,
 }
 
-/// Send what a running process records to Pyroscope, again and again until the process ends
+/// Send what a running process records to Pyroscope or an OpenTelemetry Collector, again and again until the process ends
 ///
 /// The process notices nothing: its profile is read from outside. Each time goes what was allocated since the last time that
 /// was accepted, and all that is in use; so while the server is away nothing is lost and nothing piles up.
@@ -545,7 +614,8 @@ pub struct Serve {
 #[command(after_help = "\
 Examples:
   allocsample push 4711 --to http://pyroscope:4040 --label env=production
-  allocsample push 4711 --to https://profiles.example.net --user 1234     the password in ALLOCSAMPLE_PUSH_PASSWORD")]
+  allocsample push 4711 --to https://profiles.example.net --user 1234     the password in ALLOCSAMPLE_PUSH_PASSWORD
+  allocsample push 4711 --to http://collector:4318 --protocol otlp")]
 pub struct Push {
     /// A pid, or the profile that a process is writing
     #[arg(value_name = "PID|FILE")]
@@ -554,6 +624,10 @@ pub struct Push {
     /// The server; its push API is below this address
     #[arg(long, value_name = "URL")]
     pub to: String,
+
+    /// What the server speaks: Pyroscope's push API, or OTLP over HTTP (its profiles signal, which is not stable yet)
+    #[arg(long, value_name = "NAME", default_value = "pyroscope")]
+    pub protocol: Protocol,
 
     /// Seconds between two pushes
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -578,6 +652,24 @@ pub struct Push {
     /// Tenant of the server, for one that has several
     #[arg(long)]
     pub tenant: Option<String>,
+}
+
+/// A signal that asks for a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SnapshotSignal {
+    /// SIGUSR1.
+    Usr1,
+    /// SIGUSR2.
+    Usr2,
+}
+
+/// What a server speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Protocol {
+    /// Pyroscope's push API.
+    Pyroscope,
+    /// OpenTelemetry's.
+    Otlp,
 }
 
 /// A label: a name that such servers take, and a value.
@@ -663,7 +755,7 @@ pub struct Query {
     pub format: QueryFormat,
 }
 
-/// Show a profile in the browser: flame graph, memory over time, tables, heat map, lifetimes
+/// Show a profile in the browser: flame graph, memory over time, tables, heat map, leaks, collections, sources
 ///
 /// Prints the address, opens it, and serves it on 127.0.0.1 until Ctrl-C. `convert --to html` writes the same page into a
 /// file.
@@ -671,6 +763,7 @@ pub struct Query {
 #[command(after_help = "\
 Examples:
   allocsample view app.allocsample
+  allocsample view --against monday.allocsample friday.allocsample      what changed, as `diff` says
   allocsample view --firefox app.allocsample                opens profiler.firefox.com; nothing is uploaded")]
 pub struct View {
     /// The profile
@@ -679,6 +772,10 @@ pub struct View {
     /// In the Firefox Profiler, which fetches the profile from this machine
     #[arg(long)]
     pub firefox: bool,
+
+    /// An earlier profile, with which this one is compared
+    #[arg(long, value_name = "BEFORE", conflicts_with = "firefox")]
+    pub against: Option<PathBuf>,
 
     /// The port to serve on; 0 is any that is free
     #[arg(long, value_name = "PORT", default_value_t = 0)]
@@ -744,11 +841,13 @@ pub enum Measure {
     Count,
 }
 
-/// Which bytes are shown.
+/// What is shown by a format that shows one kind of figure.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Metric {
     Allocated,
     Live,
+    /// Nanoseconds of processors, of a run with --time-hz
+    Cpu,
 }
 
 /// How samples are spaced.

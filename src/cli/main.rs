@@ -29,6 +29,7 @@ fn main() -> std::process::ExitCode {
         Command::Leaks(leaks) => commands::leaks::run(&leaks),
         Command::Diff(diff) => commands::diff::run(&diff),
         Command::Ctl(ctl) => commands::ctl::run(&ctl),
+        Command::Join(join) => commands::join::run(&join),
         Command::Symbolize(symbolize) => commands::symbolize::run(&symbolize),
         Command::Convert(convert) => commands::convert::run(&convert),
         Command::Query(query) => commands::query::run(&query),

@@ -45,6 +45,26 @@ pub fn write(
     Ok(())
 }
 
+/// Makes a profile through `make`, which gets the path of a file aside, and puts it at `path` when it is whole.
+pub fn profile_aside<T>(
+    path: &Path,
+    make: impl FnOnce(&Path) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    // Beside its place, so that it can be moved there whole.
+    let aside = tempfile::Builder::new()
+        .prefix(".allocsample-")
+        .tempdir_in(directory)
+        .with_context(|| format!("{}: cannot write there", directory.display()))?;
+    let copy = aside.path().join("x.allocsample");
+    let made = make(&copy)?;
+    fs::rename(&copy, path).with_context(|| path.display().to_string())?;
+    Ok(made)
+}
+
 /// Writes to stdout through `fill`.
 pub fn write_stdout(fill: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>) -> anyhow::Result<()> {
     finish(BufWriter::new(io::stdout().lock()), fill)

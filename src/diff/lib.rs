@@ -46,7 +46,8 @@ pub enum Per {
 }
 
 impl Per {
-    fn of(self, before: &Profile, after: &Profile) -> (f64, f64) {
+    /// What the figures of each profile are divided by.
+    pub fn divisors(self, before: &Profile, after: &Profile) -> (f64, f64) {
         let seconds = |profile| Totals::duration_s(profile).max(f64::MIN_POSITIVE);
         match self {
             Self::Run => (1.0, 1.0),
@@ -134,7 +135,7 @@ impl Diff {
         per: Per,
         filter: &Filter,
     ) -> Self {
-        let (per_before, per_after) = per.of(before, after);
+        let (per_before, per_after) = per.divisors(before, after);
         let sides = (Side::of(before, per_before), Side::of(after, per_after));
         // Without a law of the gaps there is no law of the difference.
         let has_errors = !before.is_periodic() && !after.is_periodic();
@@ -146,7 +147,10 @@ impl Diff {
             let mut counts = vec![Counts::default(); table.rows.len()];
             for (sample, row) in profile.samples.iter().zip(of_sample) {
                 if let Some(counts) = counts.get_mut(row as usize)
-                    && (measure != Measure::Live || sample.is_live())
+                    && match measure {
+                        Measure::Live => sample.is_live(),
+                        _ => !sample.is_carried(),
+                    }
                 {
                     counts.add(sample, is_after);
                 }

@@ -53,6 +53,24 @@ impl StackInterner {
         Self::default()
     }
 
+    /// The last stack of each thread that runs.
+    pub fn last_stacks(&self) -> impl Iterator<Item = (ThreadId, StackId)> + '_ {
+        let leaf = |(&thread, stack): (_, &Vec<StackId>)| Some((thread, *stack.last()?));
+        self.last.iter().filter_map(leaf)
+    }
+
+    /// A new file begins, with the same modules. `numbers` are those that the nodes of the last file have in it, in their
+    /// order; the last stacks are among them.
+    pub fn begin_file(&mut self, numbers: &[StackId]) {
+        self.nodes = NodeTable::default();
+        self.recent.clear();
+        for number in self.last.values_mut().flatten() {
+            let index = (number.0 as usize).checked_sub(1);
+            let new = index.and_then(|index| numbers.get(index));
+            *number = new.copied().unwrap_or_default();
+        }
+    }
+
     /// A module was mapped. If the profile knows it already, the record of that is returned.
     pub fn map(&mut self, module: &ModuleRecord<'_>) -> Option<ModuleAgainRecord> {
         self.forget_addresses();
@@ -106,6 +124,14 @@ impl StackInterner {
     /// Whether the thread's last stack is known as far as `shared` frames from the root.
     pub fn knows(&self, thread: ThreadId, shared: usize) -> bool {
         shared <= self.last.get(&thread).map_or(0, Vec::len)
+    }
+
+    /// The number of a stack that no other shares frames with, such as a tick's: its addresses, leaf first. What is known
+    /// of the threads' last samples stays.
+    pub fn intern_alone(&mut self, frames: &[u64], encoder: &mut ChunkEncoder) -> StackId {
+        /// No thread has this number.
+        const NOBODY: ThreadId = ThreadId(u32::MAX);
+        self.intern(NOBODY, 0, frames, encoder)
     }
 
     /// The number of a thread's stack: the first `shared` frames of its last one, counted from the root, and then return
@@ -169,6 +195,8 @@ mod tests {
         assert_eq!(intern(1, 3, &[]), first);
         assert_eq!(intern(1, 0, &[]), StackId::EMPTY);
         assert!(interner.knows(ThreadId(2), 3) && !interner.knows(ThreadId(2), 4));
+        assert_eq!(interner.intern_alone(&[30, 20, 10], &mut encoder), first);
+        assert!(interner.knows(ThreadId(2), 3));
         interner.end_thread(ThreadId(2));
         assert!(!interner.knows(ThreadId(2), 1));
         assert_eq!(ChunkDecoder::new(&encoder.take(), 0).count(), 4);

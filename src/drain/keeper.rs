@@ -83,7 +83,9 @@ impl Keeper {
             free: MeanTime { ns: 150.0 },
         };
         keeper.last = keeper.look();
-        keeper.size = config.max_size_bytes.map(|most| {
+        // Files that come and go need no care: the oldest goes.
+        let most_bytes = config.max_size_bytes.filter(|_| !config.is_rotated());
+        keeper.size = most_bytes.map(|most| {
             let first = if config.is_watched() {
                 config.shortest_interval()
             } else {

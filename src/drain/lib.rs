@@ -5,9 +5,12 @@
 //! file or in the ring, whoever kills the process. It has its own memory, its own table of file descriptors, and all
 //! signals blocked.
 
+mod carry;
+mod follow;
 mod intern;
 mod keeper;
 mod nodes;
+mod rotation;
 mod thread;
 mod writer;
 

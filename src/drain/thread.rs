@@ -1,18 +1,23 @@
 //! The thread's loop.
 
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use allocsample_agent::Agent;
 use allocsample_agent::os::{self, clock, file, futex, process};
 use allocsample_agent::recording::{DrainRequest, DrainState, Recording};
 use allocsample_record::{
-    ChunkEncoder, CounterId, CounterRecord, Decoded, ExitHow, ExitRecord, Figure, FileSample,
-    LostReason, ModuleAgainRecord, RecordKind, SampleFlags, SampleId,
+    ChunkEncoder, ChunkKind, CounterId, CounterRecord, Decoded, ExitHow, ExitRecord, Figure,
+    FileSample, FileTickRecord, LostReason, ModuleAgainRecord, Note, PartEdge, PartRecord,
+    RecordKind, SampleFlags, SampleId,
 };
-use allocsample_ring::Consumer;
+use allocsample_ring::{Consumer, request};
 
+use crate::follow::Follower;
 use crate::intern::StackInterner;
 use crate::keeper::{self, Drained, Keeper};
+use crate::rotation::{Border, Rotation};
 use crate::writer::ChunkWriter;
 
 /// A chunk ends after this many ring words, so that a reader's memory for one is bounded.
@@ -39,18 +44,26 @@ pub fn run(agent: &'static Agent, recording: &'static Recording) -> Result<(), D
         interner,
         encoder,
         drained,
+        rotation,
         ..
     } = memory.unwrap_or_else(|| Memory {
         recording,
         interner: StackInterner::new(),
         encoder: ChunkEncoder::new(0),
         drained: Drained::default(),
+        rotation: Rotation::new(
+            agent.config(),
+            path_of(recording),
+            clock::monotonic_ns(),
+            clock::wall_ns(),
+        ),
     });
     let config = agent.config();
-    let writer = ChunkWriter::open(recording.path.as_c_str(), config.max_size_bytes)?;
+    let writer = ChunkWriter::open(recording.path.as_c_str(), rotation.room())?;
     // Whatever the program does to its root, its rights and its descriptors from here on, this thread can write.
     recording.set_drain_state(DrainState::Running);
     let mut drain = Drain {
+        agent,
         recording,
         writer,
         // SAFETY: the right to start the thread is taken once, so this is the only consumer; after a pause the one
@@ -59,6 +72,8 @@ pub fn run(agent: &'static Agent, recording: &'static Recording) -> Result<(), D
         interner,
         encoder,
         drained,
+        rotation,
+        is_rotating: false,
         keeper: keeper::is_needed(config).then(|| Keeper::new(agent, recording)),
         // What was lost before this thread began is not in the file yet.
         lost: [(0, 0); allocsample_record::LOST_REASONS],
@@ -103,18 +118,22 @@ struct Memory {
     interner: StackInterner,
     encoder: ChunkEncoder,
     drained: Drained,
+    rotation: Rotation,
 }
 
 /// Locked by drain threads only, one after the other.
 static MEMORY: std::sync::Mutex<Option<Memory>> = std::sync::Mutex::new(None);
 
 struct Drain {
+    agent: &'static Agent,
     recording: &'static Recording,
     writer: ChunkWriter,
     consumer: Consumer,
     interner: StackInterner,
     encoder: ChunkEncoder,
     drained: Drained,
+    rotation: Rotation,
+    is_rotating: bool,
     keeper: Option<Keeper>,
     lost: [(u64, u64); allocsample_record::LOST_REASONS],
 }
@@ -128,6 +147,7 @@ impl Drain {
             if self.recording.has_work() || request != DrainRequest::Work {
                 self.drain_all()?;
             }
+            self.do_file_work()?;
             if let Some(keeper) = &mut self.keeper {
                 keeper.keep(&self.drained, self.writer.length());
             }
@@ -155,6 +175,7 @@ impl Drain {
             interner: std::mem::take(&mut self.interner),
             encoder: std::mem::take(&mut self.encoder),
             drained: self.drained,
+            rotation: self.rotation.clone(),
         };
         *MEMORY
             .lock()
@@ -171,7 +192,11 @@ impl Drain {
         } else if self.recording.has_main_exited() {
             Some(LOOK_FOR_LAST_THREAD_MS)
         } else {
-            self.keeper.as_ref().and_then(Keeper::patience_ms)
+            let patience = [
+                self.keeper.as_ref().and_then(Keeper::patience_ms),
+                self.rotation.patience_ms(clock::monotonic_ns()),
+            ];
+            patience.into_iter().flatten().min()
         };
         self.recording.sleep_until_work(wake, timeout_ms);
     }
@@ -195,8 +220,8 @@ impl Drain {
     fn tell_figures(&mut self) -> Result<(), DrainError> {
         self.recording.tell_figures();
         let figures = self.recording.ring.figures();
-        self.writer
-            .append_figures(&figures, self.consumer.position())?;
+        let position = self.consumer.position();
+        (self.writer).append_figures(ChunkKind::Figures, &figures, position)?;
         Ok(())
     }
 
@@ -226,6 +251,7 @@ impl Drain {
     fn drain_all(&mut self) -> Result<(), DrainError> {
         let end = self.recording.ring.head();
         while self.consumer.position() < end {
+            self.make_room()?;
             let from = self.consumer.position();
             self.read_chunk(from + CHUNK_WORDS);
             let to = self.consumer.position();
@@ -235,7 +261,13 @@ impl Drain {
             }
             self.write_counter();
             let raw = self.encoder.take();
-            self.writer.append_events(&raw, from..to)?;
+            while let Err(error) = self.writer.append_events(&raw, from..to) {
+                // A full disk, or all files together have what they may: the oldest goes first.
+                if !is_for_want_of_room(&error) || !self.rotation.drop_oldest() {
+                    return Err(error.into());
+                }
+                self.writer.set_most_bytes(self.rotation.room());
+            }
             // Only now: until here the ring had it too.
             self.consumer.release();
             self.drained.words += to - from;
@@ -244,16 +276,182 @@ impl Drain {
             if !os::is_filtered() {
                 ring.set_figure(Figure::DrainNs as usize, clock::thread_ns());
             }
-            ring.set_figure(Figure::WrittenBytes as usize, self.writer.length());
+            let written = self.rotation.parts_bytes() + self.writer.length();
+            ring.set_figure(Figure::WrittenBytes as usize, written);
             self.recording.space.fetch_add(1, Ordering::Release);
             futex::wake_all(&self.recording.space);
         }
         let lost = self.recording.ring.lost();
         if lost != self.lost {
-            self.writer.append_lost(&lost, self.consumer.position())?;
+            let position = self.consumer.position();
+            self.writer.append_lost(ChunkKind::Lost, &lost, position)?;
             self.lost = lost;
         }
         Ok(())
+    }
+
+    /// What was asked for from outside, and what the settings say is due.
+    fn do_file_work(&mut self) -> Result<(), DrainError> {
+        if let Some((what, generation)) = self.recording.take_asked() {
+            self.drain_all()?;
+            match what {
+                request::ROTATE => self.rotate(true)?,
+                request::RESET => self.rotate(false)?,
+                request::SNAPSHOT => {
+                    self.tell_figures()?;
+                    self.copy();
+                }
+                // The figures, too, are to be in the file.
+                _ => self.tell_figures()?,
+            }
+            self.recording.ring.obey(generation);
+        }
+        // What waits in the ring has come since the file began as much as what is in it.
+        let (now_ns, head) = (clock::monotonic_ns(), self.recording.ring.head());
+        if self.rotation.is_due(now_ns, self.writer.length(), head) {
+            self.rotate(true)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the file as it is. There may be no room for a copy; then there is none, and a note.
+    fn copy(&self) {
+        let aside = self.rotation.aside();
+        if let Err(error) = self.writer.copy(&aside, &self.rotation.copy_path()) {
+            let reason = error.to_string();
+            self.recording.note(Note::NoSnapshot, reason.as_bytes());
+        }
+    }
+
+    /// Goes on in another file. If that cannot be, everything stays as it is, and is tried again later.
+    fn rotate(&mut self, keeps: bool) -> Result<(), DrainError> {
+        self.is_rotating = true;
+        // For a moment, until the oldest is gone.
+        self.writer.set_most_bytes(None);
+        let rotated = self.rotate_without_limit(keeps);
+        self.is_rotating = false;
+        self.make_files_fit();
+        rotated
+    }
+
+    /// The oldest files go until all together have what they may.
+    fn make_files_fit(&mut self) {
+        let is_too_long = |drain: &Self| {
+            let room = drain.rotation.room();
+            room.is_some_and(|room| room < drain.writer.length())
+        };
+        while is_too_long(self) && self.rotation.drop_oldest() {}
+        self.writer.set_most_bytes(self.rotation.room());
+    }
+
+    /// Before a chunk comes: if it could find no room, the oldest file goes; and if there is none, what is in the present
+    /// one, but for what lives.
+    fn make_room(&mut self) -> Result<(), DrainError> {
+        const CHUNK_BYTES: u64 = CHUNK_WORDS * 8;
+        let is_limited = self.agent.config().is_rotated() && !self.is_rotating;
+        let has_room = |drain: &Self| {
+            let room = drain.rotation.room().filter(|_| is_limited);
+            room.is_none_or(|room| drain.writer.length() + CHUNK_BYTES <= room)
+        };
+        while !has_room(self) {
+            if self.rotation.drop_oldest() {
+                self.writer.set_most_bytes(self.rotation.room());
+            } else if self.rotation.has_grown(self.consumer.position()) {
+                let position = self.consumer.position();
+                self.rotate(false)?;
+                if self.consumer.position() == position && self.rotation.has_grown(position) {
+                    return Ok(());
+                }
+            } else {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn rotate_without_limit(&mut self, keeps: bool) -> Result<(), DrainError> {
+        self.agent.tell_totals(self.recording);
+        self.drain_all()?;
+        self.tell_figures()?;
+        while let Err(error) = self.try_to_rotate(keeps) {
+            drop(std::fs::remove_file(self.rotation.aside()));
+            if is_for_want_of_room(&error) && self.rotation.drop_oldest() {
+                continue;
+            }
+            self.rotation.put_off(clock::monotonic_ns());
+            if !std::mem::replace(&mut self.rotation.is_told, true) {
+                let reason = error.to_string();
+                self.recording.note(Note::NotRotated, reason.as_bytes());
+            }
+            break;
+        }
+        Ok(())
+    }
+
+    fn try_to_rotate(&mut self, keeps: bool) -> std::io::Result<()> {
+        let follower = self.follow()?;
+        let position = self.consumer.position();
+        let (time_ns, wall_ns) = (clock::monotonic_ns(), clock::wall_ns());
+        let number = self.rotation.number();
+        let part = |number, edge| PartRecord {
+            time_ns,
+            wall_ns,
+            number,
+            edge,
+        };
+        let mut next = self.writer.create_next(&self.rotation.aside())?;
+        for payload in &follower.definitions {
+            next.append_definitions(payload, position)?;
+        }
+        let mut encoder = ChunkEncoder::new(0);
+        let begin = part(number + 1, PartEdge::Begin);
+        let last_stacks = self.interner.last_stacks();
+        let append = |encoder: &mut ChunkEncoder| next.append_carried(&encoder.take(), position);
+        let numbers = (follower.carry).write(&begin, last_stacks, &mut encoder, append)?;
+        next.append_lost(ChunkKind::LostBefore, &self.lost, position)?;
+        let figures = self.recording.ring.figures();
+        next.append_figures(ChunkKind::FiguresBefore, &figures, position)?;
+        let length = self.writer.length();
+        let mut words = [0; PartRecord::WORDS];
+        if part(number, PartEdge::End)
+            .encode_into(&mut words)
+            .is_some()
+        {
+            self.encoder.words(PartRecord::KIND, &words);
+        }
+        let raw = self.encoder.take();
+        self.writer.append_events(&raw, position..position)?;
+        let border = Border {
+            time_ns,
+            wall_ns,
+            bytes: self.writer.length(),
+        };
+        let first_bytes = next.length();
+        if let Err(error) = self.rotation.change(&border, first_bytes, position, keeps) {
+            // It goes on after all.
+            self.writer.cut(length)?;
+            return Err(error);
+        }
+        self.writer = next;
+        self.encoder = encoder;
+        self.interner.begin_file(&numbers);
+        Ok(())
+    }
+
+    /// Reads the file so far, and empties the ring meanwhile where it would overflow.
+    fn follow(&mut self) -> std::io::Result<Follower> {
+        /// Under a load that never lets us catch up the file would never end.
+        const ROUNDS: u32 = 4;
+        let mut follower = Follower::default();
+        let mut rounds = 0;
+        while follower.step(&self.writer)? {
+            let ring = &self.recording.ring;
+            if rounds < ROUNDS && ring.used_words() > ring.capacity_words() / 2 {
+                rounds += 1;
+                self.drain_all().map_err(|DrainError::Write(error)| error)?;
+            }
+        }
+        Ok(follower)
     }
 
     fn read_chunk(&mut self, until: u64) {
@@ -275,6 +473,7 @@ impl Drain {
             };
             match kind {
                 RecordKind::Sample
+                | RecordKind::Tick
                 | RecordKind::Free
                 | RecordKind::Module
                 | RecordKind::ModuleUnload
@@ -310,6 +509,17 @@ impl Drain {
                                 thread_bytes: sample.thread_bytes,
                                 stack,
                             });
+                        }
+                        Decoded::Tick(tick) => {
+                            let stack = self.interner.intern_alone(tick.frames, &mut self.encoder);
+                            let record = FileTickRecord {
+                                time_ns: tick.time_ns,
+                                cpu_ns: tick.cpu_ns,
+                                thread: tick.thread,
+                                flags: tick.flags,
+                                stack: stack.0,
+                            };
+                            self.encoder.words(RecordKind::FileTick, &record.encode());
                         }
                         Decoded::Free(free) => {
                             self.drained.frees += 1;
@@ -354,6 +564,15 @@ impl Drain {
             self.encoder.words(RecordKind::Counter, &words);
         }
     }
+}
+
+fn path_of(recording: &Recording) -> &Path {
+    Path::new(std::ffi::OsStr::from_bytes(recording.path.as_bytes()))
+}
+
+fn is_for_want_of_room(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
 }
 
 fn write_module(encoder: &mut ChunkEncoder, described: &[u64], again: Option<ModuleAgainRecord>) {

@@ -2,10 +2,10 @@
 
 use std::ffi::CStr;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use allocsample_record::{ChunkHeader, ChunkKind};
+use allocsample_record::{ChunkHeader, ChunkKind, FILE_HEADER_BYTES, FileHeader, FormatVersion};
 
 /// Compresses `raw` into `to` as one block; its length. `None`: it does not fit.
 pub fn compress(raw: &[u8], to: &mut [u8]) -> Option<usize> {
@@ -25,6 +25,7 @@ impl ChunkWriter {
         use std::os::unix::ffi::OsStrExt;
         let path = Path::new(std::ffi::OsStr::from_bytes(path.to_bytes()));
         let file = std::fs::OpenOptions::new()
+            .read(true)
             .append(true)
             .custom_flags(libc::O_NOFOLLOW)
             .open(path)?;
@@ -34,6 +35,75 @@ impl ChunkWriter {
             length,
             most_bytes: most_bytes.unwrap_or(u64::MAX),
         })
+    }
+
+    /// Makes the file that is to come after this one, with the same identity.
+    pub fn create_next(&self, path: &Path) -> std::io::Result<Self> {
+        let mut header = [0; FILE_HEADER_BYTES];
+        self.read_at(0, &mut header)?;
+        let header = FileHeader::decode(&header)
+            .map_err(|_| std::io::Error::from(std::io::ErrorKind::InvalidData))?;
+        let header = FileHeader {
+            version: FormatVersion::CURRENT,
+            ..header
+        }
+        .encode();
+        // One that was left behind when somebody was killed over it.
+        drop(std::fs::remove_file(path));
+        let mut file = std::fs::OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create_new(true)
+            .mode(self.file.metadata()?.mode() & 0o777)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(path)?;
+        file.write_all(&header)?;
+        Ok(Self {
+            file,
+            length: header.len() as u64,
+            most_bytes: u64::MAX,
+        })
+    }
+
+    /// Copies the file to `path`, by way of `aside`: it is there whole or not at all.
+    pub fn copy(&self, aside: &Path, path: &Path) -> std::io::Result<()> {
+        drop(std::fs::remove_file(aside));
+        let write = || -> std::io::Result<()> {
+            let mut to = std::fs::OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(self.file.metadata()?.mode() & 0o777)
+                .custom_flags(libc::O_NOFOLLOW)
+                .open(aside)?;
+            let mut buffer = vec![0; 1 << 16];
+            let mut offset = 0;
+            while offset < self.length {
+                let left = usize::try_from(self.length - offset).unwrap_or(usize::MAX);
+                let part = &mut buffer[..left.min(1 << 16)];
+                self.file.read_exact_at(part, offset)?;
+                to.write_all(part)?;
+                offset += part.len() as u64;
+            }
+            std::fs::rename(aside, path)
+        };
+        write().inspect_err(|_| drop(std::fs::remove_file(aside)))
+    }
+
+    /// Sets how long the file may become.
+    pub fn set_most_bytes(&mut self, most_bytes: Option<u64>) {
+        self.most_bytes = most_bytes.unwrap_or(u64::MAX);
+    }
+
+    /// Reads what was written.
+    pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+        self.file.read_exact_at(bytes, offset)
+    }
+
+    /// Takes back what was appended beyond `length`.
+    pub fn cut(&mut self, length: u64) -> std::io::Result<()> {
+        self.file.set_len(length)?;
+        self.length = length;
+        Ok(())
     }
 
     /// Bytes of the profile.
@@ -47,25 +117,42 @@ impl ChunkWriter {
         self.append(ChunkKind::Events, raw.len(), &stored, ring)
     }
 
-    /// Writes the counts of what was lost so far.
-    pub fn append_lost(&mut self, lost: &[(u64, u64)], position: u64) -> std::io::Result<()> {
+    /// Writes one chunk of what was before the file.
+    pub fn append_carried(&mut self, raw: &[u8], position: u64) -> std::io::Result<()> {
+        let stored = lz4_flex::block::compress(raw);
+        self.append(ChunkKind::Carried, raw.len(), &stored, position..position)
+    }
+
+    /// Writes a chunk of definitions as it stood in another file.
+    pub fn append_definitions(&mut self, payload: &[u8], position: u64) -> std::io::Result<()> {
+        let kind = ChunkKind::Definitions;
+        self.append(kind, payload.len(), payload, position..position)
+    }
+
+    /// Writes the counts of what was lost so far: `Lost`, or `LostBefore` at the beginning of a file.
+    pub fn append_lost(
+        &mut self,
+        kind: ChunkKind,
+        lost: &[(u64, u64)],
+        position: u64,
+    ) -> std::io::Result<()> {
         let payload: Vec<u8> = lost
             .iter()
             .flat_map(|&(events, bytes)| [events, bytes])
             .flat_map(u64::to_le_bytes)
             .collect();
-        self.append(ChunkKind::Lost, payload.len(), &payload, position..position)
+        self.append(kind, payload.len(), &payload, position..position)
     }
 
-    /// Writes what the agent tells of itself.
-    pub fn append_figures(&mut self, figures: &[u64], position: u64) -> std::io::Result<()> {
+    /// Writes what the agent tells of itself: `Figures`, or `FiguresBefore` at the beginning of a file.
+    pub fn append_figures(
+        &mut self,
+        kind: ChunkKind,
+        figures: &[u64],
+        position: u64,
+    ) -> std::io::Result<()> {
         let payload: Vec<u8> = figures.iter().copied().flat_map(u64::to_le_bytes).collect();
-        self.append(
-            ChunkKind::Figures,
-            payload.len(),
-            &payload,
-            position..position,
-        )
+        self.append(kind, payload.len(), &payload, position..position)
     }
 
     fn append(

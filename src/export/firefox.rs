@@ -4,6 +4,7 @@
 //! thread 0  the process: one row for each sampled allocation and one for its free, weighted, in the order of time
 //!           ("Allocated", "Retained" and "Deallocated Memory" in the call tree's data source)
 //! thread n  a thread of the program: its allocations as samples weighted in bytes, which draws its track
+//! time n    the same thread again, with its samples of time, if there are any
 //! heap h    a process of its own for a virtual machine's heap: its objects as rows and as samples, with the type as the leaf frame, green if
 //!           it died young and red if it survived; collections, phases and marks. Thread 0 then has malloc's alone
 //! counters  estimated live bytes of each heap, resident set, what a virtual machine reads of its own memory
@@ -41,6 +42,7 @@ pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError>
     builder.heaps();
     builder.allocations();
     builder.threads();
+    builder.ticks();
     markers::add(view, &mut builder.profile, &builder.heaps);
     let (profile, heaps) = (&mut builder.profile, &builder.heaps);
     let counters = counters::add(view, profile, builder.process, heaps);
@@ -66,6 +68,14 @@ pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError>
 /// Time since the start of the profile.
 fn timestamp(view: &View, time_ns: u64) -> Timestamp {
     Timestamp::from_nanos_since_reference(time_ns.saturating_sub(view.about.start_ns))
+}
+
+/// What the viewer takes a sample of time for.
+fn sampling_interval(view: &View) -> SamplingInterval {
+    match view.tick_period_ns {
+        0 => SamplingInterval::from_millis(1),
+        period_ns => SamplingInterval::from_nanos(period_ns),
+    }
 }
 
 struct Builder<'a> {
@@ -99,7 +109,7 @@ impl<'a> Builder<'a> {
         let mut profile = Profile::new(
             &about.program,
             ReferenceTimestamp::from_duration_since_unix_epoch(start),
-            SamplingInterval::from_millis(1),
+            sampling_interval(view),
         );
         // Names are in the profile or they are nowhere: the viewer has no server to ask.
         profile.set_symbolicated(true);
@@ -215,7 +225,9 @@ impl<'a> Builder<'a> {
             if bytes[thread] == 0.0 {
                 break;
             }
-            let handle = self.thread(thread);
+            let handle = self.thread(thread, "");
+            self.profile
+                .set_thread_samples_weight_type(handle, WeightType::Bytes);
             if rank < SHOWN_THREADS {
                 self.profile.add_initial_visible_thread(handle);
             }
@@ -233,19 +245,54 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn thread(&mut self, number: usize) -> ThreadHandle {
+    fn thread(&mut self, number: usize, suffix: &str) -> ThreadHandle {
         let thread = &self.view.threads[number];
         let start = timestamp(self.view, thread.start_ns);
         let handle = self
             .profile
             .add_thread(self.process, thread.tid, start, false);
-        self.profile.set_thread_name(handle, &thread.name);
+        let name = format!("{}{suffix}", thread.name);
+        self.profile.set_thread_name(handle, &name);
         let end_ns = thread.end_ns.unwrap_or(self.view.about.end_ns);
         self.profile
             .set_thread_end_time(handle, timestamp(self.view, end_ns));
-        self.profile
-            .set_thread_samples_weight_type(handle, WeightType::Bytes);
         handle
+    }
+
+    /// A track of its own for the time of each thread: samples of a track have one unit.
+    fn ticks(&mut self) {
+        let mut cpu_ns = vec![0; self.view.threads.len()];
+        for tick in &self.view.ticks {
+            cpu_ns[tick.thread] += tick.cpu_ns;
+        }
+        let mut busiest_first: Vec<usize> = (0..cpu_ns.len()).collect();
+        busiest_first.sort_by_key(|&thread| std::cmp::Reverse(cpu_ns[thread]));
+        let mut handles = vec![None; cpu_ns.len()];
+        for (rank, thread) in busiest_first.into_iter().enumerate() {
+            if cpu_ns[thread] == 0 {
+                break;
+            }
+            let handle = self.thread(thread, " (time)");
+            self.profile
+                .set_thread_samples_weight_type(handle, WeightType::Samples);
+            if rank < SHOWN_THREADS {
+                self.profile.add_initial_visible_thread(handle);
+            }
+            handles[thread] = Some(handle);
+        }
+        for tick in &self.view.ticks {
+            let Some(thread) = handles[tick.thread] else {
+                continue;
+            };
+            let stack = self.stack(thread, tick.stack);
+            let time = timestamp(self.view, tick.time_ns);
+            // A tick that was late stands for those that it missed.
+            let periods = tick.cpu_ns / self.view.tick_period_ns.max(1);
+            let weight = i32::try_from(periods).unwrap_or(i32::MAX).max(1);
+            let cpu = CpuDelta::from_nanos(tick.cpu_ns);
+            self.profile
+                .add_sample(thread, time, Some(stack), cpu, weight);
+        }
     }
 
     /// The sample's stack, with its type on top if it has one.

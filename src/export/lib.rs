@@ -12,9 +12,11 @@ mod fixture;
 mod flamegraph;
 mod format;
 mod json;
+mod otlp;
 mod pprof;
 mod speedscope;
 mod view;
 
 pub use format::{ExportError, Format, Options, UnknownFormat, write};
+pub use otlp::write_otlp;
 pub use view::Metric;

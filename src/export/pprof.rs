@@ -1,6 +1,6 @@
 //! pprof's protobuf, gzipped: what `go tool pprof`, Pyroscope, Grafana and many others read.
 //!
-//! Four values for each stack and thread: objects and bytes, allocated and in use. They are estimates of the whole
+//! Four values for each stack and thread: objects and bytes, allocated and in use; and a fifth, time, if it was sampled. They are estimates of the whole
 //! program, not of the samples; readers take them as they stand. Nothing is dropped.
 
 mod message;
@@ -13,6 +13,14 @@ use flate2::write::GzEncoder;
 use prost::Message;
 
 use crate::view::{End, Interner, Line, Location, Rounding, Sample, StackIndex, View};
+
+/// Names and units of a sample's values.
+pub(crate) const SAMPLE_TYPES: [(&str, &str); 4] = [
+    ("alloc_objects", "count"),
+    ("alloc_space", "bytes"),
+    ("inuse_objects", "count"),
+    ("inuse_space", "bytes"),
+];
 
 /// Number of the first function, mapping and location: 0 means none.
 const FIRST_ID: u64 = 1;
@@ -44,13 +52,12 @@ impl Builder {
 
     fn profile(mut self, view: &View, since_ns: u64) -> message::Profile {
         let about = &view.about;
-        let sample_type = [
-            ("alloc_objects", "count"),
-            ("alloc_space", "bytes"),
-            ("inuse_objects", "count"),
-            ("inuse_space", "bytes"),
-        ]
-        .map(|(name, unit)| self.value_type(name, unit));
+        let mut sample_type = SAMPLE_TYPES
+            .map(|(name, unit)| self.value_type(name, unit))
+            .to_vec();
+        if !view.ticks.is_empty() {
+            sample_type.push(self.value_type("cpu", "nanoseconds"));
+        }
         let sample = self.samples(view, since_ns);
         let mut mapping: Vec<message::Mapping> = view
             .modules
@@ -102,7 +109,7 @@ impl Builder {
             })
             .collect();
         message::Profile {
-            sample_type: sample_type.into(),
+            sample_type,
             sample,
             mapping,
             location,
@@ -127,19 +134,30 @@ impl Builder {
             .map(|thread| self.string(&thread.name))
             .collect();
         let mut places: HashMap<(StackIndex, i64), usize> = HashMap::new();
-        let mut sums: Vec<(StackIndex, i64, [f64; 4])> = Vec::new();
-        let is_told = |sample: &&Sample| sample.time_ns >= since_ns || sample.end == End::Live;
+        let mut sums: Vec<(StackIndex, i64, [f64; 5])> = Vec::new();
+        let columns = if view.ticks.is_empty() { 4 } else { 5 };
+        let is_told = |sample: &&Sample| {
+            sample.time_ns >= since_ns && !sample.is_carried || sample.end == End::Live
+        };
         for sample in view.samples.iter().filter(is_told) {
             let thread = threads.get(sample.thread).copied().unwrap_or(0);
             let place = *places.entry((sample.stack, thread)).or_insert_with(|| {
-                sums.push((sample.stack, thread, [0.0; 4]));
+                sums.push((sample.stack, thread, [0.0; 5]));
                 sums.len() - 1
             });
             for (sum, value) in sums[place].2.iter_mut().zip(values(sample, since_ns)) {
                 *sum += value;
             }
         }
-        let mut rounding: [Rounding; 4] = Default::default();
+        for tick in view.ticks.iter().filter(|tick| tick.time_ns >= since_ns) {
+            let thread = threads.get(tick.thread).copied().unwrap_or(0);
+            let place = *places.entry((tick.stack, thread)).or_insert_with(|| {
+                sums.push((tick.stack, thread, [0.0; 5]));
+                sums.len() - 1
+            });
+            sums[place].2[4] += tick.cpu_ns as f64;
+        }
+        let mut rounding: [Rounding; 5] = Default::default();
         sums.into_iter()
             .map(|(stack, thread, values)| message::Sample {
                 location_id: view
@@ -149,6 +167,7 @@ impl Builder {
                 value: rounding
                     .iter_mut()
                     .zip(values)
+                    .take(columns)
                     .map(|(rounding, value)| rounding.next(value))
                     .collect(),
                 label: vec![message::Label { key, str: thread }],
@@ -197,9 +216,10 @@ impl Builder {
 }
 
 /// In the order of the sample types.
-fn values(sample: &Sample, since_ns: u64) -> [f64; 4] {
+pub(crate) fn values(sample: &Sample, since_ns: u64) -> [f64; 4] {
     let in_use = f64::from(u8::from(sample.end == End::Live));
-    let allocated = f64::from(u8::from(sample.time_ns >= since_ns));
+    let is_told = sample.time_ns >= since_ns && !sample.is_carried;
+    let allocated = f64::from(u8::from(is_told));
     let Sample { objects, bytes, .. } = *sample;
     [
         objects * allocated,
@@ -214,7 +234,7 @@ fn id_of(index: usize) -> u64 {
     index as u64 + FIRST_ID
 }
 
-fn address_in_memory(view: &View, location: &Location) -> u64 {
+pub(crate) fn address_in_memory(view: &View, location: &Location) -> u64 {
     let address = location.address.unwrap_or(0);
     let bias = location
         .module
@@ -226,6 +246,7 @@ fn address_in_memory(view: &View, location: &Location) -> u64 {
 mod tests {
     use super::*;
     use crate::fixture;
+    use crate::view::Tick;
     use flate2::read::GzDecoder;
     use std::io::Read;
 
@@ -254,6 +275,33 @@ mod tests {
             assert!((sum as f64 - total).abs() <= rounding, "{place}");
             assert!(sum > 0, "{place}");
         }
+    }
+
+    #[test]
+    fn samples_of_time_are_a_type_of_their_own() {
+        let mut view = fixture::view();
+        let (stack, time_ns) = (view.samples[0].stack, view.samples[0].time_ns);
+        let tick = |thread, time_ns| Tick {
+            time_ns,
+            thread,
+            stack,
+            cpu_ns: 4_000_000,
+        };
+        view.ticks = vec![tick(0, time_ns), tick(0, time_ns), tick(1, time_ns + 9)];
+        let profile = decoded(&view);
+        let text = |index: i64| profile.string_table[index as usize].as_str();
+        let last = profile.sample_type.last().unwrap();
+        assert_eq!((text(last.r#type), text(last.unit)), ("cpu", "nanoseconds"));
+        assert!(profile.sample.iter().all(|s| s.value.len() == 5));
+        let sum =
+            |profile: &message::Profile| profile.sample.iter().map(|s| s.value[4]).sum::<i64>();
+        assert_eq!(sum(&profile), 12_000_000);
+        let later = Builder::new().profile(&view, time_ns + 1);
+        assert_eq!(sum(&later), 4_000_000);
+        // The bytes are as without them.
+        let bytes =
+            |profile: &message::Profile| -> i64 { profile.sample.iter().map(|s| s.value[1]).sum() };
+        assert_eq!(bytes(&profile), bytes(&decoded(&fixture::view())));
     }
 
     #[test]

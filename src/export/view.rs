@@ -26,6 +26,10 @@ pub(crate) struct View {
     pub stacks: Vec<Stack>,
     /// In the order of time.
     pub samples: Vec<Sample>,
+    /// In the order of time.
+    pub ticks: Vec<Tick>,
+    /// Time of a processor between two ticks of a thread; 0 if there are none.
+    pub tick_period_ns: u64,
     /// Resident bytes by time, CLOCK_MONOTONIC.
     pub resident: Vec<(u64, u64)>,
     /// Names of the heaps of virtual machines.
@@ -205,10 +209,24 @@ pub(crate) struct Sample {
     /// Allocations that it stands for.
     pub objects: f64,
     pub end: End,
+    /// It was alive when the file began: it does not count as allocated.
+    pub is_carried: bool,
     /// The virtual machine's heap that it is in; `None` for malloc's.
     pub heap: Option<HeapIndex>,
     /// Its type: a location of [`Nature::Object`], in no stack.
     pub object: Option<LocationIndex>,
+}
+
+/// A thread that was found at work.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Tick {
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// Index into [`View::threads`].
+    pub thread: usize,
+    pub stack: StackIndex,
+    /// Time of a processor that it stands for.
+    pub cpu_ns: u64,
 }
 
 /// What became of a sampled block.
@@ -223,7 +241,7 @@ pub(crate) enum End {
     Unknown,
 }
 
-/// Which bytes a format shows that can show one kind only.
+/// What a format shows that can show one kind of figure only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Metric {
     /// All bytes that were allocated.
@@ -231,6 +249,8 @@ pub enum Metric {
     Allocated,
     /// Those that were still allocated at the end.
     Live,
+    /// Nanoseconds of processors, from samples of time.
+    Cpu,
 }
 
 impl Metric {
@@ -239,13 +259,16 @@ impl Metric {
         match self {
             Metric::Allocated => "Allocated bytes",
             Metric::Live => "Live bytes",
+            Metric::Cpu => "CPU time in nanoseconds",
         }
     }
 
     /// The bytes that `sample` adds.
     pub(crate) fn bytes(self, sample: &Sample) -> f64 {
         match self {
+            Metric::Cpu => 0.0,
             Metric::Live if sample.end != End::Live => 0.0,
+            Metric::Allocated if sample.is_carried => 0.0,
             _ => sample.bytes,
         }
     }
@@ -274,11 +297,16 @@ impl View {
         functions
     }
 
-    /// Bytes by stack, for stacks that have any, in the order of their indices.
+    /// Bytes (or nanoseconds) by stack, for stacks that have any, in the order of their indices.
     pub fn bytes_by_stack(&self, metric: Metric) -> Vec<(StackIndex, f64)> {
         let mut bytes = vec![0.0; self.stacks.len()];
         for sample in &self.samples {
             bytes[sample.stack] += metric.bytes(sample);
+        }
+        if metric == Metric::Cpu {
+            for tick in &self.ticks {
+                bytes[tick.stack] += tick.cpu_ns as f64;
+            }
         }
         let with_bytes = |&(_, bytes): &(StackIndex, f64)| bytes > 0.0;
         bytes.into_iter().enumerate().filter(with_bytes).collect()

@@ -285,7 +285,7 @@ impl<'a> Candidate<'a> {
             sentence: String::new(),
             live: judged.live,
             live_at_end: self.sum(Sample::is_live),
-            allocated: self.sum(|_| true),
+            allocated: self.sum(|sample| !sample.is_carried()),
             growth_per_s: judged.growth_per_s,
             growth_per_s_95: judged.growth_per_s_95,
             p_value: judged.p_value,

@@ -12,6 +12,7 @@ fn main() {
         "attach.c",
         "redirect.c",
         "probes.c",
+        "ticks.c",
         "bridges/bridges.c",
         "bridges/names.c",
         "bridges/jvm.c",

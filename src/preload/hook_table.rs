@@ -9,10 +9,11 @@ use allocsample_agent::hooks::{
     Callbacks, Description, Heap, HookSlot, Object, Pending, Resolution,
 };
 use allocsample_agent::os::{clock, thread::Caller};
+use allocsample_agent::stack::shadow::ShadowStack;
 use allocsample_agent::stack::vm::{NativeCode, RawFrame, VmWalk};
 use allocsample_record::{
     CodeChange, CodeRecord, Definition, GcKind, GcRecord, HeapKind, MAX_GC_STATISTICS,
-    MarkerRecord, VmFrame,
+    MAX_NAME_BYTES, MarkerRecord, VmFrame,
 };
 
 use crate::AGENT;
@@ -24,6 +25,8 @@ const LIMIT: i32 = -2;
 const OFF: i32 = -3;
 const NO_SAMPLE: u64 = u64::MAX;
 const VERSION: u32 = 1;
+/// Shadow stacks, inlined functions, switches of threads, late samples, walks in ticks: all that the header has bits for.
+const CAPABILITIES: u64 = 1 | 2 | 4 | 8 | 16;
 
 /// Mirror of `allocsample_heap_description`.
 #[repr(C)]
@@ -102,6 +105,10 @@ pub struct HookTable {
     control: unsafe extern "C" fn(HeapHandle, u32, u64) -> i32,
     counters: unsafe extern "C" fn(HeapHandle, *mut RawCounters) -> i32,
     sampled: unsafe extern "C" fn(HeapHandle, u64, u64, u32, *const RawFrame, usize) -> u64,
+    capabilities: u64,
+    shadow_stack: unsafe extern "C" fn(HeapHandle, *const ShadowStack) -> i32,
+    define_inlined: unsafe extern "C" fn(HeapHandle, u32, *const RawFrame, usize) -> i32,
+    thread_enable: extern "C" fn(u32) -> i32,
 }
 
 static TABLE: HookTable = HookTable {
@@ -135,6 +142,10 @@ static TABLE: HookTable = HookTable {
     control,
     counters,
     sampled,
+    capabilities: CAPABILITIES,
+    shadow_stack,
+    define_inlined,
+    thread_enable,
 };
 
 /// The one function that a machine looks for. NULL for a version that this library does not know, and while the agent is
@@ -173,10 +184,11 @@ unsafe fn text_of<'a>(text: *const c_char) -> &'a [u8] {
 }
 
 /// Keeps errno over a call.
-struct KeepErrno(i32);
+pub(crate) struct KeepErrno(i32);
 
 impl KeepErrno {
-    fn new() -> Self {
+    /// As it is now.
+    pub(crate) fn new() -> Self {
         // SAFETY: errno is always readable.
         Self(unsafe { *libc::__errno_location() })
     }
@@ -237,6 +249,7 @@ unsafe extern "C" fn heap_register(description: *const RawDescription) -> HeapHa
     const WALK_IN_MALLOC: u32 = 1;
     const WALK_EVERYWHERE: u32 = 2;
     const WHOLE_CODE: u32 = 4;
+    const WALK_IN_TICKS: u32 = 8;
     let description = Description {
         kind,
         // SAFETY: the header's rules.
@@ -244,6 +257,7 @@ unsafe extern "C" fn heap_register(description: *const RawDescription) -> HeapHa
         interval: Interval::new(raw.interval),
         is_walked_in_malloc: raw.flags & (WALK_IN_MALLOC | WALK_EVERYWHERE) != 0,
         is_walked_everywhere: raw.flags & WALK_EVERYWHERE != 0,
+        is_walked_in_ticks: raw.flags & WALK_IN_TICKS != 0,
         native_code: match raw.flags & WHOLE_CODE {
             0 => NativeCode::Loop,
             _ => NativeCode::Whole,
@@ -444,7 +458,10 @@ unsafe extern "C" fn pending(
     };
     // SAFETY: the header's rules.
     match unsafe { (GcKind::from_number(kind), heap_of(heap), slot_of(slot)) } {
-        (Some(GcKind::Minor), Some(_), Some(slot)) => AGENT.pending_young(slot, samples, cursor),
+        (Some(GcKind::Minor), Some(heap), Some(slot)) => {
+            AGENT.pending_young(heap, slot, samples, cursor)
+        }
+        (Some(GcKind::Minor), Some(heap), None) => AGENT.pending_late(heap, samples, cursor),
         (Some(GcKind::Major | GcKind::MajorStep), Some(heap), _) => {
             AGENT.pending_old(heap, samples, cursor)
         }
@@ -471,6 +488,7 @@ unsafe extern "C" fn resolve(
         (Some(GcKind::Minor), Some(heap), Some(slot)) => {
             AGENT.resolve_young(heap, slot, resolutions, gc_id)
         }
+        (Some(GcKind::Minor), Some(heap), None) => AGENT.resolve_late(heap, resolutions, gc_id),
         (Some(GcKind::Major | GcKind::MajorStep), Some(heap), _) => {
             AGENT.resolve_old(heap, resolutions, gc_id)
         }
@@ -526,6 +544,55 @@ unsafe extern "C" fn define_statistic(
 ) -> i32 {
     // SAFETY: the header's rules.
     unsafe { define(heap, Definition::Statistic, id, 0, name, unit) }
+}
+
+unsafe extern "C" fn define_inlined(
+    heap: HeapHandle,
+    id: u32,
+    frames: *const RawFrame,
+    count: usize,
+) -> i32 {
+    let _errno = KeepErrno::new();
+    // SAFETY: the header's rules.
+    let Some(heap) = (unsafe { heap_of(heap) }) else {
+        return INVALID;
+    };
+    let mut pairs = [0; MAX_NAME_BYTES];
+    if frames.is_null() || count == 0 || count > pairs.len() / 8 {
+        return INVALID;
+    }
+    // SAFETY: the header's rules: that many frames.
+    let frames = unsafe { std::slice::from_raw_parts(frames, count) };
+    for (place, frame) in pairs.chunks_exact_mut(8).zip(frames) {
+        let (function, line) = place.split_at_mut(4);
+        function.copy_from_slice(&frame.function.to_le_bytes());
+        line.copy_from_slice(&frame.line.to_le_bytes());
+    }
+    let told = pairs.get(..count * 8).unwrap_or(&[]);
+    result(AGENT.define_name(Definition::Inlined, heap.id(), id, 0, told, &[]))
+}
+
+unsafe extern "C" fn shadow_stack(heap: HeapHandle, stack: *const ShadowStack) -> i32 {
+    // SAFETY: the header's rules.
+    let (heap, stack) = unsafe { (heap_of(heap), stack.as_ref()) };
+    let thread = this_thread();
+    let is_its_own = heap.is_some_and(|heap| thread.vm_heap() == u32::from(heap.id().0));
+    if !is_its_own || !stack.is_none_or(ShadowStack::is_sensible) {
+        return INVALID;
+    }
+    let address = stack.map_or(0, |stack| {
+        std::ptr::from_ref(stack).expose_provenance() as u64
+    });
+    thread.set_shadow_stack(address);
+    OK
+}
+
+extern "C" fn thread_enable(is_on: u32) -> i32 {
+    let _errno = KeepErrno::new();
+    match AGENT.enable_thread(this_thread(), is_on != 0) {
+        true => OK,
+        false => OFF,
+    }
 }
 
 unsafe extern "C" fn interpreter_range(heap: HeapHandle, start: u64, end: u64) -> i32 {

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-use allocsample_agent::{Allocation, FILTER_GRANULES, ShimThread};
+use allocsample_agent::{Allocation, FILTER_GRANULES, Interrupted, ShimThread};
 use allocsample_record::ExitHow;
 
 use crate::AGENT;
@@ -27,6 +27,10 @@ struct SlowPath {
     before_confinement: extern "C" fn(),
     before_filter: extern "C" fn(),
     after_dlclose: extern "C" fn(),
+    on_tick: unsafe extern "C" fn(*const ShimThread, *const Interrupted, u64),
+    on_thread_start: unsafe extern "C" fn(*const ShimThread, *const c_void),
+    start_ticks: extern "C" fn(c_int, *const c_void),
+    stop_ticks: extern "C" fn(),
 }
 
 unsafe extern "C" {
@@ -66,6 +70,10 @@ pub fn install() {
         before_confinement,
         before_filter,
         after_dlclose,
+        on_tick,
+        on_thread_start,
+        start_ticks,
+        stop_ticks,
     };
     // SAFETY: the shim defines it as an atomic pointer to a constant table. Release: pairs with its acquire loads.
     unsafe { shim_slow_path.store((&raw const TABLE).cast_mut(), Ordering::Release) };
@@ -160,4 +168,30 @@ extern "C" fn before_confinement() {
 
 extern "C" fn after_dlclose() {
     AGENT.modules().after_dlclose();
+}
+
+/// # Safety
+/// `thread` is the calling thread's state, `interrupted` points to registers.
+unsafe extern "C" fn on_tick(
+    thread: *const ShimThread,
+    interrupted: *const Interrupted,
+    periods: u64,
+) {
+    // SAFETY: the caller's promise.
+    AGENT.on_tick(unsafe { &*thread }, unsafe { &*interrupted }, periods);
+}
+
+/// # Safety
+/// `thread` is the calling thread's state.
+unsafe extern "C" fn on_thread_start(thread: *const ShimThread, signal_stack: *const c_void) {
+    // SAFETY: the caller's promise.
+    AGENT.on_thread_start(unsafe { &*thread }, signal_stack.expose_provenance() as u64);
+}
+
+extern "C" fn start_ticks(signal: c_int, mark: *const c_void) {
+    AGENT.start_ticks(signal, mark.expose_provenance() as u64);
+}
+
+extern "C" fn stop_ticks() {
+    AGENT.stop_ticks();
 }

@@ -12,7 +12,7 @@ use allocsample_agent::{Hooks, Start};
 use allocsample_record::{ExitHow, Note};
 
 use crate::allocator::{Shortage, is_reserve_low};
-use crate::hook_table::allocsample_get_hooks;
+use crate::hook_table::{KeepErrno, allocsample_get_hooks};
 use crate::slow_path::this_thread;
 use crate::{AGENT, ALLOCATOR, attach, slow_path};
 
@@ -22,6 +22,9 @@ unsafe extern "C" {
     fn shim_probe_alloc(address: u64, size: u64, weighted_bytes: u64);
     fn shim_probe_free(address: u64);
     fn shim_next_malloc_address() -> *const c_void;
+    fn shim_start_ticks() -> bool;
+    fn shim_end_ticks();
+    fn shim_give_back_signal_stack(stack: *mut c_void);
     fn shim_find_object(address: *const c_void, found: *mut Object) -> bool;
 }
 
@@ -81,12 +84,26 @@ unsafe extern "C" fn construct(
         return complain(&parts);
     }
     let has_bridges = config.bridges == Bridges::Auto;
-    if switch_on(config) && has_bridges {
+    let signal = config.snapshot_signal;
+    let has_ticks = config.tick_period_ns.is_some();
+    let is_on = switch_on(config);
+    if let Some(signal) = signal.filter(|_| is_on) {
+        take_signal(signal);
+    }
+    if is_on && has_bridges {
         // SAFETY: all objects of the program are loaded, and none of its code has run.
         unsafe { bridges_install() };
     }
     // What this thread allocated before (in the loader, in .preinit_array) gave it bytes not to be counted.
     this_thread().forget();
+    if has_ticks && AGENT.is_on() {
+        // SAFETY: no code of the program has run.
+        if !unsafe { shim_start_ticks() } {
+            complain(&[
+                b"allocsample: no signal is free for ALLOCSAMPLE_TIME_HZ; time is not sampled\n",
+            ]);
+        }
+    }
 }
 
 /// Whether a profile can be created where the settings say; if not, why.
@@ -115,6 +132,8 @@ pub(crate) fn switch_on(config: Config) -> bool {
             join_drain,
             on_thread_joined,
             after_fork_in_child,
+            give_back_signal_stack,
+            end_ticks,
             on_sampled,
             on_heap_freed,
         },
@@ -136,6 +155,27 @@ pub(crate) fn switch_on(config: Config) -> bool {
     AGENT.switch_on(start);
     slow_path::install();
     true
+}
+
+/// Has a signal ask for a snapshot, unless somebody else has a use for it. A program that sets a disposition of its own
+/// later has that.
+fn take_signal(signal: c_int) {
+    // SAFETY: the kernel fills in what all zero bytes are a value of.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: asks only.
+    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut before) };
+    if asked != 0 || before.sa_sigaction != libc::SIG_DFL {
+        return;
+    }
+    before.sa_sigaction = on_snapshot_signal as extern "C" fn(c_int) as usize;
+    before.sa_flags = libc::SA_RESTART;
+    // SAFETY: the handler calls nothing that is not safe in one.
+    unsafe { libc::sigaction(signal, &raw const before, std::ptr::null_mut()) };
+}
+
+extern "C" fn on_snapshot_signal(_signal: c_int) {
+    let _errno = KeepErrno::new();
+    AGENT.ask_for_snapshot();
 }
 
 extern "C" fn destroy() {
@@ -368,6 +408,16 @@ pub(crate) fn on_shortage(attempt: u32) -> Shortage {
         recording.set_drain_state(DrainState::Failed);
     }
     process::end_this_thread()
+}
+
+fn give_back_signal_stack(stack: u64) {
+    // SAFETY: the shim's own, which it passed when the thread began; the thread is about to end.
+    unsafe { shim_give_back_signal_stack(std::ptr::with_exposed_provenance_mut(stack as usize)) };
+}
+
+fn end_ticks() {
+    // SAFETY: stops what the shim started; any thread.
+    unsafe { shim_end_ticks() };
 }
 
 fn on_sampled(address: u64, size: u64, weight: u64) {

@@ -1,13 +1,14 @@
 //! Builds a profile record by record, from the file's events and from the ring's records alike.
 
 use allocsample_record::{
-    AddressSpace, ChunkDecoder, Decoded, Definition, Event, Fate, FateRecord, FreeRecord,
-    ModuleRecord, RecordKind, SampleFlags, SampleId, StackId, StackNode, ThreadId,
+    AddressSpace, ChunkDecoder, Decoded, Definition, Event, FIGURES, Fate, FateRecord, Figure,
+    FreeRecord, HeapId, Location, ModuleRecord, PartEdge, PartRecord, RecordKind, SampleFlags,
+    SampleId, StackId, StackNode, ThreadId,
 };
 
 use rustc_hash::FxHashMap;
 
-use crate::model::{Exit, Freed, IntervalInfo, Module, Profile, Sample};
+use crate::model::{Exit, Freed, IntervalInfo, Lost, Module, Profile, Sample, Tick};
 use crate::sample_index::SampleIndex;
 
 /// A profile in the making.
@@ -15,16 +16,98 @@ use crate::sample_index::SampleIndex;
 pub(crate) struct ProfileBuilder {
     pub(crate) profile: Profile,
     space: AddressSpace,
-    /// Nodes by content. A writer of bounded memory writes some more than once.
-    interned: FxHashMap<StackNode, StackId>,
+    /// Nodes by parent and number of the location. A writer of bounded memory writes some more than once, in a large
+    /// profile of random stacks ten times: most of the time of reading it goes into cache misses of this table, so its
+    /// entries are small.
+    interned: FxHashMap<u64, StackId>,
+    /// There are few: places that call.
+    locations: FxHashMap<Location, u32>,
     /// The nodes of the file, in the order of its numbers.
     numbers: Vec<StackId>,
     by_id: SampleIndex,
     /// The last stack of each thread, which its next sample in the ring shares frames with; worked out when the first does.
     last_stacks: Option<FxHashMap<ThreadId, StackId>>,
+    before: Before,
+}
+
+/// What a file says of the time before it.
+#[derive(Default)]
+struct Before {
+    /// Whether it is being told.
+    is_told: bool,
+    /// It was told in the middle: files of one recording were joined, and what was before is known.
+    is_known: bool,
+    /// Modules that were told since.
+    modules: usize,
+    /// What had gone through the threads' counters and the heaps'.
+    threads: FxHashMap<ThreadId, (u64, u64)>,
+    heaps: FxHashMap<HeapId, u64>,
+    lost: Option<Lost>,
+    figures: Option<[u64; FIGURES]>,
 }
 
 impl ProfileBuilder {
+    /// Adds the events of a chunk of before the file; false if one of them is malformed.
+    pub(crate) fn add_carried(&mut self, raw: &[u8]) -> bool {
+        self.before.is_told = true;
+        if raw.first() == Some(&(RecordKind::Part as u8)) {
+            // Of files that were joined: numbers of nodes begin anew.
+            self.numbers.clear();
+        }
+        let is_sound = self.add_events(raw);
+        self.before.is_told = false;
+        is_sound
+    }
+
+    /// What had been lost when the file began.
+    pub(crate) fn set_lost_before(&mut self, lost: Lost) {
+        if !self.before.is_known {
+            self.before.lost = Some(lost);
+        }
+    }
+
+    /// What the agent had told of itself when the file began.
+    pub(crate) fn set_figures_before(&mut self) {
+        if !self.before.is_known {
+            self.before.figures = Some(self.profile.own_cost.figures);
+        }
+    }
+
+    /// When everything is in: what was before the file is taken off.
+    pub(crate) fn finish(mut self) -> Profile {
+        let Before {
+            threads,
+            heaps,
+            lost,
+            figures,
+            ..
+        } = self.before;
+        for (id, (bytes, muted_bytes)) in threads {
+            if let Some(thread) = self.profile.threads.get_mut(&id) {
+                thread.exact_bytes = thread.exact_bytes.saturating_sub(bytes);
+                thread.muted_bytes = thread.muted_bytes.saturating_sub(muted_bytes);
+            }
+        }
+        for (id, bytes) in heaps {
+            if let Some(heap) = self.profile.vm.heaps.get_mut(&id) {
+                heap.exact_bytes = heap.exact_bytes.saturating_sub(bytes);
+            }
+        }
+        if let Some(before) = lost {
+            for (now, before) in self.profile.lost.0.iter_mut().zip(before.0) {
+                now.0 = now.0.saturating_sub(before.0);
+                now.1 = now.1.saturating_sub(before.1);
+            }
+        }
+        if let Some(before) = figures {
+            let now = &mut self.profile.own_cost.figures;
+            for figure in Figure::SUMS.map(|figure| figure as usize) {
+                now[figure] = now[figure].saturating_sub(before[figure]);
+            }
+        }
+        self.profile
+    }
+
     /// Adds the events of a chunk; false if one of them is malformed (those before it are in).
     pub(crate) fn add_events(&mut self, raw: &[u8]) -> bool {
         let mut decoder = ChunkDecoder::new(raw, self.numbers.len() as u32);
@@ -35,22 +118,28 @@ impl ProfileBuilder {
                     let id = self.intern_node(StackNode { parent, ..node });
                     self.numbers.push(id);
                 }
-                Event::Sample(sample) => self.add_sample(
-                    Sample {
-                        id: sample.id,
-                        time_ns: sample.time_ns,
-                        address: sample.address,
-                        size: sample.size,
-                        thread: sample.thread,
-                        heap: sample.heap,
-                        flags: sample.flags,
-                        points: sample.points,
-                        interval: sample.interval,
-                        stack: self.stack(sample.stack),
-                        ..Sample::default()
-                    },
-                    sample.thread_bytes,
-                ),
+                Event::Sample(sample) => {
+                    let stack = self.stack(sample.stack);
+                    if let Some(last_stacks) = &mut self.last_stacks {
+                        last_stacks.insert(sample.thread, stack);
+                    }
+                    self.add_sample(
+                        Sample {
+                            id: sample.id,
+                            time_ns: sample.time_ns,
+                            address: sample.address,
+                            size: sample.size,
+                            thread: sample.thread,
+                            heap: sample.heap,
+                            flags: sample.flags,
+                            points: sample.points,
+                            interval: sample.interval,
+                            stack,
+                            ..Sample::default()
+                        },
+                        sample.thread_bytes,
+                    );
+                }
                 Event::Free(free) => self.add_free(&free),
                 Event::Words { kind, words } => self.add_record(SampleId(0), kind, &words),
             }
@@ -73,19 +162,31 @@ impl ProfileBuilder {
 
     fn add_decoded(&mut self, position: SampleId, decoded: Decoded<'_>) {
         match decoded {
+            Decoded::Process(_) if self.is_known_before() => {}
             Decoded::Process(process) => {
                 let info = &mut self.profile.process;
                 info.pid = process.pid;
                 info.parent_pid = process.parent_pid;
-                info.start_ns = process.start_mono_ns;
-                info.start_wall_ns = process.start_wall_ns;
                 info.executable = lossy(process.executable);
                 let arguments = process
                     .command_line
                     .strip_suffix(b"\0")
                     .unwrap_or(process.command_line);
                 info.command_line = arguments.split(|&byte| byte == 0).map(lossy).collect();
-                self.seen(process.start_mono_ns);
+                if self.before.is_told {
+                    // The file begins later.
+                    self.profile.part.recording_start_ns = Some(process.start_mono_ns);
+                } else {
+                    info.start_ns = process.start_mono_ns;
+                    info.start_wall_ns = process.start_wall_ns;
+                    self.seen(process.start_mono_ns);
+                }
+            }
+            Decoded::Part(part) => self.add_part(&part),
+            Decoded::LastStack(last) => {
+                let stack = self.stack(StackId(last.stack));
+                let last_stacks = self.last_stacks.get_or_insert_default();
+                last_stacks.insert(last.thread, stack);
             }
             Decoded::Sample(sample) => {
                 let shared = self.last_stack_to(sample.thread, sample.shared as usize);
@@ -116,7 +217,7 @@ impl ProfileBuilder {
                 );
             }
             Decoded::Free(free) => self.add_free(&free),
-            Decoded::Module(module) => self.add_module(&module),
+            Decoded::Module(module) => self.add_module_once(&module),
             Decoded::ModuleAgain(module) => self.space.map_again(&module),
             Decoded::ModuleUnload(module) => self.space.unmap(&module),
             Decoded::ThreadStart(start) => {
@@ -126,6 +227,17 @@ impl ProfileBuilder {
                 thread.tid = start.tid;
                 thread.name = lossy(name);
                 thread.start_ns = start.time_ns;
+            }
+            Decoded::ThreadEnd(end) if self.before.is_told => {
+                let thread = self.profile.threads.entry(end.total.thread).or_default();
+                thread.end_ns = Some(end.time_ns);
+            }
+            Decoded::ThreadTotal(total) if self.before.is_told => {
+                if !self.before.is_known {
+                    let counted = (total.bytes, total.muted_bytes);
+                    self.before.threads.insert(total.thread, counted);
+                    self.set_total(total.thread, total.bytes, total.muted_bytes);
+                }
             }
             Decoded::ThreadEnd(end) => {
                 self.seen(end.time_ns);
@@ -142,7 +254,9 @@ impl ProfileBuilder {
                     interval_bytes: interval.interval_bytes,
                     seed: interval.seed,
                 };
-                self.add_interval(interval.index, info);
+                if !self.is_known_before() {
+                    self.add_interval(interval.index, info);
+                }
             }
             Decoded::Fork(fork) => {
                 self.seen(fork.time_ns);
@@ -172,7 +286,9 @@ impl ProfileBuilder {
             }
             Decoded::Fate(fate) => self.add_fate(&fate),
             Decoded::Code(code) => {
-                self.seen(code.time_ns);
+                if !self.before.is_told {
+                    self.seen(code.time_ns);
+                }
                 self.space.change_code(&code);
             }
             Decoded::Gc(gc) => {
@@ -183,18 +299,86 @@ impl ProfileBuilder {
                 self.seen(marker.end_ns);
                 self.profile.vm.add_marker(&marker);
             }
+            Decoded::Value(value) if self.before.is_told => {
+                if !self.before.is_known {
+                    self.before.heaps.insert(value.heap, value.value);
+                    self.profile.vm.add_value(&value);
+                }
+            }
             Decoded::Value(value) => {
                 self.seen(value.time_ns);
                 self.profile.vm.add_value(&value);
             }
+            Decoded::Tick(tick) => {
+                let stack = self.intern(StackId::EMPTY, tick.frames);
+                self.add_tick(Tick {
+                    time_ns: tick.time_ns,
+                    cpu_ns: tick.cpu_ns,
+                    thread: tick.thread,
+                    stack,
+                    flags: tick.flags,
+                });
+            }
+            Decoded::FileTick(tick) => {
+                let stack = self.stack(StackId(tick.stack));
+                self.add_tick(Tick {
+                    time_ns: tick.time_ns,
+                    cpu_ns: tick.cpu_ns,
+                    thread: tick.thread,
+                    stack,
+                    flags: tick.flags,
+                });
+            }
+            Decoded::Note(_) if self.is_known_before() => {}
             Decoded::Note(note) => self.profile.notes.push((note.note, lossy(note.detail))),
         }
     }
 
+    /// Whether this is of before a later one of joined files: what is known already.
+    fn is_known_before(&self) -> bool {
+        self.before.is_told && self.before.is_known
+    }
+
+    fn add_part(&mut self, part: &PartRecord) {
+        self.seen(part.time_ns);
+        let is_first = self.profile.process.pid == 0 && self.profile.samples.is_empty();
+        let own = &mut self.profile.part;
+        own.is_continued = part.edge == PartEdge::End;
+        if part.edge == PartEdge::End {
+            return;
+        }
+        self.before.modules = 0;
+        self.before.is_known = !is_first;
+        if is_first {
+            own.before = part.number.saturating_sub(1);
+            self.profile.process.start_ns = part.time_ns;
+            self.profile.process.start_wall_ns = part.wall_ns;
+        }
+    }
+
+    /// The module with this number may be known from the file before.
+    fn add_module_once(&mut self, module: &ModuleRecord<'_>) {
+        if self.before.is_told {
+            self.before.modules += 1;
+            if self.before.modules <= self.profile.modules.len() {
+                return;
+            }
+        }
+        self.add_module(module);
+    }
+
     fn add_sample(&mut self, sample: Sample, thread_bytes: u64) {
-        self.seen(sample.time_ns);
-        let thread = self.profile.threads.entry(sample.thread).or_default();
-        thread.exact_bytes = thread.exact_bytes.max(thread_bytes);
+        if self.before.is_told {
+            if self.before.is_known && self.by_id.get(sample.id, &self.profile.samples).is_some() {
+                return;
+            }
+        } else {
+            self.seen(sample.time_ns);
+            let thread = self.profile.threads.entry(sample.thread).or_default();
+            thread.exact_bytes = thread.exact_bytes.max(thread_bytes);
+            // Whatever a border said: it went on here.
+            self.profile.part.is_continued = false;
+        }
         let interval = self.profile.intervals.get(usize::from(sample.interval));
         if interval.is_none_or(|interval| interval.interval_bytes == 0) {
             self.profile.recovery.malformed_records += 1;
@@ -202,6 +386,12 @@ impl ProfileBuilder {
         }
         self.by_id.insert(sample.id, self.profile.samples.len());
         self.profile.samples.push(sample);
+    }
+
+    fn add_tick(&mut self, tick: Tick) {
+        self.seen(tick.time_ns);
+        self.profile.threads.entry(tick.thread).or_default();
+        self.profile.ticks.push(tick);
     }
 
     /// The first record of a number says what it means; those that come later say when it was in force again.
@@ -220,7 +410,10 @@ impl ProfileBuilder {
         {
             *place = info;
         }
-        self.profile.interval_history.push(info);
+        // One that a file brings along was in force before, unless it is as of now.
+        if !self.before.is_told || info.time_ns >= self.profile.process.start_ns {
+            self.profile.interval_history.push(info);
+        }
     }
 
     /// The end of a sample that is not there (it was malformed, or its chunk is) says nothing.
@@ -242,7 +435,9 @@ impl ProfileBuilder {
     }
 
     fn add_fate(&mut self, fate: &FateRecord) {
-        self.seen(fate.time_ns);
+        if !self.before.is_told {
+            self.seen(fate.time_ns);
+        }
         let Some(sample) = self.living(fate.sample) else {
             return;
         };
@@ -320,10 +515,14 @@ impl ProfileBuilder {
     }
 
     fn intern_node(&mut self, node: StackNode) -> StackId {
+        // Both are numbers of things in memory, which 32 bits are enough for.
+        let next = self.locations.len() as u32;
+        let location = *self.locations.entry(node.location).or_insert(next);
+        let key = u64::from(node.parent.0) << 32 | u64::from(location);
         let stacks = &mut self.profile.stacks;
         *self
             .interned
-            .entry(node)
+            .entry(key)
             .or_insert_with(|| stacks.push(node))
     }
 

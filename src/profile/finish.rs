@@ -58,6 +58,11 @@ pub fn snapshot(path: &Path, to: &Path) -> Result<Finished, FinishError> {
     complete(to, true, true)
 }
 
+/// Makes a copy of ours whole, with names.
+pub(crate) fn complete_copy(path: &Path) -> Result<Finished, FinishError> {
+    complete(path, true, true)
+}
+
 fn complete(path: &Path, symbolize: bool, is_copy: bool) -> Result<Finished, FinishError> {
     let path = &reader::profile_path(path);
     let (mut profile, chunks) = reader::read(path)?;

@@ -8,6 +8,7 @@
 mod builder;
 mod finish;
 mod model;
+mod parts;
 mod reader;
 mod sample_index;
 mod symbolize;
@@ -20,8 +21,9 @@ pub use allocsample_record::{
 pub use allocsample_ring::request;
 pub use finish::{FinishError, Finished, finish, snapshot};
 pub use model::{
-    Exit, Frame, Freed, IntervalInfo, Lost, Module, OwnCost, ProcessInfo, Profile, Recovery,
-    Sample, StackTable, Thread, missing_root,
+    Exit, Frame, Freed, IntervalInfo, Lost, Module, OwnCost, Part, ProcessInfo, Profile, Recovery,
+    Sample, StackTable, Thread, Tick, missing_root, missing_root_of,
 };
+pub use parts::{join, joined_name, parts_before};
 pub use reader::ReadError;
 pub use vm::{Function, Gc, Heap, Marker, Outcome, Statistic, Type, Value, VirtualMachines};

@@ -30,6 +30,8 @@ pub struct Profile {
     pub symbols: SymbolTable,
     /// All samples, in the order in which they were recorded.
     pub samples: Vec<Sample>,
+    /// All samples of time, in the order in which they were recorded.
+    pub ticks: Vec<Tick>,
     /// Hashes of the contents of samples, by their index; of those whose machine gave one.
     pub content_hashes: HashMap<usize, u64>,
     /// What could not be kept.
@@ -44,6 +46,8 @@ pub struct Profile {
     pub forks: Vec<(u64, u32)>,
     /// How the process ended, if it could say so.
     pub exit: Option<Exit>,
+    /// Which part of the recording the file is.
+    pub part: Part,
     /// How the file was read.
     pub recovery: Recovery,
     /// What virtual machines told.
@@ -67,6 +71,17 @@ pub struct ProcessInfo {
     pub start_wall_ns: u64,
     /// The last moment that is in the profile.
     pub end_ns: u64,
+}
+
+/// Which part of a recording a file is. One that was never rotated is the whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Its number less one: 0 begins where recording did.
+    pub before: u32,
+    /// When recording began, if this is not where: [`ProcessInfo::start_ns`] is the file's own.
+    pub recording_start_ns: Option<u64>,
+    /// Whether the recording goes on in another file.
+    pub is_continued: bool,
 }
 
 /// A sampling interval.
@@ -230,6 +245,11 @@ impl Sample {
         self.freed_ns.is_none() && !self.flags.contains(SampleFlags::UNTRACKED)
     }
 
+    /// Whether it was taken before the file began: it counts among what is live, and not among what was allocated.
+    pub fn is_carried(&self) -> bool {
+        self.flags.contains(SampleFlags::CARRIED)
+    }
+
     /// Its end, if it was seen.
     pub fn freed(&self) -> Option<Freed> {
         Some(Freed {
@@ -251,6 +271,21 @@ impl Sample {
             type_id: self.type_id,
         })
     }
+}
+
+/// A thread that was found at work.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tick {
+    /// When.
+    pub time_ns: u64,
+    /// Time of a processor that it stands for.
+    pub cpu_ns: u64,
+    /// Who.
+    pub thread: ThreadId,
+    /// Where.
+    pub stack: StackId,
+    /// Facts about the stack.
+    pub flags: SampleFlags,
 }
 
 /// The end of a sampled block.
@@ -386,9 +421,10 @@ pub struct Frame {
 }
 
 impl Profile {
-    /// Whether the process ended in an orderly way and nothing of the file is missing.
+    /// Whether the process ended in an orderly way, or its recording goes on elsewhere, and nothing of the file is missing.
     pub fn is_complete(&self) -> bool {
-        self.exit.is_some() && self.recovery.stopped.is_none() && self.recovery.ring_error.is_none()
+        let is_ended = self.exit.is_some() || self.part.is_continued;
+        is_ended && self.recovery.stopped.is_none() && self.recovery.ring_error.is_none()
     }
 
     /// The first interval, which is the only one unless it was changed.
@@ -441,7 +477,7 @@ impl Profile {
     /// The frames of a location, innermost (inlined) first; never empty.
     pub fn frames(&self, location: Location) -> Vec<Frame> {
         if location.module == ModuleId::VM {
-            return vec![self.vm_frame(location.offset)];
+            return self.vm_frames(location.offset);
         }
         if location.module == ModuleId::CODE {
             return vec![self.code_frame(location.offset)];
@@ -475,6 +511,25 @@ impl Profile {
                 module: module_name.to_owned(),
                 is_symbolized: false,
             }],
+        }
+    }
+
+    fn vm_frames(&self, encoded: u64) -> Vec<Frame> {
+        let inlined = VmFrame::decode(encoded)
+            .and_then(|frame| Some((frame, self.vm.inlined.get(&(frame.heap, frame.function))?)));
+        match inlined {
+            Some((frame, inlined)) => inlined
+                .iter()
+                .map(|&(function, line)| {
+                    let frame = VmFrame {
+                        function,
+                        line,
+                        ..frame
+                    };
+                    self.vm_frame(frame.encode())
+                })
+                .collect(),
+            None => vec![self.vm_frame(encoded)],
         }
     }
 
@@ -558,11 +613,16 @@ impl Profile {
 
 /// The pseudo-frame at the root of a stack that does not reach its thread's start.
 pub fn missing_root(sample: &Sample) -> Option<&'static str> {
-    if sample.flags.contains(SampleFlags::TRUNCATED) {
+    missing_root_of(sample.stack, sample.flags)
+}
+
+/// As [`missing_root`], of any stack.
+pub fn missing_root_of(stack: StackId, flags: SampleFlags) -> Option<&'static str> {
+    if flags.contains(SampleFlags::TRUNCATED) {
         Some("(truncated)")
-    } else if sample.flags.contains(SampleFlags::UNWIND_FAILED) {
+    } else if flags.contains(SampleFlags::UNWIND_FAILED) {
         Some("(unwind failed)")
-    } else if sample.stack == StackId::EMPTY {
+    } else if stack == StackId::EMPTY {
         Some("(no stack)")
     } else {
         None

@@ -86,10 +86,61 @@ impl Profile {
     pub fn open(path: &Path) -> Result<Profile, ReadError> {
         read(&profile_path(path)).map(|(profile, _)| profile)
     }
+
+    /// Reads a profile together with the `before` files of the same recording that were written last before it; those
+    /// that are still there.
+    pub fn open_with_parts(path: &Path, before: usize) -> Result<Profile, ReadError> {
+        let path = profile_path(path);
+        let parts = crate::parts::parts_before(&path)?;
+        let last = parts.len().saturating_sub(before);
+        read_files(&parts[last..], &path).map(|(profile, _)| profile)
+    }
 }
 
 /// `path` is a profile's, not a ring's.
 pub(crate) fn read(path: &Path) -> Result<(Profile, Chunks), ReadError> {
+    read_files(&[], path)
+}
+
+/// As [`read`], with the files of the same recording that were written before, in the order of time.
+pub(crate) fn read_files(before: &[PathBuf], path: &Path) -> Result<(Profile, Chunks), ReadError> {
+    // Before the file: what moves from the ring into the file meanwhile, or the file that takes this one's place, is in
+    // both then, and not in neither.
+    let ring = std::fs::read(ring_path(path)).ok();
+    let mut builder = ProfileBuilder::default();
+    for part in before {
+        let (file, mut chunks) = open(part)?;
+        read_chunks(file, &mut builder, &mut chunks)?;
+    }
+    let (file, mut chunks) = open(path)?;
+    read_chunks(file, &mut builder, &mut chunks)?;
+    if let Some(ring) = ring {
+        read_ring(&ring_path(path), &ring, &mut builder, &chunks);
+    }
+    let mut profile = builder.finish();
+    // The process is the first that a profile tells of, and every chunk or ring that can be read has told it.
+    let Profile {
+        process,
+        intervals,
+        recovery,
+        ..
+    } = &profile;
+    if process.pid == 0 && intervals.is_empty() {
+        let why = match (&recovery.stopped, &recovery.ring_error) {
+            (Some(stopped), _) => stopped.to_string(),
+            (None, Some(error)) => error.clone(),
+            (None, None) => {
+                return Err(ReadError::Nothing("the file ends after its header".into()));
+            }
+        };
+        return Err(ReadError::Nothing(why));
+    }
+    profile.name_code_again();
+    Ok((profile, chunks))
+}
+
+/// A file behind its header.
+fn open(path: &Path) -> Result<(File, Chunks), ReadError> {
     let mut file = File::open(path)?;
     let mut start = Vec::with_capacity(FILE_HEADER_BYTES);
     file.by_ref()
@@ -102,34 +153,12 @@ pub(crate) fn read(path: &Path) -> Result<(Profile, Chunks), ReadError> {
         HeaderError::BadChecksum => ReadError::BadHeader,
         HeaderError::NewerVersion(version) => ReadError::NewerVersion(version),
     })?;
-    let mut builder = ProfileBuilder::default();
-    let mut chunks = Chunks {
+    let chunks = Chunks {
         profile_id: header.profile_id,
         ring_to: 0,
         end: FILE_HEADER_BYTES as u64,
     };
-    read_chunks(file, &mut builder, &mut chunks)?;
-    read_ring(&ring_path(path), &mut builder, &chunks);
-    // The process is the first that a profile tells of, and every chunk or ring that can be read has told it.
-    let Profile {
-        process,
-        intervals,
-        recovery,
-        ..
-    } = &builder.profile;
-    if process.pid == 0 && intervals.is_empty() {
-        let why = match (&recovery.stopped, &recovery.ring_error) {
-            (Some(stopped), _) => stopped.to_string(),
-            (None, Some(error)) => error.clone(),
-            (None, None) => {
-                return Err(ReadError::Nothing("the file ends after its header".into()));
-            }
-        };
-        return Err(ReadError::Nothing(why));
-    }
-    let mut profile = builder.profile;
-    profile.name_code_again();
-    Ok((profile, chunks))
+    Ok((file, chunks))
 }
 
 /// A chunk as it stands in the file, or what stands there instead.
@@ -230,7 +259,12 @@ fn next_chunk(
             } else if !header.matches(&payload) {
                 Err(Damage::BadChecksum)
             } else {
-                let compressed = [ChunkKind::Events, ChunkKind::Symbols, ChunkKind::Packed];
+                let compressed = [
+                    ChunkKind::Events,
+                    ChunkKind::Symbols,
+                    ChunkKind::Carried,
+                    ChunkKind::Packed,
+                ];
                 Ok(
                     if compressed.map(|kind| kind as u16).contains(&header.kind) {
                         (header, Unpacked::Raw(unpack(&header, &payload)))
@@ -272,6 +306,9 @@ fn add_chunk(header: &ChunkHeader, payload: &Unpacked, builder: &mut ProfileBuil
         kind if kind == ChunkKind::Events as u16 => {
             unpacked.is_some_and(|raw| builder.add_events(raw))
         }
+        kind if kind == ChunkKind::Carried as u16 => {
+            unpacked.is_some_and(|raw| builder.add_carried(raw))
+        }
         kind if kind == ChunkKind::RawRing as u16 => {
             let Some(raw) = unpacked else {
                 return false;
@@ -300,7 +337,7 @@ fn add_chunk(header: &ChunkHeader, payload: &Unpacked, builder: &mut ProfileBuil
             }
             None => false,
         },
-        kind if kind == ChunkKind::Lost as u16 => {
+        kind if kind == ChunkKind::Lost as u16 || kind == ChunkKind::LostBefore as u16 => {
             let mut words = payload.chunks_exact(8).map(|word| {
                 let mut bytes = [0; 8];
                 bytes.copy_from_slice(word);
@@ -310,15 +347,21 @@ fn add_chunk(header: &ChunkHeader, payload: &Unpacked, builder: &mut ProfileBuil
             for reason in &mut lost {
                 *reason = (words.next().unwrap_or(0), words.next().unwrap_or(0));
             }
+            if kind == ChunkKind::LostBefore as u16 {
+                builder.set_lost_before(Lost(lost));
+            }
             builder.profile.lost = Lost(lost);
             true
         }
-        kind if kind == ChunkKind::Figures as u16 => {
+        kind if kind == ChunkKind::Figures as u16 || kind == ChunkKind::FiguresBefore as u16 => {
             let figures = &mut builder.profile.own_cost.figures;
             for (figure, word) in figures.iter_mut().zip(payload.chunks_exact(8)) {
                 let mut bytes = [0; 8];
                 bytes.copy_from_slice(word);
                 *figure = u64::from_le_bytes(bytes);
+            }
+            if kind == ChunkKind::FiguresBefore as u16 {
+                builder.set_figures_before();
             }
             true
         }
@@ -349,13 +392,10 @@ fn add_packed(from: u64, raw: &[u8], builder: &mut ProfileBuilder) -> bool {
     !unpacker.is_malformed()
 }
 
-fn read_ring(path: &Path, builder: &mut ProfileBuilder, chunks: &Chunks) {
-    let Ok(bytes) = std::fs::read(path) else {
-        return;
-    };
+fn read_ring(path: &Path, bytes: &[u8], builder: &mut ProfileBuilder, chunks: &Chunks) {
     let recovery = &mut builder.profile.recovery;
     recovery.ring_found = true;
-    let ring = match allocsample_ring::recover(&bytes) {
+    let ring = match allocsample_ring::recover(bytes) {
         Ok(ring) if ring.profile_id == chunks.profile_id => ring,
         Ok(_) => {
             recovery.ring_error = Some(format!("{} belongs to another profile", path.display()));

@@ -121,6 +121,8 @@ pub struct VirtualMachines {
     pub types: BTreeMap<(HeapId, u32), Type>,
     /// By heap and number.
     pub functions: HashMap<(HeapId, u32), Function>,
+    /// Functions and lines that a number stands for, innermost first; by heap and number.
+    pub inlined: HashMap<(HeapId, u32), Vec<(u32, u32)>>,
     /// By heap and number.
     pub statistics: BTreeMap<(HeapId, u32), Statistic>,
     /// In the order in which they were told.
@@ -183,6 +185,14 @@ impl VirtualMachines {
                     .insert(key, Statistic { name, unit: detail });
             }
             Definition::Thread => {}
+            Definition::Inlined => {
+                let pairs = record.name.chunks_exact(8).filter_map(|pair| {
+                    let (function, line) = pair.split_first_chunk()?;
+                    let line = line.first_chunk()?;
+                    Some((u32::from_le_bytes(*function), u32::from_le_bytes(*line)))
+                });
+                self.inlined.insert(key, pairs.collect());
+            }
         }
     }
 

@@ -65,6 +65,7 @@ pub(crate) fn samples<E>(profile: &Profile, index: &Index, sink: Sink<'_, E>) ->
             lifetime_ns(sample).into(),
             outcome.and_then(|outcome| outcome.survived()).into(),
             content_hash.into(),
+            sample.is_carried().into(),
         ])?;
     }
     Ok(())

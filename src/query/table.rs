@@ -226,6 +226,10 @@ const TABLES: &[Table] = &[
                 "1 if it survived its first collection, 0 if it died young",
             ),
             integer("content_hash", "hash of its content"),
+            integer(
+                "carried",
+                "1 if it was alive when the file began: not allocated in it; otherwise 0",
+            ),
         ],
     ),
     table(

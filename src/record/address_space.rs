@@ -114,6 +114,31 @@ impl AddressSpace {
         self.code.insert(start, (end, frame));
     }
 
+    /// Where modules are mapped now.
+    pub fn placements(&self) -> impl Iterator<Item = ModuleAgainRecord> + '_ {
+        self.by_start
+            .iter()
+            .map(|(&start, mapped)| ModuleAgainRecord {
+                module: mapped.module,
+                start,
+                end: mapped.end,
+                bias: mapped.bias,
+            })
+    }
+
+    /// Compiled code that there is now, as if it were made at `time_ns`.
+    pub fn code(&self, time_ns: u64) -> impl Iterator<Item = CodeRecord> + '_ {
+        self.code
+            .iter()
+            .map(move |(&start, &(end, frame))| CodeRecord {
+                time_ns,
+                change: CodeChange::Add,
+                start,
+                end,
+                frame,
+            })
+    }
+
     /// Attributes a return address; the call lies before it, so `address - 1` decides which module it is in.
     pub fn locate(&self, return_address: u64) -> Location {
         if let Some(frame) = VmFrame::decode(return_address) {

@@ -24,9 +24,16 @@ pub enum ChunkKind {
     Definitions = 5,
     /// Figures of the agent about itself at this moment, 8 bytes a [`crate::Figure`]; the last such chunk counts.
     Figures = 6,
+    /// Events, compressed as `Events` are, of before the file began: what it needs to stand by itself. The first begins
+    /// with a [`crate::PartRecord`], and numbers of stack nodes begin anew there.
+    Carried = 7,
+    /// The lost counters when the file began, as in `Lost`: what was lost before is told in the file before.
+    LostBefore = 8,
+    /// The figures when the file began, as in `Figures`.
+    FiguresBefore = 9,
     /// Ring records in few bytes ([`crate::Packer`]), compressed as one LZ4 block: how a process without a drain thread
     /// leaves its records at its end, and how those of a killed one are kept.
-    Packed = 7,
+    Packed = 10,
 }
 
 /// Stands before each chunk's payload.

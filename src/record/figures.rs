@@ -28,4 +28,24 @@ pub enum Figure {
     MappedBytes = 8,
     /// Length of the profile, in bytes.
     WrittenBytes = 9,
+    /// Time of processors between two ticks of a thread, in nanoseconds; 0: there are no ticks.
+    TickPeriodNs = 10,
+    /// Time that ticks stand for which came while the agent itself was at work: what sampling allocations costs, above all.
+    TicksInAgentNs = 11,
+    /// Time that ticks stand for which found no room in the ring.
+    TicksRingFullNs = 12,
+    /// Time that ticks stand for which could not be recorded for another reason: no memory, no profile.
+    TicksNotRecordedNs = 13,
+}
+
+impl Figure {
+    /// Those that only grow while the process runs: a file that begins later takes off what they were then.
+    pub const SUMS: [Figure; 6] = [
+        Figure::TimedSamples,
+        Figure::TimedSamplesNs,
+        Figure::TimedFrees,
+        Figure::TimedFreesNs,
+        Figure::DrainNs,
+        Figure::ProcessNs,
+    ];
 }

@@ -15,8 +15,10 @@ pub struct FormatVersion {
 }
 
 impl FormatVersion {
-    /// What this build writes.
-    pub const CURRENT: FormatVersion = FormatVersion { major: 1, minor: 0 };
+    /// The latest that this build reads and writes: a file that goes on where another ended.
+    pub const CURRENT: FormatVersion = FormatVersion { major: 2, minor: 0 };
+    /// A file that begins where recording does: readers of before there were parts read it too.
+    pub const WHOLE: FormatVersion = FormatVersion { major: 1, minor: 0 };
 }
 
 /// What stands at the front of every profile.
@@ -117,7 +119,7 @@ mod tests {
         damaged[20] ^= 1;
         assert_eq!(FileHeader::decode(&damaged), Err(HeaderError::BadChecksum));
         let newer = FileHeader {
-            version: FormatVersion { major: 2, minor: 7 },
+            version: FormatVersion { major: 3, minor: 7 },
             ..HEADER
         };
         assert_eq!(

@@ -70,6 +70,8 @@ pub enum Definition {
     Statistic = 3,
     /// The name of a thread; the number is ours.
     Thread = 4,
+    /// Functions that a compiler made one of: the name is pairs of a function and a line, 32 bits each, innermost first.
+    Inlined = 5,
 }
 
 impl<'a> DefinitionRecord<'a> {
@@ -109,6 +111,7 @@ impl<'a> DefinitionRecord<'a> {
             2 => Definition::Function,
             3 => Definition::Statistic,
             4 => Definition::Thread,
+            5 => Definition::Inlined,
             _ => return None,
         };
         Some(Self {

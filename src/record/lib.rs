@@ -31,11 +31,13 @@ mod heap;
 mod lost;
 mod module;
 mod packed;
+mod part;
 mod process;
 mod sample;
 #[cfg(feature = "alloc")]
 mod symbol;
 mod thread;
+mod tick;
 mod varint;
 mod words;
 
@@ -57,6 +59,7 @@ pub use module::{
 pub use packed::Packer;
 #[cfg(feature = "alloc")]
 pub use packed::{Packed, Unpacker};
+pub use part::{PartEdge, PartRecord};
 pub use process::{
     CounterId, CounterRecord, ExecRecord, ExitHow, ExitRecord, ForkRecord, IntervalRecord, Note,
     NoteRecord, ProcessRecord, Sampling,
@@ -64,7 +67,10 @@ pub use process::{
 pub use sample::{FreeRecord, SAMPLE_FIXED_WORDS, SampleFlags, SampleRecord};
 #[cfg(feature = "alloc")]
 pub use symbol::{CodeGeneration, SymbolFrame, SymbolTable};
-pub use thread::{THREAD_NAME_BYTES, ThreadEndRecord, ThreadStartRecord, ThreadTotalRecord};
+pub use thread::{
+    LastStackRecord, THREAD_NAME_BYTES, ThreadEndRecord, ThreadStartRecord, ThreadTotalRecord,
+};
+pub use tick::{FileTickRecord, TICK_FIXED_WORDS, TickRecord};
 pub use varint::{MAX_VARINT_BYTES, put_signed, put_unsigned, take_signed, take_unsigned};
 pub use words::{Decoded, RecordKind};
 

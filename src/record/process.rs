@@ -343,6 +343,10 @@ pub enum Note {
     /// The process installed a filter of system calls: its children have no profiles, threads that it starts no names, and
     /// what those threads allocated exactly is known up to their last samples.
     Filtered = 7,
+    /// The profile could not go on in another file, and went on in this one. Detail: the error.
+    NotRotated = 8,
+    /// A snapshot that a signal asked for could not be written. Detail: the error.
+    NoSnapshot = 9,
 }
 
 /// A [`Note`] with its detail.
@@ -392,6 +396,8 @@ impl<'a> NoteRecord<'a> {
             5 => Note::StacksCompared,
             6 => Note::Attached,
             7 => Note::Filtered,
+            8 => Note::NotRotated,
+            9 => Note::NoSnapshot,
             _ => return None,
         };
         Some(Self {

@@ -19,6 +19,9 @@ impl SampleFlags {
     pub const UNTRACKED: SampleFlags = SampleFlags(4);
     /// The new block of a successful realloc.
     pub const REALLOC: SampleFlags = SampleFlags(8);
+    /// In files only: it was taken before the file began, and was alive then ([`crate::ChunkKind::Carried`]). It counts
+    /// among what is live, and not among what was allocated.
+    pub const CARRIED: SampleFlags = SampleFlags(16);
 
     /// Whether all bits of `other` are set.
     pub fn contains(self, other: SampleFlags) -> bool {

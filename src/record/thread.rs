@@ -123,3 +123,35 @@ impl ThreadTotalRecord {
         })
     }
 }
+
+/// The stack of a running thread's last sample before the file began, which its next one may share frames with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastStackRecord {
+    /// Our number.
+    pub thread: ThreadId,
+    /// Number of the leaf's node in the file; 0 for no frames.
+    pub stack: u32,
+}
+
+impl LastStackRecord {
+    /// The kind that goes with it.
+    pub const KIND: RecordKind = RecordKind::LastStack;
+    /// Payload words.
+    pub const WORDS: usize = 1;
+
+    /// Writes the payload; `None` if it does not fit.
+    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
+        let mut writer = WordWriter::new(words);
+        writer.word(pack(self.thread.0, self.stack))?;
+        Some(writer.used())
+    }
+
+    /// Reads a payload back.
+    pub fn decode(words: &[u64]) -> Option<Self> {
+        let word = WordReader::new(words, &[]).word()?;
+        Some(Self {
+            thread: ThreadId(low(word)),
+            stack: high(word),
+        })
+    }
+}

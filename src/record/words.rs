@@ -46,6 +46,14 @@ pub enum RecordKind {
     Value = 20,
     /// [`crate::ModuleAgainRecord`]: in files only.
     ModuleAgain = 21,
+    /// [`crate::TickRecord`]: in rings only.
+    Tick = 22,
+    /// [`crate::FileTickRecord`]: in files only.
+    FileTick = 23,
+    /// [`crate::PartRecord`]: in files only.
+    Part = 24,
+    /// [`crate::LastStackRecord`]: in files only.
+    LastStack = 25,
 }
 
 impl RecordKind {
@@ -73,6 +81,10 @@ impl RecordKind {
             19 => Self::Marker,
             20 => Self::Value,
             21 => Self::ModuleAgain,
+            22 => Self::Tick,
+            23 => Self::FileTick,
+            24 => Self::Part,
+            25 => Self::LastStack,
             _ => return None,
         })
     }
@@ -103,6 +115,10 @@ pub enum Decoded<'a> {
     Marker(crate::MarkerRecord<'a>),
     Value(crate::ValueRecord),
     ModuleAgain(crate::ModuleAgainRecord),
+    Tick(crate::TickRecord<'a>),
+    FileTick(crate::FileTickRecord),
+    Part(crate::PartRecord),
+    LastStack(crate::LastStackRecord),
 }
 
 impl<'a> Decoded<'a> {
@@ -135,6 +151,10 @@ impl<'a> Decoded<'a> {
             RecordKind::Marker => Self::Marker(crate::MarkerRecord::decode(words, text)?),
             RecordKind::Value => Self::Value(crate::ValueRecord::decode(words)?),
             RecordKind::ModuleAgain => Self::ModuleAgain(crate::ModuleAgainRecord::decode(words)?),
+            RecordKind::Tick => Self::Tick(crate::TickRecord::decode(words)?),
+            RecordKind::FileTick => Self::FileTick(crate::FileTickRecord::decode(words)?),
+            RecordKind::Part => Self::Part(crate::PartRecord::decode(words)?),
+            RecordKind::LastStack => Self::LastStack(crate::LastStackRecord::decode(words)?),
         })
     }
 }

@@ -35,7 +35,8 @@ impl Cost {
             return None;
         }
         let (lost, _) = profile.lost.samples();
-        let samples = profile.samples.len() as f64 + lost as f64;
+        let taken = profile.samples.iter().filter(|it| !it.is_carried()).count();
+        let samples = taken as f64 + lost as f64;
         let is_freed = |heap, freed| heap == HeapId::MALLOC && freed;
         let frees = profile
             .samples
@@ -115,7 +116,7 @@ fn interval_lines(profile: &Profile) -> Vec<String> {
 }
 
 /// Nanoseconds with a sensible unit.
-fn time(ns: f64) -> String {
+pub(crate) fn time(ns: f64) -> String {
     match ns {
         ..1e3 => format!("{ns:.0} ns"),
         ..1e6 => format!("{:.1} us", ns / 1e3),

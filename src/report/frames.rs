@@ -13,7 +13,8 @@ use crate::allocator;
 pub struct FrameId(u32);
 
 impl FrameId {
-    pub(crate) fn index(self) -> usize {
+    /// Index into [`Frames::all`].
+    pub fn index(self) -> usize {
         self.0 as usize
     }
 }
@@ -61,21 +62,28 @@ impl<'a> Frames<'a> {
             frames.location_of_node.push(place);
         }
         for sample in &profile.samples {
-            if let Some(missing) = missing_root(sample)
-                && !frames.missing.iter().any(|(name, _)| *name == missing)
-            {
-                let id = frames.intern(Frame {
-                    function: missing.to_owned(),
-                    file: None,
-                    line: 0,
-                    module: String::new(),
-                    is_symbolized: true,
-                });
-                frames.missing.push((missing, id));
+            if let Some(missing) = missing_root(sample) {
+                frames.add_missing(missing);
             }
+        }
+        for missing in crate::time::missing_roots(profile) {
+            frames.add_missing(missing);
         }
         frames.numbers = FxHashMap::default();
         frames
+    }
+
+    fn add_missing(&mut self, missing: &'static str) {
+        if !self.missing.iter().any(|(name, _)| *name == missing) {
+            let id = self.intern(Frame {
+                function: missing.to_owned(),
+                file: None,
+                line: 0,
+                module: String::new(),
+                is_symbolized: true,
+            });
+            self.missing.push((missing, id));
+        }
     }
 
     fn intern(&mut self, frame: Frame) -> FrameId {

@@ -30,11 +30,14 @@ pub struct Share {
 
 impl Share {
     fn add(&mut self, sample: &Sample, (bytes, objects): (Estimate, Estimate)) {
-        self.allocated += bytes;
-        self.allocations += objects;
         if sample.is_live() {
             self.live += bytes;
         }
+        if sample.is_carried() {
+            return;
+        }
+        self.allocated += bytes;
+        self.allocations += objects;
         match sample.outcome().and_then(|outcome| outcome.survived()) {
             Some(true) => self.survived += bytes,
             Some(false) => self.died_young += bytes,

@@ -14,6 +14,7 @@ use crate::selection::Selection;
 use crate::sums::Figures;
 use crate::table::{By, Request, Row, Sort, Table};
 use crate::text;
+use crate::time::CpuTime;
 use crate::totals::Totals;
 
 /// The whole report; rows of every table, of the samples that are selected. The totals, heaps and types are of all.
@@ -64,6 +65,7 @@ pub fn report(profile: &Profile, totals: &Totals, sort: Sort, selection: &Select
         "exit_status": profile.exit.and_then(|exit| exit.status),
         "agent": cost::agent_json(profile),
         "intervals": cost::intervals_json(profile),
+        "time": CpuTime::of(profile, &frames).map(|time| time.to_json()),
         "samples": profile.samples.len(),
         "lost_samples": lost_samples,
         "lost_bytes": lost_bytes,

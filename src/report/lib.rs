@@ -15,6 +15,7 @@ mod selection;
 mod sums;
 mod table;
 pub mod text;
+pub mod time;
 mod totals;
 mod tree;
 pub mod units;

@@ -155,6 +155,7 @@ impl Clock {
         let mut steps: Vec<(u64, f64)> = profile
             .samples
             .iter()
+            .filter(|sample| !sample.is_carried())
             .map(|sample| (sample.time_ns, weights.get(sample).0.value()))
             .collect();
         if !steps.is_sorted_by_key(|step| step.0) {
@@ -203,6 +204,10 @@ fn collect(
     let mut ends: Vec<Vec<(f64, f64, f64)>> = vec![Vec::new(); count];
     let mut weights = Weights::of(profile);
     for (sample, group) in profile.samples.iter().zip(groups) {
+        // Of those that were there when the file began, the short-lived are missing.
+        if sample.is_carried() {
+            continue;
+        }
         let group = group as usize;
         let Some(lifetimes) = all.get_mut(group) else {
             continue;

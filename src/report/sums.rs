@@ -25,8 +25,10 @@ pub struct Figures {
 
 impl Figures {
     fn take(&mut self, sample: &Sample, window: &Window, (bytes, objects): (Estimate, Estimate)) {
-        self.allocated += bytes;
-        self.allocations += objects;
+        if !sample.is_carried() {
+            self.allocated += bytes;
+            self.allocations += objects;
+        }
         if window.is_live(sample) {
             self.live += bytes;
         }

@@ -11,6 +11,7 @@ use crate::frames::Frames;
 use crate::selection::Selection;
 use crate::sums::Figures;
 use crate::table::{By, Request, Sort, Table};
+use crate::time::CpuTime;
 use crate::totals::{Audit, Totals};
 use crate::tree::{Direction, Tree};
 use crate::{cost, heaps, units};
@@ -61,10 +62,25 @@ pub fn write(
     for line in cost::lines(profile) {
         writeln!(out, "{line}")?;
     }
+    let is_summary = options.shape == Shape::Summary;
+    let frames = (!is_summary || !profile.ticks.is_empty()).then(|| Frames::of(profile));
+    let time = (frames.as_ref()).and_then(|frames| CpuTime::of(profile, frames));
+    if let Some(time) = &time {
+        writeln!(out, "{}", time.line())?;
+    }
     for line in remarks(profile, totals) {
         writeln!(out, "{}", paint(&line, "33", options.colour))?;
     }
-    if options.shape == Shape::Summary || profile.samples.is_empty() {
+    let Some(frames) = frames.filter(|_| !is_summary) else {
+        return Ok(());
+    };
+    if let Some(time) = time.filter(|time| time.ticks > 0) {
+        writeln!(out)?;
+        for line in time.table_lines(options.top, options.width) {
+            writeln!(out, "{line}")?;
+        }
+    }
+    if profile.samples.is_empty() {
         return Ok(());
     }
     writeln!(out)?;
@@ -75,7 +91,6 @@ pub fn write(
         }
         writeln!(out)?;
     }
-    let frames = Frames::of(profile);
     let peak_ns = Some(totals.peak.after_ns);
     match &options.shape {
         Shape::Summary => Ok(()),
@@ -166,6 +181,7 @@ pub fn summary_lines(profile: &Profile, totals: &Totals) -> Vec<String> {
     };
     let end = match &profile.exit {
         Some(exit) => exit.describe(),
+        None if profile.part.is_continued => "goes on in another file".to_owned(),
         None => "incomplete: killed, or still running".to_owned(),
     };
     let (lost, lost_bytes) = profile.lost.samples();
@@ -229,6 +245,14 @@ fn uncounted(profile: &Profile) -> String {
 /// What a reader must know to read the figures right.
 pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
     let mut lines = Vec::new();
+    if profile.part.before > 0 {
+        let carried = profile.samples.iter().filter(|it| it.is_carried()).count();
+        lines.push(format!(
+            "note: part {} of a recording: {} samples were alive when it began; they count as live, and not as allocated",
+            profile.part.before + 1,
+            units::count(carried as f64),
+        ));
+    }
     for (note, detail) in &profile.notes {
         match note {
             Note::MallocIsElsewhere => lines.push(format!(
@@ -239,6 +263,8 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             Note::ForkedFrom => lines.push(format!("note: forked from process {detail}")),
             Note::StacksCompared => lines.push(format!("note: stacks compared: {detail}")),
             Note::Attached => lines.push(format!("note: attached to a running process, what it allocated before is not here: {detail}")),
+            Note::NoSnapshot => lines.push(format!("note: a snapshot could not be written: {detail}")),
+            Note::NotRotated => lines.push(format!("note: the profile could not go on in another file: {detail}")),
             Note::Filtered => lines.push("note: a filter of system calls was installed: children have no profiles, and threads no names".to_owned()),
             Note::NextAllocator => {}
         }

@@ -84,14 +84,17 @@ impl Totals {
         let mut weights = Weights::of(profile);
         for sample in &profile.samples {
             let (bytes, objects) = weights.get(sample);
+            if sample.is_live() {
+                totals.live += bytes;
+            }
+            if sample.is_carried() {
+                continue;
+            }
             totals.allocated += bytes;
             if counted_heaps.contains(&sample.heap) {
                 counted += bytes;
             }
             totals.allocations += objects;
-            if sample.is_live() {
-                totals.live += bytes;
-            }
             // A thread's counter is malloc's.
             if sample.heap == HeapId::MALLOC {
                 *by_thread.entry(sample.thread).or_default() += bytes;
@@ -99,8 +102,10 @@ impl Totals {
         }
         let (_, lost_bytes) = profile.lost.samples();
         // What was lost is missing from the estimate for a known reason.
-        totals.audit.z =
-            (counted + constant(lost_bytes as f64)).z_against(totals.exact_bytes as f64);
+        totals.audit.z = match counted.samples() {
+            0 if lost_bytes == 0 => z_of_nothing(profile, totals.exact_bytes),
+            _ => (counted + constant(lost_bytes as f64)).z_against(totals.exact_bytes as f64),
+        };
         if lost_bytes == 0 {
             /// With fewer samples the standard error is itself too uncertain.
             const ENOUGH_SAMPLES: u64 = 30;
@@ -126,6 +131,14 @@ impl Totals {
             .saturating_sub(profile.process.start_ns) as f64
             / 1e9
     }
+}
+
+/// How odd it is that nothing was sampled of so many bytes. Under the law the bytes of samples have the variance
+/// bytes * interval (that of small objects, which is the largest), so z = -bytes / sqrt(bytes * interval).
+fn z_of_nothing(profile: &Profile, exact_bytes: u64) -> Option<f64> {
+    let interval = profile.interval_bytes();
+    let is_judged = exact_bytes > 0 && interval > 1 && !profile.is_periodic();
+    is_judged.then(|| -(exact_bytes as f64 / interval as f64).sqrt())
 }
 
 fn constant(value: f64) -> Estimate {
@@ -283,5 +296,26 @@ mod tests {
             assert_eq!((found.bytes, found.after_ns), (largest.0 as f64, largest.1));
         }
         assert_eq!(peak(&Profile::default()), Peak::default());
+    }
+
+    #[test]
+    fn that_nothing_was_sampled_is_odd_only_where_much_was_allocated() {
+        let mut profile = random(0, 1, 1);
+        for (interval_bytes, exact_bytes, z, is_passed) in [
+            (1 << 20, 4400, Some(-0.065), true),
+            (1 << 20, 100 << 20, Some(-10.0), false),
+            (1, 0, None, true),
+        ] {
+            profile.intervals[0].interval_bytes = interval_bytes;
+            let thread = profile.threads.entry(ThreadId(1)).or_default();
+            thread.exact_bytes = exact_bytes;
+            let audit = Totals::of(&profile).audit;
+            let difference = audit.z.unwrap_or(0.0) - z.unwrap_or(0.0);
+            assert!(difference.abs() < 0.001, "{:?} {z:?}", audit.z);
+            assert_eq!(
+                (audit.z.is_some(), audit.is_passed()),
+                (z.is_some(), is_passed)
+            );
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! 64      head
 //! 128     tail, consumed
 //! 192     lost counters: 6 x (events, bytes)
-//! 320     request: generation | interval | generation that was obeyed
+//! 320     request: generation | interval | generation that was obeyed | what
 //! 384     figures: 16 x u64
 //! 4096    data: capacity x 8 bytes
 //! ```
@@ -78,6 +78,8 @@ pub(crate) struct Request {
     pub interval: AtomicU64,
     /// The last generation that the agent has obeyed.
     pub obeyed: AtomicU64,
+    /// What is wanted: one of [`request`]'s numbers.
+    pub what: AtomicU64,
 }
 
 /// Offsets of the request in a ring's file, for those who write it: see [`crate::Ring::request`].
@@ -88,6 +90,18 @@ pub mod request {
     pub const INTERVAL: u64 = 328;
     /// The generation that was obeyed.
     pub const OBEYED: u64 = 336;
+    /// What is wanted: one of the numbers that follow.
+    pub const WHAT: u64 = 344;
+    /// Another interval, or none.
+    pub const SET_INTERVAL: u64 = 0;
+    /// What is in the ring is to be in the file.
+    pub const FLUSH: u64 = 1;
+    /// As [`FLUSH`], and the file is to be copied. Asked for by a signal; `allocsample ctl` copies by itself.
+    pub const SNAPSHOT: u64 = 2;
+    /// The profile is to go on in another file.
+    pub const ROTATE: u64 = 3;
+    /// As [`ROTATE`], and the file so far is to be forgotten.
+    pub const RESET: u64 = 4;
 }
 
 /// Offsets that `recover` reads; the compiler checks them against [`Header`].
@@ -121,6 +135,7 @@ const _: () = {
     assert!(offset_of!(Header, request) == request::GENERATION as usize);
     assert!(offset_of!(Request, interval) == (request::INTERVAL - request::GENERATION) as usize);
     assert!(offset_of!(Request, obeyed) == (request::OBEYED - request::GENERATION) as usize);
+    assert!(offset_of!(Request, what) == (request::WHAT - request::GENERATION) as usize);
     assert!(size_of::<LostCounter>() == 16);
     assert!(size_of::<Header>() <= DATA_OFFSET);
 };

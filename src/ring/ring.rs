@@ -134,20 +134,24 @@ impl Ring {
             .map(|place| place.load(Ordering::Relaxed))
     }
 
-    /// The last request of somebody outside: its generation (0 for none), and the mean bytes between two samples that are
-    /// wanted (0 for none).
-    pub fn request(&self) -> (u64, u64) {
+    /// The last request of somebody outside: its generation (0 for none), what is wanted ([`crate::request`]), and the
+    /// mean bytes between two samples if it is that (0 for none).
+    pub fn request(&self) -> (u64, u64, u64) {
         let request = &self.memory.header().request.0;
-        // Acquire: the interval was written before. It is another process that wrote both.
+        // Acquire: the others were written before. It is another process that wrote both.
         let generation = request.generation.load(Ordering::Acquire);
-        (generation, request.interval.load(Ordering::Relaxed))
+        (
+            generation,
+            request.what.load(Ordering::Relaxed),
+            request.interval.load(Ordering::Relaxed),
+        )
     }
 
-    /// Tells that a request is in force.
+    /// Tells that a request, and all before it, is done.
     pub fn obey(&self, generation: u64) {
         // Relaxed: a figure for whoever asked.
         let request = &self.memory.header().request.0;
-        request.obeyed.store(generation, Ordering::Relaxed);
+        request.obeyed.fetch_max(generation, Ordering::Relaxed);
     }
 
     /// Notes that the process ended in order: everything is in the profile. It does not stop producers.

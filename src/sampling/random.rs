@@ -14,6 +14,11 @@ impl Seed {
         Random::from_seed(mix(self.process) ^ mix(THREAD_SALT ^ u64::from(thread)))
     }
 
+    /// The stream of a thread's ticks.
+    pub fn ticks_of_thread(self, thread: u32) -> Random {
+        Random::from_seed(mix(self.process) ^ mix(TICK_SALT ^ u64::from(thread)))
+    }
+
     /// The seed of a forked child. `child` tells children apart: the child's pid.
     pub fn child(self, child: u32) -> Seed {
         Seed {
@@ -22,6 +27,7 @@ impl Seed {
     }
 }
 
+const TICK_SALT: u64 = 0x7469_636b_0000_0000;
 const THREAD_SALT: u64 = 0x7468_7265_6164_0000;
 const CHILD_SALT: u64 = 0x6368_696c_6400_0000;
 

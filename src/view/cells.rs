@@ -5,10 +5,11 @@
 
 use std::collections::HashMap;
 
-use allocsample_profile::{Profile, Sample, SampleFlags};
-use allocsample_report::Totals;
+use allocsample_profile::{HeapId, Profile, Sample, SampleFlags};
+use allocsample_report::{Totals, Weights};
+use rustc_hash::FxHashMap;
 
-use crate::sites::Sites;
+use crate::sites::number;
 
 /// As `died`: alive at the end.
 pub(crate) const LIVE: u32 = 0xFFFF;
@@ -49,18 +50,25 @@ pub(crate) struct Sums {
     pub at_peak: f64,
 }
 
+/// What a block is: an object of a type, or so and so large.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Kind {
+    pub name: String,
+    pub is_type: bool,
+}
+
 /// All cells.
 pub(crate) struct Cells {
     pub buckets: u32,
     pub bucket_ns: u64,
-    pub kinds: Vec<String>,
-    pub kinds_are_types: bool,
+    pub kinds: Vec<Kind>,
     pub cells: Vec<(Key, Sums)>,
 }
 
 impl Cells {
-    pub fn new(profile: &Profile, sites: &Sites, totals: &Totals) -> Self {
-        let mut kinds = Kinds::new(profile);
+    /// `of_sample` has the site of each sample.
+    pub fn new(profile: &Profile, of_sample: &[u32], totals: &Totals) -> Self {
+        let mut kinds = Kinds::default();
         let kind_of: Vec<u32> = profile
             .samples
             .iter()
@@ -68,15 +76,14 @@ impl Cells {
             .collect();
         let mut buckets = MOST_BUCKETS;
         loop {
-            let (bucket_ns, cells) = add_up(profile, sites, totals, &kind_of, buckets);
+            let (bucket_ns, cells) = add_up(profile, of_sample, totals, &kind_of, buckets);
             if cells.len() <= MOST_CELLS || buckets <= FEWEST_BUCKETS {
                 let mut cells: Vec<_> = cells.into_iter().collect();
                 cells.sort_by_key(|(key, _)| *key);
                 return Self {
                     buckets,
                     bucket_ns,
-                    kinds: kinds.names,
-                    kinds_are_types: kinds.are_types,
+                    kinds: kinds.kinds,
                     cells,
                 };
             }
@@ -87,11 +94,11 @@ impl Cells {
 
 fn add_up(
     profile: &Profile,
-    sites: &Sites,
+    of_sample: &[u32],
     totals: &Totals,
     kind_of: &[u32],
     buckets: u32,
-) -> (u64, HashMap<Key, Sums>) {
+) -> (u64, FxHashMap<Key, Sums>) {
     let start_ns = profile.process.start_ns;
     let duration_ns = profile.process.end_ns.saturating_sub(start_ns);
     let bucket_ns = duration_ns / u64::from(buckets) + 1;
@@ -99,13 +106,14 @@ fn add_up(
         let index = time_ns.saturating_sub(start_ns) / bucket_ns;
         u32::try_from(index).unwrap_or(0).min(buckets - 1)
     };
-    let threads: HashMap<_, u32> = profile.threads.keys().copied().zip(0..).collect();
+    let threads: FxHashMap<_, u32> = profile.threads.keys().copied().zip(0..).collect();
     let peak_ns = start_ns.saturating_add(totals.peak.after_ns);
-    let mut cells: HashMap<Key, Sums> = HashMap::new();
-    for (sample, &kind) in profile.samples.iter().zip(kind_of) {
+    let mut weights = Weights::of(profile);
+    let mut cells: FxHashMap<Key, Sums> = FxHashMap::default();
+    for ((sample, &site), &kind) in profile.samples.iter().zip(of_sample).zip(kind_of) {
         let is_tracked = !sample.flags.contains(SampleFlags::UNTRACKED);
         let key = Key {
-            site: sites.of(sample),
+            site,
             kind,
             thread: threads.get(&sample.thread).copied().unwrap_or(0),
             born: bucket(sample.time_ns),
@@ -127,11 +135,11 @@ fn add_up(
                 None => 2,
             },
         };
-        let bytes = profile.bytes(sample);
+        let (bytes, objects) = weights.get(sample);
         let sums = cells.entry(key).or_default();
         sums.bytes += bytes.value();
         sums.variance += bytes.variance().unwrap_or(0.0);
-        sums.objects += profile.objects(sample).value();
+        sums.objects += objects.value();
         sums.samples += 1;
         let is_at_peak = is_tracked
             && sample.time_ns <= peak_ns
@@ -143,43 +151,56 @@ fn add_up(
     (bucket_ns, cells)
 }
 
-/// Types where there are any; otherwise powers of two of the size.
+/// Types in heaps that have any; otherwise powers of two of the size.
+#[derive(Default)]
 struct Kinds {
-    are_types: bool,
-    numbers: HashMap<String, u32>,
-    names: Vec<String>,
+    kinds: Vec<Kind>,
+    by_name: HashMap<(bool, String), u32>,
+    /// By heap and number of the type, or by malloc and power of two.
+    known: FxHashMap<(HeapId, u32), u32>,
 }
 
 impl Kinds {
-    fn new(profile: &Profile) -> Self {
-        Self {
-            are_types: !profile.vm.types.is_empty(),
-            numbers: HashMap::new(),
-            names: Vec::new(),
-        }
-    }
-
     fn of(&mut self, profile: &Profile, sample: &Sample) -> u32 {
-        let name = if self.are_types {
-            let named = sample
-                .outcome()
-                .as_ref()
-                .and_then(|outcome| profile.vm.type_name(sample.heap, outcome));
-            named.unwrap_or("(no type)").to_owned()
-        } else {
-            size_class(sample.size)
+        let outcome = sample.outcome();
+        let key = match &outcome {
+            Some(outcome) => (sample.heap, outcome.type_id),
+            None => (HeapId::MALLOC, power_of_two(sample.size).trailing_zeros()),
         };
-        let next = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
-        *self.numbers.entry(name).or_insert_with_key(|name| {
-            self.names.push(name.clone());
-            next
-        })
+        if let Some(&kind) = self.known.get(&key) {
+            return kind;
+        }
+        let (is_type, name) = match &outcome {
+            Some(outcome) => {
+                let name = profile.vm.type_name(sample.heap, outcome);
+                (true, name.unwrap_or("(unknown)").to_owned())
+            }
+            None => (false, size_class(sample.size)),
+        };
+        let next = number(self.kinds.len());
+        let kind = *self
+            .by_name
+            .entry((is_type, name))
+            .or_insert_with_key(|(is_type, name)| {
+                self.kinds.push(Kind {
+                    name: name.clone(),
+                    is_type: *is_type,
+                });
+                next
+            });
+        self.known.insert(key, kind);
+        kind
     }
+}
+
+/// The class is named after it; 2^63 stands for what is larger.
+fn power_of_two(size: u64) -> u64 {
+    size.max(16).checked_next_power_of_two().unwrap_or(1 << 63)
 }
 
 /// `33-64 B`: up to a power of two, from just above the one before.
 fn size_class(size: u64) -> String {
-    let to = size.max(16).checked_next_power_of_two().unwrap_or(u64::MAX);
+    let to = power_of_two(size);
     if to <= 16 {
         return "0-16 B".to_owned();
     }
@@ -212,7 +233,7 @@ mod tests {
             (3000, "to 4 KiB"),
             (1 << 20, "to 1024 KiB"),
             ((1 << 20) + 1, "to 2 MiB"),
-            (u64::MAX, "to 17179869183 GiB"),
+            (1 << 63, "to 8589934592 GiB"),
         ] {
             assert_eq!(size_class(size), class);
         }

@@ -1,76 +1,73 @@
-//! What is embedded in the page: names as JSON, numbers as columns in base64, little-endian.
+//! What the page knows of a profile, as JSON: names as lists, numbers as columns.
 
 use allocsample_profile::Profile;
 use allocsample_report::Totals;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::cells::{Cells, Key, Sums};
+use crate::about::about;
+use crate::against::{Against, against};
+use crate::cells::{Cells, Key, LIVE, Sums};
+use crate::collections::{collections, thinned};
+use crate::columns::{integers, reals};
 use crate::sites::Sites;
+use crate::sources::sources;
+use crate::suspects::suspects;
 
-/// Points of a line that a screen can show.
-const MOST_READINGS: usize = 2_000;
-/// Collections that a screen can show.
-const MOST_COLLECTIONS: usize = 5_000;
-
-/// What the program was called by; one file may have several names.
-pub(crate) fn program(profile: &Profile) -> &str {
-    let process = &profile.process;
-    let called = process.command_line.first().unwrap_or(&process.executable);
-    called.rsplit('/').next().unwrap_or("")
-}
-
-pub(crate) fn document(profile: &Profile) -> Value {
+pub(crate) fn document(profile: &Profile, earlier: Option<&Against<'_>>) -> Value {
     let totals = Totals::of(profile);
-    let sites = Sites::new(profile);
-    let cells = Cells::new(profile, &sites, &totals);
+    let mut sites = Sites::default();
+    let mut of_sample = sites.add(profile);
+    let mut of_before = earlier.map_or_else(Vec::new, |it| sites.add(it.before));
+    let sites_in_all = sites.fold(&mut [
+        (profile, &mut of_sample),
+        (earlier.map_or(profile, |it| it.before), &mut of_before),
+    ]);
+    let cells = Cells::new(profile, &of_sample, &totals);
+    drop(of_sample);
     let start_ns = profile.process.start_ns;
     let seconds = |time_ns: u64| time_ns.saturating_sub(start_ns) as f64 / 1e9;
-    let (lost_samples, lost_bytes) = profile.lost.samples();
-    json!({
-        "schema": "allocsample-page/1",
-        "about": {
-            "command": profile.process.command_line.join(" "),
-            "program": program(profile),
-            "executable": profile.process.executable,
-            "pid": profile.process.pid,
-            "start_unix_ms": profile.process.start_wall_ns as f64 / 1e6,
-            "duration_s": Totals::duration_s(profile),
-            "interval_bytes": profile.interval_bytes(),
-            "periodic": profile.is_periodic(),
-            "complete": profile.is_complete(),
-            "samples": profile.samples.len(),
-            "lost_samples": lost_samples,
-            "lost_bytes": lost_bytes,
-            "exact_bytes": totals.exact_bytes,
-            "allocated_bytes": totals.allocated.value(),
-            "allocated_stderr": totals.allocated.stderr(),
-            "live_bytes": totals.live.value(),
-            "live_stderr": totals.live.stderr(),
-            "allocations": totals.allocations.value(),
-            "peak_bytes": totals.peak.bytes,
-            "peak_s": totals.peak.after_ns as f64 / 1e9,
-        },
+    let mut document = json!({
+        "schema": "allocsample-page/2",
+        "about": about(profile, &totals),
         "modules": sites.modules,
         "functions": sites.functions.iter().map(|(name, _)| name).collect::<Vec<_>>(),
         "function_modules": integers(sites.functions.iter().map(|(_, module)| *module)),
-        "node_parents": integers(sites.nodes.iter().map(|(parent, _)| *parent)),
-        "node_functions": integers(sites.nodes.iter().map(|(_, function)| *function)),
-        "site_nodes": integers(sites.sites.iter().map(|(node, _)| *node)),
-        "site_functions": integers(sites.sites.iter().map(|(_, function)| *function)),
+        "files": sites.files,
+        "place_files": integers(sites.places.iter().map(|(file, _)| *file)),
+        "place_lines": integers(sites.places.iter().map(|(_, line)| *line)),
+        "node_parents": integers(sites.nodes.iter().map(|node| node.parent)),
+        "node_functions": integers(sites.nodes.iter().map(|node| node.function)),
+        "node_places": integers(sites.nodes.iter().map(|node| node.place)),
+        "site_nodes": integers(sites.sites.iter().map(|site| site.node)),
+        "site_charged": integers(sites.sites.iter().map(|site| site.charged)),
+        "site_heaps": integers(sites.sites.iter().map(|site| site.heap)),
+        "sites_in_all": sites_in_all,
+        "heaps": sites.heaps,
         "threads": profile.threads.values().map(|it| format!("{} ({})", it.name, it.tid)).collect::<Vec<_>>(),
-        "kinds": cells.kinds,
-        "kinds_are_types": cells.kinds_are_types,
+        "kinds": cells.kinds.iter().map(|kind| &kind.name).collect::<Vec<_>>(),
+        "kind_is_type": integers(cells.kinds.iter().map(|kind| u32::from(kind.is_type))),
         "buckets": cells.buckets,
         "bucket_s": cells.bucket_ns as f64 / 1e9,
         "cells": columns(&cells.cells),
         "resident": thinned(&profile.resident_bytes).map(|&(time_ns, bytes)| json!([seconds(time_ns), bytes])).collect::<Vec<_>>(),
-        "collections": profile.vm.gcs.iter().take(MOST_COLLECTIONS).map(|gc| json!([
-            seconds(gc.begin_ns), seconds(gc.end_ns), format!("{:?}", gc.kind).to_lowercase(),
-        ])).collect::<Vec<_>>(),
-        "collections_in_all": profile.vm.gcs.len(),
-    })
+        "collections": collections(profile, &sites),
+        "leaks": suspects(profile, &sites),
+        "sources": sources(profile, &sites, &bytes_by_site(&cells, &sites)),
+    });
+    if let Some(earlier) = earlier {
+        document["against"] = against(earlier, profile, &sites, &of_before);
+    }
+    document
+}
+
+/// Allocated bytes, and live ones once more: a source line is shown for either.
+fn bytes_by_site(cells: &Cells, sites: &Sites) -> Vec<f64> {
+    let mut bytes = vec![0.0; sites.sites.len()];
+    for (key, sums) in &cells.cells {
+        let times = if key.died == LIVE { 2.0 } else { 1.0 };
+        bytes[key.site as usize] += times * sums.bytes;
+    }
+    bytes
 }
 
 fn columns(cells: &[(Key, Sums)]) -> Value {
@@ -90,40 +87,4 @@ fn columns(cells: &[(Key, Sums)]) -> Value {
         "objects": sum(|sums| sums.objects),
         "at_peak": sum(|sums| sums.at_peak),
     })
-}
-
-/// In as few bytes each as the largest needs; the first character says how many.
-fn integers(values: impl Iterator<Item = u32> + Clone) -> String {
-    let largest = values.clone().max().unwrap_or(0);
-    let width = match largest {
-        0..=0xFF => 1,
-        0x100..=0xFFFF => 2,
-        _ => 4,
-    };
-    let bytes: Vec<u8> = values
-        .flat_map(|value| value.to_le_bytes().into_iter().take(width))
-        .collect();
-    format!("{width}{}", STANDARD.encode(bytes))
-}
-
-fn reals(values: impl Iterator<Item = f64>) -> String {
-    let bytes: Vec<u8> = values.flat_map(f64::to_le_bytes).collect();
-    format!("8{}", STANDARD.encode(bytes))
-}
-
-fn thinned<T>(all: &[T]) -> impl Iterator<Item = &T> {
-    all.iter().step_by(all.len().div_ceil(MOST_READINGS).max(1))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn columns_take_as_little_room_as_their_largest_value_needs() {
-        assert_eq!(integers([1, 2].into_iter()), "1AQI=");
-        assert_eq!(integers([256].into_iter()), "2AAE=");
-        assert_eq!(integers([u32::MAX].into_iter()), "4/////w==");
-        assert_eq!(reals([0.0].into_iter()), "8AAAAAAAAAAA=");
-    }
 }

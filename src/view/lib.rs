@@ -1,4 +1,5 @@
-//! A profile as one page for a browser: a flame graph, memory over time, tables, a heat map, lifetimes.
+//! A profile as one page for a browser: a flame graph, memory over time, tables, a heat map, leaks, collections, sources,
+//! and what changed since another profile.
 //!
 //! The page is one file without any reference to another: the charts' code (`page/vendor`), ours (`page/*.js`), and the
 //! profile. The profile is added up before it goes in ([`cells`]), so that the page stays small and quick whatever the
@@ -6,19 +7,27 @@
 //! nothing can end the element, and they reach the document as text only.
 #![forbid(unsafe_code)]
 
+mod about;
+mod against;
 mod cells;
+mod collections;
+mod columns;
 mod document;
 mod sites;
+mod sources;
+mod suspects;
 
 use std::io::{self, Write};
 
 use allocsample_profile::Profile;
 
+pub use against::Against;
+
 const TEMPLATE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 const VENDOR: &str = include_str!("page/vendor/charts.min.js");
 const VENDOR_STYLE: &str = include_str!("page/vendor/charts.min.css");
-const SCRIPTS: [&str; 9] = [
+const SCRIPTS: [&str; 13] = [
     include_str!("page/data.js"),
     include_str!("page/format.js"),
     include_str!("page/measure.js"),
@@ -27,13 +36,21 @@ const SCRIPTS: [&str; 9] = [
     include_str!("page/tables.js"),
     include_str!("page/heat.js"),
     include_str!("page/histograms.js"),
+    include_str!("page/collections.js"),
+    include_str!("page/leaks.js"),
+    include_str!("page/sources.js"),
+    include_str!("page/changes.js"),
     include_str!("page/main.js"),
 ];
 
-/// Writes the page.
-pub fn write(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
-    let data = document::document(profile).to_string();
-    let program = document::program(profile);
+/// Writes the page of a profile, with what changed since an earlier one if there is one to compare with.
+pub fn write(
+    profile: &Profile,
+    earlier: Option<&Against<'_>>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let data = document::document(profile, earlier).to_string();
+    let program = about::program(profile);
     let scripts = SCRIPTS.concat();
     // The template is cut at its marks, never searched again: what was put in cannot be taken for a mark.
     let mut rest = TEMPLATE;
@@ -71,7 +88,7 @@ mod tests {
 
     fn page(profile: &Profile) -> String {
         let mut out = Vec::new();
-        write(profile, &mut out).unwrap();
+        write(profile, None, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 

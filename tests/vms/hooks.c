@@ -24,7 +24,7 @@ static const allocsample_hooks *agent;
 static allocsample_heap *heap;
 static __thread struct thread *running;
 
-enum { SURVIVED_BYTES = 1 };
+enum { SURVIVED_BYTES = 1, OLD_SPACE = 2 };
 
 /* The frames of the thread that allocates, leaf first. */
 static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
@@ -57,6 +57,7 @@ void hooks_start(void)
     for (uint32_t at = 0; vm_functions[at] != NULL; at++)
         agent->define_function(heap, at + 1, vm_functions[at], "program.vm", 1);
     agent->define_statistic(heap, SURVIVED_BYTES, "survived", "bytes");
+    agent->define_statistic(heap, OLD_SPACE, "old space", "bytes");
 }
 
 void hooks_thread_begin(struct thread *t)
@@ -155,9 +156,9 @@ void hooks_major(struct thread *t, struct object *(*now)(struct object *))
 
 void hooks_collected(struct thread *t, int kind, uint64_t begin, uint64_t id, uint64_t bytes)
 {
-    (void)t;
     if (agent == NULL)
         return;
+    agent->value(heap, OLD_SPACE, (uint64_t)(t->old_free - t->old));
     const uint64_t statistics[] = {SURVIVED_BYTES, bytes};
     agent->gc(heap, &(allocsample_gc){.size = sizeof(allocsample_gc),
                                       .kind = (uint32_t)kind,

@@ -7,7 +7,7 @@
 //   c SEED BYTES a minor collection; the nursery has BYTES from then on    m SEED  a major one    h BYTES  a hole
 //   i BYTES      another interval for the heap      s, g         the heap's sampling stops, goes on
 //   x, y         the thread's sampling off, on      e            the thread leaves and comes back
-//   d            the old samples are discarded      f            a child plays the rest
+//   d            all that is pending is discarded      f            a child plays the rest
 // Those that concern the heap (m i s g d f) are for sequences of one thread. Threads take turns in two heaps.
 #include "../../c_shim/include/allocsample.h"
 
@@ -230,12 +230,12 @@ static void resolve(struct thread *t, uint32_t kind, struct samples *list)
                     answers[answered++] = answer;
             }
             pthread_mutex_lock(&heap->lock);
-            if (kind == ALLOCSAMPLE_MINOR && is_alive)
+            if (!sample.has_survived && is_alive)
                 heap->survived[sample.type] += sample.weight;
             /* Also of a thread that has left before any collection. */
             if (!sample.has_survived && fate == ALLOCSAMPLE_DEAD)
                 heap->died[sample.type] += sample.weight;
-            sample.has_survived |= kind == ALLOCSAMPLE_MINOR && is_alive;
+            sample.has_survived |= is_alive;
             if (is_alive)
                 keep(kind == ALLOCSAMPLE_MINOR ? &heap->old : &left, sample);
             pthread_mutex_unlock(&heap->lock);
@@ -447,6 +447,9 @@ static void play(struct thread *t, const char *script)
         case 'd':
             agent->control(heap->handle, ALLOCSAMPLE_DISCARD, 0);
             heap->old.count = 0;
+            for (int at = 0; at < THREADS; at++)
+                if (threads[at].heap == heap)
+                    threads[at].young.count = 0;
             break;
         case 'f': {
             fflush(NULL);

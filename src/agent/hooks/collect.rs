@@ -6,7 +6,7 @@ use allocsample_record::{
 
 use crate::agent::Agent;
 use crate::hooks::heap::Heap;
-use crate::hooks::nursery::{HookSlot, Object};
+use crate::hooks::nursery::{HookSlot, NurseryState, Object};
 use crate::os::clock;
 use crate::os::thread::ShimThread;
 use crate::os::vector::Vector;
@@ -26,10 +26,16 @@ pub struct Pending {
     pub size: u64,
     /// Its type, 0 if it is not known.
     pub type_id: u32,
-    is_resolved: u32,
+    /// [`Pending::RESOLVED`], [`Pending::LATE`]
+    state: u32,
 }
 
 impl Pending {
+    /// It has its answer.
+    const RESOLVED: u32 = 1;
+    /// Its thread has ended, and no collection has looked at it.
+    const LATE: u32 = 2;
+
     pub(crate) fn new(id: SampleId, object: &Object) -> Self {
         Self {
             id: id.0,
@@ -37,12 +43,24 @@ impl Pending {
             address: object.address,
             size: object.size,
             type_id: object.type_id,
-            is_resolved: 0,
+            state: 0,
         }
     }
 
     pub(crate) fn is_resolved(&self) -> bool {
-        self.is_resolved != 0
+        self.state & Self::RESOLVED != 0
+    }
+
+    fn is_late(&self) -> bool {
+        self.state & Self::LATE != 0
+    }
+
+    /// For the heap's list, when the thread ends.
+    pub(crate) fn late(self) -> Self {
+        Self {
+            state: Self::LATE,
+            ..self
+        }
     }
 }
 
@@ -68,15 +86,28 @@ const _: () = assert!(size_of::<Pending>() == 40 && size_of::<Resolution>() == 4
 
 impl Agent {
     /// Copies samples of a nursery that wait for a minor collection; returns how many.
-    pub fn pending_young(&self, slot: &HookSlot, to: &mut [Pending], cursor: &mut u64) -> usize {
+    pub fn pending_young(
+        &self,
+        heap: &Heap,
+        slot: &HookSlot,
+        to: &mut [Pending],
+        cursor: &mut u64,
+    ) -> usize {
         slot.with(|state| {
-            if state.is_of(self) {
-                copy_pending(state.young.as_slice(), to, cursor)
-            } else {
-                0
-            }
+            self.renew(heap, state);
+            copy_pending(state.young.as_slice(), to, cursor, |_| true)
         })
         .unwrap_or(0)
+    }
+
+    /// Copies samples of threads that have ended, which wait for a minor collection like their young ones did.
+    pub fn pending_late(&self, heap: &Heap, to: &mut [Pending], cursor: &mut u64) -> usize {
+        heap.with_old(|old| {
+            if *cursor == 0 {
+                old.retain(|pending| !pending.is_resolved());
+            }
+            copy_pending(old.as_slice(), to, cursor, Pending::is_late)
+        })
     }
 
     /// Copies samples of a heap that wait for a major collection; returns how many.
@@ -85,7 +116,7 @@ impl Agent {
             if *cursor == 0 {
                 old.retain(|pending| !pending.is_resolved());
             }
-            copy_pending(old.as_slice(), to, cursor)
+            copy_pending(old.as_slice(), to, cursor, |_| true)
         })
     }
 
@@ -98,10 +129,11 @@ impl Agent {
         gc: u64,
     ) -> usize {
         slot.with(|state| {
+            self.renew(heap, state);
             let young = state.young.as_mut_slice();
             let mut taken = 0;
             for resolution in resolutions {
-                let Some(pending) = claim(young, resolution) else {
+                let Some(pending) = claim(young, resolution, |_| true) else {
                     continue;
                 };
                 taken += 1;
@@ -109,7 +141,7 @@ impl Agent {
                 let fate = self.tell_fate(pending, resolution, gc);
                 if matches!(fate, Fate::Alive | Fate::Promoted) {
                     let survivor = Pending {
-                        is_resolved: 0,
+                        state: 0,
                         ..*pending
                     };
                     heap.with_old(|old| self.keep_old(old, survivor));
@@ -120,8 +152,23 @@ impl Agent {
         .unwrap_or(0)
     }
 
+    /// Takes the answers of a minor collection about samples of threads that have ended; returns how many were expected.
+    pub fn resolve_late(&self, heap: &Heap, resolutions: &[Resolution], gc: u64) -> usize {
+        self.resolve_listed(heap, resolutions, gc, Pending::is_late)
+    }
+
     /// Takes the answers of a major collection; returns how many were expected.
     pub fn resolve_old(&self, heap: &Heap, resolutions: &[Resolution], gc: u64) -> usize {
+        self.resolve_listed(heap, resolutions, gc, |_| true)
+    }
+
+    fn resolve_listed(
+        &self,
+        heap: &Heap,
+        resolutions: &[Resolution],
+        gc: u64,
+        is_asked: impl Fn(&Pending) -> bool,
+    ) -> usize {
         let mut taken = 0;
         for resolution in resolutions {
             let is_alive = matches!(
@@ -129,19 +176,20 @@ impl Agent {
                 Some(Fate::Alive | Fate::Promoted)
             );
             let claimed = heap.with_old(|old| {
-                let pending = claim(old.as_mut_slice(), resolution)?;
+                let pending = claim(old.as_mut_slice(), resolution, &is_asked)?;
+                let before = *pending;
                 if is_alive {
-                    // It has survived before: nothing to tell.
                     pending.address = resolution.address;
-                    pending.is_resolved = 0;
+                    pending.state = 0;
                 }
-                Some(*pending)
+                Some(before)
             });
             let Some(mut pending) = claimed else {
                 continue;
             };
             taken += 1;
-            if !is_alive {
+            // One that has survived before is nothing to tell.
+            if !is_alive || pending.is_late() {
                 // May wait for space: not with the old samples locked.
                 self.tell_fate(&mut pending, resolution, gc);
             }
@@ -149,8 +197,9 @@ impl Agent {
         taken
     }
 
-    /// Gives up what a heap still waits for.
+    /// Gives up what a heap still waits for; what a nursery does, at the next call with it.
     pub fn discard(&self, heap: &Heap) {
+        heap.count_discard();
         heap.with_old(|old| {
             for pending in old
                 .as_slice()
@@ -161,6 +210,19 @@ impl Agent {
             }
             old.clear();
         });
+    }
+
+    /// Gives up young samples of before the heap was told so.
+    pub(crate) fn give_up_young(&self, heap: &Heap, state: &mut NurseryState) {
+        let discards = heap.discards();
+        if state.discards != discards {
+            state.discards = discards;
+            let young = state.young.as_slice().iter();
+            for pending in young.filter(|pending| !pending.is_resolved()) {
+                self.push_fate(pending, Fate::Unknown, 0, 0);
+            }
+            state.young.clear();
+        }
     }
 
     /// Samples that wait for a major collection.
@@ -259,17 +321,26 @@ impl Agent {
 }
 
 /// The sample that an answer is for, unless it has one already. By its slot, or by its id alone.
-fn claim<'a>(list: &'a mut [Pending], resolution: &Resolution) -> Option<&'a mut Pending> {
+fn claim<'a>(
+    list: &'a mut [Pending],
+    resolution: &Resolution,
+    is_asked: impl Fn(&Pending) -> bool,
+) -> Option<&'a mut Pending> {
     let slot = usize::try_from(resolution.slot).ok()?;
     let pending = list.get_mut(slot)?;
-    if pending.id != resolution.id || pending.is_resolved() {
+    if pending.id != resolution.id || pending.is_resolved() || !is_asked(pending) {
         return None;
     }
-    pending.is_resolved = 1;
+    pending.state |= Pending::RESOLVED;
     Some(pending)
 }
 
-fn copy_pending(list: &[Pending], to: &mut [Pending], cursor: &mut u64) -> usize {
+fn copy_pending(
+    list: &[Pending],
+    to: &mut [Pending],
+    cursor: &mut u64,
+    is_asked: impl Fn(&Pending) -> bool,
+) -> usize {
     // Not by skipping: a collection with many batches would take the square of their number.
     let rest = usize::try_from(*cursor)
         .ok()
@@ -277,7 +348,9 @@ fn copy_pending(list: &[Pending], to: &mut [Pending], cursor: &mut u64) -> usize
     let mut open = (*cursor..).zip(rest.unwrap_or(&[]));
     let mut copied = 0;
     for place in to.iter_mut() {
-        let Some((slot, pending)) = open.find(|(_, pending)| !pending.is_resolved()) else {
+        let Some((slot, pending)) =
+            open.find(|(_, pending)| !pending.is_resolved() && is_asked(pending))
+        else {
             *cursor = list.len() as u64;
             return copied;
         };

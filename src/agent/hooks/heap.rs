@@ -34,6 +34,8 @@ pub struct Description<'a> {
     pub is_walked_in_malloc: bool,
     /// On threads without a nursery too.
     pub is_walked_everywhere: bool,
+    /// Whether its walker may be called in a signal handler.
+    pub is_walked_in_ticks: bool,
     /// What its interpreter ranges hold.
     pub native_code: NativeCode,
     /// What to call.
@@ -59,6 +61,7 @@ pub struct Heap {
     pub(crate) id: HeapId,
     pub(crate) kind: HeapKind,
     pub(crate) is_walked_in_malloc: bool,
+    is_walked_in_ticks: bool,
     pub(crate) native_code: NativeCode,
     pub(crate) callbacks: Callbacks,
     /// Samples of blocks that are freed by their address.
@@ -71,6 +74,8 @@ pub struct Heap {
     interval_index: AtomicU32,
     /// Grows with each change of the three above.
     generation: AtomicU32,
+    /// How often pending samples were given up.
+    discards: AtomicU32,
     ranges: [(AtomicU64, AtomicU64); RANGES],
     ranges_used: AtomicU32,
     /// Survivors of minor collections. Locked for a batch at most, by threads that collect.
@@ -132,6 +137,15 @@ impl Heap {
             Interval::new(self.interval_bytes.load(Ordering::Relaxed)),
             self.interval_index.load(Ordering::Relaxed) as u16,
         )
+    }
+
+    /// How often pending samples were given up.
+    pub(crate) fn discards(&self) -> u32 {
+        self.discards.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn count_discard(&self) {
+        self.discards.fetch_add(1, Ordering::Release);
     }
 
     fn changed(&self) {
@@ -210,13 +224,23 @@ impl Heaps {
 
     /// The heap whose walker adds to the stack of a malloc on this thread.
     pub(crate) fn walked_in_malloc(&self, thread: &ShimThread) -> Option<&'static Heap> {
+        self.machine_of(thread)
+            .filter(|heap| heap.is_walked_in_malloc)
+    }
+
+    /// The heap whose walker adds to the stack of a tick of this thread.
+    pub(crate) fn walked_in_ticks(&self, thread: &ShimThread) -> Option<&'static Heap> {
+        self.machine_of(thread)
+            .filter(|heap| heap.is_walked_in_ticks || thread.shadow_stack() != 0)
+    }
+
+    fn machine_of(&self, thread: &ShimThread) -> Option<&'static Heap> {
         let number = match thread.vm_heap() {
             // Acquire: pairs with the release in `register_heap`.
             0 => self.everywhere.load(Ordering::Acquire),
             own => own,
         };
         self.get(HeapId(u16::try_from(number).ok()?))
-            .filter(|heap| heap.is_walked_in_malloc)
     }
 
     /// In a forked child: samples and bytes are the parent's.
@@ -246,6 +270,7 @@ impl Agent {
             id,
             kind: description.kind,
             is_walked_in_malloc: description.is_walked_in_malloc,
+            is_walked_in_ticks: description.is_walked_in_ticks,
             native_code: description.native_code,
             callbacks: description.callbacks,
             live: LiveSamples::new(),
@@ -256,6 +281,7 @@ impl Agent {
             interval_bytes: AtomicU64::new(interval.map_or(0, Interval::bytes)),
             interval_index: AtomicU32::new(0),
             generation: AtomicU32::new(1),
+            discards: AtomicU32::new(0),
             ranges: [const { (AtomicU64::new(0), AtomicU64::new(0)) }; RANGES],
             ranges_used: AtomicU32::new(0),
             old: Spin::new(Vector::new()),

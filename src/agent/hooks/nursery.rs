@@ -38,12 +38,16 @@ pub(crate) struct NurseryState {
     sampler: Sampler,
     /// Samples that no minor collection has looked at, by ascending id.
     pub(crate) young: Vector<Pending>,
+    /// Which of the heap's discards were heeded.
+    pub(crate) discards: u32,
     /// Of `nursery.bytes()`, what the heap knows.
     told_bytes: u64,
     epoch: u32,
     generation: u32,
     interval_index: u16,
     is_enabled: bool,
+    /// The sampler is that of a parent process, up to the first object.
+    is_inherited: bool,
 }
 
 /// An object that is being allocated.
@@ -76,17 +80,14 @@ impl NurseryState {
     /// Takes over what changed: the heap's switch and interval, and whether this is a forked child. `free` is where the
     /// nursery stands.
     fn refresh(&mut self, agent: &Agent, heap: &Heap, free: u64) {
-        let epoch = agent.epoch();
-        if self.epoch != epoch {
-            // The samples are the parent's, and its random numbers too.
-            self.epoch = epoch;
-            self.young.clear();
+        if self.is_inherited {
+            // The random numbers are the parent's.
+            self.is_inherited = false;
             let (interval, _) = heap.interval();
             if let Some(interval) = interval {
                 let random = agent.heaps.new_random(agent.seed());
                 self.sampler = Sampler::new(agent.law(), interval, random);
             }
-            self.told_bytes = self.nursery.bytes();
             self.generation = 0;
         }
         let generation = heap.generation();
@@ -111,11 +112,6 @@ impl NurseryState {
         } else {
             self.nursery.switch_off(&mut self.sampler, free);
         }
-    }
-
-    /// Whether the samples are this process's own.
-    pub(crate) fn is_of(&self, agent: &Agent) -> bool {
-        self.epoch == agent.epoch()
     }
 
     fn limit(&self) -> u64 {
@@ -152,11 +148,13 @@ impl Agent {
             nursery: Nursery::new(free, top),
             sampler: Sampler::new(self.law(), interval, random),
             young: Vector::new(),
+            discards: heap.discards(),
             told_bytes: 0,
             epoch: self.epoch(),
             generation: 0,
             interval_index,
             is_enabled: true,
+            is_inherited: false,
         };
         // SAFETY: not begun: nobody looks at the state. What it holds needs no drop.
         unsafe { (*slot.state.get()).write(state) };
@@ -166,6 +164,21 @@ impl Agent {
             state.limit()
         })
         .unwrap_or(top)
+    }
+
+    /// Before anything is done with a nursery: what waits in it may be a parent's, or may have been given up. The limit
+    /// stays what it was, so that the object at hand is a sample if it was to be one.
+    pub(crate) fn renew(&self, heap: &Heap, state: &mut NurseryState) {
+        self.notice_fork();
+        let epoch = self.epoch();
+        if state.epoch != epoch {
+            state.epoch = epoch;
+            state.is_inherited = true;
+            state.young.clear();
+            state.told_bytes = state.nursery.bytes();
+            state.discards = heap.discards();
+        }
+        self.give_up_young(heap, state);
     }
 
     /// The object failed the limit and fits below `top`. Returns the new limit.
@@ -179,6 +192,7 @@ impl Agent {
         caller: &Caller,
     ) -> u64 {
         slot.with(|state| {
+            self.renew(heap, state);
             // As if nothing had changed before this object: its sample point was there already.
             let limit =
                 match state
@@ -214,6 +228,7 @@ impl Agent {
             state
                 .nursery
                 .on_collected(&mut state.sampler, old_free, free, top);
+            self.renew(heap, state);
             state.young.retain(|pending| !pending.is_resolved());
             state.refresh(self, heap, free);
             state.tell_bytes(heap);
@@ -231,6 +246,7 @@ impl Agent {
         is_on: bool,
     ) -> Option<u64> {
         slot.with(|state| {
+            self.renew(heap, state);
             state.is_enabled = is_on;
             state.refresh(self, heap, free);
             state.switch(heap, free);
@@ -242,12 +258,13 @@ impl Agent {
     /// The thread leaves; its young samples become old ones.
     pub fn nursery_end(&self, heap: &Heap, slot: &HookSlot, free: u64) {
         slot.with(|state| {
+            self.renew(heap, state);
             state.nursery.switch_off(&mut state.sampler, free);
             state.tell_bytes(heap);
             let left = state.young.as_slice();
             heap.with_old(|old| {
                 for &pending in left.iter().filter(|pending| !pending.is_resolved()) {
-                    self.keep_old(old, pending);
+                    self.keep_old(old, pending.late());
                 }
             });
             state.young.release();
@@ -266,6 +283,7 @@ impl Agent {
         caller: &Caller,
     ) -> (Option<SampleId>, Option<u64>) {
         slot.with(|state| {
+            self.renew(heap, state);
             let (points, _) = state
                 .nursery
                 .on_alloc_outside(&mut state.sampler, free, object.size);
@@ -295,7 +313,8 @@ impl Agent {
             size: object.size,
             points,
             heap: heap.id,
-            interval: (heap.interval().0, state.interval_index),
+            // The one that drew it: the heap's may be another by now.
+            interval: (Some(state.sampler.interval()), state.interval_index),
             flags: SampleFlags::default(),
             caller: *caller,
             walked: Some(heap),

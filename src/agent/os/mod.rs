@@ -10,6 +10,7 @@ pub mod scratch;
 pub mod spin;
 pub mod stack_room;
 pub mod thread;
+pub mod timer;
 pub mod vdso;
 pub mod vector;
 

@@ -2,12 +2,18 @@
 
 use core::cell::{Cell, UnsafeCell};
 use core::mem::MaybeUninit;
+use core::sync::atomic::{Ordering, compiler_fence};
 
 use allocsample_sampling::{Interval, SamplePoints, Sampler};
 
 /// What an exhausted counter is set to while the thread is muted: nothing borrows from it, and what is missing from it
 /// afterwards is what was allocated meanwhile.
 const MUTED_GRANT: u64 = 1 << 62;
+
+/// Sampling is stopped.
+const PAUSED: u32 = 1;
+/// It is off for this thread.
+const DISABLED: u32 = 2;
 
 /// A thread looks at the agent's state after this many bytes at the latest.
 const LARGEST_GRANT: u64 = 1 << 20;
@@ -36,7 +42,7 @@ struct ThreadState {
     /// The change of the interval that this thread has adopted, and the number of that interval in the profile.
     change: Cell<u32>,
     interval_index: Cell<u32>,
-    /// Sampling is stopped: bytes are counted as muted.
+    /// [`PAUSED`], [`DISABLED`]. If any: bytes are counted as muted.
     is_paused: Cell<u32>,
     granted: Cell<u64>,
     total_bytes: Cell<u64>,
@@ -44,6 +50,12 @@ struct ThreadState {
     last_sample: Cell<u64>,
     stack_low: Cell<u64>,
     stack_high: Cell<u64>,
+    /// Where its timer is noted; 0 for nowhere.
+    tick_place: Cell<u64>,
+    /// A stack for signals that it got from us; 0 for none.
+    signal_stack: Cell<u64>,
+    /// Address of the machine's description of its own stack; 0 for none.
+    shadow_stack: Cell<u64>,
     sampler: UnsafeCell<MaybeUninit<Sampler>>,
 }
 
@@ -63,6 +75,19 @@ pub struct Caller {
     pub sp: u64,
     pub fp: u64,
 }
+
+/// Mirror of `struct shim_registers`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "documented in shim.h")]
+pub struct Interrupted {
+    pub pc: u64,
+    pub sp: u64,
+    pub fp: u64,
+    pub link: u64,
+}
+
+const _: () = assert!(size_of::<Interrupted>() == 32, "shim.h asserts the same");
 
 /// Mirror of `struct shim_allocation`.
 #[repr(C)]
@@ -102,6 +127,13 @@ pub struct Force {
     pub change: u32,
 }
 
+/// While it exists, a tick is being recorded on this thread: allocations (a walker's that should not) are muted, and no
+/// other tick is recorded.
+pub struct Tick<'a> {
+    thread: &'a ShimThread,
+    bytes_until_sample: u64,
+}
+
 /// While it exists, no slow path runs on this thread; what is allocated (by a signal handler, by libc for us) is muted.
 pub struct Muted<'a> {
     thread: &'a ShimThread,
@@ -119,6 +151,8 @@ impl ShimThread {
         self.bytes_until_sample.set(MUTED_GRANT);
         state.granted.set(MUTED_GRANT);
         self.muted.set(self.muted.get() + 1);
+        // For ticks, which come in between.
+        compiler_fence(Ordering::SeqCst);
         let mut points = SamplePoints(0);
         if let Some(sampler) = self.sampler() {
             if state.is_paused.get() != 0 {
@@ -145,6 +179,58 @@ impl ShimThread {
     /// Whether a slow path is running, further up this thread's stack.
     pub fn is_muted(&self) -> bool {
         self.muted.get() != 0
+    }
+
+    /// For a signal handler that may have interrupted anything. `None`: it is a slow path, or the beginning or the end of
+    /// one. Nothing is accounted, so that the interrupted code finds all as it was.
+    pub fn tick(&self) -> Option<Tick<'_>> {
+        let bytes_until_sample = self.bytes_until_sample.get();
+        // A counter this high is that of a muted thread. One that has borrowed is above 2^63.
+        if self.is_muted() || (MUTED_GRANT / 2..=MUTED_GRANT).contains(&bytes_until_sample) {
+            return None;
+        }
+        self.bytes_until_sample.set(MUTED_GRANT);
+        self.muted.set(1);
+        compiler_fence(Ordering::SeqCst);
+        Some(Tick {
+            thread: self,
+            bytes_until_sample,
+        })
+    }
+
+    /// Where its timer is noted.
+    pub fn set_tick_place(&self, address: u64) {
+        self.state.tick_place.set(address);
+    }
+
+    /// That, which is forgotten.
+    pub fn take_tick_place(&self) -> u64 {
+        self.state.tick_place.replace(0)
+    }
+
+    /// Where the machine describes its own stack on this thread; 0 for nowhere.
+    pub fn shadow_stack(&self) -> u64 {
+        self.state.shadow_stack.get()
+    }
+
+    /// See [`Self::shadow_stack`].
+    pub fn set_shadow_stack(&self, address: u64) {
+        self.state.shadow_stack.set(address);
+    }
+
+    /// Whether this thread is sampled, if any is.
+    pub fn is_enabled(&self) -> bool {
+        self.state.is_paused.get() & DISABLED == 0
+    }
+
+    /// A stack for signals, to be given back at its end.
+    pub fn set_signal_stack(&self, address: u64) {
+        self.state.signal_stack.set(address);
+    }
+
+    /// That, which is forgotten.
+    pub fn take_signal_stack(&self) -> u64 {
+        self.state.signal_stack.replace(0)
     }
 
     /// Gives the thread bytes to allocate before it asks again, without counting them: the agent is off.
@@ -252,6 +338,18 @@ impl ShimThread {
             muted_bytes: self.muted_bytes.get(),
         }
     }
+    /// Whether the thread of which this is a copy is in a slow path, or on its way there with its counter exhausted.
+    pub fn is_copy_at_work(bytes: &[u8; 256]) -> bool {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(bytes.get(at..at + 8).unwrap_or(&[0; 8]));
+            u64::from_ne_bytes(word)
+        };
+        let granted =
+            core::mem::offset_of!(ShimThread, state) + core::mem::offset_of!(ThreadState, granted);
+        let counter = word(core::mem::offset_of!(ShimThread, bytes_until_sample));
+        Self::is_copy_muted(bytes) || counter > word(granted)
+    }
 
     /// The totals of a thread from a copy of its memory.
     pub fn totals_of_copy(bytes: &[u8; 256]) -> Totals {
@@ -288,6 +386,12 @@ impl ShimThread {
         bytes.get(at..at + 4).is_some_and(|word| word != [0; 4])
     }
 
+    fn set_paused(&self, is_paused: bool) {
+        let disabled = self.state.is_paused.get() & DISABLED;
+        let paused = if is_paused { PAUSED } else { 0 };
+        self.state.is_paused.set(paused | disabled);
+    }
+
     #[expect(clippy::mut_from_ref, reason = "exclusive for the reason given inside")]
     fn sampler(&self) -> Option<&mut Sampler> {
         if self.epoch() == 0 {
@@ -314,7 +418,7 @@ impl Muted<'_> {
         state.last_sample.set(0);
         state.change.set(force.change);
         state.interval_index.set(u32::from(force.index));
-        state.is_paused.set(u32::from(force.interval.is_none()));
+        self.thread.set_paused(force.interval.is_none());
         self.thread.muted_bytes.set(0);
         state.epoch.set(epoch);
     }
@@ -334,11 +438,18 @@ impl Muted<'_> {
             .map_or(SamplePoints(0), |sampler| sampler.on_alloc(charged))
     }
 
+    /// From here on this thread is sampled, or not.
+    pub fn enable(&self, is_on: bool) {
+        let paused = self.thread.state.is_paused.get() & PAUSED;
+        let disabled = if is_on { 0 } else { DISABLED };
+        self.thread.state.is_paused.set(paused | disabled);
+    }
+
     /// From here on another interval is in force. All that was allocated before is settled.
     pub fn adopt(&self, force: &Force) {
         let state = &self.thread.state;
         state.change.set(force.change);
-        state.is_paused.set(u32::from(force.interval.is_none()));
+        self.thread.set_paused(force.interval.is_none());
         if let (Some(interval), Some(sampler)) = (force.interval, self.thread.sampler()) {
             state.interval_index.set(u32::from(force.index));
             // Unbiased: the moment was chosen without a look at the distance.
@@ -349,6 +460,18 @@ impl Muted<'_> {
     /// The thread leaves: its next allocation joins anew.
     pub fn leave(&self) {
         self.thread.state.epoch.set(0);
+    }
+}
+
+impl Drop for Tick<'_> {
+    fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
+        let thread = self.thread;
+        let meanwhile = MUTED_GRANT.wrapping_sub(thread.bytes_until_sample.get());
+        let muted = thread.muted_bytes.get().wrapping_add(meanwhile);
+        thread.muted_bytes.set(muted);
+        thread.bytes_until_sample.set(self.bytes_until_sample);
+        thread.muted.set(0);
     }
 }
 

@@ -10,6 +10,7 @@ mod grace;
 mod memo;
 pub mod modules;
 mod reader;
+pub mod shadow;
 mod step;
 pub mod vm;
 mod written;
@@ -17,7 +18,7 @@ mod written;
 use allocsample_record::SampleFlags;
 use framehop::{CacheNative, FrameAddress, MustNotAllocateDuringUnwind, UnwindRegsNative};
 
-use crate::os::thread::{Caller, ShimThread};
+use crate::os::thread::{Caller, Interrupted, ShimThread};
 use memo::Frame;
 pub use memo::{Memo, MemoKey};
 use modules::{Module, Modules};
@@ -26,6 +27,15 @@ pub use written::{WrittenKey, WrittenStack};
 
 /// The unwinder's memory of rules that it has worked out before, with its working space.
 pub type RuleCache = CacheNative<MustNotAllocateDuringUnwind>;
+
+/// Where a walk begins.
+#[derive(Clone, Copy, Debug)]
+pub enum From {
+    /// Behind a call, which has just returned.
+    Call(Caller),
+    /// At an instruction, before which a signal came.
+    Interrupted(Interrupted),
+}
 
 /// A stack as it was found.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,18 +69,19 @@ pub struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Fills `frames` with the stack above `caller`; `on_module` hears of each module that is run through.
+    /// Fills `frames` with the stack above `from`; `on_module` hears of each module that is run through.
     pub fn capture(
         &mut self,
         thread: &ShimThread,
-        caller: &Caller,
+        from: &From,
         on_module: impl FnMut(&Module),
     ) -> Captured {
         // Until the walk ends no module that it meets is overwritten.
         let _walk = self.modules.enter(self.key.thread);
         self.memo.begin(self.key);
-        let mut reader = StackReader::of_thread(thread, caller.sp);
-        let (mut captured, ending) = self.walk(caller, &mut reader, on_module);
+        let (registers, address) = start(from);
+        let mut reader = StackReader::of_thread(thread, registers.sp());
+        let (mut captured, ending) = self.walk(registers, address, &mut reader, on_module);
         match ending {
             Ending::Root => self.memo.finish(false, reader.own()),
             Ending::KnownRest => {
@@ -84,14 +95,12 @@ impl Walk<'_> {
 
     fn walk(
         &mut self,
-        caller: &Caller,
+        mut registers: UnwindRegsNative,
+        mut address: FrameAddress,
         reader: &mut StackReader,
         mut on_module: impl FnMut(&Module),
     ) -> (Captured, Ending) {
         let mut captured = Captured::default();
-        let mut registers = start_registers(caller);
-        let mut address = FrameAddress::from_return_address(caller.pc)
-            .unwrap_or(FrameAddress::from_instruction_pointer(0));
         let mut seen = SeenModules::default();
         let mut module: Option<&'static Module> = None;
         loop {
@@ -217,14 +226,18 @@ impl SeenModules {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-fn start_registers(caller: &Caller) -> UnwindRegsNative {
-    UnwindRegsNative::new(caller.pc, caller.sp, caller.fp)
-}
-
-#[cfg(target_arch = "aarch64")]
-fn start_registers(caller: &Caller) -> UnwindRegsNative {
-    UnwindRegsNative::new(caller.pc, caller.sp, caller.fp)
+fn start(from: &From) -> (UnwindRegsNative, FrameAddress) {
+    match from {
+        From::Call(caller) => (
+            step::registers(caller.pc, caller.sp, caller.fp, caller.pc),
+            FrameAddress::from_return_address(caller.pc)
+                .unwrap_or(FrameAddress::from_instruction_pointer(0)),
+        ),
+        From::Interrupted(at) => (
+            step::registers(at.pc, at.sp, at.fp, at.link),
+            FrameAddress::from_instruction_pointer(at.pc),
+        ),
+    }
 }
 
 /// The unwinder of one module.

@@ -41,6 +41,25 @@ impl StackReader {
         }
     }
 
+    /// For memory of which nothing is known.
+    pub(super) fn of_other_memory() -> Self {
+        Self {
+            own: 0..0,
+            readable: [0; 8],
+            next: 0,
+        }
+    }
+
+    /// The half word at `address`, if it can be read.
+    pub(super) fn read_half(&mut self, address: u64) -> Option<u32> {
+        if !(self.can_read(address) && self.can_read(address.checked_add(3)?)) {
+            return None;
+        }
+        let pointer: *const u32 = core::ptr::with_exposed_provenance(address as usize);
+        // SAFETY: in pages that were just asked for, and which whoever told of them keeps mapped meanwhile.
+        Some(unsafe { pointer.read_unaligned() })
+    }
+
     /// The part of the thread's own stack that is known to be readable.
     pub(super) fn own(&self) -> &core::ops::Range<u64> {
         &self.own

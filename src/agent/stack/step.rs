@@ -134,6 +134,18 @@ pub(super) fn link(_registers: &UnwindRegsNative) -> u64 {
     0
 }
 
+/// At `pc`; `link` is where aarch64 keeps the return address until it is saved.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn registers(pc: u64, sp: u64, fp: u64, _link: u64) -> UnwindRegsNative {
+    UnwindRegsNative::new(pc, sp, fp)
+}
+
+/// At `pc`; `link` is where aarch64 keeps the return address until it is saved.
+#[cfg(target_arch = "aarch64")]
+pub(super) fn registers(_pc: u64, sp: u64, fp: u64, link: u64) -> UnwindRegsNative {
+    UnwindRegsNative::new(link, sp, fp)
+}
+
 #[cfg(target_arch = "x86_64")]
 fn set(registers: &mut UnwindRegsNative, ip: u64, sp: u64, fp: u64) {
     *registers = UnwindRegsNative::new(ip, sp, fp);

@@ -43,6 +43,7 @@ pub fn run(arguments: &Convert) -> anyhow::Result<Ending> {
     let options = Options {
         metric: match arguments.metric {
             Some(args::Metric::Live) => Metric::Live,
+            Some(args::Metric::Cpu) => Metric::Cpu,
             Some(args::Metric::Allocated) | None => Metric::Allocated,
         },
         ..Options::default()
@@ -93,7 +94,7 @@ pub fn fill(
         OutputFormat::Export(format) => {
             allocsample_export::write(profile, format, options, out).map_err(explain)
         }
-        OutputFormat::Html => Ok(allocsample_view::write(profile, out)?),
+        OutputFormat::Html => Ok(allocsample_view::write(profile, None, out)?),
         OutputFormat::Parquet => unreachable!("a directory is no stream"),
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use allocsample_profile::{Profile, request, snapshot};
+use allocsample_profile::{Profile, parts_before, request, snapshot};
 use allocsample_report::{Totals, cost, units};
 use allocsample_sampling::{Interval, IntervalSetting};
 use anyhow::{Context, bail};
@@ -26,6 +26,9 @@ pub fn run(arguments: &Ctl) -> anyhow::Result<Ending> {
         CtlAction::Stop => stop(&path),
         CtlAction::Start { interval } => start(&path, interval.as_deref()),
         CtlAction::Interval { interval } => ask(&path, parse(interval)?),
+        CtlAction::Flush => request(&path, request::FLUSH, 0, || Ok("flushed".into())),
+        CtlAction::Rotate => rotate(&path),
+        CtlAction::Reset => request(&path, request::RESET, 0, || Ok("begun anew".into())),
     }
 }
 
@@ -45,7 +48,7 @@ pub fn start(path: &Path, interval: Option<&str>) -> anyhow::Result<Ending> {
 
 /// Whether no samples are being taken.
 pub fn is_stopped(path: &Path) -> anyhow::Result<bool> {
-    let last = profile(path)?.intervals.pop();
+    let last = profile(path)?.interval_history.pop();
     Ok(last.is_some_and(|info| info.interval_bytes == 0))
 }
 
@@ -74,8 +77,20 @@ fn profile(path: &Path) -> anyhow::Result<Profile> {
     Profile::open(path).with_context(|| path.display().to_string())
 }
 
-/// Writes a request into the ring, and waits until it is in force.
+/// Asks for another interval, or for none.
 fn ask(path: &Path, interval_bytes: u64) -> anyhow::Result<Ending> {
+    request(path, request::SET_INTERVAL, interval_bytes, || {
+        Ok(in_words(interval_bytes))
+    })
+}
+
+/// Writes a request into the ring, and waits until it was obeyed; then it says what `told` gives.
+fn request(
+    path: &Path,
+    what: u64,
+    interval_bytes: u64,
+    told: impl FnOnce() -> anyhow::Result<String>,
+) -> anyhow::Result<Ending> {
     let ring = running::ring_of(path);
     let named = || ring.display().to_string();
     let file = match OpenOptions::new().read(true).write(true).open(&ring) {
@@ -85,23 +100,38 @@ fn ask(path: &Path, interval_bytes: u64) -> anyhow::Result<Ending> {
         }
         Err(error) => return Err(error).with_context(named),
     };
+    // One at a time: two requests under one number would be one.
+    file.lock().with_context(named)?;
     let generation = word(&file, request::GENERATION).with_context(named)? + 1;
     let write = |at, value: u64| file.write_all_at(&value.to_le_bytes(), at);
-    // The generation last: it makes the agent look at the other.
-    write(request::INTERVAL, interval_bytes)
+    // The generation last: it makes the agent look at the others.
+    write(request::WHAT, what)
+        .and_then(|()| write(request::INTERVAL, interval_bytes))
         .and_then(|()| write(request::GENERATION, generation))
         .with_context(named)?;
     let since = Instant::now();
-    while word(&file, request::OBEYED).with_context(named)? != generation {
+    while word(&file, request::OBEYED).with_context(named)? < generation {
         if since.elapsed() > PATIENCE {
             exit::remark("asked; the program has not allocated since, and will do it then");
             return Ok(Ending::SUCCESS);
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    let what = in_words(interval_bytes);
-    output_file::write_stdout(|out| Ok(writeln!(out, "{what}")?))?;
+    let told = told()?;
+    output_file::write_stdout(|out| Ok(writeln!(out, "{told}")?))?;
     Ok(Ending::SUCCESS)
+}
+
+/// Lets the profile go on in another file.
+fn rotate(path: &Path) -> anyhow::Result<Ending> {
+    let before = parts_before(path).unwrap_or_default();
+    request(path, request::ROTATE, 0, || {
+        let after = parts_before(path).with_context(|| path.display().to_string())?;
+        match after.into_iter().rfind(|part| !before.contains(part)) {
+            Some(part) => Ok(part.display().to_string()),
+            None => bail!("{}: it could not go on in another file", path.display()),
+        }
+    })
 }
 
 fn in_words(interval_bytes: u64) -> String {
@@ -172,18 +202,9 @@ fn take_snapshot(path: &Path, output: Option<&Path>) -> anyhow::Result<Ending> {
     if output.exists() {
         bail!("{}: is there already", output.display());
     }
-    let directory = match output.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    // Beside its place, so that it can be moved there whole.
-    let aside = tempfile::Builder::new()
-        .prefix(".allocsample-")
-        .tempdir_in(directory)
-        .with_context(|| format!("{}: cannot write there", directory.display()))?;
-    let copy = aside.path().join("x.allocsample");
-    let finished = snapshot(path, &copy).with_context(|| path.display().to_string())?;
-    fs::rename(&copy, &output).with_context(|| output.display().to_string())?;
+    let finished = output_file::profile_aside(&output, |copy| {
+        snapshot(path, copy).with_context(|| path.display().to_string())
+    })?;
     output_file::write_stdout(|out| {
         Ok(writeln!(
             out,

@@ -1,9 +1,16 @@
 //! `allocsample diff`: what changed between two profiles, on stdout.
 
+use std::path::Path;
+
 use allocsample_diff::{Diff, Measure, Per, csv, json, text};
+use allocsample_profile::Profile;
+use allocsample_view::Against;
 
 use crate::args::{self, Format, PerCount};
-use crate::exit::Ending;
+use crate::commands::convert;
+use crate::exit::{self, Ending};
+use crate::output_format::OutputFormat;
+use crate::progress::Progress;
 use crate::{filter, output_file, profiles, terminal};
 
 /// Prints the comparison.
@@ -21,6 +28,17 @@ pub fn run(arguments: &args::Diff) -> anyhow::Result<Ending> {
     };
     let before = profiles::open(&arguments.before)?;
     let after = profiles::open(&arguments.after)?;
+    if let Some(args::Page::Html) = arguments.to {
+        write_page(
+            arguments,
+            &after,
+            &Against {
+                before: &before,
+                per,
+            },
+        )?;
+        return Ok(Ending::SUCCESS);
+    }
     let by = super::report::by(arguments.by);
     let diff = Diff::of(&before, &after, by, measure, per, &filter);
     output_file::write_stdout(|out| match arguments.format {
@@ -40,4 +58,31 @@ pub fn run(arguments: &args::Diff) -> anyhow::Result<Ending> {
         }
     })?;
     Ok(Ending::SUCCESS)
+}
+
+fn write_page(
+    arguments: &args::Diff,
+    after: &Profile,
+    earlier: &Against<'_>,
+) -> anyhow::Result<()> {
+    let _progress = Progress::start("preparing the page");
+    match &arguments.output {
+        Some(output) if output.as_os_str() == "-" => {
+            output_file::write_stdout(|out| Ok(allocsample_view::write(after, Some(earlier), out)?))
+        }
+        Some(output) => write_page_to(output, after, earlier),
+        None => {
+            let page = convert::beside(&arguments.after, OutputFormat::Html);
+            let output = page.with_extension("diff.html");
+            write_page_to(&output, after, earlier)?;
+            exit::remark(format_args!("wrote {}", output.display()));
+            Ok(())
+        }
+    }
+}
+
+fn write_page_to(output: &Path, after: &Profile, earlier: &Against<'_>) -> anyhow::Result<()> {
+    output_file::write(output, |out| {
+        Ok(allocsample_view::write(after, Some(earlier), out)?)
+    })
 }

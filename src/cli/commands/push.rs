@@ -3,22 +3,45 @@
 //! The profile is read from outside. What goes is what was allocated since the last push that was accepted: while the
 //! server is away nothing is buffered, the next push has it all.
 
+mod endpoint;
+mod otlp;
 mod pyroscope;
 
 use std::time::Duration;
 
-use allocsample_export::{Format, Options};
 use allocsample_profile::Profile;
-use anyhow::Context;
 
-use crate::args;
+use crate::args::{self, Protocol};
 use crate::exit::{self, Ending, Usage};
 use crate::growing::{self, GrowingProfile};
 use crate::running;
+use otlp::Otlp;
 use pyroscope::Pyroscope;
 
 /// A server that refuses is asked again after twice the time, up to so many times the usual one.
 const LONGEST_PAUSE: u32 = 16;
+
+/// A server, by what it speaks.
+enum Server {
+    Pyroscope(Pyroscope),
+    Otlp(Otlp),
+}
+
+impl Server {
+    fn new(arguments: &args::Push, service: &str) -> anyhow::Result<Self> {
+        Ok(match arguments.protocol {
+            Protocol::Pyroscope => Self::Pyroscope(Pyroscope::new(arguments, service)?),
+            Protocol::Otlp => Self::Otlp(Otlp::new(arguments, service)?),
+        })
+    }
+
+    fn push(&self, profile: &Profile, since_ns: u64) -> anyhow::Result<()> {
+        match self {
+            Self::Pyroscope(server) => server.push(profile, since_ns),
+            Self::Otlp(server) => server.push(profile, since_ns),
+        }
+    }
+}
 
 /// Pushes until the process has ended.
 pub fn run(arguments: &args::Push) -> anyhow::Result<Ending> {
@@ -28,12 +51,14 @@ pub fn run(arguments: &args::Push) -> anyhow::Result<Ending> {
     }
     let mut source = GrowingProfile::new(running::profile_of(&arguments.what)?);
     let mut profile = source.read()?;
-    let server = Pyroscope::new(arguments, &service_name(arguments, &profile))?;
+    let server = Server::new(arguments, &service_name(arguments, &profile))?;
     let every = Duration::from_secs(arguments.every);
     let mut since_ns = 0;
+    // Files that were complete before are not told.
+    let begin_ns = profile.process.start_ns;
     let mut refusals = 0;
     loop {
-        match server.push(&pprof(&profile, since_ns)?) {
+        match server.push(&profile, since_ns) {
             Ok(()) => {
                 // What comes now is later; a moment that was told is not told again.
                 since_ns = profile.process.end_ns + 1;
@@ -61,7 +86,7 @@ pub fn run(arguments: &args::Push) -> anyhow::Result<Ending> {
             );
         }
         std::thread::sleep(every * (1 << refusals).min(LONGEST_PAUSE));
-        profile = source.read()?;
+        profile = source.read_since(since_ns.max(begin_ns))?;
     }
 }
 
@@ -69,14 +94,4 @@ fn service_name(arguments: &args::Push, profile: &Profile) -> String {
     let program = &profile.process.executable;
     let file = program.rsplit('/').next().unwrap_or(program);
     arguments.name.clone().unwrap_or_else(|| file.to_owned())
-}
-
-fn pprof(profile: &Profile, since_ns: u64) -> anyhow::Result<Vec<u8>> {
-    let options = Options {
-        allocated_since_ns: since_ns,
-        ..Options::default()
-    };
-    let mut body = Vec::new();
-    allocsample_export::write(profile, Format::Pprof, &options, &mut body).context("pprof")?;
-    Ok(body)
 }

@@ -76,7 +76,7 @@ fn cannot_run(error: &CannotRun) -> Ending {
 fn environment(options: &Run, template: &Template, library: &Library) -> Vec<(OsString, OsString)> {
     let users_preload = std::env::var_os("LD_PRELOAD");
     let preload = library::preload(library.path(), users_preload.as_deref());
-    let given: [(&str, Option<OsString>); 15] = [
+    let given: [(&str, Option<OsString>); 21] = [
         ("LD_PRELOAD", Some(preload)),
         // Our own child gets a profile even if nothing of it was sampled.
         (
@@ -132,6 +132,30 @@ fn environment(options: &Run, template: &Template, library: &Library) -> Vec<(Os
         (
             "ALLOCSAMPLE_MAX_SIZE",
             options.max_size.as_ref().map(OsString::from),
+        ),
+        (
+            "ALLOCSAMPLE_ROTATE_EVERY",
+            options.rotate_every.as_ref().map(OsString::from),
+        ),
+        (
+            "ALLOCSAMPLE_ROTATE_SIZE",
+            options.rotate_size.as_ref().map(OsString::from),
+        ),
+        (
+            "ALLOCSAMPLE_KEEP",
+            options.keep.map(|keep| keep.to_string().into()),
+        ),
+        (
+            "ALLOCSAMPLE_WINDOW",
+            options.window.as_ref().map(OsString::from),
+        ),
+        (
+            "ALLOCSAMPLE_SIGNAL",
+            (options.snapshot_on).map(|signal| name_of(signal).to_uppercase().into()),
+        ),
+        (
+            "ALLOCSAMPLE_TIME_HZ",
+            options.time_hz.map(|hz| hz.to_string().into()),
         ),
     ];
     given

@@ -118,11 +118,11 @@ impl Served {
                 .or_insert_with(|| Arc::new(Mutex::new(GrowingProfile::new(file))))
                 .clone()
         };
-        let read = || {
+        let read = |since_ns| {
             profile
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
-                .read()
+                .read_since(since_ns)
         };
         let mut options = Options::default();
         let (format, mime) = match what {
@@ -143,11 +143,16 @@ impl Served {
                 let why = format!("seconds={seconds}: expected 0 to {LONGEST_PERIOD_S}");
                 return Ok(Response::refusal("400 Bad Request", &why));
             };
-            options.allocated_since_ns = read()?.process.end_ns + 1;
+            options.allocated_since_ns = read(u64::MAX)?.process.end_ns + 1;
             std::thread::sleep(Duration::from_secs(seconds));
         }
         let mut body = Vec::new();
-        convert::fill(&read()?, format, &options, &mut body)?;
+        // The process may have gone on in another file meanwhile.
+        let since_ns = match options.allocated_since_ns {
+            0 => u64::MAX,
+            since_ns => since_ns,
+        };
+        convert::fill(&read(since_ns)?, format, &options, &mut body)?;
         Ok(Response::document(mime, body))
     }
 }

@@ -4,7 +4,9 @@ mod server;
 
 use std::process::{Command, Stdio};
 
+use allocsample_diff::Per;
 use allocsample_export::{Format, Options};
+use allocsample_view::Against;
 use anyhow::Context;
 
 use crate::args::View;
@@ -39,7 +41,17 @@ pub fn run(arguments: &View) -> anyhow::Result<Ending> {
     let mut body = Vec::new();
     {
         let _progress = Progress::start("preparing the page");
-        convert::fill(&profile, format, &Options::default(), &mut body)?;
+        match &arguments.against {
+            Some(before) => {
+                let before = &profiles::open(before)?;
+                let earlier = Against {
+                    before,
+                    per: Per::Run,
+                };
+                allocsample_view::write(&profile, Some(&earlier), &mut body)?;
+            }
+            None => convert::fill(&profile, format, &Options::default(), &mut body)?,
+        }
     }
     drop(profile);
     let server = Server::bind(arguments.port, name, mime, reader, body).context("127.0.0.1")?;

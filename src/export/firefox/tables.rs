@@ -70,9 +70,16 @@ pub(super) fn fill(view: &View, thread: &mut Object<'_>) -> Result<(), serde_jso
     thread.set("markers", Part::Object(markers));
     let strings = tables.strings.into_values();
     thread.set("stringArray", Part::Value(json!(strings)));
-    // All zero, which the viewer would draw as an idle thread.
+    // All zero but in samples of time, which the viewer would draw as an idle thread.
     let mut samples = thread.object("samples")?;
-    samples.remove("threadCPUDelta");
+    let deltas = samples.value("threadCPUDelta")?;
+    let is_zero = |delta: &Value| delta.as_u64().unwrap_or(0) == 0;
+    if deltas
+        .as_array()
+        .is_none_or(|deltas| deltas.iter().all(is_zero))
+    {
+        samples.remove("threadCPUDelta");
+    }
     thread.set("samples", Part::Object(samples));
     Ok(())
 }

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 
 use allocsample_profile::{
-    Frame, Location as Place, ModuleId, Outcome, Profile, StackId, ThreadId, missing_root,
+    Figure, Frame, Location as Place, ModuleId, Outcome, Profile, StackId, ThreadId, missing_root,
+    missing_root_of,
 };
 
 use super::machines::Machines;
 use super::{
     About, End, Interner, Line, Location, LocationIndex, Module, Nature, Sample, Stack, StackIndex,
-    Survival, Thread, View, type_name_with,
+    Survival, Thread, Tick, View, type_name_with,
 };
 
 impl From<&Profile> for View {
@@ -36,6 +37,7 @@ impl From<&Profile> for View {
                     None if sample.is_live() => End::Live,
                     None => End::Unknown,
                 },
+                is_carried: sample.is_carried(),
                 heap: machines.heap(sample.heap),
                 object: sample.outcome().as_ref().map(|outcome| {
                     let name = profile.vm.type_name(sample.heap, outcome);
@@ -43,6 +45,17 @@ impl From<&Profile> for View {
                 }),
             })
             .collect();
+        let mut ticks: Vec<Tick> = profile
+            .ticks
+            .iter()
+            .map(|tick| Tick {
+                time_ns: tick.time_ns,
+                thread: threads.index_of(tick.thread),
+                stack: stacks.stack(tick.stack, missing_root_of(tick.stack, tick.flags)),
+                cpu_ns: tick.cpu_ns,
+            })
+            .collect();
+        ticks.sort_by_key(|tick| tick.time_ns);
         View {
             about: about(profile),
             modules: modules(profile),
@@ -50,6 +63,8 @@ impl From<&Profile> for View {
             locations: stacks.locations,
             stacks: stacks.stacks.into_values(),
             samples,
+            ticks,
+            tick_period_ns: profile.own_cost.of(Figure::TickPeriodNs),
             resident: profile.resident_bytes.clone(),
             spans: machines.spans(profile),
             readings: machines.readings(profile),
@@ -61,7 +76,8 @@ impl From<&Profile> for View {
 
 fn about(profile: &Profile) -> About {
     let process = &profile.process;
-    let estimates = profile.samples.iter().map(|sample| profile.bytes(sample));
+    let taken = profile.samples.iter().filter(|it| !it.is_carried());
+    let estimates = taken.map(|sample| profile.bytes(sample));
     let allocated = estimates.reduce(|sum, more| sum + more);
     let (lost_samples, lost_bytes) = profile.lost.samples();
     About {

@@ -264,7 +264,7 @@ fn repair_checksums(bytes: &mut [u8]) {
         let kind = match header.kind {
             1 => ChunkKind::Events,
             2 => ChunkKind::RawRing,
-            7 => ChunkKind::Packed,
+            10 => ChunkKind::Packed,
             3 => ChunkKind::Symbols,
             _ => ChunkKind::Lost,
         };

@@ -12,7 +12,10 @@ const cells = Object.fromEntries(Object.entries(profile.cells).map(([name, text]
 const cellCount = cells.site.length;
 const functionModules = column(profile.function_modules);
 const nodeParents = column(profile.node_parents), nodeFunctions = column(profile.node_functions);
-const siteNodes = column(profile.site_nodes), siteFunctions = column(profile.site_functions);
+const nodePlaces = column(profile.node_places), placeFiles = column(profile.place_files), placeLines = column(profile.place_lines);
+const siteNodes = column(profile.site_nodes), siteCharged = column(profile.site_charged), siteHeaps = column(profile.site_heaps);
+const siteFunctions = Uint32Array.from(siteCharged, (node) => (node === NONE ? NONE : nodeFunctions[node]));
+const kindIsType = column(profile.kind_is_type);
 const lastBucket = profile.buckets - 1;
 const functionName = (f) => (f === NONE ? '(no stack)' : profile.functions[f]);
 const moduleName = (m) => profile.modules[m] || '[no module]';

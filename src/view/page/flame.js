@@ -44,8 +44,8 @@ function flameTree() {
       node = child;
     }
   }
-  // What is narrower than a third of a pixel is not drawn.
-  const least = root.value / 4000;
+  // What is narrower than two thirds of a pixel is not drawn.
+  const least = root.value / 2000;
   const prune = (node) => {
     node.children = node.children.filter((child) => child.value >= least);
     node.children.forEach(prune);

@@ -24,3 +24,11 @@ function element(tag, text, parent) {
 // For the charts' tooltips, which are the one place that takes markup.
 const escapeText = (text) => charts.echarts.format.encodeHTML(String(text));
 const shorten = (name, length) => (name.length > length ? `${name.slice(0, length - 1)}…` : name);
+// Empties a table and gives it headings; returns its body.
+function startTable(id, titles) {
+  const place = byId(id);
+  place.replaceChildren();
+  const head = element('tr', undefined, element('thead', undefined, place));
+  for (const title of titles) element('th', title, head);
+  return element('tbody', undefined, place);
+}

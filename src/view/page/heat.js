@@ -22,7 +22,7 @@ const heatRowName = (row) => (heat.module === null ? (row === NONE ? '[no module
 function drawHeat() {
   const { places, width, rows, columns, topRows, topColumns } = heatSums();
   // Sizes are read in their order, types by their weight.
-  if (!profile.kinds_are_types) topColumns.sort((a, b) => classOrder(a[0]) - classOrder(b[0]));
+  topColumns.sort((a, b) => classOrder(a[0]) - classOrder(b[0]));
   const bytesAt = (row, kind) => places.get(row * width + kind)?.bytes ?? 0;
   const data = [];
   topRows.forEach(([row], y) => topColumns.forEach(([kind], x) => { const bytes = bytesAt(row, kind); if (bytes > 0) data.push([x, y, Math.log10(bytes), bytes]); }));
@@ -34,8 +34,8 @@ function drawHeat() {
   heat.chart.setOption({ animation: false, aria: { enabled: true }, grid: { left: 260, right: 110, top: 10, bottom: 80 },
     tooltip: { ...tooltip(), trigger: 'item', formatter: ({ value: [x, y, , bytes] }) =>
       `${escapeText(heatRowName(topRows[y][0]))}<br>${escapeText(profile.kinds[topColumns[x][0]])}<br><b>${formatBytes(bytes)}</b>` },
-    xAxis: { type: 'category', data: topColumns.map(([kind, sum]) => `${shorten(profile.kinds[kind], 22)}\n${formatBytes(sum)}`),
-      axisLabel: { ...dim, interval: 0, rotate: topColumns.length > 9 ? 40 : 0, fontSize: 11 }, splitArea: { show: true, areaStyle: { color: ['transparent'] } } },
+    xAxis: { type: 'category', data: topColumns.map(([kind, sum]) => shorten(profile.kinds[kind], topColumns.length > 9 ? 22 : Math.max(10, Math.floor(140 / topColumns.length))) + (topColumns.length > 9 ? '' : `\n${formatBytes(sum)}`)),
+      axisLabel: { ...dim, interval: 0, rotate: topColumns.length > 9 ? 40 : 0, fontSize: 11, lineHeight: 15 }, splitArea: { show: true, areaStyle: { color: ['transparent'] } } },
     yAxis: { type: 'category', inverse: true, data: topRows.map(([row, sum]) => `${shorten(heatRowName(row), 28)}  ${formatBytes(sum)}`), axisLabel: { ...dim, fontSize: 11 } },
     // Viridis: ordered in lightness, and so for every kind of colour vision.
     visualMap: { dimension: 2, min: Math.min(most - 1, ...logs), max: most, calculable: false, right: 0, top: 'middle', text: [formatBytes(10 ** most), ''], textStyle: dim,
@@ -49,6 +49,7 @@ function drawHeat() {
   drawHeatTable(rows, columns, topRows, topColumns, bytesAt);
 }
 function classOrder(kind) {
+  if (kindIsType[kind]) return -1;
   const found = /(?:-|to )(\d+) (B|KiB|MiB|GiB)/.exec(profile.kinds[kind]);
   return found ? found[1] * 1024 ** BINARY.indexOf(found[2]) : 0;
 }

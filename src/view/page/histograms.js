@@ -1,12 +1,13 @@
-// How long blocks live, what survives, who allocated most as time went on, what was never freed.
+// How long blocks live, what survives, who allocated most as time went on.
 let lifetimes, survival, evolution;
 
 function bars(chart, title, names, series) {
-  const { bytes } = axes();
+  const { bytes } = axes(), value = (it) => it?.value ?? it ?? 0;
+  const most = Math.max(...names.map((_, at) => series.reduce((sum, it) => sum + value(it.data[at]), 0)));
   chart.setOption({ animation: false, color: COLOURS, aria: { enabled: true, decal: { show: series.length > 1 } }, grid: { left: 76, right: 20, top: 46, bottom: 40 },
     legend: { top: 0, textStyle: { color: themed('--text') } }, tooltip: { ...tooltip(), valueFormatter: formatBytes },
     xAxis: { type: 'category', name: title, nameLocation: 'middle', nameGap: 26, data: names, axisLabel: { color: themed('--dim') }, nameTextStyle: { color: themed('--dim') } },
-    yAxis: bytes, series: series.map((it) => ({ type: 'bar', ...it })) }, true);
+    yAxis: { ...bytes, ...byteAxis(most, 5) }, series: series.map((it) => ({ type: 'bar', ...it })) }, true);
 }
 function drawLifetimes() {
   lifetimes ??= charts.echarts.init(byId('lifetimes'));
@@ -56,34 +57,5 @@ function drawEvolution() {
   });
   evolution.setOption({ animation: false, color: [...COLOURS.slice(0, -1), '#00a6a6', '#a6761d', '#666'], aria: { enabled: true, decal: { show: true } }, grid: { left: 76, right: 270, top: 30, bottom: 30 },
     title: { show: false }, legend: { type: 'plain', orient: 'vertical', right: 0, top: 20, width: 255, textStyle: { color: themed('--text'), width: 215, overflow: 'truncate', fontSize: 12 } },
-    tooltip: { ...tooltip(), valueFormatter: formatBytes, order: 'seriesDesc' }, xAxis: { ...time, min: state.from * profile.bucket_s, max: (state.to + 1) * profile.bucket_s }, yAxis: bytes, series: lines }, true);
-}
-function drawCards() {
-  const place = byId('cards');
-  place.replaceChildren();
-  const sites = new Map(), wanted = matchingSites();
-  for (let i = 0; i < cellCount; i++) {
-    const site = cells.site[i];
-    if (wanted && !wanted[site]) continue;
-    let row = sites.get(site);
-    if (!row) sites.set(site, row = { site, allocated: 0, live: 0, variance: 0, samples: 0, first: Infinity, last: 0 });
-    row.allocated += cells.bytes[i];
-    if (cells.died[i] !== LIVE) continue;
-    row.live += cells.bytes[i];
-    row.variance += cells.variance[i];
-    row.samples += cells.samples[i];
-    row.first = Math.min(row.first, cells.born[i]);
-    row.last = Math.max(row.last, cells.born[i]);
-  }
-  const all = [...sites.values()].filter((row) => row.live > 0).sort((a, b) => b.live - a.live);
-  if (!all.length) element('p', 'Nothing was alive at the end.', place);
-  for (const row of all.slice(0, 24)) {
-    const card = element('article', undefined, place);
-    card.className = 'card';
-    element('h3', functionName(siteFunctions[row.site]), card);
-    element('p', `${formatBytes(row.live)} alive at the end${about.periodic ? '' : ` ± ${formatBytes(Math.sqrt(row.variance))}`}, ${formatCount(row.samples)} samples`, card);
-    element('p', `${formatPart(row.live / row.allocated)} of what it allocated was never freed; allocated between ${formatTime(row.first * profile.bucket_s)} and ${formatTime((row.last + 1) * profile.bucket_s)}`, card);
-    const frames = element('ol', undefined, card);
-    for (const f of framesOfCached(row.site).slice(0, 8)) element('li', functionName(f), frames);
-  }
+    tooltip: { ...tooltip(), valueFormatter: formatBytes, order: 'seriesDesc' }, xAxis: { ...time, min: state.from * profile.bucket_s, max: (state.to + 1) * profile.bucket_s }, yAxis: { ...bytes, ...byteAxis(Math.max(...lines[0].data.map((_, b) => lines.reduce((sum, line) => sum + line.data[b][1], 0))), 8) }, series: lines }, true);
 }

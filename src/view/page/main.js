@@ -1,10 +1,14 @@
 // Puts the parts together: what is drawn when, and the keys.
 const VIEWS = { flame: ['Flame graph', drawFlame], table: ['Tables', drawTable], evolution: ['Evolution', drawEvolution],
-  heat: ['Heat map', drawHeat], lifetimes: ['Lifetimes', drawLifetimes], alive: ['Still alive', drawCards] };
+  heat: ['Heat map', drawHeat], lifetimes: ['Lifetimes', drawLifetimes], leaks: ['Leaks', drawLeaks] };
+if (profile.collections.in_all) VIEWS.collections = ['GC', drawCollections];
+if (profile.files.length) VIEWS.sources = ['Sources', drawSources];
+if (profile.against) VIEWS.changes = ['Changes', drawChanges];
+const ALL_VIEWS = ['flame', 'table', 'evolution', 'heat', 'lifetimes', 'leaks', 'collections', 'sources', 'changes'];
 
 function refresh() {
+  for (const name of ALL_VIEWS) byId(`view-${name}`).hidden = name !== state.view;
   for (const name of Object.keys(VIEWS)) {
-    byId(`view-${name}`).hidden = name !== state.view;
     byId(`tab-${name}`).setAttribute('aria-selected', String(name === state.view));
   }
   const all = total();
@@ -17,12 +21,21 @@ function search(text) {
   byId('search').value = text;
   refresh();
 }
+function setHeap(heap) { state.heap = heap; byId('heap').value = heap; heat.module = null; drawTimeline(); refresh(); }
 function show(view) { state.view = view; refresh(); }
 function setMeasure(measure) { state.measure = measure; byId('measure').value = measure; refresh(); }
 
 function drawHeader() {
   byId('program').textContent = profile.about.program || 'profile';
+  if (profile.against) byId('program').textContent += ' compared';
   byId('command').textContent = `${about.command}   pid ${about.pid}   ${new Date(about.start_unix_ms).toLocaleString()}`;
+  if (profile.against) {
+    const { about: before } = profile.against;
+    byId('against').textContent = `with ${before.command}   pid ${before.pid}   ${new Date(before.start_unix_ms).toLocaleString()}`;
+  }
+  if (profile.sites_in_all > siteNodes.length) {
+    byId('folded').textContent = `${formatCount(profile.sites_in_all)} sites: the smallest are shown together, without their callers.`;
+  }
   const error = (value) => (value === null || value === undefined ? '' : ` ± ${formatBytes(value)}`);
   const facts = [['allocated', formatBytes(about.allocated_bytes), error(about.allocated_stderr), about.allocated_bytes],
     ['live at the end', formatBytes(about.live_bytes), error(about.live_stderr), about.live_bytes],
@@ -30,7 +43,12 @@ function drawHeader() {
     ['allocations', formatCount(about.allocations), '', about.allocations],
     ['duration', formatTime(about.duration_s), about.complete ? '' : ' (incomplete)', about.duration_s],
     ['samples', formatCount(about.samples), ` each ${formatBytes(about.interval_bytes)}; ${formatCount(about.lost_samples)} lost`, about.samples]];
-  if (profile.collections_in_all) facts.push(['collections', formatCount(profile.collections_in_all), '', profile.collections_in_all]);
+  if (gcs.in_all) {
+    const paused = profile.collections.stress.reduce((sum, row) => sum + row.total_s, 0);
+    facts.push(['collections', formatCount(gcs.in_all), ` ${formatTime(paused)} in all`, gcs.in_all]);
+  }
+  const suspects = profile.leaks.counts.find(([verdict]) => verdict === 'leak')?.[1] ?? 0;
+  facts.push(['leaks', formatCount(suspects), suspects ? ' see the cards' : ' none found', suspects]);
   for (const [name, value, detail, exact] of facts) {
     const box = element('div', undefined, byId('totals'));
     box.dataset.name = name;
@@ -46,7 +64,7 @@ function setDark(isDark) {
 }
 function onKey(event) {
   const isTyping = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
-  if (event.key === 'Escape') { document.activeElement.blur(); search(''); select(0, lastBucket); return; }
+  if (event.key === 'Escape') { document.activeElement.blur(); search(''); if (state.heap >= 0) setHeap(-1); select(0, lastBucket); return; }
   if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
   const views = Object.keys(VIEWS), width = state.to - state.from;
   if (event.key >= '1' && event.key <= String(views.length)) show(views[event.key - 1]);
@@ -66,7 +84,25 @@ Object.entries(VIEWS).forEach(([name, [title]], i) => {
 });
 const option = (id, value, text) => { element('option', text, byId(id)).value = value; };
 Object.entries(MEASURES).forEach(([name, title]) => option('measure', name, title));
-Object.keys(BY).forEach((name) => option('by', name, name === 'kind' ? kindWord : name));
+if (tracks.length > 1) {
+  option('heap', -1, 'all heaps');
+  for (const heap of tracks) option('heap', heap, profile.heaps[heap]);
+}
+byId('heap-choice').hidden = tracks.length < 2;
+byId('heap').addEventListener('change', (event) => setHeap(Number(event.target.value)));
+option('verdict', '', 'worth a look');
+option('verdict', 'all', 'all');
+for (const [verdict, count] of profile.leaks.counts) option('verdict', verdict, `${verdict} (${count})`);
+byId('verdict').addEventListener('change', drawLeaks);
+profile.collections.statistics.forEach((it, at) => option('statistic', at, `${profile.heaps[it.heap]}: ${it.name}`));
+byId('statistic').addEventListener('change', drawStatistics);
+byId('files').addEventListener('change', (event) => { source.file = Number(event.target.value); drawSources(); });
+['function', 'site', 'line', 'type', 'module'].forEach((name) => option('change-by', name, name));
+byId('change-by').addEventListener('change', (event) => { changes.by = event.target.value; changes.rows = ROWS_AT_ONCE; drawChanges(); });
+byId('sure').addEventListener('change', drawChanges);
+byId('change-invert').addEventListener('change', drawChangeFlame);
+byId('change-unzoom').addEventListener('click', () => changes.flame?.resetZoom());
+Object.keys(BY).filter((name) => name !== 'heap' || tracks.length > 1).forEach((name) => option('by', name, name === 'kind' ? kindWord : name));
 byId('measure').addEventListener('change', (event) => setMeasure(event.target.value));
 byId('by').addEventListener('change', (event) => { table.by = event.target.value; table.rows = ROWS_AT_ONCE; drawTable(); });
 byId('more').addEventListener('click', () => { table.rows += 5 * ROWS_AT_ONCE; drawTable(); });
@@ -79,9 +115,10 @@ byId('top').addEventListener('input', drawEvolution);
 byId('up').addEventListener('click', () => drill(null));
 document.addEventListener('keydown', onKey);
 let resizing;
-addEventListener('resize', () => { clearTimeout(resizing); resizing = setTimeout(() => { [timeline, evolution, heat.chart, lifetimes, survival].forEach((chart) => chart?.resize()); refresh(); }, 120); });
+addEventListener('resize', () => { clearTimeout(resizing); resizing = setTimeout(() => { [timeline, evolution, heat.chart, lifetimes, survival, ...Object.values(pauses)].forEach((chart) => chart?.resize()); refresh(); }, 120); });
 addEventListener('beforeprint', () => { document.documentElement.classList.remove('dark'); for (const [name, [, draw]] of Object.entries(VIEWS)) { byId(`view-${name}`).hidden = false; draw(); } });
 addEventListener('afterprint', refresh);
 // A script may drive the page: tests read the totals out of it.
-window.allocsample = { drillLargest: () => drill(heatSums().topRows[0][0]), state, select, setMeasure, show, search, total, about, drill, rows: () => rowsOfTable(), by: (name) => { table.by = name; drawTable(); } };
+window.allocsample = { heatSums, moduleOfRow: (row) => moduleKey(row.key), drillLargest: () => drill(heatSums().topRows[0][0]), state, select, setMeasure, setHeap, show, profile, search, total, about, drill, rows: () => rowsOfTable(), by: (name) => { table.by = name; drawTable(); } };
+if (profile.against) state.view = 'changes';
 setDark(matchMedia('(prefers-color-scheme: dark)').matches);

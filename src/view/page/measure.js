@@ -1,7 +1,7 @@
 // What is shown: a measure of the cells within the selected time.
 //   allocated  allocated in it        live  alive at its end      retained  allocated in it and alive at its end
 //   freed      freed in it            peak  alive at the peak of the whole time
-const state = { from: 0, to: lastBucket, measure: 'allocated', search: '', view: 'flame' };
+const state = { from: 0, to: lastBucket, measure: 'allocated', search: '', heap: -1, view: 'flame' };
 const MEASURES = { allocated: 'allocated', live: 'live at the end', peak: 'live at the peak', freed: 'freed',
   retained: 'allocated and kept' };
 const isWhole = () => state.from === 0 && state.to === lastBucket;
@@ -25,14 +25,22 @@ function matchingFunctions() {
   if (!wanted) return null;
   return profile.functions.map((name, f) => name.toLowerCase().includes(wanted) || moduleOf(f).toLowerCase().includes(wanted));
 }
+// Sites of the chosen heap that call such a function; null: all.
+let matching = { key: '', sites: null };
 function matchingSites() {
+  const key = `${state.heap} ${state.search}`;
+  if (matching.key !== key) matching = { key, sites: findSites() };
+  return matching.sites;
+}
+function findSites() {
   const matches = matchingFunctions();
-  if (!matches) return null;
+  if (!matches && state.heap < 0) return null;
   const nodes = new Uint8Array(nodeParents.length);
-  for (let n = 0; n < nodes.length; n++) {
+  for (let n = 0; matches && n < nodes.length; n++) {
     nodes[n] = matches[nodeFunctions[n]] || (nodeParents[n] !== NONE && nodes[nodeParents[n]]) ? 1 : 0;
   }
-  return Array.from(siteNodes, (node) => node !== NONE && nodes[node] === 1);
+  const isFound = (node) => !matches || (node !== NONE && nodes[node] === 1);
+  return Array.from(siteNodes, (node, site) => (state.heap < 0 || siteHeaps[site] === state.heap) && isFound(node));
 }
 
 // Sums of the cells that are shown, by any key; a negative key is left out.

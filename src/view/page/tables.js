@@ -1,13 +1,18 @@
 // Tables of what is shown; a click on a heading sorts, a click on a row searches for it.
 const ROWS_AT_ONCE = 100;
 const table = { by: 'function', sort: 'bytes', down: true, rows: ROWS_AT_ONCE };
-const kindWord = profile.kinds_are_types ? 'type' : 'size class';
+const kindWord = !kindIsType.includes(1) ? 'size class' : kindIsType.includes(0) ? 'type or size' : 'type';
+const placeName = (place) => (place === NONE ? '(no line)' : `${baseName(profile.files[placeFiles[place]])}:${placeLines[place]}`);
+const baseName = (path) => path.slice(path.lastIndexOf('/') + 1);
+const placeOfSite = (site) => (siteCharged[site] === NONE ? NONE : nodePlaces[siteCharged[site]]);
 const BY = {
   function: { key: (i) => siteFunctions[cells.site[i]], name: functionName, detail: moduleOf },
   site: { key: (i) => cells.site[i], name: (site) => functionName(siteFunctions[site]),
     detail: (site) => framesOfCached(site).slice(0, 6).map(functionName).join(' ← ') },
+  line: { key: (i) => placeOfSite(cells.site[i]), name: placeName, detail: (place) => (place === NONE ? '' : profile.files[placeFiles[place]]) },
   module: { key: (i) => moduleKey(siteFunctions[cells.site[i]]), name: (m) => (m === NONE ? '[no module]' : moduleName(m)), detail: () => '' },
   kind: { key: (i) => cells.kind[i], name: (kind) => profile.kinds[kind], detail: () => '' },
+  heap: { key: (i) => siteHeaps[cells.site[i]], name: (heap) => profile.heaps[heap], detail: () => '' },
   thread: { key: (i) => cells.thread[i], name: (thread) => profile.threads[thread] ?? '?', detail: () => '' },
 };
 const moduleKey = (f) => (f === NONE ? NONE : functionModules[f]);

@@ -19,31 +19,69 @@ function axes() {
   const line = { lineStyle: { color: themed('--line') } }, label = { color: themed('--dim') };
   return {
     time: { type: 'value', min: 0, max: profile.buckets * profile.bucket_s, axisLine: line, splitLine: { show: false },
-      axisLabel: { ...label, formatter: formatTime } },
+      axisLabel: { ...label, formatter: formatTime, showMaxLabel: false } },
     bytes: { type: 'value', axisLabel: { ...label, formatter: formatBytes }, splitLine: line },
   };
 }
 const tooltip = () => ({ trigger: 'axis', confine: true, backgroundColor: themed('--pane'), borderColor: themed('--line'),
   textStyle: { color: themed('--text'), fontSize: 12 } });
 
-function drawTimeline() {
-  timeline ??= charts.echarts.init(byId('timeline'));
-  const { time, bytes } = axes();
-  const shownCollections = profile.collections.slice(0, 400);
-  const series = [{ name: 'live (estimate)', type: 'line', showSymbol: false, areaStyle: { opacity: 0.25 }, lineStyle: { width: 1.5 },
-    data: [[0, 0], ...liveOverTime(() => true)],
-    markLine: { silent: true, symbol: 'none', label: { show: false }, lineStyle: { opacity: 0.35, type: 'dashed' },
-      data: [...shownCollections.filter((gc) => gc[2] === 'major').map((gc) => ({ xAxis: gc[0] })),
-        { xAxis: about.peak_s, label: { show: true, formatter: 'peak', color: themed('--dim') } }] },
+// Heaps that have samples, each with a track of its own; resident memory is in the first, which is malloc's if it has any.
+function heapsShown() {
+  const bytes = new Float64Array(profile.heaps.length);
+  for (let i = 0; i < cellCount; i++) bytes[siteHeaps[cells.site[i]]] += cells.bytes[i];
+  const heaps = Array.from(bytes.keys()).filter((heap) => bytes[heap] > 0);
+  return heaps.sort((a, b) => (profile.heaps[b] === 'malloc') - (profile.heaps[a] === 'malloc') || bytes[b] - bytes[a]);
+}
+const tracks = heapsShown();
+const TRACK = 128;
+const shownTracks = () => (state.heap < 0 ? tracks : tracks.filter((heap) => heap === state.heap));
+
+// Ticks at powers of two of bytes, and the top just above the largest value.
+function byteAxis(most, ticks) {
+  const interval = 2 ** Math.ceil(Math.log2(Math.max(most, 4) / ticks));
+  return { interval, max: interval * Math.ceil(Math.max(most, 4) / interval) };
+}
+function seriesOfTrack(heap, track, isAlone) {
+  const seconds = (marks) => marks.map((i) => ({ xAxis: gcs.begin[i] }));
+  const longest = collectionsOf((i) => gcs.heap[i] === heap).sort((a, b) => gcs.pause[b] - gcs.pause[a]).slice(0, 400);
+  const colour = COLOURS[track % (COLOURS.length - 1)];
+  const name = isAlone ? 'live (estimate)' : profile.heaps[heap];
+  const own = { xAxisIndex: track, yAxisIndex: track, showSymbol: false, type: 'line' };
+  const series = [{ ...own, name, color: colour, areaStyle: { opacity: 0.25 }, lineStyle: { width: 1.5 },
+    data: [[0, 0], ...liveOverTime((i) => siteHeaps[cells.site[i]] === heap)],
+    markLine: { silent: true, symbol: 'none', precision: 12, label: { show: false }, lineStyle: { opacity: 0.35, type: 'dashed' },
+      data: [...seconds(longest.filter((i) => KIND_OF_GC[gcs.kind[i]] !== 'minor')),
+        { xAxis: about.peak_s, label: { show: track === 0, formatter: 'peak', color: themed('--dim') } }] },
     markArea: { silent: true, itemStyle: { opacity: 0.25, color: COLOURS[5] },
-      data: shownCollections.map((gc) => [{ xAxis: gc[0] }, { xAxis: gc[1] }]) } }];
-  if (profile.resident.length) {
-    series.push({ name: 'resident set', type: 'line', showSymbol: false, step: 'end', lineStyle: { type: 'dashed', width: 1.5 }, data: profile.resident });
+      data: longest.map((i) => [{ xAxis: gcs.begin[i] }, { xAxis: gcs.begin[i] + gcs.pause[i] }]) } }];
+  if (profile.against) {
+    series.push({ ...own, name: isAlone ? 'before' : `${profile.heaps[heap]} before`, color: themed('--dim'), lineStyle: { type: 'dotted', width: 1.5 },
+      data: [[0, 0], ...profile.against.live[heap].map((level, b) => [(b + 1) * profile.against.bucket_s, level])] });
   }
-  timeline.setOption({ animation: false, color: COLOURS, aria: { enabled: true }, grid: { left: 76, right: 20, top: 28, bottom: 26 },
-    legend: { top: 0, textStyle: { color: themed('--text') } }, xAxis: time, yAxis: bytes, series,
-    tooltip: { ...tooltip(), valueFormatter: formatBytes },
-    brush: { xAxisIndex: 0, brushType: 'lineX', brushMode: 'single', brushStyle: { color: 'rgba(110,170,230,0.2)', borderColor: '#6cb6f5', borderWidth: 1 }, outOfBrush: { colorAlpha: 0.3 }, throttleType: 'debounce', throttleDelay: 60 } }, true);
+  if (track === 0 && profile.resident.length) {
+    series.push({ ...own, name: 'resident set', step: 'end', color: COLOURS[8], lineStyle: { type: 'dashed', width: 1.5 }, data: profile.resident });
+  }
+  return series;
+}
+function drawTimeline() {
+  const place = byId('timeline'), shown = shownTracks(), isAlone = shown.length === 1;
+  const height = isAlone ? 156 : TRACK - 26;
+  place.style.height = `${isAlone ? 204 : 32 + Math.max(1, shown.length) * TRACK}px`;
+  timeline ??= charts.echarts.init(place);
+  timeline.resize();
+  const { time, bytes } = axes();
+  const series = shown.map((heap, track) => seriesOfTrack(heap, track, isAlone));
+  const most = (track) => series[track]?.flatMap((it) => it.data).reduce((max, [, level]) => Math.max(max, level), 0) ?? 0;
+  const each = (make) => (shown.length ? shown : [0]).map(make);
+  timeline.setOption({ animation: false, color: COLOURS, aria: { enabled: true },
+    grid: each((_, track) => ({ left: 76, right: 20, top: 28 + track * TRACK, height })),
+    legend: { top: 0, textStyle: { color: themed('--text') } },
+    xAxis: each((_, track) => ({ ...time, gridIndex: track, axisLabel: { ...time.axisLabel, show: isAlone || track === shown.length - 1 } })),
+    yAxis: each((_, track) => ({ ...bytes, ...byteAxis(most(track), isAlone ? 5 : 3), gridIndex: track })),
+    series: series.flat(),
+    axisPointer: { link: [{ xAxisIndex: 'all' }] }, tooltip: { ...tooltip(), valueFormatter: formatBytes },
+    brush: { xAxisIndex: 'all', brushType: 'lineX', brushMode: 'single', brushStyle: { color: 'rgba(110,170,230,0.2)', borderColor: '#6cb6f5', borderWidth: 1 }, outOfBrush: { colorAlpha: 0.3 }, throttleType: 'debounce', throttleDelay: 60 } }, true);
   timeline.dispatchAction({ type: 'takeGlobalCursor', key: 'brush', brushOption: { brushType: 'lineX', brushMode: 'single' } });
   timeline.off('brushEnd');
   timeline.on('brushEnd', (event) => {
@@ -53,8 +91,8 @@ function drawTimeline() {
   drawBrush();
 }
 function drawBrush() {
-  const areas = isWhole() ? [] : [{ brushType: 'lineX', xAxisIndex: 0,
-    coordRange: [state.from * profile.bucket_s, (state.to + 1) * profile.bucket_s] }];
+  const coordRange = [state.from * profile.bucket_s, (state.to + 1) * profile.bucket_s];
+  const areas = isWhole() ? [] : shownTracks().map((_, xAxisIndex) => ({ brushType: 'lineX', xAxisIndex, coordRange }));
   timeline.dispatchAction({ type: 'brush', areas });
   const span = `${formatTime(state.from * profile.bucket_s)} to ${formatTime((state.to + 1) * profile.bucket_s)}`;
   byId('range').textContent = isWhole() ? 'The whole time is shown.' : `Shown: ${span}.`;

@@ -1,17 +1,12 @@
 //! Pyroscope's push API: `push.v1.PusherService/Push` by the Connect protocol, which Grafana Alloy takes as well.
 
-use std::time::Duration;
-
-use anyhow::{Context, bail};
-use base64::prelude::{BASE64_STANDARD, Engine};
+use allocsample_export::{Format, Options};
+use allocsample_profile::Profile;
+use anyhow::Context;
 use prost::Message;
 
+use super::endpoint::Endpoint;
 use crate::args;
-
-/// How long one push may take.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Bytes of a refusal that are shown.
-const MOST_SHOWN: u64 = 200;
 
 /// `push.v1.PushRequest`.
 #[derive(Clone, PartialEq, Message)]
@@ -46,13 +41,10 @@ struct RawSample {
     raw_profile: Vec<u8>,
 }
 
-/// The server, and how we introduce ourselves.
+/// The server, and the labels of the process.
 pub struct Pyroscope {
-    agent: ureq::Agent,
-    server: String,
+    endpoint: Endpoint,
     labels: Vec<LabelPair>,
-    authorization: Option<String>,
-    tenant: Option<String>,
 }
 
 impl Pyroscope {
@@ -66,63 +58,36 @@ impl Pyroscope {
         let mut labels = vec![label("__name__", "memory"), label("service_name", service)];
         let given = arguments.labels.iter();
         labels.extend(given.map(|args::Label(name, value)| label(name, value)));
-        let authorization = match &arguments.user {
-            None => None,
-            Some(user) => {
-                let password = std::env::var("ALLOCSAMPLE_PUSH_PASSWORD")
-                    .context("--user: ALLOCSAMPLE_PUSH_PASSWORD")?;
-                Some(format!(
-                    "Basic {}",
-                    BASE64_STANDARD.encode(format!("{user}:{password}"))
-                ))
-            }
-        };
-        let config = ureq::Agent::config_builder()
-            .timeout_global(Some(PATIENCE))
-            .http_status_as_error(false)
-            .user_agent(concat!("allocsample/", env!("CARGO_PKG_VERSION")))
-            .build();
+        let headers = [
+            ("Content-Type", "application/proto"),
+            ("Connect-Protocol-Version", "1"),
+        ];
         Ok(Self {
-            agent: config.into(),
-            server: arguments.to.trim_end_matches('/').to_owned(),
+            endpoint: Endpoint::new(arguments, "/push.v1.PusherService/Push", &headers)?,
             labels,
-            authorization,
-            tenant: arguments.tenant.clone(),
         })
     }
 
-    /// Sends one profile.
-    pub fn push(&self, pprof: &[u8]) -> anyhow::Result<()> {
+    /// Sends what was allocated since then, and what is in use.
+    pub fn push(&self, profile: &Profile, since_ns: u64) -> anyhow::Result<()> {
         let message = PushRequest {
             series: vec![Series {
                 labels: self.labels.clone(),
                 samples: vec![RawSample {
-                    raw_profile: pprof.to_vec(),
+                    raw_profile: pprof(profile, since_ns)?,
                 }],
             }],
         };
-        let url = format!("{}/push.v1.PusherService/Push", self.server);
-        let mut request = self
-            .agent
-            .post(url)
-            .header("Content-Type", "application/proto")
-            .header("Connect-Protocol-Version", "1");
-        if let Some(authorization) = &self.authorization {
-            request = request.header("Authorization", authorization);
-        }
-        if let Some(tenant) = &self.tenant {
-            request = request.header("X-Scope-OrgID", tenant);
-        }
-        let named = || self.server.clone();
-        let mut response = request
-            .send(message.encode_to_vec().as_slice())
-            .with_context(named)?;
-        let status = response.status();
-        if !status.is_success() {
-            let body = response.body_mut().with_config().limit(MOST_SHOWN);
-            let why = body.read_to_string().unwrap_or_default();
-            bail!("{}: {status} {}", self.server, why.escape_debug());
-        }
-        Ok(())
+        self.endpoint.post(&message.encode_to_vec()).map(drop)
     }
+}
+
+fn pprof(profile: &Profile, since_ns: u64) -> anyhow::Result<Vec<u8>> {
+    let options = Options {
+        allocated_since_ns: since_ns,
+        ..Options::default()
+    };
+    let mut body = Vec::new();
+    allocsample_export::write(profile, Format::Pprof, &options, &mut body).context("pprof")?;
+    Ok(body)
 }

@@ -1,0 +1,378 @@
+/* Ticks: a signal that each thread gets whenever it has used so much of a processor.
+ *
+ * The signal is one of the real-time signals that the program does not use. The program does not find out: what it asks
+ * about that signal is answered as if nobody handled it, it cannot block it (ticks of a thread that blocks everything
+ * would all arrive at the end of that), no wait of its own takes it. As soon as it wants the signal for itself, ours
+ * becomes another one. Threads without a stack for signals get one: a thread's own may be too small for a signal frame.
+ *
+ * While there are no ticks, which is the default, each entry is a test and a jump. */
+#define _GNU_SOURCE
+#include "shim.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <threads.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+/* 0: there are no ticks. */
+static _Atomic(int) tick_signal;
+/* Signals that the program has asked for, by number. */
+static _Atomic(uint64_t) wanted;
+
+/* What each tick carries, so that nobody else's signal is taken for one. */
+static char mark;
+
+static const struct shim_slow_path *slow_path(void)
+{
+    return atomic_load_explicit(&shim_slow_path, memory_order_acquire);
+}
+
+static bool is_tick_signal(int signal)
+{
+    return UNLIKELY(signal != 0 && signal == atomic_load_explicit(&tick_signal, memory_order_relaxed));
+}
+
+static int next_sigaction(int signal, const struct sigaction *action, struct sigaction *old)
+{
+    int (*next)(int, const struct sigaction *, struct sigaction *) =
+        NEXT(int, sigaction, int, const struct sigaction *, struct sigaction *);
+    return next(signal, action, old);
+}
+
+/* Threads may still have one pending: a signal that is ignored is forgotten, also there. */
+static void forget_signal(int signal)
+{
+    struct sigaction action = {.sa_handler = SIG_IGN};
+    next_sigaction(signal, &action, NULL);
+    action.sa_handler = SIG_DFL;
+    next_sigaction(signal, &action, NULL);
+}
+
+static void registers_of(const ucontext_t *context, struct shim_registers *registers)
+{
+#if defined(__x86_64__)
+    const greg_t *general = context->uc_mcontext.gregs;
+    *registers = (struct shim_registers){
+        .pc = (uintptr_t)general[REG_RIP], .sp = (uintptr_t)general[REG_RSP], .fp = (uintptr_t)general[REG_RBP]};
+#else
+    const mcontext_t *machine = &context->uc_mcontext;
+    *registers = (struct shim_registers){
+        .pc = machine->pc, .sp = machine->sp, .fp = machine->regs[29], .link = machine->regs[30]};
+#endif
+}
+
+/* Nothing here or below it allocates, locks or waits. All signals are blocked meanwhile. */
+static void on_signal(int signal, siginfo_t *info, void *context)
+{
+    int saved_errno = errno;
+    const struct shim_slow_path *agent = slow_path();
+    if (info->si_code == SI_TIMER && info->si_value.sival_ptr == &mark) {
+        struct shim_registers registers;
+        registers_of(context, &registers);
+        int missed = info->si_overrun > 0 ? info->si_overrun : 0;
+        if (agent != NULL)
+            agent->on_tick(&shim_thread, &registers, (uint64_t)missed + 1);
+    } else if (is_tick_signal(signal)) {
+        /* Somebody sent it to a process that does not handle it: it ends, once this handler has returned. */
+        if (agent != NULL)
+            agent->stop_ticks();
+        atomic_store(&tick_signal, 0);
+        forget_signal(signal);
+        syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), signal);
+    }
+    errno = saved_errno;
+}
+
+/* The highest real-time signal but a few (which others take for the same reason) that nobody has asked for. */
+static int choose_signal(void)
+{
+    for (int signal = SIGRTMAX - 6; signal > SIGRTMIN + 2; signal--) {
+        struct sigaction action;
+        bool is_wanted = (atomic_load(&wanted) >> (signal - 1) & 1) != 0;
+        if (!is_wanted && next_sigaction(signal, NULL, &action) == 0 && action.sa_handler == SIG_DFL)
+            return signal;
+    }
+    return 0;
+}
+
+static int take_signal(void)
+{
+    int signal = choose_signal();
+    struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK};
+    sigfillset(&action.sa_mask);
+    if (signal == 0 || next_sigaction(signal, &action, NULL) != 0)
+        return 0;
+    atomic_store(&tick_signal, signal);
+    return signal;
+}
+
+/* The program wants our signal. */
+static void yield_signal(int signal)
+{
+    const struct shim_slow_path *agent = slow_path();
+    int saved_errno = errno;
+    atomic_fetch_or(&wanted, UINT64_C(1) << (signal - 1));
+    if (is_tick_signal(signal)) {
+        if (agent != NULL)
+            agent->stop_ticks();
+        atomic_store(&tick_signal, 0);
+        forget_signal(signal);
+        int other = take_signal();
+        if (agent != NULL && other != 0)
+            agent->start_ticks(other, &mark);
+    }
+    errno = saved_errno;
+}
+
+/* ---- the stack for signals ---- */
+
+/* At the low end of a thread's signal stack: what the thread is to do. */
+struct shim_start {
+    void *(*start)(void *);
+    void *argument;
+};
+
+/* Room for a signal frame of any processor and for a handler of the program's that finds this stack before its own. */
+#define SIGNAL_STACK_BYTES ((size_t)256 << 10)
+#define GUARD_BYTES ((size_t)4096)
+
+static struct shim_start *map_signal_stack(void)
+{
+    long base = syscall(SYS_mmap, NULL, GUARD_BYTES + SIGNAL_STACK_BYTES, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0L);
+    if (base == -1)
+        return NULL;
+    syscall(SYS_mprotect, base, GUARD_BYTES, PROT_NONE);
+    return (struct shim_start *)(base + (long)GUARD_BYTES);
+}
+
+static void unmap_signal_stack(struct shim_start *stack)
+{
+    syscall(SYS_munmap, (char *)stack - GUARD_BYTES, GUARD_BYTES + SIGNAL_STACK_BYTES);
+}
+
+/* For the calling thread, unless it has one. Returns what is to be given back at the thread's end. */
+static struct shim_start *use_signal_stack(struct shim_start *stack)
+{
+    stack_t present;
+    bool has_one = syscall(SYS_sigaltstack, NULL, &present) != 0 || (present.ss_flags & SS_DISABLE) == 0;
+    stack_t ours = {.ss_sp = (char *)stack + sizeof *stack, .ss_size = SIGNAL_STACK_BYTES - sizeof *stack};
+    if (has_one || syscall(SYS_sigaltstack, &ours, NULL) != 0) {
+        unmap_signal_stack(stack);
+        return NULL;
+    }
+    return stack;
+}
+
+void shim_give_back_signal_stack(void *stack)
+{
+    stack_t present;
+    stack_t none = {.ss_flags = SS_DISABLE};
+    struct shim_start *ours = stack;
+    bool is_ours = syscall(SYS_sigaltstack, NULL, &present) == 0 && present.ss_sp == (char *)ours + sizeof *ours;
+    /* The kernel refuses while the thread runs on it: then it stays. Somebody else's may be a part of ours: so does it. */
+    if (is_ours && syscall(SYS_sigaltstack, &none, NULL) == 0)
+        unmap_signal_stack(ours);
+}
+
+/* ---- threads ---- */
+
+/* What a new thread of the program begins with. The frame of this function is gone when the program's begins. */
+struct shim_start shim_thread_begin(struct shim_start *stack);
+__attribute__((used, visibility("hidden"))) struct shim_start shim_thread_begin(struct shim_start *stack)
+{
+    int saved_errno = errno;
+    struct shim_start start = *stack;
+    const struct shim_slow_path *agent = slow_path();
+    stack = use_signal_stack(stack);
+    if (agent != NULL)
+        agent->on_thread_start(&shim_thread, stack);
+    errno = saved_errno;
+    return start;
+}
+
+HIDDEN void *shim_thread_entry(void *stack);
+#if defined(__x86_64__)
+__asm__(".pushsection .text.unlikely,\"ax\",@progbits\n\t"
+        ".hidden shim_thread_entry\n\t.globl shim_thread_entry\n\t.type shim_thread_entry, @function\n"
+        "shim_thread_entry:\n\t"
+        ".cfi_startproc\n\t"
+        "sub $8, %rsp\n\t.cfi_adjust_cfa_offset 8\n\t"
+        "call shim_thread_begin\n\t"
+        "add $8, %rsp\n\t.cfi_adjust_cfa_offset -8\n\t"
+        "mov %rdx, %rdi\n\t"
+        "jmp *%rax\n\t"
+        ".cfi_endproc\n\t.size shim_thread_entry, .-shim_thread_entry\n\t.popsection");
+#else
+__asm__(".pushsection .text.unlikely,\"ax\",@progbits\n\t"
+        ".hidden shim_thread_entry\n\t.globl shim_thread_entry\n\t.type shim_thread_entry, @function\n"
+        "shim_thread_entry:\n\t"
+        ".cfi_startproc\n\t"
+        "stp x29, x30, [sp, #-16]!\n\t.cfi_adjust_cfa_offset 16\n\t.cfi_offset x29, -16\n\t.cfi_offset x30, -8\n\t"
+        "mov x29, sp\n\t"
+        "bl shim_thread_begin\n\t"
+        "ldp x29, x30, [sp], #16\n\t.cfi_adjust_cfa_offset -16\n\t.cfi_restore x29\n\t.cfi_restore x30\n\t"
+        "mov x16, x0\n\tmov x0, x1\n\t"
+        "br x16\n\t"
+        ".cfi_endproc\n\t.size shim_thread_entry, .-shim_thread_entry\n\t.popsection");
+#endif
+
+/* NULL if the thread is to start without us: there are no ticks, or it is one of our own, which starts in a slow path. */
+static struct shim_start *prepare_thread(void)
+{
+    bool is_wanted = UNLIKELY(atomic_load_explicit(&tick_signal, memory_order_relaxed) != 0);
+    return is_wanted && shim_thread.muted == 0 ? map_signal_stack() : NULL;
+}
+
+EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument)
+{
+    int (*next)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) =
+        NEXT(int, pthread_create, pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+    struct shim_start *prepared = prepare_thread();
+    if (prepared == NULL)
+        return next(thread, attributes, start, argument);
+    *prepared = (struct shim_start){.start = start, .argument = argument};
+    int result = next(thread, attributes, shim_thread_entry, prepared);
+    if (result != 0)
+        unmap_signal_stack(prepared);
+    return result;
+}
+
+EXPORT int thrd_create(thrd_t *thread, thrd_start_t start, void *argument)
+{
+    int (*next)(thrd_t *, thrd_start_t, void *) = NEXT(int, thrd_create, thrd_t *, thrd_start_t, void *);
+    struct shim_start *prepared = prepare_thread();
+    if (prepared == NULL)
+        return next(thread, start, argument);
+    /* A start that returns an int returns it where the other returns a pointer. */
+    memcpy(&prepared->start, &start, sizeof start);
+    prepared->argument = argument;
+    thrd_start_t entry;
+    void *(*any)(void *) = shim_thread_entry;
+    memcpy(&entry, &any, sizeof entry);
+    int result = next(thread, entry, prepared);
+    if (result != thrd_success)
+        unmap_signal_stack(prepared);
+    return result;
+}
+
+bool shim_start_ticks(void)
+{
+    const struct shim_slow_path *agent = slow_path();
+    int signal = agent == NULL ? 0 : take_signal();
+    if (signal == 0)
+        return false;
+    agent->start_ticks(signal, &mark);
+    struct shim_start *stack = map_signal_stack();
+    agent->on_thread_start(&shim_thread, stack == NULL ? NULL : use_signal_stack(stack));
+    return true;
+}
+
+void shim_end_ticks(void)
+{
+    int signal = atomic_exchange(&tick_signal, 0);
+    const struct shim_slow_path *agent = slow_path();
+    if (signal == 0)
+        return;
+    if (agent != NULL)
+        agent->stop_ticks();
+    forget_signal(signal);
+}
+
+/* ---- what the program asks about signals ---- */
+
+EXPORT int sigaction(int signal, const struct sigaction *restrict action, struct sigaction *restrict old)
+{
+    if (is_tick_signal(signal)) {
+        if (action == NULL || action->sa_handler == SIG_DFL) {
+            if (old != NULL)
+                *old = (struct sigaction){.sa_handler = SIG_DFL};
+            return 0;
+        }
+        yield_signal(signal);
+    }
+    return next_sigaction(signal, action, old);
+}
+
+/* `signal` and its kin: all take a signal and a handler, and return the one before. */
+#define EXPORT_SIGNAL(NAME)                                                                                            \
+    EXPORT sighandler_t NAME(int signal, sighandler_t handler)                                                         \
+    {                                                                                                                  \
+        if (is_tick_signal(signal)) {                                                                                  \
+            if (handler == SIG_DFL)                                                                                    \
+                return SIG_DFL;                                                                                        \
+            yield_signal(signal);                                                                                      \
+        }                                                                                                              \
+        sighandler_t (*next)(int, sighandler_t) = NEXT(sighandler_t, NAME, int, sighandler_t);                         \
+        return next(signal, handler);                                                                                  \
+    }
+
+EXPORT_SIGNAL(signal)
+sighandler_t sysv_signal(int signal, sighandler_t handler);
+EXPORT_SIGNAL(sysv_signal)
+sighandler_t __sysv_signal(int signal, sighandler_t handler);
+EXPORT_SIGNAL(__sysv_signal)
+
+/* The set without our signal, in `copy` if it has it. One that has nothing else is wanted by the program. */
+static const sigset_t *without_ticks(const sigset_t *set, sigset_t *copy)
+{
+    int signal = atomic_load_explicit(&tick_signal, memory_order_relaxed);
+    if (LIKELY(signal == 0) || set == NULL || shim_thread.muted != 0 || sigismember(set, signal) != 1)
+        return set;
+    *copy = *set;
+    sigdelset(copy, signal);
+    if (!sigisemptyset(copy))
+        return copy;
+    yield_signal(signal);
+    return set;
+}
+
+EXPORT int pthread_sigmask(int how, const sigset_t *restrict set, sigset_t *restrict old)
+{
+    int (*next)(int, const sigset_t *, sigset_t *) =
+        NEXT(int, pthread_sigmask, int, const sigset_t *, sigset_t *);
+    sigset_t copy;
+    return next(how, how == SIG_UNBLOCK ? set : without_ticks(set, &copy), old);
+}
+
+EXPORT int sigprocmask(int how, const sigset_t *restrict set, sigset_t *restrict old)
+{
+    int (*next)(int, const sigset_t *, sigset_t *) = NEXT(int, sigprocmask, int, const sigset_t *, sigset_t *);
+    sigset_t copy;
+    return next(how, how == SIG_UNBLOCK ? set : without_ticks(set, &copy), old);
+}
+
+EXPORT int sigwait(const sigset_t *restrict set, int *restrict signal)
+{
+    int (*next)(const sigset_t *, int *) = NEXT(int, sigwait, const sigset_t *, int *);
+    sigset_t copy;
+    return next(without_ticks(set, &copy), signal);
+}
+
+EXPORT int sigwaitinfo(const sigset_t *restrict set, siginfo_t *restrict info)
+{
+    int (*next)(const sigset_t *, siginfo_t *) = NEXT(int, sigwaitinfo, const sigset_t *, siginfo_t *);
+    sigset_t copy;
+    return next(without_ticks(set, &copy), info);
+}
+
+EXPORT int sigtimedwait(const sigset_t *restrict set, siginfo_t *restrict info, const struct timespec *restrict timeout)
+{
+    int (*next)(const sigset_t *, siginfo_t *, const struct timespec *) =
+        NEXT(int, sigtimedwait, const sigset_t *, siginfo_t *, const struct timespec *);
+    sigset_t copy;
+    return next(without_ticks(set, &copy), info, timeout);
+}
+
+EXPORT int signalfd(int fd, const sigset_t *set, int flags)
+{
+    int (*next)(int, const sigset_t *, int) = NEXT(int, signalfd, int, const sigset_t *, int);
+    sigset_t copy;
+    return next(fd, without_ticks(set, &copy), flags);
+}

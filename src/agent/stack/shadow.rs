@@ -1,0 +1,219 @@
+//! Reads a machine's own stack where the machine keeps it, without asking the machine.
+//!
+//! The machine's memory is taken to be anything: each word is read only where it can be, an address must be aligned, and
+//! a chain that leads back into itself is noticed (Brent's way: the place remembered moves on at each power of two). What
+//! was read before a fault is kept; the rest of that stack is lost, and is marked so.
+
+use super::reader::StackReader;
+use super::vm::RawFrame;
+
+/// Mirror of `allocsample_shadow_stack`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ShadowStack {
+    /// Bytes of this description.
+    pub size: u32,
+    /// Of a row of frames, the bytes of one; 0 for a chain of them.
+    pub frame_bytes: u32,
+    /// Address of the machine's pointer to the newest frame of a chain, or behind the newest of a row.
+    pub top: u64,
+    /// The oldest frame of a row.
+    pub base: u64,
+    /// Where in a frame the function's number is.
+    pub function_offset: u32,
+    /// Where the line is, or [`ShadowStack::NOWHERE`].
+    pub line_offset: u32,
+    /// Where the word is that is not 0 in an entry, or [`ShadowStack::NOWHERE`].
+    pub entry_offset: u32,
+    /// Where a frame of a chain keeps the address of its caller's, 0 in the oldest.
+    pub caller_offset: u32,
+}
+
+const _: () = assert!(size_of::<ShadowStack>() == 40);
+
+/// How a stack ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// At its oldest frame.
+    Whole,
+    /// The buffer is full.
+    Full,
+    /// At something that is no frame.
+    Broken,
+}
+
+impl ShadowStack {
+    /// No such field.
+    pub const NOWHERE: u32 = u32::MAX;
+
+    /// Whether the machine filled it in as it should.
+    pub fn is_sensible(&self) -> bool {
+        self.size as usize >= size_of::<Self>()
+            && self.top != 0
+            && self.frame_bytes.is_multiple_of(4)
+    }
+
+    /// Fills `frames`, leaf first; returns how many there are. On the thread whose stack it is, also in a signal handler.
+    pub(crate) fn read(&self, frames: &mut [RawFrame]) -> (usize, Ending) {
+        let mut reader = StackReader::of_other_memory();
+        let Some(top) = reader.read(self.top) else {
+            return (0, Ending::Broken);
+        };
+        match self.frame_bytes {
+            0 => self.read_chain(top, frames, &mut reader),
+            bytes => self.read_row(top, u64::from(bytes), frames, &mut reader),
+        }
+    }
+
+    fn read_row(
+        &self,
+        top: u64,
+        bytes: u64,
+        frames: &mut [RawFrame],
+        reader: &mut StackReader,
+    ) -> (usize, Ending) {
+        let length = top.wrapping_sub(self.base);
+        if top < self.base || !length.is_multiple_of(bytes) || !top.is_multiple_of(4) {
+            return (0, Ending::Broken);
+        }
+        let mut at = top;
+        for (count, place) in frames.iter_mut().enumerate() {
+            if at == self.base {
+                return (count, Ending::Whole);
+            }
+            at -= bytes;
+            let Some(frame) = self.frame(at, reader) else {
+                return (count, Ending::Broken);
+            };
+            *place = frame;
+        }
+        match at == self.base {
+            true => (frames.len(), Ending::Whole),
+            false => (frames.len(), Ending::Full),
+        }
+    }
+
+    fn read_chain(
+        &self,
+        top: u64,
+        frames: &mut [RawFrame],
+        reader: &mut StackReader,
+    ) -> (usize, Ending) {
+        let mut at = top;
+        let (mut seen, mut next_look) = (0, 1);
+        for (count, place) in frames.iter_mut().enumerate() {
+            if at == 0 {
+                return (count, Ending::Whole);
+            }
+            if at == seen || !at.is_multiple_of(8) {
+                return (count, Ending::Broken);
+            }
+            if count == next_look {
+                seen = at;
+                next_look *= 2;
+            }
+            let caller = at.checked_add(u64::from(self.caller_offset));
+            let (Some(frame), Some(caller)) = (
+                self.frame(at, reader),
+                caller.and_then(|caller| reader.read(caller)),
+            ) else {
+                return (count, Ending::Broken);
+            };
+            *place = frame;
+            at = caller;
+        }
+        match at {
+            0 => (frames.len(), Ending::Whole),
+            _ => (frames.len(), Ending::Full),
+        }
+    }
+
+    fn frame(&self, at: u64, reader: &mut StackReader) -> Option<RawFrame> {
+        let mut field = |offset: u32| match offset {
+            Self::NOWHERE => Some(0),
+            offset => reader.read_half(at.checked_add(u64::from(offset))?),
+        };
+        Some(RawFrame {
+            function: field(self.function_offset)?,
+            line: field(self.line_offset)?,
+            flags: match field(self.entry_offset)? {
+                0 => 0,
+                _ => RawFrame::ENTRY,
+            },
+            reserved: 0,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A frame of a chain: caller, function, line.
+    #[repr(C)]
+    struct Link(u64, u32, u32);
+
+    fn read(links: &[Link], top: u64, room: usize) -> (std::vec::Vec<u32>, Ending) {
+        let _ = links;
+        let shadow = ShadowStack {
+            size: 40,
+            frame_bytes: 0,
+            top: core::ptr::from_ref(&top).expose_provenance() as u64,
+            base: 0,
+            function_offset: 8,
+            line_offset: 12,
+            entry_offset: ShadowStack::NOWHERE,
+            caller_offset: 0,
+        };
+        let mut frames = std::vec![RawFrame::default(); room];
+        let (count, ending) = shadow.read(&mut frames);
+        let functions = frames.iter().take(count).map(|frame| frame.function);
+        (functions.collect(), ending)
+    }
+
+    fn chain(length: u32) -> std::vec::Vec<Link> {
+        let mut links: std::vec::Vec<Link> = (0..length).map(|at| Link(0, at + 1, 7)).collect();
+        for at in 1..links.len() {
+            let caller = core::ptr::from_ref(links.get(at - 1).unwrap());
+            links.get_mut(at).unwrap().0 = caller.expose_provenance() as u64;
+        }
+        links
+    }
+
+    fn address(links: &[Link], at: usize) -> u64 {
+        core::ptr::from_ref(links.get(at).unwrap()).expose_provenance() as u64
+    }
+
+    #[test]
+    fn a_chain_is_whole_or_says_that_there_was_no_room() {
+        let links = chain(2000);
+        let (functions, ending) = read(&links, address(&links, 1999), 2000);
+        assert_eq!(ending, Ending::Whole);
+        assert!(functions.into_iter().eq((1..=2000).rev()));
+        let (functions, ending) = read(&links, address(&links, 1999), 1999);
+        assert_eq!((functions.len(), ending), (1999, Ending::Full));
+        assert_eq!(read(&links, 0, 9), (std::vec![], Ending::Whole));
+    }
+
+    #[test]
+    fn what_is_broken_loses_the_rest_alone() {
+        for (length, back) in [(1, 0), (2, 0), (9, 8), (100, 0), (100, 37)] {
+            let mut links = chain(length);
+            let to = address(&links, back);
+            links.get_mut(0).unwrap().0 = to;
+            let (functions, ending) = read(&links, address(&links, length as usize - 1), 4096);
+            assert_eq!(ending, Ending::Broken, "{length} {back}");
+            assert!(functions.len() >= length as usize && functions.len() < 4096);
+        }
+        for wrong in [8, 0xdead_0000, u64::MAX - 7, 1 << 63] {
+            let mut links = chain(5);
+            links.get_mut(2).unwrap().0 = wrong;
+            let found = read(&links, address(&links, 4), 9);
+            assert_eq!(found, (std::vec![5, 4, 3], Ending::Broken), "{wrong:#x}");
+        }
+        let mut links = chain(5);
+        links.get_mut(2).unwrap().0 += 4;
+        let found = read(&links, address(&links, 4), 9);
+        assert_eq!(found, (std::vec![5, 4, 3], Ending::Broken));
+    }
+}

@@ -1,0 +1,38 @@
+//! Who was profiled, how, and what it comes to.
+
+use allocsample_profile::Profile;
+use allocsample_report::Totals;
+use serde_json::{Value, json};
+
+/// What the program was called by; one file may have several names.
+pub(crate) fn program(profile: &Profile) -> &str {
+    let process = &profile.process;
+    let called = process.command_line.first().unwrap_or(&process.executable);
+    called.rsplit('/').next().unwrap_or("")
+}
+
+pub(crate) fn about(profile: &Profile, totals: &Totals) -> Value {
+    let (lost_samples, lost_bytes) = profile.lost.samples();
+    json!({
+        "command": profile.process.command_line.join(" "),
+        "program": program(profile),
+        "executable": profile.process.executable,
+        "pid": profile.process.pid,
+        "start_unix_ms": profile.process.start_wall_ns as f64 / 1e6,
+        "duration_s": Totals::duration_s(profile),
+        "interval_bytes": profile.interval_bytes(),
+        "periodic": profile.is_periodic(),
+        "complete": profile.is_complete(),
+        "samples": profile.samples.len(),
+        "lost_samples": lost_samples,
+        "lost_bytes": lost_bytes,
+        "exact_bytes": totals.exact_bytes,
+        "allocated_bytes": totals.allocated.value(),
+        "allocated_stderr": totals.allocated.stderr(),
+        "live_bytes": totals.live.value(),
+        "live_stderr": totals.live.stderr(),
+        "allocations": totals.allocations.value(),
+        "peak_bytes": totals.peak.bytes,
+        "peak_s": totals.peak.after_ns as f64 / 1e9,
+    })
+}

@@ -1,0 +1,60 @@
+// Cards of what the analysis of leaks found, worst first; the curves are the live bytes of their sites.
+const VERDICTS = { leak: COLOURS[5], growing: COLOURS[1], 'cache-like': COLOURS[4], 'start-up': COLOURS[8], steady: COLOURS[2] };
+const curves = [];
+
+function drawLeaks() {
+  const place = byId('cards'), wanted = byId('verdict').value, sites = matchingSites();
+  for (const chart of curves.splice(0)) chart.dispose();
+  place.replaceChildren();
+  const { suspects, counts } = profile.leaks;
+  byId('verdicts').textContent = counts.map(([verdict, count]) => `${formatCount(count)} ${verdict}`).join(', ');
+  const most = Math.max(0, ...suspects.map((suspect) => suspect.live_bytes));
+  const isWorthALook = ({ verdict, live_bytes: bytes }) => verdict === 'leak' || verdict === 'growing' || bytes >= most / 50;
+  const isWanted = (suspect) => (wanted === 'all' || (wanted ? suspect.verdict === wanted : isWorthALook(suspect)));
+  const shown = suspects.filter((suspect) => isWanted(suspect) && (!sites || suspect.sites.some((site) => sites[site])));
+  if (!shown.length) element('p', suspects.length ? 'None of these.' : 'Nothing was alive at the end.', place);
+  for (const suspect of shown) drawCard(suspect, place);
+}
+function drawCard(suspect, place) {
+  const card = element('article', undefined, place), colour = VERDICTS[suspect.verdict] ?? COLOURS[8];
+  card.className = 'card';
+  card.dataset.verdict = suspect.verdict;
+  card.dataset.live = suspect.live_bytes;
+  card.style.borderLeftColor = colour;
+  const head = element('h3', undefined, card), badge = element('span', suspect.verdict, head);
+  badge.className = 'badge';
+  badge.style.background = colour;
+  head.append(suspect.function);
+  if (suspect.type) element('small', `  ${suspect.type}`, head);
+  const where = suspect.line ? `${baseName(suspect.file ?? '')}:${suspect.line}` : suspect.module;
+  element('p', [where, suspect.heap].filter(Boolean).join(', '), card).className = 'hint';
+  element('p', suspect.sentence, card).className = 'sentence';
+  const error = suspect.live_bytes_stderr === null ? '' : ` ± ${formatBytes(suspect.live_bytes_stderr)}`;
+  const perHour = (bytes) => formatBytes(bytes * 3600);
+  const facts = [['live', `${formatBytes(suspect.live_bytes)}${error}, ${formatCount(suspect.live_samples)} samples`]];
+  if (suspect.verdict !== 'start-up' && suspect.growth_bytes_per_s !== 0) {
+    facts.push(['growth', `${perHour(suspect.growth_bytes_per_s)} an hour (95 %: ${perHour(suspect.growth_bytes_per_s_low)} to ${perHour(suspect.growth_bytes_per_s_high)}), p ${formatP(suspect.growth_p_value)}`]);
+  }
+  facts.push(['never freed', `${formatPart(suspect.never_freed_share)} of ${formatBytes(suspect.allocated_bytes)}`],
+    ['age', `half older than ${formatTime(suspect.age_p50_s)}, oldest ${formatTime(suspect.oldest_s)}`]);
+  if (suspect.freed_by.length) facts.push(['freed by', suspect.freed_by.slice(0, 2).map((it) => `${it.thread} (${formatPart(it.share)})`).join(', ')]);
+  const list = element('dl', undefined, card);
+  for (const [name, value] of facts) { element('dt', name, list); element('dd', value, list); }
+  if (suspect.sites.length) drawCurve(suspect, colour, element('div', undefined, card));
+  const frames = element('ol', undefined, element('details', undefined, card));
+  frames.before(element('summary', `${suspect.stack.length} frames`));
+  for (const name of suspect.stack.slice(0, 60)) element('li', name, frames);
+  const button = element('button', 'show in the flame graph', card);
+  button.type = 'button';
+  button.addEventListener('click', () => { setMeasure('live'); search(suspect.function); show('flame'); });
+}
+const formatP = (p) => (p === null || p === undefined ? '?' : p < 1e-4 ? p.toExponential(0) : p.toPrecision(2));
+function drawCurve(suspect, colour, place) {
+  place.className = 'curve';
+  const sites = new Set(suspect.sites), chart = charts.echarts.init(place);
+  curves.push(chart);
+  const hidden = { show: false };
+  chart.setOption({ animation: false, grid: { left: 2, right: 2, top: 4, bottom: 2 }, xAxis: { type: 'value', ...hidden, max: profile.buckets * profile.bucket_s }, yAxis: { type: 'value', ...hidden },
+    tooltip: { ...tooltip(), valueFormatter: formatBytes },
+    series: [{ type: 'line', name: 'live', showSymbol: false, color: colour, areaStyle: { opacity: 0.25 }, lineStyle: { width: 1.5 }, data: [[0, 0], ...liveOverTime((i) => sites.has(cells.site[i]))] }] });
+}

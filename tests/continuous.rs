@@ -1,0 +1,444 @@
+//! Promise: a recording that goes on in other files loses nothing at the border, each of its files can be read by itself,
+//! and together they are the whole.
+
+mod support;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+use support::profile::Profile;
+use support::room::{assert_error, stderr, stdout};
+use support::{Program, Room, Run, is_root, skip};
+
+/// What a step of steps.c allocates, and what is alive of it after it: the odd half of what the steps before kept, and
+/// all that it kept itself.
+const BLOCKS: u64 = 20_000;
+const KEPT: u64 = BLOCKS / 100;
+
+fn alive_after(steps: u64) -> u64 {
+    match steps {
+        0 => 0,
+        // Places of the odd half are overwritten, so those blocks are never freed.
+        steps => (steps - 1) * KEPT / 2 + KEPT,
+    }
+}
+
+/// steps.c, every allocation of it recorded.
+struct Steps {
+    room: Room,
+    child: Child,
+    input: ChildStdin,
+    output: ChildStdout,
+}
+
+impl Steps {
+    fn start(options: &[&str], arguments: &[&str]) -> Self {
+        let room = Room::new();
+        room.add(&Program::compiled("steps.c"), "steps");
+        let all = [
+            &["run", "-q", "-o", "x%n.allocsample", "--interval", "1"],
+            options,
+            &["--", "./steps"],
+            arguments,
+        ]
+        .concat();
+        let mut child = room
+            .command(&all)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the command");
+        Self {
+            room,
+            input: child.stdin.take().expect("a pipe"),
+            output: child.stdout.take().expect("a pipe"),
+            child,
+        }
+    }
+
+    fn step(&mut self) {
+        self.input.write_all(b"\n").expect("the program listens");
+        let mut done = [0];
+        self.output.read_exact(&mut done).expect("an answer");
+        assert_eq!(done, *b"d");
+    }
+
+    fn current(&self) -> PathBuf {
+        self.room.path("xsteps.allocsample")
+    }
+
+    /// Of the program, not of `run`.
+    fn pid(&self) -> nix::unistd::Pid {
+        let of_run = self.child.id();
+        let children = fs::read_to_string(format!("/proc/{of_run}/task/{of_run}/children"));
+        let children = children.expect("the kernel tells");
+        nix::unistd::Pid::from_raw(children.trim().parse().expect("one child"))
+    }
+
+    fn ctl(&self, action: &str) -> String {
+        let output = self.room.output(&["ctl", "xsteps.allocsample", action]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        stdout(&output)
+    }
+
+    /// The program ends by itself.
+    fn end(mut self) -> Room {
+        drop(self.input);
+        let status = self.child.wait().expect("the program");
+        assert!(status.success(), "{status}");
+        self.room
+    }
+
+    /// The program is killed, at whatever its drain thread is doing. `run` then makes its last file whole, but not if it
+    /// is killed first.
+    fn kill(mut self) -> Room {
+        let pid = self.pid();
+        self.child.kill().expect("run");
+        self.child.wait().expect("run");
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("the program");
+        // Its end of the pipe closes when it is gone.
+        let mut rest = Vec::new();
+        self.output.read_to_end(&mut rest).expect("a pipe");
+        self.room
+    }
+}
+
+/// Complete files, in the order of time.
+fn parts(room: &Room, stem: &str) -> Vec<PathBuf> {
+    let number = |name: &String| -> Option<u32> {
+        let rest = name.strip_prefix(stem)?.strip_prefix(".part-")?;
+        rest.strip_suffix(".allocsample")?.parse().ok()
+    };
+    let names = room.names();
+    let mut numbers: Vec<u32> = names.iter().filter_map(number).collect();
+    numbers.sort_unstable();
+    let name = |number| room.path(&format!("{stem}.part-{number}.allocsample"));
+    numbers.into_iter().map(name).collect()
+}
+
+/// A number that a query gives.
+fn query(path: &Path, sql: &str) -> u64 {
+    let output = std::process::Command::new(support::command())
+        .args(["query", "--format", "csv"])
+        .arg(path)
+        .arg(sql)
+        .output()
+        .expect("the command");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    let value = text.lines().nth(1).unwrap_or_default();
+    let value: f64 = value.parse().unwrap_or_else(|_| panic!("{sql}: {text}"));
+    value as u64
+}
+
+const LIVE: &str = "SELECT count(*) FROM samples WHERE live = 1 AND size < 1024";
+const LIVE_IDS: &str = "SELECT coalesce(sum(sample_id), 0) FROM samples WHERE live = 1";
+const CARRIED_IDS: &str = "SELECT coalesce(sum(sample_id), 0) FROM samples WHERE carried = 1";
+const TAKEN: &str = "SELECT count(*) FROM samples WHERE carried = 0 AND size < 1024";
+
+/// Joins everything that a recording has left.
+fn join(room: &Room, last: &str) -> PathBuf {
+    let output = room.output(&["join", last, "-o", "all.allocsample"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    room.path("all.allocsample")
+}
+
+#[track_caller]
+fn assert_sound(path: &Path) {
+    let profile = Profile::read(path);
+    assert_eq!(profile.number("lost_samples"), 0.0, "{}", path.display());
+    assert_eq!(profile.report["audit"]["passed"], true);
+    // At interval 1 the estimate is the count.
+    let (estimate, exact) = (
+        profile.total("allocated_bytes"),
+        profile.total("allocated_bytes_exact"),
+    );
+    assert_eq!(estimate, exact, "{}", path.display());
+}
+
+#[test]
+fn each_file_stands_by_itself_and_together_they_are_the_whole() {
+    const STEPS: u64 = 12;
+    let mut steps = Steps::start(&["--rotate-size", "64K"], &[]);
+    for _ in 0..STEPS {
+        steps.step();
+    }
+    let room = steps.end();
+    let mut files = parts(&room, "xsteps");
+    assert!(files.len() >= 3, "{files:?}");
+    files.push(room.path("xsteps.allocsample"));
+    let mut taken = 0;
+    for (before, after) in files.iter().zip(&files[1..]) {
+        // What is alive at the end of one is what the next one begins with.
+        assert_eq!(query(before, LIVE_IDS), query(after, CARRIED_IDS));
+        assert_sound(before);
+        taken += query(before, TAKEN);
+    }
+    let last = files.last().expect("a file");
+    assert_sound(last);
+    assert_eq!(taken + query(last, TAKEN), STEPS * BLOCKS);
+    assert_eq!(query(last, LIVE), alive_after(STEPS));
+    // Their functions have names, in each.
+    for file in &files {
+        let site = Profile::read(file).site("step");
+        assert!(site.live_bytes > 0.0, "{}", file.display());
+    }
+    let all = join(&room, "xsteps.allocsample");
+    assert_sound(&all);
+    assert_eq!(query(&all, TAKEN), STEPS * BLOCKS);
+    assert_eq!(query(&all, LIVE), alive_after(STEPS));
+    // Two in the middle are a profile as well.
+    let two = [&files[1], &files[2]].map(|path| path.to_str().expect("a name"));
+    let output = room.output(&["join", two[0], two[1], "-o", "two.allocsample"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let two = room.path("two.allocsample");
+    assert_sound(&two);
+    assert_eq!(
+        query(&two, TAKEN),
+        query(&files[1], TAKEN) + query(&files[2], TAKEN)
+    );
+    assert_eq!(query(&two, LIVE), query(&files[2], LIVE));
+}
+
+#[test]
+fn sigkill_at_any_moment_of_a_rotation_loses_nothing() {
+    for done in 1..=12 {
+        let mut steps = Steps::start(&["--rotate-size", "64K"], &[]);
+        for _ in 0..done {
+            steps.step();
+        }
+        // The drain thread is some way behind.
+        let room = steps.kill();
+        let current = room.path("xsteps.allocsample");
+        assert_eq!(query(&current, LIVE), alive_after(done), "{done}");
+        let all = join(&room, "xsteps.allocsample");
+        assert_eq!(query(&all, TAKEN), done * BLOCKS, "{done}");
+        assert_eq!(query(&all, LIVE), alive_after(done), "{done}");
+        let profile = Profile::read(&all);
+        assert_eq!(profile.number("lost_samples"), 0.0);
+        assert!(!profile.is_complete());
+    }
+}
+
+#[test]
+fn only_as_many_files_stay_as_are_wanted_and_the_index_names_them() {
+    const STEPS: u64 = 12;
+    let mut steps = Steps::start(&["--rotate-size", "64K", "--keep", "2"], &[]);
+    for _ in 0..STEPS {
+        steps.step();
+    }
+    let room = steps.end();
+    let files = parts(&room, "xsteps");
+    assert_eq!(files.len(), 2, "{files:?}");
+    let index = fs::read_to_string(room.path("xsteps.allocsample.index")).expect("an index");
+    let named: Vec<&str> = index
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split('\t').nth(4))
+        .collect();
+    let mut there: Vec<&str> = files
+        .iter()
+        .filter_map(|path| path.file_name()?.to_str())
+        .collect();
+    there.push("xsteps.allocsample");
+    assert_eq!(named, there);
+    // What is alive does not depend on what was kept.
+    let last = room.path("xsteps.allocsample");
+    assert_eq!(query(&last, LIVE), alive_after(STEPS));
+    let all = join(&room, "xsteps.allocsample");
+    assert_eq!(query(&all, LIVE), alive_after(STEPS));
+    assert_sound(&all);
+}
+
+#[test]
+fn all_files_together_have_no_more_than_the_largest_size() {
+    const STEPS: u64 = 120;
+    let options = ["--rotate-every", "1h", "--max-size", "8M"];
+    let mut steps = Steps::start(&options, &[]);
+    for _ in 0..STEPS {
+        steps.step();
+    }
+    let room = steps.end();
+    let mut files = parts(&room, "xsteps");
+    files.push(room.path("xsteps.allocsample"));
+    let bytes: u64 = files
+        .iter()
+        .map(|path| fs::metadata(path).expect("a file").len())
+        .sum();
+    // `run` adds names to the last one at the end.
+    assert!(bytes <= (8 << 20) + (64 << 10), "{bytes} in {files:?}");
+    assert!(bytes > 3 << 20, "{bytes} in {files:?}");
+    let last = room.path("xsteps.allocsample");
+    assert_eq!(query(&last, LIVE), alive_after(STEPS));
+    let profile = Profile::read(&last);
+    assert_eq!(profile.number("lost_samples"), 0.0);
+}
+
+#[test]
+fn a_full_disk_costs_the_oldest_files() {
+    const STEPS: u64 = 100;
+    if !is_root() {
+        return skip("only root can mount a small disk");
+    }
+    let room = Room::new();
+    room.add(&Program::compiled("steps.c"), "steps");
+    fs::create_dir(room.path("disk")).expect("a directory");
+    let lines = "echo; ".repeat(usize::try_from(STEPS).expect("few"));
+    // The ring takes 4 MiB of it. What is on it at the end is kept.
+    let script = format!(
+        "mount -t tmpfs -o size=10M none disk || exit 77
+         {{ {lines} }} | \"$ALLOCSAMPLE\" run -q --no-symbolize -o disk/x.allocsample --interval 1 \\
+             --rotate-size 128K -- ./steps
+         echo $? > status; cp disk/* ."
+    );
+    fs::write(room.path("script"), script).expect("a file");
+    let output = std::process::Command::new("unshare")
+        .args(["-m", "sh", "script"])
+        .current_dir(room.directory())
+        .env("ALLOCSAMPLE", support::command())
+        .env("ALLOCSAMPLE_AGENT", room.agent())
+        .output()
+        .expect("unshare");
+    if output.status.code() == Some(77) {
+        return skip("no disk can be mounted");
+    }
+    let status = fs::read_to_string(room.path("status")).expect("a status");
+    assert_eq!(status.trim(), "0", "{}", stderr(&output));
+    let last = room.path("x.allocsample");
+    assert_eq!(query(&last, LIVE), alive_after(STEPS));
+    let files = parts(&room, "x");
+    assert!(!files.is_empty(), "{:?}", room.names());
+    // The first ones are gone.
+    assert!(!files.contains(&room.path("x.part-1.allocsample")));
+    assert_sound(&join(&room, "x.allocsample"));
+}
+
+#[test]
+fn a_forked_child_has_files_of_its_own() {
+    const STEPS: u64 = 6;
+    let mut steps = Steps::start(&["--rotate-size", "64K"], &["4"]);
+    for _ in 0..STEPS {
+        steps.step();
+    }
+    let room = steps.end();
+    let mut processes = Vec::new();
+    for name in room.names() {
+        let Some(stem) = name.strip_suffix(".allocsample") else {
+            continue;
+        };
+        if stem.contains(".part-") {
+            continue;
+        }
+        let all = room.path(&format!("all-{stem}.allocsample"));
+        let output = room.output(&["join", &name, "-o", all.to_str().expect("a name")]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert!(!parts(&room, stem).is_empty(), "{stem}");
+        processes.push(query(&all, TAKEN));
+        assert_sound(&all);
+    }
+    processes.sort_unstable();
+    assert_eq!(processes, [BLOCKS, STEPS * BLOCKS]);
+}
+
+#[test]
+fn a_running_process_can_be_told_to_flush_to_rotate_and_to_begin_anew() {
+    let mut steps = Steps::start(&[], &[]);
+    steps.step();
+    assert_eq!(steps.ctl("flush"), "flushed\n");
+    let without_ring = steps.room.path("copy.allocsample");
+    fs::copy(steps.current(), &without_ring).expect("a copy");
+    assert_eq!(query(&without_ring, TAKEN), BLOCKS);
+    let told = steps.ctl("rotate");
+    let part = steps.room.path("xsteps.part-1.allocsample");
+    assert_eq!(told, "xsteps.part-1.allocsample\n");
+    assert_eq!(query(&part, TAKEN), BLOCKS);
+    assert_sound(&part);
+    let profile = Profile::read(&part);
+    assert!(profile.is_complete());
+    steps.step();
+    assert_eq!(query(&steps.current(), TAKEN), BLOCKS);
+    assert_eq!(query(&steps.current(), LIVE), alive_after(2));
+    assert_eq!(steps.ctl("reset"), "begun anew\n");
+    assert_eq!(query(&steps.current(), TAKEN), 0);
+    assert_eq!(query(&steps.current(), LIVE), alive_after(2));
+    steps.step();
+    let snapshot = steps.ctl("snapshot");
+    assert!(snapshot.contains("samples"), "{snapshot}");
+    let room = steps.end();
+    let last = room.path("xsteps.allocsample");
+    assert_eq!(query(&last, TAKEN), BLOCKS);
+    assert_eq!(query(&last, LIVE), alive_after(3));
+    assert_sound(&last);
+    // What a reset forgets is not there, whatever is joined.
+    assert_eq!(parts(&room, "xsteps"), [part]);
+    assert_eq!(query(&join(&room, "xsteps.allocsample"), TAKEN), 2 * BLOCKS);
+}
+
+#[test]
+fn a_signal_writes_a_snapshot() {
+    let mut steps = Steps::start(&["--snapshot-on", "usr2"], &[]);
+    steps.step();
+    let pid = steps.pid();
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGUSR2).expect("the program");
+    let snapshot = steps.room.path("xsteps.snapshot-1.allocsample");
+    // The drain thread takes a moment, however busy the machine is; the program goes on.
+    while !snapshot.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(query(&snapshot, TAKEN), BLOCKS);
+    assert_eq!(query(&snapshot, LIVE), alive_after(1));
+    steps.step();
+    let room = steps.end();
+    assert_eq!(query(&room.path("xsteps.allocsample"), TAKEN), 2 * BLOCKS);
+}
+
+#[test]
+fn a_program_keeps_its_own_use_of_the_signal() {
+    // The program's handler ends the process with status 3, with us as without.
+    let agent = support::Agent::at_interval(4096).with("ALLOCSAMPLE_SIGNAL", "USR1");
+    let script = "trap 'exit 3' USR1; kill -USR1 $$; exit 4";
+    let outcome = Run::of("sh").args(&["-c", script]).observed(&agent);
+    assert_eq!(outcome.status.code(), Some(3));
+    // One that ignores it, since before it started, goes on ignoring it.
+    let script = "trap '' USR1; exec sh -c 'kill -USR1 $$; exit 4'";
+    let outcome = Run::of("sh").args(&["-c", script]).observed(&agent);
+    assert_eq!(outcome.status.code(), Some(4));
+}
+
+#[test]
+fn requests_of_many_at_once_are_all_heard() {
+    let mut steps = Steps::start(&[], &[]);
+    steps.step();
+    std::thread::scope(|scope| {
+        let steps = &steps;
+        let asked: Vec<_> = (0..8)
+            .map(|_| scope.spawn(|| steps.ctl("rotate")))
+            .collect();
+        for thread in asked {
+            let told = thread.join().expect("an answer");
+            assert!(told.contains(".part-"), "{told}");
+        }
+    });
+    steps.step();
+    let room = steps.end();
+    assert_eq!(parts(&room, "xsteps").len(), 8);
+    let all = join(&room, "xsteps.allocsample");
+    assert_eq!(query(&all, TAKEN), 2 * BLOCKS);
+    assert_sound(&all);
+}
+
+#[test]
+fn what_cannot_be_joined_is_named() {
+    let room = Room::new();
+    fs::write(room.path("a.allocsample"), "no profile").expect("a file");
+    assert_error(&room.output(&["join", "a.allocsample"]), 1, "a.allocsample");
+    assert_error(&room.output(&["join", "none.allocsample"]), 1, "none");
+    assert_error(&room.output(&["join"]), 2, "PID|FILE");
+    let names = room.names();
+    assert!(
+        !names.iter().any(|name| name.contains("joined")),
+        "{names:?}"
+    );
+}
