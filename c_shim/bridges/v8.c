@@ -37,6 +37,9 @@ static struct isolate {
     bool is_begun, is_joined, is_sampling;
 } isolates[ISOLATES];
 static _Atomic(uint64_t) collections;
+/* NULL, or whether V8 (before version 11) has made the key under which threads keep their isolate: before, it takes
+ * somebody else's for it. */
+static const volatile bool *is_key_made;
 
 /* ---- collections ---- */
 
@@ -138,7 +141,7 @@ static struct isolate *entry_of(void *address)
 static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
 {
     (void)user, (void)frames, (void)capacity;
-    void *address = v8.current_isolate();
+    void *address = is_key_made != NULL && !*is_key_made ? NULL : v8.current_isolate();
     struct isolate *isolate = address == NULL ? NULL : entry_of(address);
     if (isolate == NULL || isolate->is_joined)
         return 0;
@@ -213,6 +216,7 @@ void v8_install(void)
     v8_heap = v8_hooks == NULL || !names_make(&v8_names) ? NULL : v8_hooks->heap_register(&description);
     if (v8_heap == NULL)
         return;
+    is_key_made = dlsym(RTLD_DEFAULT, "_ZN2v88internal7Isolate20isolate_key_created_E");
     v8_hooks->define_statistic(v8_heap, STATISTIC_USED, "used", "bytes");
     /* V8 cannot change its interval: the heap has one of its own from here on. */
     if (v8_hooks->counters(v8_heap, &counters) == ALLOCSAMPLE_OK && counters.interval != 0)

@@ -56,7 +56,7 @@ static uint32_t function_of(char *text, uint64_t hash)
     if (kind == kinds_count)
         return 0;
     char *name = text + strlen(kinds[kind]);
-    name += strspn(name, "~^+*");
+    name += strspn(name, "~^+*'");
     char *file = strchr(name, ' ');
     uint32_t line, column;
     if (file == NULL || !cut_number(file, &column) || !cut_number(file, &line))
