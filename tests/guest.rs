@@ -347,3 +347,29 @@ fn profiles_go_where_the_template_says() {
         .and_then(|rest| rest.strip_suffix(".allocsample"));
     assert!(pid.is_some_and(|pid| pid.parse::<u32>().is_ok()), "{name}");
 }
+
+#[test]
+fn what_is_written_is_for_nobody_else() {
+    // A ring is there for as long as the program runs, and stays when it is killed.
+    for (program, argument) in [("hello.c", ""), ("exits.c", "sigkill")] {
+        let outcome = Program::compiled(program)
+            .run()
+            .arg(argument)
+            .observed(&often());
+        let paths = outcome.profile_paths();
+        let rings = paths.iter().map(|path| {
+            let mut ring = path.clone().into_os_string();
+            ring.push(".ring");
+            PathBuf::from(ring)
+        });
+        let written: Vec<PathBuf> = rings
+            .filter(|ring| ring.exists())
+            .chain(paths.iter().cloned())
+            .collect();
+        assert_eq!(written.len(), if argument.is_empty() { 1 } else { 2 });
+        for path in written {
+            let mode = fs::metadata(&path).expect("a file").permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{}", path.display());
+        }
+    }
+}

@@ -250,6 +250,6 @@ mod tests {
         assert!(table.forgotten > 0, "some had to go");
         assert_eq!(table.buckets.len(), 2 * CACHED_BUCKETS);
         assert_eq!(size_of::<Bucket>() * CACHED_BUCKETS, 2 << 20);
-        assert_eq!(size_of::<Bucket>() * MOST_BUCKETS, 128 << 20);
+        assert_eq!(size_of::<Bucket>() * MOST_BUCKETS, 32 << 20);
     }
 }

@@ -228,7 +228,7 @@ impl Rotation {
             let mut file = options
                 .write(true)
                 .create_new(true)
-                .mode(0o644)
+                .mode(0o600)
                 .open(&aside)?;
             file.write_all(&self.index())?;
             std::fs::rename(&aside, named(&self.path, b".index"))

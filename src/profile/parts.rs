@@ -4,9 +4,10 @@
 //! there: so files are joined by writing their chunks one after the other.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use allocsample_record::{
@@ -89,7 +90,13 @@ pub fn join(parts: &[PathBuf], to: &Path) -> Result<Finished, FinishError> {
         std::fs::copy(&ring, reader::ring_path(to)).map_err(FinishError::Write)?;
     }
     let write = || -> std::io::Result<()> {
-        let mut out = BufWriter::new(File::create_new(to)?);
+        // Nobody else's, as the parts are.
+        let new = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(to)?;
+        let mut out = BufWriter::new(new);
         for (number, part) in parts.iter().enumerate() {
             append(&reader::profile_path(part), number == 0, &mut out)?;
         }

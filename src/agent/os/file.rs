@@ -25,13 +25,14 @@ impl File {
                 libc::AT_FDCWD,
                 path.as_ptr(),
                 flags,
-                0o644,
+                0o600,
             )
         })?;
         i32::try_from(fd).map(File).map_err(|_| Errno(libc::EMFILE))
     }
 
-    /// A new file, for reading and writing. Fails if anything has that name.
+    /// A new file, for reading and writing, for nobody but this user: a profile tells paths, arguments and addresses of the
+    /// process. Fails if anything has that name.
     pub fn create_new(path: &CStr) -> Result<File, Errno> {
         Self::open(path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL)
     }
