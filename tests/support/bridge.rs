@@ -91,9 +91,31 @@ pub fn assert_stack(profile: &Profile, names: &[&str]) {
 }
 
 /// `allocsample leaks` must call `function` a leak in a program that leaks there, and not what the program drops or makes
-/// once.
+/// once, in two of three runs. Growth is judged by the clock, too, and a run of a second stands still where others need the
+/// processor: one in some fifty was not called a leak, so two of three are not about once in a thousand times.
 #[track_caller]
 pub fn assert_leak(command: &[&str], function: &str) {
+    let mut wrong = Vec::new();
+    for seed in ["7", "8", "9"] {
+        let leaks = leaks_of(command, seed);
+        let is_found = leaks.iter().any(|leak| is_of(leak, function));
+        // What the runtime takes from malloc for a heap that grows may be called a leak too, not what the program drops.
+        let innocent = |leak: &&Value| is_of(leak, "serve_request") || is_of(leak, "build_table");
+        if !is_found || leaks.iter().any(|leak| innocent(&leak)) {
+            wrong.push(leaks);
+        }
+    }
+    assert!(wrong.len() <= 1, "{wrong:#?}");
+}
+
+/// Whether a leak is charged to the function of this name.
+fn is_of(leak: &Value, name: &str) -> bool {
+    let function = leak["function"].as_str().expect("a function");
+    function == name || function.ends_with(&format!(".{name}"))
+}
+
+#[track_caller]
+fn leaks_of(command: &[&str], seed: &str) -> Vec<Value> {
     let room = Room::new();
     let run = [
         "run",
@@ -101,7 +123,7 @@ pub fn assert_leak(command: &[&str], function: &str) {
         "--interval",
         "16K",
         "--seed",
-        "7",
+        seed,
         "-o",
         "x.allocsample",
         "--",
@@ -112,19 +134,8 @@ pub fn assert_leak(command: &[&str], function: &str) {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let found: Value = serde_json::from_slice(&output.stdout).expect("suspects");
     let suspects = found["suspects"].as_array().expect("suspects");
-    let leaks: Vec<_> = suspects
+    let leaks = suspects
         .iter()
-        .filter(|suspect| suspect["verdict"] == "leak")
-        .collect();
-    let is_of = |leak: &&&Value, name: &str| {
-        let function = leak["function"].as_str().expect("a function");
-        function == name || function.ends_with(&format!(".{name}"))
-    };
-    assert!(
-        leaks.iter().any(|leak| is_of(&leak, function)),
-        "{leaks:#?}"
-    );
-    // What the runtime takes from malloc for a heap that grows may be called a leak too, not what the program drops.
-    let innocent = |leak: &&&Value| is_of(leak, "serve_request") || is_of(leak, "build_table");
-    assert_eq!(leaks.iter().filter(innocent).count(), 0, "{leaks:#?}");
+        .filter(|suspect| suspect["verdict"] == "leak");
+    leaks.cloned().collect()
 }
