@@ -66,6 +66,7 @@ mod model {
                         generation: zero(),
                         interval: zero(),
                         obeyed: zero(),
+                        what: zero(),
                     }),
                     figures: Line(core::array::from_fn(|_| zero())),
                 },
