@@ -11,6 +11,7 @@
 #include "bridges.h"
 #include "countdown.h"
 #include "names.h"
+#include "symbols.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -113,12 +114,7 @@ static uint32_t number_of(const struct frame *frame)
         snprintf(made_up, sizeof made_up, "function at line %u", first_line);
         name = made_up;
     }
-    bool is_new;
-    uint64_t hash = names_hash(names_hash(NAMES_SEED, name), source) + first_line;
-    uint32_t number = names_number(&functions, hash + (hash == 0), &is_new);
-    if (is_new)
-        hooks->define_function(heap, number, name, source, first_line);
-    return number;
+    return names_function(&functions, hooks, heap, name, source, first_line);
 }
 
 static uintptr_t caller_of(uintptr_t call)
@@ -341,10 +337,7 @@ static const struct layout *find_layout(void)
 
 static bool find_functions(void)
 {
-    static const struct {
-        void *slot;
-        const char *name;
-    } symbols[] = {
+    static const struct symbol symbols[] = {
         {&lua.get_allocator, "lua_getallocf"}, {&lua.set_allocator, "lua_setallocf"},
         {&lua.get_stack, "lua_getstack"},      {&lua.get_info, "lua_getinfo"},
         {&lua.get_local, "lua_getlocal"},      {&lua.get_upvalue, "lua_getupvalue"},
@@ -354,12 +347,8 @@ static bool find_functions(void)
         {&lua.push_function, "lua_pushcclosure"}, {&lua.set_field, "lua_setfield"},
         {&lua.set_metatable, "lua_setmetatable"}, {&lua.get_metatable, "lua_getmetatable"},
     };
-    for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
-        void *found = symbol(symbols[i].name);
-        if (found == NULL)
-            return false;
-        memcpy(symbols[i].slot, &found, sizeof found);
-    }
+    if (!symbols_find(symbols, sizeof symbols / sizeof symbols[0], symbol))
+        return false;
     void *found = symbol("lua_newuserdatauv"), *older = symbol("lua_newuserdata");
     memcpy(&lua.new_userdata_5_4, &found, sizeof found);
     memcpy(&lua.new_userdata, &older, sizeof older);
@@ -399,7 +388,7 @@ static bool begin(void)
     define_types();
     void *code;
     memcpy(&code, &lua.get_stack, sizeof code);
-    if (names_code_of(code, &start, &end))
+    if (symbols_code_of(code, &start, &end))
         hooks->interpreter_range(heap, start, end);
     return true;
 }

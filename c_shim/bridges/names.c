@@ -1,8 +1,7 @@
-/* What the bridges share: numbers for names, and where a machine's native code is. */
+/* See names.h. */
 #define _GNU_SOURCE
 #include "names.h"
 
-#include <link.h>
 #include <sys/mman.h>
 
 #define ENTRIES (1u << 15)
@@ -49,38 +48,18 @@ uint32_t names_number(struct names *names, uint64_t hash, bool *is_new)
     return number;
 }
 
+uint32_t names_function(struct names *names, const allocsample_hooks *hooks, allocsample_heap *heap, const char *name,
+                        const char *file, uint32_t first_line)
+{
+    bool is_new;
+    uint64_t hash = names_hash(names_hash(NAMES_SEED, name), file) + first_line;
+    uint32_t number = names_number(names, hash + (hash == 0), &is_new);
+    if (is_new)
+        hooks->define_function(heap, number, name, file, first_line);
+    return number;
+}
+
 void names_after_fork_in_child(struct names *names)
 {
     atomic_store_explicit(&names->lock, false, memory_order_relaxed);
-}
-
-struct search {
-    uintptr_t address, start, end;
-};
-
-static int look_at(struct dl_phdr_info *object, size_t size, void *argument)
-{
-    struct search *search = argument;
-    (void)size;
-    for (size_t i = 0; i < object->dlpi_phnum; i++) {
-        const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
-        uintptr_t start = object->dlpi_addr + segment->p_vaddr, end = start + segment->p_memsz;
-        if (segment->p_type != PT_LOAD || (segment->p_flags & PF_X) == 0 || search->address < start ||
-            search->address >= end)
-            continue;
-        search->start = start;
-        search->end = end;
-        return 1;
-    }
-    return 0;
-}
-
-bool names_code_of(const void *address, uintptr_t *start, uintptr_t *end)
-{
-    struct search search = {.address = (uintptr_t)address};
-    if (dl_iterate_phdr(look_at, &search) == 0)
-        return false;
-    *start = search.start;
-    *end = search.end;
-    return true;
 }

@@ -1,7 +1,8 @@
-/* What the bridges share: numbers for names, and where a machine's native code is. */
+/* What the bridges share: numbers for names. */
 #ifndef ALLOCSAMPLE_BRIDGES_NAMES_H
 #define ALLOCSAMPLE_BRIDGES_NAMES_H
 
+#include "allocsample.h"
 #include "shim.h"
 
 /* Where a hash begins. */
@@ -30,10 +31,11 @@ HIDDEN bool names_make(struct names *names);
  * interrupted is in here. Any thread, also in a signal handler. */
 HIDDEN uint32_t names_number(struct names *names, uint64_t hash, bool *is_new);
 
+/* The number of the function `name` at this place, which is told to the agent when it is new; 0 as above. */
+HIDDEN uint32_t names_function(struct names *names, const allocsample_hooks *hooks, allocsample_heap *heap,
+                               const char *name, const char *file, uint32_t first_line);
+
 /* In a forked child: whoever was in here is not any more. */
 HIDDEN void names_after_fork_in_child(struct names *names);
-
-/* The executable memory of the loaded object that `address` is in. */
-HIDDEN bool names_code_of(const void *address, uintptr_t *start, uintptr_t *end);
 
 #endif

@@ -11,6 +11,7 @@
 #include "allocsample.h"
 #include "bridges.h"
 #include "names.h"
+#include "symbols.h"
 
 #include <dlfcn.h>
 #include <signal.h>
@@ -62,12 +63,8 @@ static _Atomic(bool) is_ready;
 
 static uint32_t number_of(const struct place *place)
 {
-    bool is_new;
     const char *name = place->function != NULL && place->function[0] != 0 ? place->function : "(unnamed)";
-    uint32_t number = names_number(&functions, names_hash(names_hash(NAMES_SEED, name), place->file), &is_new);
-    if (is_new)
-        hooks->define_function(heap, number, name, place->file, 0);
-    return number;
+    return names_function(&functions, hooks, heap, name, place->file, 0);
 }
 
 /* What a place in the program's table of names was found to be. Callbacks run under OCaml's master lock. */
@@ -296,10 +293,7 @@ static void start_sampling(void)
 
 static bool find_runtime(void)
 {
-    static const struct {
-        void *slot;
-        const char *name;
-    } symbols[] = {
+    static const struct symbol symbols[] = {
         {&ocaml.start, "caml_memprof_start"},
         {&ocaml.stop, "caml_memprof_stop"},
         {&ocaml.state, "Caml_state"},
@@ -312,12 +306,8 @@ static bool find_runtime(void)
         {&ocaml.slice_end, "caml_major_slice_end_hook"},
         {&ocaml.cycle, "caml_major_gc_hook"},
     };
-    for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
-        void *found = dlsym(RTLD_DEFAULT, symbols[i].name);
-        if (found == NULL)
-            return false; /* most processes end here, at the first */
-        memcpy(symbols[i].slot, &found, sizeof found);
-    }
+    if (!symbols_find(symbols, sizeof symbols / sizeof symbols[0], NULL))
+        return false;
     /* Not for bytecode, whose closures are other; OCaml 5 is another runtime; a program that samples by memtrace goes
      * first. */
     return dlsym(RTLD_DEFAULT, "caml_init_frame_descriptors") != NULL &&

@@ -5,6 +5,7 @@
  * not run. */
 #define _GNU_SOURCE
 #include "python.h"
+#include "symbols.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -112,10 +113,7 @@ void python_gc_watch(void)
 
 void python_gc_prepare(const allocsample_hooks *table, allocsample_heap *registered)
 {
-    static const struct {
-        void *slot;
-        const char *name;
-    } symbols[] = {
+    static const struct symbol symbols[] = {
         {&api.is_initialized, "Py_IsInitialized"},
         {&api.add_pending_call, "Py_AddPendingCall"},
         {&api.import, "PyImport_ImportModule"},
@@ -130,12 +128,8 @@ void python_gc_prepare(const allocsample_hooks *table, allocsample_heap *registe
         {&api.retain, "Py_IncRef"},
         {&api.clear_error, "PyErr_Clear"},
     };
-    for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
-        void *found = dlsym(RTLD_DEFAULT, symbols[i].name);
-        if (found == NULL)
-            return;
-        memcpy(symbols[i].slot, &found, sizeof found);
-    }
+    if (!symbols_find(symbols, sizeof symbols / sizeof symbols[0], NULL))
+        return;
     hooks = table;
     heap = registered;
     hooks->define_statistic(heap, STATISTIC_COLLECTED, "collected", "objects");

@@ -11,6 +11,7 @@
 #include "allocsample.h"
 #include "bridges.h"
 #include "names.h"
+#include "symbols.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -73,12 +74,7 @@ static uint32_t number_of(value frame)
         return 0;
     /* A small integer, with its mark shifted out. */
     uint32_t first_line = (uint32_t)(ruby.first_line(frame) >> 1);
-    bool is_new;
-    uint64_t hash = names_hash(names_hash(NAMES_SEED, label), file) + first_line;
-    uint32_t number = names_number(&functions, hash + (hash == 0), &is_new);
-    if (is_new)
-        hooks->define_function(heap, number, label, file, first_line);
-    return number;
+    return names_function(&functions, hooks, heap, label, file, first_line);
 }
 
 static void watch_collections(void *unused);
@@ -185,10 +181,7 @@ static void watch_collections(void *unused)
 
 static bool find_functions(void)
 {
-    static const struct {
-        void *slot;
-        const char *name;
-    } symbols[] = {
+    static const struct symbol symbols[] = {
         {&ruby.frames, "rb_profile_frames"},
         {&ruby.path, "rb_profile_frame_path"},
         {&ruby.label, "rb_profile_frame_label"},
@@ -207,13 +200,7 @@ static bool find_functions(void)
         {&ruby.symbol, "rb_id2sym"},
         {&object_class, "rb_cObject"},
     };
-    for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
-        void *found = dlsym(RTLD_DEFAULT, symbols[i].name);
-        if (found == NULL)
-            return false; /* most processes end here, at the first */
-        memcpy(symbols[i].slot, &found, sizeof found);
-    }
-    return true;
+    return symbols_find(symbols, sizeof symbols / sizeof symbols[0], NULL);
 }
 
 void ruby_after_fork_in_child(void)
@@ -247,6 +234,6 @@ void ruby_install(void)
     hooks->define_statistic(heap, STATISTIC_LIVE_SLOTS, "live slots", "objects");
     void *code;
     memcpy(&code, &ruby.frames, sizeof code);
-    if (names_code_of(code, &start, &end))
+    if (symbols_code_of(code, &start, &end))
         hooks->interpreter_range(heap, start, end);
 }

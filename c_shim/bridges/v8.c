@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "v8.h"
 #include "bridges.h"
+#include "symbols.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -155,10 +156,7 @@ static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
 
 static bool find_functions(void)
 {
-    static const struct {
-        void *slot;
-        const char *name;
-    } symbols[] = {
+    static const struct symbol symbols[] = {
         {&v8.current_isolate, "_ZN2v87Isolate13TryGetCurrentEv"},
         {&v8.request_interrupt, "_ZN2v87Isolate16RequestInterruptEPFvPS0_PvES2_"},
         {&v8.profiler_of, "_ZN2v87Isolate15GetHeapProfilerEv"},
@@ -177,13 +175,7 @@ static bool find_functions(void)
         {&v8.at_exit, "_ZN4node6AtExitEPNS_11EnvironmentEPFvPvES2_"},
         {&v8.set_flags, "_ZN2v82V818SetFlagsFromStringEPKc"},
     };
-    for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
-        void *found = dlsym(RTLD_DEFAULT, symbols[i].name);
-        if (found == NULL)
-            return false; /* most processes end here, at the first */
-        memcpy(symbols[i].slot, &found, sizeof found);
-    }
-    return true;
+    return symbols_find(symbols, sizeof symbols / sizeof symbols[0], NULL);
 }
 
 /* Whether Node.js was given this option. */

@@ -15,6 +15,7 @@ fn main() {
         "ticks.c",
         "bridges/bridges.c",
         "bridges/names.c",
+        "bridges/symbols.c",
         "bridges/jvm.c",
         "bridges/python.c",
         "bridges/python_frames.c",

@@ -1,0 +1,56 @@
+/* See symbols.h. */
+#define _GNU_SOURCE
+#include "symbols.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <string.h>
+
+static void *find_global(const char *name)
+{
+    return dlsym(RTLD_DEFAULT, name);
+}
+
+bool symbols_find(const struct symbol *symbols, size_t count, void *(*find)(const char *name))
+{
+    if (find == NULL)
+        find = find_global;
+    for (size_t i = 0; i < count; i++) {
+        void *found = find(symbols[i].name);
+        if (found == NULL)
+            return false; /* most processes end here, at the first */
+        memcpy(symbols[i].slot, &found, sizeof found);
+    }
+    return true;
+}
+
+struct search {
+    uintptr_t address, start, end;
+};
+
+static int look_at(struct dl_phdr_info *object, size_t size, void *argument)
+{
+    struct search *search = argument;
+    (void)size;
+    for (size_t i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
+        uintptr_t start = object->dlpi_addr + segment->p_vaddr, end = start + segment->p_memsz;
+        if (segment->p_type != PT_LOAD || (segment->p_flags & PF_X) == 0 || search->address < start ||
+            search->address >= end)
+            continue;
+        search->start = start;
+        search->end = end;
+        return 1;
+    }
+    return 0;
+}
+
+bool symbols_code_of(const void *address, uintptr_t *start, uintptr_t *end)
+{
+    struct search search = {.address = (uintptr_t)address};
+    if (dl_iterate_phdr(look_at, &search) == 0)
+        return false;
+    *start = search.start;
+    *end = search.end;
+    return true;
+}

@@ -1,0 +1,20 @@
+/* What the bridges share: functions of a runtime by their names, and where its native code is. */
+#ifndef ALLOCSAMPLE_BRIDGES_SYMBOLS_H
+#define ALLOCSAMPLE_BRIDGES_SYMBOLS_H
+
+#include "shim.h"
+
+/* `slot` is the address of a pointer, to a function or to data. */
+struct symbol {
+    void *slot;
+    const char *name;
+};
+
+/* Fills the slots; false, with some of them filled, at the first that is missing. `find` is dlsym in the program's global
+ * scope if it is NULL. */
+HIDDEN bool symbols_find(const struct symbol *symbols, size_t count, void *(*find)(const char *name));
+
+/* The executable memory of the loaded object that `address` is in. */
+HIDDEN bool symbols_code_of(const void *address, uintptr_t *start, uintptr_t *end);
+
+#endif
