@@ -73,28 +73,20 @@ fn write_ring(recording: &Recording, file: &File, bytes: usize, compress: Compre
     let to = unsafe { recording.ring.copy_pending(from, words) };
     let copied = usize::try_from(to - from).ok()?.checked_mul(8)?;
     let copied_words = words.get(..copied / 8)?;
-    let append = |kind, raw_bytes: usize, payload: &[u8]| {
-        let raw_bytes = u32::try_from(raw_bytes).ok()?;
-        let header = ChunkHeader::for_payload(kind, raw_bytes, from..to, &[payload]);
-        file.write_all(&header.encode()).ok()?;
-        file.write_all(payload).ok()
-    };
     let packed_bytes = Packer::most_bytes(copied_words.len());
     let written = with_memory(packed_bytes + most_compressed(packed_bytes), |memory| {
         let (packed, compressed) = memory.split_at_mut_checked(packed_bytes)?;
         let used = pack(from, copied_words, packed)?;
-        let packed = packed.get(..used)?;
-        let length = compress(packed, compressed)?;
-        append(ChunkKind::Packed, used, compressed.get(..length)?)
-    });
-    let written = written.unwrap_or_else(|| {
-        // SAFETY: the same memory, as bytes; a file holds words in little-endian order, and so does this processor.
-        let raw = unsafe { core::slice::from_raw_parts(copy.as_ptr(), copied) };
-        append(ChunkKind::RawRing, copied, raw)
+        let length = compress(packed.get(..used)?, compressed)?;
+        let stored = compressed.get(..length)?;
+        let raw_bytes = u32::try_from(used).ok()?;
+        let header = ChunkHeader::for_payload(ChunkKind::Packed, raw_bytes, from..to, &[stored]);
+        file.write_all(&header.encode()).ok()?;
+        file.write_all(stored).ok()
     });
     // SAFETY: mapped above; the slices are not used any more.
     unsafe { memory::unmap(copy, bytes) };
-    written
+    written.flatten()
 }
 
 /// Packs ring words that begin at `from`; how many bytes were used.

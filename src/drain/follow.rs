@@ -37,8 +37,7 @@ impl Follower {
         }
         let is_events = [ChunkKind::Events as u16, ChunkKind::Carried as u16];
         let is_definitions = header.kind == ChunkKind::Definitions as u16;
-        let is_end = [ChunkKind::RawRing as u16, ChunkKind::Packed as u16];
-        if is_end.contains(&header.kind) {
+        if header.kind == ChunkKind::Packed as u16 {
             return Err(damaged("the ring as it was: recording has ended before"));
         }
         if !is_events.contains(&header.kind) && !is_definitions {

@@ -309,17 +309,6 @@ fn add_chunk(header: &ChunkHeader, payload: &Unpacked, builder: &mut ProfileBuil
         kind if kind == ChunkKind::Carried as u16 => {
             unpacked.is_some_and(|raw| builder.add_carried(raw))
         }
-        kind if kind == ChunkKind::RawRing as u16 => {
-            let Some(raw) = unpacked else {
-                return false;
-            };
-            let words = allocsample_ring::recover_words(header.ring_from, header.ring_to, raw);
-            builder.profile.recovery.unfinished_records += words.unfinished;
-            for record in words.records {
-                builder.add_record(SampleId(record.position), record.kind, &record.words);
-            }
-            true
-        }
         kind if kind == ChunkKind::Packed as u16 => {
             unpacked.is_some_and(|raw| add_packed(header.ring_from, raw, builder))
         }

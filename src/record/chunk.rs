@@ -11,15 +11,15 @@ const MAGIC: u32 = u32::from_le_bytes(*b"ASCK");
 pub enum ChunkKind {
     /// Events as the drain thread encodes them, compressed as one LZ4 block.
     Events = 1,
-    /// Ring words as the program's threads wrote them, record headers included: how a process without a drain thread
-    /// leaves its records at its end if it has no memory to pack them in.
-    RawRing = 2,
+    /// Ring records in few bytes ([`crate::Packer`]), compressed as one LZ4 block: how a process without a drain thread
+    /// leaves its records at its end, and how those of a killed one are kept.
+    Packed = 2,
     /// Symbols, compressed as one LZ4 block; the last such chunk counts.
     Symbols = 3,
     /// The lost counters of the ring's header at this moment, 16 bytes (events, bytes) a [`crate::LostReason`]; the
     /// last such chunk counts.
     Lost = 4,
-    /// What a virtual machine had defined before the profile began: ring words as in `RawRing`, at positions of their
+    /// What a virtual machine had defined before the profile began: ring words as they lie in a ring, at positions of their
     /// own from 0, which say nothing about the ring.
     Definitions = 5,
     /// Figures of the agent about itself at this moment, 8 bytes a [`crate::Figure`]; the last such chunk counts.
@@ -31,9 +31,6 @@ pub enum ChunkKind {
     LostBefore = 8,
     /// The figures when the file began, as in `Figures`.
     FiguresBefore = 9,
-    /// Ring records in few bytes ([`crate::Packer`]), compressed as one LZ4 block: how a process without a drain thread
-    /// leaves its records at its end, and how those of a killed one are kept.
-    Packed = 10,
 }
 
 /// Stands before each chunk's payload.

@@ -54,12 +54,10 @@ mod sync;
 
 pub use consumer::{Consumer, Record};
 pub use layout::{FIGURES, LOST_REASONS, file_bytes, request};
-#[cfg(not(loom))]
-pub use pending::RawPending;
 pub use producer::{Priority, Reservation, RingFull};
 #[cfg(feature = "alloc")]
 pub use recover::{
-    RecoverError, Recovered, RecoveredRecord, RecoveredWords, encode_words, recover, recover_words,
+    RecoverError, Recovered, RecoveredRecord, RecoveredWords, recover, recover_words,
 };
 pub use ring::Ring;
 pub use stretch::{Stretch, stretches};

@@ -86,17 +86,6 @@ impl Memory {
         }
     }
 
-    /// The bytes of `[from, to)` in at most two pieces.
-    ///
-    /// # Safety
-    /// `from <= to <= from + capacity`, and nobody writes these words while the slices are used.
-    pub unsafe fn bytes(&self, from: u64, to: u64) -> [&[u8]; 2] {
-        self.pieces(from, to).map(|(position, words)| {
-            // SAFETY: inside the data, and any bytes are values; no writer by the caller's promise.
-            unsafe { core::slice::from_raw_parts(self.word(position).as_ptr().cast(), words * 8) }
-        })
-    }
-
     /// `[from, to)` cut at the end of the data: (position, words) of both pieces, the second one possibly empty.
     fn pieces(&self, from: u64, to: u64) -> [(u64, usize); 2] {
         let words = to.saturating_sub(from).min(self.capacity_words);

@@ -4,36 +4,10 @@ use crate::layout::{RecordHeader, State};
 use crate::ring::Ring;
 use crate::sync::Ordering;
 
-/// Ring words between two positions as raw bytes; `recover_words` reads them back.
-#[derive(Clone, Copy, Debug)]
-pub struct RawPending<'a> {
-    /// Position of the first word.
-    pub from: u64,
-    /// Position after the last word.
-    pub to: u64,
-    /// The bytes from `from` to `to`: up to the end of the data, then from its start (often empty).
-    pub parts: [&'a [u8]; 2],
-}
-
 /// How often [`Ring::copy_pending`] looks again at a record whose header is due within nanoseconds.
 const HEADER_ATTEMPTS: usize = 1000;
 
 impl Ring {
-    /// All bytes between tail and head.
-    ///
-    /// # Safety
-    /// No consumer exists, and for as long as the slices are used no producer writes a record that was reserved before
-    /// this call and not committed. Where producers may still run, [`Ring::copy_pending`] is the one to use: its bytes
-    /// also keep still for a checksum.
-    pub unsafe fn raw_pending(&self) -> RawPending<'_> {
-        let from = self.pending_from();
-        // Relaxed: not older than the tail; the words are complete by the caller's promise.
-        let to = self.memory.header().head.0.position.load(Ordering::Relaxed);
-        // SAFETY: tail and head are at most the capacity apart; nobody writes, by the caller's promise.
-        let parts = unsafe { self.memory.bytes(from, to) };
-        RawPending { from, to, parts }
-    }
-
     /// Position from which [`Ring::copy_pending`] starts: the tail.
     pub fn pending_from(&self) -> u64 {
         // Acquire: pairs with the release store in `Consumer::release`, as if this were the next consumer.

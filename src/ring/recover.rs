@@ -3,7 +3,6 @@
 //! Records are found by their headers. Where a header is missing or damaged, the search goes on word by word: a
 //! header's check depends on its position, so payload is not mistaken for one.
 
-use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -136,40 +135,6 @@ pub fn recover_words(from: u64, to: u64, raw: &[u8]) -> RecoveredWords {
         // Below `raw.len() / 8`, so it fits.
         word_at(raw, (position - from) as usize * 8).ok_or(to)
     })
-}
-
-/// The words from `from` to `to` with these records (position, kind, payload) at their places, as [`recover_words`] reads
-/// them back; what lies between them is zero. Records outside of the range are left out.
-pub fn encode_words<'a>(
-    from: u64,
-    to: u64,
-    records: impl Iterator<Item = (u64, u8, &'a [u64])>,
-) -> Vec<u8> {
-    let mut bytes = vec![
-        0;
-        usize::try_from(to.saturating_sub(from))
-            .map_or(0, |words| words.saturating_mul(8))
-    ];
-    for (position, kind, payload) in records {
-        let header = RecordHeader {
-            state: State::Committed,
-            kind,
-            words: payload.len() as u64 + 1,
-        };
-        let place = position
-            .checked_sub(from)
-            .and_then(|at| usize::try_from(at).ok()?.checked_mul(8))
-            .and_then(|at| bytes.get_mut(at..at.checked_add((payload.len() + 1).checked_mul(8)?)?));
-        let words = core::iter::once(header.encode(position)).chain(payload.iter().copied());
-        for (place, word) in place
-            .into_iter()
-            .flat_map(|place| place.chunks_exact_mut(8))
-            .zip(words)
-        {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
-    }
-    bytes
 }
 
 /// The data of a ring's file, perhaps cut short.

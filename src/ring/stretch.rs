@@ -60,7 +60,7 @@ fn first(position: u64, words: &[u64]) -> (Stretch<'_>, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recover::{encode_words, recover_words};
+    use crate::recover::recover_words;
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
@@ -73,14 +73,17 @@ mod tests {
             damaged in proptest::collection::vec((0_usize..100, any::<u64>()), 0..4),
         ) {
             let payloads: Vec<Vec<u64>> = lengths.iter().map(|&length| (0..length as u64).collect()).collect();
-            let mut end = from;
-            let mut records = Vec::new();
+            let mut words = Vec::new();
             for (index, payload) in payloads.iter().enumerate() {
-                records.push((end, index as u8 % 3, payload.as_slice()));
-                end += payload.len() as u64 + 1;
+                let header = RecordHeader {
+                    state: if index % 4 == 3 { State::Reserved } else { State::Committed },
+                    kind: index as u8 % 3,
+                    words: payload.len() as u64 + 1,
+                };
+                words.push(header.encode(from + words.len() as u64));
+                words.extend(payload);
             }
-            let raw = encode_words(from, end, records.into_iter());
-            let mut words: Vec<u64> = raw.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+            let end = from + words.len() as u64;
             for (at, value) in damaged {
                 if let Some(word) = words.get_mut(at) {
                     *word = value;

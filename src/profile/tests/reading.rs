@@ -263,9 +263,9 @@ fn repair_checksums(bytes: &mut [u8]) {
         };
         let kind = match header.kind {
             1 => ChunkKind::Events,
-            2 => ChunkKind::RawRing,
-            10 => ChunkKind::Packed,
+            2 => ChunkKind::Packed,
             3 => ChunkKind::Symbols,
+            7 => ChunkKind::Carried,
             _ => ChunkKind::Lost,
         };
         let ring = header.ring_from..header.ring_to;
@@ -276,22 +276,22 @@ fn repair_checksums(bytes: &mut [u8]) {
 }
 
 #[test]
-fn ring_words_in_a_chunk_are_interned_with_the_rest() {
+fn packed_records_are_interned_with_the_rest() {
     // The same places as the chunk's stack, as addresses; then what was left of them, on top of what the thread had last.
     let frames = [0x1000 + 300, 0x1000 + 200, 0x1000 + 100];
     for (shared, frames) in [(0, &frames[..]), (1, &frames[..2]), (3, &[])] {
-        let profile = with_raw_sample(shared, frames);
+        let profile = with_packed_sample(shared, frames);
         assert_eq!(profile.samples.len(), 11);
         assert_eq!(profile.samples[10].stack, profile.samples[0].stack);
         assert_eq!(profile.samples[10].id, SampleId(1000));
     }
     // A stack that was never told.
-    let profile = with_raw_sample(4, &frames[..1]);
+    let profile = with_packed_sample(4, &frames[..1]);
     assert!(profile.samples[10].flags.contains(SampleFlags::TRUNCATED));
 }
 
-/// Ten samples of a thread in a chunk of events, and one as it stands in a ring.
-fn with_raw_sample(shared: u32, frames: &[u64]) -> Profile {
+/// Ten samples of a thread in a chunk of events, and one in a packed chunk.
+fn with_packed_sample(shared: u32, frames: &[u64]) -> Profile {
     let sample = SampleRecord {
         time_ns: 9000,
         address: 1,
@@ -307,29 +307,15 @@ fn with_raw_sample(shared: u32, frames: &[u64]) -> Profile {
     };
     let mut words = [0; 16];
     let used = sample.encode_into(&mut words).unwrap();
-    let raw = allocsample_ring::encode_words(
-        1000,
-        1000 + used as u64 + 1,
-        [(1000, 2, &words[..used])].into_iter(),
-    );
     let ring = 1000..1000 + used as u64 + 1;
     let mut packed = [0; 256];
     let mut packer = Packer::new(&mut packed);
     packer.record(2, &words[..used]).unwrap();
     let length = packer.used();
-    let packed = lz4_flex::block::compress(&packed[..length]);
-    let [raw, packed] = [
-        (ChunkKind::RawRing, raw.len(), &raw),
-        (ChunkKind::Packed, length, &packed),
-    ]
-    .map(|(kind, length, stored)| {
-        let mut bytes = profile_bytes(1);
-        bytes.extend_from_slice(&chunk(kind, length, &ring, stored));
-        Scratch::new().open(&bytes).unwrap()
-    });
-    assert_eq!(raw.samples[10].stack, packed.samples[10].stack);
-    assert_eq!(raw.samples[10].id, packed.samples[10].id);
-    packed
+    let stored = lz4_flex::block::compress(&packed[..length]);
+    let mut bytes = profile_bytes(1);
+    bytes.extend_from_slice(&chunk(ChunkKind::Packed, length, &ring, &stored));
+    Scratch::new().open(&bytes).unwrap()
 }
 
 /// A writer that has forgotten a node writes it, and those below it, under new numbers.
