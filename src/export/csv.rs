@@ -1,8 +1,9 @@
 //! One line for each sample, for spreadsheets and data frames.
 //!
-//! Columns: `sample,time_ns,thread,tid,size,bytes,objects,end,freed_ns,stack`. Times count from the start of the profile;
-//! `bytes` and `objects` are what the sample stands for: add those up. `end` is live, freed or unknown. `stack` has its
-//! functions outermost first, with ` ; ` between them. Quoted by RFC 4180.
+//! Columns: `sample,time_ns,thread,tid,size,bytes,objects,end,freed_ns,carried,stack`. Times count from the start of the
+//! profile; `bytes` and `objects` are what the sample stands for: add those up. `end` is live, freed or unknown. `carried`
+//! is 1 for a sample from before the file began: it counts among what is live, not among what was allocated. `stack` has
+//! its functions outermost first, with ` ; ` between them. Quoted by RFC 4180.
 
 use std::io::Write;
 
@@ -12,7 +13,7 @@ use crate::view::{End, View};
 pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError> {
     writeln!(
         out,
-        "sample,time_ns,thread,tid,size,bytes,objects,end,freed_ns,stack"
+        "sample,time_ns,thread,tid,size,bytes,objects,end,freed_ns,carried,stack"
     )?;
     let since_start = |time_ns: u64| time_ns.saturating_sub(view.about.start_ns);
     for sample in &view.samples {
@@ -24,7 +25,7 @@ pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError>
         };
         writeln!(
             out,
-            "{},{},{},{},{},{},{},{end},{freed_ns},{}",
+            "{},{},{},{},{},{},{},{end},{freed_ns},{},{}",
             sample.id,
             since_start(sample.time_ns),
             quoted(&thread.name),
@@ -32,6 +33,7 @@ pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError>
             sample.size,
             sample.bytes,
             sample.objects,
+            u8::from(sample.is_carried),
             quoted(&view.functions_of(sample.stack).join(" ; ")),
         )?;
     }
@@ -58,7 +60,7 @@ mod tests {
         assert_eq!(lines.len(), view.samples.len() + 1);
         assert_eq!(
             lines[2],
-            "2,20,\"worker\",4712,64,1499.6,2.5,freed,50,\"main ; outer ; inlined\""
+            "2,20,\"worker\",4712,64,1499.6,2.5,freed,50,0,\"main ; outer ; inlined\""
         );
         assert_eq!(quoted("a\"b"), "\"a\"\"b\"");
     }

@@ -9,13 +9,14 @@
 //!   "locations": [{ "module" | null, "address" | null, "lines": [{ "function", "file" | null, "line" }] }],
 //!   "stacks":    [{ "parent" | null, "location" }],
 //!   "samples":   [{ "id", "time_ns", "thread", "address", "size", "stack", "bytes", "objects",
-//!                   "end": "live" | "freed" | "unknown", "freed_ns" | null }],
+//!                   "end": "live" | "freed" | "unknown", "freed_ns" | null, "carried" }],
 //!   "resident":  [{ "time_ns", "bytes" }] }
 //! ```
 //! Times count from the start of the profile. "module", "thread", "location", "parent" and "stack" are indices into
 //! the arrays of these names. A stack is a location on top of its parent; the lines of a location begin with the
 //! innermost inlined call; "line" is 0 if unknown. "size" is what was asked for, "bytes" and "objects" what the sample
-//! stands for: add those up. The object is written as it is read, without a second copy in memory.
+//! stands for: add those up. A "carried" sample is from before the file began: it counts among what is live, not among
+//! what was allocated. The object is written as it is read, without a second copy in memory.
 
 use std::io::Write;
 
@@ -82,6 +83,7 @@ struct SampleRow {
     objects: f64,
     end: &'static str,
     freed_ns: Option<u64>,
+    carried: bool,
 }
 
 #[derive(Serialize)]
@@ -202,6 +204,7 @@ fn sample_row(sample: &Sample, since_start: impl Fn(u64) -> u64) -> SampleRow {
         objects: sample.objects,
         end,
         freed_ns,
+        carried: sample.is_carried,
     }
 }
 
