@@ -7,6 +7,7 @@
 
 mod builder;
 mod finish;
+mod frames;
 mod model;
 mod parts;
 mod reader;
@@ -20,9 +21,10 @@ pub use allocsample_record::{
 };
 pub use allocsample_ring::request;
 pub use finish::{FinishError, Finished, finish, snapshot};
+pub use frames::{Frame, missing_root, missing_root_of};
 pub use model::{
-    Exit, Frame, Freed, IntervalInfo, Lost, Module, OwnCost, Part, ProcessInfo, Profile, Recovery,
-    Sample, StackTable, Thread, Tick, missing_root, missing_root_of,
+    Exit, Freed, IntervalInfo, Lost, Module, OwnCost, Part, ProcessInfo, Profile, Recovery, Sample,
+    StackTable, Thread, Tick,
 };
 pub use parts::{join, joined_name, parts_before};
 pub use reader::ReadError;

@@ -1,0 +1,154 @@
+//! Stacks as people read them: locations with their names.
+
+use allocsample_record::{Location, ModuleId, SampleFlags, StackId, VmFrame};
+
+use crate::model::{Profile, Sample};
+
+/// One function of a stack, as shown.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Frame {
+    /// Demangled name, or `module+0x1234`.
+    pub function: String,
+    /// Source file.
+    pub file: Option<String>,
+    /// Line, from 1; 0 for unknown.
+    pub line: u32,
+    /// Name of the module; empty if there is none.
+    pub module: String,
+    /// Whether `function` comes from a symbol.
+    pub is_symbolized: bool,
+}
+
+impl Profile {
+    /// The frames of a location, innermost (inlined) first; never empty.
+    pub fn frames(&self, location: Location) -> Vec<Frame> {
+        if location.module == ModuleId::VM {
+            return self.vm_frames(location.offset);
+        }
+        if location.module == ModuleId::CODE {
+            return vec![self.code_frame(location.offset)];
+        }
+        let module = self.module(location.module);
+        let module_name = module.map_or("", |module| module.name());
+        let place = || match module {
+            Some(module) => format!("{}+{:#x}", module.name(), location.offset.wrapping_sub(1)),
+            None => format!("{:#x}", location.offset.wrapping_sub(1)),
+        };
+        match self
+            .symbols
+            .frames
+            .get(&location)
+            .filter(|frames| !frames.is_empty())
+        {
+            Some(frames) => frames
+                .iter()
+                .map(|frame| Frame {
+                    function: frame.function.clone().unwrap_or_else(place),
+                    file: frame.file.clone(),
+                    line: frame.line,
+                    module: module_name.to_owned(),
+                    is_symbolized: frame.function.is_some(),
+                })
+                .collect(),
+            None => vec![Frame {
+                function: place(),
+                file: None,
+                line: 0,
+                module: module_name.to_owned(),
+                is_symbolized: false,
+            }],
+        }
+    }
+
+    fn vm_frames(&self, encoded: u64) -> Vec<Frame> {
+        let inlined = VmFrame::decode(encoded)
+            .and_then(|frame| Some((frame, self.vm.inlined.get(&(frame.heap, frame.function))?)));
+        match inlined {
+            Some((frame, inlined)) => inlined
+                .iter()
+                .map(|&(function, line)| {
+                    let frame = VmFrame {
+                        function,
+                        line,
+                        ..frame
+                    };
+                    self.vm_frame(frame.encode())
+                })
+                .collect(),
+            None => vec![self.vm_frame(encoded)],
+        }
+    }
+
+    fn code_frame(&self, index: u64) -> Frame {
+        let code = usize::try_from(index)
+            .ok()
+            .and_then(|index| self.symbols.code.get(index));
+        let frame = code.map(|code| code.frame.clone()).unwrap_or_default();
+        Frame {
+            function: frame.function.unwrap_or_default(),
+            file: frame.file,
+            line: frame.line,
+            module: String::new(),
+            is_symbolized: code.is_some(),
+        }
+    }
+
+    fn vm_frame(&self, encoded: u64) -> Frame {
+        let frame = VmFrame::decode(encoded);
+        let heap = frame.and_then(|frame| self.vm.heaps.get(&frame.heap));
+        let module = heap.map_or_else(String::new, |heap| heap.name.clone());
+        match frame.and_then(|frame| self.vm.function(frame)) {
+            Some((function, line)) => Frame {
+                function: function.name.clone(),
+                file: (!function.file.is_empty()).then(|| function.file.clone()),
+                line,
+                module,
+                is_symbolized: true,
+            },
+            None => Frame {
+                function: format!("{module}#{}", encoded as u32),
+                file: None,
+                line: 0,
+                module,
+                is_symbolized: false,
+            },
+        }
+    }
+
+    /// All frames of a sample's stack, leaf first. If the root is missing, the last one says why.
+    pub fn stack_frames(&self, sample: &Sample) -> Vec<Frame> {
+        let mut frames: Vec<Frame> = self
+            .stacks
+            .locations(sample.stack)
+            .flat_map(|location| self.frames(location))
+            .collect();
+        if let Some(missing) = missing_root(sample) {
+            frames.push(Frame {
+                function: missing.to_owned(),
+                file: None,
+                line: 0,
+                module: String::new(),
+                is_symbolized: true,
+            });
+        }
+        frames
+    }
+}
+
+/// The pseudo-frame at the root of a stack that does not reach its thread's start.
+pub fn missing_root(sample: &Sample) -> Option<&'static str> {
+    missing_root_of(sample.stack, sample.flags)
+}
+
+/// As [`missing_root`], of any stack.
+pub fn missing_root_of(stack: StackId, flags: SampleFlags) -> Option<&'static str> {
+    if flags.contains(SampleFlags::TRUNCATED) {
+        Some("(truncated)")
+    } else if flags.contains(SampleFlags::UNWIND_FAILED) {
+        Some("(unwind failed)")
+    } else if stack == StackId::EMPTY {
+        Some("(no stack)")
+    } else {
+        None
+    }
+}
