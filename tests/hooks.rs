@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use support::profile::Profile;
+use support::profile::figure;
 use support::{Agent, Outcome, Program, Run, is_installed, skip};
 
 const HEAP: &str = "org.example.vm";
@@ -60,21 +60,6 @@ fn truth(outcome: &Outcome) -> Truth {
     truth
 }
 
-fn row<'a>(profile: &'a Profile, table: &str, key: &str, name: &str) -> &'a Value {
-    profile.report[table]
-        .as_array()
-        .expect("a table")
-        .iter()
-        .find(|row| row[key] == name)
-        .unwrap_or_else(|| panic!("no {name} in {}", profile.report[table]))
-}
-
-fn figure(row: &Value, name: &str) -> f64 {
-    row[name]
-        .as_f64()
-        .unwrap_or_else(|| panic!("no {name} in {row}"))
-}
-
 const WORKLOADS: [&[&str]; 5] = [
     &["known", "20000"],
     &["trees", "14", "40"],
@@ -109,7 +94,7 @@ fn at_interval_1_everything_is_exact() {
         assert_eq!(profile.number("lost_samples"), 0.0);
         let mut bytes = 0.0;
         for (name, known) in &truth.types {
-            let found = row(&profile, "types", "type", name);
+            let found = profile.row("types", "type", name);
             assert_eq!(figure(found, "samples"), known.objects, "{name}");
             assert_eq!(figure(found, "allocated_bytes"), known.bytes, "{name}");
             assert_eq!(figure(found, "survived_bytes"), known.survived, "{name}");
@@ -120,7 +105,7 @@ fn at_interval_1_everything_is_exact() {
             );
             bytes += known.bytes;
         }
-        let heap = row(&profile, "heaps", "name", HEAP);
+        let heap = profile.row("heaps", "name", HEAP);
         assert_eq!(figure(heap, "allocated_bytes_exact"), bytes);
         assert_eq!(figure(heap, "minor_collections"), truth.minor as f64);
         assert_eq!(figure(heap, "major_collections"), truth.major as f64);
@@ -159,7 +144,7 @@ fn each_type_and_its_survival_are_within_four_standard_errors() {
                     "{name}: {found_ratio} of {ratio} +- {stderr}"
                 );
             }
-            let heap = row(&profile, "heaps", "name", HEAP);
+            let heap = profile.row("heaps", "name", HEAP);
             assert_eq!(figure(heap, "allocated_bytes_exact"), exact);
         }
     }
@@ -223,7 +208,7 @@ fn threads_may_come_go_and_switch_sampling_on_and_off() {
         let outcome = run(&["threads", "24", "toggle"]).observed(&Agent::at_interval(interval));
         outcome.assert_same_as(&bare);
         let profile = outcome.profile();
-        let heap = row(&profile, "heaps", "name", HEAP);
+        let heap = profile.row("heaps", "name", HEAP);
         assert!(figure(heap, "allocated_bytes_exact") > 1e6);
         // What the ring had no room for is counted.
         let told = figure(heap, "allocated_bytes") + profile.number("lost_bytes");
@@ -308,7 +293,7 @@ fn more_than_65536_samples_may_be_pending() {
     let known = truth(&outcome).types["Node"];
     assert!(known.survived / known.bytes > 0.5 && known.objects > 131_000.0);
     let profile = outcome.profile();
-    let found = row(&profile, "types", "type", "Node");
+    let found = profile.row("types", "type", "Node");
     assert_eq!(figure(found, "survived_bytes"), known.survived);
     assert_eq!(figure(found, "samples"), known.objects);
 }
@@ -331,7 +316,7 @@ fn sanitizers_find_nothing_in_24_threads_that_switch_at_random() {
         outcome.assert_success();
         assert_eq!(outcome.complaints(), "", "{sanitizer}");
         let profile = outcome.profile();
-        assert!(figure(row(&profile, "heaps", "name", HEAP), "samples") > 100.0);
+        assert!(figure(profile.row("heaps", "name", HEAP), "samples") > 100.0);
     }
 }
 

@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use serde_json::Value;
-use support::profile::Profile;
+use support::profile::figure;
 use support::{Agent, Outcome, Run, scratch};
 
 const HEAP: &str = "org.example.mmtk";
@@ -51,21 +50,6 @@ fn printed(outcome: &Outcome, start: &str) -> Vec<f64> {
         .collect()
 }
 
-fn row<'a>(profile: &'a Profile, table: &str, key: &str, name: &str) -> &'a Value {
-    profile.report[table]
-        .as_array()
-        .expect("a table")
-        .iter()
-        .find(|row| row[key] == name)
-        .unwrap_or_else(|| panic!("no {name} in {}", profile.report[table]))
-}
-
-fn figure(row: &Value, name: &str) -> f64 {
-    row[name]
-        .as_f64()
-        .unwrap_or_else(|| panic!("no {name} in {row}"))
-}
-
 const GENERATIONS: &[&str] = &["GenCopy", "12", "100"];
 const SEMISPACE: &[&str] = &["SemiSpace", "12", "60"];
 
@@ -94,7 +78,7 @@ fn at_interval_1_everything_is_exact() {
             let [objects, bytes, promoted] = printed(&outcome, &format!("type {name} "))[..] else {
                 panic!("three numbers");
             };
-            let found = row(&profile, "types", "type", name);
+            let found = profile.row("types", "type", name);
             assert_eq!(figure(found, "samples"), objects, "{name}");
             assert_eq!(figure(found, "allocated_bytes"), bytes, "{name}");
             // Arrays are large: they survive without a copy. SemiSpace has no nursery.
@@ -107,14 +91,14 @@ fn at_interval_1_everything_is_exact() {
             panic!("two numbers");
         };
         assert!(major > 0.0);
-        let heap = row(&profile, "heaps", "name", HEAP);
+        let heap = profile.row("heaps", "name", HEAP);
         assert_eq!(figure(heap, "allocated_bytes_exact"), sum);
         assert_eq!(figure(heap, "allocated_bytes"), sum);
         assert_eq!(figure(heap, "minor_collections"), minor);
         assert_eq!(figure(heap, "major_collections"), major);
         // The tree that lives to the end, and not much that no collection has looked at since.
         let kept = 24.0 * f64::from((2 << workload[1].parse::<u32>().expect("depth")) - 1);
-        let live = figure(row(&profile, "types", "type", "Node"), "live_bytes");
+        let live = figure(profile.row("types", "type", "Node"), "live_bytes");
         assert!(live >= kept && live < 0.5 * sum, "{live} of {sum}");
     }
 }
@@ -128,13 +112,13 @@ fn several_threads_are_estimated_within_their_errors() {
         let mut sum = 0.0;
         for name in TYPES {
             let exact = printed(&outcome, &format!("type {name} "))[1];
-            let found = row(&profile, "types", "type", name);
+            let found = profile.row("types", "type", name);
             let error = figure(found, "allocated_bytes") - exact;
             let stderr = figure(found, "allocated_bytes_stderr");
             assert!(error.abs() <= 4.0 * stderr, "{name}: {error} +- {stderr}");
             sum += exact;
         }
-        let heap = row(&profile, "heaps", "name", HEAP);
+        let heap = profile.row("heaps", "name", HEAP);
         assert_eq!(figure(heap, "allocated_bytes_exact"), sum);
     }
 }

@@ -5,6 +5,7 @@ mod support;
 use std::collections::HashMap;
 
 use serde_json::Value;
+use support::profile::figure;
 use support::room::{assert_error, stderr, stdout};
 use support::{Program, Room};
 
@@ -36,11 +37,6 @@ fn text(room: &Room, options: &[&str]) -> String {
 fn json(room: &Room, options: &[&str]) -> Value {
     let text = text(room, &[options, &["--format", "json"]].concat());
     serde_json::from_str(&text).expect("JSON")
-}
-
-fn figure(value: &Value, key: &str) -> f64 {
-    let figure = value[key].as_f64();
-    figure.unwrap_or_else(|| panic!("no {key} in {value}"))
 }
 
 /// Rows of a table by name, with a figure of each.

@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use serde_json::Value;
-use support::profile::Profile;
+use support::profile::figure;
 use support::{Agent, Outcome, Run, scratch, skip};
 
 const HEAP: &str = "rpython";
@@ -71,21 +70,6 @@ fn printed(outcome: &Outcome, name: &str) -> f64 {
         .unwrap_or_else(|| panic!("no {name} in {:?}", outcome.complaints()))
 }
 
-fn row<'a>(profile: &'a Profile, table: &str, key: &str, name: &str) -> &'a Value {
-    profile.report[table]
-        .as_array()
-        .expect("a table")
-        .iter()
-        .find(|row| row[key] == name)
-        .unwrap_or_else(|| panic!("no {name} in {}", profile.report[table]))
-}
-
-fn figure(row: &Value, name: &str) -> f64 {
-    row[name]
-        .as_f64()
-        .unwrap_or_else(|| panic!("no {name} in {row}"))
-}
-
 #[test]
 fn the_collector_collects_when_it_would_have_collected_anyway() {
     let Some(directory) = programs() else {
@@ -129,7 +113,7 @@ fn assert_exact(outcome: &Outcome) {
     let nodes = printed(outcome, "nodes ");
     let profile = outcome.profile();
     assert_eq!(profile.number("lost_samples"), 0.0);
-    let found = row(&profile, "types", "type", NODE);
+    let found = profile.row("types", "type", NODE);
     assert_eq!(figure(found, "samples"), nodes);
     assert_eq!(figure(found, "allocated_bytes"), nodes * NODE_BYTES);
     assert_eq!(
@@ -137,7 +121,7 @@ fn assert_exact(outcome: &Outcome) {
         nodes * NODE_BYTES,
         "each node is resolved once"
     );
-    let arrays = row(&profile, "types", "type", "array of * GcStruct object");
+    let arrays = profile.row("types", "type", "array of * GcStruct object");
     assert_eq!(figure(arrays, "samples"), printed(outcome, "arrays "));
     let mut bytes = 0.0;
     for row in profile.report["types"].as_array().expect("types") {
@@ -145,7 +129,7 @@ fn assert_exact(outcome: &Outcome) {
             bytes += figure(row, "allocated_bytes");
         }
     }
-    let heap = row(&profile, "heaps", "name", HEAP);
+    let heap = profile.row("heaps", "name", HEAP);
     let exact = figure(heap, "allocated_bytes_exact");
     assert_eq!(figure(heap, "allocated_bytes"), exact);
     // No collection has looked at the strings that were printed last.
@@ -167,7 +151,7 @@ fn at_interval_1_everything_is_exact() {
     assert_exact(outcome.assert_success());
     // What is left is the long-lived tree, of 2^13 - 1 nodes, and those in the array that was kept.
     let profile = outcome.profile();
-    let live = figure(row(&profile, "types", "type", NODE), "live_bytes");
+    let live = figure(profile.row("types", "type", NODE), "live_bytes");
     assert_eq!(live, 8192.0 * NODE_BYTES);
 }
 
@@ -178,12 +162,12 @@ fn estimates_are_within_four_standard_errors_and_blame_the_program() {
     };
     let run = program(directory, "gcbench-hosted", 12, 40);
     let exact = run.observed(&Agent::at_interval(1)).profile();
-    let exact = row(&exact, "types", "type", NODE);
+    let exact = exact.row("types", "type", NODE);
     let survived = figure(exact, "survived_bytes") / figure(exact, "allocated_bytes");
     for (interval, seed) in [("4K", 1), ("32K", 2)] {
         let outcome = run.observed(&Agent::at_interval(interval).seeded(seed));
         let profile = outcome.assert_success().profile();
-        let found = row(&profile, "types", "type", NODE);
+        let found = profile.row("types", "type", NODE);
         let stderr = figure(found, "allocated_bytes_stderr");
         let error = figure(found, "allocated_bytes") - figure(exact, "allocated_bytes");
         assert!(error.abs() <= 4.0 * stderr, "{error} +- {stderr}");
@@ -204,7 +188,7 @@ fn estimates_are_within_four_standard_errors_and_blame_the_program() {
                 blamed += figure(row, "self_allocated_bytes");
             }
         }
-        let heap = row(&profile, "heaps", "name", HEAP);
+        let heap = profile.row("heaps", "name", HEAP);
         assert!(blamed > 0.8 * figure(heap, "allocated_bytes"), "{blamed}");
     }
 }

@@ -64,13 +64,22 @@ impl Profile {
     /// A figure of the report by its name at the top.
     #[track_caller]
     pub fn number(&self, name: &str) -> f64 {
-        number(&self.report, name)
+        figure(&self.report, name)
     }
 
     /// A figure of the totals.
     #[track_caller]
     pub fn total(&self, name: &str) -> f64 {
-        number(&self.report["totals"], name)
+        figure(&self.report["totals"], name)
+    }
+
+    /// The row of one of the report's tables in which `key` is `name`.
+    #[track_caller]
+    pub fn row(&self, table: &str, key: &str, name: &str) -> &Value {
+        let rows = self.report[table].as_array().expect("a table");
+        rows.iter()
+            .find(|row| row[key] == name)
+            .unwrap_or_else(|| panic!("no {name} in {rows:?}"))
     }
 
     /// Whether the report says that the profile was finished.
@@ -91,15 +100,15 @@ impl Profile {
             if row["function"] != function {
                 continue;
             }
-            site.allocated_bytes += number(row, "self_allocated_bytes");
+            site.allocated_bytes += figure(row, "self_allocated_bytes");
             site.allocated_bytes_stderr = site
                 .allocated_bytes_stderr
-                .hypot(number(row, "self_allocated_bytes_stderr"));
-            site.live_bytes += number(row, "self_live_bytes");
+                .hypot(figure(row, "self_allocated_bytes_stderr"));
+            site.live_bytes += figure(row, "self_live_bytes");
             site.live_bytes_stderr = site
                 .live_bytes_stderr
-                .hypot(number(row, "self_live_bytes_stderr"));
-            site.allocations += number(row, "allocations");
+                .hypot(figure(row, "self_live_bytes_stderr"));
+            site.allocations += figure(row, "allocations");
             site.samples += row["samples"].as_u64().expect("samples");
         }
         site
@@ -131,8 +140,9 @@ impl Profile {
     }
 }
 
+/// A figure of a row, or of any other object of a report.
 #[track_caller]
-fn number(object: &Value, name: &str) -> f64 {
+pub fn figure(object: &Value, name: &str) -> f64 {
     object[name]
         .as_f64()
         .unwrap_or_else(|| panic!("no figure {name} in {object}"))
