@@ -59,6 +59,7 @@ impl Agent {
                     .interval()
                     .map_or((None, 0), |(interval, index)| (Some(interval), index)),
                 flags,
+                type_id: 0,
                 caller: allocation.caller,
                 walked: self.heaps.walked_in_malloc(thread),
                 stack: None,
@@ -423,6 +424,7 @@ impl Agent {
             interval: due.interval.1,
             thread_bytes: due.thread.total_bytes(),
             shared: u32::try_from(shared).ok()?,
+            type_id: due.type_id,
             frames: fresh,
         };
         record.encode_into(reservation.words_mut())?;
@@ -514,6 +516,8 @@ pub(crate) struct Due<'a> {
     /// With its number in the profile.
     pub interval: (Option<Interval>, u16),
     pub flags: SampleFlags,
+    /// The object's, 0 if it is not known.
+    pub type_id: u32,
     pub caller: Caller,
     /// Whose frames are to be among the native ones.
     pub walked: Option<&'a Heap>,

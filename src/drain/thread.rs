@@ -8,8 +8,8 @@ use allocsample_agent::Agent;
 use allocsample_agent::os::{self, clock, file, futex, process};
 use allocsample_agent::recording::{DrainRequest, DrainState, Recording};
 use allocsample_record::{
-    ChunkEncoder, ChunkKind, CounterId, CounterRecord, Decoded, ExitHow, ExitRecord, Figure,
-    FileSample, FileTickRecord, LostReason, ModuleAgainRecord, Note, PartEdge, PartRecord,
+    ChunkEncoder, ChunkKind, CounterId, CounterRecord, Decoded, ExitHow, ExitRecord, FateRecord,
+    Figure, FileSample, FileTickRecord, LostReason, ModuleAgainRecord, Note, PartEdge, PartRecord,
     RecordKind, SampleFlags, SampleId,
 };
 use allocsample_ring::{Consumer, request};
@@ -474,6 +474,7 @@ impl Drain {
             match kind {
                 RecordKind::Sample
                 | RecordKind::Tick
+                | RecordKind::Fate
                 | RecordKind::Free
                 | RecordKind::Module
                 | RecordKind::ModuleUnload
@@ -509,7 +510,13 @@ impl Drain {
                                 thread_bytes: sample.thread_bytes,
                                 stack,
                             });
+                            let id = SampleId(record.position);
+                            let typed = FateRecord::of_type(id, sample.type_id, sample.time_ns);
+                            if let Some(typed) = typed {
+                                self.encoder.fate(&typed);
+                            }
                         }
+                        Decoded::Fate(fate) => self.encoder.fate(&fate),
                         Decoded::Tick(tick) => {
                             let stack = self.interner.intern_alone(tick.frames, &mut self.encoder);
                             let record = FileTickRecord {

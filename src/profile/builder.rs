@@ -212,6 +212,9 @@ impl ProfileBuilder {
                     },
                     sample.thread_bytes,
                 );
+                if let Some(typed) = FateRecord::of_type(position, sample.type_id, sample.time_ns) {
+                    self.add_fate(&typed);
+                }
             }
             Decoded::Free(free) => self.add_free(&free),
             Decoded::Module(module) => self.add_module_once(&module),

@@ -55,11 +55,13 @@ pub fn take_signed(input: &mut &[u8]) -> Option<i64> {
     take_unsigned(input).map(unzigzag)
 }
 
+/// Small magnitudes become small numbers.
 pub(crate) fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }
 
-fn unzigzag(value: u64) -> i64 {
+/// What [`zigzag`] made `value` of.
+pub(crate) fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 
