@@ -13,9 +13,10 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use crate::varint::zigzag;
 use crate::{
     FreeRecord, HeapId, Location, MAX_VARINT_BYTES, ModuleId, RecordKind, SampleFlags, SampleId,
-    ThreadId, put_signed, put_unsigned, take_signed, take_unsigned,
+    ThreadId, put_unsigned, take_signed, take_unsigned,
 };
 
 const NODE: u8 = 0x40;
@@ -172,17 +173,25 @@ impl ChunkEncoder {
         core::mem::take(&mut self.bytes)
     }
 
+    #[inline]
     fn unsigned(&mut self, value: u64) {
-        let mut buffer = [0; MAX_VARINT_BYTES];
-        if let Some(length) = put_unsigned(&mut buffer, value) {
-            self.bytes.extend_from_slice(&buffer[..length]);
+        // Most are of one byte.
+        if value < 0x80 {
+            self.bytes.push(value as u8);
+        } else {
+            self.long(value);
         }
     }
 
     /// Differences wrap: adding them back wraps the same way.
+    #[inline]
     fn signed(&mut self, difference: u64) {
+        self.unsigned(zigzag(difference.cast_signed()));
+    }
+
+    fn long(&mut self, value: u64) {
         let mut buffer = [0; MAX_VARINT_BYTES];
-        if let Some(length) = put_signed(&mut buffer, difference.cast_signed()) {
+        if let Some(length) = put_unsigned(&mut buffer, value) {
             self.bytes.extend_from_slice(&buffer[..length]);
         }
     }
