@@ -389,6 +389,8 @@ impl Drain {
     }
 
     fn try_to_rotate(&mut self, keeps: bool) -> std::io::Result<()> {
+        // Most of it now, while the ring is empty; the end below.
+        self.writer.sync()?;
         let follower = self.follow()?;
         let position = self.consumer.position();
         let (time_ns, wall_ns) = (clock::monotonic_ns(), clock::wall_ns());
@@ -427,7 +429,12 @@ impl Drain {
             bytes: self.writer.length(),
         };
         let first_bytes = next.length();
-        if let Err(error) = self.rotation.change(&border, first_bytes, position, keeps) {
+        let changed = self
+            .writer
+            .sync()
+            .and_then(|()| next.sync())
+            .and_then(|()| self.rotation.change(&border, first_bytes, position, keeps));
+        if let Err(error) = changed {
             // It goes on after all.
             self.writer.cut(length)?;
             return Err(error);
