@@ -26,6 +26,10 @@ fn kill_at(step: usize, mut command: Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null());
     // SAFETY: a system call, which allocates nothing.
     unsafe { command.pre_exec(|| Ok(ptrace::traceme()?)) };
+    #[expect(
+        clippy::zombie_processes,
+        reason = "what is not killed has told its end to waitpid"
+    )]
     let mut child = command.spawn().expect("the command");
     let pid = Pid::from_raw(child.id().cast_signed());
     let options = Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_EXITKILL;
