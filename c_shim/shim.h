@@ -101,7 +101,8 @@ struct shim_slow_path {
     void (*before_confinement)(void);
     /* A filter of system calls is about to be installed. */
     void (*before_filter)(void);
-    /* Code may have been unmapped. */
+    /* Between these two code may be unmapped, and other code mapped in its place. */
+    void (*before_dlclose)(void);
     void (*after_dlclose)(void);
     /* The thread was at `registers` when it had used a processor for another `periods` periods. In a signal handler. */
     void (*on_tick)(struct shim_thread *, const struct shim_registers *registers, uint64_t periods);

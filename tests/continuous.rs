@@ -160,7 +160,7 @@ fn assert_sound(path: &Path) {
 
 #[test]
 fn each_file_stands_by_itself_and_together_they_are_the_whole() {
-    const STEPS: u64 = 12;
+    const STEPS: u64 = 24;
     let mut steps = Steps::start(&["--rotate-size", "64K"], &[]);
     for _ in 0..STEPS {
         steps.step();

@@ -7,6 +7,7 @@
 //! there and says so. A step that was made before, from one return address known to be good to another, is made by its
 //! rule alone ([`rules`]). A walk that meets what the last one left unchanged ends as that one did ([`memo`]).
 
+mod elf;
 mod grace;
 mod memo;
 pub mod modules;
@@ -180,6 +181,7 @@ impl Walk<'_> {
             if let Some(module) = module
                 && has_rules
                 && address.is_return_address()
+                && self.modules.stays()
                 && let Some(rule) = Rule::ask(module, address, self.cache, generation)
             {
                 self.modules.rules.insert(address.address(), rule);

@@ -32,8 +32,9 @@ const RESTORES_FP: u64 = 1 << 3;
 const CALLER_SHIFT: u32 = 4;
 const SAVED_FP_SHIFT: u32 = 20;
 
-/// When a rule was found: `dlclose` may have put other code there since, and in a profile begun since the frame's module
-/// may not be told of yet.
+/// When a rule was found: after a `dlclose` other code may be there, and in a profile begun since the frame's module may not
+/// be told of yet. Code that went by without `dlclose` is noticed when another module is met in its place
+/// (`Modules::learn`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Generation(u64);
 
