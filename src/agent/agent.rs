@@ -16,6 +16,7 @@ use crate::os::scratch::Pool;
 use crate::os::{self, process};
 use crate::path::PATH_BYTES;
 use crate::recording::{self, Beginning, CannotRecord, DrainState, Recording};
+use crate::selection::Selection;
 use crate::spill;
 use crate::stack::modules::Modules;
 use crate::stack::vm::RawFrame;
@@ -123,6 +124,7 @@ pub struct Agent {
     pub(crate) control: Control,
     pub(crate) threads: Threads,
     pub(crate) ticks: Ticks,
+    pub(crate) selection: Selection,
     pub(crate) heaps: Heaps,
     pub(crate) definitions: Definitions,
     canary: ForkCanary,
@@ -148,6 +150,7 @@ impl Agent {
             control: Control::new(),
             threads: Threads::new(),
             ticks: Ticks::new(),
+            selection: Selection::new(),
             heaps: Heaps::new(),
             definitions: Definitions::new(),
             canary: ForkCanary::new(),
@@ -172,6 +175,7 @@ impl Agent {
         self.pid.store(process::pid(), Ordering::Relaxed);
         self.start.set(Some(start));
         self.control.reset(self.first_interval());
+        self.selection.clear();
         self.canary.arm();
         self.switch.set(Switch::On);
     }
@@ -391,6 +395,7 @@ impl Agent {
         self.live.clear(&self.filter);
         self.heaps.restart(&self.filter);
         self.control.reset(self.first_interval());
+        self.selection.clear();
         (self.hooks().after_fork_in_child)();
         // Behind a filter of system calls no file can be made.
         let has_profile = self.config().follow_children && !os::is_filtered();

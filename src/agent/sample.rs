@@ -49,7 +49,7 @@ impl Agent {
                 0 => SampleFlags::default(),
                 _ => SampleFlags::REALLOC,
             };
-            self.run_and_tell(&Due {
+            let due = Due {
                 thread,
                 address: allocation.address,
                 size: allocation.size,
@@ -63,7 +63,13 @@ impl Agent {
                 caller: allocation.caller,
                 walked: self.heaps.walked_in_malloc(thread),
                 stack: None,
-            });
+            };
+            match recording::current() {
+                Some(recording) if !self.selection.has_size(due.size) => {
+                    self.leave_out(recording, weight_bytes(&due, self.law()));
+                }
+                _ => drop(self.run_and_tell(&due)),
+            }
         }
         if self.config().is_stopped && recording::current().is_none() {
             // Without a recording nobody could ask for samples.
@@ -131,7 +137,11 @@ impl Agent {
     }
 
     /// Mutes the thread, which joins if it has not. Returns the sample points in the `charged` bytes at hand.
-    fn enter<'a>(&self, thread: &'a ShimThread, charged: u64) -> Option<(Muted<'a>, SamplePoints)> {
+    pub(crate) fn enter<'a>(
+        &self,
+        thread: &'a ShimThread,
+        charged: u64,
+    ) -> Option<(Muted<'a>, SamplePoints)> {
         let epoch = self.epoch();
         let is_new = thread.epoch() != epoch;
         if is_new {
@@ -145,6 +155,7 @@ impl Agent {
             let (number, slot) = self.threads.join(thread);
             let sampler = Sampler::new(self.law(), interval, self.seed().thread(number));
             muted.join(epoch, number, slot, sampler, &force);
+            self.select(thread, &muted);
             (self.hooks().on_thread_joined)();
             if charged > 0 {
                 points = muted.first_alloc(charged);

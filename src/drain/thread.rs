@@ -292,6 +292,7 @@ impl Drain {
 
     /// What was asked for from outside, and what the settings say is due.
     fn do_file_work(&mut self) -> Result<(), DrainError> {
+        let ticket = self.recording.ticket();
         if let Some((what, generation)) = self.recording.take_asked() {
             self.drain_all()?;
             match what {
@@ -306,6 +307,7 @@ impl Drain {
             }
             self.recording.ring.obey(generation);
         }
+        self.recording.tickets_are_done(ticket);
         // What waits in the ring has come since the file began as much as what is in it.
         let (now_ns, head) = (clock::monotonic_ns(), self.recording.ring.head());
         if self.rotation.is_due(now_ns, self.writer.length(), head) {
