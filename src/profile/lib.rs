@@ -14,6 +14,7 @@ mod nodes;
 mod parts;
 mod reader;
 mod sample_index;
+mod series;
 mod stacks;
 mod symbolize;
 mod vm;
@@ -33,6 +34,7 @@ pub use model::{
 };
 pub use parts::{join, joined_name, parts_before};
 pub use reader::ReadError;
+pub use series::SeriesError;
 pub use stacks::StackTable;
 pub use vm::{Function, Gc, Heap, Marker, Outcome, Statistic, Type, Value, VirtualMachines};
 pub use weights::Weights;
