@@ -141,7 +141,7 @@ pub(crate) fn read_files(before: &[PathBuf], path: &Path) -> Result<(Profile, Ch
 }
 
 /// A file behind its header.
-fn open(path: &Path) -> Result<(File, Chunks), ReadError> {
+pub(crate) fn open(path: &Path) -> Result<(File, Chunks), ReadError> {
     let mut file = File::open(path)?;
     let mut start = Vec::with_capacity(FILE_HEADER_BYTES);
     file.by_ref()
@@ -335,7 +335,7 @@ fn next_chunk(
     }))
 }
 
-fn unpack(header: &ChunkHeader, payload: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn unpack(header: &ChunkHeader, payload: &[u8]) -> Option<Vec<u8>> {
     /// The drain thread's chunks are far smaller: whatever claims more is not one of them.
     const LARGEST_RAW_BYTES: u32 = 1 << 30;
     let is_possible = header.raw_bytes <= LARGEST_RAW_BYTES
@@ -371,7 +371,12 @@ fn add_chunk(header: &ChunkHeader, payload: Unpacked, builder: &mut ProfileBuild
             true
         }
         kind if kind == ChunkKind::Symbols as u16 => match unpacked.and_then(SymbolTable::decode) {
-            Some(symbols) => {
+            Some(mut symbols) => {
+                // Files of one recording number their modules alike: the earlier one has names of places of its own.
+                let before = std::mem::take(&mut builder.profile.symbols);
+                for (location, frames) in before.frames {
+                    symbols.frames.entry(location).or_insert(frames);
+                }
                 builder.profile.symbols = symbols;
                 true
             }

@@ -8,7 +8,7 @@ use allocsample_profile::{HeapId, LostReason, Profile, Sample, SampleFlags, Thre
 use allocsample_sampling::Estimate;
 use rustc_hash::FxHashMap;
 
-use crate::weights::Weights;
+use allocsample_profile::Weights;
 
 /// Sums over all samples.
 #[derive(Clone, Debug)]
