@@ -48,6 +48,9 @@ struct shim_caller {
     uintptr_t fp; /* its frame pointer register, whatever it holds */
 };
 
+/* Who called malloc, while the agent takes a sample of it; NULL otherwise. For bridges, whose walkers it asks then. */
+extern HIDDEN _Thread_local const struct shim_caller *shim_sampled_caller __attribute__((tls_model("initial-exec")));
+
 /* Where a signal has interrupted a thread. */
 struct shim_registers {
     uintptr_t pc; /* the instruction that comes next */
