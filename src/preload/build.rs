@@ -16,6 +16,7 @@ fn main() {
         "bridges/bridges.c",
         "bridges/names.c",
         "bridges/symbols.c",
+        "bridges/code.c",
         "bridges/jvm.c",
         "bridges/python.c",
         "bridges/python_frames.c",
