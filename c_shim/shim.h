@@ -197,6 +197,8 @@ HIDDEN bool shim_is_bootstrap_block(const void *block);
 
 /* Joins the language runtime that this process is one of, if there is a bridge for it. Once, before `main`. */
 HIDDEN void bridges_install(void);
+/* The same for PyPy, which is joined only on request. */
+HIDDEN void bridges_install_pypy(void);
 /* Sets free what another thread of the parent held in a bridge. */
 HIDDEN void bridges_after_fork_in_child(void);
 
