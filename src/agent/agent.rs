@@ -361,8 +361,13 @@ impl Agent {
 
     /// The profile so far is complete: threads join anew.
     pub(crate) fn epoch_ended(&self) {
-        self.epoch.fetch_add(1, Ordering::Relaxed);
+        self.next_epoch();
         self.live.clear(&self.filter);
+    }
+
+    fn next_epoch(&self) {
+        let last = self.epoch.fetch_add(1, Ordering::Relaxed);
+        self.modules.after_epoch(last.wrapping_add(1));
     }
 
     /// Makes the state that of a new process. Only while it has a single thread.
@@ -371,7 +376,7 @@ impl Agent {
         let pid = process::pid();
         self.canary.arm();
         self.pid.store(pid, Ordering::Relaxed);
-        self.epoch.fetch_add(1, Ordering::Relaxed);
+        self.next_epoch();
         self.seed
             .store(self.seed().child(pid).process, Ordering::Relaxed);
         // A parent that has not sampled yet is no profile to point at.

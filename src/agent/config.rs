@@ -50,8 +50,8 @@ pub enum Unwind {
     Auto,
     /// By frame pointers alone: faster, and short of the root wherever code keeps none.
     FramePointers,
-    /// As [`Self::Auto`]; and each stack whose rest was taken from memory is walked in full as well and compared. Slow:
-    /// for tests of ours.
+    /// As [`Self::Auto`]; and each stack is walked a second time, each step by the unwinder, and compared. Slow: for tests of
+    /// ours.
     Verify,
     /// No stacks.
     None,

@@ -19,7 +19,7 @@ use crate::os::{self, clock};
 use crate::recording::{self, DrainState, Recording};
 use crate::stack::shadow::{Ending, ShadowStack};
 use crate::stack::vm::{self, NativeCode, RawFrame};
-use crate::stack::{Captured, From, MemoKey, RuleCache, Walk, WrittenKey};
+use crate::stack::{Captured, FoundStack, From, MemoKey, RuleCache, Walk, WrittenKey};
 use crate::switch::Switch;
 
 /// The machine's own stack on this thread, if it has told where that is.
@@ -59,6 +59,7 @@ impl Agent {
                     .interval()
                     .map_or((None, 0), |(interval, index)| (Some(interval), index)),
                 flags,
+                type_id: 0,
                 caller: allocation.caller,
                 walked: self.heaps.walked_in_malloc(thread),
                 stack: None,
@@ -324,6 +325,7 @@ impl Agent {
             memo,
             key: self.memo_key(thread),
             only_frame_pointers: unwind == Unwind::FramePointers,
+            without_rules: false,
             frames,
         };
         let captured = walk.capture(thread, from, |module| {
@@ -334,7 +336,7 @@ impl Agent {
                 });
             }
         });
-        if unwind == Unwind::Verify && captured.is_rest_known {
+        if unwind == Unwind::Verify {
             full_memo.forget();
             let found = walk.frames.get(..captured.depth).unwrap_or(&[]);
             let depth = self.config().max_depth;
@@ -342,13 +344,16 @@ impl Agent {
                 memo: full_memo,
                 frames: full_frames.get_mut(..depth).unwrap_or(&mut []),
                 cache: walk.cache,
+                without_rules: true,
                 ..walk
             };
             let full = full_walk.capture(thread, from, |_| {});
             let is_same = (full.flags, full.may_hold_loader_locks)
                 == (captured.flags, captured.may_hold_loader_locks)
                 && full_walk.frames.get(..full.depth) == Some(found);
-            self.compared.known.fetch_add(1, Ordering::Relaxed);
+            self.compared
+                .known
+                .fetch_add(u64::from(captured.known > 0), Ordering::Relaxed);
             self.compared
                 .different
                 .fetch_add(u64::from(!is_same), Ordering::Relaxed);
@@ -381,7 +386,15 @@ impl Agent {
             walk: self.memo_key(due.thread),
             code_changes: self.heaps.code_changes(),
         };
-        let shared = written.shared(frames, key, due.thread.last_sample());
+        // What was merged with a machine's frames, or stripped of our own, is not what the walk found.
+        let is_as_walked = !captured.is_merged && due.walked.is_none();
+        let found = FoundStack {
+            frames,
+            walk: captured.walk,
+            known: if is_as_walked { captured.known } else { 0 },
+            known_from: captured.known_from,
+        };
+        let shared = written.shared(&found, key, due.thread.last_sample());
         let fresh = frames.get(..frames.len() - shared).unwrap_or(&[]);
         let words = SampleRecord::words(fresh.len());
         let mut reservation = loop {
@@ -411,13 +424,15 @@ impl Agent {
             interval: due.interval.1,
             thread_bytes: due.thread.total_bytes(),
             shared: u32::try_from(shared).ok()?,
+            type_id: due.type_id,
             frames: fresh,
         };
         record.encode_into(reservation.words_mut())?;
         let used_words = reservation.used_words();
         reservation.commit(RecordKind::Sample as u8);
         due.thread.set_last_sample(id);
-        written.remember(shared, fresh, key, due.thread.last_sample());
+        let walk = if is_as_walked { captured.walk } else { 0 };
+        written.remember(shared, fresh, walk, key, due.thread.last_sample());
         let is_wanted_early = self.config().is_attended() || recording.is_asked();
         if is_wanted_early && recording.drain_state() == DrainState::None {
             self.set_drain_to_work(recording, captured.may_hold_loader_locks);
@@ -501,6 +516,8 @@ pub(crate) struct Due<'a> {
     /// With its number in the profile.
     pub interval: (Option<Interval>, u16),
     pub flags: SampleFlags,
+    /// The object's, 0 if it is not known.
+    pub type_id: u32,
     pub caller: Caller,
     /// Whose frames are to be among the native ones.
     pub walked: Option<&'a Heap>,

@@ -198,11 +198,8 @@ impl Carry {
                 stack,
                 ..alive.sample
             });
-            let mut words = [0; FateRecord::WORDS];
-            if let Some(fate) = &alive.fate
-                && fate.encode_into(&mut words).is_some()
-            {
-                encoder.words(FateRecord::KIND, &words);
+            if let Some(fate) = &alive.fate {
+                encoder.fate(fate);
             }
             if encoder.len() > CHUNK {
                 next(encoder)?;

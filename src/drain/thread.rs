@@ -8,8 +8,8 @@ use allocsample_agent::Agent;
 use allocsample_agent::os::{self, clock, file, futex, process};
 use allocsample_agent::recording::{DrainRequest, DrainState, Recording};
 use allocsample_record::{
-    ChunkEncoder, ChunkKind, CounterId, CounterRecord, Decoded, ExitHow, ExitRecord, Figure,
-    FileSample, FileTickRecord, LostReason, ModuleAgainRecord, Note, PartEdge, PartRecord,
+    ChunkEncoder, ChunkKind, CounterId, CounterRecord, Decoded, ExitHow, ExitRecord, FateRecord,
+    Figure, FileSample, FileTickRecord, LostReason, ModuleAgainRecord, Note, PartEdge, PartRecord,
     RecordKind, SampleFlags, SampleId,
 };
 use allocsample_ring::{Consumer, request};
@@ -389,6 +389,8 @@ impl Drain {
     }
 
     fn try_to_rotate(&mut self, keeps: bool) -> std::io::Result<()> {
+        // Most of it now, while the ring is empty; the end below.
+        self.writer.sync()?;
         let follower = self.follow()?;
         let position = self.consumer.position();
         let (time_ns, wall_ns) = (clock::monotonic_ns(), clock::wall_ns());
@@ -427,7 +429,12 @@ impl Drain {
             bytes: self.writer.length(),
         };
         let first_bytes = next.length();
-        if let Err(error) = self.rotation.change(&border, first_bytes, position, keeps) {
+        let changed = self
+            .writer
+            .sync()
+            .and_then(|()| next.sync())
+            .and_then(|()| self.rotation.change(&border, first_bytes, position, keeps));
+        if let Err(error) = changed {
             // It goes on after all.
             self.writer.cut(length)?;
             return Err(error);
@@ -474,6 +481,7 @@ impl Drain {
             match kind {
                 RecordKind::Sample
                 | RecordKind::Tick
+                | RecordKind::Fate
                 | RecordKind::Free
                 | RecordKind::Module
                 | RecordKind::ModuleUnload
@@ -509,7 +517,13 @@ impl Drain {
                                 thread_bytes: sample.thread_bytes,
                                 stack,
                             });
+                            let id = SampleId(record.position);
+                            let typed = FateRecord::of_type(id, sample.type_id, sample.time_ns);
+                            if let Some(typed) = typed {
+                                self.encoder.fate(&typed);
+                            }
                         }
+                        Decoded::Fate(fate) => self.encoder.fate(&fate),
                         Decoded::Tick(tick) => {
                             let stack = self.interner.intern_alone(tick.frames, &mut self.encoder);
                             let record = FileTickRecord {

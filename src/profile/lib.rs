@@ -5,13 +5,16 @@
 //! file can leave the machine.
 #![forbid(unsafe_code)]
 
+mod batch;
 mod builder;
 mod finish;
 mod frames;
 mod model;
+mod nodes;
 mod parts;
 mod reader;
 mod sample_index;
+mod stacks;
 mod symbolize;
 mod vm;
 
@@ -24,8 +27,9 @@ pub use finish::{FinishError, Finished, finish, snapshot};
 pub use frames::{Frame, missing_root, missing_root_of};
 pub use model::{
     Exit, Freed, IntervalInfo, Lost, Module, OwnCost, Part, ProcessInfo, Profile, Recovery, Sample,
-    StackTable, Thread, Tick,
+    Thread, Tick,
 };
 pub use parts::{join, joined_name, parts_before};
 pub use reader::ReadError;
+pub use stacks::StackTable;
 pub use vm::{Function, Gc, Heap, Marker, Outcome, Statistic, Type, Value, VirtualMachines};

@@ -6,6 +6,8 @@
 //!   Sample  zigzag(time - last time), id - last sample's id, zigzag(address - last address), size, thread,
 //!           heap, flags, points - 1, interval, zigzag(thread bytes - that thread's last), stack
 //!   Free    zigzag(time - last time), zigzag(last sample's id - id), thread
+//!   Fate    number of words, fate + 8 type, zigzag(time - last time), zigzag(id - last id), zigzag(gc - last gc), hash;
+//!           without words of 0 at its end. The last id is the last sample's if the fate is open, or else the last fate's
 //!   other   number of words, each word
 //! ```
 //! Every "last" starts at 0 in each chunk, so that a chunk stands alone but for the numbers of modules and nodes.
@@ -14,8 +16,9 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crate::{
-    FreeRecord, HeapId, Location, MAX_VARINT_BYTES, ModuleId, RecordKind, SampleFlags, SampleId,
-    ThreadId, put_signed, put_unsigned, take_signed, take_unsigned,
+    Fate, FateRecord, FreeRecord, HeapId, Location, ModuleId, RecordKind, SampleFlags, SampleId,
+    ThreadId, take_signed, take_unsigned,
+    varint::{unzigzag, zigzag},
 };
 
 const NODE: u8 = 0x40;
@@ -80,7 +83,22 @@ struct Deltas {
     address: u64,
     offset: u64,
     thread_bytes: BTreeMap<ThreadId, u64>,
+    fated: u64,
+    gc: u64,
 }
+
+impl Deltas {
+    /// What the number of a fate's sample is told by.
+    fn id_before(&mut self, fate: Fate) -> &mut u64 {
+        match fate {
+            Fate::Open => &mut self.sample,
+            _ => &mut self.fated,
+        }
+    }
+}
+
+/// Words of a fate with all that it may say.
+const FATE_WORDS: usize = 5;
 
 /// Builds the raw bytes of one [`crate::ChunkKind::Events`] chunk after the other.
 #[derive(Debug, Default)]
@@ -88,6 +106,8 @@ pub struct ChunkEncoder {
     bytes: Vec<u8>,
     last: Deltas,
     nodes: u32,
+    /// Bytes of the last chunk.
+    expected: usize,
 }
 
 impl ChunkEncoder {
@@ -112,7 +132,7 @@ impl ChunkEncoder {
     /// Adds a stack node and returns its number.
     pub fn node(&mut self, node: StackNode) -> StackId {
         self.nodes += 1;
-        self.bytes.push(NODE);
+        self.begin(NODE);
         self.unsigned(u64::from(self.nodes - node.parent.0));
         self.unsigned(u64::from(node.location.module.0));
         self.signed(node.location.offset.wrapping_sub(self.last.offset));
@@ -122,7 +142,7 @@ impl ChunkEncoder {
 
     /// Adds a sample.
     pub fn sample(&mut self, sample: &FileSample) {
-        self.bytes.push(RecordKind::Sample as u8);
+        self.begin(RecordKind::Sample as u8);
         self.signed(sample.time_ns.wrapping_sub(self.last.time_ns));
         self.unsigned(sample.id.0.wrapping_sub(self.last.sample));
         self.signed(sample.address.wrapping_sub(self.last.address));
@@ -146,11 +166,30 @@ impl ChunkEncoder {
 
     /// Adds the end of a sample.
     pub fn free(&mut self, free: &FreeRecord) {
-        self.bytes.push(RecordKind::Free as u8);
+        self.begin(RecordKind::Free as u8);
         self.signed(free.time_ns.wrapping_sub(self.last.time_ns));
         self.signed(self.last.sample.wrapping_sub(free.sample.0));
         self.unsigned(u64::from(free.thread.0));
         self.last.time_ns = free.time_ns;
+    }
+
+    /// Adds what a machine has said of a sample.
+    pub fn fate(&mut self, fate: &FateRecord) {
+        let id = fate.sample.0;
+        let before = core::mem::replace(self.last.id_before(fate.fate), id);
+        let words = [
+            u64::from(fate.fate as u32) + 8 * u64::from(fate.type_id),
+            zigzag(fate.time_ns.wrapping_sub(self.last.time_ns).cast_signed()),
+            zigzag(id.wrapping_sub(before).cast_signed()),
+            zigzag(fate.gc.wrapping_sub(self.last.gc).cast_signed()),
+            fate.content_hash,
+        ];
+        (self.last.time_ns, self.last.gc) = (fate.time_ns, fate.gc);
+        let count = words.iter().rposition(|&word| word != 0);
+        self.words(
+            RecordKind::FileFate,
+            &words[..count.map_or(0, |last| last + 1)],
+        );
     }
 
     /// Adds any other record by its ring words.
@@ -159,7 +198,7 @@ impl ChunkEncoder {
             !matches!(kind, RecordKind::Sample | RecordKind::Free),
             "they have a shape of their own"
         );
-        self.bytes.push(kind as u8);
+        self.begin(kind as u8);
         self.unsigned(words.len() as u64);
         for &word in words {
             self.unsigned(word);
@@ -169,22 +208,32 @@ impl ChunkEncoder {
     /// The chunk's raw bytes; the next chunk starts.
     pub fn take(&mut self) -> Vec<u8> {
         self.last = Deltas::default();
+        self.expected = self.bytes.len();
         core::mem::take(&mut self.bytes)
     }
 
-    fn unsigned(&mut self, value: u64) {
-        let mut buffer = [0; MAX_VARINT_BYTES];
-        if let Some(length) = put_unsigned(&mut buffer, value) {
-            self.bytes.extend_from_slice(&buffer[..length]);
+    fn begin(&mut self, kind: u8) {
+        if self.bytes.is_empty() {
+            // Or the chunk would be copied each time that it outgrows its place.
+            self.bytes.reserve(self.expected);
         }
+        self.bytes.push(kind);
+    }
+
+    /// As [`crate::put_unsigned`], a byte at a time: most are one byte, and a copy from a buffer takes longer than ten.
+    fn unsigned(&mut self, value: u64) {
+        let mut rest = value;
+        while rest >= 0x80 {
+            self.bytes.push(rest as u8 | 0x80);
+            rest >>= 7;
+        }
+        self.bytes.push(rest as u8);
     }
 
     /// Differences wrap: adding them back wraps the same way.
+    #[inline]
     fn signed(&mut self, difference: u64) {
-        let mut buffer = [0; MAX_VARINT_BYTES];
-        if let Some(length) = put_signed(&mut buffer, difference.cast_signed()) {
-            self.bytes.extend_from_slice(&buffer[..length]);
-        }
+        self.unsigned(zigzag(difference.cast_signed()));
     }
 }
 
@@ -227,6 +276,7 @@ impl<'a> ChunkDecoder<'a> {
         match RecordKind::from_number(kind) {
             Some(RecordKind::Sample) => self.sample().map(Event::Sample),
             Some(RecordKind::Free) => self.free().map(Event::Free),
+            Some(RecordKind::FileFate) => self.fate(),
             _ => self.words(kind),
         }
     }
@@ -299,6 +349,34 @@ impl<'a> ChunkDecoder<'a> {
         })
     }
 
+    /// As its record's words.
+    fn fate(&mut self) -> Option<Event> {
+        let mut given = [0; FATE_WORDS];
+        let count = usize::try_from(self.unsigned()?).ok()?;
+        for place in given.get_mut(..count)? {
+            *place = self.unsigned()?;
+        }
+        let [fate_and_type, time, id, gc, content_hash] = given;
+        let difference = |word| unzigzag(word).cast_unsigned();
+        let fate = Fate::from_number((fate_and_type & 7) as u32)?;
+        self.last.time_ns = self.last.time_ns.wrapping_add(difference(time));
+        self.last.gc = self.last.gc.wrapping_add(difference(gc));
+        let before = self.last.id_before(fate);
+        *before = before.wrapping_add(difference(id));
+        let record = FateRecord {
+            sample: SampleId(*before),
+            time_ns: self.last.time_ns,
+            fate,
+            type_id: u32::try_from(fate_and_type >> 3).ok()?,
+            gc: self.last.gc,
+            content_hash,
+        };
+        let mut words = [0; FateRecord::WORDS];
+        record.encode_into(&mut words)?;
+        let (kind, words) = (FateRecord::KIND as u8, words.to_vec());
+        Some(Event::Words { kind, words })
+    }
+
     fn words(&mut self, kind: u8) -> Option<Event> {
         let count = usize::try_from(self.unsigned()?).ok()?;
         // Each word takes a byte at least: a count beyond the input is a lie, and must not size an allocation.
@@ -366,6 +444,7 @@ mod tests {
         fn events_round_trip(
             samples in proptest::collection::vec((any::<u64>(), 0u32..4, any::<u64>(), 0u32..=2, any::<(u64, u64, u64, u32)>()), 0..50),
             words in proptest::collection::vec(any::<u64>(), 0..20),
+            fates in proptest::collection::vec((any::<[u64; 3]>(), 0..5_u32, any::<u32>(), 0..2_u64), 0..9),
         ) {
             let mut encoder = ChunkEncoder::new(0);
             let root = StackNode { parent: StackId::EMPTY, location: Location { module: ModuleId(1), offset: 0x1234 } };
@@ -379,6 +458,16 @@ mod tests {
                 encoder.sample(&sample);
                 encoder.free(&free);
                 expected.extend([Event::Sample(sample), Event::Free(free)]);
+            }
+            for ([time_ns, id, gc], fate, type_id, content_hash) in fates {
+                let sample = SampleId(id);
+                let fate = Fate::from_number(fate).unwrap();
+                let record = FateRecord { time_ns, sample, fate, type_id, gc, content_hash };
+                encoder.fate(&record);
+                let mut words = [0; FateRecord::WORDS];
+                record.encode_into(&mut words).unwrap();
+                let (kind, words) = (RecordKind::Fate as u8, words.to_vec());
+                expected.push(Event::Words { kind, words });
             }
             encoder.words(RecordKind::Note, &words);
             expected.push(Event::Words { kind: RecordKind::Note as u8, words });

@@ -57,6 +57,18 @@ impl FateRecord {
     /// Payload words.
     pub const WORDS: usize = 5;
 
+    /// What a sample's own record says of its type; `None` if that is nothing.
+    pub fn of_type(sample: SampleId, type_id: u32, time_ns: u64) -> Option<Self> {
+        (type_id != 0).then_some(Self {
+            time_ns,
+            sample,
+            fate: Fate::Open,
+            type_id,
+            gc: 0,
+            content_hash: 0,
+        })
+    }
+
     /// Writes the payload; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
         let mut writer = WordWriter::new(words);

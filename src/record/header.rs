@@ -16,9 +16,9 @@ pub struct FormatVersion {
 
 impl FormatVersion {
     /// The latest that this build reads and writes: a file that goes on where another ended.
-    pub const CURRENT: FormatVersion = FormatVersion { major: 2, minor: 0 };
+    pub const CURRENT: FormatVersion = FormatVersion { major: 2, minor: 1 };
     /// A file that begins where recording does: readers of before there were parts read it too.
-    pub const WHOLE: FormatVersion = FormatVersion { major: 1, minor: 0 };
+    pub const WHOLE: FormatVersion = FormatVersion { major: 1, minor: 1 };
 }
 
 /// What stands at the front of every profile.

@@ -59,6 +59,8 @@ pub struct SampleRecord<'a> {
     /// Frames that this stack shares with that of the thread's last sample in the ring before it, counted from the root:
     /// the same frames of the same code, which are not told again.
     pub shared: u32,
+    /// The object's type in its heap, 0 if it is not known (yet).
+    pub type_id: u32,
     /// Return addresses of the other frames, leaf first. Where a signal interrupted a frame, the interrupted address plus
     /// one, so that "subtract one, then look it up" is right for every frame.
     pub frames: &'a [u64],
@@ -86,7 +88,7 @@ impl<'a> SampleRecord<'a> {
             ))?
             .word(pack(self.points, u32::from(self.interval)))?
             .word(self.thread_bytes)?
-            .word(u64::from(self.shared))?
+            .word(pack(self.shared, self.type_id))?
             .words(self.frames)?;
         Some(writer.used())
     }
@@ -100,7 +102,7 @@ impl<'a> SampleRecord<'a> {
         let owner = reader.word()?;
         let counts = reader.word()?;
         let thread_bytes = reader.word()?;
-        let shared = low(reader.word()?);
+        let stack_and_type = reader.word()?;
         let frames = words.get(SAMPLE_FIXED_WORDS..)?;
         Some(Self {
             time_ns,
@@ -112,7 +114,8 @@ impl<'a> SampleRecord<'a> {
             points: low(counts),
             interval: high(counts) as u16,
             thread_bytes,
-            shared,
+            shared: low(stack_and_type),
+            type_id: high(stack_and_type),
             frames,
         })
     }
@@ -165,11 +168,11 @@ mod tests {
         #[test]
         fn sample_round_trips(
             time_ns: u64, address: u64, size: u64, thread: u32, heap: u16, flags: u16, points: u32, interval: u16,
-            thread_bytes: u64, shared: u32, frames in proptest::collection::vec(any::<u64>(), 0..300),
+            thread_bytes: u64, shared: u32, type_id: u32, frames in proptest::collection::vec(any::<u64>(), 0..300),
         ) {
             let record = SampleRecord {
                 time_ns, address, size, thread: ThreadId(thread), heap: HeapId(heap), flags: SampleFlags(flags),
-                points, interval, thread_bytes, shared, frames: &frames,
+                points, interval, thread_bytes, shared, type_id, frames: &frames,
             };
             let mut words = [0; 400];
             let used = record.encode_into(&mut words).unwrap();

@@ -54,6 +54,8 @@ pub enum RecordKind {
     Part = 24,
     /// [`crate::LastStackRecord`]: in files only.
     LastStack = 25,
+    /// [`crate::FateRecord`] in fewer bytes (`events.rs`): in files only.
+    FileFate = 26,
 }
 
 impl RecordKind {
@@ -85,6 +87,7 @@ impl RecordKind {
             23 => Self::FileTick,
             24 => Self::Part,
             25 => Self::LastStack,
+            26 => Self::FileFate,
             _ => return None,
         })
     }
@@ -129,6 +132,8 @@ impl<'a> Decoded<'a> {
             RecordKind::Process => Self::Process(crate::ProcessRecord::decode(words, text)?),
             RecordKind::Sample => Self::Sample(crate::SampleRecord::decode(words)?),
             RecordKind::Free => Self::Free(crate::FreeRecord::decode(words)?),
+            // Readers of chunks make fates of them.
+            RecordKind::FileFate => return None,
             RecordKind::Module => Self::Module(crate::ModuleRecord::decode(words, text)?),
             RecordKind::ModuleUnload => {
                 Self::ModuleUnload(crate::ModuleUnloadRecord::decode(words)?)

@@ -131,6 +131,7 @@ impl Agent {
         slot.with(|state| {
             self.renew(heap, state);
             let young = state.young.as_mut_slice();
+            let time_ns = clock::monotonic_ns();
             let mut taken = 0;
             for resolution in resolutions {
                 let Some(pending) = claim(young, resolution, |_| true) else {
@@ -138,7 +139,7 @@ impl Agent {
                 };
                 taken += 1;
                 // May wait for space: not with the old samples locked.
-                let fate = self.tell_fate(pending, resolution, gc);
+                let fate = self.tell_fate(pending, resolution, gc, time_ns);
                 if matches!(fate, Fate::Alive | Fate::Promoted) {
                     let survivor = Pending {
                         state: 0,
@@ -169,6 +170,7 @@ impl Agent {
         gc: u64,
         is_asked: impl Fn(&Pending) -> bool,
     ) -> usize {
+        let time_ns = clock::monotonic_ns();
         let mut taken = 0;
         for resolution in resolutions {
             let is_alive = matches!(
@@ -191,7 +193,7 @@ impl Agent {
             // One that has survived before is nothing to tell.
             if !is_alive || pending.is_late() {
                 // May wait for space: not with the old samples locked.
-                self.tell_fate(&mut pending, resolution, gc);
+                self.tell_fate(&mut pending, resolution, gc, time_ns);
             }
         }
         taken
@@ -200,13 +202,14 @@ impl Agent {
     /// Gives up what a heap still waits for; what a nursery does, at the next call with it.
     pub fn discard(&self, heap: &Heap) {
         heap.count_discard();
+        let time_ns = clock::monotonic_ns();
         heap.with_old(|old| {
             for pending in old
                 .as_slice()
                 .iter()
                 .filter(|pending| !pending.is_resolved())
             {
-                self.push_fate(pending, Fate::Unknown, 0, 0);
+                self.give_up(pending, time_ns);
             }
             old.clear();
         });
@@ -217,9 +220,10 @@ impl Agent {
         let discards = heap.discards();
         if state.discards != discards {
             state.discards = discards;
+            let time_ns = clock::monotonic_ns();
             let young = state.young.as_slice().iter();
             for pending in young.filter(|pending| !pending.is_resolved()) {
-                self.push_fate(pending, Fate::Unknown, 0, 0);
+                self.give_up(pending, time_ns);
             }
             state.young.clear();
         }
@@ -239,17 +243,13 @@ impl Agent {
         }
     }
 
-    /// The type of a sample is known before its fate.
-    pub(crate) fn tell_type(&self, id: SampleId, type_id: u32) {
-        let object = Object {
-            address: 0,
-            size: 0,
-            type_id,
-        };
-        self.push_fate(&Pending::new(id, &object), Fate::Open, 0, 0);
-    }
-
-    fn tell_fate(&self, pending: &mut Pending, resolution: &Resolution, gc: u64) -> Fate {
+    fn tell_fate(
+        &self,
+        pending: &mut Pending,
+        resolution: &Resolution,
+        gc: u64,
+        time_ns: u64,
+    ) -> Fate {
         let fate = Fate::from_number(resolution.fate)
             .filter(|&fate| fate != Fate::Open)
             .unwrap_or(Fate::Unknown);
@@ -257,19 +257,29 @@ impl Agent {
             pending.type_id = resolution.type_id;
         }
         pending.address = resolution.address;
-        self.push_fate(pending, fate, gc, resolution.content_hash);
-        fate
-    }
-
-    fn push_fate(&self, pending: &Pending, fate: Fate, gc: u64, content_hash: u64) {
-        let record = FateRecord {
-            time_ns: clock::monotonic_ns(),
+        self.push_fate(&FateRecord {
+            time_ns,
             sample: SampleId(pending.id),
             fate,
             type_id: pending.type_id,
             gc,
-            content_hash,
-        };
+            content_hash: resolution.content_hash,
+        });
+        fate
+    }
+
+    fn give_up(&self, pending: &Pending, time_ns: u64) {
+        self.push_fate(&FateRecord {
+            time_ns,
+            sample: SampleId(pending.id),
+            fate: Fate::Unknown,
+            type_id: pending.type_id,
+            gc: 0,
+            content_hash: 0,
+        });
+    }
+
+    fn push_fate(&self, record: &FateRecord) {
         self.push_or_wait(RecordKind::Fate, FateRecord::WORDS, |words| {
             record.encode_into(words)
         });

@@ -316,11 +316,12 @@ impl Agent {
             // The one that drew it: the heap's may be another by now.
             interval: (Some(state.sampler.interval()), state.interval_index),
             flags: SampleFlags::default(),
+            type_id: object.type_id,
             caller: *caller,
             walked: Some(heap),
             stack: None,
         };
-        let id = self.record_object(heap, object, &due)?;
+        let id = self.record_object(heap, &due)?;
         let pending = Pending::new(id, object);
         let is_tracked = match heap.kind {
             HeapKind::Malloc | HeapKind::External => {
@@ -347,12 +348,9 @@ impl Agent {
         Some(id)
     }
 
-    fn record_object(&self, heap: &Heap, object: &Object, due: &Due<'_>) -> Option<SampleId> {
+    fn record_object(&self, heap: &Heap, due: &Due<'_>) -> Option<SampleId> {
         let id = self.on_heap_sample(due)?;
         heap.samples.fetch_add(1, Ordering::Relaxed);
-        if object.type_id != 0 {
-            self.tell_type(id, object.type_id);
-        }
         Some(id)
     }
 
@@ -379,11 +377,12 @@ impl Agent {
             heap: heap.id,
             interval: (interval, interval_index),
             flags: SampleFlags::default(),
+            type_id: object.type_id,
             caller: *caller,
             walked: Some(heap),
             stack: Some(stack),
         };
-        let id = self.record_object(heap, &object, &due)?;
+        let id = self.record_object(heap, &due)?;
         if !heap.live.insert(&self.filter, object.address, id.0) {
             self.count_lost(LostReason::LiveTableFull, 1, 0);
         }

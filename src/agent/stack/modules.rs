@@ -13,6 +13,7 @@ use allocsample_record::{MAX_BUILD_ID_BYTES, MAX_PATH_BYTES, ModuleRecord};
 
 use super::ModuleUnwinder;
 use super::grace::{Entered, Grace, Phase};
+use super::rules::{Generation, Rules};
 use crate::os::memory::{self, StaticRef};
 use crate::os::spin::Spin;
 
@@ -143,6 +144,8 @@ pub struct Modules {
     /// Held by the thread that changes the table.
     retired: Spin<Retired>,
     examined: AtomicU32,
+    /// How frames of these modules are left.
+    pub(super) rules: Rules,
 }
 
 /// Entries that are out of the table, with the phase in which they were taken out.
@@ -193,6 +196,7 @@ impl Modules {
                 entries: [const { None }; RETIRED],
             }),
             examined: AtomicU32::new(0),
+            rules: Rules::new(),
         }
     }
 
@@ -248,7 +252,19 @@ impl Modules {
 
     /// Code may have been unmapped: identities are to be compared again.
     pub fn after_dlclose(&self) {
-        self.dlclose_count.fetch_add(1, Ordering::Release);
+        let count = self.dlclose_count.fetch_add(1, Ordering::Release);
+        self.rules_are_of(1, count.wrapping_add(1));
+    }
+
+    /// The profile with this number begins, in which no module is told of yet.
+    pub fn after_epoch(&self, epoch: u32) {
+        self.rules_are_of(epoch, 1);
+    }
+
+    fn rules_are_of(&self, epoch: u32, dlclose_count: u32) {
+        if Generation::comes_round(epoch, dlclose_count) {
+            self.rules.clear();
+        }
     }
 
     /// How often that was.

@@ -61,14 +61,19 @@ pub(crate) fn interleave(
         .encode()
     };
     let is_whole = code == NativeCode::Whole && !machine.is_empty();
-    let has_activations = native.iter().any(|&pc| is_interpreter(pc.wrapping_sub(1)));
+    let first_activation = native
+        .iter()
+        .position(|&pc| is_interpreter(pc.wrapping_sub(1)));
     let mut machine = machine.iter();
     let mut has_room = true;
-    if !has_activations {
+    if first_activation.is_none() {
         has_room &= machine.by_ref().all(|frame| put(encode(frame)));
     }
-    for &pc in native {
-        let is_interpreter = is_interpreter(pc.wrapping_sub(1));
+    let before = first_activation.unwrap_or(native.len());
+    for (index, &pc) in native.iter().enumerate() {
+        // What comes before the first one has been asked about.
+        let is_interpreter =
+            index == before || index > before && is_interpreter(pc.wrapping_sub(1));
         if is_interpreter && (is_whole || !machine.as_slice().is_empty()) {
             for frame in machine.by_ref() {
                 has_room &= put(encode(frame));

@@ -284,6 +284,7 @@ fn packed_records_are_interned_with_the_rest() {
         assert_eq!(profile.samples.len(), 11);
         assert_eq!(profile.samples[10].stack, profile.samples[0].stack);
         assert_eq!(profile.samples[10].id, SampleId(1000));
+        assert_eq!(profile.samples[10].type_id, 5);
     }
     // A stack that was never told.
     let profile = with_packed_sample(4, &frames[..1]);
@@ -303,6 +304,7 @@ fn with_packed_sample(shared: u32, frames: &[u64]) -> Profile {
         interval: 0,
         thread_bytes: 640,
         shared,
+        type_id: 5,
         frames,
     };
     let mut words = [0; 16];
