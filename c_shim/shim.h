@@ -48,6 +48,9 @@ struct shim_caller {
     uintptr_t fp; /* its frame pointer register, whatever it holds */
 };
 
+/* Who called malloc, while the agent takes a sample of it; NULL otherwise. For bridges, whose walkers it asks then. */
+extern HIDDEN _Thread_local const struct shim_caller *shim_sampled_caller __attribute__((tls_model("initial-exec")));
+
 /* Where a signal has interrupted a thread. */
 struct shim_registers {
     uintptr_t pc; /* the instruction that comes next */
@@ -195,6 +198,8 @@ HIDDEN bool shim_is_bootstrap_block(const void *block);
 
 /* Joins the language runtime that this process is one of, if there is a bridge for it. Once, before `main`. */
 HIDDEN void bridges_install(void);
+/* The same for PyPy, which is joined only on request. */
+HIDDEN void bridges_install_pypy(void);
 /* Sets free what another thread of the parent held in a bridge. */
 HIDDEN void bridges_after_fork_in_child(void);
 
