@@ -1,0 +1,11 @@
+;; Text and lists in Guile: words counted, sorted, joined and split. No random, no clock.
+(define rounds (string->number (cadr (command-line))))
+(define counts (make-hash-table))
+(define total 0)
+(do ((turn 0 (+ turn 1))) ((= turn rounds))
+  (let* ((words (map (lambda (i) (string-append "word" (number->string (modulo (+ (* i 7919) turn) 1009)))) (iota 4000)))
+         (text (string-join words " ")))
+    (for-each (lambda (word) (hash-set! counts word (+ 1 (hash-ref counts word 0)))) words)
+    (set! total (+ total (length (sort words string<?)) (length (string-split text #\1))))))
+(display (list (hash-count (const #t) counts) total))
+(newline)
