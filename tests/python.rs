@@ -278,3 +278,20 @@ if __name__ == '__main__':
         .count();
     assert!(with_work >= 2, "{with_work} workers");
 }
+
+/// Each has a thread state and collections of its own. Before 3.12 the thread's first state is the one that can be found,
+/// so that functions of others are not shown.
+#[test]
+fn sub_interpreters_are_no_trouble() {
+    let program = bridge::program("sub_interpreters.py");
+    for python in interpreters() {
+        let run = Run::of(&python).arg(&program).patience(120);
+        let profile = run.unchanged(&Agent::at_interval("4K").seeded(7)).profile();
+        let z = profile.report["audit"]["z"].as_f64().expect("an audit");
+        assert!(z.abs() < 4.0, "{}: audit {z}", python.display());
+        let is_shown = profile.site("of_an_interpreter").samples > 100;
+        let path = python.to_string_lossy();
+        let should_be = path.contains("/3.12.") || path.contains("/3.13.");
+        assert_eq!(is_shown, should_be, "{path}");
+    }
+}
