@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use support::profile::Profile;
-use support::{Agent, Outcome, Run, bridge, skip};
+use support::{Agent, Outcome, Run, bridge, regrtest, skip};
 
 const HEAP: &str = "pypy";
 
@@ -135,8 +135,25 @@ fn nothing_is_collected_that_would_not_be() {
     let wanted = collections(&bare);
     assert!(minor(&wanted) > 60, "{} minor collections", minor(&wanted));
     for interval in ["1K", "512K"] {
-        let seen = collections(&run.unchanged(&agent(interval)));
+        let outcome = run.unchanged(&agent(interval));
+        let seen = collections(&outcome);
         assert_eq!(minor(&seen), minor(&wanted), "{interval}");
+        // Each section of the log is a marker on the profile's clock.
+        let count = "SELECT count(*) AS n FROM markers WHERE marker = 'gc-minor'";
+        let output = Command::new(support::command())
+            .arg("query")
+            .args(outcome.profile_paths())
+            .args([count, "--format", "csv"])
+            .output()
+            .expect("the command");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let markers: usize = text
+            .lines()
+            .nth(1)
+            .expect("a row")
+            .parse()
+            .expect("a number");
+        assert_eq!(markers, minor(&wanted), "{interval}");
         let steps = |events: &[String]| {
             events
                 .iter()
@@ -211,4 +228,33 @@ fn the_build_is_what_its_code_says() {
         .output()
         .expect("Python");
     assert_eq!(output.status.code(), Some(1));
+}
+
+/// Those of PyPy's regression tests that Debian installs and that lean on threads, memory and collections.
+#[test]
+fn pypys_own_tests_pass_as_without() {
+    if !has_pypy() {
+        return;
+    }
+    let has_tests = Command::new("/usr/bin/pypy3")
+        .args(["-c", "import test.test_weakref"])
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !has_tests {
+        skip("no PyPy with its regression tests (Debian: pypy3-lib-testsuite)");
+        return;
+    }
+    let tests = [
+        "-m",
+        "test",
+        "test_weakref",
+        "test_threading",
+        "test_thread",
+        "test_fork1",
+        "test_list",
+        "test_dict",
+        "test_deque",
+    ];
+    let run = pypy(&tests).patience(1800);
+    regrtest::assert_same_verdicts(&run, &agent("16K"), 300);
 }

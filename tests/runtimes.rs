@@ -3,13 +3,11 @@
 
 mod support;
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
-use std::thread;
 
-use support::{Agent, Outcome, Run, is_installed, skip};
+use support::{Agent, Outcome, Run, is_installed, regrtest, skip};
 
 /// Runs a shell script both ways.
 fn script(text: &str) -> Run {
@@ -272,31 +270,6 @@ fn tests_of(python: &str) -> Vec<&'static str> {
     REGRESSION_TESTS.into_iter().filter(has).collect()
 }
 
-/// What became of each test case, from regrtest's JUnit file.
-fn verdicts(file: &Path) -> BTreeMap<String, String> {
-    let text =
-        fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    let mut verdicts = BTreeMap::new();
-    for case in text.split("<testcase ").skip(1) {
-        let name = case
-            .split("name=\"")
-            .nth(1)
-            .and_then(|rest| rest.split('"').next())
-            .expect("a name");
-        let case = case.split("</testcase>").next().unwrap_or_default();
-        let failed = case.contains("<failure") || case.contains("<error");
-        let verdict = if failed {
-            "failed"
-        } else if case.contains("<skipped") {
-            "skipped"
-        } else {
-            "passed"
-        };
-        verdicts.insert(name.to_owned(), verdict.to_owned());
-    }
-    verdicts
-}
-
 #[test]
 fn cpythons_own_tests_pass_as_without() {
     let Some(python) = python_with_tests() else {
@@ -304,28 +277,8 @@ fn cpythons_own_tests_pass_as_without() {
         return;
     };
     let regrtest = Run::of(python)
-        .args(&["-m", "test", "-w", "--junit-xml", "verdicts.xml"])
+        .args(&["-m", "test", "-w"])
         .args(&tests_of(python))
         .patience(1800);
-    let bare = thread::spawn({
-        let regrtest = regrtest.clone();
-        move || regrtest.bare()
-    });
-    let observed = regrtest.observed(&Agent::at_interval("64K"));
-    let bare = bare.join().expect("a run without the agent");
-    let with = verdicts(&observed.work().join("verdicts.xml"));
-    let without = verdicts(&bare.work().join("verdicts.xml"));
-    let differing: Vec<_> = without
-        .iter()
-        .filter(|(name, verdict)| with.get(*name) != Some(verdict))
-        .map(|(name, verdict)| {
-            format!(
-                "{name}: {verdict} without, {} with",
-                with.get(name).map_or("absent", |verdict| verdict)
-            )
-        })
-        .collect();
-    assert!(differing.is_empty(), "{differing:#?}\n{}", observed.text());
-    assert_eq!(observed.status, bare.status, "{}", observed.text());
-    assert!(without.len() > 500, "only {} tests ran", without.len());
+    regrtest::assert_same_verdicts(&regrtest, &Agent::at_interval("64K"), 500);
 }

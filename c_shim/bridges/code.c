@@ -112,10 +112,19 @@ static void add_jump(struct code_room *room, uintptr_t to)
     add(room, &to, sizeof to);
 }
 
-void *code_room_original(struct code_room *room, const void *at, size_t length)
+void *code_room_original(struct code_room *room, const void *at, size_t length, size_t distance_at)
 {
-    void *start = room->start + room->used;
+    uint8_t *start = room->start + room->used;
     add(room, at, length);
+    if (distance_at != 0) {
+        int32_t near;
+        memcpy(&near, start + distance_at, sizeof near);
+        int64_t distance = near + (int64_t)((uintptr_t)at - (uintptr_t)start);
+        near = (int32_t)distance;
+        if (near != distance)
+            return NULL;
+        memcpy(start + distance_at, &near, sizeof near);
+    }
     add_jump(room, (uintptr_t)at + length);
     return start;
 }

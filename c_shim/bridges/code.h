@@ -21,9 +21,10 @@ HIDDEN bool code_room_open(struct code_room *room, uintptr_t object);
 /* Makes it executable. False: the system forbids it. */
 HIDDEN bool code_room_close(struct code_room *room);
 
-/* Code that does what `at` begins with, `length` bytes of whole instructions that may stand anywhere, and goes on behind
- * them. */
-HIDDEN void *code_room_original(struct code_room *room, const void *at, size_t length);
+/* Code that does what `at` begins with, `length` bytes of whole instructions, and goes on behind them. The instructions may
+ * stand anywhere, but for one, which has a 32-bit distance to data after `distance_at` bytes; 0: there is none. NULL: too
+ * far. */
+HIDDEN void *code_room_original(struct code_room *room, const void *at, size_t length, size_t distance_at);
 
 /* A jump to `function`, which is anywhere. */
 HIDDEN void *code_room_jump(struct code_room *room, void (*function)(void));

@@ -37,12 +37,16 @@ enum { SCANNING, MARKING, SWEEPING, FINALIZING };
 #define COLLECT_BEGINS "\x41\x57\x41\x56\x41\x55"     /* push %r15; push %r14; push %r13 */
 #define STEP_BEGINS COLLECT_BEGINS
 #define ENTRY_BEGINS "\x41\x56\x41\x55\x41\x54"       /* push %r14; push %r13; push %r12 */
+#define LOG_STOP_BEGINS "\x55\x53\x48\x83\xec\x08"    /* push %rbp; push %rbx; sub $8,%rsp */
+#define LOG_START_BEGINS "\x80\x3d\x22\x32\x56\x01\x00" /* cmpb $0,distance(%rip) */
+#define LOG_START_DISTANCE 2
 
 static const struct pypy_build builds[] = {
     /* Debian 12: pypy3-lib 7.3.11+dfsg-2+deb12u3, amd64 */
     {.id = {0x28, 0x29, 0xc3, 0xe9, 0x50, 0xc6, 0x30, 0xb7, 0xa0, 0x52,
             0x43, 0x1a, 0xed, 0x23, 0xa8, 0xd8, 0x04, 0x09, 0xe8, 0x7c},
      .reserve = 0x209fd40, .collect = 0x209da30, .step = 0x209e8b0, .entry = 0x22f90d0,
+     .log_start = 0x232a6e0, .log_stop = 0x232a810, .log_sections = 0x3867a20,
      .gc = 0x2823980, .state = 0xc8, .threshold = 0x168, .free = 0x190, .top = 0x1b0, .large_bytes = 0x228,
      .small_bytes = 0x2823968,
      .type_names = 0x33f99e0, .type_ids = 0x33f3580,
@@ -236,6 +240,41 @@ JUMPED_TO static void on_step(void *gc, intptr_t size)
     tell(gc, is_last ? ALLOCSAMPLE_MAJOR : ALLOCSAMPLE_MAJOR_STEP, major_collections + !is_last, begin_ns);
 }
 
+/* ---- sections of PYPYLOG, on our clock ---- */
+
+static intptr_t (*log_start)(const char *section, intptr_t wants_time);
+static intptr_t (*log_stop)(const char *section, intptr_t wants_time);
+/* Sections are inside of each other: PyPy has a bit for each that is open, the last one lowest, which says whether it is
+ * logged. */
+static struct {
+    uint64_t begin_ns[64];
+    size_t depth;
+} sections;
+
+static bool is_logged(void)
+{
+    return (*(const volatile intptr_t *)(base + build->log_sections) & 1) != 0;
+}
+
+/* In place of pypy_debug_start. */
+JUMPED_TO static intptr_t on_log_start(const char *section, intptr_t wants_time)
+{
+    intptr_t time = log_start(section, wants_time);
+    size_t depth = sections.depth++;
+    if (depth < 64 && is_logged())
+        sections.begin_ns[depth] = hooks->now_ns();
+    return time;
+}
+
+/* In place of pypy_debug_stop. */
+JUMPED_TO static intptr_t on_log_stop(const char *section, intptr_t wants_time)
+{
+    size_t depth = sections.depth == 0 ? 64 : --sections.depth;
+    if (depth < 64 && is_logged())
+        hooks->marker(heap, section, sections.begin_ns[depth], hooks->now_ns());
+    return log_stop(section, wants_time);
+}
+
 /* Before the program, once PyPy has a nursery. */
 __attribute__((used)) static void begin(void)
 {
@@ -297,39 +336,45 @@ static int look_at(struct dl_phdr_info *object, size_t size, void *argument)
 struct jump {
     uint32_t at;
     const char *begins;
-    size_t length;
+    size_t length, distance_at;
     void *original; /* the address of a pointer, for what the function does without us */
     void (*to)(void);
     const void *from_room;
 };
-#define JUMP(AT, BEGINS, ORIGINAL, TO) {AT, BEGINS, sizeof BEGINS - 1, ORIGINAL, (void (*)(void))TO, NULL}
+#define JUMP(AT, BEGINS, DISTANCE_AT, ORIGINAL, TO)                                                                    \
+    {AT, BEGINS, sizeof BEGINS - 1, DISTANCE_AT, ORIGINAL, (void (*)(void))TO, NULL}
 
 /* All or none: the code is as it was until the last check is done, and only the system can refuse then. */
 static bool put_jumps(void)
 {
     struct jump jumps[] = {
-        /* The first three do nothing of their own until the nursery has begun. */
-        JUMP(build->collect, COLLECT_BEGINS, &collect, on_collect),
-        JUMP(build->step, STEP_BEGINS, &step, on_step),
-        JUMP(build->reserve, RESERVE_BEGINS, &reserve, on_reserve),
-        JUMP(build->entry, ENTRY_BEGINS, &pypy_entry, pypy_on_entry),
+        /* The last two ask each time whether PyPy logs. */
+        JUMP(build->collect, COLLECT_BEGINS, 0, &collect, on_collect),
+        JUMP(build->step, STEP_BEGINS, 0, &step, on_step),
+        JUMP(build->reserve, RESERVE_BEGINS, 0, &reserve, on_reserve),
+        JUMP(build->entry, ENTRY_BEGINS, 0, &pypy_entry, pypy_on_entry),
+        JUMP(build->log_stop, LOG_STOP_BEGINS, 0, &log_stop, on_log_stop),
+        JUMP(build->log_start, LOG_START_BEGINS, LOG_START_DISTANCE, &log_start, on_log_start),
     };
-    enum { JUMPS = sizeof jumps / sizeof jumps[0] };
+    size_t count = sizeof jumps / sizeof jumps[0];
     struct code_room room;
-    for (size_t i = 0; i < JUMPS; i++) {
+    for (size_t i = 0; i < count; i++) {
         if (memcmp((const void *)(base + jumps[i].at), jumps[i].begins, jumps[i].length) != 0)
             return false;
     }
     if (!code_room_open(&room, base))
         return false;
-    for (size_t i = 0; i < JUMPS; i++) {
-        void *original = code_room_original(&room, (const void *)(base + jumps[i].at), jumps[i].length);
+    for (size_t i = 0; i < count; i++) {
+        void *original =
+            code_room_original(&room, (const void *)(base + jumps[i].at), jumps[i].length, jumps[i].distance_at);
+        if (original == NULL)
+            return false;
         memcpy(jumps[i].original, &original, sizeof original);
         jumps[i].from_room = code_room_jump(&room, jumps[i].to);
     }
     if (!code_room_close(&room))
         return false;
-    for (size_t i = 0; i < JUMPS; i++) {
+    for (size_t i = 0; i < count; i++) {
         if (code_put_jump((void *)(base + jumps[i].at), jumps[i].from_room))
             continue;
         while (i-- > 0)

@@ -9,6 +9,7 @@
 struct pypy_build {
     uint8_t id[20];                                    /* the build id */
     uint32_t reserve, collect, step, entry;            /* collect_and_reserve, _minor_collection, major_collection_step, entry_point */
+    uint32_t log_start, log_stop, log_sections;        /* pypy_debug_start, pypy_debug_stop, pypy_have_debug_prints */
     uint32_t gc;                                       /* the collector */
     uint16_t state, threshold, free, top, large_bytes; /* in the collector */
     uint32_t small_bytes;                              /* of objects in arenas */

@@ -1,0 +1,61 @@
+//! Python's own regression tests, with and without the agent.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::thread;
+
+use super::{Agent, Run};
+
+/// What became of each test case, from regrtest's JUnit file.
+fn verdicts(file: &Path) -> BTreeMap<String, String> {
+    let text =
+        fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let mut verdicts = BTreeMap::new();
+    for case in text.split("<testcase ").skip(1) {
+        let name = case
+            .split("name=\"")
+            .nth(1)
+            .and_then(|rest| rest.split('"').next())
+            .expect("a name");
+        let case = case.split("</testcase>").next().unwrap_or_default();
+        let failed = case.contains("<failure") || case.contains("<error");
+        let verdict = if failed {
+            "failed"
+        } else if case.contains("<skipped") {
+            "skipped"
+        } else {
+            "passed"
+        };
+        verdicts.insert(name.to_owned(), verdict.to_owned());
+    }
+    verdicts
+}
+
+/// `regrtest` is a Python that is told to run tests; each of its cases, which are more than `least`, must end under the
+/// agent as it does without.
+#[track_caller]
+pub fn assert_same_verdicts(regrtest: &Run, agent: &Agent, least: usize) {
+    let regrtest = regrtest.clone().args(&["--junit-xml", "verdicts.xml"]);
+    let bare = thread::spawn({
+        let regrtest = regrtest.clone();
+        move || regrtest.bare()
+    });
+    let observed = regrtest.observed(agent);
+    let bare = bare.join().expect("a run without the agent");
+    let with = verdicts(&observed.work().join("verdicts.xml"));
+    let without = verdicts(&bare.work().join("verdicts.xml"));
+    let differing: Vec<_> = without
+        .iter()
+        .filter(|(name, verdict)| with.get(*name) != Some(verdict))
+        .map(|(name, verdict)| {
+            format!(
+                "{name}: {verdict} without, {} with",
+                with.get(name).map_or("absent", |verdict| verdict)
+            )
+        })
+        .collect();
+    assert!(differing.is_empty(), "{differing:#?}\n{}", observed.text());
+    assert_eq!(observed.status, bare.status, "{}", observed.text());
+    assert!(without.len() > least, "only {} tests ran", without.len());
+}
