@@ -114,10 +114,14 @@ impl<'a> Frames<'a> {
             stack.extend_from_slice(inlined);
             at = parent;
         }
-        if let Some(missing) = missing_root(sample) {
-            let known = self.missing.iter().find(|(name, _)| *name == missing);
-            stack.extend(known.map(|(_, id)| *id));
-        }
+        stack.extend(self.missing_root(sample));
+    }
+
+    /// The pseudo-frame that stands for the root of a sample's stack, if that is missing.
+    fn missing_root(&self, sample: &Sample) -> Option<FrameId> {
+        let missing = missing_root(sample)?;
+        let known = self.missing.iter().find(|(name, _)| *name == missing);
+        known.map(|(_, id)| *id)
     }
 
     /// Where in a stack the frame is that an allocation in `heap` is charged to, see [`allocator`].
@@ -165,50 +169,55 @@ pub struct Paths<'a> {
     frames: &'a Frames<'a>,
     names: FrameKeys,
     steps: FxHashMap<(u32, u32), u32>,
-    /// For each node of the profile's stacks the number of its path from the root; 0 before the first. A step costs a
-    /// cache miss or two, and there are far fewer nodes than frames of all stacks.
-    of_node: Vec<u32>,
+    /// For each root that may be missing, and for none: the numbers of the paths to each node of the profile's stacks,
+    /// and to no node. A step costs a cache miss or two, and there are far fewer nodes than frames of all stacks.
+    of_nodes: Vec<(Option<FrameId>, Vec<u32>)>,
 }
 
 impl<'a> Paths<'a> {
     /// For the stacks of a profile.
     pub fn new(frames: &'a Frames<'a>) -> Self {
-        let stacks = &frames.profile.stacks;
-        let mut paths = Self {
+        Self {
             frames,
             names: frames.keys(|frame| frame.function.as_str()),
             steps: FxHashMap::default(),
-            of_node: Vec::with_capacity(stacks.count() as usize + 1),
-        };
-        paths.of_node.push(0);
-        for node in 1..=stacks.count() {
-            let (parent, inlined) = frames.node(StackId(node)).unwrap_or_default();
-            let before = paths.of_node[parent.0 as usize];
-            let path = paths.step(before, inlined);
-            paths.of_node.push(path);
+            of_nodes: Vec::new(),
         }
-        paths
+    }
+
+    /// The index in `of_nodes` of the stacks whose root is this frame.
+    fn below(&mut self, root: Option<FrameId>) -> usize {
+        let known = self.of_nodes.iter().position(|(known, _)| *known == root);
+        known.unwrap_or_else(|| {
+            let frames = self.frames;
+            let count = frames.profile.stacks.count();
+            let mut of_node = Vec::with_capacity(count as usize + 1);
+            of_node.push(self.step(0, root.as_slice()));
+            for node in 1..=count {
+                let (parent, inlined) = frames.node(StackId(node)).unwrap_or_default();
+                of_node.push(self.step(of_node[parent.0 as usize], inlined));
+            }
+            self.of_nodes.push((root, of_node));
+            self.of_nodes.len() - 1
+        })
     }
 
     /// The number of a sample's stack without the frames before the one at `from`.
     pub fn number(&mut self, sample: &Sample, from: usize) -> u32 {
         let frames = self.frames;
-        if missing_root(sample).is_some() {
-            let mut stack = Vec::new();
-            frames.fill(sample, &mut stack);
-            return self.step(0, &stack[from..]);
-        }
+        let below = self.below(frames.missing_root(sample));
         let (mut stack, mut before) = (sample.stack, from);
         while before > 0
             && let Some((parent, inlined)) = frames.node(stack)
         {
             if before < inlined.len() {
-                return self.step(self.of_node[parent.0 as usize], &inlined[before..]);
+                let path = self.of_nodes[below].1[parent.0 as usize];
+                return self.step(path, &inlined[before..]);
             }
             before -= inlined.len();
             stack = parent;
         }
-        self.of_node.get(stack.0 as usize).copied().unwrap_or(0)
+        self.of_nodes[below].1[stack.0 as usize]
     }
 
     /// The path that goes on from `path` with these frames, of which the last comes first.
