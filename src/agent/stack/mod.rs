@@ -7,6 +7,7 @@
 //! there and says so. A walk that meets what the last one left unchanged ends as that one did ([`memo`]).
 
 mod grace;
+pub mod locking;
 mod memo;
 pub mod modules;
 mod reader;
