@@ -15,6 +15,7 @@
 #include <stdlib.h>
 
 _Thread_local struct shim_thread shim_thread;
+_Thread_local const struct shim_caller *shim_sampled_caller;
 _Atomic(const struct shim_slow_path *) shim_slow_path;
 _Atomic(uint8_t) shim_block_filter[SHIM_FILTER_GRANULES];
 
@@ -49,7 +50,10 @@ COLD void *shim_after_alloc(void *address, size_t size, bool is_realloc, const s
     int saved_errno = errno;
     struct shim_allocation allocation = {
         .address = address, .size = size, .charged = shim_charged(size), .is_realloc = is_realloc, .caller = *caller};
+    const struct shim_caller *interrupted = shim_sampled_caller;
+    shim_sampled_caller = caller;
     agent->on_alloc(thread, &allocation);
+    shim_sampled_caller = interrupted;
     errno = saved_errno;
     return address;
 }

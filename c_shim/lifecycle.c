@@ -251,8 +251,10 @@ EXPORT int execle(const char *path, const char *first, ...)
 EXPORT int dlclose(void *handle)
 {
     int (*next)(void *) = NEXT(int, dlclose, void *);
-    int result = next(handle);
     const struct shim_slow_path *agent = slow_path();
+    if (agent != NULL)
+        agent->before_dlclose();
+    int result = next(handle);
     if (agent != NULL)
         agent->after_dlclose();
     return result;

@@ -48,6 +48,9 @@ struct shim_caller {
     uintptr_t fp; /* its frame pointer register, whatever it holds */
 };
 
+/* Who called malloc, while the agent takes a sample of it; NULL otherwise. For bridges, whose walkers it asks then. */
+extern HIDDEN _Thread_local const struct shim_caller *shim_sampled_caller __attribute__((tls_model("initial-exec")));
+
 /* Where a signal has interrupted a thread. */
 struct shim_registers {
     uintptr_t pc; /* the instruction that comes next */
@@ -101,7 +104,8 @@ struct shim_slow_path {
     void (*before_confinement)(void);
     /* A filter of system calls is about to be installed. */
     void (*before_filter)(void);
-    /* Code may have been unmapped. */
+    /* Between these two code may be unmapped, and other code mapped in its place. */
+    void (*before_dlclose)(void);
     void (*after_dlclose)(void);
     /* The thread was at `registers` when it had used a processor for another `periods` periods. In a signal handler. */
     void (*on_tick)(struct shim_thread *, const struct shim_registers *registers, uint64_t periods);
@@ -194,6 +198,8 @@ HIDDEN bool shim_is_bootstrap_block(const void *block);
 
 /* Joins the language runtime that this process is one of, if there is a bridge for it. Once, before `main`. */
 HIDDEN void bridges_install(void);
+/* The same for PyPy, which is joined only on request. */
+HIDDEN void bridges_install_pypy(void);
 /* Sets free what another thread of the parent held in a bridge. */
 HIDDEN void bridges_after_fork_in_child(void);
 

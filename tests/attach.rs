@@ -224,10 +224,7 @@ fn a_thread_that_waits_is_not_woken() {
             running.detach();
         }
         if how == "signal" {
-            let sent = Command::new("kill")
-                .args(["-USR2", &running.pid()])
-                .status();
-            assert!(sent.expect("kill").success());
+            running.signal();
         }
         if how == "epoll" {
             assert_eq!(running.ask("churn 10"), "done");
@@ -266,13 +263,23 @@ fn registers_are_put_back_to_the_last_bit() {
     if !fs::read_to_string("/proc/cpuinfo").is_ok_and(|cpu| cpu.contains("avx2")) {
         return skip("the processor has no AVX2");
     }
+    // In another thread, and in the one that is borrowed.
     let mut running = Attached::start();
     running.ask("compute");
-    for _ in 0..20 {
+    for _ in 0..5 {
         running.attach(&[]);
         running.ask("well");
         running.detach();
     }
+    running.ends_well();
+    let mut running = Attached::start();
+    running.ask("wait compute");
+    for _ in 0..20 {
+        running.attach(&[]);
+        running.detach();
+    }
+    running.signal();
+    assert_eq!(running.answer(), "done");
     running.ends_well();
 }
 

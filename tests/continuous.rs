@@ -6,11 +6,11 @@ mod support;
 use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use support::profile::Profile;
 use support::room::{assert_error, stderr, stdout};
-use support::{Program, Room, Run, is_root, skip};
+use support::{Program, Room, Run, is_installed, is_root, skip};
 
 /// What a step of steps.c allocates, and what is alive of it after it: the odd half of what the steps before kept, and
 /// all that it kept itself.
@@ -160,7 +160,7 @@ fn assert_sound(path: &Path) {
 
 #[test]
 fn each_file_stands_by_itself_and_together_they_are_the_whole() {
-    const STEPS: u64 = 12;
+    const STEPS: u64 = 24;
     let mut steps = Steps::start(&["--rotate-size", "64K"], &[]);
     for _ in 0..STEPS {
         steps.step();
@@ -503,4 +503,63 @@ fn of_a_window_the_last_ticks_stay() {
         0.0 < joined_s && joined_s < 0.9 * truth_s,
         "{joined_s} {truth_s}"
     );
+}
+
+/// In the order in which the disk must have them if the machine loses its power in between.
+#[test]
+fn a_file_is_on_the_disk_before_it_gets_its_name() {
+    if !is_installed("strace") {
+        return skip("strace is not installed");
+    }
+    let room = Room::new();
+    room.add(&Program::compiled("steps.c"), "steps");
+    let mut command = Command::new("strace");
+    command
+        .args(["-f", "-y", "-qq", "-o", "calls"])
+        .args([
+            "-e",
+            "trace=fsync,fdatasync,link,linkat,rename,renameat,renameat2",
+        ])
+        .arg("-E")
+        .arg(format!("LD_PRELOAD={}", room.agent().display()))
+        .args(["-E", "ALLOCSAMPLE_OUTPUT=x.allocsample"])
+        .args(["-E", "ALLOCSAMPLE_INTERVAL=1"])
+        .args(["-E", "ALLOCSAMPLE_ROTATE_SIZE=64K"])
+        .arg("./steps")
+        .current_dir(room.directory())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null());
+    let mut child = command.spawn().expect("strace");
+    let mut input = child.stdin.take().expect("a pipe");
+    input.write_all(&[b'\n'; 6]).expect("the program listens");
+    drop(input);
+    assert!(child.wait().expect("the program").success());
+    let directory = room.directory().to_str().expect("a path");
+    let calls = fs::read_to_string(room.path("calls")).expect("what strace saw");
+    let calls: Vec<&str> = calls.lines().collect();
+    let parts = parts(&room, "x");
+    assert!(!parts.is_empty());
+    let position = |from: usize, what: &[&str]| {
+        let found = calls[from..]
+            .iter()
+            .position(|call| what.iter().all(|part| call.contains(part)));
+        from + found.unwrap_or_else(|| panic!("no {what:?} from {from} on in {calls:#?}"))
+    };
+    let file = format!("<{directory}/x.allocsample>");
+    let next = format!("<{directory}/x.allocsample.next>");
+    let mut from = 0;
+    for part in &parts {
+        let name = part
+            .file_name()
+            .and_then(|name| name.to_str())
+            .expect("a name");
+        let finished = position(from, &["fdatasync(", &file]);
+        let ready = position(finished, &["fdatasync(", &next]);
+        let linked = position(from, &["link", name]);
+        let renamed = position(from, &["rename", "x.allocsample.next\", "]);
+        let named = position(renamed, &["fsync(", &format!("<{directory}>")]);
+        let order = [finished, ready, linked, renamed, named];
+        assert!(order.is_sorted(), "{order:?} in {calls:#?}");
+        from = named;
+    }
 }

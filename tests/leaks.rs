@@ -80,6 +80,58 @@ fn each_kind_of_site_has_its_verdict() {
 }
 
 #[test]
+fn files_of_one_recording_are_judged_as_one() {
+    let room = Room::new();
+    room.add(&Program::compiled("leaks.c"), "leaks");
+    let record = |name: &str, options: &[&str]| {
+        let run = ["run", "-q", "--seed", "3", "--interval", "16K", "-o", name];
+        let arguments = [&run, options, &["--", "./leaks", "1000000"]].concat();
+        let output = room.output(&arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    };
+    record("x.allocsample", &["--rotate-size", "64K"]);
+    record("other.allocsample", &[]);
+    let mut files = room.names();
+    files.retain(|name| name.starts_with("x.") && name.ends_with(".allocsample"));
+    files.sort();
+    // x.allocsample, the last part, comes first.
+    assert!(files.len() >= 4, "{files:?}");
+    let judged = |files: &[&str]| {
+        let output = room.output(&[&["leaks", "--format", "json"], files].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["suspects"].clone()
+    };
+    let mut names: Vec<&str> = files.iter().map(String::as_str).collect();
+    let series = judged(&names);
+    for (function, verdict) in [
+        ("leak_session", "leak"),
+        ("keep_until_exit", "growing"),
+        ("fill_cache", "cache-like"),
+        ("build_table", "start-up"),
+    ] {
+        let all = series.as_array().unwrap();
+        let site = all.iter().find(|suspect| is_from(suspect, function));
+        assert_eq!(site.unwrap()["verdict"], verdict, "{function}");
+    }
+    // In any order, and as they are when they are joined first.
+    names.reverse();
+    assert_eq!(judged(&names), series);
+    let output = room.output(&["join", "x.allocsample", "-o", "joined.allocsample"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(judged(&["joined.allocsample"]), series);
+    assert_eq!(judged(&["joined.allocsample", "x.allocsample"]), series);
+    let without_second: Vec<&str> = names
+        .iter()
+        .copied()
+        .filter(|name| !name.contains("part-2"))
+        .collect();
+    let output = room.output(&[&["leaks"], &without_second[..]].concat());
+    assert_error(&output, 1, "part 2 of the recording is missing before");
+    let output = room.output(&["leaks", "x.allocsample", "other.allocsample"]);
+    assert_error(&output, 1, "are not of one recording");
+}
+
+#[test]
 fn people_get_the_suspects_and_with_all_the_rest() {
     let room = recorded(1);
     let text = |arguments: &[&str]| {

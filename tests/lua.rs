@@ -7,7 +7,7 @@ use std::process::Output;
 
 use support::profile::Profile;
 use support::room::{stderr, stdout};
-use support::{Room, bridge, is_installed, skip, truth};
+use support::{Room, bridge, is_installed, skip};
 
 fn has_lua() -> bool {
     let has = is_installed("lua5.4");
@@ -61,16 +61,8 @@ fn each_site_is_within_its_error() {
     }
     for (interval, times) in [("4K", "1"), ("64K", "4")] {
         let (output, profile, _room) = known_sites(&["--interval", interval], times);
-        let known = truth::printed(&output.stdout);
-        assert_eq!(known.len(), 6);
-        let deviations = truth::deviations(&profile, &known, 4.0, |_| 0.0);
-        assert!(deviations.is_empty(), "{interval}: {deviations:#?}");
-        for name in known.keys() {
-            let samples = profile.site(name).samples;
-            assert!(samples > 10, "{name}: {samples} samples");
-        }
-        let z = profile.report["audit"]["z"].as_f64().expect("an audit");
-        assert!(z.abs() < 4.0, "{interval}: audit {z}");
+        bridge::assert_near_truth(&profile, &output.stdout, 6);
+        bridge::assert_audit(&profile);
     }
 }
 

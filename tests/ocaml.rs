@@ -61,13 +61,9 @@ fn each_site_is_within_its_error() {
     for (interval, times) in [("4K", "1"), ("64K", "8")] {
         let outcome = known_sites(times, &Agent::at_interval(interval));
         let profile = outcome.profile();
+        bridge::assert_near_truth(&profile, outcome.text().as_bytes(), 6);
         let known = truth::printed(outcome.text().as_bytes());
-        assert_eq!(known.len(), 6);
-        let deviations = truth::deviations(&profile, &known, 4.0, |_| 0.0);
-        assert!(deviations.is_empty(), "{interval}: {deviations:#?}");
         for name in known.keys() {
-            let samples = profile.site(name).samples;
-            assert!(samples > 10, "{name}: {samples} samples");
             assert!(function_of_heap(&profile, name), "{name}");
         }
     }

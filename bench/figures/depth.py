@@ -72,7 +72,7 @@ def _cells(figures: dict[tuple[int, int], Spread]) -> list[str]:
 
 
 def _pairs(tools: Tools, size: int, count: int) -> Workload:
-    return Workload("pairs", (tools.program("pairs"), str(size), str(count), "25", "0"))
+    return Workload("pairs", (tools.program("pairs"), str(size), str(count), "25", "0", "0"))
 
 
 def _ratio(tools: Tools, setup: Setup, workload: Workload, rounds: int) -> Spread:

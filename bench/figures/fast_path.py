@@ -82,7 +82,7 @@ def _bases(contenders: list[Setup]) -> list[str]:
 
 
 def _pairs(tools: Tools, size: int, count: int) -> Workload:
-    return Workload("pairs", (tools.program("pairs"), str(size), str(count), "1", "0"))
+    return Workload("pairs", (tools.program("pairs"), str(size), str(count), "1", "0", "0"))
 
 
 def _instructions(tools: Tools, contenders: list[Setup]) -> dict[str, dict[int, float]]:

@@ -24,26 +24,32 @@ class Shape:
 
     depth: int
     changed: int
+    stacks: int = 0
+    """How many such stacks there are; 0: hardly any comes twice."""
 
     @property
     def name(self) -> str:
         """As in the tables."""
         frames = self.depth + FRAMES_BELOW
-        return f"{frames} frames, {'the same' if self.changed == 0 else f'top {self.changed} changed'}"
+        if self.changed == 0:
+            return f"{frames} frames, the same"
+        return f"{frames} frames, top {self.changed} {f'one of {self.stacks}' if self.stacks else 'never seen'}"
 
 
+STACKS = 256
+UNCHANGED = (Shape(25, 0), Shape(35, 0))
+CHANGED = (Shape(25, 24, STACKS), Shape(25, 24), Shape(35, 34, STACKS))
+DEEP_CHANGED = Shape(500, 24, STACKS)
 SHAPES = (
-    Shape(25, 0),
-    Shape(25, 4),
-    Shape(25, 24),
-    Shape(35, 0),
-    Shape(35, 34),
+    *UNCHANGED,
+    Shape(25, 4, STACKS),
+    *CHANGED,
     Shape(500, 0),
-    Shape(500, 24),
+    DEEP_CHANGED,
     Shape(500, 499),
 )
-PEER_SHAPES = (Shape(25, 0), Shape(25, 24), Shape(500, 24))
-QUICK_SHAPES = (Shape(25, 0), Shape(25, 24))
+PEER_SHAPES = (Shape(25, 0), Shape(25, 24, STACKS), DEEP_CHANGED)
+QUICK_SHAPES = (Shape(25, 0), Shape(25, 24, STACKS))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +96,10 @@ def measure(tools: Tools, effort: Effort) -> Findings:
     ]
     lines = [
         "One sample of a 64-byte block and its free, all in: what the run at an interval of 4 KiB costs over one without "
-        "samples, by the number of samples. *Capture* is what the stack takes of it (against a run that records no "
-        "stacks). *In all* includes the thread that writes the profile, which the peers do not have; their *in all* is "
-        "start and end.\n",
+        "samples, by the number of samples. Frames that change from sample to sample are those of one of 256 stacks, or "
+        "such as have not been together before. *Capture* is what the stack takes of it (against a run that "
+        "records no stacks). *In all* includes the thread that writes the profile, which the peers do not have; their "
+        "*in all* is start and end.\n",
         text.table(head, rows),
         "\njemalloc keeps at most 128 frames of a stack and tcmalloc 31, allocsample 512 unless told otherwise: their "
         "figures for 505 frames are for the part that they keep. tcmalloc does not sample the first 16 MiB of a process, "
@@ -103,11 +110,12 @@ def measure(tools: Tools, effort: Effort) -> Findings:
 
 def _bounds(costs: dict[tuple[str, Shape], Cost]) -> list[Bound]:
     bounds = []
-    for shape, capture_us in ((Shape(25, 0), 0.06), (Shape(25, 24), 0.3), (Shape(35, 0), 0.06), (Shape(35, 34), 0.3)):
+    for shape in (*UNCHANGED, *CHANGED):
+        capture_us = 0.06 if shape.changed == 0 else 0.3
         cost = costs.get(("allocsample", shape))
         if cost and cost.capture:
             bounds.append(Bound(f"capture, {shape.name}", cost.capture.median * 1e6, capture_us, " us"))
-    for shape in (Shape(25, 0), Shape(25, 24), Shape(35, 34)):
+    for shape in (*UNCHANGED, *CHANGED):
         cost = costs.get(("allocsample", shape))
         if cost:
             bounds.append(
@@ -116,10 +124,10 @@ def _bounds(costs: dict[tuple[str, Shape], Cost]) -> list[Bound]:
             bounds.append(Bound(f"sample with the drain thread, {shape.name}", cost.in_all.median * 1e6, 0.8, " us"))
             total = cost.thread_instructions + cost.other_instructions
             bounds.append(Bound(f"sample with the drain thread, {shape.name}, instructions", total, 2500))
-    cost = costs.get(("allocsample", Shape(500, 24)))
+    cost = costs.get(("allocsample", DEEP_CHANGED))
     if cost:
         bounds.append(
-            Bound(f"sample on the program's thread, {Shape(500, 24).name}", cost.on_thread.median * 1e6, 1.5, " us")
+            Bound(f"sample on the program's thread, {DEEP_CHANGED.name}", cost.on_thread.median * 1e6, 1.5, " us")
         )
     return bounds
 
@@ -139,7 +147,8 @@ def _rivals(costs: dict[tuple[str, Shape], Cost]) -> list[Rival]:
 
 
 def _pairs(tools: Tools, shape: Shape, count: int) -> Workload:
-    return Workload("pairs", (tools.program("pairs"), str(SIZE), str(count), str(shape.depth), str(shape.changed)))
+    words = (SIZE, count, shape.depth, shape.changed, shape.stacks)
+    return Workload("pairs", (tools.program("pairs"), *map(str, words)))
 
 
 def _count_all(tools: Tools, effort: Effort, subjects: list[tuple[Setup, Setup, Shape]]) -> list[tuple[float, float]]:

@@ -24,7 +24,7 @@ def measure(tools: Tools, effort: Effort) -> Findings:
     for busy, idle in zip(tools.samplers(INTERVAL), tools.samplers(NEVER)):
         for threads in THREADS:
             count = effort.scaled(PAIRS) // threads
-            workload = Workload("pairs", (tools.program("pairs"), str(SIZE), str(count), "25", "0", str(threads)))
+            workload = Workload("pairs", (tools.program("pairs"), str(SIZE), str(count), "25", "0", "0", str(threads)))
             samples = count * threads * SIZE / INTERVAL
             profiles = Profiles()
             if busy.name == "allocsample":

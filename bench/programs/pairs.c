@@ -1,9 +1,9 @@
 /* Pairs of malloc and free at the bottom of a stack of chosen depth, of which the top frames change each time.
  *
- * pairs SIZE PAIRS DEPTH CHANGED: with CHANGED 0 all pairs have one stack. Otherwise each pair descends CHANGED frames
- * anew along random branches: each of those frames has one of four return addresses. The descent is the program's own
- * work, with and without a profiler.
- * pairs SIZE PAIRS DEPTH CHANGED THREADS: on each of so many threads. */
+ * pairs SIZE PAIRS DEPTH CHANGED STACKS: with CHANGED 0 all pairs have one stack. Otherwise each pair descends CHANGED
+ * frames anew along random branches: each of those frames has one of four return addresses. STACKS is how many different
+ * ways down there are; 0: hardly any is gone twice. The descent is the program's own work, with and without a profiler.
+ * pairs SIZE PAIRS DEPTH CHANGED STACKS THREADS: on each of so many threads. */
 #include "work.h"
 
 #include <pthread.h>
@@ -12,6 +12,7 @@
 static size_t block_bytes;
 static long pair_count;
 static int depth, changed;
+static uint64_t stacks;
 
 static inline void pair(void)
 {
@@ -47,6 +48,15 @@ __attribute__((noinline)) static void branch_b(int levels, uint64_t path)
     AFTER_CALL("branch_b");
 }
 
+static inline uint64_t next_path(uint64_t *random)
+{
+    uint64_t path = next_random(random);
+    if (stacks == 0)
+        return path;
+    /* A number below STACKS, spread over all bits: the fractions of the golden ratio. */
+    return ((path >> 32) * stacks >> 32) * 0x9e3779b97f4a7c15u;
+}
+
 __attribute__((noinline)) static void work(uint64_t *random)
 {
     if (changed == 0)
@@ -54,7 +64,7 @@ __attribute__((noinline)) static void work(uint64_t *random)
             pair();
     else
         for (long i = 0; i < pair_count; i++)
-            branch_a(changed - 1, next_random(random));
+            branch_a(changed - 1, next_path(random));
 }
 
 __attribute__((noinline)) static void descend(int levels, uint64_t *random)
@@ -79,15 +89,16 @@ static void *thread(void *number)
 
 int main(int argc, char **argv)
 {
-    if (argc < 5) {
-        fprintf(stderr, "usage: pairs SIZE PAIRS DEPTH CHANGED [THREADS]\n");
+    if (argc < 6) {
+        fprintf(stderr, "usage: pairs SIZE PAIRS DEPTH CHANGED STACKS [THREADS]\n");
         return 2;
     }
     block_bytes = strtoul(argv[1], NULL, 0);
     pair_count = atol(argv[2]);
     depth = atoi(argv[3]);
     changed = atoi(argv[4]);
-    uintptr_t threads = argc > 5 ? strtoul(argv[5], NULL, 0) : 0;
+    stacks = strtoul(argv[5], NULL, 0);
+    uintptr_t threads = argc > 6 ? strtoul(argv[6], NULL, 0) : 0;
     if (threads > 64)
         return 2;
     pthread_t ids[64];

@@ -10,6 +10,11 @@ void bridges_install(void)
     libgc_install();
 }
 
+void bridges_install_pypy(void)
+{
+    pypy_install();
+}
+
 void bridges_after_fork_in_child(void)
 {
     python_after_fork_in_child();

@@ -10,6 +10,7 @@ HIDDEN void ruby_install(void);
 HIDDEN void ocaml_install(void);
 HIDDEN void v8_install(void);
 HIDDEN void libgc_install(void);
+HIDDEN void pypy_install(void); /* only if asked for: it changes code */
 
 /* Sets free what another thread of the parent held. */
 HIDDEN void python_after_fork_in_child(void);

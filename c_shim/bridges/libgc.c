@@ -10,8 +10,8 @@
 #include "libgc.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* Threads that are sampled at once. */
@@ -178,26 +178,52 @@ static void *find_in_caller(const char *name, const void *caller)
     return found;
 }
 
-COLD static void find(void *slot, const char *name, const void *caller)
+struct search {
+    const char *name;
+    void *found;
+};
+
+static int find_in_object(struct dl_phdr_info *info, size_t size, void *argument)
 {
-    void *found = shim_find_symbol(name);
-    if (found == NULL)
-        found = find_in_caller(name, caller);
-    if (found == NULL)
-        abort(); /* it was called, so that it is somewhere */
-    memcpy(slot, &found, sizeof found);
+    (void)size;
+    struct search *search = argument;
+    void *object = dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
+    /* The program's own scope holds us too. */
+    void *found = object == NULL || info->dlpi_name[0] == 0 ? NULL : dlsym(object, search->name);
+    if (object != NULL)
+        dlclose(object);
+    if (found != NULL && !shim_same_object(found, (const void *)(uintptr_t)find_in_object))
+        search->found = found;
+    return search->found != NULL;
 }
 
-/* Where the function that we stand before is. */
+/* Leaves the slot as it is if there is no such function: a libgc in a namespace of its own, whose caller is not. */
+COLD static void find(void *slot, const char *name, const void *caller)
+{
+    struct search search = {name, shim_find_symbol(name)};
+    if (search.found == NULL)
+        search.found = find_in_caller(name, caller);
+    if (search.found == NULL)
+        dl_iterate_phdr(find_in_object, &search);
+    if (search.found != NULL)
+        memcpy(slot, &search.found, sizeof search.found);
+}
+
+/* Where the function that we stand before is; false if it is nowhere. Its caller is told then what libgc would say that
+ * has no memory left. */
 #define FIND_NEXT(FUNCTION)                                                                                            \
-    do {                                                                                                               \
+    ({                                                                                                                 \
         if (UNLIKELY(libgc.FUNCTION == NULL))                                                                          \
             find(&libgc.FUNCTION, "GC_" #FUNCTION, __builtin_return_address(0));                                       \
-    } while (0)
+        libgc.FUNCTION != NULL;                                                                                        \
+    })
 
 EXPORT void GC_generic_malloc_many(size_t size, int kind, void **list)
 {
-    FIND_NEXT(generic_malloc_many);
+    if (UNLIKELY(!FIND_NEXT(generic_malloc_many))) {
+        *list = NULL;
+        return;
+    }
     if (heap == NULL || is_inside) {
         libgc.generic_malloc_many(size, kind, list);
         return;
@@ -212,7 +238,8 @@ EXPORT void GC_generic_malloc_many(size_t size, int kind, void **list)
 #define ONE_BLOCK(FUNCTION)                                                                                            \
     EXPORT void *GC_##FUNCTION(size_t size, int kind)                                                                  \
     {                                                                                                                  \
-        FIND_NEXT(FUNCTION);                                                                                           \
+        if (UNLIKELY(!FIND_NEXT(FUNCTION)))                                                                            \
+            return NULL;                                                                                               \
         if (heap == NULL || is_inside)                                                                                 \
             return libgc.FUNCTION(size, kind);                                                                         \
         is_inside = true;                                                                                              \
@@ -228,7 +255,8 @@ ONE_BLOCK(generic_malloc_uncollectable)
 
 EXPORT void GC_free(void *block)
 {
-    FIND_NEXT(free);
+    if (UNLIKELY(!FIND_NEXT(free)))
+        return;
     if (heap != NULL && block != NULL && shim_may_be_sampled((const void *)libgc_hidden(block))) {
         libgc_unlink(block);
         hooks->freed(heap, libgc_hidden(block));
@@ -239,7 +267,8 @@ EXPORT void GC_free(void *block)
 /* The program's own callback is called by ours. */
 EXPORT void GC_set_on_collection_event(on_event callback)
 {
-    FIND_NEXT(set_on_collection_event);
+    if (UNLIKELY(!FIND_NEXT(set_on_collection_event)))
+        return;
     if (atomic_load_explicit(&is_watching, memory_order_relaxed))
         atomic_store_explicit(&users_callback, callback, memory_order_relaxed);
     else
@@ -248,7 +277,8 @@ EXPORT void GC_set_on_collection_event(on_event callback)
 
 EXPORT on_event GC_get_on_collection_event(void)
 {
-    FIND_NEXT(get_on_collection_event);
+    if (UNLIKELY(!FIND_NEXT(get_on_collection_event)))
+        return NULL;
     return atomic_load_explicit(&is_watching, memory_order_relaxed)
                ? atomic_load_explicit(&users_callback, memory_order_relaxed)
                : libgc.get_on_collection_event();
@@ -267,6 +297,8 @@ void libgc_install(void)
     memcpy(&libgc.heap_size, &heap_size, sizeof heap_size);
     find(&libgc.set_on_collection_event, "GC_set_on_collection_event", many);
     find(&libgc.get_on_collection_event, "GC_get_on_collection_event", many);
+    if (libgc.set_on_collection_event == NULL || libgc.get_on_collection_event == NULL)
+        return;
     hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
     allocsample_heap_description description = {
         .size = sizeof description, .kind = ALLOCSAMPLE_MALLOC, .name = "libgc"};

@@ -10,13 +10,13 @@
 #define _GNU_SOURCE
 #include "allocsample.h"
 #include "bridges.h"
+#include "code.h"
 #include "names.h"
 #include "symbols.h"
 
 #include <dlfcn.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -243,18 +243,13 @@ static struct __attribute__((packed)) detour {
     uint8_t jump[2];
 } original;
 
-/* Puts bytes where `ocaml.start` begins. Its pages stay executable meanwhile: other threads may run in them. */
+/* Puts bytes where `ocaml.start` begins. Threads may run in its page, but none in the function: its callers hold OCaml's
+ * master lock, or there is one thread. */
 static bool put_at_start(const struct detour *bytes)
 {
-    uintptr_t at, page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    void *at;
     memcpy(&at, &ocaml.start, sizeof at);
-    void *first = (void *)(at & -page);
-    size_t length = ((at + sizeof *bytes - 1) & -page) + page - (at & -page);
-    if (mprotect(first, length, PROT_READ | PROT_WRITE | PROT_EXEC) != 0)
-        return false;
-    memcpy((void *)at, bytes, sizeof *bytes);
-    mprotect(first, length, PROT_READ | PROT_EXEC);
-    return true;
+    return code_put(at, bytes, sizeof *bytes);
 }
 
 /* In place of the program's first call of Gc.Memprof.start, under OCaml's master lock. The runtime can run one sampler:

@@ -54,3 +54,14 @@ bool symbols_code_of(const void *address, uintptr_t *start, uintptr_t *end)
     *end = search.end;
     return true;
 }
+
+bool symbols_function_of(const void *address, uintptr_t *start, uintptr_t *end)
+{
+    Dl_info info;
+    const ElfW(Sym) *symbol = NULL;
+    if (dladdr1(address, &info, (void **)&symbol, RTLD_DL_SYMENT) == 0 || symbol == NULL || symbol->st_size == 0)
+        return false;
+    *start = (uintptr_t)info.dli_saddr;
+    *end = *start + symbol->st_size;
+    return true;
+}

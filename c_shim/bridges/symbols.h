@@ -17,4 +17,7 @@ HIDDEN bool symbols_find(const struct symbol *symbols, size_t count, void *(*fin
 /* The executable memory of the loaded object that `address` is in. */
 HIDDEN bool symbols_code_of(const void *address, uintptr_t *start, uintptr_t *end);
 
+/* The code of the function that begins at `address`, by its symbol's size. */
+HIDDEN bool symbols_function_of(const void *address, uintptr_t *start, uintptr_t *end);
+
 #endif

@@ -1,7 +1,8 @@
 /* Node.js: objects of V8's heap as a heap of the hook ABI, functions of JavaScript in native stacks, collections.
  *
  * All of it goes through public functions of V8 that the program exports. An isolate is joined by the first sample of malloc
- * on its thread, which asks for an interrupt: V8 calls us back where its functions may be called. */
+ * on its thread, which asks for an interrupt: V8 calls us back where its functions may be called. Only a malloc in the
+ * middle of another request may not ask: V8's queue of requests is what grows then. */
 #define _GNU_SOURCE
 #include "v8.h"
 #include "bridges.h"
@@ -138,6 +139,28 @@ static struct isolate *entry_of(void *address)
     return NULL;
 }
 
+/* Code of V8 that changes its queue of requests. */
+static struct {
+    uintptr_t start, end;
+} queue_code[2];
+
+/* Whether malloc was called for the queue: by code of those functions, or by a function that they call. What they keep on
+ * the stack below their own frames is a few words. */
+static bool is_queue_changing(void)
+{
+    enum { WORDS = 64 };
+    const struct shim_caller *caller = shim_sampled_caller;
+    if (caller == NULL)
+        return true; /* not in malloc: nothing is known */
+    for (size_t i = 0; i <= WORDS; i++) {
+        uintptr_t word = i == 0 ? caller->pc : ((const uintptr_t *)caller->sp)[i - 1];
+        for (size_t j = 0; j < sizeof queue_code / sizeof queue_code[0]; j++)
+            if (word - queue_code[j].start < queue_code[j].end - queue_code[j].start)
+                return true;
+    }
+    return false;
+}
+
 /* Asked for frames of the machine by each sample of malloc. It has none to give: compiled code has native frames. */
 static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
 {
@@ -147,12 +170,25 @@ static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
     if (isolate == NULL || isolate->is_joined)
         return 0;
     /* An isolate that is being made forgets interrupts: it is asked again and again. */
-    if (isolate->samples_of_malloc++ % 8 == 0)
+    if (isolate->samples_of_malloc++ % 8 == 0 && !is_queue_changing())
         v8.request_interrupt(address, join, isolate);
     return 0;
 }
 
 /* ---- start ---- */
+
+/* Where the functions are that change the queue. V8 exports its own besides the public one, which only calls it. */
+static bool find_queue_code(void)
+{
+    static const char *const names[] = {"_ZN2v88internal7Isolate16RequestInterruptEPFvPNS_7IsolateEPvES4_",
+                                        "_ZN2v88internal7Isolate27InvokeApiInterruptCallbacksEv"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        void *function = dlsym(RTLD_DEFAULT, names[i]);
+        if (function == NULL || !symbols_function_of(function, &queue_code[i].start, &queue_code[i].end))
+            return false;
+    }
+    return true;
+}
 
 static bool find_functions(void)
 {
@@ -202,7 +238,7 @@ void v8_install(void)
         .walk = walk,
     };
     /* A heap that is made into a snapshot must hold nothing of ours. */
-    if (!find_functions() || has_option("--build-snapshot"))
+    if (!find_functions() || !find_queue_code() || has_option("--build-snapshot"))
         return;
     v8_hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
     v8_heap = v8_hooks == NULL || !names_make(&v8_names) ? NULL : v8_hooks->heap_register(&description);

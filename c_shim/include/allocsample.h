@@ -8,7 +8,8 @@
  *  - Any thread may call them, also while the world is stopped. Those that take an `allocsample_nursery` are for the thread
  *    that owns it, or for whoever has stopped that thread.
  *  - They neither allocate from the machine's memory nor take a lock that it could hold, and they keep errno.
- *  - They are async-signal-safe, except `heap_register`, `heap_unregister`, `control` and all `define_*`.
+ *  - They are async-signal-safe, except `heap_register`, `heap_unregister`, `control`, all `define_*`, `process_*` and
+ *    `thread_select`.
  *  - Nothing they return asks for a collection: sampling never changes when the machine collects.
  *  - Bytes are bytes, times are nanoseconds of CLOCK_MONOTONIC.
  *  - A NULL heap, and a heap that was unregistered, are legal and do nothing. Errors are negative and never fatal. */
@@ -159,7 +160,12 @@ enum {
     ALLOCSAMPLE_START = 1,        /* sampling goes on, from the next call with each nursery */
     ALLOCSAMPLE_STOP = 2,         /* no more samples; those that are pending stay so */
     ALLOCSAMPLE_SET_INTERVAL = 3, /* `value` bytes from the next call with each nursery; 0 is refused */
-    ALLOCSAMPLE_DISCARD = 4       /* pending samples get the fate "unknown", young ones at the next call with their nursery */
+    ALLOCSAMPLE_DISCARD = 4,      /* pending samples get the fate "unknown", young ones at the next call with their nursery */
+    /* For `process_control` only: */
+    ALLOCSAMPLE_FLUSH = 5,        /* what is in memory is in the profile's file */
+    ALLOCSAMPLE_SNAPSHOT = 6,     /* so is it, and there is a copy of the file: PROFILE.snapshot-N.allocsample */
+    ALLOCSAMPLE_ROTATE = 7,       /* the profile goes on in another file, and this one is PROFILE.part-N.allocsample */
+    ALLOCSAMPLE_RESET = 8         /* the profile begins anew, with what is alive */
 };
 
 typedef struct allocsample_counters {
@@ -170,6 +176,21 @@ typedef struct allocsample_counters {
     uint64_t samples;
     uint64_t pending; /* survivors of a minor collection that no major one has found dead */
 } allocsample_counters;
+
+/* How the agent of this process is. `size` is sizeof(allocsample_status). What is counted is since the profile began. */
+typedef struct allocsample_status {
+    uint32_t size;
+    uint32_t is_on;
+    uint64_t interval; /* mean bytes between two samples of malloc; 0 while sampling is stopped */
+    uint64_t lost_samples, lost_bytes;         /* samples that were due, and the bytes that they stood for */
+    uint64_t left_out_samples, left_out_bytes; /* those that a filter of sizes does not want */
+    uint64_t profile_bytes; /* of the profile's files, as of the last writing */
+    uint64_t memory_bytes;  /* address space that the agent has taken */
+    uint64_t ring_used_bytes, ring_bytes;
+    uint64_t sample_ns; /* mean time of a sample on the thread that allocates */
+    uint64_t drain_ns;  /* processor time of the agent's own thread */
+    char profile[4096]; /* path of the profile; empty before the first sample */
+} allocsample_status;
 
 /* The table. `size` grows with each function that is added: see ALLOCSAMPLE_HAS. */
 typedef struct allocsample_hooks {
@@ -284,6 +305,21 @@ typedef struct allocsample_hooks {
     /* Samples of malloc and of time on the calling thread, on (1) or off (0); the bytes in between are in no figure. For
      * nurseries there is nursery_enable. */
     int32_t (*thread_enable)(uint32_t on);
+
+    /* -- the process: for any program, with or without heaps of its own --
+     * Any thread may call these, except in signal handlers, in callbacks of this header, in constructors of libraries, and
+     * in a child of vfork. Where there is no profile yet, they begin it, but for `process_status`. ALLOCSAMPLE_OFF: the agent
+     * is switched off, or behind a filter of system calls. What they ask has the same effect as `allocsample ctl PID`. */
+
+    /* ALLOCSAMPLE_START with the interval, or 0 for the one of before; ALLOCSAMPLE_STOP with 0; ALLOCSAMPLE_SET_INTERVAL, not 0,
+     * which starts too: for malloc and each heap without an interval of its own. Other threads hear of it when they have
+     * allocated up to 1 MiB. ALLOCSAMPLE_FLUSH, _SNAPSHOT, _ROTATE and _RESET, with 0, are done by the agent's thread before
+     * the call returns; ALLOCSAMPLE_LIMIT if that takes more than ten seconds: it is done then as soon as the disk lets it. */
+    int32_t (*process_control)(uint32_t operation, uint64_t value);
+    int32_t (*process_status)(allocsample_status *status);
+    /* malloc and time on the thread with this number (gettid; 0: the calling one), on (1) or off (0), from when it next looks
+     * at the agent, at once for the calling one. Its bytes in between are counted as muted. At most 64 threads. */
+    int32_t (*thread_select)(uint32_t tid, uint32_t on);
 } allocsample_hooks;
 
 /* Defined by the agent; NULL without it, and for a version that it does not know. */
@@ -310,6 +346,8 @@ static inline const allocsample_hooks *allocsample_find(void)
 #define ALLOCSAMPLE_CAN_ENABLE_THREAD UINT64_C(4) /* thread_enable */
 #define ALLOCSAMPLE_CAN_ASK_FOR_LATE UINT64_C(8)  /* pending and resolve for a NULL nursery */
 #define ALLOCSAMPLE_CAN_WALK_IN_TICKS UINT64_C(16) /* ALLOCSAMPLE_WALK_IN_TICKS is heeded */
+
+#define ALLOCSAMPLE_CAN_CONTROL_PROCESS UINT64_C(32) /* process_control, process_status, thread_select */
 
 /* Whether an agent, which may be older than this header, can do something. */
 #define ALLOCSAMPLE_CAN(hooks, bit)                                                                                    \

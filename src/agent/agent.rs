@@ -16,6 +16,7 @@ use crate::os::scratch::Pool;
 use crate::os::{self, process};
 use crate::path::PATH_BYTES;
 use crate::recording::{self, Beginning, CannotRecord, DrainState, Recording};
+use crate::selection::Selection;
 use crate::spill;
 use crate::stack::locking::LockingCode;
 use crate::stack::modules::Modules;
@@ -125,6 +126,7 @@ pub struct Agent {
     pub(crate) control: Control,
     pub(crate) threads: Threads,
     pub(crate) ticks: Ticks,
+    pub(crate) selection: Selection,
     pub(crate) heaps: Heaps,
     pub(crate) definitions: Definitions,
     canary: ForkCanary,
@@ -151,6 +153,7 @@ impl Agent {
             control: Control::new(),
             threads: Threads::new(),
             ticks: Ticks::new(),
+            selection: Selection::new(),
             heaps: Heaps::new(),
             definitions: Definitions::new(),
             canary: ForkCanary::new(),
@@ -175,6 +178,7 @@ impl Agent {
         self.pid.store(process::pid(), Ordering::Relaxed);
         self.start.set(Some(start));
         self.control.reset(self.first_interval());
+        self.selection.clear();
         self.canary.arm();
         self.switch.set(Switch::On);
     }
@@ -374,8 +378,13 @@ impl Agent {
 
     /// The profile so far is complete: threads join anew.
     pub(crate) fn epoch_ended(&self) {
-        self.epoch.fetch_add(1, Ordering::Relaxed);
+        self.next_epoch();
         self.live.clear(&self.filter);
+    }
+
+    fn next_epoch(&self) {
+        let last = self.epoch.fetch_add(1, Ordering::Relaxed);
+        self.modules.after_epoch(last.wrapping_add(1));
     }
 
     /// Makes the state that of a new process. Only while it has a single thread.
@@ -384,7 +393,7 @@ impl Agent {
         let pid = process::pid();
         self.canary.arm();
         self.pid.store(pid, Ordering::Relaxed);
-        self.epoch.fetch_add(1, Ordering::Relaxed);
+        self.next_epoch();
         self.seed
             .store(self.seed().child(pid).process, Ordering::Relaxed);
         // A parent that has not sampled yet is no profile to point at.
@@ -399,6 +408,7 @@ impl Agent {
         self.live.clear(&self.filter);
         self.heaps.restart(&self.filter);
         self.control.reset(self.first_interval());
+        self.selection.clear();
         (self.hooks().after_fork_in_child)();
         // Behind a filter of system calls no file can be made.
         let has_profile = self.config().follow_children && !os::is_filtered();

@@ -28,6 +28,8 @@ const DEFAULT_TEMPLATE: &[u8] = b"allocsample.%n.%p.allocsample";
 pub enum Bridges {
     /// Whichever the process turns out to be.
     Auto,
+    /// As [`Self::Auto`], and PyPy, whose code is changed in memory for it.
+    Pypy,
     /// Native code only.
     None,
 }
@@ -48,8 +50,8 @@ pub enum Unwind {
     Auto,
     /// By frame pointers alone: faster, and short of the root wherever code keeps none.
     FramePointers,
-    /// As [`Self::Auto`]; and each stack whose rest was taken from memory is walked in full as well and compared. Slow:
-    /// for tests of ours.
+    /// As [`Self::Auto`]; and each stack is walked a second time, each step by the unwinder, and compared. Slow: for tests of
+    /// ours.
     Verify,
     /// No stacks.
     None,
@@ -250,10 +252,11 @@ impl Config {
         }
         config.bridges = match choice(
             "ALLOCSAMPLE_RUNTIME",
-            &["auto", "none"],
-            "expected auto or none",
+            &["auto", "none", "pypy"],
+            "expected auto, none or pypy",
         )? {
             Some(1) => Bridges::None,
+            Some(2) => Bridges::Pypy,
             _ => Bridges::Auto,
         };
         if choice(

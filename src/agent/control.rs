@@ -9,6 +9,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use allocsample_record::Note;
 use allocsample_ring::request;
 use allocsample_sampling::Interval;
 
@@ -16,6 +17,7 @@ use crate::agent::Agent;
 use crate::os::spin::Spin;
 use crate::os::thread::{Force, Muted, ShimThread};
 use crate::recording::{self, Recording};
+use crate::selection::Filter;
 
 /// Intervals that can be told apart in one profile. A controller needs 157 (`allocsample_sampling::Controller`); the rest
 /// is for people.
@@ -39,6 +41,8 @@ pub struct Control {
     used: AtomicU32,
     /// The number of the change (upper 48 bits) and of the place (lower 16).
     force: AtomicU64,
+    /// The last interval at which samples were taken; 0 for none.
+    before: AtomicU64,
     changing: Spin<()>,
 }
 
@@ -55,6 +59,7 @@ impl Control {
             }; PLACES],
             used: AtomicU32::new(0),
             force: AtomicU64::new(0),
+            before: AtomicU64::new(0),
             changing: Spin::new(()),
         }
     }
@@ -64,6 +69,7 @@ impl Control {
         self.changing.break_lock();
         self.seen.store(0, Ordering::Relaxed);
         self.used.store(0, Ordering::Relaxed);
+        self.before.store(0, Ordering::Relaxed);
         // A profile says its first interval as number 0, also if sampling is stopped.
         if let Some(place) = self.fill(interval.map_or(0, Interval::bytes), 0) {
             self.set(place);
@@ -100,6 +106,12 @@ impl Control {
             .store(((before >> 16) + 1) << 16 | place, Ordering::Release);
     }
 
+    /// The interval that is in force, or was before sampling was stopped.
+    pub fn interval_before(&self) -> Option<Interval> {
+        let now = self.force().interval;
+        now.or_else(|| Interval::new(self.before.load(Ordering::Relaxed)))
+    }
+
     /// Now.
     pub fn force(&self) -> Force {
         let force = self.force.load(Ordering::Acquire);
@@ -126,19 +138,43 @@ impl Agent {
                     .compare_exchange(seen, generation, Ordering::Relaxed, Ordering::Relaxed)
                     .is_ok()
             {
-                if what == request::SET_INTERVAL {
-                    self.put_in_force(recording, Interval::new(interval), |_| true);
-                    recording.ring.obey(generation);
-                } else {
-                    // It obeys when it has done it. If it does not run yet, the next sample starts it.
-                    recording.ask_for_file_work(what, generation);
-                }
+                self.obey(recording, generation, what, interval);
             }
         }
+        self.select(thread, muted);
         let force = self.control.force();
         if thread.change() != force.change {
             muted.adopt(&force);
         }
+    }
+
+    fn obey(&self, recording: &Recording, generation: u64, what: u64, value: u64) {
+        match what {
+            request::SET_INTERVAL => {
+                self.put_in_force(recording, Interval::new(value), |_| true);
+            }
+            request::SELECT_THREAD => {
+                let tid = u32::try_from(value >> 1).unwrap_or(0);
+                if !self.select_thread(recording, tid, value & 1 != 0) {
+                    recording.note(
+                        Note::Selection,
+                        b"as before: too many threads are told apart",
+                    );
+                }
+            }
+            request::FILTER => {
+                let [most_bytes, low, high, _] = recording.ring.request_more();
+                let filter = Filter {
+                    least_bytes: value,
+                    most_bytes,
+                    name: [low, high],
+                };
+                self.set_filter(recording, &filter);
+            }
+            // The drain thread obeys when it has done it. If it does not run yet, the next sample starts it.
+            _ => return recording.ask_for_file_work(what, generation),
+        }
+        recording.ring.obey(generation);
     }
 
     /// The interval of malloc that is in force now; `None` while sampling is stopped.
@@ -158,7 +194,7 @@ impl Agent {
     }
 
     /// Puts an interval in force if the present one is `right`.
-    fn put_in_force(
+    pub(crate) fn put_in_force(
         &self,
         recording: &Recording,
         interval: Option<Interval>,
@@ -168,6 +204,9 @@ impl Agent {
         let changed = control.changing.with_patience(CHANGE_TURNS, |()| {
             if !right(control.force().interval) {
                 return false;
+            }
+            if let Some(now) = control.force().interval {
+                control.before.store(now.bytes(), Ordering::Relaxed);
             }
             let bytes = interval.map_or(0, Interval::bytes);
             let known = control.place_of(bytes);

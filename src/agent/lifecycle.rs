@@ -84,6 +84,7 @@ impl Agent {
             self.threads.add_ended(thread.totals());
         }
         self.threads.leave(thread.slot());
+        self.forget_selected();
         muted.leave();
     }
 

@@ -91,6 +91,10 @@ pub struct Recording {
     main_exited: AtomicU32,
     /// What somebody outside wants of the files, below the generation of the request; 0 for nothing.
     asked: AtomicU64,
+    /// Threads of the program that wait for such work have taken numbers up to this one.
+    pub(crate) tickets: AtomicU32,
+    /// Up to this one it is done.
+    pub(crate) tickets_done: AtomicU32,
 }
 
 // SAFETY: of its fields only the place of the ring is a pointer, and that is only passed to the kernel.
@@ -206,6 +210,8 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
         request: AtomicU32::new(DrainRequest::Work as u32),
         main_exited: AtomicU32::new(0),
         asked: AtomicU64::new(0),
+        tickets: AtomicU32::new(0),
+        tickets_done: AtomicU32::new(0),
     };
     let Some(recording) = memory::leak(recording) else {
         return discard("out of memory");

@@ -19,7 +19,7 @@ use crate::os::{self, clock};
 use crate::recording::{self, DrainState, Recording};
 use crate::stack::shadow::{Ending, ShadowStack};
 use crate::stack::vm::{self, NativeCode, RawFrame};
-use crate::stack::{Captured, From, MemoKey, RuleCache, Walk, WrittenKey};
+use crate::stack::{Captured, FoundStack, From, MemoKey, RuleCache, Walk, WrittenKey};
 use crate::switch::Switch;
 
 /// The machine's own stack on this thread, if it has told where that is.
@@ -49,7 +49,7 @@ impl Agent {
                 0 => SampleFlags::default(),
                 _ => SampleFlags::REALLOC,
             };
-            self.run_and_tell(&Due {
+            let due = Due {
                 thread,
                 address: allocation.address,
                 size: allocation.size,
@@ -63,7 +63,13 @@ impl Agent {
                 caller: allocation.caller,
                 walked: self.heaps.walked_in_malloc(thread),
                 stack: None,
-            });
+            };
+            match recording::current() {
+                Some(recording) if !self.selection.has_size(due.size) => {
+                    self.leave_out(recording, weight_bytes(&due, self.law()));
+                }
+                _ => drop(self.run_and_tell(&due)),
+            }
         }
         if self.config().is_stopped && recording::current().is_none() {
             // Without a recording nobody could ask for samples.
@@ -131,7 +137,11 @@ impl Agent {
     }
 
     /// Mutes the thread, which joins if it has not. Returns the sample points in the `charged` bytes at hand.
-    fn enter<'a>(&self, thread: &'a ShimThread, charged: u64) -> Option<(Muted<'a>, SamplePoints)> {
+    pub(crate) fn enter<'a>(
+        &self,
+        thread: &'a ShimThread,
+        charged: u64,
+    ) -> Option<(Muted<'a>, SamplePoints)> {
         let epoch = self.epoch();
         let is_new = thread.epoch() != epoch;
         if is_new {
@@ -145,6 +155,7 @@ impl Agent {
             let (number, slot) = self.threads.join(thread);
             let sampler = Sampler::new(self.law(), interval, self.seed().thread(number));
             muted.join(epoch, number, slot, sampler, &force);
+            self.select(thread, &muted);
             (self.hooks().on_thread_joined)();
             if charged > 0 {
                 points = muted.first_alloc(charged);
@@ -325,6 +336,7 @@ impl Agent {
             memo,
             key: self.memo_key(thread),
             only_frame_pointers: unwind == Unwind::FramePointers,
+            without_rules: false,
             frames,
         };
         let captured = walk.capture(thread, from, |module| {
@@ -335,7 +347,7 @@ impl Agent {
                 });
             }
         });
-        if unwind == Unwind::Verify && captured.is_rest_known {
+        if unwind == Unwind::Verify {
             full_memo.forget();
             let found = walk.frames.get(..captured.depth).unwrap_or(&[]);
             let depth = self.config().max_depth;
@@ -343,13 +355,16 @@ impl Agent {
                 memo: full_memo,
                 frames: full_frames.get_mut(..depth).unwrap_or(&mut []),
                 cache: walk.cache,
+                without_rules: true,
                 ..walk
             };
             let full = full_walk.capture(thread, from, |_| {});
             let is_same = (full.flags, full.may_hold_loader_locks)
                 == (captured.flags, captured.may_hold_loader_locks)
                 && full_walk.frames.get(..full.depth) == Some(found);
-            self.compared.known.fetch_add(1, Ordering::Relaxed);
+            self.compared
+                .known
+                .fetch_add(u64::from(captured.known > 0), Ordering::Relaxed);
             self.compared
                 .different
                 .fetch_add(u64::from(!is_same), Ordering::Relaxed);
@@ -382,7 +397,15 @@ impl Agent {
             walk: self.memo_key(due.thread),
             code_changes: self.heaps.code_changes(),
         };
-        let shared = written.shared(frames, key, due.thread.last_sample());
+        // What was merged with a machine's frames, or stripped of our own, is not what the walk found.
+        let is_as_walked = !captured.is_merged && due.walked.is_none();
+        let found = FoundStack {
+            frames,
+            walk: captured.walk,
+            known: if is_as_walked { captured.known } else { 0 },
+            known_from: captured.known_from,
+        };
+        let shared = written.shared(&found, key, due.thread.last_sample());
         let fresh = frames.get(..frames.len() - shared).unwrap_or(&[]);
         let words = SampleRecord::words(fresh.len());
         let mut reservation = loop {
@@ -419,7 +442,8 @@ impl Agent {
         let used_words = reservation.used_words();
         reservation.commit(RecordKind::Sample as u8);
         due.thread.set_last_sample(id);
-        written.remember(shared, fresh, key, due.thread.last_sample());
+        let walk = if is_as_walked { captured.walk } else { 0 };
+        written.remember(shared, fresh, walk, key, due.thread.last_sample());
         let is_wanted_early = self.config().is_attended() || recording.is_asked();
         if is_wanted_early && recording.drain_state() == DrainState::None {
             self.set_drain_to_work(recording, captured.may_hold_loader_locks);

@@ -28,7 +28,7 @@ const LOCK_FRAME_BYTES: usize = 256;
 const ALLOCATOR_MARGIN: u64 = 16 << 10;
 
 /// `mov $15, %rax; syscall`: what a signal handler returns to, in every C library.
-const SIGNAL_RETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+pub(crate) const SIGNAL_RETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 
 /// From the address that a handler returns to, up to the interrupted instruction's: 8 bytes, and in the kernel's
 /// `struct ucontext` 40 before the registers, of which that is the 17th.
@@ -175,6 +175,15 @@ impl Forbidden {
             });
             self.running.extend(code);
         }
+    }
+
+    /// The low end of the stack that this address lies in, if it is known.
+    pub fn end_of_stack(&self, address: u64) -> Option<u64> {
+        let stack = self
+            .mappings
+            .iter()
+            .find(|mapping| mapping.contains(address));
+        stack.map(|stack| stack.start)
     }
 
     /// What the thread with these registers is at.

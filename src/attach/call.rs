@@ -13,9 +13,9 @@ use crate::borrow::{Forbidden, Standing};
 use crate::helper::{self, Data, NO_DESCRIPTOR, NOT_ANSWERED, PAGE, REGION_BYTES, Word};
 use crate::image::{Memory, thread_local_bytes};
 use crate::parts::{Functions, find_functions, find_instructions, present_function};
-use crate::remote::{Borrowed, Instructions, put_back};
+use crate::remote::{Borrowed, Instructions, Place, put_back};
 use crate::target::Target;
-use crate::tracee::{Registers, Stop, Tracee, Until};
+use crate::tracee::{Stop, Tracee, Until};
 use crate::{AttachError, Reply, Request};
 
 /// How long we look for a thread that can be borrowed, in seconds.
@@ -24,8 +24,8 @@ const SEARCH_S: u64 = 10;
 const HELPER_S: u64 = 60;
 /// How long one thread may take to stop.
 const ONE_THREAD: Duration = Duration::from_millis(100);
-/// How long one thread is led by single instructions, which slow it down, before another one is tried.
-const LEADING: Duration = Duration::from_millis(50);
+/// How long one thread is looked at again and again, which slows it down, before another one is tried.
+const TRYING: Duration = Duration::from_millis(50);
 
 struct Work<'a> {
     target: &'a Target,
@@ -50,8 +50,8 @@ struct Helper {
 pub(crate) fn call(target: &Target, request: &Request<'_>) -> Result<Reply, AttachError> {
     let pid = target.pid();
     let status = target.status(pid)?;
-    if status.signals("SigIgn") & (1 << (libc::SIGTRAP - 1)) != 0 {
-        return Err(AttachError::IgnoresTrap(pid));
+    if status.lists("x86_Thread_features", "shstk") {
+        return Err(AttachError::ShadowStack(pid));
     }
     let memory =
         Memory::of(pid).map_err(|error| target.explain(error, "its memory cannot be reached"))?;
@@ -172,53 +172,50 @@ impl Work<'_> {
         if tracee.wait(ONE_THREAD)? != Some(Stop::Event) {
             return Ok(Ok(None));
         }
-        let registers = tracee.registers()?;
-        let standing = self.forbidden.look_at(&self.memory, &registers);
-        let is_free = match standing {
-            Standing::Free => true,
-            Standing::Busy => self.walk_out(tracee)?,
-            Standing::Waiting => false,
-        };
-        if !is_free {
-            let registers = match standing {
-                Standing::Waiting => registers,
-                _ => tracee.registers()?,
-            };
-            put_back(tracee, registers, self.target)?;
-            return Ok(Ok(None));
+        match self.forbidden.look_at(&self.memory, &tracee.registers()?) {
+            Standing::Free => {}
+            Standing::Busy if self.wait_for_it(tracee)? => {}
+            Standing::Busy | Standing::Waiting => return self.let_go(tracee),
         }
-        let mut borrowed = Borrowed::take(self.target, tracee, self.instructions)?;
+        let room = tracee.registers()?.rsp;
+        let room = self.forbidden.end_of_stack(room).unwrap_or(u64::MAX);
+        let taken = Borrowed::take(self.target, &self.memory, tracee, self.instructions, room)?;
+        let Some(mut borrowed) = taken else {
+            return self.let_go(tracee);
+        };
         let started = self.on_borrowed(&mut borrowed);
         borrowed.put_back()?;
         Ok(started)
     }
 
-    /// Lets the thread go on, one instruction at a time, until it can be borrowed.
-    fn walk_out(&self, tracee: &mut Tracee) -> io::Result<bool> {
-        let since = Instant::now();
-        let mut signal = 0;
-        while since.elapsed() < LEADING {
-            tracee.resume(Until::NextInstruction, signal)?;
-            signal = match tracee.wait(ONE_THREAD)? {
-                Some(Stop::Signal(libc::SIGTRAP)) => 0,
-                // One of the program's own: it gets it.
-                Some(Stop::Signal(other)) => other,
-                Some(Stop::Event | Stop::SystemCall) => 0,
-                // It waits in the kernel.
-                Some(Stop::Gone) | None => {
-                    tracee.settle(ONE_THREAD)?;
-                    return Ok(false);
-                }
-            };
-            let registers = tracee.registers()?;
-            let is_free = || self.forbidden.look_at(&self.memory, &registers) == Standing::Free;
-            if signal == 0 && is_in_user_code(&registers) && is_free() {
-                return Ok(true);
-            }
+    /// Not this thread, not now.
+    fn let_go(&self, tracee: &Tracee) -> io::Result<Result<Option<Helper>, AttachError>> {
+        if !tracee.is_gone() {
+            put_back(tracee, tracee.registers()?, self.target)?;
         }
-        if signal != 0 {
-            tracee.resume(Until::NextInstruction, signal)?;
-            tracee.wait(ONE_THREAD)?;
+        Ok(Ok(None))
+    }
+
+    /// Looks at the thread again and again, until it can be borrowed. Not by leading it instruction by instruction: the
+    /// kernel lets a thread whose tracer is killed then run into a trap, and the process dies of it.
+    fn wait_for_it(&self, tracee: &mut Tracee) -> io::Result<bool> {
+        let since = Instant::now();
+        for turn in 0_u64.. {
+            if since.elapsed() > TRYING {
+                break;
+            }
+            put_back(tracee, tracee.registers()?, self.target)?;
+            tracee.resume(Until::Anything, 0)?;
+            // Not in step with what the thread does.
+            std::thread::sleep(Duration::from_micros(1 + turn * 37 % 101));
+            if !tracee.settle(ONE_THREAD)? {
+                return Ok(false);
+            }
+            match self.forbidden.look_at(&self.memory, &tracee.registers()?) {
+                Standing::Free => return Ok(true),
+                Standing::Busy => {}
+                Standing::Waiting => return Ok(false),
+            }
         }
         Ok(false)
     }
@@ -375,12 +372,14 @@ impl Work<'_> {
         let stack = region + REGION_BYTES;
         // At the stack's high end: the new thread's handle.
         let handle = stack - 64;
-        let result = borrowed.function_call(
-            self.functions.pthread_create,
-            [handle, 0, region, data, 0, 0],
-            handle,
-            |address, bytes| self.memory.write(address, bytes),
-        );
+        let entry = region + helper::entry();
+        let place = Place {
+            stack: handle,
+            return_to: region,
+            end: entry,
+        };
+        let arguments = [handle, 0, entry, data, 0, 0];
+        let result = borrowed.function_call(self.functions.pthread_create, arguments, &place);
         let result = result.map_err(|error| AttachError::RemoteCall {
             pid: self.target.pid(),
             call: "pthread_create",
@@ -454,9 +453,4 @@ impl Work<'_> {
             reason: reason.to_owned(),
         }
     }
-}
-
-/// Whether the thread is not in the middle of a system call, as it is after a step into one.
-fn is_in_user_code(registers: &Registers) -> bool {
-    registers.orig_rax == u64::MAX
 }

@@ -10,13 +10,20 @@ const STACK_BYTES: u64 = 64 << 10;
 const TEXT_BYTES: u64 = 8 << 10;
 pub(crate) const REGION_BYTES: u64 = PAGE + DATA_BYTES + STACK_BYTES;
 
-// The helper thread's code. rdi: the words below. It answers, waits until we have read the answer, and lets its own
+// First what the borrowed thread's function returns to: it leaves the result where the return address was, and lets the
+// kernel put everything back. Then the helper thread's code. rdi: the words below. It answers, waits until we have read the answer, and lets its own
 // memory be unmapped by a jump, from where it does not come back here. Positions are those of `Word`, times 8.
 std::arch::global_asm!(
     ".pushsection .rodata.allocsample_helper, \"a\", @progbits",
     ".globl allocsample_helper_start",
     ".hidden allocsample_helper_start",
     "allocsample_helper_start:",
+    "mov qword ptr [rsp - 8], rax",
+    "mov eax, 15", // rt_sigreturn
+    "syscall",
+    ".globl allocsample_helper_entry",
+    ".hidden allocsample_helper_entry",
+    "allocsample_helper_entry:",
     "push rbx",
     "push r12",
     "sub rsp, 8",
@@ -78,6 +85,7 @@ std::arch::global_asm!(
 
 unsafe extern "C" {
     static allocsample_helper_start: u8;
+    static allocsample_helper_entry: u8;
     static allocsample_helper_end: u8;
 }
 
@@ -86,6 +94,13 @@ pub(crate) fn code() -> &'static [u8] {
     let end = &raw const allocsample_helper_end;
     // SAFETY: both lie in one section, which the code above fills from one to the other.
     unsafe { std::slice::from_raw_parts(start, end.addr() - start.addr()) }
+}
+
+/// Where the helper thread begins in [`code`]; what is in front of it is for the borrowed thread.
+pub(crate) fn entry() -> u64 {
+    let start = &raw const allocsample_helper_start;
+    let entry = &raw const allocsample_helper_entry;
+    (entry.addr() - start.addr()) as u64
 }
 
 /// The words that the helper works with, by their position.
@@ -188,5 +203,8 @@ mod tests {
         assert!(!code.is_empty() && code.len() as u64 <= PAGE);
         // It ends in a jump, so that it never runs on.
         assert_eq!(&code[code.len() - 2..], &[0xff, 0xe0]);
+        // The borrowed thread's part ends in its system call.
+        let entry = entry() as usize;
+        assert_eq!(&code[entry - 2..entry], &[0x0f, 0x05]);
     }
 }

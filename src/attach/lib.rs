@@ -6,6 +6,7 @@
 //! parts    which of its code is used
 //! borrow   which thread can be borrowed for a moment             (registers, stack)
 //! tracee   one thread under ptrace
+//! frame    what lets that thread go on by itself if we are killed
 //! remote   system calls and one call of a function on that thread
 //! helper   the thread that is started
 //! call     the whole: a helper thread in the process opens the library and calls the function
@@ -19,6 +20,8 @@
 mod borrow;
 #[cfg(target_arch = "x86_64")]
 mod call;
+#[cfg(target_arch = "x86_64")]
+mod frame;
 #[cfg(target_arch = "x86_64")]
 mod helper;
 #[cfg(target_arch = "x86_64")]
@@ -92,8 +95,10 @@ pub enum AttachError {
     OtherLibc { pid: i32, libc: String },
     #[error("process {pid}: its C library lacks {function}; glibc 2.34 or later is needed")]
     OldLibc { pid: i32, function: &'static str },
-    #[error("process {0}: it ignores SIGTRAP, which is needed for a moment")]
-    IgnoresTrap(i32),
+    #[error(
+        "process {0}: it has a shadow stack, on which no call can be made from outside; attach is not possible"
+    )]
+    ShadowStack(i32),
     #[error("process {0}: it runs under seccomp in strict mode, and would be killed")]
     SeccompStrict(i32),
     #[error(

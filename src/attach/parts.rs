@@ -1,7 +1,7 @@
 //! What is used of the process's own code: functions of its C library, two instructions, the agent if it is there.
 
 use crate::AttachError;
-use crate::borrow::is_c_library;
+use crate::borrow::{SIGNAL_RETURN, is_c_library};
 use crate::helper::Word;
 use crate::image::{Image, Memory};
 use crate::remote::Instructions;
@@ -93,8 +93,13 @@ pub(crate) fn find_instructions(
                 .position(|window| window == pattern)?;
             Some(mapping.start + at as u64)
         };
-        if let (Some(system_call), Some(trap)) = (at(&[0x0f, 0x05]), at(&[0xcc])) {
-            return Ok(Instructions { system_call, trap });
+        // `syscall; ret`
+        let system_call = at(&[0x0f, 0x05, 0xc3]);
+        if let (Some(system_call), Some(signal_return)) = (system_call, at(&SIGNAL_RETURN)) {
+            return Ok(Instructions {
+                system_call,
+                signal_return,
+            });
         }
     }
     Err(AttachError::OldLibc {

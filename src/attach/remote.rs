@@ -1,60 +1,105 @@
 //! Work that a borrowed thread does for us, before it goes on as if nothing had been.
+//!
+//! From [`Borrowed::take`] on the thread goes on as it was wherever we are killed: each of its ways ends in a frame
+//! (`frame.rs`) of which the kernel puts everything back.
 
 use std::io;
 use std::time::Duration;
 
 use crate::borrow::interrupted_call;
+use crate::frame::{Frame, Saved};
+use crate::image::Memory;
 use crate::target::Target;
 use crate::tracee::{Registers, Stop, Tracee, Until};
 
 /// How long a thread may take for what is done in microseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// All signals but SIGTRAP, by which the thread tells us that it has returned.
-const ALL_BUT_TRAP: u64 = !(1 << (libc::SIGTRAP - 1));
+const ALL_SIGNALS: u64 = u64::MAX;
 
 /// Instructions that are found in every C library.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Instructions {
-    /// `syscall`
+    /// `syscall; ret`
     pub system_call: u64,
-    /// `int3`
-    pub trap: u64,
+    /// `mov $15, %rax; syscall`: what signal handlers return to.
+    pub signal_return: u64,
+}
+
+/// Where a function finds its stack, and what it returns to.
+pub(crate) struct Place {
+    /// The high end of the stack.
+    pub stack: u64,
+    /// `mov %rax, -8(%rsp); mov $15, %eax; syscall`
+    pub return_to: u64,
+    /// The end of that.
+    pub end: u64,
 }
 
 /// A stopped thread, and how it was.
 pub(crate) struct Borrowed<'a> {
     target: &'a Target,
+    memory: &'a Memory,
     tracee: &'a mut Tracee,
-    registers: Registers,
-    vectors: Vec<u8>,
-    signal_mask: u64,
+    saved: Saved,
     instructions: Instructions,
+    /// On the thread's own stack, below what it uses.
+    frame: u64,
+    /// What lies there otherwise.
+    below_stack: Vec<u8>,
 }
 
 impl<'a> Borrowed<'a> {
-    /// From here on until [`Self::put_back`] no signal is delivered to the thread.
+    /// From here on until [`Self::put_back`] no signal is delivered to the thread. `None`: its stack, of which `room` says
+    /// where it ends, has no room for a frame.
     pub fn take(
         target: &'a Target,
+        memory: &'a Memory,
         tracee: &'a mut Tracee,
         instructions: Instructions,
-    ) -> io::Result<Self> {
-        let borrowed = Self {
-            target,
-            registers: tracee.registers()?,
+        room: u64,
+    ) -> io::Result<Option<Self>> {
+        let registers = tracee.registers()?;
+        let saved = Saved {
+            call_again: call_again(memory, &registers),
+            registers,
             vectors: tracee.vector_state()?,
             signal_mask: tracee.signal_mask()?,
-            tracee,
-            instructions,
         };
-        borrowed.tracee.set_signal_mask(ALL_BUT_TRAP)?;
-        Ok(borrowed)
+        let Frame { start, bytes } = saved.below_stack(instructions.signal_return);
+        if start < room {
+            return Ok(None);
+        }
+        let mut below_stack = vec![0; bytes.len()];
+        memory.read(start, &mut below_stack)?;
+        memory.write(start, &bytes)?;
+        let borrowed = Self {
+            target,
+            memory,
+            tracee,
+            saved,
+            instructions,
+            frame: start,
+            below_stack,
+        };
+        borrowed.rest()?;
+        borrowed.tracee.set_signal_mask(ALL_SIGNALS)?;
+        Ok(Some(borrowed))
+    }
+
+    /// The thread's next instruction is the one that puts everything back.
+    fn rest(&self) -> io::Result<()> {
+        let mut registers = self.registers_for(self.instructions.signal_return, [0; 6]);
+        registers.rsp = self.frame + 8;
+        self.tracee.set_registers(&registers)
     }
 
     fn registers_for(&self, code: u64, arguments: [u64; 6]) -> Registers {
         let [rdi, rsi, rdx, r10, r8, r9] = arguments;
         Registers {
             rip: code,
+            // Whose first word is what `code` returns to.
+            rsp: self.frame,
             rdi,
             rsi,
             rdx,
@@ -66,8 +111,8 @@ impl<'a> Borrowed<'a> {
             // No system call is to be restarted in place of this.
             orig_rax: u64::MAX,
             // Direction: up, as functions expect it.
-            eflags: self.registers.eflags & !0x400,
-            ..self.registers
+            eflags: self.saved.registers.eflags & !0x400,
+            ..self.saved.registers
         }
     }
 
@@ -78,40 +123,54 @@ impl<'a> Borrowed<'a> {
         self.tracee.set_registers(&registers)?;
         // Its begin and its end.
         for _ in 0..2 {
-            self.resume(Until::SystemCall)?;
+            self.resume()?;
             self.wait_for(Stop::SystemCall)?;
         }
         let result = self.tracee.registers()?.rax.cast_signed();
+        self.rest()?;
         match result {
             -4095..=-1 => Err(io::Error::from_raw_os_error(-result as i32)),
             _ => Ok(result.cast_unsigned()),
         }
     }
 
-    /// One call of a function, on a stack of which `stack` is the high end. `None`: it does not return, and was given up.
+    /// One call of a function. `None`: it does not return, and was given up.
     pub fn function_call(
         &mut self,
         function: u64,
         arguments: [u64; 6],
-        stack: u64,
-        write: impl FnOnce(u64, &[u8]) -> io::Result<()>,
+        place: &Place,
     ) -> io::Result<Option<u64>> {
+        let Frame { start, bytes } = self.saved.below(place.stack, place.return_to);
+        self.memory.write(start, &bytes)?;
         let mut registers = self.registers_for(function, arguments);
-        // Where a call leaves it: a multiple of 16, less the return address.
-        registers.rsp = (stack & !15) - 8;
+        registers.rsp = start;
         registers.rax = 0;
-        write(registers.rsp, &self.instructions.trap.to_le_bytes())?;
         self.tracee.set_registers(&registers)?;
-        self.resume(Until::Anything)?;
-        match self.wait()? {
-            Some(Stop::Signal(libc::SIGTRAP)) => Ok(Some(self.tracee.registers()?.rax)),
-            Some(stop) => Err(unexpected(stop)),
-            None => Ok(None),
+        loop {
+            self.resume()?;
+            match self.wait()? {
+                Some(Stop::SystemCall) => {}
+                Some(stop) => return Err(unexpected(stop)),
+                None => return Ok(None),
+            }
+            // Its own system calls stop it too.
+            let registers = self.tracee.registers()?;
+            if registers.rip == place.end && registers.rsp == start + 8 {
+                break;
+            }
         }
+        // In place of the system call that it is about to make, none is made.
+        self.rest()?;
+        self.resume()?;
+        self.wait_for(Stop::SystemCall)?;
+        self.rest()?;
+        // Where the return address was.
+        self.memory.word(start).map(Some)
     }
 
-    fn resume(&mut self, until: Until) -> io::Result<()> {
-        self.tracee.resume(until, 0)
+    fn resume(&mut self) -> io::Result<()> {
+        self.tracee.resume(Until::SystemCall, 0)
     }
 
     fn wait_for(&mut self, expected: Stop) -> io::Result<()> {
@@ -127,7 +186,7 @@ impl<'a> Borrowed<'a> {
     fn wait(&mut self) -> io::Result<Option<Stop>> {
         loop {
             match self.tracee.wait(PATIENCE)? {
-                Some(Stop::Event) => self.resume(Until::Anything)?,
+                Some(Stop::Event) => self.resume()?,
                 Some(stop) => return Ok(Some(stop)),
                 None if self.sleeps() => return Ok(None),
                 // On a busy machine it has not had its turn yet.
@@ -155,9 +214,31 @@ impl<'a> Borrowed<'a> {
                 return Ok(());
             }
         }
-        self.tracee.set_vector_state(&self.vectors)?;
-        self.tracee.set_signal_mask(self.signal_mask)?;
-        put_back(self.tracee, self.registers, self.target)
+        let Saved {
+            registers,
+            vectors,
+            signal_mask,
+            ..
+        } = self.saved;
+        self.tracee.set_vector_state(&vectors)?;
+        self.tracee.set_signal_mask(signal_mask)?;
+        put_back(self.tracee, registers, self.target)?;
+        self.memory.write(self.frame, &self.below_stack)
+    }
+}
+
+/// The system call that an interrupted thread makes again if nobody puts it back.
+///
+/// One that the kernel has restarted once has the number of `restart_syscall`, which does not survive a return from a
+/// signal frame. Its own number is in front of the instruction, where the C library loads it.
+fn call_again(memory: &Memory, registers: &Registers) -> u64 {
+    if registers.orig_rax != libc::SYS_restart_syscall as u64 {
+        return registers.orig_rax;
+    }
+    match *memory.read_some(registers.rip.wrapping_sub(7), 7) {
+        // `mov $number, %eax; syscall`
+        [0xb8, a, b, c, d, 0x0f, 0x05] => u64::from(u32::from_le_bytes([a, b, c, d])),
+        _ => registers.orig_rax,
     }
 }
 

@@ -261,6 +261,12 @@ impl Status {
         self.field(name)?.parse().ok()
     }
 
+    /// Whether a line is a list that has this word.
+    pub fn lists(&self, name: &str, word: &str) -> bool {
+        self.field(name)
+            .is_some_and(|list| list.split_whitespace().any(|found| found == word))
+    }
+
     /// A set of signals; the first one is bit 0.
     pub fn signals(&self, name: &str) -> u64 {
         self.field(name)
@@ -301,11 +307,13 @@ mod tests {
     #[test]
     fn a_state_is_read_by_its_names() {
         let status = Status(
-            "Name:\tx\nState:\tT (stopped)\nTracerPid:\t7\nSigBlk:\t00000000000000a0\n".to_owned(),
+            "Name:\tx\nState:\tT (stopped)\nTracerPid:\t7\nx86_Thread_features:\tshstk wrss\nSigBlk:\t00000000000000a0\n".to_owned(),
         );
         assert_eq!(status.letter(), 'T');
         assert_eq!(status.number("TracerPid"), Some(7));
         assert_eq!(status.number("Tracer"), None);
+        assert!(status.lists("x86_Thread_features", "shstk"));
+        assert!(!status.lists("x86_Thread_features", "wr") && !status.lists("Name", "y"));
         assert_eq!(status.signals("SigBlk"), 0xa0);
     }
 

@@ -26,8 +26,6 @@ pub(crate) enum Until {
     Anything,
     /// Until it begins or ends a system call.
     SystemCall,
-    /// For one instruction.
-    NextInstruction,
 }
 
 /// A thread that we trace. It goes on where it stands when this is dropped.
@@ -125,7 +123,6 @@ impl Tracee {
         let request = match until {
             Until::Anything => libc::PTRACE_CONT,
             Until::SystemCall => libc::PTRACE_SYSCALL,
-            Until::NextInstruction => libc::PTRACE_SINGLESTEP,
         };
         // A signal's number is small and positive.
         ptrace(request, self.thread, 0, signal as usize)?;
@@ -145,7 +142,6 @@ impl Tracee {
                 Some(Stop::Event) => return Ok(true),
                 Some(Stop::Gone) | None => return Ok(false),
                 Some(Stop::SystemCall) => self.resume(Until::Anything, 0)?,
-                Some(Stop::Signal(libc::SIGTRAP)) => self.resume(Until::Anything, 0)?,
                 Some(Stop::Signal(signal)) => self.resume(Until::Anything, signal)?,
             }
         }

@@ -1,6 +1,6 @@
 //! Profiles as the commands get them: read, with names, and with errors that name the file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use allocsample_profile::{FinishError, Finished, Profile, ReadError, finish};
 use anyhow::Context;
@@ -19,6 +19,20 @@ pub fn open(path: &Path) -> anyhow::Result<Profile> {
     if profile.symbols.frames.is_empty() {
         profile.symbolize();
     }
+    Ok(profile)
+}
+
+/// Reads files of one recording as one profile.
+pub fn open_series(paths: &[PathBuf]) -> anyhow::Result<Profile> {
+    if let [path] = paths {
+        return open(path);
+    }
+    let progress = Progress::start(format!("reading {} files", paths.len()));
+    let mut profile = Profile::open_series(paths)?;
+    if profile.symbols.frames.is_empty() {
+        profile.symbolize();
+    }
+    drop(progress);
     Ok(profile)
 }
 

@@ -151,19 +151,32 @@ impl StackInterner {
         last.truncate(shared);
         last.reserve(frames.len());
         let mut parent = last.last().copied().unwrap_or_default();
+        // Nothing is below a node that has just been written.
+        let mut is_parent_new = false;
         for &address in frames.iter().rev() {
             let place = &mut self.recent[recent_index(parent, address)];
             let is_known = (place.address, place.parent) == (address, parent);
-            if !is_known || place.number == StackId::EMPTY {
+            if is_parent_new || !is_known || place.number == StackId::EMPTY {
                 let location = *self
                     .locations
                     .entry(address)
                     .or_insert_with(|| self.space.locate(address));
                 let node = StackNode { parent, location };
+                let known = if is_parent_new {
+                    None
+                } else {
+                    self.nodes.find(node)
+                };
+                is_parent_new = known.is_none();
+                let number = known.unwrap_or_else(|| {
+                    let number = encoder.node(node);
+                    self.nodes.add(node, number);
+                    number
+                });
                 *place = Recent {
                     address,
                     parent,
-                    number: self.nodes.intern(node, |node| encoder.node(node)),
+                    number,
                 };
             }
             parent = place.number;

@@ -43,14 +43,22 @@ impl Bucket {
         Some((node, StackId(number)))
     }
 
+    #[inline]
     fn find(&mut self, node: StackNode) -> Option<StackId> {
-        let way = (0..WAYS).find(|&way| self.node(way).is_some_and(|(other, _)| other == node))?;
+        let is_it = |&way: &usize| {
+            self.offsets[way] == node.location.offset
+                && self.parents[way] == node.parent.0
+                && self.modules[way] == node.location.module.0
+                && self.numbers[way] != 0
+        };
+        let way = (0..WAYS).find(is_it)?;
         self.found |= 1 << way;
-        self.numbers.get(way).map(|&number| StackId(number))
+        Some(StackId(self.numbers[way]))
     }
 
+    /// The last place is the last to be taken.
     fn is_full(&self) -> bool {
-        !self.numbers.contains(&0)
+        self.numbers[WAYS - 1] != 0
     }
 
     /// In an empty place, or in that of the oldest of those that nobody asked for since the last one had to go.
@@ -89,28 +97,23 @@ impl Default for NodeTable {
 }
 
 impl NodeTable {
-    /// The node's number; a new one, from `write`, if the table does not know it.
-    pub(crate) fn intern(
-        &mut self,
-        node: StackNode,
-        write: impl FnOnce(StackNode) -> StackId,
-    ) -> StackId {
+    /// The node's number, if the table knows it.
+    pub(crate) fn find(&mut self, node: StackNode) -> Option<StackId> {
         let [first, second] = self.choices(node);
-        if let Some(number) = self.buckets[first].find(node) {
-            return number;
-        }
+        let bucket = &mut self.buckets[first];
         // Only if the first is full can it be in the second: no place ever becomes empty.
-        if self.buckets[first].is_full()
-            && let Some(number) = self.buckets[second].find(node)
-        {
-            return number;
+        match bucket.find(node) {
+            None if bucket.is_full() => self.buckets[second].find(node),
+            found => found,
         }
-        let number = write(node);
+    }
+
+    /// Remembers the number of a node that the table does not know.
+    pub(crate) fn add(&mut self, node: StackNode, number: StackId) {
         if self.should_grow() {
             self.grow();
         }
         self.insert(node, number);
-        number
     }
 
     fn should_grow(&self) -> bool {
@@ -176,13 +179,26 @@ mod tests {
         }
     }
 
+    /// The node's number; a new one, from `write`, if the table does not know it.
+    fn intern(
+        table: &mut NodeTable,
+        node: StackNode,
+        write: impl FnOnce(StackNode) -> StackId,
+    ) -> StackId {
+        table.find(node).unwrap_or_else(|| {
+            let number = write(node);
+            table.add(node, number);
+            number
+        })
+    }
+
     /// Asks for `count` nodes in turn, `rounds` times; how many were written each time.
     fn written(table: &mut NodeTable, count: u32, rounds: usize) -> Vec<u32> {
         let mut last = 0;
         let round = |_| {
             let before = last;
             for index in 0..count {
-                table.intern(node(index % 1000, u64::from(index) * 5), |_| {
+                intern(table, node(index % 1000, u64::from(index) * 5), |_| {
                     last += 1;
                     StackId(last)
                 });
@@ -218,7 +234,7 @@ mod tests {
             let mut parent = StackId::EMPTY;
             for depth in 0..20 {
                 let asked = node(parent.0, 0x1000 + 5 * (state >> (40 + depth) & 1));
-                parent = table.intern(asked, |_| {
+                parent = intern(&mut table, asked, |_| {
                     last += 1;
                     StackId(last)
                 });
@@ -241,7 +257,7 @@ mod tests {
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
             let asked = node((state >> 60) as u32, state >> 44);
-            let number = table.intern(asked, |node| {
+            let number = intern(&mut table, asked, |node| {
                 nodes.push(node);
                 StackId(nodes.len() as u32)
             });

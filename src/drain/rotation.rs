@@ -120,7 +120,7 @@ impl Rotation {
     }
 
     /// Puts the next file, which is complete and lies [`Self::aside`], in the place of the present one, which stays under
-    /// its own name if `keeps`. `first_bytes` is the length of the next one, `position` where in the ring it begins.
+    /// its own name if `keeps`. The disk has what is in both: whatever comes, a name leads to a whole file. `first_bytes` is the length of the next one, `position` where in the ring it begins.
     pub fn change(
         &mut self,
         border: &Border,
@@ -159,6 +159,7 @@ impl Rotation {
         self.retry_ns = 0;
         while self.keep.is_some_and(|keep| self.parts.len() > keep) && self.drop_oldest() {}
         self.write_index();
+        sync_directory(&self.path);
         Ok(())
     }
 
@@ -260,6 +261,16 @@ impl Rotation {
         text.push(b'\n');
         text
     }
+}
+
+/// Has the names of a file and its neighbours reach the disk. One that does not has the files all the same, by their old
+/// names.
+fn sync_directory(path: &Path) {
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    let directory = std::fs::File::open(parent.unwrap_or(Path::new(".")));
+    drop(directory.and_then(|directory| directory.sync_all()));
 }
 
 /// `app.allocsample` and `.part-1` give `app.part-1.allocsample`.

@@ -292,6 +292,7 @@ impl Drain {
 
     /// What was asked for from outside, and what the settings say is due.
     fn do_file_work(&mut self) -> Result<(), DrainError> {
+        let ticket = self.recording.ticket();
         if let Some((what, generation)) = self.recording.take_asked() {
             self.drain_all()?;
             match what {
@@ -306,6 +307,7 @@ impl Drain {
             }
             self.recording.ring.obey(generation);
         }
+        self.recording.tickets_are_done(ticket);
         // What waits in the ring has come since the file began as much as what is in it.
         let (now_ns, head) = (clock::monotonic_ns(), self.recording.ring.head());
         if self.rotation.is_due(now_ns, self.writer.length(), head) {
@@ -389,6 +391,8 @@ impl Drain {
     }
 
     fn try_to_rotate(&mut self, keeps: bool) -> std::io::Result<()> {
+        // Most of it now, while the ring is empty; the end below.
+        self.writer.sync()?;
         let follower = self.follow()?;
         let position = self.consumer.position();
         let (time_ns, wall_ns) = (clock::monotonic_ns(), clock::wall_ns());
@@ -427,7 +431,12 @@ impl Drain {
             bytes: self.writer.length(),
         };
         let first_bytes = next.length();
-        if let Err(error) = self.rotation.change(&border, first_bytes, position, keeps) {
+        let changed = self
+            .writer
+            .sync()
+            .and_then(|()| next.sync())
+            .and_then(|()| self.rotation.change(&border, first_bytes, position, keeps));
+        if let Err(error) = changed {
             // It goes on after all.
             self.writer.cut(length)?;
             return Err(error);

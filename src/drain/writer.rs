@@ -84,9 +84,15 @@ impl ChunkWriter {
                 to.write_all(part)?;
                 offset += part.len() as u64;
             }
+            synced(to.sync_data())?;
             std::fs::rename(aside, path)
         };
         write().inspect_err(|_| drop(std::fs::remove_file(aside)))
+    }
+
+    /// Comes back when the disk has what was written so far.
+    pub fn sync(&self) -> std::io::Result<()> {
+        synced(self.file.sync_data())
     }
 
     /// Sets how long the file may become.
@@ -178,4 +184,11 @@ impl ChunkWriter {
         self.length += chunk.len() as u64;
         Ok(())
     }
+}
+/// A file system, or a filter of system calls, that knows no such order is no reason to stop.
+fn synced(result: std::io::Result<()>) -> std::io::Result<()> {
+    result.or_else(|error| match error.raw_os_error() {
+        Some(libc::EIO | libc::ENOSPC | libc::EDQUOT) => Err(error),
+        _ => Ok(()),
+    })
 }

@@ -2,35 +2,190 @@
 //!
 //! What flamegraph.pl, inferno, speedscope and many scripts read. Lines are sorted, equal names are one line.
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use crate::view::{Metric, Rounding, View};
+use rustc_hash::FxHashMap;
+
+use crate::view::{Interner, Metric, Rounding, View};
 
 pub(crate) fn write(view: &View, metric: Metric, out: &mut dyn Write) -> io::Result<()> {
-    for (stack, bytes) in lines(view, metric) {
-        writeln!(out, "{stack} {bytes}")?;
+    lines(view, metric, |stack, bytes| {
+        writeln!(out, "{stack} {bytes}")
+    })
+}
+
+/// Tells `each` the stacks with their bytes, rounded after adding up. What rounds to nothing is left out.
+pub(crate) fn lines(
+    view: &View,
+    metric: Metric,
+    mut each: impl FnMut(&str, i64) -> io::Result<()>,
+) -> io::Result<()> {
+    /// What comes next of a path's children, and how long the text before it is.
+    struct Next {
+        path: u32,
+        before: usize,
+        is_line: bool,
+    }
+    let mut paths = Paths::new(view);
+    paths.add(view, metric);
+    let children = paths.children();
+    let mut rounding = Rounding::default();
+    let mut text = String::new();
+    let mut stack = vec![Next {
+        path: Paths::ROOT,
+        before: 0,
+        is_line: false,
+    }];
+    let mut items = Vec::new();
+    while let Some(Next {
+        path,
+        before,
+        is_line,
+    }) = stack.pop()
+    {
+        text.truncate(before);
+        if path != Paths::ROOT {
+            text.push_str(&paths.names[paths.nodes[path as usize] as usize]);
+        }
+        if is_line {
+            let bytes = rounding.next(paths.bytes[path as usize]);
+            if bytes > 0 {
+                each(&text, bytes)?;
+            }
+            continue;
+        }
+        if path != Paths::ROOT {
+            text.push(';');
+        }
+        items.clear();
+        for &child in children.of(path) {
+            let (alone, with_more) = paths.ranks[paths.nodes[child as usize] as usize];
+            if paths.bytes[child as usize] > 0.0 {
+                items.push((alone, child, true));
+            }
+            items.push((with_more, child, false));
+        }
+        // What comes first is taken last from the end.
+        items.sort_unstable_by(|one, other| other.cmp(one));
+        stack.extend(items.iter().map(|&(_, path, is_line)| Next {
+            path,
+            before: text.len(),
+            is_line,
+        }));
     }
     Ok(())
 }
 
-/// Stacks with their bytes, rounded after adding up. What rounds to nothing is left out.
-pub(crate) fn lines(view: &View, metric: Metric) -> BTreeMap<String, i64> {
-    let mut bytes_by_name: BTreeMap<String, f64> = BTreeMap::new();
-    for (stack, bytes) in view.bytes_by_stack(metric) {
-        let names: Vec<String> = view
-            .functions_of(stack)
-            .into_iter()
-            .map(plain_name)
+/// Stacks by the names of their functions, as a tree: a million lines at once would take more memory than the profile.
+struct Paths {
+    names: Vec<String>,
+    /// For each name where a line that ends in it comes among others, and where one comes in which a `;` follows.
+    ranks: Vec<(u32, u32)>,
+    /// The last name of each path. Path 0 is empty.
+    nodes: Vec<u32>,
+    parents: Vec<u32>,
+    bytes: Vec<f64>,
+    steps: FxHashMap<(u32, u32), u32>,
+    /// Names of each location, outermost first.
+    names_of_location: Vec<Vec<u32>>,
+}
+
+impl Paths {
+    const ROOT: u32 = 0;
+
+    fn new(view: &View) -> Self {
+        let mut names = Interner::new();
+        let names_of_location = view
+            .locations
+            .iter()
+            .map(|location| {
+                let lines = location.lines.iter().rev();
+                lines
+                    .map(|line| names.intern(plain_name(&line.function)) as u32)
+                    .collect()
+            })
             .collect();
-        *bytes_by_name.entry(names.join(";")).or_default() += bytes;
+        let names: Vec<String> = names.into_values();
+        Self {
+            ranks: ranks(&names),
+            names,
+            nodes: vec![0],
+            parents: vec![Self::ROOT],
+            bytes: vec![0.0],
+            steps: FxHashMap::default(),
+            names_of_location,
+        }
     }
-    let mut rounding = Rounding::default();
-    bytes_by_name
-        .into_iter()
-        .map(|(stack, bytes)| (stack, rounding.next(bytes)))
-        .filter(|&(_, bytes)| bytes > 0)
-        .collect()
+
+    fn add(&mut self, view: &View, metric: Metric) {
+        let mut path_of_stack: Vec<u32> = Vec::with_capacity(view.stacks.len());
+        for stack in view.stacks.iter() {
+            let mut path = stack
+                .parent
+                .map_or(Self::ROOT, |parent| path_of_stack[parent]);
+            for &name in &self.names_of_location[stack.location] {
+                let (nodes, parents) = (&mut self.nodes, &mut self.parents);
+                path = *self.steps.entry((path, name)).or_insert_with(|| {
+                    nodes.push(name);
+                    parents.push(path);
+                    // No more than there are stacks and inlined calls, which memory bounds.
+                    nodes.len() as u32 - 1
+                });
+            }
+            path_of_stack.push(path);
+        }
+        self.steps = FxHashMap::default();
+        self.bytes.resize(self.nodes.len(), 0.0);
+        for (stack, bytes) in view.bytes_by_stack(metric) {
+            self.bytes[path_of_stack[stack] as usize] += bytes;
+        }
+    }
+
+    fn children(&self) -> Children {
+        let mut starts = vec![0u32; self.nodes.len() + 1];
+        for &parent in &self.parents[1..] {
+            starts[parent as usize + 1] += 1;
+        }
+        for place in 1..starts.len() {
+            starts[place] += starts[place - 1];
+        }
+        let mut next = starts.clone();
+        let mut all = vec![0; self.nodes.len() - 1];
+        for (path, &parent) in (1..).zip(&self.parents[1..]) {
+            let place = &mut next[parent as usize];
+            all[*place as usize] = path;
+            *place += 1;
+        }
+        Children { starts, all }
+    }
+}
+
+/// The children of each path.
+struct Children {
+    starts: Vec<u32>,
+    all: Vec<u32>,
+}
+
+impl Children {
+    fn of(&self, path: u32) -> &[u32] {
+        let path = path as usize;
+        &self.all[self.starts[path] as usize..self.starts[path + 1] as usize]
+    }
+}
+
+fn ranks(names: &[String]) -> Vec<(u32, u32)> {
+    let mut keys: Vec<(String, usize)> = Vec::new();
+    for (index, name) in names.iter().enumerate() {
+        keys.push((name.clone(), 2 * index));
+        keys.push((format!("{name};"), 2 * index + 1));
+    }
+    keys.sort_unstable();
+    let mut rank_of_key = vec![0; keys.len()];
+    for (rank, (_, key)) in (0..).zip(&keys) {
+        rank_of_key[*key] = rank;
+    }
+    let ranks = rank_of_key.chunks(2);
+    ranks.map(|ranks| (ranks[0], ranks[1])).collect()
 }
 
 /// A name without what has a meaning in a line: `;` and line ends, and a number at the end after a blank, which
@@ -77,7 +232,7 @@ mod tests {
                 .lines()
                 .map(|line| line.rsplit_once(' ').unwrap().1.parse::<i64>().unwrap())
                 .sum();
-            let total: f64 = view.samples.iter().map(|s| metric.bytes(s)).sum();
+            let total: f64 = view.samples.iter().map(|s| metric.bytes(&s)).sum();
             assert!((sum as f64 - total).abs() <= 0.51, "{sum} {total}");
             assert!(text.lines().is_sorted());
         }

@@ -16,7 +16,7 @@ pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError>
         "sample,time_ns,thread,tid,size,bytes,objects,end,freed_ns,carried,stack"
     )?;
     let since_start = |time_ns: u64| time_ns.saturating_sub(view.about.start_ns);
-    for sample in &view.samples {
+    for sample in view.samples.iter() {
         let thread = &view.threads[sample.thread];
         let (end, freed_ns) = match sample.end {
             End::Live => ("live", String::new()),

@@ -79,7 +79,7 @@ fn sampling_interval(view: &View) -> SamplingInterval {
 }
 
 struct Builder<'a> {
-    view: &'a View,
+    view: &'a View<'a>,
     profile: Profile,
     process: ProcessHandle,
     /// Where the allocations and frees are.
@@ -103,7 +103,7 @@ struct Categories {
 }
 
 impl<'a> Builder<'a> {
-    fn new(view: &'a View) -> Self {
+    fn new(view: &'a View<'a>) -> Self {
         let about = &view.about;
         let start = Duration::from_nanos(about.start_wall_ns);
         let mut profile = Profile::new(
@@ -183,7 +183,7 @@ impl<'a> Builder<'a> {
         // Stable: an allocation stays before its own free.
         rows.sort_by_key(|&(time_ns, ..)| time_ns);
         for (time_ns, number, weight) in rows {
-            let sample = &self.view.samples[number];
+            let sample = &self.view.samples.get(number);
             let heap = sample.heap.and_then(|heap| self.heaps.get(&heap).copied());
             let thread = heap.map_or(self.whole, |(_, thread)| thread);
             let stack = (weight > 0).then(|| self.stack_with_type(thread, sample));
@@ -215,7 +215,7 @@ impl<'a> Builder<'a> {
     /// A track for each thread that has samples.
     fn threads(&mut self) {
         let mut bytes = vec![0.0; self.view.threads.len()];
-        for sample in &self.view.samples {
+        for sample in self.view.samples.iter() {
             bytes[sample.thread] += sample.bytes;
         }
         let mut handles = vec![None; bytes.len()];
@@ -239,11 +239,11 @@ impl<'a> Builder<'a> {
             handles[thread] = Some(handle);
         }
         let mut rounding: Vec<Rounding> = bytes.iter().map(|_| Rounding::default()).collect();
-        for sample in &self.view.samples {
+        for sample in self.view.samples.iter() {
             let Some(thread) = handles[sample.thread] else {
                 continue;
             };
-            let stack = Some(self.stack_with_type(thread, sample));
+            let stack = Some(self.stack_with_type(thread, &sample));
             let time = timestamp(self.view, sample.time_ns);
             let weight = rounding[sample.thread].next(sample.bytes);
             self.add_sample(thread, time, stack, weight);
@@ -328,7 +328,7 @@ impl<'a> Builder<'a> {
             missing.push(stack);
         }
         for stack in missing.into_iter().rev() {
-            let location = self.view.stacks[stack].location;
+            let location = self.view.stacks.get(stack).location;
             let lines = self.view.locations[location].lines.len();
             // Outermost first: callers are below their callees.
             for line in (0..lines).rev() {

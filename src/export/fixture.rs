@@ -2,13 +2,13 @@
 //! threads, blocks that are live, freed and unwatched, a weight beyond 32 bits.
 
 use crate::view::{
-    About, End, Line, Location, Module, Nature, Reading, Sample, Span, SpanNature, Stack,
-    Statistic, Survival, Thread, View, type_name_with,
+    About, End, Line, Location, Module, Nature, Reading, Sample, Samples, Span, SpanNature, Stack,
+    Stacks, Statistic, Survival, Thread, View, type_name_with,
 };
 
 const START_NS: u64 = 5_000_000_000;
 
-pub(crate) fn view() -> View {
+pub(crate) fn view() -> View<'static> {
     View {
         about: About {
             program: "app".into(),
@@ -71,27 +71,30 @@ pub(crate) fn view() -> View {
                 ..Location::default()
             },
         ],
-        stacks: vec![
-            stack(None, 0),
-            stack(Some(0), 1),
-            stack(Some(0), 2),
-            stack(None, 4),
-            stack(Some(3), 3),
-        ],
-        samples: vec![
+        stacks: Stacks {
+            table: None,
+            more: vec![
+                stack(None, 0),
+                stack(Some(0), 1),
+                stack(Some(0), 2),
+                stack(None, 4),
+                stack(Some(3), 3),
+            ],
+        },
+        samples: Samples::Listed(vec![
             sample(1, 10, 0, (1, 1_500.4, 2.5), End::Live),
             sample(2, 20, 1, (1, 1_499.6, 2.5), End::Freed(START_NS + 50)),
             sample(3, 30, 0, (2, 524_300.2, 1.0), End::Unknown),
             sample(4, 40, 1, (4, 1_048_577.3, 7.7), End::Freed(START_NS + 35)),
             sample(5, 60, 1, (2, 3e9, 1.0), End::Live),
-        ],
+        ]),
         resident: vec![(START_NS + 5, 1 << 20), (START_NS + 1_000_000, 3 << 20)],
         ..View::default()
     }
 }
 
 /// The same with a virtual machine: of its three objects one died young, one survived, one was never looked at.
-pub(crate) fn view_with_machine() -> View {
+pub(crate) fn view_with_machine() -> View<'static> {
     let mut view = view();
     view.heaps = vec!["org.example.vm".into()];
     view.locations.push(Location {
@@ -104,7 +107,9 @@ pub(crate) fn view_with_machine() -> View {
         nature: Nature::Interpreted,
         ..Location::default()
     });
-    view.stacks.push(stack(Some(0), view.locations.len() - 1));
+    view.stacks
+        .more
+        .push(stack(Some(0), view.locations.len() - 1));
     let leaf = view.stacks.len() - 1;
     let fates = [
         (6, "Node", Survival::DiedYoung, End::Freed(START_NS + 900)),
@@ -117,7 +122,7 @@ pub(crate) fn view_with_machine() -> View {
             nature: Nature::Object(survival),
             ..Location::default()
         });
-        view.samples.push(Sample {
+        view.samples.list().push(Sample {
             heap: Some(0),
             object: Some(view.locations.len() - 1),
             ..sample(id, 10 * id + 100, 1, (leaf, 1000.0 * id as f64, 1.0), end)

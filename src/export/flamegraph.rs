@@ -10,10 +10,11 @@ use crate::collapsed;
 use crate::view::{Metric, View};
 
 pub(crate) fn write(view: &View, metric: Metric, out: &mut dyn Write) -> Result<(), ExportError> {
-    let lines: Vec<String> = collapsed::lines(view, metric)
-        .into_iter()
-        .map(|(stack, bytes)| format!("{stack} {bytes}"))
-        .collect();
+    let mut lines: Vec<String> = Vec::new();
+    collapsed::lines(view, metric, |stack, bytes| {
+        lines.push(format!("{stack} {bytes}"));
+        Ok(())
+    })?;
     if lines.is_empty() {
         return Err(ExportError::Empty(metric.title().to_lowercase()));
     }
@@ -49,7 +50,7 @@ mod tests {
     fn every_function_is_in_it_and_nothing_is_fetched() {
         let mut view = fixture::view();
         // Beside three gigabytes the others are too narrow to be drawn.
-        view.samples.retain(|sample| sample.bytes < 1e9);
+        view.samples.list().retain(|sample| sample.bytes < 1e9);
         let mut out = Vec::new();
         write(&view, Metric::Allocated, &mut out).unwrap();
         let svg = String::from_utf8(out).unwrap();
@@ -68,7 +69,12 @@ mod tests {
         let mut out = Vec::new();
         write(&view, Metric::Live, &mut out).unwrap();
         let svg = String::from_utf8(out).unwrap();
-        let total: i64 = collapsed::lines(&view, Metric::Live).values().sum();
+        let mut total = 0;
+        collapsed::lines(&view, Metric::Live, |_, bytes| {
+            total += bytes;
+            Ok(())
+        })
+        .unwrap();
         let digits = total.to_string();
         let grouped: Vec<&str> = digits
             .as_bytes()

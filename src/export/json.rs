@@ -20,7 +20,7 @@
 
 use std::io::Write;
 
-use serde::ser::{SerializeMap, SerializeSeq};
+use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use crate::ExportError;
@@ -32,7 +32,7 @@ pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError>
     Ok(())
 }
 
-struct Document<'a>(&'a View);
+struct Document<'a>(&'a View<'a>);
 
 #[derive(Serialize)]
 struct ModuleRow<'a> {
@@ -115,33 +115,36 @@ impl Serialize for Document<'_> {
         map.serialize_entry("lost_samples", &about.lost_samples)?;
         map.serialize_entry("lost_bytes", &about.lost_bytes)?;
         map.serialize_entry("allocated_bytes_exact", &about.exact_bytes)?;
-        map.serialize_entry("modules", &Rows(&view.modules, module_row))?;
-        let thread_row = |thread| thread_row(thread, since_start);
-        map.serialize_entry("threads", &Rows(&view.threads, thread_row))?;
-        map.serialize_entry("locations", &Rows(&view.locations, location_row))?;
-        map.serialize_entry("stacks", &Rows(&view.stacks, stack_row))?;
-        let sample_row = |sample: &Sample| sample_row(sample, since_start);
-        map.serialize_entry("samples", &Rows(&view.samples, sample_row))?;
+        map.serialize_entry("modules", &Rows(|| view.modules.iter().map(module_row)))?;
+        map.serialize_entry(
+            "threads",
+            &Rows(|| view.threads.iter().map(|it| thread_row(it, since_start))),
+        )?;
+        map.serialize_entry(
+            "locations",
+            &Rows(|| view.locations.iter().map(location_row)),
+        )?;
+        map.serialize_entry("stacks", &Rows(|| view.stacks.iter().map(stack_row)))?;
+        map.serialize_entry(
+            "samples",
+            &Rows(|| view.samples.iter().map(|it| sample_row(&it, since_start))),
+        )?;
         let resident_row = |&(time_ns, bytes): &(u64, u64)| ResidentRow {
             time_ns: since_start(time_ns),
             bytes,
         };
-        map.serialize_entry("resident", &Rows(&view.resident, resident_row))?;
+        map.serialize_entry("resident", &Rows(|| view.resident.iter().map(resident_row)))?;
         map.end()
     }
 }
 
 /// A table whose rows are made one at a time.
-struct Rows<'a, T, F>(&'a [T], F);
+struct Rows<F>(F);
 
-impl<'a, T, R: Serialize, F: Fn(&'a T) -> R> Serialize for Rows<'a, T, F> {
+impl<R: Serialize, I: ExactSizeIterator<Item = R>, F: Fn() -> I> Serialize for Rows<F> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Rows(items, row) = self;
-        let mut rows = serializer.serialize_seq(Some(items.len()))?;
-        for item in *items {
-            rows.serialize_element(&row(item))?;
-        }
-        rows.end()
+        let Rows(rows) = self;
+        serializer.collect_seq(rows())
     }
 }
 
@@ -180,7 +183,7 @@ fn line_row(line: &Line) -> LineRow<'_> {
     }
 }
 
-fn stack_row(stack: &Stack) -> StackRow {
+fn stack_row(stack: Stack) -> StackRow {
     StackRow {
         parent: stack.parent,
         location: stack.location,
@@ -223,7 +226,7 @@ mod tests {
         assert_eq!(document["schema"], "allocsample-profile/1");
         let rows = |table: &str| document[table].as_array().unwrap();
         assert_eq!(rows("samples").len(), view.samples.len());
-        for (row, sample) in rows("samples").iter().zip(&view.samples) {
+        for (row, sample) in rows("samples").iter().zip(view.samples.iter()) {
             assert_eq!(row["bytes"], sample.bytes);
             assert_eq!(row["objects"], sample.objects);
             assert_eq!(row["end"] == "live", sample.end == End::Live);

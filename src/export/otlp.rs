@@ -117,8 +117,8 @@ impl Builder {
     fn profiles(&mut self, view: &View, since_ns: u64) -> Option<Vec<otlp::Profile>> {
         let mut sums: Vec<((StackIndex, usize), [f64; 4])> = Vec::new();
         let mut places: HashMap<(StackIndex, usize), usize> = HashMap::new();
-        for sample in &view.samples {
-            let values = values(sample, since_ns);
+        for sample in view.samples.iter() {
+            let values = values(&sample, since_ns);
             if values == [0.0; 4] {
                 continue;
             }
@@ -208,7 +208,7 @@ impl Builder {
         for stack in self.stacks.into_values() {
             let locations: Option<Vec<_>> = view
                 .stacks_of(stack)
-                .map(|stack| number(view.stacks[stack].location + 1))
+                .map(|stack| number(view.stacks.get(stack).location + 1))
                 .collect();
             stack_table.push(otlp::Stack {
                 location_indices: locations?,
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn the_sums_are_those_of_pprof() {
         let view = fixture::view();
-        let middle = view.samples[view.samples.len() / 2].time_ns;
+        let middle = view.samples.get(view.samples.len() / 2).time_ns;
         for since_ns in [0, middle, u64::MAX] {
             let request = decoded(&view, since_ns);
             let dictionary = request.dictionary.unwrap();
@@ -331,7 +331,7 @@ mod tests {
                 let exact: f64 = view
                     .samples
                     .iter()
-                    .map(|sample| pprof::values(sample, since_ns)[kind])
+                    .map(|sample| pprof::values(&sample, since_ns)[kind])
                     .sum();
                 let sum: i64 = profile.samples.iter().map(|sample| sample.values[0]).sum();
                 assert!((sum as f64 - exact).abs() <= 0.5, "{sum} {exact}");

@@ -5,12 +5,12 @@
 
 mod message;
 
-use std::collections::HashMap;
 use std::io::{self, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
+use rustc_hash::FxHashMap;
 
 use crate::view::{End, Interner, Line, Location, Rounding, Sample, StackIndex, View};
 
@@ -27,8 +27,8 @@ const FIRST_ID: u64 = 1;
 
 /// `since_ns`: see [`crate::Options`].
 pub(crate) fn write(view: &View, since_ns: u64, out: &mut dyn Write) -> io::Result<()> {
-    let message = Builder::new().profile(view, since_ns);
     let mut gzip = GzEncoder::new(out, Compression::default());
+    let message = Builder::new().profile(view, since_ns, &mut gzip)?;
     gzip.write_all(&message.encode_to_vec())?;
     gzip.finish()?;
     Ok(())
@@ -50,7 +50,14 @@ impl Builder {
         }
     }
 
-    fn profile(mut self, view: &View, since_ns: u64) -> message::Profile {
+    /// Writes the samples to `out` and returns the rest: parts of a message may come in any order, and behind each
+    /// other. All samples at once would be as large as the profile.
+    fn profile(
+        mut self,
+        view: &View,
+        since_ns: u64,
+        out: &mut dyn Write,
+    ) -> io::Result<message::Profile> {
         let about = &view.about;
         let mut sample_type = SAMPLE_TYPES
             .map(|(name, unit)| self.value_type(name, unit))
@@ -58,7 +65,7 @@ impl Builder {
         if !view.ticks.is_empty() {
             sample_type.push(self.value_type("cpu", "nanoseconds"));
         }
-        let sample = self.samples(view, since_ns);
+        self.samples(view, since_ns, out)?;
         let mut mapping: Vec<message::Mapping> = view
             .modules
             .iter()
@@ -108,9 +115,9 @@ impl Builder {
                 filename,
             })
             .collect();
-        message::Profile {
+        Ok(message::Profile {
             sample_type,
-            sample,
+            sample: Vec::new(),
             mapping,
             location,
             function,
@@ -121,22 +128,22 @@ impl Builder {
             period: about.interval_bytes.cast_signed(),
             comment,
             default_sample_type,
-        }
+        })
     }
 
     /// One for each stack and thread name, in the order of their first samples; rounded after adding up, so that
     /// the sums are right.
-    fn samples(&mut self, view: &View, since_ns: u64) -> Vec<message::Sample> {
+    fn samples(&mut self, view: &View, since_ns: u64, out: &mut dyn Write) -> io::Result<()> {
         let key = self.string("thread");
         let threads: Vec<i64> = view
             .threads
             .iter()
             .map(|thread| self.string(&thread.name))
             .collect();
-        let mut places: HashMap<(StackIndex, i64), usize> = HashMap::new();
+        let mut places: FxHashMap<(StackIndex, i64), usize> = FxHashMap::default();
         let mut sums: Vec<(StackIndex, i64, [f64; 5])> = Vec::new();
         let columns = if view.ticks.is_empty() { 4 } else { 5 };
-        let is_told = |sample: &&Sample| {
+        let is_told = |sample: &Sample| {
             sample.time_ns >= since_ns && !sample.is_carried || sample.end == End::Live
         };
         for sample in view.samples.iter().filter(is_told) {
@@ -145,7 +152,7 @@ impl Builder {
                 sums.push((sample.stack, thread, [0.0; 5]));
                 sums.len() - 1
             });
-            for (sum, value) in sums[place].2.iter_mut().zip(values(sample, since_ns)) {
+            for (sum, value) in sums[place].2.iter_mut().zip(values(&sample, since_ns)) {
                 *sum += value;
             }
         }
@@ -158,11 +165,12 @@ impl Builder {
             sums[place].2[4] += tick.cpu_ns as f64;
         }
         let mut rounding: [Rounding; 5] = Default::default();
-        sums.into_iter()
-            .map(|(stack, thread, values)| message::Sample {
+        drop(places);
+        for (stack, thread, values) in sums {
+            let sample = message::Sample {
                 location_id: view
                     .stacks_of(stack)
-                    .map(|stack| id_of(view.stacks[stack].location))
+                    .map(|stack| id_of(view.stacks.get(stack).location))
                     .collect(),
                 value: rounding
                     .iter_mut()
@@ -171,8 +179,14 @@ impl Builder {
                     .map(|(rounding, value)| rounding.next(value))
                     .collect(),
                 label: vec![message::Label { key, str: thread }],
-            })
-            .collect()
+            };
+            let part = message::Profile {
+                sample: vec![sample],
+                ..Default::default()
+            };
+            out.write_all(&part.encode_to_vec())?;
+        }
+        Ok(())
     }
 
     fn comments(&mut self, view: &View) -> Vec<i64> {
@@ -251,17 +265,36 @@ mod tests {
     use std::io::Read;
 
     fn decoded(view: &View) -> message::Profile {
+        decoded_since(view, 0)
+    }
+
+    fn decoded_since(view: &View, since_ns: u64) -> message::Profile {
         let mut out = Vec::new();
-        write(view, 0, &mut out).unwrap();
+        write(view, since_ns, &mut out).unwrap();
         let mut bytes = Vec::new();
         GzDecoder::new(&out[..]).read_to_end(&mut bytes).unwrap();
         message::Profile::decode(&bytes[..]).unwrap()
     }
 
     #[test]
-    fn what_is_read_back_is_what_was_written() {
+    fn each_stack_and_thread_is_a_sample_with_its_frames() {
         let view = fixture::view();
-        assert_eq!(decoded(&view), Builder::new().profile(&view, 0));
+        let profile = decoded(&view);
+        let samples = view.samples.iter();
+        let names: std::collections::HashSet<_> = samples
+            .map(|sample| (sample.stack, &view.threads[sample.thread].name))
+            .collect();
+        assert_eq!(profile.sample.len(), names.len());
+        let first = view.samples.get(0).stack;
+        let depth = view.stacks_of(first).count();
+        assert_eq!(profile.sample[0].location_id.len(), depth);
+        let known = |id: &u64| profile.location.iter().any(|location| location.id == *id);
+        assert!(
+            profile
+                .sample
+                .iter()
+                .all(|s| s.location_id.iter().all(known))
+        );
     }
 
     #[test]
@@ -271,7 +304,7 @@ mod tests {
         let rounding = profile.sample.len() as f64 / 2.0;
         for place in 0..4 {
             let sum: i64 = profile.sample.iter().map(|s| s.value[place]).sum();
-            let total: f64 = view.samples.iter().map(|s| values(s, 0)[place]).sum();
+            let total: f64 = view.samples.iter().map(|s| values(&s, 0)[place]).sum();
             assert!((sum as f64 - total).abs() <= rounding, "{place}");
             assert!(sum > 0, "{place}");
         }
@@ -280,7 +313,7 @@ mod tests {
     #[test]
     fn samples_of_time_are_a_type_of_their_own() {
         let mut view = fixture::view();
-        let (stack, time_ns) = (view.samples[0].stack, view.samples[0].time_ns);
+        let (stack, time_ns) = (view.samples.get(0).stack, view.samples.get(0).time_ns);
         let tick = |thread, time_ns| Tick {
             time_ns,
             thread,
@@ -296,7 +329,7 @@ mod tests {
         let sum =
             |profile: &message::Profile| profile.sample.iter().map(|s| s.value[4]).sum::<i64>();
         assert_eq!(sum(&profile), 12_000_000);
-        let later = Builder::new().profile(&view, time_ns + 1);
+        let later = decoded_since(&view, time_ns + 1);
         assert_eq!(sum(&later), 4_000_000);
         // The bytes are as without them.
         let bytes =
@@ -307,9 +340,9 @@ mod tests {
     #[test]
     fn a_period_has_its_own_allocations_and_all_that_is_in_use() {
         let view = fixture::view();
-        let middle = view.samples[view.samples.len() / 2].time_ns;
+        let middle = view.samples.get(view.samples.len() / 2).time_ns;
         let sums = |since| {
-            let profile = Builder::new().profile(&view, since);
+            let profile = decoded_since(&view, since);
             [0, 1, 2, 3].map(|place| profile.sample.iter().map(|s| s.value[place]).sum::<i64>())
         };
         let (all, period, nothing) = (sums(0), sums(middle), sums(u64::MAX));
@@ -317,10 +350,10 @@ mod tests {
         assert!(0 < period[1] && period[1] < all[1], "{period:?} {all:?}");
         assert_eq!([period[2], period[3]], [all[2], all[3]]);
         assert_eq!(nothing, [0, 0, all[2], all[3]]);
-        let profile = Builder::new().profile(&view, middle);
+        let profile = decoded_since(&view, middle);
         let end = |profile: &message::Profile| profile.time_nanos + profile.duration_nanos;
-        assert_eq!(end(&profile), end(&Builder::new().profile(&view, 0)));
-        assert!(profile.duration_nanos < Builder::new().profile(&view, 0).duration_nanos);
+        assert_eq!(end(&profile), end(&decoded(&view)));
+        assert!(profile.duration_nanos < decoded(&view).duration_nanos);
     }
 
     #[test]

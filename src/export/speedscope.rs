@@ -1,12 +1,28 @@
-//! speedscope's own JSON: allocated and live bytes as two profiles over one table of frames.
+//! speedscope's own JSON: allocated and live bytes, and time if it was sampled, as profiles over one table of frames.
 
 use std::io::Write;
 
-use serde::Serialize;
-use serde_json::json;
+use serde::{Serialize, Serializer};
 
 use crate::ExportError;
-use crate::view::{Interner, Line, Metric, Rounding, View};
+use crate::view::{Interner, Line, Metric, Rounding, StackIndex, View};
+
+#[derive(Serialize)]
+struct File<'a> {
+    #[serde(rename = "$schema")]
+    schema: &'static str,
+    name: &'a str,
+    exporter: &'static str,
+    #[serde(rename = "activeProfileIndex")]
+    active_profile: u32,
+    shared: Shared<'a>,
+    profiles: Vec<Profile<'a>>,
+}
+
+#[derive(Serialize)]
+struct Shared<'a> {
+    frames: Vec<Frame<'a>>,
+}
 
 #[derive(Serialize)]
 struct Frame<'a> {
@@ -17,60 +33,99 @@ struct Frame<'a> {
     line: Option<u32>,
 }
 
-pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError> {
-    let mut frames: Interner<&Line> = Interner::new();
-    let profiles: Vec<_> = [Metric::Allocated, Metric::Live]
-        .into_iter()
-        .map(|metric| profile(view, metric, &mut frames))
-        .collect();
-    let frames: Vec<Frame> = frames
-        .into_values()
-        .into_iter()
-        .map(|line| Frame {
-            name: &line.function,
-            file: line.file.as_deref(),
-            line: (line.line != 0).then_some(line.line),
-        })
-        .collect();
-    let file = json!({
-        "$schema": "https://www.speedscope.app/file-format-schema.json",
-        "name": view.about.program,
-        "exporter": concat!("allocsample ", env!("CARGO_PKG_VERSION")),
-        "activeProfileIndex": 0,
-        "shared": { "frames": frames },
-        "profiles": profiles,
-    });
-    serde_json::to_writer(out, &file)?;
-    Ok(())
+#[derive(Serialize)]
+struct Profile<'a> {
+    r#type: &'static str,
+    name: &'static str,
+    unit: &'static str,
+    #[serde(rename = "startValue")]
+    start: u32,
+    #[serde(rename = "endValue")]
+    end: i64,
+    samples: Stacks<'a>,
+    weights: Vec<i64>,
 }
 
-fn profile<'a>(
-    view: &'a View,
-    metric: Metric,
-    frames: &mut Interner<&'a Line>,
-) -> serde_json::Value {
-    let mut samples = Vec::new();
-    let mut weights = Vec::new();
-    let mut rounding = Rounding::default();
-    for (stack, bytes) in view.bytes_by_stack(metric) {
-        let mut lines: Vec<usize> = view
-            .locations_of(stack)
-            .flat_map(|location| &location.lines)
-            .map(|line| frames.intern(line))
-            .collect();
-        lines.reverse();
-        samples.push(lines);
-        weights.push(rounding.next(bytes));
+/// Stacks as lists of frames, outermost first. They are made as they are written.
+struct Stacks<'a> {
+    view: &'a View<'a>,
+    frames_of_location: &'a [Vec<usize>],
+    stacks: Vec<StackIndex>,
+}
+
+impl Serialize for Stacks<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.stacks.iter().map(|&stack| {
+            let stacks = self.view.stacks_of(stack);
+            let places = stacks.map(|stack| self.view.stacks.get(stack).location);
+            let mut frames: Vec<usize> = places
+                .flat_map(|place| &self.frames_of_location[place])
+                .copied()
+                .collect();
+            frames.reverse();
+            frames
+        }))
     }
-    json!({
-        "type": "sampled",
-        "name": metric.title(),
-        "unit": "bytes",
-        "startValue": 0,
-        "endValue": weights.iter().sum::<i64>(),
-        "samples": samples,
-        "weights": weights,
-    })
+}
+
+fn frame(line: &Line) -> Frame<'_> {
+    Frame {
+        name: &line.function,
+        file: line.file.as_deref(),
+        line: (line.line != 0).then_some(line.line),
+    }
+}
+
+pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError> {
+    let mut frames: Interner<&Line> = Interner::new();
+    let frames_of_location: Vec<Vec<usize>> = view
+        .locations
+        .iter()
+        .map(|place| place.lines.iter().map(|line| frames.intern(line)).collect())
+        .collect();
+    let mut metrics = vec![Metric::Allocated, Metric::Live];
+    if !view.ticks.is_empty() {
+        metrics.push(Metric::Cpu);
+    }
+    let profiles = metrics
+        .into_iter()
+        .map(|metric| {
+            let mut rounding = Rounding::default();
+            let (stacks, weights): (Vec<_>, Vec<_>) = view
+                .bytes_by_stack(metric)
+                .into_iter()
+                .map(|(stack, bytes)| (stack, rounding.next(bytes)))
+                .unzip();
+            Profile {
+                r#type: "sampled",
+                name: metric.title(),
+                unit: match metric {
+                    Metric::Cpu => "nanoseconds",
+                    Metric::Allocated | Metric::Live => "bytes",
+                },
+                start: 0,
+                end: weights.iter().sum(),
+                samples: Stacks {
+                    view,
+                    frames_of_location: &frames_of_location,
+                    stacks,
+                },
+                weights,
+            }
+        })
+        .collect();
+    let file = File {
+        schema: "https://www.speedscope.app/file-format-schema.json",
+        name: &view.about.program,
+        exporter: concat!("allocsample ", env!("CARGO_PKG_VERSION")),
+        active_profile: 0,
+        shared: Shared {
+            frames: frames.into_values().into_iter().map(frame).collect(),
+        },
+        profiles,
+    };
+    serde_json::to_writer(out, &file)?;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -93,7 +148,7 @@ mod tests {
             assert_eq!(samples.len(), weights.len());
             let sum: i64 = weights.iter().map(|w| w.as_i64().unwrap()).sum();
             assert_eq!(profile["endValue"], sum);
-            let total: f64 = view.samples.iter().map(|s| metric.bytes(s)).sum();
+            let total: f64 = view.samples.iter().map(|s| metric.bytes(&s)).sum();
             assert!((sum as f64 - total).abs() <= weights.len() as f64 / 2.0);
             for frame in samples.iter().flat_map(|sample| sample.as_array().unwrap()) {
                 assert!((frame.as_u64().unwrap() as usize) < frames.len());

@@ -1,12 +1,19 @@
 //! A profile as the formats want it: everything by index, nothing left to look up.
 //!
 //! Locations carry their names, stacks are a tree that ends in pseudo-frames where the real root is missing, samples
-//! carry the weight that they stand for. Weights stay 64-bit floats until a format rounds the sum that it prints.
+//! carry the weight that they stand for. Weights stay 64-bit floats until a format rounds the sum that it prints. There
+//! may be millions of stacks and samples: those are made as they are asked for, from the profile's.
 
 mod from_profile;
 mod machines;
+mod samples;
+mod stacks;
 
 use std::collections::HashMap;
+
+use from_profile::survival;
+pub(crate) use samples::Samples;
+pub(crate) use stacks::Stacks;
 
 /// Index into [`View::locations`].
 pub(crate) type LocationIndex = usize;
@@ -16,16 +23,15 @@ pub(crate) type StackIndex = usize;
 pub(crate) type HeapIndex = usize;
 
 /// A profile in indices.
-#[derive(Debug, Default)]
-pub(crate) struct View {
+#[derive(Debug)]
+#[cfg_attr(test, derive(Default))]
+pub(crate) struct View<'a> {
     pub about: About,
     pub modules: Vec<Module>,
     pub threads: Vec<Thread>,
     pub locations: Vec<Location>,
-    /// Parents come before their children.
-    pub stacks: Vec<Stack>,
-    /// In the order of time.
-    pub samples: Vec<Sample>,
+    pub stacks: Stacks<'a>,
+    pub samples: Samples<'a>,
     /// In the order of time.
     pub ticks: Vec<Tick>,
     /// Time of a processor between two ticks of a thread; 0 if there are none.
@@ -274,16 +280,16 @@ impl Metric {
     }
 }
 
-impl View {
+impl View<'_> {
     /// The locations of a stack, leaf first.
     pub fn locations_of(&self, stack: StackIndex) -> impl Iterator<Item = &Location> {
         self.stacks_of(stack)
-            .map(|stack| &self.locations[self.stacks[stack].location])
+            .map(|stack| &self.locations[self.stacks.get(stack).location])
     }
 
     /// A stack and those of its callers, leaf first.
     pub fn stacks_of(&self, stack: StackIndex) -> impl Iterator<Item = StackIndex> {
-        std::iter::successors(Some(stack), |&stack| self.stacks[stack].parent)
+        std::iter::successors(Some(stack), |&stack| self.stacks.get(stack).parent)
     }
 
     /// The functions of a stack with inlined ones, root first.
@@ -300,8 +306,8 @@ impl View {
     /// Bytes (or nanoseconds) by stack, for stacks that have any, in the order of their indices.
     pub fn bytes_by_stack(&self, metric: Metric) -> Vec<(StackIndex, f64)> {
         let mut bytes = vec![0.0; self.stacks.len()];
-        for sample in &self.samples {
-            bytes[sample.stack] += metric.bytes(sample);
+        for sample in self.samples.iter() {
+            bytes[sample.stack] += metric.bytes(&sample);
         }
         if metric == Metric::Cpu {
             for tick in &self.ticks {

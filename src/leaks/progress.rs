@@ -21,8 +21,63 @@ pub enum Clock {
         /// 1.
         horizon_ns: u64,
     },
-    /// Births of samples that were freed before the horizon, sorted.
-    Work(Vec<u64>),
+    /// Births of samples that were freed before the horizon.
+    Work(Births),
+}
+
+/// Moments, and how many there are up to any time. There may be ten millions, and each is asked for several times: so a
+/// directory says where to look.
+#[derive(Clone, Debug)]
+pub struct Births {
+    /// Sorted; not empty.
+    times: Vec<u64>,
+    /// For each stretch of time how many are before it; one more says how many there are.
+    before: Vec<u32>,
+    /// Nanoseconds of a stretch, as a power of two.
+    stretch_log2: u32,
+}
+
+impl Births {
+    fn of(mut times: Vec<u64>) -> Self {
+        /// Moments in a stretch, if they come evenly.
+        const PER_STRETCH: u64 = 8;
+        times.sort_unstable();
+        let (first, last) = (times.first().copied(), times.last().copied());
+        let length = last.unwrap_or(0) - first.unwrap_or(0);
+        let stretches = times.len() as u64 / PER_STRETCH + 1;
+        let stretch_log2 = (length / stretches + 1).ilog2() + 1;
+        let mut before = Vec::with_capacity((length >> stretch_log2) as usize + 2);
+        for (index, time) in (0..).zip(&times) {
+            let stretch = (time - first.unwrap_or(0)) >> stretch_log2;
+            while before.len() as u64 <= stretch {
+                before.push(index);
+            }
+        }
+        // A profile has no more samples than 32 bits can number: they would not fit into memory.
+        before.push(times.len() as u32);
+        Self {
+            times,
+            before,
+            stretch_log2,
+        }
+    }
+
+    /// How many there are up to a time.
+    fn up_to(&self, time_ns: u64) -> usize {
+        let Some(after) = self
+            .times
+            .first()
+            .and_then(|first| time_ns.checked_sub(*first))
+        else {
+            return 0;
+        };
+        let stretch = (after >> self.stretch_log2) as usize;
+        let [start, end] = match self.before.get(stretch..stretch + 2) {
+            Some(&[start, end]) => [start as usize, end as usize],
+            _ => return self.times.len(),
+        };
+        start + self.times[start..end].partition_point(|&birth| birth <= time_ns)
+    }
 }
 
 impl Clock {
@@ -36,9 +91,7 @@ impl Clock {
                 let length = horizon_ns.saturating_sub(*start_ns).max(1);
                 time_ns.saturating_sub(*start_ns) as f64 / length as f64
             }
-            Self::Work(births) => {
-                births.partition_point(|&birth| birth <= time_ns) as f64 / births.len() as f64
-            }
+            Self::Work(births) => births.up_to(time_ns) as f64 / births.times.len() as f64,
         }
     }
 }
@@ -59,7 +112,7 @@ pub fn clocks(profile: &Profile, horizon_ns: u64) -> Vec<Clock> {
         start_ns: profile.process.start_ns,
         horizon_ns,
     }];
-    let mut births: Vec<u64> = profile
+    let births: Vec<u64> = profile
         .samples
         .iter()
         .filter(|sample| !sample.flags.contains(SampleFlags::UNTRACKED))
@@ -71,8 +124,29 @@ pub fn clocks(profile: &Profile, horizon_ns: u64) -> Vec<Clock> {
         .map(|sample| sample.time_ns)
         .collect();
     if births.len() >= ENOUGH_WORK {
-        births.sort_unstable();
-        clocks.push(Clock::Work(births));
+        clocks.push(Clock::Work(Births::of(births)));
     }
     clocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use allocsample_sampling::Random;
+
+    #[test]
+    fn births_are_counted_as_by_looking_at_all() {
+        let mut random = Random::from_seed(5);
+        for (count, length) in [(1, 1), (7, 3), (1000, 1 << 40), (5000, 50)] {
+            // Half of them at one end.
+            let time = |n: u64, random: &mut Random| 100 + random.below(length) * (n % 2);
+            let times: Vec<u64> = (0..count).map(|n| time(n, &mut random)).collect();
+            let births = Births::of(times.clone());
+            let asked = times.iter().flat_map(|time| [time - 1, *time, time + 1]);
+            for time in asked.chain([0, u64::MAX]) {
+                let expected = times.iter().filter(|&&birth| birth <= time).count();
+                assert_eq!(births.up_to(time), expected, "{count} {length} {time}");
+            }
+        }
+    }
 }

@@ -16,6 +16,7 @@ fn main() {
         "bridges/bridges.c",
         "bridges/names.c",
         "bridges/symbols.c",
+        "bridges/code.c",
         "bridges/jvm.c",
         "bridges/python.c",
         "bridges/python_frames.c",
@@ -28,6 +29,8 @@ fn main() {
         "bridges/v8_heap.c",
         "bridges/libgc.c",
         "bridges/libgc_links.c",
+        "bridges/pypy.c",
+        "bridges/pypy_names.c",
     ];
     println!("cargo:rerun-if-changed={}", shim.display());
     cc::Build::new()

@@ -17,16 +17,18 @@ use allocsample_record::{
 };
 
 use crate::AGENT;
+use crate::process_table::{RawStatus, process_control, process_status, thread_select};
 use crate::slow_path::this_thread;
 
-const OK: i32 = 0;
-const INVALID: i32 = -1;
-const LIMIT: i32 = -2;
-const OFF: i32 = -3;
+pub const OK: i32 = 0;
+pub const INVALID: i32 = -1;
+pub const LIMIT: i32 = -2;
+pub const OFF: i32 = -3;
 const NO_SAMPLE: u64 = u64::MAX;
 const VERSION: u32 = 1;
-/// Shadow stacks, inlined functions, switches of threads, late samples, walks in ticks: all that the header has bits for.
-const CAPABILITIES: u64 = 1 | 2 | 4 | 8 | 16;
+/// Shadow stacks, inlined functions, switches of threads, late samples, walks in ticks: a program's own control:
+/// all that the header has bits for.
+const CAPABILITIES: u64 = 1 | 2 | 4 | 8 | 16 | 32;
 
 /// Mirror of `allocsample_heap_description`.
 #[repr(C)]
@@ -109,6 +111,9 @@ pub struct HookTable {
     shadow_stack: unsafe extern "C" fn(HeapHandle, *const ShadowStack) -> i32,
     define_inlined: unsafe extern "C" fn(HeapHandle, u32, *const RawFrame, usize) -> i32,
     thread_enable: extern "C" fn(u32) -> i32,
+    process_control: extern "C" fn(u32, u64) -> i32,
+    process_status: unsafe extern "C" fn(*mut RawStatus) -> i32,
+    thread_select: extern "C" fn(u32, u32) -> i32,
 }
 
 static TABLE: HookTable = HookTable {
@@ -146,6 +151,9 @@ static TABLE: HookTable = HookTable {
     shadow_stack,
     define_inlined,
     thread_enable,
+    process_control,
+    process_status,
+    thread_select,
 };
 
 /// The one function that a machine looks for. NULL for a version that this library does not know, and while the agent is

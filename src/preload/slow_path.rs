@@ -26,6 +26,7 @@ struct SlowPath {
     before_entering_mounts: extern "C" fn(),
     before_confinement: extern "C" fn(),
     before_filter: extern "C" fn(),
+    before_dlclose: extern "C" fn(),
     after_dlclose: extern "C" fn(),
     on_tick: unsafe extern "C" fn(*const ShimThread, *const Interrupted, u64),
     on_thread_start: unsafe extern "C" fn(*const ShimThread, *const c_void),
@@ -69,6 +70,7 @@ pub fn install() {
         before_entering_mounts,
         before_confinement,
         before_filter,
+        before_dlclose,
         after_dlclose,
         on_tick,
         on_thread_start,
@@ -164,6 +166,10 @@ extern "C" fn before_filter() {
 
 extern "C" fn before_confinement() {
     AGENT.before_confinement(this_thread());
+}
+
+extern "C" fn before_dlclose() {
+    AGENT.modules().before_dlclose();
 }
 
 extern "C" fn after_dlclose() {

@@ -19,6 +19,7 @@ use crate::{AGENT, ALLOCATOR, attach, slow_path};
 unsafe extern "C" {
     fn shim_find_next();
     fn bridges_install();
+    fn bridges_install_pypy();
     fn shim_probe_alloc(address: u64, size: u64, weighted_bytes: u64);
     fn shim_probe_free(address: u64);
     fn shim_next_malloc_address() -> *const c_void;
@@ -83,16 +84,20 @@ unsafe extern "C" fn construct(
         ];
         return complain(&parts);
     }
-    let has_bridges = config.bridges == Bridges::Auto;
+    let bridges = config.bridges;
     let signal = config.snapshot_signal;
     let has_ticks = config.tick_period_ns.is_some();
     let is_on = switch_on(config);
     if let Some(signal) = signal.filter(|_| is_on) {
         take_signal(signal);
     }
-    if is_on && has_bridges {
+    if is_on && bridges != Bridges::None {
         // SAFETY: all objects of the program are loaded, and none of its code has run.
         unsafe { bridges_install() };
+    }
+    if is_on && bridges == Bridges::Pypy {
+        // SAFETY: as above; and this is the only thread.
+        unsafe { bridges_install_pypy() };
     }
     // What this thread allocated before (in the loader, in .preinit_array) gave it bytes not to be counted.
     this_thread().forget();

@@ -1,14 +1,16 @@
 //! Builds a profile record by record, from the file's events and from the ring's records alike.
 
 use allocsample_record::{
-    AddressSpace, ChunkDecoder, Decoded, Definition, Event, FIGURES, Fate, FateRecord, Figure,
-    FreeRecord, HeapId, Location, ModuleRecord, PartEdge, PartRecord, RecordKind, SampleFlags,
-    SampleId, StackId, StackNode, ThreadId,
+    AddressSpace, Decoded, Definition, Event, FIGURES, Fate, FateRecord, Figure, FreeRecord,
+    HeapId, ModuleRecord, PartEdge, PartRecord, RecordKind, SampleFlags, SampleId, StackId,
+    StackNode, ThreadId,
 };
 
 use rustc_hash::FxHashMap;
 
+use crate::batch::Batch;
 use crate::model::{Exit, Freed, IntervalInfo, Lost, Module, Profile, Sample, Tick};
+use crate::nodes::{NodeIndex, stack_of};
 use crate::sample_index::SampleIndex;
 
 /// A profile in the making.
@@ -16,12 +18,7 @@ use crate::sample_index::SampleIndex;
 pub(crate) struct ProfileBuilder {
     pub(crate) profile: Profile,
     space: AddressSpace,
-    /// Nodes by parent and number of the location. A writer of bounded memory writes some more than once, in a large
-    /// profile of random stacks ten times: most of the time of reading it goes into cache misses of this table, so its
-    /// entries are small.
-    interned: FxHashMap<u64, StackId>,
-    /// There are few: places that call.
-    locations: FxHashMap<Location, u32>,
+    nodes: NodeIndex,
     /// The nodes of the file, in the order of its numbers.
     numbers: Vec<StackId>,
     by_id: SampleIndex,
@@ -47,16 +44,19 @@ struct Before {
 }
 
 impl ProfileBuilder {
-    /// Adds the events of a chunk of before the file; false if one of them is malformed.
-    pub(crate) fn add_carried(&mut self, raw: &[u8]) -> bool {
-        self.before.is_told = true;
-        if raw.first() == Some(&(RecordKind::Part as u8)) {
-            // Of files that were joined: numbers of nodes begin anew.
-            self.numbers.clear();
-        }
-        let is_sound = self.add_events(raw);
-        self.before.is_told = false;
-        is_sound
+    /// Begins and ends what a file says of the time before it.
+    pub(crate) fn set_before(&mut self, is_told: bool) {
+        self.before.is_told = is_told;
+    }
+
+    /// Numbers of nodes begin anew.
+    pub(crate) fn forget_numbers(&mut self) {
+        self.numbers.clear();
+    }
+
+    /// How many nodes the file has had.
+    pub(crate) fn numbers(&self) -> u32 {
+        self.numbers.len() as u32
     }
 
     /// What had been lost when the file began.
@@ -108,16 +108,14 @@ impl ProfileBuilder {
         self.profile
     }
 
-    /// Adds the events of a chunk; false if one of them is malformed (those before it are in).
-    pub(crate) fn add_events(&mut self, raw: &[u8]) -> bool {
-        let mut decoder = ChunkDecoder::new(raw, self.numbers.len() as u32);
-        for event in decoder.by_ref() {
+    /// Adds events, in their order.
+    pub(crate) fn add_batch(&mut self, batch: Batch) {
+        let stacks = &mut self.profile.stacks;
+        self.nodes
+            .intern_all(stacks, &batch.nodes, &mut self.numbers);
+        for event in batch.events {
             match event {
-                Event::Node(node) => {
-                    let parent = self.stack(node.parent);
-                    let id = self.intern_node(StackNode { parent, ..node });
-                    self.numbers.push(id);
-                }
+                Event::Node(_) => {}
                 Event::Sample(sample) => {
                     let stack = self.stack(sample.stack);
                     if let Some(last_stacks) = &mut self.last_stacks {
@@ -144,7 +142,6 @@ impl ProfileBuilder {
                 Event::Words { kind, words } => self.add_record(SampleId(0), kind, &words),
             }
         }
-        !decoder.is_malformed()
     }
 
     /// Adds a record as it stood in the ring.
@@ -518,22 +515,11 @@ impl ProfileBuilder {
     }
 
     fn intern_node(&mut self, node: StackNode) -> StackId {
-        // Both are numbers of things in memory, which 32 bits are enough for.
-        let next = self.locations.len() as u32;
-        let location = *self.locations.entry(node.location).or_insert(next);
-        let key = u64::from(node.parent.0) << 32 | u64::from(location);
-        let stacks = &mut self.profile.stacks;
-        *self
-            .interned
-            .entry(key)
-            .or_insert_with(|| stacks.push(node))
+        self.nodes.intern(&mut self.profile.stacks, node)
     }
 
-    /// The stack with this number in the file. The decoder has checked that it is there.
     fn stack(&self, number: StackId) -> StackId {
-        let index = (number.0 as usize).checked_sub(1);
-        let stack = index.and_then(|index| self.numbers.get(index));
-        stack.copied().unwrap_or(StackId::EMPTY)
+        stack_of(&self.numbers, number)
     }
 
     fn seen(&mut self, time_ns: u64) {

@@ -5,27 +5,36 @@
 //! file can leave the machine.
 #![forbid(unsafe_code)]
 
+mod batch;
 mod builder;
 mod finish;
 mod frames;
 mod model;
+mod nodes;
 mod parts;
 mod reader;
 mod sample_index;
+mod series;
+mod stacks;
 mod symbolize;
 mod vm;
+mod weights;
 
 pub use allocsample_record::{
     ExitHow, Fate, Figure, GcKind, HeapId, HeapKind, Location, LostReason, ModuleId, Note,
     SampleFlags, SampleId, Sampling, StackId, StackNode, SymbolFrame, SymbolTable, ThreadId,
 };
 pub use allocsample_ring::request;
+pub use allocsample_sampling::Estimate;
 pub use finish::{FinishError, Finished, finish, snapshot};
 pub use frames::{Frame, missing_root, missing_root_of};
 pub use model::{
     Exit, Freed, IntervalInfo, Lost, Module, OwnCost, Part, ProcessInfo, Profile, Recovery, Sample,
-    StackTable, Thread, Tick,
+    Thread, Tick,
 };
 pub use parts::{join, joined_name, parts_before};
 pub use reader::ReadError;
+pub use series::SeriesError;
+pub use stacks::StackTable;
 pub use vm::{Function, Gc, Heap, Marker, Outcome, Statistic, Type, Value, VirtualMachines};
+pub use weights::Weights;

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU64;
 
+use crate::stacks::StackTable;
 use crate::vm::{Outcome, VirtualMachines};
 use allocsample_record::{
-    ExitHow, FIGURES, Fate, Figure, HeapId, LOST_REASONS, Location, LostReason, ModuleId, Note,
-    SampleFlags, SampleId, Sampling, StackId, StackNode, SymbolTable, ThreadId,
+    ExitHow, FIGURES, Fate, Figure, HeapId, LOST_REASONS, LostReason, ModuleId, Note, SampleFlags,
+    SampleId, Sampling, StackId, SymbolTable, ThreadId,
 };
 use allocsample_sampling::{Estimate, GapLaw, Interval, SamplePoints, Weight};
 
@@ -167,41 +168,6 @@ pub struct Thread {
     pub exact_bytes: u64,
     /// Bytes that were allocated while it was muted.
     pub muted_bytes: u64,
-}
-
-/// Stacks as a tree.
-#[derive(Clone, Debug, Default)]
-pub struct StackTable {
-    nodes: Vec<StackNode>,
-}
-
-impl StackTable {
-    /// Adds a node; its parent must be there.
-    pub fn push(&mut self, node: StackNode) -> StackId {
-        self.nodes.push(node);
-        StackId(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX))
-    }
-
-    /// All nodes; the number of one is its index plus one.
-    pub fn nodes(&self) -> &[StackNode] {
-        &self.nodes
-    }
-
-    /// How many nodes there are.
-    pub fn count(&self) -> u32 {
-        u32::try_from(self.nodes.len()).unwrap_or(u32::MAX)
-    }
-
-    /// The leaf's location and its caller's stack; `None` for the empty stack.
-    pub fn node(&self, stack: StackId) -> Option<&StackNode> {
-        self.nodes.get((stack.0 as usize).checked_sub(1)?)
-    }
-
-    /// Locations of a stack, leaf first.
-    pub fn locations(&self, stack: StackId) -> impl Iterator<Item = Location> + '_ {
-        std::iter::successors(self.node(stack), |node| self.node(node.parent))
-            .map(|node| node.location)
-    }
 }
 
 /// One sampled allocation. Profiles have millions of them, so each field is as small as it can be: 72 bytes in all.

@@ -11,6 +11,7 @@ use allocsample_record::{
     HeaderError, LOST_REASONS, Packed, SampleId, SymbolTable, Unpacker,
 };
 
+use crate::batch::{self, Batch, Batches};
 use crate::builder::ProfileBuilder;
 use crate::model::{Damage, Lost, Profile, Stopped};
 
@@ -140,7 +141,7 @@ pub(crate) fn read_files(before: &[PathBuf], path: &Path) -> Result<(Profile, Ch
 }
 
 /// A file behind its header.
-fn open(path: &Path) -> Result<(File, Chunks), ReadError> {
+pub(crate) fn open(path: &Path) -> Result<(File, Chunks), ReadError> {
     let mut file = File::open(path)?;
     let mut start = Vec::with_capacity(FILE_HEADER_BYTES);
     file.by_ref()
@@ -175,9 +176,50 @@ enum Unpacked {
     Raw(Option<Vec<u8>>),
     /// As it was stored.
     Stored(Vec<u8>),
+    /// Events, decoded.
+    Events {
+        batches: Vec<Batch>,
+        /// Numbers of nodes begin anew.
+        begins_anew: bool,
+        is_sound: bool,
+    },
 }
 
-/// Reads and unpacks chunks on a thread of its own while this one adds what it has: both take about as long.
+/// Decodes events on the thread that reads. It must know how many nodes came before.
+struct Decoding {
+    /// `None` after a chunk that is too large for it.
+    nodes: Option<u32>,
+}
+
+impl Decoding {
+    fn decode(&mut self, header: &ChunkHeader, unpacked: Unpacked) -> Unpacked {
+        /// The drain thread's chunks are smaller.
+        const MOST_BYTES: usize = 16 << 20;
+        let is_carried = header.kind == ChunkKind::Carried as u16;
+        if !is_carried && header.kind != ChunkKind::Events as u16 {
+            return unpacked;
+        }
+        let Unpacked::Raw(Some(raw)) = unpacked else {
+            return unpacked;
+        };
+        let begins_anew = is_carried && batch::begins_anew(&raw);
+        let nodes = if begins_anew { Some(0) } else { self.nodes };
+        self.nodes = None;
+        let Some(nodes) = nodes.filter(|_| raw.len() <= MOST_BYTES) else {
+            return Unpacked::Raw(Some(raw));
+        };
+        let mut decoder = Batches::new(&raw, nodes);
+        let batches = decoder.by_ref().collect();
+        self.nodes = Some(decoder.nodes());
+        Unpacked::Events {
+            batches,
+            begins_anew,
+            is_sound: !decoder.is_malformed(),
+        }
+    }
+}
+
+/// Reads, unpacks and decodes chunks on a thread of its own while this one adds what it has.
 fn read_chunks(
     file: File,
     builder: &mut ProfileBuilder,
@@ -186,15 +228,22 @@ fn read_chunks(
     /// So many chunks may wait, of 4 MiB at most each as the drain thread writes them.
     const WAITING: usize = 4;
     let (send, receive) = sync_channel::<std::io::Result<StoredChunk>>(WAITING);
+    let mut decoding = Decoding {
+        nodes: Some(builder.numbers()),
+    };
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let mut file = BufReader::with_capacity(1 << 16, file);
             let mut offset = FILE_HEADER_BYTES as u64;
             for number in 1.. {
-                let chunk = match next_chunk(&mut file, number, &mut offset).transpose() {
+                let mut chunk = match next_chunk(&mut file, number, &mut offset).transpose() {
                     Some(chunk) => chunk,
                     None => return,
                 };
+                if let Ok(chunk) = &mut chunk {
+                    chunk.content = std::mem::replace(&mut chunk.content, Err(Damage::Malformed))
+                        .map(|(header, payload)| (header, decoding.decode(&header, payload)));
+                }
                 let is_last = chunk.as_ref().map_or(true, |chunk| chunk.content.is_err());
                 // The receiver is gone after damage that only it could see.
                 if send.send(chunk).is_err() || is_last {
@@ -211,7 +260,7 @@ fn read_chunks(
             let damage = match content {
                 Err(damage) => Some(damage),
                 Ok((header, payload)) => {
-                    let is_sound = add_chunk(&header, &payload, builder);
+                    let is_sound = add_chunk(&header, payload, builder);
                     if is_sound {
                         chunks.ring_to = chunks.ring_to.max(header.ring_to);
                         chunks.end =
@@ -286,7 +335,7 @@ fn next_chunk(
     }))
 }
 
-fn unpack(header: &ChunkHeader, payload: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn unpack(header: &ChunkHeader, payload: &[u8]) -> Option<Vec<u8>> {
     /// The drain thread's chunks are far smaller: whatever claims more is not one of them.
     const LARGEST_RAW_BYTES: u32 = 1 << 30;
     let is_possible = header.raw_bytes <= LARGEST_RAW_BYTES
@@ -297,18 +346,20 @@ fn unpack(header: &ChunkHeader, payload: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Adds a chunk; false if its content makes no sense. One of an unknown kind is from a newer version, and skipped.
-fn add_chunk(header: &ChunkHeader, payload: &Unpacked, builder: &mut ProfileBuilder) -> bool {
-    let (unpacked, payload): (Option<&[u8]>, &[u8]) = match payload {
+fn add_chunk(header: &ChunkHeader, payload: Unpacked, builder: &mut ProfileBuilder) -> bool {
+    let is_carried = header.kind == ChunkKind::Carried as u16;
+    if is_carried || header.kind == ChunkKind::Events as u16 {
+        builder.set_before(is_carried);
+        let is_sound = add_events(payload, is_carried, builder);
+        builder.set_before(false);
+        return is_sound;
+    }
+    let (unpacked, payload): (Option<&[u8]>, &[u8]) = match &payload {
         Unpacked::Raw(raw) => (raw.as_deref(), &[]),
         Unpacked::Stored(payload) => (Some(payload), payload),
+        Unpacked::Events { .. } => return false,
     };
     match header.kind {
-        kind if kind == ChunkKind::Events as u16 => {
-            unpacked.is_some_and(|raw| builder.add_events(raw))
-        }
-        kind if kind == ChunkKind::Carried as u16 => {
-            unpacked.is_some_and(|raw| builder.add_carried(raw))
-        }
         kind if kind == ChunkKind::Packed as u16 => {
             unpacked.is_some_and(|raw| add_packed(header.ring_from, raw, builder))
         }
@@ -320,7 +371,12 @@ fn add_chunk(header: &ChunkHeader, payload: &Unpacked, builder: &mut ProfileBuil
             true
         }
         kind if kind == ChunkKind::Symbols as u16 => match unpacked.and_then(SymbolTable::decode) {
-            Some(symbols) => {
+            Some(mut symbols) => {
+                // Files of one recording number their modules alike: the earlier one has names of places of its own.
+                let before = std::mem::take(&mut builder.profile.symbols);
+                for (location, frames) in before.frames {
+                    symbols.frames.entry(location).or_insert(frames);
+                }
                 builder.profile.symbols = symbols;
                 true
             }
@@ -355,6 +411,37 @@ fn add_chunk(header: &ChunkHeader, payload: &Unpacked, builder: &mut ProfileBuil
             true
         }
         _ => true,
+    }
+}
+
+/// Adds events; false if one of them is malformed (those before it are in).
+fn add_events(payload: Unpacked, is_carried: bool, builder: &mut ProfileBuilder) -> bool {
+    match payload {
+        Unpacked::Events {
+            batches,
+            begins_anew,
+            is_sound,
+        } => {
+            if begins_anew {
+                builder.forget_numbers();
+            }
+            for batch in batches {
+                builder.add_batch(batch);
+            }
+            is_sound
+        }
+        Unpacked::Raw(Some(raw)) => {
+            if is_carried && batch::begins_anew(&raw) {
+                // Of files that were joined.
+                builder.forget_numbers();
+            }
+            let mut batches = Batches::new(&raw, builder.numbers());
+            for batch in batches.by_ref() {
+                builder.add_batch(batch);
+            }
+            !batches.is_malformed()
+        }
+        Unpacked::Raw(None) | Unpacked::Stored(_) => false,
     }
 }
 

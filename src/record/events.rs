@@ -231,6 +231,7 @@ impl ChunkEncoder {
     }
 
     /// Differences wrap: adding them back wraps the same way.
+    #[inline]
     fn signed(&mut self, difference: u64) {
         self.unsigned(zigzag(difference.cast_signed()));
     }

@@ -1,7 +1,7 @@
 //! Why a sample that was due could not be recorded.
 
 /// Number of [`LostReason`]s: the length of the counter arrays in the ring's header.
-pub const LOST_REASONS: usize = 6;
+pub const LOST_REASONS: usize = 7;
 
 /// Why something was lost. For each reason the ring's header counts the events and the bytes they stood for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +21,8 @@ pub enum LostReason {
     /// A virtual machine reported an allocation out of a callback, or a signal handler, that had interrupted the agent.
     /// Weight: size / p.
     Reentered = 5,
+    /// Nobody wanted it: its size is outside of the filter. It is not lost, but left out. Weight: size / p.
+    LeftOut = 6,
 }
 
 impl LostReason {
@@ -32,6 +34,7 @@ impl LostReason {
         Self::NoMemory,
         Self::WriteFailed,
         Self::Reentered,
+        Self::LeftOut,
     ];
 
     /// What a reader is told.
@@ -43,6 +46,7 @@ impl LostReason {
             Self::NoMemory => "no memory for the agent",
             Self::WriteFailed => "profile could not be written",
             Self::Reentered => "allocated inside the agent's own work",
+            Self::LeftOut => "left out by the filter",
         }
     }
 

@@ -347,6 +347,8 @@ pub enum Note {
     NotRotated = 8,
     /// A snapshot that a signal asked for could not be written. Detail: the error.
     NoSnapshot = 9,
+    /// From here on only some threads or sizes are sampled, or all again. Detail: which, in words.
+    Selection = 10,
 }
 
 /// A [`Note`] with its detail.
@@ -398,6 +400,7 @@ impl<'a> NoteRecord<'a> {
             7 => Note::Filtered,
             8 => Note::NotRotated,
             9 => Note::NoSnapshot,
+            10 => Note::Selection,
             _ => return None,
         };
         Some(Self {

@@ -4,6 +4,7 @@
 pub const MAX_VARINT_BYTES: usize = 10;
 
 /// Writes `value` to the front of `out`; returns the bytes written, or `None` if they do not fit.
+#[inline]
 pub fn put_unsigned(out: &mut [u8], mut value: u64) -> Option<usize> {
     let mut length = 0;
     loop {
@@ -23,7 +24,15 @@ pub fn put_signed(out: &mut [u8], value: i64) -> Option<usize> {
 }
 
 /// Reads one unsigned integer from the front of `input` and moves `input` past it. `None`: cut short, or more than 64 bits.
+#[inline]
 pub fn take_unsigned(input: &mut &[u8]) -> Option<u64> {
+    // Most are of one byte.
+    if let Some((&byte, rest)) = input.split_first()
+        && byte < 0x80
+    {
+        *input = rest;
+        return Some(u64::from(byte));
+    }
     let mut value = 0u64;
     for (index, &byte) in input.iter().enumerate().take(MAX_VARINT_BYTES) {
         let bits = u64::from(byte & 0x7f);

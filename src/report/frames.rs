@@ -25,9 +25,7 @@ pub struct Frames<'a> {
     profile: &'a Profile,
     frames: Vec<Frame>,
     is_allocator: Vec<bool>,
-    /// Index into `spans` for each node of the profile's stacks.
-    location_of_node: Vec<u32>,
-    /// Part of `inlined` for each location.
+    /// Part of `inlined` for each place of the profile's stacks.
     spans: Vec<(u32, u32)>,
     inlined: Vec<FrameId>,
     numbers: FxHashMap<Frame, FrameId>,
@@ -41,25 +39,18 @@ impl<'a> Frames<'a> {
             profile,
             frames: Vec::new(),
             is_allocator: Vec::new(),
-            location_of_node: Vec::with_capacity(profile.stacks.nodes().len()),
             spans: Vec::new(),
             inlined: Vec::new(),
             numbers: FxHashMap::default(),
             missing: Vec::new(),
         };
-        let mut locations = FxHashMap::default();
-        for node in profile.stacks.nodes() {
-            let next = number(frames.spans.len());
-            let place = *locations.entry(node.location).or_insert(next);
-            if place == next {
-                let start = number(frames.inlined.len());
-                for frame in profile.frames(node.location) {
-                    let id = frames.intern(frame);
-                    frames.inlined.push(id);
-                }
-                frames.spans.push((start, number(frames.inlined.len())));
+        for &location in profile.stacks.places() {
+            let start = number(frames.inlined.len());
+            for frame in profile.frames(location) {
+                let id = frames.intern(frame);
+                frames.inlined.push(id);
             }
-            frames.location_of_node.push(place);
+            frames.spans.push((start, number(frames.inlined.len())));
         }
         for sample in &profile.samples {
             if let Some(missing) = missing_root(sample) {
@@ -112,12 +103,10 @@ impl<'a> Frames<'a> {
     pub fn fill(&self, sample: &Sample, stack: &mut Vec<FrameId>) {
         stack.clear();
         let mut at = sample.stack;
-        while let Some(node) = self.profile.stacks.node(at) {
-            // A node has its index plus one for a number.
-            let location = self.location_of_node[at.0 as usize - 1];
-            let (start, end) = self.spans[location as usize];
+        while let Some((parent, place)) = self.profile.stacks.parent_and_place(at) {
+            let (start, end) = self.spans[place as usize];
             stack.extend_from_slice(&self.inlined[start as usize..end as usize]);
-            at = node.parent;
+            at = parent;
         }
         if let Some(missing) = missing_root(sample) {
             let known = self.missing.iter().find(|(name, _)| *name == missing);

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
 use crate::units;
-use crate::weights::Weights;
+use allocsample_profile::Weights;
 
 /// A type that the machine never named.
 pub(crate) const UNKNOWN_TYPE: &str = "(unknown)";

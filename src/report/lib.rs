@@ -19,9 +19,9 @@ pub mod time;
 mod totals;
 mod tree;
 pub mod units;
-mod weights;
 
 pub use allocator::charged_frame;
+pub use allocsample_profile::Weights;
 pub use allocsample_sampling::Estimate;
 pub use frames::{FrameId, Frames, Paths};
 pub use regex::Regex;
@@ -30,4 +30,3 @@ pub use sums::Figures;
 pub use table::{By, Request, Row, Sort, Table};
 pub use totals::{Audit, Peak, Totals};
 pub use tree::{Direction, Tree};
-pub use weights::Weights;

@@ -11,7 +11,7 @@ use crate::frames::Frames;
 use crate::selection::{Selection, Window};
 use crate::sums::Sums;
 use crate::table::{By, Request, Sort, Table};
-use crate::weights::Weights;
+use allocsample_profile::Weights;
 
 /// Classes of a histogram; the last holds all that is beyond.
 const CLASSES: usize = 10;

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use crate::frames::{FrameId, Frames};
 use crate::selection::{Selection, Selector, Window};
-use crate::weights::Weights;
+use allocsample_profile::Weights;
 
 /// What a group of samples stands for.
 #[derive(Clone, Copy, Debug, Default)]

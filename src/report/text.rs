@@ -269,6 +269,7 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             Note::NoSnapshot => lines.push(format!("note: a snapshot could not be written: {detail}")),
             Note::NotRotated => lines.push(format!("note: the profile could not go on in another file: {detail}")),
             Note::Filtered => lines.push("note: a filter of system calls was installed: children have no profiles, and threads no names".to_owned()),
+            Note::Selection => lines.push(format!("note: sampled from some moment on: {detail}")),
             Note::NextAllocator => {}
         }
     }
@@ -299,7 +300,12 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
     }
     for reason in LostReason::ALL {
         let (events, bytes) = profile.lost.of(reason);
-        if events > 0 {
+        if events > 0 && reason == LostReason::LeftOut {
+            lines.push(format!(
+                "note: {events} samples, which stand for {}, were left out by the filter of sizes, and are in no figure",
+                units::bytes(bytes as f64)
+            ));
+        } else if events > 0 {
             let what = if reason.is_sample_missing() {
                 "samples"
             } else {
@@ -319,7 +325,7 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
         .sum();
     if muted > 0 {
         lines.push(format!(
-            "note: {} were allocated while sampling was stopped, by signal handlers that interrupted the agent, or by libc on its behalf (its thread), and are in no figure",
+            "note: {} were allocated while sampling was stopped, by threads that are left out, by signal handlers that interrupted the agent, or by libc on its behalf (its thread), and are in no figure",
             units::bytes(muted as f64)
         ));
     }

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use std::num::NonZeroU64;
 
-use allocsample_profile::{HeapId, Profile, Sample, SampleFlags, ThreadId};
+use allocsample_profile::{HeapId, LostReason, Profile, Sample, SampleFlags, ThreadId};
 use allocsample_sampling::Estimate;
 use rustc_hash::FxHashMap;
 
-use crate::weights::Weights;
+use allocsample_profile::Weights;
 
 /// Sums over all samples.
 #[derive(Clone, Debug)]
@@ -101,12 +101,18 @@ impl Totals {
             }
         }
         let (_, lost_bytes) = profile.lost.samples();
+        let (_, left_bytes) = profile.lost.of(LostReason::LeftOut);
+        // Each sample of S bytes adds (S/p)^2 (1 - p), of which the mean over the law is S^2 (1 - p) / p, at most S times
+        // the interval.
+        let left_stderr = (left_bytes as f64 * profile.interval_bytes() as f64).sqrt();
+        let left_out = Estimate::from_parts(left_bytes as f64, Some(left_stderr), 0);
         // What was lost is missing from the estimate for a known reason.
         totals.audit.z = match counted.samples() {
-            0 if lost_bytes == 0 => z_of_nothing(profile, totals.exact_bytes),
-            _ => (counted + constant(lost_bytes as f64)).z_against(totals.exact_bytes as f64),
+            0 if lost_bytes + left_bytes == 0 => z_of_nothing(profile, totals.exact_bytes),
+            _ => (counted + constant(lost_bytes as f64) + left_out)
+                .z_against(totals.exact_bytes as f64),
         };
-        if lost_bytes == 0 {
+        if lost_bytes + left_bytes == 0 {
             /// With fewer samples the standard error is itself too uncertain.
             const ENOUGH_SAMPLES: u64 = 30;
             totals.audit.threads = by_thread

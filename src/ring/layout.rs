@@ -4,8 +4,8 @@
 //! 0       identity: magic | version | profile id | capacity | data offset | closed
 //! 64      head
 //! 128     tail, consumed
-//! 192     lost counters: 6 x (events, bytes)
-//! 320     request: generation | interval | generation that was obeyed | what
+//! 192     lost counters: 7 x (events, bytes)
+//! 320     request: generation | value | generation that was obeyed | what | 4 x more
 //! 384     figures: 16 x u64
 //! 4096    data: capacity x 8 bytes
 //! ```
@@ -16,7 +16,7 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"ALLOCRNG");
 pub(crate) const VERSION: u64 = 1;
 
 /// Number of pairs of lost counters.
-pub const LOST_REASONS: usize = 6;
+pub const LOST_REASONS: usize = 7;
 
 /// Number of figures.
 pub const FIGURES: usize = 16;
@@ -74,24 +74,28 @@ pub(crate) struct LostCounter {
 pub(crate) struct Request {
     /// Grows with each request, after the other field was set; 0 for none.
     pub generation: AtomicU64,
-    /// Mean bytes between two samples from now on; 0 for none.
+    /// For another interval the mean bytes between two samples from now on, 0 for none; else see [`request`].
     pub interval: AtomicU64,
     /// The last generation that the agent has obeyed.
     pub obeyed: AtomicU64,
     /// What is wanted: one of [`request`]'s numbers.
     pub what: AtomicU64,
+    /// What one value does not say.
+    pub more: [AtomicU64; 4],
 }
 
 /// Offsets of the request in a ring's file, for those who write it: see [`crate::Ring::request`].
 pub mod request {
     /// The generation, a little-endian u64. Written last.
     pub const GENERATION: u64 = 320;
-    /// The interval in bytes, or 0.
+    /// The interval in bytes, or 0; or another value, as said below.
     pub const INTERVAL: u64 = 328;
     /// The generation that was obeyed.
     pub const OBEYED: u64 = 336;
     /// What is wanted: one of the numbers that follow.
     pub const WHAT: u64 = 344;
+    /// Four more values.
+    pub const MORE: u64 = 352;
     /// Another interval, or none.
     pub const SET_INTERVAL: u64 = 0;
     /// What is in the ring is to be in the file.
@@ -102,6 +106,11 @@ pub mod request {
     pub const ROTATE: u64 = 3;
     /// As [`ROTATE`], and the file so far is to be forgotten.
     pub const RESET: u64 = 4;
+    /// One thread is to be sampled, or not. Value: its number in the kernel times 2, plus 1 for yes.
+    pub const SELECT_THREAD: u64 = 5;
+    /// Only some sizes, and threads of some names. Value: the smallest size. More: the largest one, and 16 bytes with which
+    /// names begin, of which one of value 1 says that the name ends there; NULs for all.
+    pub const FILTER: u64 = 6;
 }
 
 /// Offsets that `recover` reads; the compiler checks them against [`Header`].
@@ -136,6 +145,7 @@ const _: () = {
     assert!(offset_of!(Request, interval) == (request::INTERVAL - request::GENERATION) as usize);
     assert!(offset_of!(Request, obeyed) == (request::OBEYED - request::GENERATION) as usize);
     assert!(offset_of!(Request, what) == (request::WHAT - request::GENERATION) as usize);
+    assert!(offset_of!(Request, more) == (request::MORE - request::GENERATION) as usize);
     assert!(size_of::<LostCounter>() == 16);
     assert!(size_of::<Header>() <= DATA_OFFSET);
 };

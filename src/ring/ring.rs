@@ -147,6 +147,13 @@ impl Ring {
         )
     }
 
+    /// What the last request says beyond that.
+    pub fn request_more(&self) -> [u64; 4] {
+        let more = &self.memory.header().request.0.more;
+        // Relaxed: read after the generation, which was written after them.
+        more.each_ref().map(|word| word.load(Ordering::Relaxed))
+    }
+
     /// Tells that a request, and all before it, is done.
     pub fn obey(&self, generation: u64) {
         // Relaxed: a figure for whoever asked.

@@ -7,7 +7,8 @@
 //   threads COUNT                  that many threads allocate, check and free for ever
 //   compute                        a thread computes with vector registers for ever, and never enters the kernel
 //   wait HOW                       says `waiting`, and waits in a system call that a passing signal would end:
-//                                  epoll until the next line, sleep, or signal until SIGUSR2 comes
+//                                  epoll until the next line, sleep, or signal until SIGUSR2 comes; or does not wait
+//                                  but, until SIGUSR2 is caught, computes as above or churns
 //   pointers COUNT SIZE            through pointers to functions that were set when the program was linked
 //   seccomp                        from now on a filter of system calls is in force, which permits all
 //   open PATH | use COUNT SIZE     a library is opened, and allocates; blocks are kept
@@ -67,11 +68,17 @@ static void *churner(void *argument) {
 
 typedef double vector __attribute__((vector_size(32)));
 
+static volatile sig_atomic_t is_enough;
+static void enough(int signal) {
+    (void)signal;
+    is_enough = 1;
+}
+
 // Every register is used, and a wrong bit in one of them stays wrong.
 __attribute__((target("avx2"))) NOINLINE void *computer(void *argument) {
     vector v[12];
     for (int i = 0; i < 12; i++) v[i] = (vector){i, i + 1, i + 2, i + 3};
-    for (unsigned long long turn = 0;; turn++) {
+    for (unsigned long long turn = 0; !is_enough; turn++) {
         vector sum = {0};
         for (int i = 0; i < 12; i++) {
             __asm__ volatile("" : "+x"(v[i]));
@@ -80,11 +87,26 @@ __attribute__((target("avx2"))) NOINLINE void *computer(void *argument) {
         CHECK(sum[0] == 66 && sum[1] == 78 && sum[2] == 90 && sum[3] == 102);
         if (turn % 1024 == 0) __atomic_fetch_add((unsigned long *)argument, 1, __ATOMIC_RELAXED);
     }
+    is_enough = 0;
     return NULL;
 }
 static unsigned long computed;
 
 static void wait_as_told(const char *how) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR2);
+    if (!strcmp(how, "compute") || !strcmp(how, "churn")) {
+        struct sigaction action = {.sa_handler = enough};
+        CHECK(sigaction(SIGUSR2, &action, NULL) == 0);
+        CHECK(sigprocmask(SIG_UNBLOCK, &set, NULL) == 0);
+        puts("waiting");
+        if (!strcmp(how, "compute")) computer(&computed);
+        for (unsigned seed = 1; !strcmp(how, "churn") && !is_enough; seed++) churn(200, 3000, seed);
+        is_enough = 0;
+        CHECK(sigprocmask(SIG_BLOCK, &set, NULL) == 0);
+        return;
+    }
     puts("waiting");
     if (!strcmp(how, "epoll")) {
         int descriptor = epoll_create1(EPOLL_CLOEXEC);
@@ -96,9 +118,6 @@ static void wait_as_told(const char *how) {
         struct timespec time = {.tv_sec = 2};
         CHECK(nanosleep(&time, NULL) == 0);
     } else {
-        sigset_t set;
-        sigemptyset(&set);
-        sigaddset(&set, SIGUSR2);
         CHECK(sigwaitinfo(&set, NULL) == SIGUSR2);
     }
 }

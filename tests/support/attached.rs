@@ -6,6 +6,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
 use super::profile::Profile;
 use super::room::{assert_error, stderr, stdout};
 use super::{Program, Room};
@@ -91,6 +94,12 @@ impl Attached {
         let answer = self.answer();
         assert!(!answer.is_empty(), "it has ended at: {line}");
         answer
+    }
+
+    /// Sends it SIGUSR2.
+    pub fn signal(&self) {
+        let pid = Pid::from_raw(self.child.0.id().cast_signed());
+        nix::sys::signal::kill(pid, Signal::SIGUSR2).expect("the program");
     }
 
     /// As an argument of the command.

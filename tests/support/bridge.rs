@@ -15,21 +15,33 @@ pub fn program(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// The profile of a known_sites, each of whose sites must be within 4 of its reported standard errors: once in 16,000
-/// figures that is luck, and seeds are fixed.
+/// Each site of a known_sites, which has printed the truth, must be within 4 of its reported standard errors: once in
+/// 16,000 figures that is luck, and seeds are fixed.
 #[track_caller]
-pub fn profile_near_truth(outcome: &Outcome, sites: usize) -> Profile {
-    let profile = outcome.profile();
-    let known = truth::printed(outcome.text().as_bytes());
+pub fn assert_near_truth(profile: &Profile, printed: &[u8], sites: usize) {
+    let known = truth::printed(printed);
     assert_eq!(known.len(), sites);
-    let deviations = truth::deviations(&profile, &known, 4.0, |_| 0.0);
+    let deviations = truth::deviations(profile, &known, 4.0, |_| 0.0);
     assert!(deviations.is_empty(), "{deviations:#?}");
     for name in known.keys() {
         let samples = profile.site(name).samples;
         assert!(samples > 10, "{name}: {samples} samples");
     }
+}
+
+/// The estimate of all bytes must be within 4 standard errors of what was counted.
+#[track_caller]
+pub fn assert_audit(profile: &Profile) {
     let z = profile.report["audit"]["z"].as_f64().expect("an audit");
     assert!(z.abs() < 4.0, "audit {z}");
+}
+
+/// The profile of a known_sites, all of whose figures are right.
+#[track_caller]
+pub fn profile_near_truth(outcome: &Outcome, sites: usize) -> Profile {
+    let profile = outcome.profile();
+    assert_near_truth(&profile, outcome.text().as_bytes(), sites);
+    assert_audit(&profile);
     profile
 }
 
@@ -95,9 +107,20 @@ pub fn assert_stack(profile: &Profile, names: &[&str]) {
 /// processor: one in some fifty was not called a leak, so two of three are not about once in a thousand times.
 #[track_caller]
 pub fn assert_leak(command: &[&str], function: &str) {
+    assert_leak_with(&[], &[], command, function);
+}
+
+/// The same, with options for `run` and variables for the program.
+#[track_caller]
+pub fn assert_leak_with(
+    options: &[&str],
+    variables: &[(&str, &str)],
+    command: &[&str],
+    function: &str,
+) {
     let mut wrong = Vec::new();
     for seed in ["7", "8", "9"] {
-        let leaks = leaks_of(command, seed);
+        let leaks = leaks_of(options, variables, command, seed);
         let is_found = leaks.iter().any(|leak| is_of(leak, function));
         // What the runtime takes from malloc for a heap that grows may be called a leak too, not what the program drops.
         let innocent = |leak: &&Value| is_of(leak, "serve_request") || is_of(leak, "build_table");
@@ -115,7 +138,12 @@ fn is_of(leak: &Value, name: &str) -> bool {
 }
 
 #[track_caller]
-fn leaks_of(command: &[&str], seed: &str) -> Vec<Value> {
+fn leaks_of(
+    options: &[&str],
+    variables: &[(&str, &str)],
+    command: &[&str],
+    seed: &str,
+) -> Vec<Value> {
     let room = Room::new();
     let run = [
         "run",
@@ -126,9 +154,12 @@ fn leaks_of(command: &[&str], seed: &str) -> Vec<Value> {
         seed,
         "-o",
         "x.allocsample",
-        "--",
     ];
-    let output = room.output(&[&run, command].concat());
+    let mut command = room.command(&[&run, options, &["--"], command].concat());
+    let output = command
+        .envs(variables.iter().copied())
+        .output()
+        .expect("the command");
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let output = room.output(&["leaks", "x.allocsample", "--format", "json"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));

@@ -36,8 +36,14 @@ pub struct Site {
 impl Profile {
     /// Has a profile reported on.
     pub fn read(path: &Path) -> Profile {
+        Profile::read_with(path, &[])
+    }
+
+    /// Has it reported on with more options.
+    pub fn read_with(path: &Path, options: &[&str]) -> Profile {
         let output = Command::new(command())
             .args(["report", "--format", "json"])
+            .args(options)
             .arg(path)
             .output()
             .expect("the command");

@@ -14,6 +14,8 @@ const MUTED_GRANT: u64 = 1 << 62;
 const PAUSED: u32 = 1;
 /// It is off for this thread.
 const DISABLED: u32 = 2;
+/// Not sampled, because somebody outside wants others.
+const LEFT_OUT: u32 = 4;
 
 /// A thread looks at the agent's state after this many bytes at the latest.
 const LARGEST_GRANT: u64 = 1 << 20;
@@ -42,7 +44,7 @@ struct ThreadState {
     /// The change of the interval that this thread has adopted, and the number of that interval in the profile.
     change: Cell<u32>,
     interval_index: Cell<u32>,
-    /// [`PAUSED`], [`DISABLED`]. If any: bytes are counted as muted.
+    /// [`PAUSED`], [`DISABLED`], [`LEFT_OUT`]. If any: bytes are counted as muted.
     is_paused: Cell<u32>,
     granted: Cell<u64>,
     total_bytes: Cell<u64>,
@@ -220,7 +222,12 @@ impl ShimThread {
 
     /// Whether this thread is sampled, if any is.
     pub fn is_enabled(&self) -> bool {
-        self.state.is_paused.get() & DISABLED == 0
+        self.state.is_paused.get() & (DISABLED | LEFT_OUT) == 0
+    }
+
+    /// Whether the selection has this thread.
+    pub fn is_selected(&self) -> bool {
+        self.state.is_paused.get() & LEFT_OUT == 0
     }
 
     /// A stack for signals, to be given back at its end.
@@ -387,7 +394,7 @@ impl ShimThread {
     }
 
     fn set_paused(&self, is_paused: bool) {
-        let disabled = self.state.is_paused.get() & DISABLED;
+        let disabled = self.state.is_paused.get() & (DISABLED | LEFT_OUT);
         let paused = if is_paused { PAUSED } else { 0 };
         self.state.is_paused.set(paused | disabled);
     }
@@ -440,9 +447,18 @@ impl Muted<'_> {
 
     /// From here on this thread is sampled, or not.
     pub fn enable(&self, is_on: bool) {
-        let paused = self.thread.state.is_paused.get() & PAUSED;
-        let disabled = if is_on { 0 } else { DISABLED };
-        self.thread.state.is_paused.set(paused | disabled);
+        self.set_flag(DISABLED, !is_on);
+    }
+
+    /// From here on the selection has this thread, or not.
+    pub fn select(&self, is_in: bool) {
+        self.set_flag(LEFT_OUT, !is_in);
+    }
+
+    fn set_flag(&self, flag: u32, is_set: bool) {
+        let others = self.thread.state.is_paused.get() & !flag;
+        let flag = if is_set { flag } else { 0 };
+        self.thread.state.is_paused.set(others | flag);
     }
 
     /// From here on another interval is in force. All that was allocated before is settled.

@@ -4,13 +4,16 @@
 //! of a signal frame by the registers that the kernel saved there, and, for code that no module covers (JIT), by the
 //! frame pointer. Every step is checked: the stack pointer must rise, memory is read only where it can be
 //! ([`reader`]), and a return address must lie in a module or behind a call instruction. A walk that fails a check ends
-//! there and says so. A walk that meets what the last one left unchanged ends as that one did ([`memo`]).
+//! there and says so. A step that was made before, from one return address known to be good to another, is made by its
+//! rule alone ([`rules`]). A walk that meets what the last one left unchanged ends as that one did ([`memo`]).
 
+mod elf;
 mod grace;
 pub mod locking;
 mod memo;
 pub mod modules;
 mod reader;
+mod rules;
 pub mod shadow;
 mod step;
 pub mod vm;
@@ -24,7 +27,8 @@ use memo::Frame;
 pub use memo::{Memo, MemoKey};
 use modules::{Module, Modules};
 use reader::StackReader;
-pub use written::{WrittenKey, WrittenStack};
+use rules::{Generation, Rule};
+pub use written::{FoundStack, WrittenKey, WrittenStack};
 
 /// The unwinder's memory of rules that it has worked out before, with its working space.
 pub type RuleCache = CacheNative<MustNotAllocateDuringUnwind>;
@@ -47,8 +51,12 @@ pub struct Captured {
     pub flags: SampleFlags,
     /// The machine's frames are in it, in another buffer.
     pub is_merged: bool,
-    /// From some frame on the last walk was the source.
-    pub is_rest_known: bool,
+    /// Frames of the buffer, counted from the root, that were taken from the last walk that is remembered.
+    pub known: usize,
+    /// The number of that walk.
+    pub known_from: u64,
+    /// The number of this walk.
+    pub walk: u64,
     /// The thread is in a place where it may hold locks of libc: inside the dynamic loader or a signal handler.
     pub may_hold_loader_locks: bool,
 }
@@ -65,32 +73,31 @@ pub struct Walk<'a> {
     pub key: MemoKey,
     /// Never by call-frame information.
     pub only_frame_pointers: bool,
+    /// Each step is made as if it were the first of its kind.
+    pub without_rules: bool,
     /// Filled with return addresses.
     pub frames: &'a mut [u64],
 }
 
 impl Walk<'_> {
-    /// Fills `frames` with the stack above `from`; `on_module` hears of each module that is run through.
+    /// Fills `frames` with the stack above `from`; `on_module` hears of each module that is run through for the first time.
     pub fn capture(
         &mut self,
         thread: &ShimThread,
         from: &From,
         on_module: impl FnMut(&Module),
     ) -> Captured {
-        // Until the walk ends no module that it meets is overwritten.
-        let _walk = self.modules.enter(self.key.thread);
-        self.memo.begin(self.key);
         let (registers, address) = start(from);
-        let mut reader = StackReader::of_thread(thread, registers.sp());
-        let (mut captured, ending) = self.walk(registers, address, &mut reader, on_module);
+        let reader = StackReader::of_thread(thread, registers.sp());
+        self.memo.begin(self.key, reader.own());
+        let (mut captured, ending) = self.walk(registers, address, reader, on_module);
+        captured.known_from = self.memo.remembered_walk();
         match ending {
-            Ending::Root => self.memo.finish(false, reader.own()),
-            Ending::KnownRest => {
-                captured.is_rest_known = true;
-                self.memo.finish(true, reader.own());
-            }
+            Ending::Root => self.memo.finish(false),
+            Ending::KnownRest => self.memo.finish(true),
             Ending::Cut => self.memo.forget(),
         }
+        captured.walk = self.memo.walk();
         captured
     }
 
@@ -98,28 +105,26 @@ impl Walk<'_> {
         &mut self,
         mut registers: UnwindRegsNative,
         mut address: FrameAddress,
-        reader: &mut StackReader,
+        mut reader: StackReader,
         mut on_module: impl FnMut(&Module),
     ) -> (Captured, Ending) {
         let mut captured = Captured::default();
         let mut seen = SeenModules::default();
         let mut module: Option<&'static Module> = None;
+        let mut entered = None;
+        let generation = Generation::of(&self.key);
+        let has_rules = self.has_rules();
         loop {
-            let lookup = address.address_for_lookup();
-            let frame = Frame {
-                shown: lookup.wrapping_add(1),
-                is_return: address.is_return_address(),
-                sp: registers.sp(),
-                fp: step::frame_pointer(&registers),
-                link: step::link(&registers),
-            };
-            if let Some(rest) = self.memo.rest_from(&frame, reader.own()) {
+            self.follow_rules(&mut registers, &mut address, reader.own(), &mut captured);
+            let frame = frame_at(address, &registers);
+            if let Some(rest) = self.memo.rest_from(&frame) {
                 let places = self.frames.get_mut(captured.depth..).unwrap_or(&mut []);
                 captured.may_hold_loader_locks |= rest.may_hold_loader_locks();
                 if rest.shown().len() > places.len() {
                     captured.flags = captured.flags.with(SampleFlags::TRUNCATED);
                 }
-                captured.depth += rest.shown().len().min(places.len());
+                captured.known = rest.shown().len().min(places.len());
+                captured.depth += captured.known;
                 for (place, shown) in places.iter_mut().zip(rest.shown()) {
                     *place = shown;
                 }
@@ -131,6 +136,9 @@ impl Walk<'_> {
             };
             *place = frame.shown;
             captured.depth += 1;
+            // Until the walk ends no module that it meets is overwritten.
+            entered.get_or_insert_with(|| self.modules.enter(self.key.thread));
+            let lookup = address.address_for_lookup();
             if !module.is_some_and(|module| module.contains(lookup)) {
                 module = seen.find(lookup, self.modules);
                 if let Some(module) = module {
@@ -144,7 +152,11 @@ impl Walk<'_> {
             let memo = &mut *self.memo;
             let mut read = |at| {
                 let value = reader.read(at).ok_or(())?;
-                memo.push_read(at, value);
+                if reader.is_own(at) {
+                    memo.push_read(at, value);
+                } else {
+                    memo.read_elsewhere();
+                }
                 Ok(value)
             };
             let next = match module {
@@ -167,6 +179,14 @@ impl Walk<'_> {
             let Some(return_address) = next else {
                 return (captured, Ending::Root);
             };
+            if let Some(module) = module
+                && has_rules
+                && address.is_return_address()
+                && self.modules.stays()
+                && let Some(rule) = Rule::ask(module, address, self.cache, generation)
+            {
+                self.modules.rules.insert(address.address(), rule);
+            }
             let callee = module;
             if !module.is_some_and(|module| module.contains(return_address.wrapping_sub(1))) {
                 module = seen.find(return_address.wrapping_sub(1), self.modules);
@@ -192,6 +212,79 @@ impl Walk<'_> {
             };
             address = next_address;
         }
+    }
+
+    /// Whether steps that were made before are made again without the unwinder.
+    fn has_rules(&self) -> bool {
+        !(self.without_rules || self.only_frame_pointers)
+    }
+
+    /// Goes from frame to frame while both the frame and its caller have a rule: what such an address is (in which module,
+    /// that it is no signal frame) was looked at when the rule was made.
+    fn follow_rules(
+        &mut self,
+        registers: &mut UnwindRegsNative,
+        address: &mut FrameAddress,
+        own: &core::ops::Range<u64>,
+        captured: &mut Captured,
+    ) {
+        if !address.is_return_address() || !self.has_rules() {
+            return;
+        }
+        let generation = Generation::of(&self.key);
+        let rules = &self.modules.rules;
+        let mut pc = address.address();
+        let Some(mut rule) = rules.find(pc, generation) else {
+            return;
+        };
+        let (mut sp, mut fp) = (registers.sp(), step::frame_pointer(registers));
+        loop {
+            let frame = Frame {
+                shown: pc,
+                sp,
+                fp,
+                #[cfg(target_arch = "aarch64")]
+                link: 0,
+                is_return: true,
+            };
+            if self.memo.rest_from(&frame).is_some() {
+                break;
+            }
+            let Some(place) = self.frames.get_mut(captured.depth) else {
+                break;
+            };
+            let Some(caller) = rule.step(sp, fp, |at| reader::read_own(at, own)) else {
+                break;
+            };
+            let Some(callers_rule) = rules.find(caller.pc, generation) else {
+                break;
+            };
+            *place = pc;
+            captured.depth += 1;
+            captured.may_hold_loader_locks |= rule.is_in_loader();
+            self.memo.push(frame, rule.is_in_loader());
+            if let Some(at) = caller.fp_read_at {
+                self.memo.push_read(at, caller.fp);
+            }
+            self.memo.push_read(caller.pc_read_at(), caller.pc);
+            (pc, sp, fp) = (caller.pc, caller.sp, caller.fp);
+            rule = callers_rule;
+        }
+        if let Some(reached) = FrameAddress::from_return_address(pc) {
+            *address = reached;
+            *registers = step::registers(pc, sp, fp, pc);
+        }
+    }
+}
+
+fn frame_at(address: FrameAddress, registers: &UnwindRegsNative) -> Frame {
+    Frame {
+        shown: address.address_for_lookup().wrapping_add(1),
+        sp: registers.sp(),
+        fp: step::frame_pointer(registers),
+        #[cfg(target_arch = "aarch64")]
+        link: step::link(registers),
+        is_return: address.is_return_address(),
     }
 }
 

@@ -9,10 +9,12 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use allocsample_record::{MAX_BUILD_ID_BYTES, MAX_PATH_BYTES, ModuleRecord};
+use allocsample_record::{MAX_PATH_BYTES, ModuleRecord};
 
 use super::ModuleUnwinder;
+use super::elf::{BuildId, Elf};
 use super::grace::{Entered, Grace, Phase};
+use super::rules::{Generation, Rules};
 use crate::os::memory::{self, StaticRef};
 use crate::os::spin::Spin;
 
@@ -62,12 +64,6 @@ pub struct Module {
     announced_in: AtomicU32,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct BuildId {
-    bytes: [u8; MAX_BUILD_ID_BYTES],
-    length: usize,
-}
-
 impl Module {
     /// Whether `address` is in its range.
     pub fn contains(&self, address: u64) -> bool {
@@ -102,11 +98,7 @@ impl Module {
             start: self.start,
             end: self.end,
             bias: self.bias,
-            build_id: self
-                .build_id
-                .bytes
-                .get(..self.build_id.length)
-                .unwrap_or(&[]),
+            build_id: self.build_id.bytes(),
             path: path.get(..path.len().min(MAX_PATH_BYTES)).unwrap_or(&[]),
         }
     }
@@ -122,7 +114,7 @@ impl Module {
     fn is_again(&self, other: &Module) -> bool {
         (self.start, self.end, self.bias, self.eh_frame_hdr)
             == (other.start, other.end, other.bias, other.eh_frame_hdr)
-            && self.build_id.length > 0
+            && !self.build_id.bytes().is_empty()
             && self.build_id == other.build_id
             && self.path_hash == other.path_hash
     }
@@ -137,12 +129,16 @@ pub struct Modules {
     slots: [StaticRef<Module>; SLOTS],
     find_object: AtomicUsize,
     dlclose_count: AtomicU32,
+    /// Threads that are in `dlclose`.
+    unloading: AtomicU32,
     /// The module that this code is in: start and end.
     own: (AtomicU64, AtomicU64),
     grace: Grace,
     /// Held by the thread that changes the table.
     retired: Spin<Retired>,
     examined: AtomicU32,
+    /// How frames of these modules are left.
+    pub(super) rules: Rules,
 }
 
 /// Entries that are out of the table, with the phase in which they were taken out.
@@ -187,12 +183,14 @@ impl Modules {
             slots: [const { StaticRef::new() }; SLOTS],
             find_object: AtomicUsize::new(0),
             dlclose_count: AtomicU32::new(0),
+            unloading: AtomicU32::new(0),
             own: (AtomicU64::new(0), AtomicU64::new(0)),
             grace: Grace::new(),
             retired: Spin::new(Retired {
                 entries: [const { None }; RETIRED],
             }),
             examined: AtomicU32::new(0),
+            rules: Rules::new(),
         }
     }
 
@@ -209,6 +207,7 @@ impl Modules {
     /// In a forked child: what other threads were at will never be finished.
     pub fn restart(&self) {
         self.grace.restart();
+        self.unloading.store(0, Ordering::Relaxed);
         self.retired.break_lock();
     }
 
@@ -252,9 +251,38 @@ impl Modules {
         self.find_object.store(find as usize, Ordering::Release);
     }
 
+    /// From now on code may be unmapped.
+    pub fn before_dlclose(&self) {
+        // First: whoever sees the new count sees this too.
+        self.unloading.fetch_add(1, Ordering::Release);
+        self.count_dlclose();
+    }
+
     /// Code may have been unmapped: identities are to be compared again.
     pub fn after_dlclose(&self) {
-        self.dlclose_count.fetch_add(1, Ordering::Release);
+        self.count_dlclose();
+        self.unloading.fetch_sub(1, Ordering::Release);
+    }
+
+    fn count_dlclose(&self) {
+        let count = self.dlclose_count.fetch_add(1, Ordering::AcqRel);
+        self.rules_are_of(1, count.wrapping_add(1));
+    }
+
+    /// Whether code that is where it is now will be there until the count of `dlclose` is another one.
+    pub(super) fn stays(&self) -> bool {
+        self.unloading.load(Ordering::Acquire) == 0
+    }
+
+    /// The profile with this number begins, in which no module is told of yet.
+    pub fn after_epoch(&self, epoch: u32) {
+        self.rules_are_of(epoch, 1);
+    }
+
+    fn rules_are_of(&self, epoch: u32, dlclose_count: u32) {
+        if Generation::comes_round(epoch, dlclose_count) {
+            self.rules.clear();
+        }
     }
 
     /// How often that was.
@@ -305,6 +333,8 @@ impl Modules {
             } else {
                 slot.set(None);
                 retired.add(old, self.grace.now());
+                // libc unloads character sets without `dlclose`.
+                self.rules.clear();
             }
         }
         if again.is_some() {
@@ -384,13 +414,7 @@ fn examine(found: &FoundObject) -> Option<Module> {
         bias,
         link_map: AtomicUsize::new(found.link_map.addr()),
         eh_frame_hdr: found.eh_frame_hdr.addr() as u64,
-        build_id: elf.map_or(
-            BuildId {
-                bytes: [0; MAX_BUILD_ID_BYTES],
-                length: 0,
-            },
-            |elf| elf.build_id(bias),
-        ),
+        build_id: elf.map_or(BuildId::NONE, |elf| elf.build_id(bias)),
         path_hash: hash(name),
         is_loader: name.windows(9).any(|part| part == b"/ld-linux"),
         unwinder: ModuleUnwinder::new(framehop::Module::new(
@@ -423,151 +447,4 @@ unsafe fn name_of(link_map: usize) -> &'static [u8] {
             core::ffi::CStr::from_ptr((*link_map).name).to_bytes()
         }
     }
-}
-
-/// The program headers of a mapped module.
-struct Elf {
-    headers: &'static [ProgramHeader],
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct ProgramHeader {
-    kind: u32,
-    flags: u32,
-    file_offset: u64,
-    address: u64,
-    physical: u64,
-    file_bytes: u64,
-    memory_bytes: u64,
-    alignment: u64,
-}
-
-const LOAD: u32 = 1;
-const NOTE: u32 = 4;
-const NOTE_GNU_BUILD_ID: u32 = 3;
-
-impl Elf {
-    /// `None` if the first page is not an ELF header with its program headers behind it.
-    ///
-    /// # Safety
-    /// `start` is where a module is mapped, and it stays so while the result is used.
-    unsafe fn at(start: *const u8) -> Option<Self> {
-        if !memory::is_readable(start.addr() as u64) {
-            return None;
-        }
-        // SAFETY: the first page of the mapping is readable.
-        let page = unsafe { core::slice::from_raw_parts(start, 4096) };
-        // 64-bit, little-endian.
-        if !page.starts_with(b"\x7fELF\x02\x01") {
-            return None;
-        }
-        let word = |at: usize| Some(u16::from_le_bytes([*page.get(at)?, *page.get(at + 1)?]));
-        let offset = usize::from(word(32)?);
-        let count = usize::from(word(56)?);
-        let table = page.get(offset..offset + count * size_of::<ProgramHeader>())?;
-        // SAFETY: inside the page; ELF aligns the table to 8, and so does the check.
-        let headers = (table.as_ptr().addr() % 8 == 0)
-            .then(|| unsafe { core::slice::from_raw_parts(table.as_ptr().cast(), count) })?;
-        Some(Self { headers })
-    }
-
-    fn of_kind(&self, kind: u32) -> impl Iterator<Item = &ProgramHeader> {
-        self.headers
-            .iter()
-            .filter(move |header| header.kind == kind)
-    }
-
-    /// `address` up to the end of the file's bytes in its segment.
-    fn bytes_from(&self, bias: u64, address: u64) -> Option<&'static [u8]> {
-        let offset = address.wrapping_sub(bias);
-        let segment = self.of_kind(LOAD).find(|segment| {
-            offset >= segment.address && offset < segment.address + segment.file_bytes
-        })?;
-        const READABLE: u32 = 4;
-        if segment.flags & READABLE == 0 {
-            return None;
-        }
-        let length = segment.address + segment.file_bytes - offset;
-        let pointer: *const u8 = core::ptr::with_exposed_provenance(address as usize);
-        // SAFETY: a readable segment of a module that is mapped by `Elf::at`'s promise. It is 'static in type only:
-        // it is used while a frame of the module is on a stack.
-        Some(unsafe { core::slice::from_raw_parts(pointer, usize::try_from(length).ok()?) })
-    }
-
-    fn build_id(&self, bias: u64) -> BuildId {
-        let mut id = BuildId {
-            bytes: [0; MAX_BUILD_ID_BYTES],
-            length: 0,
-        };
-        for note in self.of_kind(NOTE) {
-            let Some(mut rest) = self.bytes_from(bias, bias.wrapping_add(note.address)) else {
-                continue;
-            };
-            rest = rest.get(..note.file_bytes as usize).unwrap_or(rest);
-            while let Some((kind, name, description, after)) = next_note(rest) {
-                if kind == NOTE_GNU_BUILD_ID && name == b"GNU\0" {
-                    id.length = description.len().min(MAX_BUILD_ID_BYTES);
-                    for (to, from) in id.bytes.iter_mut().zip(description) {
-                        *to = *from;
-                    }
-                    return id;
-                }
-                rest = after;
-            }
-        }
-        id
-    }
-
-    /// Where the unwind tables are; only the usual encoding of the pointer to `.eh_frame` is known.
-    fn unwind_sections(
-        &self,
-        bias: u64,
-        header: *const u8,
-    ) -> Option<framehop::ExplicitModuleSectionInfo<&'static [u8]>> {
-        if header.is_null() {
-            return None;
-        }
-        let header_address = header.addr() as u64;
-        let eh_frame_hdr = self.bytes_from(bias, header_address)?;
-        const PC_RELATIVE_SIGNED_4: u8 = 0x1b;
-        let [1, PC_RELATIVE_SIGNED_4, _, _, a, b, c, d] = *eh_frame_hdr.first_chunk::<8>()? else {
-            return None;
-        };
-        let distance = i64::from(i32::from_le_bytes([a, b, c, d]));
-        let eh_frame_address = (header_address + 4).wrapping_add_signed(distance);
-        let eh_frame = self.bytes_from(bias, eh_frame_address)?;
-        let range = |address: u64, bytes: &[u8]| {
-            let start = address.wrapping_sub(bias);
-            Some(start..start + bytes.len() as u64)
-        };
-        Some(framehop::ExplicitModuleSectionInfo {
-            base_svma: 0,
-            eh_frame_svma: range(eh_frame_address, eh_frame),
-            eh_frame: Some(eh_frame),
-            eh_frame_hdr_svma: range(header_address, eh_frame_hdr),
-            eh_frame_hdr: Some(eh_frame_hdr),
-            ..Default::default()
-        })
-    }
-}
-
-type ElfNote<'a> = (u32, &'a [u8], &'a [u8], &'a [u8]);
-
-/// Kind, name, description, and what comes after the first note of `bytes`.
-fn next_note(bytes: &[u8]) -> Option<ElfNote<'_>> {
-    let (header, rest) = bytes.split_first_chunk::<12>()?;
-    let field = |at: usize| {
-        let mut field = [0; 4];
-        field.copy_from_slice(header.get(at..at + 4)?);
-        Some(u32::from_le_bytes(field))
-    };
-    let (name_bytes, description_bytes, kind) = (field(0)? as usize, field(4)? as usize, field(8)?);
-    let padded_name = rest.get(..name_bytes.checked_next_multiple_of(4)?)?;
-    let rest = rest.get(padded_name.len()..)?;
-    let description = rest.get(..description_bytes)?;
-    let after = rest
-        .get(description_bytes.checked_next_multiple_of(4)?..)
-        .unwrap_or(&[]);
-    Some((kind, padded_name.get(..name_bytes)?, description, after))
 }

@@ -65,16 +65,25 @@ impl StackReader {
         &self.own
     }
 
+    /// Whether the word at `address` is in that part.
+    pub(super) fn is_own(&self, address: u64) -> bool {
+        address >= self.own.start
+            && address
+                .checked_add(8)
+                .is_some_and(|end| end <= self.own.end)
+    }
+
     /// The word at `address`, if it can be read.
     pub(super) fn read(&mut self, address: u64) -> Option<u64> {
+        if self.is_own(address) {
+            return read_own(address, &self.own);
+        }
         let last = address.checked_add(7)?;
-        let is_own = self.own.contains(&address) && self.own.contains(&last);
-        if !(is_own || self.can_read(address) && self.can_read(last)) {
+        if !(self.can_read(address) && self.can_read(last)) {
             return None;
         }
         let pointer: *const u64 = core::ptr::with_exposed_provenance(address as usize);
-        // SAFETY: readable, as found above: on the thread's own stack above a live frame for as long as this walk
-        // lasts, elsewhere in a page that was just asked for and that the frames on it keep mapped.
+        // SAFETY: in pages that were just asked for and that the frames on them keep mapped.
         Some(unsafe { pointer.read_unaligned() })
     }
 
@@ -96,6 +105,22 @@ impl StackReader {
         self.next += 1;
         true
     }
+}
+
+/// The word at `address`, if it is in `own`: what [`StackReader::own`] returns, on the thread itself.
+#[inline]
+pub(super) fn read_own(address: u64, own: &core::ops::Range<u64>) -> Option<u64> {
+    if !is_own(address, own) {
+        return None;
+    }
+    let pointer: *const u64 = core::ptr::with_exposed_provenance(address as usize);
+    // SAFETY: in the part of the thread's own stack that was found readable and stays so.
+    Some(unsafe { pointer.read_unaligned() })
+}
+
+#[inline]
+fn is_own(address: u64, own: &core::ops::Range<u64>) -> bool {
+    address >= own.start && address <= own.end.wrapping_sub(8) && !own.is_empty()
 }
 
 fn are_readable(low: u64, high: u64) -> bool {

@@ -128,12 +128,6 @@ pub(super) fn frame_pointer(registers: &UnwindRegsNative) -> u64 {
     registers.bp()
 }
 
-/// Nothing on x86-64, where every return address is on the stack.
-#[cfg(target_arch = "x86_64")]
-pub(super) fn link(_registers: &UnwindRegsNative) -> u64 {
-    0
-}
-
 /// At `pc`; `link` is where aarch64 keeps the return address until it is saved.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn registers(pc: u64, sp: u64, fp: u64, _link: u64) -> UnwindRegsNative {

@@ -21,31 +21,60 @@ pub struct WrittenStack {
     key: WrittenKey,
     /// The sample, as `ShimThread::last_sample` has it; 0 for none.
     sample: u64,
+    /// The walk that found it.
+    walk: u64,
     depth: usize,
     /// Root first, so that the part which stays is in place.
     frames: [u64; LARGEST_MAX_DEPTH],
 }
 
+/// A stack as it was found, leaf first.
+#[derive(Clone, Copy, Debug)]
+pub struct FoundStack<'a> {
+    /// Its frames.
+    pub frames: &'a [u64],
+    /// The walk that found them.
+    pub walk: u64,
+    /// How many of them, counted from the root, are those of another walk.
+    pub known: usize,
+    /// That walk.
+    pub known_from: u64,
+}
+
 impl WrittenStack {
-    /// How many of `frames` (leaf first), counted from the root, are those of the sample `last`; 0 if it is not this one.
-    pub fn shared(&self, frames: &[u64], key: WrittenKey, last: u64) -> usize {
+    /// How many frames of a stack, counted from the root, are those of the sample `last`; 0 if it is not this one.
+    pub fn shared(&self, stack: &FoundStack<'_>, key: WrittenKey, last: u64) -> usize {
         if self.sample != last || last == 0 || self.key != key {
             return 0;
         }
-        let written = self.frames.iter().take(self.depth);
-        written
-            .zip(frames.iter().rev())
-            .take_while(|(written, frame)| written == frame)
-            .count()
+        let known = match stack.known_from == self.walk {
+            true => stack.known.min(self.depth),
+            false => 0,
+        };
+        let written = self.frames.get(known..self.depth).unwrap_or(&[]);
+        let rest = stack.frames.iter().rev().skip(known);
+        let equal = written
+            .iter()
+            .zip(rest)
+            .take_while(|(written, frame)| written == frame);
+        known + equal.count()
     }
 
-    /// The sample `last` is in the ring: `shared` frames as they are here, and `fresh` ones, leaf first.
-    pub fn remember(&mut self, shared: usize, fresh: &[u64], key: WrittenKey, last: u64) {
+    /// The sample `last` is in the ring: `shared` frames as they are here, and `fresh` ones, leaf first, found by `walk`.
+    pub fn remember(
+        &mut self,
+        shared: usize,
+        fresh: &[u64],
+        walk: u64,
+        key: WrittenKey,
+        last: u64,
+    ) {
         let places = self.frames.get_mut(shared..).unwrap_or(&mut []);
         for (place, frame) in places.iter_mut().zip(fresh.iter().rev()) {
             *place = *frame;
         }
         self.depth = shared + fresh.len();
+        self.walk = walk;
         self.key = key;
         self.sample = last;
     }
@@ -70,29 +99,49 @@ mod tests {
         Box::new(WrittenStack {
             key: WrittenKey::default(),
             sample: 0,
+            walk: 0,
             depth: 0,
             frames: [0; LARGEST_MAX_DEPTH],
         })
     }
 
+    fn alone(frames: &[u64]) -> FoundStack<'_> {
+        FoundStack {
+            frames,
+            walk: 1,
+            known: 0,
+            known_from: 0,
+        }
+    }
+
     proptest::proptest! {
-        /// A reader that keeps the last stack and goes by the number of shared frames has each stack back.
+        /// A reader that keeps the last stack and goes by the number of shared frames has each stack back, whatever the
+        /// walk knew of the one before; also if that was not the last sample's.
         #[test]
         fn what_is_told_is_enough(
-            stacks in proptest::collection::vec(proptest::collection::vec(0_u64..3, 0..12), 1..20),
+            stacks in proptest::collection::vec(
+                (proptest::collection::vec(0_u64..3, 0..12), 0_usize..12, proptest::bool::ANY), 1..20),
         ) {
             let mut written = empty();
-            let (mut last, mut read) = (0, Vec::<u64>::new());
-            for (index, frames) in stacks.iter().enumerate() {
-                let shared = written.shared(frames, KEY, last);
+            let (mut last, mut read, mut walk) = (0, Vec::<u64>::new(), 1);
+            for (index, (frames, most_known, is_another_between)) in stacks.iter().enumerate() {
+                let equal = read.iter().zip(frames.iter().rev()).take_while(|(a, b)| a == b).count();
+                let found = FoundStack {
+                    frames,
+                    walk: walk + 1,
+                    known: if *is_another_between { *most_known } else { equal.min(*most_known) },
+                    known_from: if *is_another_between { walk + 1 } else { walk },
+                };
+                walk += 2;
+                let shared = written.shared(&found, KEY, last);
                 let fresh = frames.get(..frames.len() - shared).unwrap();
                 last = index as u64 + 1;
-                written.remember(shared, fresh, KEY, last);
+                written.remember(shared, fresh, walk, KEY, last);
                 read.truncate(shared);
                 proptest::prop_assert_eq!(read.len(), shared);
                 read.extend(fresh.iter().rev());
                 proptest::prop_assert!(read.iter().eq(frames.iter().rev()));
-                proptest::prop_assert_eq!(written.shared(frames, KEY, last), frames.len());
+                proptest::prop_assert_eq!(written.shared(&alone(frames), KEY, last), frames.len());
             }
         }
     }
@@ -100,19 +149,22 @@ mod tests {
     #[test]
     fn nothing_is_shared_with_another_sample_or_another_time() {
         let mut written = empty();
-        assert_eq!(written.shared(&[1, 2], KEY, 0), 0);
-        written.remember(0, &[1, 2], KEY, 7);
-        assert_eq!(written.shared(&[5, 2], KEY, 7), 1);
-        assert_eq!(written.shared(&[5, 2], KEY, 8), 0);
+        assert_eq!(written.shared(&alone(&[1, 2]), KEY, 0), 0);
+        written.remember(0, &[1, 2], 1, KEY, 7);
+        assert_eq!(written.shared(&alone(&[5, 2]), KEY, 7), 1);
+        assert_eq!(written.shared(&alone(&[5, 2]), KEY, 8), 0);
         let walk = MemoKey {
             dlclose_count: 1,
             ..KEY.walk
         };
-        assert_eq!(written.shared(&[5, 2], WrittenKey { walk, ..KEY }, 7), 0);
+        assert_eq!(
+            written.shared(&alone(&[5, 2]), WrittenKey { walk, ..KEY }, 7),
+            0
+        );
         let changed = WrittenKey {
             code_changes: 1,
             ..KEY
         };
-        assert_eq!(written.shared(&[5, 2], changed, 7), 0);
+        assert_eq!(written.shared(&alone(&[5, 2]), changed, 7), 0);
     }
 }

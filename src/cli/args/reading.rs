@@ -145,10 +145,12 @@ impl std::str::FromStr for Moment {
 Examples:
   allocsample leaks app.allocsample
   allocsample leaks app.allocsample --all --top 50
+  allocsample leaks monday.allocsample tuesday.allocsample wednesday.allocsample
   allocsample leaks app.allocsample --format json | jq '.suspects[0]'")]
 pub struct Leaks {
-    /// The profile
-    pub file: PathBuf,
+    /// The profile, or several of one recording in any order: parts, snapshots. They are judged as one
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
 
     /// Text for people, JSON with everything or CSV with a line for each row for scripts
     #[arg(long, value_name = "FORMAT", default_value = "text")]

@@ -52,7 +52,7 @@ pub struct Run {
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub max_depth: Option<u16>,
 
-    /// Whether frames and heaps of language runtimes are shown: of all that the agent knows (CPython, JVM, Ruby, Lua, OCaml, Node.js, libgc), or none
+    /// Whether frames and heaps of language runtimes are shown: of all that the agent knows (CPython, JVM, Ruby, Lua, OCaml, Node.js, libgc), of none, or of PyPy too, whose code is changed in memory for that
     /// [default: auto]
     #[arg(long, value_name = "WHICH")]
     pub runtime: Option<Runtime>,
@@ -238,6 +238,7 @@ pub enum Start {
 pub enum Runtime {
     Auto,
     None,
+    Pypy,
 }
 
 /// How stacks are captured.

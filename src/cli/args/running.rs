@@ -43,6 +43,34 @@ pub enum CtlAction {
         #[arg(value_name = "BYTES")]
         interval: String,
     },
+    /// Sample one thread, or do not; it hears of it when it has allocated up to 1 MiB
+    Thread {
+        /// Its number in the kernel, as `top -H` and /proc/PID/task show it
+        #[arg(value_name = "TID")]
+        tid: u32,
+
+        /// Whether it is sampled from now on
+        #[arg(value_name = "on|off")]
+        state: OnOff,
+    },
+    /// Sample only blocks of some sizes, and threads of some names; without options all again
+    ///
+    /// What is in is estimated as without a filter. What is left out is in no figure: the exact bytes of threads and the
+    /// number of samples and their weight are told in the report.
+    #[command(after_help = "\
+Examples:
+  allocsample ctl 4711 filter --threads 'worker-*'         those whose names begin so
+  allocsample ctl 4711 filter --sizes 64K..                blocks of 64 KiB or more
+  allocsample ctl 4711 filter                              everything again")]
+    Filter {
+        /// A thread's name, or the beginning of one with * behind it; at most 15 bytes
+        #[arg(long, value_name = "NAME")]
+        threads: Option<String>,
+
+        /// FROM..TO in bytes, both included; either may be left out
+        #[arg(long, value_name = "FROM..TO")]
+        sizes: Option<String>,
+    },
     /// Write what is in memory to the profile's file, now
     Flush,
     /// Go on in another file; the present one is kept as NAME.part-N.allocsample
@@ -55,6 +83,15 @@ pub enum CtlAction {
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
+}
+
+/// Whether something is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnOff {
+    /// Yes.
+    On,
+    /// No.
+    Off,
 }
 
 /// Serve what running processes have recorded over HTTP, for scrapers and browsers

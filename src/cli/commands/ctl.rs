@@ -10,7 +10,7 @@ use allocsample_report::{Totals, cost, units};
 use allocsample_sampling::{Interval, IntervalSetting};
 use anyhow::{Context, bail};
 
-use crate::args::{Ctl, CtlAction};
+use crate::args::{Ctl, CtlAction, OnOff};
 use crate::exit::{self, Ending, Usage};
 use crate::{output_file, running};
 
@@ -26,9 +26,97 @@ pub fn run(arguments: &Ctl) -> anyhow::Result<Ending> {
         CtlAction::Stop => stop(&path),
         CtlAction::Start { interval } => start(&path, interval.as_deref()),
         CtlAction::Interval { interval } => ask(&path, parse(interval)?),
-        CtlAction::Flush => request(&path, request::FLUSH, 0, || Ok("flushed".into())),
+        CtlAction::Flush => order(&path, request::FLUSH, "flushed"),
         CtlAction::Rotate => rotate(&path),
-        CtlAction::Reset => request(&path, request::RESET, 0, || Ok("begun anew".into())),
+        CtlAction::Reset => order(&path, request::RESET, "begun anew"),
+        CtlAction::Thread { tid, state } => select_thread(&path, *tid, *state),
+        CtlAction::Filter { threads, sizes } => filter(&path, threads.as_deref(), sizes.as_deref()),
+    }
+}
+
+/// What is asked for: a number of [`request`], and what goes with it.
+struct Asked {
+    what: u64,
+    value: u64,
+    more: [u64; 4],
+}
+
+fn order(path: &Path, what: u64, told: &str) -> anyhow::Result<Ending> {
+    let asked = Asked {
+        what,
+        value: 0,
+        more: [0; 4],
+    };
+    request(path, &asked, || Ok(told.to_owned()))
+}
+
+fn select_thread(path: &Path, tid: u32, state: OnOff) -> anyhow::Result<Ending> {
+    let pid = profile(path)?.process.pid;
+    if !Path::new(&format!("/proc/{pid}/task/{tid}")).exists() {
+        bail!("process {pid}: it has no thread {tid}");
+    }
+    let asked = Asked {
+        what: request::SELECT_THREAD,
+        value: u64::from(tid) << 1 | u64::from(state == OnOff::On),
+        more: [0; 4],
+    };
+    request(path, &asked, || {
+        Ok(match state {
+            OnOff::On => format!("thread {tid} is sampled"),
+            OnOff::Off => format!("thread {tid} is not sampled"),
+        })
+    })
+}
+
+fn filter(path: &Path, threads: Option<&str>, sizes: Option<&str>) -> anyhow::Result<Ending> {
+    let name = name_words(threads.unwrap_or("*"))?;
+    let (least, most) = sizes.map_or(Ok((0, u64::MAX)), size_range)?;
+    let asked = Asked {
+        what: request::FILTER,
+        value: least,
+        more: [most, name[0], name[1], 0],
+    };
+    request(path, &asked, || {
+        let all = threads.is_none() && sizes.is_none();
+        Ok(if all { "all is sampled" } else { "filtered" }.to_owned())
+    })
+}
+
+/// The bytes with which names are to begin; behind a whole one its end.
+fn name_words(pattern: &str) -> anyhow::Result<[u64; 2]> {
+    /// The kernel's limit, without the NUL.
+    const MOST: usize = 15;
+    const END: u8 = 1;
+    let (name, end) = match pattern.strip_suffix('*') {
+        Some(beginning) => (beginning, None),
+        None => (pattern, Some(END)),
+    };
+    let is_plain = !name.contains('*') && name.bytes().all(|byte| byte > END);
+    if !is_plain || name.len() > MOST || (name.is_empty() && end.is_some()) {
+        return Err(Usage(format!(
+            "'{pattern}': not the name of a thread, nor the beginning of one and *; at most {MOST} bytes"
+        ))
+        .into());
+    }
+    let mut bytes = [0; 16];
+    for (place, byte) in bytes.iter_mut().zip(name.bytes().chain(end)) {
+        *place = byte;
+    }
+    let (low, high) = bytes.split_at(8);
+    Ok([low, high].map(|half| u64::from_ne_bytes(half.try_into().unwrap_or([0; 8]))))
+}
+
+fn size_range(text: &str) -> anyhow::Result<(u64, u64)> {
+    let refused = || Usage(format!("'{text}': not FROM..TO in bytes, such as 1K..64K"));
+    let (from, to) = text.split_once("..").ok_or_else(refused)?;
+    let bytes = |text: &str, default| match text {
+        "" | "0" => Ok(default),
+        text => parse(text).map_err(|_| refused()),
+    };
+    let (least, most) = (bytes(from, 0)?, bytes(to, u64::MAX)?);
+    match least <= most {
+        true => Ok((least, most)),
+        false => Err(refused().into()),
     }
 }
 
@@ -79,16 +167,18 @@ fn profile(path: &Path) -> anyhow::Result<Profile> {
 
 /// Asks for another interval, or for none.
 fn ask(path: &Path, interval_bytes: u64) -> anyhow::Result<Ending> {
-    request(path, request::SET_INTERVAL, interval_bytes, || {
-        Ok(in_words(interval_bytes))
-    })
+    let asked = Asked {
+        what: request::SET_INTERVAL,
+        value: interval_bytes,
+        more: [0; 4],
+    };
+    request(path, &asked, || Ok(in_words(interval_bytes)))
 }
 
 /// Writes a request into the ring, and waits until it was obeyed; then it says what `told` gives.
 fn request(
     path: &Path,
-    what: u64,
-    interval_bytes: u64,
+    asked: &Asked,
     told: impl FnOnce() -> anyhow::Result<String>,
 ) -> anyhow::Result<Ending> {
     let ring = running::ring_of(path);
@@ -105,14 +195,21 @@ fn request(
     let generation = word(&file, request::GENERATION).with_context(named)? + 1;
     let write = |at, value: u64| file.write_all_at(&value.to_le_bytes(), at);
     // The generation last: it makes the agent look at the others.
-    write(request::WHAT, what)
-        .and_then(|()| write(request::INTERVAL, interval_bytes))
+    let more = (request::MORE..).step_by(8).zip(asked.more);
+    write(request::WHAT, asked.what)
+        .and_then(|()| write(request::INTERVAL, asked.value))
+        .and_then(|()| {
+            more.into_iter()
+                .try_for_each(|(at, value)| write(at, value))
+        })
         .and_then(|()| write(request::GENERATION, generation))
         .with_context(named)?;
     let since = Instant::now();
     while word(&file, request::OBEYED).with_context(named)? < generation {
         if since.elapsed() > PATIENCE {
-            exit::remark("asked; the program has not allocated since, and will do it then");
+            exit::remark(
+                "asked; the program has not allocated since, and will do it then, unless something else is asked first",
+            );
             return Ok(Ending::SUCCESS);
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -125,7 +222,12 @@ fn request(
 /// Lets the profile go on in another file.
 fn rotate(path: &Path) -> anyhow::Result<Ending> {
     let before = parts_before(path).unwrap_or_default();
-    request(path, request::ROTATE, 0, || {
+    let asked = Asked {
+        what: request::ROTATE,
+        value: 0,
+        more: [0; 4],
+    };
+    request(path, &asked, || {
         let after = parts_before(path).with_context(|| path.display().to_string())?;
         match after.into_iter().rfind(|part| !before.contains(part)) {
             Some(part) => Ok(part.display().to_string()),

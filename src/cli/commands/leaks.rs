@@ -9,7 +9,7 @@ use crate::{filter, output_file, profiles, terminal};
 /// Prints the findings.
 pub fn run(arguments: &Leaks) -> anyhow::Result<Ending> {
     let filter = filter::parse(arguments.filter.as_deref())?;
-    let profile = profiles::open(&arguments.file)?;
+    let profile = profiles::open_series(&arguments.files)?;
     let limit = match arguments.format {
         Format::Text => arguments.top,
         Format::Json | Format::Csv => usize::MAX,

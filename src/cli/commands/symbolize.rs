@@ -1,7 +1,5 @@
 //! `allocsample symbolize`: a profile with its names in it.
 
-use std::collections::HashSet;
-
 use allocsample_profile::Profile;
 use anyhow::bail;
 
@@ -32,12 +30,7 @@ pub fn run(arguments: &Symbolize) -> anyhow::Result<Ending> {
 
 /// Places in the code that have a function's name, and all of them.
 fn count_named(profile: &Profile) -> (usize, usize) {
-    let places: HashSet<_> = profile
-        .stacks
-        .nodes()
-        .iter()
-        .map(|node| node.location)
-        .collect();
+    let places = profile.stacks.places();
     let is_named = |place: &&_| profile.frames(**place).iter().any(|f| f.is_symbolized);
     (places.iter().filter(is_named).count(), places.len())
 }

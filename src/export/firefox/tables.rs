@@ -100,7 +100,7 @@ fn stand_ins(frames: &Value, functions: &Value, names: &Value) -> Vec<(LocationI
 
 /// The tables of one thread that refer to each other.
 struct Tables<'a> {
-    view: &'a View,
+    view: &'a View<'a>,
     strings: Interner<String>,
     /// Module and function: the same function in two libraries is two.
     functions: Interner<(Option<usize>, &'a str, Option<&'a str>)>,
@@ -110,7 +110,7 @@ struct Tables<'a> {
 }
 
 impl<'a> Tables<'a> {
-    fn new(view: &'a View) -> Self {
+    fn new(view: &'a View<'a>) -> Self {
         Self {
             view,
             strings: Interner::new(),

@@ -3,55 +3,47 @@
 use std::collections::HashMap;
 
 use allocsample_profile::{
-    Figure, Frame, Location as Place, ModuleId, Outcome, Profile, StackId, ThreadId, missing_root,
-    missing_root_of,
+    Figure, Frame, Location as Place, ModuleId, Outcome, Profile, StackId, ThreadId, Weights,
+    missing_root, missing_root_of,
 };
+use rustc_hash::FxHashMap;
 
 use super::machines::Machines;
+use super::samples::{Samples, Source};
 use super::{
-    About, End, Interner, Line, Location, LocationIndex, Module, Nature, Sample, Stack, StackIndex,
-    Survival, Thread, Tick, View, type_name_with,
+    About, Line, Location, LocationIndex, Module, Nature, Stack, StackIndex, Stacks, Survival,
+    Thread, Tick, View, type_name_with,
 };
 
-impl From<&Profile> for View {
-    fn from(profile: &Profile) -> View {
-        let mut order: Vec<&allocsample_profile::Sample> = profile.samples.iter().collect();
-        // They are in the order of the ring, in which threads may overtake each other by a moment.
-        order.sort_by_key(|sample| sample.time_ns);
-        let threads = Threads::new(profile);
-        let mut stacks = Stacks::new(profile);
+impl<'a> From<&'a Profile> for View<'a> {
+    fn from(profile: &'a Profile) -> View<'a> {
+        let (threads, thread_indices) = threads(profile);
+        let mut names = Names::new(profile);
         let machines = Machines::new(profile);
-        let samples = order
-            .into_iter()
-            .map(|sample| Sample {
-                id: sample.id.0,
-                time_ns: sample.time_ns,
-                address: sample.address,
-                size: sample.size,
-                thread: threads.index_of(sample.thread),
-                stack: stacks.stack(sample.stack, missing_root(sample)),
-                bytes: profile.bytes(sample).value(),
-                objects: profile.objects(sample).value(),
-                end: match sample.freed() {
-                    Some(freed) => End::Freed(freed.time_ns),
-                    None if sample.is_live() => End::Live,
-                    None => End::Unknown,
-                },
-                is_carried: sample.is_carried(),
-                heap: machines.heap(sample.heap),
-                object: sample.outcome().as_ref().map(|outcome| {
-                    let name = profile.vm.type_name(sample.heap, outcome);
-                    stacks.object(name.unwrap_or("(unknown type)"), survival(outcome))
-                }),
-            })
-            .collect();
+        let mut objects = FxHashMap::default();
+        for sample in &profile.samples {
+            if let Some(missing) = missing_root(sample) {
+                names.cut(sample.stack, missing);
+            }
+            if let Some(outcome) = sample.outcome() {
+                let survival = survival(&outcome);
+                let key = (sample.heap, outcome.type_id, survival);
+                objects.entry(key).or_insert_with(|| {
+                    let name = profile.vm.type_name(sample.heap, &outcome);
+                    names.object(name.unwrap_or("(unknown type)"), survival)
+                });
+            }
+        }
         let mut ticks: Vec<Tick> = profile
             .ticks
             .iter()
             .map(|tick| Tick {
                 time_ns: tick.time_ns,
-                thread: threads.index_of(tick.thread),
-                stack: stacks.stack(tick.stack, missing_root_of(tick.stack, tick.flags)),
+                thread: thread_indices.get(&tick.thread).copied().unwrap_or(0),
+                stack: match missing_root_of(tick.stack, tick.flags) {
+                    Some(missing) => names.cut(tick.stack, missing),
+                    None => tick.stack.0 as usize - 1,
+                },
                 cpu_ns: tick.cpu_ns,
             })
             .collect();
@@ -59,15 +51,25 @@ impl From<&Profile> for View {
         View {
             about: about(profile),
             modules: modules(profile),
-            threads: threads.threads,
-            locations: stacks.locations,
-            stacks: stacks.stacks.into_values(),
-            samples,
+            threads,
+            locations: names.locations,
+            stacks: Stacks {
+                table: Some(&profile.stacks),
+                more: names.more,
+            },
             ticks,
             tick_period_ns: profile.own_cost.of(Figure::TickPeriodNs),
             resident: profile.resident_bytes.clone(),
             spans: machines.spans(profile),
             readings: machines.readings(profile),
+            samples: Samples::Recorded(Source {
+                profile,
+                order: Source::order(profile),
+                threads: thread_indices,
+                cut: names.cut,
+                heaps: machines.heap_indices,
+                objects,
+            }),
             heaps: machines.heaps,
             statistics: machines.statistics,
         }
@@ -77,7 +79,8 @@ impl From<&Profile> for View {
 fn about(profile: &Profile) -> About {
     let process = &profile.process;
     let taken = profile.samples.iter().filter(|it| !it.is_carried());
-    let estimates = taken.map(|sample| profile.bytes(sample));
+    let mut weights = Weights::of(profile);
+    let estimates = taken.map(|sample| weights.get(sample).0);
     let allocated = estimates.reduce(|sum, more| sum + more);
     let (lost_samples, lost_bytes) = profile.lost.samples();
     About {
@@ -117,100 +120,78 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-struct Threads {
-    threads: Vec<Thread>,
-    indices: HashMap<ThreadId, usize>,
+fn threads(profile: &Profile) -> (Vec<Thread>, FxHashMap<ThreadId, usize>) {
+    let thread = |thread: &allocsample_profile::Thread| Thread {
+        name: match thread.name.as_str() {
+            "" => format!("thread {}", thread.tid),
+            name => name.to_owned(),
+        },
+        tid: thread.tid,
+        start_ns: thread.start_ns,
+        end_ns: thread.end_ns,
+    };
+    let indices = profile.threads.keys().copied().zip(0..).collect();
+    (profile.threads.values().map(thread).collect(), indices)
 }
 
-impl Threads {
-    fn new(profile: &Profile) -> Self {
-        let mut threads = Self {
-            threads: Vec::new(),
-            indices: HashMap::new(),
-        };
-        for (&id, thread) in &profile.threads {
-            let name = match thread.name.as_str() {
-                "" => format!("thread {}", thread.tid),
-                name => name.to_owned(),
-            };
-            threads.indices.insert(id, threads.threads.len());
-            threads.threads.push(Thread {
-                name,
-                tid: thread.tid,
-                start_ns: thread.start_ns,
-                end_ns: thread.end_ns,
-            });
-        }
-        threads
-    }
-
-    /// The reader has an entry for the thread of each sample, so the first one is never a stand-in.
-    fn index_of(&self, thread: ThreadId) -> usize {
-        self.indices.get(&thread).copied().unwrap_or(0)
-    }
-}
-
-/// The stacks that samples have, as they come.
-struct Stacks<'a> {
+/// The profile's places and what stands beside them: pseudo-frames, types, stacks that end in pseudo-frames.
+struct Names<'a> {
     profile: &'a Profile,
+    /// The profile's places first, in their order.
     locations: Vec<Location>,
-    by_place: HashMap<Place, LocationIndex>,
     by_name: HashMap<&'static str, LocationIndex>,
     by_type: HashMap<(&'a str, Survival), LocationIndex>,
-    stacks: Interner<Stack>,
-    /// A stack below a pseudo-frame is another one than the same frames without.
-    known: HashMap<(StackId, Option<&'static str>), StackIndex>,
+    /// Stacks whose root is missing, behind the profile's own.
+    more: Vec<Stack>,
+    cut: FxHashMap<(StackId, &'static str), StackIndex>,
 }
 
-impl<'a> Stacks<'a> {
+impl<'a> Names<'a> {
     fn new(profile: &'a Profile) -> Self {
+        let places = profile.stacks.places().iter();
         Self {
             profile,
-            locations: Vec::new(),
-            by_place: HashMap::new(),
+            locations: places.map(|&place| location(profile, place)).collect(),
             by_name: HashMap::new(),
             by_type: HashMap::new(),
-            stacks: Interner::new(),
-            known: HashMap::new(),
+            more: Vec::new(),
+            cut: FxHashMap::default(),
         }
     }
 
-    /// A stack whose root is missing for this reason, if it is.
-    fn stack(&mut self, leaf: StackId, missing: Option<&'static str>) -> StackIndex {
+    /// A stack whose root is missing for this reason. It is another one than the same frames with a root.
+    fn cut(&mut self, leaf: StackId, missing: &'static str) -> StackIndex {
+        let stacks = &self.profile.stacks;
         let mut new = Vec::new();
         let mut stack = leaf;
-        let mut parent = None;
-        while let Some(node) = self.profile.stacks.node(stack) {
-            parent = self.known.get(&(stack, missing)).copied();
-            if parent.is_some() {
-                break;
-            }
-            new.push((stack, node.location));
-            stack = node.parent;
-        }
-        // Stacks without frames always have a reason.
-        if parent.is_none()
-            && let Some(name) = missing
+        let mut known = self.cut.get(&(stack, missing)).copied();
+        while known.is_none()
+            && let Some((parent, place)) = stacks.parent_and_place(stack)
         {
-            let location = self.pseudo_frame(name);
-            parent = Some(self.stacks.intern(Stack {
-                parent: None,
-                location,
-            }));
+            new.push((stack, place));
+            stack = parent;
+            known = self.cut.get(&(stack, missing)).copied();
         }
+        let mut index = known.unwrap_or_else(|| {
+            let location = self.pseudo_frame(missing);
+            self.push((StackId::EMPTY, missing), None, location)
+        });
         for (stack, place) in new.into_iter().rev() {
-            let location = self.location(place);
-            let index = self.stacks.intern(Stack { parent, location });
-            self.known.insert((stack, missing), index);
-            parent = Some(index);
+            index = self.push((stack, missing), Some(index), place as usize);
         }
-        match parent {
-            Some(index) => index,
-            None => {
-                let location = self.pseudo_frame("(no stack)");
-                self.stacks.intern(Stack { parent, location })
-            }
-        }
+        index
+    }
+
+    fn push(
+        &mut self,
+        key: (StackId, &'static str),
+        parent: Option<StackIndex>,
+        location: LocationIndex,
+    ) -> StackIndex {
+        let index = self.profile.stacks.count() as usize + self.more.len();
+        self.more.push(Stack { parent, location });
+        self.cut.insert(key, index);
+        index
     }
 
     fn pseudo_frame(&mut self, name: &'static str) -> LocationIndex {
@@ -244,31 +225,27 @@ impl<'a> Stacks<'a> {
                 locations.len() - 1
             })
     }
+}
 
-    fn location(&mut self, place: Place) -> LocationIndex {
-        let (profile, locations) = (self.profile, &mut self.locations);
-        *self.by_place.entry(place).or_insert_with(|| {
-            let module = (place.module.0 as usize).checked_sub(1);
-            let frames = profile.frames(place);
-            let is_native = place.module != ModuleId::VM;
-            locations.push(Location {
-                module: module.filter(|&module| module < profile.modules.len()),
-                // The call stands before the address that it returns to.
-                address: (is_native && place.module != ModuleId::CODE)
-                    .then_some(place.offset.wrapping_sub(1)),
-                nature: match is_native {
-                    true => Nature::Native,
-                    false => Nature::Interpreted,
-                },
-                is_symbolized: frames.iter().any(|frame| frame.is_symbolized),
-                lines: frames.into_iter().map(line).collect(),
-            });
-            locations.len() - 1
-        })
+fn location(profile: &Profile, place: Place) -> Location {
+    let module = (place.module.0 as usize).checked_sub(1);
+    let frames = profile.frames(place);
+    let is_native = place.module != ModuleId::VM;
+    Location {
+        module: module.filter(|&module| module < profile.modules.len()),
+        // The call stands before the address that it returns to.
+        address: (is_native && place.module != ModuleId::CODE)
+            .then_some(place.offset.wrapping_sub(1)),
+        nature: match is_native {
+            true => Nature::Native,
+            false => Nature::Interpreted,
+        },
+        is_symbolized: frames.iter().any(|frame| frame.is_symbolized),
+        lines: frames.into_iter().map(line).collect(),
     }
 }
 
-fn survival(outcome: &Outcome) -> Survival {
+pub(super) fn survival(outcome: &Outcome) -> Survival {
     match outcome.survived() {
         Some(true) => Survival::Survived,
         Some(false) => Survival::DiedYoung,
@@ -287,7 +264,7 @@ fn line(frame: Frame) -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::Metric;
+    use crate::view::{End, Metric};
     use allocsample_profile::{
         Freed, HeapId, IntervalInfo, ProcessInfo, SampleFlags, SampleId, Sampling, SymbolFrame,
     };
@@ -366,7 +343,8 @@ mod tests {
 
     #[test]
     fn stacks_end_in_what_is_missing_of_them() {
-        let view = View::from(&profile());
+        let profile = profile();
+        let view = View::from(&profile);
         let stacks: Vec<_> = view
             .samples
             .iter()
@@ -383,7 +361,8 @@ mod tests {
 
     #[test]
     fn samples_are_in_the_order_of_time_with_their_ends() {
-        let view = View::from(&profile());
+        let profile = profile();
+        let view = View::from(&profile);
         let ends: Vec<_> = view.samples.iter().map(|s| (s.time_ns, s.end)).collect();
         let expected = [
             (10, End::Live),
@@ -405,7 +384,7 @@ mod tests {
             .map(|s| profile.bytes(s).value())
             .sum();
         assert!((bytes / expected - 1.0).abs() < 1e-12);
-        let live: f64 = view.samples.iter().map(|s| Metric::Live.bytes(s)).sum();
+        let live: f64 = view.samples.iter().map(|s| Metric::Live.bytes(&s)).sum();
         let is_live = |s: &&allocsample_profile::Sample| s.is_live();
         let expected: f64 = profile
             .samples
@@ -423,7 +402,8 @@ mod tests {
 
     #[test]
     fn locations_are_calls_in_their_modules() {
-        let view = View::from(&profile());
+        let profile = profile();
+        let view = View::from(&profile);
         let main = view.locations.iter().find(|l| l.module.is_some()).unwrap();
         assert_eq!((main.address, main.is_symbolized), (Some(0x100), true));
         let generated = view

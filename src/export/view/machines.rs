@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use allocsample_profile::{GcKind, HeapId, Profile};
+use rustc_hash::FxHashMap;
 
 use super::{HeapIndex, Reading, Span, SpanNature, Statistic};
 
@@ -10,7 +11,7 @@ use super::{HeapIndex, Reading, Span, SpanNature, Statistic};
 pub(super) struct Machines {
     pub heaps: Vec<String>,
     pub statistics: Vec<Statistic>,
-    heap_indices: HashMap<HeapId, HeapIndex>,
+    pub heap_indices: FxHashMap<HeapId, HeapIndex>,
     statistic_indices: HashMap<(HeapId, u32), usize>,
 }
 
@@ -19,7 +20,7 @@ impl Machines {
         let mut machines = Self {
             heaps: Vec::new(),
             statistics: Vec::new(),
-            heap_indices: HashMap::new(),
+            heap_indices: FxHashMap::default(),
             statistic_indices: HashMap::new(),
         };
         for (&id, heap) in &profile.vm.heaps {

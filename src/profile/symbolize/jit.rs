@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use allocsample_record::{CodeGeneration, Location, ModuleId, StackId, StackNode};
 
-use crate::model::{Profile, StackTable};
+use crate::model::Profile;
+use crate::stacks::StackTable;
 
 impl Profile {
     /// Gives names to code of no module by `code`, of which what no sample needs is dropped.

@@ -24,12 +24,7 @@ impl Profile {
         let dumped = maps::jitdumps(self.process.pid, self.process.start_wall_ns);
         self.name_code(generations::generations(dumped));
         let mut wanted: BTreeMap<ModuleId, Vec<Location>> = BTreeMap::new();
-        let locations: BTreeSet<Location> = self
-            .stacks
-            .nodes()
-            .iter()
-            .map(|node| node.location)
-            .collect();
+        let locations: BTreeSet<Location> = self.stacks.places().iter().copied().collect();
         for location in locations {
             if !self.symbols.frames.contains_key(&location) {
                 wanted.entry(location.module).or_default().push(location);

@@ -1,7 +1,8 @@
 //! What samples stand for, computed once for each size.
 
-use allocsample_profile::{Profile, Sample};
 use allocsample_sampling::Estimate;
+
+use crate::model::{Profile, Sample};
 
 /// A power of two.
 const PLACES: usize = 1 << 12;
@@ -50,7 +51,8 @@ impl<'a> Weights<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocsample_profile::{IntervalInfo, Sampling};
+    use crate::model::IntervalInfo;
+    use allocsample_record::Sampling;
     use allocsample_sampling::Random;
 
     #[test]

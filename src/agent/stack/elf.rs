@@ -1,0 +1,170 @@
+//! What the headers of a mapped module tell: its build id, and where its unwind tables are.
+
+use allocsample_record::MAX_BUILD_ID_BYTES;
+
+use crate::os::memory;
+
+/// What the linker calls a build: a hash of its content, as a rule.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct BuildId {
+    bytes: [u8; MAX_BUILD_ID_BYTES],
+    length: usize,
+}
+
+impl BuildId {
+    /// That of a module without one.
+    pub const NONE: Self = Self {
+        bytes: [0; MAX_BUILD_ID_BYTES],
+        length: 0,
+    };
+
+    /// Empty if there is none.
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or(&[])
+    }
+}
+
+/// The program headers of a mapped module.
+pub(super) struct Elf {
+    headers: &'static [ProgramHeader],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ProgramHeader {
+    kind: u32,
+    flags: u32,
+    file_offset: u64,
+    address: u64,
+    physical: u64,
+    file_bytes: u64,
+    memory_bytes: u64,
+    alignment: u64,
+}
+
+const LOAD: u32 = 1;
+const NOTE: u32 = 4;
+const NOTE_GNU_BUILD_ID: u32 = 3;
+
+impl Elf {
+    /// `None` if the first page is not an ELF header with its program headers behind it.
+    ///
+    /// # Safety
+    /// `start` is where a module is mapped, and it stays so while the result is used.
+    pub unsafe fn at(start: *const u8) -> Option<Self> {
+        if !memory::is_readable(start.addr() as u64) {
+            return None;
+        }
+        // SAFETY: the first page of the mapping is readable.
+        let page = unsafe { core::slice::from_raw_parts(start, 4096) };
+        // 64-bit, little-endian.
+        if !page.starts_with(b"\x7fELF\x02\x01") {
+            return None;
+        }
+        let word = |at: usize| Some(u16::from_le_bytes([*page.get(at)?, *page.get(at + 1)?]));
+        let offset = usize::from(word(32)?);
+        let count = usize::from(word(56)?);
+        let table = page.get(offset..offset + count * size_of::<ProgramHeader>())?;
+        // SAFETY: inside the page; ELF aligns the table to 8, and so does the check.
+        let headers = (table.as_ptr().addr() % 8 == 0)
+            .then(|| unsafe { core::slice::from_raw_parts(table.as_ptr().cast(), count) })?;
+        Some(Self { headers })
+    }
+
+    fn of_kind(&self, kind: u32) -> impl Iterator<Item = &ProgramHeader> {
+        self.headers
+            .iter()
+            .filter(move |header| header.kind == kind)
+    }
+
+    /// `address` up to the end of the file's bytes in its segment.
+    fn bytes_from(&self, bias: u64, address: u64) -> Option<&'static [u8]> {
+        let offset = address.wrapping_sub(bias);
+        let segment = self.of_kind(LOAD).find(|segment| {
+            offset >= segment.address && offset < segment.address + segment.file_bytes
+        })?;
+        const READABLE: u32 = 4;
+        if segment.flags & READABLE == 0 {
+            return None;
+        }
+        let length = segment.address + segment.file_bytes - offset;
+        let pointer: *const u8 = core::ptr::with_exposed_provenance(address as usize);
+        // SAFETY: a readable segment of a module that is mapped by `Elf::at`'s promise. It is 'static in type only:
+        // it is used while a frame of the module is on a stack.
+        Some(unsafe { core::slice::from_raw_parts(pointer, usize::try_from(length).ok()?) })
+    }
+
+    /// The build id in its notes.
+    pub fn build_id(&self, bias: u64) -> BuildId {
+        let mut id = BuildId::NONE;
+        for note in self.of_kind(NOTE) {
+            let Some(mut rest) = self.bytes_from(bias, bias.wrapping_add(note.address)) else {
+                continue;
+            };
+            rest = rest.get(..note.file_bytes as usize).unwrap_or(rest);
+            while let Some((kind, name, description, after)) = next_note(rest) {
+                if kind == NOTE_GNU_BUILD_ID && name == b"GNU\0" {
+                    id.length = description.len().min(MAX_BUILD_ID_BYTES);
+                    for (to, from) in id.bytes.iter_mut().zip(description) {
+                        *to = *from;
+                    }
+                    return id;
+                }
+                rest = after;
+            }
+        }
+        id
+    }
+
+    /// Where the unwind tables are; only the usual encoding of the pointer to `.eh_frame` is known.
+    pub fn unwind_sections(
+        &self,
+        bias: u64,
+        header: *const u8,
+    ) -> Option<framehop::ExplicitModuleSectionInfo<&'static [u8]>> {
+        if header.is_null() {
+            return None;
+        }
+        let header_address = header.addr() as u64;
+        let eh_frame_hdr = self.bytes_from(bias, header_address)?;
+        const PC_RELATIVE_SIGNED_4: u8 = 0x1b;
+        let [1, PC_RELATIVE_SIGNED_4, _, _, a, b, c, d] = *eh_frame_hdr.first_chunk::<8>()? else {
+            return None;
+        };
+        let distance = i64::from(i32::from_le_bytes([a, b, c, d]));
+        let eh_frame_address = (header_address + 4).wrapping_add_signed(distance);
+        let eh_frame = self.bytes_from(bias, eh_frame_address)?;
+        let range = |address: u64, bytes: &[u8]| {
+            let start = address.wrapping_sub(bias);
+            Some(start..start + bytes.len() as u64)
+        };
+        Some(framehop::ExplicitModuleSectionInfo {
+            base_svma: 0,
+            eh_frame_svma: range(eh_frame_address, eh_frame),
+            eh_frame: Some(eh_frame),
+            eh_frame_hdr_svma: range(header_address, eh_frame_hdr),
+            eh_frame_hdr: Some(eh_frame_hdr),
+            ..Default::default()
+        })
+    }
+}
+
+type ElfNote<'a> = (u32, &'a [u8], &'a [u8], &'a [u8]);
+
+/// Kind, name, description, and what comes after the first note of `bytes`.
+fn next_note(bytes: &[u8]) -> Option<ElfNote<'_>> {
+    let (header, rest) = bytes.split_first_chunk::<12>()?;
+    let field = |at: usize| {
+        let mut field = [0; 4];
+        field.copy_from_slice(header.get(at..at + 4)?);
+        Some(u32::from_le_bytes(field))
+    };
+    let (name_bytes, description_bytes, kind) = (field(0)? as usize, field(4)? as usize, field(8)?);
+    let padded_name = rest.get(..name_bytes.checked_next_multiple_of(4)?)?;
+    let rest = rest.get(padded_name.len()..)?;
+    let description = rest.get(..description_bytes)?;
+    let after = rest
+        .get(description_bytes.checked_next_multiple_of(4)?..)
+        .unwrap_or(&[]);
+    Some((kind, padded_name.get(..name_bytes)?, description, after))
+}

@@ -1,0 +1,353 @@
+//! How to leave a frame, by its return address: what the unwinder worked out before, for all threads.
+//!
+//! Most frames are left in one of two ways: the caller's stack pointer is a constant above the stack pointer or above the
+//! frame pointer, the return address is right below it, and the frame pointer is as it was or at a constant distance.
+//! Such a rule fits into a word, and following it takes a few instructions ([`Walk::follow_rules`](super::Walk)), where the
+//! unwinder's own memory of rules takes a hundred and fifty.
+//!
+//! A rule is asked of the unwinder and not worked out a second time: the step is made with registers and memory of our own
+//! making, and what it reads and what comes out of them tells the rule ([`Rule::ask`]).
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use framehop::FrameAddress;
+
+use super::modules::Module;
+use super::{MemoKey, RuleCache};
+
+const ENTRIES: usize = 1 << 12;
+const ENTRY_BITS: u32 = ENTRIES.trailing_zeros();
+
+/// A way to leave a frame. In a word, from the lowest bit on: 1; whether the base is the frame pointer and not the stack
+/// pointer; whether the frame is the dynamic loader's; whether the frame pointer is on the stack; the caller's stack pointer
+/// above the base (16 bits, in words); the place of the frame pointer above the base (16 bits, signed, in words); the
+/// [`Generation`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Rule(u64);
+
+const IS_RULE: u64 = 1;
+const FROM_FP: u64 = 1 << 1;
+const IN_LOADER: u64 = 1 << 2;
+const RESTORES_FP: u64 = 1 << 3;
+const CALLER_SHIFT: u32 = 4;
+const SAVED_FP_SHIFT: u32 = 20;
+
+/// When a rule was found: after a `dlclose` other code may be there, and in a profile begun since the frame's module may not
+/// be told of yet. Code that went by without `dlclose` is noticed when another module is met in its place
+/// (`Modules::learn`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Generation(u64);
+
+impl Generation {
+    const SHIFT: u32 = 36;
+    const DLCLOSE_BITS: u32 = 20;
+    const EPOCH_BITS: u32 = 64 - Self::SHIFT - Self::DLCLOSE_BITS;
+
+    pub fn of(key: &MemoKey) -> Self {
+        let low = |number: u32, bits: u32| u64::from(number) & ((1 << bits) - 1);
+        let number = low(key.epoch, Self::EPOCH_BITS) << Self::DLCLOSE_BITS
+            | low(key.dlclose_count, Self::DLCLOSE_BITS);
+        Self(number << Self::SHIFT)
+    }
+
+    /// Whether rules from long ago would be taken for new ones when there are so many of one of the two.
+    pub fn comes_round(epoch: u32, dlclose_count: u32) -> bool {
+        epoch.trailing_zeros() >= Self::EPOCH_BITS
+            || dlclose_count.trailing_zeros() >= Self::DLCLOSE_BITS
+    }
+}
+
+/// What a walk knows of the caller after a step, and which words of the stack it took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Step {
+    pub pc: u64,
+    pub sp: u64,
+    pub fp: u64,
+    /// Where the caller's frame pointer was read.
+    pub fp_read_at: Option<u64>,
+}
+
+impl Step {
+    /// Where the return address was read.
+    pub fn pc_read_at(&self) -> u64 {
+        self.sp.wrapping_sub(8)
+    }
+}
+
+impl Rule {
+    /// The rule by which `unwinder` leaves the frame at a return address of the module, if it is one of these.
+    #[cfg(target_arch = "x86_64")]
+    pub fn ask(
+        module: &Module,
+        address: FrameAddress,
+        cache: &mut RuleCache,
+        generation: Generation,
+    ) -> Option<Self> {
+        // Registers and words that no rule takes one for another: rules reach half a MiB at most.
+        const SP: u64 = 1 << 40;
+        const FP: u64 = 1 << 41;
+        const WORDS: [u64; 2] = [1 << 42, 1 << 43];
+        let mut step = |words: [u64; 2]| {
+            let mut asked = [0; 2];
+            let mut count = 0;
+            let mut registers = super::step::registers(address.address(), SP, FP, 0);
+            let mut read = |at| {
+                *asked.get_mut(count).ok_or(())? = at;
+                count += 1;
+                words.get(count - 1).copied().ok_or(())
+            };
+            let unwinder = module.unwinder();
+            let next = unwinder.unwind_frame_of(address, &mut registers, cache, &mut read);
+            Some((next.ok()?, registers, asked, count))
+        };
+        let (next, registers, asked, count) = step(WORDS)?;
+        let last = count.checked_sub(1)?;
+        if next != WORDS.get(last).copied() {
+            return None;
+        }
+        // The unwinder's rules take a return address of 0 for the end of the stack. An expression, which may compute what
+        // it likes of the registers, does not.
+        let mut ending = WORDS;
+        *ending.get_mut(last)? = 0;
+        if step(ending)?.0.is_some() {
+            return None;
+        }
+        let sp = registers.sp();
+        let (base, flag) = if sp < FP { (SP, 0) } else { (FP, FROM_FP) };
+        let caller = u16::try_from(sp.checked_sub(base)? / 8).ok()?;
+        let is_read_last = asked.get(last).copied() == Some(sp.checked_sub(8)?);
+        let saved = match (last, super::step::frame_pointer(&registers)) {
+            (0, FP) => 0,
+            (1, fp) if fp == WORDS[0] => {
+                let above = asked[0].wrapping_sub(base).cast_signed();
+                let words = i16::try_from(above / 8).ok().filter(|_| above % 8 == 0)?;
+                RESTORES_FP | u64::from(words.cast_unsigned()) << SAVED_FP_SHIFT
+            }
+            _ => return None,
+        };
+        if !is_read_last || sp % 8 != 0 {
+            return None;
+        }
+        let loader = if module.is_loader() { IN_LOADER } else { 0 };
+        let caller = u64::from(caller) << CALLER_SHIFT;
+        Some(Self(
+            IS_RULE | flag | loader | saved | caller | generation.0,
+        ))
+    }
+
+    /// None: where return addresses may be in a register, each step is the unwinder's.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn ask(
+        _module: &Module,
+        _address: FrameAddress,
+        _cache: &mut RuleCache,
+        _generation: Generation,
+    ) -> Option<Self> {
+        None
+    }
+
+    /// The caller of a frame with these registers. `None`: not by this rule alone, or a word cannot be read.
+    #[inline]
+    pub fn step(self, sp: u64, fp: u64, read: impl Fn(u64) -> Option<u64>) -> Option<Step> {
+        let base = if self.0 & FROM_FP != 0 { fp } else { sp };
+        let caller = u64::from((self.0 >> CALLER_SHIFT) as u16) * 8;
+        let caller_sp = base.wrapping_add(caller);
+        if caller_sp <= sp {
+            return None;
+        }
+        let pc = read(caller_sp.wrapping_sub(8))?;
+        if self.0 & RESTORES_FP == 0 {
+            return Some(Step {
+                pc,
+                sp: caller_sp,
+                fp,
+                fp_read_at: None,
+            });
+        }
+        let above = i64::from(((self.0 >> SAVED_FP_SHIFT) as u16).cast_signed()) * 8;
+        let saved_at = base.wrapping_add_signed(above);
+        Some(Step {
+            pc,
+            sp: caller_sp,
+            fp: read(saved_at)?,
+            fp_read_at: Some(saved_at),
+        })
+    }
+
+    /// Whether the frame is inside the dynamic loader.
+    pub fn is_in_loader(self) -> bool {
+        self.0 & IN_LOADER != 0
+    }
+}
+
+/// The rules of the return addresses that were met last, wherever two do not share a place.
+///
+/// Two words an entry: the rule, and the address with the rule's bits changed where the rule has a 1. An entry of which
+/// another thread has changed one word so far is nobody's.
+pub(super) struct Rules([(AtomicU64, AtomicU64); ENTRIES]);
+
+impl Rules {
+    /// None.
+    pub const fn new() -> Self {
+        Self([const { (AtomicU64::new(0), AtomicU64::new(0)) }; ENTRIES])
+    }
+
+    /// The rule of a return address.
+    #[inline]
+    pub fn find(&self, pc: u64, generation: Generation) -> Option<Rule> {
+        let (rule, key) = self.entry(pc)?;
+        let rule = rule.load(Ordering::Relaxed);
+        let is_its = key.load(Ordering::Relaxed) ^ rule == pc;
+        let is_now =
+            rule & IS_RULE != 0 && rule >> Generation::SHIFT << Generation::SHIFT == generation.0;
+        (is_its && is_now).then_some(Rule(rule))
+    }
+
+    /// Remembers one.
+    pub fn insert(&self, pc: u64, rule: Rule) {
+        if let Some((place, key)) = self.entry(pc) {
+            place.store(rule.0, Ordering::Relaxed);
+            key.store(pc ^ rule.0, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets all.
+    pub fn clear(&self) {
+        for (rule, _) in &self.0 {
+            rule.store(0, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn entry(&self, pc: u64) -> Option<&(AtomicU64, AtomicU64)> {
+        // The fractions of the golden ratio: the upper bits depend on all.
+        let hash = pc.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0.get((hash >> (64 - ENTRY_BITS)) as usize)
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+    use crate::stack::modules::Modules;
+    use crate::stack::step;
+    use std::vec::Vec;
+
+    const KEY: MemoKey = MemoKey {
+        thread: 1,
+        epoch: 1,
+        dlclose_count: 0,
+    };
+
+    unsafe extern "C" {
+        fn _dl_find_object(
+            address: *const core::ffi::c_void,
+            found: *mut crate::stack::modules::FoundObject,
+        ) -> i32;
+    }
+
+    /// Memory in which each word is another, and now and then 0.
+    fn word_at(address: u64) -> u64 {
+        let mixed = address.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed ^ mixed >> 29).wrapping_mul(u64::from(!mixed.is_multiple_of(7)))
+    }
+
+    #[test]
+    fn each_rule_does_what_the_unwinder_does() {
+        let modules = Modules::new();
+        modules.set_find_object(_dl_find_object);
+        let _walk = modules.enter(1);
+        let mut cache = RuleCache::new_in();
+        let mut kinds = Vec::new();
+        let functions: [*const (); 2] = [
+            libc::qsort as *const (),
+            each_rule_does_what_the_unwinder_does as *const (),
+        ];
+        for function in functions {
+            let middle = function.expose_provenance() as u64;
+            let module = modules.find(middle).unwrap();
+            // As if each of these were where a call returns to: rules are for any address.
+            for pc in (middle - 0x2_0000..middle + 0x2_0000).step_by(7) {
+                let address = FrameAddress::from_return_address(pc).unwrap();
+                let Some(rule) = Rule::ask(module, address, &mut cache, Generation::of(&KEY))
+                else {
+                    continue;
+                };
+                kinds.push((rule.0 & FROM_FP != 0, rule.0 & RESTORES_FP != 0));
+                for (sp, fp) in [
+                    (0x7000, 0x9000),
+                    (0x9000, 0x7000),
+                    (0x7008, 0x7008),
+                    (0x7000, 0),
+                ] {
+                    let mut registers = step::registers(pc, sp, fp, 0);
+                    let next = module.unwinder().unwind_frame_of(
+                        address,
+                        &mut registers,
+                        &mut cache,
+                        &mut |at| Ok(word_at(at)),
+                    );
+                    match rule.step(sp, fp, |at| Some(word_at(at))) {
+                        // Then the unwinder makes the step, or says that there is none.
+                        None => {}
+                        Some(caller) if caller.pc == 0 => assert_eq!(next, Ok(None)),
+                        Some(caller) => {
+                            let found = (registers.sp(), step::frame_pointer(&registers));
+                            assert_eq!(
+                                (next, found),
+                                (Ok(Some(caller.pc)), (caller.sp, caller.fp))
+                            );
+                        }
+                    }
+                }
+            }
+        }
+        let count = |kind| kinds.iter().filter(|other| **other == kind).count();
+        assert!(count((false, false)) > 1000);
+        assert!(count((false, true)) > 1000);
+        assert!(count((true, true)) > 100);
+        assert_eq!(
+            count((true, false)),
+            0,
+            "who has a frame pointer has saved one"
+        );
+    }
+
+    #[test]
+    fn a_rule_is_found_by_its_address_in_its_time() {
+        let rules = std::boxed::Box::new(Rules::new());
+        let now = Generation::of(&KEY);
+        assert_eq!(rules.find(0, Generation(0)), None, "an empty place");
+        let rule = Rule(IS_RULE | 5 << CALLER_SHIFT | now.0);
+        for pc in 0x40_0000..0x40_0100 {
+            rules.insert(pc, rule);
+            assert_eq!(rules.find(pc, now), Some(rule));
+            assert_eq!(rules.find(pc + 0x1000, now), None);
+        }
+        let later = MemoKey {
+            dlclose_count: 1,
+            ..KEY
+        };
+        let next = MemoKey { epoch: 2, ..KEY };
+        for key in [later, next] {
+            assert_eq!(rules.find(0x40_00ff, Generation::of(&key)), None);
+        }
+        rules.clear();
+        assert_eq!(rules.find(0x40_00ff, now), None);
+    }
+
+    #[test]
+    fn what_comes_round_is_told() {
+        let is_alike =
+            |one: MemoKey, other: MemoKey| Generation::of(&one) == Generation::of(&other);
+        let at = |epoch, dlclose_count| MemoKey {
+            epoch,
+            dlclose_count,
+            ..KEY
+        };
+        assert!(is_alike(at(1, 0), at(257, 0)) && Generation::comes_round(256, 1));
+        assert!(is_alike(at(1, 5), at(1, 5 + (1 << 20))) && Generation::comes_round(1, 1 << 20));
+        assert!(!is_alike(at(1, 5), at(2, 5)) && !is_alike(at(1, 5), at(1, 6)));
+        assert!(!Generation::comes_round(255, 1) && !Generation::comes_round(1, 77));
+    }
+}

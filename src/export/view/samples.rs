@@ -1,0 +1,144 @@
+//! The samples of a view, in the order of time.
+
+use allocsample_profile::{
+    Estimate, HeapId, Profile, Sample as Recorded, StackId, ThreadId, Weights, missing_root,
+};
+use rustc_hash::FxHashMap;
+
+use super::{End, HeapIndex, LocationIndex, Sample, StackIndex, Survival};
+
+/// Samples, made one by one: a list of them would take more memory than the profile.
+#[derive(Debug)]
+pub(crate) enum Samples<'a> {
+    Recorded(Source<'a>),
+    #[cfg(test)]
+    Listed(Vec<Sample>),
+}
+
+/// What samples are made of.
+#[derive(Debug)]
+pub(crate) struct Source<'a> {
+    pub(super) profile: &'a Profile,
+    /// Indices of the profile's samples, unless they are in order.
+    pub(super) order: Option<Vec<u32>>,
+    pub(super) threads: FxHashMap<ThreadId, usize>,
+    /// Stacks whose root is missing, for this reason.
+    pub(super) cut: FxHashMap<(StackId, &'static str), StackIndex>,
+    pub(super) heaps: FxHashMap<HeapId, HeapIndex>,
+    pub(super) objects: FxHashMap<(HeapId, u32, Survival), LocationIndex>,
+}
+
+impl Samples<'_> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Samples::Recorded(source) => source.profile.samples.len(),
+            #[cfg(test)]
+            Samples::Listed(samples) => samples.len(),
+        }
+    }
+
+    /// The sample with this index.
+    pub fn get(&self, index: usize) -> Sample {
+        match self {
+            Samples::Recorded(source) => {
+                let sample = source.at(index);
+                let (bytes, objects) =
+                    (source.profile.bytes(sample), source.profile.objects(sample));
+                source.sample(sample, bytes, objects)
+            }
+            #[cfg(test)]
+            Samples::Listed(samples) => samples[index],
+        }
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Sample> + '_ {
+        let mut weights = match self {
+            Samples::Recorded(source) => Some(Weights::of(source.profile)),
+            #[cfg(test)]
+            Samples::Listed(_) => None,
+        };
+        (0..self.len()).map(move |index| match (self, &mut weights) {
+            (Samples::Recorded(source), Some(weights)) => {
+                let sample = source.at(index);
+                let (bytes, objects) = weights.get(sample);
+                source.sample(sample, bytes, objects)
+            }
+            _ => self.get(index),
+        })
+    }
+}
+
+#[cfg(test)]
+impl Default for Samples<'_> {
+    fn default() -> Self {
+        Samples::Listed(Vec::new())
+    }
+}
+
+#[cfg(test)]
+impl Samples<'_> {
+    /// Those of the tests.
+    pub fn list(&mut self) -> &mut Vec<Sample> {
+        match self {
+            Samples::Listed(samples) => samples,
+            Samples::Recorded(_) => panic!("of a profile"),
+        }
+    }
+}
+
+impl Source<'_> {
+    /// The indices of a profile's samples in the order of time, unless they are in it. (They are in the order of the
+    /// ring, in which threads may overtake each other by a moment.)
+    pub(super) fn order(profile: &Profile) -> Option<Vec<u32>> {
+        let samples = &profile.samples;
+        if samples.is_sorted_by_key(|sample| sample.time_ns) {
+            return None;
+        }
+        // A profile has no more samples than 32 bits can number: they would not fit into memory.
+        let mut order: Vec<u32> = (0..).take(samples.len()).collect();
+        order.sort_by_key(|&index| samples[index as usize].time_ns);
+        Some(order)
+    }
+
+    fn at(&self, index: usize) -> &Recorded {
+        let index = self
+            .order
+            .as_ref()
+            .map_or(index, |order| order[index] as usize);
+        &self.profile.samples[index]
+    }
+
+    fn sample(&self, sample: &Recorded, bytes: Estimate, objects: Estimate) -> Sample {
+        Sample {
+            id: sample.id.0,
+            time_ns: sample.time_ns,
+            address: sample.address,
+            size: sample.size,
+            // The reader has an entry for the thread of each sample, so the first one is never a stand-in.
+            thread: self.threads.get(&sample.thread).copied().unwrap_or(0),
+            stack: self.stack(sample),
+            bytes: bytes.value(),
+            objects: objects.value(),
+            end: match sample.freed() {
+                Some(freed) => End::Freed(freed.time_ns),
+                None if sample.is_live() => End::Live,
+                None => End::Unknown,
+            },
+            is_carried: sample.is_carried(),
+            heap: self.heaps.get(&sample.heap).copied(),
+            object: sample.outcome().and_then(|outcome| {
+                let key = (sample.heap, outcome.type_id, super::survival(&outcome));
+                self.objects.get(&key).copied()
+            }),
+        }
+    }
+
+    fn stack(&self, sample: &Recorded) -> StackIndex {
+        match missing_root(sample) {
+            Some(missing) => self.cut.get(&(sample.stack, missing)).copied().unwrap_or(0),
+            None => (sample.stack.0 as usize).saturating_sub(1),
+        }
+    }
+}

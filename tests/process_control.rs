@@ -1,0 +1,52 @@
+//! Promise: a program steers its own agent through the header, and what it asked for is done when the call returns.
+
+mod support;
+
+use std::fs;
+
+use support::profile::Profile;
+use support::{Agent, Program};
+
+fn allocations(profile: &Profile, function: &str) -> f64 {
+    profile.site(function).allocations
+}
+
+#[test]
+fn a_program_stops_starts_copies_rotates_and_resets_its_own_profile() {
+    let program = Program::compiled("steers_itself.c").run();
+    let alone = program.bare();
+    assert_eq!(alone.assert_success().text(), "steered\n");
+    let agent = Agent::at_interval("1").with("ALLOCSAMPLE_OUTPUT", "x.allocsample");
+    let outcome = program.observed(&agent);
+    outcome.assert_same_as(&alone);
+    let read = |name: &str| Profile::read(&outcome.work().join(name));
+    let names: Vec<_> = fs::read_dir(outcome.work())
+        .expect("a directory")
+        .map(|entry| entry.expect("a file").file_name())
+        .collect();
+    assert!(
+        names.iter().any(|name| name == "x.allocsample"),
+        "{names:?}"
+    );
+    for before in [
+        read("x.snapshot-1.allocsample"),
+        read("x.part-1.allocsample"),
+    ] {
+        assert_eq!(allocations(&before, "at_first"), 1000.0);
+        assert_eq!(allocations(&before, "while_stopped"), 0.0);
+        // In the main thread, and in the other one when it was in again.
+        assert_eq!(allocations(&before, "again"), 2000.0);
+        assert_eq!(allocations(&before, "left_out"), 0.0);
+    }
+    // What was left out is told where all is counted.
+    let part = read("x.part-1.allocsample");
+    let threads = part.report["threads"].as_array().expect("threads");
+    let muted = threads.iter().filter_map(|row| row["muted_bytes"].as_f64());
+    assert!(muted.sum::<f64>() >= 2.0 * 1000.0 * 100.0);
+    let last = read("x.allocsample");
+    for function in ["at_first", "again", "before_reset"] {
+        assert_eq!(allocations(&last, function), 0.0, "{function}");
+    }
+    assert_eq!(allocations(&last, "at_last"), 1000.0);
+    assert!(last.is_complete());
+}

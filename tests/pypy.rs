@@ -1,0 +1,214 @@
+//! Promise: PyPy as it is installed shows its objects, types, functions, survivors and collections when it is asked to,
+//! and runs, prints and collects as it did.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use support::profile::Profile;
+use support::{Agent, Outcome, Run, bridge, skip};
+
+const HEAP: &str = "pypy";
+
+/// Whether the PyPy is here whose build is known.
+fn has_pypy() -> bool {
+    let version = Command::new("pypy3").arg("--version").output();
+    let is_known = version.is_ok_and(|output| {
+        String::from_utf8_lossy(&output.stdout).contains("7.3.11+dfsg-2+deb12u3")
+    });
+    let has = is_known && cfg!(target_arch = "x86_64");
+    if !has {
+        skip("no PyPy 7.3.11 of Debian 12 on x86-64 (Debian: pypy3)");
+    }
+    has
+}
+
+fn agent(interval: &str) -> Agent {
+    Agent::at_interval(interval)
+        .seeded(7)
+        .with("ALLOCSAMPLE_RUNTIME", "pypy")
+}
+
+/// The default nursery is of hundreds of megabytes on some machines: nothing would be collected.
+fn pypy(arguments: &[&str]) -> Run {
+    Run::of("/usr/bin/pypy3")
+        .args(arguments)
+        .env("PYPY_GC_NURSERY", "1M")
+        .env("PYTHONHASHSEED", "0")
+        .patience(300)
+}
+
+/// Compiled code does without what nobody reads: the truth is known of the interpreter.
+fn known_sites(times: &str, agent: &Agent) -> Outcome {
+    let program = bridge::program("known_sites_pypy.py");
+    let outcome = pypy(&["--jit", "off", &program.to_string_lossy(), times]).unchanged(agent);
+    outcome.assert_success();
+    outcome
+}
+
+fn rows<'a>(profile: &'a Profile, table: &str) -> &'a [serde_json::Value] {
+    profile.report[table].as_array().expect("a table")
+}
+
+#[test]
+fn each_site_is_within_its_error() {
+    if !has_pypy() {
+        return;
+    }
+    for (interval, times) in [("4K", "1"), ("32K", "4")] {
+        let outcome = known_sites(times, &agent(interval));
+        let paths = outcome.profile_paths();
+        // The strings, which the truth is about; the survivors' new places are malloc's too.
+        let profile = Profile::read_with(&paths[0], &["--only-type", "rpy_string"]);
+        bridge::assert_near_truth(&profile, outcome.text().as_bytes(), 5);
+        bridge::assert_audit(&profile);
+    }
+}
+
+#[test]
+fn types_functions_survivors_and_collections_are_told() {
+    if !has_pypy() {
+        return;
+    }
+    let outcome = known_sites("1", &agent("4K"));
+    let profile = outcome.profile();
+    let main = ["<module>", "main", "site", "small_and_kept"];
+    bridge::assert_stack(&profile, &main);
+    bridge::assert_stack(&profile, &["_bootstrap", "run", "site", "of_a_thread"]);
+    let types = rows(&profile, "types");
+    let strings = types.iter().find(|row| row["type"] == "rpy_string");
+    let allocated = strings.expect("strings")["allocated_bytes"].as_f64();
+    // 40.7 MB by the truth, and what the program's start needs.
+    assert!(allocated > Some(40e6), "{types:?}");
+    let heap = bridge::heap(&profile, HEAP);
+    // 70 MB through a nursery of 1 MB, and gc.collect().
+    assert!(heap["minor_collections"].as_f64() > Some(60.0), "{heap}");
+    assert!(heap["major_collections"].as_f64() >= Some(1.0), "{heap}");
+    let functions = rows(&profile, "functions");
+    let unnamed = functions
+        .iter()
+        .filter(|row| row["module"] == HEAP && row["file"].as_str().unwrap_or_default().is_empty());
+    assert_eq!(unnamed.count(), 0, "{functions:?}");
+}
+
+/// Compiled code makes the sessions where they escape, which is in its loop.
+#[test]
+fn the_leak_is_found() {
+    if has_pypy() {
+        let program = bridge::program("leaky_pypy.py");
+        let program = program.to_string_lossy();
+        for (jit, sessions, function) in [
+            ("off", "100000", "open_session"),
+            ("threshold=1039", "400000", "main"),
+        ] {
+            let options = ["--runtime", "pypy"];
+            let variables = [("PYPY_GC_NURSERY", "1M")];
+            let command = ["pypy3", "--jit", jit, &program, sessions];
+            bridge::assert_leak_with(&options, &variables, &command, function);
+        }
+    }
+}
+
+/// What PyPy logs of its collections, without the times: each with the memory in use behind it.
+fn collections(outcome: &Outcome) -> Vec<String> {
+    fs::read_to_string(outcome.work().join("log"))
+        .expect("a log")
+        .lines()
+        .filter_map(|line| line.split_once("] "))
+        .filter(|(_, event)| !event.starts_with("time taken"))
+        .map(|(_, event)| event.to_owned())
+        .collect()
+}
+
+#[test]
+fn nothing_is_collected_that_would_not_be() {
+    if !has_pypy() {
+        return;
+    }
+    // One thread: two change places when they do.
+    let program = bridge::program("leaky_pypy.py");
+    let run = pypy(&["--jit", "off", &program.to_string_lossy(), "50000"]).env("PYPYLOG", "gc:log");
+    let bare = run.bare();
+    let minor = |events: &[String]| events.iter().filter(|event| *event == "{gc-minor").count();
+    let wanted = collections(&bare);
+    assert!(minor(&wanted) > 60, "{} minor collections", minor(&wanted));
+    for interval in ["1K", "512K"] {
+        let seen = collections(&run.unchanged(&agent(interval)));
+        assert_eq!(minor(&seen), minor(&wanted), "{interval}");
+        let steps = |events: &[String]| {
+            events
+                .iter()
+                .filter(|event| event.contains("state"))
+                .count()
+        };
+        assert_eq!(steps(&seen), steps(&wanted), "{interval}");
+    }
+}
+
+/// Threads, forks, finalizers, weak references, memory that is reported, deep recursion, failures, with compiled code and
+/// without.
+#[test]
+fn the_program_is_as_it_was() {
+    if !has_pypy() {
+        return;
+    }
+    let program = bridge::program("hostile_pypy.py");
+    for (jit, interval) in [
+        ("off", "1K"),
+        ("off", "64K"),
+        ("threshold=20", "1"),
+        ("threshold=20", "4K"),
+    ] {
+        let run = pypy(&["--jit", jit, &program.to_string_lossy()]);
+        let outcome = run.unchanged(&agent(interval));
+        assert_eq!(outcome.profiles().len(), 2, "the program and its child");
+        for profile in outcome.profiles() {
+            bridge::assert_audit(&profile);
+        }
+    }
+}
+
+#[test]
+fn pypy_is_left_alone_unless_it_is_asked_for() {
+    if !has_pypy() {
+        return;
+    }
+    let run = pypy(&["-c", "print(sum(len(str(i)) for i in range(100000)))"]);
+    let profile = run.unchanged(&Agent::at_interval("4K")).profile();
+    assert!(!bridge::has_heap(&profile, HEAP));
+    let profile = Run::of("/bin/true").unchanged(&agent("4K")).profile();
+    assert!(!bridge::has_heap(&profile, HEAP));
+}
+
+/// The table of builds has what the code of the library says by nine votes of ten.
+#[test]
+fn the_build_is_what_its_code_says() {
+    if !has_pypy() {
+        return;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let library = "/usr/lib/x86_64-linux-gnu/libpypy3.9-c.so";
+    let output = Command::new("/usr/bin/python3")
+        .arg(root.join("integrations/pypy/find-build"))
+        .arg(library)
+        .output()
+        .expect("Python");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let table = fs::read_to_string(root.join("c_shim/bridges/pypy.c")).expect("the table");
+    let found = String::from_utf8_lossy(&output.stdout);
+    let fields: Vec<&str> = found.lines().flat_map(|line| line.split(", ")).collect();
+    assert_eq!(fields.len(), 5, "{found}");
+    for field in &fields[1..] {
+        assert!(table.contains(&format!("{field},")), "{field}");
+    }
+    // Where there is no pattern there are no votes.
+    let output = Command::new("/usr/bin/python3")
+        .arg(root.join("integrations/pypy/find-build"))
+        .arg("/usr/bin/pypy3")
+        .output()
+        .expect("Python");
+    assert_eq!(output.status.code(), Some(1));
+}
