@@ -67,7 +67,8 @@ static void registers_of(const ucontext_t *context, struct shim_registers *regis
 #endif
 }
 
-/* Nothing here or below it allocates, locks or waits. All signals are blocked meanwhile. */
+/* Nothing here or below it locks or waits, but where the interrupted stack shows that a thread may be started (ticks.rs).
+ * All signals are blocked meanwhile. */
 static void on_signal(int signal, siginfo_t *info, void *context)
 {
     int saved_errno = errno;

@@ -447,6 +447,64 @@ fn what_cannot_be_joined_is_named() {
     );
 }
 
+/// A program that allocates next to nothing under samples of time; its time by its own clocks, and what `run` says.
+fn busy(options: &[&str]) -> (Room, f64, String) {
+    let room = Room::new();
+    room.add(&Program::compiled("busy_functions.c"), "busy");
+    let time = [
+        "--time-hz",
+        "200",
+        "--interval",
+        "1T",
+        "-o",
+        "x.allocsample",
+    ];
+    let command = ["--", "./busy", "2", "2000"];
+    let output = room.output(&[&["run"], &time[..], options, &command[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let truth = stdout(&output);
+    let all_ns = truth.lines().find_map(|line| line.strip_prefix("all "));
+    let all_ns: f64 = all_ns.expect("a line").parse().expect("nanoseconds");
+    (room, all_ns / 1e9, stderr(&output))
+}
+
+#[track_caller]
+fn recorded_s(path: &Path) -> f64 {
+    let report = Profile::read(path).report;
+    report["time"]["recorded_s"].as_f64().expect("time")
+}
+
+/// No sample starts the thread that goes on in another file.
+#[test]
+fn ticks_alone_go_on_in_other_files() {
+    let (room, truth_s, said) = busy(&["--rotate-every", "1s"]);
+    // The summary that `run` prints.
+    assert!(said.contains(" of processors in "), "{said}");
+    let files = parts(&room, "x");
+    assert!(!files.is_empty());
+    let last = room.path("x.allocsample");
+    let sum_s: f64 = files
+        .iter()
+        .chain([&last])
+        .map(|path| recorded_s(path))
+        .sum();
+    let joined_s = recorded_s(&join(&room, "x.allocsample"));
+    assert!((sum_s - joined_s).abs() < 1e-6, "{sum_s} {joined_s}");
+    // Both threads' last ticks, and what else they did.
+    assert!((joined_s - truth_s).abs() < 0.2, "{joined_s} {truth_s}");
+}
+
+#[test]
+fn of_a_window_the_last_ticks_stay() {
+    // A second, and at most half of one more, of two at least.
+    let (room, truth_s, _) = busy(&["--window", "1s"]);
+    let joined_s = recorded_s(&join(&room, "x.allocsample"));
+    assert!(
+        0.0 < joined_s && joined_s < 0.9 * truth_s,
+        "{joined_s} {truth_s}"
+    );
+}
+
 /// In the order in which the disk must have them if the machine loses its power in between.
 #[test]
 fn a_file_is_on_the_disk_before_it_gets_its_name() {

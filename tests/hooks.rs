@@ -348,7 +348,7 @@ fn firefox_shows_a_heaps_fates_collections_and_memory() {
         let mut names = threads.iter().filter_map(|thread| thread["name"].as_str());
         names.any(|name| name.ends_with(suffix))
     };
-    assert!(has(" (time)") && has(HEAP));
+    assert!(has(" (allocations)") && has(" (time)") && has(HEAP));
     // Three tracks of memory with names of their own.
     let tracks: std::collections::BTreeSet<String> = list(&document["counters"])
         .iter()

@@ -5,7 +5,7 @@ mod support;
 use std::process::Command;
 
 use serde_json::Value;
-use support::{Agent, Outcome, Program};
+use support::{Agent, Outcome, Program, Run};
 
 fn at_hz(hz: u32) -> Agent {
     Agent::by_default().with("ALLOCSAMPLE_TIME_HZ", hz)
@@ -214,6 +214,29 @@ fn ticks_may_interrupt_anything() {
         outcome.assert_same_as(&run.bare());
         assert_eq!(outcome.status.code(), Some(3), "{way}");
     }
+}
+
+/// With so little room for files the ring is small.
+#[test]
+fn ticks_alone_start_the_thread_that_writes_them() {
+    let program = Program::compiled("busy_functions.c");
+    let command = format!(
+        "ulimit -f 1200; exec '{}' 1 1500 deep",
+        program.path().display()
+    );
+    let agent = Agent::at_interval(1_u64 << 40).with("ALLOCSAMPLE_TIME_HZ", 250);
+    let outcome = Run::of("/bin/sh").args(&["-c", &command]).observed(&agent);
+    outcome.assert_success();
+    let report = outcome.profile().report;
+    assert_eq!(number(&report["samples"]), 0.0);
+    assert_eq!(number(&report["time"]["lost_s"]), 0.0);
+    assert_all_is_counted(&report["time"], truth_s(&outcome, "all"), 1, 250);
+    let cost = &report["agent"];
+    assert!(
+        number(&cost["most_ring_bytes"]) < 0.5 * number(&cost["ring_bytes"]),
+        "{cost}"
+    );
+    assert!(number(&cost["drain_ns"]) > 0.0, "{cost}");
 }
 
 #[test]

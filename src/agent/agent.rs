@@ -18,6 +18,7 @@ use crate::path::PATH_BYTES;
 use crate::recording::{self, Beginning, CannotRecord, DrainState, Recording};
 use crate::selection::Selection;
 use crate::spill;
+use crate::stack::locking::LockingCode;
 use crate::stack::modules::Modules;
 use crate::stack::vm::RawFrame;
 use crate::stack::{Memo, RuleCache, WrittenStack};
@@ -119,6 +120,7 @@ pub struct Agent {
     pub(crate) switch: SwitchCell,
     pub(crate) areas: Pool<WorkArea>,
     pub(crate) modules: Modules,
+    pub(crate) locking_code: LockingCode,
     pub(crate) live: LiveSamples,
     pub(crate) filter: BlockFilter,
     pub(crate) control: Control,
@@ -145,6 +147,7 @@ impl Agent {
             switch: SwitchCell::new(),
             areas: Pool::new(),
             modules: Modules::new(),
+            locking_code: LockingCode::new(),
             live: LiveSamples::new(),
             filter,
             control: Control::new(),
@@ -188,6 +191,11 @@ impl Agent {
     /// The modules, for what the constructor and `dlclose` know about them.
     pub fn modules(&self) -> &Modules {
         &self.modules
+    }
+
+    /// Code that has locks which the start of a thread takes, to be told at start.
+    pub fn locking_code(&self) -> &LockingCode {
+        &self.locking_code
     }
 
     /// Grows by one in each forked child.
@@ -293,6 +301,11 @@ impl Agent {
                 None
             }
         }
+    }
+
+    /// Whether a malloc stands before ours.
+    pub(crate) fn has_malloc_elsewhere(&self) -> bool {
+        self.started().malloc_elsewhere.is_some()
     }
 
     fn tell_what_was_before(&self, recording: &Recording) {

@@ -242,6 +242,7 @@ impl Agent {
         self.announce_in(thread, recording);
         let from = From::Interrupted(*interrupted);
         let mut captured = self.capture(thread, &from, area, recording);
+        let may_start_drain = self.wants_drain(recording) && self.may_start_thread(area, &captured);
         // The entry of malloc, before anything of it is ours alone.
         self.modules
             .strip_own(&mut area.frames, &mut captured.depth);
@@ -249,7 +250,26 @@ impl Agent {
             self.add_vm_frames(thread, heap, area, &mut captured);
         }
         self.publish_tick(thread, cpu_ns, area, recording, &captured);
+        if may_start_drain {
+            self.set_drain_to_work(recording, false);
+        }
         true
+    }
+
+    /// Whether the drain thread should be there, and is not: samples would start it, but there may be none.
+    fn wants_drain(&self, recording: &Recording) -> bool {
+        let is_wanted_early = self.config().is_attended() || recording.is_asked();
+        recording.drain_state() == DrainState::None && (is_wanted_early || recording.has_work())
+    }
+
+    /// Whether the interrupted thread can start another one: its stack, our own frames among it, shows that no lock is held
+    /// which that takes. A malloc that stands before ours may have some of the program's own.
+    fn may_start_thread(&self, area: &WorkArea, captured: &Captured) -> bool {
+        let frames = area.frames.get(..captured.depth).unwrap_or(&[]);
+        captured.flags == SampleFlags::default()
+            && !captured.may_hold_loader_locks
+            && !self.has_malloc_elsewhere()
+            && self.locking_code.is_left_by(frames)
     }
 
     fn publish_tick(
@@ -282,7 +302,6 @@ impl Agent {
         let _ = record.encode_into(reservation.words_mut());
         let used_words = reservation.used_words();
         reservation.commit(RecordKind::Tick as u8);
-        // Starting the thread is not for a signal handler; the next sample does it.
         if recording.is_worth_draining(used_words) && recording.drain_state() == DrainState::Running
         {
             recording.nudge_drain();

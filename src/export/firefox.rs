@@ -221,11 +221,16 @@ impl<'a> Builder<'a> {
         let mut handles = vec![None; bytes.len()];
         let mut heaviest_first: Vec<usize> = (0..bytes.len()).collect();
         heaviest_first.sort_by(|&a, &b| bytes[b].total_cmp(&bytes[a]));
+        // Beside it is one of its time.
+        let suffix = match self.view.ticks.is_empty() {
+            true => "",
+            false => " (allocations)",
+        };
         for (rank, thread) in heaviest_first.into_iter().enumerate() {
             if bytes[thread] == 0.0 {
                 break;
             }
-            let handle = self.thread(thread, "");
+            let handle = self.thread(thread, suffix);
             self.profile
                 .set_thread_samples_weight_type(handle, WeightType::Bytes);
             if rank < SHOWN_THREADS {

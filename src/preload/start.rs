@@ -314,9 +314,20 @@ fn ask_loader() {
     if let Some(clock) = unsafe { vdso::clock_gettime(libc::getauxval(libc::AT_SYSINFO_EHDR)) } {
         clock::set_source(clock);
     }
+    let own = allocsample_get_hooks as *const () as usize as u64;
+    AGENT.modules().set_own(own);
+    // SAFETY: a lookup by name, and a pointer of the shim.
+    let (libc, next_malloc) = unsafe {
+        (
+            libc::dlsym(libc::RTLD_DEFAULT, c"gnu_get_libc_version".as_ptr()),
+            shim_next_malloc_address(),
+        )
+    };
+    let others = [libc.cast_const(), find_object.cast_const(), next_malloc];
+    let [libc, loader, allocator] = others.map(|address| address.addr() as u64);
     AGENT
-        .modules()
-        .set_own(allocsample_get_hooks as *const () as usize as u64);
+        .locking_code()
+        .set(AGENT.modules(), [libc, loader, allocator, own]);
     if !stack_end.is_null() {
         // SAFETY: glibc's variable of that name is a pointer.
         os::set_main_stack_end(unsafe { *stack_end.cast::<u64>() });

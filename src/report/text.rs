@@ -63,8 +63,11 @@ pub fn write(
         writeln!(out, "{line}")?;
     }
     let is_summary = options.shape == Shape::Summary;
-    let frames = (!is_summary || !profile.ticks.is_empty()).then(|| Frames::of(profile));
-    let time = (frames.as_ref()).and_then(|frames| CpuTime::of(profile, frames));
+    let frames = (!is_summary).then(|| Frames::of(profile));
+    let time = match &frames {
+        Some(frames) => CpuTime::of(profile, frames),
+        None => CpuTime::without_functions(profile),
+    };
     if let Some(time) = &time {
         writeln!(out, "{}", time.line())?;
     }

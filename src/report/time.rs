@@ -47,19 +47,14 @@ impl CpuTime {
     /// period, and which function a tick finds is taken as a draw: of N ticks that stand for T a function with share s has
     /// T s, with variance T^2 s (1 - s) / N.
     pub fn of(profile: &Profile, frames: &Frames<'_>) -> Option<Self> {
-        let figure_s = |figure| profile.own_cost.of(figure) as f64 / 1e9;
-        let period_s = figure_s(Figure::TickPeriodNs);
-        if period_s == 0.0 && profile.ticks.is_empty() {
-            return None;
-        }
+        let sums_of_all = Self::without_functions(profile)?;
+        let recorded_s = sums_of_all.recorded_s;
         let keys = frames.keys(|frame| (frame.function.as_str(), frame.module.as_str()));
         let mut sums: FxHashMap<u32, (f64, f64, u64)> = FxHashMap::default();
-        let mut recorded_s = 0.0;
         let mut stack: Vec<FrameId> = Vec::new();
         let mut seen = FxHashSet::default();
         for tick in &profile.ticks {
             let time_s = tick.cpu_ns as f64 / 1e9;
-            recorded_s += time_s;
             let as_sample = Sample {
                 stack: tick.stack,
                 flags: tick.flags,
@@ -104,13 +99,27 @@ impl CpuTime {
             order.then_with(|| (&a.name, &a.module).cmp(&(&b.name, &b.module)))
         });
         Some(Self {
+            functions,
+            ..sums_of_all
+        })
+    }
+
+    /// The sums of the whole alone, for which no names are needed.
+    pub fn without_functions(profile: &Profile) -> Option<Self> {
+        let figure_s = |figure| profile.own_cost.of(figure) as f64 / 1e9;
+        let period_s = figure_s(Figure::TickPeriodNs);
+        if period_s == 0.0 && profile.ticks.is_empty() {
+            return None;
+        }
+        let times_s = profile.ticks.iter().map(|tick| tick.cpu_ns as f64 / 1e9);
+        Some(Self {
             period_s,
             ticks: profile.ticks.len(),
-            recorded_s,
+            recorded_s: times_s.sum(),
             agent_s: figure_s(Figure::TicksInAgentNs),
             ring_full_s: figure_s(Figure::TicksRingFullNs),
             not_recorded_s: figure_s(Figure::TicksNotRecordedNs),
-            functions,
+            functions: Vec::new(),
         })
     }
 

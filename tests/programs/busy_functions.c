@@ -1,9 +1,9 @@
 // Threads that use processors for known times in known functions, by each thread's own clock.
 //
-// usage: busy_functions [threads [milliseconds [fork | allocate]]]: each thread spends half of its time in `half`, 3/8 in
-// `more` and 1/8 in `less`, in short turns whose lengths and order are random (with a fixed seed). Prints "name
+// usage: busy_functions [threads [milliseconds [fork | allocate | deep]]]: each thread spends half of its time in `half`, 3/8
+// in `more` and 1/8 in `less`, in short turns whose lengths and order are random (with a fixed seed). Prints "name
 // nanoseconds" for each function, summed over the threads, and "all" for all that they used. With "fork" all happens in a
-// child; "allocate" calls malloc all the while.
+// child; "allocate" calls malloc all the while, and with "deep" 200 more frames are on the first thread's stack.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -63,12 +63,23 @@ static void *work(void *argument)
     return NULL;
 }
 
+static int depth;
+
+__attribute__((noinline)) static void dive(long *ms, int frames)
+{
+    if (frames == 0)
+        work(ms);
+    else
+        dive(ms, frames - 1);
+    __asm__ volatile("" : : : "memory");
+}
+
 static int run(int threads, long ms)
 {
     pthread_t ids[64];
     for (int i = 1; i < threads; i++)
         pthread_create(&ids[i], NULL, work, &ms);
-    work(&ms);
+    dive(&ms, depth);
     for (int i = 1; i < threads; i++)
         pthread_join(ids[i], NULL);
     printf("half %ld\nmore %ld\nless %ld\nall %ld\n", spent[0], spent[1], spent[2], all);
@@ -81,6 +92,7 @@ int main(int argc, char **argv)
     int threads = argc > 1 ? atoi(argv[1]) : 1;
     long ms = argc > 2 ? atol(argv[2]) : 1000;
     is_allocating = argc > 3 && strcmp(argv[3], "allocate") == 0;
+    depth = argc > 3 && strcmp(argv[3], "deep") == 0 ? 200 : 0;
     if (argc > 3 && strcmp(argv[3], "fork") == 0) {
         pid_t child = fork();
         if (child == 0)

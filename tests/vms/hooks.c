@@ -17,6 +17,7 @@ void hooks_collected(struct thread *t, int kind, uint64_t begin, uint64_t id, ui
 }
 uint64_t hooks_now(void) { return 0; }
 void hooks_toggle(struct thread *t, bool on) { (void)t, (void)on; }
+void hooks_control(unsigned random) { (void)random; }
 
 #else
 
@@ -175,6 +176,17 @@ void hooks_toggle(struct thread *t, bool on)
 {
     if (agent != NULL)
         t->limit = (char *)agent->nursery_enable(heap, &t->agent, (uintptr_t)t->free, (uintptr_t)t->top, on);
+}
+
+void hooks_control(unsigned random)
+{
+    if (agent == NULL)
+        return;
+    switch (random % 4) {
+    case 0: agent->control(heap, ALLOCSAMPLE_STOP, 0); break;
+    case 1: agent->control(heap, ALLOCSAMPLE_SET_INTERVAL, UINT64_C(4096) << random / 4 % 4); break;
+    default: agent->control(heap, ALLOCSAMPLE_START, 0); break;
+    }
 }
 
 #endif

@@ -8,7 +8,8 @@
 enum op { CONST, LOAD, STORE, ADD, SUB, LESS, JUMP, IF_ZERO, CALL, NATIVE, NEW, GET, SET, POP, RETURN };
 
 const char *const vm_functions[] = {"make_tree",      "build_and_drop",   "churn",         "descend",        "outer", "inner",
-                                    "allocate_nodes", "allocate_strings", "allocate_kept", "allocate_blobs", NULL};
+                                    "allocate_nodes", "allocate_strings", "allocate_kept", "allocate_blobs", "relay",
+                                    NULL};
 
 /* NEW takes a type, references and bytes; jumps take places in the array. Locals are numbered, arguments first. */
 static int code[16][256];
@@ -80,9 +81,16 @@ void vm_assemble(void)
     put2(CONST, 20000), put(CALL), put2(ALLOCATE_NODES, 1), put(RETURN);
 
     begin(OUTER, 1, 0); /* outer -> native extension -> a new activation of the loop -> inner */
-    put2(LOAD, 0), put2(NATIVE, 0), put(RETURN);
+    put2(LOAD, 0), put2(NATIVE, INNER), put(RETURN);
     begin(INNER, 1, 0);
     put2(LOAD, 0), put(CALL), put2(ALLOCATE_NODES, 1), put(RETURN);
+
+    begin(RELAY, 1, 0); /* depth: relay -> native extension -> a new activation of the loop -> relay ... */
+    leaf = length + 2;
+    put2(LOAD, 0), put2(IF_ZERO, 0);
+    put2(LOAD, 0), put2(CONST, 1), put(SUB), put2(NATIVE, RELAY), put(RETURN);
+    now[leaf + 1] = length;
+    put2(CONST, 5000), put(CALL), put2(ALLOCATE_NODES, 1), put(RETURN);
 
     static const struct {
         int function, type, references, bytes;
@@ -125,9 +133,9 @@ static void enter(struct thread *t, uint32_t function, bool is_entry)
 }
 
 /* A native extension: it calls back into the machine. */
-__attribute__((noinline)) static value native_extension(struct thread *t, value argument)
+__attribute__((noinline)) static value native_extension(struct thread *t, uint32_t function, value argument)
 {
-    value result = vm_run(t, INNER, &argument, 1);
+    value result = vm_run(t, function, &argument, 1);
     __asm__ volatile("" : : "r"(result) : "memory");
     return result;
 }
@@ -182,9 +190,9 @@ __attribute__((noinline, section("vm_loop"))) static value loop(struct thread *t
             break;
         }
         case NATIVE: {
-            pc++;
+            uint32_t callee = (uint32_t)program[pc++];
             value argument = vm_pop(t);
-            vm_push(t, native_extension(t, argument));
+            vm_push(t, native_extension(t, callee, argument));
             break;
         }
         case RETURN: {

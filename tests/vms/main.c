@@ -1,5 +1,6 @@
 // Behaviour: runs a workload on the virtual machine, and prints on stderr what is exactly known of its heap.
-// Usage: vm trees DEPTH TIMES | strings TIMES | known TIMES | mixed | deep DEPTH [TIMES] | threads COUNT [toggle]
+// Usage: vm trees DEPTH TIMES | strings TIMES | known TIMES | mixed | relay DEPTH TIMES | deep DEPTH [TIMES] |
+//        threads COUNT [toggle]: each thread switches its own sampling, and one more that of the whole heap, at random
 #include "vm.h"
 /* One program: the parts are apart for the reader. */
 #include "gc.c"
@@ -7,9 +8,11 @@
 #include "hooks.c"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { NURSERY = 1 << 20 };
 
@@ -60,6 +63,18 @@ static void *thread_main(void *argument)
     return NULL;
 }
 
+static atomic_bool is_over;
+
+/* Has no heap of its own. */
+static void *toggle_at_random(void *argument)
+{
+    for (unsigned random = 1; !atomic_load(&is_over); usleep(random >> 24)) {
+        random = random * 1664525 + 1013904223;
+        hooks_control(random >> 16);
+    }
+    return argument;
+}
+
 int main(int count, char **words)
 {
     if (count < 2) {
@@ -73,8 +88,15 @@ int main(int count, char **words)
         pthread_t threads[64];
         for (long at = 0; at < first && at < 64; at++)
             pthread_create(&threads[at], NULL, thread_main, count > 3 ? words : NULL);
+        pthread_t other;
+        if (count > 3)
+            pthread_create(&other, NULL, toggle_at_random, NULL);
         for (long at = 0; at < first && at < 64; at++)
             pthread_join(threads[at], NULL);
+        if (count > 3) {
+            atomic_store(&is_over, true);
+            pthread_join(other, NULL);
+        }
         puts("done");
         return 0;
     }
@@ -92,6 +114,9 @@ int main(int count, char **words)
         pin(t, (int)(first / 100));
     } else if (strcmp(words[1], "mixed") == 0) {
         run1(t, OUTER, 50000);
+    } else if (strcmp(words[1], "relay") == 0) {
+        for (long turn = 0; turn < second; turn++)
+            run1(t, RELAY, first);
     } else if (strcmp(words[1], "deep") == 0) {
         for (long turn = 0; turn == 0 || turn < second; turn++)
             run1(t, DESCEND, first);

@@ -82,7 +82,9 @@ struct object *vm_new(struct thread *, enum type, uint32_t references, uint64_t 
 value vm_run(struct thread *, uint32_t function, const value *arguments, int count);
 extern const char *const vm_functions[];
 extern const char __start_vm_loop[], __stop_vm_loop[]; /* the interpreter loop, by the linker */
-enum { MAKE_TREE, BOTTOM_UP, CHURN, DESCEND, OUTER, INNER, ALLOCATE_NODES, ALLOCATE_STRINGS, ALLOCATE_KEPT, ALLOCATE_BLOBS };
+enum {
+    MAKE_TREE, BOTTOM_UP, CHURN, DESCEND, OUTER, INNER, ALLOCATE_NODES, ALLOCATE_STRINGS, ALLOCATE_KEPT, ALLOCATE_BLOBS, RELAY
+};
 void vm_assemble(void);
 void vm_push(struct thread *, value);
 value vm_pop(struct thread *);
@@ -99,5 +101,6 @@ void hooks_major(struct thread *, struct object *(*now)(struct object *));
 void hooks_collected(struct thread *, int kind, uint64_t begin_ns, uint64_t id, uint64_t survived_bytes);
 uint64_t hooks_now(void);
 void hooks_toggle(struct thread *, bool on);
+void hooks_control(unsigned random); /* the whole heap: stop, go on, another interval */
 
 #endif

@@ -9,6 +9,7 @@
 
 mod elf;
 mod grace;
+pub mod locking;
 mod memo;
 pub mod modules;
 mod reader;

@@ -221,6 +221,12 @@ impl Modules {
         }
     }
 
+    /// The module that holds an address, which must stay mapped.
+    pub(super) fn range_of(&self, address: u64) -> Option<core::ops::Range<u64>> {
+        let found = self.ask_loader(address)?;
+        Some(found.start.addr() as u64..found.end.addr() as u64)
+    }
+
     /// Takes the frames of our own code out of a stack of `depth` frames: those of a hook or a bridge.
     pub(crate) fn strip_own(&self, frames: &mut [u64], depth: &mut usize) {
         let own = self.own.0.load(Ordering::Relaxed)..self.own.1.load(Ordering::Relaxed);

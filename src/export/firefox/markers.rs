@@ -111,6 +111,19 @@ fn schema(
             flags: MarkerFieldFlags::empty(),
         }
     };
+    let fields: Vec<_> = statistics.iter().enumerate().map(field).collect();
+    // The name has a column of its own. A brace would be taken for a place of a value.
+    let facts: Vec<String> = fields
+        .iter()
+        .map(|field| {
+            let label = field.label.replace(['{', '}'], "");
+            format!("{label}: {{marker.data.{}}}", field.key)
+        })
+        .collect();
+    let table_label = match facts.is_empty() {
+        true => "{marker.name}".to_owned(),
+        false => facts.join(", "),
+    };
     RuntimeSchemaMarkerSchema {
         type_name: format!("{nature} {number}"),
         description: None,
@@ -120,8 +133,8 @@ fn schema(
             | MarkerLocations::TIMELINE_MEMORY,
         chart_label: Some("{marker.name}".into()),
         tooltip_label: Some("{marker.name}".into()),
-        table_label: Some("{marker.name}".into()),
-        fields: statistics.iter().enumerate().map(field).collect(),
+        table_label: Some(table_label),
+        fields,
         graphs: Vec::new(),
     }
 }

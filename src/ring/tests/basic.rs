@@ -122,7 +122,7 @@ fn losses_are_counted_by_reason() {
     ring.count_lost(99, 1, 3);
     assert_eq!(
         ring.lost(),
-        [(1, 3), (3, 150), (0, 0), (0, 0), (1, 7), (0, 0)]
+        [(1, 3), (3, 150), (0, 0), (0, 0), (1, 7), (0, 0), (0, 0)]
     );
     assert!(!ring.is_closed());
     ring.close();

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use allocsample_export::Options;
 use allocsample_profile::Profile;
+use allocsample_report::time::CpuTime;
 use allocsample_report::{Totals, text};
 use anyhow::bail;
 
@@ -123,8 +124,10 @@ fn describe(found: &Found, pid: u32) {
     exit::remark(headline(found, pid));
     let totals = Totals::of(&found.profile);
     let facts = text::summary_lines(&found.profile, &totals);
+    let time = CpuTime::without_functions(&found.profile).map(|time| time.line());
     for line in facts
         .into_iter()
+        .chain(time)
         .chain(text::remarks(&found.profile, &totals))
     {
         exit::remark(format_args!("  {}", line.replace('\n', " ")));

@@ -1,0 +1,118 @@
+//! Whether an interrupted thread may start another one, by what its stack shows.
+//!
+//! To start a thread takes locks of libc, of the dynamic loader and of the allocator, which a signal may have come in the
+//! middle of. Who holds one is inside that code, so it is on the stack; but so is libc where each thread begins:
+//!
+//! ```text
+//! f <- main <- libc <- libc <- _start          f <- the program's thread <- us <- libc <- libc
+//! ```
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::modules::Modules;
+
+/// Libc, the loader, the next allocator, and we.
+const MODULES: usize = 4;
+
+/// `__libc_start_call_main` and `__libc_start_main`, or our wrapper, `start_thread` and `clone`. More is something else, such
+/// as handlers of `exit`.
+const MOST_AT_ROOT: usize = 3;
+
+/// The code that has such locks.
+pub struct LockingCode {
+    /// Start and end of each module, 0 if it is not known.
+    ranges: [(AtomicU64, AtomicU64); MODULES],
+}
+
+impl LockingCode {
+    /// Not known.
+    pub const fn new() -> Self {
+        Self {
+            ranges: [const { (AtomicU64::new(0), AtomicU64::new(0)) }; MODULES],
+        }
+    }
+
+    /// Tells an address in each of the modules. Once, at start.
+    pub fn set(&self, modules: &Modules, addresses: [u64; MODULES]) {
+        for ((start, end), address) in self.ranges.iter().zip(addresses) {
+            if let Some(range) = modules.range_of(address) {
+                start.store(range.start, Ordering::Relaxed);
+                end.store(range.end, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn contains(&self, frame: u64) -> bool {
+        self.ranges.iter().any(|(start, end)| {
+            (start.load(Ordering::Relaxed)..end.load(Ordering::Relaxed))
+                .contains(&frame.wrapping_sub(1))
+        })
+    }
+
+    /// Whether a whole stack, leaf first, shows a thread that is in none of it. In a signal handler.
+    pub(crate) fn is_left_by(&self, frames: &[u64]) -> bool {
+        let mut ranges = self.ranges.iter();
+        if !ranges.all(|(start, _)| start.load(Ordering::Relaxed) != 0) {
+            return false;
+        }
+        // The program's entry point; nothing, in other threads.
+        let frames = match frames {
+            [rest @ .., entry] if !self.contains(*entry) => rest,
+            all => all,
+        };
+        let from_root = frames.iter().rev();
+        let start = from_root.take_while(|&&frame| self.contains(frame)).count();
+        let (rest, _) = frames
+            .split_at_checked(frames.len() - start)
+            .unwrap_or((&[], &[]));
+        // A thread that libc did not start cannot start one by libc.
+        (1..=MOST_AT_ROOT).contains(&start)
+            && !rest.is_empty()
+            && !rest.iter().any(|&frame| self.contains(frame))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIBC: u64 = 1005;
+    const LOADER: u64 = 2005;
+    const ALLOCATOR: u64 = 3005;
+    const OURS: u64 = 4005;
+    const PROGRAM: u64 = 77;
+
+    fn told() -> LockingCode {
+        let code = LockingCode::new();
+        for ((start, end), number) in code.ranges.iter().zip(1..) {
+            start.store(1000 * number, Ordering::Relaxed);
+            end.store(1000 * number + 10, Ordering::Relaxed);
+        }
+        code
+    }
+
+    #[test]
+    fn a_thread_in_its_own_code_may_start_another() {
+        let code = told();
+        assert!(code.is_left_by(&[PROGRAM, PROGRAM, LIBC, LIBC, PROGRAM]));
+        assert!(code.is_left_by(&[PROGRAM, LIBC, LIBC]));
+        assert!(code.is_left_by(&[PROGRAM, PROGRAM, OURS, LIBC, LIBC]));
+    }
+
+    #[test]
+    fn a_thread_that_may_hold_a_lock_must_not() {
+        let code = told();
+        for inner in [LIBC, LOADER, ALLOCATOR, OURS] {
+            assert!(!code.is_left_by(&[inner, PROGRAM, LIBC, LIBC, PROGRAM]));
+            assert!(!code.is_left_by(&[PROGRAM, inner, PROGRAM, LIBC, LIBC, PROGRAM]));
+        }
+        // All of it is libc's, or none; handlers of `exit`; nothing.
+        assert!(!code.is_left_by(&[LIBC, LIBC]));
+        assert!(!code.is_left_by(&[PROGRAM, PROGRAM, PROGRAM]));
+        assert!(!code.is_left_by(&[PROGRAM, LIBC, LIBC, LIBC, LIBC, PROGRAM]));
+        assert!(!code.is_left_by(&[]));
+        assert!(!code.is_left_by(&[PROGRAM]));
+        // Where it is not known which code has locks.
+        assert!(!LockingCode::new().is_left_by(&[PROGRAM, LIBC, LIBC, PROGRAM]));
+    }
+}
