@@ -143,6 +143,29 @@ fn the_first_attach_and_detach_leave_the_slots_as_they_were_too() {
 }
 
 #[test]
+fn a_filter_ends_with_its_profile() {
+    let mut running = Attached::start();
+    running.attach(&["--interval", "1"]);
+    // The program waits, and hears of it when it next allocates.
+    let pid = running.pid();
+    let filter = ["ctl", &pid, "filter", "--threads", "nobody"];
+    let asked = running.room.output(&filter);
+    assert!(
+        stderr(&asked).contains("will do it then"),
+        "{}",
+        stderr(&asked)
+    );
+    running.ask("churn 2000");
+    running.ask("allocate first 5000 500");
+    assert_eq!(running.detach().site("first").samples, 0);
+    running.attach(&["--interval", "1"]);
+    running.ask("allocate second 5000 500");
+    // A thread looks at the agent within a mebibyte.
+    assert!(running.detach().site("second").samples > 2000);
+    running.ends_well();
+}
+
+#[test]
 fn a_thread_in_the_middle_of_malloc_is_no_obstacle() {
     for threads in [1, 6] {
         let mut running = Attached::start();

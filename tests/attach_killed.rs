@@ -22,15 +22,12 @@ const SYS_PTRACE: u64 = 101;
 
 /// Runs the command under our own ptrace, and kills it when it is about to do the step of this number; steps are its
 /// requests to ptrace and its writes to the program's memory. Whether it came that far.
+#[expect(clippy::zombie_processes, reason = "waitpid sees its end")]
 fn kill_at(step: usize, mut command: Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null());
     // SAFETY: a system call, which allocates nothing.
     unsafe { command.pre_exec(|| Ok(ptrace::traceme()?)) };
-    #[expect(
-        clippy::zombie_processes,
-        reason = "what is not killed has told its end to waitpid"
-    )]
-    let mut child = command.spawn().expect("the command");
+    let child = command.spawn().expect("the command");
     let pid = Pid::from_raw(child.id().cast_signed());
     let options = Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_EXITKILL;
     // It stops at its exec.
@@ -51,8 +48,8 @@ fn kill_at(step: usize, mut command: Command) -> bool {
                 };
                 steps += usize::from(is_entry && is_step);
                 if is_entry && is_step && steps == step {
-                    child.kill().expect("the command");
-                    child.wait().expect("the command");
+                    ptrace::kill(pid).expect("the command");
+                    waitpid(pid, None).expect("the command");
                     return true;
                 }
                 is_entry = !is_entry;

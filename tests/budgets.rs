@@ -152,3 +152,34 @@ fn a_profile_of_a_killed_process_tells_what_the_agent_cost() {
     assert!(agent["timed_samples"].as_u64().expect("a number") > 0);
     assert!(agent["ring_bytes"].as_u64().expect("a number") > 0);
 }
+
+#[test]
+fn a_leak_stays_within_the_samples_that_may_live_and_is_estimated_all_the_same() {
+    const MOST: u64 = 5000;
+    let agent = Agent::at_interval("256")
+        .with("ALLOCSAMPLE_MAX_LIVE", MOST)
+        // However late the drain thread looks, nothing is lost.
+        .with("ALLOCSAMPLE_ON_FULL", "wait")
+        .seeded(11);
+    let outcome = Program::compiled("keeps.c")
+        .run()
+        .args(&["1000000", "100"])
+        .observed(&agent);
+    let profile = outcome.assert_success().profile();
+    let site = profile.site("kept");
+    assert_eq!(profile.number("lost_samples"), 0.0);
+    // At 256 bytes it would be some 320,000. A drain thread that gets no processor looks late: a full ring is 40,000.
+    assert!(
+        site.samples > MOST / 2 && site.samples < 100_000,
+        "{site:?}"
+    );
+    let told = intervals(&profile);
+    assert!(told.len() > 2 && told.is_sorted(), "{told:?}");
+    // The variance of a sum of bytes is at most these times the interval.
+    let longest = told.last().copied().unwrap_or(0) as f64;
+    let error = (1e8 * longest).sqrt();
+    assert!(
+        (site.live_bytes - 1e8).abs() < 4.0 * error,
+        "{site:?}, {told:?}"
+    );
+}

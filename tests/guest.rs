@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 
 use support::{Agent, Program, Run, agent_library, is_root, skip};
 
+const INTERVAL: f64 = 4096.0;
+
 fn often() -> Agent {
-    Agent::at_interval(4096)
+    Agent::at_interval(INTERVAL)
 }
 
 #[track_caller]
@@ -140,12 +142,14 @@ fn every_signal_is_the_programs_own() {
 
 #[test]
 fn a_single_threaded_program_stays_single_threaded_for_the_kernel() {
-    unchanged(&Program::compiled("user_namespace.c").run());
+    let outcome = unchanged(&Program::compiled("user_namespace.c").run());
+    outcome.profile().is_accounted_for(INTERVAL);
 }
 
 #[test]
 fn a_program_behind_a_system_call_filter_runs_on() {
-    unchanged(&Program::compiled("seccomp.c").run());
+    let outcome = unchanged(&Program::compiled("seccomp.c").run());
+    outcome.profile().is_accounted_for(INTERVAL);
 }
 
 #[test]
@@ -167,7 +171,9 @@ fn loading_and_unloading_in_one_thread_does_not_stop_samples_in_seven_others() {
         .arg(plugin.path())
         .arg(other.path());
     let outcome = unchanged(&run);
-    assert!(outcome.profile().site("allocated_in_the_storm").samples > 1000);
+    let profile = outcome.profile();
+    assert!(profile.site("allocated_in_the_storm").samples > 1000);
+    profile.is_accounted_for(INTERVAL);
     run.unchanged(&Agent::at_interval(64)).assert_success();
 }
 
@@ -204,7 +210,8 @@ fn limits_that_a_program_sets_itself_stop_the_agent_and_not_the_program() {
             continue;
         }
         eprintln!("{limit}");
-        unchanged(&program.run().args(&[limit, "inside"]));
+        let outcome = unchanged(&program.run().args(&[limit, "inside"]));
+        outcome.profile().is_accounted_for(INTERVAL);
     }
 }
 

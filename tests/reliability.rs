@@ -158,7 +158,7 @@ fn a_filter_that_kills_at_each_unknown_system_call_does_not_kill_because_of_us()
         let before = profile.site("allocated_before_the_filter");
         let behind = profile.site("allocated_behind_the_filter");
         assert!(before.samples > 0 && behind.samples > 0, "{way}");
-        is_accounted_for(&profile, 64.0);
+        profile.is_accounted_for(64.0);
         let notes = profile.report["notes"].to_string();
         assert!(notes.contains("a filter of system calls"), "{notes}");
     }
@@ -172,23 +172,8 @@ fn a_fork_in_a_process_of_64_threads_loses_nothing() {
     assert_eq!(profiles.len(), 11, "the parent's and ten children's");
     for profile in &profiles {
         assert!(profile.is_complete(), "{}", profile.path().display());
-        is_accounted_for(profile, 16384.0);
+        profile.is_accounted_for(16384.0);
     }
-}
-
-/// What was recorded and what was lost add up to the exact count, within 6 standard errors.
-#[track_caller]
-fn is_accounted_for(profile: &Profile, interval_bytes: f64) {
-    let exact = profile.total("allocated_bytes_exact");
-    let lost = profile.number("lost_bytes");
-    let found = profile.total("allocated_bytes") + lost;
-    // Under the Poisson law the error is at most about the root of the bytes times the interval.
-    let error = (exact * interval_bytes).sqrt() * (1.0 + lost / exact.max(1.0));
-    assert!(
-        (found - exact).abs() < 6.0 * error,
-        "{found} of {exact}: {}",
-        profile.path().display()
-    );
 }
 
 #[test]
@@ -253,7 +238,7 @@ fn a_disk_that_stops_answering_stops_nobody() {
         let profile = Profile::read(&outcome.work().join("x.allocsample"));
         assert!(profile.is_complete(), "its exit is in the ring at least");
         assert!(profile.number("lost_bytes") > 0.0);
-        is_accounted_for(&profile, 64.0);
+        profile.is_accounted_for(64.0);
     }
 }
 

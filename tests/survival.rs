@@ -298,12 +298,20 @@ fn a_profile_cut_at_any_place_is_readable_up_to_there() {
             .arg(path)
             .bare()
     };
+    let mut before = 0;
     for part in 0..=16 {
         let length = bytes.len() * part / 16;
         fs::write(&cut, &bytes[..length]).expect("a cut profile");
         let told = report(&cut);
         match told.status.code() {
-            Some(0) => assert!(part > 0, "nothing cannot be reported on"),
+            Some(0) => {
+                assert!(part > 0, "nothing cannot be reported on");
+                let report: serde_json::Value =
+                    serde_json::from_slice(&told.stdout).expect("a report");
+                let samples = report["samples"].as_u64().expect("a number");
+                assert!(samples >= before, "{samples} after {before}");
+                before = samples;
+            }
             Some(1) => assert_eq!(
                 told.complaints().lines().count(),
                 1,
@@ -314,4 +322,6 @@ fn a_profile_cut_at_any_place_is_readable_up_to_there() {
         }
     }
     assert_eq!(report(path).status.code(), Some(0));
+    // A block of 4 KiB is missed with a probability of exp(-64).
+    assert!(before >= 1000, "{before}");
 }

@@ -21,6 +21,10 @@ const LEAST_ROTATE_SIZE_BYTES: u64 = 64 << 10;
 const LARGEST_TIME_HZ: u64 = 10_000;
 /// What a drain thread writes at once must fit.
 const LEAST_MAX_SIZE_BYTES: u64 = 1 << 20;
+
+/// With fewer samples there is little to say of anything.
+const LEAST_MAX_LIVE: u64 = 100;
+const LIVE_EXPECTED: &str = "expected a number of samples, at least 100";
 const DEFAULT_TEMPLATE: &[u8] = b"allocsample.%n.%p.allocsample";
 
 /// Whether the agent joins the language runtimes that it knows.
@@ -83,6 +87,8 @@ pub struct Config {
     pub max_overhead_ppm: Option<u32>,
     /// `ALLOCSAMPLE_MAX_SAMPLES_PER_SECOND`
     pub max_samples_per_second: Option<u64>,
+    /// `ALLOCSAMPLE_MAX_LIVE`: samples that are alive at the same time.
+    pub max_live: Option<u64>,
     /// `ALLOCSAMPLE_MAX_SIZE`
     pub max_size_bytes: Option<u64>,
     /// `ALLOCSAMPLE_ROTATE_EVERY`: the profile goes on in another file after this time.
@@ -127,6 +133,7 @@ impl Config {
         on_full: OnFull::Drop,
         max_overhead_ppm: None,
         max_samples_per_second: None,
+        max_live: None,
         max_size_bytes: None,
         rotate_every_ms: None,
         rotate_size_bytes: None,
@@ -144,7 +151,10 @@ impl Config {
 
     /// Whether the drain thread is to be there from the first sample on.
     pub(crate) fn is_attended(&self) -> bool {
-        self.is_watched() || self.is_rotated() || self.snapshot_signal.is_some()
+        self.is_watched()
+            || self.max_live.is_some()
+            || self.is_rotated()
+            || self.snapshot_signal.is_some()
     }
 
     /// Whether the profile goes on in other files by itself.
@@ -298,6 +308,16 @@ impl Config {
                 name: "ALLOCSAMPLE_MAX_SAMPLES_PER_SECOND",
                 value,
                 expected: "expected a number of samples, at least 1",
+            });
+        }
+        config.max_live = number("ALLOCSAMPLE_MAX_LIVE", u64::from(u32::MAX), LIVE_EXPECTED)?;
+        if let Some(value) = lookup("ALLOCSAMPLE_MAX_LIVE")
+            && config.max_live.is_some_and(|most| most < LEAST_MAX_LIVE)
+        {
+            return Err(ConfigError {
+                name: "ALLOCSAMPLE_MAX_LIVE",
+                value,
+                expected: LIVE_EXPECTED,
             });
         }
         config.max_size_bytes = match lookup("ALLOCSAMPLE_MAX_SIZE") {
@@ -583,11 +603,14 @@ mod tests {
             ("ALLOCSAMPLE_MAX_OVERHEAD", "0.5%"),
             ("ALLOCSAMPLE_MAX_SAMPLES_PER_SECOND", "1000"),
             ("ALLOCSAMPLE_MAX_SIZE", "64M"),
+            ("ALLOCSAMPLE_MAX_LIVE", "20000"),
         ]);
         let config = config.ok().unwrap();
         assert_eq!(config.max_overhead_ppm, Some(5000));
         assert_eq!(config.max_samples_per_second, Some(1000));
         assert_eq!(config.max_size_bytes, Some(64 << 20));
+        assert_eq!(config.max_live, Some(20_000));
+        assert!(read(&[("ALLOCSAMPLE_MAX_LIVE", "10")]).is_err());
         assert_eq!(config.shortest_interval().bytes(), 4096);
         let config = read(&[("ALLOCSAMPLE_INTERVAL", "1M")]).ok().unwrap();
         assert_eq!(config.shortest_interval().bytes(), 1 << 20);

@@ -148,6 +148,9 @@ impl Agent {
         }
     }
 
+    /// Apart, so that what is always on the program's stack stays small.
+    #[cold]
+    #[inline(never)]
     fn obey(&self, recording: &Recording, generation: u64, what: u64, value: u64) {
         match what {
             request::SET_INTERVAL => {

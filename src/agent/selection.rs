@@ -10,7 +10,7 @@ use allocsample_record::{LostReason, Note, THREAD_NAME_BYTES};
 use crate::agent::Agent;
 use crate::os::thread::{Muted, ShimThread};
 use crate::os::{self, process};
-use crate::path::Path;
+use crate::path::decimal;
 use crate::recording::Recording;
 
 /// Threads that may be told apart by their numbers.
@@ -27,6 +27,40 @@ pub struct Selection {
     name: [AtomicU64; 2],
     /// The kernel's number of a thread, times 2, and 1 if it is in whatever its name is; 0: no thread.
     threads: [AtomicU64; THREADS],
+}
+
+/// A short text. Not as long as a path: it lies on the program's stack.
+struct Detail {
+    bytes: [u8; 112],
+    length: usize,
+}
+
+impl Detail {
+    fn new() -> Self {
+        Self {
+            bytes: [0; 112],
+            length: 0,
+        }
+    }
+
+    /// What does not fit is left away.
+    fn push(&mut self, part: &[u8]) -> &mut Self {
+        let room = self.bytes.iter_mut().skip(self.length);
+        for (place, byte) in room.zip(part) {
+            *place = *byte;
+            self.length += 1;
+        }
+        self
+    }
+
+    fn push_decimal(&mut self, number: u64) -> &mut Self {
+        let mut digits = [0; 20];
+        self.push(decimal(number, &mut digits))
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or(&[])
+    }
 }
 
 /// What somebody outside wants to have sampled.
@@ -150,9 +184,14 @@ impl Agent {
     /// Lets the thread be in or out. Its own allocation has been dealt with, or has not been looked at.
     pub(crate) fn select(&self, thread: &ShimThread, muted: &Muted<'_>) {
         // Behind a filter of system calls nobody can be asked who he is.
-        if !self.selection.is_any() || os::is_filtered() {
-            return;
+        if self.selection.is_any() && !os::is_filtered() {
+            self.select_by_name(thread, muted);
         }
+    }
+
+    /// Apart, so that what is always on the program's stack stays small.
+    #[inline(never)]
+    fn select_by_name(&self, thread: &ShimThread, muted: &Muted<'_>) {
         let is_in = self
             .selection
             .has_thread(process::tid(), &process::thread_name());
@@ -173,7 +212,7 @@ impl Agent {
         if !self.selection.set_thread(tid, is_in) {
             return false;
         }
-        let mut detail = Path::new();
+        let mut detail = Detail::new();
         let state: &[u8] = if is_in { b" on" } else { b" off" };
         detail
             .push(b"thread ")
@@ -186,7 +225,7 @@ impl Agent {
     /// From their next look on threads are sampled as the filter says.
     pub(crate) fn set_filter(&self, recording: &Recording, filter: &Filter) {
         self.selection.set_filter(filter);
-        let mut detail = Path::new();
+        let mut detail = Detail::new();
         if filter.name != [0; 2] {
             let [low, high] = filter.name;
             let bytes = [low.to_ne_bytes(), high.to_ne_bytes()];
@@ -240,6 +279,15 @@ mod tests {
                 halves.get(at).map_or(0, |half| u64::from_ne_bytes(*half))
             }),
         }
+    }
+
+    #[test]
+    fn a_text_that_is_too_long_is_cut() {
+        let mut detail = Detail::new();
+        detail.push(b"thread ").push_decimal(4711).push(b" off");
+        assert_eq!(detail.as_bytes(), b"thread 4711 off");
+        detail.push(&[b'x'; 200]);
+        assert_eq!(detail.as_bytes().len(), 112);
     }
 
     #[test]

@@ -11,15 +11,21 @@ use crate::progress::Progress;
 /// Reads a profile. One without names gets them in memory; the file stays as it is.
 pub fn open(path: &Path) -> anyhow::Result<Profile> {
     let named = || path.display().to_string();
-    let _progress = Progress::start(format!("reading {}", path.display()));
-    let mut profile = Profile::open(path).with_context(named)?;
+    let progress = Progress::reading(&[path]);
+    let mut profile = Profile::open_watched(path, progress.read_bytes()).with_context(named)?;
+    drop(progress);
     if let Some(stopped) = &profile.recovery.stopped {
         exit::remark(format_args!("{}: {stopped}", path.display()));
     }
+    name(&mut profile);
+    Ok(profile)
+}
+
+fn name(profile: &mut Profile) {
     if profile.symbols.frames.is_empty() {
+        let _progress = Progress::start("symbolising");
         profile.symbolize();
     }
-    Ok(profile)
 }
 
 /// Reads files of one recording as one profile.
@@ -27,12 +33,10 @@ pub fn open_series(paths: &[PathBuf]) -> anyhow::Result<Profile> {
     if let [path] = paths {
         return open(path);
     }
-    let progress = Progress::start(format!("reading {} files", paths.len()));
-    let mut profile = Profile::open_series(paths)?;
-    if profile.symbols.frames.is_empty() {
-        profile.symbolize();
-    }
+    let progress = Progress::reading(paths);
+    let mut profile = Profile::open_series(paths, progress.read_bytes())?;
     drop(progress);
+    name(&mut profile);
     Ok(profile)
 }
 

@@ -1,6 +1,9 @@
 //! A sign of life on a terminal when something takes more than a second.
 
 use std::io::IsTerminal;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -8,44 +11,83 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 const QUIET_FOR: Duration = Duration::from_secs(1);
+const EACH: Duration = Duration::from_millis(100);
 
-/// Shows a spinner on stderr from the second second of its life to its end; nothing if stderr is no terminal.
+/// Shows a spinner or a bar on stderr from the second second of its life to its end; nothing if stderr is no terminal.
 pub struct Progress {
-    spinner: Option<(Sender<()>, JoinHandle<()>)>,
+    shown: Option<(Sender<()>, JoinHandle<()>)>,
+    read_bytes: Arc<AtomicU64>,
 }
 
 impl Progress {
-    /// Begins the wait for the first second. `what` is what we are doing, as in `reading app.allocsample`.
+    /// Begins the wait for the first second. `what` is what we are doing, as in `adding up`.
     pub fn start(what: impl Into<String>) -> Self {
+        Self::of(what.into(), 0)
+    }
+
+    /// A bar for the reading of these files: [`Self::read_bytes`] says how far it is.
+    pub fn reading(paths: &[impl AsRef<Path>]) -> Self {
+        let what = match paths {
+            [path] => format!("reading {}", path.as_ref().display()),
+            paths => format!("reading {} files", paths.len()),
+        };
+        let lengths = paths.iter().map(std::fs::metadata);
+        let bytes = lengths.flatten().map(|metadata| metadata.len()).sum();
+        Self::of(what, bytes)
+    }
+
+    /// What was read so far.
+    pub fn read_bytes(&self) -> &AtomicU64 {
+        &self.read_bytes
+    }
+
+    /// A bar if it is known how many bytes there are, else a spinner.
+    fn of(what: String, bytes: u64) -> Self {
+        let read_bytes = Arc::new(AtomicU64::new(0));
         if !std::io::stderr().is_terminal() {
-            return Self { spinner: None };
+            return Self {
+                shown: None,
+                read_bytes,
+            };
         }
-        let what = what.into();
         let (end, ended) = mpsc::channel();
+        let watched = read_bytes.clone();
         let thread = std::thread::spawn(move || {
             if ended.recv_timeout(QUIET_FOR) != Err(RecvTimeoutError::Timeout) {
                 return;
             }
-            let spinner = ProgressBar::new_spinner().with_message(what);
-            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
-                spinner.set_style(style);
+            let (bar, template) = match bytes {
+                0 => (ProgressBar::new_spinner(), "{spinner} {msg} {elapsed}"),
+                bytes => (
+                    ProgressBar::new(bytes),
+                    "{msg} [{bar:30}] {percent} % {elapsed}",
+                ),
+            };
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                bar.set_style(style.progress_chars("#>-"));
             }
-            spinner.enable_steady_tick(Duration::from_millis(100));
+            bar.set_message(what);
             // Ends when the other side is dropped.
-            let _ = ended.recv();
-            spinner.finish_and_clear();
+            while ended.recv_timeout(EACH) == Err(RecvTimeoutError::Timeout) {
+                match bytes {
+                    0 => bar.tick(),
+                    _ => bar.set_position(watched.load(Ordering::Relaxed)),
+                }
+            }
+            bar.finish_and_clear();
         });
         Self {
-            spinner: Some((end, thread)),
+            shown: Some((end, thread)),
+            read_bytes,
         }
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if let Some((end, thread)) = self.spinner.take() {
+        if let Some((end, thread)) = self.shown.take() {
             drop(end);
-            // A spinner that panicked has nothing to tell.
+            // A display that panicked has nothing to tell.
             let _ = thread.join();
         }
     }

@@ -53,6 +53,7 @@ pub struct Keeper {
     recording: &'static Recording,
     controller: Option<Controller>,
     size: Option<SizeLimit>,
+    live: Option<LiveLimit>,
     last: Look,
     /// Where the ring was when we last woke, and whether nothing came since the time before.
     head: u64,
@@ -75,6 +76,7 @@ impl Keeper {
             recording,
             controller: config.is_watched().then(|| Controller::new(budget)),
             size: None,
+            live: None,
             last: Look::default(),
             head: recording.ring.head(),
             is_quiet: false,
@@ -85,14 +87,13 @@ impl Keeper {
         keeper.last = keeper.look();
         // Files that come and go need no care: the oldest goes.
         let most_bytes = config.max_size_bytes.filter(|_| !config.is_rotated());
-        keeper.size = most_bytes.map(|most| {
-            let first = if config.is_watched() {
-                config.shortest_interval()
-            } else {
-                agent.interval_in_force().unwrap_or(Interval::DEFAULT)
-            };
-            SizeLimit::new(most, first, keeper.last.time_ns)
-        });
+        let first = if config.is_watched() {
+            config.shortest_interval()
+        } else {
+            agent.interval_in_force().unwrap_or(Interval::DEFAULT)
+        };
+        keeper.size = most_bytes.map(|most| SizeLimit::new(most, first, keeper.last.time_ns));
+        keeper.live = config.max_live.map(|most| LiveLimit::new(most, first));
         keeper
     }
 
@@ -101,9 +102,8 @@ impl Keeper {
         /// A burst that does not fill a quarter of the ring in this time is none.
         const WATCHFUL_MS: u32 = 100;
         const IDLE_MS: u32 = 1000;
-        self.controller
-            .as_ref()
-            .map(|_| if self.is_quiet { IDLE_MS } else { WATCHFUL_MS })
+        let is_watchful = self.controller.is_some() || self.live.is_some();
+        is_watchful.then_some(if self.is_quiet { IDLE_MS } else { WATCHFUL_MS })
     }
 
     fn look(&self) -> Look {
@@ -130,6 +130,20 @@ impl Keeper {
             self.last = self.look();
             return;
         };
+        let head = self.recording.ring.head();
+        self.is_quiet = head == std::mem::replace(&mut self.head, head);
+        if let Some(live) = &mut self.live
+            && let Some(next) = live.look(alive(self.recording, drained))
+        {
+            if let Some(controller) = &mut self.controller {
+                controller.set_shortest(next);
+            }
+            if let Some(size) = &mut self.size {
+                size.first = next;
+            }
+            self.change(interval, Some(next));
+            return;
+        }
         if let Some(size) = &mut self.size {
             // What is in the ring takes as much in the file as what was.
             let waiting = self.recording.ring.used_words() as f64;
@@ -152,8 +166,6 @@ impl Keeper {
             return;
         }
         let now = self.look();
-        self.is_quiet = now.head == self.head;
-        self.head = now.head;
         let Some(window) = self.window(&now, drained) else {
             return;
         };
@@ -213,6 +225,13 @@ impl Keeper {
     }
 }
 
+/// Samples that live, as far as can be told: what waits in the ring is like what was.
+fn alive(recording: &Recording, drained: &Drained) -> u64 {
+    let alive = drained.samples.saturating_sub(drained.frees);
+    let waiting = recording.ring.used_words() as f64 / drained.words.max(1) as f64;
+    alive + (alive as f64 * waiting.min(1.0)) as u64
+}
+
 /// Takes no more samples: there is no room for them in the file.
 pub fn stop_for_size(agent: &Agent, recording: &Recording) {
     if let Some(interval) = agent.interval_in_force()
@@ -224,7 +243,61 @@ pub fn stop_for_size(agent: &Agent, recording: &Recording) {
 
 /// Whether a budget of the settings needs somebody who looks.
 pub fn is_needed(config: &Config) -> bool {
-    config.is_watched() || config.max_size_bytes.is_some()
+    config.is_watched() || config.max_size_bytes.is_some() || config.max_live.is_some()
+}
+
+/// Lets no more samples than these be alive: each time that the room left has halved, the interval is four times as long, so
+/// the next half lasts at least twice as long under the same load. Beyond the limit, where a burst may have led before
+/// anybody looked, a 64th of it stands for each further half.
+#[derive(Clone, Copy, Debug)]
+struct LiveLimit {
+    most: u64,
+    /// With all of the room free.
+    first: Interval,
+    /// How often the interval has become four times as long.
+    level: u32,
+    /// With so many alive it does once more.
+    next: u64,
+}
+
+impl LiveLimit {
+    /// In effect no samples: 2^40 bytes and more.
+    const MOST_LEVEL: u32 = 20;
+
+    fn new(most: u64, first: Interval) -> Self {
+        Self {
+            most,
+            first,
+            level: 0,
+            next: most / 2,
+        }
+    }
+
+    /// `Some`: this interval is to be in force.
+    fn look(&mut self, live: u64) -> Option<Interval> {
+        let before = self.level;
+        if live >= self.next {
+            // As many steps as it was too many, at once.
+            let times = live / self.next.max(1);
+            self.level = (self.level + times.max(1).ilog2() + 1).min(Self::MOST_LEVEL);
+            let room = self.most.saturating_sub(live);
+            self.next = live + (room / 2).max(self.most / 64);
+        }
+        // Back when half as much once more would still be less, not at the border to and fro.
+        let room = self.most.saturating_sub(live + live / 2);
+        let level = self
+            .most
+            .checked_div(room)
+            .map_or(Self::MOST_LEVEL, u64::ilog2);
+        if level < self.level {
+            self.level = level;
+            self.next = self.most - (self.most >> (level + 1));
+        }
+        let bytes = u128::from(self.first.bytes()) << (2 * self.level);
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX).min(1 << 40);
+        let interval = Interval::new(bytes)?.max(self.first);
+        (self.level != before).then_some(interval)
+    }
 }
 
 /// What is to be done for the profile's size.
@@ -367,6 +440,41 @@ mod tests {
             }
         }
         assert_eq!(interval, first);
+    }
+
+    #[test]
+    fn samples_that_live_stay_within_their_room_and_the_interval_comes_back_when_they_go() {
+        let first = Interval::new(4096).unwrap();
+        let mut limit = LiveLimit::new(10_000, first);
+        let (mut live, mut interval) = (0.0, first);
+        // A leak of 10 MB a second, for a day.
+        for _ in 0..86_400 {
+            live += 1e7 / interval.bytes() as f64;
+            interval = limit.look(live as u64).unwrap_or(interval);
+        }
+        assert!(live < 11_000.0 && live > 9_000.0, "{live}");
+        let mut changes = 0;
+        for live in (0..live as u64).rev() {
+            if let Some(next) = limit.look(live) {
+                assert!(next < interval);
+                interval = next;
+                changes += 1;
+            }
+        }
+        assert_eq!(interval, first);
+        assert!(changes < 20, "{changes}");
+    }
+
+    #[test]
+    fn a_burst_beyond_the_room_does_not_blind_us() {
+        let first = Interval::new(4096).unwrap();
+        let mut limit = LiveLimit::new(10_000, first);
+        let after = limit.look(30_000).unwrap();
+        assert_eq!(after.bytes(), 4096 << 6);
+        // Nothing more comes: it stays.
+        assert_eq!(limit.look(30_000), None);
+        assert_eq!(limit.look(30_200).unwrap().bytes(), 4096 << 8);
+        assert_eq!(limit.look(0), Some(first));
     }
 
     #[test]

@@ -118,8 +118,25 @@ impl Paths {
     }
 
     fn add(&mut self, view: &View, metric: Metric) {
+        let sums = view.bytes_by_stack(metric);
+        let mut is_needed = vec![false; view.stacks.len()];
+        for &(stack, _) in &sums {
+            is_needed[stack] = true;
+        }
+        // Parents come before their children.
+        for index in (0..is_needed.len()).rev() {
+            if is_needed[index]
+                && let Some(parent) = view.stacks.get(index).parent
+            {
+                is_needed[parent] = true;
+            }
+        }
         let mut path_of_stack: Vec<u32> = Vec::with_capacity(view.stacks.len());
-        for stack in view.stacks.iter() {
+        for (stack, &is_needed) in view.stacks.iter().zip(&is_needed) {
+            if !is_needed {
+                path_of_stack.push(Self::ROOT);
+                continue;
+            }
             let mut path = stack
                 .parent
                 .map_or(Self::ROOT, |parent| path_of_stack[parent]);
@@ -136,7 +153,7 @@ impl Paths {
         }
         self.steps = FxHashMap::default();
         self.bytes.resize(self.nodes.len(), 0.0);
-        for (stack, bytes) in view.bytes_by_stack(metric) {
+        for (stack, bytes) in sums {
             self.bytes[path_of_stack[stack] as usize] += bytes;
         }
     }

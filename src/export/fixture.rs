@@ -71,16 +71,13 @@ pub(crate) fn view() -> View<'static> {
                 ..Location::default()
             },
         ],
-        stacks: Stacks {
-            table: None,
-            more: vec![
-                stack(None, 0),
-                stack(Some(0), 1),
-                stack(Some(0), 2),
-                stack(None, 4),
-                stack(Some(3), 3),
-            ],
-        },
+        stacks: stacks(&[
+            stack(None, 0),
+            stack(Some(0), 1),
+            stack(Some(0), 2),
+            stack(None, 4),
+            stack(Some(3), 3),
+        ]),
         samples: Samples::Listed(vec![
             sample(1, 10, 0, (1, 1_500.4, 2.5), End::Live),
             sample(2, 20, 1, (1, 1_499.6, 2.5), End::Freed(START_NS + 50)),
@@ -91,6 +88,14 @@ pub(crate) fn view() -> View<'static> {
         resident: vec![(START_NS + 5, 1 << 20), (START_NS + 1_000_000, 3 << 20)],
         ..View::default()
     }
+}
+
+fn stacks(all: &[Stack]) -> Stacks<'static> {
+    let mut stacks = Stacks::default();
+    for &stack in all {
+        stacks.push(stack);
+    }
+    stacks
 }
 
 /// The same with a virtual machine: of its three objects one died young, one survived, one was never looked at.
@@ -107,9 +112,7 @@ pub(crate) fn view_with_machine() -> View<'static> {
         nature: Nature::Interpreted,
         ..Location::default()
     });
-    view.stacks
-        .more
-        .push(stack(Some(0), view.locations.len() - 1));
+    view.stacks.push(stack(Some(0), view.locations.len() - 1));
     let leaf = view.stacks.len() - 1;
     let fates = [
         (6, "Node", Survival::DiedYoung, End::Freed(START_NS + 900)),

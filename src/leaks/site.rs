@@ -54,7 +54,7 @@ impl<'a> Sites<'a> {
                 let charged = frames.charged(sample.heap, &stack).unwrap_or(0);
                 let next = u32::try_from(types.len()).unwrap_or(NONE);
                 let type_number = *types.entry(type_of(profile, sample)).or_insert(next);
-                let path = paths.number(&stack[charged..]);
+                let path = paths.number(sample, charged);
                 let next = u32::try_from(numbers.len()).unwrap_or(NONE);
                 *numbers
                     .entry((sample.heap, type_number, path))

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 
 use allocsample_record::{
@@ -88,6 +89,11 @@ impl Profile {
         read(&profile_path(path)).map(|(profile, _)| profile)
     }
 
+    /// The same; `read_bytes` grows by what was read of the file, for somebody who watches from another thread.
+    pub fn open_watched(path: &Path, read_bytes: &AtomicU64) -> Result<Profile, ReadError> {
+        read_files_watched(&[], &profile_path(path), read_bytes).map(|(profile, _)| profile)
+    }
+
     /// Reads a profile together with the `before` files of the same recording that were written last before it; those
     /// that are still there.
     pub fn open_with_parts(path: &Path, before: usize) -> Result<Profile, ReadError> {
@@ -105,16 +111,25 @@ pub(crate) fn read(path: &Path) -> Result<(Profile, Chunks), ReadError> {
 
 /// As [`read`], with the files of the same recording that were written before, in the order of time.
 pub(crate) fn read_files(before: &[PathBuf], path: &Path) -> Result<(Profile, Chunks), ReadError> {
+    read_files_watched(before, path, &AtomicU64::new(0))
+}
+
+/// As [`read_files`]; `read_bytes` grows by what was read of the files.
+pub(crate) fn read_files_watched(
+    before: &[PathBuf],
+    path: &Path,
+    read_bytes: &AtomicU64,
+) -> Result<(Profile, Chunks), ReadError> {
     // Before the file: what moves from the ring into the file meanwhile, or the file that takes this one's place, is in
     // both then, and not in neither.
     let ring = std::fs::read(ring_path(path)).ok();
     let mut builder = ProfileBuilder::default();
     for part in before {
         let (file, mut chunks) = open(part)?;
-        read_chunks(file, &mut builder, &mut chunks)?;
+        read_chunks(file, &mut builder, &mut chunks, read_bytes)?;
     }
     let (file, mut chunks) = open(path)?;
-    read_chunks(file, &mut builder, &mut chunks)?;
+    read_chunks(file, &mut builder, &mut chunks, read_bytes)?;
     if let Some(ring) = ring {
         read_ring(&ring_path(path), &ring, &mut builder, &chunks);
     }
@@ -224,6 +239,7 @@ fn read_chunks(
     file: File,
     builder: &mut ProfileBuilder,
     chunks: &mut Chunks,
+    read_bytes: &AtomicU64,
 ) -> Result<(), ReadError> {
     /// So many chunks may wait, of 4 MiB at most each as the drain thread writes them.
     const WAITING: usize = 4;
@@ -243,6 +259,14 @@ fn read_chunks(
                 if let Ok(chunk) = &mut chunk {
                     chunk.content = std::mem::replace(&mut chunk.content, Err(Damage::Malformed))
                         .map(|(header, payload)| (header, decoding.decode(&header, payload)));
+                }
+                if let Ok(StoredChunk {
+                    content: Ok((header, _)),
+                    ..
+                }) = &chunk
+                {
+                    // For a display alone, which may be late.
+                    read_bytes.fetch_add(u64::from(header.stored_bytes), Ordering::Relaxed);
                 }
                 let is_last = chunk.as_ref().map_or(true, |chunk| chunk.content.is_err());
                 // The receiver is gone after damage that only it could see.

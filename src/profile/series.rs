@@ -6,6 +6,7 @@
 
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 
 use allocsample_record::{
     CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, Event, PartRecord, RecordKind,
@@ -58,8 +59,8 @@ struct Member {
 
 impl Profile {
     /// Reads files of one recording as one profile: parts of it, or snapshots that were taken one after the other, in
-    /// any order. The ring beside the last of them is read too.
-    pub fn open_series(paths: &[PathBuf]) -> Result<Profile, SeriesError> {
+    /// any order. The ring beside the last of them is read too. `read_bytes` as in [`Profile::open_watched`].
+    pub fn open_series(paths: &[PathBuf], read_bytes: &AtomicU64) -> Result<Profile, SeriesError> {
         let members = paths
             .iter()
             .map(|path| {
@@ -69,7 +70,7 @@ impl Profile {
             .collect::<Result<Vec<_>, _>>()?;
         let mut files = needed(members)?;
         let last = files.pop().unwrap_or_default();
-        reader::read_files(&files, &last)
+        reader::read_files_watched(&files, &last, read_bytes)
             .map(|(profile, _)| profile)
             .map_err(|error| SeriesError::Read { path: last, error })
     }

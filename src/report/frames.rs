@@ -3,7 +3,7 @@
 //! A program has some ten thousand places that call, a million stacks of them and ten million samples. Names are looked
 //! up once for each place; from there on a frame is a number.
 
-use allocsample_profile::{Frame, HeapId, Profile, Sample, missing_root};
+use allocsample_profile::{Frame, HeapId, Profile, Sample, StackId, missing_root};
 use rustc_hash::FxHashMap;
 
 use crate::allocator;
@@ -99,19 +99,29 @@ impl<'a> Frames<'a> {
         &self.frames
     }
 
+    /// The caller's stack, and the frames of a node, leaf first; `None` for the empty stack.
+    fn node(&self, stack: StackId) -> Option<(StackId, &[FrameId])> {
+        let (parent, place) = self.profile.stacks.parent_and_place(stack)?;
+        let (start, end) = self.spans[place as usize];
+        Some((parent, &self.inlined[start as usize..end as usize]))
+    }
+
     /// Puts the frames of a sample's stack into `stack`, leaf first, as [`Profile::stack_frames`] would.
     pub fn fill(&self, sample: &Sample, stack: &mut Vec<FrameId>) {
         stack.clear();
         let mut at = sample.stack;
-        while let Some((parent, place)) = self.profile.stacks.parent_and_place(at) {
-            let (start, end) = self.spans[place as usize];
-            stack.extend_from_slice(&self.inlined[start as usize..end as usize]);
+        while let Some((parent, inlined)) = self.node(at) {
+            stack.extend_from_slice(inlined);
             at = parent;
         }
-        if let Some(missing) = missing_root(sample) {
-            let known = self.missing.iter().find(|(name, _)| *name == missing);
-            stack.extend(known.map(|(_, id)| *id));
-        }
+        stack.extend(self.missing_root(sample));
+    }
+
+    /// The pseudo-frame that stands for the root of a sample's stack, if that is missing.
+    fn missing_root(&self, sample: &Sample) -> Option<FrameId> {
+        let missing = missing_root(sample)?;
+        let known = self.missing.iter().find(|(name, _)| *name == missing);
+        known.map(|(_, id)| *id)
     }
 
     /// Where in a stack the frame is that an allocation in `heap` is charged to, see [`allocator`].
@@ -155,23 +165,64 @@ pub(crate) struct FrameKeys {
 
 /// Stacks by the names of their functions: those with the same names have the same number.
 #[derive(Debug)]
-pub struct Paths {
+pub struct Paths<'a> {
+    frames: &'a Frames<'a>,
     names: FrameKeys,
     steps: FxHashMap<(u32, u32), u32>,
+    /// For each root that may be missing, and for none: the numbers of the paths to each node of the profile's stacks,
+    /// and to no node. A step costs a cache miss or two, and there are far fewer nodes than frames of all stacks.
+    of_nodes: Vec<(Option<FrameId>, Vec<u32>)>,
 }
 
-impl Paths {
-    /// For the frames of a profile.
-    pub fn new(frames: &Frames<'_>) -> Self {
+impl<'a> Paths<'a> {
+    /// For the stacks of a profile.
+    pub fn new(frames: &'a Frames<'a>) -> Self {
         Self {
+            frames,
             names: frames.keys(|frame| frame.function.as_str()),
             steps: FxHashMap::default(),
+            of_nodes: Vec::new(),
         }
     }
 
-    /// The number of a stack.
-    pub fn number(&mut self, stack: &[FrameId]) -> u32 {
-        stack.iter().rev().fold(0, |path, id| {
+    /// The index in `of_nodes` of the stacks whose root is this frame.
+    fn below(&mut self, root: Option<FrameId>) -> usize {
+        let known = self.of_nodes.iter().position(|(known, _)| *known == root);
+        known.unwrap_or_else(|| {
+            let frames = self.frames;
+            let count = frames.profile.stacks.count();
+            let mut of_node = Vec::with_capacity(count as usize + 1);
+            of_node.push(self.step(0, root.as_slice()));
+            for node in 1..=count {
+                let (parent, inlined) = frames.node(StackId(node)).unwrap_or_default();
+                of_node.push(self.step(of_node[parent.0 as usize], inlined));
+            }
+            self.of_nodes.push((root, of_node));
+            self.of_nodes.len() - 1
+        })
+    }
+
+    /// The number of a sample's stack without the frames before the one at `from`.
+    pub fn number(&mut self, sample: &Sample, from: usize) -> u32 {
+        let frames = self.frames;
+        let below = self.below(frames.missing_root(sample));
+        let (mut stack, mut before) = (sample.stack, from);
+        while before > 0
+            && let Some((parent, inlined)) = frames.node(stack)
+        {
+            if before < inlined.len() {
+                let path = self.of_nodes[below].1[parent.0 as usize];
+                return self.step(path, &inlined[before..]);
+            }
+            before -= inlined.len();
+            stack = parent;
+        }
+        self.of_nodes[below].1[stack.0 as usize]
+    }
+
+    /// The path that goes on from `path` with these frames, of which the last comes first.
+    fn step(&mut self, path: u32, frames: &[FrameId]) -> u32 {
+        frames.iter().rev().fold(path, |path, id| {
             let next = number(self.steps.len()) + 1;
             let name = self.names.of_frame[id.index()];
             *self.steps.entry((path, name)).or_insert(next)
@@ -188,9 +239,7 @@ fn number(length: usize) -> u32 {
 mod tests {
     use super::*;
     use crate::charged_frame;
-    use allocsample_profile::{
-        Function, Heap, Location, ModuleId, SampleFlags, StackId, StackNode,
-    };
+    use allocsample_profile::{Function, Heap, Location, ModuleId, SampleFlags, StackNode};
     use allocsample_sampling::Random;
 
     /// Stacks of native frames and frames of a language, and samples of them in both heaps.
@@ -264,14 +313,19 @@ mod tests {
         let mut paths = Paths::new(&frames);
         let mut by_names: FxHashMap<Vec<String>, u32> = FxHashMap::default();
         let mut by_number: FxHashMap<u32, Vec<String>> = FxHashMap::default();
+        let mut random = Random::from_seed(3);
         let mut stack = Vec::new();
         for sample in &profile.samples {
             frames.fill(sample, &mut stack);
-            let number = paths.number(&stack);
-            let names = stack.iter().map(|id| frames.frame(*id).function.clone());
-            let names: Vec<String> = names.collect();
-            assert_eq!(*by_names.entry(names.clone()).or_insert(number), number);
-            assert_eq!(*by_number.entry(number).or_insert(names.clone()), names);
+            let from = random.below(stack.len() as u64) as usize;
+            for from in [0, from] {
+                let number = paths.number(sample, from);
+                let rest = stack[from..].iter();
+                let names: Vec<String> =
+                    rest.map(|id| frames.frame(*id).function.clone()).collect();
+                assert_eq!(*by_names.entry(names.clone()).or_insert(number), number);
+                assert_eq!(*by_number.entry(number).or_insert(names.clone()), names);
+            }
         }
         assert!(by_names.len() > 100);
     }

@@ -67,6 +67,7 @@ mod model {
                         interval: zero(),
                         obeyed: zero(),
                         what: zero(),
+                        more: core::array::from_fn(|_| zero()),
                     }),
                     figures: Line(core::array::from_fn(|_| zero())),
                 },

@@ -93,6 +93,21 @@ impl Profile {
         self.report["complete"].as_bool().expect("complete")
     }
 
+    /// What was recorded and what was lost add up to the exact count, within 6 standard errors.
+    #[track_caller]
+    pub fn is_accounted_for(&self, interval_bytes: f64) {
+        let exact = self.total("allocated_bytes_exact");
+        let lost = self.number("lost_bytes");
+        let found = self.total("allocated_bytes") + lost;
+        // Under the Poisson law the error is at most about the root of the bytes times the interval.
+        let error = (exact * interval_bytes).sqrt() * (1.0 + lost / exact.max(1.0));
+        assert!(
+            (found - exact).abs() < 6.0 * error,
+            "{found} of {exact}: {}",
+            self.path().display()
+        );
+    }
+
     /// How the process ended, in the report's words.
     pub fn exit(&self) -> &str {
         self.report["exit"].as_str().unwrap_or_default()

@@ -425,6 +425,8 @@ impl Muted<'_> {
         state.last_sample.set(0);
         state.change.set(force.change);
         state.interval_index.set(u32::from(force.index));
+        // Of the profile before this one.
+        self.select(true);
         self.thread.set_paused(force.interval.is_none());
         self.thread.muted_bytes.set(0);
         state.epoch.set(epoch);

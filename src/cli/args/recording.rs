@@ -75,6 +75,11 @@ pub struct Run {
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_samples_per_second: Option<u32>,
 
+    /// Let no more samples than these be alive at the same time, in each process: the interval becomes four times as long
+    /// each time that the room left has halved
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(100..))]
+    pub max_live: Option<u32>,
+
     /// Let no process write more than this to its profile (64M, 1G, ..., 1M at least): the interval doubles each time that
     /// the room left has halved
     #[arg(long, value_name = "BYTES", value_parser = size)]

@@ -30,12 +30,14 @@ pub enum CtlAction {
     /// Say what has been recorded so far, and at which intervals
     Status,
     /// Take samples again, at the interval of before unless told otherwise
+    #[command(visible_alias = "resume")]
     Start {
         /// Mean number of allocated bytes between two samples
         #[arg(long, value_name = "BYTES")]
         interval: Option<String>,
     },
     /// Take no more samples; frees of those that were taken are still told
+    #[command(visible_alias = "pause")]
     Stop,
     /// Change the mean number of allocated bytes between two samples
     Interval {

@@ -76,7 +76,7 @@ fn cannot_run(error: &CannotRun) -> Ending {
 fn environment(options: &Run, template: &Template, library: &Library) -> Vec<(OsString, OsString)> {
     let users_preload = std::env::var_os("LD_PRELOAD");
     let preload = library::preload(library.path(), users_preload.as_deref());
-    let given: [(&str, Option<OsString>); 21] = [
+    let given: [(&str, Option<OsString>); 22] = [
         ("LD_PRELOAD", Some(preload)),
         // Our own child gets a profile even if nothing of it was sampled.
         (
@@ -128,6 +128,10 @@ fn environment(options: &Run, template: &Template, library: &Library) -> Vec<(Os
         (
             "ALLOCSAMPLE_MAX_SAMPLES_PER_SECOND",
             (options.max_samples_per_second).map(|most| most.to_string().into()),
+        ),
+        (
+            "ALLOCSAMPLE_MAX_LIVE",
+            (options.max_live).map(|most| most.to_string().into()),
         ),
         (
             "ALLOCSAMPLE_MAX_SIZE",

@@ -9,7 +9,7 @@ use allocsample_profile::{
 use rustc_hash::FxHashMap;
 
 use super::machines::Machines;
-use super::samples::{Samples, Source};
+use super::samples::{CutStacks, Samples, Source};
 use super::{
     About, Line, Location, LocationIndex, Module, Nature, Stack, StackIndex, Stacks, Survival,
     Thread, Tick, View, type_name_with,
@@ -53,10 +53,7 @@ impl<'a> From<&'a Profile> for View<'a> {
             modules: modules(profile),
             threads,
             locations: names.locations,
-            stacks: Stacks {
-                table: Some(&profile.stacks),
-                more: names.more,
-            },
+            stacks: names.stacks,
             ticks,
             tick_period_ns: profile.own_cost.of(Figure::TickPeriodNs),
             resident: profile.resident_bytes.clone(),
@@ -141,9 +138,8 @@ struct Names<'a> {
     locations: Vec<Location>,
     by_name: HashMap<&'static str, LocationIndex>,
     by_type: HashMap<(&'a str, Survival), LocationIndex>,
-    /// Stacks whose root is missing, behind the profile's own.
-    more: Vec<Stack>,
-    cut: FxHashMap<(StackId, &'static str), StackIndex>,
+    stacks: Stacks<'a>,
+    cut: CutStacks,
 }
 
 impl<'a> Names<'a> {
@@ -154,8 +150,8 @@ impl<'a> Names<'a> {
             locations: places.map(|&place| location(profile, place)).collect(),
             by_name: HashMap::new(),
             by_type: HashMap::new(),
-            more: Vec::new(),
-            cut: FxHashMap::default(),
+            stacks: Stacks::new(&profile.stacks),
+            cut: CutStacks::default(),
         }
     }
 
@@ -164,33 +160,33 @@ impl<'a> Names<'a> {
         let stacks = &self.profile.stacks;
         let mut new = Vec::new();
         let mut stack = leaf;
-        let mut known = self.cut.get(&(stack, missing)).copied();
+        let mut known = self.cut.get(stack, missing);
         while known.is_none()
             && let Some((parent, place)) = stacks.parent_and_place(stack)
         {
             new.push((stack, place));
             stack = parent;
-            known = self.cut.get(&(stack, missing)).copied();
+            known = self.cut.get(stack, missing);
         }
         let mut index = known.unwrap_or_else(|| {
             let location = self.pseudo_frame(missing);
-            self.push((StackId::EMPTY, missing), None, location)
+            self.push(StackId::EMPTY, missing, None, location)
         });
         for (stack, place) in new.into_iter().rev() {
-            index = self.push((stack, missing), Some(index), place as usize);
+            index = self.push(stack, missing, Some(index), place as usize);
         }
         index
     }
 
     fn push(
         &mut self,
-        key: (StackId, &'static str),
+        stack: StackId,
+        missing: &'static str,
         parent: Option<StackIndex>,
         location: LocationIndex,
     ) -> StackIndex {
-        let index = self.profile.stacks.count() as usize + self.more.len();
-        self.more.push(Stack { parent, location });
-        self.cut.insert(key, index);
+        let index = self.stacks.push(Stack { parent, location });
+        self.cut.insert(stack, missing, index);
         index
     }
 

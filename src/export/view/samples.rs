@@ -23,9 +23,34 @@ pub(crate) struct Source<'a> {
     pub(super) order: Option<Vec<u32>>,
     pub(super) threads: FxHashMap<ThreadId, usize>,
     /// Stacks whose root is missing, for this reason.
-    pub(super) cut: FxHashMap<(StackId, &'static str), StackIndex>,
+    pub(super) cut: CutStacks,
     pub(super) heaps: FxHashMap<HeapId, HeapIndex>,
     pub(super) objects: FxHashMap<(HeapId, u32, Survival), LocationIndex>,
+}
+
+/// Which stack of the view stands for one of the profile below a pseudo-frame, for each of those.
+#[derive(Debug, Default)]
+pub(crate) struct CutStacks(Vec<(&'static str, Vec<u32>)>);
+
+impl CutStacks {
+    pub(super) fn get(&self, stack: StackId, missing: &'static str) -> Option<StackIndex> {
+        let (_, indices) = self.0.iter().find(|(name, _)| *name == missing)?;
+        (*indices.get(stack.0 as usize)? as usize).checked_sub(1)
+    }
+
+    pub(super) fn insert(&mut self, stack: StackId, missing: &'static str, index: StackIndex) {
+        let known = self.0.iter().position(|(name, _)| *name == missing);
+        let place = known.unwrap_or_else(|| {
+            self.0.push((missing, Vec::new()));
+            self.0.len() - 1
+        });
+        let indices = &mut self.0[place].1;
+        if indices.len() <= stack.0 as usize {
+            indices.resize(stack.0 as usize + 1, 0);
+        }
+        // A number of a thing in memory, which 32 bits are enough for.
+        indices[stack.0 as usize] = index as u32 + 1;
+    }
 }
 
 impl Samples<'_> {
@@ -137,7 +162,7 @@ impl Source<'_> {
 
     fn stack(&self, sample: &Recorded) -> StackIndex {
         match missing_root(sample) {
-            Some(missing) => self.cut.get(&(sample.stack, missing)).copied().unwrap_or(0),
+            Some(missing) => self.cut.get(sample.stack, missing).unwrap_or(0),
             None => (sample.stack.0 as usize).saturating_sub(1),
         }
     }

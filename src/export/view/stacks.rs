@@ -9,11 +9,37 @@ use super::{Stack, StackIndex};
 #[cfg_attr(test, derive(Default))]
 pub(crate) struct Stacks<'a> {
     /// Its places have the same indices as the view's locations.
-    pub(crate) table: Option<&'a StackTable>,
-    pub(crate) more: Vec<Stack>,
+    table: Option<&'a StackTable>,
+    more: Vec<Cut>,
 }
 
-impl Stacks<'_> {
+/// A stack in 8 bytes: there may be millions.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    /// Index of the caller's stack plus one; 0 for none.
+    parent: u32,
+    location: u32,
+}
+
+impl<'a> Stacks<'a> {
+    /// Those of a profile.
+    pub fn new(table: &'a StackTable) -> Self {
+        Self {
+            table: Some(table),
+            more: Vec::new(),
+        }
+    }
+
+    /// Adds one; its parent must be there.
+    pub fn push(&mut self, stack: Stack) -> StackIndex {
+        // Numbers of things in memory, which 32 bits are enough for.
+        self.more.push(Cut {
+            parent: stack.parent.map_or(0, |parent| parent as u32 + 1),
+            location: stack.location as u32,
+        });
+        self.len() - 1
+    }
+
     fn of_profile(&self) -> usize {
         self.table.map_or(0, |table| table.count() as usize)
     }
@@ -33,7 +59,13 @@ impl Stacks<'_> {
                 parent: (parent.0 as usize).checked_sub(1),
                 location: place as usize,
             },
-            None => self.more[index - self.of_profile()],
+            None => {
+                let Cut { parent, location } = self.more[index - self.of_profile()];
+                Stack {
+                    parent: (parent as usize).checked_sub(1),
+                    location: location as usize,
+                }
+            }
         }
     }
 

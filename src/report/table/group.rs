@@ -174,7 +174,7 @@ fn by_sum<'a>(frames: &Frames<'_>, by: By, sums: &'a Sums<'a>) -> (Vec<Group<'a>
                 frames.fill(sum.sample, &mut stack);
                 let own = frames.charged(sum.sample.heap, &stack);
                 frame = own.map(|own| stack[own]);
-                (paths.number(&stack), HeapId::MALLOC)
+                (paths.number(sum.sample, 0), HeapId::MALLOC)
             }
             None if by == By::Heap => (0, sum.sample.heap),
             None => (sum.mark, HeapId::MALLOC),
