@@ -320,6 +320,59 @@ fn sanitizers_find_nothing_in_24_threads_that_switch_at_random() {
     }
 }
 
+#[test]
+fn each_step_of_the_guide_works_by_itself() {
+    let run = |step: u32| {
+        let flag = format!("-DSTEP={step}");
+        Program::compiled_with("../vms/guide.c", &[&flag])
+            .run()
+            .arg("100000")
+    };
+    let bare = run(0).bare();
+    let text = bare.text();
+    let numbers: Vec<f64> = text
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    let [allocated, survived, collections] = numbers[..] else {
+        panic!("{text}");
+    };
+    assert!(survived > 0.0 && collections > 100.0, "{text}");
+    for step in 1..=6 {
+        // Without an agent, and with one.
+        run(step).bare().assert_same_as(&bare);
+        let outcome = run(step).observed(&Agent::at_interval(1));
+        outcome.assert_same_as(&bare);
+        let profile = outcome.profile();
+        let name = "org.example.guide";
+        let heap = profile.row("heaps", "name", name);
+        if step == 1 {
+            assert_eq!(figure(heap, "allocated_bytes"), 0.0);
+            continue;
+        }
+        // Nobody has said what died.
+        let live = if step < 4 { allocated } else { survived };
+        let of_step = |since: u32, value: f64| if step >= since { value } else { 0.0 };
+        for (column, wanted) in [
+            ("allocated_bytes", allocated),
+            ("allocated_bytes_exact", allocated),
+            ("survived_bytes", of_step(4, survived)),
+            ("live_bytes", live),
+            ("minor_collections", of_step(5, collections)),
+        ] {
+            assert_eq!(figure(heap, column), wanted, "{column} in step {step}");
+        }
+        if step >= 3 {
+            let node = profile.row("types", "type", "Node");
+            assert_eq!(figure(node, "allocated_bytes"), allocated, "{step}");
+        }
+        if step >= 6 {
+            let inner = profile.row("functions", "function", "inner");
+            assert_eq!(figure(inner, "self_allocated_bytes"), allocated);
+        }
+    }
+}
+
 /// What is looked at in the viewer, without the viewer.
 #[test]
 fn firefox_shows_a_heaps_fates_collections_and_memory() {
