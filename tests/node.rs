@@ -267,16 +267,19 @@ fn a_program_starts_from_its_snapshot() {
     let room = Room::new();
     let main = "const x = 41; require('v8').startupSnapshot.setDeserializeMainFunction(() => console.log(x + 1))";
     fs::write(room.path("main.js"), main).expect("a file");
-    let node = |arguments: &[&str]| {
-        let blob = ["--", "node", "--snapshot-blob", "x.blob"];
-        let output = room.output(&[&["run", "-q"], &blob[..], arguments].concat());
+    let run = |command: &[&str]| {
+        let output = room.output(&[&["run", "-q", "--"], command].concat());
         (stdout(&output), stderr(&output), output.status.code())
     };
-    node(&["--build-snapshot", "main.js"]);
+    let expected = ("42\n".to_owned(), String::new(), Some(0));
+    let blob = ["--snapshot-blob", "x.blob"];
+    run(&[&["node"], &blob[..], &["--build-snapshot", "main.js"]].concat());
     assert_eq!(
-        node(&["main.js"]),
-        ("42\n".to_owned(), String::new(), Some(0))
+        run(&[&["node"], &blob[..], &["main.js"]].concat()),
+        expected
     );
+    let options = format!("NODE_OPTIONS={}", blob.join(" "));
+    assert_eq!(run(&["env", &options, "node", "main.js"]), expected);
 }
 
 #[test]

@@ -214,17 +214,29 @@ static bool find_functions(void)
     return symbols_find(symbols, sizeof symbols / sizeof symbols[0], NULL);
 }
 
-/* Whether Node.js was given this option. */
-static bool has_option(const char *option)
+static bool is_in_file(const char *path, const char *text)
 {
-    char arguments[4096];
-    const char *variable = getenv("NODE_OPTIONS");
-    int file = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
-    ssize_t length = file < 0 ? 0 : read(file, arguments, sizeof arguments);
+    char bytes[4096];
+    size_t length = strlen(text), kept = 0;
+    bool is_found = false;
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got;
+    while (file >= 0 && !is_found && (got = read(file, bytes + kept, sizeof bytes - kept)) > 0) {
+        size_t filled = kept + (size_t)got;
+        is_found = memmem(bytes, filled, text, length) != NULL;
+        /* What may be the beginning of it. */
+        kept = filled < length ? filled : length - 1;
+        memmove(bytes, bytes + filled - kept, kept);
+    }
     if (file >= 0)
         close(file);
-    return (variable != NULL && strstr(variable, option) != NULL) ||
-           (length > 0 && memmem(arguments, (size_t)length, option, strlen(option)) != NULL);
+    return is_found;
+}
+
+/* Whether Node.js was given this option, by its arguments or by NODE_OPTIONS: libc has no environment yet. */
+static bool has_option(const char *option)
+{
+    return is_in_file("/proc/self/cmdline", option) || is_in_file("/proc/self/environ", option);
 }
 
 void v8_install(void)
