@@ -120,7 +120,7 @@ fn busy_functions_have_their_shares_of_each_threads_time() {
     let speedscope = serde_json::from_slice::<Value>(&convert(&["--to", "speedscope"]));
     let time_ns = &speedscope.expect("JSON")["profiles"][2]["endValue"];
     assert!((number(time_ns) / 1e9 - recorded_s).abs() < 1e-6);
-    let sql = "SELECT sum(cpu_ns) AS ns, count(ticks.function_id) = count(*) AS named FROM ticks JOIN stacks USING (stack_id)";
+    let sql = "SELECT sum(cpu_ns) AS ns, count(ticks.function_id) = count(*) AS named FROM ticks JOIN stacks ON stacks.stack_id = ticks.stack_id";
     let output = Command::new(support::command())
         .args(["query", "--format", "json"])
         .arg(&path)
