@@ -49,6 +49,7 @@ fn every_recipe_of_the_document_runs() {
         "type",
         "Collections",
         "resident",
+        "--time-hz",
     ];
     for (title, sql) in recipes {
         let rows = json(&room, &["query", "x.allocsample", &sql, "--format", "json"]);

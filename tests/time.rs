@@ -117,6 +117,19 @@ fn busy_functions_have_their_shares_of_each_threads_time() {
         .map(number)
         .sum();
     assert!((cpu_us / 1e6 - recorded_s).abs() < 1e-6, "{cpu_us}");
+    let speedscope = serde_json::from_slice::<Value>(&convert(&["--to", "speedscope"]));
+    let time_ns = &speedscope.expect("JSON")["profiles"][2]["endValue"];
+    assert!((number(time_ns) / 1e9 - recorded_s).abs() < 1e-6);
+    let sql = "SELECT sum(cpu_ns) AS ns, count(ticks.function_id) = count(*) AS named FROM ticks JOIN stacks ON stacks.stack_id = ticks.stack_id";
+    let output = Command::new(support::command())
+        .args(["query", "--format", "json"])
+        .arg(&path)
+        .arg(sql)
+        .output()
+        .expect("the command");
+    let rows: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!((number(&rows[0]["ns"]) / 1e9 - recorded_s).abs() < 1e-6);
+    assert_eq!(rows[0]["named"], 1);
     // No frame of ours is between a thread's start and the program's function.
     for row in time["functions"].as_array().expect("rows") {
         assert_ne!(row["module"], "liballocsample.so", "{row}");

@@ -21,6 +21,7 @@ pub fn open(path: &Path) -> anyhow::Result<Profile> {
     Ok(profile)
 }
 
+/// Gives names to a profile without any.
 fn name(profile: &mut Profile) {
     if profile.symbols.frames.is_empty() {
         let _progress = Progress::start("symbolising");
@@ -36,7 +37,9 @@ pub fn open_series(paths: &[PathBuf]) -> anyhow::Result<Profile> {
     let progress = Progress::reading(paths);
     let mut profile = Profile::open_series(paths, progress.read_bytes())?;
     drop(progress);
-    name(&mut profile);
+    // Some of them may have names, and others not.
+    let _progress = Progress::start("symbolising");
+    profile.symbolize();
     Ok(profile)
 }
 

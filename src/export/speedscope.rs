@@ -132,6 +132,7 @@ pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError>
 mod tests {
     use super::*;
     use crate::fixture;
+    use crate::view::Tick;
     use serde_json::Value;
 
     #[test]
@@ -163,5 +164,25 @@ mod tests {
                 .collect();
             assert!(named.contains(&vec!["main", "outer", "inlined"]));
         }
+    }
+
+    #[test]
+    fn samples_of_time_are_a_profile_in_nanoseconds() {
+        let mut view = fixture::view();
+        let stack = view.samples.get(0).stack;
+        let tick = |cpu_ns| Tick {
+            stack,
+            cpu_ns,
+            ..Tick::default()
+        };
+        view.ticks = vec![tick(4_000_000), tick(5_000_000)];
+        let mut out = Vec::new();
+        write(&view, &mut out).unwrap();
+        let file: Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(file["profiles"].as_array().unwrap().len(), 3);
+        let time = &file["profiles"][2];
+        assert_eq!(time["unit"], "nanoseconds");
+        assert_eq!(time["endValue"], 9_000_000);
+        assert_eq!(time["samples"].as_array().unwrap().len(), 1);
     }
 }

@@ -28,14 +28,19 @@ pub struct Sites<'a> {
     starts: Vec<u32>,
 }
 
-impl<'a> Sites<'a> {
-    /// Of the samples that pass `filter`.
-    pub fn of(profile: &'a Profile, filter: &Filter) -> Self {
-        /// Belongs to no site.
-        const NONE: u32 = u32::MAX;
-        let frames = Frames::of(profile);
-        let mut paths = Paths::new(&frames);
-        let passes = filter.frames(&frames);
+/// Belongs to no site.
+const NONE: u32 = u32::MAX;
+
+/// The site of each sample, by number. What is needed to find them is as large as they, and not kept.
+struct Numbers {
+    of_sample: Vec<u32>,
+    count: usize,
+}
+
+impl Numbers {
+    fn of(profile: &Profile, frames: &Frames<'_>, filter: &Filter) -> Self {
+        let mut paths = Paths::new(frames);
+        let passes = filter.frames(frames);
         // Stacks are looked at once for each type, not for each sample; what the filter leaves out has no number.
         let mut known: FxHashMap<(StackId, u16, HeapId, u32), u32> = FxHashMap::default();
         let mut types: FxHashMap<Option<&str>, u32> = FxHashMap::default();
@@ -61,8 +66,20 @@ impl<'a> Sites<'a> {
                     .or_insert(next)
             })
         };
-        let of_sample: Vec<u32> = profile.samples.iter().map(number_of).collect();
-        let mut starts = vec![0u32; numbers.len() + 1];
+        let of_sample = profile.samples.iter().map(number_of).collect();
+        Self {
+            of_sample,
+            count: numbers.len(),
+        }
+    }
+}
+
+impl<'a> Sites<'a> {
+    /// Of the samples that pass `filter`.
+    pub fn of(profile: &'a Profile, filter: &Filter) -> Self {
+        let frames = Frames::of(profile);
+        let Numbers { of_sample, count } = Numbers::of(profile, &frames, filter);
+        let mut starts = vec![0u32; count + 1];
         for &site in of_sample.iter().filter(|&&site| site != NONE) {
             starts[site as usize + 1] += 1;
         }

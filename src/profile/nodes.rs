@@ -1,6 +1,6 @@
 //! Finds stack nodes that are there already, by parent and location.
 //!
-//! A writer of bounded memory writes many nodes more than once: a large profile of random stacks has 25 times as many in
+//! A writer of bounded memory writes many nodes more than once: a large profile of random stacks has 17 times as many in
 //! its file as it has stacks. Looking for them is most of the time of reading it, and most of that is waiting for memory:
 //! the table is larger than the processor's caches, and a node can only be looked for when its parent was found. So the
 //! nodes of a chunk are looked for in the order of their depth. Those of one depth do not wait for each other, and the

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use allocsample_profile::{Frame, HeapId, Profile, Sample, StackId, missing_root};
+use allocsample_profile::{Frame, HeapId, Profile, Sample, StackId, Tick, missing_root};
 use allocsample_report::charged_frame;
 
 /// One stack may be charged differently in two heaps.
@@ -10,6 +10,16 @@ type Key = (StackId, Option<&'static str>, HeapId);
 
 fn key_of(sample: &Sample) -> Key {
     (sample.stack, missing_root(sample), sample.heap)
+}
+
+/// A sample with the stack of a tick.
+pub(crate) fn stand_in(tick: &Tick) -> Sample {
+    Sample {
+        stack: tick.stack,
+        flags: tick.flags,
+        heap: HeapId::MALLOC,
+        ..Sample::default()
+    }
 }
 
 /// Stacks and functions by number. Made once, as the samples refer to both.
@@ -54,7 +64,9 @@ impl Index {
             types,
         };
         let mut numbers = HashMap::new();
-        for sample in &profile.samples {
+        let ticks = profile.ticks.iter().map(stand_in);
+        for sample in profile.samples.iter().copied().chain(ticks) {
+            let sample = &sample;
             let key = key_of(sample);
             if index.stack_numbers.contains_key(&key) {
                 continue;

@@ -2,7 +2,7 @@
 
 use allocsample_profile::{HeapId, Profile, Sample};
 
-use crate::index::{Index, number};
+use crate::index::{Index, number, stand_in};
 use crate::table::{Sink, Value};
 
 /// Times count from the start of the profile.
@@ -66,6 +66,22 @@ pub(crate) fn samples<E>(profile: &Profile, index: &Index, sink: Sink<'_, E>) ->
             outcome.and_then(|outcome| outcome.survived()).into(),
             content_hash.into(),
             sample.is_carried().into(),
+        ])?;
+    }
+    Ok(())
+}
+
+pub(crate) fn ticks<E>(profile: &Profile, index: &Index, sink: Sink<'_, E>) -> Result<(), E> {
+    let clock = Clock::of(profile);
+    for tick in &profile.ticks {
+        let stack = index.stack_of(&stand_in(tick));
+        let innermost = index.stack(stack).and_then(|stack| stack.frames.first());
+        sink(&[
+            clock.since_start(tick.time_ns).into(),
+            u64::from(tick.thread.0).into(),
+            tick.cpu_ns.into(),
+            stack.into(),
+            innermost.map(|call| call.function).into(),
         ])?;
     }
     Ok(())

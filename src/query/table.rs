@@ -108,6 +108,7 @@ pub(crate) enum Source {
     Markers,
     Counters,
     Modules,
+    Ticks,
 }
 
 impl Table {
@@ -133,6 +134,7 @@ impl Table {
             Source::Markers => rows::markers(profile, sink),
             Source::Counters => rows::counters(profile, sink),
             Source::Modules => rows::modules(profile, sink),
+            Source::Ticks => rows::ticks(profile, index, sink),
         }
     }
 }
@@ -380,6 +382,21 @@ const TABLES: &[Table] = &[
             text("build_id", "in hexadecimal digits"),
             integer("start", "where it was mapped"),
             integer("end", "first address after it"),
+        ],
+    ),
+    table(
+        "ticks",
+        Source::Ticks,
+        "a sample of time (`run --time-hz`)",
+        &[
+            integer("time_ns", "when"),
+            integer("thread_id", "the thread that was found at work"),
+            integer(
+                "cpu_ns",
+                "time of a processor that it stands for: add these up",
+            ),
+            integer("stack_id", "its stack"),
+            integer("function_id", "the innermost function of that"),
         ],
     ),
 ];
