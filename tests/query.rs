@@ -96,6 +96,24 @@ fn the_sums_are_the_reports() {
     }
 }
 
+/// SQLite tells of no column of a table that is joined by its key alone.
+#[test]
+fn a_table_that_is_only_joined_is_read() {
+    let room = recorded();
+    let count = |from: &str| {
+        let sql = format!("SELECT count(*) AS n FROM samples {from}");
+        let rows = json(&room, &["query", "x.allocsample", &sql, "--format", "json"]);
+        rows[0]["n"].as_u64().unwrap()
+    };
+    let samples = count("WHERE stack_id IS NOT NULL");
+    assert!(samples > 0);
+    assert_eq!(count("JOIN Stacks USING (stack_id)"), samples);
+    assert_eq!(
+        count("JOIN stacks ON stacks.stack_id = samples.stack_id"),
+        samples
+    );
+}
+
 #[test]
 fn what_is_no_question_is_one_line_and_status_2() {
     let room = recorded();
