@@ -25,7 +25,7 @@ fn counted(pairs: u32, agent: Option<&Agent>) -> f64 {
     let run = Run::of("valgrind")
         .args(&["--tool=callgrind", "--callgrind-out-file=/dev/null"])
         .arg(program.path())
-        .args(&["64", &pairs.to_string(), "1", "0"])
+        .args(&["64", &pairs.to_string(), "1", "0", "0"])
         .patience(300);
     let outcome = match agent {
         Some(agent) => run.observed(agent),

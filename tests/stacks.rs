@@ -274,6 +274,23 @@ fn stacks_that_are_too_deep_say_so_at_their_root() {
     }
 }
 
+/// What is left of a stack that is too deep is another part of it at each depth.
+#[test]
+fn the_part_that_is_kept_of_a_deep_stack_is_the_right_one() {
+    let run = Program::compiled("turns.c").run();
+    let outcome = run.unchanged(&Agent::at_interval(1).with("ALLOCSAMPLE_MAX_DEPTH", 64));
+    let stacks = stacks_of(&outcome);
+    let is_of_turns = |frame: &&String| ["there", "back"].contains(&frame.as_str());
+    let mut cut = 0;
+    for stack in &stacks {
+        let turns: Vec<_> = stack.iter().filter(is_of_turns).collect();
+        assert!(turns.windows(2).all(|pair| pair[0] != pair[1]), "{stack:?}");
+        cut += usize::from(stack[0] == "(truncated)");
+    }
+    // Stacks that differ in their depth alone are the same after the cut.
+    assert!(cut >= 2, "{cut} of {}", stacks.len());
+}
+
 /// Programs whose stacks change in every way that the unwinder's memory of the last stack must notice.
 #[test]
 fn what_is_known_of_a_stack_is_what_a_full_walk_finds() {

@@ -309,7 +309,7 @@ impl Agent {
     }
 
     fn tell_what_was_before(&self, recording: &Recording) {
-        self.write_late_definitions(recording, recording.definitions_to);
+        self.write_late_definitions(recording);
         let force = self.control.force();
         if force.index != 0 {
             // Of the profile before this one: an exec has failed.

@@ -397,8 +397,9 @@ impl Agent {
             walk: self.memo_key(due.thread),
             code_changes: self.heaps.code_changes(),
         };
-        // What was merged with a machine's frames, or stripped of our own, is not what the walk found.
-        let is_as_walked = !captured.is_merged && due.walked.is_none();
+        // What was merged with a machine's frames, stripped of our own or cut at the root is not what the walk found.
+        let is_cut = captured.flags.contains(SampleFlags::TRUNCATED);
+        let is_as_walked = !captured.is_merged && due.walked.is_none() && !is_cut;
         let found = FoundStack {
             frames,
             walk: captured.walk,

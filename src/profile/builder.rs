@@ -81,7 +81,7 @@ impl ProfileBuilder {
             lost,
             figures,
             ..
-        } = self.before;
+        } = std::mem::take(&mut self.before);
         for (id, (bytes, muted_bytes)) in threads {
             if let Some(thread) = self.profile.threads.get_mut(&id) {
                 thread.exact_bytes = thread.exact_bytes.saturating_sub(bytes);
@@ -105,7 +105,22 @@ impl ProfileBuilder {
                 now[figure] = now[figure].saturating_sub(before[figure]);
             }
         }
+        self.drop_samples_without_interval();
         self.profile
+    }
+
+    /// What they stand for is not known. Not before the end: what a machine had defined may come late in the file.
+    fn drop_samples_without_interval(&mut self) {
+        let Profile {
+            intervals, samples, ..
+        } = &mut self.profile;
+        let has_interval = |sample: &Sample| {
+            let interval = intervals.get(usize::from(sample.interval));
+            interval.is_some_and(|interval| interval.interval_bytes != 0)
+        };
+        let read = samples.len();
+        samples.retain(has_interval);
+        self.profile.recovery.malformed_records += (read - samples.len()) as u64;
     }
 
     /// Adds events, in their order.
@@ -378,11 +393,6 @@ impl ProfileBuilder {
             thread.exact_bytes = thread.exact_bytes.max(thread_bytes);
             // Whatever a border said: it went on here.
             self.profile.part.is_continued = false;
-        }
-        let interval = self.profile.intervals.get(usize::from(sample.interval));
-        if interval.is_none_or(|interval| interval.interval_bytes == 0) {
-            self.profile.recovery.malformed_records += 1;
-            return;
         }
         self.by_id.insert(sample.id, self.profile.samples.len());
         self.profile.samples.push(sample);

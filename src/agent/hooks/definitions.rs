@@ -56,16 +56,19 @@ impl Definitions {
         true
     }
 
-    /// Writes what was defined from position `from` on as one chunk; returns the position after it. The chunk goes out in
-    /// one write, so that it may stand between those of others.
-    pub(crate) fn write(&self, file: &File, from: u64) -> Option<u64> {
+    /// Writes all that was defined as one chunk, unless what there is up to position `known` is in the file; returns the
+    /// position after it. A reader knows records by their positions, which begin at 0 in each chunk: so it is all of them,
+    /// which changes nothing for those that it has. The chunk goes out in one write, so that it may stand between those of
+    /// others.
+    pub(crate) fn write(&self, file: &File, known: u64) -> Option<u64> {
         let Some(ring) = self.ring.get() else {
-            return Some(from);
+            return Some(known);
         };
-        let words = usize::try_from(ring.head().checked_sub(from)?).ok()?;
-        if words == 0 {
-            return Some(from);
+        let head = ring.head();
+        if head <= known {
+            return Some(known);
         }
+        let words = usize::try_from(head).ok()?;
         let bytes = CHUNK_HEADER_BYTES + words * 8;
         let copy = memory::map(bytes)?;
         // SAFETY: fresh memory of this many bytes, aligned to a page, and so its tail behind a header of 40 bytes to 8.
@@ -78,9 +81,9 @@ impl Definitions {
                 ),
             )
         };
-        // SAFETY: nobody consumes this ring; `from` is 0 or what the last call returned.
-        let to = unsafe { ring.copy_pending(from, payload) };
-        let copied = usize::try_from(to - from).ok()? * 8;
+        // SAFETY: nobody consumes this ring.
+        let to = unsafe { ring.copy_pending(0, payload) };
+        let copied = usize::try_from(to).ok()? * 8;
         // SAFETY: the same memory as bytes.
         let payload =
             unsafe { core::slice::from_raw_parts(copy.as_ptr().add(CHUNK_HEADER_BYTES), copied) };
@@ -152,9 +155,9 @@ impl Agent {
     }
 
     /// After the recording became visible to all: what was defined in between is in none yet.
-    pub(crate) fn write_late_definitions(&self, recording: &Recording, from: u64) {
+    pub(crate) fn write_late_definitions(&self, recording: &Recording) {
         if let Ok(file) = File::open_to_append(recording.path.as_c_str()) {
-            self.definitions.write(&file, from);
+            self.definitions.write(&file, recording.definitions_to);
         }
     }
 }

@@ -51,7 +51,8 @@ pub struct Captured {
     pub flags: SampleFlags,
     /// The machine's frames are in it, in another buffer.
     pub is_merged: bool,
-    /// Frames of the buffer, counted from the root, that were taken from the last walk that is remembered.
+    /// Frames of the buffer, counted from its end, that were taken from the last walk that is remembered: the root's, unless
+    /// it is truncated.
     pub known: usize,
     /// The number of that walk.
     pub known_from: u64,
@@ -120,11 +121,11 @@ impl Walk<'_> {
             if let Some(rest) = self.memo.rest_from(&frame) {
                 let places = self.frames.get_mut(captured.depth..).unwrap_or(&mut []);
                 captured.may_hold_loader_locks |= rest.may_hold_loader_locks();
-                if rest.shown().len() > places.len() {
-                    captured.flags = captured.flags.with(SampleFlags::TRUNCATED);
-                }
                 captured.known = rest.shown().len().min(places.len());
                 captured.depth += captured.known;
+                if captured.known < rest.shown().len() {
+                    captured.flags = captured.flags.with(SampleFlags::TRUNCATED);
+                }
                 for (place, shown) in places.iter_mut().zip(rest.shown()) {
                     *place = shown;
                 }
