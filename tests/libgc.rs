@@ -173,10 +173,14 @@ fn forks_callbacks_and_guiles_threads_are_no_trouble() {
         (add-hook! after-gc-hook (lambda () #t))
         (gc)
         (exit 3)";
-    let outcome = Run::of("/usr/bin/guile")
-        .args(&["--no-auto-compile", "-c", code])
-        .unchanged(&Agent::at_interval("16K"));
-    assert_eq!(outcome.text().trim(), "(400000 4)");
+    // Several times: threads are to be stopped within samples, also where nobody looks at libgc's heap.
+    for runtime in ["auto", "none"].repeat(3) {
+        let agent = Agent::at_interval("4K").with("ALLOCSAMPLE_RUNTIME", runtime);
+        let outcome = Run::of("/usr/bin/guile")
+            .args(&["--no-auto-compile", "-c", code])
+            .unchanged(&agent);
+        assert_eq!(outcome.text().trim(), "(400000 4)");
+    }
 }
 
 #[test]

@@ -113,6 +113,7 @@ typedef struct allocsample_heap_description {
 #define ALLOCSAMPLE_WALK_IN_MALLOC 1u /* samples of malloc on a thread that owns a nursery of this heap get frames too */
 #define ALLOCSAMPLE_WALK_EVERYWHERE 2u /* those on every other thread too: the walker finds out whether it runs the machine */
 #define ALLOCSAMPLE_WALK_IN_TICKS 8u /* the walker is async-signal-safe: samples of time on these threads get frames too */
+#define ALLOCSAMPLE_SCANS_STACKS 16u /* threads are stopped by signals, and scanned from their stack pointer to their stack's base: samples stay on that stack */
 #define ALLOCSAMPLE_WHOLE_CODE 4u /* the interpreter ranges hold all of the machine's native code: all its frames stand in for it */
 
 /* Which samples are asked for, and which collection has looked at them. */

@@ -188,6 +188,11 @@ impl Agent {
         self.switch.get() == Switch::On
     }
 
+    /// Samples run on the stack of the thread that takes them, not beside it.
+    pub fn stay_on_threads_stacks(&self) {
+        self.areas.stay();
+    }
+
     /// The modules, for what the constructor and `dlclose` know about them.
     pub fn modules(&self) -> &Modules {
         &self.modules

@@ -195,7 +195,7 @@ impl Agent {
         let is_recorded = thread.epoch() == self.epoch()
             && self
                 .areas
-                .run(thread.last_area(), |area| {
+                .run_aside(thread.last_area(), |area| {
                     self.take_tick(thread, interrupted, cpu_ns, area)
                 })
                 .unwrap_or(false);

@@ -258,6 +258,7 @@ unsafe extern "C" fn heap_register(description: *const RawDescription) -> HeapHa
     const WALK_EVERYWHERE: u32 = 2;
     const WHOLE_CODE: u32 = 4;
     const WALK_IN_TICKS: u32 = 8;
+    const SCANS_STACKS: u32 = 16;
     let description = Description {
         kind,
         // SAFETY: the header's rules.
@@ -266,6 +267,7 @@ unsafe extern "C" fn heap_register(description: *const RawDescription) -> HeapHa
         is_walked_in_malloc: raw.flags & (WALK_IN_MALLOC | WALK_EVERYWHERE) != 0,
         is_walked_everywhere: raw.flags & WALK_EVERYWHERE != 0,
         is_walked_in_ticks: raw.flags & WALK_IN_TICKS != 0,
+        scans_stacks: raw.flags & SCANS_STACKS != 0,
         native_code: match raw.flags & WHOLE_CODE {
             0 => NativeCode::Loop,
             _ => NativeCode::Whole,

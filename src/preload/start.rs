@@ -120,6 +120,16 @@ pub(crate) fn check_directory(config: &Config) -> Result<(), &'static str> {
     })
 }
 
+/// Whether the program has a collector that stops threads by signals and scans what is between their stack pointer and their
+/// stack's base: libgc (whether or not its heap is shown) or Mono's.
+fn has_scanning_collector() -> bool {
+    let functions = [c"GC_get_stack_base", c"mono_get_root_domain"];
+    functions.iter().any(|function| {
+        // SAFETY: a lookup by name in the program's global scope.
+        !unsafe { libc::dlsym(libc::RTLD_DEFAULT, function.as_ptr()) }.is_null()
+    })
+}
+
 /// From here on the agent works as the settings say. False: there is no memory for it.
 pub(crate) fn switch_on(config: Config) -> bool {
     // SAFETY: reads a pointer of the shim.
@@ -146,6 +156,9 @@ pub(crate) fn switch_on(config: Config) -> bool {
         next_allocator: path_of_object(next_malloc),
         malloc_elsewhere: (!is_ours).then(|| path_of_object(first_malloc)),
     };
+    if has_scanning_collector() {
+        AGENT.stay_on_threads_stacks();
+    }
     let Some(start) = memory::leak(start) else {
         return false;
     };

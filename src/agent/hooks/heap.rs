@@ -36,6 +36,8 @@ pub struct Description<'a> {
     pub is_walked_everywhere: bool,
     /// Whether its walker may be called in a signal handler.
     pub is_walked_in_ticks: bool,
+    /// Whether its collector takes all from a stopped thread's stack pointer up to the stack's base for the stack.
+    pub scans_stacks: bool,
     /// What its interpreter ranges hold.
     pub native_code: NativeCode,
     /// What to call.
@@ -292,6 +294,9 @@ impl Agent {
             self.set_interval(heap, interval);
         }
         place.set(Some(heap));
+        if description.scans_stacks {
+            self.stay_on_threads_stacks();
+        }
         if description.is_walked_everywhere {
             // Release: pairs with `walked_in_malloc`.
             let number = u32::from(heap.id.0);

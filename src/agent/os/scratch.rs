@@ -23,6 +23,7 @@ pub struct Pool<A: 'static> {
     /// True from birth: an area belongs to who made it until it is pushed.
     is_busy: [Line; MAX_AREAS],
     made: AtomicU32,
+    stays: AtomicBool,
 }
 
 /// A cache line of its own: each sample writes its area's flag twice.
@@ -40,14 +41,39 @@ impl<A: Zeroed> Pool<A> {
             areas: [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_AREAS],
             is_busy: [const { Line(AtomicBool::new(true)) }; MAX_AREAS],
             made: AtomicU32::new(0),
+            stays: AtomicBool::new(false),
         }
     }
 
-    /// Runs `work` with an area, on the area's stack. `None`: there is no memory for one. `last_used` is the thread's
-    /// own, for this pool alone; it starts as 0.
+    /// From now on [`Self::run`] stays on the program's stack: whoever stops a thread by a signal takes all from its stack
+    /// pointer up to its base for its stack.
+    pub fn stay(&self) {
+        self.stays.store(true, Ordering::Relaxed);
+    }
+
+    /// Runs `work` with an area, on the area's stack (see [`Self::stay`]). `None`: there is no memory for one. `last_used` is
+    /// the thread's own, for this pool alone; it starts as 0.
     ///
     /// Any thread; must not be entered again by a signal handler on the same thread more often than there are areas.
     pub fn run<R, F: FnOnce(&mut A) -> R>(&self, last_used: &Cell<u32>, work: F) -> Option<R> {
+        self.run_on(self.stays.load(Ordering::Relaxed), last_used, work)
+    }
+
+    /// As [`Self::run`], and always on the area's stack. While signals are blocked.
+    pub fn run_aside<R, F: FnOnce(&mut A) -> R>(
+        &self,
+        last_used: &Cell<u32>,
+        work: F,
+    ) -> Option<R> {
+        self.run_on(false, last_used, work)
+    }
+
+    fn run_on<R, F: FnOnce(&mut A) -> R>(
+        &self,
+        stays: bool,
+        last_used: &Cell<u32>,
+        work: F,
+    ) -> Option<R> {
         let index = self
             .take_last(last_used)
             .or_else(|| self.pop())
@@ -59,9 +85,16 @@ impl<A: Zeroed> Pool<A> {
             area,
             result: None,
         };
-        // SAFETY: the area was mapped by `make` with its stack right below it and is ours alone until `push`.
-        // `run_job` gets the job it expects, which outlives the call; an `extern "C"` function aborts instead of unwinding.
-        unsafe { call_on_stack(area.cast(), run_job::<A, R, F>, (&raw mut job).cast()) };
+        let argument = (&raw mut job).cast();
+        if stays {
+            // SAFETY: `run_job` gets the job it expects, with an area that is ours alone until `push`.
+            unsafe { run_job::<A, R, F>(argument) };
+        } else {
+            // SAFETY: the area was mapped by `make` with its stack right below it and is ours alone until `push`.
+            // `run_job` gets the job it expects, which outlives the call; an `extern "C"` function aborts instead of
+            // unwinding.
+            unsafe { call_on_stack(area.cast(), run_job::<A, R, F>, argument) };
+        }
         self.push(index);
         job.result
     }
