@@ -1,0 +1,131 @@
+//! What settings mean, and which are refused.
+
+use super::*;
+
+fn read(pairs: &'static [(&str, &str)]) -> Result<Config, ConfigError<'static>> {
+    Config::read(
+        |name| {
+            pairs
+                .iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| value.as_bytes())
+        },
+        b"/tmp",
+    )
+}
+
+#[test]
+fn defaults() {
+    let config = read(&[]).ok().unwrap();
+    assert_eq!(config.interval, Interval::new(524_288));
+    assert_eq!(config.on_full, OnFull::Drop);
+    assert_eq!(
+        config.output_path(7, b"vm", 0, 0).as_bytes(),
+        b"/tmp/allocsample.vm.7.allocsample"
+    );
+    assert_eq!(
+        config.output_path(7, b"vm", 0, 2).as_bytes(),
+        b"/tmp/allocsample.vm.7.2.allocsample"
+    );
+}
+
+#[test]
+fn every_allocation_waits_unless_told_otherwise() {
+    assert_eq!(
+        read(&[("ALLOCSAMPLE_INTERVAL", "1")]).ok().unwrap().on_full,
+        OnFull::Wait
+    );
+    let config = read(&[
+        ("ALLOCSAMPLE_INTERVAL", "1"),
+        ("ALLOCSAMPLE_ON_FULL", "drop"),
+    ]);
+    assert_eq!(config.ok().unwrap().on_full, OnFull::Drop);
+}
+
+#[test]
+fn what_cannot_be_read_is_named() {
+    for (name, value) in [
+        ("ALLOCSAMPLE_INTERVAL", "0"),
+        ("ALLOCSAMPLE_INTERVAL", "12Q"),
+        ("ALLOCSAMPLE_SAMPLING", "uniform"),
+        ("ALLOCSAMPLE_SEED", "-1"),
+        ("ALLOCSAMPLE_MAX_DEPTH", "0"),
+        ("ALLOCSAMPLE_MAX_DEPTH", "5000"),
+        ("ALLOCSAMPLE_ON_FULL", ""),
+        ("ALLOCSAMPLE_MAX_OVERHEAD", "1"),
+        ("ALLOCSAMPLE_MAX_SAMPLES_PER_SECOND", "0"),
+        ("ALLOCSAMPLE_MAX_SIZE", "100K"),
+        ("ALLOCSAMPLE_WINDOW", "10"),
+        ("ALLOCSAMPLE_ROTATE_EVERY", "0s"),
+        ("ALLOCSAMPLE_ROTATE_SIZE", "1K"),
+        ("ALLOCSAMPLE_KEEP", "some"),
+        ("ALLOCSAMPLE_SIGNAL", "KILL"),
+        ("ALLOCSAMPLE_TIME_HZ", "0"),
+        ("ALLOCSAMPLE_TIME_HZ", "10001"),
+    ] {
+        let error = Config::read(|key| (key == name).then_some(value.as_bytes()), b"/")
+            .err()
+            .unwrap();
+        assert_eq!((error.name, error.value), (name, value.as_bytes()));
+    }
+}
+
+#[test]
+fn budgets_are_read_and_an_interval_that_was_asked_for_is_the_shortest() {
+    let config = read(&[
+        ("ALLOCSAMPLE_MAX_OVERHEAD", "0.5%"),
+        ("ALLOCSAMPLE_MAX_SAMPLES_PER_SECOND", "1000"),
+        ("ALLOCSAMPLE_MAX_SIZE", "64M"),
+        ("ALLOCSAMPLE_MAX_LIVE", "20000"),
+    ]);
+    let config = config.ok().unwrap();
+    assert_eq!(config.max_overhead_ppm, Some(5000));
+    assert_eq!(config.max_samples_per_second, Some(1000));
+    assert_eq!(config.max_size_bytes, Some(64 << 20));
+    assert_eq!(config.max_live, Some(20_000));
+    assert!(read(&[("ALLOCSAMPLE_MAX_LIVE", "10")]).is_err());
+    assert_eq!(config.shortest_interval().bytes(), 4096);
+    let config = read(&[("ALLOCSAMPLE_INTERVAL", "1M")]).ok().unwrap();
+    assert_eq!(config.shortest_interval().bytes(), 1 << 20);
+    assert!(!config.is_watched());
+}
+
+#[test]
+fn rotation_is_read() {
+    let config = read(&[("ALLOCSAMPLE_WINDOW", "10m")]).ok().unwrap();
+    assert_eq!(config.rotate_every_ms, Some(150_000));
+    assert_eq!(config.keep_parts, Some(4));
+    let config = read(&[
+        ("ALLOCSAMPLE_WINDOW", "1h"),
+        ("ALLOCSAMPLE_ROTATE_EVERY", "1m"),
+        ("ALLOCSAMPLE_KEEP", "60"),
+    ]);
+    let config = config.ok().unwrap();
+    assert_eq!(config.rotate_every_ms, Some(60_000));
+    assert_eq!(config.keep_parts, Some(60));
+    let config = read(&[
+        ("ALLOCSAMPLE_ROTATE_EVERY", "1d"),
+        ("ALLOCSAMPLE_MAX_SIZE", "64M"),
+    ]);
+    assert_eq!(config.ok().unwrap().rotate_size_bytes, Some(16 << 20));
+    assert!(
+        !read(&[("ALLOCSAMPLE_MAX_SIZE", "64M")])
+            .ok()
+            .unwrap()
+            .is_rotated()
+    );
+    for value in ["", "10", "0s", "400d", "m", "1.5h", "99999999999999999999d"] {
+        assert_eq!(parse_time_ms(value.as_bytes()), None, "{value}");
+    }
+}
+
+#[test]
+fn the_template_is_filled_in() {
+    let config = read(&[("ALLOCSAMPLE_OUTPUT", "/var/%n-%p-%t-%%-%x.prof")])
+        .ok()
+        .unwrap();
+    assert_eq!(
+        config.output_path(12, b"vm", 3_000_000_000, 1).as_bytes(),
+        b"/var/vm-12-3-%-%x.prof.1"
+    );
+}
