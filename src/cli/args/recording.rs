@@ -4,9 +4,62 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use allocsample_sampling::{Interval, IntervalError, IntervalSetting, parse_percent};
-use clap::{Parser, ValueEnum};
+use clap::{Args, Parser, ValueEnum};
 
+use super::name_of;
 use crate::output_format::OutputFormat;
+
+/// What is sampled, and what is kept of a sample: the same for processes that are started and for those that run already.
+#[derive(Debug, Default, Args)]
+pub struct Capture {
+    /// Mean number of allocated bytes between two samples: 512K, 1M, ...; 1 records every allocation; off records none
+    /// [default: 512K]
+    #[arg(long, value_name = "BYTES", value_parser = interval)]
+    pub interval: Option<String>,
+
+    /// How samples are spaced: poisson gives standard errors, periodic a sample point every BYTES exactly
+    /// [default: poisson]
+    #[arg(long, value_name = "LAW")]
+    pub sampling: Option<Sampling>,
+
+    /// Seed of the random gaps between samples [default: random]
+    #[arg(long, value_name = "NUMBER")]
+    pub seed: Option<u64>,
+
+    /// How stacks are captured: by unwind tables, with frame pointers where there are none (auto or dwarf), by frame
+    /// pointers alone (fp), or not at all [default: auto]
+    #[arg(long, value_name = "HOW")]
+    pub unwind: Option<Unwind>,
+
+    /// Frames that are kept of a stack, 1 to 4096; what called them shows as (truncated) [default: 512]
+    #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub max_depth: Option<u16>,
+
+    /// What happens when samples come faster than they can be written: they are lost and counted, or the program waits
+    /// [default: drop, and wait at --interval 1]
+    #[arg(long, value_name = "WHAT")]
+    pub on_full: Option<OnFull>,
+}
+
+impl Capture {
+    /// The agent's variables for what was given.
+    pub fn settings(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let given = [
+            ("ALLOCSAMPLE_INTERVAL", self.interval.clone()),
+            ("ALLOCSAMPLE_SAMPLING", self.sampling.map(name_of)),
+            ("ALLOCSAMPLE_SEED", self.seed.map(|seed| seed.to_string())),
+            ("ALLOCSAMPLE_UNWIND", self.unwind.map(name_of)),
+            (
+                "ALLOCSAMPLE_MAX_DEPTH",
+                self.max_depth.map(|depth| depth.to_string()),
+            ),
+            ("ALLOCSAMPLE_ON_FULL", self.on_full.map(name_of)),
+        ];
+        given
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?)))
+    }
+}
 
 /// Run a program under the agent, then say where its profile is and what is in it
 ///
@@ -25,32 +78,12 @@ pub struct Run {
     #[arg(short, long, value_name = "TEMPLATE")]
     pub output: Option<PathBuf>,
 
-    /// Mean number of allocated bytes between two samples: 512K, 1M, ...; 1 records every allocation; off records none
-    /// [default: 512K]
-    #[arg(long, value_name = "BYTES", value_parser = interval)]
-    pub interval: Option<String>,
-
-    /// How samples are spaced: poisson gives standard errors, periodic a sample point every BYTES exactly
-    /// [default: poisson]
-    #[arg(long, value_name = "LAW")]
-    pub sampling: Option<Sampling>,
-
-    /// Seed of the random gaps between samples, to repeat a run [default: random]
-    #[arg(long, value_name = "NUMBER")]
-    pub seed: Option<u64>,
+    #[command(flatten)]
+    pub capture: Capture,
 
     /// Whether sampling is on from the start [default: on]
     #[arg(long, value_name = "ON|OFF")]
     pub start: Option<Start>,
-
-    /// How stacks are captured: by unwind tables, with frame pointers where there are none (auto or dwarf), by frame
-    /// pointers alone (fp), or not at all [default: auto]
-    #[arg(long, value_name = "HOW")]
-    pub unwind: Option<Unwind>,
-
-    /// Frames that are kept of a stack, 1 to 4096; what called them shows as (truncated) [default: 512]
-    #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u16).range(1..=4096))]
-    pub max_depth: Option<u16>,
 
     /// Whether frames and heaps of language runtimes are shown: of all that the agent knows (CPython, JVM, Ruby, Lua, OCaml, Node.js, libgc), of none, or of PyPy too, whose code is changed in memory for that
     /// [default: auto]
@@ -60,11 +93,6 @@ pub struct Run {
     /// Whether the processes that the program starts get profiles of their own [default: follow]
     #[arg(long, value_name = "WHAT")]
     pub children: Option<Children>,
-
-    /// What happens when samples come faster than they can be written: they are lost and counted, or the program waits
-    /// [default: drop, and wait at --interval 1]
-    #[arg(long, value_name = "WHAT")]
-    pub on_full: Option<OnFull>,
 
     /// Let sampling take no more than this share of the program's own processor time, 1% say: the interval is adapted as
     /// the program runs, down to the one given (4K if none is), and each sample keeps its own
@@ -159,36 +187,12 @@ pub struct Attach {
     #[arg(short, long, value_name = "TEMPLATE")]
     pub output: Option<PathBuf>,
 
-    /// Mean number of allocated bytes between two samples: 512K, 1M, ...; 1 records every allocation [default: 512K]
-    #[arg(long, value_name = "BYTES", value_parser = interval)]
-    pub interval: Option<String>,
-
-    /// How samples are spaced: poisson gives standard errors, periodic a sample point every BYTES exactly
-    /// [default: poisson]
-    #[arg(long, value_name = "LAW")]
-    pub sampling: Option<Sampling>,
-
-    /// Seed of the random gaps between samples [default: random]
-    #[arg(long, value_name = "NUMBER")]
-    pub seed: Option<u64>,
-
-    /// How stacks are captured: by unwind tables, with frame pointers where there are none (auto or dwarf), by frame
-    /// pointers alone (fp), or not at all [default: auto]
-    #[arg(long, value_name = "HOW")]
-    pub unwind: Option<Unwind>,
-
-    /// Frames that are kept of a stack, 1 to 4096; what called them shows as (truncated) [default: 512]
-    #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u16).range(1..=4096))]
-    pub max_depth: Option<u16>,
+    #[command(flatten)]
+    pub capture: Capture,
 
     /// Whether processes that it forks from now on get profiles of their own [default: ignore]
     #[arg(long, value_name = "WHAT")]
     pub children: Option<Children>,
-
-    /// What happens when samples come faster than they can be written: they are lost and counted, or the program waits
-    /// [default: drop, and wait at --interval 1]
-    #[arg(long, value_name = "WHAT")]
-    pub on_full: Option<OnFull>,
 
     /// Attach even if a filter of system calls may kill the process for it
     #[arg(long)]

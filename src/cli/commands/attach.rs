@@ -65,7 +65,7 @@ fn start_again(options: &Attach, profile: &Path) -> anyhow::Result<Ending> {
             profile.display()
         );
     }
-    ctl::start(profile, options.interval.as_deref())?;
+    ctl::start(profile, options.capture.interval.as_deref())?;
     say(format_args!("process {pid}: {}", profile.display()))
 }
 
@@ -127,23 +127,15 @@ fn settings(options: &Attach, target: &Target) -> anyhow::Result<Vec<String>> {
         .with_context(|| format!("{}: not UTF-8", output.display()))?;
     let children = options.children.unwrap_or(Children::Ignore);
     let given = [
-        ("OUTPUT", Some(output.to_owned())),
-        ("INTERVAL", options.interval.clone()),
-        ("SAMPLING", options.sampling.map(name_of)),
-        ("SEED", options.seed.map(|seed| seed.to_string())),
-        ("UNWIND", options.unwind.map(name_of)),
-        (
-            "MAX_DEPTH",
-            options.max_depth.map(|depth| depth.to_string()),
-        ),
-        ("CHILDREN", Some(name_of(children))),
-        ("ON_FULL", options.on_full.map(name_of)),
+        ("ALLOCSAMPLE_OUTPUT", output.to_owned()),
+        ("ALLOCSAMPLE_CHILDREN", name_of(children)),
         // Those that the agent knows are joined when their process starts.
-        ("RUNTIME", Some("none".to_owned())),
+        ("ALLOCSAMPLE_RUNTIME", "none".to_owned()),
     ];
     Ok(given
         .into_iter()
-        .filter_map(|(name, value)| Some(format!("ALLOCSAMPLE_{name}={}", value?)))
+        .chain(options.capture.settings())
+        .map(|(name, value)| format!("{name}={value}"))
         .collect())
 }
 

@@ -76,94 +76,50 @@ fn cannot_run(error: &CannotRun) -> Ending {
 fn environment(options: &Run, template: &Template, library: &Library) -> Vec<(OsString, OsString)> {
     let users_preload = std::env::var_os("LD_PRELOAD");
     let preload = library::preload(library.path(), users_preload.as_deref());
-    let given: [(&str, Option<OsString>); 22] = [
-        ("LD_PRELOAD", Some(preload)),
-        // Our own child gets a profile even if nothing of it was sampled.
-        (
-            "ALLOCSAMPLE_RUN_PID",
-            Some(std::process::id().to_string().into()),
-        ),
+    let places = [
+        ("LD_PRELOAD", preload),
         // Absolute, so that a process that starts in another directory writes to the same place.
-        ("ALLOCSAMPLE_OUTPUT", Some(template.path().into())),
-        (
-            "ALLOCSAMPLE_INTERVAL",
-            options.interval.as_ref().map(OsString::from),
-        ),
-        (
-            "ALLOCSAMPLE_SAMPLING",
-            options.sampling.map(name_of).map(Into::into),
-        ),
-        (
-            "ALLOCSAMPLE_SEED",
-            options.seed.map(|seed| seed.to_string().into()),
-        ),
-        (
-            "ALLOCSAMPLE_START",
-            options.start.map(name_of).map(Into::into),
-        ),
-        (
-            "ALLOCSAMPLE_UNWIND",
-            options.unwind.map(name_of).map(Into::into),
-        ),
-        (
-            "ALLOCSAMPLE_MAX_DEPTH",
-            options.max_depth.map(|depth| depth.to_string().into()),
-        ),
-        (
-            "ALLOCSAMPLE_RUNTIME",
-            options.runtime.map(name_of).map(Into::into),
-        ),
-        (
-            "ALLOCSAMPLE_CHILDREN",
-            options.children.map(name_of).map(Into::into),
-        ),
-        (
-            "ALLOCSAMPLE_ON_FULL",
-            options.on_full.map(name_of).map(Into::into),
-        ),
-        (
-            "ALLOCSAMPLE_MAX_OVERHEAD",
-            options.max_overhead.as_ref().map(OsString::from),
-        ),
+        ("ALLOCSAMPLE_OUTPUT", template.path().into()),
+        // Our own child gets a profile even if nothing of it was sampled.
+        ("ALLOCSAMPLE_RUN_PID", std::process::id().to_string().into()),
+    ];
+    let given = [
+        ("ALLOCSAMPLE_START", options.start.map(name_of)),
+        ("ALLOCSAMPLE_RUNTIME", options.runtime.map(name_of)),
+        ("ALLOCSAMPLE_CHILDREN", options.children.map(name_of)),
+        ("ALLOCSAMPLE_MAX_OVERHEAD", options.max_overhead.clone()),
         (
             "ALLOCSAMPLE_MAX_SAMPLES_PER_SECOND",
-            (options.max_samples_per_second).map(|most| most.to_string().into()),
+            options.max_samples_per_second.map(|most| most.to_string()),
         ),
         (
             "ALLOCSAMPLE_MAX_LIVE",
-            (options.max_live).map(|most| most.to_string().into()),
+            options.max_live.map(|most| most.to_string()),
         ),
-        (
-            "ALLOCSAMPLE_MAX_SIZE",
-            options.max_size.as_ref().map(OsString::from),
-        ),
-        (
-            "ALLOCSAMPLE_ROTATE_EVERY",
-            options.rotate_every.as_ref().map(OsString::from),
-        ),
-        (
-            "ALLOCSAMPLE_ROTATE_SIZE",
-            options.rotate_size.as_ref().map(OsString::from),
-        ),
+        ("ALLOCSAMPLE_MAX_SIZE", options.max_size.clone()),
+        ("ALLOCSAMPLE_ROTATE_EVERY", options.rotate_every.clone()),
+        ("ALLOCSAMPLE_ROTATE_SIZE", options.rotate_size.clone()),
         (
             "ALLOCSAMPLE_KEEP",
-            options.keep.map(|keep| keep.to_string().into()),
+            options.keep.map(|keep| keep.to_string()),
         ),
-        (
-            "ALLOCSAMPLE_WINDOW",
-            options.window.as_ref().map(OsString::from),
-        ),
+        ("ALLOCSAMPLE_WINDOW", options.window.clone()),
         (
             "ALLOCSAMPLE_SIGNAL",
-            (options.snapshot_on).map(|signal| name_of(signal).to_uppercase().into()),
+            (options.snapshot_on).map(|signal| name_of(signal).to_uppercase()),
         ),
         (
             "ALLOCSAMPLE_TIME_HZ",
-            options.time_hz.map(|hz| hz.to_string().into()),
+            options.time_hz.map(|hz| hz.to_string()),
         ),
     ];
-    given
+    let given = given
         .into_iter()
-        .filter_map(|(name, value)| Some((name.into(), value?)))
+        .filter_map(|(name, value)| Some((name, value?)));
+    let settings = options.capture.settings().chain(given);
+    places
+        .into_iter()
+        .chain(settings.map(|(name, value)| (name, value.into())))
+        .map(|(name, value)| (name.into(), value))
         .collect()
 }

@@ -163,7 +163,7 @@ fn why_there_is_no_profile(options: &Run, template: &Template, ending: Ending) -
             .unwrap_or_default()
             .to_lowercase()
     };
-    if setting(options.interval.clone(), "ALLOCSAMPLE_INTERVAL") == "off" {
+    if setting(options.capture.interval.clone(), "ALLOCSAMPLE_INTERVAL") == "off" {
         return "no profile: the interval is off; give --interval 512K to record".into();
     }
     if setting(options.start.map(name_of), "ALLOCSAMPLE_START") == "off" {
