@@ -12,7 +12,7 @@ use allocsample_agent::{Hooks, Start};
 use allocsample_record::{ExitHow, Note};
 
 use crate::allocator::{Shortage, is_reserve_low};
-use crate::hook_table::{KeepErrno, allocsample_get_hooks};
+use crate::hooks::{KeepErrno, allocsample_get_hooks};
 use crate::slow_path::this_thread;
 use crate::{AGENT, ALLOCATOR, attach, slow_path};
 

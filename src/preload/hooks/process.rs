@@ -5,8 +5,8 @@ use std::ffi::c_char;
 use allocsample_agent::Interval;
 use allocsample_agent::process_control::{Order, Refusal};
 
+use super::{INVALID, KeepErrno, LIMIT, OFF, OK};
 use crate::AGENT;
-use crate::hook_table::{INVALID, KeepErrno, LIMIT, OFF, OK};
 use crate::slow_path::this_thread;
 
 const PATH_BYTES: usize = 4096;
@@ -90,4 +90,12 @@ pub unsafe extern "C" fn process_status(status: *mut RawStatus) -> i32 {
 pub extern "C" fn thread_select(tid: u32, is_on: u32) -> i32 {
     let _errno = KeepErrno::new();
     result(AGENT.order_thread(this_thread(), tid, is_on != 0))
+}
+
+pub(super) extern "C" fn thread_enable(is_on: u32) -> i32 {
+    let _errno = KeepErrno::new();
+    match AGENT.enable_thread(this_thread(), is_on != 0) {
+        true => OK,
+        false => OFF,
+    }
 }

@@ -1,0 +1,123 @@
+//! What a machine says of its heaps.
+
+use std::ffi::{c_char, c_void};
+
+use allocsample_agent::Interval;
+use allocsample_agent::hooks::{Callbacks, Description};
+use allocsample_agent::stack::vm::{NativeCode, VmWalk};
+use allocsample_record::HeapKind;
+
+use super::{HeapHandle, INVALID, KeepErrno, OK, heap_of, result, text_of};
+use crate::AGENT;
+
+/// Mirror of `allocsample_heap_description`.
+#[repr(C)]
+pub(super) struct RawDescription {
+    size: u32,
+    kind: u32,
+    name: *const c_char,
+    interval: u64,
+    flags: u32,
+    reserved: u32,
+    user: *mut c_void,
+    walk: Option<VmWalk>,
+    on_sample: Option<unsafe extern "C" fn(*mut c_void, u64, usize, u64, u32)>,
+}
+
+/// Mirror of `allocsample_counters`.
+#[repr(C)]
+pub(super) struct RawCounters {
+    size: u32,
+    is_on: u32,
+    interval: u64,
+    exact_bytes: u64,
+    samples: u64,
+    pending: u64,
+}
+
+pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription) -> HeapHandle {
+    let _errno = KeepErrno::new();
+    // SAFETY: the header's rules.
+    let Some(raw) = (unsafe { description.as_ref() }) else {
+        return std::ptr::null();
+    };
+    let Some(kind) = HeapKind::from_number(raw.kind) else {
+        return std::ptr::null();
+    };
+    if (raw.size as usize) < size_of::<RawDescription>() || raw.name.is_null() {
+        return std::ptr::null();
+    }
+    const WALK_IN_MALLOC: u32 = 1;
+    const WALK_EVERYWHERE: u32 = 2;
+    const WHOLE_CODE: u32 = 4;
+    const WALK_IN_TICKS: u32 = 8;
+    const SCANS_STACKS: u32 = 16;
+    let description = Description {
+        kind,
+        // SAFETY: the header's rules.
+        name: unsafe { text_of(raw.name) },
+        interval: Interval::new(raw.interval),
+        is_walked_in_malloc: raw.flags & (WALK_IN_MALLOC | WALK_EVERYWHERE) != 0,
+        is_walked_everywhere: raw.flags & WALK_EVERYWHERE != 0,
+        is_walked_in_ticks: raw.flags & WALK_IN_TICKS != 0,
+        scans_stacks: raw.flags & SCANS_STACKS != 0,
+        native_code: match raw.flags & WHOLE_CODE {
+            0 => NativeCode::Loop,
+            _ => NativeCode::Whole,
+        },
+        callbacks: Callbacks {
+            user: raw.user,
+            walk: raw.walk,
+            on_sample: raw.on_sample,
+        },
+    };
+    AGENT
+        .register_heap(&description)
+        .map_or(std::ptr::null(), std::ptr::from_ref)
+}
+
+pub(super) unsafe extern "C" fn heap_unregister(heap: HeapHandle) -> i32 {
+    // SAFETY: the header's rules.
+    let Some(heap) = (unsafe { heap_of(heap) }) else {
+        return INVALID;
+    };
+    AGENT.switch_heap(heap, false);
+    AGENT.discard(heap);
+    OK
+}
+
+pub(super) unsafe extern "C" fn control(heap: HeapHandle, operation: u32, value: u64) -> i32 {
+    let _errno = KeepErrno::new();
+    // SAFETY: the header's rules.
+    let Some(heap) = (unsafe { heap_of(heap) }) else {
+        return INVALID;
+    };
+    match operation {
+        1 => AGENT.switch_heap(heap, true),
+        2 => AGENT.switch_heap(heap, false),
+        3 => match Interval::new(value) {
+            Some(interval) => return result(AGENT.set_heap_interval(heap, interval)),
+            None => return INVALID,
+        },
+        4 => AGENT.discard(heap),
+        _ => return INVALID,
+    }
+    OK
+}
+
+pub(super) unsafe extern "C" fn counters(heap: HeapHandle, counters: *mut RawCounters) -> i32 {
+    // SAFETY: the header's rules.
+    let (Some(heap), Some(to)) = (unsafe { (heap_of(heap), counters.as_mut()) }) else {
+        return INVALID;
+    };
+    if (to.size as usize) < size_of::<RawCounters>() {
+        return INVALID;
+    }
+    let found = heap.counters();
+    to.is_on = u32::from(found.is_on);
+    to.interval = found.interval_bytes;
+    to.exact_bytes = found.exact_bytes;
+    to.samples = found.samples;
+    to.pending = AGENT.old_count(heap);
+    OK
+}

@@ -1,0 +1,243 @@
+//! Objects: those that are sampled, and what becomes of them.
+
+use allocsample_agent::hooks::{Object, Pending, Resolution};
+use allocsample_agent::os::thread::Caller;
+use allocsample_agent::stack::vm::RawFrame;
+use allocsample_record::GcKind;
+
+use super::{HeapHandle, KeepErrno, NO_SAMPLE, SlotHandle, heap_of, slot_of};
+use crate::AGENT;
+use crate::slow_path::this_thread;
+
+/// Where this thread stands; inlined, so that it is the caller of the hook whose frame comes next.
+#[inline(always)]
+fn here() -> Caller {
+    let (pc, sp, fp): (u64, u64, u64);
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: reads registers.
+    unsafe {
+        std::arch::asm!(
+            "lea {pc}, [rip]", "mov {sp}, rsp", "mov {fp}, rbp",
+            pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp,
+            options(nomem, nostack, preserves_flags)
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: reads registers.
+    unsafe {
+        std::arch::asm!(
+            "adr {pc}, .", "mov {sp}, sp", "mov {fp}, x29",
+            pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp,
+            options(nomem, nostack, preserves_flags)
+        );
+    }
+    // As a return address: the walker looks one byte before it.
+    Caller { pc: pc + 1, sp, fp }
+}
+
+pub(super) unsafe extern "C" fn nursery_begin(
+    heap: HeapHandle,
+    slot: SlotHandle,
+    free: u64,
+    top: u64,
+) -> u64 {
+    let _errno = KeepErrno::new();
+    // SAFETY: the header's rules.
+    let (Some(heap), Some(slot)) = (unsafe { (heap_of(heap), slot_of(slot)) }) else {
+        return top;
+    };
+    AGENT.nursery_begin(this_thread(), heap, slot, free, top)
+}
+
+pub(super) unsafe extern "C" fn nursery_point(
+    heap: HeapHandle,
+    slot: SlotHandle,
+    address: u64,
+    size: u64,
+    top: u64,
+    type_id: u32,
+) -> u64 {
+    let _errno = KeepErrno::new();
+    let caller = here();
+    // SAFETY: the header's rules.
+    let (Some(heap), Some(slot)) = (unsafe { (heap_of(heap), slot_of(slot)) }) else {
+        return top;
+    };
+    let object = Object {
+        address,
+        size,
+        type_id,
+    };
+    AGENT.nursery_point(this_thread(), heap, slot, object, top, &caller)
+}
+
+pub(super) unsafe extern "C" fn nursery_sync(
+    heap: HeapHandle,
+    slot: SlotHandle,
+    old_free: u64,
+    free: u64,
+    top: u64,
+) -> u64 {
+    let _errno = KeepErrno::new();
+    // SAFETY: the header's rules.
+    let (Some(heap), Some(slot)) = (unsafe { (heap_of(heap), slot_of(slot)) }) else {
+        return top;
+    };
+    AGENT.nursery_sync(heap, slot, old_free, free, top)
+}
+
+pub(super) unsafe extern "C" fn nursery_enable(
+    heap: HeapHandle,
+    slot: SlotHandle,
+    free: u64,
+    top: u64,
+    is_on: u32,
+) -> u64 {
+    // SAFETY: the header's rules.
+    let (Some(heap), Some(slot)) = (unsafe { (heap_of(heap), slot_of(slot)) }) else {
+        return top;
+    };
+    AGENT
+        .nursery_enable(heap, slot, free, is_on != 0)
+        .unwrap_or(top)
+}
+
+pub(super) unsafe extern "C" fn nursery_end(heap: HeapHandle, slot: SlotHandle, free: u64) {
+    // SAFETY: the header's rules.
+    if let (Some(heap), Some(slot)) = unsafe { (heap_of(heap), slot_of(slot)) } {
+        AGENT.nursery_end(heap, slot, free);
+    }
+}
+
+pub(super) unsafe extern "C" fn alloc(
+    heap: HeapHandle,
+    slot: SlotHandle,
+    address: u64,
+    size: u64,
+    type_id: u32,
+    free: u64,
+    limit: *mut u64,
+) -> u64 {
+    let _errno = KeepErrno::new();
+    let caller = here();
+    // SAFETY: the header's rules.
+    let (Some(heap), Some(slot)) = (unsafe { (heap_of(heap), slot_of(slot)) }) else {
+        return NO_SAMPLE;
+    };
+    let object = Object {
+        address,
+        size,
+        type_id,
+    };
+    let (id, new_limit) = AGENT.alloc_outside(this_thread(), heap, slot, object, free, &caller);
+    if let Some(new_limit) = new_limit
+        && !limit.is_null()
+    {
+        // SAFETY: the header's rules: a place for it.
+        unsafe { limit.write(new_limit) };
+    }
+    id.map_or(NO_SAMPLE, |id| id.0)
+}
+
+pub(super) unsafe extern "C" fn sampled(
+    heap: HeapHandle,
+    address: u64,
+    size: u64,
+    type_id: u32,
+    frames: *const RawFrame,
+    count: usize,
+) -> u64 {
+    let _errno = KeepErrno::new();
+    let caller = here();
+    // SAFETY: the header's rules.
+    let Some(heap) = (unsafe { heap_of(heap) }) else {
+        return NO_SAMPLE;
+    };
+    let frames = if frames.is_null() {
+        &[]
+    } else {
+        // SAFETY: the header's rules: that many frames.
+        unsafe { std::slice::from_raw_parts(frames, count) }
+    };
+    let object = Object {
+        address,
+        size,
+        type_id,
+    };
+    AGENT
+        .heap_sampled(this_thread(), heap, object, frames, &caller)
+        .map_or(NO_SAMPLE, |id| id.0)
+}
+
+pub(super) unsafe extern "C" fn freed(heap: HeapHandle, address: u64) {
+    let _errno = KeepErrno::new();
+    // SAFETY: the header's rules.
+    if let Some(heap) = unsafe { heap_of(heap) } {
+        AGENT.heap_freed(this_thread(), heap, address);
+    }
+}
+
+pub(super) unsafe extern "C" fn moved(heap: HeapHandle, from: u64, to: u64) {
+    // SAFETY: the header's rules.
+    if let Some(heap) = unsafe { heap_of(heap) } {
+        AGENT.heap_moved(heap, from, to);
+    }
+}
+
+pub(super) unsafe extern "C" fn pending(
+    heap: HeapHandle,
+    slot: SlotHandle,
+    kind: u32,
+    samples: *mut Pending,
+    capacity: usize,
+    cursor: *mut u64,
+) -> usize {
+    if samples.is_null() || cursor.is_null() {
+        return 0;
+    }
+    // SAFETY: the header's rules: room for that many, all of plain numbers, and a cursor.
+    let (samples, cursor) = unsafe {
+        (
+            std::slice::from_raw_parts_mut(samples, capacity),
+            &mut *cursor,
+        )
+    };
+    // SAFETY: the header's rules.
+    match unsafe { (GcKind::from_number(kind), heap_of(heap), slot_of(slot)) } {
+        (Some(GcKind::Minor), Some(heap), Some(slot)) => {
+            AGENT.pending_young(heap, slot, samples, cursor)
+        }
+        (Some(GcKind::Minor), Some(heap), None) => AGENT.pending_late(heap, samples, cursor),
+        (Some(GcKind::Major | GcKind::MajorStep), Some(heap), _) => {
+            AGENT.pending_old(heap, samples, cursor)
+        }
+        _ => 0,
+    }
+}
+
+pub(super) unsafe extern "C" fn resolve(
+    heap: HeapHandle,
+    slot: SlotHandle,
+    kind: u32,
+    resolutions: *const Resolution,
+    count: usize,
+    gc_id: u64,
+) -> usize {
+    let _errno = KeepErrno::new();
+    if resolutions.is_null() {
+        return 0;
+    }
+    // SAFETY: the header's rules: that many.
+    let resolutions = unsafe { std::slice::from_raw_parts(resolutions, count) };
+    // SAFETY: the header's rules.
+    match unsafe { (GcKind::from_number(kind), heap_of(heap), slot_of(slot)) } {
+        (Some(GcKind::Minor), Some(heap), Some(slot)) => {
+            AGENT.resolve_young(heap, slot, resolutions, gc_id)
+        }
+        (Some(GcKind::Minor), Some(heap), None) => AGENT.resolve_late(heap, resolutions, gc_id),
+        (Some(GcKind::Major | GcKind::MajorStep), Some(heap), _) => {
+            AGENT.resolve_old(heap, resolutions, gc_id)
+        }
+        _ => 0,
+    }
+}
