@@ -240,7 +240,7 @@ fn ticks_alone_start_the_thread_that_writes_them() {
     let agent = Agent::at_interval(1_u64 << 40).with("ALLOCSAMPLE_TIME_HZ", 250);
     let outcome = Run::of("/bin/sh").args(&["-c", &command]).observed(&agent);
     outcome.assert_success();
-    let report = outcome.profile().report;
+    let report = outcome.profile_of("busy_functions").report;
     assert_eq!(number(&report["samples"]), 0.0);
     assert_eq!(number(&report["time"]["lost_s"]), 0.0);
     assert_all_is_counted(&report["time"], truth_s(&outcome, "all"), 1, 250);

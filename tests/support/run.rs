@@ -279,6 +279,21 @@ impl Outcome {
         }
     }
 
+    /// Reads that of `program`, of which others may stand beside it: a shell that becomes a program can have been
+    /// sampled before.
+    pub fn profile_of(&self, program: &str) -> Profile {
+        let start = format!("{program}.");
+        let named = |path: &&PathBuf| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with(&start))
+        };
+        let paths = self.profile_paths();
+        match paths.iter().filter(named).collect::<Vec<_>>()[..] {
+            [only] => Profile::read(only),
+            _ => panic!("one profile of {program} expected in {paths:?}; {self:?}"),
+        }
+    }
+
     /// What it printed, as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
