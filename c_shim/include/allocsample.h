@@ -114,6 +114,7 @@ typedef struct allocsample_heap_description {
 #define ALLOCSAMPLE_WALK_EVERYWHERE 2u /* those on every other thread too: the walker finds out whether it runs the machine */
 #define ALLOCSAMPLE_WALK_IN_TICKS 8u /* the walker is async-signal-safe: samples of time on these threads get frames too */
 #define ALLOCSAMPLE_SCANS_STACKS 16u /* threads are stopped by signals, and scanned from their stack pointer to their stack's base: samples stay on that stack */
+#define ALLOCSAMPLE_FREED_BY_MALLOC 32u /* ALLOCSAMPLE_MALLOC: sampled objects, and only they, are malloc's blocks: free and realloc tell of their end */
 #define ALLOCSAMPLE_WHOLE_CODE 4u /* the interpreter ranges hold all of the machine's native code: all its frames stand in for it */
 
 /* Which samples are asked for, and which collection has looked at them. */

@@ -38,6 +38,8 @@ pub struct Description<'a> {
     pub is_walked_in_ticks: bool,
     /// Whether its collector takes all from a stopped thread's stack pointer up to the stack's base for the stack.
     pub scans_stacks: bool,
+    /// Whether its sampled objects are malloc's blocks, of whose end `free` tells.
+    pub is_freed_by_malloc: bool,
     /// What its interpreter ranges hold.
     pub native_code: NativeCode,
     /// What to call.
@@ -66,8 +68,9 @@ pub struct Heap {
     is_walked_in_ticks: bool,
     pub(crate) native_code: NativeCode,
     pub(crate) callbacks: Callbacks,
-    /// Samples of blocks that are freed by their address.
-    pub(crate) live: LiveSamples,
+    is_freed_by_malloc: bool,
+    /// Samples of blocks that are freed by their address, unless they are malloc's blocks.
+    live: LiveSamples,
     pub(crate) exact_bytes: AtomicU64,
     pub(crate) samples: AtomicU64,
     is_on: AtomicBool,
@@ -259,6 +262,14 @@ impl Heaps {
 }
 
 impl Agent {
+    /// Where the heap's samples are that are freed by their address.
+    pub(crate) fn live_of<'a>(&'a self, heap: &'a Heap) -> &'a LiveSamples {
+        match heap.is_freed_by_malloc {
+            true => &self.live,
+            false => &heap.live,
+        }
+    }
+
     /// Registers a heap; `None` if there are too many or no memory is left.
     pub fn register_heap(&self, description: &Description<'_>) -> Option<&'static Heap> {
         let interval = description.interval.or(self.config().interval);
@@ -273,6 +284,7 @@ impl Agent {
             kind: description.kind,
             is_walked_in_malloc: description.is_walked_in_malloc,
             is_walked_in_ticks: description.is_walked_in_ticks,
+            is_freed_by_malloc: description.is_freed_by_malloc,
             native_code: description.native_code,
             callbacks: description.callbacks,
             live: LiveSamples::new(),

@@ -52,6 +52,7 @@ pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription
     const WHOLE_CODE: u32 = 4;
     const WALK_IN_TICKS: u32 = 8;
     const SCANS_STACKS: u32 = 16;
+    const FREED_BY_MALLOC: u32 = 32;
     let description = Description {
         kind,
         // SAFETY: the header's rules.
@@ -61,6 +62,7 @@ pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription
         is_walked_everywhere: raw.flags & WALK_EVERYWHERE != 0,
         is_walked_in_ticks: raw.flags & WALK_IN_TICKS != 0,
         scans_stacks: raw.flags & SCANS_STACKS != 0,
+        is_freed_by_malloc: raw.flags & FREED_BY_MALLOC != 0,
         native_code: match raw.flags & WHOLE_CODE {
             0 => NativeCode::Loop,
             _ => NativeCode::Whole,
