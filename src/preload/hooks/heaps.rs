@@ -24,6 +24,13 @@ pub(super) struct RawDescription {
     on_sample: Option<unsafe extern "C" fn(*mut c_void, u64, usize, u64, u32)>,
 }
 
+/// Mirror of `allocsample_heap_description` as it is now. The part above is what the first header had.
+#[repr(C)]
+struct RawDescriptionNow {
+    first: RawDescription,
+    on_change: Option<unsafe extern "C" fn(*mut c_void)>,
+}
+
 /// Mirror of `allocsample_counters`.
 #[repr(C)]
 pub(super) struct RawCounters {
@@ -47,6 +54,12 @@ pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription
     if (raw.size as usize) < size_of::<RawDescription>() || raw.name.is_null() {
         return std::ptr::null();
     }
+    let on_change = if (raw.size as usize) < size_of::<RawDescriptionNow>() {
+        None
+    } else {
+        // SAFETY: the header's rules: so many bytes are there.
+        unsafe { (*description.cast::<RawDescriptionNow>()).on_change }
+    };
     const WALK_IN_MALLOC: u32 = 1;
     const WALK_EVERYWHERE: u32 = 2;
     const WHOLE_CODE: u32 = 4;
@@ -71,6 +84,7 @@ pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription
             user: raw.user,
             walk: raw.walk,
             on_sample: raw.on_sample,
+            on_change,
         },
     };
     AGENT
@@ -83,7 +97,7 @@ pub(super) unsafe extern "C" fn heap_unregister(heap: HeapHandle) -> i32 {
     let Some(heap) = (unsafe { heap_of(heap) }) else {
         return INVALID;
     };
-    AGENT.switch_heap(heap, false);
+    AGENT.take_back_heap(heap);
     AGENT.discard(heap);
     OK
 }
