@@ -7,6 +7,7 @@
 
 mod batch;
 mod builder;
+mod chunks;
 mod finish;
 mod frames;
 mod model;
