@@ -275,6 +275,16 @@ fn path_of_object(address: *const c_void) -> &'static [u8] {
     }
 }
 
+/// Whether the next allocator is part of the program's own file: its calls of it pass no slot.
+pub(crate) fn is_allocator_in_program() -> bool {
+    // SAFETY: reads a pointer of the shim.
+    let next_malloc = unsafe { shim_next_malloc_address() };
+    object_of(next_malloc).is_some_and(|object| {
+        // SAFETY: the loader's own string, which lives as long as the object. The program's is empty.
+        unsafe { CStr::from_ptr(object.path) }.is_empty()
+    })
+}
+
 /// Path by which the loader opened this library.
 ///
 /// By `dladdr`, which has few symbols to look at here: ThreadSanitizer puts itself before `dl_iterate_phdr`, and is not
