@@ -29,6 +29,8 @@ fn main() {
         "bridges/v8_heap.c",
         "bridges/libgc.c",
         "bridges/libgc_links.c",
+        "bridges/mono.c",
+        "bridges/mono_watch.c",
         "bridges/pypy.c",
         "bridges/pypy_names.c",
     ];
