@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use support::attached::Attached;
 use support::profile::{Profile, Site};
 use support::room::stderr;
 use support::{Agent, Outcome, Room, Run, bridge, is_installed, skip, truth};
@@ -319,5 +320,138 @@ fn sub_interpreters_are_no_trouble() {
         let path = python.to_string_lossy();
         let should_be = path.contains("/3.12.") || path.contains("/3.13.");
         assert_eq!(is_shown, should_be, "{path}");
+    }
+}
+
+/// CPython 3.12 and later puts a trampoline before each function for `perf`, and names it in a file: Python's frames are there
+/// once, and nothing of the trampolines.
+#[test]
+fn trampolines_for_perf_are_not_shown_beside_their_functions() {
+    for python in interpreters() {
+        let path = python.to_string_lossy().into_owned();
+        if !path.contains("/3.12.") && !path.contains("/3.13.") {
+            continue;
+        }
+        let stacks_of = |options: &[&str], agent: &Agent| {
+            let outcome = Run::of(&python)
+                .args(options)
+                .arg(program())
+                .arg("1")
+                .observed(agent);
+            outcome.assert_success();
+            let profile = outcome.profile();
+            let pid = profile.report["pid"].as_u64().expect("a pid");
+            let stacks = profile.stacks();
+            // CPython leaves it.
+            let _ = fs::remove_file(format!("/tmp/perf-{pid}.map"));
+            stacks
+        };
+        let agent = Agent::at_interval("4K").seeded(7);
+        let python_frames = |stack: &[String]| {
+            let wanted = [
+                "<module>",
+                "main",
+                "site",
+                "small_and_kept",
+                "sorts",
+                "sort_key",
+            ];
+            let is_python = |frame: &&String| wanted.contains(&frame.as_str());
+            stack.iter().filter(is_python).cloned().collect::<Vec<_>>()
+        };
+        let stacks = stacks_of(&["-X", "perf"], &agent);
+        for (stack, _) in &stacks {
+            let odd = stack
+                .iter()
+                .find(|frame| frame.starts_with("py::") || frame.starts_with("(unwind"));
+            assert_eq!(odd, None, "{path}: {stack:?}");
+            // It allocates itself for a trampoline that it makes; who is called through one does not show it.
+            let evaluator = stack
+                .iter()
+                .position(|frame| frame == "py_trampoline_evaluator");
+            let called = evaluator.map_or(&[][..], |at| &stack[at..]);
+            assert_eq!(python_frames(called), [""; 0], "{path}: {stack:?}");
+        }
+        for (leaf, whole) in [
+            (
+                "small_and_kept",
+                &["<module>", "main", "site", "small_and_kept"][..],
+            ),
+            ("sort_key", &["<module>", "main", "sorts", "sort_key"]),
+        ] {
+            let (stack, _) = stacks
+                .iter()
+                .find(|(stack, _)| stack.iter().any(|frame| frame == leaf))
+                .expect("a stack");
+            assert_eq!(python_frames(stack), whole, "{path}: {stack:?}");
+        }
+        // Without the bridge they are all there is of Python.
+        let agent = agent.with("ALLOCSAMPLE_RUNTIME", "none");
+        let stacks = stacks_of(&["-X", "perf"], &agent);
+        let with_names = stacks.iter().filter(|(stack, _)| {
+            stack.first().is_some_and(|root| root == "_start")
+                && stack.iter().any(|frame| frame.starts_with("py::"))
+        });
+        assert!(with_names.count() > 10, "{path}");
+    }
+}
+
+/// A thread that makes objects, and a main thread that waits for a line.
+const RUNNING: &str = "
+import sys, threading
+def grow(kept):
+    for i in range(1000):
+        kept.append({'a': i, 'b': [i] * 3})
+def work(event):
+    kept = []
+    while not event.is_set():
+        grow(kept)
+        if len(kept) > 20000:
+            kept.clear()
+event = threading.Event()
+thread = threading.Thread(target=work, args=(event,))
+thread.start()
+print('ready', flush=True)
+for line in sys.stdin:
+    if line.startswith('end'):
+        break
+    print(sum(len(str(i)) for i in range(int(line))), flush=True)
+event.set()
+thread.join()
+sys.exit(3)
+";
+
+/// An interpreter that never heard of us is joined while its threads run, left, and joined again.
+#[test]
+fn a_running_interpreter_is_attached_to_with_frames_and_small_objects() {
+    for python in interpreters() {
+        let mut running = Attached::start_as(|_| {
+            let mut command = Command::new(&python);
+            command.args(["-c", RUNNING]);
+            command
+        });
+        for interval in ["16K", "4K"] {
+            running.attach(&["--interval", interval]);
+            assert_eq!(running.ask("200000"), "1088890", "{}", python.display());
+            let profile = running.detach();
+            let what = format!("{} at {interval}", python.display());
+            let heap = bridge::heap(&profile, "python");
+            assert!(heap["samples"].as_f64() > Some(100.0), "{what}: {heap}");
+            assert!(profile.site("grow").samples > 100, "{what}");
+            let stacks = profile.stacks();
+            let is_whole = |(stack, _): &(Vec<String>, f64)| {
+                let place = |name: &str| stack.iter().position(|frame| frame == name);
+                place("work").is_some() && place("work") < place("grow")
+            };
+            assert!(stacks.iter().any(is_whole), "{what}");
+            bridge::assert_audit(&profile);
+        }
+        // Nothing of it is told to a profile that is not to have it.
+        running.attach(&["--interval", "16K", "--runtime", "none"]);
+        running.ask("2000");
+        let profile = running.detach();
+        assert_eq!(profile.site("grow").samples, 0);
+        assert_eq!(running.ask("10"), "10");
+        running.ends_well();
     }
 }

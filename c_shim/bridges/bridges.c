@@ -8,11 +8,22 @@ void bridges_install(void)
     ocaml_install();
     v8_install();
     libgc_install();
+    mono_install();
 }
 
 void bridges_install_pypy(void)
 {
     pypy_install();
+}
+
+void bridges_attach(void)
+{
+    python_attach();
+}
+
+void bridges_detach(void)
+{
+    python_detach();
 }
 
 void bridges_after_fork_in_child(void)
@@ -23,4 +34,5 @@ void bridges_after_fork_in_child(void)
     ocaml_after_fork_in_child();
     v8_after_fork_in_child();
     libgc_after_fork_in_child();
+    mono_after_fork_in_child();
 }

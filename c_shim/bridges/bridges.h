@@ -10,7 +10,12 @@ HIDDEN void ruby_install(void);
 HIDDEN void ocaml_install(void);
 HIDDEN void v8_install(void);
 HIDDEN void libgc_install(void);
+HIDDEN void mono_install(void);
 HIDDEN void pypy_install(void); /* only if asked for: it changes code */
+
+/* The same in a process that runs, while its threads do, and the way back. As often as one likes, by one thread at a time. */
+HIDDEN void python_attach(void);
+HIDDEN void python_detach(void);
 
 /* Sets free what another thread of the parent held. */
 HIDDEN void python_after_fork_in_child(void);
@@ -19,5 +24,6 @@ HIDDEN void lua_after_fork_in_child(void);
 HIDDEN void ocaml_after_fork_in_child(void);
 HIDDEN void v8_after_fork_in_child(void);
 HIDDEN void libgc_after_fork_in_child(void);
+HIDDEN void mono_after_fork_in_child(void);
 
 #endif

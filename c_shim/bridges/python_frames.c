@@ -232,17 +232,26 @@ bool python_frames_are_importing(void)
     return false;
 }
 
+/* The loop was entered for the last frame. It may run none yet, or none any more. */
+static size_t end_activation(allocsample_frame *frames, size_t count, size_t first)
+{
+    if (count > first)
+        frames[count - 1].flags = ALLOCSAMPLE_ENTRY;
+    else
+        frames[count++] = (allocsample_frame){.flags = ALLOCSAMPLE_ENTRY | ALLOCSAMPLE_NO_FRAME};
+    return count;
+}
+
 size_t python_frames_walk(void *user, allocsample_frame *frames, size_t capacity)
 {
     (void)user;
-    size_t count = 0;
+    size_t count = 0, first = 0; /* the first one of its activation of the loop */
     /* Without it frames are shown as functions without names. */
     bool has_tables = take_lock();
     for (uintptr_t frame = newest_frame(); frame != 0 && count < capacity; frame = word_at(frame + layout->previous)) {
         uint8_t owner = layout->owner == 0 ? 0 : *(const uint8_t *)(frame + layout->owner);
         if (layout->minor >= 12 && owner == OWNED_BY_C_STACK) {
-            if (count > 0)
-                frames[count - 1].flags = ALLOCSAMPLE_ENTRY;
+            first = count = end_activation(frames, count, first);
             continue;
         }
         uintptr_t code = word_at(frame + layout->code);
@@ -252,13 +261,13 @@ size_t python_frames_walk(void *user, allocsample_frame *frames, size_t capacity
         bool is_entry = layout->minor <= 10 || (layout->entry != 0 && *(const uint8_t *)(frame + layout->entry) != 0);
         bool is_incomplete = layout->minor >= 11 && owner != OWNED_BY_GENERATOR && offset < 0;
         if (!is_incomplete) {
-            frames[count] = (allocsample_frame){.flags = is_entry ? ALLOCSAMPLE_ENTRY : 0};
+            frames[count] = (allocsample_frame){0};
             if (has_tables)
                 describe(code, offset, &frames[count]);
             count++;
-        } else if (is_entry && count > 0) {
-            frames[count - 1].flags = ALLOCSAMPLE_ENTRY;
         }
+        if (is_entry)
+            first = count = end_activation(frames, count, first);
     }
     if (has_tables)
         release_lock();

@@ -65,13 +65,17 @@ typedef struct allocsample_nursery {
 typedef struct allocsample_frame {
     allocsample_function function;
     uint32_t line;  /* 0: the function's first line */
-    uint32_t flags; /* ALLOCSAMPLE_ENTRY */
+    uint32_t flags; /* ALLOCSAMPLE_ENTRY, ALLOCSAMPLE_NO_FRAME */
     uint32_t reserved;
 } allocsample_frame;
 
 /* The native code that runs this frame was entered for it: frames above it (nearer to the leaf) without this flag were
  * run by the same native activation of the interpreter loop. */
 #define ALLOCSAMPLE_ENTRY 1u
+
+/* With ALLOCSAMPLE_ENTRY, and in no shadow stack: the loop was entered, and runs no function yet or any more. It is no frame;
+ * the native one stays. */
+#define ALLOCSAMPLE_NO_FRAME 2u
 
 /* Fills `frames`, leaf first, with the stack of the calling thread; returns how many there are, at most `capacity`. It
  * runs on the thread that allocates, on a stack of 128 KiB, inside one of the calls marked [walk]; for a heap with
@@ -120,14 +124,23 @@ typedef struct allocsample_heap_description {
     allocsample_on_change on_change; /* or NULL; heeded by an agent that has ALLOCSAMPLE_CAN_TELL_CHANGES */
 } allocsample_heap_description;
 
-#define ALLOCSAMPLE_WALK_IN_MALLOC 1u /* samples of malloc on a thread that owns a nursery of this heap get frames too */
-#define ALLOCSAMPLE_WALK_EVERYWHERE 2u /* those on every other thread too: the walker finds out whether it runs the machine */
-#define ALLOCSAMPLE_WALK_IN_TICKS 8u /* the walker is async-signal-safe: samples of time on these threads get frames too */
+/* Samples of malloc on a thread that owns a nursery of this heap get frames too. */
+#define ALLOCSAMPLE_WALK_IN_MALLOC 1u
+/* Those on every other thread too: the walker finds out whether it runs the machine. */
+#define ALLOCSAMPLE_WALK_EVERYWHERE 2u
+/* The interpreter ranges hold all of the machine's native code: all its frames stand in for it. */
+#define ALLOCSAMPLE_WHOLE_CODE 4u
+/* The walker is async-signal-safe: samples of time on these threads get frames too. */
+#define ALLOCSAMPLE_WALK_IN_TICKS 8u
 /* Threads are stopped by signals, and scanned from their stack pointer to their stack's base: samples stay on that stack. */
 #define ALLOCSAMPLE_SCANS_STACKS 16u
+/* In samples of this heap what the walker gives is the whole stack: native frames are looked for only where it gives none. */
+#define ALLOCSAMPLE_WALK_IS_WHOLE 32u
+/* Code outside of all modules that called the interpreter loop did nothing else: it is left out, and so is the machine's
+ * function that called it. */
+#define ALLOCSAMPLE_LOOP_HAS_THUNKS 64u
 /* ALLOCSAMPLE_MALLOC: sampled objects, and only they, are blocks of malloc: `free` and `realloc` tell of their end. */
-#define ALLOCSAMPLE_FREED_BY_MALLOC 32u
-#define ALLOCSAMPLE_WHOLE_CODE 4u /* the interpreter ranges hold all of the machine's native code: all its frames stand in for it */
+#define ALLOCSAMPLE_FREED_BY_MALLOC 128u
 
 /* Which samples are asked for, and which collection has looked at them. */
 enum { ALLOCSAMPLE_MINOR = 1, ALLOCSAMPLE_MAJOR = 2, ALLOCSAMPLE_MAJOR_STEP = 3 };

@@ -385,6 +385,7 @@ impl Agent {
     pub(crate) fn epoch_ended(&self) {
         self.next_epoch();
         self.live.clear(&self.filter);
+        self.heaps.forget_samples(&self.filter);
     }
 
     fn next_epoch(&self) {

@@ -212,13 +212,13 @@ impl Agent {
         let captured = match (due.walked, due.stack) {
             (Some(heap), Some(stack)) => self.take_given(heap, stack, area),
             (None, _) => self.capture(due.thread, &from, area, recording),
-            (Some(heap), None) => {
+            (Some(heap), None) => self.take_whole_walk(due, heap, area).unwrap_or_else(|| {
                 let mut captured = self.capture(due.thread, &from, area, recording);
                 self.modules
                     .strip_own(&mut area.frames, &mut captured.depth);
                 self.add_vm_frames(due.thread, heap, area, &mut captured);
                 captured
-            }
+            }),
         };
         self.publish(due, area, recording, &captured)
     }
@@ -232,6 +232,7 @@ impl Agent {
             stack,
             NativeCode::Loop,
             |_| false,
+            |_| false,
             merged.unwrap_or(&mut []),
         );
         Captured {
@@ -243,6 +244,16 @@ impl Agent {
             },
             ..Captured::default()
         }
+    }
+
+    /// The stack as the heap's walker gives it, if that is all there is; `None` if it is not, or the walker finds nothing.
+    fn take_whole_walk(&self, due: &Due<'_>, heap: &Heap, area: &mut WorkArea) -> Option<Captured> {
+        if !heap.is_walk_whole {
+            return None;
+        }
+        let mut captured = Captured::default();
+        self.add_vm_frames(due.thread, heap, area, &mut captured);
+        (captured.depth > 0).then_some(captured)
     }
 
     /// Asks the machine for its frames and puts them where they belong. They are in `merged` then.
@@ -278,12 +289,14 @@ impl Agent {
         let machine = vm_frames.get(..walked.min(depth)).unwrap_or(&[]);
         let merged = merged.get_mut(..depth).unwrap_or(&mut []);
         let is_interpreter = |pc| heap.is_interpreter(pc);
+        let is_thunk = |pc| heap.loop_has_thunks && self.modules.find(pc).is_none();
         let (count, has_room) = vm::interleave(
             heap.id,
             native,
             machine,
             heap.native_code,
             is_interpreter,
+            is_thunk,
             merged,
         );
         captured.depth = count;

@@ -10,7 +10,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use allocsample_agent::Switch;
-use allocsample_agent::config::Config;
+use allocsample_agent::config::{Bridges, Config};
 use allocsample_agent::os::process;
 use allocsample_agent::recording;
 
@@ -53,6 +53,8 @@ unsafe extern "C" {
     fn shim_is_late() -> bool;
     fn shim_redirect(pass: *mut Pass);
     fn shim_restore(pass: *mut Pass);
+    fn bridges_attach();
+    fn bridges_detach();
 }
 
 /// Whether the constructor has found no allocator that could come next.
@@ -180,6 +182,7 @@ fn attach(lookup: impl Fn(&str) -> Option<&'static [u8]>, text: &mut Text) -> An
             .push(reason.as_bytes());
         return Answer::Refused;
     }
+    let bridges = config.bridges;
     if !start::switch_on(config) {
         text.push(b"no memory for the agent");
         return Answer::Refused;
@@ -207,6 +210,10 @@ fn attach(lookup: impl Fn(&str) -> Option<&'static [u8]>, text: &mut Text) -> An
             return Answer::Refused;
         }
     }
+    if is_late() && bridges != Bridges::None {
+        // SAFETY: the agent is on; only this thread attaches.
+        unsafe { bridges_attach() };
+    }
     text.push(recording.path.as_bytes());
     Answer::Done
 }
@@ -215,6 +222,8 @@ fn detach(text: &mut Text) -> Answer {
     if !is_late() {
         return Answer::Preloaded;
     }
+    // SAFETY: only this thread attaches or detaches.
+    unsafe { bridges_detach() };
     let mut pass = Pass::default();
     // SAFETY: as above.
     unsafe { shim_restore(&raw mut pass) };

@@ -21,6 +21,7 @@ fn main() {
         "bridges/python.c",
         "bridges/python_frames.c",
         "bridges/python_gc.c",
+        "bridges/python_objects.c",
         "bridges/ruby.c",
         "bridges/lua.c",
         "bridges/ocaml.c",
@@ -29,6 +30,8 @@ fn main() {
         "bridges/v8_heap.c",
         "bridges/libgc.c",
         "bridges/libgc_links.c",
+        "bridges/mono.c",
+        "bridges/mono_watch.c",
         "bridges/pypy.c",
         "bridges/pypy_names.c",
     ];

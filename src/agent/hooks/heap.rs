@@ -40,6 +40,10 @@ pub struct Description<'a> {
     pub scans_stacks: bool,
     /// Whether its sampled objects are malloc's blocks, of whose end `free` tells.
     pub is_freed_by_malloc: bool,
+    /// Whether what called its interpreter loop from outside of all modules is none of the program's functions.
+    pub loop_has_thunks: bool,
+    /// Whether its walker gives whole stacks, with no native frames among them.
+    pub is_walk_whole: bool,
     /// What its interpreter ranges hold.
     pub native_code: NativeCode,
     /// What to call.
@@ -68,6 +72,8 @@ pub struct Heap {
     pub(crate) kind: HeapKind,
     pub(crate) is_walked_in_malloc: bool,
     is_walked_in_ticks: bool,
+    pub(crate) loop_has_thunks: bool,
+    pub(crate) is_walk_whole: bool,
     pub(crate) native_code: NativeCode,
     pub(crate) callbacks: Callbacks,
     is_freed_by_malloc: bool,
@@ -259,6 +265,15 @@ impl Heaps {
         self.get(HeapId(u16::try_from(number).ok()?))
     }
 
+    /// The profile so far is complete: samples and bytes are its.
+    pub(crate) fn forget_samples(&self, filter: &BlockFilter) {
+        for heap in self.all() {
+            heap.exact_bytes.store(0, Ordering::Relaxed);
+            heap.samples.store(0, Ordering::Relaxed);
+            heap.live.clear(filter);
+        }
+    }
+
     /// In a forked child: samples and bytes are the parent's.
     pub(crate) fn restart(&self, filter: &BlockFilter) {
         for heap in self.all() {
@@ -296,6 +311,8 @@ impl Agent {
             is_walked_in_malloc: description.is_walked_in_malloc,
             is_walked_in_ticks: description.is_walked_in_ticks,
             is_freed_by_malloc: description.is_freed_by_malloc,
+            loop_has_thunks: description.loop_has_thunks,
+            is_walk_whole: description.is_walk_whole,
             native_code: description.native_code,
             callbacks: description.callbacks,
             live: LiveSamples::new(),

@@ -23,18 +23,64 @@ pub(super) fn by_frame_pointer(
     Ok(Some(return_address))
 }
 
+/// From a frame of unknown code to its caller, if all that it still does is `add $n, %rsp; ret`: a thunk, such as those of
+/// CPython's `-X perf`. `(ip, sp, fp) = (*(sp + n), sp + n + 8, fp)`; `None`: it does something else.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn by_epilogue(
+    registers: &mut UnwindRegsNative,
+    pc: u64,
+    read: &mut impl FnMut(u64) -> Result<u64, ()>,
+) -> Option<Result<Option<u64>, ()>> {
+    if !is_readable(pc) || !is_readable(pc + 4) {
+        return None;
+    }
+    let pointer: *const [u8; 5] = core::ptr::with_exposed_provenance(pc as usize);
+    // SAFETY: both ends were just found readable, and code that is on a stack is not unmapped.
+    let code = unsafe { pointer.read_unaligned() };
+    let [0x48, 0x83, 0xc4, bytes @ 0..0x80, 0xc3] = code else {
+        return None;
+    };
+    let at = registers.sp() + u64::from(bytes);
+    let fp = frame_pointer(registers);
+    Some(read(at).map(|return_address| {
+        set(registers, return_address, at + 8, fp);
+        Some(return_address)
+    }))
+}
+
+/// A function keeps its return address in a pair with the frame pointer.
+#[cfg(target_arch = "aarch64")]
+pub(super) fn by_epilogue(
+    _registers: &mut UnwindRegsNative,
+    _pc: u64,
+    _read: &mut impl FnMut(u64) -> Result<u64, ()>,
+) -> Option<Result<Option<u64>, ()>> {
+    None
+}
+
 /// Whether the bytes before `return_address` end in a call instruction: what a wrong guess rarely points behind.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn is_behind_call(return_address: u64) -> bool {
+    const PAGE: u64 = 4096;
     let Some(start) = return_address.checked_sub(7) else {
         return false;
     };
-    if !is_readable(start) || !is_readable(return_address) {
+    if !is_readable(return_address) {
         return false;
     }
-    let pointer: *const [u8; 7] = core::ptr::with_exposed_provenance(start as usize);
-    // SAFETY: both ends were just found readable, and code that is on a stack is not unmapped.
-    let bytes = unsafe { pointer.read_unaligned() };
+    // Code may begin with its page, and the call be one of its first instructions.
+    let missing = match is_readable(start) {
+        true => 0,
+        false => 7_u64.saturating_sub(return_address % PAGE),
+    };
+    let mut bytes = [0; 7];
+    for (at, byte) in (0..).zip(&mut bytes) {
+        if at >= missing {
+            let pointer: *const u8 = core::ptr::with_exposed_provenance((start + at) as usize);
+            // SAFETY: in a page that was just found readable, and code that is on a stack is not unmapped.
+            *byte = unsafe { pointer.read() };
+        }
+    }
     let is_call_through = |byte: u8| byte & 0x38 == 0x10; // ModRM /2 after the opcode FF
     match bytes {
         [.., 0xe8, _, _, _, _] => true,

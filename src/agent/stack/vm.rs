@@ -21,6 +21,12 @@ pub struct RawFrame {
 impl RawFrame {
     /// The native activation of the interpreter loop was entered for this frame.
     pub const ENTRY: u32 = 1;
+    /// It stands for an activation that runs no function.
+    pub const NO_FRAME: u32 = 2;
+
+    fn is_shown(&self) -> bool {
+        self.flags & Self::NO_FRAME == 0
+    }
 }
 
 /// A machine's own walker.
@@ -41,13 +47,15 @@ pub enum NativeCode {
 /// Each native frame that `is_interpreter` says is an activation of the interpreter loop gives way to the machine's
 /// frames that it runs: up to the first one that is marked as its entry. Where the machine has none left, the native
 /// frame stays. Where the machine told of its code as a whole, all its frames stand in for all of that. Frames of the machine that no activation claims (it has no loop: compiled code, or it told of none) come
-/// before the first native frame.
+/// before the first native frame. A native frame that called an activation, and that `is_thunk` says did nothing else, is
+/// left out, and so is the one that called it: the machine's, to whom thunks are known.
 pub(crate) fn interleave(
     heap: HeapId,
     native: &[u64],
     machine: &[RawFrame],
     code: NativeCode,
     is_interpreter: impl Fn(u64) -> bool,
+    is_thunk: impl Fn(u64) -> bool,
     merged: &mut [u64],
 ) -> (usize, bool) {
     let mut places = merged.iter_mut();
@@ -67,25 +75,41 @@ pub(crate) fn interleave(
     let mut machine = machine.iter();
     let mut has_room = true;
     if first_activation.is_none() {
-        has_room &= machine.by_ref().all(|frame| put(encode(frame)));
+        has_room &= machine
+            .by_ref()
+            .filter(|frame| frame.is_shown())
+            .all(|frame| put(encode(frame)));
     }
     let before = first_activation.unwrap_or(native.len());
+    let (mut is_replaced, mut is_thunks_caller) = (false, false);
     for (index, &pc) in native.iter().enumerate() {
         // What comes before the first one has been asked about.
         let is_interpreter =
             index == before || index > before && is_interpreter(pc.wrapping_sub(1));
         if is_interpreter && (is_whole || !machine.as_slice().is_empty()) {
             for frame in machine.by_ref() {
-                has_room &= put(encode(frame));
+                // A machine that told of its code as a whole has no frame for this one either.
+                has_room &= match (frame.is_shown(), is_whole) {
+                    (true, _) => put(encode(frame)),
+                    (false, false) => put(pc),
+                    (false, true) => true,
+                };
                 if frame.flags & RawFrame::ENTRY != 0 && !is_whole {
                     break;
                 }
             }
+            is_replaced = true;
+        } else if is_replaced && is_thunk(pc.wrapping_sub(1)) {
+            is_thunks_caller = true;
+            is_replaced = false;
         } else {
-            has_room &= put(pc);
+            has_room &= is_thunks_caller || put(pc);
+            (is_replaced, is_thunks_caller) = (false, false);
         }
     }
-    has_room &= machine.all(|frame| put(encode(frame)));
+    has_room &= machine
+        .filter(|frame| frame.is_shown())
+        .all(|frame| put(encode(frame)));
     let left = places.len();
     (merged.len() - left, has_room)
 }
@@ -96,6 +120,7 @@ mod tests {
     use std::vec::Vec;
 
     const LOOP: u64 = 1000;
+    const THUNK: u64 = 2000;
 
     fn merge(native: &[u64], machine: &[(u32, bool)], room: usize) -> (Vec<u64>, bool) {
         let machine: Vec<RawFrame> = machine
@@ -113,6 +138,7 @@ mod tests {
             &machine,
             NativeCode::Loop,
             |pc| pc == LOOP - 1,
+            |pc| pc == THUNK - 1,
             &mut merged,
         );
         let shown =
@@ -131,6 +157,55 @@ mod tests {
             merge(&native, &machine, 9),
             (std::vec![501, 1, 502, 2, 3, 503], true)
         );
+    }
+
+    #[test]
+    fn what_only_called_the_loop_is_left_out() {
+        // Called for each function, as -X perf of CPython does; one that was called by something else is no such frame.
+        let native = [
+            501, LOOP, THUNK, 502, 503, LOOP, THUNK, 504, LOOP, 505, THUNK,
+        ];
+        let machine = [(1, true), (2, true), (3, true)];
+        assert_eq!(
+            merge(&native, &machine, 9),
+            (std::vec![501, 1, 503, 2, 3, 505, THUNK], true)
+        );
+        assert_eq!(
+            merge(&[501, LOOP, THUNK], &[], 9),
+            (std::vec![501, LOOP, THUNK], true)
+        );
+    }
+
+    #[test]
+    fn an_activation_that_runs_nothing_stays_and_takes_no_frame_of_its_callers() {
+        let entry = |function, flags| RawFrame {
+            function,
+            flags: RawFrame::ENTRY | flags,
+            ..RawFrame::default()
+        };
+        let machine = [entry(0, RawFrame::NO_FRAME), entry(2, 0)];
+        let merged_with = |native: &[u64]| {
+            let mut merged = [0; 9];
+            let (count, _) = interleave(
+                HeapId(1),
+                native,
+                &machine,
+                NativeCode::Loop,
+                |pc| pc == LOOP - 1,
+                |_| false,
+                &mut merged,
+            );
+            let shown = merged.get(..count).unwrap().iter();
+            let shown = shown.map(|&frame| {
+                VmFrame::decode(frame).map_or(frame, |frame| u64::from(frame.function))
+            });
+            shown.collect::<Vec<_>>()
+        };
+        assert_eq!(
+            merged_with(&[501, LOOP, 502, LOOP, 503]),
+            [501, LOOP, 502, 2, 503]
+        );
+        assert_eq!(merged_with(&[501]), [2, 501]);
     }
 
     #[test]
@@ -161,7 +236,15 @@ mod tests {
             let mut merged = [0; 9];
             let is_own = |pc| pc == LOOP - 1;
             let code = NativeCode::Whole;
-            let (count, _) = interleave(HeapId(1), native, machine, code, is_own, &mut merged);
+            let (count, _) = interleave(
+                HeapId(1),
+                native,
+                machine,
+                code,
+                is_own,
+                |_| false,
+                &mut merged,
+            );
             merged.get(..count).unwrap().to_vec()
         };
         let merged = merge(&[501, LOOP, 502, LOOP, 503], &machine);

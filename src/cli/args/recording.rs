@@ -85,7 +85,7 @@ pub struct Run {
     #[arg(long, value_name = "ON|OFF")]
     pub start: Option<Start>,
 
-    /// Whether frames and heaps of language runtimes are shown: of all that the agent knows (CPython, JVM, Ruby, Lua, OCaml, Node.js, libgc), of none, or of PyPy too, whose code is changed in memory for that
+    /// Whether frames and heaps of language runtimes are shown: of all that the agent knows (CPython, JVM, Ruby, Lua, OCaml, Node.js, libgc, Mono), of none, or of PyPy too, whose code is changed in memory for that
     /// [default: auto]
     #[arg(long, value_name = "WHICH")]
     pub runtime: Option<Runtime>,
@@ -194,6 +194,10 @@ pub struct Attach {
     #[arg(long, value_name = "WHAT")]
     pub children: Option<Children>,
 
+    /// Whether CPython's functions and small objects are shown; other runtimes are joined at their start only [default: auto]
+    #[arg(long, value_name = "WHICH")]
+    pub runtime: Option<RunningRuntime>,
+
     /// Attach even if a filter of system calls may kill the process for it
     #[arg(long)]
     pub despite_seccomp: bool,
@@ -248,6 +252,13 @@ pub enum Runtime {
     Auto,
     None,
     Pypy,
+}
+
+/// Which of those that run already are joined.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum RunningRuntime {
+    Auto,
+    None,
 }
 
 /// How stacks are captured.

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 
 use super::ctl;
 use super::run::library::Library;
-use crate::args::{Attach, Children, Detach, name_of};
+use crate::args::{Attach, Children, Detach, RunningRuntime, name_of};
 use crate::exit::{self, Ending, Usage};
 use crate::{output_file, profiles, running};
 
@@ -129,8 +129,10 @@ fn settings(options: &Attach, target: &Target) -> anyhow::Result<Vec<String>> {
     let given = [
         ("ALLOCSAMPLE_OUTPUT", output.to_owned()),
         ("ALLOCSAMPLE_CHILDREN", name_of(children)),
-        // Those that the agent knows are joined when their process starts.
-        ("ALLOCSAMPLE_RUNTIME", "none".to_owned()),
+        (
+            "ALLOCSAMPLE_RUNTIME",
+            name_of(options.runtime.unwrap_or(RunningRuntime::Auto)),
+        ),
     ];
     Ok(given
         .into_iter()
