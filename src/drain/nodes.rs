@@ -22,9 +22,9 @@ const FIRST_BUCKETS: usize = 1 << 6;
 /// 2 MiB, and 163,840 nodes: what a program of a million lines is found in at any one time, and what fits into the
 /// cache of a processor that another program wants to use too.
 const CACHED_BUCKETS: usize = 1 << 15;
-/// 32 MiB, and two and a half million nodes: of ten million samples at a million sites each node is written once, or twice.
-/// With 2 MiB it was 37 times, which took 332 MB and a minute to read.
-const MOST_BUCKETS: usize = 1 << 19;
+/// 64 MiB, and five million nodes, of a program that has so many: ten million samples at a million sites, of which each node is
+/// written once, or twice. With 2 MiB it was 37 times, which took 332 MB and a minute to read.
+const MOST_BUCKETS: usize = 1 << 20;
 /// A table as large as the cache, or larger, doubles after it has forgotten this part of the nodes that it holds: its memory
 /// follows what it would cost on the disk.
 const FORGOTTEN_TO_GROW: f64 = 0.25;
@@ -305,6 +305,6 @@ mod tests {
         assert!(table.forgotten > 0, "some had to go");
         assert_eq!(table.buckets.len(), 2 * CACHED_BUCKETS);
         assert_eq!(size_of::<Bucket>() * CACHED_BUCKETS, 2 << 20);
-        assert_eq!(size_of::<Bucket>() * MOST_BUCKETS, 32 << 20);
+        assert_eq!(size_of::<Bucket>() * MOST_BUCKETS, 64 << 20);
     }
 }
