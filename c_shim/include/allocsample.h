@@ -118,6 +118,7 @@ typedef struct allocsample_heap_description {
 #define ALLOCSAMPLE_WALK_EVERYWHERE 2u /* those on every other thread too: the walker finds out whether it runs the machine */
 #define ALLOCSAMPLE_WALK_IN_TICKS 8u /* the walker is async-signal-safe: samples of time on these threads get frames too */
 #define ALLOCSAMPLE_SCANS_STACKS 16u /* threads are stopped by signals, and scanned from their stack pointer to their stack's base: samples stay on that stack */
+#define ALLOCSAMPLE_CODE_IS_NO_MODULE 128u /* code outside of all modules is the machine's: where the native stack comes to it, the machine's frames stand in for all that follows */
 #define ALLOCSAMPLE_LOOP_HAS_THUNKS 64u /* code outside of all modules that called the interpreter loop did nothing else: it is left out, and so is the machine's function that called it */
 #define ALLOCSAMPLE_WALK_IS_WHOLE 32u /* in samples of this heap what the walker gives is the whole stack: native frames are looked for only where it gives none */
 #define ALLOCSAMPLE_WHOLE_CODE 4u /* the interpreter ranges hold all of the machine's native code: all its frames stand in for it */

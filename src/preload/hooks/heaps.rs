@@ -54,6 +54,7 @@ pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription
     const SCANS_STACKS: u32 = 16;
     const WALK_IS_WHOLE: u32 = 32;
     const LOOP_HAS_THUNKS: u32 = 64;
+    const CODE_IS_NO_MODULE: u32 = 128;
     let description = Description {
         kind,
         // SAFETY: the header's rules.
@@ -65,9 +66,10 @@ pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription
         scans_stacks: raw.flags & SCANS_STACKS != 0,
         loop_has_thunks: raw.flags & LOOP_HAS_THUNKS != 0,
         is_walk_whole: raw.flags & WALK_IS_WHOLE != 0,
-        native_code: match raw.flags & WHOLE_CODE {
+        native_code: match raw.flags & (WHOLE_CODE | CODE_IS_NO_MODULE) {
             0 => NativeCode::Loop,
-            _ => NativeCode::Whole,
+            WHOLE_CODE => NativeCode::Whole,
+            _ => NativeCode::OutsideModules,
         },
         callbacks: Callbacks {
             user: raw.user,
