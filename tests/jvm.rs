@@ -21,8 +21,14 @@ fn has_java() -> bool {
 
 /// A directory with the compiled program.
 fn compiled() -> Room {
+    compiled_from("KnownSites.java")
+}
+
+fn compiled_from(source: &str) -> Room {
     let room = Room::new();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/KnownSites.java");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/programs")
+        .join(source);
     let output = Command::new("javac")
         .arg("-d")
         .arg(room.directory())
@@ -183,6 +189,77 @@ fn the_program_is_as_it_was_and_the_bridge_can_be_left_out() {
             .iter()
             .all(|heap| heap["name"] != "java")
     );
+}
+
+/// What Java takes from `malloc` has Java's frames above the native ones.
+#[test]
+fn native_memory_is_charged_to_the_methods_that_took_it() {
+    const BUFFERS: f64 = 40_000.0;
+    // Each has a page's alignment no more, and its 3,000 bytes.
+    const BYTES: f64 = BUFFERS * 3000.0;
+    if !has_java() {
+        return;
+    }
+    let room = compiled_from("NativeMemory.java");
+    for options in [
+        &["-XX:+UseSerialGC"][..],
+        &["-XX:+UseG1GC"],
+        &["-XX:+UseParallelGC", "-Xint"],
+        &["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
+    ] {
+        let _ = std::fs::remove_file(room.path("x.allocsample"));
+        let run = ["run", "-q", "--seed", "7", "--interval", "64K"];
+        let command = ["-o", "x.allocsample", "--", "java"];
+        let program = ["-XX:MaxDirectMemorySize=1g", "NativeMemory", "20000"];
+        let output = room.output(&[&run, &command[..], options, &program].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert!(stdout(&output).starts_with("40000 "), "{}", stdout(&output));
+        let profile = Profile::read(&room.path("x.allocsample"));
+        let site = profile.site("NativeMemory.direct");
+        let stacks = profile.stacks();
+        let under = |name: &str| {
+            let is_of_malloc = |stack: &[String]| {
+                let java = stack.iter().rposition(|frame| frame == name);
+                let direct = stack.iter().any(|frame| frame == "Unsafe_AllocateMemory0");
+                java.is_some() && direct
+            };
+            stacks
+                .iter()
+                .filter(|(stack, _)| is_of_malloc(stack))
+                .map(|(_, bytes)| bytes)
+                .sum::<f64>()
+        };
+        let found = under("NativeMemory.direct");
+        // 120 MB at 64 KiB: 1,800 samples.
+        let z = truth::z(found, BYTES, (BYTES * 65536.0).sqrt());
+        assert!(
+            z.abs() < 5.0,
+            "{options:?}: {found} for {BYTES}, z {z:+.1}, {site:?}"
+        );
+        assert!(under("NativeMemory.keep") >= found, "{options:?}");
+        let compress = stacks.iter().find(|(stack, _)| {
+            stack.iter().any(|frame| frame == "NativeMemory.compress")
+                && stack.iter().any(|frame| frame.contains("deflateInit2_"))
+        });
+        assert!(compress.is_some(), "{options:?}");
+        let lines = rows(&profile, "lines");
+        let line = lines
+            .iter()
+            .find(|row| row["function"] == "NativeMemory.direct");
+        assert!(line.is_none_or(|line| line["line"] == 12), "{line:?}");
+        // The stack goes from Java's thread to the allocator, and nothing is left open in between.
+        let (stack, _) = stacks
+            .iter()
+            .find(|(stack, _)| {
+                stack.iter().any(|frame| frame == "NativeMemory.direct")
+                    && stack.iter().any(|frame| frame == "Unsafe_AllocateMemory0")
+            })
+            .expect("a stack");
+        assert!(
+            stack[0] == "NativeMemory.main" || stack[0] == "java.lang.Thread.run",
+            "{stack:?}"
+        );
+    }
 }
 
 /// Its launcher takes JVM options in another form.

@@ -8,49 +8,14 @@
  * Agent_OnLoad for `-agentpath:liballocsample.so`, which `allocsample run` adds, and Agent_OnAttach for `jcmd PID
  * JVMTI.agent_load`. */
 #define _GNU_SOURCE
-#include "allocsample.h"
+#include "jvm.h"
 #include "names.h"
-#include "shim.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #define EXPORT __attribute__((visibility("default")))
-/* Frames of a stack at most. */
-#define DEPTH 512
-
-/* Places in the table of functions (their numbers in the specification, less one). */
-enum {
-    SET_EVENT_NOTIFICATION_MODE = 1,
-    GET_THREAD_INFO = 8,
-    DEALLOCATE = 46,
-    GET_CLASS_SIGNATURE = 47,
-    GET_SOURCE_FILE_NAME = 49,
-    GET_METHOD_NAME = 63,
-    GET_METHOD_DECLARING_CLASS = 64,
-    GET_LINE_NUMBER_TABLE = 69,
-    GET_STACK_TRACE = 103,
-    SET_TAG = 106,
-    SET_EVENT_CALLBACKS = 121,
-    ADD_CAPABILITIES = 141,
-    SET_HEAP_SAMPLING_INTERVAL = 155
-};
-enum { JNI_DELETE_LOCAL_REF = 23, VM_GET_ENV = 6 };
-enum { JVMTI_VERSION_11 = 0x300b0000 };
-/* Events, less the first one's number: places in the table of callbacks. */
-enum { FIRST_EVENT = 50, GC_START = 31, GC_FINISH = 32, OBJECT_FREE = 33, SAMPLED_OBJECT_ALLOC = 36, EVENTS = 37 };
-/* Bits of jvmtiCapabilities. */
-enum { CAN_TAG = 0, CAN_GET_SOURCE = 11, CAN_GET_LINES = 12, CAN_TELL_GC = 31, CAN_TELL_FREE = 32, CAN_SAMPLE = 43 };
-
-typedef void *const *const *environment; /* a pointer to a pointer to the table */
-
-#define CALL(ENV, INDEX, TYPE, ...) (((int (*) TYPE)(*(ENV))[INDEX])(__VA_ARGS__))
-
-struct frame {
-    void *method;
-    int64_t location;
-};
 
 struct line {
     int64_t start;
@@ -82,14 +47,28 @@ static struct table methods, places, types;
 static _Atomic(uint64_t) objects;
 static _Atomic(uint64_t) collections;
 static uint64_t gc_begin_ns;
-/* Guards the tables. Only threads that run a callback take it, none of which the JVM stops meanwhile. */
+/* Guards the tables. Only threads that run a callback or are in native code take it, none of which the JVM stops
+ * meanwhile. In malloc it is not waited for long: what a signal handler interrupted may hold it. */
 static _Atomic(bool) lock;
+/* Places that were seen in malloc, whose names are to be asked for. */
+#define UNNAMED 4096
+static struct frame unnamed[UNNAMED];
+static _Atomic(uint32_t) unnamed_count; /* changed under the lock */
 static _Thread_local bool thread_is_named;
 
 static void take_lock(void)
 {
     while (atomic_exchange_explicit(&lock, true, memory_order_acquire)) {
     }
+}
+
+static bool try_lock(void)
+{
+    for (int patience = 0; patience < 1000; patience++) {
+        if (!atomic_exchange_explicit(&lock, true, memory_order_acquire))
+            return true;
+    }
+    return false;
 }
 
 static void release_lock(void)
@@ -208,9 +187,12 @@ static uint32_t number_of_method(environment jni, void *method)
     bool is_new = entry != NULL && entry->key == 0;
     if (is_new)
         *entry = (struct entry){.key = (uintptr_t)method, .number = ++methods.used};
+    bool is_unnamed = entry != NULL && entry->line == 0;
+    if (is_unnamed)
+        entry->line = 1; /* of a method: whether its name was asked for */
     uint32_t number = entry == NULL ? 0 : entry->number;
     release_lock();
-    if (is_new)
+    if (is_unnamed)
         define_method(jni, method, number);
     return number;
 }
@@ -225,6 +207,47 @@ static void learn(environment jni, const struct frame *found, allocsample_frame 
     if (place != NULL)
         *place = (struct entry){(uintptr_t)found->method, (uint64_t)found->location, frame->function, frame->line};
     release_lock();
+}
+
+/* Where Java code may run. */
+static void name_places(environment jni)
+{
+    while (UNLIKELY(atomic_load_explicit(&unnamed_count, memory_order_relaxed) > 0)) {
+        struct frame place = {0};
+        allocsample_frame frame;
+        take_lock();
+        uint32_t count = atomic_load_explicit(&unnamed_count, memory_order_relaxed);
+        if (count > 0) {
+            place = unnamed[count - 1];
+            atomic_store_explicit(&unnamed_count, count - 1, memory_order_relaxed);
+        }
+        release_lock();
+        if (place.method != NULL)
+            learn(jni, &place, &frame);
+    }
+}
+
+allocsample_frame jvm_frame_in_malloc(void *method, int64_t location)
+{
+    allocsample_frame frame = {0};
+    if (!try_lock())
+        return frame;
+    const struct entry *place = find(&places, (uintptr_t)method, (uint64_t)location);
+    struct entry *entry = find(&methods, (uintptr_t)method, 0);
+    if (place != NULL && place->key != 0) {
+        frame = (allocsample_frame){.function = place->number, .line = place->line};
+    } else if (entry != NULL) {
+        if (entry->key == 0)
+            *entry = (struct entry){.key = (uintptr_t)method, .number = ++methods.used};
+        frame.function = entry->number;
+        uint32_t count = atomic_load_explicit(&unnamed_count, memory_order_relaxed);
+        if (count < UNNAMED) {
+            unnamed[count] = (struct frame){method, location};
+            atomic_store_explicit(&unnamed_count, count + 1, memory_order_relaxed);
+        }
+    }
+    release_lock();
+    return frame;
 }
 
 static void describe(environment jni, const struct frame *found, allocsample_frame *frames, int32_t count)
@@ -268,6 +291,7 @@ static void on_sampled_object(environment env, environment jni, void *thread, vo
     int32_t count = 0;
     /* What the JVM allocates for our questions is ours. */
     shim_thread.muted++;
+    name_places(jni);
     if (CALL(jvmti, GET_STACK_TRACE, (environment, void *, int32_t, int32_t, struct frame *, int32_t *), jvmti, NULL, 0,
              DEPTH, found, &count) != 0)
         count = 0;
@@ -297,6 +321,16 @@ static void on_gc_start(environment env)
     gc_begin_ns = hooks->now_ns();
 }
 
+/* The last moment at which names can be asked for. */
+static void on_vm_death(environment env, environment jni)
+{
+    (void)env;
+    jvm_native_end();
+    shim_thread.muted++;
+    name_places(jni);
+    shim_thread.muted--;
+}
+
 static void on_gc_finish(environment env)
 {
     (void)env;
@@ -323,7 +357,12 @@ static bool make_table(struct table *table)
 static bool register_heap(int32_t *interval)
 {
     allocsample_heap_description description = {
-        .size = sizeof description, .kind = ALLOCSAMPLE_MALLOC, .name = "java"};
+        .size = sizeof description,
+        .kind = ALLOCSAMPLE_MALLOC,
+        .name = "java",
+        .flags = ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_CODE_IS_NO_MODULE,
+        .walk = jvm_native_walk,
+    };
     allocsample_counters counters = {.size = sizeof counters};
     heap = hooks->heap_register(&description);
     if (heap == NULL || hooks->counters(heap, &counters) != ALLOCSAMPLE_OK || counters.interval == 0)
@@ -341,10 +380,10 @@ static void set_bit(unsigned char *bits, unsigned bit)
 }
 
 /* The JVM goes on whatever happens here: a profile without its heap is better than no program. */
-static void begin(environment vm)
+static void begin(environment vm, bool is_live)
 {
     static const unsigned wanted[] = {CAN_TAG, CAN_GET_SOURCE, CAN_GET_LINES, CAN_TELL_GC, CAN_TELL_FREE, CAN_SAMPLE};
-    static const int events[] = {GC_START, GC_FINISH, OBJECT_FREE, SAMPLED_OBJECT_ALLOC};
+    static const int events[] = {VM_DEATH, GC_START, GC_FINISH, OBJECT_FREE, SAMPLED_OBJECT_ALLOC};
     int32_t interval = 0;
     void *env = NULL;
     hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
@@ -359,23 +398,27 @@ static void begin(environment vm)
     if (CALL(jvmti, ADD_CAPABILITIES, (environment, void *), jvmti, capabilities) != 0 || !register_heap(&interval))
         return;
     void *callbacks[EVENTS] = {
+        [VM_DEATH] = (void *)on_vm_death,
         [GC_START] = (void *)on_gc_start,
         [GC_FINISH] = (void *)on_gc_finish,
         [OBJECT_FREE] = (void *)on_object_free,
         [SAMPLED_OBJECT_ALLOC] = (void *)on_sampled_object,
     };
+    bool has_walker = jvm_native_prepare(vm, jvmti, callbacks);
     CALL(jvmti, SET_EVENT_CALLBACKS, (environment, void *, int32_t), jvmti, callbacks, (int32_t)sizeof callbacks);
     CALL(jvmti, SET_HEAP_SAMPLING_INTERVAL, (environment, int32_t), jvmti, interval);
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         CALL(jvmti, SET_EVENT_NOTIFICATION_MODE, (environment, int, int, void *), jvmti, 1, FIRST_EVENT + events[i],
              NULL);
+    if (has_walker)
+        jvm_native_begin(is_live);
 }
 
 EXPORT int32_t Agent_OnLoad(environment vm, char *options, void *reserved)
 {
     (void)options;
     (void)reserved;
-    begin(vm);
+    begin(vm, false);
     return 0;
 }
 
@@ -383,6 +426,6 @@ EXPORT int32_t Agent_OnAttach(environment vm, char *options, void *reserved)
 {
     (void)options;
     (void)reserved;
-    begin(vm);
+    begin(vm, true);
     return 0;
 }

@@ -139,8 +139,11 @@ typedef struct allocsample_heap_description {
 /* Code outside of all modules that called the interpreter loop did nothing else: it is left out, and so is the machine's
  * function that called it. */
 #define ALLOCSAMPLE_LOOP_HAS_THUNKS 64u
+/* Code outside of all modules is the machine's: where the native stack comes to it, the machine's frames stand in for all
+ * that follows. */
+#define ALLOCSAMPLE_CODE_IS_NO_MODULE 128u
 /* ALLOCSAMPLE_MALLOC: sampled objects, and only they, are blocks of malloc: `free` and `realloc` tell of their end. */
-#define ALLOCSAMPLE_FREED_BY_MALLOC 128u
+#define ALLOCSAMPLE_FREED_BY_MALLOC 256u
 
 /* Which samples are asked for, and which collection has looked at them. */
 enum { ALLOCSAMPLE_MINOR = 1, ALLOCSAMPLE_MAJOR = 2, ALLOCSAMPLE_MAJOR_STEP = 3 };

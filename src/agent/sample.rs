@@ -288,17 +288,28 @@ impl Agent {
         let native = frames.get(..captured.depth).unwrap_or(&[]);
         let machine = vm_frames.get(..walked.min(depth)).unwrap_or(&[]);
         let merged = merged.get_mut(..depth).unwrap_or(&mut []);
-        let is_interpreter = |pc| heap.is_interpreter(pc);
-        let is_thunk = |pc| heap.loop_has_thunks && self.modules.find(pc).is_none();
-        let (count, has_room) = vm::interleave(
-            heap.id,
-            native,
-            machine,
-            heap.native_code,
-            is_interpreter,
-            is_thunk,
-            merged,
-        );
+        let is_outside = |pc| self.modules.find(pc).is_none();
+        let underlaid = match heap.native_code {
+            NativeCode::OutsideModules => {
+                vm::underlay(heap.id, native, machine, is_outside, merged)
+            }
+            NativeCode::Loop | NativeCode::Whole => None,
+        };
+        if underlaid.is_some() {
+            // The machine's frames are whole, and where the native walk ended behind them is none of the stack.
+            captured.flags = captured.flags.without(SampleFlags::UNWIND_FAILED);
+        }
+        let (count, has_room) = underlaid.unwrap_or_else(|| {
+            vm::interleave(
+                heap.id,
+                native,
+                machine,
+                heap.native_code,
+                |pc| heap.is_interpreter(pc),
+                |pc| heap.loop_has_thunks && is_outside(pc),
+                merged,
+            )
+        });
         captured.depth = count;
         captured.is_merged = true;
         if !has_room || ending == Ending::Full {

@@ -18,6 +18,7 @@ fn main() {
         "bridges/symbols.c",
         "bridges/code.c",
         "bridges/jvm.c",
+        "bridges/jvm_native.c",
         "bridges/python.c",
         "bridges/python_frames.c",
         "bridges/python_gc.c",

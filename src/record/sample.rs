@@ -33,6 +33,11 @@ impl SampleFlags {
     pub fn with(self, other: SampleFlags) -> SampleFlags {
         SampleFlags(self.0 | other.0)
     }
+
+    /// Those of `self` that are not in `other`.
+    pub fn without(self, other: SampleFlags) -> SampleFlags {
+        SampleFlags(self.0 & !other.0)
+    }
 }
 
 /// One sampled allocation. Its [`SampleId`] is the position of the record in the ring.

@@ -39,6 +39,8 @@ pub enum NativeCode {
     Loop,
     /// All of it.
     Whole,
+    /// All code outside of modules is its, and can be walked by nobody else.
+    OutsideModules,
 }
 
 /// Merges two views of a stack, both leaf first, into `merged`; returns how many frames there are, and whether all of
@@ -112,6 +114,43 @@ pub(crate) fn interleave(
         .all(|frame| put(encode(frame)));
     let left = places.len();
     (merged.len() - left, has_room)
+}
+
+/// The native frames nearer to the leaf than the machine's code, which is what `is_machine` says, and then the machine's: it
+/// knows its callers. Leaf first; returns how many there are, and whether all had room. `None`: the machine has no frames.
+pub(crate) fn underlay(
+    heap: HeapId,
+    native: &[u64],
+    machine: &[RawFrame],
+    is_machine: impl Fn(u64) -> bool,
+    merged: &mut [u64],
+) -> Option<(usize, bool)> {
+    if machine.is_empty() {
+        return None;
+    }
+    let first = native
+        .iter()
+        .position(|&pc| is_machine(pc.wrapping_sub(1)))
+        .unwrap_or(native.len());
+    let native = native.iter().take(first).copied();
+    let machine = machine.iter().filter(|frame| frame.is_shown());
+    let all = native.chain(machine.map(|frame| {
+        VmFrame {
+            heap,
+            function: frame.function,
+            line: frame.line,
+        }
+        .encode()
+    }));
+    let room = merged.len();
+    let mut count = 0;
+    for frame in all {
+        if let Some(place) = merged.get_mut(count) {
+            *place = frame;
+        }
+        count += 1;
+    }
+    Some((count.min(room), count <= room))
 }
 
 #[cfg(test)]
@@ -206,6 +245,34 @@ mod tests {
             [501, LOOP, 502, 2, 503]
         );
         assert_eq!(merged_with(&[501]), [2, 501]);
+    }
+
+    #[test]
+    fn what_only_the_machine_can_walk_is_left_to_it() {
+        let machine = [7, 8].map(|function| RawFrame {
+            function,
+            ..RawFrame::default()
+        });
+        let merged_with = |native: &[u64], machine: &[RawFrame], room: usize| {
+            let mut merged = std::vec![0; room];
+            let is_machine = |pc| pc == LOOP - 1;
+            let (count, has_room) = underlay(HeapId(1), native, machine, is_machine, &mut merged)?;
+            let shown = merged.get(..count).unwrap().iter();
+            let shown = shown.map(|&frame| {
+                VmFrame::decode(frame).map_or(frame, |frame| u64::from(frame.function))
+            });
+            Some((shown.collect::<Vec<_>>(), has_room))
+        };
+        // What looks like a caller behind the first frame of unknown code is a guess.
+        assert_eq!(
+            merged_with(&[501, 502, LOOP, 503, LOOP], &machine, 9),
+            Some((std::vec![501, 502, 7, 8], true))
+        );
+        assert_eq!(
+            merged_with(&[501], &machine, 2),
+            Some((std::vec![501, 7], false))
+        );
+        assert_eq!(merged_with(&[501, LOOP, 503], &[], 9), None);
     }
 
     #[test]

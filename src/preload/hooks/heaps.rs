@@ -65,9 +65,10 @@ pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription
     const WHOLE_CODE: u32 = 4;
     const WALK_IN_TICKS: u32 = 8;
     const SCANS_STACKS: u32 = 16;
-    const FREED_BY_MALLOC: u32 = 128;
+    const FREED_BY_MALLOC: u32 = 256;
     const WALK_IS_WHOLE: u32 = 32;
     const LOOP_HAS_THUNKS: u32 = 64;
+    const CODE_IS_NO_MODULE: u32 = 128;
     let description = Description {
         kind,
         // SAFETY: the header's rules.
@@ -80,9 +81,10 @@ pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription
         is_freed_by_malloc: raw.flags & FREED_BY_MALLOC != 0,
         loop_has_thunks: raw.flags & LOOP_HAS_THUNKS != 0,
         is_walk_whole: raw.flags & WALK_IS_WHOLE != 0,
-        native_code: match raw.flags & WHOLE_CODE {
+        native_code: match raw.flags & (WHOLE_CODE | CODE_IS_NO_MODULE) {
             0 => NativeCode::Loop,
-            _ => NativeCode::Whole,
+            WHOLE_CODE => NativeCode::Whole,
+            _ => NativeCode::OutsideModules,
         },
         callbacks: Callbacks {
             user: raw.user,

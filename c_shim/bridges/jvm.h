@@ -1,0 +1,72 @@
+/* What the parts of the bridge to the JVM share: JVMTI and JNI as far as they are used, and names of methods. */
+#ifndef ALLOCSAMPLE_BRIDGES_JVM_H
+#define ALLOCSAMPLE_BRIDGES_JVM_H
+
+#include "allocsample.h"
+#include "shim.h"
+
+/* Frames of a stack at most. */
+#define DEPTH 512
+
+/* Places in the table of functions (their numbers in the specification, less one). */
+enum {
+    SET_EVENT_NOTIFICATION_MODE = 1,
+    GET_THREAD_INFO = 8,
+    DEALLOCATE = 46,
+    GET_CLASS_SIGNATURE = 47,
+    GET_SOURCE_FILE_NAME = 49,
+    GET_CLASS_METHODS = 51,
+    GET_METHOD_NAME = 63,
+    GET_METHOD_DECLARING_CLASS = 64,
+    GET_LINE_NUMBER_TABLE = 69,
+    GET_LOADED_CLASSES = 77,
+    GET_STACK_TRACE = 103,
+    SET_TAG = 106,
+    SET_EVENT_CALLBACKS = 121,
+    ADD_CAPABILITIES = 141,
+    SET_HEAP_SAMPLING_INTERVAL = 155
+};
+enum { JNI_DELETE_LOCAL_REF = 23, VM_GET_ENV = 6 };
+enum { JVMTI_VERSION_11 = 0x300b0000 };
+/* Events, less the first one's number: places in the table of callbacks. */
+enum {
+    FIRST_EVENT = 50,
+    VM_INIT = 0,
+    VM_DEATH = 1,
+    CLASS_LOAD = 5,
+    CLASS_PREPARE = 6,
+    GC_START = 31,
+    GC_FINISH = 32,
+    OBJECT_FREE = 33,
+    SAMPLED_OBJECT_ALLOC = 36,
+    EVENTS = 37
+};
+/* Bits of jvmtiCapabilities. */
+enum { CAN_TAG = 0, CAN_GET_SOURCE = 11, CAN_GET_LINES = 12, CAN_TELL_GC = 31, CAN_TELL_FREE = 32, CAN_SAMPLE = 43 };
+
+typedef void *const *const *environment; /* a pointer to a pointer to the table */
+
+#define CALL(ENV, INDEX, TYPE, ...) (((int (*) TYPE)(*(ENV))[INDEX])(__VA_ARGS__))
+
+struct frame {
+    void *method;
+    int64_t location;
+};
+
+/* The number and line of a place in a method, as far as they are known: names can be asked for only where Java code may
+ * run. What is not known is found out later. Any thread, also in malloc. */
+HIDDEN allocsample_frame jvm_frame_in_malloc(void *method, int64_t location);
+
+/* Finds the JVM's walker for native code, and adds to `callbacks` what it needs to know of. False: there is none. */
+HIDDEN bool jvm_native_prepare(environment vm, environment jvmti, void **callbacks);
+
+/* Has the JVM tell what the walker needs. `is_live`: it runs already. After the callbacks are set. */
+HIDDEN void jvm_native_begin(bool is_live);
+
+/* The JVM ends: its stacks are not walked any more. */
+HIDDEN void jvm_native_end(void);
+
+/* The walker of the hook ABI: Java's frames of a thread that is in native code or in the JVM. */
+HIDDEN size_t jvm_native_walk(void *user, allocsample_frame *frames, size_t capacity);
+
+#endif
