@@ -163,7 +163,7 @@ impl Agent {
         let time_ns = clock::monotonic_ns();
         let write_total = |number, totals| {
             let record = total_record(number, totals);
-            recording.push(RecordKind::ThreadTotal, ThreadTotalRecord::WORDS, |words| {
+            recording.push_at_end(RecordKind::ThreadTotal, ThreadTotalRecord::WORDS, |words| {
                 record.encode_into(words)
             });
         };
@@ -189,7 +189,7 @@ impl Agent {
         recording.tell_figures();
         if how == ExitHow::Exec {
             let record = ExecRecord { time_ns, path };
-            recording.push(RecordKind::Exec, record.words(), |words| {
+            recording.push_at_end(RecordKind::Exec, record.words(), |words| {
                 record.encode_into(words)
             });
         }
@@ -221,7 +221,7 @@ impl Agent {
             return;
         }
         let record = total_record(0, ended);
-        recording.push(RecordKind::ThreadTotal, ThreadTotalRecord::WORDS, |words| {
+        recording.push_at_end(RecordKind::ThreadTotal, ThreadTotalRecord::WORDS, |words| {
             record.encode_into(words)
         });
     }

@@ -316,7 +316,28 @@ impl Recording {
         words: usize,
         encode: impl FnOnce(&mut [u64]) -> Option<usize>,
     ) -> bool {
-        let Ok(mut reservation) = self.ring.reserve(words, Priority::Essential) else {
+        self.push_as(Priority::Essential, kind, words, encode)
+    }
+
+    /// The same for a record that is written once, at an end. There is room for it also where frees have filled the ring,
+    /// and a filter of system calls lets nobody wait.
+    pub fn push_at_end(
+        &self,
+        kind: RecordKind,
+        words: usize,
+        encode: impl FnOnce(&mut [u64]) -> Option<usize>,
+    ) -> bool {
+        self.push_as(Priority::Last, kind, words, encode)
+    }
+
+    fn push_as(
+        &self,
+        priority: Priority,
+        kind: RecordKind,
+        words: usize,
+        encode: impl FnOnce(&mut [u64]) -> Option<usize>,
+    ) -> bool {
+        let Ok(mut reservation) = self.ring.reserve(words, priority) else {
             return false;
         };
         if encode(reservation.words_mut()).is_none() {
@@ -362,7 +383,7 @@ impl Recording {
 
     /// Writes the end of the process.
     pub fn announce_exit(&self, record: &ExitRecord) {
-        self.push(RecordKind::Exit, ExitRecord::WORDS, |words| {
+        self.push_at_end(RecordKind::Exit, ExitRecord::WORDS, |words| {
             record.encode_into(words)
         });
     }

@@ -4,13 +4,15 @@ use crate::layout::{MAX_RECORD_WORDS, PADDING, RecordHeader, State};
 use crate::ring::Ring;
 use crate::sync::{Ordering, WordsMut, compiler_fence};
 
-/// Who may use the last eighth of the ring.
+/// Who may use the last eighth of the ring, and the last 64th.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
     /// Leaves an eighth of the capacity free.
     Sample,
-    /// May fill the ring. For what makes the records before it meaningful: frees, modules, threads, exit.
+    /// Leaves a 64th free. For what makes the records before it meaningful: frees, modules, threads.
     Essential,
+    /// May fill the ring. For what is written once, when nobody may be left to make room: totals, and how it ended.
+    Last,
 }
 
 /// There is no room for the record now (or, longer than a quarter of the capacity, ever).
@@ -50,7 +52,8 @@ impl Ring {
         }
         let limit = match priority {
             Priority::Sample => capacity - capacity / 8,
-            Priority::Essential => capacity,
+            Priority::Essential => capacity - capacity / 64,
+            Priority::Last => capacity,
         };
         let header = self.memory.header();
         let (head, tail) = (&header.head.0.position, &header.tail.0.released);

@@ -43,9 +43,7 @@ impl Definitions {
         words: usize,
         encode: impl FnOnce(&mut [u64]) -> Option<usize>,
     ) -> bool {
-        let Some(Ok(mut reservation)) = self
-            .ring()
-            .map(|ring| ring.reserve(words, Priority::Essential))
+        let Some(Ok(mut reservation)) = self.ring().map(|ring| ring.reserve(words, Priority::Last))
         else {
             return false;
         };

@@ -23,7 +23,11 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let priority = prop_oneof![Just(Priority::Sample), Just(Priority::Essential)];
+    let priority = prop_oneof![
+        3 => Just(Priority::Sample),
+        3 => Just(Priority::Essential),
+        1 => Just(Priority::Last),
+    ];
     prop_oneof![
         4 => (0_usize..20, priority).prop_map(|(words, priority)| Step::Reserve(words, priority)),
         4 => (0_usize..8, 1..=255_u8).prop_map(|(which, kind)| Step::Commit(which, kind)),
@@ -107,7 +111,8 @@ impl<'a> Pair<'a> {
         let position = if total > to_end { head + to_end } else { head };
         let limit = match priority {
             Priority::Sample => capacity / 8 * 7,
-            Priority::Essential => capacity,
+            Priority::Essential => capacity - capacity / 64,
+            Priority::Last => capacity,
         };
         let fits = total <= capacity / 4 && position + total - self.ring.tail() <= limit;
         match self.ring.reserve(words, priority) {
