@@ -65,10 +65,10 @@ pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription
     const WHOLE_CODE: u32 = 4;
     const WALK_IN_TICKS: u32 = 8;
     const SCANS_STACKS: u32 = 16;
-    const FREED_BY_MALLOC: u32 = 256;
     const WALK_IS_WHOLE: u32 = 32;
     const LOOP_HAS_THUNKS: u32 = 64;
     const CODE_IS_NO_MODULE: u32 = 128;
+    const FREED_BY_MALLOC: u32 = 256;
     let description = Description {
         kind,
         // SAFETY: the header's rules.
