@@ -25,6 +25,7 @@ enum Operation {
     Malloc(u64),
     Minor(u64, u64),
     Major(u64),
+    /// What is pinned there stays: the nursery goes on behind it.
     Hole(u64),
     Interval(u64),
     Stop,
@@ -265,15 +266,17 @@ fn any_order_of_calls_gives_each_object_its_points_and_each_sample_one_fate() {
     // A compiler that complains is no counter-example.
     play(Law::Periodic, 1, 1, "").assert_success();
     for law in [Law::Periodic, Law::Poisson] {
+        // A batch has as many on average; of batches there are enough for the number to be reached for certain.
+        let batches = wanted_sequences() * 23 / 40 / AT_ONCE + 3;
         let config = Config {
-            cases: (wanted_sequences() / 2 / AT_ONCE).max(1) as u32,
+            cases: batches as u32,
             failure_persistence: None,
             // Each step of it is a process.
             max_shrink_iters: 400,
             ..Config::default()
         };
         let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
-        let samples = Cell::new(0);
+        let (played, samples) = (Cell::new(0), Cell::new(0));
         let input = (
             intervals().prop_filter("an agent's interval", |&interval| interval <= 1 << 40),
             any::<u64>(),
@@ -283,10 +286,13 @@ fn any_order_of_calls_gives_each_object_its_points_and_each_sample_one_fate() {
             .run(&input, |(interval, seed, sequences)| {
                 let outcome = play(law, interval, seed, &text(&sequences));
                 let recorded = judge(&outcome).map_err(TestCaseError::fail)?;
+                played.set(played.get() + sequences.len());
                 samples.set(samples.get() + recorded);
                 Ok(())
             })
             .unwrap_or_else(|error| panic!("{law:?}: {error}"));
+        let played = played.get();
+        assert!(played >= wanted_sequences() / 2, "{played} sequences");
         // The sequences are not idle.
         assert!(
             samples.get() > wanted_sequences() as u64,

@@ -4,7 +4,7 @@
 //
 // A line of FILE is a sequence: the scripts of its threads, with `|` between. An operation is a letter and numbers:
 //   a SIZE TYPE  an object in the nursery           l SIZE TYPE  one outside of it        n SIZE  a block of malloc
-//   c SEED BYTES a minor collection; the nursery has BYTES from then on    m SEED  a major one    h BYTES  a hole
+//   c SEED BYTES a minor collection; the nursery has BYTES from then on    m SEED  a major one    h BYTES  a hole: pinned objects
 //   i BYTES      another interval for the heap      s, g         the heap's sampling stops, goes on
 //   x, y         the thread's sampling off, on      e            the thread leaves and comes back
 //   d            all that is pending is discarded      f            a child plays the rest
