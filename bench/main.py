@@ -7,6 +7,7 @@ from collections.abc import Callable
 from bench import page, tools
 from bench.effort import Effort
 from bench.figures import (
+    cold,
     curve,
     depth,
     disk,
@@ -23,6 +24,7 @@ from bench.text import Findings
 PARTS: dict[str, Callable[[tools.Tools, Effort], Findings]] = {
     "fast_path": fast_path.measure,
     "samples": samples.measure,
+    "cold": cold.measure,
     "depth": depth.measure,
     "threads": threads.measure,
     "programs_counted": programs_counted.measure,

@@ -77,6 +77,19 @@ def allocsample_off(library: str) -> Setup:
     )
 
 
+def allocsample_dormant(library: str) -> Setup:
+    """Our agent, loaded and waiting to be told to start."""
+    return Setup(
+        "allocsample, dormant",
+        preload=(library,),
+        environment=(
+            ("ALLOCSAMPLE_START", "off"),
+            ("ALLOCSAMPLE_OUTPUT", "{directory}/run.allocsample"),
+        ),
+        base=PLAIN,
+    )
+
+
 def jemalloc(library: str) -> Setup:
     """jemalloc, not profiling."""
     return Setup("jemalloc", preload=(library,), environment=(("MALLOC_CONF", "prof:false"),))

@@ -64,6 +64,14 @@ static uint64_t take_sampled(const void *block)
     return agent == NULL ? 0 : agent->take_sampled(block);
 }
 
+COLD bool shim_is_sampled(const void *block)
+{
+    uint64_t taken = take_sampled(block);
+    if (taken != 0)
+        slow_path()->put_back(block, taken);
+    return taken != 0;
+}
+
 static void sampled_block_ended(const void *block, uint64_t taken)
 {
     const struct shim_slow_path *agent = slow_path();

@@ -219,6 +219,8 @@ HIDDEN const void *shim_next_malloc_address(void);
 
 /* Slow halves of free, for operator delete to share. Returns whether the block may be passed on. */
 HIDDEN bool shim_before_free(void *block);
+/* Whether a block that nobody frees meanwhile is a sample of malloc's, or of a heap whose samples are malloc's blocks. */
+HIDDEN bool shim_is_sampled(const void *block);
 /* Second half of the slow path of every allocation function: charges the counter, and tells the agent if it borrows. */
 HIDDEN void *shim_after_alloc(void *address, size_t size, bool is_realloc, const struct shim_caller *);
 

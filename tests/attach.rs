@@ -394,3 +394,87 @@ fn a_process_that_cannot_see_the_library_gets_a_copy() {
     running.detach();
     running.ends_well();
 }
+
+#[test]
+fn a_process_in_a_container_is_attached_to_by_its_number_outside() {
+    if !is_root() || !is_installed("unshare") {
+        return skip("namespaces of mounts and processes need root and unshare");
+    }
+    // A file system, numbers of processes and a /proc of its own; the library and our files are not in it.
+    let mut running = Attached::start_below(|room| {
+        let root = room.path("root");
+        let script = format!(
+            "mkdir -p {root} && mount -t tmpfs none {root} && cd {root} && mkdir proc tmp lib64 lib usr etc &&
+            mount -t proc none proc && for each in /lib /lib64 /usr; do mount --bind $each .$each || exit; done &&
+            cp {program} tmp/attached && exec chroot {root} /tmp/attached",
+            root = root.display(),
+            program = room.path("attached").display(),
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--pid", "--fork", "--kill-child"]);
+        command.args(["sh", "-c", &script]);
+        command
+    });
+    running.ask("threads 3");
+    for _ in 0..2 {
+        running.attach(&["--interval", "1K", "-o", "/tmp/x-%t.allocsample"]);
+        running.ask("allocate first 1000 500");
+        let status = running.done(&["ctl", &running.pid(), "status"]);
+        assert!(status.contains("samples"), "{status}");
+        let profile = running.detach();
+        assert!(profile.site("first").samples > 0);
+        running.ask("free");
+    }
+    assert_eq!(running.ask("well"), "done");
+    running.ends_well();
+}
+
+/// How a program comes by an allocator that is not libc's.
+#[test]
+fn programs_with_an_allocator_linked_in_are_attached_to() {
+    for (name, library) in allocators::installed() {
+        let library = library.to_str().expect("a path");
+        let flags = ["-Wl,--no-as-needed", library];
+        let mut running = Attached::start_with(&flags, |room| Command::new(room.path("attached")));
+        running.ask("allocate first 5000 300");
+        running.ask("threads 3");
+        running.attach(&["--interval", "1K"]);
+        running.ask("resize");
+        for function in ["first", "second", "third"] {
+            running.ask(&format!("allocate {function} 5000 300"));
+        }
+        let profile = running.detach();
+        for function in ["first", "second", "third"] {
+            assert!(profile.site(function).samples > 0, "{name}: {function}");
+        }
+        running.attach(&["--interval", "1K"]);
+        running.ask("free");
+        assert_eq!(running.ask("well"), "done");
+        let profile = running.detach();
+        assert!(profile.site("churner").samples > 0, "{name}");
+        running.ends_well();
+    }
+}
+
+#[test]
+fn an_allocator_inside_the_program_is_told_and_blocks_of_libraries_are_seen() {
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let source = source.join("tests/programs/bump_allocator.c");
+    let flags = [source.to_str().expect("a path")];
+    let mut running = Attached::start_with(&flags, |room| Command::new(room.path("attached")));
+    let library = Program::library("plugin.c", "libplugin.so", &[]);
+    running.ask("allocate first 1000 300");
+    running.attach(&["--interval", "1"]);
+    running.ask("resize");
+    running.ask("allocate second 1000 300");
+    let open = format!("open {}", library.path().display());
+    running.ask(&open);
+    running.ask("use 500 400");
+    let profile = running.detach();
+    assert_eq!(profile.site("second").samples, 0);
+    assert_eq!(profile.site("plugin_allocates").samples, 500);
+    let note = profile.report["notes"].to_string();
+    assert!(note.contains("an allocator of its own past us"), "{note}");
+    running.ask("free");
+    running.ends_well();
+}

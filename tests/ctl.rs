@@ -70,6 +70,28 @@ fn each_phase_is_estimated_by_its_own_interval_and_none_while_stopped() {
 }
 
 #[test]
+fn what_was_asked_before_is_not_forgotten_for_something_else() {
+    let mut running = Running::start(&["--interval", "256K"]);
+    running.phase();
+    // The program waits. Of two intervals the second is what is wanted.
+    running.ctl(&["interval", "4K"]);
+    running.ctl(&["interval", "16K"]);
+    let output = running.room.output(&["ctl", "x.allocsample", "rotate"]);
+    assert_error(&output, 1, "what was asked before is not done yet");
+    running.phase();
+    running.ctl(&["rotate"]);
+    running.phase();
+    running.phase();
+    let (room, _) = running.end();
+    let part = Profile::read(&room.path("x.part-1.allocsample"));
+    assert_is(&part, "phase_dense", f64::from(BYTES));
+    let samples = samples_in(&part, "phase_dense") as f64;
+    // One in 16 KiB: five standard errors and the first mebibyte.
+    let due = f64::from(BYTES) / 16_384.0;
+    assert!((samples - due).abs() < 5.0 * due.sqrt() + 64.0, "{samples}");
+}
+
+#[test]
 fn a_process_that_was_started_without_samples_waits_for_start() {
     let mut running = Running::start(&["--interval", "16K", "--start", "off"]);
     running.phase();

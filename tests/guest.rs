@@ -6,6 +6,7 @@ mod support;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use support::{Agent, Program, Run, agent_library, is_root, skip};
 
@@ -379,4 +380,41 @@ fn what_is_written_is_for_nobody_else() {
             assert_eq!(mode & 0o777, 0o600, "{}", path.display());
         }
     }
+}
+
+#[test]
+fn a_program_with_more_rights_than_its_caller_is_left_alone() {
+    const OTHER_GROUP: u32 = 65534;
+    if !is_root() {
+        return skip("only root can give a program the rights of another group");
+    }
+    let room = support::Room::new();
+    // The loader does not preload into such a program: it is linked with us.
+    let library = agent_library();
+    let flags = ["-Wl,--no-as-needed", library.to_str().expect("a path")];
+    room.add(&Program::compiled_with("hello.c", &flags), "hello");
+    support::copy(Path::new("/usr/bin/id"), &room.path("id"));
+    let run = |name: &str| {
+        let output = Command::new(room.path(name))
+            .env("ALLOCSAMPLE_OUTPUT", room.path("x.allocsample"))
+            .env("ALLOCSAMPLE_INTERVAL", "1")
+            .arg("-g")
+            .output();
+        let output = output.expect("the program");
+        assert_eq!(support::room::stderr(&output), "");
+        support::room::stdout(&output)
+    };
+    assert_eq!(run("hello"), "hello\n");
+    assert!(room.path("x.allocsample").exists());
+    fs::remove_file(room.path("x.allocsample")).expect("a profile");
+    for name in ["hello", "id"] {
+        std::os::unix::fs::chown(room.path(name), None, Some(OTHER_GROUP)).expect("root may");
+        let mode = fs::Permissions::from_mode(0o2755);
+        fs::set_permissions(room.path(name), mode).expect("its owner may");
+    }
+    if run("id").trim() != OTHER_GROUP.to_string() {
+        return skip("programs get no rights by their files here");
+    }
+    assert_eq!(run("hello"), "hello\n");
+    assert!(!room.path("x.allocsample").exists());
 }

@@ -4,16 +4,35 @@
 mod support;
 
 use serde_json::Value;
+use support::profile::figure;
 use support::{Agent, Program};
+
+const INTERVAL: f64 = 16_384.0;
 
 #[test]
 fn listeners_get_every_sample_with_its_weight_and_its_free() {
-    const INTERVAL: f64 = 16_384.0;
     let outcome = Program::compiled("probes.c")
         .run()
         .observed(&Agent::at_interval("16K").seeded(5));
     outcome.assert_success();
-    let heard: Value = serde_json::from_str(&outcome.text()).expect("JSON");
+    let profile = outcome.profile();
+    let site = profile.site("probed");
+    let heap = profile.row("heaps", "name", "org.example.probed");
+    let recorded = [
+        (site.samples as f64, site.allocated_bytes),
+        (figure(heap, "samples"), figure(heap, "allocated_bytes")),
+    ];
+    let text = outcome.text();
+    assert_eq!(text.lines().count(), recorded.len());
+    for (line, (samples, bytes)) in text.lines().zip(recorded) {
+        let heard: Value = serde_json::from_str(line).expect("JSON");
+        assert_agrees(&heard, samples, bytes);
+    }
+}
+
+/// What was heard, with what the profile has.
+#[track_caller]
+fn assert_agrees(heard: &Value, samples: f64, bytes: f64) {
     let number = |name: &str| heard[name].as_f64().expect("a number");
     // The contract: weights add up to the allocated bytes on average. Under the Poisson law the standard error is about
     // the root of bytes times interval; seeds are fixed.
@@ -21,9 +40,8 @@ fn listeners_get_every_sample_with_its_weight_and_its_free() {
     let deviation = number("weights") - number("bytes");
     assert!(deviation.abs() < 4.0 * error, "{heard}");
     // Exactly what the profile has, but for less than a byte a sample.
-    let site = outcome.profile().site("probed");
-    assert_eq!(site.samples as f64, number("allocs"));
-    let rounding = site.allocated_bytes - number("weights");
+    assert_eq!(samples, number("allocs"));
+    let rounding = bytes - number("weights");
     assert!((0.0..number("allocs")).contains(&rounding), "{rounding}");
     assert_eq!(number("frees"), number("allocs"));
     assert_eq!(number("foreign_frees"), 0.0);

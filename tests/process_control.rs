@@ -7,6 +7,13 @@ use std::fs;
 use support::profile::Profile;
 use support::{Agent, Program};
 
+#[test]
+fn a_machine_hears_of_each_change_until_it_takes_its_heap_back() {
+    let run = Program::compiled("../vms/changes.c").run();
+    let outcome = run.observed(&Agent::at_interval("1"));
+    assert_eq!(outcome.assert_success().text(), "heard\n");
+}
+
 fn allocations(profile: &Profile, function: &str) -> f64 {
     profile.site(function).allocations
 }
@@ -37,6 +44,7 @@ fn a_program_stops_starts_copies_rotates_and_resets_its_own_profile() {
         // In the main thread, and in the other one when it was in again.
         assert_eq!(allocations(&before, "again"), 2000.0);
         assert_eq!(allocations(&before, "left_out"), 0.0);
+        assert_eq!(allocations(&before, "too_small"), 0.0);
     }
     // What was left out is told where all is counted.
     let part = read("x.part-1.allocsample");

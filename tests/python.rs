@@ -156,6 +156,32 @@ fn lines_collections_and_exact_bytes_are_told() {
     }
 }
 
+/// A sampled object lies elsewhere than the others, which no program can see: what is in it, what becomes of it when it
+/// grows, and how many there are by Python's own count.
+#[test]
+fn sampled_objects_are_objects_like_the_others() {
+    for python in interpreters() {
+        for interval in ["1", "64", "4K"] {
+            let outcome = Run::of(&python)
+                .arg(bridge::program("allocated_blocks.py"))
+                .observed(&Agent::at_interval(interval).seeded(7));
+            outcome.assert_success();
+            assert_eq!(outcome.complaints(), "", "{}", python.display());
+            let truth: f64 = outcome.text().trim().parse().expect("bytes");
+            let profile = outcome.profile();
+            let heap = bridge::heap(&profile, "python");
+            // All else that the interpreter allocates is several times as much.
+            let allocated = heap["allocated_bytes"].as_f64().expect("bytes");
+            assert!(
+                (truth..10.0 * truth).contains(&allocated),
+                "{} at {interval}: {allocated} bytes, {truth} by known objects",
+                python.display()
+            );
+            bridge::assert_audit(&profile);
+        }
+    }
+}
+
 /// The second opinion: what Python's own tracemalloc has of the same program, block by block.
 #[test]
 fn what_lives_is_what_tracemalloc_says() {

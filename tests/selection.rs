@@ -3,12 +3,12 @@
 mod support;
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
 use support::profile::Profile;
 use support::room::{assert_error, stderr};
-use support::{Program, Room, truth};
+use support::{Program, Room, is_installed, is_root, skip, truth};
 
 /// selected.c under the agent.
 struct Selected {
@@ -22,12 +22,16 @@ struct Selected {
 
 impl Selected {
     fn start(interval: &str) -> Self {
+        Self::start_by(interval, |room, arguments| room.command(arguments))
+    }
+
+    /// By a command that runs ours with these arguments.
+    fn start_by(interval: &str, command: impl FnOnce(&Room, &[&str]) -> Command) -> Self {
         let room = Room::new();
         room.add(&Program::compiled("selected.c"), "selected");
         let options = ["run", "-q", "-o", "x.allocsample", "--seed", "5"];
         let program = ["--interval", interval, "--", "./selected"];
-        let mut child = room
-            .command(&[&options[..], &program].concat())
+        let mut child = command(&room, &[&options[..], &program].concat())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -119,6 +123,63 @@ fn a_thread_can_be_left_out_and_taken_in_again_and_its_bytes_are_counted_all_the
     assert!((all..all + MOST_OF_LIBC).contains(&told), "{told}");
     let text = support::room::stdout(&room.output(&["report", "x.allocsample"]));
     assert!(text.contains("by threads that are left out"), "{text}");
+}
+
+/// The thread that has this number in its own namespace, among all of a process's descendants: its and its process's
+/// numbers as we see them.
+fn seen_from_here(parent: u32, number: &str) -> Option<[String; 2]> {
+    let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
+    let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).ok()?;
+    for task in tasks.flatten() {
+        let task = task.file_name().into_string().ok()?;
+        let status = read(format!("/proc/{parent}/task/{task}/status"));
+        let numbers = status
+            .lines()
+            .find_map(|line| line.strip_prefix("NSpid:"))?;
+        let numbers: Vec<&str> = numbers.split_whitespace().collect();
+        if numbers.len() > 1 && numbers.last() == Some(&number) {
+            return Some([parent.to_string(), task]);
+        }
+        let children = read(format!("/proc/{parent}/task/{task}/children"));
+        let mut children = children.split_whitespace().filter_map(|it| it.parse().ok());
+        if let Some(found) = children.find_map(|child| seen_from_here(child, number)) {
+            return Some(found);
+        }
+    }
+    None
+}
+
+#[test]
+fn a_thread_in_a_container_has_the_number_that_is_seen_from_outside() {
+    if !is_root() || !is_installed("unshare") {
+        return skip("namespaces of processes need root and unshare");
+    }
+    let mut selected = Selected::start_by("1", |room, arguments| {
+        let inner = room.command(arguments);
+        let mut outer = Command::new("unshare");
+        outer
+            .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
+            .arg(inner.get_program())
+            .args(inner.get_args())
+            .current_dir(room.directory())
+            .env("ALLOCSAMPLE_LIBRARY", room.agent());
+        outer
+    });
+    selected.allocate(100, 100);
+    let other = selected.numbers[1].clone();
+    let found = seen_from_here(selected.child.id(), &other);
+    let [pid, tid] = found.expect("the thread, from outside");
+    assert_ne!(tid, other);
+    for what in [pid.as_str(), "x.allocsample"] {
+        let output = selected.room.output(&["ctl", what, "thread", &tid, "off"]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    }
+    selected.allocate(20_000, 100);
+    selected.allocate(20_000, 100);
+    let (_room, profile) = selected.end();
+    assert_eq!(number(thread(&profile, "worker-1"), "samples"), 40_100);
+    let other = thread(&profile, "other");
+    assert!(number(other, "samples") < 20_000, "{other}");
 }
 
 #[test]

@@ -13,6 +13,9 @@ from bench.tools import Tools, say
 BOUNDS = {512 * KIB: 0.3, 32 * KIB: 1.5}
 """Per cent of the instructions, by interval."""
 
+DORMANT_BOUND = 1.0
+"""Per cent of the instructions, of an agent that waits to be told to start."""
+
 EXPLANATION = """\
 Instructions of the whole process, all threads, over the same allocator without the profiler (callgrind). redis is linked
 with jemalloc, which is its plain state here, and gets fixed commands in step. *Start* is what of ours is there without any
@@ -25,7 +28,8 @@ def measure(tools: Tools, effort: Effort) -> Findings:
     """At two intervals, ours, the bare shim and the peers."""
     # Who does not sample the start of a process would be compared at hardly any samples.
     samplers = [s for interval in BOUNDS for s in tools.samplers(interval) if s.unsampled_bytes == 0]
-    contenders = [setups.passthrough(tools.shim), *samplers]
+    dormant = setups.allocsample_dormant(tools.agent)
+    contenders = [setups.passthrough(tools.shim), dormant, *samplers]
     plain, added = _count_all(tools, effort, contenders)
     start = callgrind.count(tools, tools.ours(512 * KIB), TRUE).total - callgrind.count(tools, PLAIN, TRUE).total
     rows = []
@@ -35,6 +39,8 @@ def measure(tools: Tools, effort: Effort) -> Findings:
     table = text.table(["program", *(setup.title for setup in contenders), "start"], rows)
     bounds, rivals = [], []
     for name in plain:
+        if (name, dormant) in added:
+            bounds.append(Bound(f"{name}, dormant, instructions added", added[name, dormant] * 100, DORMANT_BOUND, " %"))
         for interval, most in BOUNDS.items():
             found = {
                 s.name: added[name, s] * 100 for s in samplers if s.interval_bytes == interval and (name, s) in added

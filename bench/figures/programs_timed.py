@@ -12,7 +12,7 @@ from bench.text import Findings, Rival
 from bench.tools import Tools, say
 
 INTERVALS = (512 * KIB, 32 * KIB)
-SCALE = 4
+SCALE = 3
 SCALE_TRACED = 1
 
 

@@ -9,7 +9,8 @@
 #include "allocsample.h"
 #include "shim.h"
 
-/* Where the endless nursery ends. */
+/* Where the endless nursery begins and ends. Its first limit can be where it begins, and must not be 0. */
+#define COUNTDOWN_START 1
 #define COUNTDOWN_TOP (UINT64_C(1) << 62)
 
 /* Zero until it begins. */
@@ -29,8 +30,9 @@ static inline void countdown_begin(struct countdown *countdown, const allocsampl
                                    allocsample_nursery *nursery)
 {
     countdown->nursery = nursery;
-    countdown->limit = nursery == NULL ? COUNTDOWN_TOP : hooks->nursery_begin(heap, nursery, 0, COUNTDOWN_TOP);
-    countdown->left = countdown->limit;
+    countdown->limit =
+        nursery == NULL ? COUNTDOWN_TOP : hooks->nursery_begin(heap, nursery, COUNTDOWN_START, COUNTDOWN_TOP);
+    countdown->left = countdown->limit - COUNTDOWN_START;
 }
 
 /* Subtracts the charge of `size`; true if it borrowed. Then it is to be given back, and taken anew or told. */
@@ -53,15 +55,17 @@ static inline bool countdown_take(struct countdown *countdown, size_t size)
     return has_room;
 }
 
-/* The block at `address` passes the limit. */
-static inline void countdown_tell(struct countdown *countdown, const allocsample_hooks *hooks, allocsample_heap *heap,
-                                  const void *address, size_t size, allocsample_type type)
+/* The block at `address` passes the limit. Its sample, if it is one. */
+static inline allocsample_id countdown_tell(struct countdown *countdown, const allocsample_hooks *hooks, allocsample_heap *heap,
+                                  uintptr_t address, size_t size, allocsample_type type)
 {
     uintptr_t limit = countdown->limit;
     uint64_t free = countdown_free(countdown);
-    hooks->alloc(heap, countdown->nursery, (uintptr_t)address, shim_charged(size), type, free, &limit);
+    allocsample_id id =
+        hooks->alloc(heap, countdown->nursery, address, shim_charged(size), type, free, &limit);
     countdown->limit = limit;
     countdown->left = limit - free;
+    return id;
 }
 
 #endif

@@ -113,12 +113,7 @@ static void join(void)
 /* The block passes the limit. */
 static void tell(const void *block, size_t size)
 {
-    uintptr_t limit = this_thread.limit;
-    uint64_t free = countdown_free(&this_thread);
-    allocsample_id id =
-        hooks->alloc(heap, this_thread.nursery, libgc_hidden(block), shim_charged(size), 0, free, &limit);
-    this_thread.limit = limit;
-    this_thread.left = limit - free;
+    allocsample_id id = countdown_tell(&this_thread, hooks, heap, libgc_hidden(block), size, 0);
     if (id != ALLOCSAMPLE_NO_SAMPLE)
         libgc_link(block);
 }

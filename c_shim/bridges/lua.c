@@ -218,7 +218,7 @@ static void tell(struct state *state, const void *block, size_t size, size_t typ
     if (countdown_take(&state->countdown, size))
         return;
     sampled_state = is_walked ? state : NULL;
-    countdown_tell(&state->countdown, hooks, heap, block, size,
+    countdown_tell(&state->countdown, hooks, heap, (uintptr_t)block, size,
                    type >= TYPE_STRING && type <= TYPE_PROTOTYPE ? (allocsample_type)type : TYPE_PART);
     sampled_state = NULL;
 }

@@ -5,14 +5,32 @@
 #include "allocsample.h"
 #include "shim.h"
 
+/* PyMemAllocatorEx: CPython's public interface. */
+struct python_allocator {
+    void *context;
+    void *(*malloc)(void *, size_t);
+    void *(*calloc)(void *, size_t, size_t);
+    void *(*realloc)(void *, void *, size_t);
+    void (*free)(void *, void *);
+};
+
 /* What of the interpreter is used. Found by name: nothing of Python is linked. */
 struct python_symbols {
+    void (*get_allocator)(int domain, struct python_allocator *); /* PyMem_GetAllocator */
+    void (*set_allocator)(int domain, struct python_allocator *);
     const char *(*version)(void);
     void *(*thread_state)(void); /* PyGILState_GetThisThreadState: NULL before and after the interpreter's life */
     int (*line_of)(void *code, int offset); /* PyCode_Addr2Line */
     const void *code_type;
     const void *eval_loop; /* _PyEval_EvalFrameDefault */
 };
+
+/* What wraps the allocators will use; false if it cannot. */
+HIDDEN bool python_objects_prepare(const allocsample_hooks *hooks, allocsample_heap *heap);
+
+/* Wraps the allocators of small objects, if they are the interpreter's own and are not wrapped yet; and lets go of them. */
+HIDDEN void python_objects_wrap(const struct python_symbols *symbols);
+HIDDEN void python_objects_unwrap(const struct python_symbols *symbols);
 
 /* Prepares the walker for an interpreter of this version; false if its frames cannot be read. */
 HIDDEN bool python_frames_prepare(const struct python_symbols *symbols, const allocsample_hooks *hooks);

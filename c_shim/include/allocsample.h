@@ -11,6 +11,9 @@
  *  - They are async-signal-safe, except `heap_register`, `heap_unregister`, `control`, all `define_*`, `process_*` and
  *    `thread_select`.
  *  - Nothing they return asks for a collection: sampling never changes when the machine collects.
+ *  - Where there is no agent there is no table, and none of them is called: each costs the test of a pointer (a load and a
+ *    branch) where it would have been called, which is never in an allocation's fast path. `nursery_point` costs not even
+ *    that: nothing gets there. With an agent that is not sampling each returns after a look at the heap's state.
  *  - Bytes are bytes, times are nanoseconds of CLOCK_MONOTONIC.
  *  - A NULL heap, and a heap that was unregistered, are legal and do nothing. Errors are negative and never fatal. */
 #ifndef ALLOCSAMPLE_H
@@ -84,6 +87,12 @@ typedef size_t (*allocsample_walk)(void *user, allocsample_frame *frames, size_t
 typedef void (*allocsample_on_sample)(void *user, allocsample_id sample, uintptr_t address, uint64_t size,
                                       allocsample_type type);
 
+/* Called after sampling of the heap was switched on or off, or got another interval; `counters` tells which. It may come
+ * more often than that, and on any thread: the one that calls `control`, one that is inside malloc, or the agent's own. So
+ * it sets a flag, say that the machine should call `nursery_sync` soon, and returns. Nobody has to listen: the nurseries
+ * hear of it by the next limit that they are given. */
+typedef void (*allocsample_on_change)(void *user);
+
 /* Where a machine keeps its frames on one thread, so that nobody has to ask it. They are a row of frames that ends at
  * `*top`, or a chain from `*top` by pointers to callers. A store of the newest frame comes before that of `*top`: the
  * stack may be read by a signal handler of the same thread at any instruction. `size` is
@@ -106,22 +115,35 @@ typedef struct allocsample_heap_description {
     uint32_t size;
     uint32_t kind;    /* ALLOCSAMPLE_NURSERY, ... */
     const char *name; /* "org.example.vm": copied, at most 1,024 bytes */
-    uint64_t interval; /* mean bytes between two samples; 0: as malloc's */
+    uint64_t interval; /* mean bytes between two samples, until another is asked for; 0: as malloc's */
     uint32_t flags;
     uint32_t reserved;
     void *user; /* for the callbacks */
     allocsample_walk walk; /* or NULL: native frames only */
     allocsample_on_sample on_sample; /* or NULL */
+    allocsample_on_change on_change; /* or NULL; heeded by an agent that has ALLOCSAMPLE_CAN_TELL_CHANGES */
 } allocsample_heap_description;
 
-#define ALLOCSAMPLE_WALK_IN_MALLOC 1u /* samples of malloc on a thread that owns a nursery of this heap get frames too */
-#define ALLOCSAMPLE_WALK_EVERYWHERE 2u /* those on every other thread too: the walker finds out whether it runs the machine */
-#define ALLOCSAMPLE_WALK_IN_TICKS 8u /* the walker is async-signal-safe: samples of time on these threads get frames too */
-#define ALLOCSAMPLE_SCANS_STACKS 16u /* threads are stopped by signals, and scanned from their stack pointer to their stack's base: samples stay on that stack */
-#define ALLOCSAMPLE_CODE_IS_NO_MODULE 128u /* code outside of all modules is the machine's: where the native stack comes to it, the machine's frames stand in for all that follows */
-#define ALLOCSAMPLE_LOOP_HAS_THUNKS 64u /* code outside of all modules that called the interpreter loop did nothing else: it is left out, and so is the machine's function that called it */
-#define ALLOCSAMPLE_WALK_IS_WHOLE 32u /* in samples of this heap what the walker gives is the whole stack: native frames are looked for only where it gives none */
-#define ALLOCSAMPLE_WHOLE_CODE 4u /* the interpreter ranges hold all of the machine's native code: all its frames stand in for it */
+/* Samples of malloc on a thread that owns a nursery of this heap get frames too. */
+#define ALLOCSAMPLE_WALK_IN_MALLOC 1u
+/* Those on every other thread too: the walker finds out whether it runs the machine. */
+#define ALLOCSAMPLE_WALK_EVERYWHERE 2u
+/* The interpreter ranges hold all of the machine's native code: all its frames stand in for it. */
+#define ALLOCSAMPLE_WHOLE_CODE 4u
+/* The walker is async-signal-safe: samples of time on these threads get frames too. */
+#define ALLOCSAMPLE_WALK_IN_TICKS 8u
+/* Threads are stopped by signals, and scanned from their stack pointer to their stack's base: samples stay on that stack. */
+#define ALLOCSAMPLE_SCANS_STACKS 16u
+/* In samples of this heap what the walker gives is the whole stack: native frames are looked for only where it gives none. */
+#define ALLOCSAMPLE_WALK_IS_WHOLE 32u
+/* Code outside of all modules that called the interpreter loop did nothing else: it is left out, and so is the machine's
+ * function that called it. */
+#define ALLOCSAMPLE_LOOP_HAS_THUNKS 64u
+/* ALLOCSAMPLE_MALLOC: sampled objects, and only they, are blocks of malloc: `free` and `realloc` tell of their end. */
+#define ALLOCSAMPLE_FREED_BY_MALLOC 128u
+/* Code outside of all modules is the machine's: where the native stack comes to it, the machine's frames stand in for all that
+ * follows. */
+#define ALLOCSAMPLE_CODE_IS_NO_MODULE 256u
 
 /* Which samples are asked for, and which collection has looked at them. */
 enum { ALLOCSAMPLE_MINOR = 1, ALLOCSAMPLE_MAJOR = 2, ALLOCSAMPLE_MAJOR_STEP = 3 };
@@ -200,60 +222,78 @@ typedef struct allocsample_status {
     char profile[4096]; /* path of the profile; empty before the first sample */
 } allocsample_status;
 
-/* The table. `size` grows with each function that is added: see ALLOCSAMPLE_HAS. */
+/* What malloc's samples are wanted of. `size` is sizeof(allocsample_filter). */
+typedef struct allocsample_filter {
+    uint32_t size;
+    uint32_t reserved;
+    uint64_t least_bytes, most_bytes; /* sizes of blocks, both included; most_bytes 0: of any */
+    const char *threads; /* a thread's name, or the beginning of one and `*`, at most 15 bytes; NULL: of all */
+} allocsample_filter;
+
+/* The table. `size` grows with each function that is added: see ALLOCSAMPLE_HAS. Who calls a function, and where:
+ *   [calm]  any thread, but in no signal handler, and in no callback of this header
+ *   [owner] the thread that owns the nursery, or whoever has stopped that thread: in an allocation's slow path, or in a
+ *           collection
+ *   [gc]    whoever collects, while objects and threads stay where they are
+ *   [any]   any thread at any time: also in a collection, or in a signal handler
+ *   [walk]  may call the heap's `walk` and `on_sample`, so only where these may run */
 typedef struct allocsample_hooks {
     uint32_t size;
     uint32_t version;
 
-    /* NULL if there are too many heaps (255) or the description makes no sense. Not during a collection. */
+    /* [calm] NULL if there are too many heaps (255) or the description makes no sense. Not during a collection. */
     allocsample_heap *(*heap_register)(const allocsample_heap_description *description);
-    /* No call for the heap may be under way. Its pending samples are discarded. */
+    /* [calm] No call for the heap may be under way. Its pending samples are discarded, and none of its callbacks is
+     * called again. */
     int32_t (*heap_unregister)(allocsample_heap *heap);
-    /* Names the calling thread in the profile. */
+    /* [any] Names the calling thread in the profile. */
     int32_t (*thread_name)(const char *name);
 
     /* -- the nursery: all return the limit that `free + size` is to be compared with from now on -- */
 
-    /* The nursery's next object goes to `free`, its end is `top`. Also for a new chunk, and for a thread without one of
-     * its own (with free = top). First call for a zeroed state. */
+    /* [owner] The nursery's next object goes to `free`, its end is `top`. Also for a new chunk, and for a thread
+     * without one of its own (with free = top). First call for a zeroed state. */
     uintptr_t (*nursery_begin)(allocsample_heap *heap, allocsample_nursery *nursery, uintptr_t free, uintptr_t top);
-    /* [walk] An object of `size` bytes, 1 or more, at `object` (where `free` was before it) failed the limit and fits below
-     * `top`: it is allocated there. */
+    /* [owner] [walk] An object of `size` bytes, 1 or more, at `object` (where `free` was before it) failed the limit
+     * and fits below `top`: it is allocated there. */
     uintptr_t (*nursery_point)(allocsample_heap *heap, allocsample_nursery *nursery, uintptr_t object, uint64_t size,
                                uintptr_t top, allocsample_type type);
-    /* `free` stood at `old_free`, and goes on from `free` up to `top`: after a minor collection, or a change of chunks. */
+    /* [owner] `free` stood at `old_free`, and goes on from `free` up to `top`: after a minor collection, or a change of
+     * chunks. */
     uintptr_t (*nursery_sync)(allocsample_heap *heap, allocsample_nursery *nursery, uintptr_t old_free, uintptr_t free,
                               uintptr_t top);
-    /* Sampling of this thread on (1) or off (0); the bytes in between are in no figure. */
+    /* [owner] Sampling of this thread on (1) or off (0); the bytes in between are in no figure. */
     uintptr_t (*nursery_enable)(allocsample_heap *heap, allocsample_nursery *nursery, uintptr_t free, uintptr_t top,
                                 uint32_t on);
-    /* The thread leaves: its pending samples go over to the heap, where the next minor collection finds them by a NULL
-     * nursery, or the next major one. The state is zero again. */
+    /* [owner] The thread leaves: its pending samples go over to the heap, where the next minor collection finds them by
+     * a NULL nursery, or the next major one. The state is zero again. */
     void (*nursery_end)(allocsample_heap *heap, allocsample_nursery *nursery, uintptr_t free);
 
     /* -- other allocations -- */
 
-    /* [walk] `size` bytes at `address`, not in the nursery, whose own next object goes to `free`; `*limit` is set, unless
-     * NULL; it stays as it is for a NULL heap and for a nursery that was not begun, so it should hold the present limit. A sample of a collected heap is pending for the next minor collection of this nursery. */
+    /* [owner] [walk] `size` bytes at `address`, not in the nursery, whose own next object goes to `free`; `*limit` is
+     * set, unless NULL; it stays as it is for a NULL heap and for a nursery that was not begun, so it should hold the
+     * present limit. A sample of a collected heap is pending for the next minor collection of this nursery. */
     allocsample_id (*alloc)(allocsample_heap *heap, allocsample_nursery *nursery, uintptr_t address, uint64_t size,
                             allocsample_type type, uintptr_t free, uintptr_t *limit);
-    /* The block at `address` is about to be freed (ALLOCSAMPLE_MALLOC, ALLOCSAMPLE_EXTERNAL). */
+    /* [any] The block at `address` is about to be freed (ALLOCSAMPLE_MALLOC, ALLOCSAMPLE_EXTERNAL). */
     void (*freed)(allocsample_heap *heap, uintptr_t address);
-    /* The block is about to move: `to` belongs to it from now on, `from` to whoever gets it. */
+    /* [any] The block is about to move: `to` belongs to it from now on, `from` to whoever gets it. */
     void (*moved)(allocsample_heap *heap, uintptr_t from, uintptr_t to);
 
     /* -- what became of samples -- */
 
-    /* Samples that a collection of this kind must look at: for ALLOCSAMPLE_MINOR the young ones of `nursery`, or, if that is
-     * NULL, those of threads that have left; for ALLOCSAMPLE_MAJOR all others of the heap. Call until it returns 0, with `*cursor` 0 at first. Objects must stay where
-     * they are meanwhile, and calls for the old samples of one heap must not overlap. */
+    /* [gc] Samples that a collection of this kind must look at: for ALLOCSAMPLE_MINOR the young ones of `nursery`, or,
+     * if that is NULL, those of threads that have left; for ALLOCSAMPLE_MAJOR all others of the heap. Call until it
+     * returns 0, with `*cursor` 0 at first. Objects must stay where they are meanwhile, and calls for the old samples
+     * of one heap must not overlap. */
     size_t (*pending)(allocsample_heap *heap, allocsample_nursery *nursery, uint32_t kind, allocsample_pending *samples,
                       size_t capacity, uint64_t *cursor);
-    /* Answers, in any order, also in part: what is left out stays pending. Returns how many were taken. */
+    /* [gc] Answers, in any order, also in part: what is left out stays pending. Returns how many were taken. */
     size_t (*resolve)(allocsample_heap *heap, allocsample_nursery *nursery, uint32_t kind,
                       const allocsample_resolution *resolutions, size_t count, uint64_t gc_id);
 
-    /* -- names; a later definition of the same number replaces an earlier one; strings are copied -- */
+    /* -- names, all [calm]; a later definition of the same number replaces an earlier one; strings are copied -- */
 
     int32_t (*define_type)(allocsample_heap *heap, allocsample_type type, const char *name, const char *detail);
     int32_t (*define_function)(allocsample_heap *heap, allocsample_function function, const char *name,
@@ -263,37 +303,41 @@ typedef struct allocsample_hooks {
 
     /* -- code -- */
 
-    /* Native code of the interpreter loop: a frame in it is shown as the machine's frames that it runs. At most 16. */
+    /* [any] Native code of the interpreter loop: a frame in it is shown as the machine's frames that it runs. At most
+     * 16. */
     int32_t (*interpreter_range)(allocsample_heap *heap, uintptr_t start, uintptr_t end);
-    /* Compiled code. It should keep frame pointers, or the stack ends there. */
+    /* [any], these three, not two at once for the same code. Compiled code. It should keep frame pointers, or the stack
+     * ends there. */
     int32_t (*code_add)(allocsample_heap *heap, uintptr_t start, uintptr_t end, allocsample_function function);
     int32_t (*code_move)(allocsample_heap *heap, uintptr_t from, uintptr_t to);
     int32_t (*code_remove)(allocsample_heap *heap, uintptr_t start);
 
-    /* -- the time line -- */
+    /* -- the time line, all [any] -- */
 
     uint64_t (*now_ns)(void);
     /* A collection that has ended, whether or not it saw a sample. */
     int32_t (*gc)(allocsample_heap *heap, const allocsample_gc *gc);
     /* The machine is in this state until the next phase. */
     int32_t (*phase)(allocsample_heap *heap, const char *name);
-    /* Something of interest. */
+    /* Something of interest: a section of the machine's log, a request. `end_ns` is `begin_ns` for a moment. */
     int32_t (*marker)(allocsample_heap *heap, const char *name, uint64_t begin_ns, uint64_t end_ns);
     /* A reading of a statistic outside of collections. */
     int32_t (*value)(allocsample_heap *heap, allocsample_statistic statistic, uint64_t value);
 
     /* -- control -- */
 
-    /* For one heap. */
+    /* [calm] For one heap. */
     int32_t (*control)(allocsample_heap *heap, uint32_t operation, uint64_t value);
+    /* [any] */
     int32_t (*counters)(allocsample_heap *heap, allocsample_counters *counters);
 
     /* -- machines that sample by themselves -- */
 
-    /* An object of `size` bytes is a sample: the machine drew it, by gaps without memory whose mean is the interval that
-     * `counters` tells, so that an object of S bytes is drawn with probability 1 - exp(-S/interval). `frames`, leaf first, is
-     * its whole stack; native frames are not looked for. Only for ALLOCSAMPLE_MALLOC and ALLOCSAMPLE_EXTERNAL. `address` may
-     * be any number that `freed` is called with later. No thread needs a nursery. */
+    /* [any] An object of `size` bytes is a sample: the machine drew it, by gaps without memory whose mean is the
+     * interval that `counters` tells, so that an object of S bytes is drawn with probability 1 - exp(-S/interval).
+     * `frames`, leaf first, is its whole stack; native frames are not looked for. Only for ALLOCSAMPLE_MALLOC and
+     * ALLOCSAMPLE_EXTERNAL. `address` may be any number that `freed` is called with later. No thread needs a
+     * nursery. */
     allocsample_id (*sampled)(allocsample_heap *heap, uintptr_t address, uint64_t size, allocsample_type type,
                               const allocsample_frame *frames, size_t count);
 
@@ -302,32 +346,38 @@ typedef struct allocsample_hooks {
 
     /* -- more on stacks and threads -- */
 
-    /* The calling thread, which owns a nursery of the heap, keeps its frames there from now on; they are read wherever the
-     * walker would be asked, and in samples of time. NULL: no longer. The description must stay where it is, and so must
-     * the frames while they are on the stack. Memory that is not what it should be loses the rest of a stack. */
+    /* [any] The calling thread, which owns a nursery of the heap, keeps its frames there from now on; they are read
+     * wherever the walker would be asked, and in samples of time. NULL: no longer. The description must stay where it
+     * is, and so must the frames while they are on the stack. Memory that is not what it should be loses the rest of a
+     * stack. */
     int32_t (*shadow_stack)(allocsample_heap *heap, const allocsample_shadow_stack *stack);
-    /* The function `number` stands for these, innermost first: what a compiler made one of. 1 to 128; pass the number to
-     * `code_add` for the part of the code to which that applies, or use it in frames. */
+    /* [calm] The function `number` stands for these, innermost first: what a compiler made one of. 1 to 128; pass the
+     * number to `code_add` for the part of the code to which that applies, or use it in frames. */
     int32_t (*define_inlined)(allocsample_heap *heap, allocsample_function number, const allocsample_frame *frames,
                               size_t count);
-    /* Samples of malloc and of time on the calling thread, on (1) or off (0); the bytes in between are in no figure. For
-     * nurseries there is nursery_enable. */
+    /* [any] Samples of malloc and of time on the calling thread, on (1) or off (0); the bytes in between are in no
+     * figure. For nurseries there is nursery_enable. */
     int32_t (*thread_enable)(uint32_t on);
 
-    /* -- the process: for any program, with or without heaps of its own --
-     * Any thread may call these, except in signal handlers, in callbacks of this header, in constructors of libraries, and
-     * in a child of vfork. Where there is no profile yet, they begin it, but for `process_status`. ALLOCSAMPLE_OFF: the agent
-     * is switched off, or behind a filter of system calls. What they ask has the same effect as `allocsample ctl PID`. */
+    /* -- the process, all [calm]: for any program, with or without heaps of its own --
+     * Not in constructors of libraries either, nor in a child of vfork. Where there is no profile yet, they begin it,
+     * but for `process_status`. ALLOCSAMPLE_OFF: the agent is switched off, or behind a filter of system calls. What
+     * they ask has the same effect as `allocsample ctl PID`. */
 
-    /* ALLOCSAMPLE_START with the interval, or 0 for the one of before; ALLOCSAMPLE_STOP with 0; ALLOCSAMPLE_SET_INTERVAL, not 0,
-     * which starts too: for malloc and each heap without an interval of its own. Other threads hear of it when they have
-     * allocated up to 1 MiB. ALLOCSAMPLE_FLUSH, _SNAPSHOT, _ROTATE and _RESET, with 0, are done by the agent's thread before
-     * the call returns; ALLOCSAMPLE_LIMIT if that takes more than ten seconds: it is done then as soon as the disk lets it. */
+    /* ALLOCSAMPLE_START with the interval, or 0 for the one of before; ALLOCSAMPLE_STOP with 0;
+     * ALLOCSAMPLE_SET_INTERVAL, not 0, which starts too: for malloc and all heaps; those whose machine draws their
+     * samples itself keep their interval. Other threads hear of it when they have allocated up to 1 MiB.
+     * ALLOCSAMPLE_FLUSH, _SNAPSHOT, _ROTATE and _RESET, with 0, are done by the agent's thread before the call returns;
+     * ALLOCSAMPLE_LIMIT if that takes more than ten seconds: it is done then as soon as the disk lets it. */
     int32_t (*process_control)(uint32_t operation, uint64_t value);
     int32_t (*process_status)(allocsample_status *status);
-    /* malloc and time on the thread with this number (gettid; 0: the calling one), on (1) or off (0), from when it next looks
-     * at the agent, at once for the calling one. Its bytes in between are counted as muted. At most 64 threads. */
+    /* malloc and time on the thread with this number (gettid; 0: the calling one), on (1) or off (0), from when it next
+     * looks at the agent, at once for the calling one. Its bytes in between are counted as muted. At most 64
+     * threads. */
     int32_t (*thread_select)(uint32_t tid, uint32_t on);
+    /* Only such blocks from now on, and only such threads; NULL: all again. What is left out is counted, and in no
+     * estimate. As `allocsample ctl PID filter`. */
+    int32_t (*process_filter)(const allocsample_filter *filter);
 } allocsample_hooks;
 
 /* Defined by the agent; NULL without it, and for a version that it does not know. */
@@ -356,6 +406,7 @@ static inline const allocsample_hooks *allocsample_find(void)
 #define ALLOCSAMPLE_CAN_WALK_IN_TICKS UINT64_C(16) /* ALLOCSAMPLE_WALK_IN_TICKS is heeded */
 
 #define ALLOCSAMPLE_CAN_CONTROL_PROCESS UINT64_C(32) /* process_control, process_status, thread_select */
+#define ALLOCSAMPLE_CAN_TELL_CHANGES UINT64_C(64) /* on_change is called */
 
 /* Whether an agent, which may be older than this header, can do something. */
 #define ALLOCSAMPLE_CAN(hooks, bit)                                                                                    \

@@ -100,16 +100,22 @@ impl Agent {
     }
 
     /// Says in the profile that the process was running before.
-    pub fn note_attached(&self, recording: &Recording, slots: u64, unsure: u64, pending: u64) {
+    pub fn note_attached(
+        &self,
+        recording: &Recording,
+        slots: u64,
+        left_alone: u64,
+        is_allocator_in_program: bool,
+    ) {
         let mut detail = Path::new();
         detail
             .push_decimal(slots)
             .push(b" calls of the allocator redirected");
-        if unsure + pending > 0 {
-            detail
-                .push(b", ")
-                .push_decimal(unsure + pending)
-                .push(b" not");
+        if left_alone > 0 {
+            detail.push(b", ").push_decimal(left_alone).push(b" not");
+        }
+        if is_allocator_in_program {
+            detail.push(b"; the program calls an allocator of its own past us");
         }
         recording.note(Note::Attached, detail.as_bytes());
     }

@@ -175,7 +175,11 @@ impl Agent {
                 self.set_filter(recording, &filter);
             }
             // The drain thread obeys when it has done it. If it does not run yet, the next sample starts it.
-            _ => return recording.ask_for_file_work(what, generation),
+            request::FLUSH | request::SNAPSHOT | request::ROTATE | request::RESET => {
+                return recording.ask_for_file_work(what, generation);
+            }
+            // Of a newer command, or of nobody who knows what he writes.
+            _ => {}
         }
         recording.ring.obey(generation);
     }
@@ -226,10 +230,7 @@ impl Agent {
             return false;
         }
         for heap in self.heaps.all() {
-            if let Some(interval) = interval.filter(|_| !heap.samples_by_itself()) {
-                self.set_heap_interval(heap, interval);
-            }
-            self.switch_heap(heap, interval.is_some());
+            self.let_heap_follow(heap, interval);
         }
         true
     }

@@ -10,6 +10,7 @@ use crate::agent::Agent;
 use crate::os::thread::{Muted, ShimThread};
 use crate::os::{self, clock, process};
 use crate::recording::{self, DrainState, Recording};
+use crate::selection::Filter;
 use crate::switch::Switch;
 
 /// What is asked.
@@ -108,6 +109,14 @@ impl Agent {
             self.select(thread, muted);
             is_done.then_some(()).ok_or(Refusal::Limit)
         })?
+    }
+
+    /// From their next look at the agent on threads are sampled as the filter says; the calling one at once.
+    pub fn order_filter(&self, thread: &ShimThread, filter: &Filter) -> Result<(), Refusal> {
+        self.with_recording(thread, |recording, muted| {
+            self.set_filter(recording, filter);
+            self.select(thread, muted);
+        })
     }
 
     /// How it is, and where the profile lies. The path is copied as far as there is room, and ends in NUL.

@@ -36,6 +36,7 @@ fn shadow_stack_of(thread: &ShimThread, heap: &Heap) -> Option<ShadowStack> {
 impl Agent {
     /// An allocation has borrowed. Any thread, also in a signal handler.
     pub fn on_alloc(&self, thread: &ShimThread, allocation: &Allocation) {
+        let since_ns = start_of_timed(thread);
         self.notice_fork();
         if self.switch.get() != Switch::On {
             thread.look_again_later();
@@ -68,7 +69,7 @@ impl Agent {
                 Some(recording) if !self.selection.has_size(due.size) => {
                     self.leave_out(recording, weight_bytes(&due, self.law()));
                 }
-                _ => drop(self.run_and_tell(&due)),
+                _ => drop(self.run_and_tell(&due, since_ns)),
             }
         }
         if self.config().is_stopped && recording::current().is_none() {
@@ -94,8 +95,9 @@ impl Agent {
             self.count_lost(LostReason::Reentered, 1, weight_bytes(due, self.law()));
             return None;
         }
+        let since_ns = start_of_timed(due.thread);
         let (_muted, _) = self.enter(due.thread, 0)?;
-        self.run_and_tell(due)
+        self.run_and_tell(due, since_ns)
     }
 
     /// Makes the thread known in the profile, which is begun if there is none. False: it cannot be.
@@ -164,8 +166,8 @@ impl Agent {
         Some((muted, points))
     }
 
-    fn run_and_tell(&self, due: &Due<'_>) -> Option<SampleId> {
-        let since_ns = is_timed(due.thread.total_bytes()).then(clock::monotonic_ns);
+    /// `since_ns` is when it began, if this one is timed.
+    fn run_and_tell(&self, due: &Due<'_>, since_ns: Option<u64>) -> Option<SampleId> {
         let id = self.run_sample(due);
         if let (Some(since_ns), Some(recording)) = (since_ns, recording::current()) {
             let elapsed_ns = clock::monotonic_ns().saturating_sub(since_ns);
@@ -559,6 +561,11 @@ pub(crate) struct Due<'a> {
     pub walked: Option<&'a Heap>,
     /// Its whole stack, if the machine has given it: frames of `walked`, leaf first.
     pub stack: Option<&'a [RawFrame]>,
+}
+
+/// When the sample that the thread may be about to take began, if its time is to be taken.
+fn start_of_timed(thread: &ShimThread) -> Option<u64> {
+    is_timed(thread.total_bytes()).then(clock::monotonic_ns)
 }
 
 /// Whether the time of this one is to be taken: one in sixteen, whatever the pattern of the numbers that tell them apart.

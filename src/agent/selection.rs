@@ -74,6 +74,34 @@ pub struct Filter {
     pub name: [u64; 2],
 }
 
+impl Filter {
+    /// Everything.
+    pub const ALL: Filter = Filter {
+        least_bytes: 0,
+        most_bytes: u64::MAX,
+        name: [0; 2],
+    };
+
+    /// Threads of this name, or whose names begin so if it ends in `*`. `None`: no thread can have it.
+    pub fn name_words(pattern: &[u8]) -> Option<[u64; 2]> {
+        let (name, end) = match pattern.strip_suffix(b"*") {
+            Some(beginning) => (beginning, None),
+            None => (pattern, Some(END_OF_NAME)),
+        };
+        let is_plain = name.iter().all(|&byte| byte > END_OF_NAME && byte != b'*');
+        // The kernel's limit leaves a byte for the end.
+        if !is_plain || name.len() >= THREAD_NAME_BYTES || (name.is_empty() && end.is_some()) {
+            return None;
+        }
+        let mut halves = [[0; 8]; 2];
+        let places = halves.as_flattened_mut().iter_mut();
+        for (place, byte) in places.zip(name.iter().copied().chain(end)) {
+            *place = byte;
+        }
+        Some(halves.map(u64::from_ne_bytes))
+    }
+}
+
 impl Selection {
     /// Everything.
     pub const fn new() -> Self {
@@ -91,11 +119,7 @@ impl Selection {
         for thread in &self.threads {
             thread.store(0, Ordering::Relaxed);
         }
-        self.set_filter(&Filter {
-            least_bytes: 0,
-            most_bytes: u64::MAX,
-            name: [0; 2],
-        });
+        self.set_filter(&Filter::ALL);
         self.is_any.store(0, Ordering::Relaxed);
     }
 

@@ -82,6 +82,10 @@ pub enum AttachError {
     )]
     Yama(i32, u32),
     #[error(
+        "process {0}: the system lets nobody trace it until the machine is started anew (kernel.yama.ptrace_scope = {1})"
+    )]
+    YamaForGood(i32, u32),
+    #[error(
         "process {0}: the system does not permit to trace it; CAP_SYS_PTRACE is needed, which root has"
     )]
     NotPermitted(i32),

@@ -171,19 +171,10 @@ impl Target {
         }
         let owner = fs::metadata(format!("/proc/{pid}")).map(|process| process.uid());
         let own = fs::metadata("/proc/self").map(|process| process.uid());
-        if let (Ok(owner), Ok(own)) = (owner, own)
-            && owner != own
-            && own != 0
-        {
-            return AttachError::OtherUser(pid);
-        }
         let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
             .ok()
             .and_then(|scope| scope.trim().parse().ok());
-        match scope {
-            Some(scope @ 1..) => AttachError::Yama(pid, scope),
-            _ => AttachError::NotPermitted(pid),
-        }
+        refusal(pid, owner.ok().zip(own.ok()), scope)
     }
 
     fn check_program(&self) -> Result<(), AttachError> {
@@ -218,6 +209,16 @@ impl Target {
             return Err(AttachError::Static(pid));
         }
         Ok(())
+    }
+}
+
+/// Why a process may not be traced that nobody traces: by its user and ours, and Yama's setting, as far as they are known.
+fn refusal(pid: i32, users: Option<(u32, u32)>, scope: Option<u32>) -> AttachError {
+    match (users, scope) {
+        (Some((owner, own)), _) if owner != own && own != 0 => AttachError::OtherUser(pid),
+        (_, Some(scope @ 3..)) => AttachError::YamaForGood(pid, scope),
+        (_, Some(scope @ 1..)) => AttachError::Yama(pid, scope),
+        _ => AttachError::NotPermitted(pid),
     }
 }
 
@@ -285,6 +286,19 @@ impl Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_says_what_would_help() {
+        let said = |users, scope| refusal(7, users, scope).to_string();
+        assert!(said(Some((1000, 65534)), Some(1)).contains("belongs to another user"));
+        assert!(said(Some((1000, 1000)), Some(1)).contains("ptrace_scope = 1); attach as root"));
+        assert!(said(Some((1000, 1000)), Some(2)).contains("ptrace_scope = 2); attach as root"));
+        // That setting cannot be taken back, and binds root too.
+        assert!(said(Some((1000, 0)), Some(3)).contains("until the machine is started anew"));
+        for scope in [Some(0), None] {
+            assert!(said(Some((1000, 1000)), scope).contains("CAP_SYS_PTRACE is needed"));
+        }
+    }
 
     #[test]
     fn a_line_of_the_memory_map_is_taken_apart() {

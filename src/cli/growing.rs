@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use allocsample_profile::{Profile, SymbolTable};
+use allocsample_profile::{Profile, SymbolTable, root_of};
 use anyhow::Context;
 
 /// A profile that grows.
@@ -48,7 +48,7 @@ impl GrowingProfile {
         if let Some(symbols) = self.symbols.take() {
             profile.symbols = symbols;
         }
-        profile.symbolize();
+        profile.symbolize_below(root_of(&self.path));
         self.symbols = Some(profile.symbols.clone());
         Ok(profile)
     }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use allocsample_profile::{FinishError, Finished, Profile, ReadError, finish};
+use allocsample_profile::{FinishError, Finished, Profile, ReadError, finish, root_of};
 use anyhow::Context;
 
 use crate::exit;
@@ -17,15 +17,15 @@ pub fn open(path: &Path) -> anyhow::Result<Profile> {
     if let Some(stopped) = &profile.recovery.stopped {
         exit::remark(format_args!("{}: {stopped}", path.display()));
     }
-    name(&mut profile);
+    name(&mut profile, path);
     Ok(profile)
 }
 
 /// Gives names to a profile without any.
-fn name(profile: &mut Profile) {
+fn name(profile: &mut Profile, path: &Path) {
     if profile.symbols.frames.is_empty() {
         let _progress = Progress::start("symbolising");
-        profile.symbolize();
+        profile.symbolize_below(root_of(path));
     }
 }
 

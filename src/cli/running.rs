@@ -1,5 +1,6 @@
 //! Processes that are being recorded.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -40,16 +41,44 @@ pub fn all() -> Vec<(u32, PathBuf)> {
     found
 }
 
+/// The process that writes a profile, if we may look into it.
+pub fn process_of(profile: &Path) -> Option<u32> {
+    let file = |path: &Path| {
+        let status = std::fs::metadata(path).ok()?;
+        Some((status.dev(), status.ino()))
+    };
+    let wanted = file(profile)?;
+    let mut processes = all().into_iter();
+    let (pid, _) = processes.find(|(_, path)| file(path) == Some(wanted))?;
+    Some(pid)
+}
+
+/// The number that a thread has for itself, where its process numbers threads for itself, as in a container; `None`: the
+/// process has no such thread.
+pub fn number_inside(pid: u32, tid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    // Before Linux 4.1 there is no such line.
+    let Some(numbers) = numbers else {
+        return Some(tid);
+    };
+    numbers.split_whitespace().last()?.parse().ok()
+}
+
 fn in_maps(pid: u32, maps: &str) -> Option<PathBuf> {
     let path = maps.lines().find_map(|line| {
         let at = line.find('/')?;
         line[at..].strip_suffix(".allocsample.ring")
     })?;
-    let in_its_root = format!("/proc/{pid}/root{path}.allocsample");
-    Some(match Path::new(&in_its_root).exists() {
-        true => PathBuf::from(in_its_root),
-        false => PathBuf::from(format!("{path}.allocsample")),
-    })
+    let path = format!("{path}.allocsample");
+    // After a chroot the path may be told from the root of the process's mounts on.
+    let root = std::fs::read_link(format!("/proc/{pid}/root")).unwrap_or_default();
+    let inside = Path::new(&path).strip_prefix(&root).ok();
+    let inside = inside.and_then(Path::to_str).unwrap_or_default();
+    let candidates = [path.trim_start_matches('/'), inside];
+    let seen_from_here = candidates.map(|path| format!("/proc/{pid}/root/{path}"));
+    let found = seen_from_here.iter().find(|path| Path::new(path).is_file());
+    Some(PathBuf::from(found.unwrap_or(&path)))
 }
 
 /// The ring beside a profile.

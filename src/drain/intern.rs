@@ -1,12 +1,13 @@
 //! Stacks as nodes of a tree, each written once (or again after it was forgotten).
 
 use allocsample_record::{
-    AddressSpace, ChunkEncoder, CodeRecord, Location, ModuleAgainRecord, ModuleId, ModuleRecord,
+    AddressSpace, ChunkEncoder, CodeRecord, ModuleAgainRecord, ModuleId, ModuleRecord,
     ModuleUnloadRecord, StackId, StackNode, ThreadId,
 };
 use rustc_hash::FxHashMap;
 
-use crate::nodes::NodeTable;
+use crate::nodes::{Node, NodeTable};
+use crate::places::{Place, Places};
 
 /// Turns addresses into locations and stacks into numbers.
 #[derive(Default)]
@@ -15,8 +16,10 @@ pub struct StackInterner {
     /// Numbers of the modules that have a build id.
     modules: FxHashMap<ModuleKey, ModuleId>,
     nodes: NodeTable,
-    /// Locations of addresses under the present map of modules; at most [`LOCATIONS`].
-    locations: FxHashMap<u64, Location>,
+    /// What `nodes` calls locations.
+    places: Places,
+    /// Locations of addresses under the present map of modules; at most [`ADDRESSES`].
+    addresses: FxHashMap<u64, Place>,
     /// Frames that were met lately under the present map of modules, where [`recent_index`] puts them.
     recent: Vec<Recent>,
     /// The last stack of each thread, root first: its next sample tells only what is new.
@@ -44,8 +47,8 @@ fn recent_index(parent: StackId, address: u64) -> usize {
 /// What makes two modules the same: path, build id, size, and where in itself it begins.
 type ModuleKey = (Box<[u8]>, Box<[u8]>, u64, u64);
 
-/// Addresses that are remembered before all are forgotten: 2 MiB of them.
-const LOCATIONS: usize = 1 << 16;
+/// Addresses that are remembered before all are forgotten: 1 MiB of them.
+const ADDRESSES: usize = 1 << 16;
 
 impl StackInterner {
     /// Nothing seen yet.
@@ -112,8 +115,15 @@ impl StackInterner {
 
     /// An address may mean another location now. The last stacks stay: who shares one has seen that it means the same.
     fn forget_addresses(&mut self) {
-        self.locations.clear();
+        self.addresses.clear();
         self.recent.clear();
+    }
+
+    /// Nodes are written again then; what this file calls them stays good.
+    fn forget_places(&mut self) {
+        self.addresses.clear();
+        self.places = Places::default();
+        self.nodes = NodeTable::default();
     }
 
     /// The thread tells no more stacks.
@@ -144,8 +154,11 @@ impl StackInterner {
         encoder: &mut ChunkEncoder,
     ) -> StackId {
         self.recent.resize_with(RECENT, Recent::default);
-        if self.locations.len() > LOCATIONS {
-            self.locations.clear();
+        if self.addresses.len() > ADDRESSES {
+            self.addresses.clear();
+        }
+        if self.places.is_full() {
+            self.forget_places();
         }
         let last = self.last.entry(thread).or_default();
         last.truncate(shared);
@@ -157,11 +170,9 @@ impl StackInterner {
             let place = &mut self.recent[recent_index(parent, address)];
             let is_known = (place.address, place.parent) == (address, parent);
             if is_parent_new || !is_known || place.number == StackId::EMPTY {
-                let location = *self
-                    .locations
-                    .entry(address)
-                    .or_insert_with(|| self.space.locate(address));
-                let node = StackNode { parent, location };
+                let place_of = || self.places.number(self.space.locate(address));
+                let at = *self.addresses.entry(address).or_insert_with(place_of);
+                let node = Node { parent, place: at };
                 let known = if is_parent_new {
                     None
                 } else {
@@ -169,7 +180,8 @@ impl StackInterner {
                 };
                 is_parent_new = known.is_none();
                 let number = known.unwrap_or_else(|| {
-                    let number = encoder.node(node);
+                    let location = self.places.location(at);
+                    let number = encoder.node(StackNode { parent, location });
                     self.nodes.add(node, number);
                     number
                 });

@@ -10,6 +10,7 @@ mod follow;
 mod intern;
 mod keeper;
 mod nodes;
+mod places;
 mod rotation;
 mod thread;
 mod writer;

@@ -16,23 +16,64 @@
 //! the arrays of these names. A stack is a location on top of its parent; the lines of a location begin with the
 //! innermost inlined call; "line" is 0 if unknown. "size" is what was asked for, "bytes" and "objects" what the sample
 //! stands for: add those up. A "carried" sample is from before the file began: it counts among what is live, not among
-//! what was allocated. The object is written as it is read, without a second copy in memory.
+//! what was allocated. Rows are made as they are written, without a second copy in memory.
 
 use std::io::Write;
 
-use serde::ser::SerializeMap;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::ExportError;
+use crate::object::Object;
 use crate::view::{End, Line, Location, Module, Sample, Stack, StackIndex, Thread, View};
 
 pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError> {
-    serde_json::to_writer(&mut *out, &Document(view))?;
-    writeln!(out)?;
-    Ok(())
+    let about = &view.about;
+    let since_start = |time_ns: u64| time_ns.saturating_sub(about.start_ns);
+    let sampling = if about.is_periodic {
+        "periodic"
+    } else {
+        "poisson"
+    };
+    let mut object = Object::begin(out)?;
+    object.entry("schema", "allocsample-profile/1")?;
+    object.entry("program", &about.program)?;
+    object.entry("command", &about.command)?;
+    object.entry("pid", &about.pid)?;
+    object.entry("start_unix_ns", &about.start_wall_ns)?;
+    object.entry("duration_ns", &since_start(about.end_ns))?;
+    object.entry("interval_bytes", &about.interval_bytes)?;
+    object.entry("sampling", sampling)?;
+    object.entry("complete", &about.is_complete)?;
+    object.entry("lost_samples", &about.lost_samples)?;
+    object.entry("lost_bytes", &about.lost_bytes)?;
+    object.entry("allocated_bytes_exact", &about.exact_bytes)?;
+    object.rows("modules", view.modules.len(), |rows| {
+        view.modules[rows].iter().map(module_row)
+    })?;
+    object.rows("threads", view.threads.len(), |rows| {
+        let threads = view.threads[rows].iter();
+        threads.map(|thread| thread_row(thread, since_start))
+    })?;
+    object.rows("locations", view.locations.len(), |rows| {
+        view.locations[rows].iter().map(location_row)
+    })?;
+    object.rows("stacks", view.stacks.len(), |rows| {
+        rows.map(|index| stack_row(view.stacks.get(index)))
+    })?;
+    object.rows("samples", view.samples.len(), |rows| {
+        let samples = view.samples.range(rows);
+        samples.map(|sample| sample_row(&sample, since_start))
+    })?;
+    object.rows("resident", view.resident.len(), |rows| {
+        let resident = view.resident[rows].iter();
+        resident.map(|&(time_ns, bytes)| ResidentRow {
+            time_ns: since_start(time_ns),
+            bytes,
+        })
+    })?;
+    object.end()?;
+    Ok(writeln!(out)?)
 }
-
-struct Document<'a>(&'a View<'a>);
 
 #[derive(Serialize)]
 struct ModuleRow<'a> {
@@ -90,62 +131,6 @@ struct SampleRow {
 struct ResidentRow {
     time_ns: u64,
     bytes: u64,
-}
-
-impl Serialize for Document<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Document(view) = self;
-        let about = &view.about;
-        let since_start = |time_ns: u64| time_ns.saturating_sub(about.start_ns);
-        let sampling = if about.is_periodic {
-            "periodic"
-        } else {
-            "poisson"
-        };
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("schema", "allocsample-profile/1")?;
-        map.serialize_entry("program", &about.program)?;
-        map.serialize_entry("command", &about.command)?;
-        map.serialize_entry("pid", &about.pid)?;
-        map.serialize_entry("start_unix_ns", &about.start_wall_ns)?;
-        map.serialize_entry("duration_ns", &since_start(about.end_ns))?;
-        map.serialize_entry("interval_bytes", &about.interval_bytes)?;
-        map.serialize_entry("sampling", sampling)?;
-        map.serialize_entry("complete", &about.is_complete)?;
-        map.serialize_entry("lost_samples", &about.lost_samples)?;
-        map.serialize_entry("lost_bytes", &about.lost_bytes)?;
-        map.serialize_entry("allocated_bytes_exact", &about.exact_bytes)?;
-        map.serialize_entry("modules", &Rows(|| view.modules.iter().map(module_row)))?;
-        map.serialize_entry(
-            "threads",
-            &Rows(|| view.threads.iter().map(|it| thread_row(it, since_start))),
-        )?;
-        map.serialize_entry(
-            "locations",
-            &Rows(|| view.locations.iter().map(location_row)),
-        )?;
-        map.serialize_entry("stacks", &Rows(|| view.stacks.iter().map(stack_row)))?;
-        map.serialize_entry(
-            "samples",
-            &Rows(|| view.samples.iter().map(|it| sample_row(&it, since_start))),
-        )?;
-        let resident_row = |&(time_ns, bytes): &(u64, u64)| ResidentRow {
-            time_ns: since_start(time_ns),
-            bytes,
-        };
-        map.serialize_entry("resident", &Rows(|| view.resident.iter().map(resident_row)))?;
-        map.end()
-    }
-}
-
-/// A table whose rows are made one at a time.
-struct Rows<F>(F);
-
-impl<R: Serialize, I: ExactSizeIterator<Item = R>, F: Fn() -> I> Serialize for Rows<F> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Rows(rows) = self;
-        serializer.collect_seq(rows())
-    }
 }
 
 fn module_row(module: &Module) -> ModuleRow<'_> {

@@ -4,6 +4,7 @@
 //! that all agree on names, weights and on what is live. Sums are rounded when they are printed, never before.
 #![forbid(unsafe_code)]
 
+mod blocks;
 mod collapsed;
 mod csv;
 mod firefox;
@@ -12,9 +13,11 @@ mod fixture;
 mod flamegraph;
 mod format;
 mod json;
+mod object;
 mod otlp;
 mod pprof;
 mod speedscope;
+mod text;
 mod view;
 
 pub use format::{ExportError, Format, Options, UnknownFormat, write};

@@ -2,22 +2,11 @@
 
 use std::io::Write;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::ExportError;
+use crate::object::Object;
 use crate::view::{Interner, Line, Metric, Rounding, StackIndex, View};
-
-#[derive(Serialize)]
-struct File<'a> {
-    #[serde(rename = "$schema")]
-    schema: &'static str,
-    name: &'a str,
-    exporter: &'static str,
-    #[serde(rename = "activeProfileIndex")]
-    active_profile: u32,
-    shared: Shared<'a>,
-    profiles: Vec<Profile<'a>>,
-}
 
 #[derive(Serialize)]
 struct Shared<'a> {
@@ -31,41 +20,6 @@ struct Frame<'a> {
     file: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<u32>,
-}
-
-#[derive(Serialize)]
-struct Profile<'a> {
-    r#type: &'static str,
-    name: &'static str,
-    unit: &'static str,
-    #[serde(rename = "startValue")]
-    start: u32,
-    #[serde(rename = "endValue")]
-    end: i64,
-    samples: Stacks<'a>,
-    weights: Vec<i64>,
-}
-
-/// Stacks as lists of frames, outermost first. They are made as they are written.
-struct Stacks<'a> {
-    view: &'a View<'a>,
-    frames_of_location: &'a [Vec<usize>],
-    stacks: Vec<StackIndex>,
-}
-
-impl Serialize for Stacks<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.stacks.iter().map(|&stack| {
-            let stacks = self.view.stacks_of(stack);
-            let places = stacks.map(|stack| self.view.stacks.get(stack).location);
-            let mut frames: Vec<usize> = places
-                .flat_map(|place| &self.frames_of_location[place])
-                .copied()
-                .collect();
-            frames.reverse();
-            frames
-        }))
-    }
 }
 
 fn frame(line: &Line) -> Frame<'_> {
@@ -87,45 +41,52 @@ pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError>
     if !view.ticks.is_empty() {
         metrics.push(Metric::Cpu);
     }
-    let profiles = metrics
-        .into_iter()
-        .map(|metric| {
-            let mut rounding = Rounding::default();
-            let (stacks, weights): (Vec<_>, Vec<_>) = view
-                .bytes_by_stack(metric)
-                .into_iter()
-                .map(|(stack, bytes)| (stack, rounding.next(bytes)))
-                .unzip();
-            Profile {
-                r#type: "sampled",
-                name: metric.title(),
-                unit: match metric {
-                    Metric::Cpu => "nanoseconds",
-                    Metric::Allocated | Metric::Live => "bytes",
-                },
-                start: 0,
-                end: weights.iter().sum(),
-                samples: Stacks {
-                    view,
-                    frames_of_location: &frames_of_location,
-                    stacks,
-                },
-                weights,
-            }
-        })
-        .collect();
-    let file = File {
-        schema: "https://www.speedscope.app/file-format-schema.json",
-        name: &view.about.program,
-        exporter: concat!("allocsample ", env!("CARGO_PKG_VERSION")),
-        active_profile: 0,
-        shared: Shared {
-            frames: frames.into_values().into_iter().map(frame).collect(),
-        },
-        profiles,
+    let shared = Shared {
+        frames: frames.into_values().into_iter().map(frame).collect(),
     };
-    serde_json::to_writer(out, &file)?;
-    Ok(())
+    // Outermost first.
+    let frames_of = |stack: StackIndex| -> Vec<usize> {
+        let stacks = view.stacks_of(stack);
+        let places = stacks.map(|stack| view.stacks.get(stack).location);
+        let frames = places.flat_map(|place| &frames_of_location[place]);
+        let mut frames: Vec<usize> = frames.copied().collect();
+        frames.reverse();
+        frames
+    };
+    let mut file = Object::begin(out)?;
+    file.entry(
+        "$schema",
+        "https://www.speedscope.app/file-format-schema.json",
+    )?;
+    file.entry("name", &view.about.program)?;
+    file.entry(
+        "exporter",
+        concat!("allocsample ", env!("CARGO_PKG_VERSION")),
+    )?;
+    file.entry("activeProfileIndex", &0)?;
+    file.entry("shared", &shared)?;
+    file.objects("profiles", metrics, |profile, metric| {
+        let mut rounding = Rounding::default();
+        let (stacks, weights): (Vec<_>, Vec<_>) = view
+            .bytes_by_stack(metric)
+            .into_iter()
+            .map(|(stack, bytes)| (stack, rounding.next(bytes)))
+            .unzip();
+        profile.entry("type", "sampled")?;
+        profile.entry("name", metric.title())?;
+        let unit = match metric {
+            Metric::Cpu => "nanoseconds",
+            Metric::Allocated | Metric::Live => "bytes",
+        };
+        profile.entry("unit", unit)?;
+        profile.entry("startValue", &0)?;
+        profile.entry("endValue", &weights.iter().sum::<i64>())?;
+        profile.rows("samples", stacks.len(), |rows| {
+            stacks[rows].iter().map(|&stack| frames_of(stack))
+        })?;
+        profile.rows("weights", weights.len(), |rows| weights[rows].iter())
+    })?;
+    Ok(file.end()?)
 }
 
 #[cfg(test)]

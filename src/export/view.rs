@@ -281,22 +281,17 @@ impl Metric {
 }
 
 impl View<'_> {
-    /// The locations of a stack, leaf first.
-    pub fn locations_of(&self, stack: StackIndex) -> impl Iterator<Item = &Location> {
-        self.stacks_of(stack)
-            .map(|stack| &self.locations[self.stacks.get(stack).location])
-    }
-
     /// A stack and those of its callers, leaf first.
     pub fn stacks_of(&self, stack: StackIndex) -> impl Iterator<Item = StackIndex> {
         std::iter::successors(Some(stack), |&stack| self.stacks.get(stack).parent)
     }
 
     /// The functions of a stack with inlined ones, root first.
+    #[cfg(test)]
     pub fn functions_of(&self, stack: StackIndex) -> Vec<&str> {
         let mut functions: Vec<&str> = self
-            .locations_of(stack)
-            .flat_map(|location| &location.lines)
+            .stacks_of(stack)
+            .flat_map(|stack| &self.locations[self.stacks.get(stack).location].lines)
             .map(|line| line.function.as_str())
             .collect();
         functions.reverse();

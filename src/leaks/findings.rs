@@ -9,6 +9,7 @@ use allocsample_sampling::Estimate;
 
 use crate::growth::{Growth, WARM_UP};
 use crate::pace::Pace;
+use crate::parallel;
 use crate::progress::{self, Clock};
 use crate::site::Sites;
 use crate::verdict::{self, Evidence, FEW_SAMPLES, Verdict};
@@ -77,30 +78,26 @@ impl Findings {
         let horizon_ns = progress::horizon_ns(profile);
         let clocks = progress::clocks(profile, horizon_ns);
         let sites = Sites::of(profile, filter);
-        let weights = RefCell::new(Weights::of(profile));
-        let candidate = |number| Candidate::of(profile, &sites, number, &weights, horizon_ns);
-        let mut live: Vec<u32> = Vec::new();
-        let mut tested = 0;
-        for number in 0..sites.count() {
-            let candidate = candidate(number);
-            if candidate.live.samples() > 0 {
+        let weights = || RefCell::new(Weights::of(profile));
+        let live: Vec<(u32, bool)> =
+            parallel::filter_map(sites.count(), weights, |weights, site| {
+                let candidate = Candidate::of(profile, &sites, site, weights, horizon_ns);
                 // There are no more sites than samples, which have 32-bit numbers.
-                live.push(u32::try_from(number).unwrap_or(u32::MAX));
-                tested += usize::from(candidate.is_tested());
-            }
-        }
+                let number = u32::try_from(site).unwrap_or(u32::MAX);
+                (candidate.live.samples() > 0).then(|| (number, candidate.is_tested()))
+            });
+        let tested = live.iter().filter(|(_, is_tested)| *is_tested).count();
         let tests = tested * clocks.len();
-        let mut ranks: Vec<Rank> = live
-            .into_iter()
-            .map(|site| {
-                let judged = candidate(site as usize).judge(&clocks, tests);
-                Rank {
-                    site,
-                    verdict: judged.verdict,
-                    weight: judged.weight(),
-                }
+        let mut ranks = parallel::filter_map(live.len(), weights, |weights, place| {
+            let site = live[place].0;
+            let candidate = Candidate::of(profile, &sites, site as usize, weights, horizon_ns);
+            let judged = candidate.judge(&clocks, tests);
+            Some(Rank {
+                site,
+                verdict: judged.verdict,
+                weight: judged.weight(),
             })
-            .collect();
+        });
         // Stable: those that are equal stay in the order in which they first allocated.
         ranks.sort_by(|a, b| {
             a.verdict
@@ -112,9 +109,14 @@ impl Findings {
             *counts.entry(rank.verdict).or_default() += 1;
         }
         let shown = ranks.iter().take(limit);
+        let weights = weights();
+        let candidate = |rank: &Rank| {
+            let site = rank.site as usize;
+            Candidate::of(profile, &sites, site, &weights, horizon_ns)
+        };
         Self {
             sites: shown
-                .filter_map(|rank| candidate(rank.site as usize).describe(&clocks, tests))
+                .filter_map(|rank| candidate(rank).describe(&clocks, tests))
                 .collect(),
             counts,
             horizon_s: horizon_ns.saturating_sub(profile.process.start_ns) as f64 / 1e9,
@@ -155,21 +157,21 @@ impl Judged {
     }
 }
 
-struct Candidate<'a> {
-    profile: &'a Profile,
-    sites: &'a Sites<'a>,
+struct Candidate<'a, 'p> {
+    profile: &'p Profile,
+    sites: &'a Sites<'p>,
     site: usize,
-    weights: &'a RefCell<Weights<'a>>,
+    weights: &'a RefCell<Weights<'p>>,
     horizon_ns: u64,
     live: Estimate,
 }
 
-impl<'a> Candidate<'a> {
+impl<'a, 'p> Candidate<'a, 'p> {
     fn of(
-        profile: &'a Profile,
-        sites: &'a Sites<'a>,
+        profile: &'p Profile,
+        sites: &'a Sites<'p>,
         site: usize,
-        weights: &'a RefCell<Weights<'a>>,
+        weights: &'a RefCell<Weights<'p>>,
         horizon_ns: u64,
     ) -> Self {
         let mut candidate = Self {
@@ -184,7 +186,7 @@ impl<'a> Candidate<'a> {
         candidate
     }
 
-    fn samples(&self) -> impl Iterator<Item = &'a Sample> {
+    fn samples(&self) -> impl Iterator<Item = &'p Sample> {
         self.sites.samples(self.site)
     }
 

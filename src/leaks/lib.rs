@@ -10,6 +10,7 @@ mod findings;
 mod growth;
 pub mod json;
 mod pace;
+mod parallel;
 mod progress;
 mod site;
 pub mod text;

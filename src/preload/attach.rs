@@ -200,7 +200,9 @@ fn attach(lookup: impl Fn(&str) -> Option<&'static [u8]>, text: &mut Text) -> An
         let mut pass = Pass::default();
         // SAFETY: the place is writable; this thread holds no lock.
         unsafe { shim_redirect(&raw mut pass) };
-        AGENT.note_attached(recording, pass.slots, pass.unsure, pass.pending);
+        let left_alone = pass.unsure + pass.pending;
+        let is_own = start::is_allocator_in_program();
+        AGENT.note_attached(recording, pass.slots, left_alone, is_own);
         if pass.slots == 0 {
             detach(text);
             *text = text.emptied();

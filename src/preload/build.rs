@@ -22,6 +22,7 @@ fn main() {
         "bridges/python.c",
         "bridges/python_frames.c",
         "bridges/python_gc.c",
+        "bridges/python_objects.c",
         "bridges/ruby.c",
         "bridges/lua.c",
         "bridges/ocaml.c",

@@ -50,6 +50,9 @@ unsafe extern "C" fn construct(
     }
     // SAFETY: finds the next allocator before anything of ours can need it.
     unsafe { shim_find_next() };
+    if has_more_rights_than_its_caller() {
+        return;
+    }
     let lookup = |name: &str| {
         // SAFETY: glibc passes the environment, an array of C strings that ends in NULL.
         unsafe { find_variable(environment, name) }
@@ -109,6 +112,13 @@ unsafe extern "C" fn construct(
             ]);
         }
     }
+}
+
+/// A program that got rights by its file (set-user-id, set-group-id, capabilities) does nothing that an environment asks
+/// for which somebody without these rights has made. It does not even complain.
+fn has_more_rights_than_its_caller() -> bool {
+    // SAFETY: reads the auxiliary vector.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 /// Whether a profile can be created where the settings say; if not, why.
@@ -263,6 +273,16 @@ fn path_of_object(address: *const c_void) -> &'static [u8] {
         [] => called_as(),
         path => path,
     }
+}
+
+/// Whether the next allocator is part of the program's own file: its calls of it pass no slot.
+pub(crate) fn is_allocator_in_program() -> bool {
+    // SAFETY: reads a pointer of the shim.
+    let next_malloc = unsafe { shim_next_malloc_address() };
+    object_of(next_malloc).is_some_and(|object| {
+        // SAFETY: the loader's own string, which lives as long as the object. The program's is empty.
+        unsafe { CStr::from_ptr(object.path) }.is_empty()
+    })
 }
 
 /// Path by which the loader opened this library.

@@ -11,54 +11,25 @@ pub(crate) struct Batch {
     pub(crate) events: Vec<Event>,
 }
 
-/// What a chunk says, part by part: a malformed file must not make us take more memory than the profile will.
-#[derive(Debug)]
-pub(crate) struct Batches<'a> {
-    decoder: ChunkDecoder<'a>,
-    is_at_end: bool,
-}
+impl Batch {
+    /// Of nodes and others together: as many as two threads can hand to each other within a processor's cache.
+    const MOST: usize = 1 << 14;
 
-impl<'a> Batches<'a> {
-    /// Over a chunk's raw bytes, behind so many nodes of the file.
-    pub(crate) fn new(raw: &'a [u8], nodes: u32) -> Self {
-        Self {
-            decoder: ChunkDecoder::new(raw, nodes),
-            is_at_end: false,
-        }
-    }
-
-    /// Whether they ended at something that is not an event.
-    pub(crate) fn is_malformed(&self) -> bool {
-        self.decoder.is_malformed()
-    }
-
-    /// Nodes so far in the whole file.
-    pub(crate) fn nodes(&self) -> u32 {
-        self.decoder.nodes()
-    }
-}
-
-impl Iterator for Batches<'_> {
-    type Item = Batch;
-
-    fn next(&mut self) -> Option<Batch> {
-        /// Of nodes and others together; the drain thread's chunks have fewer.
-        const MOST: usize = 1 << 18;
-        if self.is_at_end {
-            return None;
-        }
-        let mut batch = Batch::default();
-        for event in self.decoder.by_ref() {
+    /// Takes the place of what was in it.
+    pub(crate) fn fill(&mut self, decoder: &mut ChunkDecoder<'_>) {
+        self.nodes.clear();
+        self.events.clear();
+        for event in decoder.take(Self::MOST) {
             match event {
-                Event::Node(node) => batch.nodes.push(node),
-                event => batch.events.push(event),
-            }
-            if batch.nodes.len() + batch.events.len() == MOST {
-                return Some(batch);
+                Event::Node(node) => self.nodes.push(node),
+                event => self.events.push(event),
             }
         }
-        self.is_at_end = true;
-        Some(batch)
+    }
+
+    /// Whether the decoder may have more.
+    pub(crate) fn is_full(&self) -> bool {
+        self.nodes.len() + self.events.len() >= Self::MOST
     }
 }
 

@@ -123,12 +123,12 @@ impl ProfileBuilder {
         self.profile.recovery.malformed_records += (read - samples.len()) as u64;
     }
 
-    /// Adds events, in their order.
-    pub(crate) fn add_batch(&mut self, batch: Batch) {
+    /// Adds events, in their order, and leaves the memory that they were in.
+    pub(crate) fn add_batch(&mut self, batch: &mut Batch) {
         let stacks = &mut self.profile.stacks;
         self.nodes
             .intern_all(stacks, &batch.nodes, &mut self.numbers);
-        for event in batch.events {
+        for event in batch.events.drain(..) {
             match event {
                 Event::Node(_) => {}
                 Event::Sample(sample) => {

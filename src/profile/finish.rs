@@ -9,6 +9,7 @@ use allocsample_ring::RecoveredRecord;
 
 use crate::model::{Damage, Profile};
 use crate::reader::{self, ReadError};
+use crate::symbolize::root_of;
 
 /// What was done.
 #[derive(Debug)]
@@ -36,7 +37,7 @@ pub enum FinishError {
 /// names into the file. A chunk that was cut short at the end is replaced. Nothing is removed before what replaces it
 /// is on its way to the disk.
 pub fn finish(path: &Path, symbolize: bool) -> Result<Finished, FinishError> {
-    complete(path, symbolize, false)
+    complete(path, symbolize, false, root_of(path))
 }
 
 /// Copies what a process has recorded so far into a profile of its own, `to`, with names. The process may be running:
@@ -55,21 +56,26 @@ pub fn snapshot(path: &Path, to: &Path) -> Result<Finished, FinishError> {
         copy(&ring, &reader::ring_path(to))?;
     }
     copy(path, to)?;
-    complete(to, true, true)
+    complete(to, true, true, root_of(path))
 }
 
-/// Makes a copy of ours whole, with names.
-pub(crate) fn complete_copy(path: &Path) -> Result<Finished, FinishError> {
-    complete(path, true, true)
+/// Makes a copy of ours whole, with names; for `root` see [`root_of`].
+pub(crate) fn complete_copy(path: &Path, root: Option<&Path>) -> Result<Finished, FinishError> {
+    complete(path, true, true, root)
 }
 
-fn complete(path: &Path, symbolize: bool, is_copy: bool) -> Result<Finished, FinishError> {
+fn complete(
+    path: &Path,
+    symbolize: bool,
+    is_copy: bool,
+    root: Option<&Path>,
+) -> Result<Finished, FinishError> {
     let path = &reader::profile_path(path);
     let (mut profile, chunks) = reader::read(path)?;
     let is_running =
         !is_copy && profile.recovery.ring_found && profile.exit.is_none() && is_alive(&profile);
     if symbolize {
-        profile.symbolize();
+        profile.symbolize_below(root);
     }
     // A damaged chunk in the middle is left for somebody who can read more of it than we.
     let is_appendable = profile

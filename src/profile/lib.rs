@@ -7,6 +7,7 @@
 
 mod batch;
 mod builder;
+mod chunks;
 mod finish;
 mod frames;
 mod model;
@@ -36,5 +37,6 @@ pub use parts::{join, joined_name, parts_before};
 pub use reader::ReadError;
 pub use series::SeriesError;
 pub use stacks::StackTable;
+pub use symbolize::root_of;
 pub use vm::{Function, Gc, Heap, Marker, Outcome, Statistic, Type, Value, VirtualMachines};
 pub use weights::Weights;

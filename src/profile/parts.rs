@@ -16,6 +16,7 @@ use allocsample_record::{
 
 use crate::finish::{FinishError, Finished, complete_copy};
 use crate::reader::{self, ReadError};
+use crate::symbolize::root_of;
 
 const SUFFIX: &[u8] = b".allocsample";
 const PART: &[u8] = b".part-";
@@ -103,7 +104,7 @@ pub fn join(parts: &[PathBuf], to: &Path) -> Result<Finished, FinishError> {
         out.flush()
     };
     write().map_err(FinishError::Write)?;
-    complete_copy(to)
+    complete_copy(to, root_of(last))
 }
 
 /// The whole chunks of a file, and its header before them if it is the first. Names are looked up anew, for all.

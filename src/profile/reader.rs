@@ -2,18 +2,18 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::sync_channel;
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{channel, sync_channel};
 
 use allocsample_record::{
     CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, FILE_HEADER_BYTES, FileHeader, FormatVersion,
     HeaderError, LOST_REASONS, Packed, SampleId, SymbolTable, Unpacker,
 };
 
-use crate::batch::{self, Batch, Batches};
 use crate::builder::ProfileBuilder;
+use crate::chunks::{ChunkReader, Events, Payload, Piece};
 use crate::model::{Damage, Lost, Profile, Stopped};
 
 /// Why a file is no profile that can be read. The path is for the caller to name.
@@ -177,63 +177,6 @@ pub(crate) fn open(path: &Path) -> Result<(File, Chunks), ReadError> {
     Ok((file, chunks))
 }
 
-/// A chunk as it stands in the file, or what stands there instead.
-struct StoredChunk {
-    number: u32,
-    /// Of its first byte.
-    offset: u64,
-    content: Result<(ChunkHeader, Unpacked), Damage>,
-}
-
-/// A chunk's payload.
-enum Unpacked {
-    /// It was compressed, and this is what came out; nothing if that failed.
-    Raw(Option<Vec<u8>>),
-    /// As it was stored.
-    Stored(Vec<u8>),
-    /// Events, decoded.
-    Events {
-        batches: Vec<Batch>,
-        /// Numbers of nodes begin anew.
-        begins_anew: bool,
-        is_sound: bool,
-    },
-}
-
-/// Decodes events on the thread that reads. It must know how many nodes came before.
-struct Decoding {
-    /// `None` after a chunk that is too large for it.
-    nodes: Option<u32>,
-}
-
-impl Decoding {
-    fn decode(&mut self, header: &ChunkHeader, unpacked: Unpacked) -> Unpacked {
-        /// The drain thread's chunks are smaller.
-        const MOST_BYTES: usize = 16 << 20;
-        let is_carried = header.kind == ChunkKind::Carried as u16;
-        if !is_carried && header.kind != ChunkKind::Events as u16 {
-            return unpacked;
-        }
-        let Unpacked::Raw(Some(raw)) = unpacked else {
-            return unpacked;
-        };
-        let begins_anew = is_carried && batch::begins_anew(&raw);
-        let nodes = if begins_anew { Some(0) } else { self.nodes };
-        self.nodes = None;
-        let Some(nodes) = nodes.filter(|_| raw.len() <= MOST_BYTES) else {
-            return Unpacked::Raw(Some(raw));
-        };
-        let mut decoder = Batches::new(&raw, nodes);
-        let batches = decoder.by_ref().collect();
-        self.nodes = Some(decoder.nodes());
-        Unpacked::Events {
-            batches,
-            begins_anew,
-            is_sound: !decoder.is_malformed(),
-        }
-    }
-}
-
 /// Reads, unpacks and decodes chunks on a thread of its own while this one adds what it has.
 fn read_chunks(
     file: File,
@@ -241,54 +184,41 @@ fn read_chunks(
     chunks: &mut Chunks,
     read_bytes: &AtomicU64,
 ) -> Result<(), ReadError> {
-    /// So many chunks may wait, of 4 MiB at most each as the drain thread writes them.
-    const WAITING: usize = 4;
-    let (send, receive) = sync_channel::<std::io::Result<StoredChunk>>(WAITING);
-    let mut decoding = Decoding {
-        nodes: Some(builder.numbers()),
-    };
+    /// So many pieces may wait.
+    const WAITING: usize = 8;
+    let (send, pieces) = sync_channel(WAITING);
+    let (send_back, used) = channel();
+    let reader = ChunkReader::new(file, builder.numbers());
     std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let mut file = BufReader::with_capacity(1 << 16, file);
-            let mut offset = FILE_HEADER_BYTES as u64;
-            for number in 1.. {
-                let mut chunk = match next_chunk(&mut file, number, &mut offset).transpose() {
-                    Some(chunk) => chunk,
-                    None => return,
-                };
-                if let Ok(chunk) = &mut chunk {
-                    chunk.content = std::mem::replace(&mut chunk.content, Err(Damage::Malformed))
-                        .map(|(header, payload)| (header, decoding.decode(&header, payload)));
+        scope.spawn(move || reader.send_all(&send, &used, read_bytes));
+        for piece in pieces {
+            let chunk = match piece? {
+                Piece::Events(Events {
+                    mut batch,
+                    is_carried,
+                    begins_anew,
+                }) => {
+                    builder.set_before(is_carried);
+                    if begins_anew {
+                        builder.forget_numbers();
+                    }
+                    builder.add_batch(&mut batch);
+                    builder.set_before(false);
+                    // The other side is gone when it has read all.
+                    let _ = send_back.send(batch);
+                    continue;
                 }
-                if let Ok(StoredChunk {
-                    content: Ok((header, _)),
-                    ..
-                }) = &chunk
-                {
-                    // For a display alone, which may be late.
-                    read_bytes.fetch_add(u64::from(header.stored_bytes), Ordering::Relaxed);
-                }
-                let is_last = chunk.as_ref().map_or(true, |chunk| chunk.content.is_err());
-                // The receiver is gone after damage that only it could see.
-                if send.send(chunk).is_err() || is_last {
-                    return;
-                }
-            }
-        });
-        for chunk in receive {
-            let StoredChunk {
-                number,
-                offset,
-                content,
-            } = chunk?;
-            let damage = match content {
+                Piece::Chunk(chunk) => chunk,
+            };
+            let damage = match chunk.content {
                 Err(damage) => Some(damage),
                 Ok((header, payload)) => {
-                    let is_sound = add_chunk(&header, payload, builder);
+                    let is_sound = add_chunk(&header, &payload, builder);
                     if is_sound {
                         chunks.ring_to = chunks.ring_to.max(header.ring_to);
-                        chunks.end =
-                            offset + CHUNK_HEADER_BYTES as u64 + u64::from(header.stored_bytes);
+                        chunks.end = chunk.offset
+                            + CHUNK_HEADER_BYTES as u64
+                            + u64::from(header.stored_bytes);
                     }
                     (!is_sound).then_some(Damage::Malformed)
                 }
@@ -296,8 +226,8 @@ fn read_chunks(
             if let Some(damage) = damage {
                 builder.profile.recovery.stopped = Some(Stopped {
                     damage,
-                    chunk: number,
-                    offset,
+                    chunk: chunk.number,
+                    offset: chunk.offset,
                 });
                 break;
             }
@@ -306,87 +236,16 @@ fn read_chunks(
     })
 }
 
-/// The chunk at `offset`, which moves behind it; `None` at the end of the file.
-fn next_chunk(
-    file: &mut impl Read,
-    number: u32,
-    offset: &mut u64,
-) -> std::io::Result<Option<StoredChunk>> {
-    // A length in a header may be anything: memory is taken for what is there, not for what is claimed.
-    let mut take = |bytes: u64| -> std::io::Result<Vec<u8>> {
-        let mut taken = Vec::new();
-        file.by_ref().take(bytes).read_to_end(&mut taken)?;
-        Ok(taken)
-    };
-    let head = take(CHUNK_HEADER_BYTES as u64)?;
-    if head.is_empty() {
-        return Ok(None);
-    }
-    let content = match ChunkHeader::decode(&head) {
-        None if head.len() < CHUNK_HEADER_BYTES => Err(Damage::CutShort),
-        None => Err(Damage::NoChunk),
-        Some(header) => {
-            let payload = take(u64::from(header.stored_bytes))?;
-            if payload.len() < header.stored_bytes as usize {
-                Err(Damage::CutShort)
-            } else if !header.matches(&payload) {
-                Err(Damage::BadChecksum)
-            } else {
-                let compressed = [
-                    ChunkKind::Events,
-                    ChunkKind::Symbols,
-                    ChunkKind::Carried,
-                    ChunkKind::Packed,
-                ];
-                Ok(
-                    if compressed.map(|kind| kind as u16).contains(&header.kind) {
-                        (header, Unpacked::Raw(unpack(&header, &payload)))
-                    } else {
-                        (header, Unpacked::Stored(payload))
-                    },
-                )
-            }
-        }
-    };
-    let start = *offset;
-    if let Ok((header, _)) = &content {
-        *offset += CHUNK_HEADER_BYTES as u64 + u64::from(header.stored_bytes);
-    }
-    Ok(Some(StoredChunk {
-        number,
-        offset: start,
-        content,
-    }))
-}
-
-pub(crate) fn unpack(header: &ChunkHeader, payload: &[u8]) -> Option<Vec<u8>> {
-    /// The drain thread's chunks are far smaller: whatever claims more is not one of them.
-    const LARGEST_RAW_BYTES: u32 = 1 << 30;
-    let is_possible = header.raw_bytes <= LARGEST_RAW_BYTES
-        && u64::from(header.raw_bytes) <= 255 * (payload.len() as u64 + 1);
-    is_possible
-        .then(|| lz4_flex::block::decompress(payload, header.raw_bytes as usize).ok())
-        .flatten()
-}
-
 /// Adds a chunk; false if its content makes no sense. One of an unknown kind is from a newer version, and skipped.
-fn add_chunk(header: &ChunkHeader, payload: Unpacked, builder: &mut ProfileBuilder) -> bool {
-    let is_carried = header.kind == ChunkKind::Carried as u16;
-    if is_carried || header.kind == ChunkKind::Events as u16 {
-        builder.set_before(is_carried);
-        let is_sound = add_events(payload, is_carried, builder);
-        builder.set_before(false);
-        return is_sound;
-    }
-    let (unpacked, payload): (Option<&[u8]>, &[u8]) = match &payload {
-        Unpacked::Raw(raw) => (raw.as_deref(), &[]),
-        Unpacked::Stored(payload) => (Some(payload), payload),
-        Unpacked::Events { .. } => return false,
+fn add_chunk(header: &ChunkHeader, payload: &Payload, builder: &mut ProfileBuilder) -> bool {
+    let payload: &[u8] = match payload {
+        Payload::Raw(Some(raw)) => raw,
+        Payload::Raw(None) => return false,
+        Payload::Stored(payload) => payload,
+        Payload::Events { is_sound } => return *is_sound,
     };
     match header.kind {
-        kind if kind == ChunkKind::Packed as u16 => {
-            unpacked.is_some_and(|raw| add_packed(header.ring_from, raw, builder))
-        }
+        kind if kind == ChunkKind::Packed as u16 => add_packed(header.ring_from, payload, builder),
         kind if kind == ChunkKind::Definitions as u16 => {
             let words = allocsample_ring::recover_words(0, u64::MAX, payload);
             for record in words.records {
@@ -394,7 +253,7 @@ fn add_chunk(header: &ChunkHeader, payload: Unpacked, builder: &mut ProfileBuild
             }
             true
         }
-        kind if kind == ChunkKind::Symbols as u16 => match unpacked.and_then(SymbolTable::decode) {
+        kind if kind == ChunkKind::Symbols as u16 => match SymbolTable::decode(payload) {
             Some(mut symbols) => {
                 // Files of one recording number their modules alike: the earlier one has names of places of its own.
                 let before = std::mem::take(&mut builder.profile.symbols);
@@ -435,37 +294,6 @@ fn add_chunk(header: &ChunkHeader, payload: Unpacked, builder: &mut ProfileBuild
             true
         }
         _ => true,
-    }
-}
-
-/// Adds events; false if one of them is malformed (those before it are in).
-fn add_events(payload: Unpacked, is_carried: bool, builder: &mut ProfileBuilder) -> bool {
-    match payload {
-        Unpacked::Events {
-            batches,
-            begins_anew,
-            is_sound,
-        } => {
-            if begins_anew {
-                builder.forget_numbers();
-            }
-            for batch in batches {
-                builder.add_batch(batch);
-            }
-            is_sound
-        }
-        Unpacked::Raw(Some(raw)) => {
-            if is_carried && batch::begins_anew(&raw) {
-                // Of files that were joined.
-                builder.forget_numbers();
-            }
-            let mut batches = Batches::new(&raw, builder.numbers());
-            for batch in batches.by_ref() {
-                builder.add_batch(batch);
-            }
-            !batches.is_malformed()
-        }
-        Unpacked::Raw(None) | Unpacked::Stored(_) => false,
     }
 }
 

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
 use allocsample_record::{
-    CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, Event, PartRecord, RecordKind,
+    CHUNK_HEADER_BYTES, ChunkDecoder, ChunkHeader, ChunkKind, Event, PartRecord, RecordKind,
 };
 
-use crate::batch::Batches;
+use crate::chunks;
 use crate::model::Profile;
 use crate::reader::{self, ReadError};
 
@@ -153,9 +153,9 @@ impl Member {
 
 /// The part that begins with this chunk.
 fn part_number(header: &ChunkHeader, payload: &[u8]) -> Option<u32> {
-    let raw = reader::unpack(header, payload)?;
-    let first = Batches::new(&raw, 0).next()?.events.into_iter().next()?;
-    match first {
+    let raw = chunks::unpack(header, payload)?;
+    let is_node = |event: &Event| matches!(event, Event::Node(_));
+    match ChunkDecoder::new(&raw, 0).find(|event| !is_node(event))? {
         Event::Words { kind, words } if kind == RecordKind::Part as u8 => {
             PartRecord::decode(&words).map(|part| part.number)
         }

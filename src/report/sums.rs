@@ -62,13 +62,25 @@ pub(crate) struct Sum<'a> {
     pub(crate) sample: &'a Sample,
     /// What the caller tells samples apart by.
     pub(crate) mark: u32,
+    /// The index of its first sample.
+    first: u32,
+    key: Key,
     pub(crate) figures: Figures,
+}
+
+/// What tells samples of one stack apart: those of the flags that say why a root is missing, and the heap.
+type Key = (u16, HeapId);
+
+fn key(sample: &Sample) -> Key {
+    (sample.flags.0 & 3, sample.heap)
 }
 
 /// All samples that were selected.
 pub(crate) struct Sums<'a> {
-    /// In the order in which their stacks first came.
-    pub(crate) sums: Vec<Sum<'a>>,
+    /// Each has the stacks of a thread's own.
+    shards: Vec<Vec<Sum<'a>>>,
+    /// Shards and indices, in the order in which their stacks first came.
+    order: Vec<(u32, u32)>,
     /// For each sample of the profile the index of its sum; [`Sums::NONE`] if it was not selected.
     pub(crate) of_sample: Vec<u32>,
     /// Over all sums.
@@ -79,58 +91,190 @@ impl<'a> Sums<'a> {
     pub(crate) const NONE: u32 = u32::MAX;
 
     /// Adds up by stack, and apart by what `mark` says of samples. `keeps_samples` fills `of_sample`.
+    ///
+    /// Several threads do it, each for some of the stacks: then every sum is added up in the order of its samples, and no
+    /// figure depends on how many threads there are.
     pub(crate) fn of(
         profile: &'a Profile,
         frames: &Frames<'a>,
         selection: &Selection,
         window: Window,
         keeps_samples: bool,
-        mut mark: impl FnMut(&Sample) -> u32,
+        mark: impl Fn(&Sample) -> u32 + Sync,
     ) -> Self {
-        // Of the flags those that say why a root is missing.
-        type Key = (StackId, u16, HeapId, u32);
-        let mut places: FxHashMap<Key, u32> = FxHashMap::default();
-        let mut selector = Selector::new(frames, profile, selection, window);
-        let mut weights = Weights::of(profile);
-        let mut all = Self {
-            sums: Vec::new(),
-            of_sample: Vec::new(),
-            whole: Figures::default(),
+        let count = match keeps_samples {
+            true => 1,
+            false => threads_for(profile.samples.len()),
         };
+        let shard = |number| {
+            let mut shard = Shard {
+                number,
+                count,
+                sums: Vec::new(),
+                of_stack: vec![Self::NONE; profile.stacks.count() as usize + 1],
+                others: FxHashMap::default(),
+            };
+            let selector = Selector::new(frames, profile, selection, window);
+            let of_sample = shard.add_all(profile, frames, selector, keeps_samples, &mark);
+            (shard.sums, of_sample)
+        };
+        let mut shards: Vec<Vec<Sum<'a>>> = Vec::new();
+        let mut of_sample = Vec::new();
+        std::thread::scope(|scope| {
+            let shard = &shard;
+            let others: Vec<_> = (1..count)
+                .map(|number| scope.spawn(move || shard(number)))
+                .collect();
+            let (sums, places) = shard(0);
+            shards.push(sums);
+            of_sample = places;
+            for other in others {
+                match other.join() {
+                    Ok((sums, _)) => shards.push(sums),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+        });
+        let mut whole = Figures::default();
+        let order = order(&shards);
+        let mut all = Self {
+            shards,
+            order,
+            of_sample,
+            whole,
+        };
+        for sum in all.iter() {
+            whole.add(&sum.figures);
+        }
+        all.whole = whole;
+        all
+    }
+
+    /// In the order in which their stacks first came.
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &Sum<'a>> {
+        let order = self.order.iter();
+        order.map(|&(shard, index)| &self.shards[shard as usize][index as usize])
+    }
+}
+
+/// How many threads add up so many samples.
+fn threads_for(samples: usize) -> u32 {
+    /// Fewer are added up before a thread has begun.
+    const EACH: usize = 1 << 16;
+    /// All of them go through all samples.
+    const MOST: usize = 4;
+    let available = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = available.min(MOST).min(samples / EACH).max(1);
+    u32::try_from(threads).unwrap_or(1)
+}
+
+/// The sums of all shards by the first sample of each.
+fn order(shards: &[Vec<Sum<'_>>]) -> Vec<(u32, u32)> {
+    let mut order = Vec::with_capacity(shards.iter().map(Vec::len).sum());
+    let mut next = vec![0u32; shards.len()];
+    let first = |shard: usize, index: u32| Some(shards[shard].get(index as usize)?.first);
+    while let Some((_, shard)) = (0..shards.len())
+        .filter_map(|shard| Some((first(shard, next[shard])?, shard)))
+        .min()
+    {
+        order.push((shard as u32, next[shard]));
+        next[shard] += 1;
+    }
+    order
+}
+
+/// The sums of some of the stacks.
+struct Shard<'a> {
+    number: u32,
+    /// How many shards there are.
+    count: u32,
+    sums: Vec<Sum<'a>>,
+    /// For each stack the first of its sums.
+    of_stack: Vec<u32>,
+    /// Other sums of a stack, and stacks that do not pass.
+    others: FxHashMap<(StackId, Key, u32), u32>,
+}
+
+impl<'a> Shard<'a> {
+    /// Adds its own of the samples; if `keeps_samples` the answer has the index of the sum of each.
+    fn add_all(
+        &mut self,
+        profile: &'a Profile,
+        frames: &Frames<'a>,
+        mut selector: Selector<'_>,
+        keeps_samples: bool,
+        mark: impl Fn(&Sample) -> u32,
+    ) -> Vec<u32> {
+        let mut weights = Weights::of(profile);
+        let mut of_sample = Vec::new();
         if keeps_samples {
-            all.of_sample.reserve_exact(profile.samples.len());
+            of_sample.reserve_exact(profile.samples.len());
         }
         let mut stack: Vec<FrameId> = Vec::new();
-        for sample in &profile.samples {
-            let mut place = Self::NONE;
+        for (first, sample) in (0..).zip(&profile.samples) {
+            if !self.owns(sample.stack) {
+                continue;
+            }
+            let mut place = Sums::NONE;
             if selector.passes(sample) {
                 let mark = mark(sample);
-                let key = (sample.stack, sample.flags.0 & 3, sample.heap, mark);
-                place = *places.entry(key).or_insert_with(|| {
+                place = self.find(sample, mark).unwrap_or_else(|| {
                     frames.fill(sample, &mut stack);
                     let charged = frames.charged(sample.heap, &stack);
-                    if !selector.passes_stack(&stack, charged) {
-                        return Self::NONE;
-                    }
-                    all.sums.push(Sum {
-                        sample,
-                        mark,
-                        figures: Figures::default(),
-                    });
-                    u32::try_from(all.sums.len() - 1).unwrap_or(Self::NONE)
+                    let passes = selector.passes_stack(&stack, charged);
+                    self.begin(sample, mark, first, passes)
                 });
             }
-            if let Some(sum) = all.sums.get_mut(place as usize) {
+            if let Some(sum) = self.sums.get_mut(place as usize) {
                 sum.figures
                     .take(sample, &selector.window, weights.get(sample));
             }
             if keeps_samples {
-                all.of_sample.push(place);
+                of_sample.push(place);
             }
         }
-        for sum in &all.sums {
-            all.whole.add(&sum.figures);
+        of_sample
+    }
+
+    fn owns(&self, stack: StackId) -> bool {
+        // The upper half of a product with the golden ratio: callers and what they call are neighbours.
+        let mixed = stack.0.wrapping_mul(0x9E37_79B9) >> 16;
+        mixed % self.count == self.number
+    }
+
+    /// The sum that a sample belongs to, or [`Sums::NONE`]; nothing if it is the first.
+    fn find(&self, sample: &Sample, mark: u32) -> Option<u32> {
+        let place = self.of_stack.get(sample.stack.0 as usize).copied();
+        let known = place.and_then(|place| self.sums.get(place as usize));
+        match known {
+            Some(sum) if (sum.key, sum.mark) == (key(sample), mark) => place,
+            _ => {
+                let other = (sample.stack, key(sample), mark);
+                self.others.get(&other).copied()
+            }
         }
-        all
+    }
+
+    /// A sum that begins with this sample, or the memory that there is none.
+    fn begin(&mut self, sample: &'a Sample, mark: u32, first: u32, passes: bool) -> u32 {
+        let mut place = Sums::NONE;
+        if passes {
+            place = u32::try_from(self.sums.len()).unwrap_or(Sums::NONE);
+            self.sums.push(Sum {
+                sample,
+                mark,
+                first,
+                key: key(sample),
+                figures: Figures::default(),
+            });
+        }
+        match self.of_stack.get_mut(sample.stack.0 as usize) {
+            Some(of_stack) if passes && *of_stack == Sums::NONE => *of_stack = place,
+            _ => {
+                let other = (sample.stack, key(sample), mark);
+                self.others.insert(other, place);
+            }
+        }
+        place
     }
 }

@@ -62,11 +62,22 @@ impl Audit {
 impl Totals {
     /// Adds up a profile.
     pub fn of(profile: &Profile) -> Self {
+        std::thread::scope(|scope| {
+            let peak = scope.spawn(|| peak(profile));
+            let totals = Self::without_peak(profile);
+            match peak.join() {
+                Ok(peak) => Self { peak, ..totals },
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+
+    fn without_peak(profile: &Profile) -> Self {
         let mut totals = Self {
             allocated: Estimate::default(),
             allocations: Estimate::default(),
             live: Estimate::default(),
-            peak: peak(profile),
+            peak: Peak::default(),
             audit: Audit::default(),
             exact_bytes: profile.exact_bytes(),
         };
@@ -154,56 +165,45 @@ fn constant(value: f64) -> Estimate {
 /// Replays allocations and frees in the order of time. At equal times frees first: a block that is replaced is not alive
 /// twice.
 ///
-/// Sorting all of them at once would take a second and 300 MB for ten million samples. So they are put into bins of
-/// time first, each of which is sorted by itself.
+/// Sorting all of them would take a second and 300 MB for ten million samples. So they are put into bins of time first. A
+/// bin's births, on top of what was alive before it, say how much can have been alive in it; only those bins are replayed
+/// in which that is as much as was ever alive at the end of one.
 fn peak(profile: &Profile) -> Peak {
-    /// Samples in a bin, if they come evenly.
-    const PER_BIN: usize = 64;
+    let bins = Bins::of(profile);
     let samples = &profile.samples;
-    let tracked = || {
-        let all = (0u32..).zip(samples);
-        all.filter(|(_, sample)| !sample.flags.contains(SampleFlags::UNTRACKED))
-    };
-    let times = |sample: &Sample| {
-        let death = sample.freed_ns.map(NonZeroU64::get);
-        std::iter::once(sample.time_ns).chain(death)
-    };
-    let (first, last) = tracked()
-        .flat_map(|(_, sample)| times(sample))
-        .fold((u64::MAX, 0), |(first, last), time| {
-            (first.min(time), last.max(time))
-        });
-    if first > last {
-        return Peak::default();
-    }
-    let bins = samples.len() / PER_BIN + 1;
-    // Rounding keeps the order, which is all that matters.
-    let scale = bins as f64 / ((last - first) as f64 + 1.0);
-    let bin_of = |time: u64| (((time - first) as f64 * scale) as usize).min(bins - 1);
-    const DEATH: u32 = 1 << 31;
+    let most = bins.levels.iter().copied().fold(0.0, f64::max);
+    // What rounding can make of equal sums.
+    let bound = most - most * 1e-9;
+    let may_have_peak: Vec<bool> = (bins.levels.iter().zip(&bins.born))
+        .map(|(level, born)| level + born >= bound)
+        .collect();
     // Where the next event of each bin goes; when all are there, where the next bin begins.
-    let mut ends = vec![0u32; bins + 1];
-    for (_, sample) in tracked() {
-        for time in times(sample) {
-            ends[bin_of(time) + 1] += 1;
-        }
+    let mut ends = vec![0u32; bins.count + 1];
+    for bin in 0..bins.count {
+        let events = if may_have_peak[bin] {
+            bins.events[bin]
+        } else {
+            0
+        };
+        ends[bin + 1] = ends[bin] + events;
     }
-    for bin in 0..bins {
-        ends[bin + 1] += ends[bin];
-    }
-    let mut events = vec![0u32; ends[bins] as usize];
-    for (index, sample) in tracked() {
+    const DEATH: u32 = 1 << 31;
+    let mut events = vec![0u32; ends[bins.count] as usize];
+    for (index, sample) in tracked(samples) {
         for (time, mark) in times(sample).zip([0, DEATH]) {
-            let place = &mut ends[bin_of(time)];
-            events[*place as usize] = index | mark;
-            *place += 1;
+            let bin = bins.of_time(time);
+            if may_have_peak[bin] {
+                let place = &mut ends[bin];
+                events[*place as usize] = index | mark;
+                *place += 1;
+            }
         }
     }
     let mut weights = Weights::of(profile);
-    let (mut live, mut peak) = (0.0, Peak::default());
+    let mut peak = Peak::default();
     let mut changes: Vec<(u64, bool, f64)> = Vec::new();
     let mut start = 0;
-    for &end in &ends[..bins] {
+    for (&end, &level) in ends.iter().zip(&bins.levels) {
         changes.clear();
         for &event in &events[start..end as usize] {
             let sample = &samples[(event & !DEATH) as usize];
@@ -217,6 +217,7 @@ fn peak(profile: &Profile) -> Peak {
         }
         start = end as usize;
         changes.sort_by_key(|&(time, is_birth, _)| (time, is_birth));
+        let mut live = level;
         for &(time_ns, is_birth, bytes) in &changes {
             if !is_birth {
                 live -= bytes;
@@ -234,6 +235,79 @@ fn peak(profile: &Profile) -> Peak {
     peak
 }
 
+/// Samples whose ends are seen, with their indices.
+fn tracked(samples: &[Sample]) -> impl Iterator<Item = (u32, &Sample)> {
+    let all = (0u32..).zip(samples);
+    all.filter(|(_, sample)| !sample.flags.contains(SampleFlags::UNTRACKED))
+}
+
+/// Of birth, and of death.
+fn times(sample: &Sample) -> impl Iterator<Item = u64> {
+    let death = sample.freed_ns.map(NonZeroU64::get);
+    std::iter::once(sample.time_ns).chain(death)
+}
+
+/// Births and deaths by time.
+struct Bins {
+    count: usize,
+    first_ns: u64,
+    /// Bins in a nanosecond.
+    scale: f64,
+    /// Bytes that were born in each.
+    born: Vec<f64>,
+    /// Bytes that were alive when it began.
+    levels: Vec<f64>,
+    /// Births and deaths.
+    events: Vec<u32>,
+}
+
+impl Bins {
+    fn of(profile: &Profile) -> Self {
+        /// Samples in a bin, if they come evenly.
+        const PER_BIN: usize = 64;
+        let count = profile.samples.len() / PER_BIN + 1;
+        let process = &profile.process;
+        let length_ns = process.end_ns.saturating_sub(process.start_ns);
+        let mut bins = Self {
+            count,
+            first_ns: process.start_ns,
+            scale: count as f64 / (length_ns as f64 + 1.0),
+            born: vec![0.0; count],
+            levels: vec![0.0; count],
+            events: vec![0; count],
+        };
+        let mut weights = Weights::of(profile);
+        let mut died = vec![0.0; count];
+        for (_, sample) in tracked(&profile.samples) {
+            let bytes = weights.get(sample).0.value();
+            let mut of_birth_and_death = [&mut bins.born, &mut died].into_iter();
+            for time in times(sample) {
+                let bin = bin_of(time, bins.first_ns, bins.scale, count);
+                bins.events[bin] += 1;
+                if let Some(sums) = of_birth_and_death.next() {
+                    sums[bin] += bytes;
+                }
+            }
+        }
+        let mut level = 0.0;
+        for ((at_begin, born), died) in bins.levels.iter_mut().zip(&bins.born).zip(died) {
+            *at_begin = level;
+            level += born - died;
+        }
+        bins
+    }
+
+    fn of_time(&self, time_ns: u64) -> usize {
+        bin_of(time_ns, self.first_ns, self.scale, self.count)
+    }
+}
+
+/// Rounding keeps the order, which is all that matters; what lies outside is in the first or the last.
+fn bin_of(time_ns: u64, first_ns: u64, scale: f64, count: usize) -> usize {
+    let bin = time_ns.saturating_sub(first_ns) as f64 * scale;
+    (bin as usize).min(count - 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -244,6 +318,8 @@ mod tests {
     fn random(count: u64, times: u64, seed: u64) -> Profile {
         let mut random = Random::from_seed(seed);
         let mut profile = Profile::default();
+        // What lies behind the end is in the last bin.
+        profile.process.end_ns = times / 2;
         profile.intervals.push(IntervalInfo {
             time_ns: 0,
             sampling: allocsample_profile::Sampling::Poisson,

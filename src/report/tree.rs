@@ -77,7 +77,7 @@ impl Tree {
         let window = Window::of(profile, selection, peak_ns);
         let sums = Sums::of(profile, frames, selection, window, false, |_| 0);
         let mut stack = Vec::new();
-        for sum in &sums.sums {
+        for sum in sums.iter() {
             frames.fill(sum.sample, &mut stack);
             let charged = frames.charged(sum.sample.heap, &stack).unwrap_or(0);
             let path: Vec<u32> = match direction {

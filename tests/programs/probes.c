@@ -1,7 +1,9 @@
 /* Listens to the agent's probes without a kernel's help: finds them by their notes in the library's file, as tools do, puts
  * a breakpoint at each nop, counts the semaphores up, and adds up what comes by. Prints
- * {"bytes", "weights", "allocs", "frees", "foreign_frees"}. */
+ * {"bytes", "weights", "allocs", "frees", "foreign_frees"} of blocks of malloc, and a line of the same of a registered heap. */
 #define _GNU_SOURCE
+#include "../../c_shim/include/allocsample.h"
+
 #include <elf.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -120,15 +122,39 @@ static __attribute__((noinline)) void probed(void)
     }
 }
 
+/* Blocks of a machine, which never exist. */
+static void probed_heap(void)
+{
+    const allocsample_hooks *agent = allocsample_find();
+    if (agent == NULL)
+        abort();
+    allocsample_heap *heap = agent->heap_register(&(allocsample_heap_description){
+        .size = sizeof(allocsample_heap_description), .kind = ALLOCSAMPLE_EXTERNAL, .name = "org.example.probed"});
+    static allocsample_nursery state;
+    agent->nursery_begin(heap, &state, 0, 0);
+    for (uintptr_t i = 0; i < BLOCKS; i++) {
+        uintptr_t address = ((uintptr_t)1 << 40) + i * 512;
+        agent->alloc(heap, &state, address, BLOCK, 0, 0, NULL);
+        agent->freed(heap, address);
+    }
+    agent->nursery_end(heap, &state, 0);
+}
+
+static void print_heard(void (*work)(void))
+{
+    weights = allocs = frees = foreign_frees = 0;
+    work();
+    uint64_t heard[] = {weights, allocs, frees, foreign_frees};
+    printf("{\"bytes\": %ld, \"weights\": %lu, \"allocs\": %lu, \"frees\": %lu, \"foreign_frees\": %lu}\n",
+           (long)BLOCKS * BLOCK, heard[0], heard[1], heard[2], heard[3]);
+}
+
 int main(void)
 {
     struct sigaction action = {.sa_sigaction = on_breakpoint, .sa_flags = SA_SIGINFO};
     sigaction(SIGTRAP, &action, NULL);
     listen();
-    uint64_t weights_before = weights, allocs_before = allocs, frees_before = frees;
-    probed();
-    printf("{\"bytes\": %ld, \"weights\": %lu, \"allocs\": %lu, \"frees\": %lu, \"foreign_frees\": %lu}\n",
-           (long)BLOCKS * BLOCK, weights - weights_before, allocs - allocs_before, frees - frees_before,
-           foreign_frees);
+    print_heard(probed);
+    print_heard(probed_heap);
     return 0;
 }

@@ -1,5 +1,5 @@
 // Behaviour: a program that steers its own agent, if there is one: stops, starts, changes the interval, leaves a thread out,
-// and has a copy, another file and a new beginning made. Without the agent it does the same and asks nobody.
+// then sizes and names of threads, and has a copy, another file and a new beginning made. Without the agent it does the same and asks nobody.
 #include "../../c_shim/include/allocsample.h"
 #include "check.h"
 
@@ -20,6 +20,7 @@ BLOCKS(at_first)
 BLOCKS(while_stopped)
 BLOCKS(again)
 BLOCKS(left_out)
+BLOCKS(too_small)
 BLOCKS(before_reset)
 BLOCKS(at_last)
 
@@ -71,6 +72,27 @@ int main(void) {
     again(1000);
     pthread_t other;
     CHECK(pthread_create(&other, NULL, thread, NULL) == 0 && pthread_join(other, NULL) == 0);
+    if (agent) {
+        CHECK(ALLOCSAMPLE_HAS(agent, process_filter));
+        allocsample_filter filter = {.size = sizeof filter, .least_bytes = 200};
+        CHECK(agent->process_filter(&filter) == ALLOCSAMPLE_OK);
+        too_small(1000);
+        filter.threads = "nobody*";
+        filter.least_bytes = 0;
+        CHECK(agent->process_filter(&filter) == ALLOCSAMPLE_OK);
+        too_small(1000);
+        filter.threads = "a*b";
+        CHECK(agent->process_filter(&filter) == ALLOCSAMPLE_INVALID);
+        filter.threads = "";
+        CHECK(agent->process_filter(&filter) == ALLOCSAMPLE_INVALID);
+        filter = (allocsample_filter){.size = sizeof filter, .least_bytes = 2, .most_bytes = 1};
+        CHECK(agent->process_filter(&filter) == ALLOCSAMPLE_INVALID);
+        filter.size = 8;
+        CHECK(agent->process_filter(&filter) == ALLOCSAMPLE_INVALID);
+        CHECK(agent->process_filter(NULL) == ALLOCSAMPLE_OK);
+    } else {
+        too_small(2000);
+    }
     order(ALLOCSAMPLE_FLUSH, 0);
     CHECK(!agent || status().profile_bytes > 0);
     order(ALLOCSAMPLE_SNAPSHOT, 0);

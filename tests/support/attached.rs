@@ -18,6 +18,8 @@ pub struct Attached {
     /// Where the command is run.
     pub room: Room,
     child: Ends,
+    /// Its number, if it is not the child's.
+    below: Option<u32>,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
@@ -44,6 +46,17 @@ impl Attached {
     /// By a command that runs it under its own pid.
     pub fn start_as(command: impl FnOnce(&Room) -> Command) -> Self {
         Self::start_with(&[], command)
+    }
+
+    /// By a command that stays beside it, and ends with it, as its parent.
+    pub fn start_below(command: impl FnOnce(&Room) -> Command) -> Self {
+        let mut running = Self::start_as(command);
+        let parent = running.child.0.id();
+        let path = format!("/proc/{parent}/task/{parent}/children");
+        let children = fs::read_to_string(path).expect("the parent");
+        let child = children.trim().parse().expect("one child");
+        running.below = Some(child);
+        running
     }
 
     /// With further flags of the compiler.
@@ -76,6 +89,7 @@ impl Attached {
             input: child.stdin.take().expect("a pipe"),
             output: BufReader::new(child.stdout.take().expect("a pipe")),
             child: Ends(child),
+            below: None,
         };
         assert_eq!(running.answer(), "ready");
         running
@@ -98,13 +112,17 @@ impl Attached {
 
     /// Sends it SIGUSR2.
     pub fn signal(&self) {
-        let pid = Pid::from_raw(self.child.0.id().cast_signed());
+        let pid = Pid::from_raw(self.number().cast_signed());
         nix::sys::signal::kill(pid, Signal::SIGUSR2).expect("the program");
     }
 
     /// As an argument of the command.
     pub fn pid(&self) -> String {
-        self.child.0.id().to_string()
+        self.number().to_string()
+    }
+
+    fn number(&self) -> u32 {
+        self.below.unwrap_or_else(|| self.child.0.id())
     }
 
     #[track_caller]

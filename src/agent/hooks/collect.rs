@@ -287,7 +287,7 @@ impl Agent {
 
     /// The block at this address is about to be freed.
     pub fn heap_freed(&self, thread: &ShimThread, heap: &Heap, address: u64) {
-        let Some(id) = heap.live.take(&self.filter, address) else {
+        let Some(id) = self.live_of(heap).take(&self.filter, address) else {
             return;
         };
         let record = FreeRecord {
@@ -303,8 +303,8 @@ impl Agent {
 
     /// The block is about to move.
     pub fn heap_moved(&self, heap: &Heap, from: u64, to: u64) {
-        if let Some(id) = heap.live.take(&self.filter, from)
-            && !heap.live.insert(&self.filter, to, id)
+        if let Some(id) = self.live_of(heap).take(&self.filter, from)
+            && !self.live_of(heap).insert(&self.filter, to, id)
         {
             self.count_lost(LostReason::LiveTableFull, 1, 0);
         }

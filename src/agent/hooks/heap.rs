@@ -38,6 +38,8 @@ pub struct Description<'a> {
     pub is_walked_in_ticks: bool,
     /// Whether its collector takes all from a stopped thread's stack pointer up to the stack's base for the stack.
     pub scans_stacks: bool,
+    /// Whether its sampled objects are malloc's blocks, of whose end `free` tells.
+    pub is_freed_by_malloc: bool,
     /// Whether what called its interpreter loop from outside of all modules is none of the program's functions.
     pub loop_has_thunks: bool,
     /// Whether its walker gives whole stacks, with no native frames among them.
@@ -57,6 +59,8 @@ pub struct Callbacks {
     pub walk: Option<VmWalk>,
     /// Hears of each sample.
     pub on_sample: Option<unsafe extern "C" fn(*mut c_void, u64, usize, u64, u32)>,
+    /// Hears that sampling goes on, ends or has another interval.
+    pub on_change: Option<unsafe extern "C" fn(*mut c_void)>,
 }
 
 // SAFETY: the pointer is only passed on; the header tells the machine from which threads.
@@ -72,11 +76,14 @@ pub struct Heap {
     pub(crate) is_walk_whole: bool,
     pub(crate) native_code: NativeCode,
     pub(crate) callbacks: Callbacks,
-    /// Samples of blocks that are freed by their address.
-    pub(crate) live: LiveSamples,
+    is_freed_by_malloc: bool,
+    /// Samples of blocks that are freed by their address, unless they are malloc's blocks.
+    live: LiveSamples,
     pub(crate) exact_bytes: AtomicU64,
     pub(crate) samples: AtomicU64,
     is_on: AtomicBool,
+    /// The machine has taken it back: it is never on again.
+    is_gone: AtomicBool,
     samples_by_itself: AtomicBool,
     interval_bytes: AtomicU64,
     interval_index: AtomicU32,
@@ -158,6 +165,13 @@ impl Heap {
 
     fn changed(&self) {
         self.generation.fetch_add(1, Ordering::Release);
+        let Callbacks {
+            user, on_change, ..
+        } = self.callbacks;
+        if let Some(on_change) = on_change.filter(|_| !self.is_gone.load(Ordering::Relaxed)) {
+            // SAFETY: the machine's function, with what it wants to be passed; the header says where it is called.
+            unsafe { on_change(user) };
+        }
     }
 
     /// Whether `pc` is in an interpreter loop.
@@ -274,6 +288,14 @@ impl Heaps {
 }
 
 impl Agent {
+    /// Where the heap's samples are that are freed by their address.
+    pub(crate) fn live_of<'a>(&'a self, heap: &'a Heap) -> &'a LiveSamples {
+        match heap.is_freed_by_malloc {
+            true => &self.live,
+            false => &heap.live,
+        }
+    }
+
     /// Registers a heap; `None` if there are too many or no memory is left.
     pub fn register_heap(&self, description: &Description<'_>) -> Option<&'static Heap> {
         let interval = description.interval.or(self.config().interval);
@@ -288,6 +310,7 @@ impl Agent {
             kind: description.kind,
             is_walked_in_malloc: description.is_walked_in_malloc,
             is_walked_in_ticks: description.is_walked_in_ticks,
+            is_freed_by_malloc: description.is_freed_by_malloc,
             loop_has_thunks: description.loop_has_thunks,
             is_walk_whole: description.is_walk_whole,
             native_code: description.native_code,
@@ -296,6 +319,7 @@ impl Agent {
             exact_bytes: AtomicU64::new(0),
             samples: AtomicU64::new(0),
             is_on: AtomicBool::new(interval.is_some() && self.control.force().interval.is_some()),
+            is_gone: AtomicBool::new(false),
             samples_by_itself: AtomicBool::new(false),
             interval_bytes: AtomicU64::new(interval.map_or(0, Interval::bytes)),
             interval_index: AtomicU32::new(0),
@@ -398,8 +422,23 @@ impl Agent {
 
     /// Switches sampling of a heap on or off, from the next call with each nursery on.
     pub fn switch_heap(&self, heap: &Heap, is_on: bool) {
-        heap.is_on.store(is_on, Ordering::Relaxed);
+        let is_gone = heap.is_gone.load(Ordering::Relaxed);
+        heap.is_on.store(is_on && !is_gone, Ordering::Relaxed);
         heap.changed();
+    }
+
+    /// The machine takes it back: no samples any more, whatever is asked for later.
+    pub fn take_back_heap(&self, heap: &Heap) {
+        heap.is_gone.store(true, Ordering::Relaxed);
+        self.switch_heap(heap, false);
+    }
+
+    /// As malloc's: on at this interval, or off. A machine that draws its samples itself has an interval of its own.
+    pub(crate) fn let_heap_follow(&self, heap: &Heap, interval: Option<Interval>) {
+        if let Some(interval) = interval.filter(|_| !heap.samples_by_itself()) {
+            self.set_interval(heap, interval);
+        }
+        self.switch_heap(heap, interval.is_some());
     }
 
     /// Native code in this range runs the machine's frames. False: too many ranges.

@@ -325,7 +325,8 @@ impl Agent {
         let pending = Pending::new(id, object);
         let is_tracked = match heap.kind {
             HeapKind::Malloc | HeapKind::External => {
-                heap.live.insert(&self.filter, object.address, id.0)
+                self.live_of(heap)
+                    .insert(&self.filter, object.address, id.0)
             }
             HeapKind::Nursery | HeapKind::Traced => state.young.push(pending),
         };
@@ -383,7 +384,10 @@ impl Agent {
             stack: Some(stack),
         };
         let id = self.record_object(heap, &due)?;
-        if !heap.live.insert(&self.filter, object.address, id.0) {
+        if !self
+            .live_of(heap)
+            .insert(&self.filter, object.address, id.0)
+        {
             self.count_lost(LostReason::LiveTableFull, 1, 0);
         }
         Some(id)

@@ -1,21 +1,20 @@
 //! `allocsample ctl`: steers the agent in a running process, and asks how it is.
 
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+mod request;
 
-use allocsample_profile::{Profile, parts_before, request, snapshot};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use allocsample_profile::request as ring;
+use allocsample_profile::{Profile, parts_before, snapshot};
 use allocsample_report::{Totals, cost, units};
 use allocsample_sampling::{Interval, IntervalSetting};
 use anyhow::{Context, bail};
 
+use self::request::{Asked, request};
 use crate::args::{Ctl, CtlAction, OnOff};
-use crate::exit::{self, Ending, Usage};
+use crate::exit::{Ending, Usage};
 use crate::{output_file, running};
-
-/// How long we wait to hear that a request is in force.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Does what is asked.
 pub fn run(arguments: &Ctl) -> anyhow::Result<Ending> {
@@ -26,39 +25,30 @@ pub fn run(arguments: &Ctl) -> anyhow::Result<Ending> {
         CtlAction::Stop => stop(&path),
         CtlAction::Start { interval } => start(&path, interval.as_deref()),
         CtlAction::Interval { interval } => ask(&path, parse(interval)?),
-        CtlAction::Flush => order(&path, request::FLUSH, "flushed"),
+        CtlAction::Flush => order(&path, ring::FLUSH, "flushed"),
         CtlAction::Rotate => rotate(&path),
-        CtlAction::Reset => order(&path, request::RESET, "begun anew"),
-        CtlAction::Thread { tid, state } => select_thread(&path, *tid, *state),
+        CtlAction::Reset => order(&path, ring::RESET, "begun anew"),
+        CtlAction::Thread { tid, state } => select_thread(&arguments.what, &path, *tid, *state),
         CtlAction::Filter { threads, sizes } => filter(&path, threads.as_deref(), sizes.as_deref()),
     }
 }
 
-/// What is asked for: a number of [`request`], and what goes with it.
-struct Asked {
-    what: u64,
-    value: u64,
-    more: [u64; 4],
-}
-
 fn order(path: &Path, what: u64, told: &str) -> anyhow::Result<Ending> {
-    let asked = Asked {
-        what,
-        value: 0,
-        more: [0; 4],
-    };
-    request(path, &asked, || Ok(told.to_owned()))
+    request(path, &Asked::plain(what), || Ok(told.to_owned()))
 }
 
-fn select_thread(path: &Path, tid: u32, state: OnOff) -> anyhow::Result<Ending> {
-    let pid = profile(path)?.process.pid;
-    if !Path::new(&format!("/proc/{pid}/task/{tid}")).exists() {
+fn select_thread(what: &str, path: &Path, tid: u32, state: OnOff) -> anyhow::Result<Ending> {
+    let pid = match what.parse() {
+        Ok(pid) => pid,
+        Err(_) => running::process_of(path)
+            .with_context(|| format!("{}: its process is not to be found", path.display()))?,
+    };
+    let Some(inner) = running::number_inside(pid, tid) else {
         bail!("process {pid}: it has no thread {tid}");
-    }
+    };
     let asked = Asked {
-        what: request::SELECT_THREAD,
-        value: u64::from(tid) << 1 | u64::from(state == OnOff::On),
-        more: [0; 4],
+        value: u64::from(inner) << 1 | u64::from(state == OnOff::On),
+        ..Asked::plain(ring::SELECT_THREAD)
     };
     request(path, &asked, || {
         Ok(match state {
@@ -72,7 +62,7 @@ fn filter(path: &Path, threads: Option<&str>, sizes: Option<&str>) -> anyhow::Re
     let name = name_words(threads.unwrap_or("*"))?;
     let (least, most) = sizes.map_or(Ok((0, u64::MAX)), size_range)?;
     let asked = Asked {
-        what: request::FILTER,
+        what: ring::FILTER,
         value: least,
         more: [most, name[0], name[1], 0],
     };
@@ -168,66 +158,16 @@ fn profile(path: &Path) -> anyhow::Result<Profile> {
 /// Asks for another interval, or for none.
 fn ask(path: &Path, interval_bytes: u64) -> anyhow::Result<Ending> {
     let asked = Asked {
-        what: request::SET_INTERVAL,
         value: interval_bytes,
-        more: [0; 4],
+        ..Asked::plain(ring::SET_INTERVAL)
     };
     request(path, &asked, || Ok(in_words(interval_bytes)))
-}
-
-/// Writes a request into the ring, and waits until it was obeyed; then it says what `told` gives.
-fn request(
-    path: &Path,
-    asked: &Asked,
-    told: impl FnOnce() -> anyhow::Result<String>,
-) -> anyhow::Result<Ending> {
-    let ring = running::ring_of(path);
-    let named = || ring.display().to_string();
-    let file = match OpenOptions::new().read(true).write(true).open(&ring) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            bail!("{}: its process has ended", path.display())
-        }
-        Err(error) => return Err(error).with_context(named),
-    };
-    // One at a time: two requests under one number would be one.
-    file.lock().with_context(named)?;
-    let generation = word(&file, request::GENERATION).with_context(named)? + 1;
-    let write = |at, value: u64| file.write_all_at(&value.to_le_bytes(), at);
-    // The generation last: it makes the agent look at the others.
-    let more = (request::MORE..).step_by(8).zip(asked.more);
-    write(request::WHAT, asked.what)
-        .and_then(|()| write(request::INTERVAL, asked.value))
-        .and_then(|()| {
-            more.into_iter()
-                .try_for_each(|(at, value)| write(at, value))
-        })
-        .and_then(|()| write(request::GENERATION, generation))
-        .with_context(named)?;
-    let since = Instant::now();
-    while word(&file, request::OBEYED).with_context(named)? < generation {
-        if since.elapsed() > PATIENCE {
-            exit::remark(
-                "asked; the program has not allocated since, and will do it then, unless something else is asked first",
-            );
-            return Ok(Ending::SUCCESS);
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let told = told()?;
-    output_file::write_stdout(|out| Ok(writeln!(out, "{told}")?))?;
-    Ok(Ending::SUCCESS)
 }
 
 /// Lets the profile go on in another file.
 fn rotate(path: &Path) -> anyhow::Result<Ending> {
     let before = parts_before(path).unwrap_or_default();
-    let asked = Asked {
-        what: request::ROTATE,
-        value: 0,
-        more: [0; 4],
-    };
-    request(path, &asked, || {
+    request(path, &Asked::plain(ring::ROTATE), || {
         let after = parts_before(path).with_context(|| path.display().to_string())?;
         match after.into_iter().rfind(|part| !before.contains(part)) {
             Some(part) => Ok(part.display().to_string()),
@@ -241,12 +181,6 @@ fn in_words(interval_bytes: u64) -> String {
         0 => "stopped".to_owned(),
         bytes => format!("one sample each {}", units::bytes(bytes as f64)),
     }
-}
-
-fn word(file: &File, at: u64) -> std::io::Result<u64> {
-    let mut bytes = [0; 8];
-    file.read_exact_at(&mut bytes, at)?;
-    Ok(u64::from_le_bytes(bytes))
 }
 
 fn status(path: &Path) -> anyhow::Result<Ending> {

@@ -4,6 +4,7 @@ use allocsample_profile::{
     Estimate, HeapId, Profile, Sample as Recorded, StackId, ThreadId, Weights, missing_root,
 };
 use rustc_hash::FxHashMap;
+use std::ops::Range;
 
 use super::{End, HeapIndex, LocationIndex, Sample, StackIndex, Survival};
 
@@ -79,12 +80,17 @@ impl Samples<'_> {
 
     /// All of them.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Sample> + '_ {
+        self.range(0..self.len())
+    }
+
+    /// Those with these indices.
+    pub fn range(&self, range: Range<usize>) -> impl ExactSizeIterator<Item = Sample> + '_ {
         let mut weights = match self {
             Samples::Recorded(source) => Some(Weights::of(source.profile)),
             #[cfg(test)]
             Samples::Listed(_) => None,
         };
-        (0..self.len()).map(move |index| match (self, &mut weights) {
+        range.map(move |index| match (self, &mut weights) {
             (Samples::Recorded(source), Some(weights)) => {
                 let sample = source.at(index);
                 let (bytes, objects) = weights.get(sample);

@@ -24,6 +24,13 @@ pub(super) struct RawDescription {
     on_sample: Option<unsafe extern "C" fn(*mut c_void, u64, usize, u64, u32)>,
 }
 
+/// Mirror of `allocsample_heap_description` as it is now. The part above is what the first header had.
+#[repr(C)]
+struct RawDescriptionNow {
+    first: RawDescription,
+    on_change: Option<unsafe extern "C" fn(*mut c_void)>,
+}
+
 /// Mirror of `allocsample_counters`.
 #[repr(C)]
 pub(super) struct RawCounters {
@@ -47,14 +54,21 @@ pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription
     if (raw.size as usize) < size_of::<RawDescription>() || raw.name.is_null() {
         return std::ptr::null();
     }
+    let on_change = if (raw.size as usize) < size_of::<RawDescriptionNow>() {
+        None
+    } else {
+        // SAFETY: the header's rules: so many bytes are there.
+        unsafe { (*description.cast::<RawDescriptionNow>()).on_change }
+    };
     const WALK_IN_MALLOC: u32 = 1;
     const WALK_EVERYWHERE: u32 = 2;
     const WHOLE_CODE: u32 = 4;
     const WALK_IN_TICKS: u32 = 8;
     const SCANS_STACKS: u32 = 16;
+    const FREED_BY_MALLOC: u32 = 128;
     const WALK_IS_WHOLE: u32 = 32;
     const LOOP_HAS_THUNKS: u32 = 64;
-    const CODE_IS_NO_MODULE: u32 = 128;
+    const CODE_IS_NO_MODULE: u32 = 256;
     let description = Description {
         kind,
         // SAFETY: the header's rules.
@@ -64,6 +78,7 @@ pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription
         is_walked_everywhere: raw.flags & WALK_EVERYWHERE != 0,
         is_walked_in_ticks: raw.flags & WALK_IN_TICKS != 0,
         scans_stacks: raw.flags & SCANS_STACKS != 0,
+        is_freed_by_malloc: raw.flags & FREED_BY_MALLOC != 0,
         loop_has_thunks: raw.flags & LOOP_HAS_THUNKS != 0,
         is_walk_whole: raw.flags & WALK_IS_WHOLE != 0,
         native_code: match raw.flags & (WHOLE_CODE | CODE_IS_NO_MODULE) {
@@ -75,6 +90,7 @@ pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription
             user: raw.user,
             walk: raw.walk,
             on_sample: raw.on_sample,
+            on_change,
         },
     };
     AGENT
@@ -87,7 +103,7 @@ pub(super) unsafe extern "C" fn heap_unregister(heap: HeapHandle) -> i32 {
     let Some(heap) = (unsafe { heap_of(heap) }) else {
         return INVALID;
     };
-    AGENT.switch_heap(heap, false);
+    AGENT.take_back_heap(heap);
     AGENT.discard(heap);
     OK
 }

@@ -29,9 +29,9 @@ const LIMIT: i32 = -2;
 const OFF: i32 = -3;
 const NO_SAMPLE: u64 = u64::MAX;
 const VERSION: u32 = 1;
-/// Shadow stacks, inlined functions, switches of threads, late samples, walks in ticks: a program's own control:
-/// all that the header has bits for.
-const CAPABILITIES: u64 = 1 | 2 | 4 | 8 | 16 | 32;
+/// Shadow stacks, inlined functions, switches of threads, late samples, walks in ticks, a program's own control, what a
+/// heap hears of changes: all that the header has bits for.
+const CAPABILITIES: u64 = 1 | 2 | 4 | 8 | 16 | 32 | 64;
 
 type HeapHandle = *const Heap;
 type SlotHandle = *const HookSlot;
@@ -79,6 +79,7 @@ pub struct HookTable {
     process_control: extern "C" fn(u32, u64) -> i32,
     process_status: unsafe extern "C" fn(*mut RawStatus) -> i32,
     thread_select: extern "C" fn(u32, u32) -> i32,
+    process_filter: unsafe extern "C" fn(*const process::RawFilter) -> i32,
 }
 
 static TABLE: HookTable = HookTable {
@@ -119,6 +120,7 @@ static TABLE: HookTable = HookTable {
     process_control: process::process_control,
     process_status: process::process_status,
     thread_select: process::thread_select,
+    process_filter: process::process_filter,
 };
 
 /// The one function that a machine looks for. NULL for a version that this library does not know, and while the agent is

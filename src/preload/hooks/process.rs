@@ -4,8 +4,9 @@ use std::ffi::c_char;
 
 use allocsample_agent::Interval;
 use allocsample_agent::process_control::{Order, Refusal};
+use allocsample_agent::selection::Filter;
 
-use super::{INVALID, KeepErrno, LIMIT, OFF, OK};
+use super::{INVALID, KeepErrno, LIMIT, OFF, OK, text_of};
 use crate::AGENT;
 use crate::slow_path::this_thread;
 
@@ -90,6 +91,48 @@ pub unsafe extern "C" fn process_status(status: *mut RawStatus) -> i32 {
 pub extern "C" fn thread_select(tid: u32, is_on: u32) -> i32 {
     let _errno = KeepErrno::new();
     result(AGENT.order_thread(this_thread(), tid, is_on != 0))
+}
+
+/// Mirror of `allocsample_filter`.
+#[repr(C)]
+pub struct RawFilter {
+    size: u32,
+    reserved: u32,
+    least_bytes: u64,
+    most_bytes: u64,
+    threads: *const c_char,
+}
+
+pub unsafe extern "C" fn process_filter(filter: *const RawFilter) -> i32 {
+    let _errno = KeepErrno::new();
+    // SAFETY: the header's rules: NULL, or a description of which the first field says how large it is.
+    let filter = match unsafe { filter.as_ref() } {
+        None => Filter::ALL,
+        Some(raw) if (raw.size as usize) < size_of::<RawFilter>() => return INVALID,
+        Some(raw) => {
+            let name = if raw.threads.is_null() {
+                Some([0; 2])
+            } else {
+                // SAFETY: the header's rules.
+                Filter::name_words(unsafe { text_of(raw.threads) })
+            };
+            let Some(name) = name else {
+                return INVALID;
+            };
+            Filter {
+                least_bytes: raw.least_bytes,
+                most_bytes: match raw.most_bytes {
+                    0 => u64::MAX,
+                    most => most,
+                },
+                name,
+            }
+        }
+    };
+    if filter.least_bytes > filter.most_bytes {
+        return INVALID;
+    }
+    result(AGENT.order_filter(this_thread(), &filter))
 }
 
 pub(super) extern "C" fn thread_enable(is_on: u32) -> i32 {

@@ -12,15 +12,23 @@ use crate::model::Module;
 pub(super) fn symbolize(
     module: &Module,
     locations: &[Location],
+    root: Option<&Path>,
 ) -> Vec<(Location, Vec<SymbolFrame>)> {
     let path = file_of(module);
-    let Some(symbols) = Symbols::read(path, &module.build_id) else {
+    let inside = root.map(|root| root.join(path.strip_prefix("/").unwrap_or(path)));
+    let read = |path: &Path| Some((path.to_owned(), Symbols::read(path, &module.build_id)?));
+    let found = match &inside {
+        None => read(path),
+        // The process may have gone, and its root with it. Another root may have another file there: the build id tells.
+        Some(inside) => read(inside).or_else(|| read(path).filter(|_| !module.build_id.is_empty())),
+    };
+    let Some((path, symbols)) = found else {
         return Vec::new();
     };
     // Finds the separate debug file by itself, and the one that dwz shares between several.
     let debug = debug_file(&module.build_id)
         .and_then(|path| Loader::new(path).ok())
-        .or_else(|| Loader::new(path).ok());
+        .or_else(|| Loader::new(&path).ok());
     locations
         .iter()
         .filter_map(|&location| {

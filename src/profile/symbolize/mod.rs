@@ -11,16 +11,39 @@ mod maps;
 mod perf_map;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path};
 use std::sync::Mutex;
 
 use allocsample_record::{Location, ModuleId, SymbolFrame};
 
 use crate::model::Profile;
 
+/// The root directory of the process that a profile's path leads through (`/proc/4711/root/...`), as that of a process in a
+/// container does: its modules are found below it.
+pub fn root_of(profile: &Path) -> Option<&Path> {
+    let mut parts = profile.components();
+    let is_root = [parts.next()?, parts.next()?]
+        == [Component::RootDir, Component::Normal("proc".as_ref())]
+        && parts
+            .next()?
+            .as_os_str()
+            .as_encoded_bytes()
+            .iter()
+            .all(u8::is_ascii_digit)
+        && parts.next()? == Component::Normal("root".as_ref());
+    // What is left of the path is not part of it.
+    is_root.then(|| profile.ancestors().nth(parts.count()))?
+}
+
 impl Profile {
     /// Names all locations that have no name yet. Reads the modules' files and their debug files; the modules are
     /// worked on in parallel.
     pub fn symbolize(&mut self) {
+        self.symbolize_below(None);
+    }
+
+    /// The same for a process that has, or had, this root directory; see [`root_of`].
+    pub fn symbolize_below(&mut self, root: Option<&Path>) {
         let dumped = maps::jitdumps(self.process.pid, self.process.start_wall_ns);
         self.name_code(generations::generations(dumped));
         let mut wanted: BTreeMap<ModuleId, Vec<Location>> = BTreeMap::new();
@@ -59,7 +82,7 @@ impl Profile {
                             .unwrap_or_else(std::sync::PoisonError::into_inner)
                             .next();
                         let Some((module, places)) = next else { break };
-                        let named = elf::symbolize(module, &places);
+                        let named = elf::symbolize(module, &places, root);
                         found
                             .lock()
                             .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -73,5 +96,24 @@ impl Profile {
                 .into_inner()
                 .unwrap_or_else(std::sync::PoisonError::into_inner),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_root_is_found_in_a_path_that_leads_through_one() {
+        let root = |path| root_of(Path::new(path)).and_then(Path::to_str);
+        assert_eq!(
+            root("/proc/47/root/tmp/x.allocsample"),
+            Some("/proc/47/root")
+        );
+        assert_eq!(root("/proc/self/root/x.allocsample"), None);
+        assert_eq!(root("/proc/47/cwd/x.allocsample"), None);
+        assert_eq!(root("/home/47/root/x.allocsample"), None);
+        assert_eq!(root("proc/47/root/x.allocsample"), None);
+        assert_eq!(root("x.allocsample"), None);
     }
 }

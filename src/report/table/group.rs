@@ -37,7 +37,10 @@ pub(super) fn group<'a>(
 ) -> (Table, Vec<u32>) {
     let by = request.by;
     let window = Window::of(profile, request.selection, request.peak_ns);
-    let mut types = TypeMarks::default();
+    let types = match by {
+        By::Type => TypeMarks::of(profile),
+        _ => TypeMarks::default(),
+    };
     let sums = Sums::of(
         profile,
         frames,
@@ -46,7 +49,7 @@ pub(super) fn group<'a>(
         keeps_samples,
         |sample| match by {
             By::Thread => sample.thread.0,
-            By::Type => types.mark(profile, sample),
+            By::Type => types.mark(sample),
             By::Size => classes::of_size(sample.size),
             By::Lifetime => classes::of_lifetime(sample),
             By::Function | By::Site | By::Line | By::Module | By::Heap => 0,
@@ -88,23 +91,34 @@ pub(super) fn group<'a>(
 /// Numbers for the types of each heap, by name: a machine may have several types of one name.
 #[derive(Default)]
 struct TypeMarks {
-    by_name: HashMap<(HeapId, String), u32>,
     by_id: FxHashMap<(HeapId, u32), u32>,
 }
 
 impl TypeMarks {
+    fn of(profile: &Profile) -> Self {
+        let mut marks = Self::default();
+        let mut by_name: HashMap<(HeapId, &str), u32> = HashMap::new();
+        for sample in &profile.samples {
+            let Some(outcome) = sample.outcome() else {
+                continue;
+            };
+            let key = (sample.heap, outcome.type_id);
+            marks.by_id.entry(key).or_insert_with(|| {
+                let name = profile.vm.type_name(sample.heap, &outcome);
+                let name = name.unwrap_or(heaps::UNKNOWN_TYPE);
+                let next = u32::try_from(by_name.len() + 1).unwrap_or(u32::MAX);
+                *by_name.entry((sample.heap, name)).or_insert(next)
+            });
+        }
+        marks
+    }
+
     /// 0 for samples that have none.
-    fn mark(&mut self, profile: &Profile, sample: &Sample) -> u32 {
-        let Some(outcome) = sample.outcome() else {
-            return 0;
-        };
-        let key = (sample.heap, outcome.type_id);
-        *self.by_id.entry(key).or_insert_with(|| {
-            let name = profile.vm.type_name(sample.heap, &outcome);
-            let name = name.unwrap_or(heaps::UNKNOWN_TYPE).to_owned();
-            let next = u32::try_from(self.by_name.len() + 1).unwrap_or(u32::MAX);
-            *self.by_name.entry((sample.heap, name)).or_insert(next)
-        })
+    fn mark(&self, sample: &Sample) -> u32 {
+        let known = sample
+            .outcome()
+            .and_then(|outcome| self.by_id.get(&(sample.heap, outcome.type_id)));
+        known.copied().unwrap_or(0)
     }
 }
 
@@ -117,9 +131,9 @@ fn by_frame<'a>(frames: &Frames<'_>, by: By, sums: &'a Sums<'a>) -> (Vec<Group<'
     // The last sum, plus one, that was added to a group: a function may be on a stack several times.
     let mut seen = vec![0u32; keys.first.len()];
     let mut groups: Vec<Group<'a>> = Vec::new();
-    let mut charged = Vec::with_capacity(sums.sums.len());
+    let mut charged = Vec::with_capacity(sums.iter().len());
     let mut stack = Vec::new();
-    for (sum, stamp) in sums.sums.iter().zip(1..) {
+    for (sum, stamp) in sums.iter().zip(1..) {
         frames.fill(sum.sample, &mut stack);
         for id in &stack {
             let key = keys.of_frame[id.index()] as usize;
@@ -165,9 +179,9 @@ fn by_sum<'a>(frames: &Frames<'_>, by: By, sums: &'a Sums<'a>) -> (Vec<Group<'a>
     let mut paths = (by == By::Site).then(|| Paths::new(frames));
     let mut places: FxHashMap<(u32, HeapId), usize> = FxHashMap::default();
     let mut groups: Vec<Group<'a>> = Vec::new();
-    let mut charged = Vec::with_capacity(sums.sums.len());
+    let mut charged = Vec::with_capacity(sums.iter().len());
     let mut stack = Vec::new();
-    for sum in &sums.sums {
+    for sum in sums.iter() {
         let mut frame = None;
         let key = match &mut paths {
             Some(paths) => {

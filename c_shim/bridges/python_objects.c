@@ -1,0 +1,243 @@
+/* The allocator of CPython's small objects (up to 512 bytes), which come from its own arenas and never pass malloc. Larger ones
+ * are malloc's, and are counted there.
+ *
+ * The allocators of the object and memory domains are wrapped, but not their `free`, which Python's builds have compiled into
+ * its callers for the case that nobody wraps it. An object that is no sample costs a subtraction (countdown.h). One that is
+ * a sample is put where malloc's blocks are: Python's allocator hands each block that is not in its arenas on to `free` and
+ * `realloc`, and those are ours. It gets there by Python's own way for objects that are too large for the arenas, so that
+ * `sys.getallocatedblocks` is right.
+ *
+ * They are wrapped before `main`, while nobody uses them, or at an attach, while all threads may. Our context is the one that
+ * Python's allocators have, NULL: a thread that reads the new function with the old context, or the old one with the new,
+ * calls what it should. */
+#include "countdown.h"
+#include "python.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Larger requests go on to malloc (CPython's SMALL_REQUEST_THRESHOLD). */
+#define SMALL 512
+#define TOO_LARGE (SMALL + 1)
+/* Threads at a time; objects of others are not sampled, and not counted either. */
+#define THREADS 4096
+
+enum domain { DOMAIN_RAW = 0, DOMAIN_MEM = 1, DOMAIN_OBJ = 2 };
+
+/* Zero until the thread's first object. */
+static _Thread_local struct countdown this_thread;
+/* While a sampled object is allocated: its size, by which the raw domain replaces the one that it is asked for. */
+static _Thread_local struct {
+    bool is_asked;
+    size_t size;
+} sampled_object;
+
+static struct {
+    _Atomic(bool) taken;
+    allocsample_nursery nursery;
+} nurseries[THREADS];
+
+static const allocsample_hooks *hooks;
+static allocsample_heap *heap;
+static pthread_key_t thread_key;
+/* Those of the object domain, which are those of the memory domain too, and those of the raw domain. */
+static struct python_allocator next, next_raw;
+
+static void leave(void *nursery)
+{
+    hooks->nursery_end(heap, nursery, countdown_free(&this_thread));
+    this_thread = (struct countdown){0};
+    for (size_t i = 0; i < THREADS; i++) {
+        if (&nurseries[i].nursery == nursery)
+            atomic_store_explicit(&nurseries[i].taken, false, memory_order_release);
+    }
+}
+
+static void join(void)
+{
+    allocsample_nursery *nursery = NULL;
+    for (size_t i = 0; i < THREADS && nursery == NULL; i++) {
+        bool taken = atomic_load_explicit(&nurseries[i].taken, memory_order_relaxed);
+        if (!taken &&
+            atomic_compare_exchange_strong_explicit(&nurseries[i].taken, &taken, true, memory_order_acquire,
+                                                    memory_order_relaxed))
+            nursery = &nurseries[i].nursery;
+    }
+    if (nursery != NULL)
+        pthread_setspecific(thread_key, nursery);
+    countdown_begin(&this_thread, hooks, heap, nursery);
+}
+
+/* The charge of an object of `size` bytes borrowed: whether the object is a sample. If not, it is charged. */
+static bool is_due(size_t size)
+{
+    countdown_give_back(&this_thread, size);
+    if (this_thread.limit == 0)
+        join();
+    return !countdown_take(&this_thread, size);
+}
+
+/* The raw domain is about to be asked for another size than it is to give. */
+static void ask_for(size_t size)
+{
+    sampled_object.is_asked = true;
+    sampled_object.size = size;
+}
+
+static size_t asked_size(void)
+{
+    sampled_object.is_asked = false;
+    return sampled_object.size + (sampled_object.size == 0);
+}
+
+/* Not by the interposed malloc: the object has been charged. */
+static void *raw_malloc(void *context, size_t size)
+{
+    if (UNLIKELY(sampled_object.is_asked) && size == TOO_LARGE)
+        return shim_next.malloc(asked_size());
+    return next_raw.malloc(context, size);
+}
+
+static void *raw_calloc(void *context, size_t count, size_t size)
+{
+    if (UNLIKELY(sampled_object.is_asked) && count == 1 && size == TOO_LARGE)
+        return shim_next.calloc(1, asked_size());
+    return next_raw.calloc(context, count, size);
+}
+
+/* The object that was asked for is there, or NULL for one that is not: then nothing was charged. */
+static void *tell(void *object, size_t size)
+{
+    /* Somebody has wrapped the raw domain since, and asks it for more: what `free` will get is not this address. */
+    bool has_end = !sampled_object.is_asked;
+    sampled_object.is_asked = false;
+    if (object == NULL)
+        return NULL;
+    python_gc_watch();
+    countdown_tell(&this_thread, hooks, heap, (uintptr_t)object, size, 0);
+    if (!has_end)
+        hooks->freed(heap, (uintptr_t)object);
+    return object;
+}
+
+COLD static void *malloc_at_limit(void *context, size_t size)
+{
+    if (!is_due(size))
+        return next.malloc(context, size);
+    ask_for(size);
+    return tell(next.malloc(context, TOO_LARGE), size);
+}
+
+static void *python_malloc(void *context, size_t size)
+{
+    if (size <= SMALL && countdown_charge(&this_thread, size))
+        return malloc_at_limit(context, size);
+    return next.malloc(context, size);
+}
+
+COLD static void *calloc_at_limit(void *context, size_t count, size_t size)
+{
+    if (!is_due(count * size))
+        return next.calloc(context, count, size);
+    ask_for(count * size);
+    return tell(next.calloc(context, 1, TOO_LARGE), count * size);
+}
+
+static void *python_calloc(void *context, size_t count, size_t size)
+{
+    bool is_small = count == 0 || size <= SMALL / count;
+    if (is_small && countdown_charge(&this_thread, count * size))
+        return calloc_at_limit(context, count, size);
+    return next.calloc(context, count, size);
+}
+
+COLD static void *realloc_at_limit(void *context, void *old, size_t size)
+{
+    if (!is_due(size))
+        return next.realloc(context, old, size);
+    void *object = next.realloc(context, old, size);
+    if (object == NULL)
+        return NULL;
+    ask_for(size);
+    void *sampled = next.malloc(context, TOO_LARGE);
+    if (sampled != NULL) {
+        memcpy(sampled, object, size);
+        next.free(context, object);
+    }
+    /* Without memory the next object is the sample. */
+    return tell(sampled, size) != NULL ? sampled : object;
+}
+
+/* One of malloc's blocks that is sampled stays one of malloc's, which charges the new size. */
+COLD static void *realloc_of_marked(void *context, void *old, size_t size)
+{
+    if (!shim_is_sampled(old) && size <= SMALL && countdown_charge(&this_thread, size))
+        return realloc_at_limit(context, old, size);
+    return next.realloc(context, old, size);
+}
+
+/* A free and an allocation of the new size, as realloc is everywhere. */
+static void *python_realloc(void *context, void *old, size_t size)
+{
+    if (shim_may_be_sampled(old))
+        return realloc_of_marked(context, old, size);
+    if (size <= SMALL && countdown_charge(&this_thread, size))
+        return realloc_at_limit(context, old, size);
+    return next.realloc(context, old, size);
+}
+
+static bool is_same(const struct python_allocator *a, const struct python_allocator *b)
+{
+    return a->context == b->context && a->malloc == b->malloc && a->calloc == b->calloc && a->realloc == b->realloc &&
+           a->free == b->free;
+}
+
+bool python_objects_prepare(const allocsample_hooks *the_hooks, allocsample_heap *the_heap)
+{
+    hooks = the_hooks;
+    heap = the_heap;
+    return pthread_key_create(&thread_key, leave) == 0;
+}
+
+/* What wraps is told from what is wrapped by the allocator of the interpreter's arenas alone: it hands blocks that are not its
+ * own on to the raw domain, which debug hooks, tracemalloc or another allocator need not do. (Its name could be asked for
+ * with `_PyMem_GetCurrentAllocatorName`, but in 3.12 that takes a lock which is not there before `main`.) */
+void python_objects_wrap(const struct python_symbols *symbols)
+{
+    struct python_allocator raw, memory, object;
+    symbols->get_allocator(DOMAIN_RAW, &raw);
+    symbols->get_allocator(DOMAIN_MEM, &memory);
+    symbols->get_allocator(DOMAIN_OBJ, &object);
+    /* Versions whose allocator without a context is either that or malloc's. */
+    int minor;
+    bool is_known = sscanf(symbols->version(), "3.%d.", &minor) == 1 && minor >= 6 && minor <= 14;
+    bool is_plain = is_same(&memory, &object) && object.context == NULL && raw.context == NULL &&
+                    object.malloc != raw.malloc && object.malloc != python_malloc && raw.malloc != raw_malloc;
+    if (!is_known || !is_plain)
+        return;
+    next = object;
+    next_raw = raw;
+    raw.malloc = raw_malloc;
+    raw.calloc = raw_calloc;
+    object.malloc = python_malloc;
+    object.calloc = python_calloc;
+    object.realloc = python_realloc;
+    symbols->set_allocator(DOMAIN_RAW, &raw);
+    symbols->set_allocator(DOMAIN_MEM, &object);
+    symbols->set_allocator(DOMAIN_OBJ, &object);
+}
+
+void python_objects_unwrap(const struct python_symbols *symbols)
+{
+    struct python_allocator now;
+    for (int domain = DOMAIN_MEM; domain <= DOMAIN_OBJ; domain++) {
+        symbols->get_allocator(domain, &now);
+        /* Whoever came after us calls us: there we stay, idle. */
+        if (now.malloc == python_malloc)
+            symbols->set_allocator(domain, &next);
+    }
+    symbols->get_allocator(DOMAIN_RAW, &now);
+    if (now.malloc == raw_malloc)
+        symbols->set_allocator(DOMAIN_RAW, &next_raw);
+}

@@ -1,0 +1,164 @@
+//! What is asked of an agent, by way of the first page of its ring's file.
+//!
+//! Commands take turns by a lock on that file, which the process itself never looks at: nothing that a command does,
+//! or does not do, keeps the program waiting.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use allocsample_profile::request;
+use anyhow::{Context, bail};
+
+use crate::exit::{self, Ending};
+use crate::{output_file, running};
+
+/// How long we wait to hear that a request is in force.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long others may have the lock while nothing is asked or done.
+const QUEUE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is asked for: a number of [`request`], and what goes with it.
+pub struct Asked {
+    pub what: u64,
+    pub value: u64,
+    pub more: [u64; 4],
+}
+
+impl Asked {
+    /// That needs nothing more than its number.
+    pub fn plain(what: u64) -> Self {
+        Self {
+            what,
+            value: 0,
+            more: [0; 4],
+        }
+    }
+
+    /// Whether this leaves nothing of what was asked before, if that is not done yet.
+    fn replaces(&self, what: u64, value: u64) -> bool {
+        let is_same_thread = self.value >> 1 == value >> 1;
+        self.what == what && (what != request::SELECT_THREAD || is_same_thread)
+    }
+}
+
+/// Writes a request into the ring, and waits until it was obeyed; then it says what `told` gives.
+pub fn request(
+    path: &Path,
+    asked: &Asked,
+    told: impl FnOnce() -> anyhow::Result<String>,
+) -> anyhow::Result<Ending> {
+    let ring = running::ring_of(path);
+    let named = || ring.display().to_string();
+    let file = match OpenOptions::new().read(true).write(true).open(&ring) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            bail!("{}: its process has ended", path.display())
+        }
+        Err(error) => return Err(error).with_context(named),
+    };
+    // One at a time: two requests under one number would be one.
+    wait_for_turn(&file, path)?;
+    let before = word(&file, request::GENERATION).with_context(named)?;
+    let (what, value) = (
+        word(&file, request::WHAT).with_context(named)?,
+        word(&file, request::INTERVAL).with_context(named)?,
+    );
+    if !asked.replaces(what, value) && !is_obeyed(&file, before).with_context(named)? {
+        bail!(
+            "{}: what was asked before is not done yet, as the program has not allocated since; ask again when it has",
+            path.display()
+        );
+    }
+    let generation = before + 1;
+    write(&file, asked, generation).with_context(named)?;
+    if !is_obeyed(&file, generation).with_context(named)? {
+        exit::remark("asked; the program has not allocated since, and will do it then");
+        return Ok(Ending::SUCCESS);
+    }
+    let told = told()?;
+    output_file::write_stdout(|out| Ok(writeln!(out, "{told}")?))?;
+    Ok(Ending::SUCCESS)
+}
+
+/// Takes the lock. Of a thousand that wait each gets its turn; one that was stopped while it had the lock stops us, but not
+/// for ever.
+fn wait_for_turn(file: &File, path: &Path) -> anyhow::Result<()> {
+    const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+    let state = || {
+        Some((
+            word(file, request::GENERATION).ok()?,
+            word(file, request::OBEYED).ok()?,
+        ))
+    };
+    let (mut since, mut last) = (Instant::now(), state());
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| path.display().to_string());
+            }
+        }
+        let now = state();
+        if now != last {
+            (since, last) = (Instant::now(), now);
+        } else if since.elapsed() > QUEUE_PATIENCE {
+            bail!(
+                "{}: other commands wait for the program, or have stopped; try again",
+                path.display()
+            );
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+fn write(file: &File, asked: &Asked, generation: u64) -> std::io::Result<()> {
+    let put = |at, value: u64| file.write_all_at(&value.to_le_bytes(), at);
+    put(request::WHAT, asked.what)?;
+    put(request::INTERVAL, asked.value)?;
+    for (at, value) in (request::MORE..).step_by(8).zip(asked.more) {
+        put(at, value)?;
+    }
+    // Last: it makes the agent look at the others.
+    put(request::GENERATION, generation)
+}
+
+/// Whether a request was obeyed, or soon is.
+fn is_obeyed(file: &File, generation: u64) -> std::io::Result<bool> {
+    let since = Instant::now();
+    while word(file, request::OBEYED)? < generation {
+        if since.elapsed() > PATIENCE {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(true)
+}
+
+fn word(file: &File, at: u64) -> std::io::Result<u64> {
+    let mut bytes = [0; 8];
+    file.read_exact_at(&mut bytes, at)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_leaves_nothing_of_it_replaces_what_was_asked_before() {
+        let interval = Asked::plain(request::SET_INTERVAL);
+        assert!(interval.replaces(request::SET_INTERVAL, 4096));
+        assert!(!interval.replaces(request::ROTATE, 0));
+        let thread = |tid: u64, is_on: u64| Asked {
+            value: tid << 1 | is_on,
+            ..Asked::plain(request::SELECT_THREAD)
+        };
+        assert!(thread(7, 1).replaces(request::SELECT_THREAD, 7 << 1));
+        assert!(!thread(7, 1).replaces(request::SELECT_THREAD, 8 << 1));
+    }
+}

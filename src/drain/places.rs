@@ -1,0 +1,41 @@
+//! Numbers for locations: with one a stack node takes a third less memory than with a module and an offset.
+
+use allocsample_record::Location;
+use rustc_hash::FxHashMap;
+
+/// Number of a location in [`Places`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place(pub(crate) u32);
+
+/// Locations that have a number. A program has some ten thousand places that call; one that makes code all the time has
+/// more and more.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    numbers: FxHashMap<Location, Place>,
+    locations: Vec<Location>,
+}
+
+impl Places {
+    /// With so many, 10 MiB of them, it is time to begin anew.
+    const MOST: usize = 1 << 18;
+
+    /// Whether whoever keeps numbers should forget them, and this too.
+    pub(crate) fn is_full(&self) -> bool {
+        self.locations.len() >= Self::MOST
+    }
+
+    /// The number of a location, a new one unless it has one.
+    pub(crate) fn number(&mut self, location: Location) -> Place {
+        let locations = &mut self.locations;
+        *self.numbers.entry(location).or_insert_with(|| {
+            locations.push(location);
+            // Not many more than `MOST`: they are forgotten between two stacks.
+            Place(locations.len() as u32 - 1)
+        })
+    }
+
+    /// The location that was given this number.
+    pub(crate) fn location(&self, place: Place) -> Location {
+        self.locations[place.0 as usize]
+    }
+}

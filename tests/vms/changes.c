@@ -1,0 +1,94 @@
+// Behaviour: a machine that wants to hear when its heap is sampled and how; checks that it does, until it takes the heap back.
+#include "../../c_shim/include/allocsample.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#define CHECK(condition) ((condition) ? (void)0 : check_failed(__LINE__, #condition))
+static void check_failed(int line, const char *what)
+{
+    fprintf(stderr, "changes: line %d: not so: %s\n", line, what);
+    _exit(99);
+}
+
+enum { SIZE = 1000 };
+
+static const allocsample_hooks *agent;
+static char object[SIZE];
+
+struct listener {
+    allocsample_heap *heap;
+    unsigned calls;
+};
+
+static void on_change(void *user)
+{
+    struct listener *listener = user;
+    listener->calls++;
+}
+
+static allocsample_heap *registered(const char *name, uint32_t size, struct listener *listener)
+{
+    return agent->heap_register(&(allocsample_heap_description){
+        .size = size, .kind = ALLOCSAMPLE_EXTERNAL, .name = name, .user = listener, .on_change = on_change});
+}
+
+/* It was called since the last time, and this holds now. */
+static void heard(struct listener *listener, uint32_t is_on, uint64_t interval)
+{
+    static unsigned before;
+    allocsample_counters now = {.size = sizeof now};
+    CHECK(listener->calls > before);
+    before = listener->calls;
+    CHECK(agent->counters(listener->heap, &now) == ALLOCSAMPLE_OK);
+    CHECK(now.is_on == is_on && (interval == 0 || now.interval == interval));
+}
+
+static allocsample_id allocate(allocsample_heap *heap, allocsample_nursery *state)
+{
+    return agent->alloc(heap, state, (uintptr_t)object, SIZE, 0, 0, NULL);
+}
+
+int main(void)
+{
+    agent = allocsample_find();
+    if (agent == NULL)
+        return 2;
+    CHECK(ALLOCSAMPLE_CAN(agent, ALLOCSAMPLE_CAN_TELL_CHANGES));
+    struct listener listener = {0}, older = {0};
+    listener.heap = registered("org.example.changes", sizeof(allocsample_heap_description), &listener);
+    /* By a header that had no such field. */
+    older.heap = registered("org.example.older", offsetof(allocsample_heap_description, on_change), &older);
+    CHECK(listener.heap != NULL && older.heap != NULL && listener.calls == 0);
+
+    CHECK(agent->control(listener.heap, ALLOCSAMPLE_STOP, 0) == ALLOCSAMPLE_OK);
+    heard(&listener, 0, 0);
+    CHECK(agent->control(listener.heap, ALLOCSAMPLE_START, 0) == ALLOCSAMPLE_OK);
+    heard(&listener, 1, 1);
+    CHECK(agent->control(listener.heap, ALLOCSAMPLE_SET_INTERVAL, 4096) == ALLOCSAMPLE_OK);
+    heard(&listener, 1, 4096);
+    CHECK(agent->process_control(ALLOCSAMPLE_SET_INTERVAL, 8192) == ALLOCSAMPLE_OK);
+    heard(&listener, 1, 8192);
+    CHECK(agent->process_control(ALLOCSAMPLE_STOP, 0) == ALLOCSAMPLE_OK);
+    heard(&listener, 0, 0);
+    CHECK(agent->process_control(ALLOCSAMPLE_START, 1) == ALLOCSAMPLE_OK);
+    heard(&listener, 1, 1);
+
+    allocsample_nursery state = {{0}};
+    agent->nursery_begin(listener.heap, &state, 0, 0);
+    CHECK(allocate(listener.heap, &state) != ALLOCSAMPLE_NO_SAMPLE);
+    agent->freed(listener.heap, (uintptr_t)object);
+
+    /* Taken back, it stays silent, whatever is asked for. */
+    agent->nursery_end(listener.heap, &state, 0);
+    CHECK(agent->heap_unregister(listener.heap) == ALLOCSAMPLE_OK);
+    unsigned calls = listener.calls;
+    CHECK(agent->process_control(ALLOCSAMPLE_STOP, 0) == ALLOCSAMPLE_OK);
+    CHECK(agent->process_control(ALLOCSAMPLE_START, 1) == ALLOCSAMPLE_OK);
+    agent->control(listener.heap, ALLOCSAMPLE_START, 0);
+    agent->nursery_begin(listener.heap, &state, 0, 0);
+    CHECK(allocate(listener.heap, &state) == ALLOCSAMPLE_NO_SAMPLE);
+    CHECK(listener.calls == calls && older.calls == 0);
+    puts("heard");
+    return 0;
+}
