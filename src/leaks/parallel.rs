@@ -38,7 +38,7 @@ mod tests {
     #[test]
     fn the_order_is_that_of_the_numbers() {
         for count in [0, 1, 1000, 50_000] {
-            let even = |_: &mut (), number: usize| (number % 2 == 0).then_some(number);
+            let even = |_: &mut (), number: usize| number.is_multiple_of(2).then_some(number);
             let expected: Vec<usize> = (0..count).step_by(2).collect();
             assert_eq!(super::filter_map(count, || (), even), expected);
         }
