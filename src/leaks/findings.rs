@@ -76,8 +76,9 @@ impl Findings {
     /// The same, of which the `limit` worst are described: a program may have a million sites.
     pub fn worst(profile: &Profile, filter: &Filter, limit: usize) -> Self {
         let horizon_ns = progress::horizon_ns(profile);
-        let clocks = progress::clocks(profile, horizon_ns);
+        // First: what it takes to find them is gone before the clocks are made, which are as large.
         let sites = Sites::of(profile, filter);
+        let clocks = progress::clocks(profile, horizon_ns);
         let weights = || RefCell::new(Weights::of(profile));
         let live: Vec<(u32, bool)> =
             parallel::filter_map(sites.count(), weights, |weights, site| {

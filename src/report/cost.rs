@@ -35,14 +35,13 @@ impl Cost {
             return None;
         }
         let (lost, _) = profile.lost.samples();
-        let taken = profile.samples.iter().filter(|it| !it.is_carried()).count();
+        let (mut taken, mut freed) = (0_u64, 0_u64);
+        for sample in &profile.samples {
+            taken += u64::from(!sample.is_carried());
+            freed += u64::from(sample.heap == HeapId::MALLOC && sample.freed_ns.is_some());
+        }
         let samples = taken as f64 + lost as f64;
-        let is_freed = |heap, freed| heap == HeapId::MALLOC && freed;
-        let frees = profile
-            .samples
-            .iter()
-            .filter(|sample| is_freed(sample.heap, sample.freed().is_some()))
-            .count() as f64;
+        let frees = freed as f64;
         let sample_ns = own.sample_ns().unwrap_or(0.0);
         // Where no free was timed, few were there.
         let free_ns = own.free_ns().unwrap_or(0.0);

@@ -280,6 +280,10 @@ pub fn name(profile: &Profile, heap: HeapId) -> &str {
 
 /// Lines for a reader: heaps, types and what the collectors did; none if malloc's is the only heap.
 pub fn lines(profile: &Profile) -> Vec<String> {
+    let is_malloc = |sample: &Sample| sample.heap == HeapId::MALLOC;
+    if profile.vm.heaps.is_empty() && profile.samples.iter().all(is_malloc) {
+        return Vec::new();
+    }
     let heaps = Heaps::of(profile);
     if !heaps.has_machines() {
         return Vec::new();
