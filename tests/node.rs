@@ -228,6 +228,20 @@ fn workers_errors_and_children_are_no_trouble() {
     assert_eq!(output.status.code(), Some(1));
 }
 
+/// A heap near its limit starts incremental marking at any allocation, also at ours.
+#[test]
+fn a_worker_ends_at_its_limit_as_without_us() {
+    if !has_node() {
+        return;
+    }
+    let program = bridge::program("worker_limits.js");
+    let ended = "ERR_WORKER_OUT_OF_MEMORY\n".repeat(3);
+    let (output, profile, _room) = profile(&["--interval", "64K"], &[&program.to_string_lossy()]);
+    assert_eq!((stdout(&output), output.status.code()), (ended, Some(0)));
+    let heap = bridge::heap(&profile, "javascript");
+    assert!(heap["samples"].as_u64() > Some(100), "{heap}");
+}
+
 #[test]
 fn a_program_that_samples_by_itself_goes_first() {
     if !has_node() {

@@ -49,7 +49,9 @@ static void before_gc(void *address, int type, int flags, void *data)
 {
     (void)flags;
     struct isolate *isolate = data;
-    if (isolate->is_sampling)
+    /* Reading the samples allocates in V8's heap. Where incremental marking is about to start that can start it, and V8, which
+     * starts it once more then, ends the process. Nothing is found dead there anyway. */
+    if (isolate->is_sampling && type != INCREMENTAL_MARKING)
         v8_tell_samples(&isolate->samples, address);
     if (type == SCAVENGE)
         v8_pause_watching(address);
