@@ -422,6 +422,36 @@ sys.exit(3)
 ";
 
 /// An interpreter that never heard of us is joined while its threads run, left, and joined again.
+/// It allocates as without us, until it is told to begin.
+#[test]
+fn an_interpreter_that_was_started_asleep_is_woken_with_its_small_objects() {
+    for python in interpreters() {
+        let mut running = Attached::start_as(|room| {
+            let mut command = Command::new(&python);
+            command
+                .args(["-c", RUNNING])
+                .env("LD_PRELOAD", room.agent())
+                .env("ALLOCSAMPLE_START", "off")
+                .env("ALLOCSAMPLE_OUTPUT", room.path("x.allocsample"));
+            command
+        });
+        running.ask("20000");
+        let pid = running.pid();
+        let output = running.room.output(&["attach", &pid, "--interval", "4K"]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        // It hears of it when it allocates.
+        running.ask("20000");
+        running.ask("200000");
+        let (room, status) = running.end(3);
+        assert_eq!(status.code(), Some(3), "{status}");
+        let profile = Profile::read(&room.path("x.allocsample"));
+        let heap = bridge::heap(&profile, "python");
+        assert!(heap["samples"].as_f64() > Some(400.0), "{heap}");
+        assert!(profile.site("grow").samples > 400, "{}", python.display());
+        bridge::assert_audit(&profile);
+    }
+}
+
 #[test]
 fn a_running_interpreter_is_attached_to_with_frames_and_small_objects() {
     for python in interpreters() {

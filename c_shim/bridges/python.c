@@ -43,6 +43,21 @@ static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
     return atomic_load_explicit(&is_left, memory_order_relaxed) ? 0 : python_frames_walk(user, frames, capacity);
 }
 
+static bool is_sampled(void)
+{
+    allocsample_counters counters = {.size = sizeof counters};
+    return hooks->counters(heap, &counters) == ALLOCSAMPLE_OK && counters.is_on != 0;
+}
+
+/* A process that waits to be told allocates as if we were not there. From then on it is as after an attach: any thread may
+ * be the one that hears of it, in malloc or elsewhere, while others allocate. */
+static void on_change(void *user)
+{
+    (void)user;
+    if (heap != NULL && is_sampled() && !atomic_load_explicit(&is_left, memory_order_relaxed))
+        python_objects_wrap(&symbols);
+}
+
 /* The heap with its frames and collections; false: there can be none. */
 static bool make_heap(void)
 {
@@ -54,6 +69,7 @@ static bool make_heap(void)
         .name = "python",
         .flags = ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_LOOP_HAS_THUNKS | ALLOCSAMPLE_FREED_BY_MALLOC,
         .walk = has_frames ? walk : NULL,
+        .on_change = on_change,
     };
     heap = hooks->heap_register(&description);
     if (heap == NULL || !python_objects_prepare(hooks, heap))
@@ -69,7 +85,7 @@ static bool make_heap(void)
 
 void python_install(void)
 {
-    if (find_interpreter() && make_heap())
+    if (find_interpreter() && make_heap() && is_sampled())
         python_objects_wrap(&symbols);
 }
 
