@@ -6,16 +6,13 @@
  * site causes such moments in proportion to what it allocates. Larger blocks are made one by one. */
 #define _GNU_SOURCE
 #include "bridges.h"
-#include "countdown.h"
+#include "countdown_threads.h"
 #include "libgc.h"
 
 #include <dlfcn.h>
 #include <link.h>
-#include <pthread.h>
 #include <string.h>
 
-/* Threads that are sampled at once. */
-#define THREADS 256
 /* GC_EventType */
 enum { EVENT_START = 0, EVENT_END = 5 };
 
@@ -38,17 +35,12 @@ static struct {
 
 static const allocsample_hooks *hooks;
 static allocsample_heap *heap; /* NULL: the bridge is off */
-static pthread_key_t thread_key;
+static struct countdown_threads threads;
 
 /* Zero until the thread's first block. */
 static _Thread_local struct countdown this_thread;
 /* libgc's functions call each other, and allocate for links: only the outermost call counts. */
 static _Thread_local bool is_inside;
-
-static struct {
-    _Atomic(bool) taken;
-    allocsample_nursery nursery;
-} nurseries[THREADS];
 
 /* ---- collections ---- */
 
@@ -90,26 +82,6 @@ static void watch_collections(void)
 
 /* ---- samples ---- */
 
-static void leave(void *nursery)
-{
-    hooks->nursery_end(heap, nursery, countdown_free(&this_thread));
-    this_thread = (struct countdown){0};
-    for (size_t i = 0; i < THREADS; i++)
-        if (&nurseries[i].nursery == nursery)
-            atomic_store_explicit(&nurseries[i].taken, false, memory_order_release);
-}
-
-static void join(void)
-{
-    allocsample_nursery *nursery = NULL;
-    for (size_t i = 0; i < THREADS && nursery == NULL; i++)
-        if (!atomic_exchange_explicit(&nurseries[i].taken, true, memory_order_acquire))
-            nursery = &nurseries[i].nursery;
-    if (nursery != NULL)
-        pthread_setspecific(thread_key, nursery);
-    countdown_begin(&this_thread, hooks, heap, nursery);
-}
-
 /* The block passes the limit. */
 static void tell(const void *block, size_t size)
 {
@@ -141,7 +113,7 @@ static void after_list(void *list, size_t size)
     for (const void *block = list; block != NULL; block = next_of(block))
         bytes += size;
     if (UNLIKELY(this_thread.limit == 0)) {
-        join();
+        countdown_join(&threads, &this_thread);
         watch_collections();
     }
     if (bytes > 0 && UNLIKELY(!countdown_take(&this_thread, bytes)))
@@ -153,7 +125,7 @@ static void after_block(const void *block, size_t size)
     if (block == NULL)
         return;
     if (UNLIKELY(this_thread.limit == 0)) {
-        join();
+        countdown_join(&threads, &this_thread);
         watch_collections();
     }
     if (UNLIKELY(!countdown_take(&this_thread, size)))
@@ -298,7 +270,8 @@ void libgc_install(void)
     allocsample_heap_description description = {
         .size = sizeof description, .kind = ALLOCSAMPLE_MALLOC, .name = "libgc", .flags = ALLOCSAMPLE_SCANS_STACKS};
     allocsample_heap *registered = hooks == NULL ? NULL : hooks->heap_register(&description);
-    if (registered == NULL || !libgc_links_prepare(hooks, registered) || pthread_key_create(&thread_key, leave) != 0)
+    if (registered == NULL || !libgc_links_prepare(hooks, registered) ||
+        !countdown_threads_prepare(&threads, hooks, registered))
         return;
     hooks->define_statistic(registered, STATISTIC_HEAP, "heap", "bytes");
     heap = registered;

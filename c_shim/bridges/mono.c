@@ -8,17 +8,14 @@
  * stops threads by agreement, this may be the place. Nothing of ours is locked there. */
 #define _GNU_SOURCE
 #include "bridges.h"
-#include "countdown.h"
+#include "countdown_threads.h"
 #include "mono.h"
 #include "names.h"
 #include "symbols.h"
 
 #include <errno.h>
-#include <pthread.h>
 
 #define DEPTH 512
-/* Threads that are sampled at once. */
-#define THREADS 256
 /* MonoProfilerGCEvent */
 enum { GC_START = 0, GC_END = 5, WORLD_STOPS = 10, WORLD_RUNS = 9, LOCK_IS_FREE = 11 };
 
@@ -57,16 +54,11 @@ static struct {
 static const allocsample_hooks *hooks;
 static allocsample_heap *heap;
 static struct names functions, types;
-static pthread_key_t thread_key;
+static struct countdown_threads threads;
 static _Atomic(bool) is_running; /* Mono can walk stacks */
 
 /* Zero until the thread's first object. */
 static _Thread_local struct countdown this_thread;
-
-static struct {
-    _Atomic(bool) taken;
-    allocsample_nursery nursery;
-} nurseries[THREADS];
 
 /* ---- names ---- */
 
@@ -180,26 +172,6 @@ static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
 
 /* ---- objects ---- */
 
-static void leave(void *nursery)
-{
-    hooks->nursery_end(heap, nursery, countdown_free(&this_thread));
-    this_thread = (struct countdown){0};
-    for (size_t i = 0; i < THREADS; i++)
-        if (&nurseries[i].nursery == nursery)
-            atomic_store_explicit(&nurseries[i].taken, false, memory_order_release);
-}
-
-COLD static void join(void)
-{
-    allocsample_nursery *nursery = NULL;
-    for (size_t i = 0; i < THREADS && nursery == NULL; i++)
-        if (!atomic_exchange_explicit(&nurseries[i].taken, true, memory_order_acquire))
-            nursery = &nurseries[i].nursery;
-    if (nursery != NULL)
-        pthread_setspecific(thread_key, nursery);
-    countdown_begin(&this_thread, hooks, heap, nursery);
-}
-
 static uint32_t type_of(void *object)
 {
     char name[512];
@@ -223,14 +195,9 @@ COLD static void tell(void *object, size_t size)
     uint32_t type = type_of(object);
     shim_thread.muted--;
     struct mono_watch *watch = mono_watch_take();
-    uintptr_t limit = this_thread.limit;
-    uint64_t free = countdown_free(&this_thread);
     found = &stack;
-    allocsample_id id =
-        hooks->alloc(heap, this_thread.nursery, mono_watch_key(watch), shim_charged(size), type, free, &limit);
+    allocsample_id id = countdown_tell(&this_thread, hooks, heap, mono_watch_key(watch), size, type);
     found = NULL;
-    this_thread.limit = limit;
-    this_thread.left = limit - free;
     if (id == ALLOCSAMPLE_NO_SAMPLE) {
         mono_watch_give_back(watch);
     } else {
@@ -249,7 +216,7 @@ static void on_allocation(void *unused, void *object)
     /* The collector gives out multiples of 8. */
     size_t size = ((size_t)mono.size(object) + 7) & ~(size_t)7;
     if (UNLIKELY(this_thread.limit == 0))
-        join();
+        countdown_join(&threads, &this_thread);
     if (UNLIKELY(!countdown_take(&this_thread, size)))
         tell(object, size);
 }
@@ -361,11 +328,10 @@ void mono_install(void)
         .flags = ALLOCSAMPLE_SCANS_STACKS | ALLOCSAMPLE_WALK_IS_WHOLE,
         .walk = walk,
     };
-    if (hooks == NULL || !names_make(&functions) || !names_make(&types) ||
-        pthread_key_create(&thread_key, leave) != 0)
+    if (hooks == NULL || !names_make(&functions) || !names_make(&types))
         return;
     heap = hooks->heap_register(&description);
-    if (heap == NULL || !mono_watch_prepare(hooks, heap))
+    if (heap == NULL || !mono_watch_prepare(hooks, heap) || !countdown_threads_prepare(&threads, hooks, heap))
         return;
     hooks->define_statistic(heap, STATISTIC_HEAP, "heap", "bytes");
     /* False after Mono's start. */

@@ -10,18 +10,15 @@
  * They are wrapped before `main`, while nobody uses them, or at an attach, while all threads may. Our context is the one that
  * Python's allocators have, NULL: a thread that reads the new function with the old context, or the old one with the new,
  * calls what it should. */
-#include "countdown.h"
+#include "countdown_threads.h"
 #include "python.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
 /* Larger requests go on to malloc (CPython's SMALL_REQUEST_THRESHOLD). */
 #define SMALL 512
 #define TOO_LARGE (SMALL + 1)
-/* Threads at a time; objects of others are not sampled, and not counted either. */
-#define THREADS 4096
 
 enum domain { DOMAIN_RAW = 0, DOMAIN_MEM = 1, DOMAIN_OBJ = 2 };
 
@@ -33,48 +30,18 @@ static _Thread_local struct {
     size_t size;
 } sampled_object;
 
-static struct {
-    _Atomic(bool) taken;
-    allocsample_nursery nursery;
-} nurseries[THREADS];
-
 static const allocsample_hooks *hooks;
 static allocsample_heap *heap;
-static pthread_key_t thread_key;
+static struct countdown_threads threads;
 /* Those of the object domain, which are those of the memory domain too, and those of the raw domain. */
 static struct python_allocator next, next_raw;
-
-static void leave(void *nursery)
-{
-    hooks->nursery_end(heap, nursery, countdown_free(&this_thread));
-    this_thread = (struct countdown){0};
-    for (size_t i = 0; i < THREADS; i++) {
-        if (&nurseries[i].nursery == nursery)
-            atomic_store_explicit(&nurseries[i].taken, false, memory_order_release);
-    }
-}
-
-static void join(void)
-{
-    allocsample_nursery *nursery = NULL;
-    for (size_t i = 0; i < THREADS && nursery == NULL; i++) {
-        bool taken = atomic_load_explicit(&nurseries[i].taken, memory_order_relaxed);
-        if (!taken &&
-            atomic_compare_exchange_strong_explicit(&nurseries[i].taken, &taken, true, memory_order_acquire,
-                                                    memory_order_relaxed))
-            nursery = &nurseries[i].nursery;
-    }
-    if (nursery != NULL)
-        pthread_setspecific(thread_key, nursery);
-    countdown_begin(&this_thread, hooks, heap, nursery);
-}
 
 /* The charge of an object of `size` bytes borrowed: whether the object is a sample. If not, it is charged. */
 static bool is_due(size_t size)
 {
     countdown_give_back(&this_thread, size);
     if (this_thread.limit == 0)
-        join();
+        countdown_join(&threads, &this_thread);
     return !countdown_take(&this_thread, size);
 }
 
@@ -197,7 +164,7 @@ bool python_objects_prepare(const allocsample_hooks *the_hooks, allocsample_heap
 {
     hooks = the_hooks;
     heap = the_heap;
-    return pthread_key_create(&thread_key, leave) == 0;
+    return countdown_threads_prepare(&threads, hooks, heap);
 }
 
 /* What wraps is told from what is wrapped by the allocator of the interpreter's arenas alone: it hands blocks that are not its

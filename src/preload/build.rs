@@ -17,6 +17,7 @@ fn main() {
         "bridges/names.c",
         "bridges/symbols.c",
         "bridges/code.c",
+        "bridges/countdown_threads.c",
         "bridges/jvm.c",
         "bridges/jvm_native.c",
         "bridges/python.c",
