@@ -9,7 +9,7 @@ from bench import sizes
 
 WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 66, 170, 44, 56
-COLOURS = ("#1b6ac9", "#c2410c", "#15803d", "#7e22ce")
+COLOURS = ("#1b6ac9", "#c2410c", "#15803d", "#7e22ce", "#92740a")
 MARKS = ("circle", "square", "diamond")
 
 
