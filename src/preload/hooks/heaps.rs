@@ -99,6 +99,7 @@ pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription
 }
 
 pub(super) unsafe extern "C" fn heap_unregister(heap: HeapHandle) -> i32 {
+    let _errno = KeepErrno::new();
     // SAFETY: the header's rules.
     let Some(heap) = (unsafe { heap_of(heap) }) else {
         return INVALID;

@@ -93,6 +93,7 @@ pub(super) unsafe extern "C" fn nursery_enable(
     top: u64,
     is_on: u32,
 ) -> u64 {
+    let _errno = KeepErrno::new();
     // SAFETY: the header's rules.
     let (Some(heap), Some(slot)) = (unsafe { (heap_of(heap), slot_of(slot)) }) else {
         return top;
@@ -103,6 +104,7 @@ pub(super) unsafe extern "C" fn nursery_enable(
 }
 
 pub(super) unsafe extern "C" fn nursery_end(heap: HeapHandle, slot: SlotHandle, free: u64) {
+    let _errno = KeepErrno::new();
     // SAFETY: the header's rules.
     if let (Some(heap), Some(slot)) = unsafe { (heap_of(heap), slot_of(slot)) } {
         AGENT.nursery_end(heap, slot, free);
@@ -178,6 +180,7 @@ pub(super) unsafe extern "C" fn freed(heap: HeapHandle, address: u64) {
 }
 
 pub(super) unsafe extern "C" fn moved(heap: HeapHandle, from: u64, to: u64) {
+    let _errno = KeepErrno::new();
     // SAFETY: the header's rules.
     if let Some(heap) = unsafe { heap_of(heap) } {
         AGENT.heap_moved(heap, from, to);
@@ -192,6 +195,7 @@ pub(super) unsafe extern "C" fn pending(
     capacity: usize,
     cursor: *mut u64,
 ) -> usize {
+    let _errno = KeepErrno::new();
     if samples.is_null() || cursor.is_null() {
         return 0;
     }
