@@ -168,7 +168,7 @@ impl Walk<'_> {
                     &mut read,
                 ),
                 Some(_) => step::by_frame_pointer(&mut registers, &mut read),
-                None => step::by_epilogue(&mut registers, address.address(), &mut read)
+                None => step::by_epilogue(&mut registers, address, &mut read)
                     .unwrap_or_else(|| step::by_frame_pointer(&mut registers, &mut read)),
             };
             // The loader's entry code, below the constructors of all modules, has no rules: it is a root.

@@ -1,6 +1,6 @@
 //! Steps that call-frame information does not cover.
 
-use framehop::UnwindRegsNative;
+use framehop::{FrameAddress, UnwindRegsNative};
 
 use super::modules::{Module, Modules};
 use crate::os::memory::is_readable;
@@ -23,19 +23,29 @@ pub(super) fn by_frame_pointer(
     Ok(Some(return_address))
 }
 
+/// Whether `address` can be read, where `known` can: the kernel is asked only about another page.
+#[cfg(target_arch = "x86_64")]
+fn is_readable_beside(known: u64, address: u64) -> bool {
+    const PAGE: u64 = 4096;
+    known / PAGE == address / PAGE || is_readable(address)
+}
+
 /// From a frame of unknown code to its caller, if all that it still does is `add $n, %rsp; ret`: a thunk, such as those of
 /// CPython's `-X perf`. `(ip, sp, fp) = (*(sp + n), sp + n + 8, fp)`; `None`: it does something else.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn by_epilogue(
     registers: &mut UnwindRegsNative,
-    pc: u64,
+    address: FrameAddress,
     read: &mut impl FnMut(u64) -> Result<u64, ()>,
 ) -> Option<Result<Option<u64>, ()>> {
-    if !is_readable(pc) || !is_readable(pc + 4) {
+    let pc = address.address();
+    // A return address into unknown code was looked at when it was found (`is_behind_call`).
+    let is_known = address.is_return_address() || is_readable(pc);
+    if !is_known || !is_readable_beside(pc, pc.wrapping_add(4)) {
         return None;
     }
     let pointer: *const [u8; 5] = core::ptr::with_exposed_provenance(pc as usize);
-    // SAFETY: both ends were just found readable, and code that is on a stack is not unmapped.
+    // SAFETY: both ends were found readable, and code that is on a stack is not unmapped.
     let code = unsafe { pointer.read_unaligned() };
     let [0x48, 0x83, 0xc4, bytes @ 0..0x80, 0xc3] = code else {
         return None;
@@ -52,7 +62,7 @@ pub(super) fn by_epilogue(
 #[cfg(target_arch = "aarch64")]
 pub(super) fn by_epilogue(
     _registers: &mut UnwindRegsNative,
-    _pc: u64,
+    _address: FrameAddress,
     _read: &mut impl FnMut(u64) -> Result<u64, ()>,
 ) -> Option<Result<Option<u64>, ()>> {
     None
@@ -69,7 +79,7 @@ pub(super) fn is_behind_call(return_address: u64) -> bool {
         return false;
     }
     // Code may begin with its page, and the call be one of its first instructions.
-    let missing = match is_readable(start) {
+    let missing = match is_readable_beside(return_address, start) {
         true => 0,
         false => 7_u64.saturating_sub(return_address % PAGE),
     };
