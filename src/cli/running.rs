@@ -13,14 +13,35 @@ pub fn profile_of(what: &str) -> anyhow::Result<PathBuf> {
     let Ok(pid) = what.parse::<u32>() else {
         return Ok(PathBuf::from(what));
     };
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))
-        .with_context(|| format!("process {pid}"))?;
-    let Some(path) = in_maps(pid, &maps) else {
-        bail!(
-            "process {pid} writes no profile: it was not started under the agent, or took no sample yet"
-        );
+    let maps = match std::fs::read_to_string(format!("/proc/{pid}/maps")) {
+        Ok(maps) => maps,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            bail!("process {pid}: there is no such process")
+        }
+        Err(error) => return Err(error).with_context(|| format!("process {pid}")),
     };
-    Ok(path)
+    match (in_maps(pid, &maps), removed(&maps)) {
+        (Some(path), _) => Ok(path),
+        (None, Some(path)) => bail!(
+            "process {pid}: somebody has removed the ring of its profile, {path}, by which it is reached; it records on, and the profile, if it is still there, is whole when it ends"
+        ),
+        (None, None) => bail!(
+            "process {pid} writes no profile: it was not started under the agent, was detached from, or took no sample yet"
+        ),
+    }
+}
+
+/// The profile that a process writes whose ring has no name any more.
+fn removed(maps: &str) -> Option<String> {
+    let path = maps.lines().find_map(|line| {
+        let at = line.find('/')?;
+        line[at..].strip_suffix(".allocsample.ring (deleted)")
+    })?;
+    let path = format!("{path}.allocsample");
+    // One that is complete is none of a process that goes on, as after an exec that has failed.
+    let profile = allocsample_profile::Profile::open(Path::new(&path));
+    let is_complete = profile.is_ok_and(|profile| profile.exit.is_some());
+    (!is_complete).then_some(path)
 }
 
 /// Every process that writes a profile and that we may look into, with the profile.

@@ -5,6 +5,7 @@
 //!           ("Allocated", "Retained" and "Deallocated Memory" in the call tree's data source)
 //! thread n  a thread of the program: its allocations as samples weighted in bytes, which draws its track
 //! time n    the same thread again, with its samples of time, if there are any
+//! carried   a process of its own, of a file that goes on with a recording: what was alive when it began, apart from what it has seen allocated
 //! heap h    a process of its own for a virtual machine's heap: its objects as rows and as samples, with the type as the leaf frame, green if
 //!           it died young and red if it survived; collections, phases and marks. Thread 0 then has malloc's alone
 //! counters  estimated live bytes of each heap, resident set, what a virtual machine reads of its own memory
@@ -34,12 +35,16 @@ use crate::view::{
     End, HeapIndex, LocationIndex, Nature, Rounding, Sample, StackIndex, Survival, View,
 };
 
+/// How processes are told apart that have what was alive when the file began.
+const CARRIED: &str = " (alive before)";
+
 /// Threads that are shown without being asked for, besides the process: those that allocated most.
 const SHOWN_THREADS: usize = 10;
 
 pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut builder = Builder::new(view);
     builder.heaps();
+    builder.carried();
     builder.allocations();
     builder.threads();
     builder.ticks();
@@ -86,6 +91,8 @@ struct Builder<'a> {
     whole: ThreadHandle,
     /// Each with the thread where its allocations and frees are.
     heaps: HashMap<HeapIndex, (ProcessHandle, ThreadHandle)>,
+    /// Where those of each heap (or malloc's) are that were alive before the file began.
+    carried: HashMap<Option<HeapIndex>, ThreadHandle>,
     categories: Categories,
     stacks: HashMap<(ThreadHandle, StackIndex), StackHandle>,
     objects: HashMap<(ThreadHandle, StackIndex, LocationIndex), StackHandle>,
@@ -95,7 +102,11 @@ struct Builder<'a> {
 struct Categories {
     program: CategoryHandle,
     library: CategoryHandle,
-    generated: CategoryHandle,
+    /// What the kernel maps into each process: calls of the system itself have no frames.
+    kernel: CategoryHandle,
+    /// Code of no module that has a name: its compiler told it.
+    compiled: CategoryHandle,
+    unknown: CategoryHandle,
     interpreted: CategoryHandle,
     died_young: CategoryHandle,
     survived: CategoryHandle,
@@ -115,10 +126,12 @@ impl<'a> Builder<'a> {
         profile.set_symbolicated(true);
         profile.set_os_name("Linux");
         let categories = Categories {
-            program: profile.add_category("Program", CategoryColor::Blue),
-            library: profile.add_category("Library", CategoryColor::LightBlue),
-            generated: profile.add_category("Code without a module", CategoryColor::Orange),
-            interpreted: profile.add_category("Virtual machine's function", CategoryColor::Purple),
+            program: profile.add_category("Native (program)", CategoryColor::Blue),
+            library: profile.add_category("Native (library)", CategoryColor::LightBlue),
+            kernel: profile.add_category("Kernel", CategoryColor::Brown),
+            compiled: profile.add_category("JIT", CategoryColor::Orange),
+            unknown: profile.add_category("Code without a module", CategoryColor::DarkGray),
+            interpreted: profile.add_category("VM", CategoryColor::Purple),
             // Green and red mean these two and nothing else.
             died_young: profile.add_category("Died young", CategoryColor::Green),
             survived: profile.add_category("Survived", CategoryColor::Red),
@@ -138,6 +151,7 @@ impl<'a> Builder<'a> {
             process,
             whole,
             heaps: HashMap::new(),
+            carried: HashMap::new(),
             categories,
             stacks: HashMap::new(),
             objects: HashMap::new(),
@@ -146,54 +160,87 @@ impl<'a> Builder<'a> {
 
     /// A process for each heap of a virtual machine: the viewer has one table of allocations for each.
     fn heaps(&mut self) {
-        let about = &self.view.about;
-        let zero = Timestamp::from_nanos_since_reference(0);
-        let end = timestamp(self.view, about.end_ns);
         for (heap, name) in self.view.heaps.iter().enumerate() {
-            let name = format!("{}: {name}", about.program);
-            let process = self.profile.add_process(&name, about.pid, zero);
-            self.profile.set_process_end_time(process, end);
-            let thread = self.profile.add_thread(process, 0, zero, true);
-            self.profile.set_thread_end_time(thread, end);
+            let name = format!("{}: {name}", self.view.about.program);
+            let (process, thread) = self.process(&name);
             self.profile
                 .set_thread_samples_weight_type(thread, WeightType::Bytes);
             self.profile
                 .set_thread_show_markers_in_timeline(thread, true);
-            self.profile.add_initial_visible_thread(thread);
             self.heaps.insert(heap, (process, thread));
         }
+    }
+
+    /// A process for what was alive when the file began: it is retained, and was not allocated in this file.
+    fn carried(&mut self) {
+        for sample in self.view.samples.iter().filter(|it| it.is_carried) {
+            if self.carried.contains_key(&sample.heap) {
+                continue;
+            }
+            let mut name = format!("{}{CARRIED}", self.view.about.program);
+            if let Some(heap) = sample.heap {
+                name = format!(
+                    "{}: {}{CARRIED}",
+                    self.view.about.program, self.view.heaps[heap]
+                );
+            }
+            let (_, thread) = self.process(&name);
+            self.carried.insert(sample.heap, thread);
+        }
+    }
+
+    /// A process with one thread, which the viewer's one table of allocations of a process is in.
+    fn process(&mut self, name: &str) -> (ProcessHandle, ThreadHandle) {
+        let about = &self.view.about;
+        let zero = Timestamp::from_nanos_since_reference(0);
+        let end = timestamp(self.view, about.end_ns);
+        let process = self.profile.add_process(name, about.pid, zero);
+        self.profile.set_process_end_time(process, end);
+        let thread = self.profile.add_thread(process, 0, zero, true);
+        self.profile.set_thread_end_time(thread, end);
+        self.profile.add_initial_visible_thread(thread);
+        (process, thread)
     }
 
     /// Rows of allocations and frees, in the order of time.
     fn allocations(&mut self) {
         let mut rows = Vec::new();
-        let mut rounding = Rounding::default();
+        // What the rows of one thread add up to is rounded once.
+        let mut rounding: HashMap<ThreadHandle, Rounding> = HashMap::new();
         for (number, sample) in self.view.samples.iter().enumerate() {
-            let weight = rounding.next(sample.bytes);
+            let thread = self.thread_of_rows(&sample);
+            let weight = rounding.entry(thread).or_default().next(sample.bytes);
             // An allocation of 0 bytes at interval 1: a row of weight 0 is neither allocation nor free.
             if weight == 0 {
                 continue;
             }
-            rows.push((sample.time_ns, number, weight));
+            rows.push((sample.time_ns, number, thread, weight));
             if let End::Freed(time_ns) = sample.end {
                 // Clocks of two threads may disagree by a moment; a free must not come first.
-                rows.push((time_ns.max(sample.time_ns), number, -weight));
+                rows.push((time_ns.max(sample.time_ns), number, thread, -weight));
             }
         }
         // Stable: an allocation stays before its own free.
         rows.sort_by_key(|&(time_ns, ..)| time_ns);
-        for (time_ns, number, weight) in rows {
+        for (time_ns, number, thread, weight) in rows {
             let sample = &self.view.samples.get(number);
-            let heap = sample.heap.and_then(|heap| self.heaps.get(&heap).copied());
-            let thread = heap.map_or(self.whole, |(_, thread)| thread);
             let stack = (weight > 0).then(|| self.stack_with_type(thread, sample));
             let time = timestamp(self.view, time_ns);
             self.profile
                 .add_allocation_sample(thread, time, stack, number as u64, weight);
-            if heap.is_some() && weight > 0 {
+            let draws_track = sample.heap.is_some() && !sample.is_carried;
+            if draws_track && weight > 0 {
                 self.add_sample(thread, time, stack, weight);
             }
         }
+    }
+
+    fn thread_of_rows(&self, sample: &Sample) -> ThreadHandle {
+        if sample.is_carried {
+            return self.carried[&sample.heap];
+        }
+        let heap = sample.heap.and_then(|heap| self.heaps.get(&heap));
+        heap.map_or(self.whole, |&(_, thread)| thread)
     }
 
     /// Weights are 32-bit here: what is larger becomes several samples at the same moment.
@@ -215,7 +262,9 @@ impl<'a> Builder<'a> {
     /// A track for each thread that has samples.
     fn threads(&mut self) {
         let mut bytes = vec![0.0; self.view.threads.len()];
-        for sample in self.view.samples.iter() {
+        let view = self.view;
+        let allocated = || view.samples.iter().filter(|it| !it.is_carried);
+        for sample in allocated() {
             bytes[sample.thread] += sample.bytes;
         }
         let mut handles = vec![None; bytes.len()];
@@ -239,7 +288,7 @@ impl<'a> Builder<'a> {
             handles[thread] = Some(handle);
         }
         let mut rounding: Vec<Rounding> = bytes.iter().map(|_| Rounding::default()).collect();
-        for sample in self.view.samples.iter() {
+        for sample in allocated() {
             let Some(thread) = handles[sample.thread] else {
                 continue;
             };
@@ -365,12 +414,21 @@ impl<'a> Builder<'a> {
         match &self.view.locations[location] {
             place if place.address.is_none() => CategoryHandle::OTHER,
             place => match place.module {
-                None => self.categories.generated,
+                None if place.is_symbolized => self.categories.compiled,
+                None => self.categories.unknown,
+                Some(module) if is_kernels(&self.view.modules[module].name) => {
+                    self.categories.kernel
+                }
                 Some(module) if self.view.modules[module].is_program => self.categories.program,
                 Some(_) => self.categories.library,
             },
         }
     }
+}
+
+/// Whether a module comes from the kernel and not from a file.
+fn is_kernels(name: &str) -> bool {
+    name.starts_with("[vdso") || name.starts_with("[vsyscall") || name.starts_with("linux-vdso")
 }
 
 #[cfg(test)]

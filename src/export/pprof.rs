@@ -12,7 +12,10 @@ use flate2::write::GzEncoder;
 use prost::Message;
 use rustc_hash::FxHashMap;
 
-use crate::view::{End, Interner, Line, Location, Rounding, Sample, StackIndex, View};
+use crate::view::{
+    End, Interner, Line, Location, LocationIndex, Nature, Rounding, Sample, StackIndex, Survival,
+    View,
+};
 
 /// Names and units of a sample's values.
 pub(crate) const SAMPLE_TYPES: [(&str, &str); 4] = [
@@ -21,6 +24,12 @@ pub(crate) const SAMPLE_TYPES: [(&str, &str); 4] = [
     ("inuse_objects", "count"),
     ("inuse_space", "bytes"),
 ];
+
+/// What samples are told apart by besides their stacks.
+const LABELS: [&str; 4] = ["thread", "heap", "type", "survival"];
+
+/// Strings, in the order of [`LABELS`]; the empty one, 0, for none.
+type Labels = [i64; 4];
 
 /// Number of the first function, mapping and location: 0 means none.
 const FIRST_ID: u64 = 1;
@@ -88,6 +97,11 @@ impl Builder {
             mapping.has_line_numbers |= location.lines.iter().any(|line| line.line != 0);
             mapping.has_inline_frames |= location.lines.len() > 1;
         }
+        // The first one is what readers take for the program, and show as the profile's file.
+        mapping.sort_by_key(|it| {
+            let module = usize::try_from(it.id - FIRST_ID).ok();
+            module.is_none_or(|module| !view.modules[module].is_program)
+        });
         let location = view
             .locations
             .iter()
@@ -131,25 +145,36 @@ impl Builder {
         })
     }
 
-    /// One for each stack and thread name, in the order of their first samples; rounded after adding up, so that
+    /// One for each stack with its labels, in the order of their first samples; rounded after adding up, so that
     /// the sums are right.
     fn samples(&mut self, view: &View, since_ns: u64, out: &mut dyn Write) -> io::Result<()> {
-        let key = self.string("thread");
+        let names = LABELS.map(|name| self.string(name));
         let threads: Vec<i64> = view
             .threads
             .iter()
             .map(|thread| self.string(&thread.name))
             .collect();
-        let mut places: FxHashMap<(StackIndex, i64), usize> = FxHashMap::default();
-        let mut sums: Vec<(StackIndex, i64, [f64; 5])> = Vec::new();
+        let malloc = self.string("malloc");
+        let heaps: Vec<i64> = view.heaps.iter().map(|name| self.string(name)).collect();
+        let mut objects: FxHashMap<LocationIndex, [i64; 2]> = FxHashMap::default();
+        let mut places: FxHashMap<(StackIndex, Labels), usize> = FxHashMap::default();
+        let mut sums: Vec<(StackIndex, Labels, [f64; 5])> = Vec::new();
         let columns = if view.ticks.is_empty() { 4 } else { 5 };
         let is_told = |sample: &Sample| {
             sample.time_ns >= since_ns && !sample.is_carried || sample.end == End::Live
         };
         for sample in view.samples.iter().filter(is_told) {
             let thread = threads.get(sample.thread).copied().unwrap_or(0);
-            let place = *places.entry((sample.stack, thread)).or_insert_with(|| {
-                sums.push((sample.stack, thread, [0.0; 5]));
+            let heap = sample.heap.map_or(malloc, |heap| heaps[heap]);
+            let object = |place| {
+                *objects
+                    .entry(place)
+                    .or_insert_with(|| self.object(view, place))
+            };
+            let [kind, survival] = sample.object.map_or([0; 2], object);
+            let labels = [thread, heap, kind, survival];
+            let place = *places.entry((sample.stack, labels)).or_insert_with(|| {
+                sums.push((sample.stack, labels, [0.0; 5]));
                 sums.len() - 1
             });
             for (sum, value) in sums[place].2.iter_mut().zip(values(&sample, since_ns)) {
@@ -158,15 +183,16 @@ impl Builder {
         }
         for tick in view.ticks.iter().filter(|tick| tick.time_ns >= since_ns) {
             let thread = threads.get(tick.thread).copied().unwrap_or(0);
-            let place = *places.entry((tick.stack, thread)).or_insert_with(|| {
-                sums.push((tick.stack, thread, [0.0; 5]));
+            let labels = [thread, 0, 0, 0];
+            let place = *places.entry((tick.stack, labels)).or_insert_with(|| {
+                sums.push((tick.stack, labels, [0.0; 5]));
                 sums.len() - 1
             });
             sums[place].2[4] += tick.cpu_ns as f64;
         }
         let mut rounding: [Rounding; 5] = Default::default();
         drop(places);
-        for (stack, thread, values) in sums {
+        for (stack, labels, values) in sums {
             let sample = message::Sample {
                 location_id: view
                     .stacks_of(stack)
@@ -178,7 +204,10 @@ impl Builder {
                     .take(columns)
                     .map(|(rounding, value)| rounding.next(value))
                     .collect(),
-                label: vec![message::Label { key, str: thread }],
+                label: std::iter::zip(names, labels)
+                    .filter(|(_, value)| *value != 0)
+                    .map(|(key, str)| message::Label { key, str })
+                    .collect(),
             };
             let part = message::Profile {
                 sample: vec![sample],
@@ -187,6 +216,21 @@ impl Builder {
             out.write_all(&part.encode_to_vec())?;
         }
         Ok(())
+    }
+
+    /// The labels of objects of a type that had the same fate.
+    fn object(&mut self, view: &View, place: LocationIndex) -> [i64; 2] {
+        let place = &view.locations[place];
+        let Nature::Object(survival) = place.nature else {
+            return [0; 2];
+        };
+        let name = place.lines.first().map_or("", |line| &line.function);
+        let (name, survival) = match survival {
+            Survival::DiedYoung => (name.strip_suffix(" (died young)"), "died young"),
+            Survival::Survived => (name.strip_suffix(" (survived)"), "survived"),
+            Survival::Open => (Some(name), ""),
+        };
+        [name.unwrap_or_default(), survival].map(|text| self.string(text))
     }
 
     fn comments(&mut self, view: &View) -> Vec<i64> {
@@ -357,6 +401,27 @@ mod tests {
     }
 
     #[test]
+    fn objects_of_machines_are_told_apart_by_heap_type_and_survival() {
+        let profile = decoded(&fixture::view_with_machine());
+        let text = |index: i64| profile.string_table[index as usize].as_str();
+        let labels = |sample: &message::Sample| -> Vec<String> {
+            let values = sample.label.iter().skip(1);
+            values
+                .map(|it| format!("{}={}", text(it.key), text(it.str)))
+                .collect()
+        };
+        let all: Vec<_> = profile.sample.iter().map(labels).collect();
+        for wanted in [
+            &["heap=org.example.vm", "type=Node", "survival=died young"][..],
+            &["heap=org.example.vm", "type=Node", "survival=survived"],
+            &["heap=org.example.vm", "type=Text"],
+            &["heap=malloc"],
+        ] {
+            assert!(all.iter().any(|it| it == wanted), "{wanted:?}: {all:?}");
+        }
+    }
+
+    #[test]
     fn types_and_units_are_those_that_readers_know() {
         let profile = decoded(&fixture::view());
         let text = |index: i64| profile.string_table[index as usize].as_str();
@@ -402,8 +467,15 @@ mod tests {
         );
         for sample in &profile.sample {
             assert_eq!(sample.value.len(), 4);
-            assert_eq!(text(sample.label[0].key), "thread");
-            assert!(["main thread", "worker"].contains(&text(sample.label[0].str)));
+            let labels: Vec<_> = sample
+                .label
+                .iter()
+                .map(|it| (text(it.key), text(it.str)))
+                .collect();
+            let [("thread", thread), ("heap", "malloc")] = labels[..] else {
+                panic!("{labels:?}");
+            };
+            assert!(["main thread", "worker"].contains(&thread));
         }
         for (location, id) in profile.location.iter().zip(1..) {
             assert_eq!(location.id, id);

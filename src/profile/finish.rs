@@ -1,10 +1,10 @@
 //! Makes a profile whole: what a killed process left in the ring goes into the file, and the names with it.
 
-use std::fs::OpenOptions;
-use std::io::{Seek, SeekFrom, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-use allocsample_record::{ChunkHeader, ChunkKind, Packer};
+use allocsample_record::{ChunkHeader, ChunkKind, FILE_HEADER_BYTES, FileHeader, Packer};
 use allocsample_ring::RecoveredRecord;
 
 use crate::model::{Damage, Profile};
@@ -90,7 +90,7 @@ fn complete(
         });
     }
     let write = || -> std::io::Result<()> {
-        let mut file = OpenOptions::new().write(true).open(path)?;
+        let mut file = open_again(path, chunks.profile_id)?;
         file.set_len(chunks.end)?;
         file.seek(SeekFrom::End(0))?;
         if profile.recovery.ring_found && profile.recovery.ring_error.is_none() {
@@ -120,12 +120,24 @@ fn complete(
     })
 }
 
+/// Opens the profile that was read, to write to it. In a directory of somebody else's the name may be another file's by now,
+/// which the reader may overwrite and that somebody may not.
+fn open_again(path: &Path, profile_id: u128) -> std::io::Result<File> {
+    let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+    let mut header = [0; FILE_HEADER_BYTES];
+    let is_same = file.read_exact(&mut header).is_ok()
+        && FileHeader::decode(&header).is_ok_and(|header| header.profile_id == profile_id);
+    if is_same {
+        Ok(file)
+    } else {
+        Err(std::io::Error::other(
+            "it is another file than a moment ago",
+        ))
+    }
+}
+
 /// Appends the ring's records that the file lacks, in the form of the ring, and its counts of losses.
-fn fold_ring(
-    path: &Path,
-    chunks: &reader::Chunks,
-    file: &mut std::fs::File,
-) -> std::io::Result<()> {
+fn fold_ring(path: &Path, chunks: &reader::Chunks, file: &mut File) -> std::io::Result<()> {
     let bytes = std::fs::read(reader::ring_path(path))?;
     let ring = allocsample_ring::recover(&bytes).map_err(std::io::Error::other)?;
     let records: Vec<_> = ring
@@ -186,7 +198,7 @@ fn pack(from: u64, records: &[&RecoveredRecord], unfinished: u64) -> Option<Vec<
 }
 
 fn append(
-    file: &mut std::fs::File,
+    file: &mut File,
     kind: ChunkKind,
     raw_bytes: usize,
     ring: std::ops::Range<u64>,
@@ -225,4 +237,32 @@ pub(crate) fn start_of_process_s(pid: u32) -> Option<u64> {
         .lines()
         .find_map(|line| line.strip_prefix("btime "))?;
     Some(boot.trim().parse::<u64>().ok()? + ticks / TICKS_PER_S)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use allocsample_record::FormatVersion;
+
+    #[test]
+    fn only_the_file_that_was_read_is_written_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.allocsample");
+        let header = FileHeader {
+            version: FormatVersion::CURRENT,
+            profile_id: 7,
+        };
+        std::fs::write(&path, header.encode()).unwrap();
+        assert!(open_again(&path, 7).is_ok());
+        assert!(open_again(&path, 8).is_err());
+        let other = directory.path().join("passwd");
+        for text in ["", "root:x:0:0:root:/root:/bin/bash\\n"] {
+            std::fs::write(&other, text.repeat(9)).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            std::os::unix::fs::symlink(&other, &path).unwrap();
+            let error = open_again(&path, 7).unwrap_err();
+            assert!(error.to_string().contains("another file"), "{error}");
+            assert_eq!(std::fs::read_to_string(&other).unwrap(), text.repeat(9));
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Numbers for stacks and functions: a sample's stack with the pseudo-frame at its root, a function with its module.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 
 use allocsample_profile::{Frame, HeapId, Profile, Sample, StackId, Tick, missing_root};
 use allocsample_report::charged_frame;
@@ -27,6 +28,7 @@ pub(crate) struct Index {
     stack_numbers: HashMap<Key, u32>,
     pub stacks: Vec<Stack>,
     pub functions: Vec<Function>,
+    files: Vec<String>,
     pub types: HashMap<(HeapId, u32), u32>,
 }
 
@@ -41,8 +43,9 @@ pub(crate) struct Stack {
 /// A function on a stack.
 pub(crate) struct Call {
     pub function: u32,
-    /// Index into [`Index::functions`] does not say it: a function may be made of several files.
-    pub file: Option<String>,
+    /// The function's number does not say it: a function may be made of several files. By number, as there are tens of
+    /// millions of calls in a large profile: see [`Index::file`].
+    file: Option<NonZeroU32>,
     /// 0 for unknown.
     pub line: u32,
 }
@@ -61,9 +64,10 @@ impl Index {
             stack_numbers: HashMap::new(),
             stacks: Vec::new(),
             functions: Vec::new(),
+            files: Vec::new(),
             types,
         };
-        let mut numbers = HashMap::new();
+        let mut numbers = Numbers::default();
         let ticks = profile.ticks.iter().map(stand_in);
         for sample in profile.samples.iter().copied().chain(ticks) {
             let sample = &sample;
@@ -72,14 +76,14 @@ impl Index {
                 continue;
             }
             let frames = profile.stack_frames(sample);
-            let mut function = |frame: &Frame| index.functions_number(&mut numbers, frame);
+            let charged = charged_frame(profile, sample.heap, &frames);
             let stack = Stack {
-                charged: charged_frame(profile, sample.heap, &frames).map(&mut function),
+                charged: charged.map(|frame| index.function_number(&mut numbers, frame)),
                 frames: frames
                     .iter()
                     .map(|frame| Call {
-                        function: function(frame),
-                        file: frame.file.clone(),
+                        function: index.function_number(&mut numbers, frame),
+                        file: index.file_number(&mut numbers, frame),
                         line: frame.line,
                     })
                     .collect(),
@@ -103,21 +107,47 @@ impl Index {
         self.stacks.get((number as usize).checked_sub(1)?)
     }
 
-    fn functions_number(
-        &mut self,
-        numbers: &mut HashMap<(String, String), u32>,
-        frame: &Frame,
-    ) -> u32 {
-        let key = (frame.function.clone(), frame.module.clone());
-        *numbers.entry(key).or_insert_with(|| {
-            self.functions.push(Function {
-                name: frame.function.clone(),
-                module: frame.module.clone(),
-                file: frame.file.clone(),
-            });
-            number(self.functions.len())
-        })
+    /// The file that a call is in.
+    pub fn file(&self, call: &Call) -> Option<&str> {
+        let number = call.file?.get() as usize;
+        self.files.get(number - 1).map(String::as_str)
     }
+
+    fn function_number(&mut self, numbers: &mut Numbers, frame: &Frame) -> u32 {
+        // Not by a pair of names, which would be copied for each frame.
+        let of_name = numbers.functions.get(&frame.function);
+        if let Some(number) = of_name.and_then(|modules| modules.get(&frame.module)) {
+            return *number;
+        }
+        self.functions.push(Function {
+            name: frame.function.clone(),
+            module: frame.module.clone(),
+            file: frame.file.clone(),
+        });
+        let number = number(self.functions.len());
+        let modules = numbers.functions.entry(frame.function.clone());
+        modules.or_default().insert(frame.module.clone(), number);
+        number
+    }
+
+    fn file_number(&mut self, numbers: &mut Numbers, frame: &Frame) -> Option<NonZeroU32> {
+        let file = frame.file.as_ref()?;
+        if let Some(number) = numbers.files.get(file) {
+            return Some(*number);
+        }
+        self.files.push(file.clone());
+        let number = NonZeroU32::new(number(self.files.len()))?;
+        numbers.files.insert(file.clone(), number);
+        Some(number)
+    }
+}
+
+/// What has a number already.
+#[derive(Default)]
+struct Numbers {
+    /// By name, then by module.
+    functions: HashMap<String, HashMap<String, u32>>,
+    files: HashMap<String, NonZeroU32>,
 }
 
 /// Rows have numbers from 1, so that 0 never means one.

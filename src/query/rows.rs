@@ -137,7 +137,7 @@ pub(crate) fn frames<E>(index: &Index, sink: Sink<'_, E>) -> Result<(), E> {
                 number(position + 1).into(),
                 number(depth).into(),
                 call.function.into(),
-                call.file.as_deref().into(),
+                index.file(call).into(),
                 Some(call.line).filter(|&line| line != 0).into(),
             ])?;
         }

@@ -106,8 +106,6 @@ pub struct ChunkEncoder {
     bytes: Vec<u8>,
     last: Deltas,
     nodes: u32,
-    /// Bytes of the last chunk.
-    expected: usize,
 }
 
 impl ChunkEncoder {
@@ -208,15 +206,18 @@ impl ChunkEncoder {
     /// The chunk's raw bytes; the next chunk starts.
     pub fn take(&mut self) -> Vec<u8> {
         self.last = Deltas::default();
-        self.expected = self.bytes.len();
         core::mem::take(&mut self.bytes)
     }
 
-    fn begin(&mut self, kind: u8) {
+    /// Memory of a chunk that [`Self::take`] gave and that has been used, for the next one.
+    pub fn give_back(&mut self, mut bytes: Vec<u8>) {
         if self.bytes.is_empty() {
-            // Or the chunk would be copied each time that it outgrows its place.
-            self.bytes.reserve(self.expected);
+            bytes.clear();
+            self.bytes = bytes;
         }
+    }
+
+    fn begin(&mut self, kind: u8) {
         self.bytes.push(kind);
     }
 

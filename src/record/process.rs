@@ -349,6 +349,11 @@ pub enum Note {
     NoSnapshot = 9,
     /// From here on only some threads or sizes are sampled, or all again. Detail: which, in words.
     Selection = 10,
+    /// The disk, or the user's share of it, was full: writing waited for room, at this moment and perhaps later. Detail: the
+    /// error.
+    DiskFull = 11,
+    /// The environment has a variable that looks like a setting and is none: it changed nothing. Detail: its name.
+    UnknownSetting = 12,
 }
 
 /// A [`Note`] with its detail.
@@ -401,6 +406,8 @@ impl<'a> NoteRecord<'a> {
             8 => Note::NotRotated,
             9 => Note::NoSnapshot,
             10 => Note::Selection,
+            11 => Note::DiskFull,
+            12 => Note::UnknownSetting,
             _ => return None,
         };
         Some(Self {

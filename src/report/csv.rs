@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use allocsample_sampling::Estimate;
 
 use crate::lifetimes::{Answer, Lifetimes};
+use crate::redundancy;
 use crate::table::{By, Table};
 
 /// Writes a line; fields are quoted where they must be.
@@ -117,13 +118,53 @@ fn lifetimes_of(of: &str, group: &Lifetimes, out: &mut dyn Write) -> io::Result<
         let fields = name.into_iter().chain([from, to]).chain(with_error(bytes));
         line(out, fields.chain([samples]))
     };
-    for (unit, classes) in [("s", &group.by_seconds), ("bytes", &group.by_bytes)] {
+    for (unit, classes) in [
+        ("s", &group.by_seconds),
+        ("bytes", &group.by_bytes),
+        ("collections", &group.by_collections),
+    ] {
         for class in classes {
             let to = class.to.is_finite().then_some(class.to);
             print(unit, number(class.from), optional(to), &class.bytes)?;
         }
     }
     print("not freed", String::new(), String::new(), &group.not_freed)
+}
+
+/// Redundancy, with a line for each group.
+pub fn redundancy(answer: &redundancy::Answer, out: &mut dyn Write) -> io::Result<()> {
+    let head = [
+        "of",
+        "name",
+        "hashed_samples",
+        "distinct_samples",
+        "distinct_share",
+        "hashed_bytes",
+        "repeated_bytes_at_least",
+        "alike",
+    ];
+    line(out, head)?;
+    let all = std::slice::from_ref(&answer.all);
+    for (of, groups) in [
+        ("all", all),
+        ("type", &answer.types),
+        ("site", &answer.sites),
+    ] {
+        for group in groups {
+            let fields = [
+                of.to_owned(),
+                group.name.clone(),
+                group.hashed.to_string(),
+                group.distinct.to_string(),
+                optional(group.distinct_share()),
+                number(group.bytes),
+                number(group.repeated_bytes),
+                optional(group.alike),
+            ];
+            line(out, fields)?;
+        }
+    }
+    Ok(())
 }
 
 fn with_error(figure: &Estimate) -> [String; 2] {

@@ -100,7 +100,7 @@ impl<'a> Frames<'a> {
     }
 
     /// The caller's stack, and the frames of a node, leaf first; `None` for the empty stack.
-    fn node(&self, stack: StackId) -> Option<(StackId, &[FrameId])> {
+    pub fn node(&self, stack: StackId) -> Option<(StackId, &[FrameId])> {
         let (parent, place) = self.profile.stacks.parent_and_place(stack)?;
         let (start, end) = self.spans[place as usize];
         Some((parent, &self.inlined[start as usize..end as usize]))
@@ -118,7 +118,7 @@ impl<'a> Frames<'a> {
     }
 
     /// The pseudo-frame that stands for the root of a sample's stack, if that is missing.
-    fn missing_root(&self, sample: &Sample) -> Option<FrameId> {
+    pub fn missing_root(&self, sample: &Sample) -> Option<FrameId> {
         let missing = missing_root(sample)?;
         let known = self.missing.iter().find(|(name, _)| *name == missing);
         known.map(|(_, id)| *id)

@@ -11,6 +11,7 @@ mod frames;
 pub mod heaps;
 pub mod json;
 pub mod lifetimes;
+pub mod redundancy;
 mod selection;
 mod sums;
 mod table;

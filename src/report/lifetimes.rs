@@ -1,9 +1,12 @@
-//! How long blocks live: in seconds, and in bytes that the process allocates meanwhile.
+//! How long blocks live: in seconds, in bytes that the process allocates meanwhile, and in collections.
 //!
-//! Seconds tell how long memory is held; bytes tell how many collections, or how much other work, a block outlives,
-//! whatever the speed of the machine.
+//! Seconds tell how long memory is held; bytes tell how much other work a block outlives, whatever the speed of the
+//! machine; collections tell how often a machine has looked at an object before it found it dead: one for those that
+//! died young.
 
-use allocsample_profile::{Profile, Sample};
+use std::collections::HashMap;
+
+use allocsample_profile::{GcKind, HeapId, Profile, Sample};
 use allocsample_sampling::Estimate;
 use serde_json::{Value, json};
 
@@ -44,6 +47,11 @@ pub struct Lifetimes {
     pub by_seconds: Vec<Class>,
     /// Those that were freed, by bytes.
     pub by_bytes: Vec<Class>,
+    /// Those that were freed in heaps that are collected, by minor and major collections of that heap which began
+    /// meanwhile.
+    pub by_collections: Vec<Class>,
+    /// The same as quantiles.
+    pub quantiles_collections: Option<[f64; 3]>,
 }
 
 /// Of all that is selected, then of types and sites.
@@ -139,14 +147,26 @@ impl Lifetimes {
             "quantiles_bytes": self.quantiles_bytes,
             "by_seconds": classes(&self.by_seconds, "s"),
             "by_bytes": classes(&self.by_bytes, "bytes"),
+            "quantiles_collections": self.quantiles_collections,
+            "by_collections": classes(&self.by_collections, "collections"),
         })
     }
 }
 
-/// Bytes that the process had allocated, as a function of time.
+/// What else than seconds tells the time.
 struct Clock {
-    /// Times with the bytes up to and with them, in the order of time.
+    /// Times with the bytes that the process had allocated up to and with them, in the order of time.
     steps: Vec<(u64, f64)>,
+    /// When the collections of a heap began, in the order of time.
+    collections: HashMap<HeapId, Vec<u64>>,
+}
+
+/// From a block's allocation to its end.
+struct Lived {
+    seconds: f64,
+    bytes: f64,
+    /// `None` where nothing is collected.
+    collections: Option<f64>,
 }
 
 impl Clock {
@@ -166,7 +186,31 @@ impl Clock {
             sum += step.1;
             step.1 = sum;
         }
-        Self { steps }
+        let mut collections: HashMap<HeapId, Vec<u64>> = HashMap::new();
+        for gc in &profile.vm.gcs {
+            // A step is part of a major collection, which is told of as well.
+            if gc.kind != GcKind::MajorStep {
+                collections.entry(gc.heap).or_default().push(gc.begin_ns);
+            }
+        }
+        for begins in collections.values_mut() {
+            begins.sort_unstable();
+        }
+        Self { steps, collections }
+    }
+
+    /// `None`: it has no end.
+    fn lived(&self, sample: &Sample) -> Option<Lived> {
+        let (from_ns, to_ns) = (sample.time_ns, sample.freed()?.time_ns);
+        let collections = self.collections.get(&sample.heap).map(|begins| {
+            let until = |time_ns| begins.partition_point(|&begin| begin <= time_ns);
+            until(to_ns).saturating_sub(until(from_ns)) as f64
+        });
+        Some(Lived {
+            seconds: to_ns.saturating_sub(from_ns) as f64 / 1e9,
+            bytes: (self.at(to_ns) - self.at(from_ns)).max(0.0),
+            collections,
+        })
     }
 
     fn at(&self, time_ns: u64) -> f64 {
@@ -190,6 +234,9 @@ fn collect(
     let bytes: Vec<f64> = (0..CLASSES - 1)
         .map(|n| 4096.0 * 8f64.powi(exponent(n)))
         .collect();
+    let collections: Vec<f64> = std::iter::once(0.0)
+        .chain((0..CLASSES - 2).map(|n| 2f64.powi(exponent(n))))
+        .collect();
     let empty = Lifetimes {
         name: String::new(),
         allocated: Estimate::ZERO,
@@ -198,10 +245,12 @@ fn collect(
         quantiles_bytes: None,
         by_seconds: classes(&seconds),
         by_bytes: classes(&bytes),
+        by_collections: classes(&collections),
+        quantiles_collections: None,
     };
     let mut all = vec![empty; count];
-    // Lifetime in seconds and in bytes, and weight.
-    let mut ends: Vec<Vec<(f64, f64, f64)>> = vec![Vec::new(); count];
+    // With their weights.
+    let mut ends: Vec<Vec<(Lived, f64)>> = (0..count).map(|_| Vec::new()).collect();
     let mut weights = Weights::of(profile);
     for (sample, group) in profile.samples.iter().zip(groups) {
         // Of those that were there when the file began, the short-lived are missing.
@@ -214,21 +263,30 @@ fn collect(
         };
         let weight = weights.get(sample).0;
         lifetimes.allocated += weight;
-        match lived(sample, clock) {
+        match clock.lived(sample) {
             None if sample.is_live() => lifetimes.not_freed += weight,
             None => {}
-            Some((lived_s, lived_bytes)) => {
-                lifetimes.by_seconds[class_of(&seconds, lived_s)].bytes += weight;
-                lifetimes.by_bytes[class_of(&bytes, lived_bytes)].bytes += weight;
-                ends[group].push((lived_s, lived_bytes, weight.value()));
+            Some(lived) => {
+                lifetimes.by_seconds[class_of(&seconds, lived.seconds)].bytes += weight;
+                lifetimes.by_bytes[class_of(&bytes, lived.bytes)].bytes += weight;
+                if let Some(count) = lived.collections {
+                    lifetimes.by_collections[class_of(&collections, count)].bytes += weight;
+                }
+                ends[group].push((lived, weight.value()));
             }
         }
     }
-    for (lifetimes, mut ends) in all.iter_mut().zip(ends) {
-        ends.sort_by(|a, b| a.0.total_cmp(&b.0));
-        lifetimes.quantiles_s = quantiles(ends.iter().map(|end| (end.0, end.2)));
-        ends.sort_by(|a, b| a.1.total_cmp(&b.1));
-        lifetimes.quantiles_bytes = quantiles(ends.iter().map(|end| (end.1, end.2)));
+    for (lifetimes, ends) in all.iter_mut().zip(ends) {
+        let sorted = |of: fn(&Lived) -> Option<f64>| {
+            let values = ends.iter();
+            let values = values.filter_map(|(lived, weight)| Some((of(lived)?, *weight)));
+            let mut values: Vec<(f64, f64)> = values.collect();
+            values.sort_by(|a, b| a.0.total_cmp(&b.0));
+            quantiles(values.into_iter())
+        };
+        lifetimes.quantiles_s = sorted(|lived| Some(lived.seconds));
+        lifetimes.quantiles_bytes = sorted(|lived| Some(lived.bytes));
+        lifetimes.quantiles_collections = sorted(|lived| lived.collections);
     }
     all
 }
@@ -236,13 +294,6 @@ fn collect(
 /// Below ten.
 fn exponent(class: usize) -> i32 {
     i32::try_from(class).unwrap_or(i32::MAX)
-}
-
-fn lived(sample: &Sample, clock: &Clock) -> Option<(f64, f64)> {
-    let freed = sample.freed()?;
-    let seconds = freed.time_ns.saturating_sub(sample.time_ns) as f64 / 1e9;
-    let bytes = clock.at(freed.time_ns) - clock.at(sample.time_ns);
-    Some((seconds, bytes.max(0.0)))
 }
 
 fn classes(bounds: &[f64]) -> Vec<Class> {

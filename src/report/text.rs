@@ -1,6 +1,7 @@
 //! The report in a terminal.
 
 mod lifetimes;
+mod redundancy;
 mod table;
 
 use std::io::{self, Write};
@@ -27,6 +28,8 @@ pub enum Shape {
     Tree(Direction),
     /// Histograms of lifetimes.
     Lifetimes,
+    /// Objects that hold the same.
+    Redundancy,
 }
 
 /// What is printed, and how.
@@ -122,6 +125,11 @@ pub fn write(
             let groups = options.top.min(GROUPS);
             let answer = crate::lifetimes::Answer::of(profile, &frames, &options.selection, groups);
             lifetimes::write(&answer, options, out)
+        }
+        Shape::Redundancy => {
+            let (selection, top) = (&options.selection, options.top);
+            let answer = crate::redundancy::Answer::of(profile, &frames, selection, top);
+            redundancy::write(&answer, options, out)
         }
     }
 }
@@ -270,6 +278,8 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             Note::NotRotated => lines.push(format!("note: the profile could not go on in another file: {detail}")),
             Note::Filtered => lines.push("note: a filter of system calls was installed: children have no profiles, and threads no names".to_owned()),
             Note::Selection => lines.push(format!("note: sampled from some moment on: {detail}")),
+            Note::UnknownSetting => lines.push(format!("note: {detail} is no setting, and changed nothing (is it misspelt?)")),
+            Note::DiskFull => lines.push(format!("note: there was no room for the profile for a while: {detail}")),
             Note::NextAllocator => {}
         }
     }

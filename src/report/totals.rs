@@ -113,15 +113,13 @@ impl Totals {
         }
         let (_, lost_bytes) = profile.lost.samples();
         let (_, left_bytes) = profile.lost.of(LostReason::LeftOut);
-        // Each sample of S bytes adds (S/p)^2 (1 - p), of which the mean over the law is S^2 (1 - p) / p, at most S times
-        // the interval.
-        let left_stderr = (left_bytes as f64 * profile.interval_bytes() as f64).sqrt();
-        let left_out = Estimate::from_parts(left_bytes as f64, Some(left_stderr), 0);
-        // What was lost is missing from the estimate for a known reason.
+        // What was lost, or left out, is missing from the estimate for a known reason.
         totals.audit.z = match counted.samples() {
             0 if lost_bytes + left_bytes == 0 => z_of_nothing(profile, totals.exact_bytes),
-            _ => (counted + constant(lost_bytes as f64) + left_out)
-                .z_against(totals.exact_bytes as f64),
+            _ => {
+                let told = counted + not_taken(profile, lost_bytes + left_bytes);
+                z_of(profile, told, totals.exact_bytes as f64)
+            }
         };
         if lost_bytes + left_bytes == 0 {
             /// With fewer samples the standard error is itself too uncertain.
@@ -130,10 +128,8 @@ impl Totals {
                 .into_iter()
                 .filter(|(_, estimate)| estimate.samples() >= ENOUGH_SAMPLES)
                 .filter_map(|(id, estimate)| {
-                    Some((
-                        id,
-                        estimate.z_against(profile.threads.get(&id)?.exact_bytes as f64)?,
-                    ))
+                    let exact_bytes = profile.threads.get(&id)?.exact_bytes;
+                    Some((id, z_of(profile, estimate, exact_bytes as f64)?))
                 })
                 .collect();
         }
@@ -153,13 +149,41 @@ impl Totals {
 /// How odd it is that nothing was sampled of so many bytes. Under the law the bytes of samples have the variance
 /// bytes * interval (that of small objects, which is the largest), so z = -bytes / sqrt(bytes * interval).
 fn z_of_nothing(profile: &Profile, exact_bytes: u64) -> Option<f64> {
-    let interval = profile.interval_bytes();
-    let is_judged = exact_bytes > 0 && interval > 1 && !profile.is_periodic();
-    is_judged.then(|| -(exact_bytes as f64 / interval as f64).sqrt())
+    let (_, longest) = intervals(profile);
+    let is_judged = exact_bytes > 0 && longest > 1 && !profile.is_periodic();
+    is_judged.then(|| -(exact_bytes as f64 / longest as f64).sqrt())
 }
 
-fn constant(value: f64) -> Estimate {
-    Estimate::from_parts(value, Some(0.0), 0)
+/// How far an estimate is from the exact bytes, in standard errors.
+///
+/// That of the samples knows nothing of an interval under which there was none. Where several were in force, what is
+/// missing may have been allocated under the longest: it then has the variance missing * interval, as above. With one
+/// interval that would be, on the whole, what the samples say themselves.
+fn z_of(profile: &Profile, estimate: Estimate, exact_bytes: f64) -> Option<f64> {
+    let (shortest, longest) = intervals(profile);
+    let missing = exact_bytes - estimate.value();
+    if shortest == longest || missing <= 0.0 || profile.is_periodic() {
+        return estimate.z_against(exact_bytes);
+    }
+    let variance = missing * longest as f64;
+    (estimate + Estimate::from_parts(0.0, Some(variance), 0)).z_against(exact_bytes)
+}
+
+/// The shortest and the longest that was in force.
+fn intervals(profile: &Profile) -> (u64, u64) {
+    let bytes = profile.intervals.iter().map(|it| it.interval_bytes);
+    let bytes = bytes.filter(|&bytes| bytes > 0);
+    let shortest = bytes.clone().min();
+    (shortest.unwrap_or(0), bytes.max().unwrap_or(0))
+}
+
+/// Samples that were due, of which only the bytes that they stood for are known. Each one of S bytes has the variance
+/// (S/p)^2 (1 - p), of which the mean over the law is S^2 (1 - p) / p, at most S times the interval; at an interval of 1
+/// it is 0.
+fn not_taken(profile: &Profile, bytes: u64) -> Estimate {
+    let (_, longest) = intervals(profile);
+    let interval = if longest > 1 { longest } else { 0 };
+    Estimate::from_parts(bytes as f64, Some(bytes as f64 * interval as f64), 0)
 }
 
 /// Replays allocations and frees in the order of time. At equal times frees first: a block that is replaced is not alive
@@ -398,6 +422,71 @@ mod tests {
                 (audit.z.is_some(), audit.is_passed()),
                 (z.is_some(), is_passed)
             );
+        }
+    }
+
+    #[test]
+    fn what_an_interval_may_have_hidden_is_no_reason_for_distrust() {
+        const LONG: u64 = 1 << 20;
+        let mut profile = random(40, 100, 1);
+        profile.intervals[0].interval_bytes = 4096;
+        let seen = Totals::of(&profile).allocated;
+        let several = |profile: &Profile, missing: u64| {
+            let mut profile = profile.clone();
+            let thread = profile.threads.entry(ThreadId(1)).or_default();
+            thread.exact_bytes = seen.value() as u64 + missing;
+            let one = Totals::of(&profile).audit;
+            let long = IntervalInfo {
+                interval_bytes: LONG,
+                ..profile.intervals[0]
+            };
+            profile.intervals.push(long);
+            (one, Totals::of(&profile).audit)
+        };
+        let (one, two) = several(&profile, LONG);
+        assert!(
+            !one.is_passed() && two.is_passed(),
+            "{:?} {:?}",
+            one.z,
+            two.z
+        );
+        // All of it under the longest, and nothing seen: e^-1.
+        assert!(
+            two.z.unwrap() > -1.1 && two.z.unwrap() < -0.8,
+            "{:?}",
+            two.z
+        );
+        assert!(two.threads.values().all(|z| *z > -1.1), "{:?}", two.threads);
+        let (_, two) = several(&profile, 100 * LONG);
+        assert!(!two.is_passed(), "{:?}", two.z);
+        profile.samples.clear();
+        let (one, two) = several(&profile, LONG / 2);
+        assert!(
+            !one.is_passed() && two.is_passed(),
+            "{:?} {:?}",
+            one.z,
+            two.z
+        );
+    }
+
+    #[test]
+    fn samples_that_were_lost_or_left_out_are_drawn_like_those_that_were_not() {
+        const INTERVAL: u64 = 4096;
+        const LOST: u64 = 100_000;
+        for reason in [LostReason::RingFull, LostReason::LeftOut] {
+            let mut profile = random(40, 100, 1);
+            profile.intervals[0].interval_bytes = INTERVAL;
+            let seen = Totals::of(&profile).allocated.value() as u64;
+            profile.lost.0[reason as usize] = (LOST, LOST * INTERVAL);
+            // Two standard errors of so many small ones; twenty.
+            for (root, is_passed) in [(2 * 316, true), (20 * 316, false)] {
+                let thread = profile.threads.entry(ThreadId(1)).or_default();
+                thread.exact_bytes = seen + (LOST + root) * INTERVAL;
+                let audit = Totals::of(&profile).audit;
+                assert_eq!(audit.is_passed(), is_passed, "{reason:?}: {:?}", audit.z);
+            }
+            profile.intervals[0].interval_bytes = 1;
+            assert!(!Totals::of(&profile).audit.is_passed());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Stacks by number: functions and places once, stacks as a tree.
 
-use allocsample_profile::{HeapId, Profile, StackId, missing_root};
+use allocsample_profile::{HeapId, Profile, Sample, StackId, missing_root};
 use allocsample_report::{FrameId, Frames, heaps};
 use rustc_hash::FxHashMap;
 
@@ -52,6 +52,34 @@ pub(crate) struct Sites {
     known: Known,
 }
 
+/// The nodes of a profile's stacks whose root is missing for one reason, or is there.
+struct Below {
+    root: Option<FrameId>,
+    /// By the profile's number: ours plus one, 0 for one that was not looked for.
+    of_stack: Vec<u32>,
+}
+
+impl Below {
+    fn new(root: Option<FrameId>) -> Self {
+        let of_stack = Vec::new();
+        Self { root, of_stack }
+    }
+
+    fn get(&self, stack: StackId) -> Option<u32> {
+        let known = self.of_stack.get(stack.0 as usize)?;
+        known.checked_sub(1)
+    }
+
+    fn set(&mut self, stack: StackId, node: u32) {
+        let place = stack.0 as usize;
+        if self.of_stack.len() <= place {
+            self.of_stack.resize(place + 1, 0);
+        }
+        // A node is none only if no frame is there, and then it is asked for again.
+        self.of_stack[place] = node.wrapping_add(1);
+    }
+}
+
 #[derive(Default)]
 struct Known {
     nodes: FxHashMap<Node, u32>,
@@ -91,6 +119,7 @@ impl Sites {
             })
             .collect();
         let mut numbers: FxHashMap<Key, u32> = FxHashMap::default();
+        let mut below: Vec<Below> = Vec::new();
         let mut stack: Vec<FrameId> = Vec::new();
         let mut of_sample = Vec::with_capacity(profile.samples.len());
         for sample in &profile.samples {
@@ -100,27 +129,17 @@ impl Sites {
                 continue;
             }
             frames.fill(sample, &mut stack);
-            let charged = frames.charged(sample.heap, &stack);
-            let mut site = Site {
-                node: NONE,
-                charged: NONE,
-                heap: text(
-                    &mut self.known.heaps,
-                    &mut self.heaps,
-                    heaps::name(profile, sample.heap),
-                ),
+            let node = self.node_of(&frames, &of_frame, &mut below, sample);
+            let caller = |node: u32| self.nodes.get(node as usize).map_or(NONE, |it| it.parent);
+            let charged = frames
+                .charged(sample.heap, &stack)
+                .map_or(NONE, |depth| (0..depth).fold(node, |node, _| caller(node)));
+            let name = heaps::name(profile, sample.heap);
+            let site = Site {
+                node,
+                charged,
+                heap: text(&mut self.known.heaps, &mut self.heaps, name),
             };
-            for (depth, id) in stack.iter().enumerate().rev() {
-                let (function, place) = of_frame[id.index()];
-                site.node = self.node(Node {
-                    parent: site.node,
-                    function,
-                    place,
-                });
-                if charged == Some(depth) {
-                    site.charged = site.node;
-                }
-            }
             let next = number(self.sites.len());
             self.sites.push(site);
             numbers.insert(key, next);
@@ -253,6 +272,51 @@ impl Sites {
             })
     }
 
+    /// The node of a sample's stack. Each node of the profile's own tree is looked for once: a look costs a cache miss or
+    /// two, and there are far fewer nodes than frames of all stacks.
+    fn node_of(
+        &mut self,
+        frames: &Frames<'_>,
+        of_frame: &[(u32, u32)],
+        below: &mut Vec<Below>,
+        sample: &Sample,
+    ) -> u32 {
+        let root = frames.missing_root(sample);
+        let known = below.iter().position(|it| it.root == root);
+        let place = known.unwrap_or_else(|| {
+            below.push(Below::new(root));
+            below.len() - 1
+        });
+        let below = &mut below[place];
+        // Upwards to a node that is known, or to none; then down again.
+        let mut missing = Vec::new();
+        let (mut at, mut node) = (sample.stack, None);
+        while let Some((parent, inlined)) = frames.node(at) {
+            node = below.get(at);
+            if node.is_some() {
+                break;
+            }
+            missing.push((at, inlined));
+            at = parent;
+        }
+        let step = |sites: &mut Self, node, id: &FrameId| {
+            let (function, place) = of_frame[id.index()];
+            sites.node(Node {
+                parent: node,
+                function,
+                place,
+            })
+        };
+        let root = root.iter();
+        let mut node = node.unwrap_or_else(|| root.fold(NONE, |node, id| step(self, node, id)));
+        for (stack, inlined) in missing.into_iter().rev() {
+            let inlined = inlined.iter().rev();
+            node = inlined.fold(node, |node, id| step(self, node, id));
+            below.set(stack, node);
+        }
+        node
+    }
+
     fn node(&mut self, node: Node) -> u32 {
         let next = number(self.nodes.len());
         *self.known.nodes.entry(node).or_insert_with_key(|node| {
@@ -275,4 +339,61 @@ fn text(known: &mut FxHashMap<String, u32>, all: &mut Vec<String>, wanted: &str)
 
 pub(crate) fn number(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(NONE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use allocsample_profile::{Location, ModuleId, SampleFlags, StackNode};
+    use allocsample_report::charged_frame;
+
+    #[test]
+    fn a_sites_nodes_are_the_frames_of_its_stack() {
+        let mut profile = Profile::default();
+        let mut state: u32 = 1;
+        let mut below = |bound: u32| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) % bound
+        };
+        for nodes in 0..400 {
+            let location = Location {
+                module: ModuleId::NONE,
+                offset: u64::from(below(30)),
+            };
+            let parent = StackId(below(nodes + 1));
+            profile.stacks.push(StackNode { parent, location });
+        }
+        for _ in 0..600 {
+            profile.samples.push(Sample {
+                stack: StackId(below(401)),
+                flags: SampleFlags(below(4) as u16),
+                ..Sample::default()
+            });
+        }
+        let mut sites = Sites::default();
+        let of_sample = sites.add(&profile);
+        let name = |node: u32| {
+            let (name, _) = &sites.functions[sites.nodes[node as usize].function as usize];
+            name.as_str()
+        };
+        for (sample, site) in profile.samples.iter().zip(of_sample) {
+            let site = sites.sites[site as usize];
+            let there = |node: u32| Some(node).filter(|it| *it != NONE);
+            let parent = |node: &u32| there(sites.nodes[*node as usize].parent);
+            let nodes = std::iter::successors(there(site.node), parent);
+            let names: Vec<&str> = nodes.map(name).collect();
+            let frames = profile.stack_frames(sample);
+            let expected: Vec<&str> = frames.iter().map(|it| it.function.as_str()).collect();
+            assert_eq!(names, expected);
+            let charged = charged_frame(&profile, sample.heap, &frames);
+            let expected = charged.map(|frame| frame.function.as_str());
+            assert_eq!((site.charged != NONE).then(|| name(site.charged)), expected);
+        }
+        // Each node once, behind its parent.
+        let mut known = std::collections::HashSet::new();
+        for (at, node) in sites.nodes.iter().enumerate() {
+            assert!(node.parent == NONE || (node.parent as usize) < at);
+            assert!(known.insert(*node));
+        }
+    }
 }

@@ -15,7 +15,10 @@ pub mod regrtest;
 pub mod room;
 pub mod run;
 pub mod running;
+pub mod talking;
+pub mod totals;
 pub mod truth;
+pub mod viewers;
 
 pub use compile::Program;
 pub use room::Room;

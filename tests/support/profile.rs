@@ -159,6 +159,15 @@ impl Profile {
             })
             .collect()
     }
+
+    /// A stack that ends in this function, root first.
+    #[track_caller]
+    pub fn stack_to(&self, leaf: &str) -> Vec<String> {
+        let mut stacks = self.stacks().into_iter().map(|(stack, _)| stack);
+        stacks
+            .find(|stack| stack.last().is_some_and(|last| last == leaf))
+            .unwrap_or_else(|| panic!("no stack ends in {leaf}"))
+    }
 }
 
 /// A figure of a row, or of any other object of a report.

@@ -53,6 +53,13 @@ impl Running {
         assert_eq!(line, "done\n");
     }
 
+    /// The program's number.
+    pub fn pid(&self) -> String {
+        let of_run = self.child.id();
+        let children = std::fs::read_to_string(format!("/proc/{of_run}/task/{of_run}/children"));
+        children.expect("the kernel tells").trim().to_owned()
+    }
+
     /// What `ctl` with these arguments prints.
     pub fn ctl(&self, arguments: &[&str]) -> String {
         let arguments = [&["ctl", "x.allocsample"], arguments].concat();

@@ -60,8 +60,12 @@ pub struct Report {
     #[arg(long, conflicts_with_all = ["by", "sort", "tree", "callgraph", "at_peak"])]
     pub lifetimes: bool,
 
+    /// Objects that hold the same as others, of machines that hash them; of all, and of each type and site
+    #[arg(long, conflicts_with_all = ["by", "sort", "tree", "callgraph", "lifetimes", "at_peak"])]
+    pub redundancy: bool,
+
     /// Only the totals
-    #[arg(long, conflicts_with_all = ["by", "sort", "top", "tree", "callgraph", "lifetimes"])]
+    #[arg(long, conflicts_with_all = ["by", "sort", "top", "tree", "callgraph", "lifetimes", "redundancy"])]
     pub summary: bool,
 
     /// As it was when most bytes were alive: live is what was alive then, and what came later is left out
@@ -308,6 +312,7 @@ pub struct Symbolize {
 #[command(after_help = "\
 Examples:
   allocsample convert app.allocsample --to firefox          writes app.firefox.json
+  allocsample convert app.allocsample --to firefox -o app.json.gz
   allocsample convert app.allocsample --to svg,pprof        writes app.svg and app.pb.gz
   allocsample convert app.allocsample --to svg --metric live -o leak.svg
   allocsample convert app.allocsample --to collapsed -o - | head
@@ -324,7 +329,7 @@ pub struct Convert {
     #[arg(long, value_name = "WHAT")]
     pub metric: Option<Metric>,
 
-    /// Where to write a single format; - is stdout [default: beside the profile]
+    /// Where to write a single format, with gzip if the name ends in .gz; - is stdout [default: beside the profile]
     #[arg(short, long, value_name = "OUT")]
     pub output: Option<PathBuf>,
 }

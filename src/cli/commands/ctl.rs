@@ -214,7 +214,8 @@ fn status(path: &Path) -> anyhow::Result<Ending> {
             out,
             "live       {} of {} allocated",
             units::bytes_with_error(&totals.live),
-            units::bytes(totals.exact_bytes as f64),
+            // Not what is known exactly: a running process has not told all of it.
+            units::bytes_with_error(&totals.allocated),
         )?;
         writeln!(
             out,

@@ -56,7 +56,7 @@ pub fn run(arguments: &args::Push) -> anyhow::Result<Ending> {
     let mut since_ns = 0;
     // Files that were complete before are not told.
     let begin_ns = profile.process.start_ns;
-    let mut refusals = 0;
+    let mut refusals: u32 = 0;
     loop {
         match server.push(&profile, since_ns) {
             Ok(()) => {
@@ -72,26 +72,46 @@ pub fn run(arguments: &args::Push) -> anyhow::Result<Ending> {
                 if refusals == 0 {
                     exit::remark(format_args!("{error:#}; trying again"));
                 }
-                refusals += 1;
+                refusals = refusals.saturating_add(1);
             }
         }
         let is_over = !growing::is_running(&profile);
         if arguments.once || is_over && refusals == 0 {
             return Ok(Ending::SUCCESS);
         }
-        if is_over && 1 << refusals > LONGEST_PAUSE {
+        if is_over && refusals > LONGEST_PAUSE.ilog2() {
             anyhow::bail!(
                 "{}: the process has ended, and its last profile was not accepted",
                 arguments.to
             );
         }
-        std::thread::sleep(every * (1 << refusals).min(LONGEST_PAUSE));
+        std::thread::sleep(every * pauses(refusals));
         profile = source.read_since(since_ns.max(begin_ns))?;
     }
+}
+
+/// How many times the usual pause comes after so many refusals in a row.
+fn pauses(refusals: u32) -> u32 {
+    // A server may be away for days.
+    2_u32.saturating_pow(refusals).min(LONGEST_PAUSE)
 }
 
 fn service_name(arguments: &args::Push, profile: &Profile) -> String {
     let program = &profile.process.executable;
     let file = program.rsplit('/').next().unwrap_or(program);
     arguments.name.clone().unwrap_or_else(|| file.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_doubles_up_to_a_limit_however_long_the_server_is_away() {
+        let first: Vec<u32> = (0..6).map(pauses).collect();
+        assert_eq!(first, [1, 2, 4, 8, 16, 16]);
+        for refusals in [31, 32, 33, 1000, u32::MAX] {
+            assert_eq!(pauses(refusals), LONGEST_PAUSE, "{refusals}");
+        }
+    }
 }

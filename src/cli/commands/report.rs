@@ -2,6 +2,7 @@
 
 use allocsample_profile::Profile;
 use allocsample_report::lifetimes::Answer;
+use allocsample_report::redundancy;
 use allocsample_report::text::{self, Options, Shape};
 use allocsample_report::{
     By, Direction, Frames, Request, Selection, Sort, Table, Totals, Tree, csv, json,
@@ -98,6 +99,7 @@ impl Question<'_> {
             (Shape::Table(by), Some(_)) => json::table(self.totals, by, &self.table(by)),
             (Shape::Tree(direction), _) => self.tree_json(&direction),
             (Shape::Lifetimes, _) => self.lifetimes().to_json(),
+            (Shape::Redundancy, _) => self.redundancy().to_json(),
             _ => json::report(self.profile, self.totals, self.sort, &self.selection),
         };
         output_file::write_stdout(|out| {
@@ -115,6 +117,10 @@ impl Question<'_> {
             Shape::Lifetimes => {
                 let answer = self.lifetimes();
                 output_file::write_stdout(|out| Ok(csv::lifetimes(&answer, out)?))
+            }
+            Shape::Redundancy => {
+                let answer = self.redundancy();
+                output_file::write_stdout(|out| Ok(csv::redundancy(&answer, out)?))
             }
             Shape::Table(by) => {
                 let table = self.table(by);
@@ -157,10 +163,19 @@ impl Question<'_> {
     }
 
     fn lifetimes(&self) -> Answer {
-        const GROUPS: usize = 100;
-        let top = self.arguments.top.unwrap_or(GROUPS);
         let frames = Frames::of(self.profile);
-        Answer::of(self.profile, &frames, &self.selection, top)
+        Answer::of(self.profile, &frames, &self.selection, self.groups())
+    }
+
+    fn redundancy(&self) -> redundancy::Answer {
+        let frames = Frames::of(self.profile);
+        redundancy::Answer::of(self.profile, &frames, &self.selection, self.groups())
+    }
+
+    /// Types and sites at most.
+    fn groups(&self) -> usize {
+        const GROUPS: usize = 100;
+        self.arguments.top.unwrap_or(GROUPS)
     }
 }
 
@@ -169,6 +184,8 @@ fn shape(arguments: &Report) -> Shape {
         Shape::Summary
     } else if arguments.lifetimes {
         Shape::Lifetimes
+    } else if arguments.redundancy {
+        Shape::Redundancy
     } else if arguments.tree {
         Shape::Tree(Direction::Down)
     } else if arguments.callgraph {

@@ -50,8 +50,8 @@ pub(super) fn add(
     if view.spans.is_empty() {
         return;
     }
-    let collection = profile.add_category("Collection", CategoryColor::Magenta);
-    let phase = profile.add_category("Phase", CategoryColor::Yellow);
+    let collection = profile.add_category("GC", CategoryColor::Magenta);
+    let phase = profile.add_category("GC phase", CategoryColor::Yellow);
     let mut kinds = HashMap::new();
     for span in &view.spans {
         let Some(&(_, thread)) = heaps.get(&span.heap) else {

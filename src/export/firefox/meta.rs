@@ -15,16 +15,21 @@ pub(super) fn describe(view: &View, meta: &mut Value) {
     meta["arguments"] = json!(about.command.join(" "));
     meta["importedFrom"] = json!("allocsample");
     meta["keepProfileThreadOrder"] = json!(true);
-    let allocated: f64 = view.samples.iter().map(|sample| sample.bytes).sum();
+    let carried = view.samples.iter().filter(|it| it.is_carried).count();
+    let taken = view.samples.iter().filter(|it| !it.is_carried);
+    let allocated: f64 = taken.map(|sample| sample.bytes).sum();
     let mut entries = vec![
         entry(
             "Mean bytes between samples",
             "bytes",
             json!(about.interval_bytes),
         ),
-        entry("Samples", "integer", json!(view.samples.len())),
+        entry("Samples", "integer", json!(view.samples.len() - carried)),
         entry("Allocated (estimate)", "bytes", json!(rounded(allocated))),
     ];
+    if carried > 0 {
+        entries.push(entry("Samples alive before", "integer", json!(carried)));
+    }
     if let Some(stderr) = about.allocated_stderr {
         entries.push(entry("Standard error", "bytes", json!(rounded(stderr))));
     }

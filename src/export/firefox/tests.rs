@@ -115,6 +115,44 @@ fn frees_match_allocations_and_what_is_left_is_live() {
 }
 
 #[test]
+fn what_was_alive_before_is_retained_and_not_allocated() {
+    let mut view = fixture::view();
+    let bytes = |samples: &[Sample]| -> f64 { samples.iter().map(|it| it.bytes).sum() };
+    let samples = view.samples.list();
+    for sample in &mut samples[..2] {
+        sample.is_carried = true;
+    }
+    let (before, since) = (bytes(&samples[..2]), bytes(&samples[2..]));
+    let document = document(&view);
+    let sum = |rows: &Value, is_allocated: bool| -> f64 {
+        let weights = numbers(column(rows, "weight")).into_iter();
+        weights
+            .filter(|weight| (*weight > 0.0) == is_allocated)
+            .sum()
+    };
+    let rows = &document["threads"][0]["nativeAllocations"];
+    assert!((sum(rows, true) - since).abs() < 0.501);
+    let of_process = |it: &&Value| it["processName"] == "app (alive before)";
+    let carried = document["threads"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(of_process)
+        .unwrap();
+    let rows = &carried["nativeAllocations"];
+    assert!((sum(rows, true) - before).abs() < 0.501);
+    // One of the two is freed.
+    assert_eq!(sum(rows, false), -1500.0);
+    assert_eq!(carried["samples"]["length"], 0);
+    let threads = document["threads"].as_array().unwrap();
+    let samples = threads.iter().filter(|it| it["samples"]["length"] != 0);
+    let tracks: f64 = samples
+        .flat_map(|thread| numbers(column(&thread["samples"], "weight")))
+        .sum();
+    assert!((tracks - since).abs() <= 1.0, "{tracks} {since}");
+}
+
+#[test]
 fn the_threads_samples_add_up_to_what_was_allocated() {
     let view = fixture::view();
     let document = document(&view);

@@ -26,6 +26,17 @@ pub(super) fn write(answer: &Answer, options: &Options, out: &mut dyn Write) -> 
         options,
         out,
     )?;
+    let is_collected = |class: &Class| class.bytes.samples() > 0;
+    if all.by_collections.iter().any(is_collected) {
+        histogram(
+            "collections",
+            &all.by_collections,
+            freed,
+            |count| format!("{count:.0}"),
+            options,
+            out,
+        )?;
+    }
     for (what, groups) in [("type", &answer.types), ("site", &answer.sites)] {
         if !groups.is_empty() {
             table(what, groups, options, out)?;

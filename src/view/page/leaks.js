@@ -1,9 +1,14 @@
 // Cards of what the analysis of leaks found, worst first; the curves are the live bytes of their sites.
 const VERDICTS = { leak: COLOURS[5], growing: COLOURS[1], 'cache-like': COLOURS[4], 'start-up': COLOURS[8], steady: COLOURS[2] };
 const curves = [];
+// What the cards were drawn for: the selected time changes nothing in them, and a chart in each takes its time.
+let cardsOf = '';
 
 function drawLeaks() {
   const place = byId('cards'), wanted = byId('verdict').value, sites = matchingSites();
+  const wish = [wanted, state.heap, state.search, document.documentElement.className, place.clientWidth].join(' ');
+  if (wish === cardsOf) return;
+  cardsOf = wish;
   for (const chart of curves.splice(0)) chart.dispose();
   place.replaceChildren();
   const { suspects, counts } = profile.leaks;

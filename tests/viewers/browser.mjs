@@ -1,16 +1,18 @@
 // Opens a page of `convert --to html` in Chromium without any network, uses it, and prints what it shows as JSON.
-// usage: node browser.mjs PAGE.html   (PLAYWRIGHT: a directory with node_modules/playwright-core)
+// usage: node browser.mjs PAGE.html   (VIEWERS: a directory with node_modules; CHROMIUM: the browser)
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 import fs from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 
-const { chromium } = createRequire(`${process.env.PLAYWRIGHT}/package.json`)('playwright-core');
+const { chromium } = createRequire(`${process.env.VIEWERS}/package.json`)('playwright-core');
 const file = pathToFileURL(path.resolve(process.argv[2])).href;
 const data = fs.mkdtempSync(path.join(os.tmpdir(), 'allocsample-browser-'));
-const context = await chromium.launchPersistentContext(data, { executablePath: process.env.CHROMIUM, headless: true,
+const context = await chromium.launchPersistentContext(data, { executablePath: process.env.CHROMIUM, headless: true, timeout: 300_000,
   viewport: { width: 1400, height: 1000 }, args: ['--no-sandbox', '--disable-gpu', '--disable-background-networking', '--no-first-run'] });
+// Machines that test may have much else to do.
+context.setDefaultTimeout(300_000);
 const seen = { errors: [], requests: [], dialogs: 0 };
 const page = context.pages()[0];
 page.on('console', (message) => { if (message.type() === 'error') seen.errors.push(message.text()); });
