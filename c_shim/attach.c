@@ -20,7 +20,6 @@ void *shim_attached_dlsym(void *handle, const char *name);
     X(memalign)                                                                                                        \
     X(valloc)                                                                                                          \
     X(pvalloc)                                                                                                         \
-    X(malloc_usable_size)                                                                                              \
     X(free_sized)                                                                                                      \
     X(free_aligned_sized)                                                                                              \
     X(_Znwm)                                                                                                           \

@@ -23,9 +23,9 @@ extern HIDDEN struct shim_redirection shim_redirections[];
 struct shim_pass {
     /* Slots that hold our address now, or that of the next function after a pass back. */
     uint64_t slots;
-    /* Slots that were to be changed and could not be: an object is being loaded, or memory cannot be made writable. */
+    /* Slots that were to be changed and could not be yet: an object is being loaded. */
     uint64_t pending;
-    /* Slots that were left alone because nobody knows which function they would come to hold. */
+    /* Slots that were left alone: memory cannot be written to, or nobody knows which function they would come to hold. */
     uint64_t unsure;
 };
 

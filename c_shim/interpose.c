@@ -285,16 +285,8 @@ INTERPOSE_ALIGNED(memalign)
 INTERPOSE_PAGES(valloc)
 INTERPOSE_PAGES(pvalloc)
 
-/* ---- size ---- */
-
-size_t malloc_usable_size(void *block);
-
-EXPORT size_t malloc_usable_size(void *block)
-{
-    if (shim_may_be_sampled(block) && shim_is_bootstrap_block(block))
-        return 0;
-    return shim_next.malloc_usable_size(block);
-}
+/* malloc_usable_size is not here: a sampled block is an ordinary block of the next allocator, whose own function the
+ * program finds as it would without us. redis calls it more often than malloc. */
 
 /* ---- for the agent ---- */
 

@@ -81,12 +81,6 @@ static void *pvalloc_by_memalign(size_t size)
     return shim_next.memalign(page, rounded & ~(page - 1));
 }
 
-static size_t usable_size_unknown(void *block)
-{
-    (void)block;
-    return 0;
-}
-
 /* By name: where an allocator in front of us lacks these functions, the block came from its malloc. */
 static void free_sized_by_free(void *block, size_t size)
 {
@@ -184,14 +178,6 @@ static void *pvalloc_first(size_t size)
     return shim_next.pvalloc(size);
 }
 
-static size_t malloc_usable_size_first(void *block)
-{
-    if (finding)
-        return 0;
-    shim_find_next();
-    return shim_next.malloc_usable_size(block);
-}
-
 static void free_sized_first(void *block, size_t size)
 {
     if (finding)
@@ -218,7 +204,6 @@ struct shim_next shim_next = {
     .memalign = memalign_first,
     .valloc = valloc_first,
     .pvalloc = pvalloc_first,
-    .malloc_usable_size = malloc_usable_size_first,
     .free_sized = free_sized_first,
     .free_aligned_sized = free_aligned_sized_first,
 };
@@ -229,6 +214,19 @@ void *shim_find_symbol(const char *name)
 {
     /* An object that was opened late comes after all others, or is in no order with them. */
     return shim_is_late() ? shim_late_symbol(name) : dlsym(RTLD_NEXT, name);
+}
+
+/* What `NEXT` leaves in the section of this name, between the linker's marks. */
+extern HIDDEN struct shim_function __start_shim_functions[];
+extern HIDDEN struct shim_function __stop_shim_functions[];
+
+void shim_find_functions(void)
+{
+    for (struct shim_function *function = __start_shim_functions; function < __stop_shim_functions; function++)
+        shim_address_of(function);
+    /* Not all are there; the program shall not hear of it when it asks for its own errors. The second call frees the text. */
+    dlerror();
+    dlerror();
 }
 
 struct search {
@@ -298,7 +296,6 @@ void shim_find_next(void)
     FIND(aligned_alloc, memalign_by_posix_memalign);
     FIND(valloc, valloc_by_memalign);
     FIND(pvalloc, pvalloc_by_memalign);
-    FIND(malloc_usable_size, usable_size_unknown);
     FIND(free_sized, free_sized_by_free);
     FIND(free_aligned_sized, free_aligned_sized_by_free);
     if (found.free == NULL || found.calloc == NULL || found.realloc == NULL || found.posix_memalign == NULL)

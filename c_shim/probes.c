@@ -46,6 +46,11 @@ __attribute__((section(".probes"), used)) volatile uint16_t shim_probe_free_sema
 #define ARGUMENTS_3 "8@x0 8@x1 8@x2"
 #endif
 
+bool shim_probe_alloc_is_on(void)
+{
+    return shim_probe_alloc_semaphore != 0;
+}
+
 /* Functions whose arguments are still in the registers that the ABI says. */
 __attribute__((noinline)) void shim_probe_alloc(uintptr_t pointer, uint64_t size, uint64_t weighted_bytes)
 {

@@ -134,29 +134,51 @@ static const struct shim_redirection *find_redirection(const char *name)
     return NULL;
 }
 
-/* Whether a word can be stored to, without changing it: the kernel adds 0 to it, and refuses if it may not. */
-static bool is_writable(uintptr_t *slot)
+enum access { WRITABLE, READ_ONLY, NOT_KNOWN };
+
+/* Whether memory can be stored to, without changing it: the kernel adds 0 to a word of it, and refuses if it may not. */
+static enum access access_of_word(uintptr_t address)
 {
     static uint32_t nobody_waits_here;
     const unsigned add_nothing = (unsigned)FUTEX_OP(FUTEX_OP_ADD, 0, FUTEX_OP_CMP_EQ, 0);
-    return syscall(SYS_futex, &nobody_waits_here, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 0, 0, slot, add_nothing) >= 0;
+    void *word = (void *)(address & ~(uintptr_t)3);
+    if (syscall(SYS_futex, &nobody_waits_here, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 0, 0, word, add_nothing) >= 0)
+        return WRITABLE;
+    /* A filter of system calls may say something else. */
+    return errno == EFAULT ? READ_ONLY : NOT_KNOWN;
 }
 
-/* One store, which other threads see whole. False: not now. */
-static bool store(const struct job *job, const struct object *object, uintptr_t *slot, const void *value)
+/* A slot may lie across two pages, where a linker was told to put it anywhere. */
+static enum access access_of(const uintptr_t *slot)
+{
+    enum access first = access_of_word((uintptr_t)slot);
+    uintptr_t last = (uintptr_t)slot + sizeof *slot - 1;
+    return first == WRITABLE ? access_of_word(last) : first;
+}
+
+enum outcome { STORED, NOT_NOW, NOT_OURS };
+
+/* One store, which other threads see whole. */
+static enum outcome store(const struct job *job, const struct object *object, uintptr_t *slot, const void *value)
 {
     uintptr_t at = (uintptr_t)slot;
+    enum access access = access_of(slot);
     if (at < object->relro_start || at >= object->relro_end) {
+        /* Among code, or protected by the program: that is not ours to change. */
+        if (access == READ_ONLY)
+            return NOT_OURS;
         __atomic_store_n(slot, (uintptr_t)value, __ATOMIC_RELEASE);
-        return true;
+        return STORED;
     }
     void *page = (void *)(at & ~(job->page_bytes - 1));
-    if (is_writable(slot) || mprotect(page, job->page_bytes, PROT_READ | PROT_WRITE) != 0)
-        return false;
+    if (access == WRITABLE)
+        return NOT_NOW;
+    if (mprotect(page, job->page_bytes, PROT_READ | PROT_WRITE) != 0)
+        return NOT_OURS;
     __atomic_store_n(slot, (uintptr_t)value, __ATOMIC_RELEASE);
     /* If the kernel refuses, which it has no reason to, the slot works all the same. */
     mprotect(page, job->page_bytes, PROT_READ);
-    return true;
+    return STORED;
 }
 
 static void visit_slot(struct job *job, const struct object *object, const ElfW(Rela) *relocation)
@@ -181,10 +203,17 @@ static void visit_slot(struct job *job, const struct object *object, const ElfW(
     }
     if (!is_due && !is_lazy)
         return;
-    if (store(job, object, slot, to))
+    switch (store(job, object, slot, to)) {
+    case STORED:
         job->pass.slots++;
-    else
+        break;
+    case NOT_NOW:
         job->pass.pending++;
+        break;
+    case NOT_OURS:
+        job->pass.unsure++;
+        break;
+    }
 }
 
 static int visit_object(struct dl_phdr_info *info, size_t size, void *argument)

@@ -163,7 +163,6 @@ struct shim_next {
     void *(*memalign)(size_t, size_t);
     void *(*valloc)(size_t);
     void *(*pvalloc)(size_t);
-    size_t (*malloc_usable_size)(void *);
     void (*free_sized)(void *, size_t);
     void (*free_aligned_sized)(void *, size_t, size_t);
 };
@@ -172,16 +171,30 @@ extern HIDDEN struct shim_next shim_next;
 HIDDEN void shim_find_next(void);
 /* The symbol `name` in the objects after ours, or NULL. */
 HIDDEN void *shim_find_symbol(const char *name);
-/* `TYPE name(...)` of the next object, looked up at the first call. A race stores the same value twice. */
+/* A function of the objects after ours. */
+struct shim_function {
+    void *address;
+    const char *name;
+};
+/* Looks up all that `NEXT` names, before the program runs: they may be called first in a signal handler, or interrupted by
+ * one that never returns, and the look-up takes the loader's lock. */
+HIDDEN void shim_find_functions(void);
+/* The address; looked up now if it was not there before the program ran, or in a process that was attached to, where nothing
+ * is locked for it. A race stores the same value twice. */
+static inline void *shim_address_of(struct shim_function *function)
+{
+    void *address = __atomic_load_n(&function->address, __ATOMIC_ACQUIRE);
+    if (UNLIKELY(address == NULL)) {
+        address = shim_find_symbol(function->name);
+        __atomic_store_n(&function->address, address, __ATOMIC_RELEASE);
+    }
+    return address;
+}
+/* `TYPE name(...)` of the next object. */
 #define NEXT(TYPE, NAME, ...)                                                                                          \
     ({                                                                                                                 \
-        static void *found;                                                                                            \
-        void *address = __atomic_load_n(&found, __ATOMIC_ACQUIRE);                                                     \
-        if (address == NULL) {                                                                                         \
-            address = shim_find_symbol(#NAME);                                                                         \
-            __atomic_store_n(&found, address, __ATOMIC_RELEASE);                                                       \
-        }                                                                                                              \
-        (TYPE(*)(__VA_ARGS__)) address;                                                                                \
+        static struct shim_function function __attribute__((section("shim_functions"), used)) = {NULL, #NAME};         \
+        (TYPE(*)(__VA_ARGS__)) shim_address_of(&function);                                                             \
     })
 
 /* A loaded object: its program headers, which no other has, and its path, "" for the program itself. */
@@ -204,6 +217,7 @@ HIDDEN void bridges_install_pypy(void);
 HIDDEN void bridges_after_fork_in_child(void);
 
 /* Probes for tools outside of the process; on the program's stack. */
+HIDDEN bool shim_probe_alloc_is_on(void);
 HIDDEN void shim_probe_alloc(uintptr_t pointer, uint64_t size, uint64_t weighted_bytes);
 HIDDEN void shim_probe_free(uintptr_t pointer);
 

@@ -282,6 +282,20 @@ fn pointers_to_functions_are_redirected_wherever_they_lead() {
 }
 
 #[test]
+fn pointers_that_only_the_loader_could_write_are_left_alone() {
+    let plugin = Program::library("pointers_in_code.c", "libcode.so", &["-Wl,-z,notext"]);
+    let mut running = Attached::start();
+    running.ask(&format!("open {}", library_path(&plugin)));
+    running.attach(&["--interval", "1K"]);
+    running.ask("use 2000 700");
+    let profile = running.detach();
+    let bytes = 2000.0 * 700.0;
+    assert_is(&profile, "plugin_allocates", bytes, bytes);
+    running.ask("free");
+    running.ends_well();
+}
+
+#[test]
 fn registers_are_put_back_to_the_last_bit() {
     if !fs::read_to_string("/proc/cpuinfo").is_ok_and(|cpu| cpu.contains("avx2")) {
         return skip("the processor has no AVX2");

@@ -3,10 +3,13 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
 use support::profile::Profile;
-use support::room::assert_error;
+use support::room::{assert_error, stdout};
 use support::running::{BYTES, Running};
-use support::{Room, truth};
+use support::{Room, skip, truth};
 
 #[track_caller]
 fn assert_is(profile: &Profile, function: &str, bytes: f64) {
@@ -137,6 +140,82 @@ fn a_snapshot_is_a_profile_of_its_own() {
 }
 
 #[test]
+fn a_ring_that_was_removed_is_told_and_costs_nothing_else() {
+    let mut running = Running::start(&["--interval", "64K"]);
+    running.phase();
+    std::fs::remove_file(running.room.path("x.allocsample.ring")).expect("a ring");
+    let pid = running.pid();
+    for what in ["status", "stop"] {
+        let output = running.room.output(&["ctl", &pid, what]);
+        assert_error(
+            &output,
+            1,
+            "x.allocsample, by which it is reached; it records on",
+        );
+    }
+    for _ in 0..3 {
+        running.phase();
+    }
+    let (_room, profile) = running.end();
+    assert!(profile.is_complete());
+    assert_is(&profile, "phase_first", f64::from(BYTES));
+    assert_is(&profile, "phase_again", f64::from(BYTES));
+}
+
+/// The bytes that a status calls alive, and those that it calls allocated, at an interval of 1.
+fn live_and_allocated(status: &str) -> (f64, f64) {
+    let line = status.lines().find_map(|line| line.strip_prefix("live "));
+    let words: Vec<&str> = line.expect("a line").split_whitespace().collect();
+    let bytes = |at: usize| -> f64 {
+        let unit = match words[at + 1] {
+            "B" => 1.0,
+            "KiB" => 1024.0,
+            "MiB" => 1024.0 * 1024.0,
+            other => panic!("{other}: {status}"),
+        };
+        words[at].parse::<f64>().expect("a number") * unit
+    };
+    (bytes(0), bytes(3))
+}
+
+#[test]
+fn no_status_calls_more_bytes_alive_than_were_allocated() {
+    if !std::path::Path::new("/usr/bin/python3").exists() {
+        return skip("no CPython");
+    }
+    let room = Room::new();
+    // Its heap tells its exact bytes at collections, of which there are none here.
+    let script = "import gc; gc.disable(); x = [str(i) * 10 for i in range(50000)]; print('done', flush=True); __import__('sys').stdin.read()";
+    let run = [
+        "run",
+        "-q",
+        "-o",
+        "x.allocsample",
+        "--interval",
+        "1",
+        "--",
+        "/usr/bin/python3",
+        "-c",
+        script,
+    ];
+    let mut child = room
+        .command(&run)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the command");
+    let mut line = String::new();
+    let output = child.stdout.take().expect("a pipe");
+    BufReader::new(output).read_line(&mut line).expect("a line");
+    let status = stdout(&room.output(&["ctl", "x.allocsample", "status"]));
+    let (live, allocated) = live_and_allocated(&status);
+    // As far as they are printed.
+    assert!(live > 0.0 && live < 1.02 * allocated, "{status}");
+    drop(child.stdin.take());
+    child.wait().expect("the program");
+}
+
+#[test]
 fn mistakes_get_a_line_and_a_status() {
     let room = Room::new();
     room.record("x.allocsample", &["--interval", "16K"], &[]);
@@ -148,7 +227,7 @@ fn mistakes_get_a_line_and_a_status() {
         "not a number of bytes",
     );
     assert_error(&ctl(&["none.allocsample", "status"]), 1, "none.allocsample");
-    assert_error(&ctl(&["4194304", "status"]), 1, "process 4194304");
+    assert_error(&ctl(&["4194304", "status"]), 1, "there is no such process");
     let pid = std::process::id().to_string();
     assert_error(&ctl(&[&pid, "status"]), 1, "writes no profile");
     std::fs::write(room.path("there"), "").expect("a file");

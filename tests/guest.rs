@@ -285,6 +285,19 @@ fn a_setting_that_cannot_be_understood_is_named_in_one_line() {
 }
 
 #[test]
+fn a_variable_that_is_no_setting_is_named_in_the_profile_and_not_on_the_terminal() {
+    let run = Program::compiled("hello.c").run();
+    let outcome = run.unchanged(&often().with("ALLOCSAMPLE_INTERVALL", "1"));
+    let notes = outcome.assert_success().profile().report["notes"].to_string();
+    assert!(
+        notes.contains("ALLOCSAMPLE_INTERVALL is no setting"),
+        "{notes}"
+    );
+    let notes = unchanged(&run).profile().report["notes"].to_string();
+    assert!(!notes.contains("is no setting"), "{notes}");
+}
+
+#[test]
 fn a_directory_that_cannot_be_written_is_named_in_one_line() {
     let hello = Program::compiled("hello.c").run();
     let bare = hello.bare();

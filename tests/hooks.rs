@@ -113,6 +113,20 @@ fn at_interval_1_everything_is_exact() {
 }
 
 #[test]
+fn what_samples_of_a_machine_take_is_measured_like_that_of_mallocs() {
+    let profile = run(&["known", "20000"])
+        .observed(&Agent::at_interval(100).seeded(3))
+        .profile();
+    let timed = figure(&profile.report["agent"], "timed_samples");
+    // One in sixteen: 5 standard errors of a count.
+    let expected = profile.number("samples") / 16.0;
+    assert!(
+        expected > 100.0 && (timed - expected).abs() < 5.0 * expected.sqrt(),
+        "{timed} of {expected}"
+    );
+}
+
+#[test]
 fn each_type_and_its_survival_are_within_four_standard_errors() {
     for (workload, seed) in [(&["known", "400000"][..], 1), (&["trees", "17", "400"], 2)] {
         for interval in ["4K", "64K"] {

@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::Value;
 use support::profile::Profile;
 use support::room::{stderr, stdout};
-use support::{Room, is_installed, skip, truth};
+use support::{Room, bridge, is_installed, skip, truth};
 
 fn has_java() -> bool {
     let has = is_installed("java") && is_installed("javac");
@@ -153,15 +153,7 @@ fn types_methods_lines_and_threads_are_named() {
         threads.iter().any(|name| *name == "array-maker"),
         "{threads:?}"
     );
-    let stacks = profile.stacks();
-    let (stack, _) = stacks
-        .iter()
-        .find(|(stack, _)| {
-            stack
-                .last()
-                .is_some_and(|leaf| leaf == "KnownSites.smallKept")
-        })
-        .expect("a stack");
+    let stack = profile.stack_to("KnownSites.smallKept");
     assert_eq!(stack[..], ["KnownSites.main", "KnownSites.smallKept"]);
     let z = profile.report["audit"]["z"]
         .as_f64()
@@ -260,6 +252,17 @@ fn native_memory_is_charged_to_the_methods_that_took_it() {
             "{stack:?}"
         );
     }
+}
+
+#[test]
+fn the_leak_is_found() {
+    if !has_java() {
+        return;
+    }
+    let room = compiled_from("Leaky.java");
+    let classes = room.directory().to_string_lossy().into_owned();
+    let command = ["java", "-cp", &classes, "Leaky", "400000"];
+    bridge::assert_leak(&command, "open_session");
 }
 
 /// Its launcher takes JVM options in another form.

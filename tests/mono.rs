@@ -64,15 +64,7 @@ fn types_methods_and_lines_are_named() {
     let file = bridge::program("KnownSites.cs");
     bridge::assert_line(&profile, "KnownSites.SmallFreed", &file, "new byte[100];");
     bridge::assert_line(&profile, "KnownSites.SmallKept", &file, "new Node();");
-    let stacks = profile.stacks();
-    let (stack, _) = stacks
-        .iter()
-        .find(|(stack, _)| {
-            stack
-                .last()
-                .is_some_and(|leaf| leaf == "KnownSites.MiddleKept")
-        })
-        .expect("a stack");
+    let stack = profile.stack_to("KnownSites.MiddleKept");
     let root = stack.first().expect("a root");
     assert!(root.starts_with("System.Threading.Thread"), "{stack:?}");
     let types = profile.report["types"].as_array().expect("types");

@@ -57,3 +57,10 @@ fn a_lost_sample_weighs_what_its_own_interval_says() {
     assert_eq!(profile.report["lost_samples"], Value::from(1));
     assert_eq!(profile.number("lost_bytes"), 1000.0);
 }
+
+#[test]
+fn a_signal_handler_may_ask_how_many_wait_whatever_it_has_interrupted() {
+    let profile = story("interrupted").profile();
+    let [allocated, survived, died] = objects(&profile);
+    assert_eq!([allocated, survived, died], [32_000.0, 32_000.0, 0.0]);
+}

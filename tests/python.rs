@@ -214,9 +214,11 @@ fn what_is_allocated_is_what_memray_says() {
         let output = Command::new(python).args(["-c", "import memray"]).output();
         output.is_ok_and(|output| output.status.success())
     };
-    let first = PathBuf::from("python3");
-    let Some(python) = interpreters().into_iter().chain([first]).find(has_memray) else {
-        skip("no memray (pip install memray)");
+    let home = std::env::var_os("HOME").unwrap_or_default();
+    let cache = ".cache/allocsample-second-opinions/python/bin/python3";
+    let others = [PathBuf::from("python3"), Path::new(&home).join(cache)];
+    let Some(python) = interpreters().into_iter().chain(others).find(has_memray) else {
+        skip("no memray (scripts/second-opinions --fetch)");
         return;
     };
     let program = bridge::program("trees.py");
@@ -259,6 +261,19 @@ fn what_is_allocated_is_what_memray_says() {
         difference < 0.05 * theirs,
         "{ours} bytes here, {theirs} there"
     );
+}
+
+#[test]
+fn the_leak_is_found_in_every_version() {
+    let program = bridge::program("leaky.py");
+    for python in interpreters() {
+        let command = [
+            &*python.to_string_lossy(),
+            &*program.to_string_lossy(),
+            "300000",
+        ];
+        bridge::assert_leak(&command, "open_session");
+    }
 }
 
 #[test]

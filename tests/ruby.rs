@@ -49,11 +49,7 @@ fn methods_and_lines_are_named_and_stand_in_for_the_interpreter() {
     bridge::assert_line(&profile, "large_and_kept", &file, "\"d\" * 2999");
     bridge::assert_stack(&profile, &["<main>", "main", "site", "small_and_kept"]);
     bridge::assert_stack(&profile, &["main", "site", "of_a_thread"]);
-    let stacks = profile.stacks();
-    let (stack, _) = stacks
-        .iter()
-        .find(|(stack, _)| stack.last().is_some_and(|leaf| leaf == "large_and_kept"))
-        .expect("a stack");
+    let stack = profile.stack_to("large_and_kept");
     let native = stack.iter().any(|frame| frame.contains("libruby"));
     assert!(!native, "{stack:?}");
 }

@@ -11,6 +11,7 @@
 #include "jvm.h"
 #include "names.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -58,7 +59,10 @@ static _Thread_local bool thread_is_named;
 
 static void take_lock(void)
 {
-    while (atomic_exchange_explicit(&lock, true, memory_order_acquire)) {
+    /* Its holder may be waiting for a processor, which threads in a loop would keep from it. */
+    for (unsigned tries = 1; atomic_exchange_explicit(&lock, true, memory_order_acquire); tries++) {
+        if (tries % 64 == 0)
+            sched_yield();
     }
 }
 
@@ -395,8 +399,18 @@ static void begin(environment vm, bool is_live)
     unsigned char capabilities[16] = {0};
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
         set_bit(capabilities, wanted[i]);
-    if (CALL(jvmti, ADD_CAPABILITIES, (environment, void *), jvmti, capabilities) != 0 || !register_heap(&interval))
+    /* Only one agent may have the sampler. Without it native memory still has Java's frames. */
+    bool is_sampler = CALL(jvmti, ADD_CAPABILITIES, (environment, void *), jvmti, capabilities) == 0;
+    if (!is_sampler) {
+        capabilities[CAN_SAMPLE / 8] &= (unsigned char)~(1u << CAN_SAMPLE % 8);
+        if (CALL(jvmti, ADD_CAPABILITIES, (environment, void *), jvmti, capabilities) != 0)
+            return;
+    }
+    if (!register_heap(&interval))
         return;
+    if (!is_sampler)
+        hooks->marker(heap, "another agent samples Java's objects: they are not shown", hooks->now_ns(),
+                      hooks->now_ns());
     void *callbacks[EVENTS] = {
         [VM_DEATH] = (void *)on_vm_death,
         [GC_START] = (void *)on_gc_start,

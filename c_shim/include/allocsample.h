@@ -8,8 +8,7 @@
  *  - Any thread may call them, also while the world is stopped. Those that take an `allocsample_nursery` are for the thread
  *    that owns it, or for whoever has stopped that thread.
  *  - They neither allocate from the machine's memory nor take a lock that it could hold, and they keep errno.
- *  - They are async-signal-safe, except `heap_register`, `heap_unregister`, `control`, all `define_*`, `process_*` and
- *    `thread_select`.
+ *  - Those marked [any] below are async-signal-safe: they wait for nobody.
  *  - Nothing they return asks for a collection: sampling never changes when the machine collects.
  *  - Where there is no agent there is no table, and none of them is called: each costs the test of a pointer (a load and a
  *    branch) where it would have been called, which is never in an allocation's fast path. `nursery_point` costs not even
@@ -241,10 +240,11 @@ typedef struct allocsample_hooks {
     uint32_t size;
     uint32_t version;
 
-    /* [calm] NULL if there are too many heaps (255) or the description makes no sense. Not during a collection. */
+    /* [calm] NULL if there are too many heaps (255 in the life of a process), there is no memory, or the description makes
+     * no sense. Not during a collection. */
     allocsample_heap *(*heap_register)(const allocsample_heap_description *description);
     /* [calm] No call for the heap may be under way. Its pending samples are discarded, and none of its callbacks is
-     * called again. */
+     * called again, also where a nursery was not ended and comes to a point. */
     int32_t (*heap_unregister)(allocsample_heap *heap);
     /* [any] Names the calling thread in the profile. */
     int32_t (*thread_name)(const char *name);
@@ -372,8 +372,8 @@ typedef struct allocsample_hooks {
     int32_t (*process_control)(uint32_t operation, uint64_t value);
     int32_t (*process_status)(allocsample_status *status);
     /* malloc and time on the thread with this number (gettid; 0: the calling one), on (1) or off (0), from when it next
-     * looks at the agent, at once for the calling one. Its bytes in between are counted as muted. At most 64
-     * threads. */
+     * looks at the agent, at once for the calling one. Its bytes in between are counted as muted. What machines that
+     * sample by themselves tell of the thread is left out, too. At most 64 threads. */
     int32_t (*thread_select)(uint32_t tid, uint32_t on);
     /* Only such blocks from now on, and only such threads; NULL: all again. What is left out is counted, and in no
      * estimate. As `allocsample ctl PID filter`. */

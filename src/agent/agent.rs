@@ -6,7 +6,7 @@ use allocsample_record::{LostReason, Note};
 use allocsample_ring::request;
 use allocsample_sampling::{Interval, Seed};
 
-use crate::config::{Config, LARGEST_MAX_DEPTH};
+use crate::config::{Config, LARGEST_MAX_DEPTH, Stranger};
 use crate::control::Control;
 use crate::hooks::{Definitions, Heaps};
 use crate::live::{BlockFilter, LiveSamples};
@@ -42,6 +42,9 @@ pub struct Hooks {
     pub give_back_signal_stack: fn(u64),
     /// No more ticks: a filter of system calls is about to be installed.
     pub end_ticks: fn(),
+    /// Whether somebody wants to hear of samples. What a sample stands for takes as long to work out as all else that is
+    /// told of it.
+    pub has_listener: fn() -> bool,
     /// A sample was recorded: its address, its size, and the bytes that it stands for. On the program's stack.
     pub on_sampled: fn(u64, u64, u64),
     /// A sampled block of a heap other than malloc's was freed.
@@ -60,6 +63,8 @@ pub struct Start {
     pub next_allocator: &'static [u8],
     /// The module of a malloc that stands before ours.
     pub malloc_elsewhere: Option<&'static [u8]>,
+    /// A variable that was meant as a setting, perhaps.
+    pub stranger: Option<Stranger>,
 }
 
 /// Memory of a sample in progress, behind its stack.
@@ -250,12 +255,14 @@ impl Agent {
                 after_fork_in_child: || {},
                 give_back_signal_stack: |_| {},
                 end_ticks: || {},
+                has_listener: || false,
                 on_sampled: |_, _, _| {},
                 on_heap_freed: |_| {},
             },
             program: &[],
             next_allocator: &[],
             malloc_elsewhere: None,
+            stranger: None,
         };
         self.start.get().unwrap_or(&NOT_STARTED)
     }
@@ -277,6 +284,7 @@ impl Agent {
             program: start.program,
             next_allocator: start.next_allocator,
             malloc_elsewhere: start.malloc_elsewhere,
+            stranger: start.stranger.as_ref(),
             forked_from: (forked_from != 0).then_some(forked_from),
             definitions: &self.definitions,
             buffer: &mut area.texts,

@@ -148,6 +148,19 @@ impl Agent {
         }
     }
 
+    /// The same on a thread whose machine allocates, while malloc may be silent: only if something was asked for.
+    pub(crate) fn obey_if_asked(&self, thread: &ShimThread) {
+        let is_asked = recording::current().is_some_and(|recording| {
+            recording.ring.request().0 > self.control.seen.load(Ordering::Relaxed)
+        });
+        if is_asked
+            && !thread.is_muted()
+            && let Some((muted, _)) = self.enter(thread, 0)
+        {
+            self.obey_requests(thread, &muted);
+        }
+    }
+
     /// Apart, so that what is always on the program's stack stays small.
     #[cold]
     #[inline(never)]

@@ -224,6 +224,18 @@ impl Agent {
         }
     }
 
+    /// Whether the calling thread is in now. It may not have heard of the latest change: its machine allocates, not malloc.
+    pub(crate) fn selects(&self, thread: &ShimThread) -> bool {
+        if !self.selection.is_any() {
+            return true;
+        }
+        if os::is_filtered() {
+            return thread.is_selected();
+        }
+        self.selection
+            .has_thread(process::tid(), &process::thread_name())
+    }
+
     /// The thread ends.
     pub(crate) fn forget_selected(&self) {
         if self.selection.is_any() && !os::is_filtered() {

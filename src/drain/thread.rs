@@ -1,5 +1,8 @@
 //! The thread's loop.
 
+mod chunk;
+mod files;
+
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -7,17 +10,12 @@ use std::sync::atomic::Ordering;
 use allocsample_agent::Agent;
 use allocsample_agent::os::{self, clock, file, futex, process};
 use allocsample_agent::recording::{DrainRequest, DrainState, Recording};
-use allocsample_record::{
-    ChunkEncoder, ChunkKind, CounterId, CounterRecord, Decoded, ExitHow, ExitRecord, FateRecord,
-    Figure, FileSample, FileTickRecord, LostReason, ModuleAgainRecord, Note, PartEdge, PartRecord,
-    RecordKind, SampleFlags, SampleId,
-};
-use allocsample_ring::{Consumer, request};
+use allocsample_record::{ChunkEncoder, ChunkKind, ExitHow, ExitRecord, Figure, LostReason};
+use allocsample_ring::Consumer;
 
-use crate::follow::Follower;
 use crate::intern::StackInterner;
 use crate::keeper::{self, Drained, Keeper};
-use crate::rotation::{Border, Rotation};
+use crate::rotation::Rotation;
 use crate::writer::ChunkWriter;
 
 /// A chunk ends after this many ring words, so that a reader's memory for one is bounded.
@@ -74,7 +72,9 @@ pub fn run(agent: &'static Agent, recording: &'static Recording) -> Result<(), D
         drained,
         rotation,
         is_rotating: false,
+        is_full_told: false,
         keeper: keeper::is_needed(config).then(|| Keeper::new(agent, recording)),
+        is_ring_populated: false,
         // What was lost before this thread began is not in the file yet.
         lost: [(0, 0); allocsample_record::LOST_REASONS],
     };
@@ -134,7 +134,10 @@ struct Drain {
     drained: Drained,
     rotation: Rotation,
     is_rotating: bool,
+    /// Whether the profile says that the disk was full.
+    is_full_told: bool,
     keeper: Option<Keeper>,
+    is_ring_populated: bool,
     lost: [(u64, u64); allocsample_record::LOST_REASONS],
 }
 
@@ -144,6 +147,7 @@ impl Drain {
             // Acquire: pairs with the waker's release. Read before the request, so that no wake is missed.
             let wake = self.recording.wake.load(Ordering::Acquire);
             let request = self.recording.drain_request();
+            let position = self.consumer.position();
             if self.recording.has_work() || request != DrainRequest::Work {
                 self.drain_all()?;
             }
@@ -153,7 +157,13 @@ impl Drain {
             }
             match request {
                 DrainRequest::Work if self.is_last_thread() => return self.end_with_process(),
-                DrainRequest::Work if self.recording.has_work() => {}
+                DrainRequest::Work if self.recording.has_work() => {
+                    if self.consumer.position() == position {
+                        // A record is open: its thread has lost the processor, or left it by a jump, and then for ever.
+                        const LOOK_AGAIN_MS: u32 = 5;
+                        futex::wait(&self.recording.wake, wake, Some(LOOK_AGAIN_MS));
+                    }
+                }
                 DrainRequest::Work => self.sleep(wake),
                 DrainRequest::Pause => {
                     self.tell_figures()?;
@@ -221,8 +231,7 @@ impl Drain {
         self.recording.tell_figures();
         let figures = self.recording.ring.figures();
         let position = self.consumer.position();
-        (self.writer).append_figures(ChunkKind::Figures, &figures, position)?;
-        Ok(())
+        self.write(|writer| writer.append_figures(ChunkKind::Figures, &figures, position))
     }
 
     fn finish(&mut self) -> Result<(), DrainError> {
@@ -247,9 +256,21 @@ impl Drain {
         Ok(())
     }
 
+    /// The rest of the ring will be used soon, when a quarter has been. Its pages come here rather than on threads of the
+    /// program.
+    fn populate_ring(&mut self, head: u64) {
+        if !self.is_ring_populated && head >= self.recording.ring.capacity_words() / 4 {
+            self.is_ring_populated = true;
+            if !os::is_filtered() {
+                self.recording.populate_ring();
+            }
+        }
+    }
+
     /// Everything that is committed now, in one chunk or more.
     fn drain_all(&mut self) -> Result<(), DrainError> {
         let end = self.recording.ring.head();
+        self.populate_ring(end);
         while self.consumer.position() < end {
             self.make_room()?;
             let from = self.consumer.position();
@@ -261,13 +282,8 @@ impl Drain {
             }
             self.write_counter();
             let raw = self.encoder.take();
-            while let Err(error) = self.writer.append_events(&raw, from..to) {
-                // A full disk, or all files together have what they may: the oldest goes first.
-                if !is_for_want_of_room(&error) || !self.rotation.drop_oldest() {
-                    return Err(error.into());
-                }
-                self.writer.set_most_bytes(self.rotation.room());
-            }
+            self.write(|writer| writer.append_events(&raw, from..to))?;
+            self.encoder.give_back(raw);
             // Only now: until here the ring had it too.
             self.consumer.release();
             self.drained.words += to - from;
@@ -284,332 +300,13 @@ impl Drain {
         let lost = self.recording.ring.lost();
         if lost != self.lost {
             let position = self.consumer.position();
-            self.writer.append_lost(ChunkKind::Lost, &lost, position)?;
+            self.write(|writer| writer.append_lost(ChunkKind::Lost, &lost, position))?;
             self.lost = lost;
         }
         Ok(())
-    }
-
-    /// What was asked for from outside, and what the settings say is due.
-    fn do_file_work(&mut self) -> Result<(), DrainError> {
-        let ticket = self.recording.ticket();
-        if let Some((what, generation)) = self.recording.take_asked() {
-            self.drain_all()?;
-            match what {
-                request::ROTATE => self.rotate(true)?,
-                request::RESET => self.rotate(false)?,
-                request::SNAPSHOT => {
-                    self.tell_figures()?;
-                    self.copy();
-                }
-                // The figures, too, are to be in the file.
-                _ => self.tell_figures()?,
-            }
-            self.recording.ring.obey(generation);
-        }
-        self.recording.tickets_are_done(ticket);
-        // What waits in the ring has come since the file began as much as what is in it.
-        let (now_ns, head) = (clock::monotonic_ns(), self.recording.ring.head());
-        if self.rotation.is_due(now_ns, self.writer.length(), head) {
-            self.rotate(true)?;
-        }
-        Ok(())
-    }
-
-    /// Copies the file as it is. There may be no room for a copy; then there is none, and a note.
-    fn copy(&self) {
-        let aside = self.rotation.aside();
-        if let Err(error) = self.writer.copy(&aside, &self.rotation.copy_path()) {
-            let reason = error.to_string();
-            self.recording.note(Note::NoSnapshot, reason.as_bytes());
-        }
-    }
-
-    /// Goes on in another file. If that cannot be, everything stays as it is, and is tried again later.
-    fn rotate(&mut self, keeps: bool) -> Result<(), DrainError> {
-        self.is_rotating = true;
-        // For a moment, until the oldest is gone.
-        self.writer.set_most_bytes(None);
-        let rotated = self.rotate_without_limit(keeps);
-        self.is_rotating = false;
-        self.make_files_fit();
-        rotated
-    }
-
-    /// The oldest files go until all together have what they may.
-    fn make_files_fit(&mut self) {
-        let is_too_long = |drain: &Self| {
-            let room = drain.rotation.room();
-            room.is_some_and(|room| room < drain.writer.length())
-        };
-        while is_too_long(self) && self.rotation.drop_oldest() {}
-        self.writer.set_most_bytes(self.rotation.room());
-    }
-
-    /// Before a chunk comes: if it could find no room, the oldest file goes; and if there is none, what is in the present
-    /// one, but for what lives.
-    fn make_room(&mut self) -> Result<(), DrainError> {
-        const CHUNK_BYTES: u64 = CHUNK_WORDS * 8;
-        let is_limited = self.agent.config().is_rotated() && !self.is_rotating;
-        let has_room = |drain: &Self| {
-            let room = drain.rotation.room().filter(|_| is_limited);
-            room.is_none_or(|room| drain.writer.length() + CHUNK_BYTES <= room)
-        };
-        while !has_room(self) {
-            if self.rotation.drop_oldest() {
-                self.writer.set_most_bytes(self.rotation.room());
-            } else if self.rotation.has_grown(self.consumer.position()) {
-                let position = self.consumer.position();
-                self.rotate(false)?;
-                if self.consumer.position() == position && self.rotation.has_grown(position) {
-                    return Ok(());
-                }
-            } else {
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
-    fn rotate_without_limit(&mut self, keeps: bool) -> Result<(), DrainError> {
-        self.agent.tell_totals(self.recording);
-        self.drain_all()?;
-        self.tell_figures()?;
-        while let Err(error) = self.try_to_rotate(keeps) {
-            drop(std::fs::remove_file(self.rotation.aside()));
-            if is_for_want_of_room(&error) && self.rotation.drop_oldest() {
-                continue;
-            }
-            self.rotation.put_off(clock::monotonic_ns());
-            if !std::mem::replace(&mut self.rotation.is_told, true) {
-                let reason = error.to_string();
-                self.recording.note(Note::NotRotated, reason.as_bytes());
-            }
-            break;
-        }
-        Ok(())
-    }
-
-    fn try_to_rotate(&mut self, keeps: bool) -> std::io::Result<()> {
-        // Most of it now, while the ring is empty; the end below.
-        self.writer.sync()?;
-        let follower = self.follow()?;
-        let position = self.consumer.position();
-        let (time_ns, wall_ns) = (clock::monotonic_ns(), clock::wall_ns());
-        let number = self.rotation.number();
-        let part = |number, edge| PartRecord {
-            time_ns,
-            wall_ns,
-            number,
-            edge,
-        };
-        let mut next = self.writer.create_next(&self.rotation.aside())?;
-        for payload in &follower.definitions {
-            next.append_definitions(payload, position)?;
-        }
-        let mut encoder = ChunkEncoder::new(0);
-        let begin = part(number + 1, PartEdge::Begin);
-        let last_stacks = self.interner.last_stacks();
-        let append = |encoder: &mut ChunkEncoder| next.append_carried(&encoder.take(), position);
-        let numbers = (follower.carry).write(&begin, last_stacks, &mut encoder, append)?;
-        next.append_lost(ChunkKind::LostBefore, &self.lost, position)?;
-        let figures = self.recording.ring.figures();
-        next.append_figures(ChunkKind::FiguresBefore, &figures, position)?;
-        let length = self.writer.length();
-        let mut words = [0; PartRecord::WORDS];
-        if part(number, PartEdge::End)
-            .encode_into(&mut words)
-            .is_some()
-        {
-            self.encoder.words(PartRecord::KIND, &words);
-        }
-        let raw = self.encoder.take();
-        self.writer.append_events(&raw, position..position)?;
-        let border = Border {
-            time_ns,
-            wall_ns,
-            bytes: self.writer.length(),
-        };
-        let first_bytes = next.length();
-        let changed = self
-            .writer
-            .sync()
-            .and_then(|()| next.sync())
-            .and_then(|()| self.rotation.change(&border, first_bytes, position, keeps));
-        if let Err(error) = changed {
-            // It goes on after all.
-            self.writer.cut(length)?;
-            return Err(error);
-        }
-        self.writer = next;
-        self.encoder = encoder;
-        self.interner.begin_file(&numbers);
-        Ok(())
-    }
-
-    /// Reads the file so far, and empties the ring meanwhile where it would overflow.
-    fn follow(&mut self) -> std::io::Result<Follower> {
-        /// Under a load that never lets us catch up the file would never end.
-        const ROUNDS: u32 = 4;
-        let mut follower = Follower::default();
-        let mut rounds = 0;
-        while follower.step(&self.writer)? {
-            let ring = &self.recording.ring;
-            if rounds < ROUNDS && ring.used_words() > ring.capacity_words() / 2 {
-                rounds += 1;
-                self.drain_all().map_err(|DrainError::Write(error)| error)?;
-            }
-        }
-        Ok(follower)
-    }
-
-    fn read_chunk(&mut self, until: u64) {
-        while self.consumer.position() < until {
-            let Some(record) = self.consumer.next() else {
-                return;
-            };
-            let Some(kind) = RecordKind::from_number(record.kind) else {
-                continue;
-            };
-            let words: &[u64] = record.words;
-            let bytes: Vec<u8>;
-            // Only these records borrow text.
-            let text: &[u8] = if kind == RecordKind::Module {
-                bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-                &bytes
-            } else {
-                &[]
-            };
-            match kind {
-                RecordKind::Sample
-                | RecordKind::Tick
-                | RecordKind::Fate
-                | RecordKind::Free
-                | RecordKind::Module
-                | RecordKind::ModuleUnload
-                | RecordKind::ThreadEnd
-                | RecordKind::Code => {
-                    let Some(decoded) = Decoded::decode(kind, words, text) else {
-                        continue;
-                    };
-                    match decoded {
-                        Decoded::Sample(sample) => {
-                            self.drained.samples += 1;
-                            let shared = sample.shared as usize;
-                            let flags = match self.interner.knows(sample.thread, shared) {
-                                true => sample.flags,
-                                false => sample.flags.with(SampleFlags::TRUNCATED),
-                            };
-                            let stack = self.interner.intern(
-                                sample.thread,
-                                shared,
-                                sample.frames,
-                                &mut self.encoder,
-                            );
-                            self.encoder.sample(&FileSample {
-                                id: SampleId(record.position),
-                                time_ns: sample.time_ns,
-                                address: sample.address,
-                                size: sample.size,
-                                thread: sample.thread,
-                                heap: sample.heap,
-                                flags,
-                                points: sample.points,
-                                interval: sample.interval,
-                                thread_bytes: sample.thread_bytes,
-                                stack,
-                            });
-                            let id = SampleId(record.position);
-                            let typed = FateRecord::of_type(id, sample.type_id, sample.time_ns);
-                            if let Some(typed) = typed {
-                                self.encoder.fate(&typed);
-                            }
-                        }
-                        Decoded::Fate(fate) => self.encoder.fate(&fate),
-                        Decoded::Tick(tick) => {
-                            let stack = self.interner.intern_alone(tick.frames, &mut self.encoder);
-                            let record = FileTickRecord {
-                                time_ns: tick.time_ns,
-                                cpu_ns: tick.cpu_ns,
-                                thread: tick.thread,
-                                flags: tick.flags,
-                                stack: stack.0,
-                            };
-                            self.encoder.words(RecordKind::FileTick, &record.encode());
-                        }
-                        Decoded::Free(free) => {
-                            self.drained.frees += 1;
-                            self.encoder.free(&free);
-                        }
-                        Decoded::Module(module) => {
-                            let again = self.interner.map(&module);
-                            write_module(&mut self.encoder, words, again);
-                        }
-                        Decoded::ThreadEnd(end) => {
-                            self.interner.end_thread(end.total.thread);
-                            self.encoder.words(kind, words);
-                        }
-                        Decoded::Code(code) => {
-                            self.interner.change_code(&code);
-                            self.encoder.words(kind, words);
-                        }
-                        Decoded::ModuleUnload(module) => {
-                            self.interner.unmap(&module);
-                            self.encoder.words(kind, words);
-                        }
-                        _ => {}
-                    }
-                }
-                _ => self.encoder.words(kind, words),
-            }
-        }
-    }
-
-    /// The resident set, once a chunk.
-    fn write_counter(&mut self) {
-        let Some(value) = resident_bytes() else {
-            return;
-        };
-        let record = CounterRecord {
-            time_ns: clock::monotonic_ns(),
-            counter: CounterId::ResidentBytes,
-            value,
-        };
-        let mut words = [0; CounterRecord::WORDS];
-        if record.encode_into(&mut words).is_some() {
-            self.encoder.words(RecordKind::Counter, &words);
-        }
     }
 }
 
 fn path_of(recording: &Recording) -> &Path {
     Path::new(std::ffi::OsStr::from_bytes(recording.path.as_bytes()))
-}
-
-fn is_for_want_of_room(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-    matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
-}
-
-fn write_module(encoder: &mut ChunkEncoder, described: &[u64], again: Option<ModuleAgainRecord>) {
-    let mut words = [0; ModuleAgainRecord::WORDS];
-    match again {
-        Some(again) if again.encode_into(&mut words).is_some() => {
-            encoder.words(ModuleAgainRecord::KIND, &words);
-        }
-        _ => encoder.words(RecordKind::Module, described),
-    }
-}
-
-fn resident_bytes() -> Option<u64> {
-    if os::is_filtered() {
-        return None;
-    }
-    let mut buffer = [0; 128];
-    let length = file::File::read_start(c"/proc/self/statm", &mut buffer).ok()?;
-    let text = std::str::from_utf8(buffer.get(..length)?).ok()?;
-    let pages: u64 = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    // SAFETY: no arguments that could be wrong.
-    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    Some(pages * u64::try_from(page_bytes).ok()?)
 }

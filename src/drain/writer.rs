@@ -5,11 +5,14 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use allocsample_record::{ChunkHeader, ChunkKind, FILE_HEADER_BYTES, FileHeader, FormatVersion};
+use allocsample_record::{
+    CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, FILE_HEADER_BYTES, FileHeader, FormatVersion,
+};
+use lz4_flex::block::{compress_into, get_maximum_output_size};
 
 /// Compresses `raw` into `to` as one block; its length. `None`: it does not fit.
 pub fn compress(raw: &[u8], to: &mut [u8]) -> Option<usize> {
-    lz4_flex::block::compress_into(raw, to).ok()
+    compress_into(raw, to).ok()
 }
 
 /// The profile, open for appending.
@@ -17,6 +20,8 @@ pub struct ChunkWriter {
     file: std::fs::File,
     length: u64,
     most_bytes: u64,
+    /// The chunk that is being made. It stays: large memory that comes and goes disturbs all threads of the process.
+    chunk: Vec<u8>,
 }
 
 impl ChunkWriter {
@@ -34,6 +39,7 @@ impl ChunkWriter {
             file,
             length,
             most_bytes: most_bytes.unwrap_or(u64::MAX),
+            chunk: Vec::new(),
         })
     }
 
@@ -62,6 +68,7 @@ impl ChunkWriter {
             file,
             length: header.len() as u64,
             most_bytes: u64::MAX,
+            chunk: Vec::new(),
         })
     }
 
@@ -119,20 +126,17 @@ impl ChunkWriter {
 
     /// Writes one chunk of events that stands for the ring's words `ring`.
     pub fn append_events(&mut self, raw: &[u8], ring: std::ops::Range<u64>) -> std::io::Result<()> {
-        let stored = lz4_flex::block::compress(raw);
-        self.append(ChunkKind::Events, raw.len(), &stored, ring)
+        self.append_packed(ChunkKind::Events, raw, ring)
     }
 
     /// Writes one chunk of what was before the file.
     pub fn append_carried(&mut self, raw: &[u8], position: u64) -> std::io::Result<()> {
-        let stored = lz4_flex::block::compress(raw);
-        self.append(ChunkKind::Carried, raw.len(), &stored, position..position)
+        self.append_packed(ChunkKind::Carried, raw, position..position)
     }
 
     /// Writes a chunk of definitions as it stood in another file.
     pub fn append_definitions(&mut self, payload: &[u8], position: u64) -> std::io::Result<()> {
-        let kind = ChunkKind::Definitions;
-        self.append(kind, payload.len(), payload, position..position)
+        self.append(ChunkKind::Definitions, payload, position)
     }
 
     /// Writes the counts of what was lost so far: `Lost`, or `LostBefore` at the beginning of a file.
@@ -147,7 +151,7 @@ impl ChunkWriter {
             .flat_map(|&(events, bytes)| [events, bytes])
             .flat_map(u64::to_le_bytes)
             .collect();
-        self.append(kind, payload.len(), &payload, position..position)
+        self.append(kind, &payload, position)
     }
 
     /// Writes what the agent tells of itself: `Figures`, or `FiguresBefore` at the beginning of a file.
@@ -158,25 +162,56 @@ impl ChunkWriter {
         position: u64,
     ) -> std::io::Result<()> {
         let payload: Vec<u8> = figures.iter().copied().flat_map(u64::to_le_bytes).collect();
-        self.append(kind, payload.len(), &payload, position..position)
+        self.append(kind, &payload, position)
     }
 
-    fn append(
+    /// A chunk as it is.
+    fn append(&mut self, kind: ChunkKind, payload: &[u8], position: u64) -> std::io::Result<()> {
+        let body = self.room_for(payload.len());
+        body[..payload.len()].copy_from_slice(payload);
+        self.write_chunk(kind, payload.len(), payload.len(), position..position)
+    }
+
+    /// A compressed chunk.
+    fn append_packed(
+        &mut self,
+        kind: ChunkKind,
+        raw: &[u8],
+        ring: std::ops::Range<u64>,
+    ) -> std::io::Result<()> {
+        let body = self.room_for(get_maximum_output_size(raw.len()));
+        let stored = compress_into(raw, body).map_err(std::io::Error::other)?;
+        self.write_chunk(kind, raw.len(), stored, ring)
+    }
+
+    /// Where a chunk's payload is to be put.
+    fn room_for(&mut self, payload_bytes: usize) -> &mut [u8] {
+        let needed = CHUNK_HEADER_BYTES + payload_bytes;
+        if self.chunk.len() < needed {
+            // Not `resize`, which would copy what is in it.
+            self.chunk = vec![0; needed.next_power_of_two()];
+        }
+        &mut self.chunk[CHUNK_HEADER_BYTES..]
+    }
+
+    /// Writes the chunk whose payload has been put there.
+    fn write_chunk(
         &mut self,
         kind: ChunkKind,
         raw_bytes: usize,
-        stored: &[u8],
+        stored_bytes: usize,
         ring: std::ops::Range<u64>,
     ) -> std::io::Result<()> {
         let raw_bytes = u32::try_from(raw_bytes).map_err(std::io::Error::other)?;
-        let header = ChunkHeader::for_payload(kind, raw_bytes, ring, &[stored]);
-        let mut chunk = Vec::with_capacity(allocsample_record::CHUNK_HEADER_BYTES + stored.len());
-        chunk.extend_from_slice(&header.encode());
-        chunk.extend_from_slice(stored);
+        let (header, body) = self.chunk.split_at_mut(CHUNK_HEADER_BYTES);
+        let payload = &body[..stored_bytes];
+        header
+            .copy_from_slice(&ChunkHeader::for_payload(kind, raw_bytes, ring, &[payload]).encode());
+        let chunk = &self.chunk[..CHUNK_HEADER_BYTES + stored_bytes];
         if self.length.saturating_add(chunk.len() as u64) > self.most_bytes {
             return Err(std::io::Error::from(std::io::ErrorKind::FileTooLarge));
         }
-        if let Err(error) = self.file.write_all(&chunk) {
+        if let Err(error) = self.file.write_all(chunk) {
             // No half chunk in the middle: what follows it could not be read.
             self.file.set_len(self.length)?;
             return Err(error);
@@ -185,6 +220,7 @@ impl ChunkWriter {
         Ok(())
     }
 }
+
 /// A file system, or a filter of system calls, that knows no such order is no reason to stop.
 fn synced(result: std::io::Result<()>) -> std::io::Result<()> {
     result.or_else(|error| match error.raw_os_error() {

@@ -3,7 +3,8 @@
 //! Size classes of powers of two, each a list of free blocks, filled from mappings of 1 MiB; larger blocks are mappings
 //! of their own. One spin lock: it is held for a few instructions, by the drain thread and, once per module, by a
 //! thread of the program that is muted, so that no signal handler enters it again. A forked child, in which the lock's
-//! owner may not exist, starts from nothing ([`OwnAllocator::abandon`]).
+//! owner may not exist, starts from nothing ([`OwnAllocator::abandon`]). A handler may leave its owner by a jump, and then it
+//! stays locked: blocks are mappings from there on, and those that are given back are lost.
 //!
 //! Rust aborts where memory runs out, and a program under a limit of address space must not die of us. What a muted
 //! thread needs then comes from a reserve, and the agent is told in time to switch itself off; the drain thread waits
@@ -126,6 +127,8 @@ impl State {
 /// See the module.
 pub struct OwnAllocator {
     lock: AtomicBool,
+    /// Whoever had the lock did not give it back in a long time.
+    is_left_locked: AtomicBool,
     state: UnsafeCell<State>,
     on_shortage: OnShortage,
 }
@@ -138,6 +141,7 @@ impl OwnAllocator {
     pub const fn new(on_shortage: OnShortage) -> Self {
         Self {
             lock: AtomicBool::new(false),
+            is_left_locked: AtomicBool::new(false),
             state: UnsafeCell::new(State::EMPTY),
             on_shortage,
         }
@@ -145,22 +149,40 @@ impl OwnAllocator {
 
     fn try_alloc(&self, layout: Layout) -> *mut u8 {
         match class_of(layout) {
-            Some(class) => self.with_state(|state| state.take(class)),
+            Some(class) => self
+                .with_state(|state| state.take(class))
+                .unwrap_or_else(|| {
+                    // As large as all of its class, for it may be given back to the others.
+                    let block = memory::map(1 << (SMALLEST_SHIFT as usize + class));
+                    block.map_or(std::ptr::null_mut(), NonNull::as_ptr)
+                }),
             // A mapping is aligned to a page; nobody here asks for more.
             None => memory::map(layout.size()).map_or(std::ptr::null_mut(), NonNull::as_ptr),
         }
     }
 
-    fn with_state<R>(&self, work: impl FnOnce(&mut State) -> R) -> R {
+    /// `None`: somebody has left with the lock.
+    fn with_state<R>(&self, work: impl FnOnce(&mut State) -> R) -> Option<R> {
+        const PATIENCE: u32 = 100_000;
+        let mut patience = match self.is_left_locked.load(Ordering::Relaxed) {
+            true => 1,
+            false => PATIENCE,
+        };
         // Acquire and release: the state's previous owner is done with it.
         while self.lock.swap(true, Ordering::Acquire) {
+            patience -= 1;
+            if patience == 0 {
+                self.is_left_locked.store(true, Ordering::Relaxed);
+                return None;
+            }
             // SAFETY: no arguments.
             unsafe { libc::sched_yield() };
         }
+        self.is_left_locked.store(false, Ordering::Relaxed);
         // SAFETY: the lock is ours.
         let result = work(unsafe { &mut *self.state.get() });
         self.lock.store(false, Ordering::Release);
-        result
+        Some(result)
     }
 
     /// Forgets all memory, also the lock. Only in a forked child, while it has one thread.
@@ -194,6 +216,20 @@ unsafe impl GlobalAlloc for OwnAllocator {
         }
     }
 
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        let block = unsafe { self.alloc(layout) };
+        // A mapping is zero, and writing that would touch all its pages.
+        let is_zero = class_of(layout).is_none();
+        if let Some(start) =
+            NonNull::new(block).filter(|block| !is_zero || RESERVE.contains(*block))
+        {
+            // SAFETY: fresh memory of this size.
+            unsafe { start.write_bytes(0, layout.size()) };
+        }
+        block
+    }
+
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let Some(block) = NonNull::new(block) else {
             return;
@@ -203,8 +239,11 @@ unsafe impl GlobalAlloc for OwnAllocator {
             return;
         }
         match class_of(layout) {
-            // SAFETY: the caller gives back what `alloc` gave for this layout.
-            Some(class) => self.with_state(|state| unsafe { state.give(class, block.cast()) }),
+            Some(class) => {
+                // SAFETY: the caller gives back what `alloc` gave for this layout.
+                let _lost_if_locked =
+                    self.with_state(|state| unsafe { state.give(class, block.cast()) });
+            }
             // SAFETY: as above.
             None => unsafe { memory::unmap(block, layout.size()) },
         }
@@ -275,5 +314,24 @@ mod tests {
         unsafe { allocator.dealloc(last, layout) };
         // SAFETY: the size is not 0.
         assert_eq!(unsafe { allocator.alloc(layout) }, last);
+    }
+
+    #[test]
+    fn a_lock_that_was_left_is_no_end() {
+        let allocator = OwnAllocator::new(|_| Shortage::TryAgain);
+        let layout = Layout::from_size_align(100, 8).unwrap();
+        allocator.lock.store(true, Ordering::Relaxed);
+        // SAFETY: of a size that is not 0; given back as they came.
+        unsafe {
+            let block = allocator.alloc(layout);
+            assert!(!block.is_null());
+            block.write_bytes(1, 100);
+            allocator.dealloc(block, layout);
+            allocator.lock.store(false, Ordering::Relaxed);
+            let block = allocator.alloc(layout);
+            allocator.dealloc(block, layout);
+            assert_eq!(allocator.alloc(layout), block);
+        }
+        assert!(!allocator.is_left_locked.load(Ordering::Relaxed));
     }
 }

@@ -60,8 +60,8 @@ unsafe extern "C" {
 /// Whether the constructor has found no allocator that could come next.
 static HAS_NO_ALLOCATOR: AtomicU32 = AtomicU32::new(0);
 
-/// Not 0 while a thread attaches or detaches.
-static IS_BUSY: AtomicU32 = AtomicU32::new(0);
+/// The process of which a thread attaches or detaches; 0 for none.
+static BUSY: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the library was opened by the command.
 pub fn is_to_wait() -> bool {
@@ -126,16 +126,25 @@ pub unsafe extern "C" fn allocsample_detach(
 }
 
 fn alone(text: &mut Text, work: impl FnOnce(&mut Text) -> Answer) -> Answer {
-    // Acquire and release: the calls come one after the other.
-    if IS_BUSY.swap(1, Ordering::Acquire) != 0 {
+    if !begin_alone(&BUSY, process::pid()) {
         text.push(b"another command is at it");
         return Answer::Refused;
     }
     let (muted, _) = this_thread().mute(0);
     let answer = work(text);
     drop(muted);
-    IS_BUSY.store(0, Ordering::Release);
+    BUSY.store(0, Ordering::Release);
     answer
+}
+
+/// Whether no other thread of this process is at it. One of a parent that was at it when it forked does not exist here.
+fn begin_alone(busy: &AtomicU32, pid: u32) -> bool {
+    let other = busy.load(Ordering::Relaxed);
+    // Acquire and release: the calls come one after the other.
+    other != pid
+        && busy
+            .compare_exchange(other, pid, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
 }
 
 fn attach(lookup: impl Fn(&str) -> Option<&'static [u8]>, text: &mut Text) -> Answer {
@@ -183,7 +192,7 @@ fn attach(lookup: impl Fn(&str) -> Option<&'static [u8]>, text: &mut Text) -> An
         return Answer::Refused;
     }
     let bridges = config.bridges;
-    if !start::switch_on(config) {
+    if !start::switch_on(config, None) {
         text.push(b"no memory for the agent");
         return Answer::Refused;
     }
@@ -319,6 +328,15 @@ mod tests {
         assert_eq!(find("B"), None);
         // SAFETY: NULL is allowed.
         assert_eq!(unsafe { find_setting(std::ptr::null(), "A") }, None);
+    }
+
+    #[test]
+    fn a_child_that_was_forked_in_the_middle_can_be_attached_to() {
+        let busy = AtomicU32::new(0);
+        assert!(begin_alone(&busy, 7));
+        assert!(!begin_alone(&busy, 7));
+        assert!(begin_alone(&busy, 8));
+        assert!(!begin_alone(&busy, 8));
     }
 
     #[test]

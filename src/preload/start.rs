@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use allocsample_agent::config::{Bridges, Config};
+use allocsample_agent::config::{Bridges, Config, Stranger};
 use allocsample_agent::os::file::{complain, is_writable_directory};
 use allocsample_agent::os::{self, clock, memory, process, vdso};
 use allocsample_agent::recording::{self, DrainState};
@@ -18,8 +18,10 @@ use crate::{AGENT, ALLOCATOR, attach, slow_path};
 
 unsafe extern "C" {
     fn shim_find_next();
+    fn shim_find_functions();
     fn bridges_install();
     fn bridges_install_pypy();
+    fn shim_probe_alloc_is_on() -> bool;
     fn shim_probe_alloc(address: u64, size: u64, weighted_bytes: u64);
     fn shim_probe_free(address: u64);
     fn shim_next_malloc_address() -> *const c_void;
@@ -48,8 +50,11 @@ unsafe extern "C" fn construct(
     if attach::is_to_wait() {
         return attach::prepare();
     }
-    // SAFETY: finds the next allocator before anything of ours can need it.
-    unsafe { shim_find_next() };
+    // SAFETY: finds the next allocator, and the other functions that we stand before, before anything can need them.
+    unsafe {
+        shim_find_next();
+        shim_find_functions();
+    }
     if has_more_rights_than_its_caller() {
         return;
     }
@@ -90,7 +95,9 @@ unsafe extern "C" fn construct(
     let bridges = config.bridges;
     let signal = config.snapshot_signal;
     let has_ticks = config.tick_period_ns.is_some();
-    let is_on = switch_on(config);
+    // SAFETY: as above.
+    let stranger = Stranger::among(unsafe { entries(environment) });
+    let is_on = switch_on(config, stranger);
     if let Some(signal) = signal.filter(|_| is_on) {
         take_signal(signal);
     }
@@ -141,7 +148,7 @@ fn has_scanning_collector() -> bool {
 }
 
 /// From here on the agent works as the settings say. False: there is no memory for it.
-pub(crate) fn switch_on(config: Config) -> bool {
+pub(crate) fn switch_on(config: Config, stranger: Option<Stranger>) -> bool {
     // SAFETY: reads a pointer of the shim.
     let next_malloc = unsafe { shim_next_malloc_address() };
     // SAFETY: a lookup by name in the program's global scope.
@@ -159,12 +166,14 @@ pub(crate) fn switch_on(config: Config) -> bool {
             after_fork_in_child,
             give_back_signal_stack,
             end_ticks,
+            has_listener,
             on_sampled,
             on_heap_freed,
         },
         program: called_as(),
         next_allocator: path_of_object(next_malloc),
         malloc_elsewhere: (!is_ours).then(|| path_of_object(first_malloc)),
+        stranger,
     };
     if has_scanning_collector() {
         AGENT.stay_on_threads_stacks();
@@ -215,25 +224,34 @@ extern "C" fn destroy() {
 /// # Safety
 /// `environment` is NULL, or an array of C strings, which live for ever, and NULL.
 unsafe fn find_variable(environment: *const *const c_char, name: &str) -> Option<&'static [u8]> {
+    // SAFETY: the caller's promise.
+    unsafe { entries(environment) }.find_map(|entry| {
+        entry
+            .strip_prefix(name.as_bytes())
+            .and_then(|rest| rest.strip_prefix(b"="))
+    })
+}
+
+/// The entries of an environment block, `NAME=value`.
+///
+/// # Safety
+/// As for [`find_variable`].
+unsafe fn entries(environment: *const *const c_char) -> impl Iterator<Item = &'static [u8]> {
     let mut entry = environment;
-    while !entry.is_null() {
+    std::iter::from_fn(move || {
+        if entry.is_null() {
+            return None;
+        }
         // SAFETY: the caller's promise: entries up to the NULL.
         let text = unsafe { *entry };
         if text.is_null() {
             return None;
         }
-        // SAFETY: the caller's promise.
-        let text: &'static [u8] = unsafe { CStr::from_ptr(text) }.to_bytes();
-        if let Some(value) = text
-            .strip_prefix(name.as_bytes())
-            .and_then(|rest| rest.strip_prefix(b"="))
-        {
-            return Some(value);
-        }
         // SAFETY: not yet at the NULL.
         entry = unsafe { entry.add(1) };
-    }
-    None
+        // SAFETY: the caller's promise.
+        Some(unsafe { CStr::from_ptr(text) }.to_bytes())
+    })
 }
 
 /// The path that the program was started by, which the kernel keeps beside its arguments.
@@ -467,6 +485,11 @@ fn give_back_signal_stack(stack: u64) {
 fn end_ticks() {
     // SAFETY: stops what the shim started; any thread.
     unsafe { shim_end_ticks() };
+}
+
+fn has_listener() -> bool {
+    // SAFETY: looks at a semaphore of the shim.
+    unsafe { shim_probe_alloc_is_on() }
 }
 
 fn on_sampled(address: u64, size: u64, weight: u64) {

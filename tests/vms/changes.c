@@ -1,7 +1,9 @@
-// Behaviour: a machine that wants to hear when its heap is sampled and how; checks that it does, until it takes the heap back.
+// Behaviour: a machine that wants to hear when its heap is sampled and how; checks that it does, until it takes the heap
+// back; and that nothing of it is called any more then, also by a nursery that it has not ended.
 #include "../../c_shim/include/allocsample.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #define CHECK(condition) ((condition) ? (void)0 : check_failed(__LINE__, #condition))
@@ -49,6 +51,55 @@ static allocsample_id allocate(allocsample_heap *heap, allocsample_nursery *stat
     return agent->alloc(heap, state, (uintptr_t)object, SIZE, 0, 0, NULL);
 }
 
+/* A machine in a plugin, which may be unloaded when it has taken its heap back. */
+static unsigned walks, samples;
+
+static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
+{
+    (void)user, (void)frames, (void)capacity;
+    walks++;
+    return 0;
+}
+
+static void on_sample(void *user, allocsample_id sample, uintptr_t address, uint64_t size, allocsample_type type)
+{
+    (void)user, (void)sample, (void)address, (void)size, (void)type;
+    samples++;
+}
+
+static void allocate_by_malloc(void)
+{
+    void *block = malloc(100);
+    __asm__ volatile("" : : "r"(block) : "memory");
+    free(block);
+}
+
+static void a_plugin_is_left_alone(void)
+{
+    enum { TOP = 1 << 12 };
+    static char memory[TOP];
+    uintptr_t start = (uintptr_t)memory, top = start + TOP;
+    allocsample_heap *heap = agent->heap_register(&(allocsample_heap_description){
+        .size = sizeof(allocsample_heap_description), .kind = ALLOCSAMPLE_NURSERY, .name = "org.example.plugin",
+        .flags = ALLOCSAMPLE_WALK_EVERYWHERE, .walk = walk, .on_sample = on_sample});
+    CHECK(heap != NULL);
+    allocsample_nursery state = {{0}};
+    CHECK(agent->nursery_begin(heap, &state, start, top) < top);
+    CHECK(agent->nursery_point(heap, &state, start, 64, top, 0) < top);
+    allocate_by_malloc();
+    CHECK(walks >= 2 && samples == 1);
+    CHECK(agent->heap_unregister(heap) == ALLOCSAMPLE_OK);
+    walks = samples = 0;
+    CHECK(agent->nursery_point(heap, &state, start + 64, 64, top, 0) == top);
+    CHECK(agent->alloc(heap, &state, start, 64, 0, start + 128, NULL) == ALLOCSAMPLE_NO_SAMPLE);
+    allocate_by_malloc();
+    allocsample_pending pending;
+    uint64_t cursor = 0;
+    CHECK(agent->pending(heap, &state, ALLOCSAMPLE_MINOR, &pending, 1, &cursor) == 0);
+    agent->nursery_end(heap, &state, start + 128);
+    CHECK(walks == 0 && samples == 0);
+}
+
 int main(void)
 {
     agent = allocsample_find();
@@ -89,6 +140,7 @@ int main(void)
     agent->nursery_begin(listener.heap, &state, 0, 0);
     CHECK(allocate(listener.heap, &state) == ALLOCSAMPLE_NO_SAMPLE);
     CHECK(listener.calls == calls && older.calls == 0);
+    a_plugin_is_left_alone();
     puts("heard");
     return 0;
 }

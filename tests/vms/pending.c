@@ -1,16 +1,19 @@
 // Behaviour: small stories of samples that wait for a collection, told to the hook ABI by hand, at interval 1.
-// Usage: pending fork | discard | late | interval
+// Usage: pending fork | discard | late | interval | interrupted
 //   fork      the child's first call is an allocation: its collection finds that object, and nothing of the parent's
 //   discard   young, old and late samples are given up; later answers are for nobody
 //   late      a thread leaves with young samples: one dies in the next minor collection, one in the next major one; one
 //             survives a minor, one a major one
 //   interval  a sample that is lost (its allocation came out of the walker) has the weight of the interval that drew it
+//   interrupted  a signal handler asks how many wait, whatever it has interrupted
 #include "../../c_shim/include/allocsample.h"
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -148,6 +151,40 @@ static void story_interval(void)
     outside = NULL;
 }
 
+static volatile sig_atomic_t questions;
+static volatile uint64_t waiting;
+
+static void on_signal(int number)
+{
+    (void)number;
+    allocsample_counters counters = {.size = sizeof counters};
+    if (agent->counters(heap, &counters) == ALLOCSAMPLE_OK)
+        waiting = counters.pending;
+    questions++;
+}
+
+static void story_interrupted(void)
+{
+    enum { SURVIVORS = 2000, QUESTIONS = 300 };
+    uint64_t sizes[BATCH];
+    for (int at = 0; at < SURVIVORS; at++) {
+        allocate(16);
+        CHECK(collect(&nursery, ALLOCSAMPLE_MINOR, sizes, NULL) == 1);
+    }
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    struct itimerval often = {{0, 300}, {0, 300}}, never = {{0, 0}, {0, 0}};
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0 && setitimer(ITIMER_REAL, &often, NULL) == 0);
+    /* Nearly all of its time it is in the list of survivors. */
+    while (questions < QUESTIONS)
+        CHECK(collect(NULL, ALLOCSAMPLE_MAJOR, sizes, NULL) == BATCH);
+    CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0 && waiting == SURVIVORS);
+    const uint32_t dead[BATCH] = {0};
+    for (int left = SURVIVORS; left > 0; left -= BATCH)
+        CHECK(collect(NULL, ALLOCSAMPLE_MAJOR, sizes, dead) == BATCH);
+    on_signal(0);
+    CHECK(waiting == 0);
+}
+
 int main(int count, char **words)
 {
     agent = allocsample_find();
@@ -165,6 +202,8 @@ int main(int count, char **words)
         story_discard();
     else if (strcmp(words[1], "late") == 0)
         story_late();
+    else if (strcmp(words[1], "interrupted") == 0)
+        story_interrupted();
     else
         story_interval();
     return 0;

@@ -1,6 +1,8 @@
 //! What settings mean, and which are refused.
 
 use super::*;
+use std::string::String;
+use std::{borrow::ToOwned, format};
 
 fn read(pairs: &'static [(&str, &str)]) -> Result<Config, ConfigError<'static>> {
     Config::read(
@@ -128,4 +130,42 @@ fn the_template_is_filled_in() {
         config.output_path(12, b"vm", 3_000_000_000, 1).as_bytes(),
         b"/var/vm-12-3-%-%x.prof.1"
     );
+}
+
+#[test]
+fn the_names_of_strangers_are_those_that_nobody_looks_for() {
+    let asked = std::cell::RefCell::new(std::collections::BTreeSet::new());
+    let config = Config::read(
+        |name| {
+            asked.borrow_mut().insert(name.to_owned());
+            None
+        },
+        b"/tmp",
+    );
+    assert!(config.is_ok());
+    let known = stranger::NAMES.map(|name| format!("ALLOCSAMPLE_{name}"));
+    assert_eq!(asked.into_inner(), known.into_iter().collect());
+
+    let among = |entries: &[&str]| {
+        let found = Stranger::among(entries.iter().map(|entry| entry.as_bytes()));
+        found.map(|stranger| String::from_utf8_lossy(stranger.name()).into_owned())
+    };
+    let own = [
+        "PATH=/bin",
+        "ALLOCSAMPLE_INTERVAL=1",
+        "ALLOCSAMPLE_LIBRARY=x",
+        "ALLOCSAMPLE_TEST_PYTHON=x",
+        "ALLOCSAMPLER=x",
+    ];
+    assert_eq!(among(&own), None);
+    for (entry, name) in [
+        ("ALLOCSAMPLE_OUT=x", "ALLOCSAMPLE_OUT"),
+        ("ALLOCSAMPLE_INTERVALS=1", "ALLOCSAMPLE_INTERVALS"),
+        ("ALLOCSAMPLE_", "ALLOCSAMPLE_"),
+        ("ALLOCSAMPLE_INTERVAL", "ALLOCSAMPLE_INTERVAL"),
+    ] {
+        assert_eq!(among(&[own[0], own[1], entry]).as_deref(), Some(name));
+    }
+    let long = format!("ALLOCSAMPLE_{}=1", "X".repeat(100));
+    assert_eq!(among(&[&long]).unwrap().len(), 64);
 }

@@ -1,5 +1,7 @@
 //! What becomes of samples: the machine asks which objects to look at, and answers.
 
+use core::sync::atomic::Ordering;
+
 use allocsample_record::{
     Fate, FateRecord, FreeRecord, LostReason, RecordKind, SampleId, ThreadId,
 };
@@ -145,7 +147,7 @@ impl Agent {
                         state: 0,
                         ..*pending
                     };
-                    heap.with_old(|old| self.keep_old(old, survivor));
+                    heap.with_old(|old| self.keep_old(heap, old, survivor));
                 }
             }
             taken
@@ -183,6 +185,8 @@ impl Agent {
                 if is_alive {
                     pending.address = resolution.address;
                     pending.state = 0;
+                } else {
+                    heap.open.fetch_sub(1, Ordering::Relaxed);
                 }
                 Some(before)
             });
@@ -209,6 +213,7 @@ impl Agent {
                 .iter()
                 .filter(|pending| !pending.is_resolved())
             {
+                heap.open.fetch_sub(1, Ordering::Relaxed);
                 self.give_up(pending, time_ns);
             }
             old.clear();
@@ -229,16 +234,15 @@ impl Agent {
         }
     }
 
-    /// Samples that wait for a major collection.
+    /// Samples that wait for a major collection. Any thread at any time.
     pub fn old_count(&self, heap: &Heap) -> u64 {
-        heap.with_old(|old| {
-            let is_open = |pending: &&Pending| !pending.is_resolved();
-            old.as_slice().iter().filter(is_open).count() as u64
-        })
+        heap.open.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn keep_old(&self, old: &mut Vector<Pending>, pending: Pending) {
-        if !old.push(pending) {
+    pub(crate) fn keep_old(&self, heap: &Heap, old: &mut Vector<Pending>, pending: Pending) {
+        if old.push(pending) {
+            heap.open.fetch_add(1, Ordering::Relaxed);
+        } else {
             self.count_lost(LostReason::LiveTableFull, 1, 0);
         }
     }

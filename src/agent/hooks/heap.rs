@@ -82,7 +82,7 @@ pub struct Heap {
     pub(crate) exact_bytes: AtomicU64,
     pub(crate) samples: AtomicU64,
     is_on: AtomicBool,
-    /// The machine has taken it back: it is never on again.
+    /// The machine has taken it back: it is never on again, and none of its callbacks is called.
     is_gone: AtomicBool,
     samples_by_itself: AtomicBool,
     interval_bytes: AtomicU64,
@@ -95,6 +95,8 @@ pub struct Heap {
     ranges_used: AtomicU32,
     /// Survivors of minor collections. Locked for a batch at most, by threads that collect.
     old: Spin<Vector<Pending>>,
+    /// How many of them wait for an answer, for those who may not lock.
+    pub(crate) open: AtomicU64,
 }
 
 /// Figures of a heap.
@@ -129,6 +131,12 @@ impl Heap {
     /// Whether it is sampled.
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// The machine has taken it back.
+    pub(crate) fn is_gone(&self) -> bool {
+        // Acquire: pairs with the release in `take_back_heap`.
+        self.is_gone.load(Ordering::Acquire)
     }
 
     /// The machine draws its samples; it cannot be told of another interval.
@@ -168,7 +176,7 @@ impl Heap {
         let Callbacks {
             user, on_change, ..
         } = self.callbacks;
-        if let Some(on_change) = on_change.filter(|_| !self.is_gone.load(Ordering::Relaxed)) {
+        if let Some(on_change) = on_change.filter(|_| !self.is_gone()) {
             // SAFETY: the machine's function, with what it wants to be passed; the header says where it is called.
             unsafe { on_change(user) };
         }
@@ -176,9 +184,11 @@ impl Heap {
 
     /// Whether `pc` is in an interpreter loop.
     pub(crate) fn is_interpreter(&self, pc: u64) -> bool {
-        let used = self.ranges_used.load(Ordering::Acquire) as usize;
+        let used = self.ranges_used.load(Ordering::Relaxed) as usize;
         self.ranges.iter().take(used).any(|(start, end)| {
-            (start.load(Ordering::Relaxed)..end.load(Ordering::Relaxed)).contains(&pc)
+            // Acquire: pairs with the release in `add_interpreter_range`; the start is there.
+            let end = end.load(Ordering::Acquire);
+            (start.load(Ordering::Relaxed)..end).contains(&pc)
         })
     }
 
@@ -263,6 +273,7 @@ impl Heaps {
             own => own,
         };
         self.get(HeapId(u16::try_from(number).ok()?))
+            .filter(|heap| !heap.is_gone())
     }
 
     /// The profile so far is complete: samples and bytes are its.
@@ -281,6 +292,7 @@ impl Heaps {
             heap.samples.store(0, Ordering::Relaxed);
             heap.old.break_lock();
             heap.with_old(Vector::clear);
+            heap.open.store(0, Ordering::Relaxed);
             heap.live.clear(filter);
         }
         self.told.break_lock();
@@ -328,6 +340,7 @@ impl Agent {
             ranges: [const { (AtomicU64::new(0), AtomicU64::new(0)) }; RANGES],
             ranges_used: AtomicU32::new(0),
             old: Spin::new(Vector::new()),
+            open: AtomicU64::new(0),
         })?;
         let kind = description.kind as u32;
         self.define_name(Definition::Heap, id, 0, kind, description.name, &[]);
@@ -422,14 +435,14 @@ impl Agent {
 
     /// Switches sampling of a heap on or off, from the next call with each nursery on.
     pub fn switch_heap(&self, heap: &Heap, is_on: bool) {
-        let is_gone = heap.is_gone.load(Ordering::Relaxed);
-        heap.is_on.store(is_on && !is_gone, Ordering::Relaxed);
+        let is_on = is_on && !heap.is_gone();
+        heap.is_on.store(is_on, Ordering::Relaxed);
         heap.changed();
     }
 
     /// The machine takes it back: no samples any more, whatever is asked for later.
     pub fn take_back_heap(&self, heap: &Heap) {
-        heap.is_gone.store(true, Ordering::Relaxed);
+        heap.is_gone.store(true, Ordering::Release);
         self.switch_heap(heap, false);
     }
 
@@ -443,14 +456,15 @@ impl Agent {
 
     /// Native code in this range runs the machine's frames. False: too many ranges.
     pub fn add_interpreter_range(&self, heap: &Heap, start: u64, end: u64) -> bool {
-        let index = heap.ranges_used.load(Ordering::Relaxed);
+        // Two may come at the same time.
+        let index = heap.ranges_used.fetch_add(1, Ordering::Relaxed);
         let Some((from, to)) = heap.ranges.get(index as usize) else {
+            heap.ranges_used.fetch_sub(1, Ordering::Relaxed);
             return false;
         };
+        // In between it ends at 0, and holds nothing. Release: pairs with `is_interpreter`.
         from.store(start, Ordering::Relaxed);
-        to.store(end, Ordering::Relaxed);
-        // Release: pairs with `is_interpreter`.
-        heap.ranges_used.store(index + 1, Ordering::Release);
+        to.store(end, Ordering::Release);
         true
     }
 

@@ -264,7 +264,7 @@ impl Agent {
             let left = state.young.as_slice();
             heap.with_old(|old| {
                 for &pending in left.iter().filter(|pending| !pending.is_resolved()) {
-                    self.keep_old(old, pending.late());
+                    self.keep_old(heap, old, pending.late());
                 }
             });
             state.young.release();
@@ -307,6 +307,8 @@ impl Agent {
         points: SamplePoints,
         caller: &Caller,
     ) -> Option<SampleId> {
+        // One that the machine has taken back: the point was there already, but nobody may be asked or told.
+        let is_gone = heap.is_gone();
         let due = Due {
             thread,
             address: object.address,
@@ -318,10 +320,13 @@ impl Agent {
             flags: SampleFlags::default(),
             type_id: object.type_id,
             caller: *caller,
-            walked: Some(heap),
+            walked: (!is_gone).then_some(heap),
             stack: None,
         };
         let id = self.record_object(heap, &due)?;
+        if is_gone {
+            return None;
+        }
         let pending = Pending::new(id, object);
         let is_tracked = match heap.kind {
             HeapKind::Malloc | HeapKind::External => {
@@ -365,10 +370,14 @@ impl Agent {
         caller: &Caller,
     ) -> Option<SampleId> {
         let is_freed_by_address = matches!(heap.kind, HeapKind::Malloc | HeapKind::External);
+        self.obey_if_asked(thread);
         if !heap.is_on() || !is_freed_by_address {
             return None;
         }
         heap.set_samples_by_itself();
+        if !self.selects(thread) {
+            return None;
+        }
         let (interval, interval_index) = heap.interval();
         let due = Due {
             thread,

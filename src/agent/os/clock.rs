@@ -55,6 +55,30 @@ pub fn thread_ns() -> u64 {
     read(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
+/// How long somebody is willing to wait, from its making on. Signals end single waits early, and a timer of the program's may
+/// send them for ever.
+pub struct Patience {
+    since_ns: u64,
+    ms: u32,
+}
+
+impl Patience {
+    /// So many milliseconds.
+    pub fn of_ms(ms: u32) -> Self {
+        Self {
+            since_ns: monotonic_ns(),
+            ms,
+        }
+    }
+
+    /// Milliseconds that are left, more than 0; `None`: it is over.
+    pub fn left_ms(&self) -> Option<u32> {
+        let waited_ms = monotonic_ns().saturating_sub(self.since_ns) / 1_000_000;
+        let left_ms = u64::from(self.ms).saturating_sub(waited_ms);
+        u32::try_from(left_ms).ok().filter(|&left_ms| left_ms > 0)
+    }
+}
+
 /// Lets time pass, by a system call that is no cancellation point.
 pub fn sleep_ms(ms: u32) {
     let time = libc::timespec {

@@ -1,0 +1,70 @@
+//! Variables that look like settings of ours and are none.
+
+/// What [`super::Config::read`] looks for.
+pub(super) const NAMES: [&str; 21] = [
+    "CHILDREN",
+    "INTERVAL",
+    "KEEP",
+    "MAX_DEPTH",
+    "MAX_LIVE",
+    "MAX_OVERHEAD",
+    "MAX_SAMPLES_PER_SECOND",
+    "MAX_SIZE",
+    "ON_FULL",
+    "OUTPUT",
+    "ROTATE_EVERY",
+    "ROTATE_SIZE",
+    "RUNTIME",
+    "RUN_PID",
+    "SAMPLING",
+    "SEED",
+    "SIGNAL",
+    "START",
+    "TIME_HZ",
+    "UNWIND",
+    "WINDOW",
+];
+/// What the command looks for, and hands down to the programs that it runs.
+const NAMES_OF_COMMAND: [&str; 2] = ["LIBRARY", "PUSH_PASSWORD"];
+
+/// A variable that looks like a setting and is none, such as a misspelt one: its name, as much of it as fits.
+#[derive(Clone, Copy)]
+pub struct Stranger {
+    name: [u8; 64],
+    length: usize,
+}
+
+impl Stranger {
+    /// The first among the entries (`NAME=value`) of an environment.
+    pub fn among<'a>(mut entries: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
+        let entry = entries.find(|entry| is_strange(entry))?;
+        let name = entry.split(|&byte| byte == b'=').next()?;
+        let mut copy = Self {
+            name: [0; 64],
+            length: name.len().min(64),
+        };
+        // The program may write over its environment later.
+        for (to, from) in copy.name.iter_mut().zip(name) {
+            *to = *from;
+        }
+        Some(copy)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &[u8] {
+        self.name.get(..self.length).unwrap_or(&[])
+    }
+}
+
+fn is_strange(entry: &[u8]) -> bool {
+    let Some(rest) = entry.strip_prefix(b"ALLOCSAMPLE_") else {
+        return false;
+    };
+    let is = |name: &&str| {
+        rest.strip_prefix(name.as_bytes())
+            .is_some_and(|rest| rest.first() == Some(&b'='))
+    };
+    let is_known = NAMES.iter().chain(&NAMES_OF_COMMAND).any(is);
+    // Tests are told by such names what they may use.
+    !is_known && !rest.starts_with(b"TEST_")
+}

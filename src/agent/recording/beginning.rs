@@ -1,0 +1,222 @@
+//! The files of a recording are made, and what it says of itself first.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use allocsample_record::{
+    FileHeader, FormatVersion, IntervalRecord, Note, ProcessRecord, RecordKind,
+};
+use allocsample_ring::Ring;
+
+use super::{CURRENT, CannotRecord, DrainRequest, DrainState, Recording, current};
+use crate::config::{Config, OnFull, Stranger};
+use crate::hooks::Definitions;
+use crate::os::clock::Patience;
+use crate::os::file::{self, File};
+use crate::os::futex;
+use crate::os::{clock, memory, process};
+use crate::path::{Path, file_name};
+
+/// Ring sizes that are tried in turn, in words: 4 MiB, 1 MiB, 256 KiB.
+const CAPACITIES_WORDS: [u64; 3] = [1 << 19, 1 << 17, 1 << 15];
+
+/// What a new recording says of itself first.
+pub struct Beginning<'a> {
+    /// The settings.
+    pub config: &'a Config,
+    /// The seed in use.
+    pub seed: u64,
+    /// The program's name.
+    pub program: &'a [u8],
+    /// The module of the next allocator.
+    pub next_allocator: &'a [u8],
+    /// The module of a malloc that stands before ours.
+    pub malloc_elsewhere: Option<&'a [u8]>,
+    /// A variable that was meant as a setting, perhaps.
+    pub stranger: Option<&'a Stranger>,
+    /// The process this one was forked from.
+    pub forked_from: Option<u32>,
+    /// What virtual machines have defined so far.
+    pub definitions: &'a Definitions,
+    /// For paths and arguments.
+    pub buffer: &'a mut [u8; 8192],
+}
+
+/// Whether some thread is creating the files.
+static BEGINNING: AtomicU32 = AtomicU32::new(0);
+
+/// In a forked child: who was creating one does not exist here.
+pub(super) fn forget() {
+    BEGINNING.store(0, Ordering::Relaxed);
+}
+
+/// Creates the files and makes the recording current. `Ok(None)`: another thread is at it, and takes long.
+///
+/// Any thread, also in a signal handler: the thread is muted, so the one it waits for is not itself.
+pub fn begin(beginning: Beginning<'_>) -> Result<Option<&'static Recording>, CannotRecord> {
+    // A disk that takes longer stalls one thread of the program, not all, unless all are to wait.
+    let patience_ms = match beginning.config.on_full {
+        OnFull::Drop => 100,
+        OnFull::Wait => 10_000,
+    };
+    let patience = Patience::of_ms(patience_ms);
+    // Acquire and release: who comes later sees the recording that was made.
+    while BEGINNING.swap(1, Ordering::AcqRel) != 0 {
+        let left_ms = patience.left_ms();
+        if current().is_some() || left_ms.is_none() {
+            return Ok(current());
+        }
+        futex::wait(&BEGINNING, 1, left_ms);
+    }
+    let begun = current().map_or_else(|| create(beginning), Ok);
+    BEGINNING.store(0, Ordering::Release);
+    futex::wake_all(&BEGINNING);
+    begun.map(Some)
+}
+
+fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> {
+    let config = beginning.config;
+    let (path_buffer, argument_buffer) = beginning.buffer.split_at_mut(4096);
+    let executable = process::executable(path_buffer);
+    let command_line = process::command_line(argument_buffer);
+    let wall_ns = clock::wall_ns();
+    let (profile, path) = create_profile(config, file_name(beginning.program), wall_ns)?;
+    let profile_id = process::random_u128();
+    let header = FileHeader {
+        version: FormatVersion::WHOLE,
+        profile_id,
+    }
+    .encode();
+    let mut ring_path = path.clone();
+    ring_path.push(b".ring");
+    let discard = |reason| {
+        file::unlink(path.as_c_str());
+        file::unlink(ring_path.as_c_str());
+        Err(CannotRecord { reason })
+    };
+    if profile.write_all(&header).is_err() {
+        return discard("the profile cannot be written (is the disk full?)");
+    }
+    let Some(definitions_to) = beginning.definitions.write(&profile, 0) else {
+        return discard("the profile cannot be written (is the disk full?)");
+    };
+    drop(profile);
+    let Some((ring, ring_place)) = create_ring(&ring_path, profile_id) else {
+        return discard("no room for the ring file (is the disk full, or a file size limit set?)");
+    };
+    let recording = Recording {
+        ring,
+        path: path.clone(),
+        ring_path: ring_path.clone(),
+        wake: AtomicU32::new(0),
+        is_drain_asleep: AtomicBool::new(false),
+        space: AtomicU32::new(0),
+        ring_place,
+        given_up_at: AtomicU32::new(u32::MAX),
+        definitions_to,
+        state: AtomicU32::new(DrainState::None as u32),
+        request: AtomicU32::new(DrainRequest::Work as u32),
+        main_exited: AtomicU32::new(0),
+        asked: AtomicU64::new(0),
+        tickets: AtomicU32::new(0),
+        tickets_done: AtomicU32::new(0),
+    };
+    let Some(recording) = memory::leak(recording) else {
+        return discard("out of memory");
+    };
+    recording.write_beginning(
+        &ProcessRecord {
+            pid: process::pid(),
+            parent_pid: process::parent_pid(),
+            start_mono_ns: clock::monotonic_ns(),
+            start_wall_ns: wall_ns,
+            executable,
+            command_line,
+        },
+        &beginning.config.interval,
+        beginning.config,
+        beginning.seed,
+    );
+    recording.tell_figures();
+    recording.note(Note::NextAllocator, beginning.next_allocator);
+    if let Some(module) = beginning.malloc_elsewhere {
+        recording.note(Note::MallocIsElsewhere, module);
+    }
+    if let Some(stranger) = beginning.stranger {
+        recording.note(Note::UnknownSetting, stranger.name());
+    }
+    if let Some(parent) = beginning.forked_from {
+        recording.note(
+            Note::ForkedFrom,
+            crate::path::decimal(u64::from(parent), &mut [0; 20]),
+        );
+    }
+    CURRENT.set(Some(recording));
+    Ok(recording)
+}
+
+fn create_profile(
+    config: &Config,
+    program: &[u8],
+    wall_ns: u64,
+) -> Result<(File, Path), CannotRecord> {
+    const ATTEMPTS: u32 = 1000;
+    for attempt in 0..ATTEMPTS {
+        let path = config.output_path(process::pid(), program, wall_ns, attempt);
+        if path.is_too_long() || path.as_bytes().len() + b".ring".len() >= crate::path::PATH_BYTES {
+            return Err(CannotRecord {
+                reason: "the output path is too long",
+            });
+        }
+        match File::create_new(path.as_c_str()) {
+            Ok(file) => return Ok((file, path)),
+            Err(crate::os::Errno(libc::EEXIST)) => {}
+            Err(_) => break,
+        }
+    }
+    Err(CannotRecord {
+        reason: "the profile cannot be created",
+    })
+}
+
+fn create_ring(path: &Path, profile_id: u128) -> Option<(Ring, (NonNull<u8>, usize))> {
+    let file = File::create_new(path.as_c_str()).ok()?;
+    for capacity_words in CAPACITIES_WORDS {
+        let bytes = allocsample_ring::file_bytes(capacity_words);
+        // A file beyond the limit would not only fail: the kernel would send SIGXFSZ to the program.
+        if bytes as u64 > file::size_limit() || file.allocate(bytes).is_err() {
+            continue;
+        }
+        let base = memory::map_shared(file.number(), bytes)?;
+        // SAFETY: freshly allocated, so zeroed; mapped for ever, page-aligned, a power of two; the file is new and
+        // only this process maps it (a forked child does not inherit the mapping).
+        let ring = unsafe { Ring::create(base, capacity_words, profile_id) };
+        return Some((ring, (base, bytes)));
+    }
+    None
+}
+
+impl Recording {
+    fn write_beginning(
+        &self,
+        process: &ProcessRecord<'_>,
+        interval: &Option<allocsample_sampling::Interval>,
+        config: &Config,
+        seed: u64,
+    ) {
+        let time_ns = process.start_mono_ns;
+        self.push(RecordKind::Process, process.words(), |words| {
+            process.encode_into(words)
+        });
+        let record = IntervalRecord {
+            time_ns,
+            index: 0,
+            sampling: config.sampling,
+            interval_bytes: interval.map_or(0, allocsample_sampling::Interval::bytes),
+            seed,
+        };
+        self.push(RecordKind::Interval, IntervalRecord::WORDS, |words| {
+            record.encode_into(words)
+        });
+    }
+}

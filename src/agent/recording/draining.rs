@@ -1,0 +1,247 @@
+//! How the drain thread is started, woken and asked, and how threads wait for it.
+
+use core::sync::atomic::{Ordering, fence};
+
+use super::Recording;
+use crate::config::OnFull;
+use crate::os;
+use crate::os::clock::{self, Patience};
+use crate::os::futex;
+
+/// Bits of a request that say what is wanted.
+const ASKED_BITS: u32 = 8;
+
+/// Whether our thread runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum DrainState {
+    /// Never started, or stopped for a while.
+    None = 0,
+    /// Being started by some thread.
+    Starting = 1,
+    /// At work: the profile is open.
+    Running = 2,
+    /// It has written all and goes.
+    Done = 3,
+    /// It could not be started, or could not write.
+    Failed = 4,
+}
+
+impl DrainState {
+    fn from_number(number: u32) -> Self {
+        match number {
+            0 => Self::None,
+            1 => Self::Starting,
+            2 => Self::Running,
+            3 => Self::Done,
+            _ => Self::Failed,
+        }
+    }
+}
+
+/// What the drain thread is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum DrainRequest {
+    /// Drain whenever enough has gathered.
+    Work = 0,
+    /// Drain everything and end, but leave the ring: it is to be used again.
+    Pause = 1,
+    /// Drain everything, remove the ring and end.
+    Finish = 2,
+}
+
+impl Recording {
+    /// Whether there is enough in the ring to be worth draining.
+    pub fn has_work(&self) -> bool {
+        self.is_worth_draining(self.ring.used_words())
+    }
+
+    /// Whether so many words in the ring are.
+    pub fn is_worth_draining(&self, used_words: u64) -> bool {
+        used_words >= self.ring.capacity_words() / 4
+    }
+
+    /// Wakes the drain thread if it sleeps. There is work for it until it has caught up: without the flag, each sample
+    /// and each free until then would be a system call.
+    pub fn nudge_drain(&self) {
+        // Either we see that it sleeps, or it sees our record: see `sleep_until_work`.
+        fence(Ordering::SeqCst);
+        if self.is_drain_asleep.load(Ordering::Relaxed)
+            && self.is_drain_asleep.swap(false, Ordering::Relaxed)
+        {
+            self.wake_drain();
+        }
+    }
+
+    /// Sleeps unless there is work, or `wake` was counted up beyond `wake`. The drain thread's.
+    pub fn sleep_until_work(&self, wake: u32, timeout_ms: Option<u32>) {
+        self.is_drain_asleep.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `nudge_drain`.
+        fence(Ordering::SeqCst);
+        if !self.has_work() {
+            futex::wait(&self.wake, wake, timeout_ms);
+        }
+        self.is_drain_asleep.store(false, Ordering::Relaxed);
+    }
+
+    /// Wakes the drain thread, which looks for itself what there is to do.
+    pub fn wake_drain(&self) {
+        // Release: pairs with the drain thread's acquire; it sees the request.
+        self.wake.fetch_add(1, Ordering::Release);
+        if !os::is_filtered() {
+            futex::wake_all(&self.wake);
+        }
+    }
+
+    /// As [`Self::wake_drain`], when a filter is about to forbid it: from here on the thread looks by itself.
+    pub fn wake_drain_for_the_last_time(&self) {
+        self.wake.fetch_add(1, Ordering::Release);
+        futex::wake_all(&self.wake);
+    }
+
+    /// Waits until the drain thread has given space back, if the settings say so and it can. False: do not wait (again).
+    pub fn wait_for_space(&self, on_full: OnFull) -> bool {
+        /// A thread that moves nothing for this long is stuck.
+        const PATIENCE_MS: u32 = 10_000;
+        let before = self.space.load(Ordering::Acquire);
+        if on_full == OnFull::Drop
+            || os::is_filtered()
+            || self.given_up_at.load(Ordering::Relaxed) == before
+        {
+            return false;
+        }
+        self.wake_drain();
+        let patience = Patience::of_ms(PATIENCE_MS);
+        while self.space.load(Ordering::Acquire) == before {
+            let can_come = matches!(
+                self.drain_state(),
+                DrainState::Starting | DrainState::Running
+            );
+            if !can_come {
+                return false;
+            }
+            let Some(left_ms) = patience.left_ms() else {
+                // Nobody else waits for it until it moves.
+                self.given_up_at.store(before, Ordering::Relaxed);
+                return false;
+            };
+            futex::wait(&self.space, before, Some(left_ms));
+        }
+        true
+    }
+
+    /// Leaves a request about the files to the drain thread: one of `allocsample_ring::request`'s numbers, and its
+    /// generation, 0 for one from inside. Any thread, also in a signal handler.
+    pub(crate) fn ask_for_file_work(&self, what: u64, generation: u64) {
+        // Of two that nobody has taken yet the one that does more: a flush, a copy, a new file, a new beginning.
+        let of = |before: u64| {
+            let what = what.max(before & ((1 << ASKED_BITS) - 1));
+            let generation = generation.max(before >> ASKED_BITS);
+            Some(generation << ASKED_BITS | what)
+        };
+        let _always = (self.asked).fetch_update(Ordering::AcqRel, Ordering::Acquire, of);
+        self.wake_drain();
+    }
+
+    /// Whether there is such a request.
+    pub fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes the request: what, and its generation. The drain thread's.
+    pub fn take_asked(&self) -> Option<(u64, u64)> {
+        match self.asked.swap(0, Ordering::Acquire) {
+            0 => None,
+            asked => Some((asked & ((1 << ASKED_BITS) - 1), asked >> ASKED_BITS)),
+        }
+    }
+
+    /// Whether the drain thread runs.
+    pub fn drain_state(&self) -> DrainState {
+        DrainState::from_number(self.state.load(Ordering::Acquire))
+    }
+
+    /// Takes the right to start the drain thread.
+    pub fn claim_drain_start(&self) -> bool {
+        let (from, to) = (DrainState::None as u32, DrainState::Starting as u32);
+        self.state
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// The drain thread (or who failed to start it) says how it is.
+    pub fn set_drain_state(&self, state: DrainState) {
+        self.state.store(state as u32, Ordering::Release);
+        futex::wake_all(&self.state);
+    }
+
+    /// Waits until the drain thread, if it is being started, has opened the profile or has failed to.
+    pub fn wait_for_drain_start(&self) {
+        const PATIENCE_MS: u64 = 2_000;
+        let deadline_ns = clock::monotonic_ns() + PATIENCE_MS * 1_000_000;
+        while self.drain_state() == DrainState::Starting && clock::monotonic_ns() < deadline_ns {
+            futex::wait(&self.state, DrainState::Starting as u32, Some(100));
+        }
+    }
+
+    /// What the drain thread is to do.
+    pub fn drain_request(&self) -> DrainRequest {
+        match self.request.load(Ordering::Acquire) {
+            0 => DrainRequest::Work,
+            1 => DrainRequest::Pause,
+            _ => DrainRequest::Finish,
+        }
+    }
+
+    /// Asks the drain thread for something and waits until it has gone, as long as it moves: it may stand still for
+    /// `patience_ms`. True if it has done it.
+    pub fn ask_drain(&self, request: DrainRequest, patience_ms: u32) -> bool {
+        if os::is_filtered() {
+            // What is in the ring is in a file.
+            return false;
+        }
+        self.request.store(request as u32, Ordering::Release);
+        let deadline_after = || clock::monotonic_ns() + u64::from(patience_ms) * 1_000_000;
+        let mut deadline_ns = deadline_after();
+        let mut moved = self.space.load(Ordering::Relaxed);
+        loop {
+            let now_moved = self.space.load(Ordering::Relaxed);
+            if now_moved != moved {
+                moved = now_moved;
+                deadline_ns = deadline_after();
+            }
+            match self.drain_state() {
+                DrainState::Done => return true,
+                DrainState::None | DrainState::Failed => return false,
+                DrainState::Starting | DrainState::Running
+                    if clock::monotonic_ns() > deadline_ns =>
+                {
+                    return false;
+                }
+                state => {
+                    self.wake_drain();
+                    futex::wait(&self.state, state as u32, Some(100));
+                }
+            }
+        }
+    }
+
+    /// The main thread has called `pthread_exit`: the process now ends with its last thread.
+    pub fn main_has_exited(&self) {
+        self.main_exited.store(1, Ordering::Relaxed);
+        self.wake_drain();
+    }
+
+    /// Whether [`Self::main_has_exited`].
+    pub fn has_main_exited(&self) -> bool {
+        self.main_exited.load(Ordering::Relaxed) != 0
+    }
+
+    /// After [`DrainRequest::Pause`]: a drain thread may be started again.
+    pub fn allow_drain_again(&self) {
+        self.request
+            .store(DrainRequest::Work as u32, Ordering::Release);
+        self.set_drain_state(DrainState::None);
+    }
+}
