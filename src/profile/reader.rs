@@ -335,6 +335,12 @@ fn read_ring(path: &Path, bytes: &[u8], builder: &mut ProfileBuilder, chunks: &C
         }
     };
     recovery.unfinished_records += ring.unfinished;
+    // What the writer was writing when it died, or is writing now, it has not released: all of it is in the ring.
+    let is_cut_short = (recovery.stopped).is_some_and(|stopped| stopped.damage == Damage::CutShort);
+    let is_whole = |from| (from..=ring.head).contains(&chunks.ring_to);
+    if is_cut_short && ring.whole_from.is_some_and(is_whole) {
+        recovery.stopped = None;
+    }
     builder.profile.lost = Lost(ring.lost);
     builder.profile.own_cost.figures = ring.figures;
     for record in ring

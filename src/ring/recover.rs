@@ -25,6 +25,8 @@ pub struct Recovered {
     pub head: u64,
     /// First position that was not released, as the file says.
     pub tail: u64,
+    /// From here on everything that was committed is in `records`. None if the file's positions cannot be true.
+    pub whole_from: Option<u64>,
     /// Committed records that the consumer had not finished with, in order.
     pub records: Vec<RecoveredRecord>,
     /// Places where a record was reserved and not committed, or damaged.
@@ -112,7 +114,11 @@ pub fn recover(file: &[u8]) -> Result<Recovered, RecoverError> {
         bytes: file.get(DATA_OFFSET..).unwrap_or(&[]),
         capacity,
     };
-    let found = data.find(tail, word(offset::CONSUMED)?, head);
+    let whole_from = data.whole_from(tail, word(offset::CONSUMED)?, head);
+    let found = match whole_from {
+        Some(from) => data.scan(from, head),
+        None => data.search(tail, head),
+    };
     Ok(Recovered {
         profile_id: u128::from(word(offset::PROFILE_ID)?)
             | u128::from(word(offset::PROFILE_ID + 8)?) << 64,
@@ -121,6 +127,7 @@ pub fn recover(file: &[u8]) -> Result<Recovered, RecoverError> {
         closed: word(offset::CLOSED)? != 0,
         head,
         tail,
+        whole_from,
         records: found.records,
         unfinished: found.unfinished,
     })
@@ -144,15 +151,16 @@ struct Data<'a> {
 }
 
 impl Data<'_> {
-    /// The records between tail and head. If these cannot be true, one of them is damaged: both ends are then tried,
-    /// since wrong positions fit no header.
-    fn find(&self, tail: u64, consumed: u64, head: u64) -> RecoveredWords {
+    /// Where the records begin that nobody has touched: up to `consumed` they were read, and some of them are zeroed already.
+    fn whole_from(&self, tail: u64, consumed: u64, head: u64) -> Option<u64> {
         let is_plausible = tail <= head && head - tail <= self.capacity;
-        if is_plausible {
-            // Up to `consumed` the records were read, and some of them are zeroed already.
-            let is_releasing = (tail..=head).contains(&consumed);
-            return self.scan(if is_releasing { consumed } else { tail }, head);
-        }
+        let is_releasing = (tail..=head).contains(&consumed);
+        is_plausible.then_some(if is_releasing { consumed } else { tail })
+    }
+
+    /// The records where the positions cannot be true, so that one of them is damaged: both ends are tried, since wrong
+    /// positions fit no header.
+    fn search(&self, tail: u64, head: u64) -> RecoveredWords {
         let from_tail = self.scan(tail, tail.saturating_add(self.capacity));
         if !from_tail.records.is_empty() {
             return from_tail;

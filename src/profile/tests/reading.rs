@@ -1,15 +1,19 @@
 //! Reading holds for whole profiles, for profiles cut at any byte, and for bytes that nobody wrote.
 
+#[path = "../../ring/tests/mapping/mod.rs"]
+mod mapping;
+
 use std::path::{Path, PathBuf};
 
 use allocsample_profile::{Profile, ReadError, StackId};
 use allocsample_record::{
-    ChunkEncoder, ChunkHeader, ChunkKind, FileHeader, FileSample, FormatVersion, FreeRecord,
-    HeapId, IntervalRecord, Location, ModuleId, ModuleRecord, Packer, RecordKind, SampleFlags,
-    SampleId, SampleRecord, Sampling, StackNode, ThreadId,
+    ChunkEncoder, ChunkHeader, ChunkKind, ExitHow, ExitRecord, FileHeader, FileSample,
+    FormatVersion, FreeRecord, HeapId, IntervalRecord, Location, ModuleId, ModuleRecord, Packer,
+    RecordKind, SampleFlags, SampleId, SampleRecord, Sampling, StackNode, ThreadId,
 };
+use allocsample_ring::Priority;
+use mapping::{Mapping, PROFILE_ID};
 
-const PROFILE_ID: u128 = 7;
 const INTERVAL: u64 = 4096;
 
 /// A profile of `chunks` chunks with ten samples each, of which every second is freed.
@@ -142,6 +146,45 @@ fn a_whole_profile_gives_its_samples_stacks_and_frees() {
     assert_eq!(frames[0].function, "none.so+0x12b");
     // No record of the end: the process was killed.
     assert!(!profile.is_complete());
+}
+
+#[test]
+fn a_chunk_that_was_being_written_is_made_up_for_by_the_ring() {
+    let bytes = profile_bytes(3);
+    let ends = boundaries(&bytes);
+    let scratch = Scratch::new();
+    let ring_path = scratch.path().with_extension("allocsample.ring");
+    // What the file has at least, up to 2000, is released; or the consumer has gone on beyond that.
+    for (released, is_whole) in [(2000, true), (2001, false)] {
+        let mapping = Mapping::new(4096);
+        let push = |words: usize, kind: u8| {
+            let mut reservation = mapping.ring().reserve(words, Priority::Last).unwrap();
+            let exit = ExitRecord {
+                time_ns: 9000,
+                how: ExitHow::Exit,
+                status: Some(3),
+            };
+            exit.encode_into(reservation.words_mut());
+            reservation.commit(kind);
+        };
+        (0..2).for_each(|_| push(999, 0));
+        // SAFETY: nobody else consumes.
+        let mut consumer = unsafe { mapping.ring().consumer() };
+        if released > 2000 {
+            push(ExitRecord::WORDS, RecordKind::Exit as u8);
+        }
+        while consumer.next().is_some() {}
+        consumer.release();
+        push(ExitRecord::WORDS, RecordKind::Exit as u8);
+        std::fs::write(&ring_path, mapping.file()).unwrap();
+        for cut in ends[2] + 1..ends[3] {
+            let profile = scratch.open(&bytes[..cut]).unwrap();
+            assert_eq!(profile.samples.len(), 20, "{cut}");
+            assert_eq!(profile.exit.and_then(|exit| exit.status), Some(3));
+            assert_eq!(profile.recovery.stopped.is_none(), is_whole, "{cut}");
+            assert_eq!(profile.is_complete(), is_whole, "{cut}");
+        }
+    }
 }
 
 #[test]
