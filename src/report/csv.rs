@@ -98,15 +98,8 @@ pub fn lifetimes(answer: &Answer, out: &mut dyn Write) -> io::Result<()> {
         "samples",
     ];
     line(out, head)?;
-    let all = std::slice::from_ref(&answer.all);
-    for (of, groups) in [
-        ("all", all),
-        ("type", &answer.types),
-        ("site", &answer.sites),
-    ] {
-        for group in groups {
-            lifetimes_of(of, group, out)?;
-        }
+    for (of, group) in answer.each() {
+        lifetimes_of(of, group, out)?;
     }
     Ok(())
 }
@@ -144,25 +137,18 @@ pub fn redundancy(answer: &redundancy::Answer, out: &mut dyn Write) -> io::Resul
         "alike",
     ];
     line(out, head)?;
-    let all = std::slice::from_ref(&answer.all);
-    for (of, groups) in [
-        ("all", all),
-        ("type", &answer.types),
-        ("site", &answer.sites),
-    ] {
-        for group in groups {
-            let fields = [
-                of.to_owned(),
-                group.name.clone(),
-                group.hashed.to_string(),
-                group.distinct.to_string(),
-                optional(group.distinct_share()),
-                number(group.bytes),
-                number(group.repeated_bytes),
-                optional(group.alike),
-            ];
-            line(out, fields)?;
-        }
+    for (of, group) in answer.each() {
+        let fields = [
+            of.to_owned(),
+            group.name.clone(),
+            group.hashed.to_string(),
+            group.distinct.to_string(),
+            optional(group.distinct_share()),
+            number(group.bytes),
+            number(group.repeated_bytes),
+            optional(group.alike),
+        ];
+        line(out, fields)?;
     }
     Ok(())
 }

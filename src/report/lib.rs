@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod allocator;
+pub mod breakdown;
 pub mod cost;
 pub mod csv;
 mod frames;

@@ -6,15 +6,15 @@
 
 use std::collections::HashMap;
 
-use allocsample_profile::{GcKind, HeapId, Profile, Sample};
+use allocsample_profile::{GcKind, HeapId, Profile, Sample, Weights};
 use allocsample_sampling::Estimate;
 use serde_json::{Value, json};
 
+use crate::breakdown::{Breakdown, Parts};
 use crate::frames::Frames;
 use crate::selection::{Selection, Window};
 use crate::sums::Sums;
-use crate::table::{By, Request, Sort, Table};
-use allocsample_profile::Weights;
+use crate::table::By;
 
 /// Classes of a histogram; the last holds all that is beyond.
 const CLASSES: usize = 10;
@@ -54,16 +54,8 @@ pub struct Lifetimes {
     pub quantiles_collections: Option<[f64; 3]>,
 }
 
-/// Of all that is selected, then of types and sites.
-#[derive(Clone, Debug)]
-pub struct Answer {
-    /// Of all.
-    pub all: Lifetimes,
-    /// Of the types that allocate most.
-    pub types: Vec<Lifetimes>,
-    /// Of the sites that allocate most.
-    pub sites: Vec<Lifetimes>,
-}
+/// Of all that is selected, then of the types and sites that allocate most.
+pub type Answer = Breakdown<Lifetimes>;
 
 impl Answer {
     /// Looks at what is selected; at most `top` types and sites.
@@ -75,22 +67,11 @@ impl Answer {
         let all = sums.of_sample.iter().map(only);
         let mut all = collect(profile, &clock, 1, all);
         let grouped = |by| {
-            let request = Request {
-                by,
-                sort: Sort::Allocated,
-                selection,
-                peak_ns: None,
-                limit: top,
-            };
-            let (table, rows) = Table::of_samples(profile, frames, &request);
-            let shown = table.rows.len();
-            let mut groups = collect(profile, &clock, shown, rows.into_iter());
-            for (group, row) in groups.iter_mut().zip(table.rows) {
-                group.name = match by {
-                    By::Site => row.stack[row.charged..].join(" < "),
-                    _ if row.module.is_empty() => row.name,
-                    _ => format!("{} [{}]", row.name, row.module),
-                };
+            let parts = Parts::of(profile, frames, selection, by, top);
+            let count = parts.names.len();
+            let mut groups = collect(profile, &clock, count, parts.of_sample.into_iter());
+            for (group, name) in groups.iter_mut().zip(parts.names) {
+                group.name = name;
             }
             groups
         };
@@ -111,15 +92,7 @@ impl Answer {
 
     /// For scripts.
     pub fn to_json(&self) -> Value {
-        let list = |groups: &[Lifetimes], key: &str| -> Vec<Value> {
-            groups.iter().map(|group| group.to_json(key)).collect()
-        };
-        json!({
-            "schema": "allocsample-lifetimes/1",
-            "all": self.all.to_json("name"),
-            "types": list(&self.types, "type"),
-            "sites": list(&self.sites, "site"),
-        })
+        self.to_json_with("allocsample-lifetimes/1", Lifetimes::to_json)
     }
 }
 

@@ -14,10 +14,11 @@ use std::collections::HashMap;
 use allocsample_profile::{HeapId, Profile, Weights};
 use serde_json::{Value, json};
 
+use crate::breakdown::{Breakdown, Parts};
 use crate::frames::Frames;
 use crate::selection::{Selection, Window};
 use crate::sums::Sums;
-use crate::table::{By, Request, Sort, Table};
+use crate::table::By;
 
 /// Of a group of objects that were sampled and hashed.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,15 +38,7 @@ pub struct Redundancy {
 }
 
 /// Of all that is selected, then of types and sites, those that repeat most first.
-#[derive(Clone, Debug)]
-pub struct Answer {
-    /// Of all.
-    pub all: Redundancy,
-    /// Of types.
-    pub types: Vec<Redundancy>,
-    /// Of sites.
-    pub sites: Vec<Redundancy>,
-}
+pub type Answer = Breakdown<Redundancy>;
 
 /// What an object is, and holds.
 type Content = (HeapId, u32, u64);
@@ -67,22 +60,13 @@ impl Answer {
         hashed.retain(|it| selected[it.index] != Sums::NONE);
         let mut all = collect(1, hashed.iter().map(|it| (it, 0)));
         let grouped = |by| {
-            let request = Request {
-                by,
-                sort: Sort::Allocated,
-                selection,
-                peak_ns: None,
-                limit: usize::MAX,
-            };
-            let (table, rows) = Table::of_samples(profile, frames, &request);
-            let of_rows = hashed.iter().map(|it| (it, rows[it.index] as usize));
-            let mut groups = collect(table.rows.len(), of_rows);
-            for (group, row) in groups.iter_mut().zip(table.rows) {
-                group.name = match by {
-                    By::Site => row.stack[row.charged..].join(" < "),
-                    _ if row.module.is_empty() => row.name,
-                    _ => format!("{} [{}]", row.name, row.module),
-                };
+            let parts = Parts::of(profile, frames, selection, by, usize::MAX);
+            let of_parts = hashed
+                .iter()
+                .map(|it| (it, parts.of_sample[it.index] as usize));
+            let mut groups = collect(parts.names.len(), of_parts);
+            for (group, name) in groups.iter_mut().zip(parts.names) {
+                group.name = name;
             }
             groups.retain(|group| group.hashed > 0);
             groups.sort_by(|a, b| b.repeated_bytes.total_cmp(&a.repeated_bytes));
@@ -100,15 +84,7 @@ impl Answer {
 
     /// For scripts.
     pub fn to_json(&self) -> Value {
-        let list = |groups: &[Redundancy], key: &str| -> Vec<Value> {
-            groups.iter().map(|group| group.to_json(key)).collect()
-        };
-        json!({
-            "schema": "allocsample-redundancy/1",
-            "all": self.all.to_json("name"),
-            "types": list(&self.types, "type"),
-            "sites": list(&self.sites, "site"),
-        })
+        self.to_json_with("allocsample-redundancy/1", Redundancy::to_json)
     }
 }
 
