@@ -15,6 +15,7 @@ pub mod regrtest;
 pub mod room;
 pub mod run;
 pub mod running;
+pub mod steps;
 pub mod talking;
 pub mod totals;
 pub mod truth;
