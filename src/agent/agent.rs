@@ -6,7 +6,7 @@ use allocsample_record::{LostReason, Note};
 use allocsample_ring::request;
 use allocsample_sampling::{Interval, Seed};
 
-use crate::config::{Config, LARGEST_MAX_DEPTH, Stranger};
+use crate::config::{Config, LARGEST_MAX_DEPTH, UnknownSetting};
 use crate::control::Control;
 use crate::hooks::{Definitions, Heaps};
 use crate::live::{BlockFilter, LiveSamples};
@@ -64,7 +64,7 @@ pub struct Start {
     /// The module of a malloc that stands before ours.
     pub malloc_elsewhere: Option<&'static [u8]>,
     /// A variable that was meant as a setting, perhaps.
-    pub stranger: Option<Stranger>,
+    pub unknown_setting: Option<UnknownSetting>,
 }
 
 /// Memory of a sample in progress, behind its stack.
@@ -262,7 +262,7 @@ impl Agent {
             program: &[],
             next_allocator: &[],
             malloc_elsewhere: None,
-            stranger: None,
+            unknown_setting: None,
         };
         self.start.get().unwrap_or(&NOT_STARTED)
     }
@@ -284,7 +284,7 @@ impl Agent {
             program: start.program,
             next_allocator: start.next_allocator,
             malloc_elsewhere: start.malloc_elsewhere,
-            stranger: start.stranger.as_ref(),
+            unknown_setting: start.unknown_setting.as_ref(),
             forked_from: (forked_from != 0).then_some(forked_from),
             definitions: &self.definitions,
             buffer: &mut area.texts,

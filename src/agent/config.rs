@@ -1,12 +1,12 @@
 //! What the environment asks of the agent.
 
-mod stranger;
+mod unknown;
 
 use allocsample_record::Sampling;
 use allocsample_sampling::{Interval, IntervalError, IntervalSetting, parse_percent};
 
 use crate::path::Path;
-pub use stranger::Stranger;
+pub use unknown::UnknownSetting;
 
 /// The default interval: at one gigabyte a second 2,000 samples a second, each a few hundred nanoseconds.
 const DEFAULT_INTERVAL: Interval = match Interval::new(512 * 1024) {

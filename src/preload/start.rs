@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use allocsample_agent::config::{Bridges, Config, Stranger};
+use allocsample_agent::config::{Bridges, Config, UnknownSetting};
 use allocsample_agent::os::file::{complain, is_writable_directory};
 use allocsample_agent::os::{self, clock, memory, process, vdso};
 use allocsample_agent::recording::{self, DrainState};
@@ -96,8 +96,8 @@ unsafe extern "C" fn construct(
     let signal = config.snapshot_signal;
     let has_ticks = config.tick_period_ns.is_some();
     // SAFETY: as above.
-    let stranger = Stranger::among(unsafe { entries(environment) });
-    let is_on = switch_on(config, stranger);
+    let unknown_setting = UnknownSetting::among(unsafe { entries(environment) });
+    let is_on = switch_on(config, unknown_setting);
     if let Some(signal) = signal.filter(|_| is_on) {
         take_signal(signal);
     }
@@ -148,7 +148,7 @@ fn has_scanning_collector() -> bool {
 }
 
 /// From here on the agent works as the settings say. False: there is no memory for it.
-pub(crate) fn switch_on(config: Config, stranger: Option<Stranger>) -> bool {
+pub(crate) fn switch_on(config: Config, unknown_setting: Option<UnknownSetting>) -> bool {
     // SAFETY: reads a pointer of the shim.
     let next_malloc = unsafe { shim_next_malloc_address() };
     // SAFETY: a lookup by name in the program's global scope.
@@ -173,7 +173,7 @@ pub(crate) fn switch_on(config: Config, stranger: Option<Stranger>) -> bool {
         program: called_as(),
         next_allocator: path_of_object(next_malloc),
         malloc_elsewhere: (!is_ours).then(|| path_of_object(first_malloc)),
-        stranger,
+        unknown_setting,
     };
     if has_scanning_collector() {
         AGENT.stay_on_threads_stacks();

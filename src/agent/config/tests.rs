@@ -133,7 +133,7 @@ fn the_template_is_filled_in() {
 }
 
 #[test]
-fn the_names_of_strangers_are_those_that_nobody_looks_for() {
+fn unknown_settings_are_those_that_nobody_looks_for() {
     let asked = std::cell::RefCell::new(std::collections::BTreeSet::new());
     let config = Config::read(
         |name| {
@@ -143,12 +143,12 @@ fn the_names_of_strangers_are_those_that_nobody_looks_for() {
         b"/tmp",
     );
     assert!(config.is_ok());
-    let known = stranger::NAMES.map(|name| format!("ALLOCSAMPLE_{name}"));
+    let known = unknown::NAMES.map(|name| format!("ALLOCSAMPLE_{name}"));
     assert_eq!(asked.into_inner(), known.into_iter().collect());
 
     let among = |entries: &[&str]| {
-        let found = Stranger::among(entries.iter().map(|entry| entry.as_bytes()));
-        found.map(|stranger| String::from_utf8_lossy(stranger.name()).into_owned())
+        let found = UnknownSetting::among(entries.iter().map(|entry| entry.as_bytes()));
+        found.map(|unknown| String::from_utf8_lossy(unknown.name()).into_owned())
     };
     let own = [
         "PATH=/bin",

@@ -9,7 +9,7 @@ use allocsample_record::{
 use allocsample_ring::Ring;
 
 use super::{CURRENT, CannotRecord, DrainRequest, DrainState, Recording, current};
-use crate::config::{Config, OnFull, Stranger};
+use crate::config::{Config, OnFull, UnknownSetting};
 use crate::hooks::Definitions;
 use crate::os::clock::Patience;
 use crate::os::file::{self, File};
@@ -33,7 +33,7 @@ pub struct Beginning<'a> {
     /// The module of a malloc that stands before ours.
     pub malloc_elsewhere: Option<&'a [u8]>,
     /// A variable that was meant as a setting, perhaps.
-    pub stranger: Option<&'a Stranger>,
+    pub unknown_setting: Option<&'a UnknownSetting>,
     /// The process this one was forked from.
     pub forked_from: Option<u32>,
     /// What virtual machines have defined so far.
@@ -142,8 +142,8 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
     if let Some(module) = beginning.malloc_elsewhere {
         recording.note(Note::MallocIsElsewhere, module);
     }
-    if let Some(stranger) = beginning.stranger {
-        recording.note(Note::UnknownSetting, stranger.name());
+    if let Some(unknown_setting) = beginning.unknown_setting {
+        recording.note(Note::UnknownSetting, unknown_setting.name());
     }
     if let Some(parent) = beginning.forked_from {
         recording.note(

@@ -5,7 +5,7 @@ use core::sync::atomic::{Ordering, fence};
 use super::Recording;
 use crate::config::OnFull;
 use crate::os;
-use crate::os::clock::{self, Patience};
+use crate::os::clock::Patience;
 use crate::os::futex;
 
 /// Bits of a request that say what is wanted.
@@ -178,10 +178,12 @@ impl Recording {
 
     /// Waits until the drain thread, if it is being started, has opened the profile or has failed to.
     pub fn wait_for_drain_start(&self) {
-        const PATIENCE_MS: u64 = 2_000;
-        let deadline_ns = clock::monotonic_ns() + PATIENCE_MS * 1_000_000;
-        while self.drain_state() == DrainState::Starting && clock::monotonic_ns() < deadline_ns {
-            futex::wait(&self.state, DrainState::Starting as u32, Some(100));
+        let patience = Patience::of_ms(2_000);
+        while self.drain_state() == DrainState::Starting {
+            let Some(left_ms) = patience.left_ms() else {
+                return;
+            };
+            futex::wait(&self.state, DrainState::Starting as u32, Some(left_ms));
         }
     }
 
@@ -202,21 +204,18 @@ impl Recording {
             return false;
         }
         self.request.store(request as u32, Ordering::Release);
-        let deadline_after = || clock::monotonic_ns() + u64::from(patience_ms) * 1_000_000;
-        let mut deadline_ns = deadline_after();
+        let mut patience = Patience::of_ms(patience_ms);
         let mut moved = self.space.load(Ordering::Relaxed);
         loop {
             let now_moved = self.space.load(Ordering::Relaxed);
             if now_moved != moved {
                 moved = now_moved;
-                deadline_ns = deadline_after();
+                patience = Patience::of_ms(patience_ms);
             }
             match self.drain_state() {
                 DrainState::Done => return true,
                 DrainState::None | DrainState::Failed => return false,
-                DrainState::Starting | DrainState::Running
-                    if clock::monotonic_ns() > deadline_ns =>
-                {
+                DrainState::Starting | DrainState::Running if patience.left_ms().is_none() => {
                     return false;
                 }
                 state => {

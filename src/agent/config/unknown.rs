@@ -29,15 +29,15 @@ const NAMES_OF_COMMAND: [&str; 2] = ["LIBRARY", "PUSH_PASSWORD"];
 
 /// A variable that looks like a setting and is none, such as a misspelt one: its name, as much of it as fits.
 #[derive(Clone, Copy)]
-pub struct Stranger {
+pub struct UnknownSetting {
     name: [u8; 64],
     length: usize,
 }
 
-impl Stranger {
+impl UnknownSetting {
     /// The first among the entries (`NAME=value`) of an environment.
     pub fn among<'a>(mut entries: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
-        let entry = entries.find(|entry| is_strange(entry))?;
+        let entry = entries.find(|entry| is_unknown(entry))?;
         let name = entry.split(|&byte| byte == b'=').next()?;
         let mut copy = Self {
             name: [0; 64],
@@ -56,7 +56,7 @@ impl Stranger {
     }
 }
 
-fn is_strange(entry: &[u8]) -> bool {
+fn is_unknown(entry: &[u8]) -> bool {
     let Some(rest) = entry.strip_prefix(b"ALLOCSAMPLE_") else {
         return false;
     };
