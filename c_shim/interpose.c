@@ -4,7 +4,7 @@
  * If it borrows, the `_due` twin takes over with the caller's registers, takes the charge back, allocates, charges again
  * and tells the agent. Taken back, because a counter that has borrowed is a huge number, from which nothing borrows: a
  * signal handler that interrupts the next allocator, or leaves it by a jump, finds the counter as it was.
- * A free asks the block filter whether the block may be sampled; if not, it jumps on.
+ * A free asks the block filter whether the block may be sampled; if not, it jumps on. If so, its `_due` twin takes over.
  *
  * realloc is a free and an allocation of the new size. The sample is taken out of the live set before the real call
  * (the old address may belong to another thread before it returns) and put back if the call fails. */
@@ -72,22 +72,25 @@ COLD bool shim_is_sampled(const void *block)
     return taken != 0;
 }
 
-static void sampled_block_ended(const void *block, uint64_t taken)
+static void sampled_block_ended(const void *block, uint64_t taken, const struct shim_caller *caller)
 {
     const struct shim_slow_path *agent = slow_path();
     if (taken == 0 || agent == NULL)
         return;
     int saved_errno = errno;
-    agent->on_free(&shim_thread, taken);
+    const struct shim_caller *interrupted = shim_sampled_caller;
+    shim_sampled_caller = caller;
+    agent->on_free(&shim_thread, taken, caller);
+    shim_sampled_caller = interrupted;
     shim_probe_free((uintptr_t)block);
     errno = saved_errno;
 }
 
-COLD bool shim_before_free(void *block)
+COLD bool shim_before_free(void *block, const struct shim_caller *caller)
 {
     if (shim_is_bootstrap_block(block))
         return false;
-    sampled_block_ended(block, take_sampled(block));
+    sampled_block_ended(block, take_sampled(block), caller);
     return true;
 }
 
@@ -108,46 +111,46 @@ EXPORT HOT void *malloc(size_t size)
 
 /* ---- free ---- */
 
-COLD static void free_marked(void *block)
+SHIM_DUE_ENTRY(1, void, free, void *block)
 {
-    if (shim_before_free(block))
+    if (shim_before_free(block, SHIM_CALLER()))
         shim_next.free(block);
 }
 
 EXPORT HOT void free(void *block)
 {
     if (shim_may_be_sampled(block)) {
-        free_marked(block);
+        free_due(block);
         return;
     }
     shim_next.free(block);
 }
 
-COLD static void free_sized_marked(void *block, size_t size)
+SHIM_DUE_ENTRY(2, void, free_sized, void *block, size_t size)
 {
-    if (shim_before_free(block))
+    if (shim_before_free(block, SHIM_CALLER()))
         shim_next.free_sized(block, size);
 }
 
 EXPORT void free_sized(void *block, size_t size)
 {
     if (shim_may_be_sampled(block)) {
-        free_sized_marked(block, size);
+        free_sized_due(block, size);
         return;
     }
     shim_next.free_sized(block, size);
 }
 
-COLD static void free_aligned_sized_marked(void *block, size_t alignment, size_t size)
+SHIM_DUE_ENTRY(3, void, free_aligned_sized, void *block, size_t alignment, size_t size)
 {
-    if (shim_before_free(block))
+    if (shim_before_free(block, SHIM_CALLER()))
         shim_next.free_aligned_sized(block, alignment, size);
 }
 
 EXPORT void free_aligned_sized(void *block, size_t alignment, size_t size)
 {
     if (shim_may_be_sampled(block)) {
-        free_aligned_sized_marked(block, alignment, size);
+        free_aligned_sized_due(block, alignment, size);
         return;
     }
     shim_next.free_aligned_sized(block, alignment, size);
@@ -188,7 +191,7 @@ static void *realloc_watched(void *block, size_t size, const struct shim_caller 
     void *moved = shim_next.realloc(block, size);
     if (moved == NULL && block != NULL && size == 0) {
         /* Freed, in the old reading of realloc(p, 0): no allocation took place. */
-        sampled_block_ended(block, taken);
+        sampled_block_ended(block, taken, caller);
         return NULL;
     }
     if (taken != 0) {
@@ -197,7 +200,7 @@ static void *realloc_watched(void *block, size_t size, const struct shim_caller 
             if (agent != NULL)
                 agent->put_back(block, taken);
         } else {
-            sampled_block_ended(block, taken);
+            sampled_block_ended(block, taken, caller);
         }
     }
     return shim_after_alloc(moved, size, true, caller);

@@ -119,19 +119,19 @@ static void *find_operator(const char *name, const void *last_resort)
         return NAME##_next VALUES;                                                                                     \
     }
 
-#define DEFINE_DELETE(NAME, PARAMETERS, TYPES, VALUES)                                                                 \
+#define DEFINE_DELETE(ARGUMENTS, NAME, PARAMETERS, TYPES, VALUES)                                                      \
     void NAME PARAMETERS;                                                                                              \
     static void NAME##_first PARAMETERS;                                                                               \
     static void(*NAME##_next) TYPES = NAME##_first;                                                                    \
-    COLD static void NAME##_marked PARAMETERS                                                                          \
+    SHIM_DUE_ENTRY(ARGUMENTS, void, NAME, UNPACK PARAMETERS)                                                           \
     {                                                                                                                  \
-        if (shim_before_free(block))                                                                                   \
+        if (shim_before_free(block, SHIM_CALLER()))                                                                    \
             NAME##_next VALUES;                                                                                        \
     }                                                                                                                  \
     EXPORT void NAME PARAMETERS                                                                                        \
     {                                                                                                                  \
         if (operators_allocate && shim_may_be_sampled(block)) {                                                        \
-            NAME##_marked VALUES;                                                                                      \
+            NAME##_due VALUES;                                                                                         \
             return;                                                                                                    \
         }                                                                                                              \
         NAME##_next VALUES;                                                                                            \
@@ -158,9 +158,10 @@ FOREACH_NEW_3(DECLARE_NEW_3)
 #define NEW_3(NAME)                                                                                                    \
     DEFINE_NEW(3, NAME, new_by_malloc_3, (size_t size, size_t b, const void *c), (size_t, size_t, const void *),       \
                (size, b, c))
-#define DELETE_1(NAME) DEFINE_DELETE(NAME, (void *block), (void *), (block))
-#define DELETE_2(NAME) DEFINE_DELETE(NAME, (void *block, size_t b), (void *, size_t), (block, b))
-#define DELETE_3(NAME) DEFINE_DELETE(NAME, (void *block, size_t b, size_t c), (void *, size_t, size_t), (block, b, c))
+#define DELETE_1(NAME) DEFINE_DELETE(1, NAME, (void *block), (void *), (block))
+#define DELETE_2(NAME) DEFINE_DELETE(2, NAME, (void *block, size_t b), (void *, size_t), (block, b))
+#define DELETE_3(NAME)                                                                                                 \
+    DEFINE_DELETE(3, NAME, (void *block, size_t b, size_t c), (void *, size_t, size_t), (block, b, c))
 
 FOREACH_NEW_1(NEW_1)
 FOREACH_NEW_2(NEW_2)

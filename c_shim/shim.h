@@ -41,14 +41,14 @@ _Static_assert(offsetof(struct shim_thread, agent) == 24, "src/agent/thread.rs m
 /* Initial-exec: one instruction to address, no call to __tls_get_addr, which may allocate. */
 extern HIDDEN _Thread_local struct shim_thread shim_thread __attribute__((tls_model("initial-exec")));
 
-/* Where the caller of malloc stood: all that the unwinder needs to start. */
+/* Where the caller of malloc or free stood: all that the unwinder needs to start. */
 struct shim_caller {
     uintptr_t pc; /* return address into the caller */
     uintptr_t sp; /* its stack pointer after that return */
     uintptr_t fp; /* its frame pointer register, whatever it holds */
 };
 
-/* Who called malloc, while the agent takes a sample of it; NULL otherwise. For bridges, whose walkers it asks then. */
+/* Who called malloc or free, while the agent takes its stack; NULL otherwise. For bridges, whose walkers it asks then. */
 extern HIDDEN _Thread_local const struct shim_caller *shim_sampled_caller __attribute__((tls_model("initial-exec")));
 
 /* Where a signal has interrupted a thread. */
@@ -84,7 +84,7 @@ struct shim_slow_path {
     /* The block may be sampled (its page is marked). If it is, it is no longer: returns its sample id plus one, else 0. */
     uint64_t (*take_sampled)(const void *block);
     /* The sampled block taken above was freed, or is about to be. */
-    void (*on_free)(struct shim_thread *, uint64_t taken);
+    void (*on_free)(struct shim_thread *, uint64_t taken, const struct shim_caller *);
     /* The block taken above was not freed after all (realloc failed). */
     void (*put_back)(const void *block, uint64_t taken);
     void (*before_fork)(struct shim_thread *);
@@ -232,7 +232,7 @@ HIDDEN struct shim_thread *shim_this_thread(void);
 HIDDEN const void *shim_next_malloc_address(void);
 
 /* Slow halves of free, for operator delete to share. Returns whether the block may be passed on. */
-HIDDEN bool shim_before_free(void *block);
+HIDDEN bool shim_before_free(void *block, const struct shim_caller *);
 /* Whether a block that nobody frees meanwhile is a sample of malloc's, or of a heap whose samples are malloc's blocks. */
 HIDDEN bool shim_is_sampled(const void *block);
 /* Second half of the slow path of every allocation function: charges the counter, and tells the agent if it borrows. */
@@ -270,7 +270,7 @@ static inline void shim_take_back(size_t size)
     shim_thread.bytes_until_sample += shim_charged(size);
 }
 
-/* Defines `void *name(parameters)`, the entry of a slow path that is reached by a tail jump from `malloc` and its kin,
+/* Defines `TYPE NAME_due(parameters)`, the entry of a slow path that is reached by a tail jump from `malloc` and its kin,
  * while the stack and the callee-saved registers are still the caller's. It passes on its arguments, of which there
  * are ARGUMENTS, followed by the caller's stack pointer, frame pointer and return address. */
 #if defined(__x86_64__)

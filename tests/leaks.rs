@@ -71,11 +71,21 @@ fn each_kind_of_site_has_its_verdict() {
         assert_eq!(number("never_freed_share"), 1.0);
         assert!(number("growth_p_value") < 0.001);
 
-        // The one that the last thread frees is gone at the end, and that thread is named.
+        // The one that the last thread frees is gone at the end; that thread, which allocates nothing, and its code are named.
         let freed = found.iter().find(|site| is_from(site, "keep_until_exit"));
         let freed = freed.unwrap();
         assert_eq!(freed["live_bytes_at_end"], 0.0);
-        assert_eq!(freed["freed_by"].as_array().unwrap().len(), 1);
+        let parts = |key: &str| freed[key].as_array().unwrap().clone();
+        let [by, of] = ["freed_by", "freed_in"].map(parts);
+        assert_eq!((by.len(), of.len()), (1, 1), "{freed}");
+        let thread = by[0]["thread"].as_str().unwrap();
+        assert!(thread.starts_with("thread leaks "), "{thread}");
+        let functions = of[0]["functions"].as_str().unwrap();
+        assert!(
+            functions.starts_with("free_what_was_kept < "),
+            "{functions}"
+        );
+        assert_eq!(of[0]["share"], 1.0);
     }
 }
 

@@ -21,7 +21,7 @@ use crate::spill;
 use crate::stack::locking::LockingCode;
 use crate::stack::modules::Modules;
 use crate::stack::vm::RawFrame;
-use crate::stack::{Memo, RuleCache, WrittenStack};
+use crate::stack::{Captured, Memo, RuleCache, WrittenStack};
 use crate::switch::{Switch, SwitchCell};
 use crate::threads::Threads;
 use crate::ticks::Ticks;
@@ -80,6 +80,17 @@ pub struct WorkArea {
     pub(crate) written: WrittenStack,
     pub(crate) path: [u8; PATH_BYTES],
     pub(crate) texts: [u8; 8192],
+}
+
+impl WorkArea {
+    /// The frames that were found, leaf first.
+    pub(crate) fn captured(&self, captured: &Captured) -> &[u64] {
+        let frames = match captured.is_merged {
+            true => &self.merged,
+            false => &self.frames,
+        };
+        frames.get(..captured.depth).unwrap_or(&[])
+    }
 }
 
 /// The unwinder's cache, made in place at first use; all zero bytes are "not made yet".

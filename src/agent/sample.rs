@@ -3,8 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use allocsample_record::{
-    Figure, FreeRecord, HeapId, LostReason, RecordKind, SampleFlags, SampleId, SampleRecord,
-    ThreadId,
+    Figure, HeapId, LostReason, RecordKind, SampleFlags, SampleId, SampleRecord, ThreadId,
 };
 use allocsample_ring::Priority;
 use allocsample_sampling::{GapLaw, Interval, SamplePoints, Sampler, Weight};
@@ -13,7 +12,6 @@ use crate::agent::{Agent, WorkArea};
 use crate::config::{OnFull, Unwind};
 use crate::hooks::Heap;
 use crate::os::scratch::Zeroed;
-use crate::os::stack_room::make_room;
 use crate::os::thread::{Allocation, Caller, Muted, ShimThread};
 use crate::os::{self, clock};
 use crate::recording::{self, DrainState, Recording};
@@ -210,19 +208,33 @@ impl Agent {
             return None;
         };
         self.announce_in(due.thread, recording);
-        let from = From::Call(due.caller);
         let captured = match (due.walked, due.stack) {
             (Some(heap), Some(stack)) => self.take_given(heap, stack, area),
-            (None, _) => self.capture(due.thread, &from, area, recording),
-            (Some(heap), None) => self.take_whole_walk(due, heap, area).unwrap_or_else(|| {
-                let mut captured = self.capture(due.thread, &from, area, recording);
-                self.modules
-                    .strip_own(&mut area.frames, &mut captured.depth);
-                self.add_vm_frames(due.thread, heap, area, &mut captured);
-                captured
-            }),
+            _ => self.capture_call(due.thread, due.caller, due.walked, area, recording),
         };
         self.publish(due, area, recording, &captured)
+    }
+
+    /// The stack above a call of malloc, free or a hook, with the frames of the machine that `walked` belongs to.
+    pub(crate) fn capture_call(
+        &self,
+        thread: &ShimThread,
+        caller: Caller,
+        walked: Option<&Heap>,
+        area: &mut WorkArea,
+        recording: &Recording,
+    ) -> Captured {
+        let from = From::Call(caller);
+        let Some(heap) = walked else {
+            return self.capture(thread, &from, area, recording);
+        };
+        self.take_whole_walk(thread, heap, area).unwrap_or_else(|| {
+            let mut captured = self.capture(thread, &from, area, recording);
+            self.modules
+                .strip_own(&mut area.frames, &mut captured.depth);
+            self.add_vm_frames(thread, heap, area, &mut captured);
+            captured
+        })
     }
 
     /// The machine's own view of the stack, which is all there is.
@@ -249,12 +261,17 @@ impl Agent {
     }
 
     /// The stack as the heap's walker gives it, if that is all there is; `None` if it is not, or the walker finds nothing.
-    fn take_whole_walk(&self, due: &Due<'_>, heap: &Heap, area: &mut WorkArea) -> Option<Captured> {
+    fn take_whole_walk(
+        &self,
+        thread: &ShimThread,
+        heap: &Heap,
+        area: &mut WorkArea,
+    ) -> Option<Captured> {
         if !heap.is_walk_whole {
             return None;
         }
         let mut captured = Captured::default();
-        self.add_vm_frames(due.thread, heap, area, &mut captured);
+        self.add_vm_frames(thread, heap, area, &mut captured);
         (captured.depth > 0).then_some(captured)
     }
 
@@ -485,56 +502,6 @@ impl Agent {
         Some(SampleId(id))
     }
 
-    /// Takes the block out of the live samples; its id plus one, or 0.
-    pub fn take_sampled(&self, address: u64) -> u64 {
-        self.live.take(&self.filter, address).map_or(0, |id| id + 1)
-    }
-
-    /// The block was not freed after all.
-    pub fn put_back(&self, address: u64, taken: u64) {
-        if !self.live.insert(&self.filter, address, taken - 1)
-            && let Some(recording) = recording::current()
-        {
-            recording.count_lost(LostReason::LiveTableFull, 1, 0);
-        }
-    }
-
-    /// A sampled block has ended. Any thread, also in a signal handler; waits for space only outside of slow paths.
-    pub fn on_free(&self, thread: &ShimThread, taken: u64) {
-        make_room();
-        let epoch = self.epoch();
-        self.notice_fork();
-        let Some(recording) = recording::current().filter(|_| epoch == self.epoch()) else {
-            return;
-        };
-        let number = if thread.epoch() == epoch {
-            thread.number()
-        } else {
-            0
-        };
-        let time_ns = clock::monotonic_ns();
-        let record = FreeRecord {
-            time_ns,
-            sample: SampleId(taken - 1),
-            thread: ThreadId(number),
-        };
-        loop {
-            if recording.push(RecordKind::Free, FreeRecord::WORDS, |words| {
-                record.encode_into(words)
-            }) {
-                break;
-            }
-            if thread.is_muted() || !self.wait_for_space(recording, true) {
-                recording.count_lost(LostReason::FreeRingFull, 1, 0);
-                break;
-            }
-        }
-        if is_timed(taken) {
-            let elapsed_ns = clock::monotonic_ns().saturating_sub(time_ns);
-            recording.count_time(Figure::TimedFrees, elapsed_ns);
-        }
-    }
-
     pub(crate) fn wait_for_space(
         &self,
         recording: &Recording,
@@ -575,7 +542,7 @@ fn start_of_timed(thread: &ShimThread, address: u64) -> Option<u64> {
 }
 
 /// Whether the time of this one is to be taken: one in sixteen, whatever the pattern of the numbers that tell them apart.
-fn is_timed(number: u64) -> bool {
+pub(crate) fn is_timed(number: u64) -> bool {
     const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
     number.wrapping_mul(GOLDEN) >> 60 == 0
 }

@@ -280,11 +280,7 @@ impl Agent {
         recording: &Recording,
         captured: &Captured,
     ) {
-        let frames = match captured.is_merged {
-            true => &area.merged,
-            false => &area.frames,
-        };
-        let frames = frames.get(..captured.depth).unwrap_or(&[]);
+        let frames = area.captured(captured);
         let record = TickRecord {
             time_ns: clock::monotonic_ns(),
             cpu_ns,

@@ -33,6 +33,7 @@ pub fn leaks(findings: &Findings, out: &mut dyn Write) -> io::Result<()> {
         "oldest_s",
         "never_freed_share",
         "freed_by",
+        "freed_in",
     ];
     line(out, head)?;
     for finding in &findings.sites {
@@ -41,13 +42,13 @@ pub fn leaks(findings: &Findings, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn fields(finding: &Finding) -> [String; 24] {
+fn fields(finding: &Finding) -> [String; 25] {
     let function = &finding.function;
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
-    let freed_by = finding.freed_by.iter();
-    let freed_by: Vec<String> = freed_by
-        .map(|(thread, share)| format!("{thread} {share}"))
-        .collect();
+    let shares = |parts: &[(String, f64)]| {
+        let part = |(name, share): &(String, f64)| format!("{name} {share}");
+        parts.iter().map(part).collect::<Vec<_>>().join(";")
+    };
     let line = (function.line > 0).then(|| function.line.to_string());
     let [young, half, old, oldest] = finding.ages_s.map(number);
     [
@@ -74,6 +75,7 @@ fn fields(finding: &Finding) -> [String; 24] {
         old,
         oldest,
         number(finding.never_freed),
-        freed_by.join(";"),
+        shares(&finding.freed_by),
+        shares(&finding.freed_in),
     ]
 }

@@ -50,5 +50,10 @@ fn suspect(finding: &Finding) -> Value {
             .iter()
             .map(|(thread, share)| json!({"thread": thread, "share": share}))
             .collect::<Vec<_>>(),
+        "freed_in": finding
+            .freed_in
+            .iter()
+            .map(|(code, share)| json!({"functions": code, "share": share}))
+            .collect::<Vec<_>>(),
     })
 }

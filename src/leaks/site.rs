@@ -111,10 +111,26 @@ impl<'a> Sites<'a> {
     /// The samples of a site.
     pub fn samples(&self, site: usize) -> impl Iterator<Item = &'a Sample> {
         let profile = self.profile;
+        self.indices(site).map(|index| &profile.samples[index])
+    }
+
+    /// The same as indices into the profile's.
+    pub fn indices(&self, site: usize) -> impl Iterator<Item = usize> {
         let range = self.starts[site] as usize..self.starts[site + 1] as usize;
-        self.samples[range]
-            .iter()
-            .map(|&index| &profile.samples[index as usize])
+        self.samples[range].iter().map(|&index| index as usize)
+    }
+
+    /// The functions that let a sample go, from the one outside the allocator on, a few of them; `None` if the agent did not
+    /// look. `stack` is working memory.
+    pub fn freed_in(&self, index: usize, stack: &mut Vec<FrameId>) -> Option<String> {
+        const FEW: usize = 3;
+        let of = self.profile.free_stack(index)?;
+        self.frames.fill_stack(of, stack);
+        let heap = self.profile.samples[index].heap;
+        let charged = self.frames.charged(heap, stack)?;
+        let functions = stack[charged..].iter().take(FEW);
+        let names = functions.map(|id| self.frames.frame(*id).function.as_str());
+        Some(names.collect::<Vec<_>>().join(" < "))
     }
 
     /// The names of a site.

@@ -120,15 +120,14 @@ fn write_finding(
             units::bytes(finding.allocated.value()),
         ),
     ];
-    if let Some((thread, share)) = finding.freed_by.first() {
-        lines.push(format!(
-            "what is freed is freed by {thread}{}",
-            if *share < 0.995 {
-                format!(" ({:.0} %) and others", 100.0 * share)
-            } else {
-                String::new()
-            }
-        ));
+    for (how, parts) in [("by", &finding.freed_by), ("in", &finding.freed_in)] {
+        if let Some((most, share)) = parts.first() {
+            let others = match share {
+                ..0.995 => format!(" ({:.0} %) and others", 100.0 * share),
+                _ => String::new(),
+            };
+            lines.push(format!("what is freed is freed {how} {most}{others}"));
+        }
     }
     let callers = finding.stack.iter().skip(1);
     lines.extend(

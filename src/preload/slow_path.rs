@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-use allocsample_agent::{Allocation, FILTER_GRANULES, Interrupted, ShimThread};
+use allocsample_agent::{Allocation, Caller, FILTER_GRANULES, Interrupted, ShimThread};
 use allocsample_record::ExitHow;
 
 use crate::AGENT;
@@ -14,7 +14,7 @@ struct SlowPath {
     make_room: extern "C" fn(),
     on_alloc: unsafe extern "C" fn(*const ShimThread, *const Allocation),
     take_sampled: extern "C" fn(*const c_void) -> u64,
-    on_free: unsafe extern "C" fn(*const ShimThread, u64),
+    on_free: unsafe extern "C" fn(*const ShimThread, u64, *const Caller),
     put_back: extern "C" fn(*const c_void, u64),
     before_fork: unsafe extern "C" fn(*const ShimThread),
     after_fork: unsafe extern "C" fn(*const ShimThread, libc::pid_t),
@@ -97,10 +97,10 @@ extern "C" fn take_sampled(block: *const c_void) -> u64 {
 }
 
 /// # Safety
-/// `thread` is the calling thread's state.
-unsafe extern "C" fn on_free(thread: *const ShimThread, taken: u64) {
+/// `thread` is the calling thread's state, `caller` points to one.
+unsafe extern "C" fn on_free(thread: *const ShimThread, taken: u64, caller: *const Caller) {
     // SAFETY: the caller's promise.
-    AGENT.on_free(unsafe { &*thread }, taken);
+    AGENT.on_free(unsafe { &*thread }, taken, unsafe { &*caller });
 }
 
 extern "C" fn put_back(block: *const c_void, taken: u64) {

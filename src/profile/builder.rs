@@ -82,6 +82,7 @@ impl ProfileBuilder {
             figures,
             ..
         } = std::mem::take(&mut self.before);
+        self.profile.free_stacks.sort_by_key(|(index, _)| *index);
         for (id, (bytes, muted_bytes)) in threads {
             if let Some(thread) = self.profile.threads.get_mut(&id) {
                 thread.exact_bytes = thread.exact_bytes.saturating_sub(bytes);
@@ -344,6 +345,14 @@ impl ProfileBuilder {
                     flags: tick.flags,
                 });
             }
+            Decoded::FreeStack(free) => {
+                let stack = self.intern(StackId::EMPTY, free.frames);
+                self.add_free_stack(free.sample, stack);
+            }
+            Decoded::FileFreeStack(free) => {
+                let stack = self.stack(StackId(free.stack));
+                self.add_free_stack(free.sample, stack);
+            }
             Decoded::Note(_) if self.is_known_before() => {}
             Decoded::Note(note) => self.profile.notes.push((note.note, lossy(note.detail))),
         }
@@ -434,6 +443,13 @@ impl ProfileBuilder {
                 time_ns: free.time_ns,
                 thread: free.thread,
             });
+        }
+    }
+
+    fn add_free_stack(&mut self, id: SampleId, stack: StackId) {
+        let index = self.by_id.get(id, &self.profile.samples);
+        if let Some(index) = index.and_then(|index| u32::try_from(index).ok()) {
+            self.profile.free_stacks.push((index, stack));
         }
     }
 

@@ -35,6 +35,9 @@ pub struct Profile {
     pub ticks: Vec<Tick>,
     /// Hashes of the contents of samples, by their index; of those whose machine gave one.
     pub content_hashes: HashMap<usize, u64>,
+    /// Where samples were freed, in the order of their indices, which come with them: of some, which the agent chose without
+    /// regard to what they are.
+    pub free_stacks: Vec<(u32, StackId)>,
     /// What could not be kept.
     pub lost: Lost,
     /// What the agent cost.
@@ -376,6 +379,14 @@ impl Profile {
     pub fn is_complete(&self) -> bool {
         let is_ended = self.exit.is_some() || self.part.is_continued;
         is_ended && self.recovery.stopped.is_none() && self.recovery.ring_error.is_none()
+    }
+
+    /// Where the sample with this index was freed, if the agent looked.
+    pub fn free_stack(&self, index: usize) -> Option<StackId> {
+        let index = u32::try_from(index).ok()?;
+        let stacks = &self.free_stacks;
+        let place = stacks.binary_search_by_key(&index, |(index, _)| *index);
+        stacks.get(place.ok()?).map(|(_, stack)| *stack)
     }
 
     /// The first interval, which is the only one unless it was changed.

@@ -16,8 +16,15 @@ fn key_of(sample: &Sample) -> Key {
 /// A sample with the stack of a tick.
 pub(crate) fn stand_in(tick: &Tick) -> Sample {
     Sample {
-        stack: tick.stack,
         flags: tick.flags,
+        ..stand_in_at(tick.stack)
+    }
+}
+
+/// A sample with the stack of a free.
+pub(crate) fn stand_in_at(stack: StackId) -> Sample {
+    Sample {
+        stack,
         heap: HeapId::MALLOC,
         ..Sample::default()
     }
@@ -69,7 +76,8 @@ impl Index {
         };
         let mut numbers = Numbers::default();
         let ticks = profile.ticks.iter().map(stand_in);
-        for sample in profile.samples.iter().copied().chain(ticks) {
+        let frees = profile.free_stacks.iter().map(|free| stand_in_at(free.1));
+        for sample in profile.samples.iter().copied().chain(ticks).chain(frees) {
             let sample = &sample;
             let key = key_of(sample);
             if index.stack_numbers.contains_key(&key) {

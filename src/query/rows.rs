@@ -2,7 +2,7 @@
 
 use allocsample_profile::{HeapId, Profile, Sample};
 
-use crate::index::{Index, number, stand_in};
+use crate::index::{Index, number, stand_in, stand_in_at};
 use crate::table::{Sink, Value};
 
 /// Times count from the start of the profile.
@@ -92,12 +92,15 @@ fn lifetime_ns(sample: &Sample) -> Option<u64> {
     Some(freed.time_ns.saturating_sub(sample.time_ns))
 }
 
-pub(crate) fn frees<E>(profile: &Profile, sink: Sink<'_, E>) -> Result<(), E> {
+pub(crate) fn frees<E>(profile: &Profile, index: &Index, sink: Sink<'_, E>) -> Result<(), E> {
     let clock = Clock::of(profile);
-    for sample in &profile.samples {
+    for (position, sample) in profile.samples.iter().enumerate() {
         let Some(freed) = sample.freed() else {
             continue;
         };
+        let stack = profile.free_stack(position);
+        let stack = stack.map(|stack| index.stack_of(&stand_in_at(stack)));
+        let charged = stack.and_then(|stack| index.stack(stack)?.charged);
         sink(&[
             sample.id.0.into(),
             clock.since_start(freed.time_ns).into(),
@@ -105,6 +108,8 @@ pub(crate) fn frees<E>(profile: &Profile, sink: Sink<'_, E>) -> Result<(), E> {
             profile.bytes(sample).value().into(),
             profile.objects(sample).value().into(),
             lifetime_ns(sample).into(),
+            stack.into(),
+            charged.into(),
         ])?;
     }
     Ok(())

@@ -122,7 +122,7 @@ impl Table {
         match self.source {
             Source::Process => rows::process(profile, sink),
             Source::Samples => rows::samples(profile, index, sink),
-            Source::Frees => rows::frees(profile, sink),
+            Source::Frees => rows::frees(profile, index, sink),
             Source::Stacks => rows::stacks(index, sink),
             Source::Frames => rows::frames(index, sink),
             Source::Functions => rows::functions(index, sink),
@@ -241,10 +241,15 @@ const TABLES: &[Table] = &[
         &[
             integer("sample_id", "of which sample"),
             integer("time_ns", "when"),
-            integer("thread_id", "by which thread; 0 if it never took a sample"),
+            integer("thread_id", "by which thread; 0 if it was not known"),
             real("bytes", "bytes that the sample stands for"),
             real("objects", "allocations that it stands for"),
             integer("lifetime_ns", "since its allocation"),
+            integer(
+                "stack_id",
+                "where; NULL for most: the stack of one in eight is taken",
+            ),
+            integer("function_id", "the function of it that lets the block go"),
         ],
     ),
     table(

@@ -64,7 +64,9 @@ pub use process::{
     CounterId, CounterRecord, ExecRecord, ExitHow, ExitRecord, ForkRecord, IntervalRecord, Note,
     NoteRecord, ProcessRecord, Sampling,
 };
-pub use sample::{FreeRecord, SAMPLE_FIXED_WORDS, SampleFlags, SampleRecord};
+pub use sample::{
+    FileFreeStackRecord, FreeRecord, FreeStackRecord, SAMPLE_FIXED_WORDS, SampleFlags, SampleRecord,
+};
 #[cfg(feature = "alloc")]
 pub use symbol::{CodeGeneration, SymbolFrame, SymbolTable};
 pub use thread::{

@@ -133,7 +133,7 @@ pub struct FreeRecord {
     pub time_ns: u64,
     /// Which sample.
     pub sample: SampleId,
-    /// The freeing thread (0 if it never took a sample itself).
+    /// The freeing thread (0 if it was not known: it was in a slow path of ours, or ending).
     pub thread: ThreadId,
 }
 
@@ -164,6 +164,73 @@ impl FreeRecord {
     }
 }
 
+/// Where a sampled allocation was freed. Told of some of them, behind their [`FreeRecord`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreeStackRecord<'a> {
+    /// Which sample.
+    pub sample: SampleId,
+    /// As a sample's, all of them; the first one is the return address into the caller of free.
+    pub frames: &'a [u64],
+}
+
+impl<'a> FreeStackRecord<'a> {
+    /// The kind that goes with it.
+    pub const KIND: RecordKind = RecordKind::FreeStack;
+
+    /// Payload words with `frames` frames.
+    pub const fn words(frames: usize) -> usize {
+        1 + frames
+    }
+
+    /// Writes the payload; `None` if it does not fit.
+    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
+        let mut writer = WordWriter::new(words);
+        writer.word(self.sample.0)?.words(self.frames)?;
+        Some(writer.used())
+    }
+
+    /// Reads a payload back: all words behind the first are frames.
+    pub fn decode(words: &'a [u64]) -> Option<Self> {
+        let (&sample, frames) = words.split_first()?;
+        Some(Self {
+            sample: SampleId(sample),
+            frames,
+        })
+    }
+}
+
+/// A [`FreeStackRecord`] in a file, where its stack is a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileFreeStackRecord {
+    /// Which sample.
+    pub sample: SampleId,
+    /// Number of the stack in the file.
+    pub stack: u32,
+}
+
+impl FileFreeStackRecord {
+    /// The kind that goes with it.
+    pub const KIND: RecordKind = RecordKind::FileFreeStack;
+    /// Payload words.
+    pub const WORDS: usize = 2;
+
+    /// The payload.
+    pub fn encode(&self) -> [u64; Self::WORDS] {
+        [self.sample.0, u64::from(self.stack)]
+    }
+
+    /// Reads a payload back.
+    pub fn decode(words: &[u64]) -> Option<Self> {
+        let &[sample, stack, ..] = words else {
+            return None;
+        };
+        Some(Self {
+            sample: SampleId(sample),
+            stack: u32::try_from(stack).ok()?,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,6 +253,27 @@ mod tests {
             prop_assert_eq!(SampleRecord::decode(&words[..SAMPLE_FIXED_WORDS - 1]), None);
             prop_assert_eq!(record.encode_into(&mut words[..used - 1]), None);
         }
+    }
+
+    #[test]
+    fn stack_of_a_free_round_trips() {
+        let record = FreeStackRecord {
+            sample: SampleId(u64::MAX),
+            frames: &[7, 8, 9],
+        };
+        let mut words = [0; 5];
+        let used = record.encode_into(&mut words).unwrap();
+        assert_eq!(used, FreeStackRecord::words(3));
+        assert_eq!(FreeStackRecord::decode(&words[..used]), Some(record));
+        assert_eq!(FreeStackRecord::decode(&[]), None);
+        assert_eq!(record.encode_into(&mut words[..used - 1]), None);
+        let record = FileFreeStackRecord {
+            sample: SampleId(u64::MAX),
+            stack: 5,
+        };
+        assert_eq!(FileFreeStackRecord::decode(&record.encode()), Some(record));
+        assert_eq!(FileFreeStackRecord::decode(&[1]), None);
+        assert_eq!(FileFreeStackRecord::decode(&[1, u64::MAX]), None);
     }
 
     #[test]

@@ -56,6 +56,10 @@ pub enum RecordKind {
     LastStack = 25,
     /// [`crate::FateRecord`] in fewer bytes (`events.rs`): in files only.
     FileFate = 26,
+    /// [`crate::FreeStackRecord`]: in rings only.
+    FreeStack = 27,
+    /// [`crate::FileFreeStackRecord`]: in files only.
+    FileFreeStack = 28,
 }
 
 impl RecordKind {
@@ -88,6 +92,8 @@ impl RecordKind {
             24 => Self::Part,
             25 => Self::LastStack,
             26 => Self::FileFate,
+            27 => Self::FreeStack,
+            28 => Self::FileFreeStack,
             _ => return None,
         })
     }
@@ -122,6 +128,8 @@ pub enum Decoded<'a> {
     FileTick(crate::FileTickRecord),
     Part(crate::PartRecord),
     LastStack(crate::LastStackRecord),
+    FreeStack(crate::FreeStackRecord<'a>),
+    FileFreeStack(crate::FileFreeStackRecord),
 }
 
 impl<'a> Decoded<'a> {
@@ -160,6 +168,10 @@ impl<'a> Decoded<'a> {
             RecordKind::FileTick => Self::FileTick(crate::FileTickRecord::decode(words)?),
             RecordKind::Part => Self::Part(crate::PartRecord::decode(words)?),
             RecordKind::LastStack => Self::LastStack(crate::LastStackRecord::decode(words)?),
+            RecordKind::FreeStack => Self::FreeStack(crate::FreeStackRecord::decode(words)?),
+            RecordKind::FileFreeStack => {
+                Self::FileFreeStack(crate::FileFreeStackRecord::decode(words)?)
+            }
         })
     }
 }

@@ -1,8 +1,8 @@
-//! Which functions are the allocator, and so never to blame for an allocation.
+//! Which functions are the allocator, and so never to blame for an allocation or a free.
 
 use allocsample_profile::{Frame, HeapId, Profile};
 
-/// Names of allocation functions, and beginnings of names (those that end in `*`).
+/// Names of functions that allocate and free, and beginnings of names (those that end in `*`).
 const ALLOCATORS: &[&str] = &[
     "malloc",
     "calloc",
@@ -14,11 +14,20 @@ const ALLOCATORS: &[&str] = &[
     "valloc",
     "pvalloc",
     "__libc_*alloc",
+    "free",
+    "free_sized",
+    "free_aligned_sized",
+    "__libc_free",
     "operator new*",
+    "operator delete*",
     "__rust_alloc*",
     "__rust_realloc*",
+    "__rust_dealloc*",
     "__rdl_alloc*",
     "__rdl_realloc*",
+    "__rdl_dealloc*",
+    // What a Rust compiler makes to drop a value: its caller lets it go.
+    "core::ptr::drop_in_place<*",
     "__rustc::__rust_*",
     "__rustc::__rdl_*",
     "alloc::alloc::*",

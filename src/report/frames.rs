@@ -108,13 +108,18 @@ impl<'a> Frames<'a> {
 
     /// Puts the frames of a sample's stack into `stack`, leaf first, as [`Profile::stack_frames`] would.
     pub fn fill(&self, sample: &Sample, stack: &mut Vec<FrameId>) {
+        self.fill_stack(sample.stack, stack);
+        stack.extend(self.missing_root(sample));
+    }
+
+    /// The same for a stack that is not a sample's: what may be missing at its root is not known.
+    pub fn fill_stack(&self, of: StackId, stack: &mut Vec<FrameId>) {
         stack.clear();
-        let mut at = sample.stack;
+        let mut at = of;
         while let Some((parent, inlined)) = self.node(at) {
             stack.extend_from_slice(inlined);
             at = parent;
         }
-        stack.extend(self.missing_root(sample));
     }
 
     /// The pseudo-frame that stands for the root of a sample's stack, if that is missing.

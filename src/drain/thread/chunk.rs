@@ -2,19 +2,20 @@
 
 use allocsample_agent::os::{self, clock, file};
 use allocsample_record::{
-    ChunkEncoder, CounterId, CounterRecord, Decoded, FateRecord, FileSample, FileTickRecord,
-    ModuleAgainRecord, RecordKind, SampleFlags, SampleId, SampleRecord, TickRecord,
+    ChunkEncoder, CounterId, CounterRecord, Decoded, FateRecord, FileFreeStackRecord, FileSample,
+    FileTickRecord, ModuleAgainRecord, RecordKind, SampleFlags, SampleId, SampleRecord, TickRecord,
 };
 
 use super::Drain;
 use crate::intern::StackInterner;
 
 /// Records that are another in the file, or that tell something of how addresses become stacks.
-const CHANGED: [RecordKind; 8] = [
+const CHANGED: [RecordKind; 9] = [
     RecordKind::Sample,
     RecordKind::Tick,
     RecordKind::Fate,
     RecordKind::Free,
+    RecordKind::FreeStack,
     RecordKind::Module,
     RecordKind::ModuleUnload,
     RecordKind::ThreadEnd,
@@ -56,6 +57,14 @@ impl Drain {
                 Some(Decoded::Free(free)) => {
                     self.drained.frees += 1;
                     self.encoder.free(&free);
+                }
+                Some(Decoded::FreeStack(free)) => {
+                    let stack = self.interner.intern_alone(free.frames, &mut self.encoder);
+                    let record = FileFreeStackRecord {
+                        sample: free.sample,
+                        stack: stack.0,
+                    };
+                    (self.encoder).words(RecordKind::FileFreeStack, &record.encode());
                 }
                 Some(Decoded::Module(module)) => {
                     let again = self.interner.map(&module);
