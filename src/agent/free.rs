@@ -36,8 +36,7 @@ impl Agent {
         let Some(recording) = recording::current().filter(|_| epoch == self.epoch()) else {
             return;
         };
-        // One that has not allocated since the agent is on frees for others.
-        let is_known = thread.epoch() == epoch || self.announce(thread);
+        let is_known = thread.epoch() == epoch || self.joins_by_freeing(thread);
         let record = FreeRecord {
             time_ns: clock::monotonic_ns(),
             sample: SampleId(taken - 1),
@@ -61,6 +60,12 @@ impl Agent {
             let elapsed_ns = clock::monotonic_ns().saturating_sub(record.time_ns);
             recording.count_time(Figure::TimedFrees, elapsed_ns);
         }
+    }
+
+    /// A thread that has never allocated while the agent was on frees for others; it joins now. One that has ended does not
+    /// come back for what its last destructors free.
+    fn joins_by_freeing(&self, thread: &ShimThread) -> bool {
+        !thread.has_left() && self.switch.get() == Switch::On && self.announce(thread)
     }
 
     /// Writes where a block was freed: no more than a help to the reader, for which nobody waits.

@@ -262,6 +262,11 @@ impl ShimThread {
         self.state.change.get()
     }
 
+    /// Whether it joined once and does not belong to us now: it is ending, or its process is a forked child.
+    pub fn has_left(&self) -> bool {
+        self.epoch() == 0 && self.state.number.get() != 0
+    }
+
     /// Our number of this thread; 0 before it joined.
     pub fn number(&self) -> u32 {
         if self.epoch() == 0 {
