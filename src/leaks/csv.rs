@@ -49,6 +49,8 @@ fn fields(finding: &Finding) -> [String; 25] {
         let part = |(name, share): &(String, f64)| format!("{name} {share}");
         parts.iter().map(part).collect::<Vec<_>>().join(";")
     };
+    let freed_in = (finding.freed_in.iter()).map(|(code, share)| (code.join(" < "), *share));
+    let freed_in: Vec<(String, f64)> = freed_in.collect();
     let line = (function.line > 0).then(|| function.line.to_string());
     let [young, half, old, oldest] = finding.ages_s.map(number);
     [
@@ -76,6 +78,6 @@ fn fields(finding: &Finding) -> [String; 25] {
         oldest,
         number(finding.never_freed),
         shares(&finding.freed_by),
-        shares(&finding.freed_in),
+        shares(&freed_in),
     ]
 }

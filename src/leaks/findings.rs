@@ -54,7 +54,7 @@ pub struct Finding {
     pub freed_by: Vec<(String, f64)>,
     /// Code that frees it, each as a few functions from the one that lets go outwards, with its share of what was looked at:
     /// the stack of one free in eight is taken. Largest first.
-    pub freed_in: Vec<(String, f64)>,
+    pub freed_in: Vec<(Vec<String>, f64)>,
 }
 
 /// Sites with live bytes, by evidence of a leak.
@@ -372,8 +372,8 @@ impl<'a, 'p> Candidate<'a, 'p> {
         shares(by_thread.into_iter().map(named).collect())
     }
 
-    fn freed_in(&self) -> Vec<(String, f64)> {
-        let mut by_code: BTreeMap<String, f64> = BTreeMap::new();
+    fn freed_in(&self) -> Vec<(Vec<String>, f64)> {
+        let mut by_code: BTreeMap<Vec<&str>, f64> = BTreeMap::new();
         let mut stack = Vec::new();
         for index in self.sites.indices(self.site) {
             if let Some(code) = self.sites.freed_in(index, &mut stack) {
@@ -381,7 +381,11 @@ impl<'a, 'p> Candidate<'a, 'p> {
                 *by_code.entry(code).or_default() += self.bytes(sample).value();
             }
         }
-        shares(by_code.into_iter().collect())
+        let owned = |(code, bytes): (Vec<&str>, f64)| {
+            let code = code.into_iter().map(str::to_owned).collect();
+            (code, bytes)
+        };
+        shares(by_code.into_iter().map(owned).collect())
     }
 
     fn thread_name(&self, id: ThreadId) -> String {
@@ -393,7 +397,7 @@ impl<'a, 'p> Candidate<'a, 'p> {
 }
 
 /// Of their sum, largest first.
-fn shares(mut bytes: Vec<(String, f64)>) -> Vec<(String, f64)> {
+fn shares<T>(mut bytes: Vec<(T, f64)>) -> Vec<(T, f64)> {
     let total: f64 = bytes.iter().map(|(_, bytes)| bytes).sum();
     for (_, bytes) in &mut bytes {
         *bytes /= total;

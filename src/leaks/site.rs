@@ -120,17 +120,25 @@ impl<'a> Sites<'a> {
         self.samples[range].iter().map(|&index| index as usize)
     }
 
-    /// The functions that let a sample go, from the one outside the allocator on, a few of them; `None` if the agent did not
-    /// look. `stack` is working memory.
-    pub fn freed_in(&self, index: usize, stack: &mut Vec<FrameId>) -> Option<String> {
+    /// The functions that let a sample go, a few of them, from the first one outside the allocator and the standard library
+    /// outwards; `None` if the agent did not look. `stack` is working memory.
+    pub fn freed_in(&self, index: usize, stack: &mut Vec<FrameId>) -> Option<Vec<&str>> {
         const FEW: usize = 3;
         let of = self.profile.free_stack(index)?;
         self.frames.fill_stack(of, stack);
         let heap = self.profile.samples[index].heap;
         let charged = self.frames.charged(heap, stack)?;
-        let functions = stack[charged..].iter().take(FEW);
-        let names = functions.map(|id| self.frames.frame(*id).function.as_str());
-        Some(names.collect::<Vec<_>>().join(" < "))
+        let functions = stack[charged..].iter();
+        let functions = functions.map(|id| self.frames.frame(*id).function.as_str());
+        let own: Vec<&str> = functions
+            .clone()
+            .filter(|function| !is_of_library(function))
+            .take(FEW)
+            .collect();
+        Some(match own.is_empty() {
+            true => functions.take(FEW).collect(),
+            false => own,
+        })
     }
 
     /// The names of a site.
@@ -151,6 +159,22 @@ impl<'a> Sites<'a> {
             type_name: type_of(profile, sample).map(str::to_owned),
         })
     }
+}
+
+/// Containers of C++ and Rust free what they hold, a dozen frames deep, on behalf of who empties them.
+fn is_of_library(function: &str) -> bool {
+    const BEGINNINGS: [&str; 9] = [
+        "std::",
+        "void std::",
+        "__gnu_cxx::",
+        "core::",
+        "<core::",
+        "alloc::",
+        "<alloc::",
+        "hashbrown::",
+        "<hashbrown::",
+    ];
+    (BEGINNINGS.iter()).any(|beginning| function.starts_with(beginning))
 }
 
 fn type_of<'a>(profile: &'a Profile, sample: &Sample) -> Option<&'a str> {

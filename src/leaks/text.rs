@@ -120,14 +120,17 @@ fn write_finding(
             units::bytes(finding.allocated.value()),
         ),
     ];
-    for (how, parts) in [("by", &finding.freed_by), ("in", &finding.freed_in)] {
-        if let Some((most, share)) = parts.first() {
-            let others = match share {
-                ..0.995 => format!(" ({:.0} %) and others", 100.0 * share),
-                _ => String::new(),
-            };
-            lines.push(format!("what is freed is freed {how} {most}{others}"));
-        }
+    let others = |share: f64| match share {
+        ..0.995 => format!(" ({:.0} %) and others", 100.0 * share),
+        _ => String::new(),
+    };
+    if let Some((thread, share)) = finding.freed_by.first() {
+        let others = others(*share);
+        lines.push(format!("what is freed is freed by {thread}{others}"));
+    }
+    if let Some((code, share)) = finding.freed_in.first() {
+        let (code, others) = (code.join(" < "), others(*share));
+        lines.push(format!("what is freed is freed in {code}{others}"));
     }
     let callers = finding.stack.iter().skip(1);
     lines.extend(

@@ -43,7 +43,7 @@ function drawCard(suspect, place) {
   facts.push(['never freed', `${formatPart(suspect.never_freed_share)} of ${formatBytes(suspect.allocated_bytes)}`],
     ['age', `half older than ${formatTime(suspect.age_p50_s)}, oldest ${formatTime(suspect.oldest_s)}`]);
   if (suspect.freed_by.length) facts.push(['freed by', suspect.freed_by.slice(0, 2).map((it) => `${it.thread} (${formatPart(it.share)})`).join(', ')]);
-  if (suspect.freed_in.length) facts.push(['freed in', suspect.freed_in.slice(0, 2).map((it) => `${it.functions} (${formatPart(it.share)})`).join(', ')]);
+  if (suspect.freed_in.length) facts.push(['freed in', suspect.freed_in.slice(0, 2).map((it) => `${it.functions.join(' < ')} (${formatPart(it.share)})`).join(', ')]);
   const list = element('dl', undefined, card);
   for (const [name, value] of facts) { element('dt', name, list); element('dd', value, list); }
   if (suspect.sites.length) drawCurve(suspect, colour, element('div', undefined, card));
