@@ -20,60 +20,74 @@ pub(crate) fn lines(
     metric: Metric,
     mut each: impl FnMut(&str, i64) -> io::Result<()>,
 ) -> io::Result<()> {
-    /// What comes next of a path's children, and how long the text before it is.
-    struct Next {
-        path: u32,
-        before: usize,
-        is_line: bool,
-    }
-    let mut paths = Paths::new(view);
-    paths.add(view, metric);
+    let paths = Paths::of(view, metric);
+    paths.lines(&paths.children(), |_, text, bytes| each(text, bytes))
+}
+
+/// The same for who draws them and leaves out functions with less than `narrowest` of all bytes. Neighbours that are too
+/// narrow even together are one line, which has the name of the first of them: all others are at their places.
+pub(crate) fn wide_lines(view: &View, metric: Metric, narrowest: f64) -> Vec<String> {
+    let paths = Paths::of(view, metric);
     let children = paths.children();
-    let mut rounding = Rounding::default();
-    let mut text = String::new();
-    let mut stack = vec![Next {
-        path: Paths::ROOT,
-        before: 0,
-        is_line: false,
-    }];
+    let mut own = vec![0; paths.nodes.len()];
+    let told = paths.lines(&children, |path, _, bytes| {
+        own[path as usize] = bytes;
+        Ok(())
+    });
+    debug_assert!(told.is_ok(), "nothing is written");
+    // Parents come before their children.
+    let mut with_more = own.clone();
+    for path in (1..with_more.len()).rev() {
+        with_more[paths.parents[path] as usize] += with_more[path];
+    }
+    // Half of it, so that no rounding matters.
+    let is_wide =
+        |bytes: i64| bytes as f64 >= narrowest / 2.0 * with_more[Paths::ROOT as usize] as f64;
+    let mut lines = Vec::new();
+    let mut wide = vec![Paths::ROOT];
     let mut items = Vec::new();
-    while let Some(Next {
-        path,
-        before,
-        is_line,
-    }) = stack.pop()
-    {
-        text.truncate(before);
-        if path != Paths::ROOT {
-            text.push_str(&paths.names[paths.nodes[path as usize] as usize]);
-        }
-        if is_line {
-            let bytes = rounding.next(paths.bytes[path as usize]);
-            if bytes > 0 {
-                each(&text, bytes)?;
-            }
-            continue;
-        }
-        if path != Paths::ROOT {
-            text.push(';');
-        }
+    while let Some(path) = wide.pop() {
+        let before = paths.text(path);
+        let name = |path: u32| &paths.names[paths.nodes[path as usize] as usize];
+        // In the order of the lines with their numbers, in which they are drawn.
         items.clear();
         for &child in children.of(path) {
-            let (alone, with_more) = paths.ranks[paths.nodes[child as usize] as usize];
-            if paths.bytes[child as usize] > 0.0 {
-                items.push((alone, child, true));
+            let (own, with_more) = (own[child as usize], with_more[child as usize]);
+            if own > 0 {
+                items.push((format!("{} {own}", name(child)), child, own, true));
             }
-            items.push((with_more, child, false));
+            if with_more > own {
+                let key = format!("{};", name(child));
+                items.push((key, child, with_more - own, false));
+            }
         }
-        // What comes first is taken last from the end.
-        items.sort_unstable_by(|one, other| other.cmp(one));
-        stack.extend(items.iter().map(|&(_, path, is_line)| Next {
-            path,
-            before: text.len(),
-            is_line,
-        }));
+        items.sort_unstable();
+        let mut narrow: Option<(String, i64)> = None;
+        for &(ref key, child, bytes, is_line) in &items {
+            if is_wide(with_more[child as usize]) {
+                lines.extend(narrow.take().map(line));
+                match is_line {
+                    true => lines.push(format!("{before}{key}")),
+                    false => wide.push(child),
+                }
+                continue;
+            }
+            match &mut narrow {
+                Some((_, sum)) if !is_wide(*sum + bytes) => *sum += bytes,
+                narrow => {
+                    lines.extend(narrow.take().map(line));
+                    let more = if is_line { "" } else { ";(narrow)" };
+                    *narrow = Some((format!("{before}{}{more}", name(child)), bytes));
+                }
+            }
+        }
+        lines.extend(narrow.map(line));
     }
-    Ok(())
+    lines
+}
+
+fn line((stack, bytes): (String, i64)) -> String {
+    format!("{stack} {bytes}")
 }
 
 /// Stacks by the names of their functions, as a tree: a million lines at once would take more memory than the profile.
@@ -92,6 +106,87 @@ struct Paths {
 
 impl Paths {
     const ROOT: u32 = 0;
+
+    fn of(view: &View, metric: Metric) -> Self {
+        let mut paths = Self::new(view);
+        paths.add(view, metric);
+        paths
+    }
+
+    /// Tells `each` of all paths with bytes, in the order of their texts.
+    fn lines(
+        &self,
+        children: &Children,
+        mut each: impl FnMut(u32, &str, i64) -> io::Result<()>,
+    ) -> io::Result<()> {
+        /// What comes next of a path's children, and how long the text before it is.
+        struct Next {
+            path: u32,
+            before: usize,
+            is_line: bool,
+        }
+        let mut rounding = Rounding::default();
+        let mut text = String::new();
+        let mut stack = vec![Next {
+            path: Self::ROOT,
+            before: 0,
+            is_line: false,
+        }];
+        let mut items = Vec::new();
+        while let Some(Next {
+            path,
+            before,
+            is_line,
+        }) = stack.pop()
+        {
+            text.truncate(before);
+            if path != Self::ROOT {
+                text.push_str(&self.names[self.nodes[path as usize] as usize]);
+            }
+            if is_line {
+                let bytes = rounding.next(self.bytes[path as usize]);
+                if bytes > 0 {
+                    each(path, &text, bytes)?;
+                }
+                continue;
+            }
+            if path != Self::ROOT {
+                text.push(';');
+            }
+            items.clear();
+            for &child in children.of(path) {
+                let (alone, with_more) = self.ranks[self.nodes[child as usize] as usize];
+                if self.bytes[child as usize] > 0.0 {
+                    items.push((alone, child, true));
+                }
+                items.push((with_more, child, false));
+            }
+            // What comes first is taken last from the end.
+            items.sort_unstable_by(|one, other| other.cmp(one));
+            stack.extend(items.iter().map(|&(_, path, is_line)| Next {
+                path,
+                before: text.len(),
+                is_line,
+            }));
+        }
+        Ok(())
+    }
+
+    /// The names of a path, each with a `;` behind it.
+    fn text(&self, path: u32) -> String {
+        let up = |&path: &u32| Some(self.parents[path as usize]);
+        let callers = std::iter::successors(Some(path), up);
+        let mut names: Vec<&str> = callers
+            .take_while(|&path| path != Self::ROOT)
+            .map(|path| self.names[self.nodes[path as usize] as usize].as_str())
+            .collect();
+        names.reverse();
+        let mut text = names.join(";");
+        if path != Self::ROOT {
+            text.push(';');
+        }
+        text
+    }
 
     fn new(view: &View) -> Self {
         let mut names = Interner::new();
@@ -230,6 +325,9 @@ fn plain_name(name: &str) -> String {
 mod tests {
     use super::*;
     use crate::fixture;
+    use crate::view::{Line, Location, Sample, Stack};
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
 
     #[test]
     fn names_lose_what_lines_are_made_of() {
@@ -253,6 +351,97 @@ mod tests {
             assert!((sum as f64 - total).abs() <= 0.51, "{sum} {total}");
             assert!(text.lines().is_sorted());
         }
+    }
+
+    /// The functions that are wide enough, with their bytes and how many bytes are before them.
+    fn drawn(mut lines: Vec<String>, narrowest: i64) -> BTreeMap<(String, i64), i64> {
+        lines.sort_unstable();
+        let mut widths: BTreeMap<(String, i64), i64> = BTreeMap::new();
+        let mut open: Vec<(String, i64)> = Vec::new();
+        let mut before = 0;
+        for line in &lines {
+            let (stack, bytes) = line.rsplit_once(' ').unwrap();
+            let mut path = String::new();
+            let mut depth = 0;
+            for name in stack.split(';') {
+                path += &format!(";{name}");
+                if open.get(depth).is_none_or(|(open, _)| *open != path) {
+                    open.truncate(depth);
+                    open.push((path.clone(), before));
+                }
+                depth += 1;
+                *widths.entry(open[depth - 1].clone()).or_default() +=
+                    bytes.parse::<i64>().unwrap();
+            }
+            open.truncate(depth);
+            before += bytes.parse::<i64>().unwrap();
+        }
+        widths.retain(|_, bytes| *bytes >= narrowest);
+        widths
+    }
+
+    proptest! {
+        /// A picture of the lines that are left is the picture of all of them.
+        #[test]
+        fn wide_lines_have_all_that_is_wide(
+            stacks in proptest::collection::vec(proptest::collection::vec(0..6usize, 1..6), 1..200),
+            percent in 0..30u32,
+        ) {
+            let names = ["f", "f (x)", "g", "ff", "-", "h"];
+            let location = |name: &&str| Location {
+                lines: vec![Line { function: (*name).to_owned(), ..Line::default() }],
+                ..Location::default()
+            };
+            let mut view = View { locations: names.iter().map(location).collect(), ..View::default() };
+            for (number, locations) in stacks.iter().enumerate() {
+                let mut parent = None;
+                for &location in locations {
+                    parent = Some(view.stacks.push(Stack { parent, location }));
+                }
+                view.samples.list().push(Sample {
+                    stack: parent.unwrap(),
+                    bytes: 0.3 + (number % 17) as f64,
+                    ..Sample::default()
+                });
+            }
+            let mut all = Vec::new();
+            lines(&view, Metric::Allocated, |stack, bytes| {
+                all.push(format!("{stack} {bytes}"));
+                Ok(())
+            }).unwrap();
+            let narrowest = f64::from(percent) / 100.0;
+            let wide = wide_lines(&view, Metric::Allocated, narrowest);
+            prop_assert!(wide.len() <= all.len());
+            let total: i64 = all.iter().map(|it| it.rsplit_once(' ').unwrap().1.parse::<i64>().unwrap()).sum();
+            let least = (narrowest * total as f64).ceil() as i64;
+            prop_assert_eq!(drawn(wide, least.max(1)), drawn(all, least.max(1)));
+        }
+    }
+
+    #[test]
+    fn narrow_neighbours_are_one_line() {
+        let mut view = View::default();
+        let function = |function: String| Location {
+            lines: vec![Line {
+                function,
+                ..Line::default()
+            }],
+            ..Location::default()
+        };
+        for number in 0..1000 {
+            view.locations.push(function(format!("f{number:04}")));
+            let (parent, location) = (None, number);
+            let stack = view.stacks.push(Stack { parent, location });
+            view.samples.list().push(Sample {
+                stack,
+                bytes: 1.0,
+                ..Sample::default()
+            });
+        }
+        let wide = wide_lines(&view, Metric::Allocated, 0.1);
+        // Of 1,000 bytes less than half of a hundred are in each.
+        assert_eq!(wide.len(), 1000_usize.div_ceil(49));
+        assert_eq!(wide[..2], ["f0000 49", "f0049 49"]);
     }
 
     #[test]

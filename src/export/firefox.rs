@@ -12,28 +12,31 @@
 //! ```
 //! The viewer matches frees with allocations inside one thread's table, by a number that must be an exact JSON number:
 //! that is why all rows are on thread 0, whoever freed, and why the "address" is the number of the sample. The crate
-//! that makes the tables knows nothing of lines, inlined calls and libraries without addresses; `tables` puts them in.
+//! that makes the document knows nothing of lines, inlined calls and libraries without addresses, and would keep millions
+//! of rows: it makes all but the tables of stacks and rows, which `tables` and `tracks` put in as the document is written.
 
 mod counters;
 mod markers;
 mod meta;
+mod moments;
 mod object;
 mod tables;
+mod tracks;
 
 use std::collections::HashMap;
 use std::io::Write;
 use std::time::Duration;
 
 use fxprof_processed_profile::{
-    CategoryColor, CategoryHandle, CpuDelta, Frame, FrameFlags, FrameInfo, ProcessHandle, Profile,
-    ReferenceTimestamp, SamplingInterval, StackHandle, ThreadHandle, Timestamp, WeightType,
+    CategoryColor, CategoryHandle, CpuDelta, ProcessHandle, Profile, ReferenceTimestamp,
+    SamplingInterval, ThreadHandle, Timestamp, WeightType,
 };
+use moments::{Chosen, Weights, grouped};
 use object::{Object, Part};
+use tracks::{Samples, Threads, Track};
 
 use crate::ExportError;
-use crate::view::{
-    End, HeapIndex, LocationIndex, Nature, Rounding, Sample, StackIndex, Survival, View,
-};
+use crate::view::{HeapIndex, LocationIndex, Nature, Rounding, Sample, Survival, View};
 
 /// How processes are told apart that have what was alive when the file began.
 const CARRIED: &str = " (alive before)";
@@ -51,15 +54,26 @@ pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError>
     markers::add(view, &mut builder.profile, &builder.heaps);
     let (profile, heaps) = (&mut builder.profile, &builder.heaps);
     let counters = counters::add(view, profile, builder.process, heaps);
-    let text = serde_json::to_string(&builder.profile)?;
-    drop(builder);
+    let weights = builder.weights();
+    let Builder {
+        profile,
+        tracks,
+        categories,
+        ..
+    } = builder;
+    let text = serde_json::to_string(&profile)?;
+    drop(profile);
     let mut document = Object::parse(&text)?;
     document.set("libs", Part::Value(tables::libraries(view)));
-    let mut threads = document.objects("threads")?;
-    for thread in &mut threads {
-        tables::fill(view, thread)?;
-    }
-    document.set("threads", Part::Array(threads));
+    let category_of = |location| categories.of(view, location);
+    let threads = Threads {
+        view,
+        texts: document.texts("threads")?,
+        tracks: &tracks,
+        weights: &weights,
+        category_of: &category_of,
+    };
+    document.set("threads", Part::Threads(threads));
     let mut documents = document.objects("counters")?;
     counters::describe(&mut documents, &counters);
     document.set("counters", Part::Array(documents));
@@ -94,8 +108,7 @@ struct Builder<'a> {
     /// Where those of each heap (or malloc's) are that were alive before the file began.
     carried: HashMap<Option<HeapIndex>, ThreadHandle>,
     categories: Categories,
-    stacks: HashMap<(ThreadHandle, StackIndex), StackHandle>,
-    objects: HashMap<(ThreadHandle, StackIndex, LocationIndex), StackHandle>,
+    tracks: Vec<Track>,
 }
 
 /// What the colours of frames tell.
@@ -153,9 +166,18 @@ impl<'a> Builder<'a> {
             heaps: HashMap::new(),
             carried: HashMap::new(),
             categories,
-            stacks: HashMap::new(),
-            objects: HashMap::new(),
+            tracks: Vec::new(),
         }
+    }
+
+    /// Says what a thread has: its number is the weight of a sample, which is written in no other thread.
+    fn track(&mut self, thread: ThreadHandle, track: Track) {
+        let zero = Timestamp::from_nanos_since_reference(0);
+        // There are some thousand threads.
+        let number = self.tracks.len() as i32;
+        self.profile
+            .add_sample(thread, zero, None, CpuDelta::ZERO, number);
+        self.tracks.push(track);
     }
 
     /// A process for each heap of a virtual machine: the viewer has one table of allocations for each.
@@ -202,37 +224,42 @@ impl<'a> Builder<'a> {
         (process, thread)
     }
 
-    /// Rows of allocations and frees, in the order of time.
+    /// Rows of allocations and frees: malloc's, those of each heap, and those that were alive before.
     fn allocations(&mut self) {
-        let mut rows = Vec::new();
-        // What the rows of one thread add up to is rounded once.
+        let mut threads = vec![(self.whole, Samples::None)];
+        for heap in 0..self.view.heaps.len() {
+            let (_, thread) = self.heaps[&heap];
+            threads.push((thread, Samples::OfAllocations));
+        }
+        let mut carried: Vec<_> = self.carried.values().copied().collect();
+        carried.sort_unstable();
+        threads.extend(carried.into_iter().map(|thread| (thread, Samples::None)));
+        let places: HashMap<ThreadHandle, usize> = (0..)
+            .zip(&threads)
+            .map(|(place, &(thread, _))| (thread, place))
+            .collect();
+        let chosen = grouped(self.view, threads.len(), |sample| {
+            places.get(&self.thread_of_rows(sample)).copied()
+        });
+        for ((thread, samples), chosen) in threads.into_iter().zip(chosen) {
+            let allocations = Some(chosen);
+            self.track(
+                thread,
+                Track {
+                    allocations,
+                    samples,
+                },
+            );
+        }
+    }
+
+    /// Of the rows: what those of one thread add up to is rounded once.
+    fn weights(&self) -> Weights {
         let mut rounding: HashMap<ThreadHandle, Rounding> = HashMap::new();
-        for (number, sample) in self.view.samples.iter().enumerate() {
-            let thread = self.thread_of_rows(&sample);
-            let weight = rounding.entry(thread).or_default().next(sample.bytes);
-            // An allocation of 0 bytes at interval 1: a row of weight 0 is neither allocation nor free.
-            if weight == 0 {
-                continue;
-            }
-            rows.push((sample.time_ns, number, thread, weight));
-            if let End::Freed(time_ns) = sample.end {
-                // Clocks of two threads may disagree by a moment; a free must not come first.
-                rows.push((time_ns.max(sample.time_ns), number, thread, -weight));
-            }
-        }
-        // Stable: an allocation stays before its own free.
-        rows.sort_by_key(|&(time_ns, ..)| time_ns);
-        for (time_ns, number, thread, weight) in rows {
-            let sample = &self.view.samples.get(number);
-            let stack = (weight > 0).then(|| self.stack_with_type(thread, sample));
-            let time = timestamp(self.view, time_ns);
-            self.profile
-                .add_allocation_sample(thread, time, stack, number as u64, weight);
-            let draws_track = sample.heap.is_some() && !sample.is_carried;
-            if draws_track && weight > 0 {
-                self.add_sample(thread, time, stack, weight);
-            }
-        }
+        Weights::new(self.view, |sample| {
+            let thread = self.thread_of_rows(sample);
+            rounding.entry(thread).or_default().next(sample.bytes)
+        })
     }
 
     fn thread_of_rows(&self, sample: &Sample) -> ThreadHandle {
@@ -243,22 +270,6 @@ impl<'a> Builder<'a> {
         heap.map_or(self.whole, |&(_, thread)| thread)
     }
 
-    /// Weights are 32-bit here: what is larger becomes several samples at the same moment.
-    fn add_sample(
-        &mut self,
-        thread: ThreadHandle,
-        time: Timestamp,
-        stack: Option<StackHandle>,
-        mut weight: i64,
-    ) {
-        while weight > 0 {
-            let part = i32::try_from(weight).unwrap_or(i32::MAX);
-            self.profile
-                .add_sample(thread, time, stack, CpuDelta::ZERO, part);
-            weight -= i64::from(part);
-        }
-    }
-
     /// A track for each thread that has samples.
     fn threads(&mut self) {
         let mut bytes = vec![0.0; self.view.threads.len()];
@@ -267,7 +278,9 @@ impl<'a> Builder<'a> {
         for sample in allocated() {
             bytes[sample.thread] += sample.bytes;
         }
-        let mut handles = vec![None; bytes.len()];
+        let mut chosen = grouped(view, bytes.len(), |sample| {
+            (!sample.is_carried).then_some(sample.thread)
+        });
         let mut heaviest_first: Vec<usize> = (0..bytes.len()).collect();
         heaviest_first.sort_by(|&a, &b| bytes[b].total_cmp(&bytes[a]));
         // Beside it is one of its time.
@@ -285,17 +298,12 @@ impl<'a> Builder<'a> {
             if rank < SHOWN_THREADS {
                 self.profile.add_initial_visible_thread(handle);
             }
-            handles[thread] = Some(handle);
-        }
-        let mut rounding: Vec<Rounding> = bytes.iter().map(|_| Rounding::default()).collect();
-        for sample in allocated() {
-            let Some(thread) = handles[sample.thread] else {
-                continue;
+            let chosen = std::mem::replace(&mut chosen[thread], Chosen::Some(Vec::new()));
+            let track = Track {
+                allocations: None,
+                samples: Samples::Some(chosen),
             };
-            let stack = Some(self.stack_with_type(thread, &sample));
-            let time = timestamp(self.view, sample.time_ns);
-            let weight = rounding[sample.thread].next(sample.bytes);
-            self.add_sample(thread, time, stack, weight);
+            self.track(handle, track);
         }
     }
 
@@ -321,7 +329,6 @@ impl<'a> Builder<'a> {
         }
         let mut busiest_first: Vec<usize> = (0..cpu_ns.len()).collect();
         busiest_first.sort_by_key(|&thread| std::cmp::Reverse(cpu_ns[thread]));
-        let mut handles = vec![None; cpu_ns.len()];
         for (rank, thread) in busiest_first.into_iter().enumerate() {
             if cpu_ns[thread] == 0 {
                 break;
@@ -332,95 +339,31 @@ impl<'a> Builder<'a> {
             if rank < SHOWN_THREADS {
                 self.profile.add_initial_visible_thread(handle);
             }
-            handles[thread] = Some(handle);
-        }
-        for tick in &self.view.ticks {
-            let Some(thread) = handles[tick.thread] else {
-                continue;
+            let track = Track {
+                allocations: None,
+                samples: Samples::Ticks(thread),
             };
-            let stack = self.stack(thread, tick.stack);
-            let time = timestamp(self.view, tick.time_ns);
-            // A tick that was late stands for those that it missed.
-            let periods = tick.cpu_ns / self.view.tick_period_ns.max(1);
-            let weight = i32::try_from(periods).unwrap_or(i32::MAX).max(1);
-            let cpu = CpuDelta::from_nanos(tick.cpu_ns);
-            self.profile
-                .add_sample(thread, time, Some(stack), cpu, weight);
+            self.track(handle, track);
         }
     }
+}
 
-    /// The sample's stack, with its type on top if it has one.
-    fn stack_with_type(&mut self, thread: ThreadHandle, sample: &Sample) -> StackHandle {
-        let stack = self.stack(thread, sample.stack);
-        let Some(object) = sample.object else {
-            return stack;
-        };
-        if let Some(&known) = self.objects.get(&(thread, sample.stack, object)) {
-            return known;
-        }
-        let frame = self.frame(object, 0);
-        let frame = self.profile.intern_frame(thread, frame);
-        let whole = self.profile.intern_stack(thread, Some(stack), frame);
-        self.objects.insert((thread, sample.stack, object), whole);
-        whole
-    }
-
-    /// A stack in a thread's table. The tables are the threads' own: a stack of one means something else in another.
-    fn stack(&mut self, thread: ThreadHandle, stack: StackIndex) -> StackHandle {
-        let mut missing = Vec::new();
-        let mut known = None;
-        for stack in self.view.stacks_of(stack) {
-            known = self.stacks.get(&(thread, stack)).copied();
-            if known.is_some() {
-                break;
-            }
-            missing.push(stack);
-        }
-        for stack in missing.into_iter().rev() {
-            let location = self.view.stacks.get(stack).location;
-            let lines = self.view.locations[location].lines.len();
-            // Outermost first: callers are below their callees.
-            for line in (0..lines).rev() {
-                let frame = self.frame(location, line);
-                let frame = self.profile.intern_frame(thread, frame);
-                known = Some(self.profile.intern_stack(thread, known, frame));
-            }
-            if let Some(known) = known {
-                self.stacks.insert((thread, stack), known);
-            }
-        }
-        known.expect("a location has a line at least")
-    }
-
-    /// A stand-in that `tables` recognises by its name.
-    fn frame(&mut self, location: LocationIndex, line: usize) -> FrameInfo {
-        let place = &self.view.locations[location];
-        let category = match place.nature {
-            Nature::Interpreted => self.categories.interpreted,
-            Nature::Object(Survival::DiedYoung) => self.categories.died_young,
-            Nature::Object(Survival::Survived) => self.categories.survived,
-            Nature::Object(Survival::Open) => self.categories.object,
-            Nature::Native => self.category_of_code(location),
-        };
-        let name = tables::name_of_stand_in(location, line);
-        FrameInfo {
-            frame: Frame::Label(self.profile.intern_string(&name)),
-            category_pair: category.into(),
-            flags: FrameFlags::empty(),
-        }
-    }
-
-    fn category_of_code(&self, location: LocationIndex) -> CategoryHandle {
-        match &self.view.locations[location] {
-            place if place.address.is_none() => CategoryHandle::OTHER,
-            place => match place.module {
-                None if place.is_symbolized => self.categories.compiled,
-                None => self.categories.unknown,
-                Some(module) if is_kernels(&self.view.modules[module].name) => {
-                    self.categories.kernel
-                }
-                Some(module) if self.view.modules[module].is_program => self.categories.program,
-                Some(_) => self.categories.library,
+impl Categories {
+    /// That of what stands at a location.
+    fn of(&self, view: &View, location: LocationIndex) -> CategoryHandle {
+        let place = &view.locations[location];
+        match place.nature {
+            Nature::Interpreted => self.interpreted,
+            Nature::Object(Survival::DiedYoung) => self.died_young,
+            Nature::Object(Survival::Survived) => self.survived,
+            Nature::Object(Survival::Open) => self.object,
+            Nature::Native if place.address.is_none() => CategoryHandle::OTHER,
+            Nature::Native => match place.module {
+                None if place.is_symbolized => self.compiled,
+                None => self.unknown,
+                Some(module) if is_kernels(&view.modules[module].name) => self.kernel,
+                Some(module) if view.modules[module].is_program => self.program,
+                Some(_) => self.library,
             },
         }
     }

@@ -10,15 +10,12 @@ use crate::collapsed;
 use crate::view::{Metric, View};
 
 pub(crate) fn write(view: &View, metric: Metric, out: &mut dyn Write) -> Result<(), ExportError> {
-    let mut lines: Vec<String> = Vec::new();
-    collapsed::lines(view, metric, |stack, bytes| {
-        lines.push(format!("{stack} {bytes}"));
-        Ok(())
-    })?;
+    let mut options = Options::default();
+    // There may be a million lines, of which a hundredth can be seen.
+    let lines = collapsed::wide_lines(view, metric, options.min_width / 100.0);
     if lines.is_empty() {
         return Err(ExportError::Empty(metric.title().to_lowercase()));
     }
-    let mut options = Options::default();
     options.title = format!("{}: {}", metric.title(), view.about.program);
     options.subtitle = Some(subtitle(view));
     options.count_name = "bytes".into();

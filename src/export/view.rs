@@ -12,7 +12,7 @@ mod stacks;
 use std::collections::HashMap;
 
 use from_profile::survival;
-pub(crate) use samples::Samples;
+pub(crate) use samples::{Lookup, Samples};
 pub(crate) use stacks::Stacks;
 
 /// Index into [`View::locations`].

@@ -60,7 +60,7 @@ impl From<rusqlite::Error> for QueryError {
 pub struct Database<'a> {
     profile: &'a Profile,
     connection: Connection,
-    index: Option<Index>,
+    index: Option<Index<'a>>,
     filled: HashSet<&'static str>,
 }
 

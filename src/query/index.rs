@@ -1,17 +1,9 @@
 //! Numbers for stacks and functions: a sample's stack with the pseudo-frame at its root, a function with its module.
 
 use std::collections::HashMap;
-use std::num::NonZeroU32;
 
-use allocsample_profile::{Frame, HeapId, Profile, Sample, StackId, Tick, missing_root};
-use allocsample_report::charged_frame;
-
-/// One stack may be charged differently in two heaps.
-type Key = (StackId, Option<&'static str>, HeapId);
-
-fn key_of(sample: &Sample) -> Key {
-    (sample.stack, missing_root(sample), sample.heap)
-}
+use allocsample_profile::{HeapId, Profile, Sample, StackId, Tick};
+use allocsample_report::{FrameId, Frames, Kinds, Pairs};
 
 /// A sample with the stack of a tick.
 pub(crate) fn stand_in(tick: &Tick) -> Sample {
@@ -31,30 +23,28 @@ pub(crate) fn stand_in_at(stack: StackId) -> Sample {
 }
 
 /// Stacks and functions by number. Made once, as the samples refer to both.
-pub(crate) struct Index {
-    stack_numbers: HashMap<Key, u32>,
-    pub stacks: Vec<Stack>,
+///
+/// There may be a million stacks, with tens of millions of frames: those are walked again for each row that needs them.
+pub(crate) struct Index<'a> {
+    frames: Frames<'a>,
+    /// What tells apart what is allocated with one stack: its missing root, and the heap, in which it may be charged
+    /// differently.
+    kinds: Kinds<(Option<FrameId>, HeapId)>,
+    /// By stack of the profile and kind.
+    stack_numbers: Pairs,
+    stacks: Vec<Stack>,
     pub functions: Vec<Function>,
-    files: Vec<String>,
+    /// The function of each frame; 0 for those that are on no stack.
+    function_of_frame: Vec<u32>,
     pub types: HashMap<(HeapId, u32), u32>,
 }
 
 /// A stack.
-pub(crate) struct Stack {
-    /// The function that its allocations are charged to.
-    pub charged: Option<u32>,
-    /// Innermost first.
-    pub frames: Vec<Call>,
-}
-
-/// A function on a stack.
-pub(crate) struct Call {
-    pub function: u32,
-    /// The function's number does not say it: a function may be made of several files. By number, as there are tens of
-    /// millions of calls in a large profile: see [`Index::file`].
-    file: Option<NonZeroU32>,
-    /// 0 for unknown.
-    pub line: u32,
+struct Stack {
+    of_profile: StackId,
+    missing_root: Option<FrameId>,
+    /// The function that its allocations are charged to; 0 for none.
+    charged: u32,
 }
 
 /// A function.
@@ -64,99 +54,129 @@ pub(crate) struct Function {
     pub file: Option<String>,
 }
 
-impl Index {
-    pub fn new(profile: &Profile) -> Self {
-        let types = profile.vm.types.keys().copied().zip(1..).collect();
+/// A function on a stack.
+pub(crate) struct Call<'a> {
+    pub function: u32,
+    /// The function's number does not say it: a function may be made of several files.
+    pub file: Option<&'a str>,
+    /// 0 for unknown.
+    pub line: u32,
+}
+
+impl<'a> Index<'a> {
+    pub fn new(profile: &'a Profile) -> Self {
+        let frames = Frames::of(profile);
         let mut index = Self {
-            stack_numbers: HashMap::new(),
+            function_of_frame: vec![0; frames.all().len()],
+            frames,
+            kinds: Kinds::default(),
+            stack_numbers: Pairs::with_room(profile.stacks.count() as usize + 1),
             stacks: Vec::new(),
             functions: Vec::new(),
-            files: Vec::new(),
-            types,
+            types: profile.vm.types.keys().copied().zip(1..).collect(),
         };
         let mut numbers = Numbers::default();
-        let ticks = profile.ticks.iter().map(stand_in);
-        let frees = profile.free_stacks.iter().map(|free| stand_in_at(free.1));
-        for sample in profile.samples.iter().copied().chain(ticks).chain(frees) {
-            let sample = &sample;
-            let key = key_of(sample);
-            if index.stack_numbers.contains_key(&key) {
-                continue;
-            }
-            let frames = profile.stack_frames(sample);
-            let charged = charged_frame(profile, sample.heap, &frames);
-            let stack = Stack {
-                charged: charged.map(|frame| index.function_number(&mut numbers, frame)),
-                frames: frames
-                    .iter()
-                    .map(|frame| Call {
-                        function: index.function_number(&mut numbers, frame),
-                        file: index.file_number(&mut numbers, frame),
-                        line: frame.line,
-                    })
-                    .collect(),
-            };
-            index.stacks.push(stack);
-            index.stack_numbers.insert(key, number(index.stacks.len()));
+        let mut frames = Vec::new();
+        for sample in &profile.samples {
+            index.add(sample, &mut numbers, &mut frames);
+        }
+        for tick in &profile.ticks {
+            index.add(&stand_in(tick), &mut numbers, &mut frames);
+        }
+        for (_, stack) in &profile.free_stacks {
+            index.add(&stand_in_at(*stack), &mut numbers, &mut frames);
         }
         index
     }
 
+    /// Numbers a sample's stack and its functions. `frames` is room to work in.
+    fn add(&mut self, sample: &Sample, numbers: &mut Numbers, frames: &mut Vec<FrameId>) {
+        let missing_root = self.frames.missing_root(sample);
+        let kind = self.kinds.number((missing_root, sample.heap));
+        if self.stack_numbers.get(sample.stack.0, kind).is_some() {
+            return;
+        }
+        self.frames.fill(sample, frames);
+        let charged = self.frames.charged(sample.heap, frames);
+        let charged = charged.map_or(0, |charged| self.number_function(numbers, frames[charged]));
+        for &frame in frames.iter() {
+            self.number_function(numbers, frame);
+        }
+        self.stacks.push(Stack {
+            of_profile: sample.stack,
+            missing_root,
+            charged,
+        });
+        let number = number(self.stacks.len());
+        self.stack_numbers.insert(sample.stack.0, kind, number);
+    }
+
     /// Number of a sample's stack, from 1.
     pub fn stack_of(&self, sample: &Sample) -> u32 {
-        self.stack_numbers
-            .get(&key_of(sample))
-            .copied()
+        let kind = (self.frames.missing_root(sample), sample.heap);
+        let number = self.kinds.get(kind);
+        number
+            .and_then(|kind| self.stack_numbers.get(sample.stack.0, kind))
             .unwrap_or(0)
     }
 
-    /// The stack with this number.
-    pub fn stack(&self, number: u32) -> Option<&Stack> {
+    /// The number of the last stack.
+    pub fn last_stack(&self) -> u32 {
+        number(self.stacks.len())
+    }
+
+    fn stack(&self, number: u32) -> Option<&Stack> {
         self.stacks.get((number as usize).checked_sub(1)?)
     }
 
-    /// The file that a call is in.
-    pub fn file(&self, call: &Call) -> Option<&str> {
-        let number = call.file?.get() as usize;
-        self.files.get(number - 1).map(String::as_str)
+    /// The function that allocations with this stack are charged to.
+    pub fn charged(&self, stack: u32) -> Option<u32> {
+        let charged = self.stack(stack)?.charged;
+        Some(charged).filter(|&charged| charged != 0)
     }
 
-    fn function_number(&mut self, numbers: &mut Numbers, frame: &Frame) -> u32 {
-        // Not by a pair of names, which would be copied for each frame.
-        let of_name = numbers.functions.get(&frame.function);
-        if let Some(number) = of_name.and_then(|modules| modules.get(&frame.module)) {
-            return *number;
-        }
-        self.functions.push(Function {
-            name: frame.function.clone(),
-            module: frame.module.clone(),
-            file: frame.file.clone(),
-        });
-        let number = number(self.functions.len());
-        let modules = numbers.functions.entry(frame.function.clone());
-        modules.or_default().insert(frame.module.clone(), number);
-        number
+    /// The functions of the stack with this number, innermost first.
+    pub fn calls(&self, stack: u32) -> impl Iterator<Item = Call<'_>> {
+        let of_profile = self.stack(stack).map(|stack| stack.of_profile);
+        let nodes = std::iter::successors(
+            of_profile.and_then(|stack| self.frames.node(stack)),
+            |(parent, _)| self.frames.node(*parent),
+        );
+        let missing_root = self.stack(stack).and_then(|stack| stack.missing_root);
+        nodes
+            .flat_map(|(_, frames)| frames.iter().copied())
+            .chain(missing_root)
+            .map(|id| {
+                let frame = self.frames.frame(id);
+                Call {
+                    function: self.function_of_frame[id.index()],
+                    file: frame.file.as_deref(),
+                    line: frame.line,
+                }
+            })
     }
 
-    fn file_number(&mut self, numbers: &mut Numbers, frame: &Frame) -> Option<NonZeroU32> {
-        let file = frame.file.as_ref()?;
-        if let Some(number) = numbers.files.get(file) {
-            return Some(*number);
+    fn number_function(&mut self, numbers: &mut Numbers, id: FrameId) -> u32 {
+        let of_frame = &mut self.function_of_frame[id.index()];
+        if *of_frame == 0 {
+            let frame = self.frames.frame(id);
+            let functions = &mut self.functions;
+            let key = (frame.function.clone(), frame.module.clone());
+            *of_frame = *numbers.entry(key).or_insert_with(|| {
+                functions.push(Function {
+                    name: frame.function.clone(),
+                    module: frame.module.clone(),
+                    file: frame.file.clone(),
+                });
+                number(functions.len())
+            });
         }
-        self.files.push(file.clone());
-        let number = NonZeroU32::new(number(self.files.len()))?;
-        numbers.files.insert(file.clone(), number);
-        Some(number)
+        *of_frame
     }
 }
 
-/// What has a number already.
-#[derive(Default)]
-struct Numbers {
-    /// By name, then by module.
-    functions: HashMap<String, HashMap<String, u32>>,
-    files: HashMap<String, NonZeroU32>,
-}
+/// What has a number already: functions by name and module.
+type Numbers = HashMap<(String, String), u32>;
 
 /// Rows have numbers from 1, so that 0 never means one.
 pub(crate) fn number(length: usize) -> u32 {

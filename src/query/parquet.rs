@@ -60,7 +60,7 @@ pub fn write<W: Write + Send>(
 
 fn write_table<W: Write + Send>(
     profile: &Profile,
-    index: &Index,
+    index: &Index<'_>,
     table: &Table,
     out: W,
 ) -> Result<W, WriteError> {

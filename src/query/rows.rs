@@ -1,6 +1,6 @@
 //! The rows of each table, in the order of the columns in `table.rs`.
 
-use allocsample_profile::{HeapId, Profile, Sample};
+use allocsample_profile::{HeapId, Profile, Sample, Weights};
 
 use crate::index::{Index, number, stand_in, stand_in_at};
 use crate::table::{Sink, Value};
@@ -34,10 +34,11 @@ pub(crate) fn process<E>(profile: &Profile, sink: Sink<'_, E>) -> Result<(), E> 
     ])
 }
 
-pub(crate) fn samples<E>(profile: &Profile, index: &Index, sink: Sink<'_, E>) -> Result<(), E> {
+pub(crate) fn samples<E>(profile: &Profile, index: &Index<'_>, sink: Sink<'_, E>) -> Result<(), E> {
     let clock = Clock::of(profile);
+    let mut weights = Weights::of(profile);
     for (position, sample) in profile.samples.iter().enumerate() {
-        let (bytes, objects) = (profile.bytes(sample), profile.objects(sample));
+        let (bytes, objects) = weights.get(sample);
         let stack = index.stack_of(sample);
         let outcome = sample.outcome();
         let type_id = outcome.and_then(|outcome| index.types.get(&(sample.heap, outcome.type_id)));
@@ -55,7 +56,7 @@ pub(crate) fn samples<E>(profile: &Profile, index: &Index, sink: Sink<'_, E>) ->
             objects.value().into(),
             objects.variance().into(),
             stack.into(),
-            index.stack(stack).and_then(|stack| stack.charged).into(),
+            index.charged(stack).into(),
             type_id.copied().into(),
             sample.is_live().into(),
             sample
@@ -71,11 +72,11 @@ pub(crate) fn samples<E>(profile: &Profile, index: &Index, sink: Sink<'_, E>) ->
     Ok(())
 }
 
-pub(crate) fn ticks<E>(profile: &Profile, index: &Index, sink: Sink<'_, E>) -> Result<(), E> {
+pub(crate) fn ticks<E>(profile: &Profile, index: &Index<'_>, sink: Sink<'_, E>) -> Result<(), E> {
     let clock = Clock::of(profile);
     for tick in &profile.ticks {
         let stack = index.stack_of(&stand_in(tick));
-        let innermost = index.stack(stack).and_then(|stack| stack.frames.first());
+        let innermost = index.calls(stack).next();
         sink(&[
             clock.since_start(tick.time_ns).into(),
             u64::from(tick.thread.0).into(),
@@ -94,19 +95,21 @@ fn lifetime_ns(sample: &Sample) -> Option<u64> {
 
 pub(crate) fn frees<E>(profile: &Profile, index: &Index, sink: Sink<'_, E>) -> Result<(), E> {
     let clock = Clock::of(profile);
+    let mut weights = Weights::of(profile);
     for (position, sample) in profile.samples.iter().enumerate() {
         let Some(freed) = sample.freed() else {
             continue;
         };
+        let (bytes, objects) = weights.get(sample);
         let stack = profile.free_stack(position);
         let stack = stack.map(|stack| index.stack_of(&stand_in_at(stack)));
-        let charged = stack.and_then(|stack| index.stack(stack)?.charged);
+        let charged = stack.and_then(|stack| index.charged(stack));
         sink(&[
             sample.id.0.into(),
             clock.since_start(freed.time_ns).into(),
             u64::from(freed.thread.0).into(),
-            profile.bytes(sample).value().into(),
-            profile.objects(sample).value().into(),
+            bytes.value().into(),
+            objects.value().into(),
             lifetime_ns(sample).into(),
             stack.into(),
             charged.into(),
@@ -115,34 +118,36 @@ pub(crate) fn frees<E>(profile: &Profile, index: &Index, sink: Sink<'_, E>) -> R
     Ok(())
 }
 
-pub(crate) fn stacks<E>(index: &Index, sink: Sink<'_, E>) -> Result<(), E> {
-    let mut text = String::new();
-    for (position, stack) in index.stacks.iter().enumerate() {
+pub(crate) fn stacks<E>(index: &Index<'_>, sink: Sink<'_, E>) -> Result<(), E> {
+    let (mut text, mut calls) = (String::new(), Vec::new());
+    for stack in 1..=index.last_stack() {
+        calls.clear();
+        calls.extend(index.calls(stack).map(|call| call.function));
         text.clear();
-        for call in stack.frames.iter().rev() {
+        for &function in calls.iter().rev() {
             if !text.is_empty() {
                 text.push(';');
             }
-            text.push_str(&index.functions[call.function as usize - 1].name);
+            text.push_str(&index.functions[function as usize - 1].name);
         }
         sink(&[
-            number(position + 1).into(),
-            number(stack.frames.len()).into(),
-            stack.charged.into(),
+            stack.into(),
+            number(calls.len()).into(),
+            index.charged(stack).into(),
             text.as_str().into(),
         ])?;
     }
     Ok(())
 }
 
-pub(crate) fn frames<E>(index: &Index, sink: Sink<'_, E>) -> Result<(), E> {
-    for (position, stack) in index.stacks.iter().enumerate() {
-        for (depth, call) in stack.frames.iter().enumerate() {
+pub(crate) fn frames<E>(index: &Index<'_>, sink: Sink<'_, E>) -> Result<(), E> {
+    for stack in 1..=index.last_stack() {
+        for (depth, call) in index.calls(stack).enumerate() {
             sink(&[
-                number(position + 1).into(),
+                stack.into(),
                 number(depth).into(),
                 call.function.into(),
-                index.file(call).into(),
+                call.file.into(),
                 Some(call.line).filter(|&line| line != 0).into(),
             ])?;
         }
@@ -150,7 +155,7 @@ pub(crate) fn frames<E>(index: &Index, sink: Sink<'_, E>) -> Result<(), E> {
     Ok(())
 }
 
-pub(crate) fn functions<E>(index: &Index, sink: Sink<'_, E>) -> Result<(), E> {
+pub(crate) fn functions<E>(index: &Index<'_>, sink: Sink<'_, E>) -> Result<(), E> {
     for (position, function) in index.functions.iter().enumerate() {
         sink(&[
             number(position + 1).into(),
@@ -162,7 +167,7 @@ pub(crate) fn functions<E>(index: &Index, sink: Sink<'_, E>) -> Result<(), E> {
     Ok(())
 }
 
-pub(crate) fn types<E>(profile: &Profile, index: &Index, sink: Sink<'_, E>) -> Result<(), E> {
+pub(crate) fn types<E>(profile: &Profile, index: &Index<'_>, sink: Sink<'_, E>) -> Result<(), E> {
     for (key, described) in &profile.vm.types {
         sink(&[
             index.types.get(key).copied().into(),

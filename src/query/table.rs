@@ -116,7 +116,7 @@ impl Table {
     pub(crate) fn rows<E>(
         &self,
         profile: &Profile,
-        index: &Index,
+        index: &Index<'_>,
         sink: Sink<'_, E>,
     ) -> Result<(), E> {
         match self.source {

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use fxprof_processed_profile::{CounterHandle, GraphColor, ProcessHandle, Profile, ThreadHandle};
 use serde_json::json;
 
+use super::moments::{Moments, grouped};
 use super::object::{Object, Part};
 use super::timestamp;
 use crate::view::{About, End, HeapIndex, View};
@@ -52,8 +53,15 @@ pub(super) fn add(
     let bucket_ns = view.about.end_ns.saturating_sub(view.about.start_ns) / BUCKETS;
     let heaps = std::iter::once(None).chain((0..view.heaps.len()).map(Some));
     for (heap, &(color, color_name)) in heaps.zip(HEAP_COLORS.iter().cycle()) {
-        let live = live_bytes(view, heap);
-        if live.is_empty() {
+        let watched = grouped(view, 1, |sample| {
+            // What nobody watched is not counted as live at any time.
+            let is_of = sample.heap == heap && sample.end != End::Unknown;
+            is_of.then_some(0)
+        });
+        let moments = Moments::of(view, &watched[0]);
+        let points = thin_out(live_bytes(view, &moments), bucket_ns);
+        drop(moments);
+        if points.is_empty() {
             continue;
         }
         let name = match heap {
@@ -64,7 +72,6 @@ pub(super) fn add(
         let description = "Bytes allocated and not freed, estimated from the samples";
         let counter = profile.add_counter(process_of(heap), &name, "Memory", description);
         profile.set_counter_color(counter, color);
-        let points = thin_out(&live, bucket_ns);
         add_points(view, profile, counter, &points, IsStep(true));
         added.push(Counter {
             label: format!("{name} (estimate)"),
@@ -108,7 +115,7 @@ pub(super) fn add(
                 level: value as f64,
             })
             .collect();
-        let readings = thin_out(&readings, bucket_ns);
+        let readings = thin_out(readings.iter().copied(), bucket_ns);
         add_points(view, profile, counter, &readings, IsStep(true));
         added.push(Counter {
             label: name,
@@ -172,41 +179,47 @@ fn add_points(
     }
 }
 
-/// The level of a heap after each allocation and free.
-fn live_bytes(view: &View, heap: Option<HeapIndex>) -> Vec<Point> {
-    let mut changes = Vec::new();
-    for sample in view.samples.iter().filter(|sample| sample.heap == heap) {
-        // What nobody watched is not counted as live at any time.
-        if sample.end == End::Unknown {
-            continue;
-        }
-        changes.push((sample.time_ns, sample.bytes));
-        if let End::Freed(time_ns) = sample.end {
-            changes.push((time_ns.max(sample.time_ns), -sample.bytes));
-        }
-    }
-    changes.sort_by_key(|&(time_ns, _)| time_ns);
+/// The level after each allocation and free.
+fn live_bytes(view: &View, moments: &Moments<'_>) -> impl Iterator<Item = Point> {
+    let mut lookup = view.samples.lookup();
     let mut level = 0.0;
-    changes
-        .into_iter()
-        .map(|(time_ns, change)| {
-            level += change;
-            Point { time_ns, level }
-        })
-        .collect()
+    moments.iter().map(move |moment| {
+        let bytes = lookup.get(moment.number).bytes;
+        level += if moment.is_free { -bytes } else { bytes };
+        Point {
+            time_ns: moment.time_ns,
+            level,
+        }
+    })
 }
 
 /// Keeps of all points in a stretch of `bucket_ns` the highest and the last.
-fn thin_out(points: &[Point], bucket_ns: u64) -> Vec<Point> {
+fn thin_out(points: impl Iterator<Item = Point>, bucket_ns: u64) -> Vec<Point> {
     let bucket_ns = bucket_ns.max(1);
-    let is_together = |a: &Point, b: &Point| a.time_ns / bucket_ns == b.time_ns / bucket_ns;
     let mut thin = Vec::new();
-    for bucket in points.chunk_by(is_together) {
-        let highest = bucket.iter().max_by(|a, b| a.level.total_cmp(&b.level));
-        thin.extend(highest);
-        if highest != bucket.last() {
-            thin.extend(bucket.last());
+    let mut end = |highest: Point, last: Point| {
+        thin.push(highest);
+        if highest != last {
+            thin.push(last);
         }
+    };
+    let mut bucket: Option<(Point, Point)> = None;
+    for point in points {
+        bucket = match bucket {
+            Some((highest, last)) if last.time_ns / bucket_ns == point.time_ns / bucket_ns => {
+                let is_higher = point.level.total_cmp(&highest.level).is_ge();
+                Some((if is_higher { point } else { highest }, point))
+            }
+            other => {
+                if let Some((highest, last)) = other {
+                    end(highest, last);
+                }
+                Some((point, point))
+            }
+        };
+    }
+    if let Some((highest, last)) = bucket {
+        end(highest, last);
     }
     thin
 }
@@ -226,7 +239,7 @@ mod tests {
             point(11, 4.0),
         ];
         let expected = [point(3, 9.0), point(7, 2.0), point(11, 4.0)];
-        assert_eq!(thin_out(&points, 10), expected);
-        assert_eq!(thin_out(&points, 0), points);
+        assert_eq!(thin_out(points.iter().copied(), 10), expected);
+        assert_eq!(thin_out(points.iter().copied(), 0), points);
     }
 }

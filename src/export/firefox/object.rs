@@ -1,13 +1,14 @@
 //! A JSON object of which some parts are replaced while the others stay text.
 //!
-//! The tables of allocations have millions of rows; as trees of values they would take many times the memory of their
-//! text.
+//! The tables of allocations have millions of rows: those are written as they are made.
 
 use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Error, Value};
+
+use super::tracks::{Rows, SampleTable, StackTable, Threads};
 
 /// Fields by name.
 #[derive(Debug, Serialize)]
@@ -25,6 +26,11 @@ pub(super) enum Part<'a> {
     Object(Object<'a>),
     /// Taken apart.
     Array(Vec<Object<'a>>),
+    /// Made as they are written.
+    Threads(Threads<'a>),
+    Allocations(Rows<'a>),
+    Samples(SampleTable<'a>),
+    Stacks(&'a StackTable),
 }
 
 impl Serialize for Part<'_> {
@@ -34,6 +40,10 @@ impl Serialize for Part<'_> {
             Part::Value(value) => value.serialize(serializer),
             Part::Object(object) => object.serialize(serializer),
             Part::Array(objects) => objects.serialize(serializer),
+            Part::Threads(threads) => threads.serialize(serializer),
+            Part::Allocations(rows) => rows.serialize(serializer),
+            Part::Samples(samples) => samples.serialize(serializer),
+            Part::Stacks(stacks) => stacks.serialize(serializer),
         }
     }
 }
@@ -64,13 +74,17 @@ impl<'a> Object<'a> {
         }
     }
 
+    /// The texts of a field that is an array; empty if there is none.
+    pub fn texts(&self, name: &str) -> Result<Vec<&'a RawValue>, Error> {
+        match self.0.get(name) {
+            Some(Part::Text(text)) => serde_json::from_str(text.get()),
+            _ => Ok(Vec::new()),
+        }
+    }
+
     /// A field that is an array of objects, each taken apart; empty if there is none.
     pub fn objects(&self, name: &str) -> Result<Vec<Self>, Error> {
-        let Some(Part::Text(text)) = self.0.get(name) else {
-            return Ok(Vec::new());
-        };
-        let texts: Vec<&'a RawValue> = serde_json::from_str(text.get())?;
-        texts
+        self.texts(name)?
             .into_iter()
             .map(|text| Self::parse(text.get()))
             .collect()
@@ -79,11 +93,6 @@ impl<'a> Object<'a> {
     /// Puts a field in the place of what was there.
     pub fn set(&mut self, name: &str, part: Part<'a>) {
         self.0.insert(name.to_owned(), part);
-    }
-
-    /// Takes a field away.
-    pub fn remove(&mut self, name: &str) {
-        self.0.remove(name);
     }
 }
 
@@ -98,12 +107,12 @@ mod tests {
         let mut object = Object::parse(text).unwrap();
         assert_eq!(serde_json::to_string(&object).unwrap(), text);
         let mut inner = object.object("a").unwrap();
-        inner.remove("c");
+        inner.set("c", Part::Value(json!(7)));
         object.set("a", Part::Object(inner));
         let mut objects = object.objects("d").unwrap();
         objects[1].set("g", Part::Value(json!(true)));
         object.set("d", Part::Array(objects));
-        let expected = r#"{"a":{"b":[1,2.50]},"d":[{"e":"x"},{"g":true}],"f":1}"#;
+        let expected = r#"{"a":{"b":[1,2.50],"c":7},"d":[{"e":"x"},{"g":true}],"f":1}"#;
         assert_eq!(serde_json::to_string(&object).unwrap(), expected);
         assert_eq!(object.value("f").unwrap(), 1);
         assert_eq!(object.value("none").unwrap(), Value::Null);

@@ -1,7 +1,8 @@
-//! Frames, functions, libraries and strings of a thread: put in where the stand-ins are.
+//! Frames, functions, libraries and strings of a thread.
 
 use std::collections::HashMap;
 
+use fxprof_processed_profile::CategoryHandle;
 use fxprof_processed_profile::debugid::DebugId;
 use serde_json::{Map, Value, json};
 
@@ -10,16 +11,6 @@ use crate::view::{Interner, Line, LocationIndex, View};
 
 /// What the viewer calls a resource that is a library.
 const LIBRARY: u32 = 1;
-
-/// The name of the frame that stands for one line of a location.
-pub(super) fn name_of_stand_in(location: LocationIndex, line: usize) -> String {
-    format!("{location} {line}")
-}
-
-fn read_stand_in(name: &str) -> Option<(LocationIndex, usize)> {
-    let (location, line) = name.split_once(' ')?;
-    Some((location.parse().ok()?, line.parse().ok()?))
-}
 
 /// The modules, in their order.
 pub(super) fn libraries(view: &View) -> Value {
@@ -49,14 +40,16 @@ fn debug_id(build_id: &[u8]) -> DebugId {
     DebugId::from_guid_age(&guid, 0).unwrap_or_default()
 }
 
-/// Replaces the tables of one thread.
-pub(super) fn fill(view: &View, thread: &mut Object<'_>) -> Result<(), serde_json::Error> {
-    let old_frames = thread.value("frameTable")?;
-    let functions = thread.value("funcTable")?;
+/// Replaces the tables of one thread, whose frames stand for these lines of locations.
+pub(super) fn fill(
+    view: &View,
+    thread: &mut Object<'_>,
+    places: &[(LocationIndex, usize)],
+    category_of: &dyn Fn(LocationIndex) -> CategoryHandle,
+) -> Result<(), serde_json::Error> {
     let names = thread.value("stringArray")?;
-    let stand_ins = stand_ins(&old_frames, &functions, &names);
     let mut tables = Tables::new(view);
-    let frames = tables.frames(&stand_ins, &old_frames);
+    let frames = tables.frames(places, category_of);
     thread.set("frameTable", Part::Value(frames));
     thread.set("funcTable", Part::Value(tables.functions()));
     thread.set("resourceTable", Part::Value(tables.resources()));
@@ -70,32 +63,7 @@ pub(super) fn fill(view: &View, thread: &mut Object<'_>) -> Result<(), serde_jso
     thread.set("markers", Part::Object(markers));
     let strings = tables.strings.into_values();
     thread.set("stringArray", Part::Value(json!(strings)));
-    // All zero but in samples of time, which the viewer would draw as an idle thread.
-    let mut samples = thread.object("samples")?;
-    let deltas = samples.value("threadCPUDelta")?;
-    let is_zero = |delta: &Value| delta.as_u64().unwrap_or(0) == 0;
-    if deltas
-        .as_array()
-        .is_none_or(|deltas| deltas.iter().all(is_zero))
-    {
-        samples.remove("threadCPUDelta");
-    }
-    thread.set("samples", Part::Object(samples));
     Ok(())
-}
-
-/// Which line each frame of the thread stands for.
-fn stand_ins(frames: &Value, functions: &Value, names: &Value) -> Vec<(LocationIndex, usize)> {
-    let index = |value: &Value| usize::try_from(value.as_u64()?).ok();
-    let functions_of_frames = frames["func"].as_array();
-    functions_of_frames
-        .into_iter()
-        .flatten()
-        .filter_map(|function| {
-            let name = index(&functions["name"][index(function)?])?;
-            read_stand_in(names[name].as_str()?)
-        })
-        .collect()
 }
 
 /// The tables of one thread that refer to each other.
@@ -120,10 +88,16 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// The frame table: categories as they are, the rest from the locations.
-    fn frames(&mut self, stand_ins: &[(LocationIndex, usize)], old: &Value) -> Value {
-        let mut columns = Columns::new(stand_ins.len());
-        for &(location, line) in stand_ins {
+    /// The frame table.
+    fn frames(
+        &mut self,
+        places: &[(LocationIndex, usize)],
+        category_of: &dyn Fn(LocationIndex) -> CategoryHandle,
+    ) -> Value {
+        let categories = places.iter().map(|&(location, _)| category_of(location));
+        let categories: Vec<CategoryHandle> = categories.collect();
+        let mut columns = Columns::new(places.len());
+        for &(location, line) in places {
             let location = &self.view.locations[location];
             let Line {
                 function,
@@ -150,8 +124,8 @@ impl<'a> Tables<'a> {
             columns.push("column", Value::Null);
         }
         columns.into_table([
-            ("category", old["category"].clone()),
-            ("subcategory", old["subcategory"].clone()),
+            ("category", json!(categories)),
+            ("subcategory", json!(vec![0; categories.len()])),
         ])
     }
 
@@ -243,12 +217,6 @@ impl Columns {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn stand_ins_are_read_back() {
-        assert_eq!(read_stand_in(&name_of_stand_in(12, 3)), Some((12, 3)));
-        assert_eq!(read_stand_in("main"), None);
-    }
 
     #[test]
     fn a_build_id_becomes_a_breakpad_id() {

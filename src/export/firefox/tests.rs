@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fixture;
+use crate::view::End;
 use serde_json::{Value, json};
 
 fn document(view: &View) -> Value {

@@ -78,6 +78,30 @@ impl Samples<'_> {
         }
     }
 
+    /// When the sample with this index was allocated, and what became of it. What it stands for takes longer.
+    pub fn life(&self, index: usize) -> (u64, End) {
+        match self {
+            Samples::Recorded(source) => {
+                let sample = source.at(index);
+                (sample.time_ns, end(sample))
+            }
+            #[cfg(test)]
+            Samples::Listed(samples) => (samples[index].time_ns, samples[index].end),
+        }
+    }
+
+    /// For who asks for many, in any order.
+    pub fn lookup(&self) -> Lookup<'_> {
+        Lookup {
+            samples: self,
+            weights: match self {
+                Samples::Recorded(source) => Some(Weights::of(source.profile)),
+                #[cfg(test)]
+                Samples::Listed(_) => None,
+            },
+        }
+    }
+
     /// All of them.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Sample> + '_ {
         self.range(0..self.len())
@@ -85,19 +109,37 @@ impl Samples<'_> {
 
     /// Those with these indices.
     pub fn range(&self, range: Range<usize>) -> impl ExactSizeIterator<Item = Sample> + '_ {
-        let mut weights = match self {
-            Samples::Recorded(source) => Some(Weights::of(source.profile)),
-            #[cfg(test)]
-            Samples::Listed(_) => None,
-        };
-        range.map(move |index| match (self, &mut weights) {
+        let mut lookup = self.lookup();
+        range.map(move |index| lookup.get(index))
+    }
+}
+
+/// Samples by index, with what they stand for computed once for each size.
+#[derive(Debug)]
+pub(crate) struct Lookup<'a> {
+    samples: &'a Samples<'a>,
+    weights: Option<Weights<'a>>,
+}
+
+impl Lookup<'_> {
+    /// The sample with this index.
+    pub fn get(&mut self, index: usize) -> Sample {
+        match (self.samples, &mut self.weights) {
             (Samples::Recorded(source), Some(weights)) => {
                 let sample = source.at(index);
                 let (bytes, objects) = weights.get(sample);
                 source.sample(sample, bytes, objects)
             }
-            _ => self.get(index),
-        })
+            (samples, _) => samples.get(index),
+        }
+    }
+}
+
+fn end(sample: &Recorded) -> End {
+    match sample.freed() {
+        Some(freed) => End::Freed(freed.time_ns),
+        None if sample.is_live() => End::Live,
+        None => End::Unknown,
     }
 }
 
@@ -152,11 +194,7 @@ impl Source<'_> {
             stack: self.stack(sample),
             bytes: bytes.value(),
             objects: objects.value(),
-            end: match sample.freed() {
-                Some(freed) => End::Freed(freed.time_ns),
-                None if sample.is_live() => End::Live,
-                None => End::Unknown,
-            },
+            end: end(sample),
             is_carried: sample.is_carried(),
             heap: self.heaps.get(&sample.heap).copied(),
             object: sample.outcome().and_then(|outcome| {

@@ -1,0 +1,221 @@
+//! Allocations and frees in the order of time, without a list of both.
+//!
+//! Samples are in the order of time already. Their frees are not: those are sorted, in 12 bytes each, and the two are merged.
+
+use crate::view::{End, Sample, View};
+
+/// The samples that a track is about, by index and in their order.
+#[derive(Clone, Debug)]
+pub(super) enum Chosen {
+    All(usize),
+    Some(Vec<u32>),
+}
+
+impl Chosen {
+    pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        let (all, some) = match self {
+            Chosen::All(count) => (0..*count, &[][..]),
+            Chosen::Some(indices) => (0..0, &indices[..]),
+        };
+        all.chain(some.iter().map(|&index| index as usize))
+    }
+}
+
+/// The samples of each group that `group` puts one into; no list is made where all are in one.
+pub(super) fn grouped(
+    view: &View,
+    groups: usize,
+    group: impl Fn(&Sample) -> Option<usize>,
+) -> Vec<Chosen> {
+    let mut counts = vec![0; groups];
+    for sample in view.samples.iter() {
+        if let Some(group) = group(&sample) {
+            counts[group] += 1;
+        }
+    }
+    let all = view.samples.len();
+    let mut chosen: Vec<Chosen> = counts
+        .iter()
+        .map(|&count| match count == all {
+            true => Chosen::All(all),
+            false => Chosen::Some(Vec::with_capacity(count)),
+        })
+        .collect();
+    if chosen.iter().any(|it| matches!(it, Chosen::All(_))) {
+        return chosen;
+    }
+    for (index, sample) in (0..).zip(view.samples.iter()) {
+        if let Some(Chosen::Some(indices)) = group(&sample).map(|group| &mut chosen[group]) {
+            indices.push(index);
+        }
+    }
+    chosen
+}
+
+/// An allocation, or its free.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Moment {
+    pub time_ns: u64,
+    /// The index of the sample.
+    pub number: usize,
+    pub is_free: bool,
+}
+
+/// When a sample was freed: 12 bytes, in the order of time and then of the samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Free {
+    time_ns_high: u32,
+    time_ns_low: u32,
+    number: u32,
+}
+
+impl Free {
+    fn time_ns(self) -> u64 {
+        u64::from(self.time_ns_high) << 32 | u64::from(self.time_ns_low)
+    }
+}
+
+/// Samples and their frees.
+#[derive(Debug)]
+pub(super) struct Moments<'a> {
+    view: &'a View<'a>,
+    chosen: &'a Chosen,
+    frees: Vec<Free>,
+}
+
+impl<'a> Moments<'a> {
+    pub fn of(view: &'a View<'a>, chosen: &'a Chosen) -> Self {
+        let mut frees = Vec::new();
+        for number in chosen.iter() {
+            if let (born_ns, End::Freed(time_ns)) = view.samples.life(number) {
+                // Clocks of two threads may disagree by a moment; a free must not come first.
+                let time_ns = time_ns.max(born_ns);
+                frees.push(Free {
+                    // Halves of a number.
+                    time_ns_high: (time_ns >> 32) as u32,
+                    time_ns_low: time_ns as u32,
+                    // There are no more samples than 32 bits can number: they would not fit into memory.
+                    number: number as u32,
+                });
+            }
+        }
+        frees.sort_unstable();
+        Self {
+            view,
+            chosen,
+            frees,
+        }
+    }
+
+    /// In the order of time. Of one moment those of the first sample come first, its allocation before its free.
+    pub fn iter(&self) -> impl Iterator<Item = Moment> + '_ {
+        let mut born = self.chosen.iter().peekable();
+        let mut frees = self.frees.iter().peekable();
+        std::iter::from_fn(move || {
+            let birth = born.peek().map(|&number| {
+                let (time_ns, _) = self.view.samples.life(number);
+                (time_ns, number)
+            });
+            let free = frees.peek().map(|it| (it.time_ns(), it.number as usize));
+            let is_free = match (birth, free) {
+                (Some(birth), Some(free)) => free < birth,
+                (None, None) => return None,
+                (birth, _) => birth.is_none(),
+            };
+            let (time_ns, number) = if is_free {
+                frees.next();
+                free?
+            } else {
+                born.next();
+                birth?
+            };
+            Some(Moment {
+                time_ns,
+                number,
+                is_free,
+            })
+        })
+    }
+}
+
+/// Whole bytes of samples, which add up to the whole of their sum. One byte each: it is known from what a sample stands for
+/// but for the side to which it was rounded.
+#[derive(Debug)]
+pub(super) struct Weights(Vec<i8>);
+
+impl Weights {
+    /// `rounded` says what the next sample is rounded to.
+    pub fn new(view: &View, mut rounded: impl FnMut(&Sample) -> i64) -> Self {
+        let side = |sample: Sample| {
+            // Half a byte is owed at most, so that it is one of three.
+            i8::try_from(rounded(&sample) - whole(&sample)).unwrap_or_default()
+        };
+        Self(view.samples.iter().map(side).collect())
+    }
+
+    /// The weight of the sample with this index.
+    pub fn of(&self, sample: &Sample, number: usize) -> i64 {
+        whole(sample) + i64::from(self.0[number])
+    }
+}
+
+fn whole(sample: &Sample) -> i64 {
+    // Never negative, and 2^63 bytes are beyond any machine.
+    sample.bytes.floor() as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+    use crate::view::Rounding;
+    use proptest::prelude::*;
+
+    #[test]
+    fn groups_have_their_samples_and_one_of_all_has_no_list() {
+        let view = fixture::view();
+        let all = grouped(&view, 2, |_| Some(1));
+        assert!(matches!(&all[..], [Chosen::Some(none), Chosen::All(_)] if none.is_empty()));
+        let by_thread = grouped(&view, view.threads.len(), |sample| Some(sample.thread));
+        let mut found: Vec<usize> = Vec::new();
+        for (thread, chosen) in by_thread.iter().enumerate() {
+            assert!(chosen.iter().is_sorted());
+            let is_of = |number| view.samples.get(number).thread == thread;
+            assert!(chosen.iter().all(is_of));
+            found.extend(chosen.iter());
+        }
+        found.sort_unstable();
+        assert_eq!(found, (0..view.samples.len()).collect::<Vec<_>>());
+    }
+
+    proptest! {
+        #[test]
+        fn moments_are_those_of_a_stable_sort(
+            lives in proptest::collection::vec((0u64..20, proptest::option::of(0u64..25), 0.0f64..9.0), 0..60),
+        ) {
+            let mut view = View::default();
+            let mut lives = lives;
+            lives.sort_by_key(|life| life.0);
+            let mut expected = Vec::new();
+            for (number, &(time_ns, freed_ns, bytes)) in lives.iter().enumerate() {
+                // Also beyond 32 bits.
+                let time_ns = time_ns << 31;
+                let end = freed_ns.map_or(End::Live, |freed_ns| End::Freed(freed_ns << 31));
+                view.samples.list().push(Sample { time_ns, end, bytes, ..Sample::default() });
+                expected.push(Moment { time_ns, number, is_free: false });
+                if let End::Freed(freed_ns) = end {
+                    expected.push(Moment { time_ns: freed_ns.max(time_ns), number, is_free: true });
+                }
+            }
+            expected.sort_by_key(|moment| moment.time_ns);
+            let chosen = Chosen::All(lives.len());
+            let found: Vec<Moment> = Moments::of(&view, &chosen).iter().collect();
+            prop_assert_eq!(found, expected);
+            let (mut one, mut other) = (Rounding::default(), Rounding::default());
+            let weights = Weights::new(&view, |sample| one.next(sample.bytes));
+            for (number, sample) in view.samples.iter().enumerate() {
+                prop_assert_eq!(weights.of(&sample, number), other.next(sample.bytes));
+            }
+        }
+    }
+}
