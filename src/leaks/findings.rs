@@ -7,6 +7,7 @@ use allocsample_profile::{Frame, Profile, Sample, ThreadId};
 use allocsample_report::{Filter, Weights};
 use allocsample_sampling::Estimate;
 
+use crate::blocks::{self, Blocks};
 use crate::growth::{Growth, WARM_UP};
 use crate::pace::Pace;
 use crate::parallel;
@@ -92,10 +93,11 @@ impl Findings {
             });
         let tested = live.iter().filter(|(_, is_tested)| *is_tested).count();
         let tests = tested * clocks.len();
-        let mut ranks = parallel::filter_map(live.len(), weights, |weights, place| {
+        let room = || (weights(), Blocks::default());
+        let mut ranks = parallel::filter_map(live.len(), room, |(weights, blocks), place| {
             let site = live[place].0;
             let candidate = Candidate::of(profile, &sites, site as usize, weights, horizon_ns);
-            let judged = candidate.judge(&clocks, tests);
+            let judged = candidate.judge(&clocks, tests, blocks);
             Some(Rank {
                 site,
                 verdict: judged.verdict,
@@ -203,16 +205,8 @@ impl<'a, 'p> Candidate<'a, 'p> {
         self.horizon_ns.saturating_sub(start_ns) as f64 / 1e9
     }
 
-    /// Birth before the horizon and no death before it.
     fn is_live(&self, sample: &Sample) -> bool {
-        sample.time_ns <= self.horizon_ns && self.death(sample).is_none()
-    }
-
-    fn death(&self, sample: &Sample) -> Option<u64> {
-        sample
-            .freed()
-            .map(|freed| freed.time_ns)
-            .filter(|&time| time <= self.horizon_ns)
+        blocks::is_live(sample, self.horizon_ns)
     }
 
     fn sum(&self, is_counted: impl Fn(&Sample) -> bool) -> Estimate {
@@ -235,32 +229,21 @@ impl<'a, 'p> Candidate<'a, 'p> {
         self.live.samples() >= FEW_SAMPLES
     }
 
-    fn growth(&self, clock: &Clock) -> Growth {
-        Growth::of(
-            self.samples()
-                .filter(|sample| sample.time_ns <= self.horizon_ns)
-                .map(|sample| {
-                    (
-                        clock.at(sample.time_ns),
-                        self.death(sample).map(|time| clock.at(time)),
-                        self.bytes(sample).value(),
-                    )
-                }),
-        )
-    }
-
-    fn judge(&self, clocks: &[Clock], tests: usize) -> Judged {
+    /// `blocks` is room to work in.
+    fn judge(&self, clocks: &[Clock], tests: usize, blocks: &mut Blocks) -> Judged {
+        let samples = self.samples();
+        let samples = samples.map(|sample| (sample, self.bytes(sample).value()));
+        blocks.fill(samples, clocks, self.horizon_ns);
         // The clock under which growth is most evident; time if there is none.
-        let best = clocks
-            .iter()
+        let best = (0..clocks.len())
             .map(|clock| {
-                let growth = self.growth(clock);
+                let growth = blocks.growth(clock);
                 let p_value = (growth.p_value() * tests as f64).min(1.0);
                 let is_growing = self.is_tested() && p_value < SIGNIFICANT;
                 (clock, growth, p_value, is_growing)
             })
             .min_by(|a, b| {
-                let order = |(_, growth, p_value, is_growing): &(&Clock, Growth, f64, bool)| {
+                let order = |(_, growth, p_value, is_growing): &(usize, Growth, f64, bool)| {
                     (!(*is_growing && growth.is_lasting()), !is_growing, *p_value)
                 };
                 let (a, b) = (order(a), order(b));
@@ -269,7 +252,7 @@ impl<'a, 'p> Candidate<'a, 'p> {
         let Some((clock, growth, p_value, is_growing)) = best else {
             unreachable!("there is always the clock of time");
         };
-        let evidence = self.evidence(clock, &growth, is_growing);
+        let evidence = self.evidence(blocks, clock, &growth, is_growing);
         let seconds = self.horizon_s() * (1.0 - WARM_UP);
         let per_s = |bytes: f64| if seconds > 0.0 { bytes / seconds } else { 0.0 };
         let (low, high) = growth.interval_95();
@@ -284,7 +267,7 @@ impl<'a, 'p> Candidate<'a, 'p> {
     }
 
     fn describe(&self, clocks: &[Clock], tests: usize) -> Option<Finding> {
-        let judged = self.judge(clocks, tests);
+        let judged = self.judge(clocks, tests, &mut Blocks::default());
         let site = self.sites.describe(self.site)?;
         let mut finding = Finding {
             verdict: judged.verdict,
@@ -314,26 +297,20 @@ impl<'a, 'p> Candidate<'a, 'p> {
         Some(finding)
     }
 
-    fn evidence(&self, clock: &Clock, growth: &Growth, is_growing: bool) -> Evidence {
-        let is_alive_at = |sample: &Sample, progress: f64| {
-            clock.at(sample.time_ns) <= progress
-                && self
-                    .death(sample)
-                    .is_none_or(|time| clock.at(time) > progress)
-        };
-        let is_live = |sample: &Sample| self.is_live(sample);
-        let after_start = self.sum(|sample| is_alive_at(sample, WARM_UP)).value();
+    fn evidence(
+        &self,
+        blocks: &Blocks,
+        clock: usize,
+        growth: &Growth,
+        is_growing: bool,
+    ) -> Evidence {
         Evidence {
             is_growing,
             is_lasting: growth.is_lasting(),
-            middle_survival: self.share(is_live, |sample| is_alive_at(sample, 0.5)),
-            freed_at_end: self
-                .share(|sample| sample.freed_ns.is_some(), is_live)
-                .unwrap_or(0.0),
-            of_start: self
-                .share(|sample| clock.at(sample.time_ns) <= WARM_UP, is_live)
-                .unwrap_or(0.0),
-            level_after_start: after_start / self.live.value(),
+            middle_survival: blocks.survival_since(clock, 0.5),
+            freed_at_end: blocks.freed_at_end().unwrap_or(0.0),
+            of_start: blocks.live_since(clock, WARM_UP).unwrap_or(0.0),
+            level_after_start: blocks.alive_at(clock, WARM_UP) / self.live.value(),
         }
     }
 

@@ -100,9 +100,7 @@ pub fn sign_flip_p_value(values: &[f64]) -> f64 {
     }
     // Meet in the middle: all sums of each half, and for each of one half how many of the other are large enough.
     let (left, right) = sizes.split_at(sizes.len() / 2);
-    let (mut left, mut right) = (signed_sums(left), signed_sums(right));
-    left.sort_unstable_by(f64::total_cmp);
-    right.sort_unstable_by(f64::total_cmp);
+    let (left, right) = (signed_sums(left), signed_sums(right));
     // Sums that are equal but for rounding are equal.
     let bound = sum - 1e-9 * sizes.iter().sum::<f64>();
     let mut from = right.len();
@@ -116,12 +114,25 @@ pub fn sign_flip_p_value(values: &[f64]) -> f64 {
     as_large as f64 / (left.len() as f64 * right.len() as f64)
 }
 
+/// All sums of these sizes with either sign, in their order. With each size more there are two lists of them, all that were
+/// there less the size and all of them with it, and both are in order: so they are merged, and nothing is sorted.
 fn signed_sums(sizes: &[f64]) -> Vec<f64> {
-    sizes.iter().fold(vec![0.0], |sums, size| {
-        sums.iter()
-            .flat_map(|sum| [sum - size, sum + size])
-            .collect()
-    })
+    let mut sums = Vec::with_capacity(1 << sizes.len());
+    let mut merged = Vec::with_capacity(1 << sizes.len());
+    sums.push(0.0);
+    for size in sizes {
+        merged.clear();
+        let mut larger = sums.iter().map(|sum| sum + size).peekable();
+        for smaller in sums.iter().map(|sum| sum - size) {
+            while let Some(larger) = larger.next_if(|&larger| larger < smaller) {
+                merged.push(larger);
+            }
+            merged.push(smaller);
+        }
+        merged.extend(larger);
+        std::mem::swap(&mut sums, &mut merged);
+    }
+    sums
 }
 
 #[cfg(test)]
@@ -137,6 +148,22 @@ mod tests {
         assert_eq!(sign_flip_p_value(&[1.0, -1.0]), 1.0);
         assert_eq!(sign_flip_p_value(&[]), 1.0);
         assert_eq!(sign_flip_p_value(&[7.0; BINS]), 0.5f64.powi(BINS as i32));
+    }
+
+    #[test]
+    fn signed_sums_are_all_of_them_in_order() {
+        let sizes = [0.1, 3.0, 3.0, 1e9, 0.7, 2.5e-9, 17.0];
+        let mut expected = Vec::new();
+        for signs in 0..1 << sizes.len() {
+            let signed = sizes.iter().enumerate();
+            expected.push(signed.fold(0.0, |sum, (place, size)| {
+                let is_added = signs & (1 << place) != 0;
+                if is_added { sum + size } else { sum - size }
+            }));
+        }
+        expected.sort_unstable_by(f64::total_cmp);
+        assert_eq!(signed_sums(&sizes), expected);
+        assert_eq!(signed_sums(&[]), [0.0]);
     }
 
     #[test]

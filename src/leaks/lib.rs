@@ -5,6 +5,7 @@
 //! are explained in docs/leaks.md.
 #![forbid(unsafe_code)]
 
+mod blocks;
 pub mod csv;
 mod findings;
 mod growth;

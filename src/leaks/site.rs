@@ -1,7 +1,7 @@
 //! Samples by site: the functions of a stack, from the one that is charged to the root, and the type if there is one.
 
-use allocsample_profile::{Frame, HeapId, Profile, Sample, SampleFlags, StackId};
-use allocsample_report::{Filter, FrameId, Frames, Paths};
+use allocsample_profile::{Frame, HeapId, Profile, Sample, SampleFlags};
+use allocsample_report::{Filter, FrameId, Frames, Kinds, Pairs, Paths};
 use rustc_hash::FxHashMap;
 
 /// What a site is called.
@@ -40,37 +40,81 @@ struct Numbers {
 impl Numbers {
     fn of(profile: &Profile, frames: &Frames<'_>, filter: &Filter) -> Self {
         let mut paths = Paths::new(frames);
-        let passes = filter.frames(frames);
-        // Stacks are looked at once for each type, not for each sample; what the filter leaves out has no number.
-        let mut known: FxHashMap<(StackId, u16, HeapId, u32), u32> = FxHashMap::default();
+        // Both take as long, and neither needs the other.
+        let (groups, mut of_sample) = std::thread::scope(|scope| {
+            scope.spawn(|| paths.prepare());
+            Group::all(profile, frames, filter)
+        });
         let mut types: FxHashMap<Option<&str>, u32> = FxHashMap::default();
-        let mut numbers: FxHashMap<(HeapId, u32, u32), u32> = FxHashMap::default();
+        let mut kinds: Kinds<(HeapId, u32)> = Kinds::default();
+        // By path, and by heap and type.
+        let mut numbers = Pairs::with_room(paths.count());
+        let mut count = 0;
+        let number_of = |group: &Group| {
+            let Some(charged) = group.charged else {
+                return NONE;
+            };
+            let sample = &profile.samples[group.first as usize];
+            let next = u32::try_from(types.len()).unwrap_or(NONE);
+            let type_number = *types.entry(type_of(profile, sample)).or_insert(next);
+            let path = paths.number(sample, charged as usize);
+            let kind = kinds.number((sample.heap, type_number));
+            numbers.get(path, kind).unwrap_or_else(|| {
+                numbers.insert(path, kind, count);
+                count += 1;
+                count - 1
+            })
+        };
+        let sites: Vec<u32> = groups.iter().map(number_of).collect();
+        drop((paths, numbers));
+        for number in &mut of_sample {
+            *number = sites.get(*number as usize).copied().unwrap_or(NONE);
+        }
+        Self {
+            of_sample,
+            count: count as usize,
+        }
+    }
+}
+
+/// Samples with one stack and type: it is looked at once for all of them.
+struct Group {
+    /// The index of the first of them.
+    first: u32,
+    /// The index of the frame that is charged; `None` if the filter leaves them out.
+    charged: Option<u32>,
+}
+
+impl Group {
+    /// In the order in which they first came, and the index of each sample's; [`NONE`] for those whose ends are not known.
+    fn all(profile: &Profile, frames: &Frames<'_>, filter: &Filter) -> (Vec<Self>, Vec<u32>) {
+        let passes = filter.frames(frames);
+        let mut kinds: Kinds<(u16, HeapId, u32)> = Kinds::default();
+        let mut known = Pairs::with_room(profile.stacks.count() as usize + 1);
+        let mut groups: Vec<Self> = Vec::new();
         let mut stack = Vec::new();
-        let number_of = |sample: &Sample| {
+        let number_of = |(first, sample): (u32, &Sample)| {
             if sample.flags.contains(SampleFlags::UNTRACKED) {
                 return NONE;
             }
-            let key = (sample.stack, sample.flags.0, sample.heap, sample.type_id);
-            *known.entry(key).or_insert_with(|| {
-                frames.fill(sample, &mut stack);
-                if !passes.any(&stack) {
-                    return NONE;
-                }
+            let kind = kinds.number((sample.flags.0, sample.heap, sample.type_id));
+            if let Some(number) = known.get(sample.stack.0, kind) {
+                return number;
+            }
+            frames.fill(sample, &mut stack);
+            let charged = passes.any(&stack).then(|| {
                 let charged = frames.charged(sample.heap, &stack).unwrap_or(0);
-                let next = u32::try_from(types.len()).unwrap_or(NONE);
-                let type_number = *types.entry(type_of(profile, sample)).or_insert(next);
-                let path = paths.number(sample, charged);
-                let next = u32::try_from(numbers.len()).unwrap_or(NONE);
-                *numbers
-                    .entry((sample.heap, type_number, path))
-                    .or_insert(next)
-            })
+                // Stacks have some thousand frames at most.
+                charged as u32
+            });
+            // No more than samples, which have 32-bit numbers.
+            let number = groups.len() as u32;
+            groups.push(Self { first, charged });
+            known.insert(sample.stack.0, kind, number);
+            number
         };
-        let of_sample = profile.samples.iter().map(number_of).collect();
-        Self {
-            of_sample,
-            count: numbers.len(),
-        }
+        let of_sample = (0..).zip(&profile.samples).map(number_of).collect();
+        (groups, of_sample)
     }
 }
 

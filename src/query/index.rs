@@ -182,3 +182,66 @@ type Numbers = HashMap<(String, String), u32>;
 pub(crate) fn number(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use allocsample_profile::{Frame, Location, ModuleId, SampleFlags, StackNode};
+    use allocsample_report::charged_frame;
+
+    /// Stacks with shared callers, with and without their roots, in two heaps; and ticks with some of them.
+    fn profile() -> Profile {
+        let mut profile = Profile::default();
+        for node in 0..300_u32 {
+            profile.stacks.push(StackNode {
+                parent: StackId(node * 7 % (node + 1)),
+                location: Location {
+                    module: ModuleId::NONE,
+                    offset: u64::from(node * 13 % 29),
+                },
+            });
+        }
+        for number in 0..2000_u32 {
+            profile.samples.push(Sample {
+                stack: StackId(number * 31 % 301),
+                heap: HeapId((number % 5 / 4) as u16),
+                flags: SampleFlags((number % 11 / 9) as u16),
+                ..Sample::default()
+            });
+        }
+        profile.ticks = (0..300)
+            .map(|stack| Tick {
+                stack: StackId(stack),
+                flags: SampleFlags::UNWIND_FAILED,
+                ..Tick::default()
+            })
+            .collect();
+        profile
+    }
+
+    #[test]
+    fn stacks_have_the_frames_that_the_profile_names() {
+        let profile = profile();
+        let index = Index::new(&profile);
+        let ticks: Vec<Sample> = profile.ticks.iter().map(stand_in).collect();
+        let mut numbers = HashMap::new();
+        for sample in profile.samples.iter().chain(&ticks) {
+            let number = index.stack_of(sample);
+            assert!((1..=index.last_stack()).contains(&number));
+            let named: Vec<Frame> = profile.stack_frames(sample);
+            let key = (sample.stack, named.last().cloned(), sample.heap);
+            assert_eq!(*numbers.entry(key).or_insert(number), number);
+            let name = |function: u32| &index.functions[function as usize - 1].name;
+            let calls: Vec<_> = index
+                .calls(number)
+                .map(|call| name(call.function))
+                .collect();
+            let expected: Vec<_> = named.iter().map(|frame| &frame.function).collect();
+            assert_eq!(calls, expected);
+            let charged = charged_frame(&profile, sample.heap, &named);
+            let expected = charged.map(|frame| &frame.function);
+            assert_eq!(index.charged(number).map(name), expected);
+        }
+        assert_eq!(numbers.len(), index.last_stack() as usize);
+    }
+}

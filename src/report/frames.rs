@@ -173,7 +173,7 @@ pub(crate) struct FrameKeys {
 pub struct Paths<'a> {
     frames: &'a Frames<'a>,
     names: FrameKeys,
-    steps: FxHashMap<(u32, u32), u32>,
+    steps: Steps,
     /// For each root that may be missing, and for none: the numbers of the paths to each node of the profile's stacks,
     /// and to no node. A step costs a cache miss or two, and there are far fewer nodes than frames of all stacks.
     of_nodes: Vec<(Option<FrameId>, Vec<u32>)>,
@@ -185,9 +185,19 @@ impl<'a> Paths<'a> {
         Self {
             frames,
             names: frames.keys(|frame| frame.function.as_str()),
-            steps: FxHashMap::default(),
+            steps: Steps::default(),
             of_nodes: Vec::new(),
         }
+    }
+
+    /// Works out the numbers of stacks that reach their thread's start, which else the first one that is asked for does.
+    pub fn prepare(&mut self) {
+        self.below(None);
+    }
+
+    /// How many there are so far: their numbers are below it.
+    pub fn count(&self) -> usize {
+        self.steps.all.len() + 1
     }
 
     /// The index in `of_nodes` of the stacks whose root is this frame.
@@ -228,10 +238,65 @@ impl<'a> Paths<'a> {
     /// The path that goes on from `path` with these frames, of which the last comes first.
     fn step(&mut self, path: u32, frames: &[FrameId]) -> u32 {
         frames.iter().rev().fold(path, |path, id| {
-            let next = number(self.steps.len()) + 1;
             let name = self.names.of_frame[id.index()];
-            *self.steps.entry((path, name)).or_insert(next)
+            self.steps.number(path, name)
         })
+    }
+}
+
+/// Steps from a path to the next one, by the name of that: millions. The table has numbers alone, so that a larger one is
+/// made without the one before, and a step that is new costs one look at memory.
+#[derive(Debug, Default)]
+struct Steps {
+    /// Paths and names; the number of a step is its place here plus one.
+    all: Vec<(u32, u32)>,
+    /// Numbers, or 0: open addressing with linear probing. A power of two of them, or none.
+    slots: Vec<u32>,
+}
+
+impl Steps {
+    /// The number of a step, which becomes a new one unless it is known.
+    fn number(&mut self, path: u32, name: u32) -> u32 {
+        // Three of four at most are in use.
+        if (self.all.len() + 1) * 4 > self.slots.len() * 3 {
+            self.grow();
+        }
+        let mut place = self.place(path, name);
+        loop {
+            match self.slots[place] {
+                0 => break,
+                known if self.all[known as usize - 1] == (path, name) => return known,
+                _ => place = self.behind(place),
+            }
+        }
+        self.all.push((path, name));
+        self.slots[place] = number(self.all.len());
+        self.slots[place]
+    }
+
+    fn grow(&mut self) {
+        const FEWEST: usize = 1 << 10;
+        let slots = (self.slots.len() * 2).max(FEWEST);
+        self.slots = Vec::new();
+        self.slots = vec![0; slots];
+        for (step, &(path, name)) in (1..).zip(&self.all) {
+            let mut place = self.place(path, name);
+            while self.slots[place] != 0 {
+                place = self.behind(place);
+            }
+            self.slots[place] = step;
+        }
+    }
+
+    /// Where a step would like to be. The upper bits of a product with the golden ratio depend on all of the key.
+    fn place(&self, path: u32, name: u32) -> usize {
+        let key = u64::from(path) << 32 | u64::from(name);
+        let mixed = (key ^ key >> 29).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        (mixed >> 32) as usize & (self.slots.len() - 1)
+    }
+
+    fn behind(&self, place: usize) -> usize {
+        (place + 1) & (self.slots.len() - 1)
     }
 }
 
@@ -309,6 +374,19 @@ mod tests {
                 .map(|place| &named[place]);
             assert_eq!(charged, charged_frame(&profile, sample.heap, &expected));
         }
+    }
+
+    #[test]
+    fn steps_have_the_numbers_that_a_map_would_give_them() {
+        let (mut steps, mut expected) = (Steps::default(), FxHashMap::default());
+        let mut random = Random::from_seed(4);
+        for _ in 0..50_000 {
+            let (path, name) = (random.below(3000) as u32, random.below(9) as u32);
+            let next = number(expected.len()) + 1;
+            let known = *expected.entry((path, name)).or_insert(next);
+            assert_eq!(steps.number(path, name), known);
+        }
+        assert_eq!(steps.all.len(), expected.len());
     }
 
     #[test]
