@@ -142,6 +142,9 @@ mod tests {
             "__libc_malloc",
             "alloc::alloc::alloc",
             "tc_malloc",
+            "free",
+            "operator delete(void*)",
+            "core::ptr::drop_in_place<alloc::string::String>",
             "pypy_g_IncrementalMiniMarkGC_collect_and_reserve",
         ] {
             assert!(is_allocator(name), "{name}");
@@ -152,7 +155,7 @@ mod tests {
             "mallocate",
             "pypy_g_bottom_up",
             "main",
-            "operator delete(void*)",
+            "free_list",
         ] {
             assert!(!is_allocator(name), "{name}");
         }
