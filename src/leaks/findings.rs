@@ -368,7 +368,7 @@ impl<'a, 'p> Candidate<'a, 'p> {
     fn thread_name(&self, id: ThreadId) -> String {
         match self.profile.threads.get(&id) {
             Some(thread) => format!("thread {} ({})", thread.name, thread.tid),
-            None => "a thread without samples".to_owned(),
+            None => "a thread that was not known".to_owned(),
         }
     }
 }

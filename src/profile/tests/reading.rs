@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use allocsample_profile::{Profile, ReadError, StackId};
 use allocsample_record::{
-    ChunkEncoder, ChunkHeader, ChunkKind, ExitHow, ExitRecord, FileHeader, FileSample,
-    FormatVersion, FreeRecord, HeapId, IntervalRecord, Location, ModuleId, ModuleRecord, Packer,
-    RecordKind, SampleFlags, SampleId, SampleRecord, Sampling, StackNode, ThreadId,
+    ChunkEncoder, ChunkHeader, ChunkKind, ExitHow, ExitRecord, FileFreeStackRecord, FileHeader,
+    FileSample, FormatVersion, FreeRecord, FreeStackRecord, HeapId, IntervalRecord, Location,
+    ModuleId, ModuleRecord, Packer, RecordKind, SampleFlags, SampleId, SampleRecord, Sampling,
+    StackNode, ThreadId,
 };
 use allocsample_ring::Priority;
 use mapping::{Mapping, PROFILE_ID};
@@ -185,6 +186,85 @@ fn a_chunk_that_was_being_written_is_made_up_for_by_the_ring() {
             assert_eq!(profile.is_complete(), is_whole, "{cut}");
         }
     }
+}
+
+#[test]
+fn where_a_block_was_freed_is_read_from_the_ring_and_from_the_file() {
+    let mut encoder = ChunkEncoder::new(0);
+    add_beginning(&mut encoder);
+    let places: Vec<u32> = [100, 200]
+        .into_iter()
+        .map(|offset| Location {
+            module: ModuleId(1),
+            offset,
+        })
+        .scan(StackId::EMPTY, |parent, location| {
+            *parent = encoder.node(StackNode {
+                parent: *parent,
+                location,
+            });
+            Some(parent.0)
+        })
+        .collect();
+    let sample = |encoder: &mut ChunkEncoder, id| {
+        encoder.sample(&FileSample {
+            id: SampleId(id),
+            time_ns: 5000 + id,
+            address: 0x10000 + id * 16,
+            size: 64,
+            thread: ThreadId(1),
+            heap: HeapId::MALLOC,
+            flags: SampleFlags::default(),
+            points: 1,
+            interval: 0,
+            thread_bytes: 64,
+            stack: StackId(places[0]),
+        });
+    };
+    (0..3).for_each(|id| sample(&mut encoder, 10 * id));
+    let in_file = FileFreeStackRecord {
+        sample: SampleId(20),
+        stack: places[1],
+    };
+    encoder.words(RecordKind::FileFreeStack, &in_file.encode());
+    // Of a sample that is not there.
+    let of_none = FileFreeStackRecord {
+        sample: SampleId(25),
+        ..in_file
+    };
+    encoder.words(RecordKind::FileFreeStack, &of_none.encode());
+    let raw = encoder.take();
+    let stored = lz4_flex::block::compress(&raw);
+    let mut bytes = profile_bytes(0);
+    bytes.extend_from_slice(&chunk(ChunkKind::Events, raw.len(), &(0..1000), &stored));
+    let mapping = Mapping::new(4096);
+    for (words, kind) in [(999, 0), (3, RecordKind::FreeStack as u8)] {
+        let mut reservation = mapping.ring().reserve(words, Priority::Last).unwrap();
+        let in_ring = FreeStackRecord {
+            sample: SampleId(0),
+            frames: &[0x1000 + 200, 0x1000 + 100],
+        };
+        in_ring.encode_into(reservation.words_mut()).unwrap();
+        reservation.commit(kind);
+    }
+    let scratch = Scratch::new();
+    let ring_path = scratch.path().with_extension("allocsample.ring");
+    std::fs::write(&ring_path, mapping.file()).unwrap();
+    let profile = scratch.open(&bytes).unwrap();
+    let offsets = |index| -> Option<Vec<u64>> {
+        let stack = profile.free_stack(index)?;
+        Some(
+            profile
+                .stacks
+                .locations(stack)
+                .map(|place| place.offset)
+                .collect(),
+        )
+    };
+    assert_eq!(
+        [0, 1, 2].map(offsets),
+        [Some(vec![200, 100]), None, Some(vec![200, 100])]
+    );
 }
 
 #[test]
