@@ -277,6 +277,30 @@ fn the_leak_is_found_in_every_version() {
 }
 
 #[test]
+fn what_frees_is_named_while_code_and_frames_go_away() {
+    const QUESTION: &str = "SELECT count(*) AS frees FROM frees
+        JOIN functions USING (function_id) WHERE functions.function = 'evict'";
+    for python in interpreters() {
+        let outcome = Run::of(&python)
+            .arg(bridge::program("frees.py"))
+            .patience(120)
+            .unchanged(&Agent::at_interval("64").seeded(5));
+        outcome.assert_success();
+        let profile = outcome.profile();
+        let room = Room::new();
+        let path = profile.path().to_string_lossy();
+        let output = room.output(&["query", "--format", "json", &path, QUESTION]);
+        let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let frees = answer[0]["frees"].as_f64().expect("a count");
+        // 10,000 blocks of 2,000 bytes, all of which are sampled; one free in eight has its stack. Five standard deviations.
+        let expected = 10_000.0 / 8.0;
+        let error = (expected * 7.0 / 8.0_f64).sqrt();
+        let python = python.display();
+        assert!((frees - expected).abs() < 5.0 * error, "{python}: {frees}");
+    }
+}
+
+#[test]
 fn a_program_can_be_profiled_without_the_bridge() {
     for python in interpreters() {
         let agent = Agent::at_interval("4K").with("ALLOCSAMPLE_RUNTIME", "none");

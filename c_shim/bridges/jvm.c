@@ -364,7 +364,7 @@ static bool register_heap(int32_t *interval)
         .size = sizeof description,
         .kind = ALLOCSAMPLE_MALLOC,
         .name = "java",
-        .flags = ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_CODE_IS_NO_MODULE,
+        .flags = ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_WALK_IN_FREE | ALLOCSAMPLE_CODE_IS_NO_MODULE,
         .walk = jvm_native_walk,
     };
     allocsample_counters counters = {.size = sizeof counters};

@@ -67,7 +67,8 @@ static bool make_heap(void)
         .size = sizeof description,
         .kind = ALLOCSAMPLE_MALLOC,
         .name = "python",
-        .flags = ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_LOOP_HAS_THUNKS | ALLOCSAMPLE_FREED_BY_MALLOC,
+        .flags = ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_WALK_IN_FREE | ALLOCSAMPLE_LOOP_HAS_THUNKS |
+                 ALLOCSAMPLE_FREED_BY_MALLOC,
         .walk = has_frames ? walk : NULL,
         .on_change = on_change,
     };

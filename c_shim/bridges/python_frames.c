@@ -200,6 +200,13 @@ static bool is_code(uintptr_t object)
     return object != 0 && object % 8 == 0 && word_at(object + 8) == (uintptr_t)python.code_type;
 }
 
+/* Its last reference is gone, and what it consists of is being freed: 3.11 clears a frame, and the code with it, before it
+ * takes the frame from the chain. */
+static bool is_dying(uintptr_t code)
+{
+    return word_at(code) == 0;
+}
+
 /* Bytes from the start of the function's code. Negative: it has not begun. */
 static int offset_of(uintptr_t frame, uintptr_t code)
 {
@@ -260,7 +267,7 @@ size_t python_frames_walk(void *user, allocsample_frame *frames, size_t capacity
         int offset = offset_of(frame, code);
         bool is_entry = layout->minor <= 10 || (layout->entry != 0 && *(const uint8_t *)(frame + layout->entry) != 0);
         bool is_incomplete = layout->minor >= 11 && owner != OWNED_BY_GENERATOR && offset < 0;
-        if (!is_incomplete) {
+        if (!is_incomplete && !is_dying(code)) {
             frames[count] = (allocsample_frame){0};
             if (has_tables)
                 describe(code, offset, &frames[count]);

@@ -78,8 +78,8 @@ typedef struct allocsample_frame {
 
 /* Fills `frames`, leaf first, with the stack of the calling thread; returns how many there are, at most `capacity`. It
  * runs on the thread that allocates, on a stack of 128 KiB, inside one of the calls marked [walk]; for a heap with
- * ALLOCSAMPLE_WALK_IN_MALLOC also inside malloc, wherever the machine calls it. It must not allocate from this heap, and
- * must return. */
+ * ALLOCSAMPLE_WALK_IN_MALLOC also inside malloc, and with ALLOCSAMPLE_WALK_IN_FREE inside free, wherever the machine calls
+ * it. It must not allocate from this heap, and must return. */
 typedef size_t (*allocsample_walk)(void *user, allocsample_frame *frames, size_t capacity);
 
 /* Called after a sample was recorded, inside the calls marked [walk]. What it allocates is not sampled. */
@@ -143,6 +143,9 @@ typedef struct allocsample_heap_description {
 #define ALLOCSAMPLE_CODE_IS_NO_MODULE 128u
 /* ALLOCSAMPLE_MALLOC: sampled objects, and only they, are blocks of malloc: `free` and `realloc` tell of their end. */
 #define ALLOCSAMPLE_FREED_BY_MALLOC 256u
+/* Where the walker is asked inside malloc, it is also asked inside free: in destructors, in the collector, and while the
+ * machine takes itself down, when functions and frames may be gone in part. */
+#define ALLOCSAMPLE_WALK_IN_FREE 512u
 
 /* Which samples are asked for, and which collection has looked at them. */
 enum { ALLOCSAMPLE_MINOR = 1, ALLOCSAMPLE_MAJOR = 2, ALLOCSAMPLE_MAJOR_STEP = 3 };

@@ -94,7 +94,7 @@ impl Agent {
         area: &mut WorkArea,
         recording: &Recording,
     ) {
-        let walked = self.heaps.walked_in_malloc(thread);
+        let walked = self.heaps.walked_in_free(thread);
         let captured = self.capture_call(thread, caller, walked, area, recording);
         let frames = area.captured(&captured);
         if frames.is_empty() {

@@ -52,7 +52,7 @@ static allocsample_id allocate(allocsample_heap *heap, allocsample_nursery *stat
 }
 
 /* A machine in a plugin, which may be unloaded when it has taken its heap back. */
-static unsigned walks, samples;
+static volatile unsigned walks, samples; /* volatile: compilers take malloc and free for functions that change nothing */
 
 static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
 {
@@ -72,6 +72,29 @@ static void allocate_by_malloc(void)
     void *block = malloc(100);
     __asm__ volatile("" : : "r"(block) : "memory");
     free(block);
+}
+
+/* A walker is asked inside free only if it may be. */
+static void frees_are_walked_on_request(void)
+{
+    enum { BLOCKS = 200 };
+    static const uint32_t flags[] = {ALLOCSAMPLE_WALK_EVERYWHERE, ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_WALK_IN_FREE};
+    for (unsigned i = 0; i < 2; i++) {
+        allocsample_heap *heap = agent->heap_register(&(allocsample_heap_description){
+            .size = sizeof(allocsample_heap_description), .kind = ALLOCSAMPLE_EXTERNAL, .name = "org.example.frees",
+            .flags = flags[i], .walk = walk});
+        CHECK(heap != NULL);
+        static void *volatile blocks[BLOCKS];
+        walks = 0;
+        for (unsigned j = 0; j < BLOCKS; j++)
+            blocks[j] = malloc(100);
+        CHECK(walks == BLOCKS);
+        for (unsigned j = 0; j < BLOCKS; j++)
+            free(blocks[j]);
+        /* The stack of one free in eight is taken. */
+        CHECK((walks > BLOCKS) == (i == 1) && walks < BLOCKS + BLOCKS / 2);
+        CHECK(agent->heap_unregister(heap) == ALLOCSAMPLE_OK);
+    }
 }
 
 static void a_plugin_is_left_alone(void)
@@ -106,6 +129,7 @@ int main(void)
     if (agent == NULL)
         return 2;
     CHECK(ALLOCSAMPLE_CAN(agent, ALLOCSAMPLE_CAN_TELL_CHANGES));
+    frees_are_walked_on_request();
     struct listener listener = {0}, older = {0};
     listener.heap = registered("org.example.changes", sizeof(allocsample_heap_description), &listener);
     /* By a header that had no such field. */

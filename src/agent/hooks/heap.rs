@@ -32,6 +32,8 @@ pub struct Description<'a> {
     pub interval: Option<Interval>,
     /// Whether its walker may be called inside malloc.
     pub is_walked_in_malloc: bool,
+    /// Inside free too, where it is called inside malloc.
+    pub is_walked_in_free: bool,
     /// On threads without a nursery too.
     pub is_walked_everywhere: bool,
     /// Whether its walker may be called in a signal handler.
@@ -70,7 +72,8 @@ unsafe impl Sync for Callbacks {}
 pub struct Heap {
     pub(crate) id: HeapId,
     pub(crate) kind: HeapKind,
-    pub(crate) is_walked_in_malloc: bool,
+    is_walked_in_malloc: bool,
+    is_walked_in_free: bool,
     is_walked_in_ticks: bool,
     pub(crate) loop_has_thunks: bool,
     pub(crate) is_walk_whole: bool,
@@ -260,6 +263,12 @@ impl Heaps {
             .filter(|heap| heap.is_walked_in_malloc)
     }
 
+    /// The heap whose walker, or whose shadow stack, adds to the stack of a free on this thread.
+    pub(crate) fn walked_in_free(&self, thread: &ShimThread) -> Option<&'static Heap> {
+        self.walked_in_malloc(thread)
+            .filter(|heap| heap.is_walked_in_free || thread.shadow_stack() != 0)
+    }
+
     /// The heap whose walker adds to the stack of a tick of this thread.
     pub(crate) fn walked_in_ticks(&self, thread: &ShimThread) -> Option<&'static Heap> {
         self.machine_of(thread)
@@ -321,6 +330,7 @@ impl Agent {
             id,
             kind: description.kind,
             is_walked_in_malloc: description.is_walked_in_malloc,
+            is_walked_in_free: description.is_walked_in_free,
             is_walked_in_ticks: description.is_walked_in_ticks,
             is_freed_by_malloc: description.is_freed_by_malloc,
             loop_has_thunks: description.loop_has_thunks,

@@ -69,12 +69,14 @@ pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription
     const LOOP_HAS_THUNKS: u32 = 64;
     const CODE_IS_NO_MODULE: u32 = 128;
     const FREED_BY_MALLOC: u32 = 256;
+    const WALK_IN_FREE: u32 = 512;
     let description = Description {
         kind,
         // SAFETY: the header's rules.
         name: unsafe { text_of(raw.name) },
         interval: Interval::new(raw.interval),
         is_walked_in_malloc: raw.flags & (WALK_IN_MALLOC | WALK_EVERYWHERE) != 0,
+        is_walked_in_free: raw.flags & WALK_IN_FREE != 0,
         is_walked_everywhere: raw.flags & WALK_EVERYWHERE != 0,
         is_walked_in_ticks: raw.flags & WALK_IN_TICKS != 0,
         scans_stacks: raw.flags & SCANS_STACKS != 0,
