@@ -115,6 +115,32 @@ fn a_table_that_is_only_joined_is_read() {
     );
 }
 
+/// Columns that a query does not name are not filled.
+#[test]
+fn each_column_is_the_same_alone_and_among_all() {
+    let room = recorded();
+    let answer = |sql: &str| json(&room, &["query", "x.allocsample", sql, "--format", "json"]);
+    let columns = answer("SELECT name, column FROM tables");
+    let columns = columns.as_array().unwrap();
+    assert!(columns.len() > 50);
+    for column in columns {
+        let [table, name] = ["name", "column"].map(|key| column[key].as_str().unwrap());
+        let alone = answer(&format!("SELECT {name} AS it FROM {table} ORDER BY rowid"));
+        let whole = answer(&format!("SELECT * FROM {table} ORDER BY rowid"));
+        let [alone, whole] = [&alone, &whole].map(|rows| rows.as_array().unwrap());
+        assert_eq!(alone.len(), whole.len());
+        for (alone, whole) in alone.iter().zip(whole) {
+            assert_eq!(alone["it"], whole[name], "{table}.{name}");
+        }
+    }
+    let natural = answer("SELECT count(*) AS n, sum(depth) AS d FROM samples NATURAL JOIN stacks");
+    let named = answer(
+        "SELECT count(*) AS n, sum(depth) AS d FROM samples JOIN stacks USING (stack_id, function_id)",
+    );
+    assert_eq!(natural, named);
+    assert!(natural[0]["n"].as_u64() > Some(0));
+}
+
 #[test]
 fn what_is_no_question_is_one_line_and_status_2() {
     let room = recorded();
