@@ -172,15 +172,15 @@ impl<'a> Sites<'a> {
         self.frames.fill_stack(of, stack);
         let heap = self.profile.samples[index].heap;
         let charged = self.frames.charged(heap, stack)?;
-        let functions = stack[charged..].iter();
-        let functions = functions.map(|id| self.frames.frame(*id).function.as_str());
-        let own: Vec<&str> = functions
-            .clone()
-            .filter(|function| !is_of_library(function))
+        let name = |id: &FrameId| self.frames.frame(*id).function.as_str();
+        let above = &stack[charged..];
+        let own: Vec<&str> = (above.iter())
+            .filter(|id| !self.frames.is_library(**id))
+            .map(name)
             .take(FEW)
             .collect();
         Some(match own.is_empty() {
-            true => functions.take(FEW).collect(),
+            true => above.iter().map(name).take(FEW).collect(),
             false => own,
         })
     }
@@ -203,22 +203,6 @@ impl<'a> Sites<'a> {
             type_name: type_of(profile, sample).map(str::to_owned),
         })
     }
-}
-
-/// Containers of C++ and Rust free what they hold, a dozen frames deep, on behalf of who empties them.
-fn is_of_library(function: &str) -> bool {
-    const BEGINNINGS: [&str; 9] = [
-        "std::",
-        "void std::",
-        "__gnu_cxx::",
-        "core::",
-        "<core::",
-        "alloc::",
-        "<alloc::",
-        "hashbrown::",
-        "<hashbrown::",
-    ];
-    (BEGINNINGS.iter()).any(|beginning| function.starts_with(beginning))
 }
 
 fn type_of<'a>(profile: &'a Profile, sample: &Sample) -> Option<&'a str> {

@@ -1,4 +1,4 @@
-//! Which functions are the allocator, and so never to blame for an allocation or a free.
+//! Which functions are never to blame for an allocation or a free: the allocator, and the containers that call it.
 
 use allocsample_profile::{Frame, HeapId, Profile};
 
@@ -58,7 +58,55 @@ const ALLOCATORS: &[&str] = &[
     "rpy_allocsample_*",
 ];
 
-pub(crate) fn is_allocator(function: &str) -> bool {
+/// Beginnings of the names of functions of C++'s and Rust's standard libraries.
+const LIBRARY_NAMES: &[&str] = &[
+    "std::",
+    "void std::",
+    "__gnu_cxx::",
+    "core::",
+    "<core::",
+    "alloc::",
+    "<alloc::",
+    "<std::",
+    "hashbrown::",
+    "<hashbrown::",
+];
+
+/// Beginnings and endings of directories of their files: names of inlined functions may have lost their namespaces.
+const LIBRARY_FILES: &[(&str, &str)] = &[
+    ("/rustc/", "/library/"),
+    ("/rust/deps/", ""),
+    ("", "/lib/rustlib/src/rust/library/"),
+    ("", "/include/c++/"),
+];
+
+/// On whose account a function allocates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The program's.
+    Program,
+    /// Its caller's: a container of the standard library.
+    Library,
+    /// Its caller's, always.
+    Allocator,
+}
+
+pub(crate) fn part_of(frame: &Frame) -> Part {
+    let is_in = |file: &str| {
+        let mut known = LIBRARY_FILES.iter();
+        known.any(|(start, end)| file.starts_with(start) && file.contains(end))
+    };
+    let is_named = |name: &&str| frame.function.starts_with(*name);
+    if is_allocator(&frame.function) {
+        Part::Allocator
+    } else if LIBRARY_NAMES.iter().any(is_named) || frame.file.as_deref().is_some_and(is_in) {
+        Part::Library
+    } else {
+        Part::Program
+    }
+}
+
+fn is_allocator(function: &str) -> bool {
     ALLOCATORS
         .iter()
         .any(|pattern| match pattern.split_once('*') {
@@ -67,7 +115,8 @@ pub(crate) fn is_allocator(function: &str) -> bool {
         })
 }
 
-/// The frame that an allocation is charged to: the first one outside the allocator, or the leaf if there is no other.
+/// The frame that an allocation is charged to: the first one outside the allocator and the standard libraries of C++ and
+/// Rust; the first one outside the allocator if there is no such; or the leaf.
 ///
 /// Where a virtual machine's language runs, the machine's own native code counts as allocator: it is how the language
 /// allocates. So in the machine's heap the first frame of the language is charged; of a block of malloc too, unless
@@ -78,8 +127,7 @@ pub fn charged_frame<'a>(
     heap: HeapId,
     frames: &'a [Frame],
 ) -> Option<&'a Frame> {
-    let is_allocator = |frame: &Frame| is_allocator(&frame.function);
-    let position = charged_position(profile, heap, frames, |frame| frame, is_allocator)?;
+    let position = charged_position(profile, heap, frames, |frame| frame, part_of)?;
     frames.get(position)
 }
 
@@ -89,7 +137,7 @@ pub(crate) fn charged_position<'a, F>(
     heap: HeapId,
     frames: &'a [F],
     frame_of: impl Fn(&'a F) -> &'a Frame,
-    is_allocator: impl Fn(&F) -> bool,
+    part_of: impl Fn(&F) -> Part,
 ) -> Option<usize> {
     let heaps = &profile.vm.heaps;
     let module_of = |frame: &'a F| frame_of(frame).module.as_str();
@@ -103,7 +151,10 @@ pub(crate) fn charged_position<'a, F>(
         let file = frame_of(frame).file.as_deref();
         is_of_language(frame) && !file.is_some_and(|file| file.starts_with("node:"))
     };
-    let outside = || frames.iter().position(|frame| !is_allocator(frame));
+    let outside = |parts: &[Part]| {
+        let is_outside = |frame| !parts.contains(&part_of(frame));
+        frames.iter().position(is_outside)
+    };
     // The first native frame, outside the allocator, of a module that is not the machine's. The frame next to the
     // language is the machine's: it is what its interpreter called. Code of no module is the machine's too: what it made
     // for itself, as V8 does with the code that leads from JavaScript to C++.
@@ -113,7 +164,10 @@ pub(crate) fn charged_position<'a, F>(
         let is_libc = |module: &str| module.starts_with("libc.so") || module.starts_with("libc-");
         native.iter().position(|frame| {
             let module = module_of(frame);
-            !is_allocator(frame) && module != machine && !module.is_empty() && !is_libc(module)
+            part_of(frame) == Part::Program
+                && module != machine
+                && !module.is_empty()
+                && !is_libc(module)
         })
     };
     let charged = match frames.iter().position(is_of_language) {
@@ -121,10 +175,10 @@ pub(crate) fn charged_position<'a, F>(
         Some(language) => native_of_others(&frames[..language])
             .or_else(|| frames.iter().position(is_of_program))
             .or(Some(language)),
-        None => outside(),
+        None => outside(&[Part::Allocator, Part::Library]),
     };
     charged
-        .or_else(outside)
+        .or_else(|| outside(&[Part::Allocator]))
         .or((!frames.is_empty()).then_some(0))
 }
 
@@ -159,6 +213,43 @@ mod tests {
         ] {
             assert!(!is_allocator(name), "{name}");
         }
+    }
+
+    #[test]
+    fn containers_allocate_for_their_callers() {
+        let frame = |&(function, file): &(&str, &str)| Frame {
+            function: function.to_owned(),
+            file: (!file.is_empty()).then(|| file.to_owned()),
+            line: 1,
+            module: "app".to_owned(),
+            is_symbolized: true,
+        };
+        let charged = |stack: &[(&str, &str)]| {
+            let frames: Vec<Frame> = stack.iter().map(frame).collect();
+            let charged = charged_frame(&Profile::default(), HeapId::MALLOC, &frames);
+            charged.map(|frame| frame.function.clone())
+        };
+        let (push, main) = (("app::push", "src/main.rs"), ("main", ""));
+        for container in [
+            ("std::vector<int>::push_back(int&&)", ""),
+            ("_M_insert<int>", "/usr/include/c++/12/bits/stl_tree.h"),
+            ("<alloc::vec::Vec<T> as core::clone::Clone>::clone", ""),
+            ("finish_grow", "/rustc/0123abc/library/alloc/src/raw_vec.rs"),
+            ("reserve_rehash", "/rust/deps/hashbrown-0.16.1/src/raw.rs"),
+        ] {
+            let malloc = ("malloc", "");
+            assert_eq!(
+                charged(&[malloc, container, push, main]).as_deref(),
+                Some(push.0)
+            );
+            // There is nobody else.
+            assert_eq!(charged(&[malloc, container]).as_deref(), Some(container.0));
+        }
+        let own = (
+            "<app::Node as core::clone::Clone>::clone",
+            "src/library/node.rs",
+        );
+        assert_eq!(charged(&[own, main]).as_deref(), Some(own.0));
     }
 
     #[test]

@@ -6,7 +6,8 @@
 use allocsample_profile::{Frame, HeapId, Profile, Sample, StackId, missing_root};
 use rustc_hash::FxHashMap;
 
-use crate::allocator;
+use crate::allocator::{self, Part};
+use crate::numbering::Numbering;
 
 /// Number of a frame in [`Frames`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,7 +25,7 @@ impl FrameId {
 pub struct Frames<'a> {
     profile: &'a Profile,
     frames: Vec<Frame>,
-    is_allocator: Vec<bool>,
+    parts: Vec<Part>,
     /// Part of `inlined` for each place of the profile's stacks.
     spans: Vec<(u32, u32)>,
     inlined: Vec<FrameId>,
@@ -38,7 +39,7 @@ impl<'a> Frames<'a> {
         let mut frames = Self {
             profile,
             frames: Vec::new(),
-            is_allocator: Vec::new(),
+            parts: Vec::new(),
             spans: Vec::new(),
             inlined: Vec::new(),
             numbers: FxHashMap::default(),
@@ -82,8 +83,7 @@ impl<'a> Frames<'a> {
             return id;
         }
         let id = FrameId(number(self.frames.len()));
-        self.is_allocator
-            .push(allocator::is_allocator(&frame.function));
+        self.parts.push(allocator::part_of(&frame));
         self.frames.push(frame.clone());
         self.numbers.insert(frame, id);
         id
@@ -136,8 +136,13 @@ impl<'a> Frames<'a> {
             heap,
             stack,
             |id| self.frame(*id),
-            |id| self.is_allocator[id.index()],
+            |id| self.parts[id.index()],
         )
+    }
+
+    /// Whether a frame is of the standard library of C++ or Rust, or of the allocator.
+    pub fn is_library(&self, id: FrameId) -> bool {
+        self.parts[id.index()] != Part::Program
     }
 
     /// Frames that are the same by what `key` sees of them get the same number.
@@ -173,10 +178,21 @@ pub(crate) struct FrameKeys {
 pub struct Paths<'a> {
     frames: &'a Frames<'a>,
     names: FrameKeys,
-    steps: Steps,
-    /// For each root that may be missing, and for none: the numbers of the paths to each node of the profile's stacks,
-    /// and to no node. A step costs a cache miss or two, and there are far fewer nodes than frames of all stacks.
-    of_nodes: Vec<(Option<FrameId>, Vec<u32>)>,
+    /// Steps from a path to the next one, by the name of that. A path's number is that of its last step plus one.
+    steps: Numbering<(u32, u32)>,
+    /// For each root that may be missing, and for none.
+    below: Vec<Below>,
+    /// Room to work in.
+    way: Vec<StackId>,
+}
+
+/// The paths to the nodes of the profile's stacks below one root. A step costs a cache miss or two, and there are far fewer
+/// nodes than frames of all stacks.
+#[derive(Debug)]
+struct Below {
+    root: Option<FrameId>,
+    /// The number of the path to each node, and to none, plus one; 0 for a node that nobody has asked for.
+    paths: Vec<u32>,
 }
 
 impl<'a> Paths<'a> {
@@ -185,36 +201,58 @@ impl<'a> Paths<'a> {
         Self {
             frames,
             names: frames.keys(|frame| frame.function.as_str()),
-            steps: Steps::default(),
-            of_nodes: Vec::new(),
+            steps: Numbering::default(),
+            below: Vec::new(),
+            way: Vec::new(),
         }
     }
 
-    /// Works out the numbers of stacks that reach their thread's start, which else the first one that is asked for does.
+    /// Works out the numbers of all stacks that have the same root as the last sample's, as nearly all have in most
+    /// profiles. The others are worked out as they are asked for.
     pub fn prepare(&mut self) {
-        self.below(None);
+        let profile = self.frames.profile;
+        let last = profile.samples.last();
+        let below = self.below(last.and_then(|last| self.frames.missing_root(last)));
+        for node in 1..=profile.stacks.count() {
+            self.path(below, StackId(node));
+        }
     }
 
     /// How many there are so far: their numbers are below it.
     pub fn count(&self) -> usize {
-        self.steps.all.len() + 1
+        self.steps.values().len() + 1
     }
 
-    /// The index in `of_nodes` of the stacks whose root is this frame.
+    /// The index in `below` of the stacks whose root is this frame.
     fn below(&mut self, root: Option<FrameId>) -> usize {
-        let known = self.of_nodes.iter().position(|(known, _)| *known == root);
+        let known = self.below.iter().position(|known| known.root == root);
         known.unwrap_or_else(|| {
-            let frames = self.frames;
-            let count = frames.profile.stacks.count();
-            let mut of_node = Vec::with_capacity(count as usize + 1);
-            of_node.push(self.step(0, root.as_slice()));
-            for node in 1..=count {
-                let (parent, inlined) = frames.node(StackId(node)).unwrap_or_default();
-                of_node.push(self.step(of_node[parent.0 as usize], inlined));
-            }
-            self.of_nodes.push((root, of_node));
-            self.of_nodes.len() - 1
+            let mut paths = vec![0; self.frames.profile.stacks.count() as usize + 1];
+            paths[0] = self.step(0, root.as_slice()) + 1;
+            self.below.push(Below { root, paths });
+            self.below.len() - 1
         })
+    }
+
+    /// The number of the path to a node: from the nearest caller whose path is known.
+    fn path(&mut self, below: usize, stack: StackId) -> u32 {
+        let frames = self.frames;
+        let mut way = std::mem::take(&mut self.way);
+        let mut at = stack;
+        let mut path = loop {
+            match self.below[below].paths[at.0 as usize].checked_sub(1) {
+                Some(path) => break path,
+                None => way.push(at),
+            }
+            at = frames.node(at).map_or(StackId::EMPTY, |(parent, _)| parent);
+        };
+        while let Some(node) = way.pop() {
+            let (_, inlined) = frames.node(node).unwrap_or_default();
+            path = self.step(path, inlined);
+            self.below[below].paths[node.0 as usize] = path + 1;
+        }
+        self.way = way;
+        path
     }
 
     /// The number of a sample's stack without the frames before the one at `from`.
@@ -226,77 +264,26 @@ impl<'a> Paths<'a> {
             && let Some((parent, inlined)) = frames.node(stack)
         {
             if before < inlined.len() {
-                let path = self.of_nodes[below].1[parent.0 as usize];
+                let path = self.path(below, parent);
                 return self.step(path, &inlined[before..]);
             }
             before -= inlined.len();
             stack = parent;
         }
-        self.of_nodes[below].1[stack.0 as usize]
+        self.path(below, stack)
+    }
+
+    /// For each path, without the empty one: the path that it goes on from, which comes before it, and the number of a name.
+    pub(crate) fn into_steps(self) -> (Vec<(u32, u32)>, FrameKeys) {
+        (self.steps.into_values(), self.names)
     }
 
     /// The path that goes on from `path` with these frames, of which the last comes first.
-    fn step(&mut self, path: u32, frames: &[FrameId]) -> u32 {
+    pub(crate) fn step(&mut self, path: u32, frames: &[FrameId]) -> u32 {
         frames.iter().rev().fold(path, |path, id| {
             let name = self.names.of_frame[id.index()];
-            self.steps.number(path, name)
+            self.steps.number((path, name)) + 1
         })
-    }
-}
-
-/// Steps from a path to the next one, by the name of that: millions. The table has numbers alone, so that a larger one is
-/// made without the one before, and a step that is new costs one look at memory.
-#[derive(Debug, Default)]
-struct Steps {
-    /// Paths and names; the number of a step is its place here plus one.
-    all: Vec<(u32, u32)>,
-    /// Numbers, or 0: open addressing with linear probing. A power of two of them, or none.
-    slots: Vec<u32>,
-}
-
-impl Steps {
-    /// The number of a step, which becomes a new one unless it is known.
-    fn number(&mut self, path: u32, name: u32) -> u32 {
-        // Three of four at most are in use.
-        if (self.all.len() + 1) * 4 > self.slots.len() * 3 {
-            self.grow();
-        }
-        let mut place = self.place(path, name);
-        loop {
-            match self.slots[place] {
-                0 => break,
-                known if self.all[known as usize - 1] == (path, name) => return known,
-                _ => place = self.behind(place),
-            }
-        }
-        self.all.push((path, name));
-        self.slots[place] = number(self.all.len());
-        self.slots[place]
-    }
-
-    fn grow(&mut self) {
-        const FEWEST: usize = 1 << 10;
-        let slots = (self.slots.len() * 2).max(FEWEST);
-        self.slots = Vec::new();
-        self.slots = vec![0; slots];
-        for (step, &(path, name)) in (1..).zip(&self.all) {
-            let mut place = self.place(path, name);
-            while self.slots[place] != 0 {
-                place = self.behind(place);
-            }
-            self.slots[place] = step;
-        }
-    }
-
-    /// Where a step would like to be. The upper bits of a product with the golden ratio depend on all of the key.
-    fn place(&self, path: u32, name: u32) -> usize {
-        let key = u64::from(path) << 32 | u64::from(name);
-        let mixed = (key ^ key >> 29).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        (mixed >> 32) as usize & (self.slots.len() - 1)
-    }
-
-    fn behind(&self, place: usize) -> usize {
-        (place + 1) & (self.slots.len() - 1)
     }
 }
 
@@ -374,19 +361,6 @@ mod tests {
                 .map(|place| &named[place]);
             assert_eq!(charged, charged_frame(&profile, sample.heap, &expected));
         }
-    }
-
-    #[test]
-    fn steps_have_the_numbers_that_a_map_would_give_them() {
-        let (mut steps, mut expected) = (Steps::default(), FxHashMap::default());
-        let mut random = Random::from_seed(4);
-        for _ in 0..50_000 {
-            let (path, name) = (random.below(3000) as u32, random.below(9) as u32);
-            let next = number(expected.len()) + 1;
-            let known = *expected.entry((path, name)).or_insert(next);
-            assert_eq!(steps.number(path, name), known);
-        }
-        assert_eq!(steps.all.len(), expected.len());
     }
 
     #[test]

@@ -2,12 +2,11 @@
 
 use std::io::{self, Write};
 
-use allocsample_profile::Profile;
+use allocsample_profile::{Profile, Sample};
 use allocsample_sampling::Estimate;
-use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
-use crate::frames::Frames;
+use crate::frames::{FrameId, Frames, Paths};
 use crate::selection::{Selection, Window};
 use crate::sums::{Figures, Sums};
 use crate::table::Sort;
@@ -24,25 +23,24 @@ pub enum Direction {
     From(String),
 }
 
-/// A function on a path.
-#[derive(Debug)]
-struct Node {
-    name: u32,
-    figure: Estimate,
-    children: Vec<usize>,
-}
-
 /// Paths that begin alike share their beginning.
 #[derive(Debug)]
 pub struct Tree {
-    nodes: Vec<Node>,
+    /// For each node, without the root: its parent, which comes before it, and the number of its name.
+    steps: Vec<(u32, u32)>,
+    /// For each node, of all samples whose paths lead through it.
+    figures: Vec<Estimate>,
+    /// Nodes by their parents, those of one parent largest first.
+    children: Vec<u32>,
+    /// Where the children of each node begin, and those of the last one end.
+    starts: Vec<u32>,
     names: Vec<String>,
     sort: Sort,
     /// Over all samples in the tree.
     pub selected: Figures,
 }
 
-const ROOT: usize = 0;
+const ROOT: u32 = 0;
 
 impl Tree {
     /// Of the samples that are selected, by the figure that `sort` names.
@@ -54,86 +52,53 @@ impl Tree {
         sort: Sort,
         direction: &Direction,
     ) -> Self {
-        let names = frames.keys(|frame| frame.function.as_str());
-        let from = match direction {
-            Direction::From(function) => names
-                .first
-                .iter()
-                .position(|id| frames.frame(*id).function == *function),
-            _ => None,
-        };
-        let name_of = |id: &crate::FrameId| names.of_frame[id.index()];
-        let mut tree = Self {
-            nodes: vec![Node {
-                name: 0,
-                figure: Estimate::ZERO,
-                children: Vec::new(),
-            }],
-            names: Vec::new(),
-            sort,
-            selected: Figures::default(),
-        };
-        let mut places: FxHashMap<(usize, u32), usize> = FxHashMap::default();
+        let mut walk = Walk::new(frames, direction);
+        let mut selected = Figures::default();
+        let mut figures = vec![Estimate::ZERO];
         let window = Window::of(profile, selection, peak_ns);
         let sums = Sums::of(profile, frames, selection, window, false, |_| 0);
-        let mut stack = Vec::new();
         for sum in sums.iter() {
-            frames.fill(sum.sample, &mut stack);
-            let charged = frames.charged(sum.sample.heap, &stack).unwrap_or(0);
-            let path: Vec<u32> = match direction {
-                Direction::Down => stack.iter().rev().map(name_of).collect(),
-                Direction::Up => stack[charged..].iter().map(name_of).collect(),
-                Direction::From(_) => {
-                    let own = stack[charged..].iter().rev().map(name_of);
-                    // The outermost, where it calls itself.
-                    own.skip_while(|&name| Some(name as usize) != from)
-                        .collect()
-                }
-            };
-            if path.is_empty() {
-                continue;
-            }
-            tree.selected.add(&sum.figures);
-            let figure = *sort.of(&sum.figures);
-            if figure.samples() == 0 {
-                continue;
-            }
-            tree.nodes[ROOT].figure += figure;
-            let mut at = ROOT;
-            for name in path {
-                let next = tree.nodes.len();
-                let place = *places.entry((at, name)).or_insert(next);
-                if place == next {
-                    tree.nodes.push(Node {
-                        name,
-                        figure: Estimate::ZERO,
-                        children: Vec::new(),
-                    });
-                    tree.nodes[at].children.push(place);
-                }
-                tree.nodes[place].figure += figure;
-                at = place;
+            let node = walk.node(sum.sample);
+            if node != ROOT {
+                selected.add(&sum.figures);
+                figures.resize(figures.len().max(node as usize + 1), Estimate::ZERO);
+                figures[node as usize] += *sort.of(&sum.figures);
             }
         }
-        tree.names = names
-            .first
-            .iter()
+        drop(sums);
+        let (steps, names) = walk.paths.into_steps();
+        figures.resize(steps.len() + 1, Estimate::ZERO);
+        for (index, &(parent, _)) in steps.iter().enumerate().rev() {
+            let figure = figures[index + 1];
+            figures[parent as usize] += figure;
+        }
+        let names: Vec<String> = (names.first.iter())
             .map(|id| frames.frame(*id).function.clone())
             .collect();
-        for index in 0..tree.nodes.len() {
-            let mut children = std::mem::take(&mut tree.nodes[index].children);
-            children.sort_by(|&a, &b| {
-                let (a, b) = (&tree.nodes[a], &tree.nodes[b]);
-                let values = b.figure.value().total_cmp(&a.figure.value());
-                values.then_with(|| tree.name(a).cmp(tree.name(b)))
-            });
-            tree.nodes[index].children = children;
+        let (children, starts) = children(&steps, &figures, &names);
+        Self {
+            steps,
+            figures,
+            children,
+            starts,
+            names,
+            sort,
+            selected,
         }
-        tree
     }
 
-    fn name(&self, node: &Node) -> &str {
-        &self.names[node.name as usize]
+    fn name(&self, node: u32) -> &str {
+        let (_, name) = self.steps[node as usize - 1];
+        &self.names[name as usize]
+    }
+
+    fn figure(&self, node: u32) -> &Estimate {
+        &self.figures[node as usize]
+    }
+
+    fn children(&self, node: u32) -> &[u32] {
+        let [start, end] = [0, 1].map(|next| self.starts[node as usize + next] as usize);
+        &self.children[start..end]
     }
 
     /// For scripts: each node with its children.
@@ -141,14 +106,14 @@ impl Tree {
         self.node_json(ROOT)["children"].take()
     }
 
-    fn node_json(&self, index: usize) -> Value {
-        let node = &self.nodes[index];
-        let children = node.children.iter();
+    fn node_json(&self, node: u32) -> Value {
+        let figure = self.figure(node);
+        let children = self.children(node).iter();
         json!({
-            "function": if index == ROOT { "" } else { self.name(node) },
-            "value": node.figure.value(),
-            "stderr": node.figure.stderr(),
-            "samples": node.figure.samples(),
+            "function": if node == ROOT { "" } else { self.name(node) },
+            "value": figure.value(),
+            "stderr": figure.stderr(),
+            "samples": figure.samples(),
             "children": children.map(|&child| self.node_json(child)).collect::<Vec<_>>(),
         })
     }
@@ -156,11 +121,10 @@ impl Tree {
     /// For spreadsheets: a line for each node, parents first.
     pub fn write_csv(&self, out: &mut dyn Write) -> io::Result<()> {
         csv::line(out, ["depth", "function", "value", "stderr", "samples"])?;
-        let mut left: Vec<(usize, usize)> = vec![(ROOT, 0)];
-        while let Some((index, depth)) = left.pop() {
-            let node = &self.nodes[index];
-            if index != ROOT {
-                let figure = &node.figure;
+        let mut left: Vec<(u32, usize)> = vec![(ROOT, 0)];
+        while let Some((node, depth)) = left.pop() {
+            if node != ROOT {
+                let figure = self.figure(node);
                 let name = self.name(node).to_owned();
                 let numbers = [
                     csv::number(figure.value()),
@@ -170,7 +134,7 @@ impl Tree {
                 let fields = [depth.to_string(), name].into_iter().chain(numbers);
                 csv::line(out, fields)?;
             }
-            let children = node.children.iter().rev();
+            let children = self.children(node).iter().rev();
             left.extend(children.map(|&child| (child, depth + 1)));
         }
         Ok(())
@@ -185,7 +149,7 @@ impl Tree {
         bars: bool,
         out: &mut dyn Write,
     ) -> io::Result<()> {
-        let whole = self.nodes[ROOT].figure.value();
+        let whole = self.figure(ROOT).value();
         let printer = Printer {
             tree: self,
             whole,
@@ -194,6 +158,79 @@ impl Tree {
             bars,
         };
         printer.children(ROOT, out)
+    }
+}
+
+/// Nodes by their parents, and where those of each parent begin. Nodes without samples are left out.
+fn children(steps: &[(u32, u32)], figures: &[Estimate], names: &[String]) -> (Vec<u32>, Vec<u32>) {
+    // Names by their places in the alphabet: most figures are equal to many others.
+    let mut by_name: Vec<u32> = (0..).take(names.len()).collect();
+    by_name.sort_by_key(|&name| &names[name as usize]);
+    let mut ranks = vec![0; names.len()];
+    for (rank, name) in (0_u32..).zip(by_name) {
+        ranks[name as usize] = rank;
+    }
+    let mut starts = vec![0; figures.len() + 1];
+    let mut children: Vec<u32> = (1..)
+        .take(steps.len())
+        .filter(|&node| figures[node as usize].samples() > 0)
+        .collect();
+    for &node in &children {
+        let (parent, _) = steps[node as usize - 1];
+        starts[parent as usize + 1] += 1;
+    }
+    for node in 0..figures.len() {
+        starts[node + 1] += starts[node];
+    }
+    children.sort_unstable_by(|&a, &b| {
+        let of = |node: u32| {
+            let (parent, name) = steps[node as usize - 1];
+            let value = figures[node as usize].value();
+            (parent, value, ranks[name as usize])
+        };
+        let (a, b) = (of(a), of(b));
+        let parents = a.0.cmp(&b.0);
+        parents.then(b.1.total_cmp(&a.1)).then(a.2.cmp(&b.2))
+    });
+    (children, starts)
+}
+
+/// The way from a sample to its node.
+struct Walk<'a> {
+    frames: &'a Frames<'a>,
+    paths: Paths<'a>,
+    direction: &'a Direction,
+    stack: Vec<FrameId>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(frames: &'a Frames<'a>, direction: &'a Direction) -> Self {
+        Self {
+            frames,
+            paths: Paths::new(frames),
+            direction,
+            stack: Vec::new(),
+        }
+    }
+
+    /// [`ROOT`] if the sample is not in the tree.
+    fn node(&mut self, sample: &Sample) -> u32 {
+        if *self.direction == Direction::Down {
+            return self.paths.number(sample, 0);
+        }
+        self.frames.fill(sample, &mut self.stack);
+        let charged = self.frames.charged(sample.heap, &self.stack).unwrap_or(0);
+        let own = &self.stack[charged..];
+        let Direction::From(function) = self.direction else {
+            return (own.iter()).fold(ROOT, |at, id| self.paths.step(at, &[*id]));
+        };
+        // The outermost, where it calls itself.
+        let from = |id: &FrameId| self.frames.frame(*id).function == *function;
+        let own = own
+            .iter()
+            .rposition(from)
+            .map_or(&[][..], |from| &own[..=from]);
+        self.paths.step(ROOT, own)
     }
 }
 
@@ -207,10 +244,10 @@ struct Printer<'a> {
 
 impl Printer<'_> {
     /// All lines below a node. The stack of calls is ours: a recursive program's tree is as deep as its stacks.
-    fn children(&self, root: usize, out: &mut dyn Write) -> io::Result<()> {
-        let mut left: Vec<(usize, usize)> = Vec::new();
-        let push = |left: &mut Vec<(usize, usize)>, index: usize, depth: usize| {
-            let children = self.shown(index);
+    fn children(&self, root: u32, out: &mut dyn Write) -> io::Result<()> {
+        let mut left: Vec<(u32, usize)> = Vec::new();
+        let push = |left: &mut Vec<(u32, usize)>, node: u32, depth: usize| {
+            let children = self.shown(node);
             left.extend(children.rev().map(|child| (child, depth)));
         };
         push(&mut left, root, 0);
@@ -222,38 +259,29 @@ impl Printer<'_> {
         Ok(())
     }
 
-    fn shown(&self, index: usize) -> impl DoubleEndedIterator<Item = usize> + '_ {
-        let is_shown = |&child: &usize| self.tree.nodes[child].figure.value() >= self.least;
-        self.tree.nodes[index]
-            .children
-            .iter()
-            .copied()
-            .filter(is_shown)
+    fn shown(&self, node: u32) -> impl DoubleEndedIterator<Item = u32> + '_ {
+        let is_shown = |&child: &u32| self.tree.figure(child).value() >= self.least;
+        let children = self.tree.children(node).iter();
+        children.copied().filter(is_shown)
     }
 
     /// From a node down while an only child has all of it: names, and the last node.
-    fn straight(&self, first: usize) -> (Vec<&str>, usize) {
+    fn straight(&self, first: u32) -> (Vec<&str>, u32) {
         let tree = self.tree;
-        let mut path = vec![tree.name(&tree.nodes[first])];
+        let mut path = vec![tree.name(first)];
         let mut last = first;
-        // The same samples were added in the same order, so the sums are equal to the bit.
-        while let [child] = tree.nodes[last].children[..]
-            && tree.nodes[child].figure == tree.nodes[last].figure
+        // Nothing was added to the child's figure, so that they are equal to the bit.
+        while let [child] = *tree.children(last)
+            && tree.figure(child) == tree.figure(last)
         {
             last = child;
-            path.push(tree.name(&tree.nodes[last]));
+            path.push(tree.name(last));
         }
         (path, last)
     }
 
-    fn line(
-        &self,
-        path: &[&str],
-        node: usize,
-        depth: usize,
-        out: &mut dyn Write,
-    ) -> io::Result<()> {
-        let value = self.tree.nodes[node].figure.value();
+    fn line(&self, path: &[&str], node: u32, depth: usize, out: &mut dyn Write) -> io::Result<()> {
+        let value = self.tree.figure(node).value();
         let size = match self.tree.sort {
             Sort::Count => units::count(value),
             _ => units::bytes(value),

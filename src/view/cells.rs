@@ -69,15 +69,14 @@ impl Cells {
     /// `of_sample` has the site of each sample.
     pub fn new(profile: &Profile, of_sample: &[u32], totals: &Totals) -> Self {
         let mut kinds = Kinds::default();
-        let kind_of: Vec<u32> = profile
-            .samples
-            .iter()
-            .map(|it| kinds.of(profile, it))
-            .collect();
         let mut buckets = MOST_BUCKETS;
         loop {
-            let (bucket_ns, cells) = add_up(profile, of_sample, totals, &kind_of, buckets);
-            if cells.len() <= MOST_CELLS || buckets <= FEWEST_BUCKETS {
+            let most = match buckets <= FEWEST_BUCKETS {
+                true => usize::MAX,
+                false => MOST_CELLS,
+            };
+            let added = add_up(profile, of_sample, totals, &mut kinds, buckets, most);
+            if let Some((bucket_ns, cells)) = added {
                 let mut cells: Vec<_> = cells.into_iter().collect();
                 cells.sort_by_key(|(key, _)| *key);
                 return Self {
@@ -92,13 +91,15 @@ impl Cells {
     }
 }
 
+/// `None` if there are more cells than `most`.
 fn add_up(
     profile: &Profile,
     of_sample: &[u32],
     totals: &Totals,
-    kind_of: &[u32],
+    kinds: &mut Kinds,
     buckets: u32,
-) -> (u64, FxHashMap<Key, Sums>) {
+    most: usize,
+) -> Option<(u64, FxHashMap<Key, Sums>)> {
     let start_ns = profile.process.start_ns;
     let duration_ns = profile.process.end_ns.saturating_sub(start_ns);
     let bucket_ns = duration_ns / u64::from(buckets) + 1;
@@ -110,11 +111,14 @@ fn add_up(
     let peak_ns = start_ns.saturating_add(totals.peak.after_ns);
     let mut weights = Weights::of(profile);
     let mut cells: FxHashMap<Key, Sums> = FxHashMap::default();
-    for ((sample, &site), &kind) in profile.samples.iter().zip(of_sample).zip(kind_of) {
+    for (sample, &site) in profile.samples.iter().zip(of_sample) {
+        if cells.len() > most {
+            return None;
+        }
         let is_tracked = !sample.flags.contains(SampleFlags::UNTRACKED);
         let key = Key {
             site,
-            kind,
+            kind: kinds.of(profile, sample),
             thread: threads.get(&sample.thread).copied().unwrap_or(0),
             born: bucket(sample.time_ns),
             died: match sample.freed() {
@@ -148,7 +152,7 @@ fn add_up(
             sums.at_peak += bytes.value();
         }
     }
-    (bucket_ns, cells)
+    Some((bucket_ns, cells))
 }
 
 /// Types in heaps that have any; otherwise powers of two of the size.

@@ -11,10 +11,12 @@ use crate::collections::{collections, thinned};
 use crate::columns::{integers, reals};
 use crate::sites::Sites;
 use crate::sources::sources;
-use crate::suspects::suspects;
+use crate::suspects::Suspects;
 
 pub(crate) fn document(profile: &Profile, earlier: Option<&Against<'_>>) -> Value {
     let totals = Totals::of(profile);
+    // Before the sites, which take as much memory as looking for leaks.
+    let mut leaks = Suspects::of(profile);
     let mut sites = Sites::default();
     let mut of_sample = sites.add(profile);
     let mut of_before = earlier.map_or_else(Vec::new, |it| sites.add(it.before));
@@ -24,6 +26,8 @@ pub(crate) fn document(profile: &Profile, earlier: Option<&Against<'_>>) -> Valu
     ]);
     let cells = Cells::new(profile, &of_sample, &totals);
     drop(of_sample);
+    leaks.find_in(&sites);
+    let nodes = sites.nodes.values();
     let start_ns = profile.process.start_ns;
     let seconds = |time_ns: u64| time_ns.saturating_sub(start_ns) as f64 / 1e9;
     let mut document = json!({
@@ -35,9 +39,9 @@ pub(crate) fn document(profile: &Profile, earlier: Option<&Against<'_>>) -> Valu
         "files": sites.files,
         "place_files": integers(sites.places.iter().map(|(file, _)| *file)),
         "place_lines": integers(sites.places.iter().map(|(_, line)| *line)),
-        "node_parents": integers(sites.nodes.iter().map(|node| node.parent)),
-        "node_functions": integers(sites.nodes.iter().map(|node| node.function)),
-        "node_places": integers(sites.nodes.iter().map(|node| node.place)),
+        "node_parents": integers(nodes.iter().map(|node| node.parent)),
+        "node_functions": integers(nodes.iter().map(|node| node.function)),
+        "node_places": integers(nodes.iter().map(|node| node.place)),
         "site_nodes": integers(sites.sites.iter().map(|site| site.node)),
         "site_charged": integers(sites.sites.iter().map(|site| site.charged)),
         "site_heaps": integers(sites.sites.iter().map(|site| site.heap)),
@@ -51,7 +55,7 @@ pub(crate) fn document(profile: &Profile, earlier: Option<&Against<'_>>) -> Valu
         "cells": columns(&cells.cells),
         "resident": thinned(&profile.resident_bytes).map(|&(time_ns, bytes)| json!([seconds(time_ns), bytes])).collect::<Vec<_>>(),
         "collections": collections(profile, &sites),
-        "leaks": suspects(profile, &sites),
+        "leaks": leaks.value,
         "sources": sources(profile, &sites, &bytes_by_site(&cells, &sites)),
     });
     if let Some(earlier) = earlier {

@@ -49,32 +49,46 @@ pub fn write(
     earlier: Option<&Against<'_>>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let data = document::document(profile, earlier).to_string();
+    let data = document::document(profile, earlier);
     let program = about::program(profile);
     let scripts = SCRIPTS.concat();
     // The template is cut at its marks, never searched again: what was put in cannot be taken for a mark.
     let mut rest = TEMPLATE;
-    for (mark, content) in [
-        ("{{title}}", escaped_text(program)),
-        ("{{style}}", format!("{VENDOR_STYLE}{STYLE}")),
-        ("{{data}}", escaped_json(&data)),
-        ("{{vendor}}", VENDOR.to_owned()),
-        (
-            "{{scripts}}",
-            format!("(() => {{\n'use strict';\n{scripts}}})();"),
-        ),
-    ] {
+    let mut up_to = |mark: &str, out: &mut dyn Write| {
         let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
-        out.write_all(before.as_bytes())?;
-        out.write_all(content.as_bytes())?;
         rest = after;
-    }
+        out.write_all(before.as_bytes())
+    };
+    up_to("{{title}}", out)?;
+    out.write_all(escaped_text(program).as_bytes())?;
+    up_to("{{style}}", out)?;
+    out.write_all(format!("{VENDOR_STYLE}{STYLE}").as_bytes())?;
+    up_to("{{data}}", out)?;
+    serde_json::to_writer(Escaped(&mut *out), &data)?;
+    up_to("{{vendor}}", out)?;
+    out.write_all(VENDOR.as_bytes())?;
+    up_to("{{scripts}}", out)?;
+    write!(out, "(() => {{\n'use strict';\n{scripts}}})();")?;
     out.write_all(rest.as_bytes())
 }
 
-/// JSON in which no text can end the element that it is in: `<` only occurs inside of strings, where it may be escaped.
-fn escaped_json(json: &str) -> String {
-    json.replace('<', "\\u003c")
+/// For JSON in which no text can end the element that it is in: `<` only occurs inside of strings, where it may be escaped.
+struct Escaped<'a>(&'a mut dyn Write);
+
+impl Write for Escaped<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        for (index, part) in bytes.split(|&byte| byte == b'<').enumerate() {
+            if index > 0 {
+                self.0.write_all(b"\\u003c")?;
+            }
+            self.0.write_all(part)?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 fn escaped_text(text: &str) -> String {

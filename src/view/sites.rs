@@ -1,7 +1,7 @@
 //! Stacks by number: functions and places once, stacks as a tree.
 
 use allocsample_profile::{HeapId, Profile, Sample, StackId, missing_root};
-use allocsample_report::{FrameId, Frames, heaps};
+use allocsample_report::{FrameId, Frames, Numbering, heaps};
 use rustc_hash::FxHashMap;
 
 /// No parent, no function, no place.
@@ -41,7 +41,7 @@ pub(crate) struct Node {
 pub(crate) struct Sites {
     pub sites: Vec<Site>,
     /// Parents come first.
-    pub nodes: Vec<Node>,
+    pub nodes: Numbering<Node>,
     /// Name and module of each function.
     pub functions: Vec<(String, u32)>,
     pub modules: Vec<String>,
@@ -82,7 +82,6 @@ impl Below {
 
 #[derive(Default)]
 struct Known {
-    nodes: FxHashMap<Node, u32>,
     functions: FxHashMap<(String, u32), u32>,
     modules: FxHashMap<String, u32>,
     places: FxHashMap<(u32, u32), u32>,
@@ -130,7 +129,12 @@ impl Sites {
             }
             frames.fill(sample, &mut stack);
             let node = self.node_of(&frames, &of_frame, &mut below, sample);
-            let caller = |node: u32| self.nodes.get(node as usize).map_or(NONE, |it| it.parent);
+            let caller = |node: u32| {
+                self.nodes
+                    .values()
+                    .get(node as usize)
+                    .map_or(NONE, |it| it.parent)
+            };
             let charged = frames
                 .charged(sample.heap, &stack)
                 .map_or(NONE, |depth| (0..depth).fold(node, |node, _| caller(node)));
@@ -171,7 +175,7 @@ impl Sites {
         }
         let module = text(&mut self.known.modules, &mut self.modules, "");
         let folded = self.function(FOLDED, module);
-        let root = self.node(Node {
+        let root = self.nodes.number(Node {
             parent: NONE,
             function: folded,
             place: NONE,
@@ -186,12 +190,12 @@ impl Sites {
                 numbers.push(next);
                 continue;
             }
-            let charged = self.nodes.get(site.charged as usize).copied();
+            let charged = self.nodes.values().get(site.charged as usize).copied();
             let function = charged.map_or(NONE, |node| node.function);
             let place = *by_function.entry((function, site.heap)).or_insert(next);
             if place == next {
                 let node = match charged {
-                    Some(node) => self.node(Node {
+                    Some(node) => self.nodes.number(Node {
                         parent: root,
                         ..node
                     }),
@@ -217,26 +221,25 @@ impl Sites {
 
     /// Parents come first, so that one pass from the back finds all that are needed.
     fn drop_unused_nodes(&mut self) {
-        let mut is_used = vec![false; self.nodes.len()];
+        let mut is_used = vec![false; self.nodes.values().len()];
         for site in &self.sites {
             if let Some(used) = is_used.get_mut(site.node as usize) {
                 *used = true;
             }
         }
-        for index in (0..self.nodes.len()).rev() {
-            let parent = self.nodes[index].parent;
+        for index in (0..self.nodes.values().len()).rev() {
+            let parent = self.nodes.values()[index].parent;
             if is_used[index] && parent != NONE {
                 is_used[parent as usize] = true;
             }
         }
-        let mut numbers = vec![NONE; self.nodes.len()];
+        let mut numbers = vec![NONE; self.nodes.values().len()];
         let renumbered = |numbers: &[u32], node: u32| numbers.get(node as usize).copied();
-        let mut nodes = Vec::new();
-        for (index, node) in self.nodes.iter().enumerate() {
+        let mut nodes = Numbering::default();
+        for (index, node) in self.nodes.values().iter().enumerate() {
             if is_used[index] {
-                numbers[index] = number(nodes.len());
                 let parent = renumbered(&numbers, node.parent).unwrap_or(NONE);
-                nodes.push(Node { parent, ..*node });
+                numbers[index] = nodes.number(Node { parent, ..*node });
             }
         }
         for site in &mut self.sites {
@@ -244,19 +247,19 @@ impl Sites {
             site.charged = renumbered(&numbers, site.charged).unwrap_or(NONE);
         }
         self.nodes = nodes;
-        self.known.nodes = FxHashMap::default();
     }
 
     /// The function that a site is charged to.
     pub fn function_of(&self, site: &Site) -> u32 {
         self.nodes
+            .values()
             .get(site.charged as usize)
             .map_or(NONE, |node| node.function)
     }
 
     /// Nodes from one to its root.
     pub fn path(&self, node: u32) -> impl Iterator<Item = &Node> {
-        let at = |node: u32| self.nodes.get(node as usize);
+        let at = |node: u32| self.nodes.values().get(node as usize);
         std::iter::successors(at(node), move |node| at(node.parent))
     }
 
@@ -301,7 +304,7 @@ impl Sites {
         }
         let step = |sites: &mut Self, node, id: &FrameId| {
             let (function, place) = of_frame[id.index()];
-            sites.node(Node {
+            sites.nodes.number(Node {
                 parent: node,
                 function,
                 place,
@@ -315,14 +318,6 @@ impl Sites {
             below.set(stack, node);
         }
         node
-    }
-
-    fn node(&mut self, node: Node) -> u32 {
-        let next = number(self.nodes.len());
-        *self.known.nodes.entry(node).or_insert_with_key(|node| {
-            self.nodes.push(*node);
-            next
-        })
     }
 }
 
@@ -372,16 +367,17 @@ mod tests {
         }
         let mut sites = Sites::default();
         let of_sample = sites.add(&profile);
+        let nodes = sites.nodes.values();
         let name = |node: u32| {
-            let (name, _) = &sites.functions[sites.nodes[node as usize].function as usize];
+            let (name, _) = &sites.functions[nodes[node as usize].function as usize];
             name.as_str()
         };
         for (sample, site) in profile.samples.iter().zip(of_sample) {
             let site = sites.sites[site as usize];
             let there = |node: u32| Some(node).filter(|it| *it != NONE);
-            let parent = |node: &u32| there(sites.nodes[*node as usize].parent);
-            let nodes = std::iter::successors(there(site.node), parent);
-            let names: Vec<&str> = nodes.map(name).collect();
+            let parent = |node: &u32| there(nodes[*node as usize].parent);
+            let path = std::iter::successors(there(site.node), parent);
+            let names: Vec<&str> = path.map(name).collect();
             let frames = profile.stack_frames(sample);
             let expected: Vec<&str> = frames.iter().map(|it| it.function.as_str()).collect();
             assert_eq!(names, expected);
@@ -391,7 +387,7 @@ mod tests {
         }
         // Each node once, behind its parent.
         let mut known = std::collections::HashSet::new();
-        for (at, node) in sites.nodes.iter().enumerate() {
+        for (at, node) in nodes.iter().enumerate() {
             assert!(node.parent == NONE || (node.parent as usize) < at);
             assert!(known.insert(*node));
         }

@@ -11,21 +11,31 @@ use crate::sites::{Sites, number};
 const MOST_CARDS: usize = 60;
 
 /// What `leaks --format json` says of the worst, how many there are of each verdict, and which sites they are.
-pub(crate) fn suspects(profile: &Profile, sites: &Sites) -> Value {
-    let findings = Findings::worst(profile, &Filter::all(), MOST_CARDS);
-    let mut value = json::leaks(profile, &findings);
-    value["counts"] = findings
-        .counts
-        .iter()
-        .map(|(verdict, count)| json!([verdict.word(), count]))
-        .collect();
-    if let Some(all) = value["suspects"].as_array_mut() {
-        for (suspect, finding) in all.iter_mut().zip(&findings.sites) {
-            let heap = finding.heap.as_deref().unwrap_or("malloc");
-            suspect["sites"] = json!(sites_of(sites, heap, &finding.stack));
+pub(crate) struct Suspects {
+    pub value: Value,
+    findings: Findings,
+}
+
+impl Suspects {
+    pub fn of(profile: &Profile) -> Self {
+        let findings = Findings::worst(profile, &Filter::all(), MOST_CARDS);
+        let mut value = json::leaks(profile, &findings);
+        value["counts"] = findings
+            .counts
+            .iter()
+            .map(|(verdict, count)| json!([verdict.word(), count]))
+            .collect();
+        Self { value, findings }
+    }
+
+    pub fn find_in(&mut self, sites: &Sites) {
+        if let Some(all) = self.value["suspects"].as_array_mut() {
+            for (suspect, finding) in all.iter_mut().zip(&self.findings.sites) {
+                let heap = finding.heap.as_deref().unwrap_or("malloc");
+                suspect["sites"] = json!(sites_of(sites, heap, &finding.stack));
+            }
         }
     }
-    value
 }
 
 /// A finding's stack is that of function names, from the one that is charged to the root.
