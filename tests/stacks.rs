@@ -85,6 +85,27 @@ fn chains_without_frame_pointers_are_whole() {
     );
 }
 
+/// The kernel maps such a program with holes between its segments, for each of which the loader has an answer of its own.
+#[test]
+fn chains_in_a_program_with_holes_are_whole() {
+    let library = Program::library("chain_library.c", "libchain.so", &[]);
+    let path = library.path().to_str().expect("a path");
+    for position in ["-pie", "-no-pie"] {
+        let flags = [
+            "-fno-optimize-sibling-calls",
+            path,
+            "-Wl,-z,max-page-size=0x200000",
+            position,
+        ];
+        let program = Program::compiled_with("chain.c", &flags);
+        let run = program.run().arg("plain");
+        assert_chain(
+            &stacks_of(&run.unchanged(&Agent::at_interval(1))),
+            &["main", "plain", "chain_start", "chain_middle", "chain_end"],
+        );
+    }
+}
+
 #[test]
 fn chains_in_threads_are_whole() {
     assert_chain(

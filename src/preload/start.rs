@@ -361,6 +361,13 @@ fn ask_loader() {
             std::mem::transmute::<*mut c_void, FindObject>(find_object)
         });
     }
+    // SAFETY: the kernel's own figures.
+    unsafe {
+        let [headers, count] = [libc::AT_PHDR, libc::AT_PHNUM].map(|of| libc::getauxval(of));
+        if headers != 0 {
+            AGENT.modules().set_program(headers, count as usize);
+        }
+    }
     // SAFETY: the auxiliary vector has the address of the vDSO, or nothing.
     if let Some(clock) = unsafe { vdso::clock_gettime(libc::getauxval(libc::AT_SYSINFO_EHDR)) } {
         clock::set_source(clock);

@@ -1,5 +1,7 @@
 //! What the headers of a mapped module tell: its build id, and where its unwind tables are.
 
+use core::ops::Range;
+
 use allocsample_record::MAX_BUILD_ID_BYTES;
 
 use crate::os::memory;
@@ -44,6 +46,8 @@ struct ProgramHeader {
 
 const LOAD: u32 = 1;
 const NOTE: u32 = 4;
+/// The program headers themselves.
+const HEADERS: u32 = 6;
 const NOTE_GNU_BUILD_ID: u32 = 3;
 
 impl Elf {
@@ -147,6 +151,21 @@ impl Elf {
             ..Default::default()
         })
     }
+}
+
+/// Where a program is mapped, by its program headers in memory; `None` if they do not tell.
+///
+/// # Safety
+/// `headers` is the address of `count` program headers.
+pub(super) unsafe fn range_of_program(headers: u64, count: usize) -> Option<Range<u64>> {
+    let table: *const ProgramHeader = core::ptr::with_exposed_provenance(headers as usize);
+    // SAFETY: the caller's word.
+    let table = unsafe { core::slice::from_raw_parts(table, count) };
+    let bias = headers.wrapping_sub(table.iter().find(|it| it.kind == HEADERS)?.address);
+    let parts = || table.iter().filter(|it| it.kind == LOAD);
+    let start = parts().map(|it| it.address).min()? & !0xFFF;
+    let end = parts().map(|it| it.address + it.memory_bytes).max()?;
+    Some(bias.wrapping_add(start)..bias.wrapping_add(end))
 }
 
 type ElfNote<'a> = (u32, &'a [u8], &'a [u8], &'a [u8]);

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use allocsample_record::{MAX_PATH_BYTES, ModuleRecord};
 
 use super::ModuleUnwinder;
-use super::elf::{BuildId, Elf};
+use super::elf::{BuildId, Elf, range_of_program};
 use super::grace::{Entered, Grace, Phase};
 use super::rules::{Generation, Rules};
 use crate::os::memory::{self, StaticRef};
@@ -133,6 +133,8 @@ pub struct Modules {
     unloading: AtomicU32,
     /// The module that this code is in: start and end.
     own: (AtomicU64, AtomicU64),
+    /// Where the program is, from its first segment to its last.
+    program: (AtomicU64, AtomicU64),
     grace: Grace,
     /// Held by the thread that changes the table.
     retired: Spin<Retired>,
@@ -185,6 +187,7 @@ impl Modules {
             dlclose_count: AtomicU32::new(0),
             unloading: AtomicU32::new(0),
             own: (AtomicU64::new(0), AtomicU64::new(0)),
+            program: (AtomicU64::new(0), AtomicU64::new(0)),
             grace: Grace::new(),
             retired: Spin::new(Retired {
                 entries: [const { None }; RETIRED],
@@ -244,6 +247,21 @@ impl Modules {
             }
         }
         *depth = kept;
+    }
+
+    /// Tells where the program's headers are, and how many. Once, at start.
+    ///
+    /// The kernel leaves a hole between two segments of a program that does not fill its pages (another linker, or a page
+    /// size of 2 MiB). Then the loader's answer is the one segment alone, whose first page is not the program's header.
+    ///
+    /// # Safety
+    /// They are there (`AT_PHDR` and `AT_PHNUM` of the auxiliary vector).
+    pub unsafe fn set_program(&self, headers: u64, count: usize) {
+        // SAFETY: the caller's word.
+        if let Some(range) = unsafe { range_of_program(headers, count) } {
+            self.program.0.store(range.start, Ordering::Relaxed);
+            self.program.1.store(range.end, Ordering::Relaxed);
+        }
     }
 
     /// How to ask the loader; without it every address is outside of all modules.
@@ -377,7 +395,14 @@ impl Modules {
         };
         let address: *const c_void = core::ptr::without_provenance(address as usize);
         // SAFETY: the loader only compares the address, and fills `found`, which is as large as its struct or larger.
-        (unsafe { find(address, &raw mut found) } == 0).then_some(found)
+        let is_found = unsafe { find(address, &raw mut found) } == 0;
+        let program =
+            self.program.0.load(Ordering::Relaxed)..self.program.1.load(Ordering::Relaxed);
+        if program.contains(&(found.start.addr() as u64)) {
+            found.start = core::ptr::with_exposed_provenance(program.start as usize);
+            found.end = core::ptr::with_exposed_provenance(program.end as usize);
+        }
+        is_found.then_some(found)
     }
 
     fn is_still_there(&self, module: &Module, found: &FoundObject) -> bool {
