@@ -4,6 +4,7 @@
 //! program, not of the samples; readers take them as they stand. Nothing is dropped.
 
 mod message;
+mod sums;
 
 use std::io::{self, Write};
 
@@ -12,9 +13,9 @@ use flate2::write::GzEncoder;
 use prost::Message;
 use rustc_hash::FxHashMap;
 
+use self::sums::Sums;
 use crate::view::{
-    End, Interner, Line, Location, LocationIndex, Nature, Rounding, Sample, StackIndex, Survival,
-    View,
+    End, Interner, Line, Location, LocationIndex, Nature, Rounding, Sample, Survival, View,
 };
 
 /// Names and units of a sample's values.
@@ -27,9 +28,6 @@ pub(crate) const SAMPLE_TYPES: [(&str, &str); 4] = [
 
 /// What samples are told apart by besides their stacks.
 const LABELS: [&str; 4] = ["thread", "heap", "type", "survival"];
-
-/// Strings, in the order of [`LABELS`]; the empty one, 0, for none.
-type Labels = [i64; 4];
 
 /// Number of the first function, mapping and location: 0 means none.
 const FIRST_ID: u64 = 1;
@@ -157,8 +155,7 @@ impl Builder {
         let malloc = self.string("malloc");
         let heaps: Vec<i64> = view.heaps.iter().map(|name| self.string(name)).collect();
         let mut objects: FxHashMap<LocationIndex, [i64; 2]> = FxHashMap::default();
-        let mut places: FxHashMap<(StackIndex, Labels), usize> = FxHashMap::default();
-        let mut sums: Vec<(StackIndex, Labels, [f64; 5])> = Vec::new();
+        let mut sums = Sums::new(view.stacks.len());
         let columns = if view.ticks.is_empty() { 4 } else { 5 };
         let is_told = |sample: &Sample| {
             sample.time_ns >= since_ns && !sample.is_carried || sample.end == End::Live
@@ -172,39 +169,29 @@ impl Builder {
                     .or_insert_with(|| self.object(view, place))
             };
             let [kind, survival] = sample.object.map_or([0; 2], object);
-            let labels = [thread, heap, kind, survival];
-            let place = *places.entry((sample.stack, labels)).or_insert_with(|| {
-                sums.push((sample.stack, labels, [0.0; 5]));
-                sums.len() - 1
-            });
-            for (sum, value) in sums[place].2.iter_mut().zip(values(&sample, since_ns)) {
+            let sums = sums.at(sample.stack, [thread, heap, kind, survival]);
+            for (sum, value) in sums.iter_mut().zip(values(&sample, since_ns)) {
                 *sum += value;
             }
         }
         for tick in view.ticks.iter().filter(|tick| tick.time_ns >= since_ns) {
             let thread = threads.get(tick.thread).copied().unwrap_or(0);
-            let labels = [thread, 0, 0, 0];
-            let place = *places.entry((tick.stack, labels)).or_insert_with(|| {
-                sums.push((tick.stack, labels, [0.0; 5]));
-                sums.len() - 1
-            });
-            sums[place].2[4] += tick.cpu_ns as f64;
+            sums.at(tick.stack, [thread, 0, 0, 0])[4] += tick.cpu_ns as f64;
         }
         let mut rounding: [Rounding; 5] = Default::default();
-        drop(places);
-        for (stack, labels, values) in sums {
+        for sum in sums.into_all() {
             let sample = message::Sample {
                 location_id: view
-                    .stacks_of(stack)
+                    .stacks_of(sum.stack)
                     .map(|stack| id_of(view.stacks.get(stack).location))
                     .collect(),
                 value: rounding
                     .iter_mut()
-                    .zip(values)
+                    .zip(sum.values)
                     .take(columns)
                     .map(|(rounding, value)| rounding.next(value))
                     .collect(),
-                label: std::iter::zip(names, labels)
+                label: std::iter::zip(names, sum.labels)
                     .filter(|(_, value)| *value != 0)
                     .map(|(key, str)| message::Label { key, str })
                     .collect(),
