@@ -58,11 +58,11 @@ const ALLOCATORS: &[&str] = &[
     "rpy_allocsample_*",
 ];
 
-/// Beginnings of the names of functions of C++'s and Rust's standard libraries.
-const LIBRARY_NAMES: &[&str] = &[
-    "std::",
-    "void std::",
-    "__gnu_cxx::",
+/// Beginnings of the names of functions of the standard libraries, of either language.
+const LIBRARY_NAMES: &[&str] = &["std::", "void std::", "__gnu_cxx::"];
+
+/// Those of Rust's alone. Programs in C++ have such namespaces, too, but names of their functions end in what these take.
+const RUST_LIBRARY_NAMES: &[&str] = &[
     "core::",
     "<core::",
     "alloc::",
@@ -96,10 +96,15 @@ pub(crate) fn part_of(frame: &Frame) -> Part {
         let mut known = LIBRARY_FILES.iter();
         known.any(|(start, end)| file.starts_with(start) && file.contains(end))
     };
-    let is_named = |name: &&str| frame.function.starts_with(*name);
-    if is_allocator(&frame.function) {
+    let function = frame.function.as_str();
+    let is_cxx = function.ends_with(')') || function.ends_with(") const");
+    let is_named = |names: &[&str]| names.iter().any(|name| function.starts_with(name));
+    if is_allocator(function) {
         Part::Allocator
-    } else if LIBRARY_NAMES.iter().any(is_named) || frame.file.as_deref().is_some_and(is_in) {
+    } else if is_named(LIBRARY_NAMES)
+        || !is_cxx && is_named(RUST_LIBRARY_NAMES)
+        || frame.file.as_deref().is_some_and(is_in)
+    {
         Part::Library
     } else {
         Part::Program
@@ -245,11 +250,15 @@ mod tests {
             // There is nobody else.
             assert_eq!(charged(&[malloc, container]).as_deref(), Some(container.0));
         }
-        let own = (
-            "<app::Node as core::clone::Clone>::clone",
-            "src/library/node.rs",
-        );
-        assert_eq!(charged(&[own, main]).as_deref(), Some(own.0));
+        for own in [
+            (
+                "<app::Node as core::clone::Clone>::clone",
+                "src/library/a.rs",
+            ),
+            ("core::Engine::load(int) const", ""),
+        ] {
+            assert_eq!(charged(&[own, main]).as_deref(), Some(own.0));
+        }
     }
 
     #[test]
