@@ -32,9 +32,10 @@ fn time_s(report: &Value, function: &str, which: &str) -> f64 {
     row.map_or(0.0, |row| number(&row[which]))
 }
 
-/// The kernel looks at timers at each of its own ticks, 100 times a second at least; the last one of a thread may not
-/// have come; and a thread does something before and after what the program has measured.
-const SLACK_S: f64 = 0.04;
+/// The kernel looks at timers at each of its own ticks, 100 times a second at least, of which a thread meets the fewer the
+/// more others compete with it (up to 0.05 s were seen to be missing behind the last one); and a thread does something
+/// before and after what the program has measured.
+const SLACK_S: f64 = 0.1;
 
 #[track_caller]
 fn assert_all_is_counted(time: &Value, truth_s: f64, threads: u32, hz: u32) {
