@@ -17,6 +17,23 @@ use mapping::{Mapping, PROFILE_ID};
 
 const INTERVAL: u64 = 4096;
 
+/// The first of its thread.
+fn sample_of_64_bytes(id: SampleId, stack: StackId) -> FileSample {
+    FileSample {
+        id,
+        time_ns: 5000 + id.0,
+        address: 0x10000 + id.0 * 16,
+        size: 64,
+        thread: ThreadId(1),
+        heap: HeapId::MALLOC,
+        flags: SampleFlags::default(),
+        points: 1,
+        interval: 0,
+        thread_bytes: 64,
+        stack,
+    }
+}
+
 /// A profile of `chunks` chunks with ten samples each, of which every second is freed.
 fn profile_bytes(chunks: u64) -> Vec<u8> {
     let header = FileHeader {
@@ -42,17 +59,8 @@ fn profile_bytes(chunks: u64) -> Vec<u8> {
         for index in 0..10 {
             let id = SampleId(1000 * chunk + 10 * index);
             encoder.sample(&FileSample {
-                id,
-                time_ns: 5000 + id.0,
-                address: 0x10000 + id.0 * 16,
-                size: 64,
-                thread: ThreadId(1),
-                heap: HeapId::MALLOC,
-                flags: SampleFlags::default(),
-                points: 1,
-                interval: 0,
                 thread_bytes: 64 * (id.0 + 1),
-                stack,
+                ..sample_of_64_bytes(id, stack)
             });
             if index % 2 == 0 {
                 encoder.free(&FreeRecord {
@@ -207,19 +215,7 @@ fn where_a_block_was_freed_is_read_from_the_ring_and_from_the_file() {
         })
         .collect();
     let sample = |encoder: &mut ChunkEncoder, id| {
-        encoder.sample(&FileSample {
-            id: SampleId(id),
-            time_ns: 5000 + id,
-            address: 0x10000 + id * 16,
-            size: 64,
-            thread: ThreadId(1),
-            heap: HeapId::MALLOC,
-            flags: SampleFlags::default(),
-            points: 1,
-            interval: 0,
-            thread_bytes: 64,
-            stack: StackId(places[0]),
-        });
+        encoder.sample(&sample_of_64_bytes(SampleId(id), StackId(places[0])));
     };
     (0..3).for_each(|id| sample(&mut encoder, 10 * id));
     let in_file = FileFreeStackRecord {
