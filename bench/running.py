@@ -29,6 +29,8 @@ class Workload:
     stdin: Path | None = None
     drive: Callable[[Path], None] | None = None
     """Makes a server work and end; gets the directory that it runs in."""
+    preload: tuple[str, ...] = ()
+    """Libraries that make it do the same in each run, whatever the setup."""
 
 
 @dataclasses.dataclass
@@ -72,10 +74,12 @@ def run_directory(tools: Tools) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def environment(setup: Setup, directory: Path) -> dict[str, str]:
-    """A bare environment, the same for all, and what the setup adds."""
+def environment(setup: Setup, workload: Workload, directory: Path) -> dict[str, str]:
+    """A bare environment, the same for all, and what the workload and the setup add."""
     bare = {"PATH": os.environ["PATH"], "HOME": str(directory), "LC_ALL": "C", "PYTHONHASHSEED": "0"}
-    return {**bare, **setup.environment_in(directory)}
+    libraries = (*setup.preload, *workload.preload)
+    preloaded = {"LD_PRELOAD": ":".join(libraries)} if libraries else {}
+    return {**bare, **setup.environment_in(directory), **preloaded}
 
 
 def arguments(setup: Setup, workload: Workload, directory: Path) -> list[str]:
@@ -101,7 +105,7 @@ def execute(setup: Setup, workload: Workload, directory: Path, argv: list[str]) 
     with stdin.open("rb") as reading, output.open("wb") as writing:
         child = subprocess.Popen(
             argv,
-            env=environment(setup, directory),
+            env=environment(setup, workload, directory),
             cwd=directory,
             stdin=reading,
             stdout=writing,

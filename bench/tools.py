@@ -40,6 +40,7 @@ class Tools:
     agent: str
     command: str
     shim: str
+    fixed_seed: str
     valgrind: str | None
     jemalloc: str | None
     tcmalloc: str | None
@@ -74,9 +75,10 @@ def prepare(with_all_peers: bool, with_memray: bool) -> Tools:
     compiler = ["cc", "-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror"]
     for source in sorted((ROOT / "bench/programs").glob("*.c")):
         subprocess.run([*compiler, "-pthread", "-o", scratch / "programs" / source.stem, source], check=True)
-    shim = scratch / "passthrough.so"
+    shims = {name: scratch / f"{name}.so" for name in ("passthrough", "fixed_seed")}
     flags = ["-fPIC", "-shared", "-fno-builtin", "-fvisibility=hidden", "-Wl,-z,now"]
-    subprocess.run([*compiler, *flags, "-o", shim, ROOT / "bench/shim/passthrough.c", "-ldl"], check=True)
+    for name, shim in shims.items():
+        subprocess.run([*compiler, *flags, "-o", shim, ROOT / f"bench/shim/{name}.c", "-ldl"], check=True)
     for built in ("liballocsample.so", "allocsample"):
         # Copies: whoever builds meanwhile does not change what is measured. Removed first, since a process may run it.
         (scratch / built).unlink(missing_ok=True)
@@ -87,7 +89,8 @@ def prepare(with_all_peers: bool, with_memray: bool) -> Tools:
         scratch=scratch,
         agent=str(scratch / "liballocsample.so"),
         command=str(scratch / "allocsample"),
-        shim=str(shim),
+        shim=str(shims["passthrough"]),
+        fixed_seed=str(shims["fixed_seed"]),
         valgrind=valgrind,
         jemalloc=_library("libjemalloc.so.2"),
         tcmalloc=_library("libtcmalloc.so.4") if with_all_peers else None,

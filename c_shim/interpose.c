@@ -5,6 +5,7 @@
  * and tells the agent. Taken back, because a counter that has borrowed is a huge number, from which nothing borrows: a
  * signal handler that interrupts the next allocator, or leaves it by a jump, finds the counter as it was.
  * A free asks the block filter whether the block may be sampled; if not, it jumps on. If so, its `_due` twin takes over.
+ * While nothing was ever sampled it does not ask.
  *
  * realloc is a free and an allocation of the new size. The sample is taken out of the live set before the real call
  * (the old address may belong to another thread before it returns) and put back if the call fails. */
@@ -18,6 +19,10 @@ _Thread_local struct shim_thread shim_thread;
 _Thread_local const struct shim_caller *shim_sampled_caller;
 _Atomic(const struct shim_slow_path *) shim_slow_path;
 _Atomic(uint8_t) shim_block_filter[SHIM_FILTER_GRANULES];
+
+static void free_before_search(void *block);
+/* Where `free` goes on. Not atomic in name, or a compiler would load it into a register first. */
+static void (*free_goes_on)(void *) = free_before_search;
 
 /* While the agent is off a thread looks up this often whether it is on. */
 #define BYTES_UNTIL_LOOK_WHILE_OFF (UINT64_C(1) << 20)
@@ -117,13 +122,36 @@ SHIM_DUE_ENTRY(1, void, free, void *block)
         shim_next.free(block);
 }
 
-EXPORT HOT void free(void *block)
+static HOT void free_watched(void *block)
 {
     if (shim_may_be_sampled(block)) {
         free_due(block);
         return;
     }
     shim_next.free(block);
+}
+
+static void free_before_search(void *block)
+{
+    free_watched(block);
+}
+
+EXPORT HOT void free(void *block)
+{
+    free_goes_on(block);
+}
+
+void shim_pass_frees_on(void)
+{
+    void (*expected)(void *) = free_before_search;
+    __atomic_compare_exchange_n(&free_goes_on, &expected, shim_next.free, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
+}
+
+void shim_watch_frees(void)
+{
+    /* Nearly always it is so already: no store, so that no processor loses its copy of the line. */
+    if (UNLIKELY(__atomic_load_n(&free_goes_on, __ATOMIC_RELAXED) != free_watched))
+        __atomic_store_n(&free_goes_on, free_watched, __ATOMIC_RELAXED);
 }
 
 SHIM_DUE_ENTRY(2, void, free_sized, void *block, size_t size)

@@ -37,6 +37,7 @@ static void *arena_alloc(size_t alignment, size_t size)
     } while (!atomic_compare_exchange_weak_explicit(&arena_used, &used, start + size, memory_order_relaxed,
                                                     memory_order_relaxed));
     if (used == 0) {
+        shim_watch_frees();
         const size_t less_than_a_granule = 64;
         for (size_t at = 0; at < ARENA_BYTES; at += less_than_a_granule) {
             atomic_store_explicit(&shim_block_filter[shim_filter_granule(arena + at)], 255, memory_order_relaxed);
@@ -279,6 +280,8 @@ static void find(void *slot, const char *name, const void *malloc_address, const
 }
 
 #define FIND(NAME, COMPOSED) find(&found.NAME, #NAME, malloc_address, (const void *)(COMPOSED))
+/* Another thread that calls meanwhile sees either the finder or the found. */
+#define PUBLISH(NAME) __atomic_store_n(&shim_next.NAME, found.NAME, __ATOMIC_RELEASE)
 
 void shim_find_next(void)
 {
@@ -292,18 +295,29 @@ void shim_find_next(void)
     FIND(calloc, NULL);
     FIND(realloc, NULL);
     FIND(posix_memalign, NULL);
+    if (found.free == NULL || found.calloc == NULL || found.realloc == NULL || found.posix_memalign == NULL)
+        say_and_die("allocsample: the next allocator lacks free, calloc, realloc or posix_memalign\n");
+    /* What every allocator has is there before we look for what may be missing: dlsym allocates to say that it is missing, and
+     * a block of the arena has every free watched from then on. */
+    PUBLISH(malloc);
+    PUBLISH(free);
+    PUBLISH(calloc);
+    PUBLISH(realloc);
+    PUBLISH(posix_memalign);
     FIND(memalign, memalign_by_posix_memalign);
     FIND(aligned_alloc, memalign_by_posix_memalign);
     FIND(valloc, valloc_by_memalign);
     FIND(pvalloc, pvalloc_by_memalign);
     FIND(free_sized, free_sized_by_free);
     FIND(free_aligned_sized, free_aligned_sized_by_free);
-    if (found.free == NULL || found.calloc == NULL || found.realloc == NULL || found.posix_memalign == NULL)
-        say_and_die("allocsample: the next allocator lacks free, calloc, realloc or posix_memalign\n");
-    /* Word by word: another thread that calls meanwhile sees either the finder or the found. */
-    for (size_t i = 0; i < sizeof found / sizeof(void *); i++)
-        __atomic_store_n((void **)&shim_next + i, ((void **)&found)[i], __ATOMIC_RELEASE);
+    PUBLISH(memalign);
+    PUBLISH(aligned_alloc);
+    PUBLISH(valloc);
+    PUBLISH(pvalloc);
+    PUBLISH(free_sized);
+    PUBLISH(free_aligned_sized);
     finding--;
+    shim_pass_frees_on();
 }
 
 const void *shim_next_malloc_address(void)

@@ -127,6 +127,12 @@ extern HIDDEN _Atomic(const struct shim_slow_path *) shim_slow_path;
 #define SHIM_FILTER_GRANULES (UINT64_C(1) << 20)
 extern HIDDEN _Atomic(uint8_t) shim_block_filter[SHIM_FILTER_GRANULES];
 
+/* From now on frees ask the filter: before a granule is marked, by whoever marks it. They go on asking for good. Relaxed, as
+ * the marks are: whoever frees a block that is sampled got its address from the thread that called this before. */
+HIDDEN void shim_watch_frees(void);
+/* Frees go to the next allocator at once, now that it is found, unless one asked for them to be watched. */
+HIDDEN void shim_pass_frees_on(void);
+
 static inline size_t shim_filter_granule(const void *block)
 {
 #if defined(__x86_64__)

@@ -366,6 +366,7 @@ fn a_dormant_agent_is_woken_and_sent_to_sleep() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     running.ask("churn 4000");
     running.ask("allocate second 10000 500");
+    running.ask("free");
     running.fails(&attach, "already attached");
     let output = running.room.output(&["detach", &pid]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -376,6 +377,8 @@ fn a_dormant_agent_is_woken_and_sent_to_sleep() {
     assert!(status.success());
     let profile = Profile::read(&room.path("x.allocsample"));
     assert!(profile.site("second").samples > 1000);
+    // A sleeper passes frees on unseen; one that is awake does not.
+    assert!(profile.site("second").live_bytes.abs() < 1.0);
     assert_eq!(
         (profile.site("first").samples, profile.site("third").samples),
         (0, 0)

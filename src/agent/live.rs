@@ -46,16 +46,26 @@ fn tag(address: u64) -> u8 {
 }
 
 /// One byte for each granule; owned by the C shim, whose `free` reads it.
-pub struct BlockFilter(pub &'static [AtomicU8; FILTER_GRANULES]);
+pub struct BlockFilter {
+    bytes: &'static [AtomicU8; FILTER_GRANULES],
+    /// Has `free` read the filter from now on: it does not while all of it is zero.
+    watch_frees: fn(),
+}
 
 impl BlockFilter {
+    /// All `bytes` are zero. `watch_frees` is called whenever one is about to be marked.
+    pub const fn new(bytes: &'static [AtomicU8; FILTER_GRANULES], watch_frees: fn()) -> Self {
+        Self { bytes, watch_frees }
+    }
+
     fn byte(&self, address: u64) -> &AtomicU8 {
-        let [first, ..] = self.0;
-        self.0.get(granule(address)).unwrap_or(first)
+        let [first, ..] = self.bytes;
+        self.bytes.get(granule(address)).unwrap_or(first)
     }
 
     /// Relaxed: whoever frees the block got its address from the thread that marked the granule, and with it the mark.
     fn mark(&self, address: u64) {
+        (self.watch_frees)();
         let _ = self
             .byte(address)
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |byte| match byte {
@@ -227,7 +237,7 @@ mod tests {
 
     fn filter() -> BlockFilter {
         let bytes: Box<[AtomicU8]> = (0..FILTER_GRANULES).map(|_| AtomicU8::new(0)).collect();
-        BlockFilter(Box::leak(bytes.try_into().unwrap()))
+        BlockFilter::new(Box::leak(bytes.try_into().unwrap()), || {})
     }
 
     /// Addresses as an allocator gives them, some in one granule, some 4 GiB apart (which share a byte of the filter).
@@ -262,7 +272,7 @@ mod tests {
         }
         // What never had too many marks counts down to none; the rest stays marked for ever.
         let left = filter
-            .0
+            .bytes
             .iter()
             .filter(|byte| !matches!(byte.load(Ordering::Relaxed), 0 | TOO_MANY))
             .count();
@@ -385,6 +395,29 @@ mod tests {
                 });
             }
         });
+    }
+
+    /// `free` passes all on while nothing is marked: it must know before the first mark.
+    #[test]
+    fn frees_are_watched_before_a_granule_is_marked() {
+        static BYTES: [AtomicU8; FILTER_GRANULES] = [const { AtomicU8::new(0) }; FILTER_GRANULES];
+        static MARKED_WHEN_CALLED: std::sync::Mutex<std::vec::Vec<u8>> =
+            std::sync::Mutex::new(std::vec::Vec::new());
+        let filter = BlockFilter::new(&BYTES, || {
+            let marked = BYTES
+                .iter()
+                .filter(|byte| byte.load(Ordering::Relaxed) != 0);
+            MARKED_WHEN_CALLED
+                .lock()
+                .unwrap()
+                .push(marked.count() as u8);
+        });
+        let live = LiveSamples::new();
+        assert!(live.insert(&filter, 0x1000, 1));
+        assert_eq!(live.take(&filter, 0x1000), Some(1));
+        assert!(live.insert(&filter, 0x1000, 2));
+        assert!(live.insert(&filter, 0x9000, 3));
+        assert_eq!(*MARKED_WHEN_CALLED.lock().unwrap(), [0, 0, 1]);
     }
 
     /// Empty places hold 0: `free(NULL)` must not find one, and much less empty it while another thread fills it.

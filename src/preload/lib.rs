@@ -10,10 +10,10 @@ mod hooks;
 mod slow_path;
 mod start;
 
-use allocsample_agent::{Agent, BlockFilter};
+use allocsample_agent::Agent;
 
 #[global_allocator]
 static ALLOCATOR: allocator::OwnAllocator = allocator::OwnAllocator::new(start::on_shortage);
 
 /// The agent of this process.
-static AGENT: Agent = Agent::new(BlockFilter(slow_path::block_filter()));
+static AGENT: Agent = Agent::new(slow_path::block_filter());

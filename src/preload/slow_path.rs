@@ -3,7 +3,9 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-use allocsample_agent::{Allocation, Caller, FILTER_GRANULES, Interrupted, ShimThread};
+use allocsample_agent::{
+    Allocation, BlockFilter, Caller, FILTER_GRANULES, Interrupted, ShimThread,
+};
 use allocsample_record::ExitHow;
 
 use crate::AGENT;
@@ -38,12 +40,13 @@ unsafe extern "C" {
     static shim_slow_path: AtomicPtr<SlowPath>;
     static shim_block_filter: [AtomicU8; FILTER_GRANULES];
     fn shim_this_thread() -> *const c_void;
+    safe fn shim_watch_frees();
 }
 
 /// The block filter, which lies in the shim.
-pub const fn block_filter() -> &'static [AtomicU8; FILTER_GRANULES] {
+pub const fn block_filter() -> BlockFilter {
     // SAFETY: the shim defines it with this size; `_Atomic(uint8_t)` and `AtomicU8` are both one byte.
-    unsafe { &shim_block_filter }
+    BlockFilter::new(unsafe { &shim_block_filter }, || shim_watch_frees())
 }
 
 /// The calling thread's state.
