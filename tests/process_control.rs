@@ -12,6 +12,18 @@ fn a_machine_hears_of_each_change_until_it_takes_its_heap_back() {
     let run = Program::compiled("../vms/changes.c").run();
     let outcome = run.observed(&Agent::at_interval("1"));
     assert_eq!(outcome.assert_success().text(), "heard\n");
+    // An object of 100 bytes that was drawn at 8 KiB stands for so many bytes.
+    let drawn_at_8k = 100.0 / -(-100.0_f64 / 8192.0).exp_m1();
+    let profile = outcome.profile();
+    let heaps = profile.report["heaps"].as_array().expect("a table");
+    for (name, expected) in [
+        ("org.example.follows", 2.0 * drawn_at_8k + 100.0),
+        ("org.example.stays", 2.0 * drawn_at_8k),
+    ] {
+        let heap = heaps.iter().find(|heap| heap["name"] == name);
+        let bytes = heap.expect(name)["allocated_bytes"].as_f64().expect(name);
+        assert!((bytes / expected - 1.0).abs() < 1e-6, "{name}: {bytes}");
+    }
 }
 
 fn allocations(profile: &Profile, function: &str) -> f64 {

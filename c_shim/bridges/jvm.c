@@ -44,6 +44,14 @@ struct table {
 static const allocsample_hooks *hooks;
 static allocsample_heap *heap;
 static environment jvmti;
+/* The JVM draws gaps from its start, whether anybody listens or not; to this mean, unless it is told of another. */
+#define INTERVAL_BEFORE_US (512 * 1024)
+/* To what mean it draws them now. */
+static _Atomic(uint64_t) interval_told;
+/* That of a thread's first gap, if it was drawn before the JVM told us of the thread. */
+static uint64_t interval_at_first;
+/* That of the gap that the thread is in. */
+static _Thread_local uint64_t interval_of_gap;
 static struct table methods, places, types;
 static _Atomic(uint64_t) objects;
 static _Atomic(uint64_t) collections;
@@ -287,12 +295,50 @@ static void name_thread(environment jni, void *thread)
 
 /* ---- events ---- */
 
+/* To the JVM 0 means every object. */
+static int32_t jvm_interval(uint64_t bytes)
+{
+    return bytes == 1 ? 0 : bytes > INT32_MAX ? INT32_MAX : (int32_t)bytes;
+}
+
+/* What the JVM takes of an interval. */
+static uint64_t possible(uint64_t bytes)
+{
+    return bytes > INT32_MAX ? INT32_MAX : bytes;
+}
+
+/* Under which interval the object was drawn for which the JVM calls now. The thread's next gap is drawn already, before the
+ * call; if another interval is asked for, it holds from the thread's gap after that one on. (Another thread that tells the JVM
+ * between this one's draw and its call has this one take the new interval for the old, once.) */
+static uint64_t interval_of_sample(const allocsample_counters *asked)
+{
+    uint64_t drawn_at = interval_of_gap == 0 ? interval_at_first : interval_of_gap;
+    uint64_t told = atomic_load_explicit(&interval_told, memory_order_relaxed);
+    interval_of_gap = told;
+    uint64_t next = possible(asked->interval);
+    if (UNLIKELY(next != told && next != 0) &&
+        atomic_compare_exchange_strong_explicit(&interval_told, &told, next, memory_order_relaxed, memory_order_relaxed))
+        CALL(jvmti, SET_HEAP_SAMPLING_INTERVAL, (environment, int32_t), jvmti, jvm_interval(next));
+    return drawn_at;
+}
+
+static void on_thread_start(environment env, environment jni, void *thread)
+{
+    (void)env;
+    (void)jni;
+    (void)thread;
+    interval_of_gap = atomic_load_explicit(&interval_told, memory_order_relaxed);
+}
+
 static void on_sampled_object(environment env, environment jni, void *thread, void *object, void *class, int64_t size)
 {
     (void)env;
     struct frame found[DEPTH];
     allocsample_frame frames[DEPTH];
     int32_t count = 0;
+    allocsample_counters asked = {.size = sizeof asked};
+    hooks->counters(heap, &asked);
+    uint64_t interval = interval_of_sample(&asked);
     /* What the JVM allocates for our questions is ours. */
     shim_thread.muted++;
     name_places(jni);
@@ -306,7 +352,7 @@ static void on_sampled_object(environment env, environment jni, void *thread, vo
         name_thread(jni, thread);
     /* Multiples of 128, each in a byte of its own of the filter that `freed` asks first. */
     uint64_t tag = (atomic_fetch_add_explicit(&objects, 1, memory_order_relaxed) + 1) << 7;
-    if (hooks->sampled(heap, tag, (uint64_t)size, type, frames, (size_t)count) == ALLOCSAMPLE_NO_SAMPLE)
+    if (hooks->sampled_at(heap, tag, (uint64_t)size, type, frames, (size_t)count, interval) == ALLOCSAMPLE_NO_SAMPLE)
         return;
     if (CALL(jvmti, SET_TAG, (environment, void *, int64_t), jvmti, object, (int64_t)tag) != 0)
         hooks->freed(heap, tag);
@@ -358,7 +404,7 @@ static bool make_table(struct table *table)
     return table->entries != NULL;
 }
 
-static bool register_heap(int32_t *interval)
+static bool register_heap(void)
 {
     allocsample_heap_description description = {
         .size = sizeof description,
@@ -371,10 +417,7 @@ static bool register_heap(int32_t *interval)
     heap = hooks->heap_register(&description);
     if (heap == NULL || hooks->counters(heap, &counters) != ALLOCSAMPLE_OK || counters.interval == 0)
         return false;
-    /* To the JVM 0 means every object. */
-    /* The JVM keeps the interval that it is told here, and so must the heap. */
-    hooks->control(heap, ALLOCSAMPLE_SET_INTERVAL, counters.interval);
-    *interval = counters.interval == 1 ? 0 : counters.interval > INT32_MAX ? INT32_MAX : (int32_t)counters.interval;
+    interval_told = possible(counters.interval);
     return true;
 }
 
@@ -387,8 +430,7 @@ static void set_bit(unsigned char *bits, unsigned bit)
 static void begin(environment vm, bool is_live)
 {
     static const unsigned wanted[] = {CAN_TAG, CAN_GET_SOURCE, CAN_GET_LINES, CAN_TELL_GC, CAN_TELL_FREE, CAN_SAMPLE};
-    static const int events[] = {VM_DEATH, GC_START, GC_FINISH, OBJECT_FREE, SAMPLED_OBJECT_ALLOC};
-    int32_t interval = 0;
+    static const int events[] = {VM_DEATH, THREAD_START, GC_START, GC_FINISH, OBJECT_FREE, SAMPLED_OBJECT_ALLOC};
     void *env = NULL;
     hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
     if (heap != NULL || hooks == NULL || !make_table(&methods) || !make_table(&places) || !make_table(&types))
@@ -406,13 +448,15 @@ static void begin(environment vm, bool is_live)
         if (CALL(jvmti, ADD_CAPABILITIES, (environment, void *), jvmti, capabilities) != 0)
             return;
     }
-    if (!register_heap(&interval))
+    if (!register_heap())
         return;
+    interval_at_first = is_live ? INTERVAL_BEFORE_US : interval_told;
     if (!is_sampler)
         hooks->marker(heap, "another agent samples Java's objects: they are not shown", hooks->now_ns(),
                       hooks->now_ns());
     void *callbacks[EVENTS] = {
         [VM_DEATH] = (void *)on_vm_death,
+        [THREAD_START] = (void *)on_thread_start,
         [GC_START] = (void *)on_gc_start,
         [GC_FINISH] = (void *)on_gc_finish,
         [OBJECT_FREE] = (void *)on_object_free,
@@ -420,7 +464,8 @@ static void begin(environment vm, bool is_live)
     };
     bool has_walker = jvm_native_prepare(vm, jvmti, callbacks);
     CALL(jvmti, SET_EVENT_CALLBACKS, (environment, void *, int32_t), jvmti, callbacks, (int32_t)sizeof callbacks);
-    CALL(jvmti, SET_HEAP_SAMPLING_INTERVAL, (environment, int32_t), jvmti, interval);
+    CALL(jvmti, SET_HEAP_SAMPLING_INTERVAL, (environment, int32_t), jvmti,
+         jvm_interval(interval_told));
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         CALL(jvmti, SET_EVENT_NOTIFICATION_MODE, (environment, int, int, void *), jvmti, 1, FIRST_EVENT + events[i],
              NULL);

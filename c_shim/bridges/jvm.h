@@ -33,6 +33,7 @@ enum {
     FIRST_EVENT = 50,
     VM_INIT = 0,
     VM_DEATH = 1,
+    THREAD_START = 2,
     CLASS_LOAD = 5,
     CLASS_PREPARE = 6,
     GC_START = 31,

@@ -368,8 +368,8 @@ typedef struct allocsample_hooks {
      * they ask has the same effect as `allocsample ctl PID`. */
 
     /* ALLOCSAMPLE_START with the interval, or 0 for the one of before; ALLOCSAMPLE_STOP with 0;
-     * ALLOCSAMPLE_SET_INTERVAL, not 0, which starts too: for malloc and all heaps; those whose machine draws their
-     * samples itself keep their interval. Other threads hear of it when they have allocated up to 1 MiB.
+     * ALLOCSAMPLE_SET_INTERVAL, not 0, which starts too: for malloc and all heaps; those whose machine tells of its
+     * samples by `sampled` keep their interval. Other threads hear of it when they have allocated up to 1 MiB.
      * ALLOCSAMPLE_FLUSH, _SNAPSHOT, _ROTATE and _RESET, with 0, are done by the agent's thread before the call returns;
      * ALLOCSAMPLE_LIMIT if that takes more than ten seconds: it is done then as soon as the disk lets it. */
     int32_t (*process_control)(uint32_t operation, uint64_t value);
@@ -381,6 +381,12 @@ typedef struct allocsample_hooks {
     /* Only such blocks from now on, and only such threads; NULL: all again. What is left out is counted, and in no
      * estimate. As `allocsample ctl PID filter`. */
     int32_t (*process_filter)(const allocsample_filter *filter);
+
+    /* [any] As `sampled`, by a machine that can be told of another interval while it runs: `interval` is the one under which
+     * this object was drawn, not 0, which may be that of before. A heap whose samples all come by this function gets
+     * another interval when malloc does: `counters` tells it. */
+    allocsample_id (*sampled_at)(allocsample_heap *heap, uintptr_t address, uint64_t size, allocsample_type type,
+                                 const allocsample_frame *frames, size_t count, uint64_t interval);
 } allocsample_hooks;
 
 /* Defined by the agent; NULL without it, and for a version that it does not know. */

@@ -97,6 +97,26 @@ static void frees_are_walked_on_request(void)
     }
 }
 
+/* A machine that draws its samples itself follows if it tells under which interval each was drawn, else its heap stays as it
+ * was. What the profile makes of these is in tests/process_control.rs. */
+static void drawn_samples_have_their_intervals(void)
+{
+    struct listener follows = {0}, stays = {0};
+    follows.heap = registered("org.example.follows", sizeof(allocsample_heap_description), &follows);
+    stays.heap = registered("org.example.stays", sizeof(allocsample_heap_description), &stays);
+    allocsample_counters now = {.size = sizeof now};
+    CHECK(agent->process_control(ALLOCSAMPLE_SET_INTERVAL, 8192) == ALLOCSAMPLE_OK);
+    CHECK(agent->sampled_at(follows.heap, 0x1000, 100, 0, NULL, 0, 8192) != ALLOCSAMPLE_NO_SAMPLE);
+    CHECK(agent->sampled(stays.heap, 0x1000, 100, 0, NULL, 0) != ALLOCSAMPLE_NO_SAMPLE);
+    CHECK(agent->process_control(ALLOCSAMPLE_SET_INTERVAL, 1) == ALLOCSAMPLE_OK);
+    CHECK(agent->counters(follows.heap, &now) == ALLOCSAMPLE_OK && now.interval == 1);
+    CHECK(agent->counters(stays.heap, &now) == ALLOCSAMPLE_OK && now.interval == 8192);
+    CHECK(agent->sampled_at(follows.heap, 0x2000, 100, 0, NULL, 0, 8192) != ALLOCSAMPLE_NO_SAMPLE);
+    CHECK(agent->sampled_at(follows.heap, 0x3000, 100, 0, NULL, 0, 1) != ALLOCSAMPLE_NO_SAMPLE);
+    CHECK(agent->sampled_at(follows.heap, 0x4000, 100, 0, NULL, 0, 0) == ALLOCSAMPLE_NO_SAMPLE);
+    CHECK(agent->sampled(stays.heap, 0x2000, 100, 0, NULL, 0) != ALLOCSAMPLE_NO_SAMPLE);
+}
+
 static void a_plugin_is_left_alone(void)
 {
     enum { TOP = 1 << 12 };
@@ -165,6 +185,7 @@ int main(void)
     CHECK(allocate(listener.heap, &state) == ALLOCSAMPLE_NO_SAMPLE);
     CHECK(listener.calls == calls && older.calls == 0);
     a_plugin_is_left_alone();
+    drawn_samples_have_their_intervals();
     puts("heard");
     return 0;
 }

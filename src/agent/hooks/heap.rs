@@ -388,7 +388,7 @@ impl Agent {
     }
 
     /// The number of an interval in every profile of the process. It is told once: what is told is kept for ever.
-    fn tell_interval(&self, interval: Interval) -> Option<u16> {
+    pub(crate) fn tell_interval(&self, interval: Interval) -> Option<u16> {
         self.heaps.told.with(|told| {
             let mut places = told.iter_mut();
             let place = places.find(|(bytes, _)| *bytes == 0 || *bytes == interval.bytes());

@@ -5,7 +5,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 
 use allocsample_record::{Definition, HeapKind, LostReason, SampleFlags, SampleId};
-use allocsample_sampling::{Nursery, Overflow, SamplePoints, Sampler};
+use allocsample_sampling::{Interval, Nursery, Overflow, SamplePoints, Sampler};
 
 use crate::agent::Agent;
 use crate::hooks::collect::Pending;
@@ -360,13 +360,15 @@ impl Agent {
         Some(id)
     }
 
-    /// An object that the machine itself has drawn, with its whole stack, leaf first.
+    /// An object that the machine itself has drawn, with its whole stack, leaf first: at the interval `drawn_at`, or at that
+    /// of the heap, which keeps it from now on.
     pub fn heap_sampled(
         &self,
         thread: &ShimThread,
         heap: &Heap,
         object: Object,
         stack: &[RawFrame],
+        drawn_at: Option<Interval>,
         caller: &Caller,
     ) -> Option<SampleId> {
         let is_freed_by_address = matches!(heap.kind, HeapKind::Malloc | HeapKind::External);
@@ -374,18 +376,24 @@ impl Agent {
         if !heap.is_on() || !is_freed_by_address {
             return None;
         }
-        heap.set_samples_by_itself();
+        if drawn_at.is_none() {
+            heap.set_samples_by_itself();
+        }
         if !self.selects(thread) {
             return None;
         }
-        let (interval, interval_index) = heap.interval();
+        let interval = match drawn_at {
+            // By its number in the profile: the heap's own may change while we look.
+            Some(interval) => (Some(interval), self.tell_interval(interval)?),
+            None => heap.interval(),
+        };
         let due = Due {
             thread,
             address: object.address,
             size: object.size,
             points: SamplePoints(1),
             heap: heap.id,
-            interval: (interval, interval_index),
+            interval,
             flags: SampleFlags::default(),
             type_id: object.type_id,
             caller: *caller,

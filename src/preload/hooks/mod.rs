@@ -80,6 +80,7 @@ pub struct HookTable {
     process_status: unsafe extern "C" fn(*mut RawStatus) -> i32,
     thread_select: extern "C" fn(u32, u32) -> i32,
     process_filter: unsafe extern "C" fn(*const process::RawFilter) -> i32,
+    sampled_at: unsafe extern "C" fn(HeapHandle, u64, u64, u32, *const RawFrame, usize, u64) -> u64,
 }
 
 static TABLE: HookTable = HookTable {
@@ -121,6 +122,7 @@ static TABLE: HookTable = HookTable {
     process_status: process::process_status,
     thread_select: process::thread_select,
     process_filter: process::process_filter,
+    sampled_at: objects::sampled_at,
 };
 
 /// The one function that a machine looks for. NULL for a version that this library does not know, and while the agent is

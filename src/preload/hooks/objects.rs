@@ -1,5 +1,6 @@
 //! Objects: those that are sampled, and what becomes of them.
 
+use allocsample_agent::Interval;
 use allocsample_agent::hooks::{Object, Pending, Resolution};
 use allocsample_agent::os::thread::Caller;
 use allocsample_agent::stack::vm::RawFrame;
@@ -149,25 +150,60 @@ pub(super) unsafe extern "C" fn sampled(
     frames: *const RawFrame,
     count: usize,
 ) -> u64 {
-    let _errno = KeepErrno::new();
-    let caller = here();
-    // SAFETY: the header's rules.
-    let Some(heap) = (unsafe { heap_of(heap) }) else {
-        return NO_SAMPLE;
+    let object = Object {
+        address,
+        size,
+        type_id,
     };
-    let frames = if frames.is_null() {
-        &[]
-    } else {
-        // SAFETY: the header's rules: that many frames.
-        unsafe { std::slice::from_raw_parts(frames, count) }
+    // SAFETY: the header's rules.
+    unsafe { tell(heap, object, frames, count, None) }
+}
+
+pub(super) unsafe extern "C" fn sampled_at(
+    heap: HeapHandle,
+    address: u64,
+    size: u64,
+    type_id: u32,
+    frames: *const RawFrame,
+    count: usize,
+    interval: u64,
+) -> u64 {
+    let Some(interval) = Interval::new(interval) else {
+        return NO_SAMPLE;
     };
     let object = Object {
         address,
         size,
         type_id,
     };
+    // SAFETY: the header's rules.
+    unsafe { tell(heap, object, frames, count, Some(interval)) }
+}
+
+/// # Safety
+/// The header's rules.
+#[inline(always)]
+unsafe fn tell(
+    heap: HeapHandle,
+    object: Object,
+    frames: *const RawFrame,
+    count: usize,
+    drawn_at: Option<Interval>,
+) -> u64 {
+    let _errno = KeepErrno::new();
+    let caller = here();
+    // SAFETY: the caller's promise.
+    let Some(heap) = (unsafe { heap_of(heap) }) else {
+        return NO_SAMPLE;
+    };
+    let frames = if frames.is_null() {
+        &[]
+    } else {
+        // SAFETY: the caller's promise: that many frames.
+        unsafe { std::slice::from_raw_parts(frames, count) }
+    };
     AGENT
-        .heap_sampled(this_thread(), heap, object, frames, &caller)
+        .heap_sampled(this_thread(), heap, object, frames, drawn_at, &caller)
         .map_or(NO_SAMPLE, |id| id.0)
 }
 
