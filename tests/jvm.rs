@@ -264,7 +264,15 @@ fn javas_heap_follows_the_interval() {
         return;
     }
     let room = compiled_from("SteeredSites.java");
-    let run = ["run", "-q", "-o", "x.allocsample", "--interval", "32K", "--"];
+    let run = [
+        "run",
+        "-q",
+        "-o",
+        "x.allocsample",
+        "--interval",
+        "32K",
+        "--",
+    ];
     let program = ["java", "-XX:+UseSerialGC", "SteeredSites"];
     let mut java = room
         .command(&[&run[..], &program, &[&COUNT.to_string()]].concat())
