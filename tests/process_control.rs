@@ -11,7 +11,10 @@ use support::{Agent, Program};
 fn a_machine_hears_of_each_change_until_it_takes_its_heap_back() {
     let run = Program::compiled("../vms/changes.c").run();
     let outcome = run.observed(&Agent::at_interval("1"));
-    assert_eq!(outcome.assert_success().text(), "heard\n");
+    let refused = outcome.assert_success().text();
+    let refused = refused.strip_prefix("refused ");
+    let refused = refused.and_then(|text| text.strip_suffix("\nheard\n"));
+    let refused: u64 = refused.expect("its words").parse().expect("a number");
     // An object of 100 bytes that was drawn at 8 KiB stands for so many bytes.
     let drawn_at_8k = 100.0 / -(-100.0_f64 / 8192.0).exp_m1();
     let profile = outcome.profile();
@@ -24,6 +27,8 @@ fn a_machine_hears_of_each_change_until_it_takes_its_heap_back() {
         let bytes = heap.expect(name)["allocated_bytes"].as_f64().expect(name);
         assert!((bytes / expected - 1.0).abs() < 1e-6, "{name}: {bytes}");
     }
+    let lost = &profile.report["lost"]["no memory for the agent"];
+    assert_eq!(lost["events"], refused, "{lost}");
 }
 
 fn allocations(profile: &Profile, function: &str) -> f64 {

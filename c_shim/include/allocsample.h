@@ -384,7 +384,8 @@ typedef struct allocsample_hooks {
 
     /* [any] As `sampled`, by a machine that can be told of another interval while it runs: `interval` is the one under which
      * this object was drawn, not 0, which may be that of before. A heap whose samples all come by this function gets
-     * another interval when malloc does: `counters` tells it. */
+     * another interval when malloc does: `counters` tells it. A process remembers 512 intervals; under others each
+     * sample takes one of 65,000 numbers, and when those are used up samples are lost, and counted. */
     allocsample_id (*sampled_at)(allocsample_heap *heap, uintptr_t address, uint64_t size, allocsample_type type,
                                  const allocsample_frame *frames, size_t count, uint64_t interval);
 } allocsample_hooks;

@@ -548,7 +548,7 @@ pub(crate) fn is_timed(number: u64) -> bool {
 }
 
 /// What the sample stands for, rounded down.
-fn weight_bytes(due: &Due<'_>, law: GapLaw) -> u64 {
+pub(crate) fn weight_bytes(due: &Due<'_>, law: GapLaw) -> u64 {
     let Some(interval) = due.interval.0 else {
         return 0;
     };

@@ -117,6 +117,20 @@ static void drawn_samples_have_their_intervals(void)
     CHECK(agent->sampled(stays.heap, 0x2000, 100, 0, NULL, 0) != ALLOCSAMPLE_NO_SAMPLE);
 }
 
+/* Whoever makes up an interval for each object runs out of numbers: what cannot be told is counted as lost. */
+static void intervals_run_out(void)
+{
+    enum { MORE_THAN_THERE_ARE = 70000 };
+    struct listener machine = {0};
+    machine.heap = registered("org.example.inventive", sizeof(allocsample_heap_description), &machine);
+    uint64_t refused = 0;
+    for (uint64_t interval = 2; interval < MORE_THAN_THERE_ARE; interval++)
+        refused += agent->sampled_at(machine.heap, interval << 12, 1, 0, NULL, 0, interval) == ALLOCSAMPLE_NO_SAMPLE;
+    CHECK(refused > 0);
+    CHECK(agent->sampled_at(machine.heap, 0x1000, 1, 0, NULL, 0, 2) != ALLOCSAMPLE_NO_SAMPLE);
+    printf("refused %llu\n", (unsigned long long)refused);
+}
+
 static void a_plugin_is_left_alone(void)
 {
     enum { TOP = 1 << 12 };
@@ -186,6 +200,7 @@ int main(void)
     CHECK(listener.calls == calls && older.calls == 0);
     a_plugin_is_left_alone();
     drawn_samples_have_their_intervals();
+    intervals_run_out();
     puts("heard");
     return 0;
 }

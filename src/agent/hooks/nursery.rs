@@ -13,7 +13,7 @@ use crate::hooks::heap::Heap;
 use crate::os::stack_room::make_room;
 use crate::os::thread::{Caller, ShimThread};
 use crate::os::vector::Vector;
-use crate::sample::Due;
+use crate::sample::{Due, weight_bytes};
 use crate::stack::vm::RawFrame;
 use crate::switch::Switch;
 
@@ -382,10 +382,13 @@ impl Agent {
         if !self.selects(thread) {
             return None;
         }
-        let interval = match drawn_at {
+        let (interval, index) = match drawn_at {
             // By its number in the profile: the heap's own may change while we look.
-            Some(interval) => (Some(interval), self.tell_interval(interval)?),
-            None => heap.interval(),
+            Some(interval) => (Some(interval), self.tell_interval(interval)),
+            None => {
+                let (interval, index) = heap.interval();
+                (interval, Some(index))
+            }
         };
         let due = Due {
             thread,
@@ -393,13 +396,18 @@ impl Agent {
             size: object.size,
             points: SamplePoints(1),
             heap: heap.id,
-            interval,
+            interval: (interval, index.unwrap_or(0)),
             flags: SampleFlags::default(),
             type_id: object.type_id,
             caller: *caller,
             walked: Some(heap),
             stack: Some(stack),
         };
+        if index.is_none() {
+            // Of 65,536 intervals each has got its number: without one nobody could say what this one stands for.
+            self.count_lost(LostReason::NoMemory, 1, weight_bytes(&due, self.law()));
+            return None;
+        }
         let id = self.record_object(heap, &due)?;
         if !self
             .live_of(heap)

@@ -150,13 +150,8 @@ pub(super) unsafe extern "C" fn sampled(
     frames: *const RawFrame,
     count: usize,
 ) -> u64 {
-    let object = Object {
-        address,
-        size,
-        type_id,
-    };
     // SAFETY: the header's rules.
-    unsafe { tell(heap, object, frames, count, None) }
+    unsafe { tell(heap, address, size, type_id, frames, count, None) }
 }
 
 pub(super) unsafe extern "C" fn sampled_at(
@@ -168,24 +163,23 @@ pub(super) unsafe extern "C" fn sampled_at(
     count: usize,
     interval: u64,
 ) -> u64 {
-    let Some(interval) = Interval::new(interval) else {
+    let Some(drawn_at) = Interval::new(interval) else {
         return NO_SAMPLE;
     };
-    let object = Object {
-        address,
-        size,
-        type_id,
-    };
     // SAFETY: the header's rules.
-    unsafe { tell(heap, object, frames, count, Some(interval)) }
+    unsafe { tell(heap, address, size, type_id, frames, count, Some(drawn_at)) }
 }
 
+/// An object that the machine has drawn. Inlined, so that `here` is in the hook's own frame.
+///
 /// # Safety
 /// The header's rules.
 #[inline(always)]
 unsafe fn tell(
     heap: HeapHandle,
-    object: Object,
+    address: u64,
+    size: u64,
+    type_id: u32,
     frames: *const RawFrame,
     count: usize,
     drawn_at: Option<Interval>,
@@ -201,6 +195,11 @@ unsafe fn tell(
     } else {
         // SAFETY: the caller's promise: that many frames.
         unsafe { std::slice::from_raw_parts(frames, count) }
+    };
+    let object = Object {
+        address,
+        size,
+        type_id,
     };
     AGENT
         .heap_sampled(this_thread(), heap, object, frames, drawn_at, &caller)
