@@ -5,7 +5,7 @@ use std::io::BufWriter;
 use std::path::Path;
 
 use allocsample_profile::Profile;
-use allocsample_query::parquet;
+use allocsample_query::{parquet, tables};
 use anyhow::{Context, bail};
 
 /// Makes the directory `output`, or fills one that is there. Files are written aside, and take their places together
@@ -24,20 +24,17 @@ pub fn write(profile: &Profile, output: &Path) -> anyhow::Result<()> {
         .tempdir_in(parent)
         .with_context(named)?;
     let file_name = |table: &str| format!("{table}.parquet");
-    let mut written = Vec::new();
     parquet::write(
         profile,
         |table| File::create(aside.path().join(file_name(table))).map(BufWriter::new),
-        |table, out| {
-            written.push(file_name(table));
-            out.into_inner()
-                .map_err(|error| error.into_error())
-                .map(drop)
+        |out| {
+            let file = out.into_inner().map_err(|error| error.into_error());
+            file.map(drop)
         },
     )
     .with_context(named)?;
     fs::create_dir_all(output).with_context(named)?;
-    for name in written {
+    for name in tables().iter().map(|table| file_name(table.name)) {
         fs::rename(aside.path().join(&name), output.join(&name)).with_context(named)?;
     }
     Ok(())
