@@ -17,7 +17,8 @@ const MAY_IMPORT: [(&str, &[&str]); 15] = [
     // Record for the words in which processes end.
     ("preload", &["agent", "drain", "export", "record"]),
     ("profile", &["record", "ring", "sampling"]),
-    ("export", &["profile"]),
+    // Sampling for a draw of samples that stand for others.
+    ("export", &["profile", "sampling"]),
     ("report", &["profile", "sampling"]),
     // Report for the function that an allocation is charged to.
     ("query", &["profile", "report"]),

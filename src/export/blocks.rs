@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::ops::Range;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{channel, sync_channel};
 
 /// Rows of a block: a megabyte of text or so.
 const ROWS: usize = 1 << 12;
@@ -33,12 +33,15 @@ pub(crate) fn write(
     }
     std::thread::scope(|scope| {
         let fill = &fill;
-        let receivers: Vec<_> = (0..threads)
+        let channels: Vec<_> = (0..threads)
             .map(|thread| {
                 let (send, receive) = sync_channel(WAITING);
+                // A text that was written is filled again: its memory is there already.
+                let (send_back, used) = channel::<Vec<u8>>();
                 scope.spawn(move || {
                     for block in (thread..blocks).step_by(threads) {
-                        let mut text = Vec::new();
+                        let mut text = used.try_recv().unwrap_or_default();
+                        text.clear();
                         fill(rows(block), &mut text);
                         // Nobody wants more after an error of `out`.
                         if send.send(text).is_err() {
@@ -46,12 +49,17 @@ pub(crate) fn write(
                         }
                     }
                 });
-                receive
+                (receive, send_back)
             })
             .collect();
         for block in 0..blocks {
-            match receivers[block % threads].recv() {
-                Ok(text) => out.write_all(&text)?,
+            let (receive, send_back) = &channels[block % threads];
+            match receive.recv() {
+                Ok(text) => {
+                    out.write_all(&text)?;
+                    // The other side is gone when it has made all.
+                    let _ = send_back.send(text);
+                }
                 // It panicked, which the scope passes on.
                 Err(_) => break,
             }

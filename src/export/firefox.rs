@@ -10,6 +10,8 @@
 //!           it died young and red if it survived; collections, phases and marks. Thread 0 then has malloc's alone
 //! counters  estimated live bytes of each heap, resident set, what a virtual machine reads of its own memory
 //! ```
+//! There are a million samples at most, of which each may stand for several (`view/merged.rs`).
+//!
 //! The viewer matches frees with allocations inside one thread's table, by a number that must be an exact JSON number:
 //! that is why all rows are on thread 0, whoever freed, and why the "address" is the number of the sample. The crate
 //! that makes the document knows nothing of lines, inlined calls and libraries without addresses, and would keep millions
@@ -41,10 +43,23 @@ use crate::view::{HeapIndex, LocationIndex, Nature, Rounding, Sample, Survival, 
 /// How processes are told apart that have what was alive when the file began.
 const CARRIED: &str = " (alive before)";
 
+/// Samples that the document tells one by one; of more than that, several become one, which stands for them. The viewer takes
+/// files of up to 512 MiB in its stride, and a second for each hundred thousand rows: a sample has three.
+const MOST_SAMPLES: usize = 1 << 20;
+
 /// Threads that are shown without being asked for, besides the process: those that allocated most.
 const SHOWN_THREADS: usize = 10;
 
-pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError> {
+pub(crate) fn write(view: View, out: &mut dyn Write) -> Result<(), ExportError> {
+    let (levels, merged) = std::thread::scope(|scope| {
+        // Of all samples, so that peaks are exact.
+        let levels = scope.spawn(|| counters::levels(&view));
+        let merged = view.samples_merged(MOST_SAMPLES);
+        let levels = levels.join();
+        let levels = levels.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (levels, merged)
+    });
+    let view = &view.with_samples(merged);
     let mut builder = Builder::new(view);
     builder.heaps();
     builder.carried();
@@ -53,7 +68,7 @@ pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError>
     builder.ticks();
     markers::add(view, &mut builder.profile, &builder.heaps);
     let (profile, heaps) = (&mut builder.profile, &builder.heaps);
-    let counters = counters::add(view, profile, builder.process, heaps);
+    let counters = counters::add(view, levels, profile, builder.process, heaps);
     let weights = builder.weights();
     let Builder {
         profile,

@@ -70,7 +70,7 @@ pub fn write(
     options: &Options,
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
-    format.write_view(&View::from(profile), options, out)
+    format.write_view(View::from(profile), options, out)
 }
 
 impl Format {
@@ -113,18 +113,18 @@ impl Format {
 
     fn write_view(
         self,
-        view: &View,
+        view: View,
         options: &Options,
         out: &mut dyn Write,
     ) -> Result<(), ExportError> {
         match self {
             Format::Firefox => firefox::write(view, out),
-            Format::Pprof => Ok(pprof::write(view, options.allocated_since_ns, out)?),
-            Format::Collapsed => Ok(collapsed::write(view, options.metric, out)?),
-            Format::Svg => flamegraph::write(view, options.metric, out),
-            Format::Json => json::write(view, out),
-            Format::Speedscope => speedscope::write(view, out),
-            Format::Csv => csv::write(view, out),
+            Format::Pprof => Ok(pprof::write(&view, options.allocated_since_ns, out)?),
+            Format::Collapsed => Ok(collapsed::write(&view, options.metric, out)?),
+            Format::Svg => flamegraph::write(&view, options.metric, out),
+            Format::Json => json::write(&view, out),
+            Format::Speedscope => speedscope::write(&view, out),
+            Format::Csv => csv::write(&view, out),
         }
     }
 }
@@ -179,7 +179,7 @@ mod tests {
             }
         }
         for format in Format::ALL {
-            let result = format.write_view(&fixture::view(), &Options::default(), &mut Closed);
+            let result = format.write_view(fixture::view(), &Options::default(), &mut Closed);
             match result {
                 Err(ExportError::Io(error)) => {
                     assert_eq!(error.kind(), io::ErrorKind::BrokenPipe, "{format}");

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod by_stack;
 mod collapsed;
 mod csv;
 mod firefox;

@@ -48,8 +48,11 @@ pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError>
     let frames_of = |stack: StackIndex| -> Vec<usize> {
         let stacks = view.stacks_of(stack);
         let places = stacks.map(|stack| view.stacks.get(stack).location);
-        let frames = places.flat_map(|place| &frames_of_location[place]);
-        let mut frames: Vec<usize> = frames.copied().collect();
+        // Most stacks need no more room than that.
+        let mut frames = Vec::with_capacity(64);
+        for place in places {
+            frames.extend_from_slice(&frames_of_location[place]);
+        }
         frames.reverse();
         frames
     };

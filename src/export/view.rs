@@ -6,6 +6,7 @@
 
 mod from_profile;
 mod machines;
+mod merged;
 mod samples;
 mod stacks;
 

@@ -37,9 +37,37 @@ struct Point {
     level: f64,
 }
 
+/// Estimated live bytes over time: malloc's, and those of each heap.
+pub(super) struct Levels(Vec<Vec<Point>>);
+
+/// See [`Levels`].
+pub(super) fn levels(view: &View) -> Levels {
+    let heaps = heaps(view).map(|heap| {
+        let watched = grouped(view, 1, |sample| {
+            // What nobody watched is not counted as live at any time.
+            let is_of = sample.heap == heap && sample.end != End::Unknown;
+            is_of.then_some(0)
+        });
+        let moments = Moments::of(view, &watched[0]);
+        thin_out(live_bytes(view, &moments), bucket_ns(view))
+    });
+    Levels(heaps.collect())
+}
+
+/// Malloc's, and those of virtual machines.
+fn heaps(view: &View) -> impl Iterator<Item = Option<HeapIndex>> {
+    std::iter::once(None).chain((0..view.heaps.len()).map(Some))
+}
+
+/// A stretch of time that has one or two points.
+fn bucket_ns(view: &View) -> u64 {
+    view.about.end_ns.saturating_sub(view.about.start_ns) / BUCKETS
+}
+
 /// Adds what is known about memory over time.
 pub(super) fn add(
     view: &View,
+    Levels(levels): Levels,
     profile: &mut Profile,
     process: ProcessHandle,
     processes: &HashMap<HeapIndex, (ProcessHandle, ThreadHandle)>,
@@ -50,17 +78,8 @@ pub(super) fn add(
             None => process,
         };
     let mut added = Vec::new();
-    let bucket_ns = view.about.end_ns.saturating_sub(view.about.start_ns) / BUCKETS;
-    let heaps = std::iter::once(None).chain((0..view.heaps.len()).map(Some));
-    for (heap, &(color, color_name)) in heaps.zip(HEAP_COLORS.iter().cycle()) {
-        let watched = grouped(view, 1, |sample| {
-            // What nobody watched is not counted as live at any time.
-            let is_of = sample.heap == heap && sample.end != End::Unknown;
-            is_of.then_some(0)
-        });
-        let moments = Moments::of(view, &watched[0]);
-        let points = thin_out(live_bytes(view, &moments), bucket_ns);
-        drop(moments);
+    let colors = HEAP_COLORS.iter().cycle();
+    for ((heap, points), &(color, color_name)) in heaps(view).zip(levels).zip(colors) {
         if points.is_empty() {
             continue;
         }
@@ -115,7 +134,7 @@ pub(super) fn add(
                 level: value as f64,
             })
             .collect();
-        let readings = thin_out(readings.iter().copied(), bucket_ns);
+        let readings = thin_out(readings.iter().copied(), bucket_ns(view));
         add_points(view, profile, counter, &readings, IsStep(true));
         added.push(Counter {
             label: name,

@@ -15,7 +15,7 @@ pub(super) fn describe(view: &View, meta: &mut Value) {
     meta["arguments"] = json!(about.command.join(" "));
     meta["importedFrom"] = json!("allocsample");
     meta["keepProfileThreadOrder"] = json!(true);
-    let carried = view.samples.iter().filter(|it| it.is_carried).count();
+    let (recorded, carried) = view.samples.recorded();
     let taken = view.samples.iter().filter(|it| !it.is_carried);
     let allocated: f64 = taken.map(|sample| sample.bytes).sum();
     let mut entries = vec![
@@ -24,9 +24,13 @@ pub(super) fn describe(view: &View, meta: &mut Value) {
             "bytes",
             json!(about.interval_bytes),
         ),
-        entry("Samples", "integer", json!(view.samples.len() - carried)),
+        entry("Samples", "integer", json!(recorded - carried)),
         entry("Allocated (estimate)", "bytes", json!(rounded(allocated))),
     ];
+    if view.samples.len() < recorded {
+        let merged = json!(view.samples.len());
+        entries.push(entry("Merged into", "integer", merged));
+    }
     if carried > 0 {
         entries.push(entry("Samples alive before", "integer", json!(carried)));
     }

@@ -1,6 +1,6 @@
 //! Allocations and frees in the order of time, without a list of both.
 //!
-//! Samples are in the order of time already. Their frees are not: those are sorted, in 12 bytes each, and the two are merged.
+//! Samples are in the order of time already. Their frees are not: those are sorted, in 4 bytes each, and the two are merged.
 
 use crate::view::{End, Sample, View};
 
@@ -61,50 +61,72 @@ pub(super) struct Moment {
     pub is_free: bool,
 }
 
-/// When a sample was freed: 12 bytes, in the order of time and then of the samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Free {
-    time_ns_high: u32,
-    time_ns_low: u32,
-    number: u32,
-}
-
-impl Free {
-    fn time_ns(self) -> u64 {
-        u64::from(self.time_ns_high) << 32 | u64::from(self.time_ns_low)
-    }
-}
-
 /// Samples and their frees.
 #[derive(Debug)]
 pub(super) struct Moments<'a> {
     view: &'a View<'a>,
     chosen: &'a Chosen,
-    frees: Vec<Free>,
+    /// The indices of samples that were freed, in the order of their frees and then of the samples. (There are no more
+    /// samples than 32 bits can number: they would not fit into memory.)
+    frees: Vec<u32>,
 }
 
 impl<'a> Moments<'a> {
     pub fn of(view: &'a View<'a>, chosen: &'a Chosen) -> Self {
-        let mut frees = Vec::new();
-        for number in chosen.iter() {
-            if let (born_ns, End::Freed(time_ns)) = view.samples.life(number) {
-                // Clocks of two threads may disagree by a moment; a free must not come first.
-                let time_ns = time_ns.max(born_ns);
-                frees.push(Free {
-                    // Halves of a number.
-                    time_ns_high: (time_ns >> 32) as u32,
-                    time_ns_low: time_ns as u32,
-                    // There are no more samples than 32 bits can number: they would not fit into memory.
-                    number: number as u32,
-                });
-            }
-        }
-        frees.sort_unstable();
-        Self {
+        let mut moments = Self {
             view,
             chosen,
-            frees,
+            frees: Vec::new(),
+        };
+        moments.frees = moments.sorted_frees();
+        moments
+    }
+
+    /// When a sample was freed, if it was. Clocks of two threads may disagree by a moment; a free must not come first.
+    fn freed_ns(&self, number: usize) -> Option<u64> {
+        match self.view.samples.life(number) {
+            (born_ns, End::Freed(freed_ns)) => Some(freed_ns.max(born_ns)),
+            _ => None,
         }
+    }
+
+    /// By stretches of time, and then each of those, whose samples are near each other in memory, too: blocks are freed in
+    /// the order in which they were allocated more or less.
+    fn sorted_frees(&self) -> Vec<u32> {
+        const STRETCHES: usize = 1 << 16;
+        let freed = || {
+            let with_time = |number| Some((self.freed_ns(number)?, number));
+            self.chosen.iter().filter_map(with_time)
+        };
+        let (mut first_ns, mut last_ns) = (u64::MAX, 0);
+        for (time_ns, _) in freed() {
+            (first_ns, last_ns) = (first_ns.min(time_ns), last_ns.max(time_ns));
+        }
+        let stretch_ns = last_ns.saturating_sub(first_ns) / STRETCHES as u64 + 1;
+        let stretch = |time_ns: u64| ((time_ns - first_ns) / stretch_ns) as usize;
+        let mut ends = vec![0_u32; STRETCHES + 1];
+        for (time_ns, _) in freed() {
+            ends[stretch(time_ns) + 1] += 1;
+        }
+        for at in 1..ends.len() {
+            ends[at] += ends[at - 1];
+        }
+        // From where each stretch begins to where it ends, as they fill up.
+        let mut frees = vec![0; ends.last().map_or(0, |&all| all as usize)];
+        for (time_ns, number) in freed() {
+            let end = &mut ends[stretch(time_ns)];
+            frees[*end as usize] = number as u32;
+            *end += 1;
+        }
+        let mut rest = &mut frees[..];
+        let mut start = 0;
+        for &end in &ends[..STRETCHES] {
+            let (stretch, behind) = rest.split_at_mut((end - start) as usize);
+            // Stable: of one moment the first sample comes first.
+            stretch.sort_by_key(|&number| self.freed_ns(number as usize));
+            (rest, start) = (behind, end);
+        }
+        frees
     }
 
     /// In the order of time. Of one moment those of the first sample come first, its allocation before its free.
@@ -116,7 +138,10 @@ impl<'a> Moments<'a> {
                 let (time_ns, _) = self.view.samples.life(number);
                 (time_ns, number)
             });
-            let free = frees.peek().map(|it| (it.time_ns(), it.number as usize));
+            let free = frees.peek().and_then(|&&number| {
+                let number = number as usize;
+                Some((self.freed_ns(number)?, number))
+            });
             let is_free = match (birth, free) {
                 (Some(birth), Some(free)) => free < birth,
                 (None, None) => return None,

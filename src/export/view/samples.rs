@@ -6,12 +6,15 @@ use allocsample_profile::{
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 
+use super::merged::Merged;
 use super::{End, HeapIndex, LocationIndex, Sample, StackIndex, Survival};
 
 /// Samples, made one by one: a list of them would take more memory than the profile.
 #[derive(Debug)]
 pub(crate) enum Samples<'a> {
     Recorded(Source<'a>),
+    /// Others, which stand for several of these each.
+    Merged(Box<Samples<'a>>, Vec<Merged>),
     #[cfg(test)]
     Listed(Vec<Sample>),
 }
@@ -59,8 +62,26 @@ impl Samples<'_> {
     pub fn len(&self) -> usize {
         match self {
             Samples::Recorded(source) => source.profile.samples.len(),
+            Samples::Merged(_, merged) => merged.len(),
             #[cfg(test)]
             Samples::Listed(samples) => samples.len(),
+        }
+    }
+
+    /// How many were recorded, and how many of those were alive when the file began: merged ones stand for several.
+    pub fn recorded(&self) -> (usize, usize) {
+        match self {
+            Samples::Recorded(source) => {
+                let samples = &source.profile.samples;
+                let carried = samples.iter().filter(|sample| sample.is_carried());
+                (samples.len(), carried.count())
+            }
+            Samples::Merged(of, _) => of.recorded(),
+            #[cfg(test)]
+            Samples::Listed(samples) => {
+                let carried = samples.iter().filter(|sample| sample.is_carried);
+                (samples.len(), carried.count())
+            }
         }
     }
 
@@ -73,8 +94,25 @@ impl Samples<'_> {
                     (source.profile.bytes(sample), source.profile.objects(sample));
                 source.sample(sample, bytes, objects)
             }
+            Samples::Merged(of, merged) => merged[index].sample(of),
             #[cfg(test)]
             Samples::Listed(samples) => samples[index],
+        }
+    }
+
+    /// The sample with this index, whatever it stands for: nothing here.
+    pub(super) fn without_weight(&self, index: usize) -> Sample {
+        let sample = match self {
+            Samples::Recorded(source) => {
+                let none = Estimate::default();
+                return source.sample(source.at(index), none, none);
+            }
+            samples => samples.get(index),
+        };
+        Sample {
+            bytes: 0.0,
+            objects: 0.0,
+            ..sample
         }
     }
 
@@ -85,6 +123,7 @@ impl Samples<'_> {
                 let sample = source.at(index);
                 (sample.time_ns, end(sample))
             }
+            Samples::Merged(of, merged) => of.life(merged[index].number()),
             #[cfg(test)]
             Samples::Listed(samples) => (samples[index].time_ns, samples[index].end),
         }
@@ -96,8 +135,7 @@ impl Samples<'_> {
             samples: self,
             weights: match self {
                 Samples::Recorded(source) => Some(Weights::of(source.profile)),
-                #[cfg(test)]
-                Samples::Listed(_) => None,
+                _ => None,
             },
         }
     }
@@ -156,7 +194,7 @@ impl Samples<'_> {
     pub fn list(&mut self) -> &mut Vec<Sample> {
         match self {
             Samples::Listed(samples) => samples,
-            Samples::Recorded(_) => panic!("of a profile"),
+            _ => panic!("not a list"),
         }
     }
 }
@@ -196,7 +234,10 @@ impl Source<'_> {
             objects: objects.value(),
             end: end(sample),
             is_carried: sample.is_carried(),
-            heap: self.heaps.get(&sample.heap).copied(),
+            heap: match sample.heap {
+                HeapId::MALLOC => None,
+                heap => self.heaps.get(&heap).copied(),
+            },
             object: sample.outcome().and_then(|outcome| {
                 let key = (sample.heap, outcome.type_id, super::survival(&outcome));
                 self.objects.get(&key).copied()
