@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn each_stack_has_a_value_for_each_key() {
-        let (mut sums, mut expected) = (ByStack::new(7), HashMap::new());
+        let (mut sums, mut expected) = (ByStack::<u32, u32>::new(7), HashMap::new());
         for step in 0..500_u32 {
             let (stack, key) = (step * step % 7, step * 31 % 11 / 4);
             *sums.at(stack as usize, key) += step;

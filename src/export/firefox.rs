@@ -29,6 +29,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::time::Duration;
 
+use counters::Levels;
 use fxprof_processed_profile::{
     CategoryColor, CategoryHandle, CpuDelta, ProcessHandle, Profile, ReferenceTimestamp,
     SamplingInterval, ThreadHandle, Timestamp, WeightType,
@@ -51,15 +52,23 @@ const MOST_SAMPLES: usize = 1 << 20;
 const SHOWN_THREADS: usize = 10;
 
 pub(crate) fn write(view: View, out: &mut dyn Write) -> Result<(), ExportError> {
+    write_at_most(MOST_SAMPLES, view, out)
+}
+
+fn write_at_most(most: usize, view: View, out: &mut dyn Write) -> Result<(), ExportError> {
     let (levels, merged) = std::thread::scope(|scope| {
         // Of all samples, so that peaks are exact.
         let levels = scope.spawn(|| counters::levels(&view));
-        let merged = view.samples_merged(MOST_SAMPLES);
+        let merged = view.samples_merged(most);
         let levels = levels.join();
         let levels = levels.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         (levels, merged)
     });
-    let view = &view.with_samples(merged);
+    write_samples(&view.with_samples(merged), levels, out)
+}
+
+/// Each sample of the view; `levels` are those of what it was made from.
+fn write_samples(view: &View, levels: Levels, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut builder = Builder::new(view);
     builder.heaps();
     builder.carried();

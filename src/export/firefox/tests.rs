@@ -4,10 +4,11 @@ use super::*;
 use crate::fixture;
 use crate::view::End;
 use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashMap};
 
-fn document(view: View) -> Value {
+fn document(view: &View) -> Value {
     let mut out = Vec::new();
-    write(view, &mut out).unwrap();
+    write_samples(view, counters::levels(view), &mut out).unwrap();
     serde_json::from_slice(&out).unwrap()
 }
 
@@ -34,7 +35,7 @@ fn assert_indices(column: &[Value], table: &Value, none: &Value) {
 
 #[test]
 fn tables_are_rectangular_and_indices_lead_somewhere() {
-    let document = document(fixture::view());
+    let document = document(&fixture::view());
     let threads = document["threads"].as_array().unwrap();
     assert_eq!(threads.len(), 3);
     for thread in threads {
@@ -86,7 +87,7 @@ fn tables_are_rectangular_and_indices_lead_somewhere() {
 #[test]
 fn frees_match_allocations_and_what_is_left_is_live() {
     let view = fixture::view();
-    let document = document(view);
+    let document = document(&view);
     let rows = &document["threads"][0]["nativeAllocations"];
     let weights = numbers(column(rows, "weight"));
     let addresses = numbers(column(rows, "memoryAddress"));
@@ -124,7 +125,7 @@ fn what_was_alive_before_is_retained_and_not_allocated() {
         sample.is_carried = true;
     }
     let (before, since) = (bytes(&samples[..2]), bytes(&samples[2..]));
-    let document = document(view);
+    let document = document(&view);
     let sum = |rows: &Value, is_allocated: bool| -> f64 {
         let weights = numbers(column(rows, "weight")).into_iter();
         weights
@@ -156,7 +157,7 @@ fn what_was_alive_before_is_retained_and_not_allocated() {
 #[test]
 fn the_threads_samples_add_up_to_what_was_allocated() {
     let view = fixture::view();
-    let document = document(view);
+    let document = document(&view);
     assert_eq!(document["threads"][0]["samples"]["length"], 0);
     let sum: f64 = document["threads"].as_array().unwrap()[1..]
         .iter()
@@ -174,7 +175,7 @@ fn the_threads_samples_add_up_to_what_was_allocated() {
 
 #[test]
 fn stacks_name_functions_files_lines_and_libraries_with_inlined_calls() {
-    let document = document(fixture::view());
+    let document = document(&fixture::view());
     let thread = &document["threads"][0];
     let at = |table: &str, column_name: &str, index: &Value| {
         thread[table][column_name][index.as_u64().unwrap() as usize].clone()
@@ -221,7 +222,7 @@ fn stacks_name_functions_files_lines_and_libraries_with_inlined_calls() {
 #[test]
 fn the_live_counter_ends_at_the_live_bytes() {
     let view = fixture::view();
-    let document = document(view);
+    let document = document(&view);
     let counters = document["counters"].as_array().unwrap();
     assert_eq!(counters.len(), 2);
     for counter in counters {
@@ -248,7 +249,7 @@ fn the_live_counter_ends_at_the_live_bytes() {
 
 #[test]
 fn meta_has_what_the_viewer_asks_for() {
-    let document = document(fixture::view());
+    let document = document(&fixture::view());
     let meta = &document["meta"];
     assert_eq!(meta["symbolicated"], true);
     assert_eq!(meta["preprocessedProfileVersion"], 55);
@@ -287,7 +288,7 @@ fn thread_named<'a>(document: &'a Value, name: &str) -> &'a Value {
 #[test]
 fn a_heap_of_a_machine_has_a_track_with_types_in_green_and_red() {
     let view = fixture::view_with_machine();
-    let document = document(view);
+    let document = document(&view);
     let heap = thread_named(&document, "app: org.example.vm");
     let rows = &heap["nativeAllocations"];
     assert_eq!(
@@ -314,7 +315,7 @@ fn a_heap_of_a_machine_has_a_track_with_types_in_green_and_red() {
     assert_eq!(stacks, expected);
     // malloc's track is without them.
     let whole = column(&document["threads"][0]["nativeAllocations"], "weight");
-    let alone = self::document(fixture::view());
+    let alone = self::document(&fixture::view());
     let expected = column(&alone["threads"][0]["nativeAllocations"], "weight");
     assert_eq!(whole, expected);
     // The threads' own have them.
@@ -327,7 +328,7 @@ fn a_heap_of_a_machine_has_a_track_with_types_in_green_and_red() {
 
 #[test]
 fn collections_are_markers_with_their_statistics() {
-    let document = document(fixture::view_with_machine());
+    let document = document(&fixture::view_with_machine());
     let heap = thread_named(&document, "app: org.example.vm");
     let markers = &heap["markers"];
     let names: Vec<&Value> = column(markers, "name")
@@ -371,7 +372,7 @@ fn collections_are_markers_with_their_statistics() {
 
 #[test]
 fn each_heap_has_a_memory_track_of_its_own_name() {
-    let document = document(fixture::view_with_machine());
+    let document = document(&fixture::view_with_machine());
     let counters = document["counters"].as_array().unwrap();
     let found: Vec<_> = counters
         .iter()
@@ -401,7 +402,75 @@ fn each_heap_has_a_memory_track_of_its_own_name() {
 
 #[test]
 fn an_empty_profile_has_no_allocation_table() {
-    let document = document(View::default());
+    let document = document(&View::default());
     assert_eq!(document["threads"].as_array().unwrap().len(), 1);
     assert!(document["threads"][0]["nativeAllocations"].is_null());
+}
+
+/// What the rows of a thread add up to by stack, allocations and frees apart.
+fn sums(document: &Value, thread: &Value) -> BTreeMap<(Vec<String>, bool), f64> {
+    let rows = &thread["nativeAllocations"];
+    let weights = numbers(column(rows, "weight"));
+    let addresses = column(rows, "memoryAddress");
+    let mut stacks = HashMap::new();
+    let mut sums = BTreeMap::new();
+    for ((stack, weight), address) in column(rows, "stack").iter().zip(weights).zip(addresses) {
+        if weight > 0.0 {
+            stacks.insert(address, stack_of(document, thread, stack).0);
+        }
+        let key = (stacks[address].clone(), weight > 0.0);
+        *sums.entry(key).or_insert(0.0) += weight;
+    }
+    sums
+}
+
+#[test]
+fn samples_that_stand_for_several_add_up_to_the_same() {
+    let view = || {
+        let mut view = fixture::view();
+        // Before the last one, which is two seconds later: so that the peak lies between samples of one stack.
+        for step in 0..100 {
+            let sample = *view.samples.list().first().unwrap();
+            let time_ns = view.about.start_ns + 100 + step;
+            view.samples.list().push(Sample {
+                id: 1000 + step,
+                time_ns,
+                bytes: 1000.0,
+                end: match step % 2 {
+                    0 => End::Live,
+                    _ => End::Freed(time_ns + 50),
+                },
+                ..sample
+            });
+        }
+        view
+    };
+    let each = document(&view());
+    let mut out = Vec::new();
+    write_at_most(10, view(), &mut out).unwrap();
+    let merged: Value = serde_json::from_slice(&out).unwrap();
+    let (rows, fewer) = (
+        &each["threads"][0]["nativeAllocations"],
+        &merged["threads"][0]["nativeAllocations"],
+    );
+    assert!(column(fewer, "weight").len() * 4 < column(rows, "weight").len());
+    let before = sums(&each, &each["threads"][0]);
+    let after = sums(&merged, &merged["threads"][0]);
+    assert_eq!(
+        before.keys().collect::<Vec<_>>(),
+        after.keys().collect::<Vec<_>>()
+    );
+    for (key, sum) in before {
+        // Each row is whole bytes.
+        assert!((after[&key] - sum).abs() <= 2.0, "{key:?}");
+    }
+    assert_eq!(merged["counters"], each["counters"]);
+    let told = |document: &Value, label: &str| {
+        let entries = document["meta"]["extra"][0]["entries"].as_array().unwrap();
+        let entry = entries.iter().find(|entry| entry["label"] == label);
+        entry.map(|entry| entry["value"].clone())
+    };
+    assert_eq!(told(&merged, "Samples"), told(&each, "Samples"));
+    assert_eq!(told(&each, "Merged into"), None);
+    assert!(told(&merged, "Merged into").unwrap().as_u64().unwrap() < 30);
 }
