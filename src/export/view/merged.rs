@@ -92,7 +92,7 @@ impl Samples<'_> {
                 End::Unknown => 2,
             };
             let open = &mut last.at(sample.stack, key(&sample))[end];
-            if open.count % each == 0 {
+            if open.count.is_multiple_of(each) {
                 open.index = all.len() as u32;
                 all.push(Merged {
                     number,
