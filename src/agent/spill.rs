@@ -4,10 +4,12 @@
 //! No memory but our own, no lock that the program could hold, no thread: safe at `_exit` in a signal handler, where the
 //! handler did not interrupt us. If anything fails, the ring file stays, and the reader finds the records there.
 
+use core::ops::Range;
+
 use allocsample_record::{
     CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, FIGURES, Figure, LOST_REASONS, Packer,
 };
-use allocsample_ring::{Stretch, stretches};
+use allocsample_ring::Stretch;
 
 use crate::os;
 use crate::os::file::{self, File};
@@ -50,7 +52,7 @@ fn write(recording: &Recording, compress: Compress, most_bytes: Option<u64>) -> 
     if most_bytes.is_some_and(|most| length_after > most) {
         return None;
     }
-    let is_written = write_ring(recording, &file, bytes, compress).is_some()
+    let is_written = write_ring(recording, &file, compress).is_some()
         && write_lost(recording, &file).is_some()
         && write_figures(recording, &file).is_some();
     if !is_written {
@@ -61,45 +63,49 @@ fn write(recording: &Recording, compress: Compress, most_bytes: Option<u64>) -> 
     Some(())
 }
 
-fn write_ring(recording: &Recording, file: &File, bytes: usize, compress: Compress) -> Option<()> {
-    if bytes == 0 {
+fn write_ring(recording: &Recording, file: &File, compress: Compress) -> Option<()> {
+    let ring = &recording.ring;
+    // Others may go on: what they add from here on goes nowhere, as the process is at its end.
+    let (from, head) = (ring.pending_from(), ring.head());
+    let words = usize::try_from(head.checked_sub(from)?).ok()?;
+    if words == 0 {
         return Some(());
     }
-    let copy = memory::map(bytes)?;
-    // SAFETY: fresh memory of this many bytes, zeroed and aligned to a page.
-    let words = unsafe { core::slice::from_raw_parts_mut(copy.as_ptr().cast::<u64>(), bytes / 8) };
-    let from = recording.ring.pending_from();
-    // SAFETY: no drain thread runs, so there is no consumer.
-    let to = unsafe { recording.ring.copy_pending(from, words) };
-    let copied = usize::try_from(to - from).ok()?.checked_mul(8)?;
-    let copied_words = words.get(..copied / 8)?;
-    let packed_bytes = Packer::most_bytes(copied_words.len());
-    let written = with_memory(packed_bytes + most_compressed(packed_bytes), |memory| {
-        let (packed, compressed) = memory.split_at_mut_checked(packed_bytes)?;
-        let used = pack(from, copied_words, packed)?;
-        let length = compress(packed.get(..used)?, compressed)?;
-        let stored = compressed.get(..length)?;
-        let raw_bytes = u32::try_from(used).ok()?;
-        let header = ChunkHeader::for_payload(ChunkKind::Packed, raw_bytes, from..to, &[stored]);
+    let most = Packer::most_bytes(words);
+    let written = with_memory(2 * most + most_compressed(most), |memory| {
+        let (records, memory) = memory.split_at_mut_checked(most)?;
+        let (frames, compressed) = memory.split_at_mut_checked(most)?;
+        let mut packer = Packer::new(records, frames);
+        let to = pack(recording, from..head, &mut packer)?;
+        let (records_bytes, frames_bytes) = packer.used();
+        let records = records.get(..records_bytes)?;
+        let length = compress(frames.get(..frames_bytes)?, compressed)?;
+        let records_bytes = u32::try_from(records_bytes).ok()?.to_le_bytes();
+        let payload = [&records_bytes, records, compressed.get(..length)?];
+        let raw_bytes = u32::try_from(frames_bytes).ok()?;
+        let header = ChunkHeader::for_payload(ChunkKind::Packed, raw_bytes, from..to, &payload);
         file.write_all(&header.encode()).ok()?;
-        file.write_all(stored).ok()
+        payload
+            .iter()
+            .try_for_each(|part| file.write_all(part))
+            .ok()
     });
-    // SAFETY: mapped above; the slices are not used any more.
-    unsafe { memory::unmap(copy, bytes) };
     written.flatten()
 }
 
-/// Packs ring words that begin at `from`; how many bytes were used.
-fn pack(from: u64, words: &[u64], packed: &mut [u8]) -> Option<usize> {
-    let mut packer = Packer::new(packed);
-    for stretch in stretches(from, words) {
+/// Packs what lies at these positions; up to which one that was.
+fn pack(recording: &Recording, range: Range<u64>, packer: &mut Packer<'_>) -> Option<u64> {
+    let mut position = range.start;
+    // SAFETY: no drain thread runs, so there is no consumer; the head was read before.
+    for stretch in unsafe { recording.ring.pending(range.start, range.end) } {
         match stretch {
             Stretch::Record { kind, payload } => packer.record(kind, payload)?,
             Stretch::Padding(words) => packer.gap(words, false)?,
             Stretch::Unfinished(words) => packer.gap(words, true)?,
         }
+        position += stretch.words();
     }
-    Some(packer.used())
+    Some(position)
 }
 
 /// `None`: there is no memory.

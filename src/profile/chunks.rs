@@ -45,6 +45,8 @@ type Content<P> = Result<(ChunkHeader, P), Damage>;
 pub(crate) enum Payload {
     /// It was compressed, and this is what came out; nothing if that failed.
     Raw(Option<Vec<u8>>),
+    /// It was packed; nothing if it is malformed.
+    Packed(Option<PackedChunk>),
     /// As it was stored.
     Stored(Vec<u8>),
     /// Events that came before.
@@ -176,8 +178,11 @@ impl ChunkReader {
         used: &Receiver<Batch>,
     ) -> Result<Payload, Unheard> {
         let is = |kind: ChunkKind| header.kind == kind as u16;
-        if is(ChunkKind::Symbols) || is(ChunkKind::Packed) {
+        if is(ChunkKind::Symbols) {
             return Ok(Payload::Raw(unpack(header, &stored)));
+        }
+        if is(ChunkKind::Packed) {
+            return Ok(Payload::Packed(PackedChunk::unpack(header, &stored)));
         }
         if !is(ChunkKind::Events) && !is(ChunkKind::Carried) {
             return Ok(Payload::Stored(stored));
@@ -211,6 +216,26 @@ impl ChunkReader {
         self.nodes = decoder.nodes();
         Ok(Payload::Events {
             is_sound: !decoder.is_malformed(),
+        })
+    }
+}
+
+/// The two rows of bytes of a [`ChunkKind::Packed`] chunk.
+pub(crate) struct PackedChunk {
+    /// For [`allocsample_record::Unpacker`].
+    pub(crate) records: Vec<u8>,
+    /// For it, too.
+    pub(crate) frames: Vec<u8>,
+}
+
+impl PackedChunk {
+    fn unpack(header: &ChunkHeader, payload: &[u8]) -> Option<Self> {
+        let (records_bytes, payload) = payload.split_first_chunk()?;
+        let records_bytes = u32::from_le_bytes(*records_bytes) as usize;
+        let (records, frames) = payload.split_at_checked(records_bytes)?;
+        Some(Self {
+            records: records.to_vec(),
+            frames: unpack(header, frames)?,
         })
     }
 }

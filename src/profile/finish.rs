@@ -7,6 +7,7 @@ use std::path::Path;
 use allocsample_record::{ChunkHeader, ChunkKind, FILE_HEADER_BYTES, FileHeader, Packer};
 use allocsample_ring::RecoveredRecord;
 
+use crate::chunks::PackedChunk;
 use crate::model::{Damage, Profile};
 use crate::reader::{self, ReadError};
 use crate::symbolize::root_of;
@@ -151,14 +152,12 @@ fn fold_ring(path: &Path, chunks: &reader::Chunks, file: &mut File) -> std::io::
     let (from, to) = (chunks.ring_to, last.unwrap_or(chunks.ring_to));
     if !records.is_empty() {
         let packed = pack(from, &records, ring.unfinished);
-        let payload = packed.ok_or_else(|| std::io::Error::other("a record of no kind"))?;
-        append(
-            file,
-            ChunkKind::Packed,
-            payload.len(),
-            from..to,
-            &lz4_flex::block::compress(&payload),
-        )?;
+        let packed = packed.ok_or_else(|| std::io::Error::other("a record of no kind"))?;
+        let records_bytes = u32::try_from(packed.records.len()).map_err(std::io::Error::other)?;
+        let compressed = lz4_flex::block::compress(&packed.frames);
+        let payload = [&records_bytes.to_le_bytes(), &*packed.records, &compressed].concat();
+        let raw_bytes = packed.frames.len();
+        append(file, ChunkKind::Packed, raw_bytes, from..to, &payload)?;
     }
     let lost: Vec<u8> = ring
         .lost
@@ -176,11 +175,14 @@ fn fold_ring(path: &Path, chunks: &reader::Chunks, file: &mut File) -> std::io::
 }
 
 /// Records of the ring, the first at `from` or behind it, and so many that were not finished.
-fn pack(from: u64, records: &[&RecoveredRecord], unfinished: u64) -> Option<Vec<u8>> {
+fn pack(from: u64, records: &[&RecoveredRecord], unfinished: u64) -> Option<PackedChunk> {
     let ring_words: usize = records.iter().map(|record| record.words.len() + 2).sum();
-    let places = ring_words.checked_add(usize::try_from(unfinished).ok()?)?;
-    let mut packed = vec![0; Packer::most_bytes(places)];
-    let mut packer = Packer::new(&mut packed);
+    let most = Packer::most_bytes(ring_words.checked_add(usize::try_from(unfinished).ok()?)?);
+    let mut packed = PackedChunk {
+        records: vec![0; most],
+        frames: vec![0; most],
+    };
+    let mut packer = Packer::new(&mut packed.records, &mut packed.frames);
     let mut position = from;
     for record in records {
         if record.position > position {
@@ -192,8 +194,9 @@ fn pack(from: u64, records: &[&RecoveredRecord], unfinished: u64) -> Option<Vec<
     for _ in 0..unfinished {
         packer.gap(0, true)?;
     }
-    let used = packer.used();
-    packed.truncate(used);
+    let (records_bytes, frames_bytes) = packer.used();
+    packed.records.truncate(records_bytes);
+    packed.frames.truncate(frames_bytes);
     Some(packed)
 }
 

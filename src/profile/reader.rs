@@ -13,7 +13,7 @@ use allocsample_record::{
 };
 
 use crate::builder::ProfileBuilder;
-use crate::chunks::{ChunkReader, Events, Payload, Piece};
+use crate::chunks::{ChunkReader, Events, PackedChunk, Payload, Piece};
 use crate::model::{Damage, Lost, Profile, Stopped};
 
 /// Why a file is no profile that can be read. The path is for the caller to name.
@@ -242,10 +242,11 @@ fn add_chunk(header: &ChunkHeader, payload: &Payload, builder: &mut ProfileBuild
         Payload::Raw(Some(raw)) => raw,
         Payload::Raw(None) => return false,
         Payload::Stored(payload) => payload,
+        Payload::Packed(Some(packed)) => return add_packed(header.ring_from, packed, builder),
+        Payload::Packed(None) => return false,
         Payload::Events { is_sound } => return *is_sound,
     };
     match header.kind {
-        kind if kind == ChunkKind::Packed as u16 => add_packed(header.ring_from, payload, builder),
         kind if kind == ChunkKind::Definitions as u16 => {
             let words = allocsample_ring::recover_words(0, u64::MAX, payload);
             for record in words.records {
@@ -298,8 +299,8 @@ fn add_chunk(header: &ChunkHeader, payload: &Payload, builder: &mut ProfileBuild
 }
 
 /// Adds packed records; false if one of them is malformed (those before it are in).
-fn add_packed(from: u64, raw: &[u8], builder: &mut ProfileBuilder) -> bool {
-    let mut unpacker = Unpacker::new(raw);
+fn add_packed(from: u64, packed: &PackedChunk, builder: &mut ProfileBuilder) -> bool {
+    let mut unpacker = Unpacker::new(&packed.records, &packed.frames);
     let mut position = from;
     for item in unpacker.by_ref() {
         let ring_words = match item {

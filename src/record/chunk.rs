@@ -11,8 +11,8 @@ const MAGIC: u32 = u32::from_le_bytes(*b"ASCK");
 pub enum ChunkKind {
     /// Events as the drain thread encodes them, compressed as one LZ4 block.
     Events = 1,
-    /// Ring records in few bytes ([`crate::Packer`]), compressed as one LZ4 block: how a process without a drain thread
-    /// leaves its records at its end, and how those of a killed one are kept.
+    /// Ring records in few bytes ([`crate::Packer`]), of which the frames are compressed as one LZ4 block: how a process
+    /// without a drain thread leaves its records at its end, and how those of a killed one are kept.
     Packed = 2,
     /// Symbols, compressed as one LZ4 block; the last such chunk counts.
     Symbols = 3,

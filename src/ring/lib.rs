@@ -49,17 +49,17 @@ mod producer;
 #[cfg(feature = "alloc")]
 mod recover;
 mod ring;
-mod stretch;
 mod sync;
 
 pub use consumer::{Consumer, Record};
 pub use layout::{FIGURES, LOST_REASONS, file_bytes, request};
+#[cfg(not(loom))]
+pub use pending::Stretch;
 pub use producer::{Priority, Reservation, RingFull};
 #[cfg(feature = "alloc")]
 pub use recover::{
     RecoverError, Recovered, RecoveredRecord, RecoveredWords, recover, recover_words,
 };
 pub use ring::Ring;
-pub use stretch::{Stretch, stretches};
 #[cfg(loom)]
 pub use sync::ModelMemory;

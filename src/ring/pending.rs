@@ -1,8 +1,35 @@
 //! What lies in the ring, as it lies there, for a process that ends without a drain thread.
 
-use crate::layout::{RecordHeader, State};
+use crate::layout::{PADDING, RecordHeader, State};
 use crate::ring::Ring;
 use crate::sync::Ordering;
+
+/// What stands at a place of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stretch<'a> {
+    /// A committed record.
+    Record {
+        /// As committed, not 0.
+        kind: u8,
+        /// Its payload.
+        payload: &'a [u64],
+    },
+    /// So many words that nobody needs to read.
+    Padding(u64),
+    /// So many words of a record that was reserved and not committed.
+    Unfinished(u64),
+}
+
+impl Stretch<'_> {
+    /// Its words, the header's included.
+    pub fn words(&self) -> u64 {
+        match self {
+            // A slice's length fits.
+            Self::Record { payload, .. } => payload.len() as u64 + 1,
+            Self::Padding(words) | Self::Unfinished(words) => *words,
+        }
+    }
+}
 
 /// How often [`Ring::copy_pending`] looks again at a record whose header is due within nanoseconds.
 const HEADER_ATTEMPTS: usize = 1000;
@@ -12,6 +39,40 @@ impl Ring {
     pub fn pending_from(&self) -> u64 {
         // Acquire: pairs with the release store in `Consumer::release`, as if this were the next consumer.
         self.memory.header().tail.0.released.load(Ordering::Acquire)
+    }
+
+    /// What lies between the positions `from` and `to`, in order and where it lies, while producers may be running. It ends
+    /// before `to` where a record's writer has stopped between its reservation and its header.
+    ///
+    /// Async-signal-safe, lock-free.
+    ///
+    /// # Safety
+    /// No consumer exists while the iterator and its items do; `from` is [`Ring::pending_from`], `to` at most the head.
+    pub unsafe fn pending(&self, from: u64, to: u64) -> impl Iterator<Item = Stretch<'_>> {
+        let memory = &self.memory;
+        let mut position = from;
+        core::iter::from_fn(move || {
+            if position >= to {
+                return None;
+            }
+            let to_end = memory.capacity_words() - (position & (memory.capacity_words() - 1));
+            let (_, header) = self.header_soon(position)?;
+            if header.words > to_end {
+                return None;
+            }
+            let at = position;
+            position += header.words;
+            Some(match header.state {
+                State::Reserved => Stretch::Unfinished(header.words),
+                State::Committed if header.kind == PADDING => Stretch::Padding(header.words),
+                State::Committed => Stretch::Record {
+                    kind: header.kind,
+                    // SAFETY: committed, as `header_soon` saw with acquire, and inside the data; nobody releases it. At most
+                    // a quarter of the capacity, so the length fits.
+                    payload: unsafe { memory.payload(at + 1, (header.words - 1) as usize) },
+                },
+            })
+        })
     }
 
     /// Copies whole records from position `from` on into `words`, headers included, while producers may be running.
@@ -63,8 +124,11 @@ impl Ring {
         (0..HEADER_ATTEMPTS).find_map(|_| {
             // Acquire: pairs with the release store in `Ring::publish`.
             let word = self.memory.header_word(position).load(Ordering::Acquire);
-            core::hint::spin_loop();
-            Some((word, RecordHeader::decode(word, position)?))
+            let header = RecordHeader::decode(word, position);
+            if header.is_none() {
+                core::hint::spin_loop();
+            }
+            Some((word, header?))
         })
     }
 }

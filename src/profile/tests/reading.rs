@@ -429,13 +429,15 @@ fn with_packed_sample(shared: u32, frames: &[u64]) -> Profile {
     let mut words = [0; 16];
     let used = sample.encode_into(&mut words).unwrap();
     let ring = 1000..1000 + used as u64 + 1;
-    let mut packed = [0; 256];
-    let mut packer = Packer::new(&mut packed);
+    let (mut records, mut frames) = ([0; Packer::most_bytes(16)], [0; Packer::most_bytes(16)]);
+    let mut packer = Packer::new(&mut records, &mut frames);
     packer.record(2, &words[..used]).unwrap();
-    let length = packer.used();
-    let stored = lz4_flex::block::compress(&packed[..length]);
+    let (records_used, frames_used) = packer.used();
+    let compressed = lz4_flex::block::compress(&frames[..frames_used]);
+    let records_bytes = (records_used as u32).to_le_bytes();
+    let stored = [&records_bytes, &records[..records_used], &compressed].concat();
     let mut bytes = profile_bytes(1);
-    bytes.extend_from_slice(&chunk(ChunkKind::Packed, length, &ring, &stored));
+    bytes.extend_from_slice(&chunk(ChunkKind::Packed, frames_used, &ring, &stored));
     Scratch::new().open(&bytes).unwrap()
 }
 

@@ -5,7 +5,7 @@ mod mapping;
 
 use std::collections::VecDeque;
 
-use allocsample_ring::{Consumer, Priority, Reservation, Ring, recover, recover_words};
+use allocsample_ring::{Consumer, Priority, Reservation, Ring, Stretch, recover, recover_words};
 use mapping::Mapping;
 use proptest::prelude::*;
 
@@ -251,6 +251,30 @@ proptest! {
         }
         prop_assert_eq!(position, pair.ring.head());
         prop_assert_eq!(copied, records);
+        prop_assert_eq!(unfinished, open);
+    }
+
+    #[test]
+    fn what_is_pending_is_every_record_where_it_lies(steps in prop::collection::vec(step(), 1..60)) {
+        let mapping = Mapping::new(64);
+        let mut pair = Pair::new(mapping.ring());
+        for step in steps {
+            pair.step(step)?;
+        }
+        let (records, open) = pair.left();
+        let mut position = pair.ring.pending_from();
+        let (mut pending, mut unfinished) = (Vec::new(), 0);
+        // SAFETY: the consumer is not used meanwhile; positions as required.
+        for stretch in unsafe { pair.ring.pending(position, pair.ring.head()) } {
+            match stretch {
+                Stretch::Record { kind, payload } => pending.push((position, kind, payload.to_vec())),
+                Stretch::Padding(_) => {}
+                Stretch::Unfinished(_) => unfinished += 1,
+            }
+            position += stretch.words();
+        }
+        prop_assert_eq!(position, pair.ring.head());
+        prop_assert_eq!(pending, records);
         prop_assert_eq!(unfinished, open);
     }
 }
