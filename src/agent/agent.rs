@@ -21,7 +21,7 @@ use crate::spill;
 use crate::stack::locking::LockingCode;
 use crate::stack::modules::Modules;
 use crate::stack::vm::RawFrame;
-use crate::stack::{Captured, Memo, RuleCache, WrittenStack};
+use crate::stack::{Captured, FoundStack, Memo, RuleCache, WrittenKey, WrittenStack};
 use crate::switch::{Switch, SwitchCell};
 use crate::threads::Threads;
 use crate::ticks::Ticks;
@@ -90,6 +90,44 @@ impl WorkArea {
             false => &self.frames,
         };
         frames.get(..captured.depth).unwrap_or(&[])
+    }
+
+    /// What a record tells of a stack: how many frames it shares with that of the thread's sample `last`, and the others.
+    /// `is_as_walked`: the frames are those that the walk found.
+    pub(crate) fn told(
+        &self,
+        captured: &Captured,
+        is_as_walked: bool,
+        key: WrittenKey,
+        last: u64,
+    ) -> (usize, &[u64]) {
+        let frames = self.captured(captured);
+        let found = FoundStack {
+            frames,
+            walk: captured.walk,
+            known: if is_as_walked { captured.known } else { 0 },
+            known_from: captured.known_from,
+        };
+        let shared = self.written.shared(&found, key, last);
+        (shared, frames.get(..frames.len() - shared).unwrap_or(&[]))
+    }
+
+    /// The thread's sample `last`, of which [`Self::told`] has said what to tell, is in the ring. `walk` found its frames; 0 if
+    /// no walk found just those.
+    pub(crate) fn remember(
+        &mut self,
+        captured: &Captured,
+        shared: usize,
+        walk: u64,
+        key: WrittenKey,
+        last: u64,
+    ) {
+        let frames = match captured.is_merged {
+            true => &self.merged,
+            false => &self.frames,
+        };
+        let fresh = frames.get(..captured.depth.saturating_sub(shared));
+        (self.written).remember(shared, fresh.unwrap_or(&[]), walk, key, last);
     }
 }
 

@@ -10,7 +10,7 @@ use crate::os::clock;
 use crate::os::stack_room::make_room;
 use crate::os::thread::{Caller, ShimThread};
 use crate::recording::{self, Recording};
-use crate::sample::is_timed;
+use crate::sample::{is_as_walked, is_timed};
 use crate::switch::Switch;
 
 impl Agent {
@@ -96,11 +96,19 @@ impl Agent {
     ) {
         let walked = self.heaps.walked_in_free(thread);
         let captured = self.capture_call(thread, caller, walked, area, recording);
-        let frames = area.captured(&captured);
-        if frames.is_empty() {
+        if captured.depth == 0 {
             return;
         }
-        let record = FreeStackRecord { sample, frames };
+        let key = self.written_key(thread);
+        let is_as_walked = is_as_walked(&captured, walked);
+        let (shared, frames) = area.told(&captured, is_as_walked, key, thread.last_sample());
+        let record = FreeStackRecord {
+            sample,
+            thread: ThreadId(thread.number()),
+            // No more than `LARGEST_MAX_DEPTH`.
+            shared: shared as u32,
+            frames,
+        };
         let words = FreeStackRecord::words(frames.len());
         let Ok(mut reservation) = recording.ring.reserve(words, Priority::Sample) else {
             return;

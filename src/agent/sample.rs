@@ -17,7 +17,7 @@ use crate::os::{self, clock};
 use crate::recording::{self, DrainState, Recording};
 use crate::stack::shadow::{Ending, ShadowStack};
 use crate::stack::vm::{self, NativeCode, RawFrame};
-use crate::stack::{Captured, FoundStack, From, MemoKey, RuleCache, Walk, WrittenKey};
+use crate::stack::{Captured, From, MemoKey, RuleCache, Walk, WrittenKey};
 use crate::switch::Switch;
 
 /// The machine's own stack on this thread, if it has told where that is.
@@ -425,6 +425,13 @@ impl Agent {
         }
     }
 
+    pub(crate) fn written_key(&self, thread: &ShimThread) -> WrittenKey {
+        WrittenKey {
+            walk: self.memo_key(thread),
+            code_changes: self.heaps.code_changes(),
+        }
+    }
+
     fn publish(
         &self,
         due: &Due<'_>,
@@ -432,27 +439,9 @@ impl Agent {
         recording: &Recording,
         captured: &Captured,
     ) -> Option<SampleId> {
-        let frames = match captured.is_merged {
-            true => &area.merged,
-            false => &area.frames,
-        };
-        let frames = frames.get(..captured.depth).unwrap_or(&[]);
-        let written = &mut area.written;
-        let key = WrittenKey {
-            walk: self.memo_key(due.thread),
-            code_changes: self.heaps.code_changes(),
-        };
-        // What was merged with a machine's frames, stripped of our own or cut at the root is not what the walk found.
-        let is_cut = captured.flags.contains(SampleFlags::TRUNCATED);
-        let is_as_walked = !captured.is_merged && due.walked.is_none() && !is_cut;
-        let found = FoundStack {
-            frames,
-            walk: captured.walk,
-            known: if is_as_walked { captured.known } else { 0 },
-            known_from: captured.known_from,
-        };
-        let shared = written.shared(&found, key, due.thread.last_sample());
-        let fresh = frames.get(..frames.len() - shared).unwrap_or(&[]);
+        let key = self.written_key(due.thread);
+        let is_as_walked = is_as_walked(captured, due.walked);
+        let (shared, fresh) = area.told(captured, is_as_walked, key, due.thread.last_sample());
         let words = SampleRecord::words(fresh.len());
         let mut reservation = loop {
             match recording.ring.reserve(words, Priority::Sample) {
@@ -489,7 +478,7 @@ impl Agent {
         reservation.commit(RecordKind::Sample as u8);
         due.thread.set_last_sample(id);
         let walk = if is_as_walked { captured.walk } else { 0 };
-        written.remember(shared, fresh, walk, key, due.thread.last_sample());
+        area.remember(captured, shared, walk, key, due.thread.last_sample());
         let is_wanted_early = self.config().is_attended() || recording.is_asked();
         if is_wanted_early && recording.drain_state() == DrainState::None {
             self.set_drain_to_work(recording, captured.may_hold_loader_locks);
@@ -530,6 +519,12 @@ pub(crate) struct Due<'a> {
     pub walked: Option<&'a Heap>,
     /// Its whole stack, if the machine has given it: frames of `walked`, leaf first.
     pub stack: Option<&'a [RawFrame]>,
+}
+
+/// Whether the frames are what the walk found: they are not if they were merged with a machine's, stripped of our own or cut
+/// at the root.
+pub(crate) fn is_as_walked(captured: &Captured, walked: Option<&Heap>) -> bool {
+    !captured.is_merged && walked.is_none() && !captured.flags.contains(SampleFlags::TRUNCATED)
 }
 
 /// When the sample that the thread may be about to take began, if its time is to be taken. The first one makes the files as

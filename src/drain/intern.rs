@@ -136,12 +136,23 @@ impl StackInterner {
         shared <= self.last.get(&thread).map_or(0, Vec::len)
     }
 
-    /// The number of a stack that no other shares frames with, such as a tick's: its addresses, leaf first. What is known
-    /// of the threads' last samples stays.
-    pub fn intern_alone(&mut self, frames: &[u64], encoder: &mut ChunkEncoder) -> StackId {
-        /// No thread has this number.
-        const NOBODY: ThreadId = ThreadId(u32::MAX);
-        self.intern(NOBODY, 0, frames, encoder)
+    /// The first `shared` frames of the thread's last stack, counted from the root; `None` if it is not known so far.
+    pub fn last_stack_to(&self, thread: ThreadId, shared: usize) -> Option<StackId> {
+        let Some(index) = shared.checked_sub(1) else {
+            return Some(StackId::EMPTY);
+        };
+        self.last.get(&thread)?.get(index).copied()
+    }
+
+    /// The number of a stack that is no thread's last one, such as a tick's: `below`, and on top of it these addresses, leaf
+    /// first. New nodes are added to `encoder`.
+    pub fn intern_below(
+        &mut self,
+        below: StackId,
+        frames: &[u64],
+        encoder: &mut ChunkEncoder,
+    ) -> StackId {
+        self.descend(below, frames, encoder, |_| {})
     }
 
     /// The number of a thread's stack: the first `shared` frames of its last one, counted from the root, and then return
@@ -153,6 +164,24 @@ impl StackInterner {
         frames: &[u64],
         encoder: &mut ChunkEncoder,
     ) -> StackId {
+        let mut last = std::mem::take(self.last.entry(thread).or_default());
+        last.truncate(shared);
+        last.reserve(frames.len());
+        let below = last.last().copied().unwrap_or_default();
+        let stack = self.descend(below, frames, encoder, |number| last.push(number));
+        self.last.insert(thread, last);
+        stack
+    }
+
+    /// Goes from a stack to the one that has these addresses on top of it, leaf first, and tells the number of each on the
+    /// way.
+    fn descend(
+        &mut self,
+        below: StackId,
+        frames: &[u64],
+        encoder: &mut ChunkEncoder,
+        mut on_number: impl FnMut(StackId),
+    ) -> StackId {
         self.recent.resize_with(RECENT, Recent::default);
         if self.addresses.len() > ADDRESSES {
             self.addresses.clear();
@@ -160,10 +189,7 @@ impl StackInterner {
         if self.places.is_full() {
             self.forget_places();
         }
-        let last = self.last.entry(thread).or_default();
-        last.truncate(shared);
-        last.reserve(frames.len());
-        let mut parent = last.last().copied().unwrap_or_default();
+        let mut parent = below;
         // Nothing is below a node that has just been written.
         let mut is_parent_new = false;
         for &address in frames.iter().rev() {
@@ -192,7 +218,7 @@ impl StackInterner {
                 };
             }
             parent = place.number;
-            last.push(parent);
+            on_number(parent);
         }
         parent
     }
@@ -220,7 +246,10 @@ mod tests {
         assert_eq!(intern(1, 3, &[]), first);
         assert_eq!(intern(1, 0, &[]), StackId::EMPTY);
         assert!(interner.knows(ThreadId(2), 3) && !interner.knows(ThreadId(2), 4));
-        assert_eq!(interner.intern_alone(&[30, 20, 10], &mut encoder), first);
+        let below = interner.last_stack_to(ThreadId(2), 2).unwrap();
+        assert_eq!(interner.intern_below(below, &[40], &mut encoder), second);
+        assert_eq!(interner.last_stack_to(ThreadId(2), 0), Some(StackId::EMPTY));
+        assert_eq!(interner.last_stack_to(ThreadId(2), 4), None);
         assert!(interner.knows(ThreadId(2), 3));
         interner.end_thread(ThreadId(2));
         assert!(!interner.knows(ThreadId(2), 1));

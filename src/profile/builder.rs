@@ -346,8 +346,10 @@ impl ProfileBuilder {
                 });
             }
             Decoded::FreeStack(free) => {
-                let stack = self.intern(StackId::EMPTY, free.frames);
-                self.add_free_stack(free.sample, stack);
+                if let Some(shared) = self.last_stack_to(free.thread, free.shared as usize) {
+                    let stack = self.intern(shared, free.frames);
+                    self.add_free_stack(free.sample, stack);
+                }
             }
             Decoded::FileFreeStack(free) => {
                 let stack = self.stack(StackId(free.stack));

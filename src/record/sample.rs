@@ -169,7 +169,11 @@ impl FreeRecord {
 pub struct FreeStackRecord<'a> {
     /// Which sample.
     pub sample: SampleId,
-    /// As a sample's, all of them; the first one is the return address into the caller of free.
+    /// The freeing thread.
+    pub thread: ThreadId,
+    /// As a sample's: frames that this stack shares with that of the thread's last sample in the ring before it.
+    pub shared: u32,
+    /// As a sample's, those that are not shared; the first frame of all is the return address into the caller of free.
     pub frames: &'a [u64],
 }
 
@@ -177,23 +181,30 @@ impl<'a> FreeStackRecord<'a> {
     /// The kind that goes with it.
     pub const KIND: RecordKind = RecordKind::FreeStack;
 
-    /// Payload words with `frames` frames.
+    /// Payload words with `frames` frames that are not shared.
     pub const fn words(frames: usize) -> usize {
-        1 + frames
+        2 + frames
     }
 
     /// Writes the payload; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
         let mut writer = WordWriter::new(words);
-        writer.word(self.sample.0)?.words(self.frames)?;
+        writer
+            .word(self.sample.0)?
+            .word(pack(self.shared, self.thread.0))?
+            .words(self.frames)?;
         Some(writer.used())
     }
 
-    /// Reads a payload back: all words behind the first are frames.
+    /// Reads a payload back: all words behind the first two are frames.
     pub fn decode(words: &'a [u64]) -> Option<Self> {
-        let (&sample, frames) = words.split_first()?;
+        let [sample, shared_and_thread, frames @ ..] = words else {
+            return None;
+        };
         Some(Self {
-            sample: SampleId(sample),
+            sample: SampleId(*sample),
+            thread: ThreadId(high(*shared_and_thread)),
+            shared: low(*shared_and_thread),
             frames,
         })
     }
@@ -259,13 +270,15 @@ mod tests {
     fn stack_of_a_free_round_trips() {
         let record = FreeStackRecord {
             sample: SampleId(u64::MAX),
+            thread: ThreadId(5),
+            shared: 6,
             frames: &[7, 8, 9],
         };
-        let mut words = [0; 5];
+        let mut words = [0; 6];
         let used = record.encode_into(&mut words).unwrap();
         assert_eq!(used, FreeStackRecord::words(3));
         assert_eq!(FreeStackRecord::decode(&words[..used]), Some(record));
-        assert_eq!(FreeStackRecord::decode(&[]), None);
+        assert_eq!(FreeStackRecord::decode(&[1]), None);
         assert_eq!(record.encode_into(&mut words[..used - 1]), None);
         let record = FileFreeStackRecord {
             sample: SampleId(u64::MAX),

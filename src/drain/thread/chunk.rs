@@ -3,7 +3,8 @@
 use allocsample_agent::os::{self, clock, file};
 use allocsample_record::{
     ChunkEncoder, CounterId, CounterRecord, Decoded, FateRecord, FileFreeStackRecord, FileSample,
-    FileTickRecord, ModuleAgainRecord, RecordKind, SampleFlags, SampleId, SampleRecord, TickRecord,
+    FileTickRecord, ModuleAgainRecord, RecordKind, SampleFlags, SampleId, SampleRecord, StackId,
+    TickRecord,
 };
 
 use super::Drain;
@@ -59,12 +60,16 @@ impl Drain {
                     self.encoder.free(&free);
                 }
                 Some(Decoded::FreeStack(free)) => {
-                    let stack = self.interner.intern_alone(free.frames, &mut self.encoder);
-                    let record = FileFreeStackRecord {
-                        sample: free.sample,
-                        stack: stack.0,
-                    };
-                    (self.encoder).words(RecordKind::FileFreeStack, &record.encode());
+                    let shared = (self.interner).last_stack_to(free.thread, free.shared as usize);
+                    if let Some(shared) = shared {
+                        let encoder = &mut self.encoder;
+                        let stack = self.interner.intern_below(shared, free.frames, encoder);
+                        let record = FileFreeStackRecord {
+                            sample: free.sample,
+                            stack: stack.0,
+                        };
+                        encoder.words(RecordKind::FileFreeStack, &record.encode());
+                    }
                 }
                 Some(Decoded::Module(module)) => {
                     let again = self.interner.map(&module);
@@ -137,7 +142,7 @@ fn write_sample(
 }
 
 fn write_tick(interner: &mut StackInterner, encoder: &mut ChunkEncoder, tick: &TickRecord<'_>) {
-    let stack = interner.intern_alone(tick.frames, encoder);
+    let stack = interner.intern_below(StackId::EMPTY, tick.frames, encoder);
     let record = FileTickRecord {
         time_ns: tick.time_ns,
         cpu_ns: tick.cpu_ns,

@@ -238,7 +238,9 @@ fn where_a_block_was_freed_is_read_from_the_ring_and_from_the_file() {
         let mut reservation = mapping.ring().reserve(words, Priority::Last).unwrap();
         let in_ring = FreeStackRecord {
             sample: SampleId(0),
-            frames: &[0x1000 + 200, 0x1000 + 100],
+            thread: ThreadId(1),
+            shared: 1,
+            frames: &[0x1000 + 200],
         };
         in_ring.encode_into(reservation.words_mut()).unwrap();
         reservation.commit(kind);
