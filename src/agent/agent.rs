@@ -92,6 +92,15 @@ impl WorkArea {
         frames.get(..captured.depth).unwrap_or(&[])
     }
 
+    /// Takes the frames of our own code out of what was found.
+    pub(crate) fn strip_own(&mut self, modules: &Modules, captured: &mut Captured) {
+        let found = captured.depth;
+        modules.strip_own(&mut self.frames, &mut captured.depth);
+        if captured.depth < found {
+            self.memo.is_shown_no_more();
+        }
+    }
+
     /// What a record tells of a stack: how many frames it shares with that of the thread's sample `last`, and the others.
     /// `is_as_walked`: the frames are those that the walk found.
     pub(crate) fn told(

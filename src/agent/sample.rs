@@ -230,8 +230,7 @@ impl Agent {
         };
         self.take_whole_walk(thread, heap, area).unwrap_or_else(|| {
             let mut captured = self.capture(thread, &from, area, recording);
-            self.modules
-                .strip_own(&mut area.frames, &mut captured.depth);
+            area.strip_own(&self.modules, &mut captured);
             self.add_vm_frames(thread, heap, area, &mut captured);
             captured
         })

@@ -244,8 +244,7 @@ impl Agent {
         let mut captured = self.capture(thread, &from, area, recording);
         let may_start_drain = self.wants_drain(recording) && self.may_start_thread(area, &captured);
         // The entry of malloc, before anything of it is ours alone.
-        self.modules
-            .strip_own(&mut area.frames, &mut captured.depth);
+        area.strip_own(&self.modules, &mut captured);
         if let Some(heap) = self.heaps.walked_in_ticks(thread) {
             self.add_vm_frames(thread, heap, area, &mut captured);
         }

@@ -4,7 +4,8 @@
 //! code, and of the words that it reads. So is therefore the whole rest of a walk from a frame on. The memo holds each
 //! frame of the last walk with the words that were read to leave it. When a new walk reaches a frame that is equal to
 //! a remembered one, and every word that was read from there to the root still holds its value, then the rest is what
-//! it was: not by resemblance, but because the same function gets the same arguments. The rules change only with the
+//! it was: not by resemblance, but because the same function gets the same arguments. An argument that it is known not to
+//! look at, a frame pointer that is another of the program's numbers ([`FramePointer`]), may differ. The rules change only with the
 //! code, which is neither unloaded nor overwritten while its frames are on the stack; a `dlclose` between the two
 //! walks drops the memo all the same. Nothing is assumed about how the program came from one stack to the other:
 //! longjmp, exceptions, coroutines and tail calls leave equal words only where the rest is equal.
@@ -12,10 +13,31 @@
 //! Words are read again only on the thread's own stack, which stays readable ([`super::reader`]): a walk that read
 //! elsewhere (signal stacks, coroutines) is not remembered.
 
+use super::rules::{FROM_FP, RESTORES_FP};
+
 /// Frames that are remembered, those nearest to the root. A deeper walk is not remembered.
 const MAX_FRAMES: usize = 1024;
 /// Two words a frame are read with a frame pointer, one without.
 const MAX_READS: usize = 2 * MAX_FRAMES;
+
+/// What becomes of the frame pointer in a step to the caller, as a rule says it (its bits, so that telling takes no time).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct FramePointer(u8);
+
+impl FramePointer {
+    /// The caller has the same, and the step does not depend on it.
+    pub const PASSED: Self = Self(0);
+    /// The step depends on it, or may.
+    pub const USED: Self = Self(FROM_FP as u8);
+    /// The caller's own was on the stack, and the step does not depend on this one: nor does the rest of the walk.
+    pub const UNUSED: Self = Self(RESTORES_FP as u8);
+
+    /// In a step by a rule.
+    #[inline]
+    pub fn by_rule(bits: u64) -> Self {
+        Self((bits & (FROM_FP | RESTORES_FP)) as u8)
+    }
+}
 
 /// A frame before it is unwound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,15 +53,39 @@ pub(super) struct Frame {
     pub is_return: bool,
 }
 
+/// A frame, flat: it is half a cache line so.
 #[derive(Clone, Copy)]
 struct Remembered {
-    frame: Frame,
-    /// This frame, or one nearer to the root, is inside the dynamic loader or was interrupted by a signal. While the walk
-    /// is under way: this frame.
-    may_hold_loader_locks: bool,
+    shown: u64,
+    sp: u64,
+    fp: u64,
+    #[cfg(target_arch = "aarch64")]
+    link: u64,
     /// How many reads the rest of the walk from here on depends on: the last ones. While the walk is under way: how many
     /// came before.
     reads: u32,
+    is_return: bool,
+    /// This frame, or one nearer to the root, is inside the dynamic loader or was interrupted by a signal. While the walk
+    /// is under way: this frame.
+    may_hold_loader_locks: bool,
+    /// What the rest of the walk from here on does with the frame pointer: never [`FramePointer::PASSED`]. While the walk is
+    /// under way: what the step to the caller does.
+    frame_pointer: FramePointer,
+}
+
+impl Remembered {
+    /// Whether the walk goes on from this frame as it did.
+    #[inline]
+    fn goes_on_as(&self, frame: &Frame) -> bool {
+        #[cfg(target_arch = "aarch64")]
+        if self.link != frame.link {
+            return false;
+        }
+        self.shown == frame.shown
+            && self.sp == frame.sp
+            && self.is_return == frame.is_return
+            && (self.fp == frame.fp || self.frame_pointer == FramePointer::UNUSED)
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -69,6 +115,8 @@ pub struct Memo {
     /// Leaf first, up to the end of the array, so that the part which stays is in place.
     frames: [Remembered; MAX_FRAMES],
     count: usize,
+    /// They are in the walker's buffer too: all of them, from its front on.
+    are_shown: bool,
     /// Those of the frames, likewise.
     reads: [Read; MAX_READS],
     /// Readable memory of the thread's stack, in which all of them are.
@@ -78,8 +126,6 @@ pub struct Memo {
     fresh_count: usize,
     fresh_reads: [Read; MAX_READS],
     fresh_reads_count: usize,
-    /// A frame of the walk under way is inside the dynamic loader, or was interrupted.
-    fresh_may_hold: bool,
     /// The walk under way read other memory than the thread's own stack.
     has_read_elsewhere: bool,
     /// How many remembered frames, counted from the root, the walk under way may still meet.
@@ -89,17 +135,33 @@ pub struct Memo {
 }
 
 /// The remembered rest of a walk.
-pub(super) struct Rest<'a>(&'a [Remembered]);
+pub(super) struct Rest<'a> {
+    frames: &'a [Remembered],
+    /// Where in the walker's buffer they are already, from the last walk.
+    shown_at: Option<usize>,
+}
 
 impl Rest<'_> {
-    /// Addresses to show, leaf first, beginning with the frame that was asked for.
-    pub fn shown(&self) -> impl ExactSizeIterator<Item = u64> {
-        self.0.iter().map(|remembered| remembered.frame.shown)
+    /// Puts the addresses to show, leaf first, beginning with the frame that was asked for, behind the first `depth` of the
+    /// walker's buffer; how many of them found room.
+    pub fn show(&self, buffer: &mut [u64], depth: usize) -> usize {
+        let places = buffer.get_mut(depth..).unwrap_or(&mut []);
+        if self.shown_at != Some(depth) {
+            for (place, remembered) in places.iter_mut().zip(self.frames) {
+                *place = remembered.shown;
+            }
+        }
+        self.frames.len().min(places.len())
+    }
+
+    /// How many frames there are.
+    pub fn len(&self) -> usize {
+        self.frames.len()
     }
 
     /// See [`super::Captured`].
     pub fn may_hold_loader_locks(&self) -> bool {
-        self.0
+        self.frames
             .first()
             .is_some_and(|first| first.may_hold_loader_locks)
     }
@@ -118,7 +180,6 @@ impl Memo {
         self.walks = self.walks.wrapping_add(1);
         self.fresh_count = 0;
         self.fresh_reads_count = 0;
-        self.fresh_may_hold = false;
         self.has_read_elsewhere = false;
         self.cursor = self.count;
         self.verified = 0;
@@ -139,10 +200,10 @@ impl Memo {
     pub(super) fn rest_from(&mut self, frame: &Frame) -> Option<Rest<'_>> {
         loop {
             let candidate = self.frames.get(MAX_FRAMES.checked_sub(self.cursor)?)?;
-            if candidate.frame.sp > frame.sp {
+            if candidate.sp > frame.sp {
                 return None;
             }
-            if candidate.frame == *frame {
+            if candidate.goes_on_as(frame) {
                 break;
             }
             self.cursor -= 1;
@@ -158,7 +219,7 @@ impl Memo {
             .reads
             .get(MAX_READS.checked_sub(depends)?..MAX_READS.checked_sub(self.verified)?)
             .unwrap_or(&[]);
-        if !reads.iter().all(|read| read.is_unchanged()) {
+        if !are_unchanged(reads) {
             // From the root on, those that are unchanged; what depends on the next is no candidate any more.
             let unchanged = reads.iter().rev().take_while(|read| read.is_unchanged());
             self.verified += unchanged.count();
@@ -170,20 +231,33 @@ impl Memo {
             return None;
         }
         self.verified = self.verified.max(depends);
-        Some(Rest(self.frames.get(from..)?))
+        Some(Rest {
+            frames: self.frames.get(from..)?,
+            shown_at: self.are_shown.then_some(self.count - self.cursor),
+        })
     }
 
     /// The walk goes through this frame.
     #[inline]
-    pub(super) fn push(&mut self, frame: Frame, may_hold_loader_locks: bool) {
+    pub(super) fn push(
+        &mut self,
+        frame: Frame,
+        frame_pointer: FramePointer,
+        may_hold_loader_locks: bool,
+    ) {
         if let Some(place) = self.fresh.get_mut(self.fresh_count) {
             *place = Remembered {
-                frame,
-                may_hold_loader_locks,
+                shown: frame.shown,
+                sp: frame.sp,
+                fp: frame.fp,
+                #[cfg(target_arch = "aarch64")]
+                link: frame.link,
                 reads: self.fresh_reads_count as u32,
+                is_return: frame.is_return,
+                may_hold_loader_locks,
+                frame_pointer,
             };
         }
-        self.fresh_may_hold |= may_hold_loader_locks;
         self.fresh_count += 1;
     }
 
@@ -193,7 +267,6 @@ impl Memo {
         if let Some(last) = self.fresh.get_mut(last) {
             last.may_hold_loader_locks = true;
         }
-        self.fresh_may_hold = true;
     }
 
     /// The walk has read a word of the thread's own stack to leave the frame pushed last.
@@ -210,9 +283,16 @@ impl Memo {
         self.has_read_elsewhere = true;
     }
 
-    /// The walk has come to the root, or to a frame with a known rest: remembers it.
-    pub(super) fn finish(&mut self, is_rest_known: bool) {
+    /// The walk has come to the root, or to a frame with a known rest: remembers it. `are_shown`: all its frames are in the
+    /// walker's buffer.
+    pub(super) fn finish(&mut self, is_rest_known: bool, are_shown: bool) {
         let kept = if is_rest_known { self.cursor } else { 0 };
+        self.are_shown = are_shown;
+        if is_rest_known && self.fresh_count == 0 {
+            self.count = kept;
+            self.remembered_walk = self.walks;
+            return;
+        }
         self.count = 0;
         let (Some(fresh), Some(fresh_reads)) = (
             self.fresh.get(..self.fresh_count),
@@ -224,9 +304,10 @@ impl Memo {
             return;
         }
         let from = MAX_FRAMES - kept;
-        let (kept_reads, kept_holds) = self.frames.get(from).map_or((0, false), |first| {
-            (first.reads as usize, first.may_hold_loader_locks)
-        });
+        let first_kept = self.frames.get(from);
+        let kept_reads = first_kept.map_or(0, |first| first.reads as usize);
+        let mut holds = first_kept.is_some_and(|first| first.may_hold_loader_locks);
+        let mut callers_use = first_kept.map_or(FramePointer::USED, |first| first.frame_pointer);
         let reads = kept_reads + fresh_reads.len();
         let places = from.checked_sub(fresh.len()).map(|start| start..from);
         let read_places = MAX_READS
@@ -239,28 +320,42 @@ impl Memo {
             return;
         };
         read_places.copy_from_slice(fresh_reads);
-        for (place, frame) in places.iter_mut().zip(fresh) {
+        for (place, frame) in places.iter_mut().zip(fresh).rev() {
+            holds |= frame.may_hold_loader_locks;
+            if frame.frame_pointer != FramePointer::PASSED {
+                callers_use = frame.frame_pointer;
+            }
             *place = Remembered {
                 reads: reads as u32 - frame.reads,
-                may_hold_loader_locks: kept_holds,
+                may_hold_loader_locks: holds,
+                frame_pointer: callers_use,
                 ..*frame
             };
         }
-        if self.fresh_may_hold {
-            let mut holds = kept_holds;
-            for (place, frame) in places.iter_mut().zip(fresh).rev() {
-                holds |= frame.may_hold_loader_locks;
-                place.may_hold_loader_locks = holds;
-            }
-        }
         self.count = kept + fresh.len();
         self.remembered_walk = self.walks;
+    }
+
+    /// The walker's buffer holds something else than the last walk's frames.
+    pub fn is_shown_no_more(&mut self) {
+        self.are_shown = false;
     }
 
     /// Nothing of this walk can be used again.
     pub fn forget(&mut self) {
         self.count = 0;
     }
+}
+
+/// Whether all of what is remembered here is as it was.
+#[inline]
+fn are_unchanged(reads: &[Read]) -> bool {
+    // By fours: each takes as many instructions as the end of the loop.
+    let (fours, rest) = reads.as_chunks::<4>();
+    let is_four_unchanged = |[a, b, c, d]: &[Read; 4]| {
+        a.is_unchanged() && b.is_unchanged() && c.is_unchanged() && d.is_unchanged()
+    };
+    fours.iter().all(is_four_unchanged) && rest.iter().all(Read::is_unchanged)
 }
 
 impl Read {
@@ -272,5 +367,108 @@ impl Read {
         // found readable and stays so while the thread lives; 2. `begin` dropped them if they are another thread's, or if
         // that part is not in today's.
         unsafe { pointer.read_unaligned() == self.value }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+    use std::boxed::Box;
+
+    const KEY: MemoKey = MemoKey {
+        thread: 1,
+        epoch: 1,
+        dlclose_count: 0,
+    };
+
+    fn empty() -> Box<Memo> {
+        // SAFETY: all zero bytes are an empty memo.
+        unsafe { Box::new_zeroed().assume_init() }
+    }
+
+    fn frame(shown: u64, fp: u64) -> Frame {
+        Frame {
+            shown,
+            sp: 16 * shown,
+            fp,
+            #[cfg(target_arch = "aarch64")]
+            link: 0,
+            is_return: true,
+        }
+    }
+
+    /// Frames 1 to 3, each left by reading one word, which do this with the frame pointer.
+    fn walk(memo: &mut Memo, words: &[Cell<u64>; 3], uses: [FramePointer; 3], fp: u64) {
+        memo.begin(KEY, &(0..u64::MAX));
+        for ((number, frame_pointer), word) in (1..).zip(uses).zip(words) {
+            memo.push(frame(number, fp), frame_pointer, false);
+            memo.push_read(word.as_ptr().expose_provenance() as u64, word.get());
+        }
+        memo.finish(false, true);
+    }
+
+    /// How many frames are known from this one on.
+    fn known(memo: &mut Memo, frame: Frame) -> Option<usize> {
+        memo.begin(KEY, &(0..u64::MAX));
+        memo.rest_from(&frame).map(|rest| rest.len())
+    }
+
+    #[test]
+    fn only_a_frame_pointer_that_nobody_looks_at_may_differ() {
+        let [passed, unused, used] = [
+            FramePointer::PASSED,
+            FramePointer::UNUSED,
+            FramePointer::USED,
+        ];
+        let words = [7, 8, 9].map(Cell::new);
+        let mut memo = empty();
+        for (uses, may_differ) in [
+            ([used, unused, unused], false),
+            ([unused, used, used], true),
+            ([passed, unused, used], true),
+            ([passed, passed, used], false),
+            ([passed, used, unused], false),
+            ([passed, passed, unused], true),
+            // The last one hands it to nobody, as far as is known.
+            ([passed, passed, passed], false),
+        ] {
+            walk(&mut memo, &words, uses, 100);
+            assert_eq!(known(&mut memo, frame(1, 100)), Some(3), "{uses:?}");
+            let other = known(&mut memo, frame(1, 101));
+            assert_eq!(other, may_differ.then_some(3), "{uses:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_known_ends_where_a_word_has_changed() {
+        let words = [7, 8, 9].map(Cell::new);
+        let mut memo = empty();
+        walk(&mut memo, &words, [FramePointer::UNUSED; 3], 100);
+        words[1].set(80);
+        assert_eq!(known(&mut memo, frame(1, 100)), None);
+        memo.begin(KEY, &(0..u64::MAX));
+        assert!(memo.rest_from(&frame(2, 100)).is_none());
+        assert_eq!(memo.rest_from(&frame(3, 100)).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn frames_that_are_in_their_place_are_left_there() {
+        let words = [7, 8, 9].map(Cell::new);
+        let mut memo = empty();
+        walk(&mut memo, &words, [FramePointer::UNUSED; 3], 100);
+        let mut buffer = [0, 0, 0, 0];
+        let mut show = |memo: &mut Memo, depth| {
+            memo.begin(KEY, &(0..u64::MAX));
+            let rest = memo.rest_from(&frame(2, 100)).unwrap();
+            let shown = rest.show(&mut buffer, depth);
+            (shown, core::mem::take(&mut buffer))
+        };
+        // The walker has shown them from the front of its buffer on; at any other depth they must be moved.
+        assert_eq!(show(&mut memo, 1), (2, [0, 0, 0, 0]));
+        assert_eq!(show(&mut memo, 2), (2, [0, 0, 2, 3]));
+        assert_eq!(show(&mut memo, 3), (1, [0, 0, 0, 2]));
+        memo.is_shown_no_more();
+        assert_eq!(show(&mut memo, 1), (2, [0, 2, 3, 0]));
     }
 }

@@ -23,10 +23,10 @@ use allocsample_record::SampleFlags;
 use framehop::{CacheNative, FrameAddress, MustNotAllocateDuringUnwind, UnwindRegsNative};
 
 use crate::os::thread::{Caller, Interrupted, ShimThread};
-use memo::Frame;
+use memo::{Frame, FramePointer};
 pub use memo::{Memo, MemoKey};
 use modules::{Module, Modules};
-use reader::StackReader;
+use reader::{OwnWords, StackReader};
 use rules::{Generation, Rule};
 pub use written::{FoundStack, WrittenKey, WrittenStack};
 
@@ -88,52 +88,63 @@ impl Walk<'_> {
         from: &From,
         on_module: impl FnMut(&Module),
     ) -> Captured {
-        let (registers, address) = start(from);
-        let reader = StackReader::of_thread(thread, registers.sp());
+        let reader = StackReader::of_thread(thread, from.sp());
         self.memo.begin(self.key, reader.own());
-        let (mut captured, ending) = self.walk(registers, address, reader, on_module);
+        let mut captured = Captured::default();
+        let is_rest_known = self.take_known_rest(&from.frame(), &mut captured);
+        let ending = match is_rest_known {
+            true => Ending::KnownRest,
+            false => self.walk(from, reader, &mut captured, on_module),
+        };
         captured.known_from = self.memo.remembered_walk();
+        let are_shown = !captured.flags.contains(SampleFlags::TRUNCATED);
         match ending {
-            Ending::Root => self.memo.finish(false),
-            Ending::KnownRest => self.memo.finish(true),
+            Ending::Root => self.memo.finish(false, are_shown),
+            Ending::KnownRest => self.memo.finish(true, are_shown),
             Ending::Cut => self.memo.forget(),
         }
         captured.walk = self.memo.walk();
         captured
     }
 
+    /// Whether the rest of the walk, from `frame` on, is known; it is taken then.
+    #[inline]
+    fn take_known_rest(&mut self, frame: &Frame, captured: &mut Captured) -> bool {
+        let Some(rest) = self.memo.rest_from(frame) else {
+            return false;
+        };
+        captured.may_hold_loader_locks |= rest.may_hold_loader_locks();
+        captured.known = rest.show(self.frames, captured.depth);
+        captured.depth += captured.known;
+        if captured.known < rest.len() {
+            captured.flags = captured.flags.with(SampleFlags::TRUNCATED);
+        }
+        true
+    }
+
     fn walk(
         &mut self,
-        mut registers: UnwindRegsNative,
-        mut address: FrameAddress,
+        from: &From,
         mut reader: StackReader,
+        captured: &mut Captured,
         mut on_module: impl FnMut(&Module),
-    ) -> (Captured, Ending) {
-        let mut captured = Captured::default();
+    ) -> Ending {
+        let (mut registers, mut address) = start(from);
         let mut seen = SeenModules::default();
         let mut module: Option<&'static Module> = None;
         let mut entered = None;
         let generation = Generation::of(&self.key);
         let has_rules = self.has_rules();
         loop {
-            self.follow_rules(&mut registers, &mut address, reader.own(), &mut captured);
+            let own = OwnWords::of(reader.own());
+            self.follow_rules(&mut registers, &mut address, own, captured);
             let frame = frame_at(address, &registers);
-            if let Some(rest) = self.memo.rest_from(&frame) {
-                let places = self.frames.get_mut(captured.depth..).unwrap_or(&mut []);
-                captured.may_hold_loader_locks |= rest.may_hold_loader_locks();
-                captured.known = rest.shown().len().min(places.len());
-                captured.depth += captured.known;
-                if captured.known < rest.shown().len() {
-                    captured.flags = captured.flags.with(SampleFlags::TRUNCATED);
-                }
-                for (place, shown) in places.iter_mut().zip(rest.shown()) {
-                    *place = shown;
-                }
-                return (captured, Ending::KnownRest);
+            if self.take_known_rest(&frame, captured) {
+                return Ending::KnownRest;
             }
             let Some(place) = self.frames.get_mut(captured.depth) else {
                 captured.flags = captured.flags.with(SampleFlags::TRUNCATED);
-                return (captured, Ending::Cut);
+                return Ending::Cut;
             };
             *place = frame.shown;
             captured.depth += 1;
@@ -148,7 +159,7 @@ impl Walk<'_> {
             }
             let is_loader = module.is_some_and(Module::is_loader);
             captured.may_hold_loader_locks |= is_loader;
-            self.memo.push(frame, is_loader);
+            self.memo.push(frame, FramePointer::USED, is_loader);
             let before = registers.sp();
             let memo = &mut *self.memo;
             let mut read = |at| {
@@ -173,14 +184,14 @@ impl Walk<'_> {
             };
             // The loader's entry code, below the constructors of all modules, has no rules: it is a root.
             if next.is_err() && is_loader {
-                return (captured, Ending::Cut);
+                return Ending::Cut;
             }
             let Ok(next) = next else {
                 captured.flags = captured.flags.with(SampleFlags::UNWIND_FAILED);
-                return (captured, Ending::Cut);
+                return Ending::Cut;
             };
             let Some(return_address) = next else {
-                return (captured, Ending::Root);
+                return Ending::Root;
             };
             if let Some(module) = module
                 && has_rules
@@ -211,7 +222,7 @@ impl Walk<'_> {
                 FrameAddress::from_return_address(return_address).filter(|_| is_plausible)
             else {
                 captured.flags = captured.flags.with(SampleFlags::UNWIND_FAILED);
-                return (captured, Ending::Cut);
+                return Ending::Cut;
             };
             address = next_address;
         }
@@ -228,7 +239,7 @@ impl Walk<'_> {
         &mut self,
         registers: &mut UnwindRegsNative,
         address: &mut FrameAddress,
-        own: &core::ops::Range<u64>,
+        own: Option<OwnWords>,
         captured: &mut Captured,
     ) {
         if !address.is_return_address() || !self.has_rules() {
@@ -238,6 +249,9 @@ impl Walk<'_> {
         let rules = &self.modules.rules;
         let mut pc = address.address();
         let Some(mut rule) = rules.find(pc, generation) else {
+            return;
+        };
+        let Some(own) = own else {
             return;
         };
         let (mut sp, mut fp) = (registers.sp(), step::frame_pointer(registers));
@@ -256,7 +270,7 @@ impl Walk<'_> {
             let Some(place) = self.frames.get_mut(captured.depth) else {
                 break;
             };
-            let Some(caller) = rule.step(sp, fp, |at| reader::read_own(at, own)) else {
+            let Some(caller) = rule.step(sp, fp, |at| own.read(at)) else {
                 break;
             };
             let Some(callers_rule) = rules.find(caller.pc, generation) else {
@@ -265,7 +279,8 @@ impl Walk<'_> {
             *place = pc;
             captured.depth += 1;
             captured.may_hold_loader_locks |= rule.is_in_loader();
-            self.memo.push(frame, rule.is_in_loader());
+            self.memo
+                .push(frame, rule.frame_pointer(), rule.is_in_loader());
             if let Some(at) = caller.fp_read_at {
                 self.memo.push_read(at, caller.fp);
             }
@@ -320,6 +335,33 @@ impl SeenModules {
         }
         self.next += 1;
         Some(module)
+    }
+}
+
+impl From {
+    fn sp(&self) -> u64 {
+        match self {
+            Self::Call(caller) => caller.sp,
+            Self::Interrupted(at) => at.sp,
+        }
+    }
+
+    /// As [`frame_at`] makes it of what [`start`] makes of this.
+    fn frame(&self) -> Frame {
+        match self {
+            Self::Call(caller) => Frame {
+                shown: caller.pc,
+                sp: caller.sp,
+                fp: caller.fp,
+                #[cfg(target_arch = "aarch64")]
+                link: caller.pc,
+                is_return: true,
+            },
+            Self::Interrupted(_) => {
+                let (registers, address) = start(self);
+                frame_at(address, &registers)
+            }
+        }
     }
 }
 

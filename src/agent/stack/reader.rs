@@ -76,7 +76,7 @@ impl StackReader {
     /// The word at `address`, if it can be read.
     pub(super) fn read(&mut self, address: u64) -> Option<u64> {
         if self.is_own(address) {
-            return read_own(address, &self.own);
+            return OwnWords::of(&self.own)?.read(address);
         }
         let last = address.checked_add(7)?;
         if !(self.can_read(address) && self.can_read(last)) {
@@ -107,20 +107,34 @@ impl StackReader {
     }
 }
 
-/// The word at `address`, if it is in `own`: what [`StackReader::own`] returns, on the thread itself.
-#[inline]
-pub(super) fn read_own(address: u64, own: &core::ops::Range<u64>) -> Option<u64> {
-    if !is_own(address, own) {
-        return None;
-    }
-    let pointer: *const u64 = core::ptr::with_exposed_provenance(address as usize);
-    // SAFETY: in the part of the thread's own stack that was found readable and stays so.
-    Some(unsafe { pointer.read_unaligned() })
+/// Where words of the thread's own stack may be read, on the thread itself.
+#[derive(Clone, Copy)]
+pub(super) struct OwnWords {
+    start: u64,
+    /// The last word, from the start on.
+    last: u64,
 }
 
-#[inline]
-fn is_own(address: u64, own: &core::ops::Range<u64>) -> bool {
-    address >= own.start && address <= own.end.wrapping_sub(8) && !own.is_empty()
+impl OwnWords {
+    /// In what [`StackReader::own`] returns; `None`: there is no word in it.
+    pub(super) fn of(own: &core::ops::Range<u64>) -> Option<Self> {
+        Some(Self {
+            start: own.start,
+            last: own.end.checked_sub(own.start)?.checked_sub(8)?,
+        })
+    }
+
+    /// The word at `address`, if it is there.
+    #[inline]
+    pub(super) fn read(self, address: u64) -> Option<u64> {
+        // What is below the start is far above it, too.
+        if address.wrapping_sub(self.start) > self.last {
+            return None;
+        }
+        let pointer: *const u64 = core::ptr::with_exposed_provenance(address as usize);
+        // SAFETY: in the part of the thread's own stack that was found readable and stays so.
+        Some(unsafe { pointer.read_unaligned() })
+    }
 }
 
 fn are_readable(low: u64, high: u64) -> bool {

@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use framehop::FrameAddress;
 
+use super::memo::FramePointer;
 use super::modules::Module;
 use super::{MemoKey, RuleCache};
 
@@ -26,9 +27,9 @@ const ENTRY_BITS: u32 = ENTRIES.trailing_zeros();
 pub(super) struct Rule(u64);
 
 const IS_RULE: u64 = 1;
-const FROM_FP: u64 = 1 << 1;
+pub(super) const FROM_FP: u64 = 1 << 1;
 const IN_LOADER: u64 = 1 << 2;
-const RESTORES_FP: u64 = 1 << 3;
+pub(super) const RESTORES_FP: u64 = 1 << 3;
 const CALLER_SHIFT: u32 = 4;
 const SAVED_FP_SHIFT: u32 = 20;
 
@@ -174,6 +175,11 @@ impl Rule {
         })
     }
 
+    /// What becomes of the frame pointer in the step.
+    pub fn frame_pointer(self) -> FramePointer {
+        FramePointer::by_rule(self.0)
+    }
+
     /// Whether the frame is inside the dynamic loader.
     pub fn is_in_loader(self) -> bool {
         self.0 & IN_LOADER != 0
@@ -198,8 +204,7 @@ impl Rules {
         let (rule, key) = self.entry(pc)?;
         let rule = rule.load(Ordering::Relaxed);
         let is_its = key.load(Ordering::Relaxed) ^ rule == pc;
-        let is_now =
-            rule & IS_RULE != 0 && rule >> Generation::SHIFT << Generation::SHIFT == generation.0;
+        let is_now = rule & (IS_RULE | u64::MAX << Generation::SHIFT) == IS_RULE | generation.0;
         (is_its && is_now).then_some(Rule(rule))
     }
 
