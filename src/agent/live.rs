@@ -13,7 +13,7 @@
 //! ever work on the same address; the words they share (buckets, counts) are atomic. No locks, no allocation but the
 //! tables, which come from the kernel.
 
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use crate::os::memory::{self, StaticRef};
 
@@ -96,48 +96,48 @@ impl BlockFilter {
     }
 }
 
+/// Eight words, a cache line.
+type Bucket = [AtomicU64; BUCKET];
+
 struct Table {
-    addresses: &'static [AtomicU64],
-    ids: &'static [AtomicU64],
+    addresses: &'static [Bucket],
+    ids: &'static [Bucket],
 }
 
 impl Table {
     fn with_buckets(buckets: usize) -> Option<Self> {
+        let map = || Some(memory::map_atomics(buckets * BUCKET)?.as_chunks().0);
         Some(Self {
-            addresses: memory::map_atomics(buckets * BUCKET)?,
-            ids: memory::map_atomics(buckets * BUCKET)?,
+            addresses: map()?,
+            ids: map()?,
         })
     }
 
     /// The places where `address` may be: two buckets.
     fn places(&self, address: u64) -> impl Iterator<Item = (&AtomicU64, &AtomicU64)> {
         let hash = hash(address);
-        let buckets = self.addresses.len() / BUCKET;
-        let pick = |bits: u64| (bits as usize & (buckets - 1)) * BUCKET;
-        [pick(hash >> 40), pick(hash >> 16)]
-            .into_iter()
-            .flat_map(|start| {
-                let addresses = self.addresses.get(start..start + BUCKET).unwrap_or(&[]);
-                addresses
-                    .iter()
-                    .zip(self.ids.get(start..start + BUCKET).unwrap_or(&[]))
-            })
+        [hash >> 40, hash >> 16].into_iter().flat_map(|bits| {
+            // Their number is a power of two.
+            let index = bits as usize & (self.addresses.len() - 1);
+            let bucket = self.addresses.get(index).zip(self.ids.get(index));
+            let places =
+                |(addresses, ids): (&'static Bucket, &'static Bucket)| addresses.iter().zip(ids);
+            bucket.into_iter().flat_map(places)
+        })
     }
 
     fn insert(&self, address: u64, id: u64) -> bool {
-        for (place, id_place) in self.places(address) {
+        self.places(address).any(|(place, id_place)| {
             // Relaxed: see the module's comment on who can look for this address.
-            let is_taken = || {
-                place
+            let is_taken = place.load(Ordering::Relaxed) == 0
+                && place
                     .compare_exchange(0, address, Ordering::Relaxed, Ordering::Relaxed)
-                    .is_ok()
-            };
-            if place.load(Ordering::Relaxed) == 0 && is_taken() {
+                    .is_ok();
+            if is_taken {
                 id_place.store(id, Ordering::Relaxed);
-                return true;
             }
-        }
-        false
+            is_taken
+        })
     }
 
     fn take(&self, address: u64) -> Option<u64> {
@@ -154,6 +154,8 @@ impl Table {
 /// The live samples of a heap whose blocks are freed by address: malloc's, or one that a virtual machine registered.
 pub struct LiveSamples {
     tables: [StaticRef<Table>; TABLES],
+    /// The tables up to here may be there, and none behind: it only grows.
+    made: AtomicUsize,
 }
 
 impl LiveSamples {
@@ -161,6 +163,7 @@ impl LiveSamples {
     pub const fn new() -> Self {
         Self {
             tables: [const { StaticRef::new() }; TABLES],
+            made: AtomicUsize::new(0),
         }
     }
 
@@ -175,23 +178,33 @@ impl LiveSamples {
     }
 
     fn insert_unmarked(&self, address: u64, id: u64) -> bool {
-        let newest = self.tables.iter().rposition(|table| table.get().is_some());
-        if let Some(table) = newest.and_then(|index| self.tables.get(index)?.get())
-            && table.insert(address, id)
+        // Relaxed, here and in `take_unmarked`: the tables themselves are acquired, and who looks for an address has seen what
+        // its thread had seen when it was inserted.
+        let made = self.made.load(Ordering::Relaxed);
+        if let Some(newest) = made
+            .checked_sub(1)
+            .and_then(|newest| self.tables.get(newest)?.get())
+            && newest.insert(address, id)
         {
             return true;
         }
-        let next = newest.map_or(0, |index| index + 1);
+        self.insert_in_next(made, address, id)
+    }
+
+    #[cold]
+    fn insert_in_next(&self, next: usize, address: u64, id: u64) -> bool {
         let Some(place) = self.tables.get(next) else {
             return false;
         };
-        let Some(table) = Table::with_buckets(FIRST_BUCKETS << (2 * next)).and_then(memory::leak)
-        else {
+        let made = || Table::with_buckets(FIRST_BUCKETS << (2 * next)).and_then(memory::leak);
+        let Some(table) = place.get().or_else(made) else {
             // No memory for a larger one: the older ones may have room.
             let older = self.tables.iter().filter_map(StaticRef::get);
             return older.rev().any(|table| table.insert(address, id));
         };
-        place.set_if_empty(table).insert(address, id)
+        let table = place.set_if_empty(table);
+        self.made.fetch_max(next + 1, Ordering::Relaxed);
+        table.insert(address, id)
     }
 
     /// The sample at this address, which is no longer live then.
@@ -209,8 +222,8 @@ impl LiveSamples {
             // The granule of NULL may be marked, by an address 4 GiB or a multiple away.
             return None;
         }
-        self.tables
-            .iter()
+        let made = self.tables.get(..self.made.load(Ordering::Relaxed))?;
+        made.iter()
             .rev()
             .filter_map(StaticRef::get)
             .find_map(|table| table.take(address))
@@ -219,7 +232,7 @@ impl LiveSamples {
     /// Forgets all: in a forked child they are the parent's. Only while no other thread exists.
     pub fn clear(&self, filter: &BlockFilter) {
         for table in self.tables.iter().filter_map(StaticRef::get) {
-            for place in table.addresses {
+            for place in table.addresses.as_flattened() {
                 let address = place.swap(0, Ordering::Relaxed);
                 if address != 0 {
                     filter.unmark(address);
