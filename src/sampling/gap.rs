@@ -25,6 +25,12 @@ pub fn draw_gap(interval: Interval, random: &mut Random) -> u128 {
         return 1;
     }
     let exponential = -(interval.bytes() as f64) * libm::log(random.unit());
-    // Not negative, not a NaN, and below 2^63 * 37: the conversion is exact.
-    (libm::ceil(exponential) as u128).max(1)
+    // Not negative and not a NaN. Where each whole number has a float of its own, rounding up takes a comparison.
+    if exponential < (1_u64 << 53) as f64 {
+        let whole = exponential as i64;
+        let gap = whole + i64::from((whole as f64) < exponential);
+        return u128::from(gap.unsigned_abs()).max(1);
+    }
+    // Whole, and below 2^63 * 37: the conversion is exact.
+    exponential as u128
 }

@@ -80,16 +80,12 @@ impl Sampler {
         }
         for points in 1..=MAX_COUNTED_POINTS {
             let gap = draw_gap(self.interval, &mut self.random);
-            match u64::try_from(gap)
-                .ok()
-                .and_then(|gap| rest.checked_sub(gap))
-            {
-                Some(behind) => rest = behind,
-                None => {
-                    self.bytes_until_sample = distance(gap - u128::from(rest));
-                    return SamplePoints(points);
-                }
+            if gap > u128::from(rest) {
+                self.bytes_until_sample = distance(gap - u128::from(rest));
+                return SamplePoints(points);
             }
+            // At most the rest, as was just seen.
+            rest -= gap as u64;
         }
         self.redraw(self.interval);
         SamplePoints(MAX_COUNTED_POINTS)
