@@ -40,6 +40,9 @@ pub enum ReadError {
     /// From the future.
     #[error("written in format {}.{} by a newer allocsample, this one reads up to {}.x: please update", .0.major, .0.minor, FormatVersion::CURRENT.major)]
     NewerVersion(FormatVersion),
+    /// From the past.
+    #[error("written in format {}.{} by an older allocsample, this one reads {}.x and later: use the one that wrote it", .0.major, .0.minor, FormatVersion::WHOLE.major)]
+    OlderVersion(FormatVersion),
 }
 
 fn looks_like(start: &[u8]) -> &'static str {
@@ -168,6 +171,7 @@ pub(crate) fn open(path: &Path) -> Result<(File, Chunks), ReadError> {
         HeaderError::Foreign => ReadError::Foreign(start.iter().copied().take(8).collect()),
         HeaderError::BadChecksum => ReadError::BadHeader,
         HeaderError::NewerVersion(version) => ReadError::NewerVersion(version),
+        HeaderError::OlderVersion(version) => ReadError::OlderVersion(version),
     })?;
     let chunks = Chunks {
         profile_id: header.profile_id,

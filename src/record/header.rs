@@ -5,7 +5,8 @@ pub const FILE_HEADER_BYTES: usize = 64;
 
 const MAGIC: [u8; 8] = *b"ALLOCSMP";
 
-/// Version of the file format. A reader takes any minor version of a major version that it knows.
+/// Version of the file format. A reader takes any minor version of a major version that it knows: 3 and 4. (1 and 2 had
+/// other packed records and stacks of frees.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FormatVersion {
     /// Changes when old readers would misread.
@@ -16,9 +17,9 @@ pub struct FormatVersion {
 
 impl FormatVersion {
     /// The latest that this build reads and writes: a file that goes on where another ended.
-    pub const CURRENT: FormatVersion = FormatVersion { major: 2, minor: 1 };
-    /// A file that begins where recording does: readers of before there were parts read it too.
-    pub const WHOLE: FormatVersion = FormatVersion { major: 1, minor: 1 };
+    pub const CURRENT: FormatVersion = FormatVersion { major: 4, minor: 0 };
+    /// A file that begins where recording does: the oldest that this build reads.
+    pub const WHOLE: FormatVersion = FormatVersion { major: 3, minor: 0 };
 }
 
 /// What stands at the front of every profile.
@@ -47,6 +48,8 @@ pub enum HeaderError {
     BadChecksum,
     /// Written by a later version of allocsample.
     NewerVersion(FormatVersion),
+    /// Written by an earlier version of allocsample, which this one cannot read.
+    OlderVersion(FormatVersion),
 }
 
 impl FileHeader {
@@ -81,6 +84,9 @@ impl FileHeader {
         // Before the checksum: a later version may lay out the rest differently.
         if version.major > FormatVersion::CURRENT.major {
             return Err(HeaderError::NewerVersion(version));
+        }
+        if version.major < FormatVersion::WHOLE.major {
+            return Err(HeaderError::OlderVersion(version));
         }
         let (body, crc) = header.split_at(60);
         if crc32fast::hash(body).to_le_bytes() != crc {
@@ -118,13 +124,20 @@ mod tests {
         let mut damaged = good;
         damaged[20] ^= 1;
         assert_eq!(FileHeader::decode(&damaged), Err(HeaderError::BadChecksum));
-        let newer = FileHeader {
-            version: FormatVersion { major: 3, minor: 7 },
-            ..HEADER
+        let of = |major| {
+            let version = FormatVersion { major, minor: 7 };
+            let decoded = FileHeader::decode(&FileHeader { version, ..HEADER }.encode());
+            (decoded.map(|header| header.version), version)
         };
-        assert_eq!(
-            FileHeader::decode(&newer.encode()),
-            Err(HeaderError::NewerVersion(newer.version))
-        );
+        for major in [0, 1, 2] {
+            let (decoded, version) = of(major);
+            assert_eq!(decoded, Err(HeaderError::OlderVersion(version)));
+        }
+        for major in [3, 4] {
+            let (decoded, version) = of(major);
+            assert_eq!(decoded, Ok(version));
+        }
+        let (decoded, version) = of(5);
+        assert_eq!(decoded, Err(HeaderError::NewerVersion(version)));
     }
 }
