@@ -3,9 +3,8 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::Value;
 use support::profile::Profile;
@@ -264,43 +263,11 @@ fn javas_heap_follows_the_interval() {
         return;
     }
     let room = compiled_from("SteeredSites.java");
-    let run = [
-        "run",
-        "-q",
-        "-o",
-        "x.allocsample",
-        "--interval",
-        "32K",
-        "--",
-    ];
-    let program = ["java", "-XX:+UseSerialGC", "SteeredSites"];
-    let mut java = room
-        .command(&[&run[..], &program, &[&COUNT.to_string()]].concat())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("java");
-    let mut stdin = java.stdin.take().expect("a pipe");
-    let lines = BufReader::new(java.stdout.take().expect("a pipe")).lines();
-    for (pid, interval) in lines.map(|line| line.expect("a line")).zip(["256K", "8K"]) {
-        let output = room.output(&["ctl", &pid, "interval", interval]);
-        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-        writeln!(stdin).expect("it reads");
-    }
-    assert!(java.wait().expect("java").success());
-    let profile = Profile::read(&room.path("x.allocsample"));
-    for (name, interval_bytes) in [("first", 32e3), ("second", 256e3), ("third", 8e3)] {
-        let site = profile.site(&format!("SteeredSites.{name}"));
-        let z = truth::z(site.allocated_bytes, BYTES, site.allocated_bytes_stderr);
-        assert!(z.abs() < 5.0, "{name}: z {z:+.1}, {site:?}");
-        // Half as many to twice as many: between two phases lies a factor of eight or more.
-        let expected = BYTES / interval_bytes;
-        let samples = site.samples as f64;
-        assert!(
-            (expected / 2.0..expected * 2.0).contains(&samples),
-            "{name}: {samples} samples where {expected} are to be"
-        );
-    }
+    let count = COUNT.to_string();
+    let profile = bridge::steered(&room, &["java", "-XX:+UseSerialGC", "SteeredSites", &count]);
+    let sites = ["first", "second", "third"];
+    let sites = sites.map(|name| profile.site(&format!("SteeredSites.{name}")));
+    bridge::assert_follows(sites, BYTES);
 }
 
 #[test]

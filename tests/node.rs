@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use support::profile::Profile;
+use support::profile::{Profile, Site};
 use support::room::{stderr, stdout};
 use support::{Room, bridge, is_installed, skip, truth};
 
@@ -48,14 +48,19 @@ fn known_sites(options: &[&str]) -> (Output, Profile, Room) {
 /// What each function was charged with: bytes, and their variance; the same of what lives; samples.
 type Charges = BTreeMap<String, [f64; 5]>;
 
-/// Of V8's objects, and of the blocks of malloc's that are as large as those which the program asks for: the function that
-/// runs while V8 collects or compiles is charged for what that takes.
-fn charges(room: &Room) -> Charges {
-    let sql = "SELECT function, sum(bytes) AS bytes, sum(bytes * (bytes - size)) AS variance, \
+/// V8's objects, and the blocks of malloc's that are as large as those which the program asks for: the function that runs while
+/// V8 collects or compiles is charged for what that takes.
+const OF_THE_PROGRAM: &str = "heap = 'javascript' OR size >= 16000";
+
+/// Of the samples for which the condition holds.
+fn charges(room: &Room, condition: &str) -> Charges {
+    let sql = format!(
+        "SELECT function, sum(bytes) AS bytes, sum(bytes * (bytes - size)) AS variance, \
         sum(bytes * live) AS live, sum(bytes * (bytes - size) * live) AS live_variance, count(*) AS samples \
         FROM samples JOIN functions USING (function_id) JOIN heaps USING (heap_id) \
-        WHERE heap = 'javascript' OR size >= 16000 GROUP BY function";
-    let output = room.output(&["query", "x.allocsample", "--format", "json", sql]);
+        WHERE {condition} GROUP BY function"
+    );
+    let output = room.output(&["query", "x.allocsample", "--format", "json", &sql]);
     let rows: Value = serde_json::from_slice(&output.stdout).expect("rows");
     let names = ["bytes", "variance", "live", "live_variance", "samples"];
     rows.as_array()
@@ -78,7 +83,7 @@ fn each_site_is_within_its_error_and_has_its_line() {
     }
     for interval in ["8K", "64K"] {
         let (output, profile, room) = known_sites(&["--interval", interval]);
-        let charges = charges(&room);
+        let charges = charges(&room, OF_THE_PROGRAM);
         let known = truth::printed(&output.stdout);
         assert_eq!(known.len(), 7);
         for (name, known) in known {
@@ -145,6 +150,37 @@ fn the_leak_is_found() {
     }
 }
 
+/// Each sample counts by the interval under which it is told, also while that changes, and deaths are told of objects that were
+/// drawn under each.
+#[test]
+fn v8s_heap_follows_the_interval() {
+    const COUNT: u32 = 100_000;
+    const BYTES: f64 = COUNT as f64 * 4048.0;
+    if !has_node() {
+        return;
+    }
+    let room = Room::new();
+    let program = bridge::program("steered_sites.js");
+    let options = ["node", "--random-seed=1", "--expose-gc"];
+    let arguments = [&*program.to_string_lossy(), &COUNT.to_string()];
+    bridge::steered(&room, &[&options[..], &arguments].concat());
+    // What V8 takes from malloc meanwhile is charged to the same functions.
+    let charges = charges(&room, "heap = 'javascript'");
+    let sites = ["first", "second", "third"].map(|name| {
+        let [bytes, variance, live, live_variance, samples] = charges[name];
+        Site {
+            allocated_bytes: bytes,
+            allocated_bytes_stderr: variance.sqrt(),
+            live_bytes: live,
+            live_bytes_stderr: live_variance.sqrt(),
+            samples: samples as u64,
+            ..Site::default()
+        }
+    });
+    bridge::assert_follows(sites, BYTES);
+    bridge::assert_live(sites, [0.0, BYTES / 10.0, BYTES / 10.0]);
+}
+
 /// The same program under V8's own profiler, which draws samples of its own, as `HeapProfiler` in DevTools shows them.
 #[test]
 fn v8s_own_profiler_says_the_same_of_the_top_sites() {
@@ -152,7 +188,7 @@ fn v8s_own_profiler_says_the_same_of_the_top_sites() {
         return;
     }
     let (_, _, room) = known_sites(&["--interval", "8K"]);
-    let charges = charges(&room);
+    let charges = charges(&room, OF_THE_PROGRAM);
     let code = format!(
         "process.argv[2] = '1';
         const session = new (require('node:inspector').Session)();

@@ -16,8 +16,6 @@
 
 /* Isolates (the main thread and workers) that are known at once. */
 #define ISOLATES 64
-/* Frames that V8 notes. */
-#define DEPTH 512
 /* v8::GCType */
 enum { SCAVENGE = 1, MINOR_MARK_COMPACT = 2, MARK_SWEEP_COMPACT = 4, INCREMENTAL_MARKING = 8 };
 #define COLLECTIONS (SCAVENGE | MINOR_MARK_COMPACT | MARK_SWEEP_COMPACT | INCREMENTAL_MARKING)
@@ -33,15 +31,18 @@ struct names v8_names;
 
 static struct isolate {
     _Atomic(void *) address; /* NULL: free */
-    uint64_t samples_of_malloc; /* until it is joined */
+    uint64_t samples_of_malloc; /* while there is something to ask it for */
     uint64_t gc_begin_ns;
-    struct v8_samples samples;
+    struct v8_samplers samplers;
     bool is_begun, is_joined, is_sampling;
 } isolates[ISOLATES];
 static _Atomic(uint64_t) collections;
 /* NULL, or whether V8 (before version 11) has made the key under which threads keep their isolate: before, it takes
  * somebody else's for it. */
 static const volatile bool *is_key_made;
+
+/* In an interrupt. */
+static void visit(void *address, void *data);
 
 /* ---- collections ---- */
 
@@ -52,7 +53,7 @@ static void before_gc(void *address, int type, int flags, void *data)
     /* Reading the samples allocates in V8's heap. Where incremental marking is about to start that can start it, and V8, which
      * starts it once more then, ends the process. Nothing is found dead there anyway. */
     if (isolate->is_sampling && type != INCREMENTAL_MARKING)
-        v8_tell_samples(&isolate->samples, address);
+        v8_samplers_tell(&isolate->samplers, address);
     if (type == SCAVENGE)
         v8_pause_watching(address);
     isolate->gc_begin_ns = v8_hooks->now_ns();
@@ -82,6 +83,9 @@ static void after_gc(void *address, int type, int flags, void *data)
         .values = values,
     };
     v8_hooks->gc(v8_heap, &gc);
+    /* A program that takes nothing from malloc hears of another interval here. */
+    if (isolate->is_sampling && v8_samplers_are_behind(&isolate->samplers))
+        v8.request_interrupt(address, visit, isolate);
 }
 
 /* ---- isolates ---- */
@@ -92,29 +96,22 @@ static void on_environment_end(void *data)
     struct isolate *isolate = data;
     void *address = atomic_load_explicit(&isolate->address, memory_order_relaxed);
     if (isolate->is_sampling)
-        v8_tell_samples(&isolate->samples, address);
+        v8_samplers_end(&isolate->samplers, address);
     isolate->is_sampling = false;
 }
 
 static void begin(struct isolate *isolate, void *address)
 {
-    allocsample_counters counters = {.size = sizeof counters};
     isolate->is_begun = true;
     v8_watch_code(address);
     v8.before_gc(address, before_gc, isolate, COLLECTIONS);
     v8.after_gc(address, after_gc, isolate, COLLECTIONS);
-    /* False: the program samples by itself (`--heap-prof`, an inspector). It goes first. */
-    isolate->is_sampling = v8_hooks->counters(v8_heap, &counters) == ALLOCSAMPLE_OK && counters.interval != 0 &&
-                           v8.start_sampling(v8.profiler_of(address), counters.interval, DEPTH, 0);
+    isolate->is_sampling = v8_samplers_begin(&isolate->samplers, address);
 }
 
-/* On the isolate's thread, at a place where V8 may be called, but no JavaScript. */
-static void join(void *address, void *data)
+static void join(struct isolate *isolate, void *address)
 {
-    struct isolate *isolate = data;
     struct v8_scope scope;
-    if (isolate->is_joined)
-        return;
     if (!isolate->is_begun)
         begin(isolate, address);
     /* Node.js makes its environment after it has run code of its own. */
@@ -126,6 +123,16 @@ static void join(void *address, void *data)
         isolate->is_joined = true;
     }
     v8.end_scope(&scope);
+}
+
+/* On the isolate's thread, at a place where V8 may be called, but no JavaScript. */
+static void visit(void *address, void *data)
+{
+    struct isolate *isolate = data;
+    if (!isolate->is_joined)
+        join(isolate, address);
+    else if (isolate->is_sampling)
+        v8_samplers_follow(&isolate->samplers, address);
 }
 
 /* The isolate's entry, which is made if it is new; NULL: there are too many. */
@@ -169,11 +176,14 @@ static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
     (void)user, (void)frames, (void)capacity;
     void *address = is_key_made != NULL && !*is_key_made ? NULL : v8.current_isolate();
     struct isolate *isolate = address == NULL ? NULL : entry_of(address);
-    if (isolate == NULL || isolate->is_joined)
+    if (isolate == NULL)
+        return 0;
+    bool is_behind = isolate->is_sampling && v8_samplers_are_behind(&isolate->samplers);
+    if (isolate->is_joined && !is_behind)
         return 0;
     /* An isolate that is being made forgets interrupts: it is asked again and again. */
     if (isolate->samples_of_malloc++ % 8 == 0 && !is_queue_changing())
-        v8.request_interrupt(address, join, isolate);
+        v8.request_interrupt(address, visit, isolate);
     return 0;
 }
 
@@ -194,6 +204,10 @@ static bool find_queue_code(void)
 
 static bool find_functions(void)
 {
+    static const struct symbol more[] = {
+        {&v8.make_profiler, "_ZN2v88internal12HeapProfilerC1EPNS0_4HeapE"},
+        {&v8.stop_sampling, "_ZN2v812HeapProfiler24StopSamplingHeapProfilerEv"},
+    };
     static const struct symbol symbols[] = {
         {&v8.current_isolate, "_ZN2v87Isolate13TryGetCurrentEv"},
         {&v8.request_interrupt, "_ZN2v87Isolate16RequestInterruptEPFvPS0_PvES2_"},
@@ -213,7 +227,11 @@ static bool find_functions(void)
         {&v8.at_exit, "_ZN4node6AtExitEPNS_11EnvironmentEPFvPvES2_"},
         {&v8.set_flags, "_ZN2v82V818SetFlagsFromStringEPKc"},
     };
-    return symbols_find(symbols, sizeof symbols / sizeof symbols[0], NULL);
+    if (!symbols_find(symbols, sizeof symbols / sizeof symbols[0], NULL))
+        return false;
+    if (!symbols_find(more, sizeof more / sizeof more[0], NULL))
+        v8.make_profiler = NULL;
+    return true;
 }
 
 static bool is_in_file(const char *path, const char *text)
@@ -243,7 +261,6 @@ static bool has_option(const char *option)
 
 void v8_install(void)
 {
-    allocsample_counters counters = {.size = sizeof counters};
     allocsample_heap_description description = {
         .size = sizeof description,
         .kind = ALLOCSAMPLE_MALLOC,
@@ -260,9 +277,6 @@ void v8_install(void)
         return;
     is_key_made = dlsym(RTLD_DEFAULT, "_ZN2v88internal7Isolate20isolate_key_created_E");
     v8_hooks->define_statistic(v8_heap, STATISTIC_USED, "used", "bytes");
-    /* V8 cannot change its interval: the heap has one of its own from here on. */
-    if (v8_hooks->counters(v8_heap, &counters) == ALLOCSAMPLE_OK && counters.interval != 0)
-        v8_hooks->control(v8_heap, ALLOCSAMPLE_SET_INTERVAL, counters.interval);
     /* One that was made with other flags is refused. */
     if (!has_option("--snapshot-blob"))
         v8.set_flags("--interpreted-frames-native-stack");

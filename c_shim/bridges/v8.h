@@ -5,6 +5,9 @@
 #include "allocsample.h"
 #include "names.h"
 
+/* Frames that are told at most. */
+#define V8_DEPTH 512
+
 /* Functions of V8 and of Node.js: public ones of their headers, under the names that C++ compilers give them. Objects are
  * passed by address; a `Local` is the address that it holds. */
 struct v8_functions {
@@ -25,6 +28,9 @@ struct v8_functions {
     void *(*environment_of)(void *context);
     void (*at_exit)(void *environment, void (*callback)(void *), void *data);
     void (*set_flags)(const char *flags);
+    /* v8::internal::HeapProfiler's constructor. NULL: not exported. */
+    void (*make_profiler)(void *memory, void *heap);
+    void (*stop_sampling)(void *profiler);
 };
 extern HIDDEN struct v8_functions v8;
 extern HIDDEN const allocsample_hooks *v8_hooks;
@@ -36,8 +42,13 @@ struct v8_scope {
     void *memory[8];
 };
 
-/* The objects of one isolate that are samples. Only its own thread is in here. */
-struct v8_samples {
+/* One of V8's samplers, which draws at one interval as long as it lives, and the objects that it has drawn. Only the
+ * isolate's thread is in here. */
+struct v8_sampler {
+    void *profiler;
+    uint64_t interval;
+    bool is_retired; /* what it draws is no sample any more */
+    size_t told;     /* samples that live, as far as we know */
     struct v8_live *live;
     size_t live_capacity;
     struct v8_live *former;
@@ -46,9 +57,34 @@ struct v8_samples {
     size_t places_capacity;
 };
 
-/* Tells of the objects that V8 has sampled since the last time, and of those that have died. The isolate's thread is
- * where V8 may be called. */
-HIDDEN void v8_tell_samples(struct v8_samples *samples, void *isolate);
+/* Tells of the objects that V8 has sampled since the last time, as samples of the interval that is asked for, or of the
+ * sampler's, if that is longer; and of those that have died. The isolate's thread is where V8 may be called. */
+HIDDEN void v8_tell_samples(struct v8_sampler *sampler, uint64_t asked, void *isolate);
+
+/* Those of one isolate: the last one draws, the others only know of deaths. */
+struct v8_samplers {
+    struct v8_sampler all[12];
+    size_t count;
+    uint64_t asked; /* the interval that holds since the last reading */
+};
+
+/* False: none is asked for, or the program samples by itself. */
+HIDDEN bool v8_samplers_begin(struct v8_samplers *samplers, void *isolate);
+HIDDEN void v8_samplers_tell(struct v8_samplers *samplers, void *isolate);
+/* Whether another interval is asked for. */
+HIDDEN bool v8_samplers_are_behind(const struct v8_samplers *samplers);
+/* Takes that interval, if there is one. Where V8 may be called, and not in a collection. */
+HIDDEN void v8_samplers_follow(struct v8_samplers *samplers, void *isolate);
+/* The isolate goes. */
+HIDDEN void v8_samplers_end(struct v8_samplers *samplers, void *isolate);
+
+/* What V8 allocates for our questions is ours. */
+struct v8_quiet {
+    uint64_t left, muted_bytes;
+};
+HIDDEN struct v8_quiet v8_quiet_begin(void);
+HIDDEN void v8_quiet_end(struct v8_quiet before);
+
 /* Names the code that the isolate has compiled, and will compile. */
 HIDDEN void v8_watch_code(void *isolate);
 /* Between these two nothing is compiled, and no code moves. V8 tells a listener of each object that it moves, all for

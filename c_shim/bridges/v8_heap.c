@@ -5,13 +5,12 @@
  * the collector has not found dead. We read that list before each collection, when everything that was allocated since the
  * last one is still in it. A number that is new is a sample, one that is missing has died in the collection before. */
 #define _GNU_SOURCE
+#include "thinning.h"
 #include "v8.h"
 
 #include <string.h>
 #include <sys/mman.h>
 
-/* Frames that are told at most. */
-#define DEPTH 512
 /* v8::String::NO_NULL_TERMINATION | REPLACE_INVALID_UTF8 */
 #define UTF8_OPTIONS (2 | 8)
 
@@ -89,12 +88,12 @@ static struct v8_live *find_live(struct v8_live *table, size_t capacity, uint64_
     return &table[at];
 }
 
-static struct v8_place *find_place(const struct v8_samples *samples, uint32_t id)
+static struct v8_place *find_place(const struct v8_sampler *sampler, uint32_t id)
 {
-    size_t at = id & (samples->places_capacity - 1);
-    while (samples->places[at].id != 0 && samples->places[at].id != id)
-        at = (at + 1) & (samples->places_capacity - 1);
-    return &samples->places[at];
+    size_t at = id & (sampler->places_capacity - 1);
+    while (sampler->places[at].id != 0 && sampler->places[at].id != id)
+        at = (at + 1) & (sampler->places_capacity - 1);
+    return &sampler->places[at];
 }
 
 /* ---- stacks ---- */
@@ -142,82 +141,93 @@ static size_t count_nodes(const struct node *node)
 }
 
 /* V8's tree is as deep as the stacks that it notes. */
-static void add_places(struct v8_samples *samples, const struct node *node, uint32_t parent, void *isolate)
+static void add_places(struct v8_sampler *sampler, const struct node *node, uint32_t parent, void *isolate)
 {
-    struct v8_place *place = find_place(samples, node->id);
+    struct v8_place *place = find_place(sampler, node->id);
     *place = (struct v8_place){node->id, parent, function_of(node, parent, isolate)};
     for (struct node **child = node->children; child != node->children_end; child++)
-        add_places(samples, *child, node->id, isolate);
+        add_places(sampler, *child, node->id, isolate);
 }
 
-static uint64_t tell_sample(const struct v8_samples *samples, const struct drawn *drawn)
+/* The number under which it is told; 0: it is no sample. */
+static uint64_t tell_sample(const struct v8_sampler *sampler, const struct drawn *drawn, uint64_t asked)
 {
-    allocsample_frame frames[DEPTH];
+    allocsample_frame frames[V8_DEPTH];
     size_t count = 0;
-    const struct v8_place *place = find_place(samples, drawn->node);
-    for (; place->id != 0 && count < DEPTH; place = find_place(samples, place->parent)) {
+    uint64_t block = atomic_fetch_add_explicit(&blocks, 1, memory_order_relaxed) + 1;
+    if (sampler->is_retired || !thinning_keeps(block, drawn->size, sampler->interval, asked))
+        return 0;
+    const struct v8_place *place = find_place(sampler, drawn->node);
+    for (; place->id != 0 && count < V8_DEPTH; place = find_place(sampler, place->parent)) {
         if (place->function != 0)
             frames[count++] = (allocsample_frame){.function = place->function};
         if (place->parent == 0)
             break;
     }
-    uint64_t block = atomic_fetch_add_explicit(&blocks, 1, memory_order_relaxed) + 1;
-    bool is_sample =
-        v8_hooks->sampled(v8_heap, address_of(block), drawn->size, 0, frames, count) != ALLOCSAMPLE_NO_SAMPLE;
+    uint64_t interval = asked > sampler->interval ? asked : sampler->interval;
+    bool is_sample = v8_hooks->sampled_at(v8_heap, address_of(block), drawn->size, 0, frames, count, interval) !=
+                     ALLOCSAMPLE_NO_SAMPLE;
     return is_sample ? block : 0;
 }
 
 /* ---- the list ---- */
 
-static void tell_changes(struct v8_samples *samples, struct profile *profile, void *isolate)
+static void tell_changes(struct v8_sampler *sampler, struct profile *profile, uint64_t asked, void *isolate)
 {
     struct node *root = profile->functions->root(profile);
     struct drawn *const *drawn = profile->functions->samples(profile);
     size_t count = (size_t)(drawn[1] - drawn[0]);
-    if (!empty_table((void **)&samples->places, &samples->places_capacity, sizeof *samples->places,
+    if (!empty_table((void **)&sampler->places, &sampler->places_capacity, sizeof *sampler->places,
                      count_nodes(root)) ||
-        !empty_table((void **)&samples->former, &samples->former_capacity, sizeof *samples->former, count))
+        !empty_table((void **)&sampler->former, &sampler->former_capacity, sizeof *sampler->former, count))
         return;
-    add_places(samples, root, 0, isolate);
+    add_places(sampler, root, 0, isolate);
+    sampler->told = 0;
     for (const struct drawn *next = drawn[0]; next != drawn[1]; next++) {
         struct v8_live none = {0}, *known = &none;
-        if (samples->live != NULL)
-            known = find_live(samples->live, samples->live_capacity, next->id);
+        if (sampler->live != NULL)
+            known = find_live(sampler->live, sampler->live_capacity, next->id);
         bool is_known = known->id != 0;
-        uint64_t block = is_known ? known->block : tell_sample(samples, next);
-        *find_live(samples->former, samples->former_capacity, next->id) = (struct v8_live){next->id, block};
+        uint64_t block = is_known ? known->block : tell_sample(sampler, next, asked);
+        *find_live(sampler->former, sampler->former_capacity, next->id) = (struct v8_live){next->id, block};
+        sampler->told += block != 0;
         known->block = 0;
     }
-    for (size_t i = 0; i < samples->live_capacity; i++)
-        if (samples->live[i].id != 0 && samples->live[i].block != 0)
-            v8_hooks->freed(v8_heap, address_of(samples->live[i].block));
-    struct v8_samples before = *samples;
-    samples->live = before.former;
-    samples->live_capacity = before.former_capacity;
-    samples->former = before.live;
-    samples->former_capacity = before.live_capacity;
+    for (size_t i = 0; i < sampler->live_capacity; i++)
+        if (sampler->live[i].id != 0 && sampler->live[i].block != 0)
+            v8_hooks->freed(v8_heap, address_of(sampler->live[i].block));
+    struct v8_sampler before = *sampler;
+    sampler->live = before.former;
+    sampler->live_capacity = before.former_capacity;
+    sampler->former = before.live;
+    sampler->former_capacity = before.live_capacity;
 }
 
-/* What V8 allocates for our questions is ours. */
-static struct profile *profile_of(void *isolate)
+struct v8_quiet v8_quiet_begin(void)
 {
-    struct shim_thread *thread = &shim_thread;
-    uint64_t left = thread->bytes_until_sample, muted_bytes = thread->muted_bytes;
-    thread->muted++;
-    struct profile *profile = v8.profile_of(v8.profiler_of(isolate));
-    thread->muted--;
-    thread->muted_bytes = muted_bytes;
-    thread->bytes_until_sample = left;
-    return profile;
+    struct v8_quiet before = {shim_thread.bytes_until_sample, shim_thread.muted_bytes};
+    shim_thread.muted++;
+    return before;
 }
 
-void v8_tell_samples(struct v8_samples *samples, void *isolate)
+void v8_quiet_end(struct v8_quiet before)
+{
+    shim_thread.muted--;
+    shim_thread.muted_bytes = before.muted_bytes;
+    shim_thread.bytes_until_sample = before.left;
+}
+
+void v8_tell_samples(struct v8_sampler *sampler, uint64_t asked, void *isolate)
 {
     struct v8_scope scope;
+    if (sampler->is_retired && sampler->told == 0)
+        return;
     v8.begin_scope(&scope, isolate);
-    struct profile *profile = profile_of(isolate);
+    struct v8_quiet before = v8_quiet_begin();
+    struct profile *profile = v8.profile_of(sampler->profiler);
+    v8_quiet_end(before);
     if (profile != NULL) { /* the program has not stopped it */
-        tell_changes(samples, profile, isolate);
+        tell_changes(sampler, profile, asked, isolate);
         profile->functions->end_and_free(profile);
     }
     v8.end_scope(&scope);

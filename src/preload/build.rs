@@ -30,6 +30,7 @@ fn main() {
         "bridges/v8.c",
         "bridges/v8_code.c",
         "bridges/v8_heap.c",
+        "bridges/v8_samplers.c",
         "bridges/libgc.c",
         "bridges/libgc_links.c",
         "bridges/mono.c",

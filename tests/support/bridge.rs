@@ -1,10 +1,12 @@
 //! What is promised of every bridge to a language runtime.
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use serde_json::Value;
 
-use super::profile::Profile;
+use super::profile::{Profile, Site};
 use super::room::stderr;
 use super::{Outcome, Room, truth};
 
@@ -169,4 +171,57 @@ fn leaks_of(
         .iter()
         .filter(|suspect| suspect["verdict"] == "leak");
     leaks.cloned().collect()
+}
+
+/// The profile of a program which is told of another interval twice: where it says its process number and waits for a line.
+/// It begins at 32 KiB, goes on at 256 KiB, and ends at 8 KiB.
+#[track_caller]
+pub fn steered(room: &Room, command: &[&str]) -> Profile {
+    let run = ["run", "-q", "--seed", "7", "-o", "x.allocsample"];
+    let mut child = room
+        .command(&[&run[..], &["--interval", "32K", "--"], command].concat())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    for (pid, interval) in lines.map(|line| line.expect("a line")).zip(["256K", "8K"]) {
+        let output = room.output(&["ctl", &pid, "interval", interval]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        writeln!(stdin).expect("it reads");
+    }
+    assert!(child.wait().expect("it ends").success());
+    Profile::read(&room.path("x.allocsample"))
+}
+
+/// The sites of a `steered` program, one for each interval: each has allocated `bytes`, in as many samples as its interval says,
+/// each of which counts by the interval under which it was drawn.
+#[track_caller]
+pub fn assert_follows(sites: [Site; 3], bytes: f64) {
+    for (site, interval_bytes) in sites.into_iter().zip([32e3, 256e3, 8e3]) {
+        let z = truth::z(site.allocated_bytes, bytes, site.allocated_bytes_stderr);
+        assert!(z.abs() < 5.0, "{interval_bytes}: z {z:+.1}, {site:?}");
+        // Half as many to twice as many: between two phases lies a factor of eight or more.
+        let expected = bytes / interval_bytes;
+        let samples = site.samples as f64;
+        assert!(
+            (expected / 2.0..expected * 2.0).contains(&samples),
+            "{interval_bytes}: {samples} samples where {expected} are to be"
+        );
+    }
+}
+
+/// What they hold at the end: within 5 standard errors, or of nothing a sample or two of the longest interval, since a block
+/// may still stand in a register when the collector comes.
+#[track_caller]
+pub fn assert_live(sites: [Site; 3], live_bytes: [f64; 3]) {
+    for (site, bytes) in sites.into_iter().zip(live_bytes) {
+        let slack = if bytes == 0.0 { 2.0 * 256e3 } else { 0.0 };
+        let difference = (site.live_bytes - bytes).abs();
+        assert!(
+            difference <= 5.0 * site.live_bytes_stderr + slack,
+            "{bytes} bytes live, {site:?}"
+        );
+    }
 }
