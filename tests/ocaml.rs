@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use support::profile::Profile;
-use support::{Agent, Outcome, Run, bridge, copy, is_installed, run, skip, truth};
+use support::{Agent, Outcome, Room, Run, bridge, copy, is_installed, run, skip, truth};
 
 fn has_ocaml() -> bool {
     let has = is_installed("ocamlopt") && cfg!(target_arch = "x86_64");
@@ -98,6 +98,24 @@ fn functions_lines_and_collections_are_told() {
     assert!(heap["minor_collections"].as_f64() >= Some(8.0), "{heap}");
     assert!(heap["major_collections"].as_f64() >= Some(3.0), "{heap}");
     assert!(heap["gc_time_s"].as_f64() > Some(0.0), "{heap}");
+}
+
+/// Each sample counts by the interval under which it was drawn, also while that changes, and deaths are told of blocks that were
+/// drawn under each.
+#[test]
+fn ocamls_heap_follows_the_interval() {
+    const BYTES: f64 = 160.0 * 4016.0 * 640.0;
+    if !has_ocaml() {
+        return;
+    }
+    let room = Room::new();
+    let program = compiled("steered_sites", &["unix.cmxa"]);
+    let bytes = format!("{BYTES:.0}");
+    let profile = bridge::steered(&room, &[&program.to_string_lossy(), &bytes]);
+    let sites = ["first", "second", "third"];
+    let sites = sites.map(|name| profile.site(&format!("Steered_sites.{name}")));
+    bridge::assert_follows(sites, BYTES);
+    bridge::assert_live(sites, [0.0, 0.0, BYTES / 10.0]);
 }
 
 #[test]

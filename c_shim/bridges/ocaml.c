@@ -13,8 +13,10 @@
 #include "code.h"
 #include "names.h"
 #include "symbols.h"
+#include "thinning.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -55,9 +57,16 @@ static struct {
 static const allocsample_hooks *hooks;
 static allocsample_heap *heap;
 static struct names functions;
-static double interval_bytes;
 static _Atomic(uint64_t) blocks;
 static _Atomic(bool) is_ready;
+
+/* The runtime's sampler. All of it is under OCaml's master lock. */
+static struct {
+    uint64_t interval;
+    bool is_ours;          /* it runs, and not for the program */
+    int *is_started;       /* the runtime's own note of it; NULL: not found, the sampler keeps its interval */
+    unsigned collections;  /* since another interval was asked for */
+} sampler;
 
 /* ---- stacks ---- */
 
@@ -101,6 +110,15 @@ static size_t read_stack(value stack, allocsample_frame *frames)
 
 /* ---- samples ---- */
 
+static void follow(uint64_t asked);
+
+static uint64_t asked_interval(void)
+{
+    allocsample_counters counters = {.size = sizeof counters};
+    uint64_t asked = hooks->counters(heap, &counters) == ALLOCSAMPLE_OK ? counters.interval : 0;
+    return asked == 0 ? sampler.interval : asked;
+}
+
 /* `Some number` for the runtime, which takes the number out at once. */
 static value some(uint64_t number)
 {
@@ -117,19 +135,38 @@ static uintptr_t address_of(value number)
     return (uintptr_t)number >> 1 << 7;
 }
 
-__attribute__((used)) static value on_alloc(value info)
+/* Whether the runtime calls before it has allocated the block, from code of OCaml. It tells of blocks that C allocated later,
+ * one after the other, but has told of all of them before it comes to such a one: none is left then that was drawn already.
+ * The stack of such a block is made just before `info`, above it in the minor heap; that of any other is outside. */
+static bool is_prompt(const value *info)
+{
+    enum { INFO_WORDS = 4 };
+    return info[INFO_CALLSTACK] == (value)(info + INFO_WORDS + 1);
+}
+
+static value tell_sample(const value *field, uint64_t asked)
 {
     allocsample_frame frames[DEPTH];
-    const value *field = (const value *)info;
-    /* Memory outside of the heap comes from malloc, and is counted there. */
-    if (field[INFO_SOURCE] == INTEGER(SOURCE_CUSTOM))
-        return NONE;
-    size_t count = read_stack(field[INFO_CALLSTACK], frames);
     uint64_t bytes = ((uint64_t)(field[INFO_SIZE] >> 1) + 1) * WORD;
     uint64_t number = atomic_fetch_add_explicit(&blocks, 1, memory_order_relaxed) + 1;
-    if (hooks->sampled(heap, address_of(INTEGER(number)), bytes, 0, frames, count) == ALLOCSAMPLE_NO_SAMPLE)
+    if (!thinning_keeps(number, bytes, sampler.interval, asked))
+        return NONE;
+    size_t count = read_stack(field[INFO_CALLSTACK], frames);
+    uint64_t interval = asked > sampler.interval ? asked : sampler.interval;
+    if (hooks->sampled_at(heap, address_of(INTEGER(number)), bytes, 0, frames, count, interval) == ALLOCSAMPLE_NO_SAMPLE)
         return NONE;
     return some(number);
+}
+
+__attribute__((used)) static value on_alloc(value info)
+{
+    const value *field = (const value *)info;
+    uint64_t asked = asked_interval();
+    /* Memory outside of the heap comes from malloc, and is counted there. */
+    value answer = field[INFO_SOURCE] == INTEGER(SOURCE_CUSTOM) ? NONE : tell_sample(field, asked);
+    if (UNLIKELY(asked != sampler.interval) && is_prompt(field))
+        follow(asked);
+    return answer;
 }
 
 __attribute__((used)) static value on_promoted(value number)
@@ -198,6 +235,11 @@ static void on_minor_begin(void)
 static void on_minor_end(void)
 {
     tell(ALLOCSAMPLE_MINOR, collection.minor_ns);
+    uint64_t asked = asked_interval();
+    if (asked == sampler.interval)
+        sampler.collections = 0;
+    else if (++sampler.collections == 2)
+        follow(asked); /* no sample has come to do it: the interval is long, or every stack is too deep for the minor heap */
 }
 
 static void on_slice_begin(void)
@@ -219,19 +261,6 @@ static void on_cycle(void)
         collection.is_cycle_done = true;
     else
         tell(ALLOCSAMPLE_MAJOR, 0);
-}
-
-/* ---- start ---- */
-
-/* 1 - exp(-x), for 0 < x <= 4: its series, to the last bit where x is small. */
-static double drawn_share(double x)
-{
-    double term = x, sum = 0;
-    for (int n = 2; n < 60; n++) {
-        sum += term;
-        term *= -x / n;
-    }
-    return sum;
 }
 
 /* ---- a program that starts Gc.Memprof itself goes first ---- */
@@ -258,6 +287,7 @@ static value give_way(value users_rate, value users_depth, value users_tracker)
 {
     uint64_t now = hooks->now_ns();
     put_at_start(&original);
+    sampler.is_ours = false;
     ocaml.stop(NONE);
     hooks->marker(heap, "the program started Gc.Memprof: samples of OCaml's heap end here", now, now);
     return ocaml.start(users_rate, users_depth, users_tracker);
@@ -270,15 +300,83 @@ static bool watch_start(void)
     return put_at_start(&detour);
 }
 
-static void start_sampling(void)
+/* ---- start, and another interval ---- */
+
+static void start(uint64_t interval)
 {
     static const value depth = INTEGER(DEPTH);
-    rate.number = interval_bytes < 2 ? 1 : drawn_share(WORD / interval_bytes);
+    sampler.interval = interval;
+    rate.number = interval < 2 ? 1 : thinning_drawn_share(WORD / (double)interval);
     ocaml.start((value)&rate.number, depth, (value)&tracker.fields[0]);
+}
+
+/* The runtime takes another rate while it is started only if it believes that it is not: `stop` forgets which blocks it has
+ * drawn, `start` alone leaves them as they are, sets the rate and draws the gap anew, which has no memory. That is where
+ * nothing of the old rate is left but what the compiler allocates together with the block that the runtime is telling of,
+ * 2 KB at most, and what C code of another thread has allocated just now. */
+static void follow(uint64_t asked)
+{
+    int error = errno;
+    if (!sampler.is_ours || sampler.is_started == NULL)
+        return;
+    if (!put_at_start(&original)) {
+        sampler.is_started = NULL; /* not for the next sample to try again */
+    } else {
+        *sampler.is_started = 0;
+        start(asked);
+        sampler.collections = 0;
+        if (!watch_start()) {
+            sampler.is_ours = false; /* see start_sampling */
+            ocaml.stop(NONE);
+        }
+    }
+    errno = error;
+}
+
+/* Where the runtime notes that it is started: what `stop` reads first. NULL: it does not begin as compilers have it do, by
+ *     mov place(%rip), %r32      or      cmpl $0, place(%rip). */
+static int *started_place(void)
+{
+    enum { REACH = 32 };
+    const uint8_t *code;
+    memcpy(&code, &ocaml.stop, sizeof code);
+    for (const uint8_t *at = code; at < code + REACH; at++) {
+        int32_t distance;
+        memcpy(&distance, at + 2, sizeof distance);
+        const uint8_t *next = NULL;
+        if (at[0] == 0x8b && (at[1] & 0xc7) == 0x05)
+            next = at + 6;
+        else if (at[0] == 0x83 && at[1] == 0x3d && at[6] == 0)
+            next = at + 7;
+        if (next != NULL)
+            return symbols_is_data(next + distance, sizeof(int)) ? (int *)(uintptr_t)(next + distance) : NULL;
+    }
+    return NULL;
+}
+
+/* Starts, and finds the note: it alone is 0 before, 1 after, 0 after a stop, and 1 again. */
+static void start_first(uint64_t interval)
+{
+    int *place = started_place();
+    bool is_it = place != NULL && *place == 0;
+    start(interval);
+    if (is_it && *place == 1) {
+        ocaml.stop(NONE);
+        is_it = *place == 0;
+        start(interval);
+        if (is_it && *place == 1)
+            sampler.is_started = place;
+    }
+}
+
+static void start_sampling(void)
+{
+    start_first(asked_interval());
     if (!watch_start()) {
         ocaml.stop(NONE); /* where code cannot be changed, a program that wants the sampler must find it free */
         return;
     }
+    sampler.is_ours = true;
     *ocaml.minor_begin = on_minor_begin;
     *ocaml.minor_end = on_minor_end;
     *ocaml.slice_begin = on_slice_begin;
@@ -320,9 +418,7 @@ void ocaml_install(void)
     heap = hooks == NULL || !names_make(&functions) ? NULL : hooks->heap_register(&description);
     if (heap == NULL || hooks->counters(heap, &counters) != ALLOCSAMPLE_OK || counters.interval == 0)
         return;
-    /* The runtime keeps the rate that it was started with: the heap has an interval of its own from here on. */
-    hooks->control(heap, ALLOCSAMPLE_SET_INTERVAL, counters.interval);
-    interval_bytes = (double)counters.interval;
+    sampler.interval = counters.interval;
     atomic_store_explicit(&is_ready, true, memory_order_relaxed);
 }
 

@@ -25,7 +25,9 @@ bool symbols_find(const struct symbol *symbols, size_t count, void *(*find)(cons
 }
 
 struct search {
-    uintptr_t address, start, end;
+    uintptr_t address;
+    uint32_t flag; /* that the segment must have: PF_X, PF_W */
+    uintptr_t start, end;
 };
 
 static int look_at(struct dl_phdr_info *object, size_t size, void *argument)
@@ -35,7 +37,7 @@ static int look_at(struct dl_phdr_info *object, size_t size, void *argument)
     for (size_t i = 0; i < object->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
         uintptr_t start = object->dlpi_addr + segment->p_vaddr, end = start + segment->p_memsz;
-        if (segment->p_type != PT_LOAD || (segment->p_flags & PF_X) == 0 || search->address < start ||
+        if (segment->p_type != PT_LOAD || (segment->p_flags & search->flag) == 0 || search->address < start ||
             search->address >= end)
             continue;
         search->start = start;
@@ -47,12 +49,18 @@ static int look_at(struct dl_phdr_info *object, size_t size, void *argument)
 
 bool symbols_code_of(const void *address, uintptr_t *start, uintptr_t *end)
 {
-    struct search search = {.address = (uintptr_t)address};
+    struct search search = {.address = (uintptr_t)address, .flag = PF_X};
     if (dl_iterate_phdr(look_at, &search) == 0)
         return false;
     *start = search.start;
     *end = search.end;
     return true;
+}
+
+bool symbols_is_data(const void *address, size_t length)
+{
+    struct search search = {.address = (uintptr_t)address, .flag = PF_W};
+    return dl_iterate_phdr(look_at, &search) != 0 && length <= search.end - search.address;
 }
 
 bool symbols_function_of(const void *address, uintptr_t *start, uintptr_t *end)

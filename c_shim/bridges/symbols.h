@@ -17,6 +17,9 @@ HIDDEN bool symbols_find(const struct symbol *symbols, size_t count, void *(*fin
 /* The executable memory of the loaded object that `address` is in. */
 HIDDEN bool symbols_code_of(const void *address, uintptr_t *start, uintptr_t *end);
 
+/* Whether there are `length` bytes of writable memory of a loaded object at `address`. */
+HIDDEN bool symbols_is_data(const void *address, size_t length);
+
 /* The code of the function that begins at `address`, by its symbol's size. */
 HIDDEN bool symbols_function_of(const void *address, uintptr_t *start, uintptr_t *end);
 
