@@ -67,6 +67,21 @@ fn each_site_is_within_its_error() {
 }
 
 #[test]
+fn luas_heap_follows_the_interval() {
+    const COUNT: u32 = 1_100_000;
+    const BYTES: f64 = COUNT as f64 * 175.0;
+    if !has_lua() {
+        return;
+    }
+    let room = Room::new();
+    let program = bridge::program("steered_sites.lua");
+    let program = program.to_string_lossy();
+    let profile = bridge::steered(&room, &["lua5.4", &program, &COUNT.to_string()]);
+    let sites = ["first", "second", "third"].map(|name| profile.site(name));
+    bridge::assert_follows(sites, BYTES);
+}
+
+#[test]
 fn types_lines_coroutines_and_collections_are_told() {
     if !has_lua() {
         return;

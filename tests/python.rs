@@ -93,6 +93,24 @@ fn each_site_is_within_its_error_in_every_version() {
 }
 
 #[test]
+fn pythons_heap_follows_the_interval() {
+    const COUNT: u32 = 1_100_000;
+    const BYTES: f64 = COUNT as f64 * 183.0;
+    for python in interpreters() {
+        let room = Room::new();
+        let program = bridge::program("steered_sites.py");
+        let command = [
+            &*python.to_string_lossy(),
+            &program.to_string_lossy(),
+            &COUNT.to_string(),
+        ];
+        let profile = bridge::steered(&room, &command);
+        let sites = ["first", "second", "third"].map(|name| profile.site(name));
+        bridge::assert_follows(sites, BYTES);
+    }
+}
+
+#[test]
 fn frames_of_python_and_of_the_interpreter_are_in_their_order() {
     for python in interpreters() {
         let outcome = known_sites(&python, 1, &Agent::at_interval("4K").seeded(7));

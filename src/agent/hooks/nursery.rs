@@ -307,6 +307,8 @@ impl Agent {
         points: SamplePoints,
         caller: &Caller,
     ) -> Option<SampleId> {
+        // A machine may take nothing from malloc. What is obeyed here holds from the next point on.
+        self.obey_if_asked(thread);
         // One that the machine has taken back: the point was there already, but nobody may be asked or told.
         let is_gone = heap.is_gone();
         let due = Due {
