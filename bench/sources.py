@@ -1,4 +1,5 @@
-"""Sources of Debian's packages, by apt's own client with lists of its own: the system's are left as they are."""
+"""Sources that others publish: of Debian's packages, by apt's own client with lists of its own (the system's are left as they
+are), and of projects, by git. apt compares check sums; of git a commit's name is one."""
 
 import pathlib
 import re
@@ -48,3 +49,21 @@ def fetch(package, place, cache):
         done = subprocess.run([*apt, *arguments], cwd=place, capture_output=True, text=True, timeout=600)
         if done.returncode != 0:
             raise NoSource(f"apt-get {arguments[0]}: {done.stderr.strip()[-200:]}")
+
+
+def git_tree(name, url, ref, commit, cache):
+    """The directory with the files of the commit, which the repository's `ref` leads to, below `cache`."""
+    if shutil.which("git") is None:
+        raise NoSource("no git")
+    place = cache / name
+    if not (place / ".done").exists():
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        # Checked as it comes, or an object could have another content than its name says.
+        git = ["git", "-c", "transfer.fsckObjects=true", "-C", str(place)]
+        for arguments in (["init", "--quiet"], ["fetch", "--quiet", "--depth=1", url, ref], ["checkout", "--quiet", commit]):
+            done = subprocess.run([*git, *arguments], capture_output=True, text=True, timeout=600)
+            if done.returncode != 0:
+                raise NoSource(f"git {arguments[0]}: {done.stderr.strip()[-200:]}")
+        (place / ".done").touch()
+    return place

@@ -7,7 +7,7 @@ use std::process::Output;
 
 use support::profile::Profile;
 use support::room::{stderr, stdout};
-use support::{Room, bridge, is_installed, skip};
+use support::{Program, Room, bridge, is_installed, skip};
 
 fn has_lua() -> bool {
     let has = is_installed("lua5.4");
@@ -211,5 +211,22 @@ fn luajit_has_blocks_and_collections_without_functions() {
     let heap = bridge::heap(&profile, "lua");
     // 20,000 sessions of 100 bytes and 4,000 rows of 900 are kept, at least.
     assert!(heap["live_bytes"].as_f64() > Some(5e6), "{heap}");
+    assert!(heap["major_collections"].as_f64() >= Some(1.0), "{heap}");
+}
+
+#[test]
+fn luajit_may_be_closed_after_the_library_that_wraps_its_functions() {
+    if !is_installed("luajit") {
+        skip("no LuaJIT (Debian: luajit)");
+        return;
+    }
+    let library = Program::library("luajit_wrapper.c", "luajit_wrapper.so", &[]);
+    let load = format!(
+        "print(package.loadlib('{}', 'luaopen_wrapper')())",
+        library.path().display()
+    );
+    // What is finalized after the library was: all that is older, the witness of a collection too.
+    let (_, profile, _room) = profile("luajit", &["--interval", "4K"], &["-e", &load]);
+    let heap = bridge::heap(&profile, "lua");
     assert!(heap["major_collections"].as_f64() >= Some(1.0), "{heap}");
 }

@@ -147,6 +147,27 @@ fn threads_finalizers_domains_and_exceptions_are_no_trouble() {
     }
 }
 
+/// As on Android and iOS, where objects of two collectors hold each other.
+#[test]
+fn collections_that_ask_another_collector_end() {
+    if !has_mono() {
+        return;
+    }
+    let (_room, program) = compiled("Bridged.cs");
+    let run = Run::of("mono")
+        .arg("--gc-debug=bridge=Bridged")
+        .arg("--gc-params=bridge-implementation=tarjan")
+        .arg(&program);
+    let outcome = run.unchanged(&Agent::at_interval("4K").seeded(7));
+    outcome.assert_success();
+    // Of 13.4 MB those 3.4 are alive that the program keeps.
+    let profile = outcome.profile();
+    let heap = bridge::heap(&profile, "mono");
+    let live = heap["live_bytes"].as_f64();
+    assert!(heap["allocated_bytes"].as_f64() > Some(12e6), "{heap}");
+    assert!(live > Some(2.8e6) && live < Some(4e6), "{heap}");
+}
+
 #[test]
 fn a_program_can_be_profiled_without_the_bridge() {
     if !has_mono() {

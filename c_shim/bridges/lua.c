@@ -27,6 +27,8 @@ typedef void *(*allocator)(void *context, void *block, size_t old_size, size_t s
 /* Types that Lua 5.2 and later pass in place of the size of a block that is new; others are parts of objects. */
 enum { TYPE_STRING = 4, TYPE_PROTOTYPE = 10, TYPE_PART = 16 };
 enum { OK = 0, GC_COUNT = 3, STATISTIC_HEAP = 1 };
+/* The index of the table of globals in Lua 5.1. */
+#define GLOBALS_5_1 (-10002)
 
 /* lua_Debug, whose fields have changed their places; those used of it, and room for the others. */
 struct frame {
@@ -58,9 +60,12 @@ static struct {
     int (*status)(lua_State *);
     int (*gc)(lua_State *, int, ...);
     void (*set_top)(lua_State *, int);
+    void (*push_value)(lua_State *, int);
     void (*create_table)(lua_State *, int, int);
     void (*push_function)(lua_State *, int (*)(lua_State *), int);
     void (*set_field)(lua_State *, int, const char *);
+    void (*get_field)(lua_State *, int, const char *);
+    const void *(*to_pointer)(lua_State *, int);
     int (*set_metatable)(lua_State *, int);
     int (*get_metatable)(lua_State *, int);
     /* One of them. */
@@ -86,6 +91,8 @@ static struct names functions;
 static _Atomic(uint64_t) collections;
 /* Whose block the sample of this thread is. */
 static _Thread_local struct state *sampled_state;
+/* It is LuaJIT, which has Lua 5.1's interface. */
+static bool is_luajit;
 /* From a call to its caller is a step. By its level, from the leaf on, it is one more each time. */
 static bool can_step;
 
@@ -305,14 +312,52 @@ static int on_witness_dead(lua_State *thread)
     return 0;
 }
 
+/* Has LuaJIT call the finalizer, which is on the top of the stack, as it calls its own functions of C; false if it is not
+ * known how to.
+ *
+ * All others it calls through the wrapper that a program may set (luaJIT_setmode). A wrapper in a library that Lua loaded is
+ * gone when the state is closed, before finalizers of what is older than the library run. An object of a function of C has
+ * the address of the instruction that calls it: for LuaJIT's own that is one, for all others the next one, which the wrapper
+ * changes. Both live as long as the state. */
+static bool call_unwrapped(lua_State *thread)
+{
+    /* Offsets in such an object, which has pointers of 32 bits or of 64. */
+    static const struct {
+        size_t code, instruction, instruction_size;
+    } layouts[] = {{24, 16, 4}, {40, 32, 8}};
+    char *ours = (char *)(uintptr_t)lua.to_pointer(thread, -1);
+    lua.get_field(thread, GLOBALS_5_1, "collectgarbage");
+    const char *luajits = lua.to_function(thread, -1) != NULL ? lua.to_pointer(thread, -1) : NULL;
+    lua.set_top(thread, -2);
+    int (*finalizer)(lua_State *) = on_witness_dead;
+    for (size_t i = 0; luajits != NULL && i < sizeof layouts / sizeof layouts[0]; i++) {
+        /* The first layout's fields are within an object of either. */
+        if (memcmp(ours + layouts[i].code, &finalizer, sizeof finalizer) != 0)
+            continue;
+        uint64_t from = 0, to = 0;
+        memcpy(&from, ours + layouts[i].instruction, layouts[i].instruction_size);
+        memcpy(&to, luajits + layouts[i].instruction, layouts[i].instruction_size);
+        if (from != to + sizeof(uint32_t))
+            return false;
+        memcpy(ours + layouts[i].instruction, &to, layouts[i].instruction_size);
+        return true;
+    }
+    return false;
+}
+
 static void watch_collections(lua_State *thread)
 {
+    lua.push_function(thread, on_witness_dead, 0);
+    if (is_luajit && !call_unwrapped(thread)) {
+        lua.set_top(thread, -2);
+        return;
+    }
     leave_witness(thread);
     lua.create_table(thread, 0, 1);
-    lua.push_function(thread, on_witness_dead, 0);
+    lua.push_value(thread, -3);
     lua.set_field(thread, -2, "__gc");
     lua.set_metatable(thread, -2);
-    lua.set_top(thread, -2);
+    lua.set_top(thread, -3);
 }
 
 /* ---- start ---- */
@@ -344,8 +389,10 @@ static bool find_functions(void)
         {&lua.to_thread, "lua_tothread"},      {&lua.to_function, "lua_tocfunction"},
         {&lua.status, "lua_status"},           {&lua.gc, "lua_gc"},
         {&lua.set_top, "lua_settop"},          {&lua.create_table, "lua_createtable"},
+        {&lua.push_value, "lua_pushvalue"},
         {&lua.push_function, "lua_pushcclosure"}, {&lua.set_field, "lua_setfield"},
         {&lua.set_metatable, "lua_setmetatable"}, {&lua.get_metatable, "lua_getmetatable"},
+        {&lua.get_field, "lua_getfield"},      {&lua.to_pointer, "lua_topointer"},
     };
     if (!symbols_find(symbols, sizeof symbols / sizeof symbols[0], symbol))
         return false;
@@ -353,6 +400,7 @@ static bool find_functions(void)
     memcpy(&lua.new_userdata_5_4, &found, sizeof found);
     memcpy(&lua.new_userdata, &older, sizeof older);
     layout = find_layout();
+    is_luajit = symbol("luaJIT_setmode") != NULL;
     return found != NULL || older != NULL;
 }
 
@@ -380,7 +428,7 @@ static bool begin(void)
         .name = "lua",
         .flags = ALLOCSAMPLE_WHOLE_CODE,
         /* In compiled code LuaJIT's frames are not where its debug interface looks for them. */
-        .walk = symbol("luaJIT_setmode") == NULL ? walk : NULL,
+        .walk = is_luajit ? NULL : walk,
     };
     heap = hooks->heap_register(&description);
     if (heap == NULL)

@@ -13,11 +13,13 @@
 #include "names.h"
 #include "symbols.h"
 
+#include <dlfcn.h>
 #include <errno.h>
+#include <string.h>
 
 #define DEPTH 512
 /* MonoProfilerGCEvent */
-enum { GC_START = 0, GC_END = 5, WORLD_STOPS = 10, WORLD_RUNS = 9, LOCK_IS_FREE = 11 };
+enum { GC_START = 0, GC_END = 5, BEFORE_STOP = 6, WORLD_STOPS = 10, WORLD_RUNS = 9, SUSPENSION_IS_OVER = 11 };
 
 enum { STATISTIC_HEAP = 1 };
 
@@ -36,6 +38,8 @@ static struct {
     void (*on_shutdown)(void *profiler, void (*callback)(void *));
     void (*on_allocation)(void *profiler, void (*callback)(void *, void *object));
     void (*on_gc)(void *profiler, void (*callback)(void *, int event, uint32_t generation));
+    void (*on_finalizing)(void *profiler, void (*callback)(void *));
+    void (*wake_finalizer)(void); /* NULL: this Mono has none; deaths are told when it wakes by itself */
     void (*walk)(on_frame callback, void *data);
     void *(*domain)(void);
     struct location *(*location)(void *method, uint32_t native_offset, void *domain);
@@ -247,13 +251,19 @@ static void tell_collection(void)
         .values = values,
     };
     hooks->gc(heap, &gc);
-    mono_watch_tell_dead(collection.is_old);
+    mono_watch_ask(collection.is_old);
+    /* Mono has no such thread before. */
+    if (mono.wake_finalizer != NULL && atomic_load_explicit(&is_running, memory_order_relaxed))
+        mono.wake_finalizer();
 }
 
 static void on_gc(void *unused, int event, uint32_t generation)
 {
     (void)unused;
     switch (event) {
+    case BEFORE_STOP: /* if the finalizer's thread had no time since the last collection */
+        mono_watch_tell_dead();
+        break;
     case WORLD_STOPS:
         collection.begin_ns = hooks->now_ns();
         collection.majors = mono.collections(1);
@@ -266,7 +276,7 @@ static void on_gc(void *unused, int event, uint32_t generation)
     case WORLD_RUNS:
         collection.end_ns = hooks->now_ns();
         break;
-    case LOCK_IS_FREE: /* Mono's, which its other threads hold while they are stopped */
+    case SUSPENSION_IS_OVER: /* and its lock free, which other threads hold while they are stopped */
         if (collection.is_one && collection.begin_ns != 0)
             tell_collection();
         collection.is_one = false;
@@ -274,6 +284,13 @@ static void on_gc(void *unused, int event, uint32_t generation)
     default:
         break;
     }
+}
+
+/* On Mono's thread for finalizers, which holds no lock, before it runs any. */
+static void on_finalizing(void *unused)
+{
+    (void)unused;
+    mono_watch_tell_dead();
 }
 
 /* ---- start ---- */
@@ -288,6 +305,7 @@ static void on_shutdown(void *unused)
 {
     (void)unused;
     atomic_store_explicit(&is_running, false, memory_order_relaxed);
+    mono_watch_tell_dead();
 }
 
 static bool find_functions(void)
@@ -299,6 +317,7 @@ static bool find_functions(void)
         {&mono.on_shutdown, "mono_profiler_set_runtime_shutdown_begin_callback"},
         {&mono.on_allocation, "mono_profiler_set_gc_allocation_callback"},
         {&mono.on_gc, "mono_profiler_set_gc_event_callback"},
+        {&mono.on_finalizing, "mono_profiler_set_gc_finalizing_callback"},
         {&mono.walk, "mono_stack_walk_no_il"},
         {&mono.domain, "mono_domain_get"},
         {&mono.location, "mono_debug_lookup_source_location"},
@@ -313,6 +332,8 @@ static bool find_functions(void)
         {&mono.collections, "mono_gc_collection_count"},
         {&mono.heap_size, "mono_gc_get_heap_size"},
     };
+    void *found = dlsym(RTLD_DEFAULT, "mono_gc_finalize_notify");
+    memcpy(&mono.wake_finalizer, &found, sizeof found);
     return symbols_find(symbols, sizeof symbols / sizeof symbols[0], NULL);
 }
 
@@ -342,6 +363,7 @@ void mono_install(void)
     mono.on_shutdown(profiler, on_shutdown);
     mono.on_allocation(profiler, on_allocation);
     mono.on_gc(profiler, on_gc);
+    mono.on_finalizing(profiler, on_finalizing);
 }
 
 void mono_after_fork_in_child(void)

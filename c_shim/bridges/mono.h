@@ -23,8 +23,14 @@ HIDDEN void mono_watch_begin(struct mono_watch *watch, void *object);
 /* It is none. NULL does nothing. */
 HIDDEN void mono_watch_give_back(struct mono_watch *watch);
 
-/* After a collection, of the old objects too or of the young ones alone, with none of Mono's locks held. */
-HIDDEN void mono_watch_tell_dead(bool are_old_collected);
+/* After a collection, of the old objects too or of the young ones alone: there is something to tell. */
+HIDDEN void mono_watch_ask(bool are_old_collected);
+
+/* Tells of the dead, if it was asked for.
+ *
+ * Not between a collection's end and the return from it: there the collector's lock is held, and where a program has a bridge
+ * to another collector, who looks at a weak handle waits for that lock until the other one has been asked. */
+HIDDEN void mono_watch_tell_dead(void);
 
 /* In a forked child: no other thread is in here. */
 HIDDEN void mono_watch_after_fork_in_child(void);

@@ -114,9 +114,13 @@ enum { ASK_YOUNG = 1, ASK_OLD = 2 };
 static _Atomic(uint32_t) asked;
 static _Atomic(bool) is_looking;
 
-void mono_watch_tell_dead(bool are_old_collected)
+void mono_watch_ask(bool are_old_collected)
 {
     atomic_fetch_or_explicit(&asked, are_old_collected ? ASK_YOUNG | ASK_OLD : ASK_YOUNG, memory_order_acq_rel);
+}
+
+void mono_watch_tell_dead(void)
+{
     while (atomic_load_explicit(&asked, memory_order_acquire) != 0 &&
            !atomic_exchange_explicit(&is_looking, true, memory_order_acquire)) {
         bool is_for_old = (atomic_exchange_explicit(&asked, 0, memory_order_acq_rel) & ASK_OLD) != 0;
