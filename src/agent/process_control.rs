@@ -82,11 +82,10 @@ impl Agent {
             Order::Rotate => request::ROTATE,
             Order::Reset => request::RESET,
         };
-        let (recording, ticket) = self.with_recording(thread, |recording, _| {
-            recording.ask_for_file_work(what, 0);
-            let ticket = recording.take_ticket();
-            (recording, ticket)
-        })?;
+        let recording = self.with_recording(thread, |recording, _| recording)?;
+        // Not as a muted thread: a file ends with the totals of those that are quiet (`Agent::tell_totals`), and this one is.
+        recording.ask_for_file_work(what, 0);
+        let ticket = recording.take_ticket();
         self.set_drain_to_work(recording, false);
         for _ in 0..FILE_WORK_MS {
             if recording.drain_state() == DrainState::Failed {
