@@ -17,6 +17,7 @@ CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".ca
 PATIENCE = 300
 INTERVAL = "64K"
 PASSED = "passed"
+TOO_LONG = "(it took too long)"
 
 
 def say(text):
@@ -98,7 +99,7 @@ def run(command, agent, heap, directory, patience):
         try:
             output, _ = child.communicate(timeout=patience)
         except subprocess.TimeoutExpired:
-            output = b"(it took too long)"
+            output = TOO_LONG.encode()
         try:
             os.killpg(child.pid, signal.SIGKILL)
         except ProcessLookupError:
