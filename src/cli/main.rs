@@ -10,6 +10,7 @@ mod http;
 mod inherited;
 mod output_file;
 mod output_format;
+mod packed;
 mod profiles;
 mod progress;
 mod running;

@@ -13,7 +13,7 @@ use crate::harmless::Harmless;
 /// devices, which cannot be replaced, are written to directly.
 pub fn write(
     path: &Path,
-    fill: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>,
+    fill: impl FnOnce(&mut (dyn Write + Send)) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let named = || path.display().to_string();
     // A symbolic link stays one: it is its target that gets replaced.
@@ -68,8 +68,10 @@ pub fn profile_aside<T>(
 }
 
 /// Writes to stdout through `fill`; on a terminal what is written can only be read.
-pub fn write_stdout(fill: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>) -> anyhow::Result<()> {
-    let stdout = io::stdout().lock();
+pub fn write_stdout(
+    fill: impl FnOnce(&mut (dyn Write + Send)) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let stdout = io::stdout();
     let written = if stdout.is_terminal() {
         finish(BufWriter::new(Harmless::new(stdout)), fill).map(drop)
     } else {
@@ -78,9 +80,9 @@ pub fn write_stdout(fill: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>) -> 
     written.context("stdout")
 }
 
-fn finish<W: Write>(
+fn finish<W: Write + Send>(
     mut writer: BufWriter<W>,
-    fill: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>,
+    fill: impl FnOnce(&mut (dyn Write + Send)) -> anyhow::Result<()>,
 ) -> anyhow::Result<W> {
     fill(&mut writer)?;
     // Also what a line buffer below still holds; `into_inner` flushes only its own.

@@ -7,14 +7,12 @@ use std::path::{Path, PathBuf};
 
 use allocsample_export::{ExportError, Format, Metric, Options};
 use allocsample_profile::Profile;
-use flate2::Compression;
-use flate2::write::GzEncoder;
 
 use crate::args::{self, Convert};
 use crate::exit::{self, Ending, Usage};
 use crate::output_format::OutputFormat;
 use crate::progress::Progress;
-use crate::{output_file, profiles};
+use crate::{output_file, packed, profiles};
 
 /// Writes the formats that were asked for.
 pub fn run(arguments: &Convert) -> anyhow::Result<Ending> {
@@ -82,11 +80,7 @@ pub fn write(
     match format {
         OutputFormat::Parquet => parquet::write(profile, output),
         _ if is_packed(format, output) => output_file::write(output, |out| {
-            // The quickest level makes a tenth of JSON; the best one is some percent smaller, and takes five times as long.
-            let mut packed = GzEncoder::new(out, Compression::fast());
-            fill(profile, format, options, &mut packed)?;
-            packed.finish()?;
-            Ok(())
+            packed::write(out, |out| fill(profile, format, options, out))
         }),
         _ => output_file::write(output, |out| fill(profile, format, options, out)),
     }
