@@ -18,10 +18,10 @@
 //! of rows: it makes all but the tables of stacks and rows, which `tables` and `tracks` put in as the document is written.
 
 mod counters;
+mod fields;
 mod markers;
 mod meta;
 mod moments;
-mod object;
 mod tables;
 mod tracks;
 
@@ -30,13 +30,13 @@ use std::io::Write;
 use std::time::Duration;
 
 use counters::Levels;
+use fields::{Fields, Part};
 use fxprof_processed_profile::{
     CategoryColor, CategoryHandle, CpuDelta, ProcessHandle, Profile, ReferenceTimestamp,
     SamplingInterval, ThreadHandle, Timestamp, WeightType,
 };
 use moments::{Chosen, Weights, grouped};
-use object::{Object, Part};
-use tracks::{Samples, Threads, Track};
+use tracks::{Samples, Threads, Track, TrackWeights};
 
 use crate::ExportError;
 use crate::view::{HeapIndex, LocationIndex, Nature, Rounding, Sample, Survival, View};
@@ -87,9 +87,9 @@ fn write_samples(view: &View, levels: Levels, out: &mut dyn Write) -> Result<(),
     } = builder;
     let text = serde_json::to_string(&profile)?;
     drop(profile);
-    let mut document = Object::parse(&text)?;
-    document.set("libs", Part::Value(tables::libraries(view)));
     let category_of = |location| categories.of(view, location);
+    let mut document = Fields::parse(&text)?;
+    document.set("libs", Part::Value(tables::libraries(view)));
     let threads = Threads {
         view,
         texts: document.texts("threads")?,
@@ -97,15 +97,14 @@ fn write_samples(view: &View, levels: Levels, out: &mut dyn Write) -> Result<(),
         weights: &weights,
         category_of: &category_of,
     };
-    document.set("threads", Part::Threads(threads));
-    let mut documents = document.objects("counters")?;
+    document.set("threads", Part::written(|out| threads.write(out)));
+    let mut documents = document.array("counters")?;
     counters::describe(&mut documents, &counters);
     document.set("counters", Part::Array(documents));
     let mut meta = document.value("meta")?;
     meta::describe(view, &mut meta);
     document.set("meta", Part::Value(meta));
-    serde_json::to_writer(out, &document)?;
-    Ok(())
+    document.write(out)
 }
 
 /// Time since the start of the profile.
@@ -277,13 +276,23 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Of the rows: what those of one thread add up to is rounded once.
-    fn weights(&self) -> Weights {
-        let mut rounding: HashMap<ThreadHandle, Rounding> = HashMap::new();
-        Weights::new(self.view, |sample| {
-            let thread = self.thread_of_rows(sample);
-            rounding.entry(thread).or_default().next(sample.bytes)
-        })
+    fn weights(&self) -> TrackWeights {
+        let mut rows: HashMap<ThreadHandle, Rounding> = HashMap::new();
+        let mut threads: HashMap<usize, Rounding> = HashMap::new();
+        TrackWeights {
+            rows: Weights::new(self.view, |sample| {
+                let thread = self.thread_of_rows(sample);
+                rows.entry(thread).or_default().next(sample.bytes)
+            }),
+            threads: Weights::new(self.view, |sample| match sample.is_carried {
+                // On no thread's track.
+                true => 0,
+                false => {
+                    let rounding = threads.entry(sample.thread).or_default();
+                    rounding.next(sample.bytes)
+                }
+            }),
+        }
     }
 
     fn thread_of_rows(&self, sample: &Sample) -> ThreadHandle {

@@ -45,6 +45,16 @@ impl<'a> Object<'a> {
         Ok(serde_json::to_writer(&mut *self.out, value)?)
     }
 
+    /// A key and the value that `write` writes.
+    pub(crate) fn written(
+        &mut self,
+        key: &str,
+        write: impl FnOnce(&mut dyn Write) -> Result<(), ExportError>,
+    ) -> Result<(), ExportError> {
+        self.key(key)?;
+        write(&mut *self.out)
+    }
+
     /// A table, of which `rows` makes those of a range.
     pub(crate) fn rows<R: Serialize, I: Iterator<Item = R>>(
         &mut self,
@@ -74,17 +84,50 @@ impl<'a> Object<'a> {
         all: impl IntoIterator<Item = T>,
         mut each: impl FnMut(&mut Object<'_>, T) -> Result<(), ExportError>,
     ) -> Result<(), ExportError> {
-        self.key(key)?;
-        let mut before = "[";
-        for one in all {
-            self.out.write_all(before.as_bytes())?;
-            let mut object = Object::begin(&mut *self.out)?;
-            each(&mut object, one)?;
-            object.end()?;
-            before = ",";
+        self.written(key, |out| {
+            let mut array = Array::begin(out)?;
+            for one in all {
+                array.element(|out| {
+                    let mut object = Object::begin(out)?;
+                    each(&mut object, one)?;
+                    Ok(object.end()?)
+                })?;
+            }
+            array.end()
+        })
+    }
+}
+
+/// An array that is being written.
+pub(crate) struct Array<'a> {
+    out: &'a mut dyn Write,
+    is_empty: bool,
+}
+
+impl<'a> Array<'a> {
+    /// Its first bracket.
+    pub(crate) fn begin(out: &'a mut dyn Write) -> Result<Self, ExportError> {
+        out.write_all(b"[")?;
+        Ok(Self {
+            out,
+            is_empty: true,
+        })
+    }
+
+    /// Its last one.
+    pub(crate) fn end(self) -> Result<(), ExportError> {
+        Ok(self.out.write_all(b"]")?)
+    }
+
+    /// The element that `write` writes.
+    pub(crate) fn element(
+        &mut self,
+        write: impl FnOnce(&mut dyn Write) -> Result<(), ExportError>,
+    ) -> Result<(), ExportError> {
+        if !std::mem::take(&mut self.is_empty) {
+            self.out.write_all(b",")?;
         }
-        let end = if before == "[" { "[]" } else { "]" };
-        Ok(self.out.write_all(end.as_bytes())?)
+        write(&mut *self.out)
     }
 }
 

@@ -13,7 +13,7 @@ mod stacks;
 use std::collections::HashMap;
 
 use from_profile::survival;
-pub(crate) use samples::{Lookup, Samples};
+pub(crate) use samples::Samples;
 pub(crate) use stacks::Stacks;
 
 /// Index into [`View::locations`].
@@ -346,6 +346,11 @@ impl<T: Clone + Eq + std::hash::Hash> Interner<T> {
             values.push(value.clone());
             values.len() - 1
         })
+    }
+
+    /// The value with this number.
+    pub fn value(&self, number: usize) -> &T {
+        &self.values[number]
     }
 
     /// The values, by number.

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use fxprof_processed_profile::{CounterHandle, GraphColor, ProcessHandle, Profile, ThreadHandle};
 use serde_json::json;
 
+use super::fields::{Fields, Part};
 use super::moments::{Moments, grouped};
-use super::object::{Object, Part};
 use super::timestamp;
 use crate::view::{About, End, HeapIndex, View};
 
@@ -145,7 +145,7 @@ pub(super) fn add(
 }
 
 /// Gives the counters of the document labels of their own; without them the viewer calls each of them "Memory".
-pub(super) fn describe(documents: &mut [Object<'_>], counters: &[Counter]) {
+pub(super) fn describe(documents: &mut [Fields<'_>], counters: &[Counter]) {
     for (document, Counter { label, color }) in documents.iter_mut().zip(counters) {
         let display = json!({
             "graphType": "line-accumulated",

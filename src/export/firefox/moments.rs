@@ -12,6 +12,13 @@ pub(super) enum Chosen {
 }
 
 impl Chosen {
+    pub fn len(&self) -> usize {
+        match self {
+            Chosen::All(count) => *count,
+            Chosen::Some(indices) => indices.len(),
+        }
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         let (all, some) = match self {
             Chosen::All(count) => (0..*count, &[][..]),
@@ -21,14 +28,14 @@ impl Chosen {
     }
 }
 
-/// The samples of each group that `group` puts one into; no list is made where all are in one.
+/// The samples of each group that `group` puts one into, whatever they stand for; no list is made where all are in one.
 pub(super) fn grouped(
     view: &View,
     groups: usize,
     group: impl Fn(&Sample) -> Option<usize>,
 ) -> Vec<Chosen> {
     let mut counts = vec![0; groups];
-    for sample in view.samples.iter() {
+    for sample in view.samples.without_weights() {
         if let Some(group) = group(&sample) {
             counts[group] += 1;
         }
@@ -44,7 +51,7 @@ pub(super) fn grouped(
     if chosen.iter().any(|it| matches!(it, Chosen::All(_))) {
         return chosen;
     }
-    for (index, sample) in (0..).zip(view.samples.iter()) {
+    for (index, sample) in (0..).zip(view.samples.without_weights()) {
         if let Some(Chosen::Some(indices)) = group(&sample).map(|group| &mut chosen[group]) {
             indices.push(index);
         }
@@ -59,6 +66,14 @@ pub(super) struct Moment {
     /// The index of the sample.
     pub number: usize,
     pub is_free: bool,
+}
+
+/// When a sample was freed, if it was. Clocks of two threads may disagree by a moment; a free must not come first.
+pub(super) fn freed_ns(view: &View, number: usize) -> Option<u64> {
+    match view.samples.life(number) {
+        (born_ns, End::Freed(freed_ns)) => Some(freed_ns.max(born_ns)),
+        _ => None,
+    }
 }
 
 /// Samples and their frees.
@@ -82,12 +97,9 @@ impl<'a> Moments<'a> {
         moments
     }
 
-    /// When a sample was freed, if it was. Clocks of two threads may disagree by a moment; a free must not come first.
-    fn freed_ns(&self, number: usize) -> Option<u64> {
-        match self.view.samples.life(number) {
-            (born_ns, End::Freed(freed_ns)) => Some(freed_ns.max(born_ns)),
-            _ => None,
-        }
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.chosen.len() + self.frees.len()
     }
 
     /// By stretches of time, and then each of those, whose samples are near each other in memory, too: blocks are freed in
@@ -95,7 +107,7 @@ impl<'a> Moments<'a> {
     fn sorted_frees(&self) -> Vec<u32> {
         const STRETCHES: usize = 1 << 16;
         let freed = || {
-            let with_time = |number| Some((self.freed_ns(number)?, number));
+            let with_time = |number| Some((freed_ns(self.view, number)?, number));
             self.chosen.iter().filter_map(with_time)
         };
         let (mut first_ns, mut last_ns) = (u64::MAX, 0);
@@ -123,7 +135,7 @@ impl<'a> Moments<'a> {
         for &end in &ends[..STRETCHES] {
             let (stretch, behind) = rest.split_at_mut((end - start) as usize);
             // Stable: of one moment the first sample comes first.
-            stretch.sort_by_key(|&number| self.freed_ns(number as usize));
+            stretch.sort_by_key(|&number| freed_ns(self.view, number as usize));
             (rest, start) = (behind, end);
         }
         frees
@@ -140,7 +152,7 @@ impl<'a> Moments<'a> {
             });
             let free = frees.peek().and_then(|&&number| {
                 let number = number as usize;
-                Some((self.freed_ns(number)?, number))
+                Some((freed_ns(self.view, number)?, number))
             });
             let is_free = match (birth, free) {
                 (Some(birth), Some(free)) => free < birth,

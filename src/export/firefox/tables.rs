@@ -6,7 +6,7 @@ use fxprof_processed_profile::CategoryHandle;
 use fxprof_processed_profile::debugid::DebugId;
 use serde_json::{Map, Value, json};
 
-use super::object::{Object, Part};
+use super::fields::{Fields, Part};
 use crate::view::{Interner, Line, LocationIndex, View};
 
 /// What the viewer calls a resource that is a library.
@@ -43,7 +43,7 @@ fn debug_id(build_id: &[u8]) -> DebugId {
 /// Replaces the tables of one thread, whose frames stand for these lines of locations.
 pub(super) fn fill(
     view: &View,
-    thread: &mut Object<'_>,
+    thread: &mut Fields<'_>,
     places: &[(LocationIndex, usize)],
     category_of: &dyn Fn(LocationIndex) -> CategoryHandle,
 ) -> Result<(), serde_json::Error> {
@@ -56,11 +56,11 @@ pub(super) fn fill(
     let native_symbols =
         json!({ "length": 0, "address": [], "functionSize": [], "libIndex": [], "name": [] });
     thread.set("nativeSymbols", Part::Value(native_symbols));
-    let mut markers = thread.object("markers")?;
+    let mut markers = thread.fields("markers")?;
     let marker_names = markers.value("name")?;
     let renamed: Value = tables.renamed(&marker_names, &names).collect();
     markers.set("name", Part::Value(renamed));
-    thread.set("markers", Part::Object(markers));
+    thread.set("markers", Part::Fields(markers));
     let strings = tables.strings.into_values();
     thread.set("stringArray", Part::Value(json!(strings)));
     Ok(())

@@ -1,20 +1,22 @@
-//! The rows of each thread of the document: made from the samples again for each column, and never kept.
+//! The rows of each thread of the document, written by several threads of ours.
 //!
-//! What is in memory is one thread's stacks, 8 bytes each, and the times of its frees. See the module above for what the
+//! What is in memory is one thread's stacks, 8 bytes each, and its rows, 16 or 24 bytes each. See the module above for what the
 //! threads stand for.
 
-use std::cell::RefCell;
+use std::io::Write;
 
 use fxprof_processed_profile::{CategoryHandle, CpuDelta};
 use rustc_hash::FxHashMap;
-use serde::ser::{Error as _, SerializeMap, SerializeSeq};
-use serde::{Serialize, Serializer};
+use serde::ser::Error as _;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::moments::{Chosen, Moment, Moments, Weights};
-use super::object::{Object, Part};
+use super::fields::{Fields, Part};
+use super::moments::{Chosen, Moments, Weights, freed_ns};
 use super::{tables, timestamp};
-use crate::view::{LocationIndex, Lookup, Rounding, Sample, StackIndex, View};
+use crate::ExportError;
+use crate::object::{Array, Object};
+use crate::view::{LocationIndex, Sample, StackIndex, View};
 
 /// What a thread of the document has.
 #[derive(Debug)]
@@ -42,58 +44,140 @@ pub(super) struct Threads<'a> {
     /// As they were written; the weight of the only sample of each is the number of its track.
     pub texts: Vec<&'a RawValue>,
     pub tracks: &'a [Track],
-    /// Of the rows of allocations.
-    pub weights: &'a Weights,
+    pub weights: &'a TrackWeights,
     pub category_of: &'a (dyn Fn(LocationIndex) -> CategoryHandle + 'a),
 }
 
-impl std::fmt::Debug for Threads<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.tracks).finish()
-    }
+/// What samples weigh: what those of one track add up to is rounded once.
+pub(super) struct TrackWeights {
+    /// In the rows of allocations.
+    pub rows: Weights,
+    /// On the track of the thread.
+    pub threads: Weights,
 }
 
-impl Serialize for Threads<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut threads = serializer.serialize_seq(Some(self.texts.len()))?;
-        let room = RefCell::new(Vec::new());
+impl Threads<'_> {
+    /// Writes the array of them.
+    pub fn write(self, out: &mut dyn Write) -> Result<(), ExportError> {
+        let mut room = Vec::new();
+        let mut array = Array::begin(out)?;
         for text in &self.texts {
-            let mut thread = Object::parse(text.get()).map_err(S::Error::custom)?;
-            let samples = thread.object("samples").map_err(S::Error::custom)?;
-            let track = samples.value("weight").map_err(S::Error::custom)?;
-            let weight_type = samples.value("weightType").map_err(S::Error::custom)?;
-            let track = track[0]
-                .as_u64()
-                .and_then(|number| self.tracks.get(usize::try_from(number).ok()?))
-                .ok_or_else(|| S::Error::custom("a thread without a track"))?;
-            let numbered = Numbered::of(self.view, track, self.weights, room.take());
-            tables::fill(self.view, &mut thread, &numbered.places, self.category_of)
-                .map_err(S::Error::custom)?;
-            thread.set("stackTable", Part::Stacks(&numbered.stacks));
-            if let Some(chosen) = &track.allocations {
-                let rows = Rows {
-                    view: self.view,
-                    moments: Moments::of(self.view, chosen),
-                    weights: self.weights,
-                    numbered: &numbered,
-                };
-                if rows.iter().next().is_some() {
-                    thread.set("nativeAllocations", Part::Allocations(rows));
-                }
-            }
-            let samples = SampleTable {
-                view: self.view,
-                track,
-                weights: self.weights,
-                numbered: &numbered,
-                weight_type: weight_type.as_str().unwrap_or_default().to_owned(),
-            };
-            thread.set("samples", Part::Samples(samples));
-            threads.serialize_element(&thread)?;
-            drop(thread);
-            room.replace(numbered.into_room());
+            array.element(|out| {
+                room = self.write_one(text, std::mem::take(&mut room), out)?;
+                Ok(())
+            })?;
         }
-        threads.end()
+        array.end()
+    }
+
+    /// `room` is what this gave for the thread before.
+    fn write_one(
+        &self,
+        text: &RawValue,
+        room: Vec<u32>,
+        out: &mut dyn Write,
+    ) -> Result<Vec<u32>, ExportError> {
+        let thread = Fields::parse(text.get())?;
+        let samples = thread.fields("samples")?;
+        let track = samples.value("weight")?;
+        let weight_type = samples.value("weightType")?;
+        let track = track[0]
+            .as_u64()
+            .and_then(|number| self.tracks.get(usize::try_from(number).ok()?))
+            .ok_or_else(|| serde_json::Error::custom("a thread without a track"))?;
+        let numbered = Numbered::of(self.view, track, &self.weights.rows, room);
+        self.fill(thread, track, &weight_type, &numbered)?
+            .write(out)?;
+        Ok(numbered.into_room())
+    }
+
+    fn fill<'b>(
+        &'b self,
+        mut thread: Fields<'b>,
+        track: &'b Track,
+        weight_type: &'b Value,
+        numbered: &'b Numbered<'_>,
+    ) -> Result<Fields<'b>, ExportError> {
+        tables::fill(self.view, &mut thread, &numbered.places, self.category_of)?;
+        let stacks = Part::written(|out| write_stacks(&numbered.stacks, out));
+        thread.set("stackTable", stacks);
+        if let Some(chosen) = &track.allocations {
+            let rows = self.allocations(chosen, numbered);
+            if !rows.is_empty() {
+                let write = move |out: &mut dyn Write| write_allocations(self.view, &rows, out);
+                thread.set("nativeAllocations", Part::written(write));
+            }
+        }
+        let samples = Part::written(move |out| {
+            let rows = self.samples(track, numbered);
+            let has_ticks = matches!(track.samples, Samples::Ticks(_));
+            let mut table = Object::begin(out)?;
+            write_samples(self.view, &rows, has_ticks, &mut table)?;
+            table.entry("weightType", weight_type)?;
+            Ok(table.end()?)
+        });
+        thread.set("samples", samples);
+        Ok(thread)
+    }
+
+    /// Allocations and frees in the order of time. One of 0 bytes at interval 1 is left out: a row of weight 0 is neither
+    /// allocation nor free.
+    fn allocations(&self, chosen: &Chosen, numbered: &Numbered<'_>) -> Vec<Allocation> {
+        let moments = Moments::of(self.view, chosen);
+        let mut lookup = self.view.samples.lookup();
+        let mut rows = Vec::with_capacity(moments.len());
+        for moment in moments.iter() {
+            let sample = lookup.get(moment.number);
+            let weight = self.weights.rows.of(&sample, moment.number);
+            if weight != 0 {
+                rows.push(Allocation {
+                    weight: if moment.is_free { -weight } else { weight },
+                    stack: match moment.is_free {
+                        true => NONE,
+                        false => numbered.of_sample(&sample),
+                    },
+                    // A number of a thing in memory, which 32 bits are enough for.
+                    number: moment.number as u32,
+                });
+            }
+        }
+        rows
+    }
+
+    /// What draws the track.
+    fn samples(&self, track: &Track, numbered: &Numbered<'_>) -> Vec<Row> {
+        let mut rows = Vec::new();
+        let mut of_samples = |chosen: &Chosen, weights: &Weights| {
+            let mut lookup = self.view.samples.lookup();
+            rows.reserve_exact(chosen.len());
+            for number in chosen.iter() {
+                let sample = lookup.get(number);
+                let (stack, weight) = (numbered.of_sample(&sample), weights.of(&sample, number));
+                rows.extend(Row::parts(sample.time_ns, stack, weight));
+            }
+        };
+        match (&track.samples, &track.allocations) {
+            (Samples::OfAllocations, Some(chosen)) => of_samples(chosen, &self.weights.rows),
+            (Samples::Some(chosen), _) => of_samples(chosen, &self.weights.threads),
+            (Samples::Ticks(thread), _) => {
+                let period_ns = self.view.tick_period_ns.max(1);
+                let ticks = self.view.ticks.iter();
+                let ticks = ticks.filter(|tick| tick.thread == *thread);
+                rows.extend(ticks.map(|tick| {
+                    Row {
+                        time_ns: tick.time_ns,
+                        cpu_ns: tick.cpu_ns,
+                        stack: numbered.of_tick(tick.stack),
+                        // A tick that was late stands for those that it missed.
+                        weight: i32::try_from(tick.cpu_ns / period_ns)
+                            .unwrap_or(i32::MAX)
+                            .max(1),
+                    }
+                }));
+            }
+            _ => {}
+        }
+        rows
     }
 }
 
@@ -237,186 +321,108 @@ fn index(number: u32) -> Option<u32> {
     number.checked_sub(1)
 }
 
-/// A column, made as it is written.
-struct Column<F>(F);
-
-impl<I: IntoIterator, F: Fn() -> I> Serialize for Column<F>
-where
-    I::Item: Serialize,
-{
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0())
-    }
-}
-
-impl Serialize for StackTable {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self(stacks) = self;
-        let mut table = serializer.serialize_map(Some(3))?;
-        table.serialize_entry("length", &stacks.len())?;
-        let prefixes = || stacks.iter().map(|&(caller, _)| index(caller));
-        table.serialize_entry("prefix", &Column(prefixes))?;
-        let frames = || stacks.iter().map(|&(_, frame)| frame);
-        table.serialize_entry("frame", &Column(frames))?;
-        table.end()
-    }
-}
-
-/// Allocations and frees.
-pub(super) struct Rows<'a> {
-    view: &'a View<'a>,
-    moments: Moments<'a>,
-    weights: &'a Weights,
-    numbered: &'a Numbered<'a>,
-}
-
-impl std::fmt::Debug for Rows<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Rows").field(&self.moments).finish()
-    }
-}
-
-impl Rows<'_> {
-    /// With weights: those of allocations are positive. One of 0 bytes at interval 1 is left out: a row of weight 0 is
-    /// neither allocation nor free.
-    fn iter(&self) -> impl Iterator<Item = (Moment, Sample, i64)> + '_ {
-        let mut lookup = self.view.samples.lookup();
-        self.moments.iter().filter_map(move |moment| {
-            let sample = lookup.get(moment.number);
-            let weight = self.weights.of(&sample, moment.number);
-            let signed = if moment.is_free { -weight } else { weight };
-            (weight != 0).then_some((moment, sample, signed))
-        })
-    }
-}
-
-impl Serialize for Rows<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let length = self.iter().count();
-        let mut table = serializer.serialize_map(Some(7))?;
-        let rows = || self.iter();
-        let times = || rows().map(|(moment, ..)| timestamp(self.view, moment.time_ns));
-        table.serialize_entry("time", &Column(times))?;
-        let weights = || rows().map(|(_, _, weight)| weight);
-        table.serialize_entry("weight", &Column(weights))?;
-        table.serialize_entry("weightType", "bytes")?;
-        let stack = |(moment, sample, _): (Moment, Sample, i64)| {
-            let number = (!moment.is_free).then(|| self.numbered.of_sample(&sample));
-            number.and_then(index)
-        };
-        table.serialize_entry("stack", &Column(|| rows().map(stack)))?;
-        let numbers = || rows().map(|(moment, ..)| moment.number);
-        table.serialize_entry("memoryAddress", &Column(numbers))?;
-        // The viewer wants a number, and does nothing with it.
-        let zeros = || std::iter::repeat_n(0, length);
-        table.serialize_entry("threadId", &Column(zeros))?;
-        table.serialize_entry("length", &length)?;
-        table.end()
-    }
+/// An allocation, or its free; when it was is known of the sample.
+struct Allocation {
+    /// Bytes; of a free less than 0.
+    weight: i64,
+    /// [`NONE`] for a free.
+    stack: u32,
+    /// The index of the sample.
+    number: u32,
 }
 
 /// What draws a track.
-pub(super) struct SampleTable<'a> {
-    view: &'a View<'a>,
-    track: &'a Track,
-    weights: &'a Weights,
-    numbered: &'a Numbered<'a>,
-    weight_type: String,
-}
-
-impl std::fmt::Debug for SampleTable<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("SampleTable").field(self.track).finish()
-    }
-}
-
-/// A row of it.
 #[derive(Clone, Copy)]
 struct Row {
     time_ns: u64,
-    stack: u32,
-    weight: i64,
     cpu_ns: u64,
+    stack: u32,
+    weight: i32,
 }
 
 impl Row {
     /// Weights are 32-bit here: what is larger becomes several samples at the same moment; of 0 there is none.
-    fn parts(self) -> impl Iterator<Item = Self> {
+    fn parts(time_ns: u64, stack: u32, weight: i64) -> impl Iterator<Item = Self> {
         const MOST: i64 = i32::MAX as i64;
-        let count = (self.weight + MOST - 1) / MOST;
+        let count = (weight + MOST - 1) / MOST;
         (0..count).map(move |part| Self {
-            weight: (self.weight - part * MOST).min(MOST),
-            ..self
+            time_ns,
+            cpu_ns: 0,
+            stack,
+            weight: (weight - part * MOST).min(MOST) as i32,
         })
     }
 }
 
-impl SampleTable<'_> {
-    fn iter(&self) -> Box<dyn Iterator<Item = Row> + '_> {
-        let mut lookup: Lookup<'_> = self.view.samples.lookup();
-        let row = |sample: &Sample, weight| Row {
-            time_ns: sample.time_ns,
-            stack: self.numbered.of_sample(sample),
-            weight,
-            cpu_ns: 0,
-        };
-        match (&self.track.samples, &self.track.allocations) {
-            (Samples::OfAllocations, Some(chosen)) => Box::new(chosen.iter().flat_map(move |it| {
-                let sample = lookup.get(it);
-                row(&sample, self.weights.of(&sample, it)).parts()
-            })),
-            (Samples::Some(chosen), _) => {
-                let mut rounding = Rounding::default();
-                Box::new(chosen.iter().flat_map(move |number| {
-                    let sample = lookup.get(number);
-                    row(&sample, rounding.next(sample.bytes)).parts()
-                }))
-            }
-            (Samples::Ticks(thread), _) => {
-                let ticks = self.view.ticks.iter();
-                let ticks = ticks.filter(move |tick| tick.thread == *thread);
-                let period_ns = self.view.tick_period_ns.max(1);
-                Box::new(
-                    ticks.map(move |tick| Row {
-                        time_ns: tick.time_ns,
-                        stack: self.numbered.of_tick(tick.stack),
-                        // A tick that was late stands for those that it missed.
-                        weight: i64::from(
-                            i32::try_from(tick.cpu_ns / period_ns).unwrap_or(i32::MAX),
-                        )
-                        .max(1),
-                        cpu_ns: tick.cpu_ns,
-                    }),
-                )
-            }
-            _ => Box::new(std::iter::empty()),
-        }
-    }
+fn write_stacks(StackTable(stacks): &StackTable, out: &mut dyn Write) -> Result<(), ExportError> {
+    let mut table = Object::begin(out)?;
+    table.entry("length", &stacks.len())?;
+    table.rows("prefix", stacks.len(), |range| {
+        stacks[range].iter().map(|&(caller, _)| index(caller))
+    })?;
+    table.rows("frame", stacks.len(), |range| {
+        stacks[range].iter().map(|&(_, frame)| frame)
+    })?;
+    Ok(table.end()?)
 }
 
-impl Serialize for SampleTable<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut table = serializer.serialize_map(None)?;
-        table.serialize_entry("length", &self.iter().count())?;
-        let stacks = || self.iter().map(|row| index(row.stack));
-        table.serialize_entry("stack", &Column(stacks))?;
-        let cpu = || self.iter().map(|row| CpuDelta::from_nanos(row.cpu_ns));
-        // All zero but in samples of time, which the viewer would draw as an idle thread.
-        if cpu().any(|delta| !delta.is_zero()) {
-            table.serialize_entry("threadCPUDelta", &Column(cpu))?;
-        }
-        let deltas = || {
-            let mut before = self.view.about.start_ns;
-            self.iter().map(move |row| {
-                let time_ns = row.time_ns.max(before);
-                let delta_ns = time_ns - std::mem::replace(&mut before, time_ns);
-                delta_ns as f64 / 1e6
-            })
-        };
-        table.serialize_entry("timeDeltas", &Column(deltas))?;
-        let weights = || self.iter().map(|row| row.weight);
-        table.serialize_entry("weight", &Column(weights))?;
-        table.serialize_entry("weightType", &self.weight_type)?;
-        table.end()
+fn write_allocations(
+    view: &View,
+    rows: &[Allocation],
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
+    let mut table = Object::begin(out)?;
+    table.rows("time", rows.len(), |range| {
+        rows[range].iter().map(|row| {
+            let number = row.number as usize;
+            let (born_ns, _) = view.samples.life(number);
+            let is_free = row.weight < 0;
+            let freed_ns = is_free.then(|| freed_ns(view, number)).flatten();
+            timestamp(view, freed_ns.unwrap_or(born_ns))
+        })
+    })?;
+    table.rows("weight", rows.len(), |range| {
+        rows[range].iter().map(|row| row.weight)
+    })?;
+    table.entry("weightType", "bytes")?;
+    table.rows("stack", rows.len(), |range| {
+        rows[range].iter().map(|row| index(row.stack))
+    })?;
+    table.rows("memoryAddress", rows.len(), |range| {
+        rows[range].iter().map(|row| row.number)
+    })?;
+    // The viewer wants a number, and does nothing with it.
+    table.rows("threadId", rows.len(), |range| range.map(|_| 0))?;
+    table.entry("length", &rows.len())?;
+    Ok(table.end()?)
+}
+
+fn write_samples(
+    view: &View,
+    rows: &[Row],
+    has_ticks: bool,
+    table: &mut Object<'_>,
+) -> Result<(), ExportError> {
+    table.entry("length", &rows.len())?;
+    table.rows("stack", rows.len(), |range| {
+        rows[range].iter().map(|row| index(row.stack))
+    })?;
+    // Allocations take none, and the viewer would draw an idle thread.
+    if has_ticks {
+        table.rows("threadCPUDelta", rows.len(), |range| {
+            let cpu_ns = rows[range].iter().map(|row| row.cpu_ns);
+            cpu_ns.map(CpuDelta::from_nanos)
+        })?;
     }
+    // In the order of time, but for what was there before the profile began.
+    let time_ns = |row: usize| rows[row].time_ns.max(view.about.start_ns);
+    table.rows("timeDeltas", rows.len(), |range| {
+        range.map(|row| {
+            let before = row.checked_sub(1).map_or(view.about.start_ns, time_ns);
+            time_ns(row).saturating_sub(before) as f64 / 1e6
+        })
+    })?;
+    table.rows("weight", rows.len(), |range| {
+        rows[range].iter().map(|row| row.weight)
+    })
 }

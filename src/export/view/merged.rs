@@ -8,30 +8,90 @@
 
 use allocsample_sampling::Random;
 
-use super::{End, Sample, Samples, View};
+use super::{End, Interner, Sample, Samples, View};
 use crate::by_stack::ByStack;
 
-/// A sample that stands for several.
-#[derive(Debug, Clone, Copy)]
+/// Samples that stand for several each. What is asked of them again and again is here, as those that they stand for are far
+/// apart in memory.
+#[derive(Debug)]
 pub(crate) struct Merged {
+    /// In the order of time.
+    all: Vec<One>,
+    keys: Interner<Key>,
+}
+
+/// A sample that stands for several: 40 bytes, of which there are some millions where most stacks have few samples.
+#[derive(Debug, Clone, Copy, Default)]
+struct One {
+    time_ns: u64,
+    /// [`LIVE`], [`UNKNOWN`], or when it was freed.
+    end: u64,
+    bytes: f64,
+    /// What is told of them is never the last digit.
+    objects: f32,
     /// Index of the one whose life it has.
     number: u32,
-    bytes: f64,
-    objects: f64,
+    /// As all of these a number of a thing in memory, which 32 bits are enough for.
+    stack: u32,
+    /// Index into the keys.
+    key: u32,
+}
+
+/// As `end`; no clock of a machine that is on has these.
+const LIVE: u64 = 0;
+const UNKNOWN: u64 = u64::MAX;
+
+impl One {
+    /// Gives it the life of one of those that it stands for.
+    fn live_as(&mut self, sample: &Sample, number: u32) {
+        self.number = number;
+        self.time_ns = sample.time_ns;
+        self.end = match sample.end {
+            End::Live => LIVE,
+            End::Unknown => UNKNOWN,
+            End::Freed(time_ns) => time_ns,
+        };
+    }
+
+    fn end(&self) -> End {
+        match self.end {
+            LIVE => End::Live,
+            UNKNOWN => End::Unknown,
+            time_ns => End::Freed(time_ns),
+        }
+    }
 }
 
 impl Merged {
-    /// Index of the one whose life it has.
-    pub(super) fn number(&self) -> usize {
-        self.number as usize
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
     }
 
-    /// As one of the samples that it stands for.
-    pub(super) fn sample(&self, of: &Samples<'_>) -> Sample {
+    /// When one was allocated, and what became of it.
+    pub(super) fn life(&self, index: usize) -> (u64, End) {
+        let one = &self.all[index];
+        (one.time_ns, one.end())
+    }
+
+    /// One of them; its id is a number of its own, as it has no address and no size.
+    pub(super) fn get(&self, index: usize) -> Sample {
+        let one = &self.all[index];
+        let (thread, heap, object, is_carried) = *self.keys.value(one.key as usize);
+        let index = |number: u32| (number as usize).checked_sub(1);
         Sample {
-            bytes: self.bytes,
-            objects: self.objects,
-            ..of.without_weight(self.number())
+            id: u64::from(one.number),
+            time_ns: one.time_ns,
+            address: 0,
+            size: 0,
+            thread: thread as usize,
+            stack: one.stack as usize,
+            bytes: one.bytes,
+            objects: f64::from(one.objects),
+            end: one.end(),
+            is_carried,
+            heap: index(heap),
+            object: index(object),
         }
     }
 }
@@ -59,12 +119,12 @@ struct Open {
 
 impl View<'_> {
     /// About `most` samples in the order of time; more if that many differ. `None` if there are not more than `most`.
-    pub fn samples_merged(&self, most: usize) -> Option<Vec<Merged>> {
+    pub fn samples_merged(&self, most: usize) -> Option<Merged> {
         self.samples.merged(self.stacks.len(), most)
     }
 
     /// The same with these samples in the place of those that they stand for, if there are any.
-    pub fn with_samples(self, merged: Option<Vec<Merged>>) -> Self {
+    pub fn with_samples(self, merged: Option<Merged>) -> Self {
         match merged {
             None => self,
             Some(merged) => Self {
@@ -76,13 +136,14 @@ impl View<'_> {
 }
 
 impl Samples<'_> {
-    fn merged(&self, stacks: usize, most: usize) -> Option<Vec<Merged>> {
+    fn merged(&self, stacks: usize, most: usize) -> Option<Merged> {
         if self.len() <= most {
             return None;
         }
         // Less than 2^32, as there are not more samples.
         let each = self.len().div_ceil(most.max(1)) as u32;
-        let mut all: Vec<Merged> = Vec::with_capacity(most);
+        let mut all: Vec<One> = Vec::with_capacity(most);
+        let mut keys = Interner::new();
         let mut last: ByStack<Key, [Open; 3]> = ByStack::new(stacks);
         let mut random = Random::from_seed(1);
         for (number, sample) in (0..).zip(self.iter()) {
@@ -91,26 +152,29 @@ impl Samples<'_> {
                 End::Freed(_) => 1,
                 End::Unknown => 2,
             };
-            let open = &mut last.at(sample.stack, key(&sample))[end];
+            let key = key(&sample);
+            let open = &mut last.at(sample.stack, key)[end];
             if open.count.is_multiple_of(each) {
                 open.index = all.len() as u32;
-                all.push(Merged {
-                    number,
-                    bytes: 0.0,
-                    objects: 0.0,
-                });
+                let mut one = One {
+                    stack: sample.stack as u32,
+                    key: keys.intern(key) as u32,
+                    ..One::default()
+                };
+                one.live_as(&sample, number);
+                all.push(one);
             }
             open.count += 1;
-            let merged = &mut all[open.index as usize];
-            merged.bytes += sample.bytes;
-            merged.objects += sample.objects;
+            let one = &mut all[open.index as usize];
+            one.bytes += sample.bytes;
+            one.objects += sample.objects as f32;
             // The last of n stays with its share, and one before it with its share of what is left.
-            if random.unit() * merged.bytes < sample.bytes {
-                merged.number = number;
+            if random.unit() * one.bytes < sample.bytes {
+                one.live_as(&sample, number);
             }
         }
-        all.sort_unstable_by_key(|merged| merged.number);
-        Some(all)
+        all.sort_unstable_by_key(|one| one.number);
+        Some(Merged { all, keys })
     }
 }
 

@@ -13,8 +13,8 @@ use super::{End, HeapIndex, LocationIndex, Sample, StackIndex, Survival};
 #[derive(Debug)]
 pub(crate) enum Samples<'a> {
     Recorded(Source<'a>),
-    /// Others, which stand for several of these each.
-    Merged(Box<Samples<'a>>, Vec<Merged>),
+    /// Others, each of which stands for several of these.
+    Merged(Box<Samples<'a>>, Merged),
     #[cfg(test)]
     Listed(Vec<Sample>),
 }
@@ -38,7 +38,9 @@ pub(crate) struct CutStacks(Vec<(&'static str, Vec<u32>)>);
 
 impl CutStacks {
     pub(super) fn get(&self, stack: StackId, missing: &'static str) -> Option<StackIndex> {
-        let (_, indices) = self.0.iter().find(|(name, _)| *name == missing)?;
+        // Nearly always the same text at the same place: comparing it takes longer.
+        let is_it = |name: &'static str| std::ptr::eq(name, missing) || name == missing;
+        let (_, indices) = self.0.iter().find(|(name, _)| is_it(name))?;
         (*indices.get(stack.0 as usize)? as usize).checked_sub(1)
     }
 
@@ -94,26 +96,25 @@ impl Samples<'_> {
                     (source.profile.bytes(sample), source.profile.objects(sample));
                 source.sample(sample, bytes, objects)
             }
-            Samples::Merged(of, merged) => merged[index].sample(of),
+            Samples::Merged(_, merged) => merged.get(index),
             #[cfg(test)]
             Samples::Listed(samples) => samples[index],
         }
     }
 
-    /// The sample with this index, whatever it stands for: nothing here.
-    pub(super) fn without_weight(&self, index: usize) -> Sample {
-        let sample = match self {
+    /// All of them, for who does not ask what they stand for, which takes longer: for nothing here.
+    pub fn without_weights(&self) -> impl ExactSizeIterator<Item = Sample> + '_ {
+        (0..self.len()).map(move |index| match self {
             Samples::Recorded(source) => {
                 let none = Estimate::default();
-                return source.sample(source.at(index), none, none);
+                source.sample(source.at(index), none, none)
             }
-            samples => samples.get(index),
-        };
-        Sample {
-            bytes: 0.0,
-            objects: 0.0,
-            ..sample
-        }
+            samples => Sample {
+                bytes: 0.0,
+                objects: 0.0,
+                ..samples.get(index)
+            },
+        })
     }
 
     /// When the sample with this index was allocated, and what became of it. What it stands for takes longer.
@@ -123,7 +124,7 @@ impl Samples<'_> {
                 let sample = source.at(index);
                 (sample.time_ns, end(sample))
             }
-            Samples::Merged(of, merged) => of.life(merged[index].number()),
+            Samples::Merged(_, merged) => merged.life(index),
             #[cfg(test)]
             Samples::Listed(samples) => (samples[index].time_ns, samples[index].end),
         }
