@@ -48,7 +48,7 @@ impl Numbers {
         let mut types: FxHashMap<Option<&str>, u32> = FxHashMap::default();
         let mut kinds: Kinds<(HeapId, u32)> = Kinds::default();
         // By path, and by heap and type.
-        let mut numbers = Pairs::with_room(paths.count());
+        let mut numbers = Pairs::for_things(paths.count());
         let mut count = 0;
         let number_of = |group: &Group| {
             let Some(charged) = group.charged else {
@@ -59,11 +59,9 @@ impl Numbers {
             let type_number = *types.entry(type_of(profile, sample)).or_insert(next);
             let path = paths.number(sample, charged as usize);
             let kind = kinds.number((sample.heap, type_number));
-            numbers.get(path, kind).unwrap_or_else(|| {
-                numbers.insert(path, kind, count);
-                count += 1;
-                count - 1
-            })
+            let number = numbers.number(path, kind);
+            count = count.max(number + 1);
+            number
         };
         let sites: Vec<u32> = groups.iter().map(number_of).collect();
         drop((paths, numbers));
@@ -90,7 +88,7 @@ impl Group {
     fn all(profile: &Profile, frames: &Frames<'_>, filter: &Filter) -> (Vec<Self>, Vec<u32>) {
         let passes = filter.frames(frames);
         let mut kinds: Kinds<(u16, HeapId, u32)> = Kinds::default();
-        let mut known = Pairs::with_room(profile.stacks.count() as usize + 1);
+        let mut known = Pairs::for_things(profile.stacks.count() as usize + 1);
         let mut groups: Vec<Self> = Vec::new();
         let mut stack = Vec::new();
         let number_of = |(first, sample): (u32, &Sample)| {
@@ -98,19 +96,20 @@ impl Group {
                 return NONE;
             }
             let kind = kinds.number((sample.flags.0, sample.heap, sample.type_id));
-            if let Some(number) = known.get(sample.stack.0, kind) {
+            let number = known.number(sample.stack.0, kind);
+            if (number as usize) < groups.len() {
                 return number;
             }
-            frames.fill(sample, &mut stack);
-            let charged = passes.any(&stack).then(|| {
-                let charged = frames.charged(sample.heap, &stack).unwrap_or(0);
+            let is_passed = passes.is_all() || {
+                frames.fill(sample, &mut stack);
+                passes.any(&stack)
+            };
+            let charged = is_passed.then(|| {
+                let charged = frames.charged_to(sample, &mut stack);
                 // Stacks have some thousand frames at most.
-                charged as u32
+                charged.map_or(0, |(index, _)| index as u32)
             });
-            // No more than samples, which have 32-bit numbers.
-            let number = groups.len() as u32;
             groups.push(Self { first, charged });
-            known.insert(sample.stack.0, kind, number);
             number
         };
         let of_sample = (0..).zip(&profile.samples).map(number_of).collect();

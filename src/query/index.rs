@@ -70,7 +70,7 @@ impl<'a> Index<'a> {
             function_of_frame: vec![0; frames.all().len()],
             frames,
             kinds: Kinds::default(),
-            stack_numbers: Pairs::with_room(profile.stacks.count() as usize + 1),
+            stack_numbers: Pairs::for_things(profile.stacks.count() as usize + 1),
             stacks: Vec::new(),
             functions: Vec::new(),
             types: profile.vm.types.keys().copied().zip(1..).collect(),
@@ -93,7 +93,8 @@ impl<'a> Index<'a> {
     fn add(&mut self, sample: &Sample, numbers: &mut Numbers, frames: &mut Vec<FrameId>) {
         let missing_root = self.frames.missing_root(sample);
         let kind = self.kinds.number((missing_root, sample.heap));
-        if self.stack_numbers.get(sample.stack.0, kind).is_some() {
+        let number = self.stack_numbers.number(sample.stack.0, kind);
+        if (number as usize) < self.stacks.len() {
             return;
         }
         self.frames.fill(sample, frames);
@@ -107,8 +108,6 @@ impl<'a> Index<'a> {
             missing_root,
             charged,
         });
-        let number = number(self.stacks.len());
-        self.stack_numbers.insert(sample.stack.0, kind, number);
     }
 
     /// Number of a sample's stack, from 1.
@@ -117,7 +116,7 @@ impl<'a> Index<'a> {
         let number = self.kinds.get(kind);
         number
             .and_then(|kind| self.stack_numbers.get(sample.stack.0, kind))
-            .unwrap_or(0)
+            .map_or(0, |number| number + 1)
     }
 
     /// The number of the last stack.

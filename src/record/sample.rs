@@ -34,6 +34,12 @@ impl SampleFlags {
         SampleFlags(self.0 | other.0)
     }
 
+    /// Those of `self` that are in `other`, too.
+    #[must_use]
+    pub fn only(self, other: SampleFlags) -> SampleFlags {
+        SampleFlags(self.0 & other.0)
+    }
+
     /// Those of `self` that are not in `other`.
     pub fn without(self, other: SampleFlags) -> SampleFlags {
         SampleFlags(self.0 & !other.0)

@@ -146,12 +146,17 @@ pub(crate) fn charged_position<'a, F>(
 ) -> Option<usize> {
     let heaps = &profile.vm.heaps;
     let module_of = |frame: &'a F| frame_of(frame).module.as_str();
-    let is_of_language = |frame: &'a F| match heaps.get(&heap) {
+    let own_machine = heaps.get(&heap);
+    let is_of_language = |frame: &'a F| match own_machine {
         Some(machine) => module_of(frame) == machine.name,
         None => heaps
             .values()
             .any(|machine| module_of(frame) == machine.name),
     };
+    // Most programs have none, and stacks are long.
+    let language = (!heaps.is_empty())
+        .then(|| frames.iter().position(is_of_language))
+        .flatten();
     let is_of_program = |frame: &'a F| {
         let file = frame_of(frame).file.as_deref();
         is_of_language(frame) && !file.is_some_and(|file| file.starts_with("node:"))
@@ -175,8 +180,8 @@ pub(crate) fn charged_position<'a, F>(
                 && !is_libc(module)
         })
     };
-    let charged = match frames.iter().position(is_of_language) {
-        Some(language) if heaps.contains_key(&heap) => Some(language),
+    let charged = match language {
+        Some(language) if own_machine.is_some() => Some(language),
         Some(language) => native_of_others(&frames[..language])
             .or_else(|| frames.iter().position(is_of_program))
             .or(Some(language)),

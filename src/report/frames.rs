@@ -140,6 +140,30 @@ impl<'a> Frames<'a> {
         )
     }
 
+    /// The frame that a sample is charged to, and its index in the sample's stack. `stack` is working memory.
+    pub fn charged_to(
+        &self,
+        sample: &Sample,
+        stack: &mut Vec<FrameId>,
+    ) -> Option<(usize, FrameId)> {
+        // Without a machine it is the first of the program, if there is one, whatever comes behind it.
+        if self.profile.vm.heaps.is_empty() {
+            let mut before = 0;
+            let mut at = sample.stack;
+            while let Some((parent, inlined)) = self.node(at) {
+                let own = inlined.iter().position(|id| !self.is_library(*id));
+                if let Some(own) = own {
+                    return Some((before + own, inlined[own]));
+                }
+                before += inlined.len();
+                at = parent;
+            }
+        }
+        self.fill(sample, stack);
+        let charged = self.charged(sample.heap, stack)?;
+        Some((charged, stack[charged]))
+    }
+
     /// Whether a frame is of the standard library of C++ or Rust, or of the allocator.
     pub fn is_library(&self, id: FrameId) -> bool {
         self.parts[id.index()] != Part::Program
@@ -348,8 +372,16 @@ mod tests {
 
     #[test]
     fn numbers_stand_for_the_frames_that_the_profile_names() {
-        let profile = random();
-        let frames = Frames::of(&profile);
+        let with_a_machine = random();
+        let mut without = random();
+        without.vm.heaps.clear();
+        for profile in [with_a_machine, without] {
+            are_those_that_the_profile_names(&profile);
+        }
+    }
+
+    fn are_those_that_the_profile_names(profile: &Profile) {
+        let frames = Frames::of(profile);
         let mut stack = Vec::new();
         for sample in &profile.samples {
             frames.fill(sample, &mut stack);
@@ -359,7 +391,10 @@ mod tests {
             let charged = frames
                 .charged(sample.heap, &stack)
                 .map(|place| &named[place]);
-            assert_eq!(charged, charged_frame(&profile, sample.heap, &expected));
+            assert_eq!(charged, charged_frame(profile, sample.heap, &expected));
+            let to = frames.charged_to(sample, &mut Vec::new());
+            assert_eq!(to.map(|(_, id)| frames.frame(id)), charged);
+            assert_eq!(to.map(|(at, _)| &named[at]), charged);
         }
     }
 

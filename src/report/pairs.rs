@@ -4,9 +4,6 @@ use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
 
-/// No kind, and no number.
-const NONE: u32 = u32::MAX;
-
 /// Numbers for keys of which one comes again and again before another does.
 #[derive(Debug)]
 pub struct Kinds<K> {
@@ -32,7 +29,7 @@ impl<K: Copy + Eq + Hash> Kinds<K> {
             return number;
         }
         // Numbers of things in memory, which 32 bits are enough for.
-        let next = u32::try_from(self.numbers.len()).unwrap_or(NONE);
+        let next = self.numbers.len() as u32;
         let number = *self.numbers.entry(key).or_insert(next);
         self.last = Some((key, number));
         number
@@ -47,44 +44,54 @@ impl<K: Copy + Eq + Hash> Kinds<K> {
     }
 }
 
-/// Values for pairs of a thing with a small number (a stack, a path) and a kind of it. Most things have one kind: they take
-/// 8 bytes, and are found at once.
+/// Numbers, from 0 on, for pairs of a thing with a small number (a stack, a path) and a kind of it. Most things have one kind:
+/// they are found at once, and take 4 bytes each, and 4 for the pair.
 #[derive(Debug, Default)]
 pub struct Pairs {
-    /// For each thing the first kind of it that has a value, and that; [`NONE`] is no kind.
-    first: Vec<(u32, u32)>,
+    /// For each thing the number of its first pair plus one; 0 for none.
+    first: Vec<u32>,
+    /// Of each pair.
+    kinds: Vec<u32>,
+    /// Further kinds of things.
     others: FxHashMap<(u32, u32), u32>,
 }
 
 impl Pairs {
-    /// None yet, with room for things below `count`: what grows by steps leaves holes in memory behind it.
-    pub fn with_room(count: usize) -> Self {
+    /// None yet, for things below `count`, or a few more.
+    pub fn for_things(count: usize) -> Self {
         Self {
-            first: Vec::with_capacity(count),
-            others: FxHashMap::default(),
+            first: vec![0; count],
+            ..Self::default()
         }
     }
 
-    /// The value of a pair.
+    /// The number of a pair that has one.
     pub fn get(&self, thing: u32, kind: u32) -> Option<u32> {
-        match *self.first.get(thing as usize)? {
-            (first, value) if first == kind => Some(value),
-            (NONE, _) => None,
-            _ => self.others.get(&(thing, kind)).copied(),
+        let first = self.first.get(thing as usize)?.checked_sub(1)?;
+        if self.kinds[first as usize] == kind {
+            return Some(first);
         }
+        self.others.get(&(thing, kind)).copied()
     }
 
-    /// Adds a value that is not there.
-    pub fn insert(&mut self, thing: u32, kind: u32, value: u32) {
+    /// The number of a pair: the next one if it is new.
+    pub fn number(&mut self, thing: u32, kind: u32) -> u32 {
+        if let Some(known) = self.get(thing, kind) {
+            return known;
+        }
+        // Numbers of things in memory, which 32 bits are enough for.
+        let number = self.kinds.len() as u32;
+        self.kinds.push(kind);
         if self.first.len() <= thing as usize {
-            self.first.resize(thing as usize + 1, (NONE, NONE));
+            self.first.resize(thing as usize + 1, 0);
         }
         match &mut self.first[thing as usize] {
-            first @ (NONE, _) => *first = (kind, value),
+            first @ 0 => *first = number + 1,
             _ => {
-                self.others.insert((thing, kind), value);
+                self.others.insert((thing, kind), number);
             }
         }
+        number
     }
 }
 
@@ -95,24 +102,20 @@ mod tests {
     use std::collections::HashMap;
 
     #[test]
-    fn pairs_have_the_values_that_they_were_given() {
-        let (mut pairs, mut expected) = (Pairs::with_room(10), HashMap::new());
+    fn pairs_have_one_number_each() {
+        let (mut pairs, mut expected) = (Pairs::for_things(10), HashMap::new());
         let mut random = Random::from_seed(7);
-        for value in 0..10_000 {
+        for _ in 0..10_000 {
             // Most things have one kind.
             let thing = random.below(3000) as u32;
             let kind = (random.below(10) as u32).saturating_sub(7);
             let known = expected.get(&(thing, kind)).copied();
             assert_eq!(pairs.get(thing, kind), known);
-            if known.is_none() {
-                pairs.insert(thing, kind, value);
-                expected.insert((thing, kind), value);
-            }
+            let next = expected.len() as u32;
+            let number = *expected.entry((thing, kind)).or_insert(next);
+            assert_eq!(pairs.number(thing, kind), number);
         }
         assert!(!pairs.others.is_empty());
-        for (&(thing, kind), &value) in &expected {
-            assert_eq!(pairs.get(thing, kind), Some(value));
-        }
     }
 
     #[test]

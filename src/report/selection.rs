@@ -52,6 +52,11 @@ impl Filter {
 pub struct Matches(Option<Vec<bool>>);
 
 impl Matches {
+    /// Whether every stack passes.
+    pub fn is_all(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Whether a stack with these frames passes.
     pub fn any(&self, stack: &[FrameId]) -> bool {
         let is_match = |matches: &Vec<bool>| stack.iter().any(|id| matches[id.index()]);

@@ -31,7 +31,7 @@ pub(crate) fn against(
     let totals = Totals::of(it.before);
     let cells = Cells::new(it.before, of_sample, &totals);
     let mut by_site = vec![[0.0; 3]; sites.sites.len()];
-    for (key, sums) in &cells.cells {
+    for (key, sums) in cells.iter() {
         let [allocated, live, peak] = &mut by_site[key.site as usize];
         *allocated += sums.bytes;
         *peak += sums.at_peak;
@@ -63,7 +63,7 @@ fn live_over_time(cells: &Cells, sites: &Sites) -> Vec<Value> {
     let buckets = cells.buckets as usize;
     let mut changes = vec![vec![0.0; buckets]; sites.heaps.len()];
     let heap_of = |key: &Key| sites.sites[key.site as usize].heap as usize;
-    let tracked = cells.cells.iter().filter(|(key, _)| key.died != UNKNOWN);
+    let tracked = cells.iter().filter(|(key, _)| key.died != UNKNOWN);
     for (key, Sums { bytes, .. }) in tracked {
         let change = &mut changes[heap_of(key)];
         change[key.born as usize] += bytes;

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use allocsample_profile::{HeapId, Profile, Sample, SampleFlags};
-use allocsample_report::{Totals, Weights};
+use allocsample_report::{Numbering, Totals, Weights};
 use rustc_hash::FxHashMap;
 
 use crate::sites::number;
@@ -62,97 +62,144 @@ pub(crate) struct Cells {
     pub buckets: u32,
     pub bucket_ns: u64,
     pub kinds: Vec<Kind>,
-    pub cells: Vec<(Key, Sums)>,
+    keys: Vec<Key>,
+    /// For each of `keys`.
+    sums: Vec<Sums>,
+    /// Indices of both, sorted by the keys.
+    order: Vec<u32>,
 }
 
 impl Cells {
     /// `of_sample` has the site of each sample.
     pub fn new(profile: &Profile, of_sample: &[u32], totals: &Totals) -> Self {
+        let start_ns = profile.process.start_ns;
+        let duration_ns = profile.process.end_ns.saturating_sub(start_ns);
         let mut kinds = Kinds::default();
-        let mut buckets = MOST_BUCKETS;
-        loop {
-            let most = match buckets <= FEWEST_BUCKETS {
-                true => usize::MAX,
-                false => MOST_CELLS,
+        let mut sums = BySum::new(duration_ns);
+        let threads: FxHashMap<_, u32> = profile.threads.keys().copied().zip(0..).collect();
+        let peak_ns = start_ns.saturating_add(totals.peak.after_ns);
+        let mut weights = Weights::of(profile);
+        for (sample, &site) in profile.samples.iter().zip(of_sample) {
+            let is_tracked = !sample.flags.contains(SampleFlags::UNTRACKED);
+            let bucket = |time_ns: u64| sums.bucket(time_ns.saturating_sub(start_ns));
+            let key = Key {
+                site,
+                kind: kinds.of(profile, sample),
+                thread: threads.get(&sample.thread).copied().unwrap_or(0),
+                born: bucket(sample.time_ns),
+                died: match sample.freed() {
+                    Some(freed) => bucket(freed.time_ns.max(sample.time_ns)),
+                    None if is_tracked => LIVE,
+                    None => UNKNOWN,
+                },
+                lifetime: sample.freed().map_or(15, |freed| {
+                    freed
+                        .time_ns
+                        .saturating_sub(sample.time_ns)
+                        .checked_ilog10()
+                        .unwrap_or(0)
+                        .min(14)
+                }),
+                survived: match sample.outcome().and_then(|outcome| outcome.survived()) {
+                    Some(survived) => u32::from(survived),
+                    None => 2,
+                },
             };
-            let added = add_up(profile, of_sample, totals, &mut kinds, buckets, most);
-            if let Some((bucket_ns, cells)) = added {
-                let mut cells: Vec<_> = cells.into_iter().collect();
-                cells.sort_by_key(|(key, _)| *key);
-                return Self {
-                    buckets,
-                    bucket_ns,
-                    kinds: kinds.kinds,
-                    cells,
-                };
+            let (bytes, objects) = weights.get(sample);
+            let is_at_peak = is_tracked
+                && sample.time_ns <= peak_ns
+                && sample.freed().is_none_or(|freed| freed.time_ns > peak_ns);
+            let sample = Sums {
+                bytes: bytes.value(),
+                variance: bytes.variance().unwrap_or(0.0),
+                objects: objects.value(),
+                samples: 1,
+                at_peak: if is_at_peak { bytes.value() } else { 0.0 },
+            };
+            sums.add(key, &sample);
+            if sums.len() > MOST_CELLS && sums.buckets > FEWEST_BUCKETS {
+                sums = sums.with_longer_buckets();
             }
-            buckets /= 2;
         }
+        let keys = sums.keys.into_values();
+        let mut order: Vec<u32> = (0..number(keys.len())).collect();
+        order.sort_unstable_by_key(|&cell| keys[cell as usize]);
+        Self {
+            buckets: sums.buckets,
+            bucket_ns: sums.bucket_ns,
+            kinds: kinds.kinds,
+            keys,
+            sums: sums.sums,
+            order,
+        }
+    }
+
+    /// All of them, sorted by their keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&Key, &Sums)> + Clone {
+        let cells = self.order.iter().map(|&cell| cell as usize);
+        cells.map(|cell| (&self.keys[cell], &self.sums[cell]))
     }
 }
 
-/// `None` if there are more cells than `most`.
-fn add_up(
-    profile: &Profile,
-    of_sample: &[u32],
-    totals: &Totals,
-    kinds: &mut Kinds,
+/// Sums while they are added up.
+struct BySum {
     buckets: u32,
-    most: usize,
-) -> Option<(u64, FxHashMap<Key, Sums>)> {
-    let start_ns = profile.process.start_ns;
-    let duration_ns = profile.process.end_ns.saturating_sub(start_ns);
-    let bucket_ns = duration_ns / u64::from(buckets) + 1;
-    let bucket = |time_ns: u64| {
-        let index = time_ns.saturating_sub(start_ns) / bucket_ns;
-        u32::try_from(index).unwrap_or(0).min(buckets - 1)
-    };
-    let threads: FxHashMap<_, u32> = profile.threads.keys().copied().zip(0..).collect();
-    let peak_ns = start_ns.saturating_add(totals.peak.after_ns);
-    let mut weights = Weights::of(profile);
-    let mut cells: FxHashMap<Key, Sums> = FxHashMap::default();
-    for (sample, &site) in profile.samples.iter().zip(of_sample) {
-        if cells.len() > most {
-            return None;
-        }
-        let is_tracked = !sample.flags.contains(SampleFlags::UNTRACKED);
-        let key = Key {
-            site,
-            kind: kinds.of(profile, sample),
-            thread: threads.get(&sample.thread).copied().unwrap_or(0),
-            born: bucket(sample.time_ns),
-            died: match sample.freed() {
-                Some(freed) => bucket(freed.time_ns.max(sample.time_ns)),
-                None if is_tracked => LIVE,
-                None => UNKNOWN,
-            },
-            lifetime: sample.freed().map_or(15, |freed| {
-                freed
-                    .time_ns
-                    .saturating_sub(sample.time_ns)
-                    .checked_ilog10()
-                    .unwrap_or(0)
-                    .min(14)
-            }),
-            survived: match sample.outcome().and_then(|outcome| outcome.survived()) {
-                Some(survived) => u32::from(survived),
-                None => 2,
-            },
-        };
-        let (bytes, objects) = weights.get(sample);
-        let sums = cells.entry(key).or_default();
-        sums.bytes += bytes.value();
-        sums.variance += bytes.variance().unwrap_or(0.0);
-        sums.objects += objects.value();
-        sums.samples += 1;
-        let is_at_peak = is_tracked
-            && sample.time_ns <= peak_ns
-            && sample.freed().is_none_or(|freed| freed.time_ns > peak_ns);
-        if is_at_peak {
-            sums.at_peak += bytes.value();
+    bucket_ns: u64,
+    keys: Numbering<Key>,
+    /// By number of the key.
+    sums: Vec<Sums>,
+}
+
+impl BySum {
+    fn new(duration_ns: u64) -> Self {
+        Self {
+            buckets: MOST_BUCKETS,
+            bucket_ns: duration_ns / u64::from(MOST_BUCKETS) + 1,
+            keys: Numbering::default(),
+            sums: Vec::new(),
         }
     }
-    Some((bucket_ns, cells))
+
+    fn len(&self) -> usize {
+        self.sums.len()
+    }
+
+    fn bucket(&self, after_ns: u64) -> u32 {
+        let index = u32::try_from(after_ns / self.bucket_ns);
+        index.unwrap_or(u32::MAX).min(self.buckets - 1)
+    }
+
+    fn add(&mut self, key: Key, more: &Sums) {
+        let number = self.keys.number(key) as usize;
+        if number == self.sums.len() {
+            self.sums.push(Sums::default());
+        }
+        let sums = &mut self.sums[number];
+        sums.bytes += more.bytes;
+        sums.variance += more.variance;
+        sums.objects += more.objects;
+        sums.samples += more.samples;
+        sums.at_peak += more.at_peak;
+    }
+
+    /// Two buckets become one, and the cells of both.
+    fn with_longer_buckets(self) -> Self {
+        let mut longer = Self {
+            buckets: self.buckets / 2,
+            bucket_ns: self.bucket_ns * 2,
+            keys: Numbering::default(),
+            sums: Vec::new(),
+        };
+        for (key, sums) in self.keys.values().iter().zip(&self.sums) {
+            let died = match key.died {
+                LIVE | UNKNOWN => key.died,
+                bucket => bucket / 2,
+            };
+            let born = key.born / 2;
+            longer.add(Key { born, died, ..*key }, sums);
+        }
+        longer
+    }
 }
 
 /// Types in heaps that have any; otherwise powers of two of the size.
@@ -240,6 +287,54 @@ mod tests {
             (1 << 63, "to 8589934592 GiB"),
         ] {
             assert_eq!(size_class(size), class);
+        }
+    }
+
+    #[test]
+    fn longer_buckets_have_the_sums_of_what_was_in_them() {
+        let mut random = allocsample_sampling::Random::from_seed(3);
+        let duration_ns = 1 << 40;
+        let mut sums = BySum::new(duration_ns);
+        let mut added: Vec<(Key, Sums, u64, u64)> = Vec::new();
+        for _ in 0..3000 {
+            let (born_ns, died_ns) = (random.below(duration_ns), random.below(duration_ns));
+            let key = Key {
+                site: random.below(3) as u32,
+                kind: 0,
+                thread: 0,
+                born: sums.bucket(born_ns),
+                died: match random.below(3) {
+                    0 => LIVE,
+                    1 => UNKNOWN,
+                    _ => sums.bucket(died_ns),
+                },
+                lifetime: 0,
+                survived: 2,
+            };
+            let more = Sums {
+                bytes: random.below(100) as f64,
+                samples: 1,
+                ..Sums::default()
+            };
+            sums.add(key, &more);
+            added.push((key, more, born_ns, died_ns));
+        }
+        while sums.buckets > 4 {
+            sums = sums.with_longer_buckets();
+            let mut expected: HashMap<Key, (f64, u32)> = HashMap::new();
+            for (key, more, born_ns, died_ns) in &added {
+                let born = sums.bucket(*born_ns);
+                let died = match key.died {
+                    LIVE | UNKNOWN => key.died,
+                    _ => sums.bucket(*died_ns),
+                };
+                let known = expected.entry(Key { born, died, ..*key }).or_default();
+                *known = (known.0 + more.bytes, known.1 + 1);
+            }
+            assert_eq!(sums.len(), expected.len());
+            for (key, sums) in sums.keys.values().iter().zip(&sums.sums) {
+                assert_eq!(expected[key], (sums.bytes, sums.samples));
+            }
         }
     }
 }

@@ -13,19 +13,19 @@ use crate::sites::Sites;
 use crate::sources::sources;
 use crate::suspects::Suspects;
 
+/// The page draws no more sites than this; the smallest of those beyond become one for each function.
+const MOST_SITES: usize = 60_000;
+
 pub(crate) fn document(profile: &Profile, earlier: Option<&Against<'_>>) -> Value {
-    let totals = Totals::of(profile);
-    // Before the sites, which take as much memory as looking for leaks.
-    let mut leaks = Suspects::of(profile);
-    let mut sites = Sites::default();
-    let mut of_sample = sites.add(profile);
-    let mut of_before = earlier.map_or_else(Vec::new, |it| sites.add(it.before));
-    let sites_in_all = sites.fold(&mut [
-        (profile, &mut of_sample),
-        (earlier.map_or(profile, |it| it.before), &mut of_before),
-    ]);
-    let cells = Cells::new(profile, &of_sample, &totals);
-    drop(of_sample);
+    // Looking for leaks takes as long as the rest, and neither needs the other.
+    let (mut leaks, (totals, sites, cells, of_before)) = std::thread::scope(|scope| {
+        let leaks = scope.spawn(|| Suspects::of(profile));
+        let sums = add_up(profile, earlier);
+        match leaks.join() {
+            Ok(leaks) => (leaks, sums),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    });
     leaks.find_in(&sites);
     let nodes = sites.nodes.values();
     let start_ns = profile.process.start_ns;
@@ -45,36 +45,51 @@ pub(crate) fn document(profile: &Profile, earlier: Option<&Against<'_>>) -> Valu
         "site_nodes": integers(sites.sites.iter().map(|site| site.node)),
         "site_charged": integers(sites.sites.iter().map(|site| site.charged)),
         "site_heaps": integers(sites.sites.iter().map(|site| site.heap)),
-        "sites_in_all": sites_in_all,
+        "sites_in_all": sites.in_all,
         "heaps": sites.heaps,
         "threads": profile.threads.values().map(|it| format!("{} ({})", it.name, it.tid)).collect::<Vec<_>>(),
         "kinds": cells.kinds.iter().map(|kind| &kind.name).collect::<Vec<_>>(),
         "kind_is_type": integers(cells.kinds.iter().map(|kind| u32::from(kind.is_type))),
         "buckets": cells.buckets,
         "bucket_s": cells.bucket_ns as f64 / 1e9,
-        "cells": columns(&cells.cells),
+        "cells": columns(&cells),
         "resident": thinned(&profile.resident_bytes).map(|&(time_ns, bytes)| json!([seconds(time_ns), bytes])).collect::<Vec<_>>(),
         "collections": collections(profile, &sites),
         "leaks": leaks.value,
         "sources": sources(profile, &sites, &bytes_by_site(&cells, &sites)),
     });
-    if let Some(earlier) = earlier {
+    if let Some((earlier, of_before)) = earlier.zip(of_before) {
         document["against"] = against(earlier, profile, &sites, &of_before);
     }
     document
 }
 
+/// The totals of the profile, the sites of both, the cells of the profile, and the sites of the earlier one's samples.
+fn add_up(
+    profile: &Profile,
+    earlier: Option<&Against<'_>>,
+) -> (Totals, Sites, Cells, Option<Vec<u32>>) {
+    let totals = Totals::of(profile);
+    let earlier = earlier.map(|it| it.before);
+    let profiles: Vec<&Profile> = [profile].into_iter().chain(earlier).collect();
+    let (sites, of_samples) = Sites::of(&profiles, MOST_SITES);
+    let mut of_samples = of_samples.into_iter();
+    let of_sample = of_samples.next().unwrap_or_default();
+    let cells = Cells::new(profile, &of_sample, &totals);
+    (totals, sites, cells, of_samples.next())
+}
+
 /// Allocated bytes, and live ones once more: a source line is shown for either.
 fn bytes_by_site(cells: &Cells, sites: &Sites) -> Vec<f64> {
     let mut bytes = vec![0.0; sites.sites.len()];
-    for (key, sums) in &cells.cells {
+    for (key, sums) in cells.iter() {
         let times = if key.died == LIVE { 2.0 } else { 1.0 };
         bytes[key.site as usize] += times * sums.bytes;
     }
     bytes
 }
 
-fn columns(cells: &[(Key, Sums)]) -> Value {
+fn columns(cells: &Cells) -> Value {
     let key = |part: fn(&Key) -> u32| integers(cells.iter().map(|(key, _)| part(key)));
     let sum = |part: fn(&Sums) -> f64| reals(cells.iter().map(|(_, sums)| part(sums)));
     json!({

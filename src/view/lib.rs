@@ -13,6 +13,7 @@ mod cells;
 mod collections;
 mod columns;
 mod document;
+mod groups;
 mod sites;
 mod sources;
 mod suspects;

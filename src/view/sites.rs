@@ -1,20 +1,16 @@
 //! Stacks by number: functions and places once, stacks as a tree.
 
-use allocsample_profile::{HeapId, Profile, Sample, StackId, missing_root};
+use allocsample_profile::{Profile, Sample, StackId};
 use allocsample_report::{FrameId, Frames, Numbering, heaps};
 use rustc_hash::FxHashMap;
+
+use crate::groups::{Group, Groups, keep_largest};
 
 /// No parent, no function, no place.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// The page draws no more sites than this; the smallest of those beyond become one for each function.
-const MOST_SITES: usize = 60_000;
-
 /// What stands for the callers of sites that are not told apart.
 const FOLDED: &str = "(sites too small to show)";
-
-/// One stack may be charged differently in two heaps.
-type Key = (StackId, Option<&'static str>, HeapId);
 
 /// A stack of a heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +45,16 @@ pub(crate) struct Sites {
     pub places: Vec<(u32, u32)>,
     pub files: Vec<String>,
     pub heaps: Vec<String>,
+    /// How many there were before the smallest were folded.
+    pub in_all: usize,
     known: Known,
+}
+
+/// What a frame shows.
+#[derive(Clone, Copy)]
+struct Called {
+    function: u32,
+    place: u32,
 }
 
 /// The nodes of a profile's stacks whose root is missing for one reason, or is there.
@@ -87,166 +92,95 @@ struct Known {
     places: FxHashMap<(u32, u32), u32>,
     files: FxHashMap<String, u32>,
     heaps: FxHashMap<String, u32>,
+    /// By function and heap.
+    folded: FxHashMap<(u32, u32), u32>,
 }
 
 impl Sites {
-    /// Takes the stacks of a profile in; returns the site of each of its samples.
-    pub fn add(&mut self, profile: &Profile) -> Vec<u32> {
+    /// The sites of some profiles, and for each of them that of each sample. If there are more than `most`, the smallest
+    /// become one for each function and heap, so that every sum but those of callers stays what it is.
+    pub fn of(profiles: &[&Profile], most: usize) -> (Self, Vec<Vec<u32>>) {
+        let mut groups: Vec<Groups> = profiles.iter().map(|it| Groups::of(it)).collect();
+        let mut sites = Self {
+            in_all: groups.iter().map(|it| it.groups.len()).sum(),
+            ..Self::default()
+        };
+        keep_largest(&mut groups, most);
+        let added = groups.into_iter().zip(profiles);
+        let of_samples = added
+            .map(|(groups, profile)| sites.add(profile, groups))
+            .collect();
+        (sites, of_samples)
+    }
+
+    /// Returns the site of each sample.
+    fn add(&mut self, profile: &Profile, groups: Groups) -> Vec<u32> {
         let frames = Frames::of(profile);
-        let of_frame: Vec<(u32, u32)> = frames
-            .all()
-            .iter()
+        let of_frame: Vec<Called> = (frames.all().iter())
             .map(|frame| {
                 let module = text(&mut self.known.modules, &mut self.modules, &frame.module);
-                let function = self.function(&frame.function, module);
                 let place = match &frame.file {
-                    Some(file) if frame.line > 0 => {
-                        let file = text(&mut self.known.files, &mut self.files, file);
-                        let next = number(self.places.len());
-                        *self
-                            .known
-                            .places
-                            .entry((file, frame.line))
-                            .or_insert_with_key(|place| {
-                                self.places.push(*place);
-                                next
-                            })
-                    }
+                    Some(file) if frame.line > 0 => self.place(file, frame.line),
                     _ => NONE,
                 };
-                (function, place)
+                Called {
+                    function: self.function(&frame.function, module),
+                    place,
+                }
             })
             .collect();
-        let mut numbers: FxHashMap<Key, u32> = FxHashMap::default();
         let mut below: Vec<Below> = Vec::new();
         let mut stack: Vec<FrameId> = Vec::new();
-        let mut of_sample = Vec::with_capacity(profile.samples.len());
-        for sample in &profile.samples {
-            let key = (sample.stack, missing_root(sample), sample.heap);
-            if let Some(&site) = numbers.get(&key) {
-                of_sample.push(site);
-                continue;
-            }
-            frames.fill(sample, &mut stack);
-            let node = self.node_of(&frames, &of_frame, &mut below, sample);
-            let caller = |node: u32| {
-                self.nodes
-                    .values()
-                    .get(node as usize)
-                    .map_or(NONE, |it| it.parent)
-            };
-            let charged = frames
-                .charged(sample.heap, &stack)
-                .map_or(NONE, |depth| (0..depth).fold(node, |node, _| caller(node)));
+        let site_of = |group: &Group| {
+            let sample = &profile.samples[group.first as usize];
             let name = heaps::name(profile, sample.heap);
-            let site = Site {
+            let heap = text(&mut self.known.heaps, &mut self.heaps, name);
+            let charged = frames.charged_to(sample, &mut stack);
+            if !group.is_kept {
+                let called = charged.map(|(_, id)| of_frame[id.index()]);
+                return self.folded(called, heap);
+            }
+            let node = self.node_of(&frames, &of_frame, &mut below, sample);
+            let charged = charged.and_then(|(depth, _)| self.way(node).nth(depth));
+            let charged = charged.unwrap_or(NONE);
+            self.sites.push(Site {
                 node,
                 charged,
-                heap: text(&mut self.known.heaps, &mut self.heaps, name),
-            };
-            let next = number(self.sites.len());
-            self.sites.push(site);
-            numbers.insert(key, next);
-            of_sample.push(next);
+                heap,
+            });
+            number(self.sites.len() - 1)
+        };
+        let of_group: Vec<u32> = groups.groups.iter().map(site_of).collect();
+        let mut of_sample = groups.of_sample;
+        for it in &mut of_sample {
+            *it = of_group[*it as usize];
         }
         of_sample
     }
 
-    /// Leaves only so many sites as a page can show: the smallest become one for each function and heap, so that every
-    /// sum but those of callers stays what it is. Says how many there were.
-    pub fn fold(&mut self, profiles: &mut [(&Profile, &mut Vec<u32>)]) -> usize {
-        let before = self.sites.len();
-        if before <= MOST_SITES {
-            return before;
-        }
-        let mut weights = vec![0.0; before];
-        for (profile, of_sample) in profiles.iter() {
-            for (sample, &site) in profile.samples.iter().zip(of_sample.iter()) {
-                // Live bytes count twice: what leaks little by little must not disappear.
-                let times = if sample.is_live() { 2.0 } else { 1.0 };
-                weights[site as usize] += times * sample.size.max(1) as f64;
-            }
-        }
-        let mut order: Vec<u32> = (0..number(before)).collect();
-        order.sort_by(|&a, &b| weights[b as usize].total_cmp(&weights[a as usize]));
-        let mut kept = vec![false; before];
-        for &site in &order[..MOST_SITES] {
-            kept[site as usize] = true;
+    /// The site of those that are charged to a function and are not told apart.
+    fn folded(&mut self, charged: Option<Called>, heap: u32) -> u32 {
+        let function = charged.map_or(NONE, |it| it.function);
+        if let Some(&known) = self.known.folded.get(&(function, heap)) {
+            return known;
         }
         let module = text(&mut self.known.modules, &mut self.modules, "");
-        let folded = self.function(FOLDED, module);
-        let root = self.nodes.number(Node {
-            parent: NONE,
-            function: folded,
+        let callers = Called {
+            function: self.function(FOLDED, module),
             place: NONE,
+        };
+        let node = charged.map_or(NONE, |charged| {
+            let root = self.node(NONE, callers);
+            self.node(root, charged)
         });
-        let mut sites = Vec::new();
-        let mut by_function: FxHashMap<(u32, u32), u32> = FxHashMap::default();
-        let mut numbers = Vec::with_capacity(before);
-        for (site, is_kept) in self.sites.clone().into_iter().zip(kept) {
-            let next = number(sites.len());
-            if is_kept {
-                sites.push(site);
-                numbers.push(next);
-                continue;
-            }
-            let charged = self.nodes.values().get(site.charged as usize).copied();
-            let function = charged.map_or(NONE, |node| node.function);
-            let place = *by_function.entry((function, site.heap)).or_insert(next);
-            if place == next {
-                let node = match charged {
-                    Some(node) => self.nodes.number(Node {
-                        parent: root,
-                        ..node
-                    }),
-                    None => NONE,
-                };
-                sites.push(Site {
-                    node,
-                    charged: node,
-                    heap: site.heap,
-                });
-            }
-            numbers.push(place);
-        }
-        self.sites = sites;
-        for (_, of_sample) in profiles {
-            for site in of_sample.iter_mut() {
-                *site = numbers[*site as usize];
-            }
-        }
-        self.drop_unused_nodes();
-        before
-    }
-
-    /// Parents come first, so that one pass from the back finds all that are needed.
-    fn drop_unused_nodes(&mut self) {
-        let mut is_used = vec![false; self.nodes.values().len()];
-        for site in &self.sites {
-            if let Some(used) = is_used.get_mut(site.node as usize) {
-                *used = true;
-            }
-        }
-        for index in (0..self.nodes.values().len()).rev() {
-            let parent = self.nodes.values()[index].parent;
-            if is_used[index] && parent != NONE {
-                is_used[parent as usize] = true;
-            }
-        }
-        let mut numbers = vec![NONE; self.nodes.values().len()];
-        let renumbered = |numbers: &[u32], node: u32| numbers.get(node as usize).copied();
-        let mut nodes = Numbering::default();
-        for (index, node) in self.nodes.values().iter().enumerate() {
-            if is_used[index] {
-                let parent = renumbered(&numbers, node.parent).unwrap_or(NONE);
-                numbers[index] = nodes.number(Node { parent, ..*node });
-            }
-        }
-        for site in &mut self.sites {
-            site.node = renumbered(&numbers, site.node).unwrap_or(NONE);
-            site.charged = renumbered(&numbers, site.charged).unwrap_or(NONE);
-        }
-        self.nodes = nodes;
+        let next = number(self.sites.len());
+        self.sites.push(Site {
+            node,
+            charged: node,
+            heap,
+        });
+        self.known.folded.insert((function, heap), next);
+        next
     }
 
     /// The function that a site is charged to.
@@ -259,8 +193,15 @@ impl Sites {
 
     /// Nodes from one to its root.
     pub fn path(&self, node: u32) -> impl Iterator<Item = &Node> {
-        let at = |node: u32| self.nodes.values().get(node as usize);
-        std::iter::successors(at(node), move |node| at(node.parent))
+        self.way(node)
+            .map(|node| &self.nodes.values()[node as usize])
+    }
+
+    /// The same by number.
+    fn way(&self, node: u32) -> impl Iterator<Item = u32> {
+        let there = |node: u32| ((node as usize) < self.nodes.values().len()).then_some(node);
+        let caller = move |node: &u32| there(self.nodes.values()[*node as usize].parent);
+        std::iter::successors(there(node), caller)
     }
 
     fn function(&mut self, name: &str, module: u32) -> u32 {
@@ -275,12 +216,34 @@ impl Sites {
             })
     }
 
+    fn place(&mut self, file: &str, line: u32) -> u32 {
+        let file = text(&mut self.known.files, &mut self.files, file);
+        let next = number(self.places.len());
+        *self
+            .known
+            .places
+            .entry((file, line))
+            .or_insert_with_key(|place| {
+                self.places.push(*place);
+                next
+            })
+    }
+
+    fn node(&mut self, parent: u32, called: Called) -> u32 {
+        let Called { function, place } = called;
+        self.nodes.number(Node {
+            parent,
+            function,
+            place,
+        })
+    }
+
     /// The node of a sample's stack. Each node of the profile's own tree is looked for once: a look costs a cache miss or
     /// two, and there are far fewer nodes than frames of all stacks.
     fn node_of(
         &mut self,
         frames: &Frames<'_>,
-        of_frame: &[(u32, u32)],
+        of_frame: &[Called],
         below: &mut Vec<Below>,
         sample: &Sample,
     ) -> u32 {
@@ -302,14 +265,7 @@ impl Sites {
             missing.push((at, inlined));
             at = parent;
         }
-        let step = |sites: &mut Self, node, id: &FrameId| {
-            let (function, place) = of_frame[id.index()];
-            sites.nodes.number(Node {
-                parent: node,
-                function,
-                place,
-            })
-        };
+        let step = |sites: &mut Self, node, id: &FrameId| sites.node(node, of_frame[id.index()]);
         let root = root.iter();
         let mut node = node.unwrap_or_else(|| root.fold(NONE, |node, id| step(self, node, id)));
         for (stack, inlined) in missing.into_iter().rev() {
@@ -342,8 +298,7 @@ mod tests {
     use allocsample_profile::{Location, ModuleId, SampleFlags, StackNode};
     use allocsample_report::charged_frame;
 
-    #[test]
-    fn a_sites_nodes_are_the_frames_of_its_stack() {
+    fn random() -> Profile {
         let mut profile = Profile::default();
         let mut state: u32 = 1;
         let mut below = |bound: u32| {
@@ -365,15 +320,20 @@ mod tests {
                 ..Sample::default()
             });
         }
-        let mut sites = Sites::default();
-        let of_sample = sites.add(&profile);
+        profile
+    }
+
+    #[test]
+    fn a_sites_nodes_are_the_frames_of_its_stack() {
+        let profile = random();
+        let (sites, of_samples) = Sites::of(&[&profile], usize::MAX);
         let nodes = sites.nodes.values();
         let name = |node: u32| {
             let (name, _) = &sites.functions[nodes[node as usize].function as usize];
             name.as_str()
         };
-        for (sample, site) in profile.samples.iter().zip(of_sample) {
-            let site = sites.sites[site as usize];
+        for (sample, site) in profile.samples.iter().zip(&of_samples[0]) {
+            let site = sites.sites[*site as usize];
             let there = |node: u32| Some(node).filter(|it| *it != NONE);
             let parent = |node: &u32| there(nodes[*node as usize].parent);
             let path = std::iter::successors(there(site.node), parent);
@@ -391,5 +351,37 @@ mod tests {
             assert!(node.parent == NONE || (node.parent as usize) < at);
             assert!(known.insert(*node));
         }
+    }
+
+    #[test]
+    fn folded_sites_are_charged_to_the_same_function() {
+        let profile = random();
+        let (all, of_all) = Sites::of(&[&profile], usize::MAX);
+        let (few, of_few) = Sites::of(&[&profile, &profile], 40);
+        assert_eq!(few.in_all, 2 * all.in_all);
+        let names = |sites: &Sites, node: u32| -> Vec<String> {
+            let name = |node: &Node| sites.functions[node.function as usize].0.clone();
+            sites.path(node).map(name).collect()
+        };
+        let mut kept = std::collections::HashSet::new();
+        for of_few in &of_few {
+            for (of_all, of_few) in of_all[0].iter().zip(of_few) {
+                let (full, folded) = (all.sites[*of_all as usize], few.sites[*of_few as usize]);
+                let (charged, path) = (names(&all, full.charged), names(&few, folded.node));
+                assert_eq!(
+                    all.heaps[full.heap as usize],
+                    few.heaps[folded.heap as usize]
+                );
+                match path.last().is_some_and(|root| root == FOLDED) {
+                    true => assert_eq!(path, [charged[0].as_str(), FOLDED]),
+                    false => {
+                        assert_eq!(path, names(&all, full.node));
+                        assert_eq!(names(&few, folded.charged), charged);
+                        kept.insert(of_few);
+                    }
+                }
+            }
+        }
+        assert_eq!(kept.len(), 40);
     }
 }
