@@ -43,6 +43,22 @@ fn what_makes_no_sense_is_one_line_and_status_2() {
             "invalid value '0' for '--max-depth",
         ),
         (
+            &["run", "--rotate-every", "0s", "--", "true"],
+            "expected a time from 1s to 365d",
+        ),
+        (
+            &["run", "--window", "10", "--", "true"],
+            "expected a time from 1s to 365d",
+        ),
+        (
+            &["run", "--rotate-size", "1K", "--", "true"],
+            "expected bytes, at least 64K",
+        ),
+        (
+            &["run", "--window", "1h", "--max-size", "4M", "--", "true"],
+            "--max-size 4M: expected at least 8M",
+        ),
+        (
             &["run", "-o", "no/such/x", "--", "true"],
             "there is no directory",
         ),

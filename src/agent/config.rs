@@ -3,7 +3,10 @@
 mod unknown;
 
 use allocsample_record::Sampling;
-use allocsample_sampling::{Interval, IntervalError, IntervalSetting, parse_percent};
+use allocsample_sampling::{
+    Interval, IntervalError, IntervalSetting, LEAST_MAX_SIZE_BYTES, LEAST_MAX_SIZE_ROTATED_BYTES,
+    LEAST_ROTATE_SIZE_BYTES, parse_decimal, parse_percent, parse_size, parse_time_ms,
+};
 
 use crate::path::Path;
 pub use unknown::UnknownSetting;
@@ -16,14 +19,8 @@ const DEFAULT_INTERVAL: Interval = match Interval::new(512 * 1024) {
 const DEFAULT_MAX_DEPTH: usize = 512;
 /// Frames that a work area has room for.
 pub const LARGEST_MAX_DEPTH: usize = 4096;
-/// What waits in a full ring comes to 2 MiB, and must fit beside the file before.
-const LEAST_MAX_SIZE_ROTATED_BYTES: u64 = 8 << 20;
-/// A file has more to say first than to say, below this.
-const LEAST_ROTATE_SIZE_BYTES: u64 = 64 << 10;
 /// Kernels look at timers 100 to 1,000 times a second, and tell how many ticks they have missed.
 const LARGEST_TIME_HZ: u64 = 10_000;
-/// What a drain thread writes at once must fit.
-const LEAST_MAX_SIZE_BYTES: u64 = 1 << 20;
 
 /// With fewer samples there is little to say of anything.
 const LEAST_MAX_LIVE: u64 = 100;
@@ -325,18 +322,11 @@ impl Config {
         }
         config.max_size_bytes = match lookup("ALLOCSAMPLE_MAX_SIZE") {
             None => None,
-            Some(value) => match Interval::parse(value) {
-                Ok(IntervalSetting::Every(size)) if size.bytes() >= LEAST_MAX_SIZE_BYTES => {
-                    Some(size.bytes())
-                }
-                _ => {
-                    return Err(ConfigError {
-                        name: "ALLOCSAMPLE_MAX_SIZE",
-                        value,
-                        expected: "expected bytes, at least 1M, as in 64M or 1G",
-                    });
-                }
-            },
+            Some(value) => Some(parse_size(value, LEAST_MAX_SIZE_BYTES).ok_or(ConfigError {
+                name: "ALLOCSAMPLE_MAX_SIZE",
+                value,
+                expected: "expected bytes, at least 1M, as in 64M or 1G",
+            })?),
         };
         config.read_rotation(&lookup)?;
         config.snapshot_signal = match choice(
@@ -413,18 +403,12 @@ impl Config {
             self.keep_parts = u32::try_from(window_ms.div_ceil(every_ms.max(1))).ok();
         }
         if let Some(value) = lookup("ALLOCSAMPLE_ROTATE_SIZE") {
-            self.rotate_size_bytes = match Interval::parse(value) {
-                Ok(IntervalSetting::Every(size)) if size.bytes() >= LEAST_ROTATE_SIZE_BYTES => {
-                    Some(size.bytes())
-                }
-                _ => {
-                    return Err(ConfigError {
-                        name: "ALLOCSAMPLE_ROTATE_SIZE",
-                        value,
-                        expected: "expected bytes, at least 64K, as in 16M or 1G",
-                    });
-                }
-            };
+            let bytes = parse_size(value, LEAST_ROTATE_SIZE_BYTES).ok_or(ConfigError {
+                name: "ALLOCSAMPLE_ROTATE_SIZE",
+                value,
+                expected: "expected bytes, at least 64K, as in 16M or 1G",
+            })?;
+            self.rotate_size_bytes = Some(bytes);
         }
         if let Some(value) = lookup("ALLOCSAMPLE_KEEP") {
             match parse_decimal(value).and_then(|keep| u32::try_from(keep).ok()) {
@@ -500,32 +484,6 @@ fn explain(error: IntervalError) -> &'static str {
         IntervalError::UnknownUnit => "unknown unit: expected K, M, G or T",
         IntervalError::TooLarge => "the longest interval is 2^63 - 1 bytes",
     }
-}
-
-/// `30s`, `10m`, `1h` or `7d` in milliseconds; at least a second, at most a year.
-fn parse_time_ms(text: &[u8]) -> Option<u64> {
-    const SECOND_MS: u64 = 1000;
-    const YEAR_MS: u64 = 365 * 24 * 3600 * SECOND_MS;
-    let (unit, number) = text.split_last()?;
-    let unit_ms = match unit {
-        b's' => SECOND_MS,
-        b'm' => 60 * SECOND_MS,
-        b'h' => 3600 * SECOND_MS,
-        b'd' => 24 * 3600 * SECOND_MS,
-        _ => return None,
-    };
-    let ms = parse_decimal(number)?.checked_mul(unit_ms)?;
-    (SECOND_MS..=YEAR_MS).contains(&ms).then_some(ms)
-}
-
-fn parse_decimal(text: &[u8]) -> Option<u64> {
-    if text.is_empty() {
-        return None;
-    }
-    text.iter().try_fold(0u64, |number, &digit| {
-        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
-        number.checked_mul(10)?.checked_add(digit)
-    })
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ mod estimate;
 mod gamma;
 mod gap;
 mod interval;
+mod limits;
 mod nursery;
 mod random;
 mod sampler;
@@ -43,6 +44,10 @@ pub use budget::{Budget, Controller, Window, parse_percent};
 pub use estimate::Estimate;
 pub use gap::{GapLaw, draw_gap};
 pub use interval::{Interval, IntervalError, IntervalSetting};
+pub use limits::{
+    LEAST_MAX_SIZE_BYTES, LEAST_MAX_SIZE_ROTATED_BYTES, LEAST_ROTATE_SIZE_BYTES, parse_decimal,
+    parse_size, parse_time_ms,
+};
 pub use nursery::{Nursery, NurseryLimit, Overflow};
 pub use random::{Random, Seed};
 pub use sampler::{MAX_COUNTED_POINTS, SamplePoints, Sampler};

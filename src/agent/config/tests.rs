@@ -116,9 +116,6 @@ fn rotation_is_read() {
             .unwrap()
             .is_rotated()
     );
-    for value in ["", "10", "0s", "400d", "m", "1.5h", "99999999999999999999d"] {
-        assert_eq!(parse_time_ms(value.as_bytes()), None, "{value}");
-    }
 }
 
 #[test]

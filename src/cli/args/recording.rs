@@ -3,7 +3,10 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use allocsample_sampling::{Interval, IntervalError, IntervalSetting, parse_percent};
+use allocsample_sampling::{
+    Interval, IntervalError, LEAST_MAX_SIZE_BYTES, LEAST_ROTATE_SIZE_BYTES, parse_percent,
+    parse_size, parse_time_ms,
+};
 use clap::{Args, Parser, ValueEnum};
 
 use super::name_of;
@@ -115,11 +118,11 @@ pub struct Run {
 
     /// Go on in another file after this time (30s, 10m, 1h, 7d); those before are kept as NAME.part-N.allocsample, and each
     /// can be read by itself
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     pub rotate_every: Option<String>,
 
     /// Go on in another file when the present one has grown by this (64K, 16M, ...)
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = rotate_size)]
     pub rotate_size: Option<String>,
 
     /// Keep so many files beside the one that is being written; the oldest goes [default: all]
@@ -127,7 +130,7 @@ pub struct Run {
     pub keep: Option<u32>,
 
     /// Keep the last time (10m, 1h, ...) only, in a ring of files; `allocsample join` makes one of them
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     pub window: Option<String>,
 
     /// Write a copy of the profile, NAME.snapshot-N.allocsample, when the program gets this signal; a program that uses the
@@ -296,10 +299,19 @@ fn percent(text: &str) -> Result<String, &'static str> {
 }
 
 fn size(text: &str) -> Result<String, &'static str> {
-    /// The agent's own limit.
-    const LEAST_BYTES: u64 = 1 << 20;
-    match Interval::parse(text.as_bytes()) {
-        Ok(IntervalSetting::Every(size)) if size.bytes() >= LEAST_BYTES => Ok(text.to_owned()),
-        _ => Err("expected bytes, at least 1M, as in 64M or 1G"),
-    }
+    parse_size(text.as_bytes(), LEAST_MAX_SIZE_BYTES)
+        .map(|_| text.to_owned())
+        .ok_or("expected bytes, at least 1M, as in 64M or 1G")
+}
+
+fn rotate_size(text: &str) -> Result<String, &'static str> {
+    parse_size(text.as_bytes(), LEAST_ROTATE_SIZE_BYTES)
+        .map(|_| text.to_owned())
+        .ok_or("expected bytes, at least 64K, as in 16M or 1G")
+}
+
+fn time(text: &str) -> Result<String, &'static str> {
+    parse_time_ms(text.as_bytes())
+        .map(|_| text.to_owned())
+        .ok_or("expected a time from 1s to 365d, as in 30s, 10m, 1h or 7d")
 }

@@ -9,15 +9,17 @@ mod target;
 
 use std::ffi::{OsStr, OsString};
 
+use allocsample_sampling::{LEAST_MAX_SIZE_ROTATED_BYTES, parse_size};
 use child::{CannotRun, Child};
 use library::Library;
 use output::Template;
 
 use crate::args::{Run, Runtime, name_of};
-use crate::exit::{self, Ending};
+use crate::exit::{self, Ending, Usage};
 
 /// Runs the program and ends as it does.
 pub fn run(options: &Run) -> anyhow::Result<Ending> {
+    check_size(options)?;
     let template = Template::new(options.output.as_deref())?;
     template.check()?;
     let library = Library::find()?;
@@ -59,6 +61,22 @@ pub fn run(options: &Run) -> anyhow::Result<Ending> {
         aftermath::run(options, &template, pid, ending, &profiles);
     }
     Ok(ending)
+}
+
+/// What the agent would refuse when the program has begun, and leave it without a profile.
+fn check_size(options: &Run) -> Result<(), Usage> {
+    let is_rotated =
+        options.rotate_every.is_some() || options.rotate_size.is_some() || options.window.is_some();
+    match &options.max_size {
+        Some(size) if is_rotated => parse_size(size.as_bytes(), LEAST_MAX_SIZE_ROTATED_BYTES)
+            .map(drop)
+            .ok_or_else(|| {
+                Usage(format!(
+                    "--max-size {size}: expected at least 8M for a profile that goes on in other files"
+                ))
+            }),
+        _ => Ok(()),
+    }
 }
 
 fn remark(options: &Run, what: impl std::fmt::Display) {
