@@ -339,6 +339,11 @@ static void on_sampled_object(environment env, environment jni, void *thread, vo
     allocsample_counters asked = {.size = sizeof asked};
     hooks->counters(heap, &asked);
     uint64_t interval = interval_of_sample(&asked);
+    /* The JVM goes on drawing. Its walk is most of what a sample costs. */
+    if (!asked.is_on) {
+        hooks->sampled_at(heap, 0, 0, 0, NULL, 0, 0);
+        return;
+    }
     /* What the JVM allocates for our questions is ours. */
     shim_thread.muted++;
     name_places(jni);

@@ -385,7 +385,9 @@ typedef struct allocsample_hooks {
     /* [any] As `sampled`, by a machine that can be told of another interval while it runs: `interval` is the one under which
      * this object was drawn, not 0, which may be that of before. A heap whose samples all come by this function gets
      * another interval when malloc does: `counters` tells it. A process remembers 512 intervals; under others each
-     * sample takes one of 65,000 numbers, and when those are used up samples are lost, and counted. */
+     * sample takes one of 65,000 numbers, and when those are used up samples are lost, and counted. With an `interval` of
+     * 0 it tells of no object, and only obeys what was asked of the process since (`ctl`), as every sample does: for a
+     * machine that goes on drawing while its heap is off, and then need not walk its stack. */
     allocsample_id (*sampled_at)(allocsample_heap *heap, uintptr_t address, uint64_t size, allocsample_type type,
                                  const allocsample_frame *frames, size_t count, uint64_t interval);
 } allocsample_hooks;

@@ -149,7 +149,7 @@ impl Agent {
     }
 
     /// The same on a thread whose machine allocates, while malloc may be silent: only if something was asked for.
-    pub(crate) fn obey_if_asked(&self, thread: &ShimThread) {
+    pub fn obey_if_asked(&self, thread: &ShimThread) {
         let is_asked = recording::current().is_some_and(|recording| {
             recording.ring.request().0 > self.control.seen.load(Ordering::Relaxed)
         });

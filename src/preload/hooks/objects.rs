@@ -164,6 +164,8 @@ pub(super) unsafe extern "C" fn sampled_at(
     interval: u64,
 ) -> u64 {
     let Some(drawn_at) = Interval::new(interval) else {
+        let _errno = KeepErrno::new();
+        AGENT.obey_if_asked(this_thread());
         return NO_SAMPLE;
     };
     // SAFETY: the header's rules.
