@@ -8,6 +8,7 @@ mod growing;
 mod harmless;
 mod http;
 mod inherited;
+mod memory;
 mod output_file;
 mod output_format;
 mod packed;
@@ -19,6 +20,7 @@ mod terminal;
 use args::Command;
 
 fn main() -> std::process::ExitCode {
+    memory::give_large_blocks_back();
     let arguments = match args::parse() {
         Ok(arguments) => arguments,
         Err(status) => return status,
