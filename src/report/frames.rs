@@ -164,6 +164,19 @@ impl<'a> Frames<'a> {
         Some((charged, stack[charged]))
     }
 
+    /// The stack of the caller of the code that the frame at this index of a stack is part of; empty if there is none.
+    pub fn caller_of(&self, stack: StackId, index: usize) -> StackId {
+        let (mut at, mut before) = (stack, 0);
+        while let Some((parent, inlined)) = self.node(at) {
+            at = parent;
+            before += inlined.len();
+            if before > index {
+                break;
+            }
+        }
+        at
+    }
+
     /// Whether a frame is of the standard library of C++ or Rust, or of the allocator.
     pub fn is_library(&self, id: FrameId) -> bool {
         self.parts[id.index()] != Part::Program
@@ -388,6 +401,14 @@ mod tests {
             let named: Vec<Frame> = stack.iter().map(|id| frames.frame(*id).clone()).collect();
             let expected = profile.stack_frames(sample);
             assert_eq!(named, expected);
+            frames.fill_stack(sample.stack, &mut stack);
+            let mut callers = Vec::new();
+            for index in 0..stack.len() {
+                // None of these places has inlined calls.
+                frames.fill_stack(frames.caller_of(sample.stack, index), &mut callers);
+                assert_eq!(callers, stack[index + 1..]);
+            }
+            frames.fill(sample, &mut stack);
             let charged = frames
                 .charged(sample.heap, &stack)
                 .map(|place| &named[place]);

@@ -15,7 +15,6 @@ pub(crate) struct Group {
 pub(crate) struct Groups {
     pub groups: Vec<Group>,
     /// Of each its bytes without what they stand for; live ones twice, as what leaks little by little must not disappear.
-    /// Gone when the largest are known.
     weights: Vec<f64>,
     /// The index of each sample's.
     pub of_sample: Vec<u32>,
@@ -55,12 +54,18 @@ impl Groups {
     }
 }
 
+impl Groups {
+    /// Those that the page does not tell apart, with their weights.
+    pub fn folded(&self) -> impl Iterator<Item = (&Group, f64)> {
+        let all = self.groups.iter().zip(self.weights.iter().copied());
+        all.filter(|(group, _)| !group.is_kept)
+    }
+}
+
 /// Keeps the `most` largest of all profiles; of those that are equal, the first.
 pub(crate) fn keep_largest(profiles: &mut [Groups], most: usize) {
-    let weights = profiles
-        .iter_mut()
-        .flat_map(|it| std::mem::take(&mut it.weights));
-    let mut order: Vec<(f64, u32)> = weights.zip(0..).collect();
+    let weights = profiles.iter().flat_map(|it| &it.weights);
+    let mut order: Vec<(f64, u32)> = weights.copied().zip(0..).collect();
     if order.len() <= most {
         return;
     }

@@ -14,6 +14,7 @@ mod collections;
 mod columns;
 mod document;
 mod groups;
+mod prefixes;
 mod sites;
 mod sources;
 mod suspects;

@@ -1,16 +1,20 @@
 //! Stacks by number: functions and places once, stacks as a tree.
 
-use allocsample_profile::{Profile, Sample, StackId};
+use allocsample_profile::{Profile, StackId};
 use allocsample_report::{FrameId, Frames, Numbering, heaps};
 use rustc_hash::FxHashMap;
 
 use crate::groups::{Group, Groups, keep_largest};
+use crate::prefixes::Prefixes;
 
 /// No parent, no function, no place.
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// What stands for the callers of sites that are not told apart.
 const FOLDED: &str = "(sites too small to show)";
+
+/// Sites of functions below callers that are shown; further ones have no callers.
+const MOST_FOLDED: usize = 1_000;
 
 /// A stack of a heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,13 +96,14 @@ struct Known {
     places: FxHashMap<(u32, u32), u32>,
     files: FxHashMap<String, u32>,
     heaps: FxHashMap<String, u32>,
-    /// By function and heap.
-    folded: FxHashMap<(u32, u32), u32>,
+    /// By the node of their callers, function and heap.
+    folded: FxHashMap<(u32, u32, u32), u32>,
 }
 
 impl Sites {
     /// The sites of some profiles, and for each of them that of each sample. If there are more than `most`, the smallest
-    /// become one for each function and heap, so that every sum but those of callers stays what it is.
+    /// become one for each function and heap below the beginnings of stacks that most of them share ([`Prefixes`]). Every
+    /// sum but those of callers stays what it is.
     pub fn of(profiles: &[&Profile], most: usize) -> (Self, Vec<Vec<u32>>) {
         let mut groups: Vec<Groups> = profiles.iter().map(|it| Groups::of(it)).collect();
         let mut sites = Self {
@@ -129,6 +134,8 @@ impl Sites {
                 }
             })
             .collect();
+        let is_folded = groups.folded().next().is_some();
+        let prefixes = is_folded.then(|| Prefixes::of(profile, &groups));
         let mut below: Vec<Below> = Vec::new();
         let mut stack: Vec<FrameId> = Vec::new();
         let site_of = |group: &Group| {
@@ -136,11 +143,17 @@ impl Sites {
             let name = heaps::name(profile, sample.heap);
             let heap = text(&mut self.known.heaps, &mut self.heaps, name);
             let charged = frames.charged_to(sample, &mut stack);
+            let root = frames.missing_root(sample);
             if !group.is_kept {
                 let called = charged.map(|(_, id)| of_frame[id.index()]);
-                return self.folded(called, heap);
+                let callers = frames.caller_of(sample.stack, charged.map_or(0, |(depth, _)| depth));
+                let callers = prefixes
+                    .as_ref()
+                    .map_or(StackId::EMPTY, |it| it.of_stack(profile, callers));
+                let callers = self.node_of(&frames, &of_frame, &mut below, root, callers);
+                return self.folded(callers, called, heap);
             }
-            let node = self.node_of(&frames, &of_frame, &mut below, sample);
+            let node = self.node_of(&frames, &of_frame, &mut below, root, sample.stack);
             let charged = charged.and_then(|(depth, _)| self.way(node).nth(depth));
             let charged = charged.unwrap_or(NONE);
             self.sites.push(Site {
@@ -158,11 +171,16 @@ impl Sites {
         of_sample
     }
 
-    /// The site of those that are charged to a function and are not told apart.
-    fn folded(&mut self, charged: Option<Called>, heap: u32) -> u32 {
+    /// The site of those that are charged to a function below this node and are not told apart.
+    fn folded(&mut self, below: u32, charged: Option<Called>, heap: u32) -> u32 {
         let function = charged.map_or(NONE, |it| it.function);
-        if let Some(&known) = self.known.folded.get(&(function, heap)) {
+        let key = (below, function, heap);
+        if let Some(&known) = self.known.folded.get(&key) {
             return known;
+        }
+        if self.known.folded.len() >= MOST_FOLDED && below != NONE {
+            // However many functions there are: those left have no callers that are shown.
+            return self.folded(NONE, charged, heap);
         }
         let module = text(&mut self.known.modules, &mut self.modules, "");
         let callers = Called {
@@ -170,8 +188,8 @@ impl Sites {
             place: NONE,
         };
         let node = charged.map_or(NONE, |charged| {
-            let root = self.node(NONE, callers);
-            self.node(root, charged)
+            let callers = self.node(below, callers);
+            self.node(callers, charged)
         });
         let next = number(self.sites.len());
         self.sites.push(Site {
@@ -179,7 +197,7 @@ impl Sites {
             charged: node,
             heap,
         });
-        self.known.folded.insert((function, heap), next);
+        self.known.folded.insert(key, next);
         next
     }
 
@@ -238,16 +256,16 @@ impl Sites {
         })
     }
 
-    /// The node of a sample's stack. Each node of the profile's own tree is looked for once: a look costs a cache miss or
+    /// The node of a stack above this root, if that is missing. Each node of the profile's own tree is looked for once: a look costs a cache miss or
     /// two, and there are far fewer nodes than frames of all stacks.
     fn node_of(
         &mut self,
         frames: &Frames<'_>,
         of_frame: &[Called],
         below: &mut Vec<Below>,
-        sample: &Sample,
+        root: Option<FrameId>,
+        stack: StackId,
     ) -> u32 {
-        let root = frames.missing_root(sample);
         let known = below.iter().position(|it| it.root == root);
         let place = known.unwrap_or_else(|| {
             below.push(Below::new(root));
@@ -256,7 +274,7 @@ impl Sites {
         let below = &mut below[place];
         // Upwards to a node that is known, or to none; then down again.
         let mut missing = Vec::new();
-        let (mut at, mut node) = (sample.stack, None);
+        let (mut at, mut node) = (stack, None);
         while let Some((parent, inlined)) = frames.node(at) {
             node = below.get(at);
             if node.is_some() {
@@ -295,7 +313,7 @@ pub(crate) fn number(length: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocsample_profile::{Location, ModuleId, SampleFlags, StackNode};
+    use allocsample_profile::{Location, ModuleId, Sample, SampleFlags, StackNode};
     use allocsample_report::charged_frame;
 
     fn random() -> Profile {
@@ -364,6 +382,7 @@ mod tests {
             sites.path(node).map(name).collect()
         };
         let mut kept = std::collections::HashSet::new();
+        let mut longest = 0;
         for of_few in &of_few {
             for (of_all, of_few) in of_all[0].iter().zip(of_few) {
                 let (full, folded) = (all.sites[*of_all as usize], few.sites[*of_few as usize]);
@@ -372,8 +391,13 @@ mod tests {
                     all.heaps[full.heap as usize],
                     few.heaps[folded.heap as usize]
                 );
-                match path.last().is_some_and(|root| root == FOLDED) {
-                    true => assert_eq!(path, [charged[0].as_str(), FOLDED]),
+                match path.get(1).is_some_and(|caller| caller == FOLDED) {
+                    true => {
+                        assert_eq!(path[0], charged[0]);
+                        // What is left of the callers is where the whole stack begins.
+                        assert!(names(&all, full.node).ends_with(&path[2..]));
+                        longest = longest.max(path.len());
+                    }
                     false => {
                         assert_eq!(path, names(&all, full.node));
                         assert_eq!(names(&few, folded.charged), charged);
@@ -383,5 +407,6 @@ mod tests {
             }
         }
         assert_eq!(kept.len(), 40);
+        assert!(longest > 3);
     }
 }

@@ -34,7 +34,7 @@ function drawHeader() {
     byId('against').textContent = `with ${before.command}   pid ${before.pid}   ${new Date(before.start_unix_ms).toLocaleString()}`;
   }
   if (profile.sites_in_all > siteNodes.length) {
-    byId('folded').textContent = `${formatCount(profile.sites_in_all)} sites: the smallest are shown together, without their callers.`;
+    byId('folded').textContent = `${formatCount(profile.sites_in_all)} sites: the smallest are shown together, below the callers that most of them share.`;
   }
   const error = (value) => (value === null || value === undefined ? '' : ` ± ${formatBytes(value)}`);
   const facts = [['allocated', formatBytes(about.allocated_bytes), error(about.allocated_stderr), about.allocated_bytes],
