@@ -256,8 +256,8 @@ impl Sites {
         })
     }
 
-    /// The node of a stack above this root, if that is missing. Each node of the profile's own tree is looked for once: a look costs a cache miss or
-    /// two, and there are far fewer nodes than frames of all stacks.
+    /// The node of a stack above this root, if that is missing. Each node of the profile's own tree is looked for once: a
+    /// look costs a cache miss or two, and there are far fewer nodes than frames of all stacks.
     fn node_of(
         &mut self,
         frames: &Frames<'_>,
