@@ -4,8 +4,8 @@ mod unknown;
 
 use allocsample_record::Sampling;
 use allocsample_sampling::{
-    Interval, IntervalError, IntervalSetting, LEAST_MAX_SIZE_BYTES, LEAST_MAX_SIZE_ROTATED_BYTES,
-    LEAST_ROTATE_SIZE_BYTES, parse_decimal, parse_percent, parse_size, parse_time_ms,
+    Interval, IntervalError, IntervalSetting, parse_decimal, parse_max_size,
+    parse_max_size_rotated, parse_percent, parse_rotate_size, parse_time_ms,
 };
 
 use crate::path::Path;
@@ -322,11 +322,15 @@ impl Config {
         }
         config.max_size_bytes = match lookup("ALLOCSAMPLE_MAX_SIZE") {
             None => None,
-            Some(value) => Some(parse_size(value, LEAST_MAX_SIZE_BYTES).ok_or(ConfigError {
-                name: "ALLOCSAMPLE_MAX_SIZE",
-                value,
-                expected: "expected bytes, at least 1M, as in 64M or 1G",
-            })?),
+            Some(value) => {
+                let name = "ALLOCSAMPLE_MAX_SIZE";
+                let refused = |expected| ConfigError {
+                    name,
+                    value,
+                    expected,
+                };
+                Some(parse_max_size(value).map_err(refused)?)
+            }
         };
         config.read_rotation(&lookup)?;
         config.snapshot_signal = match choice(
@@ -381,17 +385,15 @@ impl Config {
     ) -> Result<(), ConfigError<'a>> {
         /// So many files cover a window, and one more is being written.
         const WINDOW_PARTS: u32 = 4;
-        const EXPECTED_TIME: &str = "expected a time from 1s to 365d, as in 30s, 10m, 1h or 7d";
         let time = |name: &'static str| match lookup(name) {
             None => Ok(None),
-            Some(value) => match parse_time_ms(value) {
-                Some(ms) => Ok(Some(ms)),
-                None => Err(ConfigError {
+            Some(value) => parse_time_ms(value)
+                .map(Some)
+                .map_err(|expected| ConfigError {
                     name,
                     value,
-                    expected: EXPECTED_TIME,
+                    expected,
                 }),
-            },
         };
         self.rotate_every_ms = time("ALLOCSAMPLE_ROTATE_EVERY")?;
         if let Some(window_ms) = time("ALLOCSAMPLE_WINDOW")? {
@@ -403,12 +405,13 @@ impl Config {
             self.keep_parts = u32::try_from(window_ms.div_ceil(every_ms.max(1))).ok();
         }
         if let Some(value) = lookup("ALLOCSAMPLE_ROTATE_SIZE") {
-            let bytes = parse_size(value, LEAST_ROTATE_SIZE_BYTES).ok_or(ConfigError {
-                name: "ALLOCSAMPLE_ROTATE_SIZE",
+            let name = "ALLOCSAMPLE_ROTATE_SIZE";
+            let refused = |expected| ConfigError {
+                name,
                 value,
-                expected: "expected bytes, at least 64K, as in 16M or 1G",
-            })?;
-            self.rotate_size_bytes = Some(bytes);
+                expected,
+            };
+            self.rotate_size_bytes = Some(parse_rotate_size(value).map_err(refused)?);
         }
         if let Some(value) = lookup("ALLOCSAMPLE_KEEP") {
             match parse_decimal(value).and_then(|keep| u32::try_from(keep).ok()) {
@@ -425,13 +428,14 @@ impl Config {
         if self.is_rotated()
             && let Some(most) = self.max_size_bytes
         {
-            if most < LEAST_MAX_SIZE_ROTATED_BYTES {
-                return Err(ConfigError {
-                    name: "ALLOCSAMPLE_MAX_SIZE",
-                    value: lookup("ALLOCSAMPLE_MAX_SIZE").unwrap_or(&[]),
-                    expected: "expected at least 8M for a profile that goes on in other files",
-                });
-            }
+            let name = "ALLOCSAMPLE_MAX_SIZE";
+            let value = lookup(name).unwrap_or(&[]);
+            let refused = |expected| ConfigError {
+                name,
+                value,
+                expected,
+            };
+            parse_max_size_rotated(value).map_err(refused)?;
             // All files together may have that: the oldest goes, and not everything at once.
             let share = most / u64::from(WINDOW_PARTS);
             self.rotate_size_bytes = Some(share.min(self.rotate_size_bytes.unwrap_or(u64::MAX)));

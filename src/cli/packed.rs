@@ -85,6 +85,7 @@ mod tests {
     use super::*;
     use anyhow::{anyhow, bail};
     use flate2::read::GzDecoder;
+    use std::fs::File;
     use std::io::Read;
 
     #[test]
@@ -107,19 +108,11 @@ mod tests {
     fn an_error_on_either_side_is_told() {
         let error = write(&mut Vec::new(), |_| bail!("no more")).unwrap_err();
         assert_eq!(error.to_string(), "no more");
-        struct Full;
-        impl Write for Full {
-            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-                Err(io::ErrorKind::StorageFull.into())
-            }
-            fn flush(&mut self) -> io::Result<()> {
-                Ok(())
-            }
-        }
+        let mut full = File::options().write(true).open("/dev/full").unwrap();
         let endless = |out: &mut dyn Write| loop {
             out.write_all(&[0; 1000]).map_err(|error| anyhow!(error))?;
         };
-        let error = write(&mut Full, endless).unwrap_err();
+        let error = write(&mut full, endless).unwrap_err();
         let error: io::Error = error.downcast().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     }

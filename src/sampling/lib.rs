@@ -45,8 +45,7 @@ pub use estimate::Estimate;
 pub use gap::{GapLaw, draw_gap};
 pub use interval::{Interval, IntervalError, IntervalSetting};
 pub use limits::{
-    LEAST_MAX_SIZE_BYTES, LEAST_MAX_SIZE_ROTATED_BYTES, LEAST_ROTATE_SIZE_BYTES, parse_decimal,
-    parse_size, parse_time_ms,
+    parse_decimal, parse_max_size, parse_max_size_rotated, parse_rotate_size, parse_time_ms,
 };
 pub use nursery::{Nursery, NurseryLimit, Overflow};
 pub use random::{Random, Seed};

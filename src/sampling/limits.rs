@@ -3,25 +3,41 @@
 
 use crate::interval::{Interval, IntervalSetting};
 
-/// The least that a profile may be bounded to: what a drain thread writes at once must fit.
-pub const LEAST_MAX_SIZE_BYTES: u64 = 1 << 20;
-/// The same for one that goes on in other files: what waits in a full ring comes to 2 MiB, and must fit beside the file
-/// before.
-pub const LEAST_MAX_SIZE_ROTATED_BYTES: u64 = 8 << 20;
-/// A file has more to say first than to say, below this.
-pub const LEAST_ROTATE_SIZE_BYTES: u64 = 64 << 10;
+/// What each of these expects, as an error says it.
+type Expected = &'static str;
 
-/// Reads `64M` or `1G` as bytes. `None` if it is nothing of that kind, or less than `least`.
-pub fn parse_size(text: &[u8], least: u64) -> Option<u64> {
+/// What a profile may grow to.
+pub fn parse_max_size(text: &[u8]) -> Result<u64, Expected> {
+    // What a drain thread writes at once must fit.
+    parse_size(text, 1 << 20).ok_or("expected bytes, at least 1M, as in 64M or 1G")
+}
+
+/// The same for one that goes on in other files.
+pub fn parse_max_size_rotated(text: &[u8]) -> Result<u64, Expected> {
+    // What waits in a full ring comes to 2 MiB, and must fit beside the file before.
+    parse_size(text, 8 << 20)
+        .ok_or("expected at least 8M for a profile that goes on in other files")
+}
+
+/// How large a file grows before the profile goes on in another.
+pub fn parse_rotate_size(text: &[u8]) -> Result<u64, Expected> {
+    // A file has more to say first than to say, below this.
+    parse_size(text, 64 << 10).ok_or("expected bytes, at least 64K, as in 16M or 1G")
+}
+
+/// A time of the profile in milliseconds.
+pub fn parse_time_ms(text: &[u8]) -> Result<u64, Expected> {
+    time_ms(text).ok_or("expected a time from 1s to 365d, as in 30s, 10m, 1h or 7d")
+}
+
+fn parse_size(text: &[u8], least: u64) -> Option<u64> {
     match Interval::parse(text) {
         Ok(IntervalSetting::Every(size)) if size.bytes() >= least => Some(size.bytes()),
         _ => None,
     }
 }
 
-/// Reads `30s`, `10m`, `1h` or `7d` as milliseconds. `None` if it is nothing of that kind, less than a second or more than
-/// a year.
-pub fn parse_time_ms(text: &[u8]) -> Option<u64> {
+fn time_ms(text: &[u8]) -> Option<u64> {
     const SECOND_MS: u64 = 1000;
     const YEAR_MS: u64 = 365 * 24 * 3600 * SECOND_MS;
     let (unit, number) = text.split_last()?;
@@ -59,18 +75,18 @@ mod tests {
             ("2h", 7_200_000),
             ("365d", 31_536_000_000),
         ] {
-            assert_eq!(parse_time_ms(text.as_bytes()), Some(ms), "{text}");
+            assert_eq!(parse_time_ms(text.as_bytes()), Ok(ms), "{text}");
         }
         for text in ["", "10", "0s", "400d", "m", "1.5h", "99999999999999999999d"] {
-            assert_eq!(parse_time_ms(text.as_bytes()), None, "{text}");
+            assert!(parse_time_ms(text.as_bytes()).is_err(), "{text}");
         }
     }
 
     #[test]
     fn sizes_have_a_least() {
-        assert_eq!(parse_size(b"64K", LEAST_ROTATE_SIZE_BYTES), Some(64 << 10));
+        assert_eq!(parse_rotate_size(b"64K"), Ok(64 << 10));
         for text in ["63K", "0", "off", "", "64k b", "-1M"] {
-            assert_eq!(parse_size(text.as_bytes(), 64 << 10), None, "{text}");
+            assert!(parse_rotate_size(text.as_bytes()).is_err(), "{text}");
         }
     }
 }

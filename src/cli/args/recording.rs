@@ -4,8 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use allocsample_sampling::{
-    Interval, IntervalError, LEAST_MAX_SIZE_BYTES, LEAST_ROTATE_SIZE_BYTES, parse_percent,
-    parse_size, parse_time_ms,
+    Interval, IntervalError, parse_max_size, parse_percent, parse_rotate_size, parse_time_ms,
 };
 use clap::{Args, Parser, ValueEnum};
 
@@ -299,19 +298,13 @@ fn percent(text: &str) -> Result<String, &'static str> {
 }
 
 fn size(text: &str) -> Result<String, &'static str> {
-    parse_size(text.as_bytes(), LEAST_MAX_SIZE_BYTES)
-        .map(|_| text.to_owned())
-        .ok_or("expected bytes, at least 1M, as in 64M or 1G")
+    parse_max_size(text.as_bytes()).map(|_| text.to_owned())
 }
 
 fn rotate_size(text: &str) -> Result<String, &'static str> {
-    parse_size(text.as_bytes(), LEAST_ROTATE_SIZE_BYTES)
-        .map(|_| text.to_owned())
-        .ok_or("expected bytes, at least 64K, as in 16M or 1G")
+    parse_rotate_size(text.as_bytes()).map(|_| text.to_owned())
 }
 
 fn time(text: &str) -> Result<String, &'static str> {
-    parse_time_ms(text.as_bytes())
-        .map(|_| text.to_owned())
-        .ok_or("expected a time from 1s to 365d, as in 30s, 10m, 1h or 7d")
+    parse_time_ms(text.as_bytes()).map(|_| text.to_owned())
 }

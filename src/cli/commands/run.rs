@@ -9,7 +9,7 @@ mod target;
 
 use std::ffi::{OsStr, OsString};
 
-use allocsample_sampling::{LEAST_MAX_SIZE_ROTATED_BYTES, parse_size};
+use allocsample_sampling::parse_max_size_rotated;
 use child::{CannotRun, Child};
 use library::Library;
 use output::Template;
@@ -68,13 +68,9 @@ fn check_size(options: &Run) -> Result<(), Usage> {
     let is_rotated =
         options.rotate_every.is_some() || options.rotate_size.is_some() || options.window.is_some();
     match &options.max_size {
-        Some(size) if is_rotated => parse_size(size.as_bytes(), LEAST_MAX_SIZE_ROTATED_BYTES)
+        Some(size) if is_rotated => parse_max_size_rotated(size.as_bytes())
             .map(drop)
-            .ok_or_else(|| {
-                Usage(format!(
-                    "--max-size {size}: expected at least 8M for a profile that goes on in other files"
-                ))
-            }),
+            .map_err(|expected| Usage(format!("--max-size {size}: {expected}"))),
         _ => Ok(()),
     }
 }
