@@ -33,17 +33,7 @@ impl GrowingProfile {
     /// As [`Self::read`], with what came since then into files that are complete, as long as they are there.
     pub fn read_since(&mut self, since_ns: u64) -> anyhow::Result<Profile> {
         let named = || self.path.display().to_string();
-        let mut profile = Profile::open(&self.path).with_context(named)?;
-        let mut parts = 0;
-        while profile.part.before > 0 && profile.process.start_ns > since_ns {
-            parts += 1;
-            let more = Profile::open_with_parts(&self.path, parts).with_context(named)?;
-            let is_all_there_is = more.process.start_ns == profile.process.start_ns;
-            profile = more;
-            if is_all_there_is {
-                break;
-            }
-        }
+        let mut profile = Profile::open_since(&self.path, since_ns).with_context(named)?;
         // Locations keep their numbers while a process runs: only new ones are looked up.
         if let Some(symbols) = self.symbols.take() {
             profile.symbols = symbols;

@@ -33,7 +33,7 @@ pub use model::{
     Exit, Freed, IntervalInfo, Lost, Module, OwnCost, Part, ProcessInfo, Profile, Recovery, Sample,
     Thread, Tick,
 };
-pub use parts::{join, joined_name, parts_before};
+pub use parts::{join, join_recording, joined_name, parts_before};
 pub use reader::ReadError;
 pub use series::SeriesError;
 pub use stacks::StackTable;

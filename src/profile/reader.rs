@@ -15,6 +15,7 @@ use allocsample_record::{
 use crate::builder::ProfileBuilder;
 use crate::chunks::{ChunkReader, Events, PackedChunk, Payload, Piece};
 use crate::model::{Damage, Lost, Profile, Stopped};
+use crate::parts::{self, Files};
 
 /// Why a file is no profile that can be read. The path is for the caller to name.
 #[derive(Debug, thiserror::Error)]
@@ -94,45 +95,72 @@ impl Profile {
 
     /// The same; `read_bytes` grows by what was read of the file, for somebody who watches from another thread.
     pub fn open_watched(path: &Path, read_bytes: &AtomicU64) -> Result<Profile, ReadError> {
-        read_files_watched(&[], &profile_path(path), read_bytes).map(|(profile, _)| profile)
+        read_watched(&profile_path(path), read_bytes).map(|(profile, _)| profile)
     }
 
-    /// Reads a profile together with the `before` files of the same recording that were written last before it; those
-    /// that are still there.
-    pub fn open_with_parts(path: &Path, before: usize) -> Result<Profile, ReadError> {
+    /// Reads a profile together with files of the same recording that were written before it: at least those that have
+    /// something of since then (CLOCK_MONOTONIC), as long as they are there.
+    pub fn open_since(path: &Path, since_ns: u64) -> Result<Profile, ReadError> {
         let path = profile_path(path);
-        let parts = crate::parts::parts_before(&path)?;
-        let last = parts.len().saturating_sub(before);
-        read_files(&parts[last..], &path).map(|(profile, _)| profile)
+        // Where files begin is known when they are read: twice as many each time, so that none is read often.
+        let mut count = 0;
+        loop {
+            let (profile, all_before) = read_with(&path, count)?;
+            let reaches_back = profile.part.before == 0 || profile.process.start_ns <= since_ns;
+            if reaches_back || count >= all_before {
+                return Ok(profile);
+            }
+            count = (count * 2).max(1);
+        }
     }
 }
 
 /// `path` is a profile's, not a ring's.
 pub(crate) fn read(path: &Path) -> Result<(Profile, Chunks), ReadError> {
-    read_files(&[], path)
+    read_watched(path, &AtomicU64::new(0))
 }
 
-/// As [`read`], with the files of the same recording that were written before, in the order of time.
-pub(crate) fn read_files(before: &[PathBuf], path: &Path) -> Result<(Profile, Chunks), ReadError> {
-    read_files_watched(before, path, &AtomicU64::new(0))
+fn read_watched(path: &Path, read_bytes: &AtomicU64) -> Result<(Profile, Chunks), ReadError> {
+    let ring = read_ring_of(path);
+    read_files([File::open(path)], path, ring, read_bytes)
 }
 
-/// As [`read_files`]; `read_bytes` grows by what was read of the files.
-pub(crate) fn read_files_watched(
-    before: &[PathBuf],
+/// With so many files before it; and how many there are.
+fn read_with(path: &Path, count_before: usize) -> Result<(Profile, usize), ReadError> {
+    let is_gone =
+        |error: &ReadError| matches!(error, ReadError::Io(error) if parts::is_not_found(error));
+    parts::read_whole(path, is_gone, || {
+        let ring = read_ring_of(path);
+        let files = Files::open(path)?;
+        let before = files.open_before(count_before);
+        let last = files.last.try_clone();
+        let (profile, _) = read_files(before.chain([last]), path, ring, &AtomicU64::new(0))?;
+        Ok((profile, files.count_before()))
+    })
+}
+
+/// Comes before the file is opened: what moves from the ring into the file meanwhile, or the file that takes its place,
+/// is in both then, and not in neither.
+pub(crate) fn read_ring_of(path: &Path) -> Option<Vec<u8>> {
+    std::fs::read(ring_path(path)).ok()
+}
+
+/// Reads the files of a recording, in the order of time, and what was in its ring. `read_bytes` grows by what was read of
+/// the files.
+pub(crate) fn read_files(
+    files: impl IntoIterator<Item = std::io::Result<File>>,
     path: &Path,
+    ring: Option<Vec<u8>>,
     read_bytes: &AtomicU64,
 ) -> Result<(Profile, Chunks), ReadError> {
-    // Before the file: what moves from the ring into the file meanwhile, or the file that takes this one's place, is in
-    // both then, and not in neither.
-    let ring = std::fs::read(ring_path(path)).ok();
     let mut builder = ProfileBuilder::default();
-    for part in before {
-        let (file, mut chunks) = open(part)?;
+    let mut last = None;
+    for file in files {
+        let (file, mut chunks) = behind_header(file?)?;
         read_chunks(file, &mut builder, &mut chunks, read_bytes)?;
+        last = Some(chunks);
     }
-    let (file, mut chunks) = open(path)?;
-    read_chunks(file, &mut builder, &mut chunks, read_bytes)?;
+    let chunks = last.ok_or(ReadError::Empty)?;
     if let Some(ring) = ring {
         read_ring(&ring_path(path), &ring, &mut builder, &chunks);
     }
@@ -159,8 +187,7 @@ pub(crate) fn read_files_watched(
 }
 
 /// A file behind its header.
-pub(crate) fn open(path: &Path) -> Result<(File, Chunks), ReadError> {
-    let mut file = File::open(path)?;
+pub(crate) fn behind_header(mut file: File) -> Result<(File, Chunks), ReadError> {
     let mut start = Vec::with_capacity(FILE_HEADER_BYTES);
     file.by_ref()
         .take(FILE_HEADER_BYTES as u64)

@@ -4,6 +4,7 @@
 //! snapshots of one part the latest has what is in the others. Parts follow each other. So of each part the latest file
 //! is read, one part behind the other.
 
+use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
@@ -12,9 +13,9 @@ use allocsample_record::{
     CHUNK_HEADER_BYTES, ChunkDecoder, ChunkHeader, ChunkKind, Event, PartRecord, RecordKind,
 };
 
-use crate::chunks;
 use crate::model::Profile;
 use crate::reader::{self, ReadError};
+use crate::{chunks, parts};
 
 /// Why files are no series.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +50,7 @@ pub enum SeriesError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Member {
     path: PathBuf,
+    inode: (u64, u64),
     profile_id: u128,
     /// Numbers of its first part and of its last, from 1.
     from: u32,
@@ -61,23 +63,41 @@ impl Profile {
     /// Reads files of one recording as one profile: parts of it, or snapshots that were taken one after the other, in
     /// any order. The ring beside the last of them is read too. `read_bytes` as in [`Profile::open_watched`].
     pub fn open_series(paths: &[PathBuf], read_bytes: &AtomicU64) -> Result<Profile, SeriesError> {
-        let members = paths
-            .iter()
-            .map(|path| {
-                let path = reader::profile_path(path);
-                Member::of(&path).map_err(|error| SeriesError::Read { path, error })
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        let mut files = needed(members)?;
-        let last = files.pop().unwrap_or_default();
-        reader::read_files_watched(&files, &last, read_bytes)
-            .map(|(profile, _)| profile)
-            .map_err(|error| SeriesError::Read { path: last, error })
+        loop {
+            let members = paths
+                .iter()
+                .map(|path| {
+                    let path = reader::profile_path(path);
+                    Member::of(&path).map_err(|error| SeriesError::Read { path, error })
+                })
+                .collect::<Result<Vec<_>, _>>()?;
+            let mut files = needed(members)?;
+            let Some(last) = files.pop() else {
+                let (path, error) = (PathBuf::new(), ReadError::Empty);
+                return Err(SeriesError::Read { path, error });
+            };
+            let failed = |error| SeriesError::Read {
+                path: last.path.clone(),
+                error,
+            };
+            let ring = reader::read_ring_of(&last.path);
+            let file = File::open(&last.path).map_err(|error| failed(error.into()))?;
+            let metadata = file.metadata().map_err(|error| failed(error.into()))?;
+            if parts::inode(&metadata) != last.inode {
+                // The recording went on in another file since this one was looked at.
+                continue;
+            }
+            let before = files.iter().map(|file| File::open(&file.path));
+            let files = before.chain([Ok(file)]);
+            return reader::read_files(files, &last.path, ring, read_bytes)
+                .map(|(profile, _)| profile)
+                .map_err(failed);
+        }
     }
 }
 
 /// The files that have to be read, in the order of time.
-fn needed(mut members: Vec<Member>) -> Result<Vec<PathBuf>, SeriesError> {
+fn needed(mut members: Vec<Member>) -> Result<Vec<Member>, SeriesError> {
     for pair in members.windows(2) {
         if pair[0].profile_id != pair[1].profile_id {
             let [one, other] = [&pair[0], &pair[1]].map(|member| member.path.clone());
@@ -102,17 +122,19 @@ fn needed(mut members: Vec<Member>) -> Result<Vec<PathBuf>, SeriesError> {
             _ => {}
         }
         read_to = Some(member.to);
-        files.push(member.path);
+        files.push(member);
     }
     Ok(files)
 }
 
 impl Member {
     fn of(path: &Path) -> Result<Self, ReadError> {
-        let (file, chunks) = reader::open(path)?;
+        let (file, chunks) = reader::behind_header(File::open(path)?)?;
+        let inode = parts::inode(&file.metadata()?);
         let mut file = BufReader::new(file);
         let mut member = Self {
             path: path.to_owned(),
+            inode,
             profile_id: chunks.profile_id,
             from: 0,
             to: 1,
@@ -170,6 +192,7 @@ mod tests {
     fn member(path: &str, from: u32, to: u32, ring_to: u64) -> Member {
         Member {
             path: path.into(),
+            inode: (0, 0),
             profile_id: 7,
             from,
             to,
@@ -181,7 +204,7 @@ mod tests {
         let files = needed(members.to_vec())?;
         Ok(files
             .iter()
-            .map(|path| path.display().to_string())
+            .map(|file| file.path.display().to_string())
             .collect())
     }
 

@@ -1,8 +1,8 @@
 //! `allocsample join`: the files of a recording that went on in others, as one.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use allocsample_profile::{join, joined_name, parts_before};
+use allocsample_profile::{FinishError, Finished, join, join_recording, joined_name};
 use anyhow::{Context, bail};
 
 use crate::args::Join;
@@ -12,20 +12,26 @@ use crate::{output_file, running};
 
 /// Does it.
 pub fn run(arguments: &Join) -> anyhow::Result<Ending> {
-    let [only] = &arguments.what[..] else {
-        let parts: Vec<PathBuf> = arguments.what.iter().map(PathBuf::from).collect();
-        return write(arguments, parts);
-    };
-    let path = running::profile_of(only)?;
-    let mut parts = parts_before(&path).with_context(|| path.display().to_string())?;
-    parts.push(path);
-    write(arguments, parts)
-}
-
-fn write(arguments: &Join, parts: Vec<PathBuf>) -> anyhow::Result<Ending> {
+    let what = &arguments.what;
+    if let [only] = &what[..] {
+        let path = running::profile_of(only)?;
+        return write(arguments, &path, |copy| join_recording(&path, copy));
+    }
+    let parts: Vec<PathBuf> = what.iter().map(PathBuf::from).collect();
     let Some(last) = parts.last() else {
         bail!("nothing to join");
     };
+    write(arguments, last, |copy| {
+        Ok((join(&parts, copy)?, parts.len()))
+    })
+}
+
+/// What `join` makes of files of which this is the last one, and their number.
+fn write(
+    arguments: &Join,
+    last: &Path,
+    join: impl FnOnce(&Path) -> Result<(Finished, usize), FinishError>,
+) -> anyhow::Result<Ending> {
     let output = match &arguments.output {
         Some(output) => output.clone(),
         None => PathBuf::from(joined_name(last).file_name().unwrap_or_default()),
@@ -33,17 +39,16 @@ fn write(arguments: &Join, parts: Vec<PathBuf>) -> anyhow::Result<Ending> {
     if output.exists() {
         bail!("{}: is there already", output.display());
     }
-    let _progress = Progress::start(format!("joining {} files", parts.len()));
-    let finished = output_file::profile_aside(&output, |copy| {
-        join(&parts, copy).with_context(|| last.display().to_string())
+    let _progress = Progress::start("joining files");
+    let (finished, count) = output_file::profile_aside(&output, |copy| {
+        join(copy).with_context(|| last.display().to_string())
     })?;
     output_file::write_stdout(|out| {
         Ok(writeln!(
             out,
-            "{}: {} samples from {} files",
+            "{}: {} samples from {count} files",
             output.display(),
             finished.profile.samples.len(),
-            parts.len()
         )?)
     })?;
     Ok(Ending::SUCCESS)
