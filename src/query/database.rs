@@ -13,6 +13,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ToSql};
 
 use crate::answer::{Answer, Cell};
+use crate::block::{Block, Sink};
 use crate::index::Index;
 use crate::table::{Kind, Table, Value, tables};
 
@@ -25,6 +26,9 @@ const JOINED_ON: [(&str, &str); 6] = [
     ("functions", "function_id"),
     ("stacks", "stack_id"),
 ];
+
+/// Rows that are filled together.
+const BLOCK_ROWS: usize = 4096;
 
 /// Why a query has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -201,14 +205,19 @@ impl<'a> Database<'a> {
         let transaction = self.connection.unchecked_transaction()?;
         {
             let mut statement = transaction.prepare(&insert)?;
-            table.rows(self.profile, index, &mut |row| {
+            let mut insert = |row: &[Value<'_>]| {
                 for ((position, value), is_wanted) in (1..).zip(row).zip(&wanted) {
                     if *is_wanted {
                         statement.raw_bind_parameter(position, value)?;
                     }
                 }
                 statement.raw_execute().map(drop)
-            })?;
+            };
+            let mut insert_all = |block: &mut Block| block.each_row(&mut insert);
+            let is_wanted = |position: usize| wanted[position];
+            let mut sink = Sink::new(table, is_wanted, BLOCK_ROWS, &mut insert_all);
+            table.rows(self.profile, index, &mut sink)?;
+            sink.end()?;
         }
         for (column, _) in table.columns.iter().zip(&wanted).filter(|it| *it.1) {
             let (name, column) = (table.name, column.name);

@@ -134,25 +134,23 @@ impl<'a> Index<'a> {
         Some(charged).filter(|&charged| charged != 0)
     }
 
-    /// The functions of the stack with this number, innermost first.
-    pub fn calls(&self, stack: u32) -> impl Iterator<Item = Call<'_>> {
-        let of_profile = self.stack(stack).map(|stack| stack.of_profile);
-        let nodes = std::iter::successors(
-            of_profile.and_then(|stack| self.frames.node(stack)),
-            |(parent, _)| self.frames.node(*parent),
-        );
-        let missing_root = self.stack(stack).and_then(|stack| stack.missing_root);
-        nodes
-            .flat_map(|(_, frames)| frames.iter().copied())
-            .chain(missing_root)
-            .map(|id| {
-                let frame = self.frames.frame(id);
-                Call {
-                    function: self.function_of_frame[id.index()],
-                    file: frame.file.as_deref(),
-                    line: frame.line,
-                }
-            })
+    /// Puts the frames of the stack with this number into `frames`, innermost first.
+    pub fn fill(&self, stack: u32, frames: &mut Vec<FrameId>) {
+        frames.clear();
+        if let Some(stack) = self.stack(stack) {
+            self.frames.fill_stack(stack.of_profile, frames);
+            frames.extend(stack.missing_root);
+        }
+    }
+
+    /// What a frame calls.
+    pub fn call(&self, id: FrameId) -> Call<'_> {
+        let frame = self.frames.frame(id);
+        Call {
+            function: self.function_of_frame[id.index()],
+            file: frame.file.as_deref(),
+            line: frame.line,
+        }
     }
 
     fn number_function(&mut self, numbers: &mut Numbers, id: FrameId) -> u32 {
@@ -231,9 +229,10 @@ mod tests {
             let key = (sample.stack, named.last().cloned(), sample.heap);
             assert_eq!(*numbers.entry(key).or_insert(number), number);
             let name = |function: u32| &index.functions[function as usize - 1].name;
-            let calls: Vec<_> = index
-                .calls(number)
-                .map(|call| name(call.function))
+            let mut frames = Vec::new();
+            index.fill(number, &mut frames);
+            let calls: Vec<_> = (frames.iter())
+                .map(|&id| name(index.call(id).function))
                 .collect();
             let expected: Vec<_> = named.iter().map(|frame| &frame.function).collect();
             assert_eq!(calls, expected);

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod block;
 mod database;
 mod index;
 pub mod parquet;

@@ -13,10 +13,10 @@ use parquet::errors::ParquetError;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{ColumnPath, Type, TypePtr};
-use rustc_hash::FxHashMap;
 
+use crate::block::{Block, Sink, Texts, Values};
 use crate::index::Index;
-use crate::table::{Column, Kind, Table, Value, tables};
+use crate::table::{Kind, Table, tables};
 
 /// Rows that are written together.
 const GROUP_ROWS: usize = 128 * 1024;
@@ -24,20 +24,6 @@ const GROUP_ROWS: usize = 128 * 1024;
 /// Rows that the encoder takes at a time. (Its pages end between two of these: there are some hundred bytes to a row of
 /// stacks.)
 const BATCH_ROWS: usize = 4096;
-
-/// Columns in which hardly a value comes twice. A dictionary of them would be looked through for nothing.
-const DISTINCT: [&str; 10] = [
-    "address",
-    "begin_ns",
-    "content_hash",
-    "end_ns",
-    "freed_ns",
-    "lifetime_ns",
-    "sample_id",
-    "stack",
-    "stack_id",
-    "time_ns",
-];
 
 /// The tables that may be large, the one that takes longest first: what is begun last should be short.
 const LARGE: [&str; 4] = ["samples", "frames", "frees", "stacks"];
@@ -111,17 +97,11 @@ fn write_table<W: Write + Send>(
 ) -> Result<W, WriteError> {
     let properties = Arc::new(properties(table));
     let mut writer = SerializedFileWriter::new(out, schema(table)?, properties)?;
-    let mut group = Group::new(table.columns);
-    table.rows::<WriteError>(profile, index, &mut |row| {
-        group.push(row);
-        if group.rows == GROUP_ROWS {
-            group.write(&mut writer)?;
-        }
-        Ok(())
-    })?;
-    if group.rows > 0 {
-        group.write(&mut writer)?;
-    }
+    let mut levels = Vec::new();
+    let mut write = |block: &mut Block| write_group(block, &mut writer, &mut levels);
+    let mut sink = Sink::new(table, |_| true, GROUP_ROWS, &mut write);
+    table.rows(profile, index, &mut sink)?;
+    sink.end()?;
     Ok(writer.into_inner()?)
 }
 
@@ -131,19 +111,22 @@ fn properties(table: &Table) -> WriterProperties {
         .set_created_by("allocsample".to_owned())
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_write_batch_size(BATCH_ROWS);
-    for column in table.columns.iter().filter(|it| is_distinct(it)) {
+    for column in table.columns {
         let path = ColumnPath::from(column.name);
-        properties = properties.set_column_dictionary_enabled(path.clone(), false);
-        if column.kind == Kind::Integer {
-            // Numbers and times mostly grow.
-            properties = properties.set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
-        }
+        properties = match column.kind {
+            // Numbers and times mostly grow, and small ones take few bits so, without a search in a dictionary.
+            Kind::Integer => properties
+                .set_column_dictionary_enabled(path.clone(), false)
+                .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED),
+            // Whoever looks for rows does so by numbers and times.
+            Kind::Real => properties.set_column_statistics_enabled(path, EnabledStatistics::None),
+            // The text of a stack does not come again.
+            Kind::Text => properties
+                .set_column_dictionary_enabled(path.clone(), column.name != "stack")
+                .set_column_statistics_enabled(path, EnabledStatistics::None),
+        };
     }
     properties.build()
-}
-
-fn is_distinct(column: &Column) -> bool {
-    DISTINCT.contains(&column.name)
 }
 
 fn schema(table: &Table) -> Result<TypePtr, ParquetError> {
@@ -155,7 +138,10 @@ fn schema(table: &Table) -> Result<TypePtr, ParquetError> {
         };
         let field = Type::primitive_type_builder(column.name, physical)
             .with_logical_type(logical)
-            .with_repetition(Repetition::OPTIONAL);
+            .with_repetition(match column.is_nullable {
+                true => Repetition::OPTIONAL,
+                false => Repetition::REQUIRED,
+            });
         Ok(Arc::new(field.build()?))
     });
     let columns = columns.collect::<Result<_, ParquetError>>()?;
@@ -163,114 +149,57 @@ fn schema(table: &Table) -> Result<TypePtr, ParquetError> {
     Ok(Arc::new(schema.build()?))
 }
 
-/// Rows by column: values without the missing ones, and for each row whether it has one.
-struct Group {
-    rows: usize,
-    columns: Vec<(Values, Vec<i16>)>,
-}
-
-enum Values {
-    Integers(Vec<i64>),
-    Reals(Vec<f64>),
-    Texts(Vec<ByteArray>, Texts),
-}
-
-/// How a text gets into memory of its own.
-enum Texts {
-    /// Each anew.
-    Distinct,
-    /// Once, and then as a reference to that.
-    Repeated(FxHashMap<String, ByteArray>),
-}
-
-impl Texts {
-    fn bytes(&mut self, text: &str) -> ByteArray {
-        let owned = || ByteArray::from(text.as_bytes().to_vec());
-        match self {
-            Texts::Distinct => owned(),
-            Texts::Repeated(known) => match known.get(text) {
-                Some(known) => known.clone(),
-                None => known.entry(text.to_owned()).or_insert_with(owned).clone(),
-            },
-        }
-    }
-}
-
-impl Group {
-    fn new(columns: &[Column]) -> Self {
-        let empty = |column: &Column| match column.kind {
-            Kind::Integer => Values::Integers(Vec::new()),
-            Kind::Real => Values::Reals(Vec::new()),
-            Kind::Text => Values::Texts(
-                Vec::new(),
-                match is_distinct(column) {
-                    true => Texts::Distinct,
-                    false => Texts::Repeated(FxHashMap::default()),
-                },
-            ),
+/// Writes the rows of a block. `levels` is room to work in.
+fn write_group<W: Write + Send>(
+    block: &mut Block,
+    writer: &mut SerializedFileWriter<W>,
+    levels: &mut Vec<i16>,
+) -> Result<(), WriteError> {
+    let rows = block.rows();
+    let mut group = writer.next_row_group()?;
+    for filled in block.columns_mut() {
+        let Some(mut out) = group.next_column()? else {
+            break;
         };
-        Self {
-            rows: 0,
-            columns: columns.iter().map(|it| (empty(it), Vec::new())).collect(),
-        }
-    }
-
-    fn push(&mut self, row: &[Value<'_>]) {
-        for ((values, present), value) in self.columns.iter_mut().zip(row) {
-            let is_there = match (values, *value) {
-                (Values::Integers(values), Value::Integer(number)) => {
-                    values.push(number);
-                    true
+        // A level for each row, 1 where there is a value, if some may have none.
+        levels.clear();
+        let levels = match filled.column.is_nullable {
+            true => {
+                levels.resize(rows, 1);
+                for &row in &filled.missing {
+                    levels[row as usize] = 0;
                 }
-                (Values::Reals(values), Value::Real(number)) => {
-                    values.push(number);
-                    true
-                }
-                (Values::Texts(values, texts), Value::Text(text)) => {
-                    values.push(texts.bytes(text));
-                    true
-                }
-                (_, value) => {
-                    debug_assert_eq!(value, Value::Null, "a value of another kind");
-                    false
-                }
-            };
-            present.push(i16::from(is_there));
-        }
-        self.rows += 1;
-    }
-
-    fn write<W: Write + Send>(
-        &mut self,
-        writer: &mut SerializedFileWriter<W>,
-    ) -> Result<(), ParquetError> {
-        let mut group = writer.next_row_group()?;
-        for (values, present) in &mut self.columns {
-            let Some(mut column) = group.next_column()? else {
-                break;
-            };
-            match values {
-                Values::Integers(values) => {
-                    let out = column.typed::<Int64Type>();
-                    out.write_batch(values, Some(present), None)?;
-                    values.clear();
-                }
-                Values::Reals(values) => {
-                    let out = column.typed::<DoubleType>();
-                    out.write_batch(values, Some(present), None)?;
-                    values.clear();
-                }
-                Values::Texts(values, _) => {
-                    let out = column.typed::<ByteArrayType>();
-                    out.write_batch(values, Some(present), None)?;
-                    values.clear();
-                }
+                Some(levels.as_slice())
             }
-            column.close()?;
-            present.clear();
+            false => None,
+        };
+        match &mut filled.values {
+            Values::Integers(values) => {
+                out.typed::<Int64Type>().write_batch(values, levels, None)?;
+            }
+            Values::Reals(values) => {
+                out.typed::<DoubleType>()
+                    .write_batch(values, levels, None)?;
+            }
+            Values::Texts(texts) => {
+                let values = byte_arrays(texts);
+                out.typed::<ByteArrayType>()
+                    .write_batch(&values, levels, None)?;
+            }
         }
-        group.close()?;
-        self.rows = 0;
-        Ok(())
+        out.close()?;
     }
+    group.close()?;
+    Ok(())
+}
+
+/// The texts of a column, which share their bytes.
+fn byte_arrays(texts: &mut Texts) -> Vec<ByteArray> {
+    let bytes = ByteArray::from(std::mem::take(&mut texts.bytes).into_bytes());
+    let distinct: Vec<ByteArray> = (texts.ranges.iter())
+        .map(|&(begin, end)| bytes.slice(begin, end - begin))
+        .collect();
+    (texts.numbers.iter())
+        .map(|&number| distinct[number as usize].clone())
+        .collect()
 }

@@ -2,8 +2,12 @@
 
 use allocsample_profile::{HeapId, Profile, Sample, Weights};
 
+use crate::block::Sink;
 use crate::index::{Index, number, stand_in, stand_in_at};
-use crate::table::{Sink, Value};
+use crate::table::Value;
+
+/// Rows of large tables that are made together: each column reads them again, from a cache.
+const AT_ONCE: usize = 4096;
 
 /// Times count from the start of the profile.
 struct Clock(u64);
@@ -18,10 +22,10 @@ impl Clock {
     }
 }
 
-pub(crate) fn process<E>(profile: &Profile, sink: Sink<'_, E>) -> Result<(), E> {
+pub(crate) fn process<E>(profile: &Profile, sink: &mut Sink<'_, E>) -> Result<(), E> {
     let process = &profile.process;
     let (lost_samples, lost_bytes) = profile.lost.samples();
-    sink(&[
+    sink.row(&[
         process.pid.into(),
         process.executable.as_str().into(),
         process.command_line.join(" ").as_str().into(),
@@ -34,55 +38,70 @@ pub(crate) fn process<E>(profile: &Profile, sink: Sink<'_, E>) -> Result<(), E> 
     ])
 }
 
-pub(crate) fn samples<E>(profile: &Profile, index: &Index<'_>, sink: Sink<'_, E>) -> Result<(), E> {
+pub(crate) fn samples<E>(
+    profile: &Profile,
+    index: &Index<'_>,
+    sink: &mut Sink<'_, E>,
+) -> Result<(), E> {
     let clock = Clock::of(profile);
     let mut weights = Weights::of(profile);
-    for (position, sample) in profile.samples.iter().enumerate() {
-        let (bytes, objects) = weights.get(sample);
-        let stack = index.stack_of(sample);
-        let outcome = sample.outcome();
-        let type_id = outcome.and_then(|outcome| index.types.get(&(sample.heap, outcome.type_id)));
-        let content_hash = profile.content_hashes.get(&position).copied();
-        sink(&[
-            sample.id.0.into(),
-            clock.since_start(sample.time_ns).into(),
-            heap(sample.heap),
-            u64::from(sample.thread.0).into(),
-            sample.address.into(),
-            sample.size.into(),
-            sample.points.into(),
-            bytes.value().into(),
-            bytes.variance().into(),
-            objects.value().into(),
-            objects.variance().into(),
-            stack.into(),
-            index.charged(stack).into(),
-            type_id.copied().into(),
-            sample.is_live().into(),
-            sample
-                .freed()
-                .map(|freed| clock.since_start(freed.time_ns))
-                .into(),
-            lifetime_ns(sample).into(),
-            outcome.and_then(|outcome| outcome.survived()).into(),
-            content_hash.into(),
-            sample.is_carried().into(),
-        ])?;
+    let mut computed = Vec::new();
+    for (part, samples) in profile.samples.chunks(AT_ONCE).enumerate() {
+        computed.clear();
+        computed.extend(samples.iter().map(|sample| {
+            let (bytes, objects) = weights.get(sample);
+            (bytes, objects, index.stack_of(sample))
+        }));
+        let type_of = |sample: &Sample| {
+            let type_id = sample.outcome()?.type_id;
+            index.types.get(&(sample.heap, type_id)).copied()
+        };
+        let survived = |sample: &Sample| sample.outcome()?.survived();
+        let positions = (part * AT_ONCE..).take(samples.len());
+        let each = || samples.iter();
+        let computed = || computed.iter();
+        sink.rows(samples.len(), |to| {
+            to.next(each().map(|it| it.id.0));
+            to.next(each().map(|it| clock.since_start(it.time_ns)));
+            to.next(each().map(|it| heap(it.heap)));
+            to.next(each().map(|it| u64::from(it.thread.0)));
+            to.next(each().map(|it| it.address));
+            to.next(each().map(|it| it.size));
+            to.next(each().map(|it| it.points));
+            to.next(computed().map(|(bytes, ..)| bytes.value()));
+            to.next(computed().map(|(bytes, ..)| bytes.variance()));
+            to.next(computed().map(|(_, objects, _)| objects.value()));
+            to.next(computed().map(|(_, objects, _)| objects.variance()));
+            to.next(computed().map(|&(.., stack)| stack));
+            to.next(computed().map(|&(.., stack)| index.charged(stack)));
+            to.next(each().map(type_of));
+            to.next(each().map(Sample::is_live));
+            to.next(each().map(|it| Some(clock.since_start(it.freed()?.time_ns))));
+            to.next(each().map(lifetime_ns));
+            to.next(each().map(survived));
+            to.next(positions.map(|position| profile.content_hashes.get(&position).copied()));
+            to.next(each().map(Sample::is_carried));
+        })?;
     }
     Ok(())
 }
 
-pub(crate) fn ticks<E>(profile: &Profile, index: &Index<'_>, sink: Sink<'_, E>) -> Result<(), E> {
+pub(crate) fn ticks<E>(
+    profile: &Profile,
+    index: &Index<'_>,
+    sink: &mut Sink<'_, E>,
+) -> Result<(), E> {
     let clock = Clock::of(profile);
+    let mut frames = Vec::new();
     for tick in &profile.ticks {
         let stack = index.stack_of(&stand_in(tick));
-        let innermost = index.calls(stack).next();
-        sink(&[
+        index.fill(stack, &mut frames);
+        sink.row(&[
             clock.since_start(tick.time_ns).into(),
             u64::from(tick.thread.0).into(),
             tick.cpu_ns.into(),
             stack.into(),
-            innermost.map(|call| call.function).into(),
+            frames.first().map(|&id| index.call(id).function).into(),
         ])?;
     }
     Ok(())
@@ -93,46 +112,56 @@ fn lifetime_ns(sample: &Sample) -> Option<u64> {
     Some(freed.time_ns.saturating_sub(sample.time_ns))
 }
 
-pub(crate) fn frees<E>(profile: &Profile, index: &Index, sink: Sink<'_, E>) -> Result<(), E> {
+pub(crate) fn frees<E>(
+    profile: &Profile,
+    index: &Index<'_>,
+    sink: &mut Sink<'_, E>,
+) -> Result<(), E> {
     let clock = Clock::of(profile);
     let mut weights = Weights::of(profile);
-    for (position, sample) in profile.samples.iter().enumerate() {
-        let Some(freed) = sample.freed() else {
-            continue;
-        };
-        let (bytes, objects) = weights.get(sample);
-        let stack = profile.free_stack(position);
-        let stack = stack.map(|stack| index.stack_of(&stand_in_at(stack)));
-        let charged = stack.and_then(|stack| index.charged(stack));
-        sink(&[
-            sample.id.0.into(),
-            clock.since_start(freed.time_ns).into(),
-            u64::from(freed.thread.0).into(),
-            bytes.value().into(),
-            objects.value().into(),
-            lifetime_ns(sample).into(),
-            stack.into(),
-            charged.into(),
-        ])?;
+    let mut computed = Vec::new();
+    for (part, samples) in profile.samples.chunks(AT_ONCE).enumerate() {
+        computed.clear();
+        computed.extend(
+            (part * AT_ONCE..)
+                .zip(samples)
+                .filter_map(|(position, sample)| {
+                    let freed = sample.freed()?;
+                    let stack = profile.free_stack(position);
+                    let stack = stack.map(|stack| index.stack_of(&stand_in_at(stack)));
+                    Some((sample, freed, weights.get(sample), stack))
+                }),
+        );
+        let each = || computed.iter();
+        sink.rows(computed.len(), |to| {
+            to.next(each().map(|(sample, ..)| sample.id.0));
+            to.next(each().map(|(_, freed, ..)| clock.since_start(freed.time_ns)));
+            to.next(each().map(|(_, freed, ..)| u64::from(freed.thread.0)));
+            to.next(each().map(|(_, _, (bytes, _), _)| bytes.value()));
+            to.next(each().map(|(_, _, (_, objects), _)| objects.value()));
+            to.next(each().map(|(sample, ..)| lifetime_ns(sample)));
+            to.next(each().map(|&(.., stack)| stack));
+            to.next(each().map(|&(.., stack)| index.charged(stack?)));
+        })?;
     }
     Ok(())
 }
 
-pub(crate) fn stacks<E>(index: &Index<'_>, sink: Sink<'_, E>) -> Result<(), E> {
-    let (mut text, mut calls) = (String::new(), Vec::new());
+pub(crate) fn stacks<E>(index: &Index<'_>, sink: &mut Sink<'_, E>) -> Result<(), E> {
+    let (mut text, mut frames) = (String::new(), Vec::new());
     for stack in 1..=index.last_stack() {
-        calls.clear();
-        calls.extend(index.calls(stack).map(|call| call.function));
+        index.fill(stack, &mut frames);
         text.clear();
-        for &function in calls.iter().rev() {
+        for &id in frames.iter().rev() {
             if !text.is_empty() {
                 text.push(';');
             }
+            let function = index.call(id).function;
             text.push_str(&index.functions[function as usize - 1].name);
         }
-        sink(&[
+        sink.row(&[
             stack.into(),
-            number(calls.len()).into(),
+            number(frames.len()).into(),
             index.charged(stack).into(),
             text.as_str().into(),
         ])?;
@@ -140,24 +169,35 @@ pub(crate) fn stacks<E>(index: &Index<'_>, sink: Sink<'_, E>) -> Result<(), E> {
     Ok(())
 }
 
-pub(crate) fn frames<E>(index: &Index<'_>, sink: Sink<'_, E>) -> Result<(), E> {
+pub(crate) fn frames<E>(index: &Index<'_>, sink: &mut Sink<'_, E>) -> Result<(), E> {
+    let (mut rows, mut frames) = (Vec::new(), Vec::new());
     for stack in 1..=index.last_stack() {
-        for (depth, call) in index.calls(stack).enumerate() {
-            sink(&[
-                stack.into(),
-                number(depth).into(),
-                call.function.into(),
-                call.file.into(),
-                Some(call.line).filter(|&line| line != 0).into(),
-            ])?;
+        index.fill(stack, &mut frames);
+        rows.extend(
+            (0_u32..)
+                .zip(&frames)
+                .map(|(depth, &id)| (stack, depth, id)),
+        );
+        if rows.len() < AT_ONCE && stack < index.last_stack() {
+            continue;
         }
+        let each = || rows.iter();
+        let calls = || each().map(|&(.., id)| index.call(id));
+        sink.rows(rows.len(), |to| {
+            to.next(each().map(|&(stack, ..)| stack));
+            to.next(each().map(|&(_, depth, _)| depth));
+            to.next(calls().map(|call| call.function));
+            to.next(calls().map(|call| call.file));
+            to.next(calls().map(|call| Some(call.line).filter(|&line| line != 0)));
+        })?;
+        rows.clear();
     }
     Ok(())
 }
 
-pub(crate) fn functions<E>(index: &Index<'_>, sink: Sink<'_, E>) -> Result<(), E> {
+pub(crate) fn functions<E>(index: &Index<'_>, sink: &mut Sink<'_, E>) -> Result<(), E> {
     for (position, function) in index.functions.iter().enumerate() {
-        sink(&[
+        sink.row(&[
             number(position + 1).into(),
             function.name.as_str().into(),
             function.module.as_str().into(),
@@ -167,9 +207,13 @@ pub(crate) fn functions<E>(index: &Index<'_>, sink: Sink<'_, E>) -> Result<(), E
     Ok(())
 }
 
-pub(crate) fn types<E>(profile: &Profile, index: &Index<'_>, sink: Sink<'_, E>) -> Result<(), E> {
+pub(crate) fn types<E>(
+    profile: &Profile,
+    index: &Index<'_>,
+    sink: &mut Sink<'_, E>,
+) -> Result<(), E> {
     for (key, described) in &profile.vm.types {
-        sink(&[
+        sink.row(&[
             index.types.get(key).copied().into(),
             heap(key.0),
             described.name.as_str().into(),
@@ -179,10 +223,10 @@ pub(crate) fn types<E>(profile: &Profile, index: &Index<'_>, sink: Sink<'_, E>) 
     Ok(())
 }
 
-pub(crate) fn threads<E>(profile: &Profile, sink: Sink<'_, E>) -> Result<(), E> {
+pub(crate) fn threads<E>(profile: &Profile, sink: &mut Sink<'_, E>) -> Result<(), E> {
     let clock = Clock::of(profile);
     for (id, thread) in &profile.threads {
-        sink(&[
+        sink.row(&[
             u64::from(id.0).into(),
             thread.tid.into(),
             thread.name.as_str().into(),
@@ -195,8 +239,8 @@ pub(crate) fn threads<E>(profile: &Profile, sink: Sink<'_, E>) -> Result<(), E> 
     Ok(())
 }
 
-pub(crate) fn heaps<E>(profile: &Profile, sink: Sink<'_, E>) -> Result<(), E> {
-    sink(&[
+pub(crate) fn heaps<E>(profile: &Profile, sink: &mut Sink<'_, E>) -> Result<(), E> {
+    sink.row(&[
         heap(HeapId::MALLOC),
         "malloc".into(),
         "malloc".into(),
@@ -206,7 +250,7 @@ pub(crate) fn heaps<E>(profile: &Profile, sink: Sink<'_, E>) -> Result<(), E> {
         let kind = registered
             .kind
             .map(|kind| format!("{kind:?}").to_lowercase());
-        sink(&[
+        sink.row(&[
             heap(*id),
             registered.name.as_str().into(),
             kind.as_deref().into(),
@@ -216,10 +260,10 @@ pub(crate) fn heaps<E>(profile: &Profile, sink: Sink<'_, E>) -> Result<(), E> {
     Ok(())
 }
 
-pub(crate) fn gc<E>(profile: &Profile, sink: Sink<'_, E>) -> Result<(), E> {
+pub(crate) fn gc<E>(profile: &Profile, sink: &mut Sink<'_, E>) -> Result<(), E> {
     let clock = Clock::of(profile);
     for (position, gc) in profile.vm.gcs.iter().enumerate() {
-        sink(&[
+        sink.row(&[
             number(position + 1).into(),
             heap(gc.heap),
             format!("{:?}", gc.kind).to_lowercase().as_str().into(),
@@ -231,11 +275,11 @@ pub(crate) fn gc<E>(profile: &Profile, sink: Sink<'_, E>) -> Result<(), E> {
     Ok(())
 }
 
-pub(crate) fn gc_statistics<E>(profile: &Profile, sink: Sink<'_, E>) -> Result<(), E> {
+pub(crate) fn gc_statistics<E>(profile: &Profile, sink: &mut Sink<'_, E>) -> Result<(), E> {
     for (position, gc) in profile.vm.gcs.iter().enumerate() {
         for &(statistic, value) in &gc.statistics {
             let described = profile.vm.statistics.get(&(gc.heap, statistic));
-            sink(&[
+            sink.row(&[
                 number(position + 1).into(),
                 described.map(|it| it.name.as_str()).into(),
                 described.map(|it| it.unit.as_str()).into(),
@@ -246,10 +290,10 @@ pub(crate) fn gc_statistics<E>(profile: &Profile, sink: Sink<'_, E>) -> Result<(
     Ok(())
 }
 
-pub(crate) fn markers<E>(profile: &Profile, sink: Sink<'_, E>) -> Result<(), E> {
+pub(crate) fn markers<E>(profile: &Profile, sink: &mut Sink<'_, E>) -> Result<(), E> {
     let clock = Clock::of(profile);
     for marker in &profile.vm.markers {
-        sink(&[
+        sink.row(&[
             marker.name.as_str().into(),
             heap(marker.heap),
             if marker.is_phase { "phase" } else { "span" }.into(),
@@ -260,10 +304,10 @@ pub(crate) fn markers<E>(profile: &Profile, sink: Sink<'_, E>) -> Result<(), E> 
     Ok(())
 }
 
-pub(crate) fn counters<E>(profile: &Profile, sink: Sink<'_, E>) -> Result<(), E> {
+pub(crate) fn counters<E>(profile: &Profile, sink: &mut Sink<'_, E>) -> Result<(), E> {
     let clock = Clock::of(profile);
     for &(time_ns, bytes) in &profile.resident_bytes {
-        sink(&[
+        sink.row(&[
             clock.since_start(time_ns).into(),
             Value::Null,
             "resident set".into(),
@@ -274,7 +318,7 @@ pub(crate) fn counters<E>(profile: &Profile, sink: Sink<'_, E>) -> Result<(), E>
     for reading in &profile.vm.values {
         let key = (reading.heap, reading.statistic);
         let described = profile.vm.statistics.get(&key);
-        sink(&[
+        sink.row(&[
             clock.since_start(reading.time_ns).into(),
             heap(reading.heap),
             described.map(|it| it.name.as_str()).into(),
@@ -285,14 +329,14 @@ pub(crate) fn counters<E>(profile: &Profile, sink: Sink<'_, E>) -> Result<(), E>
     Ok(())
 }
 
-pub(crate) fn modules<E>(profile: &Profile, sink: Sink<'_, E>) -> Result<(), E> {
+pub(crate) fn modules<E>(profile: &Profile, sink: &mut Sink<'_, E>) -> Result<(), E> {
     for (position, module) in profile.modules.iter().enumerate() {
         let build_id: String = module
             .build_id
             .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect();
-        sink(&[
+        sink.row(&[
             number(position + 1).into(),
             module.name().into(),
             module.path.as_str().into(),

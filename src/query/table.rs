@@ -2,6 +2,7 @@
 
 use allocsample_profile::Profile;
 
+use crate::block::Sink;
 use crate::index::Index;
 use crate::rows;
 
@@ -21,8 +22,10 @@ pub enum Kind {
 pub struct Column {
     /// Its name, with its unit.
     pub name: &'static str,
-    /// What it holds. Any of them may be NULL.
+    /// What it holds.
     pub kind: Kind,
+    /// Whether a row may have none.
+    pub is_nullable: bool,
     /// What it means.
     pub meaning: &'static str,
 }
@@ -76,9 +79,6 @@ impl<'a, T: Into<Value<'a>>> From<Option<T>> for Value<'a> {
     }
 }
 
-/// Takes one row; an error ends the table.
-pub(crate) type Sink<'a, E> = &'a mut dyn FnMut(&[Value<'_>]) -> Result<(), E>;
-
 /// One table of a profile.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
@@ -112,12 +112,12 @@ pub(crate) enum Source {
 }
 
 impl Table {
-    /// Hands all rows to `sink`, one at a time: none is kept.
+    /// Hands all rows to `sink`.
     pub(crate) fn rows<E>(
         &self,
         profile: &Profile,
         index: &Index<'_>,
-        sink: Sink<'_, E>,
+        sink: &mut Sink<'_, E>,
     ) -> Result<(), E> {
         match self.source {
             Source::Process => rows::process(profile, sink),
@@ -160,7 +160,16 @@ const fn column(name: &'static str, kind: Kind, meaning: &'static str) -> Column
     Column {
         name,
         kind,
+        is_nullable: false,
         meaning,
+    }
+}
+
+/// A column that not every row has a value for.
+const fn nullable(column: Column) -> Column {
+    Column {
+        is_nullable: true,
+        ..column
     }
 }
 
@@ -215,19 +224,19 @@ const TABLES: &[Table] = &[
             real("objects", "allocations that it stands for"),
             real("objects_variance", "variance of that"),
             integer("stack_id", "its stack"),
-            integer(
+            nullable(integer(
                 "function_id",
                 "the function that it is charged to: the first one outside the allocator",
-            ),
-            integer("type_id", "its type"),
+            )),
+            nullable(integer("type_id", "its type")),
             integer("live", "1 if it was alive at the end, otherwise 0"),
-            integer("freed_ns", "when it was freed"),
-            integer("lifetime_ns", "from its allocation to its free"),
-            integer(
+            nullable(integer("freed_ns", "when it was freed")),
+            nullable(integer("lifetime_ns", "from its allocation to its free")),
+            nullable(integer(
                 "survived",
                 "1 if it survived its first collection, 0 if it died young",
-            ),
-            integer("content_hash", "hash of its content"),
+            )),
+            nullable(integer("content_hash", "hash of its content")),
             integer(
                 "carried",
                 "1 if it was alive when the file began: not allocated in it; otherwise 0",
@@ -244,12 +253,15 @@ const TABLES: &[Table] = &[
             integer("thread_id", "by which thread; 0 if it was not known"),
             real("bytes", "bytes that the sample stands for"),
             real("objects", "allocations that it stands for"),
-            integer("lifetime_ns", "since its allocation"),
-            integer(
+            nullable(integer("lifetime_ns", "since its allocation")),
+            nullable(integer(
                 "stack_id",
                 "where; NULL for most: the stack of one in eight is taken",
-            ),
-            integer("function_id", "the function of it that lets the block go"),
+            )),
+            nullable(integer(
+                "function_id",
+                "the function of it that lets the block go",
+            )),
         ],
     ),
     table(
@@ -259,10 +271,10 @@ const TABLES: &[Table] = &[
         &[
             integer("stack_id", "its number"),
             integer("depth", "how many functions it has"),
-            integer(
+            nullable(integer(
                 "function_id",
                 "the function that its allocations are charged to",
-            ),
+            )),
             text(
                 "stack",
                 "its functions, outermost first, with ; between them",
@@ -277,8 +289,8 @@ const TABLES: &[Table] = &[
             integer("stack_id", "of which stack"),
             integer("depth", "0 is the innermost"),
             integer("function_id", "which function"),
-            text("file", "source file of the call"),
-            integer("line", "line of the call"),
+            nullable(text("file", "source file of the call")),
+            nullable(integer("line", "line of the call")),
         ],
     ),
     table(
@@ -289,7 +301,7 @@ const TABLES: &[Table] = &[
             integer("function_id", "its number"),
             text("function", "its name, or module+0x123 if it has none"),
             text("module", "file name of its module"),
-            text("file", "source file in which it was first met"),
+            nullable(text("file", "source file in which it was first met")),
         ],
     ),
     table(
@@ -297,7 +309,7 @@ const TABLES: &[Table] = &[
         Source::Types,
         "a type of objects, as a virtual machine named it",
         &[
-            integer("type_id", "its number"),
+            nullable(integer("type_id", "its number")),
             integer("heap_id", "of which heap"),
             text("type", "its name"),
             text("detail", "what else is known of it"),
@@ -312,7 +324,7 @@ const TABLES: &[Table] = &[
             integer("tid", "the kernel's"),
             text("thread", "its name"),
             integer("start_ns", "when it was first seen"),
-            integer("end_ns", "when it ended"),
+            nullable(integer("end_ns", "when it ended")),
             integer("exact_bytes", "bytes that went through its counter"),
             integer("muted_bytes", "bytes allocated while it was muted"),
         ],
@@ -324,7 +336,7 @@ const TABLES: &[Table] = &[
         &[
             integer("heap_id", "its number"),
             text("heap", "its name"),
-            text("kind", "malloc, nursery or external"),
+            nullable(text("kind", "malloc, nursery or external")),
             integer("exact_bytes", "bytes that went through it while sampled"),
         ],
     ),
@@ -347,8 +359,8 @@ const TABLES: &[Table] = &[
         "what a virtual machine counted in a collection",
         &[
             integer("gc_id", "in which collection"),
-            text("statistic", "what"),
-            text("unit", "in which unit"),
+            nullable(text("statistic", "what")),
+            nullable(text("unit", "in which unit")),
             integer("value", "how many"),
         ],
     ),
@@ -370,9 +382,12 @@ const TABLES: &[Table] = &[
         "a reading of a quantity",
         &[
             integer("time_ns", "when"),
-            integer("heap_id", "of which heap; none for the process"),
-            text("counter", "of what; `resident set` is the kernel's figure"),
-            text("unit", "in which unit"),
+            nullable(integer("heap_id", "of which heap; none for the process")),
+            nullable(text(
+                "counter",
+                "of what; `resident set` is the kernel's figure",
+            )),
+            nullable(text("unit", "in which unit")),
             integer("value", "how much"),
         ],
     ),
@@ -384,7 +399,7 @@ const TABLES: &[Table] = &[
             integer("module_id", "its number"),
             text("module", "its file's name"),
             text("path", "its file"),
-            text("build_id", "in hexadecimal digits"),
+            nullable(text("build_id", "in hexadecimal digits")),
             integer("start", "where it was mapped"),
             integer("end", "first address after it"),
         ],
@@ -401,7 +416,7 @@ const TABLES: &[Table] = &[
                 "time of a processor that it stands for: add these up",
             ),
             integer("stack_id", "its stack"),
-            integer("function_id", "the innermost function of that"),
+            nullable(integer("function_id", "the innermost function of that")),
         ],
     ),
 ];

@@ -150,6 +150,24 @@ impl<'a> Sums<'a> {
         all
     }
 
+    /// How many there are.
+    pub(crate) fn count(&self) -> u32 {
+        // Fewer than samples, whose indices have 32 bits.
+        self.order.len() as u32
+    }
+
+    /// One of them, in the order in which their stacks first came.
+    pub(crate) fn at(&self, number: u32) -> &Sum<'a> {
+        let (shard, index) = self.order[number as usize];
+        &self.shards[shard as usize][index as usize]
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn at_mut(&mut self, number: u32) -> &mut Sum<'a> {
+        let (shard, index) = self.order[number as usize];
+        &mut self.shards[shard as usize][index as usize]
+    }
+
     /// In the order in which their stacks first came.
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &Sum<'a>> {
         let order = self.order.iter();

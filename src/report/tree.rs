@@ -54,20 +54,23 @@ impl Tree {
     ) -> Self {
         let mut walk = Walk::new(frames, direction);
         let mut selected = Figures::default();
-        let mut figures = vec![Estimate::ZERO];
         let window = Window::of(profile, selection, peak_ns);
         let sums = Sums::of(profile, frames, selection, window, false, |_| 0);
+        let mut ends = Vec::with_capacity(sums.count() as usize);
         for sum in sums.iter() {
             let node = walk.node(sum.sample);
             if node != ROOT {
                 selected.add(&sum.figures);
-                figures.resize(figures.len().max(node as usize + 1), Estimate::ZERO);
-                figures[node as usize] += *sort.of(&sum.figures);
+                ends.push((node, *sort.of(&sum.figures)));
             }
         }
+        // The sums take five times what is kept of them, and there are several nodes to each.
         drop(sums);
         let (steps, names) = walk.paths.into_steps();
-        figures.resize(steps.len() + 1, Estimate::ZERO);
+        let mut figures = vec![Estimate::ZERO; steps.len() + 1];
+        for (node, figure) in ends {
+            figures[node as usize] += figure;
+        }
         for (index, &(parent, _)) in steps.iter().enumerate().rev() {
             let figure = figures[index + 1];
             figures[parent as usize] += figure;

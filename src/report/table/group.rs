@@ -9,22 +9,40 @@ use rustc_hash::FxHashMap;
 use super::{By, Request, Row, Table, classes};
 use crate::frames::{FrameId, FrameKeys, Frames, Paths};
 use crate::heaps;
+use crate::numbering::Numbering;
 use crate::selection::Window;
-use crate::sums::{Figures, Sum, Sums};
+use crate::sums::{Figures, Sums};
 
-/// A row before it has a name.
-struct Group<'a> {
-    /// What it is named after.
-    sum: &'a Sum<'a>,
+/// A row before it has a name. There may be a million of them.
+struct Group {
+    /// The sum that it is named after.
+    sum: u32,
     frame: Option<FrameId>,
-    own: Figures,
-    /// With what it called: allocated and live bytes. `None` where rows have no more than their own.
-    total: Option<(Estimate, Estimate)>,
 }
 
-impl Group<'_> {
-    fn total(&self) -> (Estimate, Estimate) {
-        self.total.unwrap_or((self.own.allocated, self.own.live))
+/// Rows before they have names.
+#[derive(Default)]
+struct Groups {
+    groups: Vec<Group>,
+    /// What is charged to each; none where that is what the sum of each says.
+    own: Vec<Figures>,
+    /// What is charged to each and to what it called: allocated and live bytes. None where rows have no more than their own.
+    total: Vec<(Estimate, Estimate)>,
+    /// For each sum which group it is charged to.
+    charged: Vec<u32>,
+}
+
+impl Groups {
+    fn own<'a>(&'a self, sums: &'a Sums<'_>, index: usize) -> &'a Figures {
+        match self.own.get(index) {
+            Some(own) => own,
+            None => &sums.at(self.groups[index].sum).figures,
+        }
+    }
+
+    fn total(&self, own: &Figures, index: usize) -> (Estimate, Estimate) {
+        let total = self.total.get(index).copied();
+        total.unwrap_or((own.allocated, own.live))
     }
 }
 
@@ -41,7 +59,7 @@ pub(super) fn group<'a>(
         By::Type => TypeMarks::of(profile),
         _ => TypeMarks::default(),
     };
-    let sums = Sums::of(
+    let mut sums = Sums::of(
         profile,
         frames,
         request.selection,
@@ -55,26 +73,27 @@ pub(super) fn group<'a>(
             By::Function | By::Site | By::Line | By::Module | By::Heap => 0,
         },
     );
-    let (groups, charged) = if by.has_total() {
+    let whole = sums.whole;
+    let groups = if by.has_total() {
         by_frame(frames, by, &sums)
     } else {
-        by_sum(frames, by, &sums)
+        by_sum(frames, by, &mut sums)
     };
-    let order = order(frames, request, &groups);
+    let order = order(frames, request, &groups, &sums);
     let mut scratch = Vec::new();
     let rows = order
         .iter()
         .take(request.limit)
-        .map(|&index| row(profile, frames, by, &groups[index], &mut scratch))
+        .map(|&index| row(profile, frames, by, (&groups, &sums), index, &mut scratch))
         .collect();
     let of_sample = if keeps_samples {
-        let mut places = vec![Table::NONE; groups.len()];
+        let mut places = vec![Table::NONE; order.len()];
         for (place, &index) in (0..).zip(&order) {
             places[index] = place;
         }
         let of_sum = |sum: u32| {
-            let group = charged.get(sum as usize);
-            group.map_or(Table::NONE, |&group| places[group])
+            let group = groups.charged.get(sum as usize);
+            group.map_or(Table::NONE, |&group| places[group as usize])
         };
         sums.of_sample.iter().map(|&sum| of_sum(sum)).collect()
     } else {
@@ -82,8 +101,8 @@ pub(super) fn group<'a>(
     };
     let table = Table {
         rows,
-        row_count: groups.len(),
-        selected: sums.whole,
+        row_count: order.len(),
+        selected: whole,
     };
     (table, of_sample)
 }
@@ -122,45 +141,43 @@ impl TypeMarks {
     }
 }
 
-/// Groups of frames: a sum is part of each that is on its stack, and charged to one. Returns for each sum which.
-fn by_frame<'a>(frames: &Frames<'_>, by: By, sums: &'a Sums<'a>) -> (Vec<Group<'a>>, Vec<usize>) {
+/// Groups of frames: a sum is part of each that is on its stack, and charged to one.
+fn by_frame(frames: &Frames<'_>, by: By, sums: &Sums<'_>) -> Groups {
     let keys = keys(frames, by);
     /// No group yet.
-    const NONE: usize = usize::MAX;
+    const NONE: u32 = u32::MAX;
     let mut places = vec![NONE; keys.first.len()];
     // The last sum, plus one, that was added to a group: a function may be on a stack several times.
     let mut seen = vec![0u32; keys.first.len()];
-    let mut groups: Vec<Group<'a>> = Vec::new();
-    let mut charged = Vec::with_capacity(sums.iter().len());
+    let mut groups = Groups::default();
     let mut stack = Vec::new();
-    for (sum, stamp) in sums.iter().zip(1..) {
+    for (number, sum) in (0..).zip(sums.iter()) {
         frames.fill(sum.sample, &mut stack);
         for id in &stack {
             let key = keys.of_frame[id.index()] as usize;
-            if std::mem::replace(&mut seen[key], stamp) == stamp {
+            if std::mem::replace(&mut seen[key], number + 1) == number + 1 {
                 continue;
             }
             if places[key] == NONE {
-                places[key] = groups.len();
-                groups.push(Group {
-                    sum,
+                places[key] = groups.groups.len() as u32;
+                groups.groups.push(Group {
+                    sum: number,
                     frame: Some(keys.first[key]),
-                    own: Figures::default(),
-                    total: Some(Default::default()),
                 });
+                groups.own.push(Figures::default());
+                groups.total.push(Default::default());
             }
-            if let Some((allocated, live)) = &mut groups[places[key]].total {
-                *allocated += sum.figures.allocated;
-                *live += sum.figures.live;
-            }
+            let (allocated, live) = &mut groups.total[places[key] as usize];
+            *allocated += sum.figures.allocated;
+            *live += sum.figures.live;
         }
         // There is a frame: a stack without any has one that says so.
         let own = frames.charged(sum.sample.heap, &stack).unwrap_or(0);
         let place = places[keys.of_frame[stack[own].index()] as usize];
-        groups[place].own.add(&sum.figures);
-        charged.push(place);
+        groups.own[place as usize].add(&sum.figures);
+        groups.charged.push(place);
     }
-    (groups, charged)
+    groups
 }
 
 fn keys(frames: &Frames<'_>, by: By) -> FrameKeys {
@@ -174,63 +191,67 @@ fn keys(frames: &Frames<'_>, by: By) -> FrameKeys {
     }
 }
 
-/// Groups of whole sums.
-fn by_sum<'a>(frames: &Frames<'_>, by: By, sums: &'a Sums<'a>) -> (Vec<Group<'a>>, Vec<usize>) {
+/// Groups of whole sums, of which the first gets what is in the others too.
+fn by_sum(frames: &Frames<'_>, by: By, sums: &mut Sums<'_>) -> Groups {
     let mut paths = (by == By::Site).then(|| Paths::new(frames));
-    let mut places: FxHashMap<(u32, HeapId), usize> = FxHashMap::default();
-    let mut groups: Vec<Group<'a>> = Vec::new();
-    let mut charged = Vec::with_capacity(sums.iter().len());
+    // Of what tells groups apart: a group's number is that of its key.
+    let mut keys = Numbering::default();
+    let mut groups = Groups::default();
     let mut stack = Vec::new();
-    for sum in sums.iter() {
-        let mut frame = None;
+    for number in 0..sums.count() {
+        let sum = sums.at(number);
         let key = match &mut paths {
-            Some(paths) => {
-                frames.fill(sum.sample, &mut stack);
-                let own = frames.charged(sum.sample.heap, &stack);
-                frame = own.map(|own| stack[own]);
-                (paths.number(sum.sample, 0), HeapId::MALLOC)
-            }
-            None if by == By::Heap => (0, sum.sample.heap),
-            None => (sum.mark, HeapId::MALLOC),
+            Some(paths) => paths.number(sum.sample, 0),
+            None if by == By::Heap => u32::from(sum.sample.heap.0),
+            None => sum.mark,
         };
-        let place = *places.entry(key).or_insert_with(|| {
-            groups.push(Group {
-                sum,
-                frame,
-                own: Figures::default(),
-                total: None,
-            });
-            groups.len() - 1
-        });
-        let group = &mut groups[place];
-        group.own.add(&sum.figures);
-        charged.push(place);
+        let place = keys.number(key);
+        groups.charged.push(place);
+        if let Some(group) = groups.groups.get(place as usize) {
+            let figures = sum.figures;
+            sums.at_mut(group.sum).figures.add(&figures);
+            continue;
+        }
+        let mut frame = None;
+        if by == By::Site {
+            frames.fill(sum.sample, &mut stack);
+            let own = frames.charged(sum.sample.heap, &stack);
+            frame = own.map(|own| stack[own]);
+        }
+        groups.groups.push(Group { sum: number, frame });
     }
-    (groups, charged)
+    groups
 }
 
 /// Indices of the groups, largest first; equal ones by name, so that a report does not depend on chance.
-fn order(frames: &Frames<'_>, request: &Request<'_>, groups: &[Group<'_>]) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..groups.len()).collect();
-    let size = |group: &Group<'_>| {
-        (
-            request.sort.of(&group.own).value(),
-            match request.sort {
-                super::Sort::Live => group.total().1.value(),
-                _ => group.total().0.value(),
-            },
-        )
+fn order(
+    frames: &Frames<'_>,
+    request: &Request<'_>,
+    groups: &Groups,
+    sums: &Sums<'_>,
+) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..groups.groups.len()).collect();
+    let size = |&index: &usize| {
+        let own = groups.own(sums, index);
+        let (allocated, live) = groups.total(own, index);
+        let second = match request.sort {
+            super::Sort::Live => live,
+            _ => allocated,
+        };
+        (request.sort.of(own).value(), second.value())
     };
+    let sizes: Vec<(f64, f64)> = order.iter().map(size).collect();
     order.sort_by(|&a, &b| {
-        let (a, b) = (&groups[a], &groups[b]);
-        let (a_size, b_size) = (size(a), size(b));
-        let name = |group: &Group<'_>| group.frame.map(|id| frames.frame(id));
+        let (a_size, b_size) = (sizes[a], sizes[b]);
+        let (a, b) = (&groups.groups[a], &groups.groups[b]);
+        let name = |group: &Group| group.frame.map(|id| frames.frame(id));
+        let mark = |group: &Group| sums.at(group.sum).mark;
         b_size
             .0
             .total_cmp(&a_size.0)
             .then(b_size.1.total_cmp(&a_size.1))
             .then_with(|| name(a).cmp(&name(b)))
-            .then(a.sum.mark.cmp(&b.sum.mark))
+            .then_with(|| mark(a).cmp(&mark(b)))
     });
     order
 }
@@ -239,20 +260,25 @@ fn row(
     profile: &Profile,
     frames: &Frames<'_>,
     by: By,
-    group: &Group<'_>,
+    (groups, sums): (&Groups, &Sums<'_>),
+    index: usize,
     stack: &mut Vec<FrameId>,
 ) -> Row {
+    let group = &groups.groups[index];
+    let own = groups.own(sums, index);
+    let total = groups.total(own, index);
     let mut row = Row {
-        self_allocated: group.own.allocated,
-        total_allocated: group.total().0,
-        self_live: group.own.live,
-        total_live: group.total().1,
-        allocations: group.own.allocations,
-        self_peak: group.own.peak,
-        self_growth: group.own.growth,
+        self_allocated: own.allocated,
+        total_allocated: total.0,
+        self_live: own.live,
+        total_live: total.1,
+        allocations: own.allocations,
+        self_peak: own.peak,
+        self_growth: own.growth,
         ..Row::default()
     };
-    let sample = group.sum.sample;
+    let sum = sums.at(group.sum);
+    let sample = sum.sample;
     if let Some(frame) = group.frame.map(|id| frames.frame(id)) {
         row.name.clone_from(&frame.function);
         row.file.clone_from(&frame.file);
@@ -293,8 +319,8 @@ fn row(
             None => row.name = "(no type)".to_owned(),
         },
         By::Heap => row.name = heaps::name(profile, sample.heap).to_owned(),
-        By::Size => row.name = classes::size_name(group.sum.mark),
-        By::Lifetime => row.name = classes::lifetime_name(group.sum.mark),
+        By::Size => row.name = classes::size_name(sum.mark),
+        By::Lifetime => row.name = classes::lifetime_name(sum.mark),
     }
     row
 }
