@@ -17,15 +17,16 @@ fn some_allocations() -> Agent {
 
 #[track_caller]
 fn comes_through(run: &Run) {
+    let bare = run.bare();
+    bare.assert_success();
     for agent in [
         every_allocation(),
         some_allocations(),
         Agent::at_interval("512K"),
     ] {
-        run.bare().assert_success();
         let outcome = run.observed(&agent);
         outcome.assert_success();
-        outcome.assert_same_as(&run.bare());
+        outcome.assert_same_as(&bare);
     }
 }
 

@@ -34,18 +34,23 @@ static inline unsigned next_random(unsigned *state) {
     return *state >> 8;
 }
 
+// After so many bytes the pattern of a block comes again.
+#define PATTERN ((size_t)256)
+
 // Fills a block with a pattern made from `tag`.
 static inline void paint(void *block, size_t size, unsigned tag) {
     unsigned char *bytes = (unsigned char *)block;
-    for (size_t at = 0; at < size; at++) bytes[at] = (unsigned char)(tag + at * 31);
+    for (size_t at = 0; at < size && at < PATTERN; at++) bytes[at] = (unsigned char)(tag + at * 31);
+    for (size_t at = PATTERN; at < size; at += PATTERN)
+        memcpy(bytes + at, bytes, size - at < PATTERN ? size - at : PATTERN);
 }
 
 // Whether the first `size` bytes still hold the pattern of `tag`.
 static inline int is_painted(const void *block, size_t size, unsigned tag) {
     const unsigned char *bytes = (const unsigned char *)block;
-    for (size_t at = 0; at < size; at++)
+    for (size_t at = 0; at < size && at < PATTERN; at++)
         if (bytes[at] != (unsigned char)(tag + at * 31)) return 0;
-    return 1;
+    return size <= PATTERN || memcmp(bytes, bytes + PATTERN, size - PATTERN) == 0;
 }
 
 // Allocates, checks and frees `count` blocks of changing sizes up to `most` bytes.
