@@ -125,8 +125,10 @@ fn complete_files(path: &Path, last: &File) -> std::io::Result<Vec<CompleteFile>
         };
         let path = path.with_file_name(&found);
         let file = match File::open(&path) {
-            Err(error) if is_not_found(&error) => return Err(error),
-            // Nothing that can be read.
+            Err(error) if is_not_found(&error) && path.symlink_metadata().is_err() => {
+                return Err(error);
+            }
+            // Nothing that can be read, or a link to nothing.
             Err(_) => continue,
             Ok(file) => file,
         };
@@ -291,6 +293,19 @@ mod tests {
         ] {
             assert_eq!(number_in(name.as_bytes(), b"app"), number, "{name}");
         }
+    }
+
+    #[test]
+    fn what_is_no_file_of_the_recording_is_left_out() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("app.allocsample");
+        let part = |number| path.with_file_name(format!("app.part-{number}.allocsample"));
+        write_numbered(&path, 9);
+        write_numbered(&part(2), 2);
+        std::os::unix::fs::symlink("nowhere", part(3)).expect("a link");
+        std::fs::write(part(4), "something else").expect("a file");
+        std::fs::create_dir(part(5)).expect("a directory");
+        assert_eq!(parts_before(&path).expect("files"), [part(2)]);
     }
 
     /// A file that says which one it is.
