@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -344,6 +345,49 @@ EXPORT int setresuid(uid_t user, uid_t effective, uid_t saved)
     return next(user, effective, saved);
 }
 
+/* What a single thread has, and a thread of ours has not: glibc has all threads change their rights together, and ends the
+ * process if one of them may not. Ours goes, and comes back as a copy of one that has it. */
+static const struct shim_slow_path *before_own_rights(void)
+{
+    const struct shim_slow_path *agent = slow_path();
+    int saved_errno = errno;
+    if (agent != NULL)
+        agent->before_unshare();
+    errno = saved_errno;
+    return agent;
+}
+
+static void after_own_rights(const struct shim_slow_path *agent)
+{
+    int saved_errno = errno;
+    if (agent != NULL)
+        agent->after_unshare();
+    errno = saved_errno;
+}
+
+EXPORT int capset(void *header, const void *data)
+{
+    int (*next)(void *, const void *) = NEXT(int, capset, void *, const void *);
+    const struct shim_slow_path *agent = before_own_rights();
+    int result = next(header, data);
+    after_own_rights(agent);
+    return result;
+}
+
+/* libcap's, which makes the system call itself. */
+EXPORT int cap_set_proc(void *capabilities)
+{
+    int (*next)(void *) = NEXT(int, cap_set_proc, void *);
+    if (next == NULL) {
+        errno = ENOSYS;
+        return -1;
+    }
+    const struct shim_slow_path *agent = before_own_rights();
+    int result = next(capabilities);
+    after_own_rights(agent);
+    return result;
+}
+
 /* ---- filters of system calls ---- */
 
 static void before_filter(void)
@@ -367,8 +411,23 @@ EXPORT int prctl(int option, ...)
     unsigned long c = va_arg(arguments, unsigned long);
     unsigned long d = va_arg(arguments, unsigned long);
     va_end(arguments);
-    if (option == PR_SET_SECCOMP)
+    if (option == PR_SET_KEEPCAPS || option == PR_SET_SECUREBITS) {
+        const struct shim_slow_path *agent = before_own_rights();
+        int result = next(option, a, b, c, d);
+        after_own_rights(agent);
+        return result;
+    }
+    int saved_errno = errno;
+    const struct shim_slow_path *agent = slow_path();
+    if (option == PR_SET_SECCOMP && a == SECCOMP_MODE_STRICT && agent != NULL) {
+        /* Only reading, writing and ending is allowed then, not even the time: the profile ends here. */
+        shim_end_ticks();
+        agent->on_exit(SHIM_GIVING_UP, 0, NULL);
+    } else if (option == PR_SET_SECCOMP)
         before_filter();
+    else if (option == PR_SET_TSC && a == PR_TSC_SIGSEGV && agent != NULL)
+        agent->before_clock_is_forbidden();
+    errno = saved_errno;
     return next(option, a, b, c, d);
 }
 

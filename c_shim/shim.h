@@ -72,7 +72,9 @@ struct shim_allocation {
 _Static_assert(sizeof(struct shim_allocation) == 56, "src/agent/thread.rs mirrors this layout");
 
 /* How the process leaves; numbers of record::ExitHow. */
-enum shim_exit { SHIM_EXIT = 0, SHIM_IMMEDIATE_EXIT = 1, SHIM_QUICK_EXIT = 2, SHIM_ABORT = 3, SHIM_EXEC = 4 };
+enum shim_exit { SHIM_EXIT = 0, SHIM_IMMEDIATE_EXIT = 1, SHIM_QUICK_EXIT = 2, SHIM_ABORT = 3, SHIM_EXEC = 4,
+                 /* Not at all: the program goes on without us. */
+                 SHIM_GIVING_UP = 5 };
 
 /* What the agent does for the shim. All functions keep errno to themselves; none allocates from the program's heap,
  * takes a lock that the program could hold, or unwinds into C. */
@@ -102,6 +104,8 @@ struct shim_slow_path {
     void (*before_entering_mounts)(void);
     /* The process is about to give up its root directory or its rights. */
     void (*before_confinement)(void);
+    /* The processor's clock is about to be forbidden. */
+    void (*before_clock_is_forbidden)(void);
     /* A filter of system calls is about to be installed. */
     void (*before_filter)(void);
     /* Between these two code may be unmapped, and other code mapped in its place. */

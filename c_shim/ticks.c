@@ -4,6 +4,8 @@
  * about that signal is answered as if nobody handled it, it cannot block it (ticks of a thread that blocks everything
  * would all arrive at the end of that), no wait of its own takes it. As soon as it wants the signal for itself, ours
  * becomes another one. Threads without a stack for signals get one: a thread's own may be too small for a signal frame.
+ * A handler of the program's on a stack for signals of its own, which may have no room for another frame, blocks ours until
+ * it has returned.
  *
  * While there are no ticks, which is the default, each entry is a test and a jump. */
 #define _GNU_SOURCE
@@ -25,6 +27,9 @@ static _Atomic(int) tick_signal;
 /* Signals that the program has asked for, by number. */
 static _Atomic(uint64_t) wanted;
 
+/* Signals whose handlers block ours because we had them do so, by number. */
+static _Atomic(uint64_t) shaded;
+
 /* What each tick carries, so that nobody else's signal is taken for one. */
 static char mark;
 
@@ -36,6 +41,11 @@ static const struct shim_slow_path *slow_path(void)
 static bool is_tick_signal(int signal)
 {
     return UNLIKELY(signal != 0 && signal == atomic_load_explicit(&tick_signal, memory_order_relaxed));
+}
+
+static uint64_t bit_of(int signal)
+{
+    return signal >= 1 && signal <= 64 ? UINT64_C(1) << (signal - 1) : 0;
 }
 
 static int next_sigaction(int signal, const struct sigaction *action, struct sigaction *old)
@@ -95,7 +105,7 @@ static int choose_signal(void)
 {
     for (int signal = SIGRTMAX - 6; signal > SIGRTMIN + 2; signal--) {
         struct sigaction action;
-        bool is_wanted = (atomic_load(&wanted) >> (signal - 1) & 1) != 0;
+        bool is_wanted = (atomic_load(&wanted) & bit_of(signal)) != 0;
         if (!is_wanted && next_sigaction(signal, NULL, &action) == 0 && action.sa_handler == SIG_DFL)
             return signal;
     }
@@ -113,18 +123,37 @@ static int take_signal(void)
     return signal;
 }
 
+/* Handlers that block our signal block another one in its place, or none. */
+static void shade_anew(int before, int now)
+{
+    uint64_t handlers = atomic_load(&shaded);
+    for (int signal = 1; signal <= 64; signal++) {
+        struct sigaction action;
+        if ((handlers & bit_of(signal)) == 0 || next_sigaction(signal, NULL, &action) != 0)
+            continue;
+        sigdelset(&action.sa_mask, before);
+        /* One that the program has in there stays its own. */
+        if (now != 0 && sigismember(&action.sa_mask, now) == 0)
+            sigaddset(&action.sa_mask, now);
+        else
+            atomic_fetch_and(&shaded, ~bit_of(signal));
+        next_sigaction(signal, &action, NULL);
+    }
+}
+
 /* The program wants our signal. */
 static void yield_signal(int signal)
 {
     const struct shim_slow_path *agent = slow_path();
     int saved_errno = errno;
-    atomic_fetch_or(&wanted, UINT64_C(1) << (signal - 1));
+    atomic_fetch_or(&wanted, bit_of(signal));
     if (is_tick_signal(signal)) {
         if (agent != NULL)
             agent->stop_ticks();
         atomic_store(&tick_signal, 0);
         forget_signal(signal);
         int other = take_signal();
+        shade_anew(signal, other);
         if (agent != NULL && other != 0)
             agent->start_ticks(other, &mark);
     }
@@ -283,6 +312,7 @@ void shim_end_ticks(void)
         return;
     if (agent != NULL)
         agent->stop_ticks();
+    shade_anew(signal, 0);
     forget_signal(signal);
 }
 
@@ -298,7 +328,27 @@ EXPORT int sigaction(int signal, const struct sigaction *restrict action, struct
         }
         yield_signal(signal);
     }
-    return next_sigaction(signal, action, old);
+    int ours = atomic_load_explicit(&tick_signal, memory_order_relaxed);
+    if (LIKELY(ours == 0))
+        return next_sigaction(signal, action, old);
+    bool was_shaded = (atomic_load(&shaded) & bit_of(signal)) != 0;
+    bool is_shaded = action != NULL && action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN &&
+                     (action->sa_flags & SA_ONSTACK) != 0 && sigismember(&action->sa_mask, ours) == 0;
+    struct sigaction copy;
+    if (is_shaded) {
+        copy = *action;
+        sigaddset(&copy.sa_mask, ours);
+    }
+    int result = next_sigaction(signal, is_shaded ? &copy : action, old);
+    if (result != 0)
+        return result;
+    if (old != NULL && was_shaded)
+        sigdelset(&old->sa_mask, ours);
+    if (is_shaded)
+        atomic_fetch_or(&shaded, bit_of(signal));
+    else if (action != NULL)
+        atomic_fetch_and(&shaded, ~bit_of(signal));
+    return 0;
 }
 
 /* `signal` and its kin: all take a signal and a handler, and return the one before. */

@@ -165,6 +165,37 @@ fn a_filter_that_kills_at_each_unknown_system_call_does_not_kill_because_of_us()
 }
 
 #[test]
+fn what_a_program_forbids_itself_is_not_done_by_us() {
+    for way in ["clock", "strict", "filter", "files", "rights"] {
+        let run = Program::compiled("forbids.c").run().arg(way);
+        let bare = run.bare();
+        assert!(matches!(bare.status.code(), Some(4..=8)), "{way}: {bare:?}");
+        // With the first sample before it, before or after it (3 MB are allocated each time), and with no agent at work.
+        for interval in ["1", "64K", "3M", "off"] {
+            // Where a block lies decides whether its sample is timed.
+            for seed in 0..16 {
+                let mut agent = Agent::at_interval(interval).seeded(seed);
+                if seed % 2 == 1 {
+                    agent = agent.with("ALLOCSAMPLE_TIME_HZ", 10_000);
+                }
+                let outcome = run.observed(&agent);
+                assert_eq!(outcome.status, bare.status, "{way} at {interval}, {seed}");
+            }
+        }
+    }
+    // What was recorded before the program forbade itself nearly everything is whole.
+    let run = Program::compiled("forbids.c").run().arg("strict");
+    let profile = run.observed(&Agent::at_interval(1)).profile();
+    assert_eq!(profile.site("allocate").samples, 1000);
+    assert!(profile.exit().contains("detach"), "{}", profile.exit());
+    // Stacks behind a filter are whole, though nothing was sampled before.
+    let run = Program::compiled("forbids.c").run().arg("filter");
+    let outcome = run.observed(&Agent::at_interval("3M").seeded(0));
+    let stack = outcome.profile().stack_to("allocate");
+    assert!(stack.contains(&"main".to_owned()), "{stack:?}");
+}
+
+#[test]
 fn a_fork_in_a_process_of_64_threads_loses_nothing() {
     // 63 threads that do nothing but allocate: not each byte.
     let outcome = meets("fork_among_threads", &Agent::at_interval("16K")).expect("possible");

@@ -196,6 +196,18 @@ fn a_signal_that_nobody_handles_ends_the_process_as_before() {
     }
 }
 
+/// A handler on an alternate stack that has room for it, and for nothing else.
+#[test]
+fn handlers_on_small_stacks_are_not_interrupted() {
+    let run = Program::compiled("small_stacks.c").run();
+    let bare = run.bare();
+    for _ in 0..50 {
+        let agent = Agent::at_interval("16K").with("ALLOCSAMPLE_TIME_HZ", 10_000);
+        let outcome = run.observed(&agent);
+        outcome.assert_same_as(&bare);
+    }
+}
+
 #[test]
 fn ticks_may_interrupt_anything() {
     let agent = || Agent::at_interval("16K").with("ALLOCSAMPLE_TIME_HZ", 10_000);
@@ -211,7 +223,6 @@ fn ticks_may_interrupt_anything() {
             .run()
             .arg(thrower.path()),
         Program::compiled("coroutines.c").run(),
-        Program::compiled("small_stacks.c").run(),
         Program::compiled("deep_stacks.c").run(),
         Program::compiled("own_signals.c").run(),
         Program::compiled("signals_under_load.c").run(),

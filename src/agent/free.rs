@@ -36,6 +36,10 @@ impl Agent {
         let Some(recording) = recording::current().filter(|_| epoch == self.epoch()) else {
             return;
         };
+        if self.switch.get() == Switch::Finished {
+            // Nobody reads it any more, and the program may have forbidden itself even the time.
+            return;
+        }
         let is_known = thread.epoch() == epoch || self.joins_by_freeing(thread);
         let record = FreeRecord {
             time_ns: clock::monotonic_ns(),

@@ -9,11 +9,12 @@ use allocsample_record::{
 
 use crate::agent::Agent;
 use crate::config::Unwind;
-use crate::os::thread::{ShimThread, Totals};
+use crate::os::thread::{Caller, ShimThread, Totals};
 use crate::os::{self, clock, process};
 use crate::path::Path;
 use crate::recording::{self, DrainRequest, DrainState, Recording};
 use crate::spill;
+use crate::stack;
 use crate::switch::Switch;
 
 /// How long an exit waits for a drain thread that writes nothing. It writes a mebibyte at a time, and what it has not
@@ -101,12 +102,16 @@ impl Agent {
         let state = self.switch.get();
         let is_recording =
             state == Switch::On || state == Switch::Failed && recording::current().is_some();
-        if process::pid() != self.pid() || !is_recording || thread.is_muted() {
+        if !is_recording || thread.is_muted() || !self.is_own_end(how) {
             return false;
         }
         let (_muted, _) = thread.mute(0);
         let Some(recording) = recording::current().or_else(|| self.begin_at_exit(thread, how))
         else {
+            if how == ExitHow::Detached {
+                // Nor is one to begin.
+                self.switch.change(state, Switch::Finished);
+            }
             return false;
         };
         if !self.switch.change(state, Switch::Finished) {
@@ -236,12 +241,21 @@ impl Agent {
         recording.note(Note::StacksCompared, detail.as_bytes());
     }
 
+    /// Whether it is this process that ends, and not a child that has its memory. Behind a filter nobody can be asked: then
+    /// what only a child of vfork may do is left untold.
+    fn is_own_end(&self, how: ExitHow) -> bool {
+        match os::is_filtered() {
+            true => !matches!(how, ExitHow::ImmediateExit | ExitHow::Exec),
+            false => process::pid() == self.pid(),
+        }
+    }
+
     /// The process is about to give up its root directory or its rights, after which nobody could open the profile: the
     /// drain thread opens it now. Not in a child of vfork, whose memory is its parent's.
     pub fn before_confinement(&self, thread: &ShimThread) {
         self.notice_fork();
-        let is_ours = process::pid() == self.pid() && self.switch.get() == Switch::On;
-        if !is_ours || thread.is_muted() {
+        let is_on = self.switch.get() == Switch::On && !thread.is_muted();
+        if !is_on || os::is_filtered() || process::pid() != self.pid() {
             return;
         }
         let (_muted, _) = thread.mute(0);
@@ -260,23 +274,36 @@ impl Agent {
 
     /// A filter of system calls is about to be installed, which may end the process at each call that it does not know.
     /// Our thread, which it does not reach, opens the profile now and looks for work by itself from here on; the program's
-    /// threads make no calls for us any more; what is in the ring at the end stays there for the reader. Children have
-    /// the filter, too, and no profiles.
-    pub fn before_filter(&self, thread: &ShimThread) {
+    /// threads make no calls for us any more than for memory, which they need themselves; what is in the ring at the end
+    /// stays there for the reader. Children have the filter, too, and no profiles.
+    pub fn before_filter(&self, thread: &ShimThread, caller: Caller) {
         self.before_confinement(thread);
-        if process::pid() != self.pid() || self.switch.get() != Switch::On {
+        if os::is_filtered() || self.switch.get() != Switch::On || process::pid() != self.pid() {
             return;
         }
         // The return from a handler is a system call, too.
         (self.hooks().end_ticks)();
+        stack::learn_own_stack(thread);
         let recording = recording::current();
         if let Some(recording) = recording {
+            // A first sample makes memory for these.
+            self.walk_once(thread, caller, recording);
+            self.live.prepare();
             recording.note(Note::Filtered, b"");
         }
         os::set_filtered();
         if let Some(recording) = recording {
             recording.wake_drain_for_the_last_time();
         }
+    }
+
+    fn walk_once(&self, thread: &ShimThread, caller: Caller, recording: &Recording) {
+        let Some((_muted, _)) = self.enter(thread, 0) else {
+            return;
+        };
+        let _none_free = self.areas.run(thread.last_area(), |area| {
+            self.capture_call(thread, caller, None, area, recording);
+        });
     }
 
     /// Another mount namespace is about to be entered, which needs a root directory that no other thread shares: the
@@ -313,7 +340,8 @@ impl Agent {
     /// The calling thread ends by `pthread_exit`. If it is the main thread, the drain thread must find out when it is
     /// the last one, and go, or the process would never end.
     pub fn on_pthread_exit(&self) {
-        if process::tid() == process::pid()
+        if !os::is_filtered()
+            && process::tid() == process::pid()
             && let Some(recording) = recording::current()
         {
             recording.main_has_exited();

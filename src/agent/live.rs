@@ -193,18 +193,29 @@ impl LiveSamples {
 
     #[cold]
     fn insert_in_next(&self, next: usize, address: u64, id: u64) -> bool {
-        let Some(place) = self.tables.get(next) else {
+        if next >= TABLES {
             return false;
-        };
-        let made = || Table::with_buckets(FIRST_BUCKETS << (2 * next)).and_then(memory::leak);
-        let Some(table) = place.get().or_else(made) else {
+        }
+        let Some(table) = self.make(next) else {
             // No memory for a larger one: the older ones may have room.
             let older = self.tables.iter().filter_map(StaticRef::get);
             return older.rev().any(|table| table.insert(address, id));
         };
-        let table = place.set_if_empty(table);
-        self.made.fetch_max(next + 1, Ordering::Relaxed);
         table.insert(address, id)
+    }
+
+    /// Takes the memory for the first ones now.
+    pub fn prepare(&self) {
+        self.make(0);
+    }
+
+    /// The table with this number, which is made if it is not there.
+    fn make(&self, number: usize) -> Option<&'static Table> {
+        let place = self.tables.get(number)?;
+        let made = || Table::with_buckets(FIRST_BUCKETS << (2 * number)).and_then(memory::leak);
+        let table = place.set_if_empty(place.get().or_else(made)?);
+        self.made.fetch_max(number + 1, Ordering::Relaxed);
+        Some(table)
     }
 
     /// The sample at this address, which is no longer live then.

@@ -34,12 +34,12 @@ fn shadow_stack_of(thread: &ShimThread, heap: &Heap) -> Option<ShadowStack> {
 impl Agent {
     /// An allocation has borrowed. Any thread, also in a signal handler.
     pub fn on_alloc(&self, thread: &ShimThread, allocation: &Allocation) {
-        let since_ns = start_of_timed(thread, allocation.address);
         self.notice_fork();
         if self.switch.get() != Switch::On {
             thread.look_again_later();
             return;
         }
+        let since_ns = start_of_timed(thread, allocation.address);
         let Some((muted, points)) = self.enter(thread, allocation.charged) else {
             return;
         };

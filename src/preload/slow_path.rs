@@ -27,6 +27,7 @@ struct SlowPath {
     after_unshare: extern "C" fn(),
     before_entering_mounts: extern "C" fn(),
     before_confinement: extern "C" fn(),
+    before_clock_is_forbidden: extern "C" fn(),
     before_filter: extern "C" fn(),
     before_dlclose: extern "C" fn(),
     after_dlclose: extern "C" fn(),
@@ -72,6 +73,7 @@ pub fn install() {
         after_unshare,
         before_entering_mounts,
         before_confinement,
+        before_clock_is_forbidden,
         before_filter,
         before_dlclose,
         after_dlclose,
@@ -132,6 +134,7 @@ unsafe extern "C" fn on_exit(how: c_int, status: c_int, path: *const c_char) -> 
         1 => (ExitHow::ImmediateExit, Some(status)),
         2 => (ExitHow::QuickExit, Some(status)),
         3 => (ExitHow::Abort, None),
+        5 => (ExitHow::Detached, None),
         _ => (ExitHow::Exec, None),
     };
     let path = if path.is_null() {
@@ -163,8 +166,12 @@ extern "C" fn before_entering_mounts() {
     AGENT.before_entering_mounts();
 }
 
+extern "C" fn before_clock_is_forbidden() {
+    allocsample_agent::read_clock_by_system_calls();
+}
+
 extern "C" fn before_filter() {
-    AGENT.before_filter(this_thread());
+    AGENT.before_filter(this_thread(), here());
 }
 
 extern "C" fn before_confinement() {
@@ -203,4 +210,30 @@ extern "C" fn start_ticks(signal: c_int, mark: *const c_void) {
 
 extern "C" fn stop_ticks() {
     AGENT.stop_ticks();
+}
+
+/// Where this thread stands; inlined, so that it is the caller whose frame comes next.
+#[inline(always)]
+pub(crate) fn here() -> Caller {
+    let (pc, sp, fp): (u64, u64, u64);
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: reads registers.
+    unsafe {
+        std::arch::asm!(
+            "lea {pc}, [rip]", "mov {sp}, rsp", "mov {fp}, rbp",
+            pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp,
+            options(nomem, nostack, preserves_flags)
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: reads registers.
+    unsafe {
+        std::arch::asm!(
+            "adr {pc}, .", "mov {sp}, sp", "mov {fp}, x29",
+            pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp,
+            options(nomem, nostack, preserves_flags)
+        );
+    }
+    // As a return address: the walker looks one byte before it.
+    Caller { pc: pc + 1, sp, fp }
 }

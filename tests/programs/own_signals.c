@@ -24,6 +24,22 @@ static void *worker(void *unused) {
     return unused;
 }
 
+// On the alternate stack for every other signal, and with others blocked that are near.
+static struct sigaction action_of(int number) {
+    struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | (number % 2 == 0 ? SA_ONSTACK : 0)};
+    for (int other = number; other < number + 3; other++)
+        if (other <= 64 && is_ours_to_use(other)) sigaddset(&action.sa_mask, other);
+    return action;
+}
+
+static void check_action_of(int number) {
+    struct sigaction expected = action_of(number), action;
+    CHECK(sigaction(number, NULL, &action) == 0);
+    CHECK(action.sa_sigaction == on_signal && (action.sa_flags & SA_ONSTACK) == (expected.sa_flags & SA_ONSTACK));
+    for (int other = 1; other <= 64; other++)
+        if (is_ours_to_use(other)) CHECK(sigismember(&action.sa_mask, other) == sigismember(&expected.sa_mask, other));
+}
+
 int main(void) {
     churn(2000, 5000, 1);
     sigset_t mask;
@@ -37,8 +53,9 @@ int main(void) {
     }
     for (int number = 1; number <= 64; number++) {
         if (!is_ours_to_use(number)) continue;
-        struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO};
+        struct sigaction action = action_of(number);
         CHECK(sigaction(number, &action, NULL) == 0);
+        check_action_of(number);
     }
     for (int turn = 1; turn <= 3; turn++) {
         for (int number = 1; number <= 64; number++) {
@@ -50,9 +67,7 @@ int main(void) {
     }
     for (int number = 1; number <= 64; number++) {
         if (!is_ours_to_use(number)) continue;
-        struct sigaction action;
-        CHECK(sigaction(number, NULL, &action) == 0);
-        CHECK(action.sa_sigaction == on_signal);
+        check_action_of(number);
     }
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, worker, NULL) == 0 && pthread_join(thread, NULL) == 0);

@@ -37,7 +37,6 @@ int main(int count, char **words) {
         ALLOW(munmap),
         ALLOW(mremap),
         ALLOW(rt_sigreturn),
-        ALLOW(getpid),
         ALLOW(clone),
         ALLOW(wait4),
         ALLOW(set_robust_list),

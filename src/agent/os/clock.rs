@@ -14,6 +14,12 @@ pub fn set_source(source: ClockGetTime) {
     SOURCE.store(source as usize, Ordering::Release);
 }
 
+/// The processor's own clock is about to be forbidden on pain of death (`PR_SET_TSC`): the kernel's function reads it, and a
+/// system call does not.
+pub fn avoid_source() {
+    SOURCE.store(0, Ordering::Release);
+}
+
 fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,

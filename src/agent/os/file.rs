@@ -152,6 +152,10 @@ pub fn is_writable_directory(path: &CStr) -> Result<(), Errno> {
 
 /// Says a line on standard error: for a bad configuration, and nothing else.
 pub fn complain(parts: &[&[u8]]) {
+    let length = parts.iter().map(|part| part.len() as u64).sum();
+    if !has_room_on_stderr(length) {
+        return;
+    }
     for part in parts {
         // SAFETY: the kernel reads `part`. A closed stderr is no reason to do anything.
         unsafe {
@@ -163,6 +167,21 @@ pub fn complain(parts: &[&[u8]]) {
             )
         };
     }
+}
+
+/// False: standard error is a file, and with so many bytes more it were longer than this process may write one, for which the
+/// answer is a signal that kills.
+fn has_room_on_stderr(bytes: u64) -> bool {
+    let limit = size_limit();
+    if limit == libc::RLIM_INFINITY {
+        return true;
+    }
+    // SAFETY: plain numbers, for which zeros are as good as others.
+    let mut status: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: the kernel writes to `status`.
+    let known = unsafe { libc::syscall(libc::SYS_fstat, libc::STDERR_FILENO, &raw mut status) };
+    let is_file = status.st_mode & libc::S_IFMT == libc::S_IFREG;
+    check(known).is_err() || !is_file || status.st_size.cast_unsigned() + bytes <= limit
 }
 
 /// The longest file that this process may write, in bytes.

@@ -71,10 +71,11 @@ pub fn set_main_stack_end(address: u64) {
 }
 
 /// The highest address that the calling thread's own stack can have: where the loader put the program's arguments for
-/// the main thread; for others the thread control block, which libc keeps at the top of the stack.
+/// the main thread; for others the thread control block, which libc keeps at the top of the stack. Behind a filter nobody
+/// can be asked which thread this is: there it is below the main thread's stack.
 pub fn stack_top() -> u64 {
     let main_end = MAIN_STACK_END.load(Ordering::Relaxed);
-    if main_end != 0 && process::tid() == process::pid() {
+    if main_end != 0 && !is_filtered() && process::tid() == process::pid() {
         main_end
     } else {
         thread_pointer()

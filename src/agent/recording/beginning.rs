@@ -80,6 +80,12 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
     let executable = process::executable(path_buffer);
     let command_line = process::command_line(argument_buffer);
     let wall_ns = clock::wall_ns();
+    const NO_ROOM: &str = "no room for the ring file (is the disk full, or a file size limit set?)";
+    // Before anything is written: a byte beyond the limit is answered by a signal that kills.
+    let [.., smallest_words] = CAPACITIES_WORDS;
+    if (allocsample_ring::file_bytes(smallest_words) as u64) > file::size_limit() {
+        return Err(CannotRecord { reason: NO_ROOM });
+    }
     let (profile, path) = create_profile(config, file_name(beginning.program), wall_ns)?;
     let profile_id = process::random_u128();
     let header = FileHeader {
@@ -102,7 +108,7 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
     };
     drop(profile);
     let Some((ring, ring_place)) = create_ring(&ring_path, profile_id) else {
-        return discard("no room for the ring file (is the disk full, or a file size limit set?)");
+        return discard(NO_ROOM);
     };
     let recording = Recording {
         ring,

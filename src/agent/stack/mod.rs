@@ -80,6 +80,11 @@ pub struct Walk<'a> {
     pub frames: &'a mut [u64],
 }
 
+/// Prepares walks of the calling thread's stack for a time when the kernel cannot be asked what is readable.
+pub fn learn_own_stack(thread: &ShimThread) {
+    StackReader::learn_own(thread);
+}
+
 impl Walk<'_> {
     /// Fills `frames` with the stack above `from`; `on_module` hears of each module that is run through for the first time.
     pub fn capture(

@@ -41,6 +41,19 @@ impl StackReader {
         }
     }
 
+    /// Makes the calling thread's own stack known, as deep as it will probably be, while that can be found out.
+    pub(super) fn learn_own(thread: &ShimThread) {
+        const DEPTHS: [u64; 3] = [64 << 10, 16 << 10, 0];
+        let here = 0_u64;
+        let here = core::ptr::from_ref(&here).addr() as u64;
+        for depth in DEPTHS {
+            // A thread's stack may have less room than that.
+            if Self::of_thread(thread, here - depth).is_own(here) {
+                return;
+            }
+        }
+    }
+
     /// For memory of which nothing is known.
     pub(super) fn of_other_memory() -> Self {
         Self {

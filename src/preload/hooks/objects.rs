@@ -2,39 +2,12 @@
 
 use allocsample_agent::Interval;
 use allocsample_agent::hooks::{Object, Pending, Resolution};
-use allocsample_agent::os::thread::Caller;
 use allocsample_agent::stack::vm::RawFrame;
 use allocsample_record::GcKind;
 
 use super::{HeapHandle, KeepErrno, NO_SAMPLE, SlotHandle, heap_of, slot_of};
 use crate::AGENT;
-use crate::slow_path::this_thread;
-
-/// Where this thread stands; inlined, so that it is the caller of the hook whose frame comes next.
-#[inline(always)]
-fn here() -> Caller {
-    let (pc, sp, fp): (u64, u64, u64);
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: reads registers.
-    unsafe {
-        std::arch::asm!(
-            "lea {pc}, [rip]", "mov {sp}, rsp", "mov {fp}, rbp",
-            pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp,
-            options(nomem, nostack, preserves_flags)
-        );
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: reads registers.
-    unsafe {
-        std::arch::asm!(
-            "adr {pc}, .", "mov {sp}, sp", "mov {fp}, x29",
-            pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp,
-            options(nomem, nostack, preserves_flags)
-        );
-    }
-    // As a return address: the walker looks one byte before it.
-    Caller { pc: pc + 1, sp, fp }
-}
+use crate::slow_path::{here, this_thread};
 
 pub(super) unsafe extern "C" fn nursery_begin(
     heap: HeapHandle,
