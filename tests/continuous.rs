@@ -233,8 +233,31 @@ fn what_cannot_be_joined_is_named() {
     let room = Room::new();
     fs::write(room.path("a.allocsample"), "no profile").expect("a file");
     assert_error(&room.output(&["join", "a.allocsample"]), 1, "a.allocsample");
-    assert_error(&room.output(&["join", "none.allocsample"]), 1, "none");
+    let missing = "none.allocsample: No such file or directory";
+    assert_error(&room.output(&["join", "none.allocsample"]), 1, missing);
+    let several = ["join", "none.allocsample", "a.allocsample"];
+    assert_error(&room.output(&several), 1, missing);
     assert_error(&room.output(&["join"]), 2, "PID|FILE");
+    for name in ["b.allocsample", "c.allocsample"] {
+        let recorded = room.output(&["run", "-q", "-o", name, "--", "true"]);
+        assert!(recorded.status.success(), "{recorded:?}");
+    }
+    let strangers = ["join", "b.allocsample", "c.allocsample"];
+    assert_error(&room.output(&strangers), 1, "not of one recording");
+    let twice = ["join", "b.allocsample", "b.allocsample"];
+    assert_error(&room.output(&twice), 1, "b.allocsample: begins before");
+    let own = [
+        "diff",
+        "b.allocsample",
+        "c.allocsample",
+        "--to",
+        "html",
+        "-o",
+    ];
+    for name in ["b.allocsample", "c.allocsample"] {
+        let output = room.output(&[&own[..], &[name]].concat());
+        assert_error(&output, 2, "this is the profile itself");
+    }
     let names = room.names();
     assert!(
         !names.iter().any(|name| name.contains("joined")),

@@ -1,5 +1,6 @@
 //! Processes that are being recorded.
 
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -87,19 +88,33 @@ pub fn number_inside(pid: u32, tid: u32) -> Option<u32> {
 }
 
 fn in_maps(pid: u32, maps: &str) -> Option<PathBuf> {
-    let path = maps.lines().find_map(|line| {
+    let mut rings = maps.lines().filter_map(|line| {
         let at = line.find('/')?;
-        line[at..].strip_suffix(".allocsample.ring")
-    })?;
-    let path = format!("{path}.allocsample");
+        line[at..].strip_suffix(".ring")
+    });
     // After a chroot the path may be told from the root of the process's mounts on.
     let root = std::fs::read_link(format!("/proc/{pid}/root")).unwrap_or_default();
-    let inside = Path::new(&path).strip_prefix(&root).ok();
-    let inside = inside.and_then(Path::to_str).unwrap_or_default();
-    let candidates = [path.trim_start_matches('/'), inside];
-    let seen_from_here = candidates.map(|path| format!("/proc/{pid}/root/{path}"));
-    let found = seen_from_here.iter().find(|path| Path::new(path).is_file());
-    Some(PathBuf::from(found.unwrap_or(&path)))
+    rings.find_map(|path| {
+        let inside = Path::new(path).strip_prefix(&root).ok();
+        let inside = inside.and_then(Path::to_str).unwrap_or_default();
+        let candidates = [path.trim_start_matches('/'), inside];
+        let mut seen_from_here = candidates
+            .map(|path| format!("/proc/{pid}/root/{path}"))
+            .into_iter();
+        let found = seen_from_here.find(|path| Path::new(path).is_file());
+        match found {
+            // Other programs have files of that name, too.
+            Some(found) => is_ring(&found).then(|| PathBuf::from(found)),
+            None => path.ends_with(".allocsample").then(|| PathBuf::from(path)),
+        }
+    })
+}
+
+/// Whether the file beside this one is a ring of ours, as its first bytes say.
+fn is_ring(profile: &str) -> bool {
+    let mut start = [0; 8];
+    let ring = std::fs::File::open(ring_of(Path::new(profile)));
+    ring.is_ok_and(|mut ring| ring.read_exact(&mut start).is_ok()) && start == *b"ALLOCRNG"
 }
 
 /// The ring beside a profile.

@@ -1,14 +1,15 @@
 //! Builds a profile record by record, from the file's events and from the ring's records alike.
 
 use allocsample_record::{
-    AddressSpace, Decoded, Definition, Event, FIGURES, Fate, FateRecord, Figure, FreeRecord,
-    HeapId, ModuleRecord, PartEdge, PartRecord, RecordKind, SampleFlags, SampleId, StackId,
-    StackNode, ThreadId,
+    AddressSpace, Decoded, Definition, Event, Fate, FateRecord, FreeRecord, ModuleRecord, PartEdge,
+    PartRecord, RecordKind, SampleFlags, SampleId, StackId, StackNode, ThreadId,
 };
 
 use rustc_hash::FxHashMap;
 
 use crate::batch::Batch;
+use crate::before::Before;
+use crate::counts::Counts;
 use crate::model::{Exit, Freed, IntervalInfo, Lost, Module, Profile, Sample, Tick};
 use crate::nodes::{NodeIndex, stack_of};
 use crate::sample_index::SampleIndex;
@@ -25,22 +26,7 @@ pub(crate) struct ProfileBuilder {
     /// The last stack of each thread, which its next sample in the ring shares frames with; worked out when the first does.
     last_stacks: Option<FxHashMap<ThreadId, StackId>>,
     before: Before,
-}
-
-/// What a file says of the time before it.
-#[derive(Default)]
-struct Before {
-    /// Whether it is being told.
-    is_told: bool,
-    /// It was told in the middle: files of one recording were joined, and what was before is known.
-    is_known: bool,
-    /// Modules that were told since.
-    modules: usize,
-    /// What had gone through the threads' counters and the heaps'.
-    threads: FxHashMap<ThreadId, (u64, u64)>,
-    heaps: FxHashMap<HeapId, u64>,
-    lost: Option<Lost>,
-    figures: Option<[u64; FIGURES]>,
+    counts: Counts,
 }
 
 impl ProfileBuilder {
@@ -75,38 +61,10 @@ impl ProfileBuilder {
 
     /// When everything is in: what was before the file is taken off.
     pub(crate) fn finish(mut self) -> Profile {
-        let Before {
-            threads,
-            heaps,
-            lost,
-            figures,
-            ..
-        } = std::mem::take(&mut self.before);
         self.profile.free_stacks.sort_by_key(|(index, _)| *index);
-        for (id, (bytes, muted_bytes)) in threads {
-            if let Some(thread) = self.profile.threads.get_mut(&id) {
-                thread.exact_bytes = thread.exact_bytes.saturating_sub(bytes);
-                thread.muted_bytes = thread.muted_bytes.saturating_sub(muted_bytes);
-            }
-        }
-        for (id, bytes) in heaps {
-            if let Some(heap) = self.profile.vm.heaps.get_mut(&id) {
-                heap.exact_bytes = heap.exact_bytes.saturating_sub(bytes);
-            }
-        }
-        if let Some(before) = lost {
-            for (now, before) in self.profile.lost.0.iter_mut().zip(before.0) {
-                now.0 = now.0.saturating_sub(before.0);
-                now.1 = now.1.saturating_sub(before.1);
-            }
-        }
-        if let Some(before) = figures {
-            let now = &mut self.profile.own_cost.figures;
-            for figure in Figure::SUMS.map(|figure| figure as usize) {
-                now[figure] = now[figure].saturating_sub(before[figure]);
-            }
-        }
+        self.before.take_off(&mut self.profile);
         self.drop_samples_without_interval();
+        self.counts.drop_old(&mut self.profile);
         self.profile
     }
 
@@ -323,6 +281,7 @@ impl ProfileBuilder {
             }
             Decoded::Value(value) => {
                 self.seen(value.time_ns);
+                self.counts.add(&value);
                 self.profile.vm.add_value(&value);
             }
             Decoded::Tick(tick) => {

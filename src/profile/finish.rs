@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use allocsample_record::{ChunkHeader, ChunkKind, FILE_HEADER_BYTES, FileHeader, Packer};
@@ -45,19 +46,30 @@ pub fn finish(path: &Path, symbolize: bool) -> Result<Finished, FinishError> {
 /// it does not notice. `to` must not exist; its ring is made beside it and goes again.
 pub fn snapshot(path: &Path, to: &Path) -> Result<Finished, FinishError> {
     let path = &reader::profile_path(path);
-    if path.is_dir() {
-        // Copying would say that it cannot be written.
+    // First: what is written from the ring into the file meanwhile is in both then, and not in neither.
+    copy_ring(path, to)?;
+    copy(path, to)?;
+    complete(to, true, true, root_of(path))
+}
+
+/// Copies the ring beside a profile, if there is one, to beside `to`.
+pub(crate) fn copy_ring(path: &Path, to: &Path) -> Result<(), FinishError> {
+    match copy(&reader::ring_path(path), &reader::ring_path(to)) {
+        // The process may end at any time: all is in its file then.
+        Err(FinishError::Read(error)) if error.is_not_found() => Ok(()),
+        result => result,
+    }
+}
+
+/// Copies a file, and tells what cannot be read from what cannot be written.
+fn copy(from: &Path, to: &Path) -> Result<(), FinishError> {
+    let metadata = File::open(from).and_then(|file| file.metadata());
+    if metadata.map_err(ReadError::from)?.is_dir() {
         let error = std::io::Error::from(std::io::ErrorKind::IsADirectory);
         return Err(ReadError::from(error).into());
     }
-    let copy = |from: &Path, to: &Path| std::fs::copy(from, to).map_err(FinishError::Write);
-    let ring = reader::ring_path(path);
-    if ring.exists() {
-        // First: what is written from the ring into the file meanwhile is in both then, and not in neither.
-        copy(&ring, &reader::ring_path(to))?;
-    }
-    copy(path, to)?;
-    complete(to, true, true, root_of(path))
+    std::fs::copy(from, to).map_err(FinishError::Write)?;
+    Ok(())
 }
 
 /// Makes a copy of ours whole, with names; for `root` see [`root_of`].
@@ -72,9 +84,16 @@ fn complete(
     root: Option<&Path>,
 ) -> Result<Finished, FinishError> {
     let path = &reader::profile_path(path);
-    let (mut profile, chunks) = reader::read(path)?;
-    let is_running =
-        !is_copy && profile.recovery.ring_found && profile.exit.is_none() && is_alive(&profile);
+    let length = || std::fs::metadata(path).map(|metadata| metadata.len()).ok();
+    let length_before = length();
+    let (mut profile, mut chunks) = reader::read(path)?;
+    let is_open = !is_copy && profile.recovery.ring_found && profile.exit.is_none();
+    let is_running = is_open && is_alive(&profile);
+    let has_ended_meanwhile = || length() != length_before || !reader::ring_path(path).exists();
+    if is_open && !is_running && has_ended_meanwhile() {
+        // What it wrote last came behind what was read. Nobody writes any more.
+        (profile, chunks) = reader::read(path)?;
+    }
     if symbolize {
         profile.symbolize_below(root);
     }
@@ -219,8 +238,12 @@ fn is_alive(profile: &Profile) -> bool {
     /// The wall clock may have been set meanwhile, a little; a pid comes round later than that.
     const TOLERANCE_S: u64 = 60;
     let pid = profile.process.pid;
-    let is_same_program = std::fs::read_link(format!("/proc/{pid}/exe"))
-        .is_ok_and(|path| path == Path::new(&profile.process.executable));
+    let is_same_program = std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|path| {
+        // The file may have been replaced since.
+        let path = path.as_os_str().as_bytes();
+        let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
+        path == profile.process.executable.as_bytes()
+    });
     is_same_program
         && start_of_process_s(pid).is_none_or(|start| {
             start <= profile.process.start_wall_ns / 1_000_000_000 + TOLERANCE_S

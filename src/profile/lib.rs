@@ -6,10 +6,13 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod before;
 mod builder;
 mod chunks;
+mod counts;
 mod finish;
 mod frames;
+mod join;
 mod model;
 mod nodes;
 mod parts;
@@ -29,11 +32,12 @@ pub use allocsample_ring::request;
 pub use allocsample_sampling::Estimate;
 pub use finish::{FinishError, Finished, finish, snapshot};
 pub use frames::{Frame, missing_root, missing_root_of};
+pub use join::{JoinError, join, join_recording, joined_name};
 pub use model::{
     Exit, Freed, IntervalInfo, Lost, Module, OwnCost, Part, ProcessInfo, Profile, Recovery, Sample,
     Thread, Tick,
 };
-pub use parts::{join, join_recording, joined_name, parts_before};
+pub use parts::parts_before;
 pub use reader::ReadError;
 pub use series::SeriesError;
 pub use stacks::StackTable;

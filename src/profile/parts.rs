@@ -1,24 +1,16 @@
-//! The files of one recording that went on in others: which they are, and how they become one.
-//!
-//! Each file begins with what it needs of those before ([`ChunkKind::Carried`]). Read behind them, it says nothing new
-//! there: so files are joined by writing their chunks one after the other.
+//! The files of one recording that went on in others: which they are.
 
-use std::ffi::OsString;
-use std::fs::{File, Metadata, OpenOptions};
-use std::io::{BufReader, BufWriter, ErrorKind, Read, Seek, Write};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::fs::{File, Metadata};
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use allocsample_record::{
-    CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, FILE_HEADER_BYTES, FileHeader, FormatVersion,
-};
+use allocsample_record::{FILE_HEADER_BYTES, FileHeader};
 
-use crate::finish::{FinishError, Finished, complete_copy};
-use crate::reader::{self, ReadError};
-use crate::symbolize::root_of;
+use crate::reader;
 
-const SUFFIX: &[u8] = b".allocsample";
+pub(crate) const SUFFIX: &[u8] = b".allocsample";
 const PART: &[u8] = b".part-";
 
 /// How often the files are looked for again when the recording went on in another one meanwhile. That takes it more than
@@ -30,7 +22,7 @@ const LOOKS: usize = 1000;
 pub(crate) struct Files {
     /// Those that are complete, in the order of time. One that cannot be found when it is opened was deleted meanwhile,
     /// after those before it: there is a gap then, unless all are looked for again.
-    before: Vec<PathBuf>,
+    pub(crate) before: Vec<PathBuf>,
     /// The last of them.
     pub(crate) last: File,
 }
@@ -59,20 +51,6 @@ impl Files {
         Err(std::io::Error::other(
             "the recording goes on in another file again and again",
         ))
-    }
-
-    /// How many there are before the last one.
-    pub(crate) fn count_before(&self) -> usize {
-        self.before.len()
-    }
-
-    /// The `count` ones that were written last before the last one, or all that there are.
-    pub(crate) fn open_before(
-        &self,
-        count: usize,
-    ) -> impl Iterator<Item = std::io::Result<File>> + '_ {
-        let first = self.before.len().saturating_sub(count);
-        self.before[first..].iter().map(File::open)
     }
 }
 
@@ -164,122 +142,12 @@ fn number_in(name: &[u8], stem: &[u8]) -> Option<(u32, u32)> {
     }
 }
 
-/// Writes the files `parts` (in the order of time, of one recording) and the ring beside the last of them as one
-/// profile, `to`, with names. The process may be running: it does not notice. `to` must not exist.
-pub fn join(parts: &[PathBuf], to: &Path) -> Result<Finished, FinishError> {
-    let Some((last, before)) = parts.split_last() else {
-        return Err(ReadError::Empty.into());
-    };
-    let last = reader::profile_path(last);
-    join_with(&last, to, |out| {
-        for part in before {
-            append(File::open(reader::profile_path(part))?, out)?;
-        }
-        append(File::open(&last)?, out)
-    })
-}
-
-/// As [`join`], with all files of the recording that `path` is the last one of; and how many they were.
-pub fn join_recording(path: &Path, to: &Path) -> Result<(Finished, usize), FinishError> {
-    let path = reader::profile_path(path);
-    let mut count = 0;
-    let finished = join_with(&path, to, |out| {
-        read_whole(&path, is_not_found, || {
-            out.begin_anew()?;
-            let files = Files::open(&path)?;
-            count = files.count_before() + 1;
-            for file in files.open_before(usize::MAX) {
-                append(file?, out)?;
-            }
-            append(files.last, out)
-        })
-    })?;
-    Ok((finished, count))
-}
-
-fn join_with(
-    last: &Path,
-    to: &Path,
-    append_all: impl FnOnce(&mut Joined) -> std::io::Result<()>,
-) -> Result<Finished, FinishError> {
-    let ring = reader::ring_path(last);
-    if ring.exists() {
-        // First: what moves into a file meanwhile is in both then.
-        std::fs::copy(&ring, reader::ring_path(to)).map_err(FinishError::Write)?;
-    }
-    let write = || -> std::io::Result<()> {
-        // Nobody else's, as the parts are.
-        let new = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(to)?;
-        let mut out = Joined {
-            out: BufWriter::new(new),
-            has_header: false,
-        };
-        append_all(&mut out)?;
-        out.out.flush()
-    };
-    write().map_err(FinishError::Write)?;
-    complete_copy(to, root_of(last))
-}
-
-/// A profile that is made of others.
-struct Joined {
-    out: BufWriter<File>,
-    has_header: bool,
-}
-
-impl Joined {
-    fn begin_anew(&mut self) -> std::io::Result<()> {
-        self.has_header = false;
-        self.out.rewind()?;
-        self.out.get_ref().set_len(0)
-    }
-}
-
-/// The whole chunks of a file, and its header before them if it is the first. Names are looked up anew, for all.
-fn append(file: File, joined: &mut Joined) -> std::io::Result<()> {
-    let out = &mut joined.out;
-    let mut file = BufReader::new(file);
-    let mut header = [0; FILE_HEADER_BYTES];
-    file.read_exact(&mut header)?;
-    if !std::mem::replace(&mut joined.has_header, true) {
-        let header = FileHeader::decode(&header)
-            .map_err(|_| std::io::Error::other("not an allocsample profile"))?;
-        let version = FormatVersion::CURRENT;
-        out.write_all(&FileHeader { version, ..header }.encode())?;
-    }
-    let mut chunk = Vec::new();
-    loop {
-        chunk.clear();
-        let length = CHUNK_HEADER_BYTES as u64;
-        file.by_ref().take(length).read_to_end(&mut chunk)?;
-        let Some(header) = ChunkHeader::decode(&chunk) else {
-            return Ok(());
-        };
-        let length = u64::from(header.stored_bytes);
-        file.by_ref().take(length).read_to_end(&mut chunk)?;
-        if !header.matches(chunk.get(CHUNK_HEADER_BYTES..).unwrap_or(&[])) {
-            return Ok(());
-        }
-        if header.kind != ChunkKind::Symbols as u16 {
-            out.write_all(&chunk)?;
-        }
-    }
-}
-
-/// The name of a file that is made of several: `app.allocsample` gives `app.joined.allocsample`.
-pub fn joined_name(path: &Path) -> PathBuf {
-    let path = path.as_os_str().as_bytes();
-    let stem = path.strip_suffix(SUFFIX).unwrap_or(path);
-    PathBuf::from(OsString::from_vec([stem, b".joined", SUFFIX].concat()))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use super::*;
+    use allocsample_record::FormatVersion;
 
     #[test]
     fn numbers_are_read_from_names() {
@@ -353,9 +221,8 @@ mod tests {
             while !is_over.load(std::sync::atomic::Ordering::Acquire) || looks == 0 {
                 let read = || {
                     let files = Files::open(&path)?;
-                    let before = files.open_before(usize::MAX);
-                    let mut numbers = before
-                        .map(|file| Ok(read_number(&file?)))
+                    let mut numbers = (files.before.iter())
+                        .map(|path| Ok(read_number(&File::open(path)?)))
                         .collect::<std::io::Result<Vec<_>>>()?;
                     numbers.push(read_number(&files.last));
                     Ok(numbers)
@@ -369,7 +236,7 @@ mod tests {
         });
         let files = Files::open(&path).expect("files");
         assert_eq!(read_number(&files.last), CHANGES);
-        assert_eq!(files.count_before(), KEPT);
+        assert_eq!(files.before.len(), KEPT);
         assert!(looks > 10, "{looks}");
     }
 }

@@ -46,6 +46,12 @@ pub enum ReadError {
     OlderVersion(FormatVersion),
 }
 
+impl ReadError {
+    pub(crate) fn is_not_found(&self) -> bool {
+        matches!(self, Self::Io(error) if parts::is_not_found(error))
+    }
+}
+
 fn looks_like(start: &[u8]) -> &'static str {
     match start {
         [0x1f, 0x8b, ..] => " (it looks like gzip, perhaps a pprof profile)",
@@ -127,22 +133,33 @@ fn read_watched(path: &Path, read_bytes: &AtomicU64) -> Result<(Profile, Chunks)
 
 /// With so many files before it; and how many there are.
 fn read_with(path: &Path, count_before: usize) -> Result<(Profile, usize), ReadError> {
-    let is_gone =
-        |error: &ReadError| matches!(error, ReadError::Io(error) if parts::is_not_found(error));
-    parts::read_whole(path, is_gone, || {
+    parts::read_whole(path, ReadError::is_not_found, || {
         let ring = read_ring_of(path);
-        let files = Files::open(path)?;
-        let before = files.open_before(count_before);
-        let last = files.last.try_clone();
-        let (profile, _) = read_files(before.chain([last]), path, ring, &AtomicU64::new(0))?;
-        Ok((profile, files.count_before()))
+        let Files { before, last } = Files::open(path)?;
+        let wanted = before
+            .iter()
+            .skip(before.len().saturating_sub(count_before));
+        let files = wanted.map(File::open).chain([Ok(last)]);
+        let (profile, _) = read_files(files, path, ring, &AtomicU64::new(0))?;
+        Ok((profile, before.len()))
     })
 }
 
 /// Comes before the file is opened: what moves from the ring into the file meanwhile, or the file that takes its place,
 /// is in both then, and not in neither.
-pub(crate) fn read_ring_of(path: &Path) -> Option<Vec<u8>> {
-    std::fs::read(ring_path(path)).ok()
+pub(crate) fn read_ring_of(path: &Path) -> Option<std::io::Result<Vec<u8>>> {
+    let path = ring_path(path);
+    let read = || {
+        // A pipe may have nobody at its other end, and a device no end.
+        if !std::fs::metadata(&path)?.is_file() {
+            return Err(std::io::Error::other("not a file"));
+        }
+        std::fs::read(&path)
+    };
+    match read() {
+        Err(error) if parts::is_not_found(&error) => None,
+        ring => Some(ring),
+    }
 }
 
 /// Reads the files of a recording, in the order of time, and what was in its ring. `read_bytes` grows by what was read of
@@ -150,7 +167,7 @@ pub(crate) fn read_ring_of(path: &Path) -> Option<Vec<u8>> {
 pub(crate) fn read_files(
     files: impl IntoIterator<Item = std::io::Result<File>>,
     path: &Path,
-    ring: Option<Vec<u8>>,
+    ring: Option<std::io::Result<Vec<u8>>>,
     read_bytes: &AtomicU64,
 ) -> Result<(Profile, Chunks), ReadError> {
     let mut builder = ProfileBuilder::default();
@@ -162,7 +179,7 @@ pub(crate) fn read_files(
     }
     let chunks = last.ok_or(ReadError::Empty)?;
     if let Some(ring) = ring {
-        read_ring(&ring_path(path), &ring, &mut builder, &chunks);
+        read_ring(&ring_path(path), ring, &mut builder, &chunks);
     }
     let mut profile = builder.finish();
     // The process is the first that a profile tells of, and every chunk or ring that can be read has told it.
@@ -352,10 +369,22 @@ fn add_packed(from: u64, packed: &PackedChunk, builder: &mut ProfileBuilder) -> 
     !unpacker.is_malformed()
 }
 
-fn read_ring(path: &Path, bytes: &[u8], builder: &mut ProfileBuilder, chunks: &Chunks) {
+fn read_ring(
+    path: &Path,
+    bytes: std::io::Result<Vec<u8>>,
+    builder: &mut ProfileBuilder,
+    chunks: &Chunks,
+) {
     let recovery = &mut builder.profile.recovery;
     recovery.ring_found = true;
-    let ring = match allocsample_ring::recover(bytes) {
+    let bytes = match bytes {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            recovery.ring_error = Some(format!("{}: {error}", path.display()));
+            return;
+        }
+    };
+    let ring = match allocsample_ring::recover(&bytes) {
         Ok(ring) if ring.profile_id == chunks.profile_id => ring,
         Ok(_) => {
             recovery.ring_error = Some(format!("{} belongs to another profile", path.display()));

@@ -36,6 +36,12 @@ pub enum SeriesError {
         /// The other.
         other: PathBuf,
     },
+    /// One begins before the one that it was given behind has ended.
+    #[error("{}: begins before the end of the file that is given before it: give each part of the recording once, in the order of time", path.display())]
+    Order {
+        /// Which.
+        path: PathBuf,
+    },
     /// Something is missing between two of them.
     #[error("part {part} of the recording is missing before {}: what was freed in it would look alive", path.display())]
     Gap {
@@ -125,6 +131,30 @@ fn needed(mut members: Vec<Member>) -> Result<Vec<Member>, SeriesError> {
         files.push(member);
     }
     Ok(files)
+}
+
+/// Whether each of these files is of the recording of the one before it, and begins where that has ended or later.
+pub(crate) fn check_order(paths: &[PathBuf]) -> Result<(), SeriesError> {
+    let mut before: Option<Member> = None;
+    for path in paths {
+        let member = Member::of(path).map_err(|error| SeriesError::Read {
+            path: path.clone(),
+            error,
+        })?;
+        match before {
+            Some(before) if before.profile_id != member.profile_id => {
+                return Err(SeriesError::Strangers {
+                    one: before.path,
+                    other: member.path,
+                });
+            }
+            Some(before) if member.from <= before.to => {
+                return Err(SeriesError::Order { path: member.path });
+            }
+            _ => before = Some(member),
+        }
+    }
+    Ok(())
 }
 
 impl Member {

@@ -8,7 +8,7 @@ use allocsample_record::{
 };
 
 /// A heap beside malloc's.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heap {
     /// As it was registered.
     pub name: String,

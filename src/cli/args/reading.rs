@@ -49,11 +49,21 @@ pub struct Report {
     pub callgraph: bool,
 
     /// Only objects of this type (its whole name), with --callgraph
-    #[arg(long = "type", value_name = "TYPE", requires = "callgraph")]
+    #[arg(
+        long = "type",
+        value_name = "TYPE",
+        requires = "callgraph",
+        conflicts_with = "tree"
+    )]
     pub type_name: Option<String>,
 
     /// The ways from this function down to what allocates, with --callgraph
-    #[arg(long, value_name = "FUNCTION", requires = "callgraph")]
+    #[arg(
+        long,
+        value_name = "FUNCTION",
+        requires = "callgraph",
+        conflicts_with = "tree"
+    )]
     pub from: Option<String>,
 
     /// How long blocks live, in seconds and in bytes allocated meanwhile; of all, and of each type and site

@@ -34,12 +34,7 @@ pub fn run(arguments: &Convert) -> anyhow::Result<Ending> {
         ))
         .into());
     }
-    if let Some(output) = arguments.output.as_ref()
-        && is_same_file(output, &arguments.file)
-    {
-        let what = format!("{}: this is the profile itself", output.display());
-        return Err(Usage(what).into());
-    }
+    spare(arguments.output.as_deref(), &[&arguments.file])?;
     let options = Options {
         metric: match arguments.metric {
             Some(args::Metric::Live) => Metric::Live,
@@ -126,6 +121,17 @@ fn explain(error: ExportError) -> anyhow::Error {
     match error {
         ExportError::Io(error) => error.into(),
         error => error.into(),
+    }
+}
+
+/// Refuses an output that would take the place of one of these profiles.
+pub fn spare(output: Option<&Path>, profiles: &[&Path]) -> anyhow::Result<()> {
+    match output {
+        Some(output) if profiles.iter().any(|it| is_same_file(output, it)) => {
+            let what = format!("{}: this is the profile itself", output.display());
+            Err(Usage(what).into())
+        }
+        _ => Ok(()),
     }
 }
 

@@ -26,6 +26,8 @@ pub fn run(arguments: &args::Diff) -> anyhow::Result<Ending> {
         args::Measure::Live => Measure::Live,
         args::Measure::Count => Measure::Count,
     };
+    let profiles = [&*arguments.before, &*arguments.after];
+    convert::spare(arguments.output.as_deref(), &profiles)?;
     let before = profiles::open(&arguments.before)?;
     let after = profiles::open(&arguments.after)?;
     if let Some(args::Page::Html) = arguments.to {

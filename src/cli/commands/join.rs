@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use allocsample_profile::{FinishError, Finished, join, join_recording, joined_name};
-use anyhow::{Context, bail};
+use allocsample_profile::{Finished, JoinError, join, join_recording, joined_name};
+use anyhow::bail;
 
 use crate::args::Join;
 use crate::exit::Ending;
@@ -30,7 +30,7 @@ pub fn run(arguments: &Join) -> anyhow::Result<Ending> {
 fn write(
     arguments: &Join,
     last: &Path,
-    join: impl FnOnce(&Path) -> Result<(Finished, usize), FinishError>,
+    join: impl FnOnce(&Path) -> Result<(Finished, usize), JoinError>,
 ) -> anyhow::Result<Ending> {
     let output = match &arguments.output {
         Some(output) => output.clone(),
@@ -41,14 +41,18 @@ fn write(
     }
     let _progress = Progress::start("joining files");
     let (finished, count) = output_file::profile_aside(&output, |copy| {
-        join(copy).with_context(|| last.display().to_string())
+        join(copy).map_err(|error| match error {
+            JoinError::Read { .. } | JoinError::Series(_) => error.into(),
+            JoinError::Write(_) => anyhow::Error::from(error).context(output.display().to_string()),
+        })
     })?;
     output_file::write_stdout(|out| {
         Ok(writeln!(
             out,
-            "{}: {} samples from {count} files",
+            "{}: {} samples from {count} file{}",
             output.display(),
             finished.profile.samples.len(),
+            if count == 1 { "" } else { "s" },
         )?)
     })?;
     Ok(Ending::SUCCESS)

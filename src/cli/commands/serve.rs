@@ -17,7 +17,7 @@ use crate::exit::{self, Ending};
 use crate::growing::GrowingProfile;
 use crate::http::{Request, Response, Server};
 use crate::output_format::OutputFormat;
-use crate::running;
+use crate::{output_file, running};
 
 /// `?seconds=` at most: a scraper that waits longer has given up.
 const LONGEST_PERIOD_S: u64 = 3600;
@@ -38,7 +38,7 @@ pub fn run(arguments: &args::Serve) -> anyhow::Result<Ending> {
         None => crate::http::secret(),
     };
     let server = Server::bind(arguments.listen).with_context(|| arguments.listen.to_string())?;
-    println!("http://{}/{secret}/", server.host());
+    output_file::write_stdout(|out| Ok(writeln!(out, "http://{}/{secret}/", server.host())?))?;
     exit::remark("serving until Ctrl-C");
     let served = Served {
         prefix: format!("/{secret}"),

@@ -13,7 +13,7 @@ use crate::args::View;
 use crate::exit::{self, Ending};
 use crate::output_format::OutputFormat;
 use crate::progress::Progress;
-use crate::{commands::convert, profiles};
+use crate::{commands::convert, output_file, profiles};
 use server::Server;
 
 /// Where the Firefox Profiler lives; it runs in the browser and fetches the profile from us.
@@ -59,7 +59,7 @@ pub fn run(arguments: &View) -> anyhow::Result<Ending> {
         Some(reader) => format!("{reader}/from-url/{}", percent_encoded(&server.url())),
         None => server.url(),
     };
-    println!("{url}");
+    output_file::write_stdout(|out| Ok(writeln!(out, "{url}")?))?;
     exit::remark("serving until Ctrl-C");
     if !arguments.no_open {
         open(&url);
