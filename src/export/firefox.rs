@@ -25,7 +25,6 @@ mod moments;
 mod tables;
 mod tracks;
 
-use std::collections::HashMap;
 use std::io::Write;
 use std::time::Duration;
 
@@ -36,6 +35,7 @@ use fxprof_processed_profile::{
     SamplingInterval, ThreadHandle, Timestamp, WeightType,
 };
 use moments::{Chosen, Weights, grouped};
+use rustc_hash::FxHashMap;
 use tracks::{Samples, Threads, Track, TrackWeights};
 
 use crate::ExportError;
@@ -127,9 +127,9 @@ struct Builder<'a> {
     /// Where the allocations and frees are.
     whole: ThreadHandle,
     /// Each with the thread where its allocations and frees are.
-    heaps: HashMap<HeapIndex, (ProcessHandle, ThreadHandle)>,
+    heaps: FxHashMap<HeapIndex, (ProcessHandle, ThreadHandle)>,
     /// Where those of each heap (or malloc's) are that were alive before the file began.
-    carried: HashMap<Option<HeapIndex>, ThreadHandle>,
+    carried: FxHashMap<Option<HeapIndex>, ThreadHandle>,
     categories: Categories,
     tracks: Vec<Track>,
 }
@@ -186,8 +186,8 @@ impl<'a> Builder<'a> {
             profile,
             process,
             whole,
-            heaps: HashMap::new(),
-            carried: HashMap::new(),
+            heaps: FxHashMap::default(),
+            carried: FxHashMap::default(),
             categories,
             tracks: Vec::new(),
         }
@@ -257,12 +257,13 @@ impl<'a> Builder<'a> {
         let mut carried: Vec<_> = self.carried.values().copied().collect();
         carried.sort_unstable();
         threads.extend(carried.into_iter().map(|thread| (thread, Samples::None)));
-        let places: HashMap<ThreadHandle, usize> = (0..)
+        let places: FxHashMap<ThreadHandle, usize> = (0..)
             .zip(&threads)
             .map(|(place, &(thread, _))| (thread, place))
             .collect();
-        let chosen = grouped(self.view, threads.len(), |sample| {
-            places.get(&self.thread_of_rows(sample)).copied()
+        let chosen = grouped(self.view, threads.len(), |index| {
+            let sample = self.view.samples.without_weight(index);
+            places.get(&self.thread_of_rows(&sample)).copied()
         });
         for ((thread, samples), chosen) in threads.into_iter().zip(chosen) {
             let allocations = Some(chosen);
@@ -277,8 +278,10 @@ impl<'a> Builder<'a> {
     }
 
     fn weights(&self) -> TrackWeights {
-        let mut rows: HashMap<ThreadHandle, Rounding> = HashMap::new();
-        let mut threads: HashMap<usize, Rounding> = HashMap::new();
+        let mut rows: FxHashMap<ThreadHandle, Rounding> = FxHashMap::default();
+        let mut threads: Vec<Rounding> = (self.view.threads.iter())
+            .map(|_| Rounding::default())
+            .collect();
         TrackWeights {
             rows: Weights::new(self.view, |sample| {
                 let thread = self.thread_of_rows(sample);
@@ -287,10 +290,7 @@ impl<'a> Builder<'a> {
             threads: Weights::new(self.view, |sample| match sample.is_carried {
                 // On no thread's track.
                 true => 0,
-                false => {
-                    let rounding = threads.entry(sample.thread).or_default();
-                    rounding.next(sample.bytes)
-                }
+                false => threads[sample.thread].next(sample.bytes),
             }),
         }
     }
@@ -311,7 +311,8 @@ impl<'a> Builder<'a> {
         for sample in allocated() {
             bytes[sample.thread] += sample.bytes;
         }
-        let mut chosen = grouped(view, bytes.len(), |sample| {
+        let mut chosen = grouped(view, bytes.len(), |index| {
+            let sample = view.samples.without_weight(index);
             (!sample.is_carried).then_some(sample.thread)
         });
         let mut heaviest_first: Vec<usize> = (0..bytes.len()).collect();

@@ -3,12 +3,12 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use allocsample_profile::{Frame, Profile, Sample, ThreadId};
+use allocsample_profile::{Frame, HeapId, Profile, Sample, ThreadId};
 use allocsample_report::{Filter, Weights};
 use allocsample_sampling::Estimate;
 
 use crate::blocks::{self, Blocks};
-use crate::growth::{Growth, WARM_UP};
+use crate::growth::{Growth, SignFlipTest, WARM_UP};
 use crate::pace::Pace;
 use crate::parallel;
 use crate::progress::{self, Clock};
@@ -84,20 +84,27 @@ impl Findings {
         let sites = Sites::of(profile, filter);
         let clocks = progress::clocks(profile, horizon_ns);
         let weights = || RefCell::new(Weights::of(profile));
-        let live: Vec<(u32, bool)> =
-            parallel::filter_map(sites.count(), weights, |weights, site| {
-                let candidate = Candidate::of(profile, &sites, site, weights, horizon_ns);
+        let live: Vec<Live> = parallel::filter_map(sites.count(), weights, |weights, site| {
+            let candidate = Candidate::of(profile, &sites, site, weights, horizon_ns);
+            (candidate.live.samples() > 0).then(|| Live {
                 // There are no more sites than samples, which have 32-bit numbers.
-                let number = u32::try_from(site).unwrap_or(u32::MAX);
-                (candidate.live.samples() > 0).then(|| (number, candidate.is_tested()))
-            });
-        let tested = live.iter().filter(|(_, is_tested)| *is_tested).count();
-        let tests = tested * clocks.len();
-        let room = || (weights(), Blocks::default());
-        let mut ranks = parallel::filter_map(live.len(), room, |(weights, blocks), place| {
-            let site = live[place].0;
+                site: u32::try_from(site).unwrap_or(u32::MAX),
+                bytes: candidate.live.value() as f32,
+                basis: candidate.basis(),
+            })
+        });
+        let all_bytes: f64 = live.iter().map(|live| f64::from(live.bytes)).sum();
+        let least_bytes = LARGE_SHARE * all_bytes;
+        let is_tested = |live: &&Live| live.basis.is_tested(f64::from(live.bytes), least_bytes);
+        let tests = Tests {
+            count: live.iter().filter(is_tested).count() * clocks.len(),
+            least_bytes,
+        };
+        let room = || (weights(), Room::default());
+        let mut ranks = parallel::filter_map(live.len(), room, |(weights, room), place| {
+            let site = live[place].site;
             let candidate = Candidate::of(profile, &sites, site as usize, weights, horizon_ns);
-            let judged = candidate.judge(&clocks, tests, blocks);
+            let judged = candidate.judge(&clocks, &tests, room);
             Some(Rank {
                 site,
                 verdict: judged.verdict,
@@ -122,11 +129,11 @@ impl Findings {
         };
         Self {
             sites: shown
-                .filter_map(|rank| candidate(rank).describe(&clocks, tests))
+                .filter_map(|rank| candidate(rank).describe(&clocks, &tests))
                 .collect(),
             counts,
             horizon_s: horizon_ns.saturating_sub(profile.process.start_ns) as f64 / 1e9,
-            tests,
+            tests: tests.count,
         }
     }
 
@@ -136,11 +143,57 @@ impl Findings {
     }
 }
 
+/// Of all live bytes; a site with so many in few blocks is tested as well.
+const LARGE_SHARE: f64 = 0.01;
+
+/// Of a site with live samples.
+struct Live {
+    site: u32,
+    bytes: f32,
+    basis: Basis,
+}
+
+/// What a test of growth would rest on.
+#[derive(Clone, Copy)]
+enum Basis {
+    /// Many live samples.
+    Many,
+    /// Few, of blocks so large that what they stand for is nearly certain, and as many before them: a buffer that grows by
+    /// `realloc` is one block at any time.
+    Large,
+    /// Too little: no growth could be significant.
+    Little,
+}
+
+impl Basis {
+    fn is_tested(self, bytes: f64, least_bytes: f64) -> bool {
+        match self {
+            Self::Many => true,
+            Self::Large => bytes >= least_bytes,
+            Self::Little => false,
+        }
+    }
+}
+
+/// The tests of all sites.
+struct Tests {
+    count: usize,
+    /// Large blocks are tested from here on, which are not many sites.
+    least_bytes: f64,
+}
+
 /// Where a site stands among the others.
 struct Rank {
     site: u32,
     verdict: Verdict,
     weight: f64,
+}
+
+/// Room to work in, for one site after the other.
+#[derive(Default)]
+struct Room {
+    blocks: Blocks,
+    test: SignFlipTest,
 }
 
 /// What was found out about a site, before it has a name.
@@ -225,12 +278,26 @@ impl<'a, 'p> Candidate<'a, 'p> {
         (total > 0.0).then(|| self.sum(|sample| whole(sample) && part(sample)).value() / total)
     }
 
-    fn is_tested(&self) -> bool {
-        self.live.samples() >= FEW_SAMPLES
+    fn basis(&self) -> Basis {
+        let bytes = self.live.value();
+        // As many samples of small blocks have.
+        let is_certain = |variance: f64| variance * FEW_SAMPLES as f64 <= bytes * bytes;
+        if self.live.samples() >= FEW_SAMPLES {
+            Basis::Many
+        } else if self.live.variance().is_some_and(is_certain)
+            && self.samples().nth(FEW_SAMPLES as usize - 1).is_some()
+        {
+            Basis::Large
+        } else {
+            Basis::Little
+        }
     }
 
-    /// `blocks` is room to work in.
-    fn judge(&self, clocks: &[Clock], tests: usize, blocks: &mut Blocks) -> Judged {
+    fn judge(&self, clocks: &[Clock], tests: &Tests, room: &mut Room) -> Judged {
+        let Room { blocks, test } = room;
+        // As it was counted, to the last bit.
+        let bytes = f64::from(self.live.value() as f32);
+        let is_tested = self.basis().is_tested(bytes, tests.least_bytes);
         let samples = self.samples();
         let samples = samples.map(|sample| (sample, self.bytes(sample).value()));
         blocks.fill(samples, clocks, self.horizon_ns);
@@ -238,8 +305,8 @@ impl<'a, 'p> Candidate<'a, 'p> {
         let best = (0..clocks.len())
             .map(|clock| {
                 let growth = blocks.growth(clock);
-                let p_value = (growth.p_value() * tests as f64).min(1.0);
-                let is_growing = self.is_tested() && p_value < SIGNIFICANT;
+                let p_value = (growth.p_value(test) * tests.count as f64).min(1.0);
+                let is_growing = is_tested && p_value < SIGNIFICANT;
                 (clock, growth, p_value, is_growing)
             })
             .min_by(|a, b| {
@@ -266,8 +333,8 @@ impl<'a, 'p> Candidate<'a, 'p> {
         }
     }
 
-    fn describe(&self, clocks: &[Clock], tests: usize) -> Option<Finding> {
-        let judged = self.judge(clocks, tests, &mut Blocks::default());
+    fn describe(&self, clocks: &[Clock], tests: &Tests) -> Option<Finding> {
+        let judged = self.judge(clocks, tests, &mut Room::default());
         let site = self.sites.describe(self.site)?;
         let mut finding = Finding {
             verdict: judged.verdict,
@@ -366,9 +433,12 @@ impl<'a, 'p> Candidate<'a, 'p> {
     }
 
     fn thread_name(&self, id: ThreadId) -> String {
+        let is_managed = |sample: &Sample| sample.heap != HeapId::MALLOC;
         match self.profile.threads.get(&id) {
-            Some(thread) => format!("thread {} ({})", thread.name, thread.tid),
-            None => "a thread that was not known".to_owned(),
+            // No thread of the program: its objects are found dead in a collection.
+            _ if id == ThreadId(0) && self.samples().any(is_managed) => "the collector".to_owned(),
+            Some(thread) if id != ThreadId(0) => format!("thread {} ({})", thread.name, thread.tid),
+            _ => "a thread that was not known".to_owned(),
         }
     }
 }

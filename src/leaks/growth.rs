@@ -74,8 +74,8 @@ impl Growth {
     }
 
     /// Probability of at least this growth in a steady state.
-    pub fn p_value(&self) -> f64 {
-        sign_flip_p_value(&self.increments)
+    pub fn p_value(&self, test: &mut SignFlipTest) -> f64 {
+        test.p_value(&self.increments)
     }
 
     /// Whether it goes on to the end of the run.
@@ -86,39 +86,56 @@ impl Growth {
     }
 }
 
-/// Share of all sign combinations of `values` whose sum is no smaller than that of `values`; exact. At most 40 values
-/// that are not 0.
-pub fn sign_flip_p_value(values: &[f64]) -> f64 {
-    let sum: f64 = values.iter().sum();
-    let sizes: Vec<f64> = values
-        .iter()
-        .map(|value| value.abs())
-        .filter(|&size| size > 0.0)
-        .collect();
-    if sum <= 0.0 {
-        return 1.0;
-    }
-    // Meet in the middle: all sums of each half, and for each of one half how many of the other are large enough.
-    let (left, right) = sizes.split_at(sizes.len() / 2);
-    let (left, right) = (signed_sums(left), signed_sums(right));
-    // Sums that are equal but for rounding are equal.
-    let bound = sum - 1e-9 * sizes.iter().sum::<f64>();
-    let mut from = right.len();
-    let mut as_large = 0u64;
-    for value in &left {
-        while from > 0 && value + right[from - 1] >= bound {
-            from -= 1;
+/// The test, with room to work in: it is done for each of a million sites.
+#[derive(Debug, Default)]
+pub struct SignFlipTest {
+    sizes: Vec<f64>,
+    /// All signed sums of one half of the sizes, and of the other.
+    left: Vec<f64>,
+    right: Vec<f64>,
+    merged: Vec<f64>,
+}
+
+impl SignFlipTest {
+    /// Share of all sign combinations of `values` whose sum is no smaller than that of `values`; exact. At most 40 values
+    /// that are not 0.
+    pub fn p_value(&mut self, values: &[f64]) -> f64 {
+        let sum: f64 = values.iter().sum();
+        if sum <= 0.0 {
+            return 1.0;
         }
-        as_large += (right.len() - from) as u64;
+        let Self {
+            sizes,
+            left,
+            right,
+            merged,
+        } = self;
+        sizes.clear();
+        let all = values.iter().map(|value| value.abs());
+        sizes.extend(all.filter(|&size| size > 0.0));
+        // Meet in the middle: all sums of each half, and for each of one half how many of the other are large enough.
+        let (of_left, of_right) = sizes.split_at(sizes.len() / 2);
+        signed_sums(of_left, left, merged);
+        signed_sums(of_right, right, merged);
+        // Sums that are equal but for rounding are equal.
+        let bound = sum - 1e-9 * sizes.iter().sum::<f64>();
+        let mut from = right.len();
+        let mut as_large = 0u64;
+        for value in &*left {
+            while from > 0 && value + right[from - 1] >= bound {
+                from -= 1;
+            }
+            as_large += (right.len() - from) as u64;
+        }
+        as_large as f64 / (left.len() as f64 * right.len() as f64)
     }
-    as_large as f64 / (left.len() as f64 * right.len() as f64)
 }
 
 /// All sums of these sizes with either sign, in their order. With each size more there are two lists of them, all that were
-/// there less the size and all of them with it, and both are in order: so they are merged, and nothing is sorted.
-fn signed_sums(sizes: &[f64]) -> Vec<f64> {
-    let mut sums = Vec::with_capacity(1 << sizes.len());
-    let mut merged = Vec::with_capacity(1 << sizes.len());
+/// there less the size and all of them with it, and both are in order: so they are merged, and nothing is sorted. `merged`
+/// is room to work in.
+fn signed_sums(sizes: &[f64], sums: &mut Vec<f64>, merged: &mut Vec<f64>) {
+    sums.clear();
     sums.push(0.0);
     for size in sizes {
         merged.clear();
@@ -130,9 +147,8 @@ fn signed_sums(sizes: &[f64]) -> Vec<f64> {
             merged.push(smaller);
         }
         merged.extend(larger);
-        std::mem::swap(&mut sums, &mut merged);
+        std::mem::swap(sums, merged);
     }
-    sums
 }
 
 #[cfg(test)]
@@ -141,6 +157,8 @@ mod tests {
 
     #[test]
     fn p_values_are_shares_of_all_sign_combinations() {
+        let mut test = SignFlipTest::default();
+        let mut sign_flip_p_value = |values: &[f64]| test.p_value(values);
         // Of 2^3 combinations only the one that was seen; then also the one with the 1 turned round.
         assert_eq!(sign_flip_p_value(&[3.0, 2.0, 1.0]), 1.0 / 8.0);
         assert_eq!(sign_flip_p_value(&[3.0, 2.0, -1.0]), 2.0 / 8.0);
@@ -162,8 +180,11 @@ mod tests {
             }));
         }
         expected.sort_unstable_by(f64::total_cmp);
-        assert_eq!(signed_sums(&sizes), expected);
-        assert_eq!(signed_sums(&[]), [0.0]);
+        let (mut sums, mut room) = (Vec::new(), Vec::new());
+        signed_sums(&sizes, &mut sums, &mut room);
+        assert_eq!(sums, expected);
+        signed_sums(&[], &mut sums, &mut room);
+        assert_eq!(sums, [0.0]);
     }
 
     #[test]

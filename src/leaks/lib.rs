@@ -18,6 +18,6 @@ pub mod text;
 mod verdict;
 
 pub use findings::{Finding, Findings};
-pub use growth::{BINS, Growth, sign_flip_p_value};
+pub use growth::{BINS, Growth, SignFlipTest};
 pub use pace::Pace;
 pub use verdict::Verdict;

@@ -110,6 +110,10 @@ pub(crate) fn sentence(finding: &Finding, evidence: &Evidence, pace: Pace) -> St
             "Grows by {rate}, though {} of what was there half-way has been freed since.",
             percent(1.0 - evidence.middle_survival.unwrap_or(1.0))
         ),
+        Verdict::CacheLike if !evidence.is_growing && evidence.is_lasting => format!(
+            "Was filled during the run: {live}. Whether it goes on, {rate}, cannot be told from so few samples ({}).",
+            finding.live.samples()
+        ),
         Verdict::CacheLike => {
             format!("Was filled during the run, and grows little or no more: {live}.")
         }

@@ -120,8 +120,13 @@ impl Stress {
             }
             _ => String::new(),
         };
+        // A machine whose objects are malloc's blocks has none of its own.
+        let each = match self.bytes_per_collection > 0.0 {
+            true => format!("; one each {}", units::bytes(self.bytes_per_collection)),
+            false => String::new(),
+        };
         format!(
-            "{} {} collections of {}: {:.1} ms in all ({:.1}% of the run), {:.3} ms on average, {:.3} ms the longest; one each {}{survived}",
+            "{} {} collections of {}: {:.1} ms in all ({:.1}% of the run), {:.3} ms on average, {:.3} ms the longest{each}{survived}",
             all.count,
             self.kind.name(),
             self.heap,
@@ -129,7 +134,6 @@ impl Stress {
             self.share_of_run * 100.0,
             ms(all.mean_ns()),
             ms(all.longest_ns as f64),
-            units::bytes(self.bytes_per_collection),
         )
     }
 

@@ -50,6 +50,10 @@ fn pause_ns(gc: &Gc) -> u64 {
 
 /// The report's figures, with quantiles and the distribution of the pauses.
 fn stress(profile: &Profile, heap_of: &impl Fn(HeapId) -> u32) -> Vec<Value> {
+    if profile.vm.gcs.is_empty() {
+        // Adding up the heaps is a walk over all samples.
+        return Vec::new();
+    }
     let mut pauses: BTreeMap<(HeapId, GcKind), Vec<u64>> = BTreeMap::new();
     for gc in &profile.vm.gcs {
         pauses

@@ -11,7 +11,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use allocsample_profile::Profile;
 use serde_json::{Value, json};
 
-use crate::sites::{NONE, Sites};
+use crate::sites::Sites;
 
 /// Lines before and after one that allocates.
 const AROUND: usize = 6;
@@ -32,21 +32,27 @@ const EXTENSIONS: &[&str] = &[
 
 /// The files of the stacks that allocate most, each with excerpts: first line and text.
 pub(crate) fn sources(profile: &Profile, sites: &Sites, bytes: &[f64]) -> Vec<Value> {
-    let mut lines: BTreeMap<u32, BTreeSet<usize>> = BTreeMap::new();
+    let mut is_named = vec![false; sites.places.len()];
     let mut weights = vec![0.0; sites.files.len()];
-    for (site, bytes) in sites.sites.iter().zip(bytes) {
-        let mut seen = BTreeSet::new();
+    // The last site, plus one, that was added to a file: it may be on a stack several times.
+    let mut seen = vec![0u32; sites.files.len()];
+    for (stamp, (site, bytes)) in (1..).zip(sites.sites.iter().zip(bytes)) {
         for node in sites.path(site.node) {
-            let Some(&(file, line)) = sites.places.get(node.place as usize) else {
+            let Some(&(file, _)) = sites.places.get(node.place as usize) else {
                 continue;
             };
-            lines.entry(file).or_default().insert(line as usize);
-            if seen.insert(file) {
+            is_named[node.place as usize] = true;
+            if std::mem::replace(&mut seen[file as usize], stamp) != stamp {
                 weights[file as usize] += bytes;
             }
         }
     }
-    let mut order: Vec<u32> = lines.keys().copied().filter(|&file| file != NONE).collect();
+    let mut lines: BTreeMap<u32, BTreeSet<usize>> = BTreeMap::new();
+    let named = sites.places.iter().zip(is_named);
+    for (&(file, line), _) in named.filter(|(_, is_named)| *is_named) {
+        lines.entry(file).or_default().insert(line as usize);
+    }
+    let mut order: Vec<u32> = lines.keys().copied().collect();
     order.sort_by(|&a, &b| weights[b as usize].total_cmp(&weights[a as usize]));
     let mut left = MOST_BYTES;
     let mut sources = Vec::new();

@@ -3,9 +3,8 @@
 //! The viewer wants differences between points, replaces the first one by 0 and joins points by straight lines. So a
 //! counter begins with a point of no meaning, and a jump is preceded by a point at the old level.
 
-use std::collections::HashMap;
-
 use fxprof_processed_profile::{CounterHandle, GraphColor, ProcessHandle, Profile, ThreadHandle};
+use rustc_hash::FxHashMap;
 use serde_json::json;
 
 use super::fields::{Fields, Part};
@@ -42,16 +41,16 @@ pub(super) struct Levels(Vec<Vec<Point>>);
 
 /// See [`Levels`].
 pub(super) fn levels(view: &View) -> Levels {
-    let heaps = heaps(view).map(|heap| {
-        let watched = grouped(view, 1, |sample| {
-            // What nobody watched is not counted as live at any time.
-            let is_of = sample.heap == heap && sample.end != End::Unknown;
-            is_of.then_some(0)
-        });
-        let moments = Moments::of(view, &watched[0]);
+    let watched = grouped(view, heaps(view).count(), |index| {
+        let (heap, end) = view.samples.fate(index);
+        // What nobody watched is not counted as live at any time.
+        (end != End::Unknown).then_some(heap.map_or(0, |heap| heap + 1))
+    });
+    let levels = watched.iter().map(|watched| {
+        let moments = Moments::of(view, watched);
         thin_out(live_bytes(view, &moments), bucket_ns(view))
     });
-    Levels(heaps.collect())
+    Levels(levels.collect())
 }
 
 /// Malloc's, and those of virtual machines.
@@ -70,7 +69,7 @@ pub(super) fn add(
     Levels(levels): Levels,
     profile: &mut Profile,
     process: ProcessHandle,
-    processes: &HashMap<HeapIndex, (ProcessHandle, ThreadHandle)>,
+    processes: &FxHashMap<HeapIndex, (ProcessHandle, ThreadHandle)>,
 ) -> Vec<Counter> {
     let process_of =
         |heap: Option<HeapIndex>| match heap.and_then(|heap| processes.get(&heap).copied()) {
@@ -203,7 +202,7 @@ fn live_bytes(view: &View, moments: &Moments<'_>) -> impl Iterator<Item = Point>
     let mut lookup = view.samples.lookup();
     let mut level = 0.0;
     moments.iter().map(move |moment| {
-        let bytes = lookup.get(moment.number).bytes;
+        let bytes = lookup.bytes(moment.number);
         level += if moment.is_free { -bytes } else { bytes };
         Point {
             time_ns: moment.time_ns,

@@ -1,12 +1,11 @@
 //! Collections, phases and named spans of virtual machines.
 
-use std::collections::HashMap;
-
 use fxprof_processed_profile::{
     CategoryColor, CategoryHandle, Marker, MarkerFieldFlags, MarkerFieldFormat, MarkerLocations,
     MarkerTiming, MarkerTypeHandle, ProcessHandle, Profile, RuntimeSchemaMarkerField,
     RuntimeSchemaMarkerSchema, StringHandle, ThreadHandle,
 };
+use rustc_hash::FxHashMap;
 
 use super::timestamp;
 use crate::view::{HeapIndex, Span, SpanNature, View};
@@ -45,14 +44,14 @@ impl Marker for SpanMarker {
 pub(super) fn add(
     view: &View,
     profile: &mut Profile,
-    heaps: &HashMap<HeapIndex, (ProcessHandle, ThreadHandle)>,
+    heaps: &FxHashMap<HeapIndex, (ProcessHandle, ThreadHandle)>,
 ) {
     if view.spans.is_empty() {
         return;
     }
     let collection = profile.add_category("GC", CategoryColor::Magenta);
     let phase = profile.add_category("GC phase", CategoryColor::Yellow);
-    let mut kinds = HashMap::new();
+    let mut kinds = FxHashMap::default();
     for span in &view.spans {
         let Some(&(_, thread)) = heaps.get(&span.heap) else {
             continue;

@@ -28,19 +28,17 @@ impl Chosen {
     }
 }
 
-/// The samples of each group that `group` puts one into, whatever they stand for; no list is made where all are in one.
+/// The samples of each group, into which `group` puts one by its index; no list is made where all are in one.
 pub(super) fn grouped(
     view: &View,
     groups: usize,
-    group: impl Fn(&Sample) -> Option<usize>,
+    group: impl Fn(usize) -> Option<usize>,
 ) -> Vec<Chosen> {
-    let mut counts = vec![0; groups];
-    for sample in view.samples.without_weights() {
-        if let Some(group) = group(&sample) {
-            counts[group] += 1;
-        }
-    }
     let all = view.samples.len();
+    let mut counts = vec![0; groups];
+    for group in (0..all).filter_map(&group) {
+        counts[group] += 1;
+    }
     let mut chosen: Vec<Chosen> = counts
         .iter()
         .map(|&count| match count == all {
@@ -51,9 +49,10 @@ pub(super) fn grouped(
     if chosen.iter().any(|it| matches!(it, Chosen::All(_))) {
         return chosen;
     }
-    for (index, sample) in (0..).zip(view.samples.without_weights()) {
-        if let Some(Chosen::Some(indices)) = group(&sample).map(|group| &mut chosen[group]) {
-            indices.push(index);
+    for index in 0..all {
+        if let Some(Chosen::Some(indices)) = group(index).map(|group| &mut chosen[group]) {
+            // There are no more than 32 bits can number: they would not fit into memory.
+            indices.push(index as u32);
         }
     }
     chosen
@@ -213,7 +212,9 @@ mod tests {
         let view = fixture::view();
         let all = grouped(&view, 2, |_| Some(1));
         assert!(matches!(&all[..], [Chosen::Some(none), Chosen::All(_)] if none.is_empty()));
-        let by_thread = grouped(&view, view.threads.len(), |sample| Some(sample.thread));
+        let by_thread = grouped(&view, view.threads.len(), |index| {
+            Some(view.samples.get(index).thread)
+        });
         let mut found: Vec<usize> = Vec::new();
         for (thread, chosen) in by_thread.iter().enumerate() {
             assert!(chosen.iter().is_sorted());

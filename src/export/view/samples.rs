@@ -102,9 +102,9 @@ impl Samples<'_> {
         }
     }
 
-    /// All of them, for who does not ask what they stand for, which takes longer: for nothing here.
-    pub fn without_weights(&self) -> impl ExactSizeIterator<Item = Sample> + '_ {
-        (0..self.len()).map(move |index| match self {
+    /// The sample with this index, for who does not ask what it stands for, which takes longer: for nothing here.
+    pub fn without_weight(&self, index: usize) -> Sample {
+        match self {
             Samples::Recorded(source) => {
                 let none = Estimate::default();
                 source.sample(source.at(index), none, none)
@@ -114,7 +114,21 @@ impl Samples<'_> {
                 objects: 0.0,
                 ..samples.get(index)
             },
-        })
+        }
+    }
+
+    /// From which heap the sample with this index is, and what became of it. All of it takes longer.
+    pub fn fate(&self, index: usize) -> (Option<HeapIndex>, End) {
+        match self {
+            Samples::Recorded(source) => {
+                let sample = source.at(index);
+                (source.heap(sample), end(sample))
+            }
+            samples => {
+                let sample = samples.get(index);
+                (sample.heap, sample.end)
+            }
+        }
     }
 
     /// When the sample with this index was allocated, and what became of it. What it stands for takes longer.
@@ -170,6 +184,17 @@ impl Lookup<'_> {
                 source.sample(sample, bytes, objects)
             }
             (samples, _) => samples.get(index),
+        }
+    }
+
+    /// The bytes that the sample with this index stands for. All of it takes longer.
+    pub fn bytes(&mut self, index: usize) -> f64 {
+        match (self.samples, &mut self.weights) {
+            (Samples::Recorded(source), Some(weights)) => {
+                let (bytes, _) = weights.get(source.at(index));
+                bytes.value()
+            }
+            (samples, _) => samples.get(index).bytes,
         }
     }
 }
@@ -235,14 +260,18 @@ impl Source<'_> {
             objects: objects.value(),
             end: end(sample),
             is_carried: sample.is_carried(),
-            heap: match sample.heap {
-                HeapId::MALLOC => None,
-                heap => self.heaps.get(&heap).copied(),
-            },
+            heap: self.heap(sample),
             object: sample.outcome().and_then(|outcome| {
                 let key = (sample.heap, outcome.type_id, super::survival(&outcome));
                 self.objects.get(&key).copied()
             }),
+        }
+    }
+
+    fn heap(&self, sample: &Recorded) -> Option<HeapIndex> {
+        match sample.heap {
+            HeapId::MALLOC => None,
+            heap => self.heaps.get(&heap).copied(),
         }
     }
 

@@ -63,13 +63,7 @@ impl Program {
         per_s: impl Fn(f64) -> f64,
         mut life: impl FnMut(f64, &mut StdRng) -> Option<(f64, u32)>,
     ) {
-        let stack = self.profile.stacks.push(allocsample_record::StackNode {
-            parent: StackId::EMPTY,
-            location: Location {
-                module: ModuleId(0),
-                offset: number + 1,
-            },
-        });
+        let stack = self.stack(number);
         let probability = -(-(size as f64) / INTERVAL as f64).exp_m1();
         let gap = Exp::new(most_per_s * probability).unwrap();
         let mut time_s = 0.0;
@@ -82,31 +76,60 @@ impl Program {
             if self.random.random::<f64>() * most_per_s > per_s(time_s) {
                 continue;
             }
-            let freed = life(time_s, &mut self.random)
-                .filter(|&(end_s, _)| end_s < RUN_S)
-                .map(|(end_s, thread)| Freed {
-                    time_ns: ns(end_s),
-                    thread: ThreadId(thread),
-                });
-            let id = self.profile.samples.len() as u64;
-            let mut sample = Sample {
-                id: SampleId(id),
-                time_ns: ns(time_s),
-                address: 0,
-                size,
-                thread: ThreadId(1),
-                heap: HeapId::MALLOC,
-                flags: SampleFlags::default(),
-                points: 1,
-                interval: 0,
-                stack,
-                ..Sample::default()
-            };
-            if let Some(freed) = freed {
-                sample.set_freed(freed);
-            }
-            self.profile.samples.push(sample);
+            let end = life(time_s, &mut self.random);
+            self.sample(stack, size, time_s, end);
         }
+    }
+
+    /// A site that has one block, which is replaced each second by one that is larger by `per_s` bytes.
+    fn buffer(&mut self, number: u64, per_s: u64) {
+        let stack = self.stack(number);
+        for second in 1..EXIT_S as u64 {
+            let size = second * per_s;
+            let probability = -(-(size as f64) / INTERVAL as f64).exp_m1();
+            if self.random.random::<f64>() < probability {
+                let time_s = second as f64;
+                self.sample(stack, size, time_s, Some((time_s + 1.0, 1)));
+            }
+        }
+    }
+
+    fn stack(&mut self, number: u64) -> StackId {
+        self.profile.stacks.push(allocsample_record::StackNode {
+            parent: StackId::EMPTY,
+            location: Location {
+                module: ModuleId(0),
+                offset: number + 1,
+            },
+        })
+    }
+
+    /// `end` is when it is freed, and by whom.
+    fn sample(&mut self, stack: StackId, size: u64, time_s: f64, end: Option<(f64, u32)>) {
+        let freed = end
+            .filter(|&(end_s, _)| end_s < RUN_S)
+            .map(|(end_s, thread)| Freed {
+                time_ns: ns(end_s),
+                thread: ThreadId(thread),
+            });
+        let id = self.profile.samples.len() as u64;
+        let mut sample = Sample {
+            id: SampleId(id),
+            time_ns: ns(time_s),
+            address: 0,
+            size,
+            thread: ThreadId(1),
+            heap: HeapId::MALLOC,
+            flags: SampleFlags::default(),
+            points: 1,
+            interval: 0,
+            stack,
+            ..Sample::default()
+        };
+        if let Some(freed) = freed {
+            sample.set_freed(freed);
+        }
+        self.profile.samples.push(sample);
     }
 
     /// What every request allocates and frees.
@@ -149,8 +172,9 @@ const CACHE_THAT_EVICTS: u64 = 0x5;
 const START_UP_TABLE: u64 = 0x6;
 const GROWING_MAP: u64 = 0x7;
 const STEADY_QUEUE: u64 = 0x8;
+const GROWING_BUFFER: u64 = 0x9;
 
-const TRUTH: [(u64, Verdict); 8] = [
+const TRUTH: [(u64, Verdict); 9] = [
     (LEAK, Verdict::Leak),
     (RARE_LEAK, Verdict::Leak),
     (LEAK_FREED_AT_EXIT, Verdict::Growing),
@@ -159,6 +183,7 @@ const TRUTH: [(u64, Verdict); 8] = [
     (START_UP_TABLE, Verdict::StartUp),
     (GROWING_MAP, Verdict::Growing),
     (STEADY_QUEUE, Verdict::Steady),
+    (GROWING_BUFFER, Verdict::Growing),
 ];
 
 /// Bytes that [`LEAK`] leaks in a second.
@@ -215,6 +240,8 @@ fn server(seed: u64) -> Findings {
         |_| REQUESTS_PER_S,
         |time, random| Some((time + exponential(random, 30.0), 1)),
     );
+    // A log that is kept in one block, 60 MB at the end.
+    program.buffer(GROWING_BUFFER, 100_000);
     program.findings()
 }
 
