@@ -163,8 +163,6 @@ fn a_leak_stays_within_the_samples_that_may_live_and_is_estimated_all_the_same()
     const MOST: u64 = 5000;
     let agent = Agent::at_interval("256")
         .with("ALLOCSAMPLE_MAX_LIVE", MOST)
-        // However late the drain thread looks, nothing is lost.
-        .with("ALLOCSAMPLE_ON_FULL", "wait")
         .seeded(11);
     let outcome = Program::compiled("keeps.c")
         .run()

@@ -158,7 +158,6 @@ fn play(law: Law, interval: u64, seed: u64, script: &str) -> Outcome {
     fs::write(&file, script).expect("a file");
     let agent = Agent::at_interval(interval)
         .with("ALLOCSAMPLE_SAMPLING", law.name())
-        .with("ALLOCSAMPLE_ON_FULL", "wait")
         .seeded(seed);
     let outcome = program
         .run()

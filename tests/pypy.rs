@@ -135,7 +135,7 @@ fn nothing_is_collected_that_would_not_be() {
     let wanted = collections(&bare);
     assert!(minor(&wanted) > 60, "{} minor collections", minor(&wanted));
     for interval in ["1K", "512K"] {
-        let outcome = run.unchanged(&agent(interval).with("ALLOCSAMPLE_ON_FULL", "wait"));
+        let outcome = run.unchanged(&agent(interval));
         let seen = collections(&outcome);
         assert_eq!(minor(&seen), minor(&wanted), "{interval}");
         // Each section of the log is a marker on the profile's clock.

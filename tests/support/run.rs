@@ -25,11 +25,12 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// An agent with this sampling interval and otherwise the defaults.
+    /// An agent with this sampling interval. It loses no sample, however late a busy machine lets it write them; otherwise
+    /// the defaults.
     pub fn at_interval(interval: impl ToString) -> Agent {
-        Agent {
-            variables: vec![("ALLOCSAMPLE_INTERVAL", interval.to_string())],
-        }
+        Agent::by_default()
+            .with("ALLOCSAMPLE_INTERVAL", interval)
+            .with("ALLOCSAMPLE_ON_FULL", "wait")
     }
 
     /// An agent with nothing but the defaults.
