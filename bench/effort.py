@@ -12,7 +12,7 @@ class Effort:
     @property
     def rounds(self) -> int:
         """Of A, B, B, A."""
-        return 3 if self.is_quick else 9
+        return 3 if self.is_quick else 5
 
     @property
     def few_rounds(self) -> int:
