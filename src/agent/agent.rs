@@ -330,8 +330,8 @@ impl Agent {
         &self,
         area: &mut WorkArea,
     ) -> Result<Option<&'static Recording>, CannotRecord> {
-        if self.switch.get() != Switch::On {
-            // Detached since the caller saw it on.
+        if self.switch.get() != Switch::On || os::is_filtered() {
+            // Detached since the caller saw it on; or nobody may make files any more.
             return Ok(None);
         }
         let start = self.started();

@@ -7,6 +7,7 @@ pub mod futex;
 pub mod memory;
 pub mod process;
 pub mod scratch;
+pub mod signals;
 pub mod spin;
 pub mod stack_room;
 pub mod thread;

@@ -14,6 +14,7 @@ use crate::hooks::Definitions;
 use crate::os::clock::Patience;
 use crate::os::file::{self, File};
 use crate::os::futex;
+use crate::os::signals::Held;
 use crate::os::{clock, memory, process};
 use crate::path::{Path, file_name};
 
@@ -43,11 +44,16 @@ pub struct Beginning<'a> {
 }
 
 /// Whether some thread is creating the files.
-static BEGINNING: AtomicU32 = AtomicU32::new(0);
+static BEGINNING: AtomicU32 = AtomicU32::new(NOBODY);
+
+const NOBODY: u32 = 0;
+const SOMEBODY: u32 = 1;
+/// Somebody who takes so long that nobody waits any more.
+const TOO_LONG: u32 = 2;
 
 /// In a forked child: who was creating one does not exist here.
 pub(super) fn forget() {
-    BEGINNING.store(0, Ordering::Relaxed);
+    BEGINNING.store(NOBODY, Ordering::Relaxed);
 }
 
 /// Creates the files and makes the recording current. `Ok(None)`: another thread is at it, and takes long.
@@ -60,18 +66,29 @@ pub fn begin(beginning: Beginning<'_>) -> Result<Option<&'static Recording>, Can
         OnFull::Wait => 10_000,
     };
     let patience = Patience::of_ms(patience_ms);
-    // Acquire and release: who comes later sees the recording that was made.
-    while BEGINNING.swap(1, Ordering::AcqRel) != 0 {
-        let left_ms = patience.left_ms();
-        if current().is_some() || left_ms.is_none() {
+    loop {
+        // A handler that jumped out of it would leave it begun for ever.
+        let held = Held::all();
+        let from = |state, to| {
+            // Acquire and release: who comes later sees the recording that was made.
+            BEGINNING.compare_exchange(state, to, Ordering::AcqRel, Ordering::Acquire)
+        };
+        let Err(state) = from(NOBODY, SOMEBODY) else {
+            let begun = current().map_or_else(|| create(beginning), Ok);
+            BEGINNING.store(NOBODY, Ordering::Release);
+            futex::wake_all(&BEGINNING);
+            return begun.map(Some);
+        };
+        drop(held);
+        if current().is_some() || state == TOO_LONG {
             return Ok(current());
         }
-        futex::wait(&BEGINNING, 1, left_ms);
+        let Some(left_ms) = patience.left_ms() else {
+            let _or_it_is_done = from(SOMEBODY, TOO_LONG);
+            return Ok(current());
+        };
+        futex::wait(&BEGINNING, SOMEBODY, Some(left_ms));
     }
-    let begun = current().map_or_else(|| create(beginning), Ok);
-    BEGINNING.store(0, Ordering::Release);
-    futex::wake_all(&BEGINNING);
-    begun.map(Some)
 }
 
 fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> {
