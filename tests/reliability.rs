@@ -196,6 +196,23 @@ fn what_a_program_forbids_itself_is_not_done_by_us() {
 }
 
 #[test]
+fn a_ring_that_was_cut_short_is_told() {
+    // All that it samples stays in its ring.
+    let run = Program::compiled("forbids.c").run().arg("filter");
+    let outcome = run.observed(&Agent::at_interval(1));
+    let whole = outcome.profile();
+    let ring = whole.path().with_added_extension("ring");
+    let bytes = fs::read(&ring).expect("a ring");
+    let half_of_records = whole.number("samples") / 2.0 * 8.0 * 8.0;
+    let kept = 4096 + half_of_records as usize;
+    fs::write(&ring, &bytes[..kept]).expect("a shorter one");
+    let cut = outcome.profile();
+    assert!(cut.number("samples") < whole.number("samples"));
+    let error = cut.report["recovery"]["ring_error"].to_string();
+    assert!(error.contains("cut short"), "{error}");
+}
+
+#[test]
 fn a_fork_in_a_process_of_64_threads_loses_nothing() {
     // 63 threads that do nothing but allocate: not each byte.
     let outcome = meets("fork_among_threads", &Agent::at_interval("16K")).expect("possible");

@@ -396,6 +396,13 @@ fn read_ring(
         }
     };
     recovery.unfinished_records += ring.unfinished;
+    if ring.missing_words > 0 {
+        let path = path.display();
+        let bytes = ring.missing_words * 8;
+        recovery.ring_error = Some(format!(
+            "{path}: {bytes} bytes of records are missing at its end: it was cut short"
+        ));
+    }
     // What the writer was writing when it died, or is writing now, it has not released: all of it is in the ring.
     let is_cut_short = (recovery.stopped).is_some_and(|stopped| stopped.damage == Damage::CutShort);
     let is_whole = |from| (from..=ring.head).contains(&chunks.ring_to);

@@ -31,6 +31,8 @@ pub struct Recovered {
     pub records: Vec<RecoveredRecord>,
     /// Places where a record was reserved and not committed, or damaged.
     pub unfinished: u64,
+    /// Words that had something in them and are beyond the end of the file.
+    pub missing_words: u64,
 }
 
 /// A committed record.
@@ -51,6 +53,8 @@ pub struct RecoveredWords {
     pub records: Vec<RecoveredRecord>,
     /// Places where a record was reserved and not committed, or damaged.
     pub unfinished: u64,
+    /// Words of the stretch that are not there.
+    pub missing_words: u64,
 }
 
 /// Why a file is no ring that we can read.
@@ -130,6 +134,8 @@ pub fn recover(file: &[u8]) -> Result<Recovered, RecoverError> {
         whole_from,
         records: found.records,
         unfinished: found.unfinished,
+        // Positions that cannot be true say nothing of how much there was.
+        missing_words: whole_from.map_or(0, |_| found.missing_words),
     })
 }
 
@@ -194,7 +200,13 @@ fn scan(from: u64, to: u64, word: impl Fn(u64) -> Result<u64, u64>) -> Recovered
         let Some(header) = header else {
             found.unfinished += u64::from(!is_in_gap);
             is_in_gap = true;
-            position = here.err().unwrap_or(position + 1);
+            position = match here {
+                Ok(_) => position + 1,
+                Err(next) => {
+                    found.missing_words += next.min(to) - position;
+                    next
+                }
+            };
             continue;
         };
         is_in_gap = false;
@@ -209,7 +221,11 @@ fn scan(from: u64, to: u64, word: impl Fn(u64) -> Result<u64, u64>) -> Recovered
                     words,
                 }),
                 // Cut off by the end of the file.
-                Err(_) => found.unfinished += 1,
+                Err(_) => {
+                    found.unfinished += 1;
+                    let is_missing = |&at: &u64| word(at).is_err();
+                    found.missing_words += (position + 1..end).filter(is_missing).count() as u64;
+                }
             }
         }
         position = end;

@@ -155,6 +155,8 @@ fn a_truncated_file_yields_the_records_before_the_cut() {
             .map(|(kind, _)| kind)
             .collect();
         assert_eq!(kinds(&recovered), expected, "{length}");
+        let missing = (50..85).filter(|position| position % 64 >= words).count();
+        assert_eq!(recovered.missing_words, missing as u64, "{length}");
         most = most.max(recovered.records.len());
     }
     assert_eq!(most, 5);
