@@ -132,6 +132,46 @@ fn a_full_disk_costs_the_oldest_files() {
     assert_sound(&join(&room, "x.allocsample"));
 }
 
+#[test]
+fn a_disk_that_stays_full_costs_no_totals() {
+    if !is_root() {
+        return skip("only root can mount a small disk");
+    }
+    let room = Room::new();
+    room.add(&Program::compiled("steps.c"), "steps");
+    fs::create_dir(room.path("disk")).expect("a directory");
+    // The ring takes 4 MiB of it, and names and what is in the ring have no room.
+    let script = "mount -t tmpfs -o size=5M none disk || exit 77
+        { echo; until [ -e disk/x.allocsample.ring ]; do sleep 0.05; done
+          dd if=/dev/zero of=disk/others bs=64k 2> errors; echo; } |
+            \"$ALLOCSAMPLE\" run -o disk/x.allocsample --interval 1K -- ./steps
+        echo $? > status; cp disk/x* .";
+    fs::write(room.path("script"), script).expect("a file");
+    let output = Command::new("unshare")
+        .args(["-m", "sh", "script"])
+        .current_dir(room.directory())
+        .env("ALLOCSAMPLE", support::command())
+        .env("ALLOCSAMPLE_LIBRARY", room.agent())
+        .output()
+        .expect("unshare");
+    if output.status.code() == Some(77) {
+        return skip("no disk can be mounted");
+    }
+    let status = fs::read_to_string(room.path("status")).expect("a status");
+    assert_eq!(status.trim(), "0", "{}", stderr(&output));
+    let told = stderr(&output);
+    assert!(
+        told.contains("x.allocsample: cannot be written: No space left"),
+        "{told}"
+    );
+    assert!(
+        told.contains("allocated  ") && told.contains("next: allocsample report"),
+        "{told}"
+    );
+    let profile = Profile::read(&room.path("x.allocsample"));
+    assert!(profile.number("samples") > 0.0 && profile.is_complete());
+}
+
 /// Samples that a process has told of, and those that it has lost.
 fn told(path: &Path) -> [f64; 2] {
     let profile = Profile::read(path);

@@ -54,6 +54,11 @@ pub fn complete(path: &Path, symbolize: bool) -> anyhow::Result<Finished> {
     finish(path, symbolize).with_context(|| path.display().to_string())
 }
 
+/// Whether the error is that what was read cannot be written.
+pub fn is_write_error(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(FinishError::Write(_)))
+}
+
 /// Whether the error is that the file is something else than a profile.
 pub fn is_foreign(error: &anyhow::Error) -> bool {
     matches!(

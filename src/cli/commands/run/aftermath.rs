@@ -99,6 +99,15 @@ fn complete_unguarded(options: &Run, path: &Path) -> anyhow::Result<Option<Found
             is_running: finished.is_running,
         })),
         Err(error) if profiles::is_foreign(&error) => Ok(None),
+        Err(error) if profiles::is_write_error(&error) => {
+            exit::complain(&exit::in_one_line(&error));
+            // What was recorded can be read all the same.
+            Ok(Some(Found {
+                path: path.to_owned(),
+                profile: profiles::open(path)?,
+                is_running: false,
+            }))
+        }
         Err(error) => Err(error),
     }
 }
