@@ -65,14 +65,16 @@ pub fn all() -> Vec<(u32, PathBuf)> {
 
 /// The process that writes a profile, if we may look into it.
 pub fn process_of(profile: &Path) -> Option<u32> {
-    let file = |path: &Path| {
-        let status = std::fs::metadata(path).ok()?;
-        Some((status.dev(), status.ino()))
-    };
-    let wanted = file(profile)?;
+    let wanted = file_at(profile)?;
     let mut processes = all().into_iter();
-    let (pid, _) = processes.find(|(_, path)| file(path) == Some(wanted))?;
+    let (pid, _) = processes.find(|(_, path)| file_at(path) == Some(wanted))?;
     Some(pid)
+}
+
+/// Device and number: tells files apart, whatever their names.
+fn file_at(path: &Path) -> Option<(u64, u64)> {
+    let status = std::fs::metadata(path).ok()?;
+    Some((status.dev(), status.ino()))
 }
 
 /// The number that a thread has for itself, where its process numbers threads for itself, as in a container; `None`: the
@@ -104,7 +106,12 @@ fn in_maps(pid: u32, maps: &str) -> Option<PathBuf> {
         let found = seen_from_here.find(|path| Path::new(path).is_file());
         match found {
             // Other programs have files of that name, too.
-            Some(found) => is_ring(&found).then(|| PathBuf::from(found)),
+            Some(found) if !is_ring(&found) => None,
+            // Its own name is shorter, and is there when the process is gone.
+            Some(found) if file_at(Path::new(path)) == file_at(Path::new(&found)) => {
+                Some(PathBuf::from(path))
+            }
+            Some(found) => Some(PathBuf::from(found)),
             None => path.ends_with(".allocsample").then(|| PathBuf::from(path)),
         }
     })

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use allocsample_profile::Profile;
-use allocsample_report::units;
+use allocsample_report::{Width, units};
 
 use crate::{Finding, Findings, Pace, Verdict};
 
@@ -16,8 +16,8 @@ pub struct Options {
     pub all: bool,
     /// Callers of a site at most.
     pub depth: usize,
-    /// Columns of the terminal.
-    pub width: usize,
+    /// How wide it may be.
+    pub width: Width,
     /// Whether the output may have colours.
     pub colour: bool,
 }
@@ -29,15 +29,17 @@ pub fn write(
     options: &Options,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    writeln!(
-        out,
+    let head = format!(
         "{}  pid {}, {} sampled, one sample each {}",
         allocsample_report::text::command_line(profile),
         profile.process.pid,
         units::duration(findings.horizon_s),
         units::bytes(profile.interval_bytes() as f64),
-    )?;
-    writeln!(out, "{}", counts(findings))?;
+    );
+    for line in head.lines().chain(counts(findings).lines()) {
+        const INDENT: usize = 2;
+        writeln!(out, "{}", options.width.broken(line, INDENT))?;
+    }
     let pace = Pace::for_run(findings.horizon_s);
     // The verdicts are in their order: those that are shown come first.
     let is_shown = |verdict: Verdict| options.all || verdict <= Verdict::Growing;
@@ -132,19 +134,18 @@ fn write_finding(
         let (code, others) = (code.join(" < "), others(*share));
         lines.push(format!("what is freed is freed in {code}{others}"));
     }
-    let callers = finding.stack.iter().skip(1);
-    lines.extend(
-        callers
-            .clone()
-            .take(options.depth)
-            .map(|caller| format!("< {caller}")),
-    );
-    if callers.len() > options.depth {
-        lines.push(format!("< ... {} more", callers.len() - options.depth));
-    }
     for line in lines {
-        let room = options.width.saturating_sub(INDENT).max(40);
-        writeln!(out, "{:INDENT$}{}", "", cut(&line, room))?;
+        let line = format!("{:INDENT$}{line}", "");
+        writeln!(out, "{}", options.width.broken(&line, INDENT))?;
+    }
+    let callers = finding.stack.iter().skip(1);
+    let room = options.width.columns().saturating_sub(INDENT).max(40);
+    for caller in callers.clone().take(options.depth) {
+        writeln!(out, "{:INDENT$}{}", "", cut(&format!("< {caller}"), room))?;
+    }
+    if callers.len() > options.depth {
+        let more = callers.len() - options.depth;
+        writeln!(out, "{:INDENT$}< ... {more} more", "")?;
     }
     Ok(())
 }

@@ -23,6 +23,7 @@ pub mod time;
 mod totals;
 mod tree;
 pub mod units;
+mod width;
 
 pub use allocator::charged_frame;
 pub use allocsample_profile::Weights;
@@ -36,3 +37,4 @@ pub use sums::Figures;
 pub use table::{By, Request, Row, Sort, Table};
 pub use totals::{Audit, Peak, Totals};
 pub use tree::{Direction, Tree};
+pub use width::Width;

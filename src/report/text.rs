@@ -15,6 +15,7 @@ use crate::table::{By, Request, Sort, Table};
 use crate::time::CpuTime;
 use crate::totals::{Audit, Totals};
 use crate::tree::{Direction, Tree};
+use crate::width::Width;
 use crate::{cost, heaps, units};
 
 /// What follows the summary.
@@ -43,8 +44,8 @@ pub struct Options {
     pub top: usize,
     /// Which samples.
     pub selection: Selection,
-    /// Columns of the terminal.
-    pub width: usize,
+    /// How wide it may be.
+    pub width: Width,
     /// Whether the output may have colours and bars.
     pub colour: bool,
 }
@@ -60,10 +61,10 @@ pub fn write(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     for line in summary_lines(profile, totals) {
-        writeln!(out, "{line}")?;
+        write_labelled(&line, options, out)?;
     }
     for line in cost::lines(profile) {
-        writeln!(out, "{line}")?;
+        write_labelled(&line, options, out)?;
     }
     let is_summary = options.shape == Shape::Summary;
     let frames = (!is_summary).then(|| Frames::of(profile));
@@ -72,9 +73,11 @@ pub fn write(
         None => CpuTime::without_functions(profile),
     };
     if let Some(time) = &time {
-        writeln!(out, "{}", time.line())?;
+        write_labelled(&time.line(), options, out)?;
     }
     for line in remarks(profile, totals) {
+        const INDENT: usize = "note: ".len();
+        let line = options.width.broken(&line, INDENT);
         writeln!(out, "{}", paint(&line, "33", options.colour))?;
     }
     let Some(frames) = frames.filter(|_| !is_summary) else {
@@ -82,7 +85,7 @@ pub fn write(
     };
     if let Some(time) = time.filter(|time| time.ticks > 0) {
         writeln!(out)?;
-        for line in time.table_lines(options.top, options.width) {
+        for line in time.table_lines(options.top, options.width.columns()) {
             writeln!(out, "{line}")?;
         }
     }
@@ -93,7 +96,7 @@ pub fn write(
     let machines = heaps::lines(profile);
     if !machines.is_empty() {
         for line in machines {
-            writeln!(out, "{line}")?;
+            write_labelled(&line, options, out)?;
         }
         writeln!(out)?;
     }
@@ -118,7 +121,7 @@ pub fn write(
             let sort = options.sort;
             let tree = Tree::of(profile, &frames, selection, peak_ns, sort, direction);
             write_selected(totals, options, &tree.selected, out)?;
-            tree.write(LEAST_PERCENT, options.width, options.colour, out)
+            tree.write(LEAST_PERCENT, options.width.columns(), options.colour, out)
         }
         Shape::Lifetimes => {
             const GROUPS: usize = 10;
@@ -166,7 +169,15 @@ fn write_selected(
         "shown      {}; {live}",
         of(&selected.allocated, totals.allocated.value(), "allocated")
     );
+    let line = options.width.broken(&line, LABEL);
     writeln!(out, "{}\n", paint(&line, "36", options.colour))
+}
+
+/// Columns of what stands before the figures of a line.
+const LABEL: usize = 11;
+
+fn write_labelled(line: &str, options: &Options, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{}", options.width.broken(line, LABEL))
 }
 
 /// The program and its arguments in one line, whatever is in them.
@@ -196,10 +207,10 @@ pub fn summary_lines(profile: &Profile, totals: &Totals) -> Vec<String> {
         None => "incomplete: killed, or still running".to_owned(),
     };
     let (lost, lost_bytes) = profile.lost.samples();
-    let z = totals
-        .audit
-        .z
-        .map_or_else(|| "-".to_owned(), |z| format!("{z:+.1}"));
+    let compared = match totals.audit.z {
+        Some(z) => format!("estimate - exact = {z:+.1} standard errors"),
+        None => "there is no standard error to compare by".to_owned(),
+    };
     vec![
         format!(
             "{}  pid {}, {}, {end}",
@@ -231,7 +242,7 @@ pub fn summary_lines(profile: &Profile, totals: &Totals) -> Vec<String> {
             },
         ),
         format!(
-            "audit      estimate - exact = {z} standard errors{}",
+            "audit      {compared}{}",
             if totals.audit.is_passed() {
                 ""
             } else {

@@ -193,7 +193,7 @@ fn status(path: &Path) -> anyhow::Result<Ending> {
         writeln!(
             out,
             "{}  pid {}, {} recorded{}",
-            profile.process.command_line.join(" "),
+            allocsample_report::text::command_line(&profile),
             profile.process.pid,
             units::duration(Totals::duration_s(&profile)),
             if ring.exists() { "" } else { ", ended" },

@@ -1,6 +1,7 @@
 //! `allocsample leaks`: which sites leak, on stdout.
 
 use allocsample_leaks::{Findings, csv, json, text};
+use allocsample_report::Width;
 
 use crate::args::{Format, Leaks};
 use crate::exit::Ending;
@@ -27,7 +28,7 @@ pub fn run(arguments: &Leaks) -> anyhow::Result<Ending> {
                 top: arguments.top,
                 all: arguments.all,
                 depth: arguments.depth,
-                width: terminal::width().unwrap_or(120),
+                width: Width::new(terminal::width()),
                 colour: terminal::wants_colour(),
             };
             Ok(text::write(&profile, &findings, &options, out)?)

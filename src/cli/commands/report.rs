@@ -5,7 +5,7 @@ use allocsample_report::lifetimes::Answer;
 use allocsample_report::redundancy;
 use allocsample_report::text::{self, Options, Shape};
 use allocsample_report::{
-    By, Direction, Frames, Request, Selection, Sort, Table, Totals, Tree, csv, json,
+    By, Direction, Frames, Request, Selection, Sort, Table, Totals, Tree, Width, csv, json,
 };
 use anyhow::bail;
 use serde_json::{Value, json};
@@ -22,6 +22,9 @@ pub fn run(arguments: &Report) -> anyhow::Result<Ending> {
     let profile = profiles::open(&arguments.file)?;
     if let Some(name) = &arguments.type_name {
         selection.only_type = Some(the_type(arguments, &profile, name)?);
+    }
+    if let Some(function) = &arguments.from {
+        check_function(arguments, &profile, function)?;
     }
     let progress = Progress::start("adding up");
     let totals = Totals::of(&profile);
@@ -58,6 +61,15 @@ fn refuse_what_has_no_table(arguments: &Report) -> Result<(), Usage> {
     }
 }
 
+fn check_function(arguments: &Report, profile: &Profile, name: &str) -> anyhow::Result<()> {
+    let frames = Frames::of(profile);
+    if !frames.all().iter().any(|frame| frame.function == name) {
+        let file = arguments.file.display();
+        bail!("{file}: no function is called {name}; `report` shows which there are");
+    }
+    Ok(())
+}
+
 /// An expression for a type that is there.
 fn the_type(
     arguments: &Report,
@@ -81,14 +93,12 @@ struct Question<'a> {
 
 impl Question<'_> {
     fn text(self) -> anyhow::Result<()> {
-        /// Without a terminal.
-        const WIDTH: usize = 120;
         let options = Options {
             shape: shape(self.arguments),
             sort: self.sort,
             top: self.arguments.top.unwrap_or(text::ROWS),
             selection: self.selection,
-            width: terminal::width().unwrap_or(WIDTH),
+            width: Width::new(terminal::width()),
             colour: terminal::wants_colour(),
         };
         output_file::write_stdout(|out| Ok(text::write(self.profile, self.totals, &options, out)?))

@@ -53,7 +53,11 @@ fn interact(
 ) -> anyhow::Result<()> {
     loop {
         while let Ok(reading) = readings.try_recv() {
-            screen.show(reading?);
+            match reading {
+                Ok(reading) => screen.show(reading),
+                // What was read stays on the screen.
+                Err(error) => screen.end(&format!("{error:#}")),
+            }
         }
         terminal.draw(|frame| screen.draw(frame))?;
         if !event::poll(KEY_WAIT)? {
@@ -114,8 +118,9 @@ fn start(mut source: GrowingProfile) -> (Receiver<anyhow::Result<Reading>>, Send
             let begin = Instant::now();
             let reading = read(&mut source);
             let is_last = reading.as_ref().is_ok_and(|reading| !reading.is_running);
+            let is_over = is_last || reading.is_err();
             pause = SHORTEST_PAUSE.max(begin.elapsed() * 4);
-            if send.send(reading).is_err() || is_last {
+            if send.send(reading).is_err() || is_over {
                 return;
             }
         }

@@ -108,7 +108,11 @@ fn table(
             text(group.quantiles_s, seconds),
             text(group.quantiles_bytes, units::bytes),
         );
-        let room = options.width.saturating_sub(line.chars().count()).max(20);
+        let room = options
+            .width
+            .columns()
+            .saturating_sub(line.chars().count())
+            .max(20);
         writeln!(out, "{line}{}", units::shorten(&group.name, room))?;
     }
     Ok(())

@@ -53,7 +53,11 @@ fn table(
             units::count(group.distinct as f64),
             units::bytes(group.bytes),
         );
-        let room = options.width.saturating_sub(line.chars().count()).max(20);
+        let room = options
+            .width
+            .columns()
+            .saturating_sub(line.chars().count())
+            .max(20);
         writeln!(out, "{line}{}", units::shorten(&group.name, room))?;
     }
     Ok(())

@@ -28,7 +28,8 @@ impl Columns {
         let has_room = |it: &Self| {
             let others = [(it.bar, BAR + 1), (it.total, 11), (it.count, 13)];
             let others = others.iter().filter(|(is_there, _)| *is_there);
-            figures + others.map(|(_, width)| width).sum::<usize>() + NAME <= options.width
+            figures + others.map(|(_, width)| width).sum::<usize>() + NAME
+                <= options.width.columns()
         };
         columns.bar &= has_room(&columns);
         columns.count &= has_room(&columns);
@@ -99,12 +100,16 @@ pub(super) fn write(
             line += &format!("{:>12} ", units::count(row.allocations.value()));
         }
         line.push(' ');
-        let room = options.width.saturating_sub(line.chars().count()).max(20);
+        let room = options
+            .width
+            .columns()
+            .saturating_sub(line.chars().count())
+            .max(20);
         let name = units::shorten(&describe(by, row), room);
         writeln!(out, "{line}{name}")?;
         for function in row.stack.iter().skip(row.charged + 1) {
             const INDENT: usize = 30;
-            let room = options.width.saturating_sub(INDENT).max(20);
+            let room = options.width.columns().saturating_sub(INDENT).max(20);
             writeln!(out, "{:INDENT$}{}", "", units::shorten(function, room))?;
         }
     }
@@ -164,7 +169,7 @@ mod tests {
             sort,
             top: 20,
             selection: crate::Selection::default(),
-            width,
+            width: crate::Width::new(Some(width)),
             colour: true,
         };
         let mut out = Vec::new();
@@ -192,7 +197,7 @@ mod tests {
             sort: Sort::Allocated,
             top: 20,
             selection: crate::Selection::default(),
-            width,
+            width: crate::Width::new(Some(width)),
             colour: true,
         };
         let columns = |width| {

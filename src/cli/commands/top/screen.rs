@@ -68,6 +68,8 @@ pub struct Screen {
     order: Order,
     by_site: bool,
     is_paused: bool,
+    /// Why there will be no other reading.
+    gone: Option<String>,
     filter: String,
     is_typing: bool,
     first_row: usize,
@@ -92,6 +94,11 @@ impl Screen {
             .collect();
         self.between_s = reading.after_s - old.after_s;
         self.reading = reading;
+    }
+
+    /// There will be no other reading.
+    pub fn end(&mut self, why: &str) {
+        self.gone = Some(printable(why));
     }
 
     /// Obeys a key.
@@ -220,29 +227,31 @@ impl Screen {
 
     fn headline(&self) -> Vec<Line<'static>> {
         let reading = &self.reading;
-        let state = match (self.is_paused, reading.is_running) {
+        let state = match (self.is_paused, reading.is_running && self.gone.is_none()) {
             (true, _) => "paused",
             (false, true) => "running",
             (false, false) => "ended",
         };
         let (live, stderr) = (reading.live.value(), reading.live.stderr());
         let error = stderr.map_or_else(String::new, |stderr| format!(" ± {}", bytes(stderr)));
+        let title = printable(&reading.title);
+        let bold = Style::new().add_modifier(Modifier::BOLD);
         vec![
+            // What changes comes first: a path may be longer than a line.
             Line::from(vec![
-                Span::styled(
-                    printable(&reading.title),
-                    Style::new().add_modifier(Modifier::BOLD),
-                ),
-                Span::raw(format!("  {state}, {:.1} s", reading.after_s)),
+                Span::raw(format!("{state}, {:.1} s  ", reading.after_s)),
+                Span::styled(title, bold),
             ]),
             Line::from(format!(
-                "live {}{error}   peak {}   allocated {}   samples {}   lost {}",
+                "live {}{error}   peak {}   allocated {}",
                 bytes(live),
                 bytes(reading.peak_bytes),
                 bytes(reading.allocated.value()),
-                reading.samples,
-                reading.lost
             )),
+            Line::from(match &self.gone {
+                Some(why) => why.clone(),
+                None => format!("samples {}   lost {}", reading.samples, reading.lost),
+            }),
         ]
     }
 
@@ -283,7 +292,7 @@ impl Screen {
             format!("[{}] ", printable(&self.filter))
         };
         format!(
-            "{filter}sort: l live, g growth, a allocated, c count   s sites   / find   p pause   ↑↓   q quit"
+            "{filter}l live  g growth  a allocated  c count  s sites  / find  p pause  ↑↓  q quit"
         )
     }
 }
@@ -322,10 +331,14 @@ mod tests {
     }
 
     fn drawn(screen: &mut Screen) -> Vec<String> {
-        let mut terminal = Terminal::new(TestBackend::new(110, 10)).unwrap();
+        drawn_on(screen, 110)
+    }
+
+    fn drawn_on(screen: &mut Screen, width: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, 10)).unwrap();
         terminal.draw(|frame| screen.draw(frame)).unwrap();
         let buffer = terminal.backend().buffer().clone();
-        let rows = buffer.content.chunks(110);
+        let rows = buffer.content.chunks(usize::from(width));
         rows.map(|row| row.iter().map(|cell| cell.symbol()).collect::<String>())
             .collect()
     }
@@ -355,7 +368,7 @@ mod tests {
     fn rows_show_live_bytes_and_where_they_go() {
         let lines = drawn(&mut grown());
         assert!(
-            lines[0].starts_with("x.allocsample (pid 7)  running, 3.0 s"),
+            lines[0].starts_with("running, 3.0 s  x.allocsample (pid 7)"),
             "{}",
             lines[0]
         );
@@ -369,6 +382,32 @@ mod tests {
             lines[5]
         );
         assert!(lines.iter().all(|line| !line.contains('\x1b')));
+    }
+
+    #[test]
+    fn state_losses_and_keys_fit_into_80_columns() {
+        let mut screen = grown();
+        screen.reading.title = format!("/{} (pid 7)", "long/".repeat(30));
+        screen.reading.live = Estimate::from_parts(123_456_789.0, Some(1_234_567.0), 9);
+        screen.reading.allocated = Estimate::from_parts(9.9e12, Some(1.0), 9);
+        screen.reading.peak_bytes = 123_456_789.0;
+        screen.reading.samples = 12_345_678;
+        screen.reading.lost = 12_345_678;
+        let lines = drawn_on(&mut screen, 80);
+        assert!(lines[0].starts_with("running, 3.0 s"), "{}", lines[0]);
+        assert!(lines[1].contains("allocated 9.0 TiB"), "{}", lines[1]);
+        assert!(lines[2].contains("lost 12345678"), "{}", lines[2]);
+        assert!(lines[9].contains("q quit"), "{}", lines[9]);
+    }
+
+    #[test]
+    fn what_was_read_stays_when_the_process_is_gone() {
+        let mut screen = grown();
+        screen.end("x.allocsample: No such file or directory");
+        let lines = drawn(&mut screen);
+        assert!(lines[0].starts_with("ended, 3.0 s"), "{}", lines[0]);
+        assert!(lines[2].starts_with("x.allocsample: No such file"));
+        assert!(lines[4].contains("keeps"));
     }
 
     #[test]
