@@ -2,10 +2,10 @@
 
 use std::io::{self, Write};
 
-use allocsample_report::units;
+use allocsample_report::{Width, units};
 use allocsample_sampling::Estimate;
 
-use crate::{Change, Diff, FALSE_DISCOVERY_RATE, Measure, Per};
+use crate::{Change, Diff, FALSE_DISCOVERY_RATE, Measure, Per, RowChange};
 
 /// What is printed, and how.
 #[derive(Clone, Debug)]
@@ -14,13 +14,19 @@ pub struct Options {
     pub top: usize,
     /// Noise too.
     pub all: bool,
+    /// How wide it may be.
+    pub width: Width,
     /// Whether the output may have colours.
     pub colour: bool,
 }
 
+/// What follows of a line that was broken.
+const INDENT: usize = 2;
+
 /// Prints what changed.
 pub fn write(diff: &Diff, options: &Options, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "{}: {}", title(diff), total(diff))?;
+    let head = format!("{}: {}", title(diff), total(diff));
+    writeln!(out, "{}", options.width.broken(&head, INDENT))?;
     // Of periodic profiles nobody can say what is noise: every difference is shown, and none is called one.
     let is_tested = diff.total.p_value.is_some();
     let shown = diff
@@ -28,57 +34,95 @@ pub fn write(diff: &Diff, options: &Options, out: &mut dyn Write) -> io::Result<
         .iter()
         .filter(|row| options.all || !is_tested || row.is_significant());
     let noise = diff.rows.len() - diff.rows.iter().filter(|row| row.is_significant()).count();
+    let columns = Columns::for_width(options.width);
     if shown.clone().next().is_some() {
-        let head = format!(
-            "\n{:>22} {:>22} {:>22} {:>7}  ",
-            "change", "before", "after", "p"
-        );
-        writeln!(out, "{head}")?;
+        let titles = ["change", "before", "after", "p"];
+        writeln!(out, "\n{}", columns.line(titles.map(str::to_owned)))?;
     }
     for row in shown.clone().take(options.top) {
-        let change = &row.change;
-        let line = format!(
-            "{:>22} {:>22} {:>22} {:>7}  ",
-            difference(diff.measure, change),
-            with_error(diff.measure, &change.before),
-            with_error(diff.measure, &change.after),
-            row.adjusted_p_value
-                .map_or_else(|| "-".to_owned(), units::p_value),
-        );
-        let name = match row.row.module.as_str() {
-            "" => row.row.name.clone(),
-            module => format!("{} [{module}]", row.row.name),
-        };
-        let code = match (row.is_significant(), change.difference() > 0.0) {
-            (true, true) => "31",
-            (true, false) => "32",
-            _ => "2",
-        };
-        if options.colour {
-            writeln!(out, "\x1b[{code}m{line}{name}\x1b[0m")?;
-        } else {
-            writeln!(out, "{line}{name}")?;
-        }
-        for caller in row.row.stack.iter().skip(1) {
-            writeln!(out, "{:80}< {caller}", "")?;
-        }
+        write_row(row, diff.measure, &columns, options, out)?;
     }
     let left_out = shown.count().saturating_sub(options.top);
     if left_out > 0 {
         writeln!(out, "... {left_out} more; --top N shows more")?;
     }
     if !is_tested {
-        writeln!(
-            out,
-            "periodic sampling has no standard errors: which of these changes are noise is not known"
-        )?;
+        let line = "periodic sampling has no standard errors: which of these changes are noise is not known";
+        writeln!(out, "{}", options.width.broken(line, INDENT))?;
     } else if !options.all && noise > 0 {
-        writeln!(
-            out,
+        let line = format!(
             "{noise} others did not change by more than sampling does (false discovery rate {FALSE_DISCOVERY_RATE}); --all shows them"
-        )?;
+        );
+        writeln!(out, "{}", options.width.broken(&line, INDENT))?;
     }
     Ok(())
+}
+
+fn write_row(
+    row: &RowChange,
+    measure: Measure,
+    columns: &Columns,
+    options: &Options,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let change = &row.change;
+    let p_value = row
+        .adjusted_p_value
+        .map_or_else(|| "-".to_owned(), units::p_value);
+    let line = columns.line([
+        difference(measure, change),
+        columns.amount(measure, &change.before),
+        columns.amount(measure, &change.after),
+        p_value,
+    ]);
+    let name = match row.row.module.as_str() {
+        "" => row.row.name.clone(),
+        module => format!("{} [{module}]", row.row.name),
+    };
+    let used = line.chars().count();
+    let name = units::shorten(&name, options.width.behind(used));
+    let code = match (row.is_significant(), change.difference() > 0.0) {
+        (true, true) => "31",
+        (true, false) => "32",
+        _ => "2",
+    };
+    if options.colour {
+        writeln!(out, "\x1b[{code}m{line}{name}\x1b[0m")?;
+    } else {
+        writeln!(out, "{line}{name}")?;
+    }
+    for caller in row.row.stack.iter().skip(1) {
+        let room = options.width.behind(used + INDENT);
+        writeln!(out, "{:used$}< {}", "", units::shorten(caller, room))?;
+    }
+    Ok(())
+}
+
+/// What stands before a name.
+struct Columns {
+    /// Errors would leave no room for names.
+    is_narrow: bool,
+}
+
+impl Columns {
+    fn for_width(width: Width) -> Self {
+        const NARROW: usize = 110;
+        Self {
+            is_narrow: width.columns() < NARROW,
+        }
+    }
+
+    fn line(&self, [change, before, after, p_value]: [String; 4]) -> String {
+        let amount = if self.is_narrow { 11 } else { 22 };
+        format!("{change:>22} {before:>amount$} {after:>amount$} {p_value:>7}  ")
+    }
+
+    fn amount(&self, measure: Measure, estimate: &Estimate) -> String {
+        match self.is_narrow {
+            true => number(measure, estimate.value()),
+            false => with_error(measure, estimate),
+        }
+    }
 }
 
 fn title(diff: &Diff) -> &'static str {

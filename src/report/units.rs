@@ -73,12 +73,12 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// A probability, as precise as it deserves: `0.012`, `3e-7`.
+/// A probability, as precise as it deserves: `0.012`, `3e-7`; `<1e-300` where it is too small for a number.
 pub fn p_value(p: f64) -> String {
-    if p > 0.0 && p < 0.001 {
-        format!("{p:.0e}")
-    } else {
-        format!("{p:.3}")
+    match p {
+        ..1e-300 => "<1e-300".to_owned(),
+        ..0.001 => format!("{p:.0e}"),
+        _ => format!("{p:.3}"),
     }
 }
 
@@ -132,11 +132,13 @@ mod tests {
         assert_eq!(count(12.0), "12");
         assert_eq!(p_value(0.0123), "0.012");
         assert_eq!(p_value(3.2e-7), "3e-7");
-        assert_eq!(p_value(0.0), "0.000");
+        assert_eq!(p_value(0.0), "<1e-300");
+        assert_eq!(p_value(1.0), "1.000");
         assert_eq!(bar(1.0, 2.0, 3), "█▌ ");
         assert_eq!(bar(2.0, 2.0, 3), "███");
         assert_eq!(bar(0.0, 0.0, 2), "  ");
         assert_eq!(shorten("abcdefg", 5), "ab…fg");
+
         assert_eq!(duration(0.25), "250 ms");
         assert_eq!(duration(3700.0), "1 h 1 min");
     }

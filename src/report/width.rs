@@ -18,6 +18,14 @@ impl Width {
         self.0.unwrap_or(ELSEWHERE)
     }
 
+    /// What a line has room for behind so many columns: in a pipe for anything.
+    pub fn behind(self, used: usize) -> usize {
+        const LEAST: usize = 20;
+        self.0.map_or(usize::MAX, |columns| {
+            columns.saturating_sub(used).max(LEAST)
+        })
+    }
+
     /// Breaks a line of words where it is too long for the terminal; what follows is indented by so many blanks.
     pub fn broken(self, line: &str, indent: usize) -> String {
         let Some(columns) = self.0 else {
@@ -50,5 +58,8 @@ mod tests {
         assert_eq!(broken, expected.join("\n"));
         assert_eq!(Width::new(None).broken(line, 11), line);
         assert_eq!(Width::new(None).columns(), 120);
+        assert_eq!(Width::new(Some(80)).behind(50), 30);
+        assert_eq!(Width::new(Some(80)).behind(75), 20);
+        assert_eq!(Width::new(None).behind(75), usize::MAX);
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use allocsample_diff::{Diff, Measure, Per, csv, json, text};
 use allocsample_profile::Profile;
+use allocsample_report::Width;
 use allocsample_view::Against;
 
 use crate::args::{self, Format, PerCount};
@@ -54,6 +55,7 @@ pub fn run(arguments: &args::Diff) -> anyhow::Result<Ending> {
             let options = text::Options {
                 top: arguments.top,
                 all: arguments.all,
+                width: Width::new(terminal::width()),
                 colour: terminal::wants_colour(),
             };
             Ok(text::write(&diff, &options, out)?)
