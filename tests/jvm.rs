@@ -271,6 +271,30 @@ fn javas_heap_follows_the_interval() {
 }
 
 #[test]
+fn a_jvm_is_seen_whoever_starts_it() {
+    if !has_java() {
+        return;
+    }
+    let room = compiled();
+    let script = "env SOME=thing nice java -XX:+UseSerialGC KnownSites 20000 > printed";
+    let run = ["run", "-q", "-o", "%n.%p.allocsample", "--interval", "32K"];
+    let output = room.output(&[&run[..], &["--", "sh", "-c", script]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(stderr(&output), "", "no word of an option");
+    let names = room.names();
+    let of_java = |name: &&String| name.starts_with("java.") && name.ends_with(".allocsample");
+    let java = names.iter().find(of_java).expect("the JVM's profile");
+    let profile = Profile::read(&room.path(java));
+    let known = truth::printed(&std::fs::read(room.path("printed")).expect("sites"));
+    for (name, _) in known {
+        assert!(profile.site(&name).samples > 0, "{name}");
+    }
+    // What others see of it is what was typed.
+    let command = profile.report["command"].as_array().expect("words");
+    assert_eq!(command.len(), 4, "{command:?}");
+}
+
+#[test]
 fn the_leak_is_found() {
     if !has_java() {
         return;

@@ -9,6 +9,7 @@ void bridges_install(void)
     v8_install();
     libgc_install();
     mono_install();
+    jvm_install();
 }
 
 void bridges_install_pypy(void)

@@ -5,7 +5,7 @@
  * JVM tells of the tag. Names are asked for at the first sample that needs them, as classes may be unloaded later.
  *
  * JVMTI is a table of functions in an order that never changes; what is used of it is declared here. The JVM calls
- * Agent_OnLoad for `-agentpath:liballocsample.so`, which `allocsample run` adds, and Agent_OnAttach for `jcmd PID
+ * Agent_OnLoad for `-agentpath:liballocsample.so`, which jvm_launch.c adds, and Agent_OnAttach for `jcmd PID
  * JVMTI.agent_load`. */
 #define _GNU_SOURCE
 #include "jvm.h"

@@ -19,6 +19,7 @@ fn main() {
         "bridges/code.c",
         "bridges/countdown_threads.c",
         "bridges/jvm.c",
+        "bridges/jvm_launch.c",
         "bridges/jvm_native.c",
         "bridges/python.c",
         "bridges/python_frames.c",

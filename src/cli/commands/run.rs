@@ -46,11 +46,7 @@ pub fn run(options: &Run) -> anyhow::Result<Ending> {
         }
     };
     let before = template.snapshot();
-    let command_line = match (&unreachable, options.runtime) {
-        (Some(_), _) | (_, Some(Runtime::None)) => options.command.clone(),
-        _ => runtime::command_line(&program, &options.command, library.path()),
-    };
-    let child = match Child::start(&program, &command_line, &changes)? {
+    let child = match Child::start(&program, &options.command, &changes)? {
         Ok(child) => child,
         Err(error) => return Ok(cannot_run(&error)),
     };
