@@ -92,6 +92,25 @@ fn on_a_disk(room: Room, script: &str) -> Option<Steps> {
     steps.is_ready().then_some(steps)
 }
 
+/// What a script says on stderr that mounts a disk first, and leaves the exit status of the program in `status`: 0.
+fn told_on_a_disk(room: &Room, script: &str) -> Option<String> {
+    fs::write(room.path("script"), script).expect("a file");
+    let output = Command::new("unshare")
+        .args(["-m", "sh", "script"])
+        .current_dir(room.directory())
+        .env("ALLOCSAMPLE", support::command())
+        .env("ALLOCSAMPLE_LIBRARY", room.agent())
+        .output()
+        .expect("unshare");
+    let told = stderr(&output);
+    if output.status.code() == Some(77) {
+        return None;
+    }
+    let status = fs::read_to_string(room.path("status")).expect("a status");
+    assert_eq!(status.trim(), "0", "{told}");
+    Some(told)
+}
+
 #[test]
 fn a_full_disk_costs_the_oldest_files() {
     const STEPS: u64 = 160;
@@ -110,19 +129,9 @@ fn a_full_disk_costs_the_oldest_files() {
              --rotate-size 128K -- ./steps
          echo $? > status; cp disk/* ."
     );
-    fs::write(room.path("script"), script).expect("a file");
-    let output = std::process::Command::new("unshare")
-        .args(["-m", "sh", "script"])
-        .current_dir(room.directory())
-        .env("ALLOCSAMPLE", support::command())
-        .env("ALLOCSAMPLE_LIBRARY", room.agent())
-        .output()
-        .expect("unshare");
-    if output.status.code() == Some(77) {
+    if told_on_a_disk(&room, &script).is_none() {
         return skip("no disk can be mounted");
     }
-    let status = fs::read_to_string(room.path("status")).expect("a status");
-    assert_eq!(status.trim(), "0", "{}", stderr(&output));
     let last = room.path("x.allocsample");
     assert_eq!(query(&last, LIVE), alive_after(STEPS));
     let files = parts(&room, "x");
@@ -146,20 +155,9 @@ fn a_disk_that_stays_full_costs_no_totals() {
           dd if=/dev/zero of=disk/others bs=64k 2> errors; echo; } |
             \"$ALLOCSAMPLE\" run -o disk/x.allocsample --interval 16 -- ./steps
         echo $? > status; cp disk/x* .";
-    fs::write(room.path("script"), script).expect("a file");
-    let output = Command::new("unshare")
-        .args(["-m", "sh", "script"])
-        .current_dir(room.directory())
-        .env("ALLOCSAMPLE", support::command())
-        .env("ALLOCSAMPLE_LIBRARY", room.agent())
-        .output()
-        .expect("unshare");
-    if output.status.code() == Some(77) {
+    let Some(told) = told_on_a_disk(&room, script) else {
         return skip("no disk can be mounted");
-    }
-    let status = fs::read_to_string(room.path("status")).expect("a status");
-    assert_eq!(status.trim(), "0", "{}", stderr(&output));
-    let told = stderr(&output);
+    };
     assert!(
         told.contains("x.allocsample: cannot be written: No space left"),
         "{told}"
