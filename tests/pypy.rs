@@ -132,12 +132,22 @@ fn nothing_is_collected_that_would_not_be() {
     let run = pypy(&["--jit", "off", &program.to_string_lossy(), "50000"]).env("PYPYLOG", "gc:log");
     let bare = run.bare();
     let minor = |events: &[String]| events.iter().filter(|event| *event == "{gc-minor").count();
+    let steps = |events: &[String]| {
+        let is_step = |event: &&String| event.contains("state");
+        events.iter().filter(is_step).count()
+    };
+    // Its identity hashes are addresses: of 150 runs without us 4 had one to three more than the others. At 1K there are a
+    // hundred thousand samples, of which one in ten thousand would be seen if it collected.
+    let is_near = |seen: usize, wanted: usize| seen.abs_diff(wanted) <= wanted / 32;
     let wanted = collections(&bare);
     assert!(minor(&wanted) > 60, "{} minor collections", minor(&wanted));
     for interval in ["1K", "512K"] {
         let outcome = run.unchanged(&agent(interval));
         let seen = collections(&outcome);
-        assert_eq!(minor(&seen), minor(&wanted), "{interval}");
+        for count in [minor, steps] {
+            let (seen, wanted) = (count(&seen), count(&wanted));
+            assert!(is_near(seen, wanted), "{interval}: {seen} {wanted}");
+        }
         // Each section of the log is a marker on the profile's clock.
         let count = "SELECT count(*) AS n FROM markers WHERE marker = 'gc-minor'";
         let output = Command::new(support::command())
@@ -153,14 +163,7 @@ fn nothing_is_collected_that_would_not_be() {
             .expect("a row")
             .parse()
             .expect("a number");
-        assert_eq!(markers, minor(&wanted), "{interval}");
-        let steps = |events: &[String]| {
-            events
-                .iter()
-                .filter(|event| event.contains("state"))
-                .count()
-        };
-        assert_eq!(steps(&seen), steps(&wanted), "{interval}");
+        assert_eq!(markers, minor(&seen), "{interval}");
     }
 }
 
