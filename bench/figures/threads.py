@@ -18,7 +18,6 @@ PAIRS = 4_000_000
 SIZE = 64
 
 
-
 def measure(tools: Tools, effort: Effort) -> Findings:
     """At an interval of 4 KiB, less the same run without samples."""
     rows, single, bounds = [], {}, []

@@ -80,7 +80,7 @@ fn write_row(
         module => format!("{} [{module}]", row.row.name),
     };
     let used = line.chars().count();
-    let name = units::shorten(&name, options.width.behind(used));
+    let name = units::shorten(&name, options.width.room_in_terminal(used));
     let code = match (row.is_significant(), change.difference() > 0.0) {
         (true, true) => "31",
         (true, false) => "32",
@@ -92,7 +92,7 @@ fn write_row(
         writeln!(out, "{line}{name}")?;
     }
     for caller in row.row.stack.iter().skip(1) {
-        let room = options.width.behind(used + INDENT);
+        let room = options.width.room_in_terminal(used + INDENT);
         writeln!(out, "{:used$}< {}", "", units::shorten(caller, room))?;
     }
     Ok(())

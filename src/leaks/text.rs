@@ -139,7 +139,7 @@ fn write_finding(
         writeln!(out, "{}", options.width.broken(&line, INDENT))?;
     }
     let callers = finding.stack.iter().skip(1);
-    let room = options.width.columns().saturating_sub(INDENT).max(40);
+    let room = options.width.room(INDENT);
     for caller in callers.clone().take(options.depth) {
         writeln!(out, "{:INDENT$}{}", "", cut(&format!("< {caller}"), room))?;
     }

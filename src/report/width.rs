@@ -18,12 +18,15 @@ impl Width {
         self.0.unwrap_or(ELSEWHERE)
     }
 
-    /// What a line has room for behind so many columns: in a pipe for anything.
-    pub fn behind(self, used: usize) -> usize {
+    /// What a line of a table has room for behind so many columns.
+    pub fn room(self, used: usize) -> usize {
         const LEAST: usize = 20;
-        self.0.map_or(usize::MAX, |columns| {
-            columns.saturating_sub(used).max(LEAST)
-        })
+        self.columns().saturating_sub(used).max(LEAST)
+    }
+
+    /// The same for a line that is whole in a pipe.
+    pub fn room_in_terminal(self, used: usize) -> usize {
+        self.0.map_or(usize::MAX, |_| self.room(used))
     }
 
     /// Breaks a line of words where it is too long for the terminal; what follows is indented by so many blanks.
@@ -58,8 +61,9 @@ mod tests {
         assert_eq!(broken, expected.join("\n"));
         assert_eq!(Width::new(None).broken(line, 11), line);
         assert_eq!(Width::new(None).columns(), 120);
-        assert_eq!(Width::new(Some(80)).behind(50), 30);
-        assert_eq!(Width::new(Some(80)).behind(75), 20);
-        assert_eq!(Width::new(None).behind(75), usize::MAX);
+        assert_eq!(Width::new(Some(80)).room(50), 30);
+        assert_eq!(Width::new(Some(80)).room_in_terminal(75), 20);
+        assert_eq!(Width::new(None).room(75), 45);
+        assert_eq!(Width::new(None).room_in_terminal(75), usize::MAX);
     }
 }

@@ -108,11 +108,7 @@ fn table(
             text(group.quantiles_s, seconds),
             text(group.quantiles_bytes, units::bytes),
         );
-        let room = options
-            .width
-            .columns()
-            .saturating_sub(line.chars().count())
-            .max(20);
+        let room = options.width.room(line.chars().count());
         writeln!(out, "{line}{}", units::shorten(&group.name, room))?;
     }
     Ok(())

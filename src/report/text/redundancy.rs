@@ -53,11 +53,7 @@ fn table(
             units::count(group.distinct as f64),
             units::bytes(group.bytes),
         );
-        let room = options
-            .width
-            .columns()
-            .saturating_sub(line.chars().count())
-            .max(20);
+        let room = options.width.room(line.chars().count());
         writeln!(out, "{line}{}", units::shorten(&group.name, room))?;
     }
     Ok(())

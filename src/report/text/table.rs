@@ -100,16 +100,12 @@ pub(super) fn write(
             line += &format!("{:>12} ", units::count(row.allocations.value()));
         }
         line.push(' ');
-        let room = options
-            .width
-            .columns()
-            .saturating_sub(line.chars().count())
-            .max(20);
+        let room = options.width.room(line.chars().count());
         let name = units::shorten(&describe(by, row), room);
         writeln!(out, "{line}{name}")?;
         for function in row.stack.iter().skip(row.charged + 1) {
             const INDENT: usize = 30;
-            let room = options.width.columns().saturating_sub(INDENT).max(20);
+            let room = options.width.room(INDENT);
             writeln!(out, "{:INDENT$}{}", "", units::shorten(function, room))?;
         }
     }
