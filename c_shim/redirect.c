@@ -10,6 +10,7 @@
  * since nobody may take the loader's right to write from under it. The next pass finds it read-only. */
 #define _GNU_SOURCE
 #include "attach.h"
+#include "redirect.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -229,6 +230,40 @@ static int visit_object(struct dl_phdr_info *info, size_t size, void *argument)
     }
     job->is_first_object = false;
     return 0;
+}
+
+/* ---- one function of the program ---- */
+
+struct replacement {
+    const char *name;
+    void *own;
+};
+
+/* The program itself comes first. */
+static int replace_in_program(struct dl_phdr_info *info, size_t size, void *argument)
+{
+    const struct replacement *replacement = argument;
+    struct job job = {.page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE)};
+    struct object object;
+    (void)size;
+    if (!read_object(info, job.page_bytes, &object))
+        return 1;
+    for (size_t table = 0; table < 2; table++) {
+        for (size_t i = 0; i < object.counts[table]; i++) {
+            const ElfW(Rela) *relocation = &object.tables[table][i];
+            unsigned type = ELF64_R_TYPE(relocation->r_info);
+            const ElfW(Sym) *symbol = &object.symbols[ELF64_R_SYM(relocation->r_info)];
+            if ((type == RELOCATION_SLOT || IS_ADDRESS(type)) && strcmp(object.names + symbol->st_name, replacement->name) == 0)
+                store(&job, &object, (uintptr_t *)(object.bias + relocation->r_offset), replacement->own);
+        }
+    }
+    return 1;
+}
+
+void shim_redirect_in_program(const char *name, void *own)
+{
+    struct replacement replacement = {name, own};
+    dl_iterate_phdr(replace_in_program, &replacement);
 }
 
 /* ---- other allocators ---- */

@@ -17,7 +17,7 @@ fn has_lua() -> bool {
     has
 }
 
-/// Runs it as a user does: it is `run` that tells Lua of the agent.
+/// Runs it as a user does.
 fn run(room: &Room, options: &[&str], command: &[&str]) -> Output {
     let run = ["run", "-q", "--seed", "7", "-o", "x.%p.allocsample"];
     room.output(&[&run, options, &["--"], command].concat())
@@ -197,6 +197,82 @@ fn the_users_own_init_runs_and_the_bridge_can_be_left_out() {
     assert!(!bridge::has_heap(&profile, "lua"));
     let of_malloc = bridge::heap(&profile, "malloc")["allocated_bytes_exact"].as_f64();
     assert!(of_malloc > Some(45e6), "{of_malloc:?}");
+}
+
+/// By a script and by a first line with #!. What the user has set for Lua runs, and is all that the program and its
+/// children find in their environment.
+#[test]
+fn an_interpreter_is_seen_whoever_starts_it() {
+    if !has_lua() {
+        return;
+    }
+    let room = Room::new();
+    room.write_executable(r#"a "b" \ c.lua"#, "greeting = 'hello'");
+    room.write_executable(
+        "of_first_line",
+        "#!/usr/bin/env lua5.4\n\
+         print(greeting, os.getenv('LUA_INIT'), os.getenv('LUA_INIT_5_3'))\n\
+         kept = {} ; for i = 1, 20000 do kept[i] = 'kept ' .. i end\n\
+         os.execute('env | grep ^LUA_INIT | sort')\n\
+         os.execute([[lua5.4 -e 'print(greeting)']])\n",
+    );
+    let script = "env SOME=thing nice ./of_first_line";
+    for (options, has_heaps) in [(&[][..], true), (&["--runtime", "none"], false)] {
+        let run = ["run", "-q", "-o", "%n.%p.allocsample", "--interval", "4K"];
+        let command = [&run, options, &["--", "sh", "-c", script]].concat();
+        let output = (room.command(&command))
+            .env("LUA_INIT", r#"@a "b" \ c.lua"#)
+            .env("LUA_INIT_5_3", "greeting = 'no'")
+            .output()
+            .expect("Lua");
+        let variables = "LUA_INIT=@a \"b\" \\ c.lua\nLUA_INIT_5_3=greeting = 'no'\n";
+        let expected = format!("hello\t@a \"b\" \\ c.lua\tgreeting = 'no'\n{variables}hello\n");
+        assert_eq!(
+            (stdout(&output), stderr(&output)),
+            (expected, String::new())
+        );
+        let (of_lua, others): (Vec<_>, Vec<_>) = (room.names().into_iter())
+            .filter(|name| name.ends_with(".allocsample"))
+            .partition(|name| name.starts_with("lua5.4."));
+        assert_eq!(of_lua.len(), 2, "{of_lua:?} {others:?}");
+        let heaps: Vec<_> = (of_lua.iter())
+            .map(|name| Profile::read(&room.path(name)))
+            .filter(|profile| bridge::has_heap(profile, "lua"))
+            .map(|profile| bridge::heap(&profile, "lua")["allocated_bytes"].as_f64())
+            .collect();
+        assert_eq!(heaps.len(), if has_heaps { 2 } else { 0 }, "{heaps:?}");
+        let has_kept = heaps.iter().any(|bytes| *bytes > Some(8e5));
+        assert_eq!(has_kept, has_heaps, "{heaps:?}");
+        for name in room.names() {
+            if name.ends_with(".allocsample") {
+                std::fs::remove_file(room.path(&name)).expect("a profile");
+            }
+        }
+    }
+}
+
+/// Who joins again has each block once.
+#[test]
+fn a_state_is_joined_once() {
+    if !has_lua() {
+        return;
+    }
+    let bytes_of = |times: u32| {
+        let room = Room::new();
+        let code = format!(
+            "local join = package.loadlib('{}', 'luaopen_allocsample')
+             for i = 1, {times} do join(coroutine.resume, coroutine.wrap(print)) end
+             for i = 1, 100000 do local s = 'x' .. i .. ('y'):rep(100) end",
+            room.agent().display()
+        );
+        run(&room, &["--interval", "4K"], &["lua5.4", "-e", &code]);
+        let profile = profiles(&room).remove(0);
+        let bytes = bridge::heap(&profile, "lua")["allocated_bytes_exact"].as_f64();
+        bytes.expect("bytes")
+    };
+    let (none, three) = (bytes_of(0), bytes_of(3));
+    assert!(none > 20e6, "{none}");
+    assert!((three / none - 1.0).abs() < 1e-3, "{three} {none}");
 }
 
 #[test]

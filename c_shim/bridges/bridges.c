@@ -10,6 +10,7 @@ void bridges_install(void)
     libgc_install();
     mono_install();
     jvm_install();
+    lua_install();
 }
 
 void bridges_install_pypy(void)

@@ -12,6 +12,7 @@ HIDDEN void v8_install(void);
 HIDDEN void libgc_install(void);
 HIDDEN void mono_install(void);
 HIDDEN void jvm_install(void);
+HIDDEN void lua_install(void);
 HIDDEN void pypy_install(void); /* only if asked for: it changes code */
 
 /* The same in a process that runs, while its threads do, and the way back. As often as one likes, by one thread at a time. */

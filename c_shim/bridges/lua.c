@@ -1,8 +1,8 @@
 /* Lua's blocks as a heap of the hook ABI, with their types and the functions that made them.
  *
- * `allocsample run` asks the interpreter by LUA_INIT to call luaopen_allocsample, which puts a function of ours in front of
- * the state's allocator. What the allocator gets from malloc is not counted again there. Frames are asked of Lua's debug
- * interface, which neither allocates nor raises errors for what is asked here.
+ * lua_launch.c has an interpreter call luaopen_allocsample, which puts a function of ours in front of the state's
+ * allocator. What the allocator gets from malloc is not counted again there. Frames are asked of Lua's debug interface,
+ * which neither allocates nor raises errors for what is asked here.
  *
  * Lua tells nobody of its collections, but it finalizes what they find dead: a userdata that nobody refers to is the
  * witness of one, and leaves another behind. */
@@ -10,6 +10,7 @@
 #include "allocsample.h"
 #include "bridges.h"
 #include "countdown.h"
+#include "lua.h"
 #include "names.h"
 #include "symbols.h"
 
@@ -453,7 +454,11 @@ static struct state *new_state(void)
 /* A function of Lua, for package.loadlib: luaopen_allocsample(coroutine.resume, coroutine.wrap(f)). */
 EXPORT int luaopen_allocsample(lua_State *thread)
 {
-    struct state *state = begin() ? new_state() : NULL;
+    void *context;
+    lua_launched();
+    if (!begin() || lua.get_allocator(thread, &context) == lua_block)
+        return 0;
+    struct state *state = new_state();
     if (state == NULL)
         return 0;
     state->main = thread;

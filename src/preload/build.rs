@@ -27,6 +27,7 @@ fn main() {
         "bridges/python_objects.c",
         "bridges/ruby.c",
         "bridges/lua.c",
+        "bridges/lua_launch.c",
         "bridges/ocaml.c",
         "bridges/v8.c",
         "bridges/v8_code.c",

@@ -4,7 +4,6 @@ mod aftermath;
 mod child;
 pub mod library;
 mod output;
-mod runtime;
 mod target;
 
 use std::ffi::{OsStr, OsString};
@@ -14,7 +13,7 @@ use child::{CannotRun, Child};
 use library::Library;
 use output::Template;
 
-use crate::args::{Run, Runtime, name_of};
+use crate::args::{Run, name_of};
 use crate::exit::{self, Ending, Usage};
 
 /// Runs the program and ends as it does.
@@ -32,14 +31,7 @@ pub fn run(options: &Run) -> anyhow::Result<Ending> {
     };
     let unreachable = target::check(&program).err();
     let changes = match &unreachable {
-        None => {
-            let mut changes = environment(options, &template, &library);
-            if !matches!(options.runtime, Some(Runtime::None)) {
-                let users = |name: &str| std::env::var_os(name);
-                changes.extend(runtime::environment(&program, library.path(), users));
-            }
-            changes
-        }
+        None => environment(options, &template, &library),
         Some(unreachable) => {
             remark(options, unreachable);
             Vec::new()
