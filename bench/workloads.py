@@ -83,7 +83,7 @@ int use{i}(struct node{i} *list, int limit)
 {{
     return sum{i}(list, limit) + (limit > {i} ? sum{i}(list->next, limit / 2) : {f"use{i - 1}((void *)list, limit)" if i else "0"});
 }}"""
-        for i in range(40 * scale)
+        for i in range(16 * scale)
     )
     path = input_file(tools, f"functions-{scale}.c", functions + "\n")
     return Workload("cc1", (program, "-quiet", "-O2", str(path), "-o", "/dev/null"))
@@ -135,10 +135,10 @@ def _drive_with_benchmark(benchmark: str, requests: int, directory: Path) -> Non
 
 def _drive_in_step(directory: Path) -> None:
     """Batches of 100 commands, each answered before the next: the server does the same in each run. So many of them that its
-    start is a twentieth of all: in a day it is nothing."""
+    start is a tenth of all: in a day it is nothing."""
     with _connection(directory) as connection:
         replies = connection.makefile("rb")
-        for batch in range(1200):
+        for batch in range(600):
             connection.sendall(b"".join(_command(batch * 100 + i) for i in range(100)))
             for _ in range(100):
                 replies.readline()

@@ -289,6 +289,9 @@ fn a_jvm_is_seen_whoever_starts_it() {
     for (name, _) in known {
         assert!(profile.site(&name).samples > 0, "{name}");
     }
+    // Its heap has the interval of all, which is told once.
+    let intervals = profile.report["intervals"].as_array().expect("intervals");
+    assert_eq!(intervals.len(), 1, "{intervals:?}");
     // What others see of it is what was typed.
     let command = profile.report["command"].as_array().expect("words");
     assert_eq!(command.len(), 4, "{command:?}");

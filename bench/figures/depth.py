@@ -13,7 +13,7 @@ from bench.text import Bound, Findings, Rival
 from bench.tools import Tools
 
 BOUNDS = {(64, 512 * KIB): 1.06, (512, 512 * KIB): 1.10, (64, 32 * KIB): 1.15, (512, 32 * KIB): 1.8}
-PAIRS = {64: 20_000_000, 512: 10_000_000}
+PAIRS = {64: 12_000_000, 512: 6_000_000}
 TRACED_PAIRS = 500_000
 """For those who record every allocation."""
 

@@ -101,8 +101,8 @@ def _instructions(tools: Tools, contenders: list[Setup]) -> dict[str, dict[int, 
 
 
 def _times(tools: Tools, effort: Effort, contenders: list[Setup]) -> dict[str, tuple[Spread, Spread]]:
-    tight = _pairs(tools, 64, effort.scaled(20_000_000))
-    among = Workload("churn", (tools.program("churn"), "1000", str(effort.scaled(10_000_000)), "0", "0"))
+    tight = _pairs(tools, 64, effort.scaled(12_000_000))
+    among = Workload("churn", (tools.program("churn"), "1000", str(effort.scaled(6_000_000)), "0", "0"))
     return {
         setup.name: (_ratio(tools, setup, tight, effort.rounds), _ratio(tools, setup, among, effort.rounds))
         for setup in contenders
@@ -118,10 +118,10 @@ def _ratio(tools: Tools, setup: Setup, workload: Workload, rounds: int) -> Sprea
 
 def _churn(tools: Tools, effort: Effort) -> list[tuple[str, str, dict[str, Spread]]]:
     interval = 512 * KIB
-    replacements = str(effort.scaled(2_000_000))
+    replacements = str(effort.scaled(1_200_000))
     roomy = Workload("churn", (tools.program("churn"), "200000", replacements, "0", "0"))
     crowded = Workload("churn", (tools.program("churn"), "200000", replacements, "51000", str(256 * KIB)))
-    crossing = Workload("cross_thread", (tools.program("cross_thread"), "64", str(effort.scaled(4_000_000))))
+    crossing = Workload("cross_thread", (tools.program("cross_thread"), "64", str(effort.scaled(2_400_000))))
     found = []
     for setup in [setups.passthrough(tools.shim), *tools.samplers(interval)]:
         figures = {

@@ -12,7 +12,7 @@ from bench.text import Findings, Rival
 from bench.tools import Tools, say
 
 INTERVALS = (512 * KIB, 32 * KIB)
-SCALE = 3
+SCALE = 2
 SCALE_TRACED = 1
 
 
@@ -51,7 +51,7 @@ def all_programs(tools: Tools, effort: Effort, scale: int) -> dict[str, Workload
     programs = workloads.real_programs(tools, scale)
     if effort.is_quick:
         programs = {name: programs[name] for name in ("sqlite3", "jq", "cc1") if name in programs}
-    elif server := workloads.redis(tools, 20_000 * scale):
+    elif server := workloads.redis(tools, 10_000 * scale):
         programs["redis"] = server
     return programs
 

@@ -160,7 +160,7 @@ def _count_all(tools: Tools, effort: Effort, subjects: list[tuple[Setup, Setup, 
     """
 
     def one(busy: Setup, idle: Setup, shape: Shape) -> tuple[float, float]:
-        few, many = (300_000, 600_000) if shape.changed else (100_000, 300_000)
+        few, many = (300_000, 450_000) if shape.changed else (100_000, 200_000)
         if effort.is_quick or shape.changed > 100:
             # Descending hundreds of frames for each pair takes callgrind long.
             few, many = 50_000, 100_000
@@ -190,7 +190,7 @@ def _cost(
     tools: Tools, effort: Effort, busy: Setup, idle: Setup, shape: Shape, instructions: tuple[float, float]
 ) -> Cost:
     # Descending 500 frames is the program's own work, and takes longer than the pair.
-    count = effort.scaled(2_000_000 if shape.changed < 100 else 100_000)
+    count = effort.scaled(1_200_000 if shape.changed < 100 else 60_000)
     workload = _pairs(tools, shape, count)
 
     def run(setup: Setup):

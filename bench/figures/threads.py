@@ -13,7 +13,7 @@ from bench.tools import Tools
 
 INTERVAL = 4 * KIB
 THREADS = (1, 2, 4, 8, 16)
-PAIRS = 4_000_000
+PAIRS = 2_400_000
 """Of all threads together."""
 SIZE = 64
 

@@ -390,9 +390,13 @@ impl ProfileBuilder {
         {
             *place = info;
         }
-        // One that a file brings along was in force before, unless it is as of now.
-        if !self.before.is_told || info.time_ns >= self.profile.process.start_ns {
-            self.profile.interval_history.push(info);
+        // One that a file brings along was in force before, unless it is as of now. A heap's is mostly the one of all.
+        let history = &mut self.profile.interval_history;
+        let is_same = (history.last()).is_some_and(|last| {
+            (last.interval_bytes, last.sampling) == (info.interval_bytes, info.sampling)
+        });
+        if !is_same && (!self.before.is_told || info.time_ns >= self.profile.process.start_ns) {
+            history.push(info);
         }
     }
 
