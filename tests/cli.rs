@@ -23,6 +23,10 @@ fn what_makes_no_sense_is_one_line_and_status_2() {
         (&["runn"], "a similar subcommand exists: 'run'"),
         (&["run"], "see `allocsample run --help`"),
         (
+            &["join", "a", "b", "-o", "-"],
+            "-: a profile is a file; name one",
+        ),
+        (
             &["run", "--interval", "0", "--", "true"],
             "use 1 to record every allocation, or off",
         ),

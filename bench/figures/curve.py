@@ -10,7 +10,7 @@ from bench.sizes import KIB
 from bench.text import Findings
 from bench.tools import Tools
 
-INTERVALS = tuple(KIB << shift for shift in (2, 4, 5, 7, 9, 11))
+INTERVALS = tuple(KIB << shift for shift in (2, 4, 6, 9, 11))
 """4 KiB to 2 MiB."""
 
 

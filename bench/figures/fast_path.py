@@ -12,7 +12,7 @@ from bench.text import Bound, Findings, Rival
 from bench.tools import Tools
 
 SIZES = (64, 512, 4096)
-COUNTED = (100_000, 300_000)
+COUNTED = (50_000, 150_000)
 """Pairs in two runs: their difference is free of start and end."""
 
 

@@ -1,7 +1,6 @@
 """How much larger a process becomes."""
 
 import functools
-import statistics
 
 from bench import running, sizes, text
 from bench.effort import Effort
@@ -21,8 +20,7 @@ def measure(tools: Tools, effort: Effort) -> Findings:
 
     @functools.cache
     def resident_mib(setup) -> float:
-        runs = range(1 if effort.is_quick else 3)
-        return statistics.median(running.run(tools, setup, workload).told("resident_kib") / 1024 for _ in runs)
+        return running.run(tools, setup, workload).told("resident_kib") / 1024
 
     rows, ours, rivals = [], {}, []
     for interval in INTERVALS:

@@ -5,8 +5,9 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
+use crate::exit::Usage;
 use crate::harmless::Harmless;
 
 /// Writes `path` through `fill`: aside first, then renamed, so that an error leaves what was there before. Pipes and
@@ -47,11 +48,18 @@ pub fn write(
     Ok(())
 }
 
-/// Makes a profile through `make`, which gets the path of a file aside, and puts it at `path` when it is whole.
+/// Makes a profile through `make`, which gets the path of a file aside, and puts it at `path`, where nothing is yet, when it
+/// is whole.
 pub fn profile_aside<T>(
     path: &Path,
     make: impl FnOnce(&Path) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
+    if path.as_os_str() == "-" {
+        return Err(Usage("-: a profile is a file; name one".to_owned()).into());
+    }
+    if path.exists() {
+        bail!("{}: is there already", path.display());
+    }
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

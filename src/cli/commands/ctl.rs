@@ -236,9 +236,6 @@ fn status(path: &Path) -> anyhow::Result<Ending> {
 
 fn take_snapshot(path: &Path, output: Option<&Path>) -> anyhow::Result<Ending> {
     let output = output.map_or_else(|| free_name(path), |output| Ok(output.to_owned()))?;
-    if output.exists() {
-        bail!("{}: is there already", output.display());
-    }
     let finished = output_file::profile_aside(&output, |copy| {
         snapshot(path, copy).with_context(|| path.display().to_string())
     })?;

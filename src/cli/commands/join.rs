@@ -36,9 +36,6 @@ fn write(
         Some(output) => output.clone(),
         None => PathBuf::from(joined_name(last).file_name().unwrap_or_default()),
     };
-    if output.exists() {
-        bail!("{}: is there already", output.display());
-    }
     let _progress = Progress::start("joining files");
     let (finished, count) = output_file::profile_aside(&output, |copy| {
         join(copy).map_err(|error| match error {
