@@ -225,7 +225,12 @@ void shim_find_functions(void)
 {
     for (struct shim_function *function = __start_shim_functions; function < __stop_shim_functions; function++)
         shim_address_of(function);
-    /* Not all are there; the program shall not hear of it when it asks for its own errors. The second call frees the text. */
+    shim_forget_failed_lookups();
+}
+
+void shim_forget_failed_lookups(void)
+{
+    /* The second call frees the text. */
     dlerror();
     dlerror();
 }

@@ -1,4 +1,5 @@
-/* Changes the slots through which loaded objects call the allocator, and changes them back.
+/* Changes the slots through which loaded objects call the allocator, and changes them back; and, for redirect.h, those
+ * through which the program itself calls one function.
  *
  * A pass goes over all objects while the loader's list of them is locked, so that none is unmapped. It changes a slot
  * if its relocation names one of our functions and it holds the next one's address: then, and only then, our function

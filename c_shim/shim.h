@@ -189,6 +189,9 @@ struct shim_function {
 /* Looks up all that `NEXT` names, before the program runs: they may be called first in a signal handler, or interrupted by
  * one that never returns, and the look-up takes the loader's lock. */
 HIDDEN void shim_find_functions(void);
+/* What we have looked up and not found is no error of the program's, which may ask dlerror() for its own. Of the calling
+ * thread, before the program has asked for anything. */
+HIDDEN void shim_forget_failed_lookups(void);
 /* The address; looked up now if it was not there before the program ran, or in a process that was attached to, where nothing
  * is locked for it. A race stores the same value twice. */
 static inline void *shim_address_of(struct shim_function *function)

@@ -137,6 +137,13 @@ fn a_program_that_closes_or_replaces_all_descriptors_keeps_its_files_to_itself()
 }
 
 #[test]
+fn errors_of_the_loader_are_the_programs_own() {
+    let run = Program::compiled("own_errors.c").run();
+    let outcome = run.unchanged(&Agent::at_interval(1.0));
+    assert_eq!(outcome.text(), "none\none\n");
+}
+
+#[test]
 fn every_signal_is_the_programs_own() {
     unchanged(&Program::compiled("own_signals.c").run());
 }

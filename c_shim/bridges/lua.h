@@ -4,7 +4,7 @@
 
 #include "shim.h"
 
-/* An interpreter has called the agent. */
+/* An interpreter has called the agent. Any thread. */
 HIDDEN void lua_launched(void);
 
 #endif

@@ -15,7 +15,7 @@
 
 #define VARIABLE "LUA_INIT"
 
-static bool is_launched;
+static _Atomic(bool) is_launched;
 
 /* Text that is measured, where `to` is NULL, or written. */
 struct text {
@@ -66,7 +66,7 @@ static void add_code(struct text *text, const char *agent, const char *of_user)
 static char *with_agent(char *of_user)
 {
     struct shim_object own;
-    if (!shim_find_object(&is_launched, &own))
+    if (!shim_find_object((const void *)&is_launched, &own))
         return of_user;
     const char *code = of_user == NULL ? "" : of_user;
     struct text text = {NULL, 0};
@@ -83,7 +83,7 @@ static char *getenv_of_program(const char *name)
 {
     char *value = getenv(name);
     size_t length = sizeof VARIABLE - 1;
-    if (is_launched || strncmp(name, VARIABLE, length) != 0)
+    if (atomic_load_explicit(&is_launched, memory_order_relaxed) || strncmp(name, VARIABLE, length) != 0)
         return value;
     /* Where the one for its version is not set, the interpreter asks for the other. */
     bool is_asked = name[length] == 0 || (name[length] == '_' && value != NULL);
@@ -98,5 +98,5 @@ void lua_install(void)
 
 void lua_launched(void)
 {
-    is_launched = true;
+    atomic_store_explicit(&is_launched, true, memory_order_relaxed);
 }

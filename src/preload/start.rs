@@ -19,6 +19,7 @@ use crate::{AGENT, ALLOCATOR, attach, slow_path};
 unsafe extern "C" {
     fn shim_find_next();
     fn shim_find_functions();
+    fn shim_forget_failed_lookups();
     fn bridges_install();
     fn bridges_install_pypy();
     fn shim_probe_alloc_is_on() -> bool;
@@ -109,6 +110,9 @@ unsafe extern "C" fn construct(
         // SAFETY: as above; and this is the only thread.
         unsafe { bridges_install_pypy() };
     }
+    // Most processes are none of the runtimes that were looked for.
+    // SAFETY: no code of the program has run that could have errors of its own.
+    unsafe { shim_forget_failed_lookups() };
     // What this thread allocated before (in the loader, in .preinit_array) gave it bytes not to be counted.
     this_thread().forget();
     if has_ticks && AGENT.is_on() {
