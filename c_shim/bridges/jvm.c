@@ -9,9 +9,9 @@
  * JVMTI.agent_load`. */
 #define _GNU_SOURCE
 #include "jvm.h"
+#include "jvm_stack.h"
 #include "names.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -64,15 +64,11 @@ static _Atomic(bool) lock;
 static struct frame unnamed[UNNAMED];
 static _Atomic(uint32_t) unnamed_count; /* changed under the lock */
 static _Thread_local bool thread_is_named;
-
-static void take_lock(void)
-{
-    /* Its holder may be waiting for a processor, which threads in a loop would keep from it. */
-    for (unsigned tries = 1; atomic_exchange_explicit(&lock, true, memory_order_acquire); tries++) {
-        if (tries % 64 == 0)
-            sched_yield();
-    }
-}
+/* `-agentpath:liballocsample.so=check`: each stack is held against the JVM's, and the profile tells how many differ. */
+static bool is_checking;
+/* How those that the JVM was asked for had been walked. */
+enum { STACKS_DIFFER = JVM_NOT_WALKED + 1, WAYS };
+static _Atomic(uint64_t) stacks[WAYS];
 
 static bool try_lock(void)
 {
@@ -81,11 +77,6 @@ static bool try_lock(void)
             return true;
     }
     return false;
-}
-
-static void release_lock(void)
-{
-    atomic_store_explicit(&lock, false, memory_order_release);
 }
 
 /* The entry of a key, which is not 0, or a free one, whose key is 0; NULL if there is no room. */
@@ -136,7 +127,7 @@ static uint32_t number_of_type(void *class)
     char *signature = NULL, name[512];
     if (CALL(jvmti, GET_CLASS_SIGNATURE, (environment, void *, char **, char **), jvmti, class, &signature, NULL) != 0)
         return 0;
-    take_lock();
+    jvm_take_lock(&lock);
     struct entry *entry = find(&types, names_hash(NAMES_SEED, signature), 0);
     if (entry != NULL && entry->key == 0) {
         write_type(signature, name, sizeof name);
@@ -144,7 +135,7 @@ static uint32_t number_of_type(void *class)
         hooks->define_type(heap, entry->number, name, "");
     }
     uint32_t number = entry == NULL ? 0 : entry->number;
-    release_lock();
+    jvm_release_lock(&lock);
     give_back(signature);
     return number;
 }
@@ -194,7 +185,7 @@ static uint32_t line_at(void *method, int64_t location)
  * thread for a collection then. */
 static uint32_t number_of_method(environment jni, void *method)
 {
-    take_lock();
+    jvm_take_lock(&lock);
     struct entry *entry = find(&methods, (uintptr_t)method, 0);
     bool is_new = entry != NULL && entry->key == 0;
     if (is_new)
@@ -203,7 +194,7 @@ static uint32_t number_of_method(environment jni, void *method)
     if (is_unnamed)
         entry->line = 1; /* of a method: whether its name was asked for */
     uint32_t number = entry == NULL ? 0 : entry->number;
-    release_lock();
+    jvm_release_lock(&lock);
     if (is_unnamed)
         define_method(jni, method, number);
     return number;
@@ -214,11 +205,11 @@ static void learn(environment jni, const struct frame *found, allocsample_frame 
 {
     frame->function = number_of_method(jni, found->method);
     frame->line = line_at(found->method, found->location);
-    take_lock();
+    jvm_take_lock(&lock);
     struct entry *place = find(&places, (uintptr_t)found->method, (uint64_t)found->location);
     if (place != NULL)
         *place = (struct entry){(uintptr_t)found->method, (uint64_t)found->location, frame->function, frame->line};
-    release_lock();
+    jvm_release_lock(&lock);
 }
 
 /* Where Java code may run. */
@@ -227,13 +218,13 @@ static void name_places(environment jni)
     while (UNLIKELY(atomic_load_explicit(&unnamed_count, memory_order_relaxed) > 0)) {
         struct frame place = {0};
         allocsample_frame frame;
-        take_lock();
+        jvm_take_lock(&lock);
         uint32_t count = atomic_load_explicit(&unnamed_count, memory_order_relaxed);
         if (count > 0) {
             place = unnamed[count - 1];
             atomic_store_explicit(&unnamed_count, count - 1, memory_order_relaxed);
         }
-        release_lock();
+        jvm_release_lock(&lock);
         if (place.method != NULL)
             learn(jni, &place, &frame);
     }
@@ -258,7 +249,7 @@ allocsample_frame jvm_frame_in_malloc(void *method, int64_t location)
             atomic_store_explicit(&unnamed_count, count + 1, memory_order_relaxed);
         }
     }
-    release_lock();
+    jvm_release_lock(&lock);
     return frame;
 }
 
@@ -266,7 +257,7 @@ static void describe(environment jni, const struct frame *found, allocsample_fra
 {
     bool is_known[DEPTH];
     bool are_all_known = true;
-    take_lock();
+    jvm_take_lock(&lock);
     for (int32_t i = 0; i < count; i++) {
         const struct entry *place = find(&places, (uintptr_t)found[i].method, (uint64_t)found[i].location);
         is_known[i] = place != NULL && place->key != 0;
@@ -274,7 +265,7 @@ static void describe(environment jni, const struct frame *found, allocsample_fra
         frames[i] = (allocsample_frame){.function = is_known[i] ? place->number : 0,
                                         .line = is_known[i] ? place->line : 0};
     }
-    release_lock();
+    jvm_release_lock(&lock);
     for (int32_t i = 0; i < count && !are_all_known; i++) {
         if (!is_known[i])
             learn(jni, &found[i], &frames[i]);
@@ -322,6 +313,42 @@ static uint64_t interval_of_sample(const allocsample_counters *asked)
     return drawn_at;
 }
 
+/* The JVM runs Java code. */
+static void begin_to_walk(environment jni)
+{
+    shim_thread.muted++;
+    jvm_native_begin(jni);
+    jvm_stack_begin(jvmti, jni);
+    shim_thread.muted--;
+}
+
+static void on_vm_init(environment env, environment jni, void *thread)
+{
+    (void)env;
+    (void)thread;
+    begin_to_walk(jni);
+}
+
+/* The JVM's walker for native code refuses to work unless somebody hears of this. */
+static void on_class_load(environment env, environment jni, void *thread, void *class)
+{
+    (void)env;
+    (void)jni;
+    (void)thread;
+    (void)class;
+}
+
+static void on_class_prepare(environment env, environment jni, void *thread, void *class)
+{
+    (void)env;
+    (void)jni;
+    (void)thread;
+    jvm_stack_has_new_class();
+    shim_thread.muted++;
+    jvm_native_has_class(class);
+    shim_thread.muted--;
+}
+
 static void on_thread_start(environment env, environment jni, void *thread)
 {
     (void)env;
@@ -330,12 +357,65 @@ static void on_thread_start(environment env, environment jni, void *thread)
     interval_of_gap = atomic_load_explicit(&interval_told, memory_order_relaxed);
 }
 
+static size_t ask_for_stack(environment jni, struct frame *found, allocsample_frame *frames)
+{
+    int32_t count = 0;
+    if (CALL(jvmti, GET_STACK_TRACE, (environment, void *, int32_t, int32_t, struct frame *, int32_t *), jvmti, NULL, 0,
+             DEPTH, found, &count) != 0)
+        return 0;
+    describe(jni, found, frames, count);
+    return (size_t)count;
+}
+
+static void mark(const char *text)
+{
+    uint64_t now = hooks->now_ns();
+    hooks->marker(heap, text, now, now);
+}
+
+/* Asks the JVM after our own walk, which found `count` of the `frames`. */
+static COLD size_t ask_after_walk(environment jni, enum jvm_walked walked, allocsample_frame *frames, size_t count)
+{
+    struct frame found[DEPTH];
+    allocsample_frame asked[DEPTH];
+    size_t asked_count = ask_for_stack(jni, found, asked);
+    if (walked == JVM_HAS_NEW_CODE)
+        jvm_stack_learn(jni, found, asked, asked_count);
+    bool is_wrong = walked == JVM_WALKED &&
+                    (count != asked_count || memcmp(frames, asked, count * sizeof *frames) != 0);
+    atomic_fetch_add_explicit(&stacks[is_wrong ? STACKS_DIFFER : walked], 1, memory_order_relaxed);
+    if (is_wrong && !is_checking) {
+        jvm_stack_is_wrong();
+        mark("Java's stacks are read by the JVM from here on: our own walk found another");
+    }
+    memcpy(frames, asked, asked_count * sizeof *frames);
+    return asked_count;
+}
+
+/* The frames of the calling thread, by our own walk where it is possible. */
+static size_t stack_of_thread(environment jni, allocsample_frame *frames)
+{
+    size_t count;
+    enum jvm_walked walked = jvm_stack_walk(jni, frames, DEPTH, &count);
+    if (LIKELY(walked == JVM_WALKED && !is_checking && !jvm_stack_is_to_be_checked()))
+        return count;
+    return ask_after_walk(jni, walked, frames, count);
+}
+
+/* All that `check` has found. */
+static void tell_of_stacks(void)
+{
+    char text[160];
+    snprintf(text, sizeof text, "Java's stacks: %ju walked as the JVM does, %ju otherwise, %ju of new code, %ju left to it",
+             (uintmax_t)stacks[JVM_WALKED], (uintmax_t)stacks[STACKS_DIFFER], (uintmax_t)stacks[JVM_HAS_NEW_CODE],
+             (uintmax_t)stacks[JVM_NOT_WALKED]);
+    mark(text);
+}
+
 static void on_sampled_object(environment env, environment jni, void *thread, void *object, void *class, int64_t size)
 {
     (void)env;
-    struct frame found[DEPTH];
     allocsample_frame frames[DEPTH];
-    int32_t count = 0;
     allocsample_counters asked = {.size = sizeof asked};
     hooks->counters(heap, &asked);
     uint64_t interval = interval_of_sample(&asked);
@@ -347,17 +427,14 @@ static void on_sampled_object(environment env, environment jni, void *thread, vo
     /* What the JVM allocates for our questions is ours. */
     shim_thread.muted++;
     name_places(jni);
-    if (CALL(jvmti, GET_STACK_TRACE, (environment, void *, int32_t, int32_t, struct frame *, int32_t *), jvmti, NULL, 0,
-             DEPTH, found, &count) != 0)
-        count = 0;
-    describe(jni, found, frames, count);
+    size_t count = stack_of_thread(jni, frames);
     uint32_t type = number_of_type(class);
     shim_thread.muted--;
     if (!thread_is_named)
         name_thread(jni, thread);
     /* Multiples of 128, each in a byte of its own of the filter that `freed` asks first. */
     uint64_t tag = (atomic_fetch_add_explicit(&objects, 1, memory_order_relaxed) + 1) << 7;
-    if (hooks->sampled_at(heap, tag, (uint64_t)size, type, frames, (size_t)count, interval) == ALLOCSAMPLE_NO_SAMPLE)
+    if (hooks->sampled_at(heap, tag, (uint64_t)size, type, frames, count, interval) == ALLOCSAMPLE_NO_SAMPLE)
         return;
     if (CALL(jvmti, SET_TAG, (environment, void *, int64_t), jvmti, object, (int64_t)tag) != 0)
         hooks->freed(heap, tag);
@@ -381,6 +458,8 @@ static void on_vm_death(environment env, environment jni)
 {
     (void)env;
     jvm_native_end();
+    if (is_checking)
+        tell_of_stacks();
     shim_thread.muted++;
     name_places(jni);
     shim_thread.muted--;
@@ -435,8 +514,9 @@ static void set_bit(unsigned char *bits, unsigned bit)
 static void begin(environment vm, bool is_live)
 {
     static const unsigned wanted[] = {CAN_TAG, CAN_GET_SOURCE, CAN_GET_LINES, CAN_TELL_GC, CAN_TELL_FREE, CAN_SAMPLE};
-    static const int events[] = {VM_DEATH, THREAD_START, GC_START, GC_FINISH, OBJECT_FREE, SAMPLED_OBJECT_ALLOC};
-    void *env = NULL;
+    static const int events[] = {VM_INIT,  VM_DEATH,  THREAD_START, CLASS_LOAD,          CLASS_PREPARE,
+                                 GC_START, GC_FINISH, OBJECT_FREE,  SAMPLED_OBJECT_ALLOC};
+    void *env = NULL, *jni = NULL;
     hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
     if (heap != NULL || hooks == NULL || !make_table(&methods) || !make_table(&places) || !make_table(&types))
         return;
@@ -457,39 +537,47 @@ static void begin(environment vm, bool is_live)
         return;
     interval_at_first = is_live ? INTERVAL_BEFORE_US : interval_told;
     if (!is_sampler)
-        hooks->marker(heap, "another agent samples Java's objects: they are not shown", hooks->now_ns(),
-                      hooks->now_ns());
+        mark("another agent samples Java's objects: they are not shown");
     void *callbacks[EVENTS] = {
+        [VM_INIT] = (void *)on_vm_init,
         [VM_DEATH] = (void *)on_vm_death,
+        [CLASS_LOAD] = (void *)on_class_load,
+        [CLASS_PREPARE] = (void *)on_class_prepare,
         [THREAD_START] = (void *)on_thread_start,
         [GC_START] = (void *)on_gc_start,
         [GC_FINISH] = (void *)on_gc_finish,
         [OBJECT_FREE] = (void *)on_object_free,
         [SAMPLED_OBJECT_ALLOC] = (void *)on_sampled_object,
     };
-    bool has_walker = jvm_native_prepare(vm, jvmti, callbacks);
+    jvm_native_prepare(vm, jvmti);
     CALL(jvmti, SET_EVENT_CALLBACKS, (environment, void *, int32_t), jvmti, callbacks, (int32_t)sizeof callbacks);
     CALL(jvmti, SET_HEAP_SAMPLING_INTERVAL, (environment, int32_t), jvmti,
          jvm_interval(interval_told));
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         CALL(jvmti, SET_EVENT_NOTIFICATION_MODE, (environment, int, int, void *), jvmti, 1, FIRST_EVENT + events[i],
              NULL);
-    if (has_walker)
-        jvm_native_begin(is_live);
+    if (is_live && CALL(vm, VM_GET_ENV, (environment, void **, int32_t), vm, &jni, JNI_VERSION_1_6) == 0)
+        begin_to_walk(jni);
+}
+
+static void obey(const char *options)
+{
+    if (options != NULL && strcmp(options, "check") == 0)
+        is_checking = true;
 }
 
 EXPORT int32_t Agent_OnLoad(environment vm, char *options, void *reserved)
 {
-    (void)options;
     (void)reserved;
+    obey(options);
     begin(vm, false);
     return 0;
 }
 
 EXPORT int32_t Agent_OnAttach(environment vm, char *options, void *reserved)
 {
-    (void)options;
     (void)reserved;
+    obey(options);
     begin(vm, true);
     return 0;
 }

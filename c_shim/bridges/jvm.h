@@ -5,6 +5,8 @@
 #include "allocsample.h"
 #include "shim.h"
 
+#include <sched.h>
+
 /* Frames of a stack at most. */
 #define DEPTH 512
 
@@ -12,6 +14,7 @@
 enum {
     SET_EVENT_NOTIFICATION_MODE = 1,
     GET_THREAD_INFO = 8,
+    GET_CURRENT_THREAD = 17,
     DEALLOCATE = 46,
     GET_CLASS_SIGNATURE = 47,
     GET_SOURCE_FILE_NAME = 49,
@@ -27,7 +30,7 @@ enum {
     SET_HEAP_SAMPLING_INTERVAL = 155
 };
 enum { JNI_DELETE_LOCAL_REF = 23, VM_GET_ENV = 6 };
-enum { JVMTI_VERSION_11 = 0x300b0000 };
+enum { JVMTI_VERSION_11 = 0x300b0000, JNI_VERSION_1_6 = 0x00010006 };
 /* Events, less the first one's number: places in the table of callbacks. */
 enum {
     FIRST_EVENT = 50,
@@ -49,6 +52,20 @@ typedef void *const *const *environment; /* a pointer to a pointer to the table 
 
 #define CALL(ENV, INDEX, TYPE, ...) (((int (*) TYPE)(*(ENV))[INDEX])(__VA_ARGS__))
 
+/* Its holder may be waiting for a processor, which threads in a loop would keep from it. */
+static inline void jvm_take_lock(_Atomic(bool) *lock)
+{
+    for (unsigned tries = 1; atomic_exchange_explicit(lock, true, memory_order_acquire); tries++) {
+        if (tries % 64 == 0)
+            sched_yield();
+    }
+}
+
+static inline void jvm_release_lock(_Atomic(bool) *lock)
+{
+    atomic_store_explicit(lock, false, memory_order_release);
+}
+
 struct frame {
     void *method;
     int64_t location;
@@ -58,11 +75,14 @@ struct frame {
  * run. What is not known is found out later. Any thread, also in malloc. */
 HIDDEN allocsample_frame jvm_frame_in_malloc(void *method, int64_t location);
 
-/* Finds the JVM's walker for native code, and adds to `callbacks` what it needs to know of. False: there is none. */
-HIDDEN bool jvm_native_prepare(environment vm, environment jvmti, void **callbacks);
+/* Finds the JVM's walker for native code. */
+HIDDEN void jvm_native_prepare(environment vm, environment jvmti);
 
-/* Has the JVM tell what the walker needs. `is_live`: it runs already. After the callbacks are set. */
-HIDDEN void jvm_native_begin(bool is_live);
+/* The JVM runs: its stacks can be walked from now on. Where Java code may run. */
+HIDDEN void jvm_native_begin(environment jni);
+
+/* A class has been made ready to run. */
+HIDDEN void jvm_native_has_class(void *class);
 
 /* The JVM ends: its stacks are not walked any more. */
 HIDDEN void jvm_native_end(void);

@@ -10,8 +10,6 @@
 #include <dlfcn.h>
 #include <ucontext.h>
 
-enum { JNI_VERSION_1_6 = 0x00010006 };
-
 /* ASGCT_CallFrame and ASGCT_CallTrace of forte.cpp. */
 struct call {
     int32_t bytecode; /* -3: a native method */
@@ -27,7 +25,7 @@ static void (*get_trace)(struct trace *trace, int32_t depth, void *registers);
 static environment vm, jvmti;
 static _Atomic(bool) is_live;
 
-static void make_ids(void *class)
+void jvm_native_has_class(void *class)
 {
     int32_t count = 0;
     void *methods = NULL;
@@ -35,46 +33,19 @@ static void make_ids(void *class)
         CALL(jvmti, DEALLOCATE, (environment, void *), jvmti, methods);
 }
 
-static void make_ids_of_all(environment jni)
+void jvm_native_begin(environment jni)
 {
     int32_t count = 0;
     void **classes = NULL;
-    if (CALL(jvmti, GET_LOADED_CLASSES, (environment, int32_t *, void ***), jvmti, &count, &classes) != 0)
+    if (get_trace == NULL ||
+        CALL(jvmti, GET_LOADED_CLASSES, (environment, int32_t *, void ***), jvmti, &count, &classes) != 0)
         return;
     for (int32_t i = 0; i < count; i++) {
-        make_ids(classes[i]);
+        jvm_native_has_class(classes[i]);
         CALL(jni, JNI_DELETE_LOCAL_REF, (environment, void *), jni, classes[i]);
     }
     CALL(jvmti, DEALLOCATE, (environment, void *), jvmti, classes);
     atomic_store_explicit(&is_live, true, memory_order_relaxed);
-}
-
-static void on_vm_init(environment env, environment jni, void *thread)
-{
-    (void)env;
-    (void)thread;
-    shim_thread.muted++;
-    make_ids_of_all(jni);
-    shim_thread.muted--;
-}
-
-/* The walker refuses to work unless somebody hears of this. */
-static void on_class_load(environment env, environment jni, void *thread, void *class)
-{
-    (void)env;
-    (void)jni;
-    (void)thread;
-    (void)class;
-}
-
-static void on_class_prepare(environment env, environment jni, void *thread, void *class)
-{
-    (void)env;
-    (void)jni;
-    (void)thread;
-    shim_thread.muted++;
-    make_ids(class);
-    shim_thread.muted--;
 }
 
 size_t jvm_native_walk(void *user, allocsample_frame *frames, size_t capacity)
@@ -97,31 +68,14 @@ size_t jvm_native_walk(void *user, allocsample_frame *frames, size_t capacity)
     return count;
 }
 
-bool jvm_native_prepare(environment the_vm, environment the_jvmti, void **callbacks)
+void jvm_native_prepare(environment the_vm, environment the_jvmti)
 {
     /* It is loaded by the launcher, in no scope that we see. */
     void *library = dlopen("libjvm.so", RTLD_LAZY | RTLD_NOLOAD);
     void *found = library == NULL ? NULL : dlsym(library, "AsyncGetCallTrace");
-    if (found == NULL)
-        return false;
     *(void **)&get_trace = found;
     vm = the_vm;
     jvmti = the_jvmti;
-    callbacks[VM_INIT] = (void *)on_vm_init;
-    callbacks[CLASS_LOAD] = (void *)on_class_load;
-    callbacks[CLASS_PREPARE] = (void *)on_class_prepare;
-    return true;
-}
-
-void jvm_native_begin(bool is_late)
-{
-    static const int events[] = {VM_INIT, CLASS_LOAD, CLASS_PREPARE};
-    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
-        CALL(jvmti, SET_EVENT_NOTIFICATION_MODE, (environment, int, int, void *), jvmti, 1, FIRST_EVENT + events[i],
-             NULL);
-    void *jni = NULL;
-    if (is_late && CALL(vm, VM_GET_ENV, (environment, void **, int32_t), vm, &jni, JNI_VERSION_1_6) == 0)
-        make_ids_of_all(jni);
 }
 
 void jvm_native_end(void)

@@ -1,0 +1,168 @@
+//! Promise: the agent's own walk of Java's stacks finds what the JVM's does, whatever is on them.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use support::room::{stderr, stdout};
+use support::{Room, agent_library, bridge, is_installed, skip};
+
+/// All JDKs of this machine that have a compiler.
+fn jdks() -> Vec<PathBuf> {
+    if !cfg!(target_arch = "x86_64") {
+        skip("the JVM is asked for each stack on this processor");
+        return Vec::new();
+    }
+    if !is_installed("java") || !is_installed("javac") {
+        skip("no JDK (Debian: openjdk-17-jdk-headless)");
+        return Vec::new();
+    }
+    let by_debian = std::fs::read_dir("/usr/lib/jvm").into_iter().flatten();
+    let has_compiler = |path: &PathBuf| path.join("bin/javac").exists() && !path.is_symlink();
+    let mut homes: Vec<_> = by_debian
+        .filter_map(Result::ok)
+        .map(|entry| entry.path())
+        .filter(has_compiler)
+        .collect();
+    if homes.is_empty() {
+        homes.push(home_of_path());
+    }
+    homes
+}
+
+fn home_of_path() -> PathBuf {
+    let output = Command::new("java")
+        .args(["-XshowSettings:properties", "-version"])
+        .output()
+        .expect("java");
+    let settings = stderr(&output);
+    let line = settings
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("java.home = "));
+    PathBuf::from(line.expect("a home"))
+}
+
+/// How many stacks were walked as the JVM does, otherwise, when they had new code, and not at all.
+fn walked(home: &Path, java: &[&str], kind: &str) -> Option<[u64; 4]> {
+    let room = Room::new();
+    let output = Command::new(home.join("bin/javac"))
+        .arg("-d")
+        .arg(room.directory())
+        .arg(bridge::program("Stacks.java"))
+        .output()
+        .expect("javac");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let program = home.join("bin/java");
+    let program = program.to_str().expect("a name");
+    let checked = format!("-agentpath:{}=check", agent_library().display());
+    let run = [
+        "run",
+        "-q",
+        "-o",
+        "x.allocsample",
+        "--interval",
+        "4K",
+        "--",
+        program,
+    ];
+    let output = room.output(&[&run[..], &[&checked], java, &["Stacks", kind]].concat());
+    if !output.status.success()
+        && (stdout(&output) + &stderr(&output)).contains("Unrecognized VM option")
+    {
+        return None;
+    }
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{java:?} {kind}: {}",
+        stderr(&output)
+    );
+    let query = ["query", "x.allocsample", "--format", "json"];
+    let sql = "SELECT marker FROM markers WHERE marker LIKE 'Java''s stacks: %'";
+    let rows = room.output(&[&query[..], &[sql]].concat());
+    let rows: Value = serde_json::from_slice(&rows.stdout).expect("rows");
+    let text = rows[0]["marker"]
+        .as_str()
+        .expect("what was found")
+        .to_owned();
+    let numbers: Vec<u64> = text
+        .split(|letter: char| !letter.is_ascii_digit())
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    Some(numbers.try_into().expect("four numbers"))
+}
+
+/// Each kind of stack, compiled, half compiled and interpreted.
+fn assert_walked(kind: &str, least_share: f64) {
+    for home in jdks() {
+        for java in [
+            &[][..],
+            &["-XX:+UseSerialGC", "-Xint"],
+            &["-XX:+UseParallelGC", "-XX:TieredStopAtLevel=1"],
+            &["-XX:+UseZGC", "-XX:-TieredCompilation"],
+        ] {
+            let Some([same, other, new, left]) = walked(&home, java, kind) else {
+                continue;
+            };
+            let told = format!(
+                "{} {java:?} {kind}: {same} the same, {other} others, {new} new, {left} left",
+                home.display()
+            );
+            assert_eq!(other, 0, "{told}");
+            let all = (same + new + left) as f64;
+            assert!(all > 1000.0, "{told}");
+            assert!(same as f64 > least_share * all, "{told}");
+        }
+    }
+}
+
+#[test]
+fn frames_of_types_that_come_late() {
+    assert_walked("shapes", 0.95);
+}
+
+/// Frames whose code is given up while a thread is in them.
+#[test]
+fn frames_whose_code_was_given_up() {
+    assert_walked("undone", 0.95);
+}
+
+/// Of classes that are unloaded; others come to lie in their place.
+#[test]
+fn frames_of_classes_that_come_and_go() {
+    assert_walked("fleeting", 0.5);
+}
+
+#[test]
+fn frames_of_many_threads() {
+    assert_walked("threads", 0.95);
+}
+
+/// Most of which the JVM must be asked for, as the frames of a virtual thread that has waited are elsewhere.
+#[test]
+fn frames_of_virtual_threads() {
+    for home in jdks() {
+        if walked_virtual(&home).is_none() {
+            skip(&format!("{} has no virtual threads", home.display()));
+        }
+    }
+}
+
+fn walked_virtual(home: &Path) -> Option<()> {
+    let release = std::fs::read_to_string(home.join("release")).unwrap_or_default();
+    let version = release.split("JAVA_VERSION=\"").nth(1)?;
+    let major: u32 = version
+        .split(|letter: char| !letter.is_ascii_digit())
+        .next()?
+        .parse()
+        .ok()?;
+    if major < 21 {
+        return None;
+    }
+    let [same, other, _, _] = walked(home, &[], "virtual")?;
+    assert_eq!(other, 0);
+    assert!(same > 100, "{same}");
+    Some(())
+}
