@@ -67,6 +67,10 @@ fn what_makes_no_sense_is_one_line_and_status_2() {
             "there is no directory",
         ),
         (&["run", "-o", ".", "--", "true"], "is a directory"),
+        (
+            &["run", "-o", "/dev/null", "--", "true"],
+            "is no regular file",
+        ),
         (&["run", "-o", "", "--", "true"], "--output"),
         (
             &["run", "--convert", "gif", "--", "true"],

@@ -46,10 +46,8 @@ fn the_firefox_profiler_reads_the_reports_totals() {
         let (freed, _) = summed(&threads, "native-deallocations-memory");
         let (retained, _) = summed(&threads, "native-retained-allocations");
         assert!(tables >= 1.0);
-        case.assert_same(allocated, case.total("live_bytes"), tables);
-        // Rows are rounded one by one, with what the rows before them left over: live rows are a part of them.
-        let live_rows = case.report["samples"].as_f64().expect("samples");
-        assert!((retained - case.total("live_bytes")).abs() <= live_rows);
+        // What stays is rounded for itself, and so is what is freed.
+        case.assert_same(allocated, retained, 2.0 * tables);
         assert_eq!(allocated - freed, retained);
         // The tracks of the threads, which are all allocations once more, and those of heaps.
         let is_of_heap = |thread: &&Value| {
@@ -104,7 +102,7 @@ fn the_firefox_profiler_keeps_what_was_alive_before_apart() {
         threads.into_iter().partition(|it| is_carried(&it));
     assert_eq!(carried.len(), 1);
     let (allocated, _) = summed(&own, "native-allocations");
-    assert!((allocated - total("allocated_bytes")).abs() <= 0.5);
+    assert!((allocated - total("allocated_bytes")).abs() <= 1.0);
     let retained = [&carried, &own].map(|it| summed(it, "native-retained-allocations").0);
     assert!((5e5..6e5).contains(&retained[0]), "{retained:?}");
     let (before, _) = summed(&carried, "native-allocations");

@@ -39,7 +39,7 @@ use rustc_hash::FxHashMap;
 use tracks::{Samples, Threads, Track, TrackWeights};
 
 use crate::ExportError;
-use crate::view::{HeapIndex, LocationIndex, Nature, Rounding, Sample, Survival, View};
+use crate::view::{End, HeapIndex, LocationIndex, Nature, Rounding, Sample, Survival, View};
 
 /// How processes are told apart that have what was alive when the file began.
 const CARRIED: &str = " (alive before)";
@@ -278,14 +278,15 @@ impl<'a> Builder<'a> {
     }
 
     fn weights(&self) -> TrackWeights {
-        let mut rows: FxHashMap<ThreadHandle, Rounding> = FxHashMap::default();
+        // Those that stay apart from those that are freed: the viewer adds up either.
+        let mut rows: FxHashMap<(ThreadHandle, bool), Rounding> = FxHashMap::default();
         let mut threads: Vec<Rounding> = (self.view.threads.iter())
             .map(|_| Rounding::default())
             .collect();
         TrackWeights {
             rows: Weights::new(self.view, |sample| {
-                let thread = self.thread_of_rows(sample);
-                rows.entry(thread).or_default().next(sample.bytes)
+                let sum = (self.thread_of_rows(sample), sample.end == End::Live);
+                rows.entry(sum).or_default().next(sample.bytes)
             }),
             threads: Weights::new(self.view, |sample| match sample.is_carried {
                 // On no thread's track.

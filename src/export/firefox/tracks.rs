@@ -48,7 +48,7 @@ pub(super) struct Threads<'a> {
     pub category_of: &'a (dyn Fn(LocationIndex) -> CategoryHandle + 'a),
 }
 
-/// What samples weigh: what those of one track add up to is rounded once.
+/// What samples weigh: what those of one track that stay add up to is rounded once, and so is what the others do.
 pub(super) struct TrackWeights {
     /// In the rows of allocations.
     pub rows: Weights,

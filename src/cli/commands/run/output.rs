@@ -73,6 +73,10 @@ impl Template {
         if self.path.as_os_str().as_bytes().ends_with(b"/") || self.path.is_dir() {
             return refuse("is a directory; name a file, as in out/%n.%p.allocsample".into());
         }
+        let named = fixed_name(self.path.as_os_str()).and_then(|name| std::fs::metadata(name).ok());
+        if named.is_some_and(|named| !named.is_file()) {
+            return refuse("is no regular file, as a profile must be; name another".into());
+        }
         let directory = match self.path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
