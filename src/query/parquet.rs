@@ -11,7 +11,7 @@ use parquet::basic::{Compression, Encoding, LogicalType, Repetition, Type as Phy
 use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
-use parquet::file::writer::SerializedFileWriter;
+use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::{ColumnPath, Type, TypePtr};
 
 use crate::block::{Block, Sink, Texts, Values};
@@ -97,8 +97,8 @@ fn write_table<W: Write + Send>(
 ) -> Result<W, WriteError> {
     let properties = Arc::new(properties(table));
     let mut writer = SerializedFileWriter::new(out, schema(table)?, properties)?;
-    let mut levels = Vec::new();
-    let mut write = |block: &mut Block| write_group(block, &mut writer, &mut levels);
+    let (mut levels, mut array) = (Vec::new(), Vec::new());
+    let mut write = |block: &mut Block| write_group(block, &mut writer, &mut levels, &mut array);
     let mut sink = Sink::new(table, |_| true, GROUP_ROWS, &mut write);
     table.rows(profile, index, &mut sink)?;
     sink.end()?;
@@ -149,11 +149,12 @@ fn schema(table: &Table) -> Result<TypePtr, ParquetError> {
     Ok(Arc::new(schema.build()?))
 }
 
-/// Writes the rows of a block. `levels` is room to work in.
+/// Writes the rows of a block. `levels` and `array` are room to work in.
 fn write_group<W: Write + Send>(
     block: &mut Block,
     writer: &mut SerializedFileWriter<W>,
     levels: &mut Vec<i16>,
+    array: &mut Vec<ByteArray>,
 ) -> Result<(), WriteError> {
     let rows = block.rows();
     let mut group = writer.next_row_group()?;
@@ -181,11 +182,7 @@ fn write_group<W: Write + Send>(
                 out.typed::<DoubleType>()
                     .write_batch(values, levels, None)?;
             }
-            Values::Texts(texts) => {
-                let values = byte_arrays(texts);
-                out.typed::<ByteArrayType>()
-                    .write_batch(&values, levels, None)?;
-            }
+            Values::Texts(texts) => write_texts(texts, levels, &mut out, array)?,
         }
         out.close()?;
     }
@@ -193,13 +190,36 @@ fn write_group<W: Write + Send>(
     Ok(())
 }
 
-/// The texts of a column, which share their bytes.
-fn byte_arrays(texts: &mut Texts) -> Vec<ByteArray> {
-    let bytes = ByteArray::from(std::mem::take(&mut texts.bytes).into_bytes());
+/// Writes the texts of a column, some at a time: the encoder's form of one is larger than most of them. `array` is room to
+/// work in.
+fn write_texts(
+    texts: &mut Texts,
+    mut levels: Option<&[i16]>,
+    out: &mut SerializedColumnWriter<'_>,
+    array: &mut Vec<ByteArray>,
+) -> Result<(), ParquetError> {
+    let room = String::with_capacity(texts.bytes.len());
+    let bytes = ByteArray::from(std::mem::replace(&mut texts.bytes, room).into_bytes());
     let distinct: Vec<ByteArray> = (texts.ranges.iter())
         .map(|&(begin, end)| bytes.slice(begin, end - begin))
         .collect();
-    (texts.numbers.iter())
-        .map(|&number| distinct[number as usize].clone())
-        .collect()
+    let mut numbers = texts.numbers.as_slice();
+    let is_there = |&&level: &&i16| level == 1;
+    loop {
+        let here = levels.map(|levels| levels.split_at(levels.len().min(BATCH_ROWS)));
+        let count = here.map_or(numbers.len().min(BATCH_ROWS), |(here, _)| {
+            here.iter().filter(is_there).count()
+        });
+        let (some, rest) = numbers.split_at(count);
+        array.extend(some.iter().map(|&number| distinct[number as usize].clone()));
+        out.typed::<ByteArrayType>()
+            .write_batch(array, here.map(|(here, _)| here), None)?;
+        array.clear();
+        numbers = rest;
+        levels = here.map(|(_, rest)| rest);
+        if levels.map_or(rest.is_empty(), <[i16]>::is_empty) {
+            break;
+        }
+    }
+    Ok(())
 }
