@@ -19,8 +19,9 @@ std::atomic<bool> is_over;
 std::atomic<unsigned long> signals_taken, exceptions_caught, forks, loads, threads_started;
 const char *plugin;
 pthread_t threads[THREADS];
-// Threads that may be signalled: they live until the end.
+// Threads that may be signalled: once they run, none goes before nobody signals any more.
 std::atomic<bool> is_running[THREADS];
+pthread_barrier_t nobody_signals;
 
 // Blocks that pass from thread to thread; whoever takes one out frees it.
 struct Parcel {
@@ -146,6 +147,7 @@ void *work(void *argument) {
         default: churn(30, 5000, seed);
         }
     }
+    pthread_barrier_wait(&nobody_signals);
     return nullptr;
 }
 
@@ -158,6 +160,7 @@ int main(int count, char **words) {
     action.sa_handler = on_signal;
     action.sa_flags = SA_RESTART;
     CHECK(sigaction(SIGUSR1, &action, nullptr) == 0);
+    CHECK(pthread_barrier_init(&nobody_signals, nullptr, THREADS) == 0);
     for (size_t at = 0; at < THREADS; at++) CHECK(pthread_create(&threads[at], nullptr, work, reinterpret_cast<void *>(at)) == 0);
     timespec rest = {atoi(words[1]), 0};
     while (nanosleep(&rest, &rest) != 0) CHECK(errno == EINTR);
