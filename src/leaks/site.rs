@@ -1,7 +1,7 @@
 //! Samples by site: the functions of a stack, from the one that is charged to the root, and the type if there is one.
 
 use allocsample_profile::{Frame, HeapId, Profile, Sample, SampleFlags};
-use allocsample_report::{Filter, FrameId, Frames, Kinds, Pairs, Paths};
+use allocsample_report::{Filter, FrameId, Frames, Kinds, NONE, Pairs, Paths};
 use rustc_hash::FxHashMap;
 
 /// What a site is called.
@@ -27,9 +27,6 @@ pub struct Sites<'a> {
     /// Where in `samples` each site begins, and the last one ends.
     starts: Vec<u32>,
 }
-
-/// Belongs to no site.
-const NONE: u32 = u32::MAX;
 
 /// The site of each sample, by number. What is needed to find them is as large as they, and not kept.
 struct Numbers {

@@ -7,7 +7,8 @@ use allocsample_profile::{Frame, HeapId, Profile, Sample, StackId, missing_root}
 use rustc_hash::FxHashMap;
 
 use crate::allocator::{self, Part};
-use crate::numbering::Numbering;
+use crate::numbering::NONE;
+use crate::steps::Steps;
 
 /// Number of a frame in [`Frames`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -215,8 +216,8 @@ pub(crate) struct FrameKeys {
 pub struct Paths<'a> {
     frames: &'a Frames<'a>,
     names: FrameKeys,
-    /// Steps from a path to the next one, by the name of that. A path's number is that of its last step plus one.
-    steps: Numbering<(u32, u32)>,
+    /// Steps from a path to the next one, by the name of that.
+    steps: Steps,
     /// For each root that may be missing, and for none.
     below: Vec<Below>,
     /// Room to work in.
@@ -228,7 +229,7 @@ pub struct Paths<'a> {
 #[derive(Debug)]
 struct Below {
     root: Option<FrameId>,
-    /// The number of the path to each node, and to none, plus one; 0 for a node that nobody has asked for.
+    /// The number of the path to each node, and to none; [`NONE`] for a node that nobody has asked for.
     paths: Vec<u32>,
 }
 
@@ -238,7 +239,7 @@ impl<'a> Paths<'a> {
         Self {
             frames,
             names: frames.keys(|frame| frame.function.as_str()),
-            steps: Numbering::default(),
+            steps: Steps::for_steps(frames.profile.stacks.count() as usize),
             below: Vec::new(),
             way: Vec::new(),
         }
@@ -257,15 +258,15 @@ impl<'a> Paths<'a> {
 
     /// How many there are so far: their numbers are below it.
     pub fn count(&self) -> usize {
-        self.steps.values().len() + 1
+        self.steps.all().len() + 1
     }
 
     /// The index in `below` of the stacks whose root is this frame.
     fn below(&mut self, root: Option<FrameId>) -> usize {
         let known = self.below.iter().position(|known| known.root == root);
         known.unwrap_or_else(|| {
-            let mut paths = vec![0; self.frames.profile.stacks.count() as usize + 1];
-            paths[0] = self.step(0, root.as_slice()) + 1;
+            let mut paths = vec![NONE; self.frames.profile.stacks.count() as usize + 1];
+            paths[0] = self.step(0, root.as_slice());
             self.below.push(Below { root, paths });
             self.below.len() - 1
         })
@@ -277,16 +278,16 @@ impl<'a> Paths<'a> {
         let mut way = std::mem::take(&mut self.way);
         let mut at = stack;
         let mut path = loop {
-            match self.below[below].paths[at.0 as usize].checked_sub(1) {
-                Some(path) => break path,
-                None => way.push(at),
+            match self.below[below].paths[at.0 as usize] {
+                NONE => way.push(at),
+                path => break path,
             }
             at = frames.node(at).map_or(StackId::EMPTY, |(parent, _)| parent);
         };
         while let Some(node) = way.pop() {
             let (_, inlined) = frames.node(node).unwrap_or_default();
             path = self.step(path, inlined);
-            self.below[below].paths[node.0 as usize] = path + 1;
+            self.below[below].paths[node.0 as usize] = path;
         }
         self.way = way;
         path
@@ -312,14 +313,14 @@ impl<'a> Paths<'a> {
 
     /// For each path, without the empty one: the path that it goes on from, which comes before it, and the number of a name.
     pub(crate) fn into_steps(self) -> (Vec<(u32, u32)>, FrameKeys) {
-        (self.steps.into_values(), self.names)
+        (self.steps.into_all(), self.names)
     }
 
     /// The path that goes on from `path` with these frames, of which the last comes first.
     pub(crate) fn step(&mut self, path: u32, frames: &[FrameId]) -> u32 {
         frames.iter().rev().fold(path, |path, id| {
             let name = self.names.of_frame[id.index()];
-            self.steps.number((path, name)) + 1
+            self.steps.number(path, name) + 1
         })
     }
 }

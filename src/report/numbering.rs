@@ -4,12 +4,16 @@ use std::hash::{BuildHasher, Hash};
 
 use rustc_hash::FxBuildHasher;
 
+/// In a table of numbers: none. It is not 0, so that a table is written when it is made: of one that the kernel gave as zeroes,
+/// a page that is read before it is written costs a second fault, and a signal to every processor that the program runs on.
+pub const NONE: u32 = u32::MAX;
+
 /// Gives each different value a number, from 0 in the order of their first appearance. The table has numbers alone, so that
 /// a larger one is made without the one before, and a value that is new costs one look at memory.
 #[derive(Debug)]
 pub struct Numbering<T> {
     values: Vec<T>,
-    /// Numbers plus one, or 0: open addressing with linear probing. A power of two of them, or none.
+    /// Numbers, or [`NONE`]: open addressing with linear probing. A power of two of them, or none.
     slots: Vec<u32>,
 }
 
@@ -31,17 +35,17 @@ impl<T: Copy + Eq + Hash> Numbering<T> {
         }
         let mut place = self.place(&value);
         loop {
-            match self.slots[place].checked_sub(1) {
-                None => break,
-                Some(known) if self.values[known as usize] == value => return known,
-                Some(_) => place = self.behind(place),
+            match self.slots[place] {
+                NONE => break,
+                known if self.values[known as usize] == value => return known,
+                _ => place = self.behind(place),
             }
         }
-        self.values.push(value);
         // There are no more of them than fit into memory beside a profile, whose own numbers have 32 bits.
-        let count = u32::try_from(self.values.len()).unwrap_or(u32::MAX);
-        self.slots[place] = count;
-        count - 1
+        let new = u32::try_from(self.values.len()).unwrap_or(NONE);
+        self.values.push(value);
+        self.slots[place] = new;
+        new
     }
 
     /// All values, by number.
@@ -58,13 +62,13 @@ impl<T: Copy + Eq + Hash> Numbering<T> {
         const FEWEST: usize = 1 << 10;
         let slots = (self.slots.len() * 2).max(FEWEST);
         self.slots = Vec::new();
-        self.slots = vec![0; slots];
-        for (count, value) in (1..).zip(&self.values) {
+        self.slots = vec![NONE; slots];
+        for (number, value) in (0..).zip(&self.values) {
             let mut place = self.place(value);
-            while self.slots[place] != 0 {
+            while self.slots[place] != NONE {
                 place = self.behind(place);
             }
-            self.slots[place] = count;
+            self.slots[place] = number;
         }
     }
 

@@ -4,6 +4,8 @@ use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
 
+use crate::numbering::NONE;
+
 /// Numbers for keys of which one comes again and again before another does.
 #[derive(Debug)]
 pub struct Kinds<K> {
@@ -48,7 +50,7 @@ impl<K: Copy + Eq + Hash> Kinds<K> {
 /// they are found at once, and take 4 bytes each, and 4 for the pair.
 #[derive(Debug, Default)]
 pub struct Pairs {
-    /// For each thing the number of its first pair plus one; 0 for none.
+    /// For each thing the number of its first pair, or [`NONE`].
     first: Vec<u32>,
     /// Of each pair.
     kinds: Vec<u32>,
@@ -60,14 +62,14 @@ impl Pairs {
     /// None yet, for things below `count`, or a few more.
     pub fn for_things(count: usize) -> Self {
         Self {
-            first: vec![0; count],
+            first: vec![NONE; count],
             ..Self::default()
         }
     }
 
     /// The number of a pair that has one.
     pub fn get(&self, thing: u32, kind: u32) -> Option<u32> {
-        let first = self.first.get(thing as usize)?.checked_sub(1)?;
+        let first = *self.first.get(thing as usize).filter(|&&it| it != NONE)?;
         if self.kinds[first as usize] == kind {
             return Some(first);
         }
@@ -83,10 +85,10 @@ impl Pairs {
         let number = self.kinds.len() as u32;
         self.kinds.push(kind);
         if self.first.len() <= thing as usize {
-            self.first.resize(thing as usize + 1, 0);
+            self.first.resize(thing as usize + 1, NONE);
         }
         match &mut self.first[thing as usize] {
-            first @ 0 => *first = number + 1,
+            first @ &mut NONE => *first = number,
             _ => {
                 self.others.insert((thing, kind), number);
             }

@@ -1,14 +1,11 @@
 //! Stacks by number: functions and places once, stacks as a tree.
 
 use allocsample_profile::{Profile, StackId};
-use allocsample_report::{FrameId, Frames, Numbering, heaps};
+use allocsample_report::{FrameId, Frames, NONE, Numbering, heaps};
 use rustc_hash::FxHashMap;
 
 use crate::groups::{Group, Groups, keep_largest};
 use crate::prefixes::Prefixes;
-
-/// No parent, no function, no place.
-pub(crate) const NONE: u32 = u32::MAX;
 
 /// What stands for the callers of sites that are not told apart.
 const FOLDED: &str = "(sites too small to show)";
@@ -64,7 +61,7 @@ struct Called {
 /// The nodes of a profile's stacks whose root is missing for one reason, or is there.
 struct Below {
     root: Option<FrameId>,
-    /// By the profile's number: ours plus one, 0 for one that was not looked for.
+    /// By the profile's number: ours, or [`NONE`] for one that was not looked for.
     of_stack: Vec<u32>,
 }
 
@@ -75,17 +72,17 @@ impl Below {
     }
 
     fn get(&self, stack: StackId) -> Option<u32> {
-        let known = self.of_stack.get(stack.0 as usize)?;
-        known.checked_sub(1)
+        let known = self.of_stack.get(stack.0 as usize);
+        known.copied().filter(|&node| node != NONE)
     }
 
     fn set(&mut self, stack: StackId, node: u32) {
         let place = stack.0 as usize;
         if self.of_stack.len() <= place {
-            self.of_stack.resize(place + 1, 0);
+            self.of_stack.resize(place + 1, NONE);
         }
         // A node is none only if no frame is there, and then it is asked for again.
-        self.of_stack[place] = node.wrapping_add(1);
+        self.of_stack[place] = node;
     }
 }
 
