@@ -275,7 +275,30 @@ impl Columns<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::tables;
+    use crate::table::Source;
+
+    const fn column(name: &'static str, kind: Kind, is_nullable: bool) -> Column {
+        Column {
+            name,
+            kind,
+            is_nullable,
+            meaning: "",
+        }
+    }
+
+    /// Numbers that are always there, a text and a number that may be missing.
+    const TABLE: Table = Table {
+        name: "lines",
+        meaning: "",
+        columns: &[
+            column("fifth", Kind::Integer, false),
+            column("rest", Kind::Integer, false),
+            column("other", Kind::Integer, false),
+            column("file", Kind::Text, true),
+            column("line", Kind::Integer, true),
+        ],
+        source: Source::Calls,
+    };
 
     /// The rows of a block, with texts of their own.
     fn rows(block: &Block) -> Vec<Vec<String>> {
@@ -288,7 +311,6 @@ mod tests {
         rows
     }
 
-    /// Of `frames`: numbers that are always there, a text and a number that may be missing.
     fn row(number: u32) -> [Value<'static>; 5] {
         let file = ["a.c", "b.c", "a.c", "longer.c"][number as usize % 4];
         [
@@ -302,7 +324,6 @@ mod tests {
 
     #[test]
     fn rows_are_the_same_one_by_one_and_by_column() {
-        let table = tables().iter().find(|it| it.name == "frames").unwrap();
         const ROWS: u32 = 1000;
         let (mut single, mut columns) = (Vec::new(), Vec::new());
         let mut take = |block: &mut Block| {
@@ -310,7 +331,7 @@ mod tests {
             single.extend(rows(block));
             Ok::<(), ()>(())
         };
-        let mut sink = Sink::new(table, |_| true, 128, &mut take);
+        let mut sink = Sink::new(&TABLE, |_| true, 128, &mut take);
         // Texts of different content in the same place.
         let mut text = String::with_capacity(100);
         for number in 0..ROWS {
@@ -327,7 +348,7 @@ mod tests {
             columns.extend(rows(block));
             Ok::<(), ()>(())
         };
-        let mut sink = Sink::new(table, |_| true, 128, &mut take);
+        let mut sink = Sink::new(&TABLE, |_| true, 128, &mut take);
         for begin in (0..ROWS).step_by(100) {
             let each = || (begin..begin + 100).map(row);
             let fill = |to: &mut Columns<'_>| {
@@ -346,13 +367,12 @@ mod tests {
 
     #[test]
     fn what_is_not_wanted_is_not_asked_for() {
-        let table = tables().iter().find(|it| it.name == "frames").unwrap();
         let mut seen = Vec::new();
         let mut take = |block: &mut Block| {
             seen.extend(rows(block));
             Ok::<(), ()>(())
         };
-        let mut sink = Sink::new(table, |position| position == 1, 10, &mut take);
+        let mut sink = Sink::new(&TABLE, |position| position == 1, 10, &mut take);
         let fill = |to: &mut Columns<'_>| {
             to.next(std::iter::repeat_with(|| -> u32 { panic!("not wanted") }));
             to.next([7_u32, 8].into_iter());

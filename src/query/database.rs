@@ -19,11 +19,12 @@ use crate::index::Index;
 use crate::table::{Kind, Table, Value, tables};
 
 /// Columns that are worth an index when their table is filled: what tables are joined on.
-const JOINED_ON: [(&str, &str); 6] = [
+const JOINED_ON: [(&str, &str); 7] = [
     ("samples", "stack_id"),
     ("samples", "function_id"),
     ("frees", "sample_id"),
     ("frames", "stack_id"),
+    ("calls", "call_id"),
     ("functions", "function_id"),
     ("stacks", "stack_id"),
 ];

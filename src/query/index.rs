@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use allocsample_profile::{HeapId, Profile, Sample, StackId, Tick};
+use allocsample_profile::{Frame, HeapId, Profile, Sample, StackId, Tick};
 use allocsample_report::{FrameId, Frames, Kinds, Pairs};
 
 /// A sample with the stack of a tick.
@@ -52,15 +52,6 @@ pub(crate) struct Function {
     pub name: String,
     pub module: String,
     pub file: Option<String>,
-}
-
-/// A function on a stack.
-pub(crate) struct Call<'a> {
-    pub function: u32,
-    /// The function's number does not say it: a function may be made of several files.
-    pub file: Option<&'a str>,
-    /// 0 for unknown.
-    pub line: u32,
 }
 
 impl<'a> Index<'a> {
@@ -143,14 +134,15 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// What a frame calls.
-    pub fn call(&self, id: FrameId) -> Call<'_> {
-        let frame = self.frames.frame(id);
-        Call {
-            function: self.function_of_frame[id.index()],
-            file: frame.file.as_deref(),
-            line: frame.line,
-        }
+    /// The function of a frame of a stack.
+    pub fn function_of(&self, id: FrameId) -> u32 {
+        self.function_of_frame[id.index()]
+    }
+
+    /// All frames that are on a stack.
+    pub fn frames_on_stacks(&self) -> impl Iterator<Item = (FrameId, &Frame)> {
+        let all = self.frames.ids().zip(self.frames.all());
+        all.filter(|(id, _)| self.function_of(*id) != 0)
     }
 
     fn number_function(&mut self, numbers: &mut Numbers, id: FrameId) -> u32 {
@@ -183,7 +175,7 @@ pub(crate) fn number(length: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocsample_profile::{Frame, Location, ModuleId, SampleFlags, StackNode};
+    use allocsample_profile::{Location, ModuleId, SampleFlags, StackNode};
     use allocsample_report::charged_frame;
 
     /// Stacks with shared callers, with and without their roots, in two heaps; and ticks with some of them.
@@ -232,7 +224,7 @@ mod tests {
             let mut frames = Vec::new();
             index.fill(number, &mut frames);
             let calls: Vec<_> = (frames.iter())
-                .map(|&id| name(index.call(id).function))
+                .map(|&id| name(index.function_of(id)))
                 .collect();
             let expected: Vec<_> = named.iter().map(|frame| &frame.function).collect();
             assert_eq!(calls, expected);

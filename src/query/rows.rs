@@ -1,6 +1,7 @@
 //! The rows of each table, in the order of the columns in `table.rs`.
 
 use allocsample_profile::{HeapId, Profile, Sample, Weights};
+use allocsample_report::FrameId;
 
 use crate::block::Sink;
 use crate::index::{Index, number, stand_in, stand_in_at};
@@ -101,7 +102,7 @@ pub(crate) fn ticks<E>(
             u64::from(tick.thread.0).into(),
             tick.cpu_ns.into(),
             stack.into(),
-            frames.first().map(|&id| index.call(id).function).into(),
+            frames.first().map(|&id| index.function_of(id)).into(),
         ])?;
     }
     Ok(())
@@ -156,7 +157,7 @@ pub(crate) fn stacks<E>(index: &Index<'_>, sink: &mut Sink<'_, E>) -> Result<(),
             if !text.is_empty() {
                 text.push(';');
             }
-            let function = index.call(id).function;
+            let function = index.function_of(id);
             text.push_str(&index.functions[function as usize - 1].name);
         }
         sink.row(&[
@@ -182,17 +183,31 @@ pub(crate) fn frames<E>(index: &Index<'_>, sink: &mut Sink<'_, E>) -> Result<(),
             continue;
         }
         let each = || rows.iter();
-        let calls = || each().map(|&(.., id)| index.call(id));
         sink.rows(rows.len(), |to| {
             to.next(each().map(|&(stack, ..)| stack));
             to.next(each().map(|&(_, depth, _)| depth));
-            to.next(calls().map(|call| call.function));
-            to.next(calls().map(|call| call.file));
-            to.next(calls().map(|call| Some(call.line).filter(|&line| line != 0)));
+            to.next(each().map(|&(.., id)| index.function_of(id)));
+            to.next(each().map(|&(.., id)| call_id(id)));
         })?;
         rows.clear();
     }
     Ok(())
+}
+
+pub(crate) fn calls<E>(index: &Index<'_>, sink: &mut Sink<'_, E>) -> Result<(), E> {
+    for (id, frame) in index.frames_on_stacks() {
+        sink.row(&[
+            call_id(id).into(),
+            index.function_of(id).into(),
+            frame.file.as_deref().into(),
+            Some(frame.line).filter(|&line| line != 0).into(),
+        ])?;
+    }
+    Ok(())
+}
+
+fn call_id(frame: FrameId) -> u32 {
+    number(frame.index() + 1)
 }
 
 pub(crate) fn functions<E>(index: &Index<'_>, sink: &mut Sink<'_, E>) -> Result<(), E> {

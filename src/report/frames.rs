@@ -100,6 +100,11 @@ impl<'a> Frames<'a> {
         &self.frames
     }
 
+    /// The numbers of all.
+    pub fn ids(&self) -> impl Iterator<Item = FrameId> + use<> {
+        (0..number(self.frames.len())).map(FrameId)
+    }
+
     /// The caller's stack, and the frames of a node, leaf first; `None` for the empty stack.
     pub fn node(&self, stack: StackId) -> Option<(StackId, &[FrameId])> {
         let (parent, place) = self.profile.stacks.parent_and_place(stack)?;
@@ -190,7 +195,7 @@ impl<'a> Frames<'a> {
     ) -> FrameKeys {
         let mut numbers: FxHashMap<K, u32> = FxHashMap::default();
         let mut keys = FrameKeys::default();
-        for (id, frame) in (0..).map(FrameId).zip(&self.frames) {
+        for (id, frame) in self.ids().zip(&self.frames) {
             let next = number(keys.first.len());
             let key = *numbers.entry(key(frame)).or_insert(next);
             if key == next {
