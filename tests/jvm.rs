@@ -3,41 +3,14 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
+use support::compile::has_java;
 use support::profile::Profile;
 use support::room::{stderr, stdout};
-use support::{Room, bridge, is_installed, skip, truth};
-
-fn has_java() -> bool {
-    let has = is_installed("java") && is_installed("javac");
-    if !has {
-        skip("no JDK (Debian: openjdk-17-jdk-headless)");
-    }
-    has
-}
-
-/// A directory with the compiled program.
-fn compiled() -> Room {
-    compiled_from("KnownSites.java")
-}
-
-fn compiled_from(source: &str) -> Room {
-    let room = Room::new();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/programs")
-        .join(source);
-    let output = Command::new("javac")
-        .arg("-d")
-        .arg(room.directory())
-        .arg(source)
-        .output()
-        .expect("javac");
-    assert!(output.status.success(), "{}", stderr(&output));
-    room
-}
+use support::{Room, bridge, compile, truth};
 
 fn collectors() -> Vec<&'static str> {
     let all = [
@@ -81,7 +54,7 @@ fn each_site_is_within_its_error_under_every_collector() {
     if !has_java() {
         return;
     }
-    let room = compiled();
+    let room = compile::java("KnownSites.java");
     let collectors = collectors();
     assert!(collectors.len() >= 3, "{collectors:?}");
     for collector in collectors {
@@ -124,7 +97,7 @@ fn types_methods_lines_and_threads_are_named() {
     if !has_java() {
         return;
     }
-    let room = compiled();
+    let room = compile::java("KnownSites.java");
     let (_, profile) = known_sites(
         &room,
         &["--interval", "32K"],
@@ -166,7 +139,7 @@ fn the_program_is_as_it_was_and_the_bridge_can_be_left_out() {
     if !has_java() {
         return;
     }
-    let room = compiled();
+    let room = compile::java("KnownSites.java");
     let bare = Command::new("java")
         .args(["KnownSites", "20000"])
         .current_dir(room.directory())
@@ -192,7 +165,7 @@ fn native_memory_is_charged_to_the_methods_that_took_it() {
     if !has_java() {
         return;
     }
-    let room = compiled_from("NativeMemory.java");
+    let room = compile::java("NativeMemory.java");
     for options in [
         &["-XX:+UseSerialGC"][..],
         &["-XX:+UseG1GC"],
@@ -262,7 +235,7 @@ fn javas_heap_follows_the_interval() {
     if !has_java() {
         return;
     }
-    let room = compiled_from("SteeredSites.java");
+    let room = compile::java("SteeredSites.java");
     let count = COUNT.to_string();
     let profile = bridge::steered(&room, &["java", "-XX:+UseSerialGC", "SteeredSites", &count]);
     let sites = ["first", "second", "third"];
@@ -275,7 +248,7 @@ fn a_jvm_is_seen_whoever_starts_it() {
     if !has_java() {
         return;
     }
-    let room = compiled();
+    let room = compile::java("KnownSites.java");
     let script = "env SOME=thing nice java -XX:+UseSerialGC KnownSites 20000 > printed";
     let run = ["run", "-q", "-o", "%n.%p.allocsample", "--interval", "32K"];
     let output = room.output(&[&run[..], &["--", "sh", "-c", script]].concat());
@@ -302,7 +275,7 @@ fn the_leak_is_found() {
     if !has_java() {
         return;
     }
-    let room = compiled_from("Leaky.java");
+    let room = compile::java("Leaky.java");
     let classes = room.directory().to_string_lossy().into_owned();
     let command = ["java", "-cp", &classes, "Leaky", "400000"];
     bridge::assert_leak(&command, "open_session");
@@ -315,7 +288,7 @@ fn the_compiler_is_a_program_too() {
         return;
     }
     let room = Room::new();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/KnownSites.java");
+    let source = bridge::program("KnownSites.java");
     let source = source.to_string_lossy();
     let output = room.output(&[
         "run",

@@ -8,38 +8,19 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
+use support::compile::has_java;
 use support::profile::Profile;
 use support::room::{assert_error, stderr, stdout};
 use support::talking::Talking;
-use support::{Program, Room, bridge, is_installed, skip, truth};
+use support::{Program, Room, compile, is_installed, truth};
 
 /// `Monitored.arraysOfPhase` makes objects of as many bytes.
 const BYTES: f64 = 1000.0;
 
-fn has_java() -> bool {
-    let has = is_installed("java") && is_installed("javac");
-    if !has {
-        skip("no JDK (Debian: openjdk-17-jdk-headless)");
-    }
-    has
-}
-
-fn room() -> Room {
-    let room = Room::new();
-    let output = Command::new("javac")
-        .arg("-d")
-        .arg(room.directory())
-        .arg(bridge::program("Monitored.java"))
-        .output()
-        .expect("javac");
-    assert!(output.status.success(), "{}", stderr(&output));
-    room
-}
-
 /// The program, with options of `run` and of the JVM.
 fn started(options: &[&str], java: &[&str]) -> Talking {
     let command = [&["java"], java, &["Monitored"]].concat();
-    Talking::start(room(), options, &command)
+    Talking::start(compile::java("Monitored.java"), options, &command)
 }
 
 /// The profile of a program that did all that was asked.
@@ -356,7 +337,7 @@ fn another_agent_may_have_the_sampler() {
     if !has_java() {
         return;
     }
-    let room = room();
+    let room = compile::java("Monitored.java");
     let other = Program::library("takes_sampling.c", "libtakes_sampling.so", &[]);
     let option = format!("-agentpath:{}", other.path().display());
     fs::write(room.path("input"), "arrays 1000 1000\n").expect("the input");

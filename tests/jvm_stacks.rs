@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use support::compile::has_java;
 use support::room::{stderr, stdout};
-use support::{Room, agent_library, bridge, is_installed, skip};
+use support::{agent_library, compile, skip};
 
 /// All JDKs of this machine that have a compiler.
 fn jdks() -> Vec<PathBuf> {
@@ -15,8 +16,7 @@ fn jdks() -> Vec<PathBuf> {
         skip("the JVM is asked for each stack on this processor");
         return Vec::new();
     }
-    if !is_installed("java") || !is_installed("javac") {
-        skip("no JDK (Debian: openjdk-17-jdk-headless)");
+    if !has_java() {
         return Vec::new();
     }
     let by_debian = std::fs::read_dir("/usr/lib/jvm").into_iter().flatten();
@@ -46,14 +46,7 @@ fn home_of_path() -> PathBuf {
 
 /// How many stacks were walked as the JVM does, otherwise, when they had new code, and not at all.
 fn walked(home: &Path, java: &[&str], kind: &str) -> Option<[u64; 4]> {
-    let room = Room::new();
-    let output = Command::new(home.join("bin/javac"))
-        .arg("-d")
-        .arg(room.directory())
-        .arg(bridge::program("Stacks.java"))
-        .output()
-        .expect("javac");
-    assert!(output.status.success(), "{}", stderr(&output));
+    let room = compile::java_by(&home.join("bin/javac"), "Stacks.java");
     let program = home.join("bin/java");
     let program = program.to_str().expect("a name");
     let checked = format!("-agentpath:{}=check", agent_library().display());

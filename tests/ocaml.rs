@@ -5,37 +5,14 @@ mod support;
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
+use support::compile::has_ocaml;
 use support::profile::Profile;
-use support::{Agent, Outcome, Room, Run, bridge, copy, is_installed, run, skip, truth};
-
-fn has_ocaml() -> bool {
-    let has = is_installed("ocamlopt") && cfg!(target_arch = "x86_64");
-    if !has {
-        skip("no OCaml on x86-64 (Debian: ocaml-nox)");
-    }
-    has
-}
+use support::{Agent, Outcome, Room, Run, bridge, compile, is_installed, run, truth};
 
 /// The compiled program, in a directory of its own.
 fn compiled(name: &str, options: &[&str]) -> PathBuf {
-    let directory = run::fresh_directory().join("work");
-    let source = format!("{name}.ml");
-    copy(&bridge::program(&source), &directory.join(&source));
-    let output = Command::new("ocamlopt")
-        .args(["-g", "-I", "+threads", "-o", name])
-        .args(options)
-        .arg(&source)
-        .current_dir(&directory)
-        .output()
-        .expect("ocamlopt");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    directory.join(name)
+    compile::ocaml(name, options, &run::fresh_directory().join("work"))
 }
 
 fn known_sites(times: &str, agent: &Agent) -> Outcome {

@@ -2,11 +2,10 @@
 
 mod support;
 
-use std::process::Command;
-
+use support::compile::{has_java, has_ocaml};
 use support::profile::Profile;
 use support::room::{stderr, stdout};
-use support::{Room, bridge, is_installed, skip};
+use support::{Room, bridge, compile, is_installed, skip};
 
 /// What the program printed (bytes), and its profile.
 fn counted(room: &Room, command: &[&str]) -> (f64, Profile) {
@@ -36,18 +35,11 @@ fn heap_figures(profile: &Profile, heap: &str, figure: &str) -> [f64; 2] {
 
 #[test]
 fn ocaml_has_allocated_as_much() {
-    if !is_installed("ocamlopt") || !cfg!(target_arch = "x86_64") {
-        return skip("no OCaml on x86-64 (Debian: ocaml-nox)");
+    if !has_ocaml() {
+        return;
     }
     let room = Room::new();
-    let source = room.path("counted.ml");
-    std::fs::copy(bridge::program("counted.ml"), &source).expect("a copy");
-    let output = Command::new("ocamlopt")
-        .args(["-g", "-o", "counted", "counted.ml"])
-        .current_dir(room.directory())
-        .output()
-        .expect("ocamlopt");
-    assert!(output.status.success(), "{}", stderr(&output));
+    compile::ocaml("counted", &[], room.directory());
     let (bytes, profile) = counted(&room, &["./counted"]);
     let figures = heap_figures(&profile, "ocaml", "allocated_bytes");
     assert_near("OCaml", figures, bytes, 0.01);
@@ -71,17 +63,10 @@ fn lua_holds_as_much() {
 
 #[test]
 fn a_thread_of_java_has_allocated_as_much() {
-    if !is_installed("java") || !is_installed("javac") {
-        return skip("no JDK (Debian: openjdk-17-jdk-headless)");
+    if !has_java() {
+        return;
     }
-    let room = Room::new();
-    let output = Command::new("javac")
-        .arg("-d")
-        .arg(room.directory())
-        .arg(bridge::program("Counted.java"))
-        .output()
-        .expect("javac");
-    assert!(output.status.success(), "{}", stderr(&output));
+    let room = compile::java("Counted.java");
     let (bytes, profile) = counted(&room, &["java", "Counted"]);
     let functions = profile.report["functions"].as_array().expect("functions");
     let work = functions

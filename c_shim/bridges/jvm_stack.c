@@ -4,8 +4,8 @@
  * The JVM is asked for a stack only if there is code in it that was not seen before. Its answer says which methods and
  * bytecodes the frames stand for: the frames on the machine's stack are walked beside it, each is told by its compiled code's
  * own notes for how many of Java's it stands and at which bytecodes, and where all of this is as the JVM says, it is kept under
- * the return address. From then on a frame is one look-up. One stack in some hundred is still held against the JVM's answer,
- * and this file retires at the first difference.
+ * the return address. From then on a frame is one look-up. One stack in 256 is still held against the JVM's answer, and this
+ * file retires at the first difference.
  *
  * Why what was learned stays true. Compiled code that a thread is in is not freed; code that comes to lie where other code was
  * has another number, which is read again at each frame. A method that is interpreted is known by its address and that of the
@@ -85,6 +85,9 @@ static uint32_t places_used, known_used;
 static _Atomic(bool) is_usable;
 static _Atomic(uint32_t) classes;
 static _Atomic(uint64_t) walks;
+/* Walks that are held against the JVM's answer: these, and then one of so many. */
+#define CHECKED_AT_FIRST 64
+#define CHECKED_OF 256
 /* Lessons since the last one that taught something, and how many in a row it takes to make them rarer. */
 static _Atomic(uint32_t) in_vain;
 #define PATIENCE 16
@@ -244,7 +247,9 @@ static uintptr_t deopt_handler_of(const char *blob)
         return 0;
     if (layout[METHOD_DEOPT_HANDLER] != JVM_HAS_NO)
         return word_at(blob, layout[METHOD_DEOPT_HANDLER]);
-    return layout[METHOD_DEOPT_OFFSET] == JVM_HAS_NO ? 0 : (uintptr_t)blob + (uintptr_t)int_at(blob, layout[METHOD_DEOPT_OFFSET]);
+    if (layout[METHOD_DEOPT_OFFSET] != JVM_HAS_NO)
+        return (uintptr_t)blob + (uintptr_t)int_at(blob, layout[METHOD_DEOPT_OFFSET]);
+    return 0;
 }
 
 /* What the code at a return address is, of which Java's frames from `at` on are the first; the kind is 0 if they are not. */
@@ -353,10 +358,10 @@ static const struct place *place_of(const struct stack *stack, const struct curs
     const struct place *place = find(pc, within);
     if (place != NULL && place->kind != 0 && is_still(place))
         return place;
-    if (lesson == NULL || lesson->used == DEPTH)
+    if (lesson == NULL || lesson->used == DEPTH || (is_interpreted && at >= lesson->count))
         return NULL;
     struct place *learned = &lesson->places[lesson->used++];
-    if (is_interpreted && at < lesson->count)
+    if (is_interpreted)
         *learned = (struct place){.at = pc, .within = within, .count = 1, .kind = INTERPRETED,
                                   .number = atomic_load_explicit(&classes, memory_order_relaxed)};
     else
@@ -372,8 +377,9 @@ static const char *thread_of(environment jni)
 
 /* Walks. `frames` are written, unless this is a lesson: then those that are known are held against `lesson`'s, which is what
  * `frames` are. */
-static inline __attribute__((always_inline)) enum jvm_walked walk(environment jni, struct lesson *lesson, allocsample_frame *frames, size_t capacity,
-                            size_t *count)
+static inline __attribute__((always_inline)) enum jvm_walked walk(environment jni, struct lesson *lesson,
+                                                                  allocsample_frame *frames, size_t capacity,
+                                                                  size_t *count)
 {
     const char *thread = thread_of(jni);
     struct stack stack = {(uintptr_t)__builtin_frame_address(0), word_at(thread, layout[THREAD_STACK_BASE])};
@@ -474,7 +480,7 @@ void jvm_stack_learn(environment jni, const struct frame *found, const allocsamp
 bool jvm_stack_is_to_be_checked(void)
 {
     uint64_t walk = atomic_load_explicit(&walks, memory_order_relaxed);
-    return walk < 64 || walk % 256 == 0;
+    return walk < CHECKED_AT_FIRST || walk % CHECKED_OF == 0;
 }
 
 void jvm_stack_is_wrong(void)

@@ -1,4 +1,4 @@
-//! Compiles the programs of tests/programs, each combination of source and flags once.
+//! Compiles the programs of tests/programs: each combination of source and flags once, those in Java where they are run.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Run, is_installed, scratch};
+use super::{Room, Run, bridge, copy, is_installed, scratch, skip};
 
 /// A compiled program or library.
 #[derive(Clone, Debug)]
@@ -44,8 +44,7 @@ impl Program {
     }
 
     fn build(source: &str, flags: &[&str], name: &str) -> Program {
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
-        let source = sources.join(source);
+        let source = bridge::program(source);
         let stem = source.file_stem().expect("a source file").to_string_lossy();
         let mut hasher = DefaultHasher::new();
         hash_source(&source, &mut hasher);
@@ -64,6 +63,50 @@ impl Program {
 /// Whether the compiler for a source file is there: not every machine has Fortran or Go.
 pub fn can_compile(source: &str) -> bool {
     is_installed(compiler(Path::new(source))[0])
+}
+
+/// Whether there is a JDK; if not, says that the test could not show anything.
+pub fn has_java() -> bool {
+    let has = is_installed("java") && is_installed("javac");
+    if !has {
+        skip("no JDK (Debian: openjdk-17-jdk-headless)");
+    }
+    has
+}
+
+/// Whether there is OCaml, on a processor that the bridge is for; if not, says that the test could not show anything.
+pub fn has_ocaml() -> bool {
+    let has = is_installed("ocamlopt") && cfg!(target_arch = "x86_64");
+    if !has {
+        skip("no OCaml on x86-64 (Debian: ocaml-nox)");
+    }
+    has
+}
+
+/// Compiles tests/programs/`name`.ml into a program in this directory.
+pub fn ocaml(name: &str, options: &[&str], directory: &Path) -> PathBuf {
+    let source = format!("{name}.ml");
+    // Its compiler leaves what it makes beside the source.
+    copy(&bridge::program(&source), &directory.join(&source));
+    let mut command = Command::new("ocamlopt");
+    command.args(["-g", "-I", "+threads", "-o", name]);
+    command.args(options).arg(source).current_dir(directory);
+    succeed(&mut command);
+    directory.join(name)
+}
+
+/// A directory with the classes of tests/programs/`source`.
+pub fn java(source: &str) -> Room {
+    java_by(Path::new("javac"), source)
+}
+
+/// The same by this compiler.
+pub fn java_by(compiler: &Path, source: &str) -> Room {
+    let room = Room::new();
+    let mut command = Command::new(compiler);
+    command.arg("-d").arg(room.directory());
+    succeed(command.arg(bridge::program(source)));
+    room
 }
 
 fn compiler(source: &Path) -> &'static [&'static str] {
@@ -133,14 +176,7 @@ fn compile(source: &Path, flags: &[&str], path: &Path) {
         // Libraries to link with come after what needs them.
         command.arg(source).args(flags);
     }
-    let output = command
-        .output()
-        .unwrap_or_else(|error| panic!("{program}: {error}"));
-    assert!(
-        output.status.success(),
-        "{command:?} failed:\n{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    succeed(&mut command);
     // Not over a file that is there: a test that runs it already would find it deleted.
     match fs::hard_link(&aside, path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => {
@@ -148,4 +184,15 @@ fn compile(source: &Path, flags: &[&str], path: &Path) {
         }
         _ => fs::remove_file(&aside).expect("a compiled program"),
     }
+}
+
+fn succeed(command: &mut Command) {
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(
+        output.status.success(),
+        "{command:?} failed:\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
