@@ -125,11 +125,11 @@ def _churn(tools: Tools, effort: Effort) -> list[tuple[str, str, dict[str, Sprea
     found = []
     for setup in [setups.passthrough(tools.shim), *tools.samplers(interval)]:
         figures = {
-            "roomy": _ratio(tools, setup, roomy, effort.rounds),
+            "roomy": _ratio(tools, setup, roomy, effort.many_rounds),
             "crossing": _ratio(tools, setup, crossing, effort.few_rounds),
         }
         if setup.base == PLAIN:
-            figures["crowded"] = _ratio(tools, setup, crowded, effort.few_rounds)
+            figures["crowded"] = _ratio(tools, setup, crowded, effort.many_rounds)
         found.append((setup.name, base_name(setup.base or PLAIN), figures))
     return found
 
