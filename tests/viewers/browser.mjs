@@ -32,6 +32,10 @@ try {
   seen.live = await choose('live');
   seen.peak = await choose('peak');
   seen.freed = await choose('freed');
+  // The chart goes as high as the peak, however short that was.
+  seen.chartAtPeak = await page.evaluate(() => allocsample.charted().flat().filter(([at]) => at === allocsample.about.peak_s)
+    .reduce((sum, [, level]) => sum + level, 0));
+  seen.chartHighest = await page.evaluate(() => Math.max(...allocsample.charted().map((levels) => Math.max(...levels.map(([, level]) => level)))));
   await choose('allocated');
   // Tables: every grouping has the same sum.
   await page.click('#tab-table');

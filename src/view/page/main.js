@@ -119,6 +119,6 @@ addEventListener('resize', () => { clearTimeout(resizing); resizing = setTimeout
 addEventListener('beforeprint', () => { document.documentElement.classList.remove('dark'); for (const [name, [, draw]] of Object.entries(VIEWS)) { byId(`view-${name}`).hidden = false; draw(); } });
 addEventListener('afterprint', refresh);
 // A script may drive the page: tests read the totals out of it.
-window.allocsample = { heatSums, moduleOfRow: (row) => moduleKey(row.key), drillLargest: () => drill(heatSums().topRows[0][0]), state, select, setMeasure, setHeap, show, profile, search, total, about, drill, rows: () => rowsOfTable(), by: (name) => { table.by = name; drawTable(); } };
+window.allocsample = { heatSums, moduleOfRow: (row) => moduleKey(row.key), drillLargest: () => drill(heatSums().topRows[0][0]), state, select, setMeasure, setHeap, show, profile, search, total, about, charted: () => tracks.map(levelsOf), drill, rows: () => rowsOfTable(), by: (name) => { table.by = name; drawTable(); } };
 if (profile.against) state.view = 'changes';
 setDark(matchMedia('(prefers-color-scheme: dark)').matches);

@@ -15,6 +15,18 @@ function liveOverTime(passes) {
   return Array.from(change.subarray(0, profile.buckets), (delta, b) => [(b + 1) * profile.bucket_s, Math.max(0, live += delta)]);
 }
 
+// The same for a heap, and the peak of all heaps, which mostly lies inside a bucket.
+function levelsOf(heap) {
+  const isIn = (i) => siteHeaps[cells.site[i]] === heap;
+  const levels = [[0, 0], ...liveOverTime(isIn)];
+  if (!about.peak_bytes) return levels;
+  let atPeak = 0;
+  for (let i = 0; i < cellCount; i++) if (isIn(i)) atPeak += cells.at_peak[i];
+  const after = levels.findIndex(([seconds]) => seconds > about.peak_s);
+  levels.splice(after < 0 ? levels.length : after, 0, [about.peak_s, atPeak]);
+  return levels;
+}
+
 function axes() {
   const line = { lineStyle: { color: themed('--line') } }, label = { color: themed('--dim') };
   return {
@@ -49,7 +61,7 @@ function seriesOfTrack(heap, track, isAlone) {
   const name = isAlone ? 'live (estimate)' : profile.heaps[heap];
   const own = { xAxisIndex: track, yAxisIndex: track, showSymbol: false, type: 'line' };
   const series = [{ ...own, name, color: colour, areaStyle: { opacity: 0.25 }, lineStyle: { width: 1.5 },
-    data: [[0, 0], ...liveOverTime((i) => siteHeaps[cells.site[i]] === heap)],
+    data: levelsOf(heap),
     markLine: { silent: true, symbol: 'none', precision: 12, label: { show: false }, lineStyle: { opacity: 0.35, type: 'dashed' },
       data: [...seconds(longest.filter((i) => KIND_OF_GC[gcs.kind[i]] !== 'minor')),
         { xAxis: about.peak_s, label: { show: track === 0, formatter: 'peak', color: themed('--dim') } }] },
