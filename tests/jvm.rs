@@ -207,11 +207,19 @@ fn native_memory_is_charged_to_the_methods_that_took_it() {
                 && stack.iter().any(|frame| frame.contains("deflateInit2_"))
         });
         assert!(compress.is_some(), "{options:?}");
-        let lines = rows(&profile, "lines");
-        let line = lines
-            .iter()
-            .find(|row| row["function"] == "NativeMemory.direct");
-        assert!(line.is_none_or(|line| line["line"] == 12), "{line:?}");
+        // A place has its line from the moment at which the JVM could be asked: never another one.
+        let lines = rows(&profile, "lines").iter();
+        let lines: Vec<_> = lines
+            .filter(|row| row["function"] == "NativeMemory.direct")
+            .collect();
+        assert!(
+            lines.iter().any(|row| row["line"] == 12),
+            "{options:?}: {lines:?}"
+        );
+        assert!(
+            (lines.iter()).all(|row| row["line"] == 12 || row["line"].is_null()),
+            "{options:?}: {lines:?}"
+        );
         // The stack goes from Java's thread to the allocator, and nothing is left open in between.
         let (stack, _) = stacks
             .iter()

@@ -341,11 +341,11 @@ static void on_class_load(environment env, environment jni, void *thread, void *
 static void on_class_prepare(environment env, environment jni, void *thread, void *class)
 {
     (void)env;
-    (void)jni;
     (void)thread;
     jvm_stack_has_new_class();
     shim_thread.muted++;
     jvm_native_has_class(class);
+    name_places(jni);
     shim_thread.muted--;
 }
 
