@@ -23,6 +23,7 @@ _Atomic(uint8_t) shim_block_filter[SHIM_FILTER_GRANULES];
 static void free_before_search(void *block);
 /* Where `free` goes on. Not atomic in name, or a compiler would load it into a register first. */
 static void (*free_goes_on)(void *) = free_before_search;
+void (*_Atomic shim_before_sampled_ends)(const void *block);
 
 /* While the agent is off a thread looks up this often whether it is on. */
 #define BYTES_UNTIL_LOOK_WHILE_OFF (UINT64_C(1) << 20)
@@ -69,6 +70,16 @@ static uint64_t take_sampled(const void *block)
     return agent == NULL ? 0 : agent->take_sampled(block);
 }
 
+/* Of a block that is about to end. */
+static uint64_t take_ending(const void *block)
+{
+    uint64_t taken = take_sampled(block);
+    void (*before_end)(const void *) = atomic_load_explicit(&shim_before_sampled_ends, memory_order_acquire);
+    if (taken != 0 && before_end != NULL)
+        before_end(block);
+    return taken;
+}
+
 COLD bool shim_is_sampled(const void *block)
 {
     uint64_t taken = take_sampled(block);
@@ -95,7 +106,7 @@ COLD bool shim_before_free(void *block, const struct shim_caller *caller)
 {
     if (shim_is_bootstrap_block(block))
         return false;
-    sampled_block_ended(block, take_sampled(block), caller);
+    sampled_block_ended(block, take_ending(block), caller);
     return true;
 }
 
@@ -215,7 +226,7 @@ static void *realloc_watched(void *block, size_t size, const struct shim_caller 
                 copy[i] = ((char *)block)[i];
         return copy;
     }
-    uint64_t taken = shim_may_be_sampled(block) ? take_sampled(block) : 0;
+    uint64_t taken = shim_may_be_sampled(block) ? take_ending(block) : 0;
     void *moved = shim_next.realloc(block, size);
     if (moved == NULL && block != NULL && size == 0) {
         /* Freed, in the old reading of realloc(p, 0): no allocation took place. */

@@ -14,6 +14,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #define HIDDEN __attribute__((visibility("hidden")))
 #define HOT __attribute__((hot))
+#define ALWAYS_INLINE inline __attribute__((always_inline))
 #define COLD __attribute__((cold, noinline))
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
@@ -118,6 +119,8 @@ struct shim_slow_path {
     /* Ticks come by this signal, and carry this mark. */
     void (*start_ticks)(int signal, const void *mark);
     void (*stop_ticks)(void);
+    /* Whether the word at `address` can be read. False where a filter of system calls does not let us find out. */
+    bool (*is_readable)(const void *address);
 };
 
 /* NULL while the agent is off: before its constructor, after it failed. */
@@ -244,6 +247,9 @@ HIDDEN void shim_give_back_signal_stack(void *stack);
 HIDDEN struct shim_thread *shim_this_thread(void);
 HIDDEN const void *shim_next_malloc_address(void);
 
+/* What a bridge has to say of a sampled block of malloc's, or of a heap whose samples are malloc's blocks, while it is still
+ * there: called in free and realloc, on the thread that calls them. NULL: nothing. It keeps errno. */
+extern HIDDEN void (*_Atomic shim_before_sampled_ends)(const void *block);
 /* Slow halves of free, for operator delete to share. Returns whether the block may be passed on. */
 HIDDEN bool shim_before_free(void *block, const struct shim_caller *);
 /* Whether a block that nobody frees meanwhile is a sample of malloc's, or of a heap whose samples are malloc's blocks. */

@@ -64,3 +64,13 @@ fn a_signal_handler_may_ask_how_many_wait_whatever_it_has_interrupted() {
     let [allocated, survived, died] = objects(&profile);
     assert_eq!([allocated, survived, died], [32_000.0, 32_000.0, 0.0]);
 }
+
+#[test]
+fn a_type_can_be_told_while_the_object_is_there() {
+    let profile = story("typed").profile();
+    let [allocated, survived, died] = objects(&profile);
+    assert_eq!([allocated, survived, died], [32.0, 32.0, 0.0]);
+    let freed = profile.row("types", "type", "Freed");
+    assert_eq!(freed["allocated_bytes"], Value::from(100.0));
+    assert_eq!(freed["live_bytes"], Value::from(0.0));
+}

@@ -9,38 +9,9 @@ use std::process::Command;
 use serde_json::Value;
 use support::attached::Attached;
 use support::profile::{Profile, Site};
+use support::python::interpreters;
 use support::room::stderr;
 use support::{Agent, Outcome, Room, Run, bridge, is_installed, skip, truth};
-
-/// The system's interpreter, and those that pyenv has built.
-fn interpreters() -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = ["/usr/bin/python3"]
-        .map(PathBuf::from)
-        .into_iter()
-        .filter(|path| path.exists())
-        .collect();
-    let home = std::env::var_os("HOME").unwrap_or_default();
-    let versions = Path::new(&home).join(".pyenv/versions");
-    for minor in 8..=13 {
-        let prefix = format!("3.{minor}.");
-        let directories = std::fs::read_dir(&versions).into_iter().flatten().flatten();
-        let mut names: Vec<_> = directories.map(|entry| entry.file_name()).collect();
-        names.sort();
-        if let Some(name) = names
-            .iter()
-            .find(|name| name.to_string_lossy().starts_with(&prefix))
-        {
-            let python = versions.join(name).join("bin/python3");
-            if python.exists() {
-                found.push(python);
-            }
-        }
-    }
-    if found.is_empty() {
-        skip("no Python (Debian: python3)");
-    }
-    found
-}
 
 fn program() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/known_sites.py")

@@ -76,6 +76,7 @@ static bool make_heap(void)
     if (heap == NULL || !python_objects_prepare(hooks, heap))
         return false;
     python_frames_belong_to(heap);
+    python_types_prepare(&symbols, hooks, heap);
     if (has_frames)
         python_gc_prepare(hooks, heap);
     uintptr_t start, end;
@@ -112,4 +113,5 @@ void python_detach(void)
     hooks->control(heap, ALLOCSAMPLE_STOP, 0);
     atomic_store_explicit(&is_left, true, memory_order_relaxed);
     python_objects_unwrap(&symbols);
+    python_types_forget();
 }

@@ -44,6 +44,23 @@ HIDDEN bool python_frames_are_importing(void);
 /* The walker of the hook ABI. */
 HIDDEN size_t python_frames_walk(void *user, allocsample_frame *frames, size_t capacity);
 
+/* Finds what is needed to tell types of objects. */
+HIDDEN void python_types_prepare(const struct python_symbols *symbols, const allocsample_hooks *hooks,
+                                 allocsample_heap *heap);
+
+/* The interpreter is up. With its lock, where it may allocate. */
+HIDDEN void python_types_begin(void);
+
+/* This sampled block will be an object with a type soon, if it is of the domain of objects; or part of one. Where it would have
+ * its header it is zero, or is what it was made to be. */
+HIDDEN void python_types_await(allocsample_id sample, void *block, size_t size, bool is_object);
+
+/* Tells of those that have one by now. With the interpreter's lock. */
+HIDDEN void python_types_look(void);
+
+/* Nothing is awaited: what was is not heard of any more when it is freed. */
+HIDDEN void python_types_forget(void);
+
 /* Finds what is needed to hear of collections. */
 HIDDEN void python_gc_prepare(const allocsample_hooks *hooks, allocsample_heap *heap);
 

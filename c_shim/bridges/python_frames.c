@@ -1,36 +1,15 @@
 /* Python's frames, read from the interpreter's own chain of the calling thread.
  *
  * No reference is counted, nothing is allocated and the interpreter's lock is not needed: a thread's chain changes by the
- * hand of that thread only, which is here. Offsets are those of each release's headers (3.8 to 3.13, 64-bit, with the
- * lock); the interpreter's version decides which. A pointer that does not lead to a code object ends the walk. */
+ * hand of that thread only, which is here. A pointer that does not lead to a code object ends the walk. */
 #define _GNU_SOURCE
 #include "bridges.h"
 #include "names.h"
 #include "python.h"
+#include "python_layout.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-
-/* Offsets in PyThreadState, in the frame, in PyCodeObject and in str. */
-struct layout {
-    int minor;
-    uint16_t frame_in_thread;
-    int16_t frame_in_cframe; /* 3.11 and 3.12: the thread's pointer leads to a _PyCFrame; -1 elsewhere */
-    uint16_t code, previous, instruction, entry, owner; /* entry 0: none such */
-    uint16_t file_name, name, first_line, bytecode;     /* bytecode 0: the instruction is an index */
-    uint16_t instruction_bytes;                         /* of an index */
-    uint16_t ascii, compact;                            /* where the text of a str begins */
-};
-
-static const struct layout layouts[] = {
-    {8, 24, -1, 32, 24, 104, 0, 0, 104, 112, 40, 0, 1, 48, 72},
-    {9, 24, -1, 32, 24, 104, 0, 0, 104, 112, 40, 0, 1, 48, 72},
-    {10, 24, -1, 32, 24, 96, 0, 0, 104, 112, 40, 0, 2, 48, 72},
-    {11, 56, 8, 32, 48, 56, 68, 69, 112, 128, 72, 184, 0, 48, 72},
-    {12, 56, 0, 0, 8, 56, 0, 70, 112, 128, 68, 192, 0, 40, 56},
-    {13, 72, -1, 0, 8, 56, 0, 70, 112, 128, 68, 200, 0, 40, 56},
-};
 
 /* _framowner of 3.11 on: of a generator; of the C stack (3.12 on), which is no Python frame and marks an entry. */
 enum { OWNED_BY_GENERATOR = 1, OWNED_BY_C_STACK = 3 };
@@ -53,7 +32,7 @@ struct line {
 };
 #define LINES (1u << 14)
 
-static const struct layout *layout;
+static const struct python_layout *layout;
 static struct python_symbols python;
 static const allocsample_hooks *hooks;
 static allocsample_heap *heap;
@@ -64,65 +43,13 @@ static uint32_t numbers_used;
 /* Held for one walk at a time. */
 static _Atomic(bool) lock;
 
-static uintptr_t word_at(uintptr_t address)
-{
-    uintptr_t word;
-    memcpy(&word, (const void *)address, sizeof word);
-    return word;
-}
-
-static uint32_t half_word_at(uintptr_t address)
-{
-    uint32_t word;
-    memcpy(&word, (const void *)address, sizeof word);
-    return word;
-}
-
-/* ---- text ---- */
-
-static size_t put_utf8(char *text, uint32_t character)
-{
-    if (character < 0x80) {
-        text[0] = (char)character;
-        return 1;
-    }
-    size_t more = character < 0x800 ? 1 : character < 0x10000 ? 2 : 3;
-    static const unsigned char marks[] = {0, 0xc0, 0xe0, 0xf0};
-    for (size_t i = more; i > 0; i--) {
-        text[i] = (char)(0x80 | (character & 0x3f));
-        character >>= 6;
-    }
-    text[0] = (char)(marks[more] | character);
-    return more + 1;
-}
-
-/* A str as UTF-8, cut to what has room. Empty for one that is not in the compact form, which names always are. */
-static void copy_text(uintptr_t string, char *text, size_t room)
-{
-    size_t used = 0;
-    if (string != 0) {
-        size_t length = word_at(string + 16);
-        /* Bit field of the state: interned, kind, compact, ascii; 3.11 and before have two bits of interned too. */
-        uint32_t state = half_word_at(string + 32);
-        uint32_t kind = state >> 2 & 7;
-        bool is_compact = state >> 5 & 1, is_ascii = state >> 6 & 1;
-        uintptr_t at = string + (is_ascii ? layout->ascii : layout->compact);
-        for (size_t i = 0; is_compact && i < length && used + 5 < room; i++, at += kind) {
-            uint32_t character = 0;
-            memcpy(&character, (const void *)at, kind <= 4 ? kind : 0);
-            used += put_utf8(text + used, character);
-        }
-    }
-    text[used] = 0;
-}
-
 /* ---- names ---- */
 
 static uint32_t define(const struct function *function)
 {
     char name[512], file[1024];
-    copy_text(function->name, name, sizeof name);
-    copy_text(function->file_name, file, sizeof file);
+    python_copy_text(layout, function->name, name, sizeof name);
+    python_copy_text(layout, function->file_name, file, sizeof file);
     uint64_t content = names_hash(names_hash(NAMES_SEED, name), file) + function->first_line;
     content += content == 0;
     for (uint32_t i = 0; i < 64; i++) {
@@ -143,9 +70,9 @@ static uint32_t number_of(uintptr_t code)
 {
     struct function seen = {
         .code = code,
-        .name = word_at(code + layout->name),
-        .file_name = word_at(code + layout->file_name),
-        .first_line = half_word_at(code + layout->first_line),
+        .name = python_word_at(code + layout->name),
+        .file_name = python_word_at(code + layout->file_name),
+        .first_line = python_half_word_at(code + layout->first_line),
     };
     struct function *place = &functions[(code >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 32 & (FUNCTIONS - 1)];
     if (place->code != seen.code || place->name != seen.name || place->file_name != seen.file_name ||
@@ -185,6 +112,7 @@ static void release_lock(void)
 void python_after_fork_in_child(void)
 {
     release_lock();
+    python_types_forget();
 }
 
 static void describe(uintptr_t code, int offset, allocsample_frame *frame)
@@ -197,42 +125,42 @@ static void describe(uintptr_t code, int offset, allocsample_frame *frame)
 
 static bool is_code(uintptr_t object)
 {
-    return object != 0 && object % 8 == 0 && word_at(object + 8) == (uintptr_t)python.code_type;
+    return object != 0 && object % 8 == 0 && python_word_at(object + 8) == (uintptr_t)python.code_type;
 }
 
 /* Its last reference is gone, and what it consists of is being freed: 3.11 clears a frame, and the code with it, before it
  * takes the frame from the chain. */
 static bool is_dying(uintptr_t code)
 {
-    return word_at(code) == 0;
+    return python_word_at(code) == 0;
 }
 
 /* Bytes from the start of the function's code. Negative: it has not begun. */
 static int offset_of(uintptr_t frame, uintptr_t code)
 {
     if (layout->bytecode == 0)
-        return (int)half_word_at(frame + layout->instruction) * layout->instruction_bytes;
-    return (int)(word_at(frame + layout->instruction) - (code + layout->bytecode));
+        return (int)python_half_word_at(frame + layout->instruction) * layout->instruction_bytes;
+    return (int)(python_word_at(frame + layout->instruction) - (code + layout->bytecode));
 }
 
 static uintptr_t newest_frame(void)
 {
     uintptr_t thread = (uintptr_t)python.thread_state();
-    uintptr_t frame = thread == 0 ? 0 : word_at(thread + layout->frame_in_thread);
+    uintptr_t frame = thread == 0 ? 0 : python_word_at(thread + layout->frame_in_thread);
     if (layout->frame_in_cframe >= 0 && frame != 0)
-        frame = word_at(frame + (uintptr_t)layout->frame_in_cframe);
+        frame = python_word_at(frame + (uintptr_t)layout->frame_in_cframe);
     return frame;
 }
 
 bool python_frames_are_importing(void)
 {
     static const char importer[] = "<frozen importlib";
-    for (uintptr_t frame = newest_frame(); frame != 0; frame = word_at(frame + layout->previous)) {
-        uintptr_t code = word_at(frame + layout->code);
+    for (uintptr_t frame = newest_frame(); frame != 0; frame = python_word_at(frame + layout->previous)) {
+        uintptr_t code = python_word_at(frame + layout->code);
         char file[sizeof importer + 5];
         if (!is_code(code))
             continue;
-        copy_text(word_at(code + layout->file_name), file, sizeof file);
+        python_copy_text(layout, python_word_at(code + layout->file_name), file, sizeof file);
         if (strncmp(file, importer, sizeof importer - 1) == 0)
             return true;
     }
@@ -255,13 +183,13 @@ size_t python_frames_walk(void *user, allocsample_frame *frames, size_t capacity
     size_t count = 0, first = 0; /* the first one of its activation of the loop */
     /* Without it frames are shown as functions without names. */
     bool has_tables = take_lock();
-    for (uintptr_t frame = newest_frame(); frame != 0 && count < capacity; frame = word_at(frame + layout->previous)) {
+    for (uintptr_t frame = newest_frame(); frame != 0 && count < capacity; frame = python_word_at(frame + layout->previous)) {
         uint8_t owner = layout->owner == 0 ? 0 : *(const uint8_t *)(frame + layout->owner);
         if (layout->minor >= 12 && owner == OWNED_BY_C_STACK) {
             first = count = end_activation(frames, count, first);
             continue;
         }
-        uintptr_t code = word_at(frame + layout->code);
+        uintptr_t code = python_word_at(frame + layout->code);
         if (!is_code(code))
             break;
         int offset = offset_of(frame, code);
@@ -293,13 +221,7 @@ bool python_frames_prepare(const struct python_symbols *symbols, const allocsamp
     if (symbols->version == NULL || symbols->thread_state == NULL || symbols->line_of == NULL ||
         symbols->code_type == NULL || symbols->eval_loop == NULL)
         return false;
-    int major = 0, minor = 0;
-    if (sscanf(symbols->version(), "%d.%d", &major, &minor) != 2 || major != 3)
-        return false;
-    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
-        if (layouts[i].minor == minor)
-            layout = &layouts[i];
-    }
+    layout = python_layout_of(symbols->version());
     python = *symbols;
     hooks = table;
     functions = map(FUNCTIONS * sizeof *functions);

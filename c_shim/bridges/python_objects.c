@@ -19,6 +19,8 @@
 /* Larger requests go on to malloc (CPython's SMALL_REQUEST_THRESHOLD). */
 #define SMALL 512
 #define TOO_LARGE (SMALL + 1)
+/* Bytes in which an object has its header, wherever that is. */
+#define HEADERS 48
 
 enum domain { DOMAIN_RAW = 0, DOMAIN_MEM = 1, DOMAIN_OBJ = 2 };
 
@@ -73,86 +75,127 @@ static void *raw_calloc(void *context, size_t count, size_t size)
     return next_raw.calloc(context, count, size);
 }
 
-/* The object that was asked for is there, or NULL for one that is not: then nothing was charged. */
-static void *tell(void *object, size_t size)
+/* The block that was asked for is there, or NULL for one that is not: then nothing was charged. `is_object`: it comes from the
+ * domain of objects. It is zero where one would have its header, or has been what it is. */
+static void *tell(void *block, size_t size, bool is_object)
 {
     /* Somebody has wrapped the raw domain since, and asks it for more: what `free` will get is not this address. */
     bool has_end = !sampled_object.is_asked;
     sampled_object.is_asked = false;
-    if (object == NULL)
+    if (block == NULL)
         return NULL;
     python_gc_watch();
-    countdown_tell(&this_thread, hooks, heap, (uintptr_t)object, size, 0);
+    python_types_look();
+    allocsample_id sample = countdown_tell(&this_thread, hooks, heap, (uintptr_t)block, size, 0);
     if (!has_end)
-        hooks->freed(heap, (uintptr_t)object);
-    return object;
+        hooks->freed(heap, (uintptr_t)block);
+    else
+        python_types_await(sample, block, size, is_object);
+    return block;
 }
 
-COLD static void *malloc_at_limit(void *context, size_t size)
+/* ---- both domains: the same, but for what the blocks may hold ---- */
+
+COLD static void *malloc_at_limit(void *context, size_t size, bool is_object)
 {
     if (!is_due(size))
         return next.malloc(context, size);
     ask_for(size);
-    return tell(next.malloc(context, TOO_LARGE), size);
+    void *block = next.malloc(context, TOO_LARGE);
+    if (block != NULL)
+        memset(block, 0, size < HEADERS ? size : HEADERS);
+    return tell(block, size, is_object);
 }
 
-static void *python_malloc(void *context, size_t size)
+static ALWAYS_INLINE void *domain_malloc(void *context, size_t size, bool is_object)
 {
     if (size <= SMALL && countdown_charge(&this_thread, size))
-        return malloc_at_limit(context, size);
+        return malloc_at_limit(context, size, is_object);
     return next.malloc(context, size);
 }
 
-COLD static void *calloc_at_limit(void *context, size_t count, size_t size)
+COLD static void *calloc_at_limit(void *context, size_t count, size_t size, bool is_object)
 {
     if (!is_due(count * size))
         return next.calloc(context, count, size);
     ask_for(count * size);
-    return tell(next.calloc(context, 1, TOO_LARGE), count * size);
+    return tell(next.calloc(context, 1, TOO_LARGE), count * size, is_object);
 }
 
-static void *python_calloc(void *context, size_t count, size_t size)
+static ALWAYS_INLINE void *domain_calloc(void *context, size_t count, size_t size, bool is_object)
 {
     bool is_small = count == 0 || size <= SMALL / count;
     if (is_small && countdown_charge(&this_thread, count * size))
-        return calloc_at_limit(context, count, size);
+        return calloc_at_limit(context, count, size, is_object);
     return next.calloc(context, count, size);
 }
 
-COLD static void *realloc_at_limit(void *context, void *old, size_t size)
+COLD static void *realloc_at_limit(void *context, void *old, size_t size, bool is_object)
 {
     if (!is_due(size))
         return next.realloc(context, old, size);
-    void *object = next.realloc(context, old, size);
-    if (object == NULL)
+    void *block = next.realloc(context, old, size);
+    if (block == NULL)
         return NULL;
     ask_for(size);
     void *sampled = next.malloc(context, TOO_LARGE);
     if (sampled != NULL) {
-        memcpy(sampled, object, size);
-        next.free(context, object);
+        memcpy(sampled, block, size);
+        next.free(context, block);
     }
     /* Without memory the next object is the sample. */
-    return tell(sampled, size) != NULL ? sampled : object;
+    return tell(sampled, size, is_object && old != NULL) != NULL ? sampled : block;
 }
 
 /* One of malloc's blocks that is sampled stays one of malloc's, which charges the new size. */
-COLD static void *realloc_of_marked(void *context, void *old, size_t size)
+COLD static void *realloc_of_marked(void *context, void *old, size_t size, bool is_object)
 {
     if (!shim_is_sampled(old) && size <= SMALL && countdown_charge(&this_thread, size))
-        return realloc_at_limit(context, old, size);
+        return realloc_at_limit(context, old, size, is_object);
     return next.realloc(context, old, size);
 }
 
 /* A free and an allocation of the new size, as realloc is everywhere. */
-static void *python_realloc(void *context, void *old, size_t size)
+static ALWAYS_INLINE void *domain_realloc(void *context, void *old, size_t size, bool is_object)
 {
     if (shim_may_be_sampled(old))
-        return realloc_of_marked(context, old, size);
+        return realloc_of_marked(context, old, size, is_object);
     if (size <= SMALL && countdown_charge(&this_thread, size))
-        return realloc_at_limit(context, old, size);
+        return realloc_at_limit(context, old, size, is_object);
     return next.realloc(context, old, size);
 }
+
+static void *object_malloc(void *context, size_t size)
+{
+    return domain_malloc(context, size, true);
+}
+
+static void *object_calloc(void *context, size_t count, size_t size)
+{
+    return domain_calloc(context, count, size, true);
+}
+
+static void *object_realloc(void *context, void *old, size_t size)
+{
+    return domain_realloc(context, old, size, true);
+}
+
+static void *memory_malloc(void *context, size_t size)
+{
+    return domain_malloc(context, size, false);
+}
+
+static void *memory_calloc(void *context, size_t count, size_t size)
+{
+    return domain_calloc(context, count, size, false);
+}
+
+static void *memory_realloc(void *context, void *old, size_t size)
+{
+    return domain_realloc(context, old, size, false);
+}
+
+/* ---- wrapping ---- */
 
 static bool is_same(const struct python_allocator *a, const struct python_allocator *b)
 {
@@ -180,18 +223,21 @@ void python_objects_wrap(const struct python_symbols *symbols)
     int minor;
     bool is_known = sscanf(symbols->version(), "3.%d.", &minor) == 1 && minor >= 6 && minor <= 14;
     bool is_plain = is_same(&memory, &object) && object.context == NULL && raw.context == NULL &&
-                    object.malloc != raw.malloc && object.malloc != python_malloc && raw.malloc != raw_malloc;
+                    object.malloc != raw.malloc && object.malloc != object_malloc && raw.malloc != raw_malloc;
     if (!is_known || !is_plain)
         return;
     next = object;
     next_raw = raw;
     raw.malloc = raw_malloc;
     raw.calloc = raw_calloc;
-    object.malloc = python_malloc;
-    object.calloc = python_calloc;
-    object.realloc = python_realloc;
+    object.malloc = object_malloc;
+    object.calloc = object_calloc;
+    object.realloc = object_realloc;
+    memory.malloc = memory_malloc;
+    memory.calloc = memory_calloc;
+    memory.realloc = memory_realloc;
     symbols->set_allocator(DOMAIN_RAW, &raw);
-    symbols->set_allocator(DOMAIN_MEM, &object);
+    symbols->set_allocator(DOMAIN_MEM, &memory);
     symbols->set_allocator(DOMAIN_OBJ, &object);
 }
 
@@ -201,7 +247,7 @@ void python_objects_unwrap(const struct python_symbols *symbols)
     for (int domain = DOMAIN_MEM; domain <= DOMAIN_OBJ; domain++) {
         symbols->get_allocator(domain, &now);
         /* Whoever came after us calls us: there we stay, idle. */
-        if (now.malloc == python_malloc)
+        if (now.malloc == object_malloc || now.malloc == memory_malloc)
             symbols->set_allocator(domain, &next);
     }
     symbols->get_allocator(DOMAIN_RAW, &now);

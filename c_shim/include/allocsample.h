@@ -390,6 +390,10 @@ typedef struct allocsample_hooks {
      * machine that goes on drawing while its heap is off, and then need not walk its stack. */
     allocsample_id (*sampled_at)(allocsample_heap *heap, uintptr_t address, uint64_t size, allocsample_type type,
                                  const allocsample_frame *frames, size_t count, uint64_t interval);
+
+    /* [any] The sample `sample`, whose type was not known when it was allocated, is of this one. While it is there: before it
+     * is freed or resolved as dead. ALLOCSAMPLE_LIMIT: it could not be said, and the type stays unknown. */
+    int32_t (*typed)(allocsample_heap *heap, allocsample_id sample, allocsample_type type);
 } allocsample_hooks;
 
 /* Defined by the agent; NULL without it, and for a version that it does not know. */

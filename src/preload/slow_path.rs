@@ -35,6 +35,7 @@ struct SlowPath {
     on_thread_start: unsafe extern "C" fn(*const ShimThread, *const c_void),
     start_ticks: extern "C" fn(c_int, *const c_void),
     stop_ticks: extern "C" fn(),
+    is_readable: extern "C" fn(*const c_void) -> bool,
 }
 
 unsafe extern "C" {
@@ -81,6 +82,7 @@ pub fn install() {
         on_thread_start,
         start_ticks,
         stop_ticks,
+        is_readable,
     };
     // SAFETY: the shim defines it as an atomic pointer to a constant table. Release: pairs with its acquire loads.
     unsafe { shim_slow_path.store((&raw const TABLE).cast_mut(), Ordering::Release) };
@@ -210,6 +212,10 @@ extern "C" fn start_ticks(signal: c_int, mark: *const c_void) {
 
 extern "C" fn stop_ticks() {
     AGENT.stop_ticks();
+}
+
+extern "C" fn is_readable(address: *const c_void) -> bool {
+    allocsample_agent::os::memory::is_readable(address.addr() as u64)
 }
 
 /// Where this thread stands; inlined, so that it is the caller whose frame comes next.

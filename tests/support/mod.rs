@@ -11,6 +11,7 @@ pub mod bridge;
 pub mod compile;
 pub mod pprof;
 pub mod profile;
+pub mod python;
 pub mod regrtest;
 pub mod room;
 pub mod run;

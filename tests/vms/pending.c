@@ -1,11 +1,13 @@
 // Behaviour: small stories of samples that wait for a collection, told to the hook ABI by hand, at interval 1.
-// Usage: pending fork | discard | late | interval | interrupted
+// Usage: pending fork | discard | late | interval | interrupted | typed
 //   fork      the child's first call is an allocation: its collection finds that object, and nothing of the parent's
 //   discard   young, old and late samples are given up; later answers are for nobody
 //   late      a thread leaves with young samples: one dies in the next minor collection, one in the next major one; one
 //             survives a minor, one a major one
 //   interval  a sample that is lost (its allocation came out of the walker) has the weight of the interval that drew it
 //   interrupted  a signal handler asks how many wait, whatever it has interrupted
+//   typed     objects get their types after they were allocated: one of a nursery, which keeps it when it survives, and one that
+//             is freed by its address; what is no sample, or no type, is refused
 #include "../../c_shim/include/allocsample.h"
 
 #include <signal.h>
@@ -163,6 +165,35 @@ static void on_signal(int number)
     questions++;
 }
 
+static void story_typed(void)
+{
+    uint64_t sizes[BATCH];
+    agent->nursery_point(heap, &nursery, address_of(place), 32, address_of(top), 0);
+    place += 32;
+    allocsample_pending sample;
+    uint64_t cursor = 0;
+    CHECK(agent->pending(heap, &nursery, ALLOCSAMPLE_MINOR, &sample, 1, &cursor) == 1 && sample.type == 0);
+    CHECK(agent->typed(heap, sample.id, 1) == ALLOCSAMPLE_OK);
+    CHECK(collect(&nursery, ALLOCSAMPLE_MINOR, sizes, NULL) == 1);
+
+    allocsample_heap *other =
+        agent->heap_register(&(allocsample_heap_description){.size = sizeof(allocsample_heap_description),
+                                                             .kind = ALLOCSAMPLE_EXTERNAL,
+                                                             .name = "org.example.freed",
+                                                             .interval = 1});
+    agent->define_type(other, 7, "Freed", NULL);
+    agent->nursery_begin(other, &outside_state, 1, (uintptr_t)1 << 40);
+    allocsample_id id = agent->alloc(other, &outside_state, 0x5000, 100, 0, 101, NULL);
+    CHECK(id != ALLOCSAMPLE_NO_SAMPLE);
+    CHECK(agent->typed(other, id, 7) == ALLOCSAMPLE_OK);
+    agent->freed(other, 0x5000);
+
+    CHECK(agent->typed(other, ALLOCSAMPLE_NO_SAMPLE, 7) == ALLOCSAMPLE_INVALID);
+    CHECK(agent->typed(other, id, 0) == ALLOCSAMPLE_INVALID);
+    CHECK(agent->typed(NULL, id, 7) == ALLOCSAMPLE_INVALID);
+    CHECK(agent->typed(other, id, 1) == ALLOCSAMPLE_OK); /* it is freed: nobody is told */
+}
+
 static void story_interrupted(void)
 {
     enum { SURVIVORS = 2000, QUESTIONS = 300 };
@@ -204,6 +235,8 @@ int main(int count, char **words)
         story_late();
     else if (strcmp(words[1], "interrupted") == 0)
         story_interrupted();
+    else if (strcmp(words[1], "typed") == 0)
+        story_typed();
     else
         story_interval();
     return 0;

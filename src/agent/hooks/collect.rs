@@ -12,7 +12,7 @@ use crate::hooks::nursery::{HookSlot, NurseryState, Object};
 use crate::os::clock;
 use crate::os::thread::ShimThread;
 use crate::os::vector::Vector;
-use crate::recording;
+use crate::recording::{self, Recording};
 
 /// Mirror of `allocsample_pending`: a sample whose object nobody has looked at.
 #[repr(C)]
@@ -283,6 +283,17 @@ impl Agent {
         });
     }
 
+    /// A sample is of this type, which is not 0; it has not ended yet. False: there is no room to say so.
+    pub fn tell_type(&self, sample: SampleId, type_id: u32) -> bool {
+        let typed = FateRecord::of_type(sample, type_id, clock::monotonic_ns());
+        let is_told = typed.zip(recording::current()).map(|(typed, recording)| {
+            self.push_waiting(recording, RecordKind::Fate, FateRecord::WORDS, |words| {
+                typed.encode_into(words)
+            })
+        });
+        is_told == Some(true)
+    }
+
     fn push_fate(&self, record: &FateRecord) {
         self.push_or_wait(RecordKind::Fate, FateRecord::WORDS, |words| {
             record.encode_into(words)
@@ -324,9 +335,23 @@ impl Agent {
         let Some(recording) = recording::current() else {
             return false;
         };
+        let is_told = self.push_waiting(recording, kind, words, encode);
+        if !is_told {
+            recording.count_lost(LostReason::FreeRingFull, 1, 0);
+        }
+        is_told
+    }
+
+    /// The same, and counts nothing.
+    fn push_waiting(
+        &self,
+        recording: &Recording,
+        kind: RecordKind,
+        words: usize,
+        encode: impl Fn(&mut [u64]) -> Option<usize>,
+    ) -> bool {
         while !recording.push(kind, words, &encode) {
             if !self.wait_for_space(recording, true) {
-                recording.count_lost(LostReason::FreeRingFull, 1, 0);
                 return false;
             }
         }

@@ -81,6 +81,7 @@ pub struct HookTable {
     thread_select: extern "C" fn(u32, u32) -> i32,
     process_filter: unsafe extern "C" fn(*const process::RawFilter) -> i32,
     sampled_at: unsafe extern "C" fn(HeapHandle, u64, u64, u32, *const RawFrame, usize, u64) -> u64,
+    typed: unsafe extern "C" fn(HeapHandle, u64, u32) -> i32,
 }
 
 static TABLE: HookTable = HookTable {
@@ -123,6 +124,7 @@ static TABLE: HookTable = HookTable {
     thread_select: process::thread_select,
     process_filter: process::process_filter,
     sampled_at: objects::sampled_at,
+    typed: objects::typed,
 };
 
 /// The one function that a machine looks for. NULL for a version that this library does not know, and while the agent is

@@ -3,9 +3,9 @@
 use allocsample_agent::Interval;
 use allocsample_agent::hooks::{Object, Pending, Resolution};
 use allocsample_agent::stack::vm::RawFrame;
-use allocsample_record::GcKind;
+use allocsample_record::{GcKind, SampleId};
 
-use super::{HeapHandle, KeepErrno, NO_SAMPLE, SlotHandle, heap_of, slot_of};
+use super::{HeapHandle, INVALID, KeepErrno, NO_SAMPLE, SlotHandle, heap_of, result, slot_of};
 use crate::AGENT;
 use crate::slow_path::{here, this_thread};
 
@@ -179,6 +179,15 @@ unsafe fn tell(
     AGENT
         .heap_sampled(this_thread(), heap, object, frames, drawn_at, &caller)
         .map_or(NO_SAMPLE, |id| id.0)
+}
+
+pub(super) unsafe extern "C" fn typed(heap: HeapHandle, id: u64, type_id: u32) -> i32 {
+    let _errno = KeepErrno::new();
+    // SAFETY: the header's rules.
+    if unsafe { heap_of(heap) }.is_none() || id == NO_SAMPLE || type_id == 0 {
+        return INVALID;
+    }
+    result(AGENT.tell_type(SampleId(id), type_id))
 }
 
 pub(super) unsafe extern "C" fn freed(heap: HeapHandle, address: u64) {

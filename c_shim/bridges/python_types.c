@@ -1,0 +1,313 @@
+/* Of which types sampled objects of Python are.
+ *
+ * When an object is allocated it has no type: Python writes it there a moment later. So the object waits until its thread, or
+ * another with the interpreter's lock, comes to the next sample, or until it is freed, whichever is first: a type outlives its
+ * objects, and an object has its header until its memory is given back.
+ *
+ * Not all that comes from the allocator of objects is one: the bytes of a bytearray do, and before 3.13 the tables of
+ * dictionaries, which are told by their sizes and named for what they are. So what lies where the header would be is taken for a type only if it is a type all the way up to `type`, and if
+ * by its flags its objects have their header just there: after nothing, the collector's two words, or those and two more. The
+ * memory was zeroed there when it was allocated, so that it is not that of an object that was there before. */
+#define _GNU_SOURCE
+#include "bridges.h"
+#include "names.h"
+#include "python.h"
+#include "python_layout.h"
+#include "symbols.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Py_TPFLAGS_HEAPTYPE, _READY, _HAVE_GC, _TYPE_SUBCLASS. */
+enum { IS_ON_HEAP = 1 << 9, IS_READY = 1 << 12, HAS_COLLECTOR = 1 << 14 };
+#define IS_TYPE_OF_TYPES (UINT64_C(1) << 31)
+/* PyGC_Head; and `__dict__` or its values with `__weakref__`, or its keys. */
+#define TWO_WORDS (2 * sizeof(uintptr_t))
+/* References to an object are fewer; an immortal one of 3.12 has one less than this. */
+#define MOST_REFERENCES (UINT64_C(1) << 32)
+
+/* A block that waits; up to 512 bytes. */
+struct awaited {
+    allocsample_id sample;
+    uintptr_t block;
+    uint32_t size;
+    uint16_t looks;
+    bool is_object;
+};
+#define AWAITED 64
+/* What has no type after so many looks has none. */
+#define LOOKS 32
+
+/* A type that was met. */
+struct met {
+    uintptr_t type;
+    uint64_t name; /* a hash: another type may come to lie where one was */
+    uint32_t number;
+};
+#define MET 1024
+
+static struct {
+    void *(*item)(void *, void *);
+    void *(*intern)(const char *);
+} api;
+static const struct python_layout *layout;
+static uintptr_t type_of_types;
+static const allocsample_hooks *hooks;
+static allocsample_heap *heap;
+static struct names names;
+/* The str "__module__", once there is an interpreter that can make it. */
+static _Atomic(uintptr_t) module_key;
+
+/* Guards all below. What waits cannot be freed while it is held: whoever frees it waits. It is held by threads with an
+ * interpreter's lock, and by whoever frees a sampled block, which a signal handler may do on a thread that holds it: such a block
+ * is none of Python's. */
+static _Atomic(bool) lock;
+static _Thread_local bool holds_lock;
+static struct awaited awaited[AWAITED];
+static _Atomic(uint32_t) awaited_count;
+static struct met met[MET];
+
+static bool take_lock(void)
+{
+    if (holds_lock)
+        return false;
+    holds_lock = true;
+    for (unsigned tries = 1; atomic_exchange_explicit(&lock, true, memory_order_acquire); tries++) {
+        if (tries % 64 == 0)
+            sched_yield();
+    }
+    return true;
+}
+
+static void release_lock(void)
+{
+    atomic_store_explicit(&lock, false, memory_order_release);
+    holds_lock = false;
+}
+
+/* ---- what a type is ---- */
+
+/* Whether PyTypeObject's fields can be read there. */
+static bool is_memory(uintptr_t type)
+{
+    const struct shim_slow_path *agent = atomic_load_explicit(&shim_slow_path, memory_order_acquire);
+    uintptr_t last = type + PYTHON_TYPE_DICT;
+    return agent != NULL && type >= 4096 && type % sizeof(uintptr_t) == 0 && last >> 47 == 0 &&
+           agent->is_readable((const void *)type) && agent->is_readable((const void *)last);
+}
+
+static bool is_type(uintptr_t type)
+{
+    if (!is_memory(type) || (python_word_at(type + PYTHON_TYPE_FLAGS) & IS_READY) == 0)
+        return false;
+    for (int depth = 0; depth < 8; depth++) {
+        type = python_word_at(type + PYTHON_TYPE);
+        if (type == type_of_types)
+            return true;
+        if (!is_memory(type) || (python_word_at(type + PYTHON_TYPE_FLAGS) & IS_TYPE_OF_TYPES) == 0)
+            return false;
+    }
+    return false;
+}
+
+/* How far from the start of their blocks objects of a type begin. */
+static size_t words_before(uintptr_t type)
+{
+    uint64_t flags = python_word_at(type + PYTHON_TYPE_FLAGS);
+    return ((flags & HAS_COLLECTOR) != 0 ? TWO_WORDS : 0) + ((flags & layout->with_two_words) != 0 ? TWO_WORDS : 0);
+}
+
+/* The type of the object in a block; 0: it is none, or none yet. */
+static uintptr_t type_in(const struct awaited *object)
+{
+    if (!object->is_object)
+        return 0;
+    for (size_t before = 0; before <= 2 * TWO_WORDS && before + TWO_WORDS <= object->size; before += TWO_WORDS) {
+        uintptr_t header = object->block + before;
+        uintptr_t type = python_word_at(header + PYTHON_TYPE);
+        if (python_word_at(header) < MOST_REFERENCES && is_type(type) && words_before(type) == before)
+            return type;
+    }
+    return 0;
+}
+
+/* ---- tables of dictionaries ---- */
+
+/* A table's size follows from two numbers in it: for 2^`log_slots` slots, of `slot_bytes` together, and entries for two thirds of
+ * them. */
+static size_t bytes_of_table(size_t header, unsigned log_slots, size_t slot_bytes, size_t entry_bytes)
+{
+    return header + slot_bytes + ((size_t)2 << log_slots) / 3 * entry_bytes;
+}
+
+/* Those in blocks of up to 512 bytes have 8, 16 or 32 slots of a byte each. */
+static bool has_size_of_table(size_t size)
+{
+    for (unsigned log_slots = 3; log_slots <= 5; log_slots++) {
+        size_t slots = (size_t)1 << log_slots;
+        if (layout->minor <= 10 ? size == bytes_of_table(40, log_slots, slots, 24)
+                                : size == bytes_of_table(32, log_slots, slots, 16) ||
+                                      size == bytes_of_table(32, log_slots, slots, 24))
+            return true;
+    }
+    return false;
+}
+
+/* PyDictKeysObject: references; then up to 3.10 the number of slots, from 3.11 on its logarithm, that of their bytes, and
+ * whether all keys are str, whose entries lack a hash. */
+static bool is_table(const struct awaited *block)
+{
+    if (!has_size_of_table(block->size) || python_word_at(block->block) - 1 >= MOST_REFERENCES)
+        return false;
+    if (layout->minor <= 10) {
+        uintptr_t slots = python_word_at(block->block + 8);
+        return (slots == 8 || slots == 16) && block->size == bytes_of_table(40, slots == 8 ? 3 : 4, slots, 24);
+    }
+    const uint8_t *numbers = (const uint8_t *)block->block + 8;
+    unsigned log_slots = numbers[0], kind = numbers[2];
+    return log_slots >= 3 && log_slots <= 5 && numbers[1] == log_slots && kind <= 2 &&
+           block->size == bytes_of_table(32, log_slots, (size_t)1 << log_slots, kind == 0 ? 24 : 16);
+}
+
+/* ---- names ---- */
+
+static uint32_t number_of_name(const char *name)
+{
+    bool is_new;
+    uint32_t number = names_number(&names, names_hash(NAMES_SEED, name), &is_new);
+    if (is_new)
+        hooks->define_type(heap, number, name, "");
+    return number;
+}
+
+/* The module that a class was defined in; empty for a built-in one, and where it is not known. */
+static void copy_module(uintptr_t class, void *key, char *text, size_t room)
+{
+    void *dict = (void *)python_word_at(class + PYTHON_TYPE_DICT);
+    /* Looks for a str by its hash, which it has: no code of the program runs. */
+    uintptr_t module = dict == NULL ? 0 : (uintptr_t)api.item(dict, key);
+    python_copy_text(layout, module, text, room);
+    if (strcmp(text, "builtins") == 0)
+        text[0] = 0;
+}
+
+/* 0: it cannot be named yet, as classes are named with their modules from the first one on. */
+static uint32_t number_of(uintptr_t type)
+{
+    char name[512], module[256] = "", whole[sizeof name + sizeof module];
+    const char *own_name = (const char *)python_word_at(type + PYTHON_TYPE_NAME);
+    /* Types that are made in C have their module in their name. */
+    bool is_class = (python_word_at(type + PYTHON_TYPE_FLAGS) & IS_ON_HEAP) != 0 && strchr(own_name, '.') == NULL;
+    void *key = (void *)atomic_load_explicit(&module_key, memory_order_acquire);
+    if (is_class && key == NULL)
+        return 0;
+    if (is_class)
+        python_copy_text(layout, python_word_at(type + layout->qualified_name), name, sizeof name);
+    else
+        snprintf(name, sizeof name, "%s", own_name);
+    uint64_t hash = names_hash(NAMES_SEED, name);
+    struct met *known = &met[(type >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 32 & (MET - 1)];
+    if (known->type == type && known->name == hash)
+        return known->number;
+    if (is_class)
+        copy_module(type, key, module, sizeof module);
+    snprintf(whole, sizeof whole, "%s%s%s", module, module[0] == 0 ? "" : ".", name);
+    *known = (struct met){type, hash, number_of_name(whole)};
+    return known->number;
+}
+
+/* ---- objects that wait ---- */
+
+/* Whether there is nothing more to be learned of it. */
+static bool is_told(struct awaited *block)
+{
+    uintptr_t type = type_in(block);
+    if (type == 0 && !is_table(block))
+        return ++block->looks == LOOKS;
+    uint32_t number = type == 0 ? number_of_name("dict keys") : number_of(type);
+    if (number == 0)
+        return false;
+    hooks->typed(heap, block->sample, number);
+    return true;
+}
+
+static void drop(uint32_t index)
+{
+    uint32_t left = atomic_load_explicit(&awaited_count, memory_order_relaxed) - 1;
+    awaited[index] = awaited[left];
+    atomic_store_explicit(&awaited_count, left, memory_order_relaxed);
+}
+
+void python_types_look(void)
+{
+    if (atomic_load_explicit(&awaited_count, memory_order_relaxed) == 0 || !take_lock())
+        return;
+    int saved_errno = errno;
+    for (uint32_t i = atomic_load_explicit(&awaited_count, memory_order_relaxed); i > 0; i--) {
+        if (is_told(&awaited[i - 1]))
+            drop(i - 1);
+    }
+    release_lock();
+    errno = saved_errno;
+}
+
+void python_types_await(allocsample_id sample, void *block, size_t size, bool is_object)
+{
+    if (layout == NULL || sample == ALLOCSAMPLE_NO_SAMPLE || (!is_object && !has_size_of_table(size)) || !take_lock())
+        return;
+    uint32_t count = atomic_load_explicit(&awaited_count, memory_order_relaxed);
+    if (count < AWAITED) {
+        awaited[count] = (struct awaited){
+            .sample = sample, .block = (uintptr_t)block, .size = (uint32_t)size, .is_object = is_object};
+        atomic_store_explicit(&awaited_count, count + 1, memory_order_relaxed);
+    }
+    release_lock();
+}
+
+/* A sampled block of malloc's is about to end; on any thread. One of Python's is freed with the interpreter's lock. */
+static void before_end(const void *block)
+{
+    if (atomic_load_explicit(&awaited_count, memory_order_relaxed) == 0 || !take_lock())
+        return;
+    int saved_errno = errno;
+    for (uint32_t i = 0; i < atomic_load_explicit(&awaited_count, memory_order_relaxed); i++) {
+        if (awaited[i].block != (uintptr_t)block)
+            continue;
+        (void)is_told(&awaited[i]);
+        drop(i);
+        break;
+    }
+    release_lock();
+    errno = saved_errno;
+}
+
+void python_types_begin(void)
+{
+    if (layout != NULL && atomic_load_explicit(&module_key, memory_order_relaxed) == 0)
+        atomic_store_explicit(&module_key, (uintptr_t)api.intern("__module__"), memory_order_release);
+}
+
+void python_types_forget(void)
+{
+    atomic_store_explicit(&awaited_count, 0, memory_order_relaxed);
+    release_lock();
+}
+
+void python_types_prepare(const struct python_symbols *symbols, const allocsample_hooks *table, allocsample_heap *registered)
+{
+    static const struct symbol wanted[] = {
+        {&api.item, "PyDict_GetItemWithError"},
+        {&api.intern, "PyUnicode_InternFromString"},
+    };
+    type_of_types = (uintptr_t)dlsym(RTLD_DEFAULT, "PyType_Type");
+    if (symbols->version == NULL || type_of_types == 0 || !symbols_find(wanted, sizeof wanted / sizeof wanted[0], NULL) || !names_make(&names))
+        return;
+    hooks = table;
+    heap = registered;
+    layout = python_layout_of(symbols->version());
+    if (layout != NULL)
+        atomic_store_explicit(&shim_before_sampled_ends, before_end, memory_order_release);
+}

@@ -1,0 +1,59 @@
+"""Makes the same number of objects of each of some types, every other one of which it keeps, and prints the types' names.
+
+It ends without taking down the interpreter, so that what is kept is never freed.
+"""
+
+import collections
+import os
+import sys
+
+count = int(sys.argv[1])
+
+
+class Session:
+    def __init__(self):
+        self.user = None
+
+
+class Outer:
+    class Point:
+        __slots__ = ("x", "y", "__weakref__")
+
+
+class Meta(type):
+    pass
+
+
+class Registered(metaclass=Meta):
+    pass
+
+
+class Pair(tuple):
+    pass
+
+
+class Named(str):
+    pass
+
+
+makers = [
+    Session,
+    Outer.Point,
+    Registered,
+    lambda: Pair((1, 2)),
+    lambda: Named("a name that is not short"),
+    lambda: complex(1, len(kept)),
+    collections.deque,
+    lambda: type("Made", (), {"__slots__": ()})(),
+]
+kept = []
+for make in makers:
+    for i in range(count):
+        made = make()
+        if i % 2 == 0:
+            kept.append(made)
+    module = type(made).__module__
+    print("" if module == "builtins" else f"{module}.", type(made).__qualname__, sep="")
+del made
+sys.stdout.flush()
+os._exit(0)
