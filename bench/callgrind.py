@@ -26,12 +26,12 @@ class Count:
         return self.main + self.others
 
 
-def command(tools: Tools, directory: Path) -> list[str]:
+def command(valgrind: str | None, directory: Path) -> list[str]:
     """What goes in front of a program."""
-    if tools.valgrind is None:
+    if valgrind is None:
         raise RunFailed("valgrind is not installed")
     return [
-        tools.valgrind,
+        valgrind,
         "--tool=callgrind",
         "--quiet",
         "--separate-threads=yes",
@@ -44,7 +44,7 @@ def command(tools: Tools, directory: Path) -> list[str]:
 def count(tools: Tools, setup: Setup, workload: Workload, read_profiles: bool = False) -> Count:
     """Runs once and counts."""
     with running.run_directory(tools) as directory:
-        argv = [*command(tools, directory), *running.arguments(setup, workload, directory)]
+        argv = [*command(tools.valgrind, directory), *running.arguments(setup, workload, directory)]
         running.execute(setup, workload, directory, argv)
         profiles = running.profiles_in(tools, directory) if read_profiles else Profiles()
         return read_counts(directory, profiles)

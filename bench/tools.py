@@ -32,6 +32,11 @@ def _library(*names: str) -> str | None:
     return None
 
 
+def valgrind() -> str | None:
+    """Debian's is a script around this: the program's environment must not reach a shell first."""
+    return shutil.which("valgrind.bin") or shutil.which("valgrind")
+
+
 @dataclasses.dataclass
 class Tools:
     """Everything that was found or built. `None` stands for what is not installed."""
@@ -83,21 +88,19 @@ def prepare(with_all_peers: bool, with_memray: bool) -> Tools:
         # Copies: whoever builds meanwhile does not change what is measured. Removed first, since a process may run it.
         (scratch / built).unlink(missing_ok=True)
         shutil.copy2(target / "release" / built, scratch / built)
-    # Debian's valgrind is a script around this: the program's environment must not reach a shell first.
-    valgrind = shutil.which("valgrind.bin") or shutil.which("valgrind")
     tools = Tools(
         scratch=scratch,
         agent=str(scratch / "liballocsample.so"),
         command=str(scratch / "allocsample"),
         shim=str(shims["passthrough"]),
         fixed_seed=str(shims["fixed_seed"]),
-        valgrind=valgrind,
+        valgrind=valgrind(),
         jemalloc=_library("libjemalloc.so.2"),
         tcmalloc=_library("libtcmalloc.so.4") if with_all_peers else None,
         heaptrack=shutil.which("heaptrack") if with_all_peers else None,
         memray_python=_memray(scratch / "venv") if with_memray else None,
     )
-    packages = {"valgrind": valgrind, "libjemalloc2": tools.jemalloc}
+    packages = {"valgrind": tools.valgrind, "libjemalloc2": tools.jemalloc}
     if with_all_peers:
         packages |= {"libgoogle-perftools4": tools.tcmalloc, "heaptrack": tools.heaptrack}
     for package, found in packages.items():

@@ -1,6 +1,7 @@
 /**
  * Binary trees after GCBench (Ellis, Kovac, Boehm): one that lives, and many that die young, of depths 4 to 16, built from the
- * root and from the leaves, some 25 calls below `main`. Nothing but small objects, as fast as they can be made.
+ * root and from the leaves, as many calls below `main` as the second argument says. Nothing but small objects, as fast as they
+ * can be made.
  */
 public class Trees {
     static final class Node {
@@ -54,7 +55,7 @@ public class Trees {
     public static void main(String[] arguments) {
         Node living = make(18);
         double[] array = new double[500_000];
-        long nodes = deeper(25, Integer.parseInt(arguments[0]));
+        long nodes = deeper(Integer.parseInt(arguments[1]), Integer.parseInt(arguments[0]));
         System.out.println(nodes + " " + count(living) + " " + array.length);
     }
 }
