@@ -24,6 +24,7 @@ static void free_before_search(void *block);
 /* Where `free` goes on. Not atomic in name, or a compiler would load it into a register first. */
 static void (*free_goes_on)(void *) = free_before_search;
 void (*_Atomic shim_before_sampled_ends)(const void *block);
+void (*_Atomic shim_after_sample)(uint64_t sample, void *block, size_t size, bool is_realloc);
 
 /* While the agent is off a thread looks up this often whether it is on. */
 #define BYTES_UNTIL_LOOK_WHILE_OFF (UINT64_C(1) << 20)
@@ -58,8 +59,11 @@ COLD void *shim_after_alloc(void *address, size_t size, bool is_realloc, const s
         .address = address, .size = size, .charged = shim_charged(size), .is_realloc = is_realloc, .caller = *caller};
     const struct shim_caller *interrupted = shim_sampled_caller;
     shim_sampled_caller = caller;
-    agent->on_alloc(thread, &allocation);
+    uint64_t sampled = agent->on_alloc(thread, &allocation);
     shim_sampled_caller = interrupted;
+    void (*after_sample)(uint64_t, void *, size_t, bool) = atomic_load_explicit(&shim_after_sample, memory_order_acquire);
+    if (sampled != 0 && after_sample != NULL)
+        after_sample(sampled - 1, address, size, is_realloc);
     errno = saved_errno;
     return address;
 }

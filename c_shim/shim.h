@@ -82,8 +82,8 @@ enum shim_exit { SHIM_EXIT = 0, SHIM_IMMEDIATE_EXIT = 1, SHIM_QUICK_EXIT = 2, SH
 struct shim_slow_path {
     /* Touches as much stack as the functions below take: before anything is half done, see os::stack_room. */
     void (*make_room)(void);
-    /* A successful allocation borrowed. Sets the thread's counter anew. */
-    void (*on_alloc)(struct shim_thread *, const struct shim_allocation *);
+    /* A successful allocation borrowed. Sets the thread's counter anew. Returns the sample's number plus one, or 0: it is none. */
+    uint64_t (*on_alloc)(struct shim_thread *, const struct shim_allocation *);
     /* The block may be sampled (its page is marked). If it is, it is no longer: returns its sample id plus one, else 0. */
     uint64_t (*take_sampled)(const void *block);
     /* The sampled block taken above was freed, or is about to be. */
@@ -121,6 +121,8 @@ struct shim_slow_path {
     void (*stop_ticks)(void);
     /* Whether the word at `address` can be read. False where a filter of system calls does not let us find out. */
     bool (*is_readable)(const void *address);
+    /* Names a type of malloc's blocks, as the hook ABI does those of other heaps. */
+    void (*define_type)(uint32_t type, const char *name);
 };
 
 /* NULL while the agent is off: before its constructor, after it failed. */
@@ -250,6 +252,8 @@ HIDDEN const void *shim_next_malloc_address(void);
 /* What a bridge has to say of a sampled block of malloc's, or of a heap whose samples are malloc's blocks, while it is still
  * there: called in free and realloc, on the thread that calls them. NULL: nothing. It keeps errno. */
 extern HIDDEN void (*_Atomic shim_before_sampled_ends)(const void *block);
+/* The same of one of malloc's that has just become a sample, before its caller gets it. One that realloc made has content. */
+extern HIDDEN void (*_Atomic shim_after_sample)(uint64_t sample, void *block, size_t size, bool is_realloc);
 /* Slow halves of free, for operator delete to share. Returns whether the block may be passed on. */
 HIDDEN bool shim_before_free(void *block, const struct shim_caller *);
 /* Whether a block that nobody frees meanwhile is a sample of malloc's, or of a heap whose samples are malloc's blocks. */

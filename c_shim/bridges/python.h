@@ -51,15 +51,24 @@ HIDDEN void python_types_prepare(const struct python_symbols *symbols, const all
 /* The interpreter is up. With its lock, where it may allocate. */
 HIDDEN void python_types_begin(void);
 
-/* This sampled block will be an object with a type soon, if it is of the domain of objects; or part of one. Where it would have
- * its header it is zero, or is what it was made to be. */
-HIDDEN void python_types_await(allocsample_id sample, void *block, size_t size, bool is_object);
+/* A block of the domain of objects, or of memory, which is a sample of Python's heap or of malloc's. */
+struct python_block {
+    allocsample_id sample;
+    uintptr_t address;
+    size_t size;
+    bool is_object, is_of_malloc;
+};
+
+/* This one will be an object with a type soon, or part of one. Where it would have its header it is zero, or is what it was made
+ * to be. */
+HIDDEN void python_types_await(const struct python_block *block);
 
 /* Tells of those that have one by now. With the interpreter's lock. */
 HIDDEN void python_types_look(void);
 
-/* Nothing is awaited: what was is not heard of any more when it is freed. */
+/* Nothing is awaited: what was is not heard of any more when it is freed, or is the parent's. */
 HIDDEN void python_types_forget(void);
+HIDDEN void python_types_after_fork_in_child(void);
 
 /* Finds what is needed to hear of collections. */
 HIDDEN void python_gc_prepare(const allocsample_hooks *hooks, allocsample_heap *heap);

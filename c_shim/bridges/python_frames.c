@@ -112,7 +112,7 @@ static void release_lock(void)
 void python_after_fork_in_child(void)
 {
     release_lock();
-    python_types_forget();
+    python_types_after_fork_in_child();
 }
 
 static void describe(uintptr_t code, int offset, allocsample_frame *frame)

@@ -26,6 +26,9 @@ enum domain { DOMAIN_RAW = 0, DOMAIN_MEM = 1, DOMAIN_OBJ = 2 };
 
 /* Zero until the thread's first object. */
 static _Thread_local struct countdown this_thread;
+/* While a block is allocated that is too large for the arenas, and so is one of malloc's: where it comes from, and whether it has
+ * content already. */
+static _Thread_local enum { NO_BLOCK, OBJECT, GROWN_OBJECT, MEMORY } large_block;
 /* While a sampled object is allocated: its size, by which the raw domain replaces the one that it is asked for. */
 static _Thread_local struct {
     bool is_asked;
@@ -90,11 +93,33 @@ static void *tell(void *block, size_t size, bool is_object)
     if (!has_end)
         hooks->freed(heap, (uintptr_t)block);
     else
-        python_types_await(sample, block, size, is_object);
+        python_types_await(&(struct python_block){sample, (uintptr_t)block, size, .is_object = is_object});
     return block;
 }
 
 /* ---- both domains: the same, but for what the blocks may hold ---- */
+
+/* malloc has made a large block a sample of its own heap: this one, unless a signal handler has asked for one meanwhile, which may
+ * have content if this one should have none. */
+static void after_sample(uint64_t sample, void *block, size_t size, bool is_realloc)
+{
+    if (large_block == NO_BLOCK || is_realloc != (large_block == GROWN_OBJECT))
+        return;
+    if (!is_realloc)
+        memset(block, 0, size < HEADERS ? size : HEADERS);
+    python_gc_watch();
+    python_types_look();
+    python_types_await(&(struct python_block){sample, (uintptr_t)block, size, .is_object = large_block != MEMORY,
+                                              .is_of_malloc = true});
+}
+
+static void *malloc_large(void *context, size_t size, bool is_object)
+{
+    large_block = is_object ? OBJECT : MEMORY;
+    void *block = next.malloc(context, size);
+    large_block = NO_BLOCK;
+    return block;
+}
 
 COLD static void *malloc_at_limit(void *context, size_t size, bool is_object)
 {
@@ -109,9 +134,19 @@ COLD static void *malloc_at_limit(void *context, size_t size, bool is_object)
 
 static ALWAYS_INLINE void *domain_malloc(void *context, size_t size, bool is_object)
 {
-    if (size <= SMALL && countdown_charge(&this_thread, size))
+    if (UNLIKELY(size > SMALL))
+        return malloc_large(context, size, is_object);
+    if (countdown_charge(&this_thread, size))
         return malloc_at_limit(context, size, is_object);
     return next.malloc(context, size);
+}
+
+static void *calloc_large(void *context, size_t count, size_t size, bool is_object)
+{
+    large_block = is_object ? OBJECT : MEMORY;
+    void *block = next.calloc(context, count, size);
+    large_block = NO_BLOCK;
+    return block;
 }
 
 COLD static void *calloc_at_limit(void *context, size_t count, size_t size, bool is_object)
@@ -125,7 +160,9 @@ COLD static void *calloc_at_limit(void *context, size_t count, size_t size, bool
 static ALWAYS_INLINE void *domain_calloc(void *context, size_t count, size_t size, bool is_object)
 {
     bool is_small = count == 0 || size <= SMALL / count;
-    if (is_small && countdown_charge(&this_thread, count * size))
+    if (UNLIKELY(!is_small))
+        return calloc_large(context, count, size, is_object);
+    if (countdown_charge(&this_thread, count * size))
         return calloc_at_limit(context, count, size, is_object);
     return next.calloc(context, count, size);
 }
@@ -147,12 +184,21 @@ COLD static void *realloc_at_limit(void *context, void *old, size_t size, bool i
     return tell(sampled, size, is_object && old != NULL) != NULL ? sampled : block;
 }
 
+/* Of the domain of memory only tables of dictionaries are told, which do not grow. */
+static void *realloc_large(void *context, void *old, size_t size, bool is_object)
+{
+    large_block = is_object && old != NULL ? GROWN_OBJECT : NO_BLOCK;
+    void *block = next.realloc(context, old, size);
+    large_block = NO_BLOCK;
+    return block;
+}
+
 /* One of malloc's blocks that is sampled stays one of malloc's, which charges the new size. */
 COLD static void *realloc_of_marked(void *context, void *old, size_t size, bool is_object)
 {
     if (!shim_is_sampled(old) && size <= SMALL && countdown_charge(&this_thread, size))
         return realloc_at_limit(context, old, size, is_object);
-    return next.realloc(context, old, size);
+    return size > SMALL ? realloc_large(context, old, size, is_object) : next.realloc(context, old, size);
 }
 
 /* A free and an allocation of the new size, as realloc is everywhere. */
@@ -160,7 +206,9 @@ static ALWAYS_INLINE void *domain_realloc(void *context, void *old, size_t size,
 {
     if (shim_may_be_sampled(old))
         return realloc_of_marked(context, old, size, is_object);
-    if (size <= SMALL && countdown_charge(&this_thread, size))
+    if (UNLIKELY(size > SMALL))
+        return realloc_large(context, old, size, is_object);
+    if (countdown_charge(&this_thread, size))
         return realloc_at_limit(context, old, size, is_object);
     return next.realloc(context, old, size);
 }
@@ -207,6 +255,7 @@ bool python_objects_prepare(const allocsample_hooks *the_hooks, allocsample_heap
 {
     hooks = the_hooks;
     heap = the_heap;
+    atomic_store_explicit(&shim_after_sample, after_sample, memory_order_release);
     return countdown_threads_prepare(&threads, hooks, heap);
 }
 

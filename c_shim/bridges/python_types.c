@@ -29,25 +29,26 @@ enum { IS_ON_HEAP = 1 << 9, IS_READY = 1 << 12, HAS_COLLECTOR = 1 << 14 };
 /* References to an object are fewer; an immortal one of 3.12 has one less than this. */
 #define MOST_REFERENCES (UINT64_C(1) << 32)
 
-/* A block that waits; up to 512 bytes. */
+/* A block that waits. */
 struct awaited {
-    allocsample_id sample;
-    uintptr_t block;
-    uint32_t size;
-    uint16_t looks;
-    bool is_object;
+    struct python_block block;
+    uint32_t looks;
 };
 #define AWAITED 64
 /* What has no type after so many looks has none. */
 #define LOOKS 32
 
-/* A type that was met. */
+/* A type that was met among the blocks of a heap. */
 struct met {
     uintptr_t type;
     uint64_t name; /* a hash: another type may come to lie where one was */
     uint32_t number;
+    bool is_of_malloc;
 };
 #define MET 1024
+
+/* Logarithms: what a table of a dictionary has at least, and more than any. */
+enum { FEWEST_SLOTS = 3, MOST_SLOTS = 40 };
 
 static struct {
     void *(*item)(void *, void *);
@@ -57,7 +58,8 @@ static const struct python_layout *layout;
 static uintptr_t type_of_types;
 static const allocsample_hooks *hooks;
 static allocsample_heap *heap;
-static struct names names;
+/* Of types in Python's heap, and in malloc's. */
+static struct names names, names_of_malloc;
 /* The str "__module__", once there is an interpreter that can make it. */
 static _Atomic(uintptr_t) module_key;
 
@@ -121,12 +123,12 @@ static size_t words_before(uintptr_t type)
 }
 
 /* The type of the object in a block; 0: it is none, or none yet. */
-static uintptr_t type_in(const struct awaited *object)
+static uintptr_t type_in(const struct python_block *block)
 {
-    if (!object->is_object)
+    if (!block->is_object)
         return 0;
-    for (size_t before = 0; before <= 2 * TWO_WORDS && before + TWO_WORDS <= object->size; before += TWO_WORDS) {
-        uintptr_t header = object->block + before;
+    for (size_t before = 0; before <= 2 * TWO_WORDS && before + TWO_WORDS <= block->size; before += TWO_WORDS) {
+        uintptr_t header = block->address + before;
         uintptr_t type = python_word_at(header + PYTHON_TYPE);
         if (python_word_at(header) < MOST_REFERENCES && is_type(type) && words_before(type) == before)
             return type;
@@ -136,21 +138,17 @@ static uintptr_t type_in(const struct awaited *object)
 
 /* ---- tables of dictionaries ---- */
 
-/* A table's size follows from two numbers in it: for 2^`log_slots` slots, of `slot_bytes` together, and entries for two thirds of
- * them. */
-static size_t bytes_of_table(size_t header, unsigned log_slots, size_t slot_bytes, size_t entry_bytes)
+/* A table has 2^`log_slots` slots, each wide enough for the number of an entry, and entries for two thirds of them. */
+static size_t bytes_of_table(unsigned log_slots, bool has_hashes)
 {
-    return header + slot_bytes + ((size_t)2 << log_slots) / 3 * entry_bytes;
+    size_t slots = (size_t)1 << log_slots, width = log_slots < 8 ? 1 : log_slots < 16 ? 2 : log_slots < 32 ? 4 : 8;
+    return (layout->minor <= 10 ? 40 : 32) + slots * width + (slots << 1) / 3 * (has_hashes ? 24 : 16);
 }
 
-/* Those in blocks of up to 512 bytes have 8, 16 or 32 slots of a byte each. */
 static bool has_size_of_table(size_t size)
 {
-    for (unsigned log_slots = 3; log_slots <= 5; log_slots++) {
-        size_t slots = (size_t)1 << log_slots;
-        if (layout->minor <= 10 ? size == bytes_of_table(40, log_slots, slots, 24)
-                                : size == bytes_of_table(32, log_slots, slots, 16) ||
-                                      size == bytes_of_table(32, log_slots, slots, 24))
+    for (unsigned log_slots = FEWEST_SLOTS; log_slots <= MOST_SLOTS && bytes_of_table(log_slots, false) <= size; log_slots++) {
+        if (size == bytes_of_table(log_slots, true) || (layout->minor > 10 && size == bytes_of_table(log_slots, false)))
             return true;
     }
     return false;
@@ -158,28 +156,29 @@ static bool has_size_of_table(size_t size)
 
 /* PyDictKeysObject: references; then up to 3.10 the number of slots, from 3.11 on its logarithm, that of their bytes, and
  * whether all keys are str, whose entries lack a hash. */
-static bool is_table(const struct awaited *block)
+static bool is_table(const struct python_block *block)
 {
-    if (!has_size_of_table(block->size) || python_word_at(block->block) - 1 >= MOST_REFERENCES)
+    if (!has_size_of_table(block->size) || python_word_at(block->address) - 1 >= MOST_REFERENCES)
         return false;
-    if (layout->minor <= 10) {
-        uintptr_t slots = python_word_at(block->block + 8);
-        return (slots == 8 || slots == 16) && block->size == bytes_of_table(40, slots == 8 ? 3 : 4, slots, 24);
-    }
-    const uint8_t *numbers = (const uint8_t *)block->block + 8;
-    unsigned log_slots = numbers[0], kind = numbers[2];
-    return log_slots >= 3 && log_slots <= 5 && numbers[1] == log_slots && kind <= 2 &&
-           block->size == bytes_of_table(32, log_slots, (size_t)1 << log_slots, kind == 0 ? 24 : 16);
+    uintptr_t second = python_word_at(block->address + 8);
+    if (layout->minor <= 10)
+        return second >= 8 && (second & (second - 1)) == 0 && block->size == bytes_of_table(__builtin_ctzl(second), true);
+    unsigned log_slots = second & 0xff, kind = second >> 16 & 0xff;
+    return log_slots >= FEWEST_SLOTS && log_slots <= MOST_SLOTS && kind <= 2 &&
+           block->size == bytes_of_table(log_slots, kind == 0);
 }
 
 /* ---- names ---- */
 
-static uint32_t number_of_name(const char *name)
+static uint32_t number_of_name(const char *name, bool is_of_malloc)
 {
+    const struct shim_slow_path *agent = atomic_load_explicit(&shim_slow_path, memory_order_acquire);
     bool is_new;
-    uint32_t number = names_number(&names, names_hash(NAMES_SEED, name), &is_new);
-    if (is_new)
+    uint32_t number = names_number(is_of_malloc ? &names_of_malloc : &names, names_hash(NAMES_SEED, name), &is_new);
+    if (is_new && !is_of_malloc)
         hooks->define_type(heap, number, name, "");
+    else if (is_new && agent != NULL)
+        agent->define_type(number, name);
     return number;
 }
 
@@ -195,7 +194,7 @@ static void copy_module(uintptr_t class, void *key, char *text, size_t room)
 }
 
 /* 0: it cannot be named yet, as classes are named with their modules from the first one on. */
-static uint32_t number_of(uintptr_t type)
+static uint32_t number_of(uintptr_t type, bool is_of_malloc)
 {
     char name[512], module[256] = "", whole[sizeof name + sizeof module];
     const char *own_name = (const char *)python_word_at(type + PYTHON_TYPE_NAME);
@@ -209,25 +208,26 @@ static uint32_t number_of(uintptr_t type)
     else
         snprintf(name, sizeof name, "%s", own_name);
     uint64_t hash = names_hash(NAMES_SEED, name);
-    struct met *known = &met[(type >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 32 & (MET - 1)];
-    if (known->type == type && known->name == hash)
+    struct met *known = &met[((type >> 4) + is_of_malloc) * UINT64_C(0x9e3779b97f4a7c15) >> 32 & (MET - 1)];
+    if (known->type == type && known->name == hash && known->is_of_malloc == is_of_malloc)
         return known->number;
     if (is_class)
         copy_module(type, key, module, sizeof module);
     snprintf(whole, sizeof whole, "%s%s%s", module, module[0] == 0 ? "" : ".", name);
-    *known = (struct met){type, hash, number_of_name(whole)};
+    *known = (struct met){type, hash, number_of_name(whole, is_of_malloc), is_of_malloc};
     return known->number;
 }
 
 /* ---- objects that wait ---- */
 
 /* Whether there is nothing more to be learned of it. */
-static bool is_told(struct awaited *block)
+static bool is_told(struct awaited *waiting)
 {
+    const struct python_block *block = &waiting->block;
     uintptr_t type = type_in(block);
     if (type == 0 && !is_table(block))
-        return ++block->looks == LOOKS;
-    uint32_t number = type == 0 ? number_of_name("dict keys") : number_of(type);
+        return ++waiting->looks == LOOKS;
+    uint32_t number = type == 0 ? number_of_name("dict keys", block->is_of_malloc) : number_of(type, block->is_of_malloc);
     if (number == 0)
         return false;
     hooks->typed(heap, block->sample, number);
@@ -243,7 +243,9 @@ static void drop(uint32_t index)
 
 void python_types_look(void)
 {
-    if (atomic_load_explicit(&awaited_count, memory_order_relaxed) == 0 || !take_lock())
+    /* Without an agent nobody has told of what was freed. */
+    bool is_on = atomic_load_explicit(&shim_slow_path, memory_order_acquire) != NULL;
+    if (atomic_load_explicit(&awaited_count, memory_order_relaxed) == 0 || !is_on || !take_lock())
         return;
     int saved_errno = errno;
     for (uint32_t i = atomic_load_explicit(&awaited_count, memory_order_relaxed); i > 0; i--) {
@@ -254,14 +256,14 @@ void python_types_look(void)
     errno = saved_errno;
 }
 
-void python_types_await(allocsample_id sample, void *block, size_t size, bool is_object)
+void python_types_await(const struct python_block *block)
 {
-    if (layout == NULL || sample == ALLOCSAMPLE_NO_SAMPLE || (!is_object && !has_size_of_table(size)) || !take_lock())
+    if (layout == NULL || block->sample == ALLOCSAMPLE_NO_SAMPLE || (!block->is_object && !has_size_of_table(block->size)) ||
+        !take_lock())
         return;
     uint32_t count = atomic_load_explicit(&awaited_count, memory_order_relaxed);
     if (count < AWAITED) {
-        awaited[count] = (struct awaited){
-            .sample = sample, .block = (uintptr_t)block, .size = (uint32_t)size, .is_object = is_object};
+        awaited[count] = (struct awaited){.block = *block};
         atomic_store_explicit(&awaited_count, count + 1, memory_order_relaxed);
     }
     release_lock();
@@ -274,7 +276,7 @@ static void before_end(const void *block)
         return;
     int saved_errno = errno;
     for (uint32_t i = 0; i < atomic_load_explicit(&awaited_count, memory_order_relaxed); i++) {
-        if (awaited[i].block != (uintptr_t)block)
+        if (awaited[i].block.address != (uintptr_t)block)
             continue;
         (void)is_told(&awaited[i]);
         drop(i);
@@ -292,8 +294,18 @@ void python_types_begin(void)
 
 void python_types_forget(void)
 {
+    if (!take_lock())
+        return;
     atomic_store_explicit(&awaited_count, 0, memory_order_relaxed);
     release_lock();
+}
+
+void python_types_after_fork_in_child(void)
+{
+    release_lock();
+    python_types_forget();
+    names_after_fork_in_child(&names);
+    names_after_fork_in_child(&names_of_malloc);
 }
 
 void python_types_prepare(const struct python_symbols *symbols, const allocsample_hooks *table, allocsample_heap *registered)
@@ -303,7 +315,8 @@ void python_types_prepare(const struct python_symbols *symbols, const allocsampl
         {&api.intern, "PyUnicode_InternFromString"},
     };
     type_of_types = (uintptr_t)dlsym(RTLD_DEFAULT, "PyType_Type");
-    if (symbols->version == NULL || type_of_types == 0 || !symbols_find(wanted, sizeof wanted / sizeof wanted[0], NULL) || !names_make(&names))
+    if (symbols->version == NULL || type_of_types == 0 || !symbols_find(wanted, sizeof wanted / sizeof wanted[0], NULL) || !names_make(&names) ||
+        !names_make(&names_of_malloc))
         return;
     hooks = table;
     heap = registered;

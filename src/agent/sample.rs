@@ -33,16 +33,15 @@ fn shadow_stack_of(thread: &ShimThread, heap: &Heap) -> Option<ShadowStack> {
 
 impl Agent {
     /// An allocation has borrowed. Any thread, also in a signal handler.
-    pub fn on_alloc(&self, thread: &ShimThread, allocation: &Allocation) {
+    pub fn on_alloc(&self, thread: &ShimThread, allocation: &Allocation) -> Option<SampleId> {
         self.notice_fork();
         if self.switch.get() != Switch::On {
             thread.look_again_later();
-            return;
+            return None;
         }
         let since_ns = start_of_timed(thread, allocation.address);
-        let Some((muted, points)) = self.enter(thread, allocation.charged) else {
-            return;
-        };
+        let (muted, points) = self.enter(thread, allocation.charged)?;
+        let mut sampled = None;
         if points.is_sampled() {
             let flags = match allocation.is_realloc {
                 0 => SampleFlags::default(),
@@ -63,12 +62,13 @@ impl Agent {
                 walked: self.heaps.walked_in_malloc(thread),
                 stack: None,
             };
-            match recording::current() {
+            sampled = match recording::current() {
                 Some(recording) if !self.selection.has_size(due.size) => {
                     self.leave_out(recording, weight_bytes(&due, self.law()));
+                    None
                 }
-                _ => drop(self.run_and_tell(&due, since_ns)),
-            }
+                _ => self.run_and_tell(&due, since_ns),
+            };
         }
         if self.config().is_stopped && recording::current().is_none() {
             // Without a recording nobody could ask for samples.
@@ -81,6 +81,7 @@ impl Agent {
             }
         }
         self.obey_requests(thread, &muted);
+        sampled
     }
 
     /// An object of a virtual machine's heap is a sample. Returns its id, unless it was lost (which is counted).

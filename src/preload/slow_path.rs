@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 use allocsample_agent::{
     Allocation, BlockFilter, Caller, FILTER_GRANULES, Interrupted, ShimThread,
 };
-use allocsample_record::ExitHow;
+use allocsample_record::{Definition, ExitHow, HeapId};
 
 use crate::AGENT;
 
@@ -14,7 +14,7 @@ use crate::AGENT;
 #[repr(C)]
 struct SlowPath {
     make_room: extern "C" fn(),
-    on_alloc: unsafe extern "C" fn(*const ShimThread, *const Allocation),
+    on_alloc: unsafe extern "C" fn(*const ShimThread, *const Allocation) -> u64,
     take_sampled: extern "C" fn(*const c_void) -> u64,
     on_free: unsafe extern "C" fn(*const ShimThread, u64, *const Caller),
     put_back: extern "C" fn(*const c_void, u64),
@@ -36,6 +36,7 @@ struct SlowPath {
     start_ticks: extern "C" fn(c_int, *const c_void),
     stop_ticks: extern "C" fn(),
     is_readable: extern "C" fn(*const c_void) -> bool,
+    define_type: unsafe extern "C" fn(u32, *const c_char),
 }
 
 unsafe extern "C" {
@@ -83,6 +84,7 @@ pub fn install() {
         start_ticks,
         stop_ticks,
         is_readable,
+        define_type,
     };
     // SAFETY: the shim defines it as an atomic pointer to a constant table. Release: pairs with its acquire loads.
     unsafe { shim_slow_path.store((&raw const TABLE).cast_mut(), Ordering::Release) };
@@ -94,9 +96,10 @@ extern "C" fn make_room() {
 
 /// # Safety
 /// `thread` is the calling thread's state, `allocation` points to one.
-unsafe extern "C" fn on_alloc(thread: *const ShimThread, allocation: *const Allocation) {
+unsafe extern "C" fn on_alloc(thread: *const ShimThread, allocation: *const Allocation) -> u64 {
     // SAFETY: the caller's promise.
-    AGENT.on_alloc(unsafe { &*thread }, unsafe { &*allocation });
+    let sampled = AGENT.on_alloc(unsafe { &*thread }, unsafe { &*allocation });
+    sampled.map_or(0, |id| id.0 + 1)
 }
 
 extern "C" fn take_sampled(block: *const c_void) -> u64 {
@@ -216,6 +219,14 @@ extern "C" fn stop_ticks() {
 
 extern "C" fn is_readable(address: *const c_void) -> bool {
     allocsample_agent::os::memory::is_readable(address.addr() as u64)
+}
+
+/// # Safety
+/// `name` is a C string.
+unsafe extern "C" fn define_type(type_id: u32, name: *const c_char) {
+    // SAFETY: the caller's promise.
+    let name = unsafe { CStr::from_ptr(name) }.to_bytes();
+    AGENT.define_name(Definition::Type, HeapId::MALLOC, type_id, 0, name, &[]);
 }
 
 /// Where this thread stands; inlined, so that it is the caller whose frame comes next.

@@ -181,12 +181,14 @@ impl Heaps {
             let share = shares.entry((sample.heap, type_id)).or_default();
             share.add(sample, weights.get(sample));
         }
-        let with_types: BTreeSet<HeapId> = profile.vm.types.keys().map(|&(heap, _)| heap).collect();
+        let mut with_types: BTreeSet<HeapId> =
+            profile.vm.types.keys().map(|&(heap, _)| heap).collect();
+        with_types.remove(&HeapId::MALLOC);
         let mut types: BTreeMap<(HeapId, &str), Share> = BTreeMap::new();
         for (&(heap, type_id), share) in &shares {
             heaps.heaps.entry(heap).or_default().merge(share);
             let known = type_id.and_then(|type_id| profile.vm.types.get(&(heap, type_id)));
-            // Where there are types, what has none is told too: the rows are all of the heap.
+            // Where there are types, what has none is told too: the rows are all of the heap. Of malloc's, few blocks have one.
             if type_id.is_some() || with_types.contains(&heap) {
                 let name = known.map_or(UNKNOWN_TYPE, |known| &known.name);
                 types.entry((heap, name)).or_default().merge(share);

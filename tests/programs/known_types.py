@@ -36,6 +36,14 @@ class Named(str):
     pass
 
 
+class Blob(bytes):
+    pass
+
+
+class Wide:
+    __slots__ = [f"field{i}" for i in range(80)]
+
+
 makers = [
     Session,
     Outer.Point,
@@ -44,6 +52,8 @@ makers = [
     lambda: Named("a name that is not short"),
     lambda: complex(1, len(kept)),
     collections.deque,
+    lambda: Blob(b"larger than what comes from the arenas" * 20),
+    Wide,
     lambda: type("Made", (), {"__slots__": ()})(),
 ]
 kept = []
