@@ -252,6 +252,21 @@ fn javas_heap_follows_the_interval() {
 }
 
 #[test]
+fn javas_heap_rests_while_it_is_stopped_and_goes_on_when_it_is_started() {
+    const COUNT: u32 = 100_000;
+    if !has_java() {
+        return;
+    }
+    let room = compile::java("SteeredSites.java");
+    let count = COUNT.to_string();
+    let command = ["java", "-XX:+UseSerialGC", "SteeredSites", &count];
+    let profile = bridge::stopped_and_started(&room, &command);
+    let sites = ["first", "second", "third"];
+    let sites = sites.map(|name| profile.site(&format!("SteeredSites.{name}")));
+    bridge::assert_rests(sites, f64::from(COUNT) * 1000.0);
+}
+
+#[test]
 fn a_jvm_is_seen_whoever_starts_it() {
     if !has_java() {
         return;

@@ -82,6 +82,21 @@ fn luas_heap_follows_the_interval() {
 }
 
 #[test]
+fn luas_heap_rests_while_it_is_stopped_and_goes_on_when_it_is_started() {
+    const COUNT: u32 = 400_000;
+    if !has_lua() {
+        return;
+    }
+    let room = Room::new();
+    let program = bridge::program("steered_sites.lua");
+    let program = program.to_string_lossy();
+    let command = ["lua5.4", &*program, &COUNT.to_string()];
+    let profile = bridge::stopped_and_started(&room, &command);
+    let sites = ["first", "second", "third"].map(|name| profile.site(name));
+    bridge::assert_rests(sites, f64::from(COUNT) * 175.0);
+}
+
+#[test]
 fn types_lines_coroutines_and_collections_are_told() {
     if !has_lua() {
         return;

@@ -150,6 +150,23 @@ fn the_leak_is_found() {
     }
 }
 
+/// The sites of the steered program.
+fn steered_sites(room: &Room) -> [Site; 3] {
+    // What V8 takes from malloc meanwhile is charged to the same functions.
+    let charges = charges(room, "heap = 'javascript'");
+    ["first", "second", "third"].map(|name| {
+        let [bytes, variance, live, live_variance, samples] = charges[name];
+        Site {
+            allocated_bytes: bytes,
+            allocated_bytes_stderr: variance.sqrt(),
+            live_bytes: live,
+            live_bytes_stderr: live_variance.sqrt(),
+            samples: samples as u64,
+            ..Site::default()
+        }
+    })
+}
+
 /// Each sample counts by the interval under which it is told, also while that changes, and deaths are told of objects that were
 /// drawn under each.
 #[test]
@@ -164,21 +181,23 @@ fn v8s_heap_follows_the_interval() {
     let options = ["node", "--random-seed=1", "--expose-gc"];
     let arguments = [&*program.to_string_lossy(), &COUNT.to_string()];
     bridge::steered(&room, &[&options[..], &arguments].concat());
-    // What V8 takes from malloc meanwhile is charged to the same functions.
-    let charges = charges(&room, "heap = 'javascript'");
-    let sites = ["first", "second", "third"].map(|name| {
-        let [bytes, variance, live, live_variance, samples] = charges[name];
-        Site {
-            allocated_bytes: bytes,
-            allocated_bytes_stderr: variance.sqrt(),
-            live_bytes: live,
-            live_bytes_stderr: live_variance.sqrt(),
-            samples: samples as u64,
-            ..Site::default()
-        }
-    });
+    let sites = steered_sites(&room);
     bridge::assert_follows(sites, BYTES);
     bridge::assert_live(sites, [0.0, BYTES / 10.0, BYTES / 10.0]);
+}
+
+#[test]
+fn v8s_heap_rests_while_it_is_stopped_and_goes_on_when_it_is_started() {
+    const COUNT: u32 = 25_000;
+    if !has_node() {
+        return;
+    }
+    let room = Room::new();
+    let program = bridge::program("steered_sites.js");
+    let options = ["node", "--random-seed=1", "--expose-gc"];
+    let arguments = [&*program.to_string_lossy(), &COUNT.to_string()];
+    bridge::stopped_and_started(&room, &[&options[..], &arguments].concat());
+    bridge::assert_rests(steered_sites(&room), f64::from(COUNT) * 4048.0);
 }
 
 /// The same program under V8's own profiler, which draws samples of its own, as `HeapProfiler` in DevTools shows them.

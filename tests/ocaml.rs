@@ -96,6 +96,21 @@ fn ocamls_heap_follows_the_interval() {
 }
 
 #[test]
+fn ocamls_heap_rests_while_it_is_stopped_and_goes_on_when_it_is_started() {
+    const BYTES: f64 = 40.0 * 4016.0 * 640.0;
+    if !has_ocaml() {
+        return;
+    }
+    let room = Room::new();
+    let program = compiled("steered_sites", &["unix.cmxa"]);
+    let bytes = format!("{BYTES:.0}");
+    let profile = bridge::stopped_and_started(&room, &[&program.to_string_lossy(), &bytes]);
+    let sites = ["first", "second", "third"];
+    let sites = sites.map(|name| profile.site(&format!("Steered_sites.{name}")));
+    bridge::assert_rests(sites, BYTES);
+}
+
+#[test]
 fn the_leak_is_found() {
     if has_ocaml() {
         let program = compiled("leaky", &[]);

@@ -82,6 +82,23 @@ fn pythons_heap_follows_the_interval() {
 }
 
 #[test]
+fn pythons_heap_rests_while_it_is_stopped_and_goes_on_when_it_is_started() {
+    const COUNT: u32 = 400_000;
+    for python in interpreters() {
+        let room = Room::new();
+        let program = bridge::program("steered_sites.py");
+        let command = [
+            &*python.to_string_lossy(),
+            &program.to_string_lossy(),
+            &COUNT.to_string(),
+        ];
+        let profile = bridge::stopped_and_started(&room, &command);
+        let sites = ["first", "second", "third"].map(|name| profile.site(name));
+        bridge::assert_rests(sites, f64::from(COUNT) * 183.0);
+    }
+}
+
+#[test]
 fn frames_of_python_and_of_the_interpreter_are_in_their_order() {
     for python in interpreters() {
         let outcome = known_sites(&python, 1, &Agent::at_interval("4K").seeded(7));
@@ -502,6 +519,13 @@ fn a_running_interpreter_is_attached_to_with_frames_and_small_objects() {
                 place("work").is_some() && place("work") < place("grow")
             };
             assert!(stacks.iter().any(is_whole), "{what}");
+            let types = profile.report["types"].as_array().expect("types");
+            for name in ["dict", "list", "dict keys"] {
+                assert!(
+                    types.iter().any(|row| row["type"] == name),
+                    "{what}: {name} {types:?}"
+                );
+            }
             bridge::assert_audit(&profile);
         }
         // Nothing of it is told to a profile that is not to have it.

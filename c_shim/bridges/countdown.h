@@ -13,6 +13,9 @@
 #define COUNTDOWN_START 1
 #define COUNTDOWN_TOP (UINT64_C(1) << 62)
 
+/* While the heap is off nothing is due up to the end. Its owner looks again after so many bytes, or would not hear that it is on. */
+#define COUNTDOWN_LOOK (UINT64_C(1) << 20)
+
 /* Zero until it begins. */
 struct countdown {
     uint64_t left;  /* bytes until the limit: the nursery's `free` is limit - left */
@@ -26,13 +29,21 @@ static inline uint64_t countdown_free(const struct countdown *countdown)
     return countdown->limit - countdown->left;
 }
 
+static inline void countdown_go_on(struct countdown *countdown, uint64_t free, uint64_t limit)
+{
+    if (limit == COUNTDOWN_TOP && countdown->nursery != NULL)
+        limit = free + COUNTDOWN_LOOK;
+    countdown->limit = limit;
+    countdown->left = limit - free;
+}
+
 static inline void countdown_begin(struct countdown *countdown, const allocsample_hooks *hooks, allocsample_heap *heap,
                                    allocsample_nursery *nursery)
 {
     countdown->nursery = nursery;
-    countdown->limit =
-        nursery == NULL ? COUNTDOWN_TOP : hooks->nursery_begin(heap, nursery, COUNTDOWN_START, COUNTDOWN_TOP);
-    countdown->left = countdown->limit - COUNTDOWN_START;
+    countdown_go_on(countdown, COUNTDOWN_START,
+                    nursery == NULL ? COUNTDOWN_TOP
+                                    : hooks->nursery_begin(heap, nursery, COUNTDOWN_START, COUNTDOWN_TOP));
 }
 
 /* Subtracts the charge of `size`; true if it borrowed. Then it is to be given back, and taken anew or told. */
@@ -55,7 +66,7 @@ static inline bool countdown_take(struct countdown *countdown, size_t size)
     return has_room;
 }
 
-/* The block at `address` passes the limit. Its sample, if it is one. */
+/* The block at `address` passes the limit. Its sample, if it is one; it may be none. */
 static inline allocsample_id countdown_tell(struct countdown *countdown, const allocsample_hooks *hooks, allocsample_heap *heap,
                                   uintptr_t address, size_t size, allocsample_type type)
 {
@@ -63,8 +74,7 @@ static inline allocsample_id countdown_tell(struct countdown *countdown, const a
     uint64_t free = countdown_free(countdown);
     allocsample_id id =
         hooks->alloc(heap, countdown->nursery, address, shim_charged(size), type, free, &limit);
-    countdown->limit = limit;
-    countdown->left = limit - free;
+    countdown_go_on(countdown, free, limit);
     return id;
 }
 

@@ -173,10 +173,22 @@ fn leaks_of(
     leaks.cloned().collect()
 }
 
-/// The profile of a program which is told of another interval twice: where it says its process number and waits for a line.
-/// It begins at 32 KiB, goes on at 256 KiB, and ends at 8 KiB.
+/// The profile of a program which is told of another interval twice: it begins at 32 KiB, goes on at 256 KiB, and ends at 8
+/// KiB.
 #[track_caller]
 pub fn steered(room: &Room, command: &[&str]) -> Profile {
+    steered_by(room, command, [&["interval", "256K"], &["interval", "8K"]])
+}
+
+/// The profile of a program which begins at 32 KiB, is stopped, and started again.
+#[track_caller]
+pub fn stopped_and_started(room: &Room, command: &[&str]) -> Profile {
+    steered_by(room, command, [&["stop"], &["start"]])
+}
+
+/// The profile of a program that is told twice: where it says its process number and waits for a line.
+#[track_caller]
+fn steered_by(room: &Room, command: &[&str], told: [&[&str]; 2]) -> Profile {
     let run = ["run", "-q", "--seed", "7", "-o", "x.allocsample"];
     let mut child = room
         .command(&[&run[..], &["--interval", "32K", "--"], command].concat())
@@ -186,8 +198,8 @@ pub fn steered(room: &Room, command: &[&str]) -> Profile {
         .expect("it starts");
     let mut stdin = child.stdin.take().expect("a pipe");
     let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-    for (pid, interval) in lines.map(|line| line.expect("a line")).zip(["256K", "8K"]) {
-        let output = room.output(&["ctl", &pid, "interval", interval]);
+    for (pid, words) in lines.map(|line| line.expect("a line")).zip(told) {
+        let output = room.output(&[&["ctl", &pid], words].concat());
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         writeln!(stdin).expect("it reads");
     }
@@ -210,6 +222,23 @@ pub fn assert_follows(sites: [Site; 3], bytes: f64) {
             "{interval_bytes}: {samples} samples where {expected} are to be"
         );
     }
+}
+
+/// The sites of a program that was stopped and started: the first and the third have allocated `bytes`, and nothing is known of
+/// what the second has, but for a few MiB until its threads heard of it.
+#[track_caller]
+pub fn assert_rests(sites: [Site; 3], bytes: f64) {
+    let [first, second, third] = sites;
+    for site in [first, third] {
+        // A thread hears late that it is to go on, too.
+        let missing = (bytes - site.allocated_bytes - 5.0 * site.allocated_bytes_stderr).max(0.0);
+        let z = truth::z(site.allocated_bytes, bytes, site.allocated_bytes_stderr);
+        assert!(
+            z < 5.0 && missing <= 4e6,
+            "{bytes} bytes: z {z:+.1}, {site:?}"
+        );
+    }
+    assert!(second.allocated_bytes <= 4e6, "{second:?}");
 }
 
 /// What they hold at the end: within 5 standard errors, or of nothing a sample or two of the longest interval, since a block

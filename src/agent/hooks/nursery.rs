@@ -138,7 +138,7 @@ impl Agent {
     ) -> u64 {
         thread.set_vm_heap(u32::from(heap.id.0));
         if slot.is_begun.get() != 0 {
-            return self.nursery_sync(heap, slot, free, free, top);
+            return self.nursery_sync(thread, heap, slot, free, free, top);
         }
         let (Some(interval), interval_index) = heap.interval() else {
             return top;
@@ -218,12 +218,14 @@ impl Agent {
     /// The nursery stood at `old_free` and goes on from `free` to `top`. Returns the limit.
     pub fn nursery_sync(
         &self,
+        thread: &ShimThread,
         heap: &Heap,
         slot: &HookSlot,
         old_free: u64,
         free: u64,
         top: u64,
     ) -> u64 {
+        self.obey_while_off(thread, heap);
         slot.with(|state| {
             state
                 .nursery
@@ -282,6 +284,7 @@ impl Agent {
         free: u64,
         caller: &Caller,
     ) -> (Option<SampleId>, Option<u64>) {
+        self.obey_while_off(thread, heap);
         slot.with(|state| {
             self.renew(heap, state);
             let (points, _) = state
@@ -296,6 +299,14 @@ impl Agent {
             (id, Some(state.limit()))
         })
         .unwrap_or_default()
+    }
+
+    /// Samples are where what was asked for is obeyed. While there are none, a machine that takes nothing from malloc would not
+    /// hear that it is to go on.
+    fn obey_while_off(&self, thread: &ShimThread, heap: &Heap) {
+        if !heap.is_on() {
+            self.obey_if_asked(thread);
+        }
     }
 
     fn sample_object(

@@ -57,7 +57,7 @@ pub(super) unsafe extern "C" fn nursery_sync(
     let (Some(heap), Some(slot)) = (unsafe { (heap_of(heap), slot_of(slot)) }) else {
         return top;
     };
-    AGENT.nursery_sync(heap, slot, old_free, free, top)
+    AGENT.nursery_sync(this_thread(), heap, slot, old_free, free, top)
 }
 
 pub(super) unsafe extern "C" fn nursery_enable(
