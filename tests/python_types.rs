@@ -7,7 +7,7 @@ use support::profile::Profile;
 use support::python::interpreters;
 use support::{Agent, Outcome, Room, Run, bridge, truth};
 
-const TYPES: usize = 10;
+const TYPES: usize = 11;
 
 /// Objects of each type, made and alive, with the variances of the estimates.
 #[derive(Debug)]

@@ -95,7 +95,8 @@ void python_attach(void)
 {
     if (heap == NULL && (!find_interpreter() || !make_heap()))
         return;
-    /* After a detach the heap is that of before. */
+    /* After a detach the heap is that of before, and nobody has told of what was freed since. */
+    python_types_forget();
     allocsample_status status = {.size = sizeof status};
     allocsample_counters counters = {.size = sizeof counters};
     hooks->counters(heap, &counters);

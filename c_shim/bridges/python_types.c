@@ -5,9 +5,10 @@
  * objects, and an object has its header until its memory is given back.
  *
  * Not all that comes from the allocator of objects is one: the bytes of a bytearray do, and before 3.13 the tables of
- * dictionaries, which are told by their sizes and named for what they are. So what lies where the header would be is taken for a type only if it is a type all the way up to `type`, and if
- * by its flags its objects have their header just there: after nothing, the collector's two words, or those and two more. The
- * memory was zeroed there when it was allocated, so that it is not that of an object that was there before. */
+ * dictionaries, which are told by their sizes and named for what they are. So what lies where the header would be is taken for a
+ * type only if it is a type all the way up to `type`, and if by its flags its objects have their header just there: after
+ * nothing, the collector's two words, or those and two more. The memory was zeroed there when it was allocated, so that it is
+ * not that of an object that was there before. */
 #define _GNU_SOURCE
 #include "bridges.h"
 #include "names.h"
@@ -21,8 +22,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Py_TPFLAGS_HEAPTYPE, _READY, _HAVE_GC, _TYPE_SUBCLASS. */
-enum { IS_ON_HEAP = 1 << 9, IS_READY = 1 << 12, HAS_COLLECTOR = 1 << 14 };
+/* Py_TPFLAGS_HEAPTYPE, _READY, _HAVE_GC, _UNICODE_SUBCLASS, _TYPE_SUBCLASS. */
+enum { IS_ON_HEAP = 1 << 9, IS_READY = 1 << 12, HAS_COLLECTOR = 1 << 14, IS_STR = 1 << 28 };
 #define IS_TYPE_OF_TYPES (UINT64_C(1) << 31)
 /* PyGC_Head; and `__dict__` or its values with `__weakref__`, or its keys. */
 #define TWO_WORDS (2 * sizeof(uintptr_t))
@@ -182,13 +183,14 @@ static uint32_t number_of_name(const char *name, bool is_of_malloc)
     return number;
 }
 
-/* The module that a class was defined in; empty for a built-in one, and where it is not known. */
+/* The module that a class was defined in; empty for a built-in one, and where it is not known or has another meaning. */
 static void copy_module(uintptr_t class, void *key, char *text, size_t room)
 {
     void *dict = (void *)python_word_at(class + PYTHON_TYPE_DICT);
     /* Looks for a str by its hash, which it has: no code of the program runs. */
     uintptr_t module = dict == NULL ? 0 : (uintptr_t)api.item(dict, key);
-    python_copy_text(layout, module, text, room);
+    bool is_str = module != 0 && (python_word_at(python_word_at(module + PYTHON_TYPE) + PYTHON_TYPE_FLAGS) & IS_STR) != 0;
+    python_copy_text(layout, is_str ? module : 0, text, room);
     if (strcmp(text, "builtins") == 0)
         text[0] = 0;
 }
@@ -315,8 +317,8 @@ void python_types_prepare(const struct python_symbols *symbols, const allocsampl
         {&api.intern, "PyUnicode_InternFromString"},
     };
     type_of_types = (uintptr_t)dlsym(RTLD_DEFAULT, "PyType_Type");
-    if (symbols->version == NULL || type_of_types == 0 || !symbols_find(wanted, sizeof wanted / sizeof wanted[0], NULL) || !names_make(&names) ||
-        !names_make(&names_of_malloc))
+    if (symbols->version == NULL || type_of_types == 0 || !symbols_find(wanted, sizeof wanted / sizeof wanted[0], NULL) ||
+        !names_make(&names) || !names_make(&names_of_malloc))
         return;
     hooks = table;
     heap = registered;

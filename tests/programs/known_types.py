@@ -36,6 +36,11 @@ class Named(str):
     pass
 
 
+class Odd:
+    __module__ = property(lambda self: 5)
+    __slots__ = ()
+
+
 class Blob(bytes):
     pass
 
@@ -54,6 +59,7 @@ makers = [
     collections.deque,
     lambda: Blob(b"larger than what comes from the arenas" * 20),
     Wide,
+    Odd,
     lambda: type("Made", (), {"__slots__": ()})(),
 ]
 kept = []
@@ -63,7 +69,8 @@ for make in makers:
         if i % 2 == 0:
             kept.append(made)
     module = type(made).__module__
-    print("" if module == "builtins" else f"{module}.", type(made).__qualname__, sep="")
+    has_module = isinstance(module, str) and module != "builtins"
+    print(f"{module}." if has_module else "", type(made).__qualname__, sep="")
 del made
 sys.stdout.flush()
 os._exit(0)
