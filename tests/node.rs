@@ -188,7 +188,7 @@ fn v8s_heap_follows_the_interval() {
 
 #[test]
 fn v8s_heap_rests_while_it_is_stopped_and_goes_on_when_it_is_started() {
-    const COUNT: u32 = 25_000;
+    const COUNT: u32 = 50_000;
     if !has_node() {
         return;
     }
@@ -197,7 +197,8 @@ fn v8s_heap_rests_while_it_is_stopped_and_goes_on_when_it_is_started() {
     let options = ["node", "--random-seed=1", "--expose-gc"];
     let arguments = [&*program.to_string_lossy(), &COUNT.to_string()];
     bridge::stopped_and_started(&room, &[&options[..], &arguments].concat());
-    bridge::assert_rests(steered_sites(&room), f64::from(COUNT) * 4048.0);
+    // V8 is asked at its collections: what has filled its young space is told still.
+    bridge::assert_rests(steered_sites(&room), f64::from(COUNT) * 4048.0, 48e6);
 }
 
 /// The same program under V8's own profiler, which draws samples of its own, as `HeapProfiler` in DevTools shows them.

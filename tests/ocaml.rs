@@ -107,7 +107,7 @@ fn ocamls_heap_rests_while_it_is_stopped_and_goes_on_when_it_is_started() {
     let profile = bridge::stopped_and_started(&room, &[&program.to_string_lossy(), &bytes]);
     let sites = ["first", "second", "third"];
     let sites = sites.map(|name| profile.site(&format!("Steered_sites.{name}")));
-    bridge::assert_rests(sites, BYTES);
+    bridge::assert_rests(sites, BYTES, 4e6);
 }
 
 #[test]

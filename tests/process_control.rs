@@ -5,7 +5,7 @@ mod support;
 use std::fs;
 
 use support::profile::Profile;
-use support::{Agent, Program};
+use support::{Agent, Program, Room, bridge};
 
 #[test]
 fn a_machine_hears_of_each_change_until_it_takes_its_heap_back() {
@@ -29,6 +29,18 @@ fn a_machine_hears_of_each_change_until_it_takes_its_heap_back() {
     }
     let lost = &profile.report["lost"]["no memory for the agent"];
     assert_eq!(lost["events"], refused, "{lost}");
+}
+
+/// While it is stopped it has no sample by which it could hear of anything.
+#[test]
+fn a_machine_that_takes_nothing_from_malloc_hears_that_it_is_to_go_on() {
+    const COUNT: u32 = 1_000_000;
+    let program = Program::compiled("../vms/rests.c");
+    let room = Room::new();
+    let command = [&*program.path().to_string_lossy(), &COUNT.to_string()];
+    let profile = bridge::stopped_and_started(&room, &command);
+    let sites = ["first", "second", "third"].map(|name| profile.site(name));
+    bridge::assert_rests(sites, f64::from(COUNT) * 64.0, 4e6);
 }
 
 fn allocations(profile: &Profile, function: &str) -> f64 {
