@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use support::compile::has_java;
-use support::profile::Profile;
+use support::profile::{Profile, Site};
 use support::room::{stderr, stdout};
 use support::{Room, bridge, compile, truth};
 
@@ -235,35 +235,31 @@ fn native_memory_is_charged_to_the_methods_that_took_it() {
     }
 }
 
+fn steered_sites(count: u32, told: bridge::Told) -> [Site; 3] {
+    let room = compile::java("SteeredSites.java");
+    let count = count.to_string();
+    let command = ["java", "-XX:+UseSerialGC", "SteeredSites", &count];
+    let profile = bridge::steered(&room, &command, told);
+    ["first", "second", "third"].map(|name| profile.site(&format!("SteeredSites.{name}")))
+}
+
 /// Each sample counts by the interval under which it was drawn, also while it changes.
 #[test]
 fn javas_heap_follows_the_interval() {
     const COUNT: u32 = 200_000;
-    const BYTES: f64 = COUNT as f64 * 1000.0;
-    if !has_java() {
-        return;
+    if has_java() {
+        let sites = steered_sites(COUNT, bridge::INTERVALS);
+        bridge::assert_follows(sites, f64::from(COUNT) * 1000.0);
     }
-    let room = compile::java("SteeredSites.java");
-    let count = COUNT.to_string();
-    let profile = bridge::steered(&room, &["java", "-XX:+UseSerialGC", "SteeredSites", &count]);
-    let sites = ["first", "second", "third"];
-    let sites = sites.map(|name| profile.site(&format!("SteeredSites.{name}")));
-    bridge::assert_follows(sites, BYTES);
 }
 
 #[test]
 fn javas_heap_rests_while_it_is_stopped_and_goes_on_when_it_is_started() {
     const COUNT: u32 = 100_000;
-    if !has_java() {
-        return;
+    if has_java() {
+        let sites = steered_sites(COUNT, bridge::STOP_AND_START);
+        bridge::assert_rests(sites, f64::from(COUNT) * 1000.0, 4e6);
     }
-    let room = compile::java("SteeredSites.java");
-    let count = COUNT.to_string();
-    let command = ["java", "-XX:+UseSerialGC", "SteeredSites", &count];
-    let profile = bridge::stopped_and_started(&room, &command);
-    let sites = ["first", "second", "third"];
-    let sites = sites.map(|name| profile.site(&format!("SteeredSites.{name}")));
-    bridge::assert_rests(sites, f64::from(COUNT) * 1000.0, 4e6);
 }
 
 #[test]

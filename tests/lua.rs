@@ -5,7 +5,7 @@ mod support;
 
 use std::process::Output;
 
-use support::profile::Profile;
+use support::profile::{Profile, Site};
 use support::room::{stderr, stdout};
 use support::{Program, Room, bridge, is_installed, skip};
 
@@ -66,34 +66,29 @@ fn each_site_is_within_its_error() {
     }
 }
 
+fn steered_sites(count: u32, told: bridge::Told) -> [Site; 3] {
+    let program = bridge::program("steered_sites.lua");
+    let command = ["lua5.4", &*program.to_string_lossy(), &count.to_string()];
+    let profile = bridge::steered(&Room::new(), &command, told);
+    ["first", "second", "third"].map(|name| profile.site(name))
+}
+
 #[test]
 fn luas_heap_follows_the_interval() {
     const COUNT: u32 = 1_100_000;
-    const BYTES: f64 = COUNT as f64 * 175.0;
-    if !has_lua() {
-        return;
+    if has_lua() {
+        let sites = steered_sites(COUNT, bridge::INTERVALS);
+        bridge::assert_follows(sites, f64::from(COUNT) * 175.0);
     }
-    let room = Room::new();
-    let program = bridge::program("steered_sites.lua");
-    let program = program.to_string_lossy();
-    let profile = bridge::steered(&room, &["lua5.4", &program, &COUNT.to_string()]);
-    let sites = ["first", "second", "third"].map(|name| profile.site(name));
-    bridge::assert_follows(sites, BYTES);
 }
 
 #[test]
 fn luas_heap_rests_while_it_is_stopped_and_goes_on_when_it_is_started() {
     const COUNT: u32 = 400_000;
-    if !has_lua() {
-        return;
+    if has_lua() {
+        let sites = steered_sites(COUNT, bridge::STOP_AND_START);
+        bridge::assert_rests(sites, f64::from(COUNT) * 175.0, 4e6);
     }
-    let room = Room::new();
-    let program = bridge::program("steered_sites.lua");
-    let program = program.to_string_lossy();
-    let command = ["lua5.4", &*program, &COUNT.to_string()];
-    let profile = bridge::stopped_and_started(&room, &command);
-    let sites = ["first", "second", "third"].map(|name| profile.site(name));
-    bridge::assert_rests(sites, f64::from(COUNT) * 175.0, 4e6);
 }
 
 #[test]

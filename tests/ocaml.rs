@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use support::compile::has_ocaml;
-use support::profile::Profile;
+use support::profile::{Profile, Site};
 use support::{Agent, Outcome, Room, Run, bridge, compile, is_installed, run, truth};
 
 /// The compiled program, in a directory of its own.
@@ -77,6 +77,13 @@ fn functions_lines_and_collections_are_told() {
     assert!(heap["gc_time_s"].as_f64() > Some(0.0), "{heap}");
 }
 
+fn steered_sites(bytes: f64, told: bridge::Told) -> [Site; 3] {
+    let program = compiled("steered_sites", &["unix.cmxa"]);
+    let command = [&*program.to_string_lossy(), &format!("{bytes:.0}")];
+    let profile = bridge::steered(&Room::new(), &command, told);
+    ["first", "second", "third"].map(|name| profile.site(&format!("Steered_sites.{name}")))
+}
+
 /// Each sample counts by the interval under which it was drawn, also while that changes, and deaths are told of blocks that were
 /// drawn under each.
 #[test]
@@ -85,12 +92,7 @@ fn ocamls_heap_follows_the_interval() {
     if !has_ocaml() {
         return;
     }
-    let room = Room::new();
-    let program = compiled("steered_sites", &["unix.cmxa"]);
-    let bytes = format!("{BYTES:.0}");
-    let profile = bridge::steered(&room, &[&program.to_string_lossy(), &bytes]);
-    let sites = ["first", "second", "third"];
-    let sites = sites.map(|name| profile.site(&format!("Steered_sites.{name}")));
+    let sites = steered_sites(BYTES, bridge::INTERVALS);
     bridge::assert_follows(sites, BYTES);
     bridge::assert_live(sites, [0.0, 0.0, BYTES / 10.0]);
 }
@@ -98,16 +100,10 @@ fn ocamls_heap_follows_the_interval() {
 #[test]
 fn ocamls_heap_rests_while_it_is_stopped_and_goes_on_when_it_is_started() {
     const BYTES: f64 = 40.0 * 4016.0 * 640.0;
-    if !has_ocaml() {
-        return;
+    if has_ocaml() {
+        let sites = steered_sites(BYTES, bridge::STOP_AND_START);
+        bridge::assert_rests(sites, BYTES, 4e6);
     }
-    let room = Room::new();
-    let program = compiled("steered_sites", &["unix.cmxa"]);
-    let bytes = format!("{BYTES:.0}");
-    let profile = bridge::stopped_and_started(&room, &[&program.to_string_lossy(), &bytes]);
-    let sites = ["first", "second", "third"];
-    let sites = sites.map(|name| profile.site(&format!("Steered_sites.{name}")));
-    bridge::assert_rests(sites, BYTES, 4e6);
 }
 
 #[test]

@@ -36,9 +36,8 @@ fn a_machine_hears_of_each_change_until_it_takes_its_heap_back() {
 fn a_machine_that_takes_nothing_from_malloc_hears_that_it_is_to_go_on() {
     const COUNT: u32 = 1_000_000;
     let program = Program::compiled("../vms/rests.c");
-    let room = Room::new();
     let command = [&*program.path().to_string_lossy(), &COUNT.to_string()];
-    let profile = bridge::stopped_and_started(&room, &command);
+    let profile = bridge::steered(&Room::new(), &command, bridge::STOP_AND_START);
     let sites = ["first", "second", "third"].map(|name| profile.site(name));
     bridge::assert_rests(sites, f64::from(COUNT) * 64.0, 4e6);
 }

@@ -63,21 +63,23 @@ fn each_site_is_within_its_error_in_every_version() {
     }
 }
 
+fn steered_sites(python: &Path, count: u32, told: bridge::Told) -> [Site; 3] {
+    let program = bridge::program("steered_sites.py");
+    let command = [
+        &*python.to_string_lossy(),
+        &program.to_string_lossy(),
+        &count.to_string(),
+    ];
+    let profile = bridge::steered(&Room::new(), &command, told);
+    ["first", "second", "third"].map(|name| profile.site(name))
+}
+
 #[test]
 fn pythons_heap_follows_the_interval() {
     const COUNT: u32 = 1_100_000;
-    const BYTES: f64 = COUNT as f64 * 183.0;
     for python in interpreters() {
-        let room = Room::new();
-        let program = bridge::program("steered_sites.py");
-        let command = [
-            &*python.to_string_lossy(),
-            &program.to_string_lossy(),
-            &COUNT.to_string(),
-        ];
-        let profile = bridge::steered(&room, &command);
-        let sites = ["first", "second", "third"].map(|name| profile.site(name));
-        bridge::assert_follows(sites, BYTES);
+        let sites = steered_sites(&python, COUNT, bridge::INTERVALS);
+        bridge::assert_follows(sites, f64::from(COUNT) * 183.0);
     }
 }
 
@@ -85,15 +87,7 @@ fn pythons_heap_follows_the_interval() {
 fn pythons_heap_rests_while_it_is_stopped_and_goes_on_when_it_is_started() {
     const COUNT: u32 = 400_000;
     for python in interpreters() {
-        let room = Room::new();
-        let program = bridge::program("steered_sites.py");
-        let command = [
-            &*python.to_string_lossy(),
-            &program.to_string_lossy(),
-            &COUNT.to_string(),
-        ];
-        let profile = bridge::stopped_and_started(&room, &command);
-        let sites = ["first", "second", "third"].map(|name| profile.site(name));
+        let sites = steered_sites(&python, COUNT, bridge::STOP_AND_START);
         bridge::assert_rests(sites, f64::from(COUNT) * 183.0, 4e6);
     }
 }

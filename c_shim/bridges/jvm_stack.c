@@ -378,7 +378,7 @@ static const char *thread_of(environment jni)
 /* Walks. `frames` are written, unless this is a lesson: then those that are known are held against `lesson`'s, which is what
  * `frames` are. */
 static ALWAYS_INLINE enum jvm_walked walk(environment jni, struct lesson *lesson, allocsample_frame *frames,
-                                      size_t capacity, size_t *count)
+                                          size_t capacity, size_t *count)
 {
     const char *thread = thread_of(jni);
     struct stack stack = {(uintptr_t)__builtin_frame_address(0), word_at(thread, layout[THREAD_STACK_BASE])};

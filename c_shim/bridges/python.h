@@ -48,7 +48,7 @@ HIDDEN size_t python_frames_walk(void *user, allocsample_frame *frames, size_t c
 HIDDEN void python_types_prepare(const struct python_symbols *symbols, const allocsample_hooks *hooks,
                                  allocsample_heap *heap);
 
-/* The interpreter is up. With its lock, where it may allocate. */
+/* The interpreter is up: classes can be named with their modules. With its lock, where it may allocate. */
 HIDDEN void python_types_begin(void);
 
 /* A block of the domain of objects, or of memory, which is a sample of Python's heap or of malloc's. */

@@ -93,6 +93,7 @@ static int install(void *unused)
     void *function = callbacks == NULL ? NULL : api.new_function(&method, NULL, NULL);
     if (function != NULL)
         api.append(callbacks, function);
+    /* It is the same moment that they wait for. */
     python_types_begin();
     void *owned[] = {function, callbacks, module};
     for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++) {

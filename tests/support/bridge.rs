@@ -173,22 +173,16 @@ fn leaks_of(
     leaks.cloned().collect()
 }
 
-/// The profile of a program which is told of another interval twice: it begins at 32 KiB, goes on at 256 KiB, and ends at 8
-/// KiB.
-#[track_caller]
-pub fn steered(room: &Room, command: &[&str]) -> Profile {
-    steered_by(room, command, [&["interval", "256K"], &["interval", "8K"]])
-}
+/// What a steered program is told by `ctl` before its second part and before its third.
+pub type Told = [&'static [&'static str]; 2];
+/// Another interval.
+pub const INTERVALS: Told = [&["interval", "256K"], &["interval", "8K"]];
+/// To rest.
+pub const STOP_AND_START: Told = [&["stop"], &["start"]];
 
-/// The profile of a program which begins at 32 KiB, is stopped, and started again.
+/// The profile of a program that is told twice: where it says its process number and waits for a line. It begins at 32 KiB.
 #[track_caller]
-pub fn stopped_and_started(room: &Room, command: &[&str]) -> Profile {
-    steered_by(room, command, [&["stop"], &["start"]])
-}
-
-/// The profile of a program that is told twice: where it says its process number and waits for a line.
-#[track_caller]
-fn steered_by(room: &Room, command: &[&str], told: [&[&str]; 2]) -> Profile {
+pub fn steered(room: &Room, command: &[&str], told: Told) -> Profile {
     let run = ["run", "-q", "--seed", "7", "-o", "x.allocsample"];
     let mut child = room
         .command(&[&run[..], &["--interval", "32K", "--"], command].concat())
@@ -207,7 +201,7 @@ fn steered_by(room: &Room, command: &[&str], told: [&[&str]; 2]) -> Profile {
     Profile::read(&room.path("x.allocsample"))
 }
 
-/// The sites of a `steered` program, one for each interval: each has allocated `bytes`, in as many samples as its interval says,
+/// The sites of a program that was told of `INTERVALS`, one for each: each has allocated `bytes`, in as many samples as its interval says,
 /// each of which counts by the interval under which it was drawn.
 #[track_caller]
 pub fn assert_follows(sites: [Site; 3], bytes: f64) {
