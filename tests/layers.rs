@@ -8,12 +8,17 @@ use serde_json::Value;
 
 /// Each room, with the rooms that it may import. Rooms lower down may be imported only by those above them:
 /// cargo itself refuses a cycle.
-const MAY_IMPORT: [(&str, &[&str]); 15] = [
+const MAY_IMPORT: [(&str, &[&str]); 16] = [
     ("sampling", &[]),
     ("record", &[]),
+    // What it reads is what the profile gets.
+    ("residency", &["record"]),
     ("ring", &[]),
     ("agent", &["sampling", "record", "ring"]),
-    ("drain", &["sampling", "record", "ring", "agent"]),
+    (
+        "drain",
+        &["sampling", "record", "residency", "ring", "agent"],
+    ),
     // Record for the words in which processes end.
     ("preload", &["agent", "drain", "export", "record"]),
     ("profile", &["record", "ring", "sampling"]),
@@ -33,7 +38,16 @@ const MAY_IMPORT: [(&str, &[&str]); 15] = [
     (
         "",
         &[
-            "profile", "export", "report", "query", "view", "leaks", "diff", "attach", "record",
+            "profile",
+            "export",
+            "report",
+            "query",
+            "view",
+            "leaks",
+            "diff",
+            "attach",
+            "record",
+            "residency",
             "sampling",
         ],
     ),
@@ -43,8 +57,17 @@ const MAY_IMPORT: [(&str, &[&str]); 15] = [
 const WITHOUT_STD: [&str; 4] = ["sampling", "record", "ring", "agent"];
 
 /// Rooms without unsafe code.
-const WITHOUT_UNSAFE: [&str; 9] = [
-    "sampling", "record", "profile", "export", "report", "query", "view", "leaks", "diff",
+const WITHOUT_UNSAFE: [&str; 10] = [
+    "sampling",
+    "record",
+    "residency",
+    "profile",
+    "export",
+    "report",
+    "query",
+    "view",
+    "leaks",
+    "diff",
 ];
 
 fn root() -> &'static Path {

@@ -11,6 +11,7 @@ mod intern;
 mod keeper;
 mod nodes;
 mod places;
+mod residency;
 mod rotation;
 mod thread;
 mod writer;

@@ -10,11 +10,14 @@ use std::sync::atomic::Ordering;
 use allocsample_agent::Agent;
 use allocsample_agent::os::{self, clock, file, futex, process};
 use allocsample_agent::recording::{DrainRequest, DrainState, Recording};
-use allocsample_record::{ChunkEncoder, ChunkKind, ExitHow, ExitRecord, Figure, LostReason};
+use allocsample_record::{
+    ChunkEncoder, ChunkKind, ExitHow, ExitRecord, Figure, LostReason, MemoryMap,
+};
 use allocsample_ring::Consumer;
 
 use crate::intern::StackInterner;
 use crate::keeper::{self, Drained, Keeper};
+use crate::residency::Residency;
 use crate::rotation::Rotation;
 use crate::writer::ChunkWriter;
 
@@ -43,6 +46,7 @@ pub fn run(agent: &'static Agent, recording: &'static Recording) -> Result<(), D
         encoder,
         drained,
         rotation,
+        residency,
         ..
     } = memory.unwrap_or_else(|| Memory {
         recording,
@@ -55,6 +59,7 @@ pub fn run(agent: &'static Agent, recording: &'static Recording) -> Result<(), D
             clock::monotonic_ns(),
             clock::wall_ns(),
         ),
+        residency: Residency::new(),
     });
     let config = agent.config();
     let writer = ChunkWriter::open(recording.path.as_c_str(), rotation.room())?;
@@ -71,6 +76,7 @@ pub fn run(agent: &'static Agent, recording: &'static Recording) -> Result<(), D
         encoder,
         drained,
         rotation,
+        residency,
         is_rotating: false,
         is_full_told: false,
         keeper: keeper::is_needed(config).then(|| Keeper::new(agent, recording)),
@@ -119,6 +125,7 @@ struct Memory {
     encoder: ChunkEncoder,
     drained: Drained,
     rotation: Rotation,
+    residency: Residency,
 }
 
 /// Locked by drain threads only, one after the other.
@@ -133,6 +140,7 @@ struct Drain {
     encoder: ChunkEncoder,
     drained: Drained,
     rotation: Rotation,
+    residency: Residency,
     is_rotating: bool,
     /// Whether the profile says that the disk was full.
     is_full_told: bool,
@@ -152,6 +160,7 @@ impl Drain {
                 self.drain_all()?;
             }
             self.do_file_work()?;
+            self.write_memory()?;
             if let Some(keeper) = &mut self.keeper {
                 keeper.keep(&self.drained, self.writer.length());
             }
@@ -186,6 +195,7 @@ impl Drain {
             encoder: std::mem::take(&mut self.encoder),
             drained: self.drained,
             rotation: self.rotation.clone(),
+            residency: self.residency.clone(),
         };
         *MEMORY
             .lock()
@@ -205,6 +215,7 @@ impl Drain {
             let patience = [
                 self.keeper.as_ref().and_then(Keeper::patience_ms),
                 self.rotation.patience_ms(clock::monotonic_ns()),
+                Some(self.residency.patience_ms()),
             ];
             patience.into_iter().flatten().min()
         };
@@ -234,7 +245,28 @@ impl Drain {
         self.write(|writer| writer.append_figures(ChunkKind::Figures, &figures, position))
     }
 
+    /// How much memory the process has, if that is due. The kernel may refuse to tell behind a filter.
+    fn write_memory(&mut self) -> Result<(), DrainError> {
+        if os::is_filtered() {
+            return Ok(());
+        }
+        match self.residency.look() {
+            Some(map) => self.append_memory(&map),
+            None => Ok(()),
+        }
+    }
+
+    fn append_memory(&mut self, map: &MemoryMap) -> Result<(), DrainError> {
+        let (payload, position) = (map.encode(), self.consumer.position());
+        self.write(|writer| writer.append_memory(&payload, position))
+    }
+
     fn finish(&mut self) -> Result<(), DrainError> {
+        if !os::is_filtered()
+            && let Some(map) = self.residency.last_look()
+        {
+            self.append_memory(&map)?;
+        }
         self.tell_figures()?;
         // What other threads still add goes nowhere: the process is at its end.
         self.recording.ring.close();

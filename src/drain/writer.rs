@@ -165,6 +165,11 @@ impl ChunkWriter {
         self.append(kind, &payload, position)
     }
 
+    /// Writes how much memory the process has.
+    pub fn append_memory(&mut self, payload: &[u8], position: u64) -> std::io::Result<()> {
+        self.append_packed(ChunkKind::Memory, payload, position..position)
+    }
+
     /// A chunk as it is.
     fn append(&mut self, kind: ChunkKind, payload: &[u8], position: u64) -> std::io::Result<()> {
         let body = self.room_for(payload.len());

@@ -178,7 +178,7 @@ impl ChunkReader {
         used: &Receiver<Batch>,
     ) -> Result<Payload, Unheard> {
         let is = |kind: ChunkKind| header.kind == kind as u16;
-        if is(ChunkKind::Symbols) {
+        if is(ChunkKind::Symbols) || is(ChunkKind::Memory) {
             return Ok(Payload::Raw(unpack(header, &stored)));
         }
         if is(ChunkKind::Packed) {

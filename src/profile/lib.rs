@@ -25,8 +25,9 @@ mod vm;
 mod weights;
 
 pub use allocsample_record::{
-    ExitHow, Fate, Figure, GcKind, HeapId, HeapKind, Location, LostReason, ModuleId, Note,
-    SampleFlags, SampleId, Sampling, StackId, StackNode, SymbolFrame, SymbolTable, ThreadId,
+    ExitHow, Fate, Figure, GcKind, HeapId, HeapKind, Location, LostReason, MemoryMap,
+    MemoryMapping, MemoryTotals, ModuleId, Note, SampleFlags, SampleId, Sampling, StackId,
+    StackNode, SymbolFrame, SymbolTable, ThreadId,
 };
 pub use allocsample_ring::request;
 pub use allocsample_sampling::Estimate;

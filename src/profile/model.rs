@@ -6,8 +6,8 @@ use std::num::NonZeroU64;
 use crate::stacks::StackTable;
 use crate::vm::{Outcome, VirtualMachines};
 use allocsample_record::{
-    ExitHow, FIGURES, Fate, Figure, HeapId, LOST_REASONS, LostReason, ModuleId, Note, SampleFlags,
-    SampleId, Sampling, StackId, SymbolTable, ThreadId,
+    ExitHow, FIGURES, Fate, Figure, HeapId, LOST_REASONS, LostReason, MemoryMap, ModuleId, Note,
+    SampleFlags, SampleId, Sampling, StackId, SymbolTable, ThreadId,
 };
 use allocsample_sampling::{Estimate, GapLaw, Interval, SamplePoints, Weight};
 
@@ -46,6 +46,8 @@ pub struct Profile {
     pub notes: Vec<(Note, String)>,
     /// Resident set: time, bytes.
     pub resident_bytes: Vec<(u64, u64)>,
+    /// The process's memory by the kernel's account, in the order of time; some readings have the mappings.
+    pub memory: Vec<MemoryMap>,
     /// Children: time, pid.
     pub forks: Vec<(u64, u32)>,
     /// How the process ended, if it could say so.

@@ -9,7 +9,7 @@ use std::sync::mpsc::{channel, sync_channel};
 
 use allocsample_record::{
     CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, FILE_HEADER_BYTES, FileHeader, FormatVersion,
-    HeaderError, LOST_REASONS, Packed, SampleId, SymbolTable, Unpacker,
+    HeaderError, LOST_REASONS, MemoryMap, Packed, SampleId, SymbolTable, Unpacker,
 };
 
 use crate::builder::ProfileBuilder;
@@ -310,6 +310,15 @@ fn add_chunk(header: &ChunkHeader, payload: &Payload, builder: &mut ProfileBuild
                     symbols.frames.entry(location).or_insert(frames);
                 }
                 builder.profile.symbols = symbols;
+                true
+            }
+            None => false,
+        },
+        kind if kind == ChunkKind::Memory as u16 => match MemoryMap::decode(payload) {
+            Some(map) => {
+                let memory = &mut builder.profile.memory;
+                let place = memory.partition_point(|it| it.totals.time_ns <= map.totals.time_ns);
+                memory.insert(place, map);
                 true
             }
             None => false,

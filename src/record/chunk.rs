@@ -31,6 +31,10 @@ pub enum ChunkKind {
     LostBefore = 8,
     /// The figures when the file began, as in `Figures`.
     FiguresBefore = 9,
+    /// The process's memory by the kernel's account at one moment, compressed as one LZ4 block: a
+    /// [`crate::MemoryTotals`], or a whole `MemoryMap`. Written by the drain thread, by a process at its end, or by a
+    /// command that watched the process from outside.
+    Memory = 10,
 }
 
 /// Stands before each chunk's payload.

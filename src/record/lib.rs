@@ -29,6 +29,7 @@ mod gc;
 mod header;
 mod heap;
 mod lost;
+mod memory;
 mod module;
 mod packed;
 mod part;
@@ -53,6 +54,9 @@ pub use heap::{
     CodeChange, CodeRecord, Definition, DefinitionRecord, HeapKind, MAX_NAME_BYTES, VmFrame,
 };
 pub use lost::{LOST_REASONS, LostReason};
+pub use memory::MemoryTotals;
+#[cfg(feature = "alloc")]
+pub use memory::{MemoryMap, MemoryMapping};
 pub use module::{
     MAX_BUILD_ID_BYTES, MAX_PATH_BYTES, ModuleAgainRecord, ModuleRecord, ModuleUnloadRecord,
 };

@@ -214,6 +214,7 @@ impl Drain {
         self.writer = next;
         self.encoder = encoder;
         self.interner.begin_file(&numbers);
+        self.residency.begin_file();
         Ok(())
     }
 

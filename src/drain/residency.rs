@@ -1,0 +1,82 @@
+//! Reads how much memory the process has, when that is due.
+
+use allocsample_agent::os::clock;
+use allocsample_record::MemoryMap;
+use allocsample_residency::{Due, Source, Watch};
+
+/// The watch over our own process.
+#[derive(Clone, Debug)]
+pub struct Residency {
+    source: Source,
+    watch: Watch,
+    next_ns: u64,
+}
+
+impl Residency {
+    /// The first reading is due at once.
+    pub fn new() -> Self {
+        // SAFETY: no arguments that could be wrong.
+        let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        let now_ns = clock::monotonic_ns();
+        Self {
+            source: Source::own(u64::try_from(page_bytes).unwrap_or(4096)),
+            watch: Watch::new(now_ns),
+            next_ns: now_ns,
+        }
+    }
+
+    /// How long the thread may sleep before the next reading.
+    pub fn patience_ms(&self) -> u32 {
+        const NS_PER_MS: u64 = 1_000_000;
+        let left_ns = self.next_ns.saturating_sub(clock::monotonic_ns());
+        u32::try_from(left_ns / NS_PER_MS + 1).unwrap_or(u32::MAX)
+    }
+
+    /// Another file begins, which is to have readings of its own.
+    pub fn begin_file(&mut self) {
+        self.watch.begin_file();
+        self.next_ns = 0;
+    }
+
+    /// A reading that the profile is to have, if one is due.
+    pub fn look(&mut self) -> Option<MemoryMap> {
+        let now_ns = clock::monotonic_ns();
+        if now_ns < self.next_ns {
+            return None;
+        }
+        let totals = self.source.totals(now_ns);
+        let due = totals.map_or(Due::Nothing, |totals| self.watch.observe(&totals));
+        self.next_ns = now_ns + u64::from(self.watch.pause_ms()) * 1_000_000;
+        match due {
+            Due::Nothing => None,
+            Due::Totals => Some(MemoryMap {
+                totals: totals?,
+                ..MemoryMap::default()
+            }),
+            Due::Map => self.map(now_ns),
+        }
+    }
+
+    /// The last reading, whatever is due. The end of the process waits for it: mappings only where they are due.
+    pub fn last_look(&mut self) -> Option<MemoryMap> {
+        let now_ns = clock::monotonic_ns();
+        let totals = self.source.totals_and_peak(now_ns)?;
+        match self.watch.observe(&totals) {
+            Due::Map => self.map(now_ns),
+            Due::Nothing | Due::Totals => Some(MemoryMap {
+                totals,
+                ..MemoryMap::default()
+            }),
+        }
+    }
+
+    fn map(&mut self, now_ns: u64) -> Option<MemoryMap> {
+        let before_ns = clock::thread_ns();
+        let map = self.source.map(now_ns);
+        let cost_ns = clock::thread_ns().saturating_sub(before_ns);
+        // One that could not be read costs, too.
+        let totals = map.as_ref().map(|map| map.totals).unwrap_or_default();
+        self.watch.mapped(&totals, cost_ns);
+        map
+    }
+}

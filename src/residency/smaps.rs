@@ -1,0 +1,248 @@
+//! Reads `smaps`: mapping by mapping, so that a process with a hundred thousand of them needs no memory for the text.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead};
+
+use allocsample_record::{MemoryMap, MemoryMapping};
+
+/// Of so many mappings each is kept; the smallest of those beyond are added up by name.
+const MOST_MAPPINGS: usize = 2_000;
+/// Smaller ones are added up by name.
+const LEAST_BYTES: u64 = 64 << 10;
+/// A guard below a stack is a page, or some of them.
+const LARGEST_GUARD_BYTES: u64 = 1 << 20;
+
+/// The sums and the mappings in a text as `/proc/PID/smaps` has it. The time and the peak are left at 0.
+pub fn read_map(text: &mut dyn BufRead) -> io::Result<MemoryMap> {
+    let mut reading = Reading::default();
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        if text.read_until(b'\n', &mut line)? == 0 {
+            break;
+        }
+        reading.line(line.trim_ascii_end());
+    }
+    Ok(reading.finish())
+}
+
+#[derive(Default)]
+struct Reading {
+    map: MemoryMap,
+    numbers: HashMap<Vec<u8>, u32>,
+    current: Option<MemoryMapping>,
+    before: Before,
+}
+
+/// What lies directly below the mapping that comes next.
+#[derive(Default)]
+struct Before {
+    end: u64,
+    bytes: u64,
+    is_accessible: bool,
+    /// Number of the file's name, if it is one's.
+    file: Option<u32>,
+}
+
+impl Reading {
+    fn line(&mut self, line: &[u8]) {
+        if let Some(mapping) = self.mapping(line) {
+            self.end_mapping();
+            self.current = Some(mapping);
+        } else if let Some(kib) = figure(line, b"Rss:") {
+            self.map.totals.resident_bytes += kib << 10;
+        } else if let Some(kib) = figure(line, b"Anonymous:") {
+            self.map.totals.anonymous_bytes += kib << 10;
+            if let Some(current) = &mut self.current {
+                current.anonymous_bytes = kib << 10;
+            }
+        }
+    }
+
+    /// `start-end rwxp offset device inode    name`, where the name may be missing.
+    fn mapping(&mut self, line: &[u8]) -> Option<MemoryMapping> {
+        let mut fields = line.splitn(6, |&byte| byte == b' ');
+        let (start, end) = range(fields.next()?)?;
+        let rights = fields.next()?;
+        let name = fields.nth(3).unwrap_or_default().trim_ascii_start();
+        let is_file = name.first() == Some(&b'/');
+        let number = self.number(name);
+        let mut flags = 0;
+        let before = std::mem::take(&mut self.before);
+        let mut file = is_file.then_some(number);
+        let mut named = number;
+        if before.end == start && name.is_empty() {
+            if let Some(above) = before.file {
+                flags |= MemoryMapping::BEHIND_FILE;
+                named = above;
+                // Of a large one the loader makes two: with other rights in between.
+                file = Some(above);
+            } else if !before.is_accessible && before.bytes <= LARGEST_GUARD_BYTES {
+                flags |= MemoryMapping::BEHIND_GUARD;
+            }
+        }
+        if rights.get(2) == Some(&b'x') {
+            flags |= MemoryMapping::EXECUTABLE;
+        }
+        self.before = Before {
+            end,
+            bytes: end - start,
+            is_accessible: rights.starts_with(b"r") || rights.get(1) == Some(&b'w'),
+            file,
+        };
+        Some(MemoryMapping {
+            start,
+            bytes: end - start,
+            anonymous_bytes: 0,
+            name: named,
+            flags,
+        })
+    }
+
+    fn number(&mut self, name: &[u8]) -> u32 {
+        if let Some(&number) = self.numbers.get(name) {
+            return number;
+        }
+        let number = u32::try_from(self.map.names.len()).unwrap_or(u32::MAX);
+        self.map.names.push(name.to_vec());
+        self.numbers.insert(name.to_vec(), number);
+        number
+    }
+
+    fn end_mapping(&mut self) {
+        let Some(mapping) = self.current.take() else {
+            return;
+        };
+        let is_code =
+            mapping.is(MemoryMapping::EXECUTABLE) && self.map.name(&mapping).first() == Some(&b'/');
+        if mapping.anonymous_bytes > 0 || is_code {
+            self.map.mappings.push(mapping);
+        }
+    }
+
+    fn finish(mut self) -> MemoryMap {
+        self.end_mapping();
+        let mut kept = std::mem::take(&mut self.map.mappings);
+        kept.sort_unstable_by_key(|it| (std::cmp::Reverse(it.anonymous_bytes), it.start));
+        let large = kept.partition_point(|it| it.anonymous_bytes >= LEAST_BYTES);
+        let small = kept.split_off(large.min(MOST_MAPPINGS));
+        let mut sums: HashMap<(u32, u8), MemoryMapping> = HashMap::new();
+        for mapping in small {
+            let sum = sums
+                .entry((mapping.name, mapping.flags))
+                .or_insert_with(|| MemoryMapping {
+                    name: mapping.name,
+                    flags: mapping.flags,
+                    ..MemoryMapping::default()
+                });
+            sum.bytes += mapping.bytes;
+            sum.anonymous_bytes += mapping.anonymous_bytes;
+        }
+        kept.extend(sums.into_values());
+        kept.sort_unstable_by_key(|it| (it.start, it.name, it.flags));
+        self.map.mappings = kept;
+        self.drop_unused_names();
+        self.map
+    }
+
+    fn drop_unused_names(&mut self) {
+        let mut renumbered = vec![None; self.map.names.len()];
+        let mut names = Vec::new();
+        for mapping in &mut self.map.mappings {
+            let Some(place) = renumbered.get_mut(mapping.name as usize) else {
+                continue;
+            };
+            mapping.name = *place.get_or_insert_with(|| {
+                names.push(std::mem::take(&mut self.map.names[mapping.name as usize]));
+                u32::try_from(names.len() - 1).unwrap_or(u32::MAX)
+            });
+        }
+        self.map.names = names;
+    }
+}
+
+fn range(field: &[u8]) -> Option<(u64, u64)> {
+    let (start, end) = std::str::from_utf8(field).ok()?.split_once('-')?;
+    let address = |text| u64::from_str_radix(text, 16).ok();
+    let (start, end) = (address(start)?, address(end)?);
+    (start <= end).then_some((start, end))
+}
+
+fn figure(line: &[u8], label: &[u8]) -> Option<u64> {
+    let rest = std::str::from_utf8(line.strip_prefix(label)?).ok()?;
+    rest.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+55d000000000-55d000001000 r-xp 00000000 fe:00 123        /usr/bin/a program
+Rss:                   4 kB
+Anonymous:             0 kB
+55d000001000-55d000002000 rw-p 00001000 fe:00 123        /usr/bin/a program
+Rss:                   4 kB
+Anonymous:             4 kB
+55d000002000-55d000102000 rw-p 00000000 00:00 0
+Rss:                 512 kB
+Anonymous:           512 kB
+55d010000000-55d010400000 rw-p 00000000 00:00 0          [heap]
+Rss:                4096 kB
+Anonymous:          4096 kB
+7f0000000000-7f0000001000 ---p 00000000 00:00 0
+Rss:                   0 kB
+Anonymous:             0 kB
+7f0000001000-7f0000801000 rw-p 00000000 00:00 0
+Rss:                 100 kB
+Anonymous:           100 kB
+VmFlags: rd wr mr mw me ac sd
+7f1000000000-7f1000800000 rw-s 00000000 00:01 7          /memfd:x (deleted)
+Rss:                8192 kB
+Anonymous:             0 kB
+";
+
+    #[test]
+    fn mappings_are_told_apart_by_what_they_hold() {
+        let map = read_map(&mut TEXT.as_bytes()).expect("text");
+        assert_eq!(map.totals.resident_bytes, 12_908 << 10);
+        assert_eq!(map.totals.anonymous_bytes, 4712 << 10);
+        let of = |name: &[u8], flags: u8| -> Vec<u64> {
+            let wanted = |it: &&MemoryMapping| map.name(it) == name && it.flags == flags;
+            let found = map.mappings.iter().filter(wanted);
+            found.map(|it| it.anonymous_bytes >> 10).collect()
+        };
+        assert_eq!(of(b"/usr/bin/a program", MemoryMapping::EXECUTABLE), [0]);
+        assert_eq!(of(b"/usr/bin/a program", 0), [4]);
+        assert_eq!(of(b"/usr/bin/a program", MemoryMapping::BEHIND_FILE), [512]);
+        assert_eq!(of(b"[heap]", 0), [4096]);
+        assert_eq!(of(b"", MemoryMapping::BEHIND_GUARD), [100]);
+        // Shared memory is nobody's anonymous memory.
+        assert!(!map.names.iter().any(|name| name.starts_with(b"/memfd")));
+    }
+
+    #[test]
+    fn of_many_mappings_the_small_ones_are_added_up() {
+        use std::fmt::Write as _;
+        let mut text = String::new();
+        for number in 0..10_000_u64 {
+            let start = 0x7000_0000_0000 + number * 0x100_0000;
+            let kib = if number < 100 { 1000 } else { 100 };
+            let _ = writeln!(text, "{start:x}-{:x} rw-p 0 00:00 0", start + 0x10_0000);
+            let _ = writeln!(text, "Anonymous: {kib} kB");
+        }
+        let map = read_map(&mut text.as_bytes()).expect("text");
+        assert!(
+            map.mappings.len() <= MOST_MAPPINGS + 1,
+            "{}",
+            map.mappings.len()
+        );
+        let all: u64 = map.mappings.iter().map(|it| it.anonymous_bytes).sum();
+        assert_eq!(all, map.totals.anonymous_bytes);
+        let large = map
+            .mappings
+            .iter()
+            .filter(|it| it.anonymous_bytes == 1000 << 10);
+        assert_eq!(large.count(), 100);
+    }
+}
