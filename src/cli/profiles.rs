@@ -1,8 +1,11 @@
 //! Profiles as the commands get them: read, with names, and with errors that name the file.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use allocsample_profile::{FinishError, Finished, Profile, ReadError, finish, root_of};
+use allocsample_profile::{
+    FinishError, Finished, MemoryMap, Profile, ReadError, finish_with, root_of,
+};
 use anyhow::Context;
 
 use crate::exit;
@@ -45,13 +48,22 @@ pub fn open_series(paths: &[PathBuf]) -> anyhow::Result<Profile> {
 
 /// Makes a profile whole: records that a killed process left beside it, and names unless they are not wanted.
 pub fn complete(path: &Path, symbolize: bool) -> anyhow::Result<Finished> {
+    complete_with(path, symbolize, &HashMap::new())
+}
+
+/// The same, with what was read from outside of its process's memory, by pid.
+pub fn complete_with(
+    path: &Path,
+    symbolize: bool,
+    readings: &HashMap<u32, Vec<MemoryMap>>,
+) -> anyhow::Result<Finished> {
     let what = if symbolize {
         "symbolising"
     } else {
         "completing"
     };
     let _progress = Progress::start(format!("{what} {}", path.display()));
-    finish(path, symbolize).with_context(|| path.display().to_string())
+    finish_with(path, symbolize, readings).with_context(|| path.display().to_string())
 }
 
 /// Whether the error is that what was read cannot be written.

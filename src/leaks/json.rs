@@ -3,6 +3,7 @@
 //! Bytes are unrounded estimates; `..._stderr` is `null` where there is none (periodic sampling).
 
 use allocsample_profile::Profile;
+use allocsample_report::Coverage;
 use serde_json::{Value, json};
 
 use crate::{Finding, Findings};
@@ -16,6 +17,7 @@ pub fn leaks(profile: &Profile, findings: &Findings) -> Value {
         "interval_bytes": profile.interval_bytes(),
         "duration_s": findings.horizon_s,
         "tests": findings.tests,
+        "coverage": Coverage::of(profile).map(|coverage| coverage.to_json()),
         "suspects": findings.sites.iter().map(suspect).collect::<Vec<_>>(),
     })
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use allocsample_profile::Profile;
-use allocsample_report::{Width, units};
+use allocsample_report::{Coverage, Width, units};
 
 use crate::{Finding, Findings, Pace, Verdict};
 
@@ -36,7 +36,14 @@ pub fn write(
         units::duration(findings.horizon_s),
         units::bytes(profile.interval_bytes() as f64),
     );
-    for line in head.lines().chain(counts(findings).lines()) {
+    let coverage = Coverage::of(profile);
+    let coverage_line = coverage.as_ref().map(Coverage::line);
+    let blind = coverage.as_ref().and_then(Coverage::warning);
+    let lines = (head.lines())
+        .chain(coverage_line.as_deref())
+        .chain(blind.as_deref());
+    let counts = counts(findings, blind.is_some());
+    for line in lines.chain(counts.lines()) {
         const INDENT: usize = 2;
         writeln!(out, "{}", options.width.broken(line, INDENT))?;
     }
@@ -63,13 +70,18 @@ pub fn write(
     Ok(())
 }
 
-fn counts(findings: &Findings) -> String {
+/// With `is_blind`, that nothing was found says nothing about the rest of the process.
+fn counts(findings: &Findings, is_blind: bool) -> String {
     let count = |verdict| findings.counts.get(&verdict).copied().unwrap_or(0);
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     let (leaks, growing) = (count(Verdict::Leak), count(Verdict::Growing));
+    let found = if is_blind && leaks + growing == 0 {
+        "no verdict for the process: nothing grows among what was sampled".to_owned()
+    } else {
+        format!("{leaks} leak{}, {growing} growing", plural(leaks))
+    };
     format!(
-        "{leaks} leak{}, {growing} growing; of {} site{} with live bytes {} cache-like, {} start-up, {} steady{}",
-        plural(leaks),
+        "{found}; of {} site{} with live bytes {} cache-like, {} start-up, {} steady{}",
         findings.count(),
         plural(findings.count()),
         count(Verdict::CacheLike),

@@ -1,11 +1,14 @@
 //! Makes a profile whole: what a killed process left in the ring goes into the file, and the names with it.
 
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use allocsample_record::{ChunkHeader, ChunkKind, FILE_HEADER_BYTES, FileHeader, Packer};
+use allocsample_record::{
+    ChunkHeader, ChunkKind, FILE_HEADER_BYTES, FileHeader, MemoryMap, Packer,
+};
 use allocsample_ring::RecoveredRecord;
 
 use crate::chunks::PackedChunk;
@@ -39,7 +42,17 @@ pub enum FinishError {
 /// names into the file. A chunk that was cut short at the end is replaced. Nothing is removed before what replaces it
 /// is on its way to the disk.
 pub fn finish(path: &Path, symbolize: bool) -> Result<Finished, FinishError> {
-    complete(path, symbolize, false, root_of(path))
+    finish_with(path, symbolize, &HashMap::new())
+}
+
+/// The same, with readings of memory that somebody took from outside, by pid: those of the profile's process and time go
+/// into the file.
+pub fn finish_with(
+    path: &Path,
+    symbolize: bool,
+    readings: &HashMap<u32, Vec<MemoryMap>>,
+) -> Result<Finished, FinishError> {
+    complete_with(path, symbolize, false, root_of(path), readings)
 }
 
 /// Copies what a process has recorded so far into a profile of its own, `to`, with names. The process may be running:
@@ -83,6 +96,16 @@ fn complete(
     is_copy: bool,
     root: Option<&Path>,
 ) -> Result<Finished, FinishError> {
+    complete_with(path, symbolize, is_copy, root, &HashMap::new())
+}
+
+fn complete_with(
+    path: &Path,
+    symbolize: bool,
+    is_copy: bool,
+    root: Option<&Path>,
+    readings: &HashMap<u32, Vec<MemoryMap>>,
+) -> Result<Finished, FinishError> {
     let path = &reader::profile_path(path);
     let length = || std::fs::metadata(path).map(|metadata| metadata.len()).ok();
     let length_before = length();
@@ -97,6 +120,9 @@ fn complete(
     if symbolize {
         profile.symbolize_below(root);
     }
+    let readings = readings_of(&profile, readings);
+    profile.memory.extend(readings.iter().copied().cloned());
+    profile.memory.sort_by_key(|map| map.totals.time_ns);
     // A damaged chunk in the middle is left for somebody who can read more of it than we.
     let is_appendable = profile
         .recovery
@@ -115,6 +141,16 @@ fn complete(
         file.seek(SeekFrom::End(0))?;
         if profile.recovery.ring_found && profile.recovery.ring_error.is_none() {
             fold_ring(path, &chunks, &mut file)?;
+        }
+        for reading in &readings {
+            let raw = reading.encode();
+            append(
+                &mut file,
+                ChunkKind::Memory,
+                raw.len(),
+                chunks.ring_to..chunks.ring_to,
+                &lz4_flex::block::compress(&raw),
+            )?;
         }
         if symbolize {
             let raw = profile.symbols.encode();
@@ -138,6 +174,22 @@ fn complete(
         is_running,
         is_written: true,
     })
+}
+
+/// Those of the profile's process, while it recorded or shortly before: an agent that takes no sample begins at the exit.
+/// A process that has become another program has several profiles.
+fn readings_of<'a>(
+    profile: &Profile,
+    readings: &'a HashMap<u32, Vec<MemoryMap>>,
+) -> Vec<&'a MemoryMap> {
+    let process = &profile.process;
+    let is_late = profile.samples.is_empty();
+    let is_own = |map: &&MemoryMap| {
+        let time_ns = map.totals.time_ns;
+        time_ns <= process.end_ns && (is_late || time_ns >= process.start_ns)
+    };
+    let own = readings.get(&process.pid).into_iter().flatten();
+    own.filter(is_own).collect()
 }
 
 /// Opens the profile that was read, to write to it. In a directory of somebody else's the name may be another file's by now,

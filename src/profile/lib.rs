@@ -31,7 +31,7 @@ pub use allocsample_record::{
 };
 pub use allocsample_ring::request;
 pub use allocsample_sampling::Estimate;
-pub use finish::{FinishError, Finished, finish, snapshot};
+pub use finish::{FinishError, Finished, finish, finish_with, snapshot};
 pub use frames::{Frame, missing_root, missing_root_of};
 pub use join::{JoinError, join, join_recording, joined_name};
 pub use model::{

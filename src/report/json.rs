@@ -8,6 +8,7 @@ use allocsample_profile::{LostReason, Profile};
 use serde_json::{Value, json};
 
 use crate::cost;
+use crate::coverage::Coverage;
 use crate::frames::Frames;
 use crate::heaps::{Heaps, Stress};
 use crate::selection::Selection;
@@ -85,6 +86,7 @@ pub fn report(profile: &Profile, totals: &Totals, sort: Sort, selection: &Select
             "z": totals.audit.z,
             "passed": totals.audit.is_passed(),
         },
+        "coverage": Coverage::of(profile).map(|coverage| coverage.to_json()),
         "heaps": heaps.heaps_json(profile),
         "types": heaps.types_json(profile),
         "gc": heaps.stress(profile).iter().map(Stress::to_json).collect::<Vec<_>>(),

@@ -7,6 +7,7 @@
 mod allocator;
 pub mod breakdown;
 pub mod cost;
+pub mod coverage;
 pub mod csv;
 mod frames;
 pub mod heaps;
@@ -29,6 +30,7 @@ mod width;
 pub use allocator::charged_frame;
 pub use allocsample_profile::Weights;
 pub use allocsample_sampling::Estimate;
+pub use coverage::Coverage;
 pub use frames::{FrameId, Frames, Paths};
 pub use numbering::{NONE, Numbering};
 pub use pairs::{Kinds, Pairs};

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 
 use allocsample_profile::{LostReason, Note, Profile};
 
+use crate::coverage::Coverage;
 use crate::frames::Frames;
 use crate::selection::Selection;
 use crate::sums::Figures;
@@ -186,7 +187,7 @@ pub fn command_line(profile: &Profile) -> String {
     words.replace(char::is_control, " ")
 }
 
-/// Five lines: the program, what it allocated, what is alive, the peak, how sure that is.
+/// The program, what it allocated, what is alive, the peak, how sure that is, and how much of the process it is.
 pub fn summary_lines(profile: &Profile, totals: &Totals) -> Vec<String> {
     let interval = match profile.interval_bytes() {
         0 => "no interval".to_owned(),
@@ -208,10 +209,12 @@ pub fn summary_lines(profile: &Profile, totals: &Totals) -> Vec<String> {
     };
     let (lost, lost_bytes) = profile.lost.samples();
     let compared = match totals.audit.z {
-        Some(z) => format!("estimate - exact = {z:+.1} standard errors"),
+        Some(z) => format!(
+            "estimate - exact = {z:+.1} standard errors, of what the sampled heaps allocated"
+        ),
         None => "there is no standard error to compare by".to_owned(),
     };
-    vec![
+    let mut lines = vec![
         format!(
             "{}  pid {}, {}, {end}",
             command_line(profile),
@@ -249,7 +252,9 @@ pub fn summary_lines(profile: &Profile, totals: &Totals) -> Vec<String> {
                 ": OUT OF BOUNDS, do not trust this profile"
             },
         ),
-    ]
+    ];
+    lines.extend(Coverage::of(profile).map(|coverage| coverage.line()));
+    lines
 }
 
 /// The heaps whose bytes only their own sampler knows.
@@ -267,6 +272,8 @@ fn uncounted(profile: &Profile) -> String {
 /// What a reader must know to read the figures right.
 pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
     let mut lines = Vec::new();
+    let coverage = Coverage::of(profile);
+    lines.extend(coverage.as_ref().and_then(Coverage::warning));
     if profile.part.before > 0 {
         let carried = profile.samples.iter().filter(|it| it.is_carried()).count();
         lines.push(format!(
@@ -364,6 +371,11 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
     if profile.samples.is_empty() && recovery.stopped.is_none() {
         lines.push(match profile.exact_bytes() {
             0 => "no samples: nothing was allocated through malloc while sampling was on".to_owned(),
+            // A smaller interval samples no other allocator.
+            bytes if coverage.as_ref().is_some_and(Coverage::is_low) => format!(
+                "no samples: only {} went through malloc",
+                units::bytes(bytes as f64)
+            ),
             bytes => format!(
                 "no samples: only {} went through malloc, less than the interval; try --interval 4K or 1",
                 units::bytes(bytes as f64)

@@ -3,6 +3,7 @@
 mod aftermath;
 mod child;
 pub mod library;
+mod memory;
 mod output;
 mod target;
 
@@ -11,6 +12,7 @@ use std::ffi::{OsStr, OsString};
 use allocsample_sampling::parse_max_size_rotated;
 use child::{CannotRun, Child};
 use library::Library;
+use memory::MemoryWatch;
 use output::Template;
 
 use crate::args::{Run, name_of};
@@ -43,10 +45,13 @@ pub fn run(options: &Run) -> anyhow::Result<Ending> {
         Err(error) => return Ok(cannot_run(&error)),
     };
     let pid = child.pid();
-    let ending = child.wait()?;
+    let watch = MemoryWatch::start(pid);
+    let ending = child.wait();
+    let readings = watch.end();
+    let ending = ending?;
     if unreachable.is_none() {
         let profiles = template.changed_since(&before);
-        aftermath::run(options, &template, pid, ending, &profiles);
+        aftermath::run(options, &template, pid, ending, &profiles, &readings);
     }
     Ok(ending)
 }

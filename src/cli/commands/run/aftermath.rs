@@ -9,6 +9,7 @@ use allocsample_report::time::CpuTime;
 use allocsample_report::{Totals, text};
 use anyhow::bail;
 
+use super::memory::Readings;
 use super::output::Template;
 use crate::args::{Run, name_of};
 use crate::commands::{convert, view};
@@ -28,10 +29,17 @@ struct Found {
 
 /// Completes the profiles, converts them if asked to, and says what came of it. What goes wrong here is said and no more:
 /// the exit status belongs to the program.
-pub fn run(options: &Run, template: &Template, pid: u32, ending: Ending, paths: &[PathBuf]) {
+pub fn run(
+    options: &Run,
+    template: &Template,
+    pid: u32,
+    ending: Ending,
+    paths: &[PathBuf],
+    readings: &Readings,
+) {
     let mut found = Vec::new();
     for path in paths {
-        match complete(options, path) {
+        match complete(options, path, readings) {
             Ok(profile) => found.extend(profile),
             Err(error) => exit::complain(&exit::in_one_line(&error)),
         }
@@ -78,9 +86,11 @@ pub fn run(options: &Run, template: &Template, pid: u32, ending: Ending, paths: 
 }
 
 /// [`complete_unguarded`], whatever the profile and the program's debug information may do to us.
-fn complete(options: &Run, path: &Path) -> anyhow::Result<Option<Found>> {
+fn complete(options: &Run, path: &Path, readings: &Readings) -> anyhow::Result<Option<Found>> {
     // Nothing of what it touches is used after a panic.
-    let completed = catch_unwind(AssertUnwindSafe(|| complete_unguarded(options, path)));
+    let completed = catch_unwind(AssertUnwindSafe(|| {
+        complete_unguarded(options, path, readings)
+    }));
     completed.unwrap_or_else(|_| {
         bail!(
             "{}: completing it failed; `allocsample report` may still read it",
@@ -90,9 +100,13 @@ fn complete(options: &Run, path: &Path) -> anyhow::Result<Option<Found>> {
 }
 
 /// Reads and completes one profile. Another kind of file that the template matches is none of ours.
-fn complete_unguarded(options: &Run, path: &Path) -> anyhow::Result<Option<Found>> {
+fn complete_unguarded(
+    options: &Run,
+    path: &Path,
+    readings: &Readings,
+) -> anyhow::Result<Option<Found>> {
     let symbolize = !options.no_symbolize;
-    match profiles::complete(path, symbolize) {
+    match profiles::complete_with(path, symbolize, readings) {
         Ok(finished) => Ok(Some(Found {
             path: path.to_owned(),
             profile: finished.profile,

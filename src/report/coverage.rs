@@ -1,0 +1,299 @@
+//! How much of the process's memory the profile accounts for.
+//!
+//! The kernel says how much anonymous memory is resident; the samples say how much of it was live then. Memory that a
+//! sampled allocator keeps for itself counts as accounted for: the heap of `brk` and the arenas of glibc's malloc, and
+//! mappings in which objects of a virtual machine were sampled. Everything else is listed by its owner where the kernel
+//! names one. A mapping without a name has no known owner, and nothing here guesses one.
+
+use std::collections::BTreeMap;
+
+use allocsample_profile::{
+    HeapId, MemoryMap, MemoryMapping, MemoryTotals, Note, Profile, SampleFlags, Weights,
+};
+use serde_json::{Value, json};
+
+use crate::units;
+
+/// What is known of the memory outside the profile.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Coverage {
+    /// Anonymous memory at the moment that is judged, near its peak.
+    pub anonymous_bytes: f64,
+    /// The part of it that the sampled heaps account for.
+    pub seen_bytes: f64,
+    /// Anonymous memory at its peak.
+    pub peak_bytes: f64,
+    /// Anonymous memory at the last reading.
+    pub last_bytes: f64,
+    /// Owners of the rest, largest first; empty if the mappings were not read.
+    pub owners: Vec<(String, f64)>,
+}
+
+/// Below this share the profile must not be taken for the whole.
+const ENOUGH: f64 = 0.7;
+/// Less unseen memory is no cause for a warning: the loader and libc take some themselves.
+const NEGLIGIBLE_BYTES: f64 = (8 << 20) as f64;
+const UNKNOWN: &str = "mappings without a name";
+
+impl Coverage {
+    /// Of a profile; `None` if nobody could read the process's memory.
+    pub fn of(profile: &Profile) -> Option<Self> {
+        let totals = || profile.memory.iter().map(|map| map.totals);
+        let peak = totals().max_by_key(|it| it.anonymous_bytes)?;
+        let largest_map = (profile.memory.iter())
+            .filter(|map| !map.mappings.is_empty())
+            .max_by_key(|map| map.totals.anonymous_bytes);
+        // One that was read long before the peak says nothing of it.
+        let is_near = |map: &&MemoryMap| {
+            map.totals.anonymous_bytes >= peak.anonymous_bytes - peak.anonymous_bytes / 5
+        };
+        let map = largest_map.filter(is_near);
+        let moment = map.map_or(peak, |map| map.totals);
+        let (seen_bytes, owners) = match map {
+            Some(map) => account(profile, map),
+            None => (most_live(profile, &moment), Vec::new()),
+        };
+        let anonymous_bytes = moment.anonymous_bytes as f64;
+        let peak_bytes = totals().map(|it| it.peak_anonymous_bytes()).max();
+        Some(Self {
+            anonymous_bytes,
+            seen_bytes: seen_bytes.min(anonymous_bytes),
+            peak_bytes: peak_bytes.unwrap_or(peak.anonymous_bytes) as f64,
+            last_bytes: totals().last()?.anonymous_bytes as f64,
+            owners,
+        })
+    }
+
+    /// The share that the heaps account for, from 0 to 1.
+    pub fn share(&self) -> f64 {
+        if self.anonymous_bytes > 0.0 {
+            self.seen_bytes / self.anonymous_bytes
+        } else {
+            1.0
+        }
+    }
+
+    /// Whether so much is unseen that the profile must not be taken for the whole.
+    pub fn is_low(&self) -> bool {
+        self.share() < ENOUGH && self.anonymous_bytes - self.seen_bytes > NEGLIGIBLE_BYTES
+    }
+
+    /// The line of a summary.
+    pub fn line(&self) -> String {
+        let mut line = format!(
+            "coverage   {:.0} %: the sampled heaps account for {} of {} of anonymous memory",
+            100.0 * self.share(),
+            units::bytes(self.seen_bytes),
+            units::bytes(self.anonymous_bytes),
+        );
+        const SHOWN: usize = 2;
+        let worth_a_word = self.anonymous_bytes / 20.0;
+        let owners = self.owners.iter().filter(|(_, it)| *it >= worth_a_word);
+        for (owner, bytes) in owners.take(SHOWN) {
+            line += &format!("; {} in {owner}", units::bytes(*bytes));
+        }
+        line
+    }
+
+    /// A warning, if there is cause for one.
+    pub fn warning(&self) -> Option<String> {
+        self.is_low().then(|| {
+            format!(
+                "warning: {} of the process's memory is not in this profile: it comes from another allocator, a runtime's own heap, or mmap",
+                units::bytes(self.anonymous_bytes - self.seen_bytes)
+            )
+        })
+    }
+
+    /// For scripts.
+    pub fn to_json(&self) -> Value {
+        let owner = |(name, bytes): &(String, f64)| json!({"name": name, "bytes": bytes});
+        json!({
+            "anonymous_bytes": self.anonymous_bytes,
+            "seen_bytes": self.seen_bytes,
+            "share": self.share(),
+            "low": self.is_low(),
+            "peak_anonymous_bytes": self.peak_bytes,
+            "last_anonymous_bytes": self.last_bytes,
+            "unseen": self.owners.iter().map(owner).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// What a block takes in glibc's malloc: 8 bytes more, in steps of 16, from 32 on.
+fn footprint(size: u64) -> f64 {
+    (size.saturating_add(23) & !15).max(32) as f64
+}
+
+/// Live bytes at a moment, with their overhead: address, heap, bytes.
+fn live_at(profile: &Profile, time_ns: u64) -> Vec<(u64, HeapId, f64)> {
+    let mut weights = Weights::of(profile);
+    let is_live = |sample: &&allocsample_profile::Sample| {
+        sample.time_ns <= time_ns
+            && sample.freed_ns.is_none_or(|freed| freed.get() > time_ns)
+            && !sample.flags.contains(SampleFlags::UNTRACKED)
+    };
+    let live = profile.samples.iter().filter(is_live);
+    live.map(|sample| {
+        let (bytes, objects) = weights.get(sample);
+        let mut bytes = bytes.value();
+        if sample.heap == HeapId::MALLOC {
+            bytes += objects.value() * (footprint(sample.size) - sample.size as f64);
+        }
+        (sample.address, sample.heap, bytes)
+    })
+    .collect()
+}
+
+/// Without mappings: what was live then, or at the end of the samples before it.
+fn most_live(profile: &Profile, moment: &MemoryTotals) -> f64 {
+    let live = live_at(profile, moment.time_ns);
+    live.iter().map(|(_, _, bytes)| bytes).sum()
+}
+
+/// What the heaps account for in these mappings, and who has the rest.
+fn account(profile: &Profile, map: &MemoryMap) -> (f64, Vec<(String, f64)>) {
+    let is_glibc = (profile.notes.iter())
+        .any(|(note, module)| *note == Note::NextAllocator && module.contains("libc.so"));
+    let mappings = &map.mappings;
+    let index_of = |address: u64| {
+        let after = mappings.partition_point(|it| it.start <= address);
+        let index = after.checked_sub(1)?;
+        let mapping = &mappings[index];
+        (mapping.start > 0 && address - mapping.start < mapping.bytes).then_some(index)
+    };
+    let mut live = vec![0.0; mappings.len()];
+    // Of blocks in mappings too small to be listed.
+    let mut elsewhere = 0.0;
+    for (address, _, bytes) in live_at(profile, map.totals.time_ns) {
+        match index_of(address) {
+            Some(index) => live[index] += bytes,
+            None => elsewhere += bytes,
+        }
+    }
+    let mut has_malloc = vec![false; mappings.len()];
+    let mut has_objects = vec![false; mappings.len()];
+    for sample in &profile.samples {
+        if let Some(index) = index_of(sample.address) {
+            let has = if sample.heap == HeapId::MALLOC {
+                &mut has_malloc
+            } else {
+                &mut has_objects
+            };
+            has[index] = true;
+        }
+    }
+    let mut seen = 0.0;
+    let mut owners: BTreeMap<String, f64> = BTreeMap::new();
+    for (index, mapping) in mappings.iter().enumerate() {
+        let anonymous = mapping.anonymous_bytes as f64;
+        let name = String::from_utf8_lossy(map.name(mapping));
+        const ARENA_BYTES: u64 = 64 << 20;
+        let is_arena = name.is_empty() && mapping.start.is_multiple_of(ARENA_BYTES);
+        let is_kept_by_malloc = is_glibc && (name == "[heap]" || is_arena && has_malloc[index]);
+        // A collected heap keeps what it has freed; beside a few objects a mapping may hold anything.
+        const LEAST_SHARE: f64 = 0.3;
+        let is_filled = live[index] >= LEAST_SHARE * anonymous;
+        let is_kept = is_kept_by_malloc
+            || is_filled && (has_objects[index] || has_malloc[index] && !is_glibc);
+        let mut own = if is_kept {
+            anonymous
+        } else {
+            live[index].min(anonymous)
+        };
+        if mapping.start == 0 && name.is_empty() {
+            let more = elsewhere.min(anonymous - own);
+            own += more;
+            elsewhere -= more;
+        }
+        seen += own;
+        if anonymous > own {
+            *owners.entry(owner(mapping, &name)).or_default() += anonymous - own;
+        }
+    }
+    let mut owners: Vec<_> = owners.into_iter().collect();
+    owners.sort_by(|a, b| b.1.total_cmp(&a.1));
+    (seen, owners)
+}
+
+fn owner(mapping: &MemoryMapping, name: &str) -> String {
+    if mapping.is(MemoryMapping::BEHIND_GUARD) {
+        return "mappings behind a guard page (thread stacks, most likely)".to_owned();
+    }
+    match name {
+        "" => UNKNOWN.to_owned(),
+        "[heap]" => "the brk heap".to_owned(),
+        "[stack]" => "the main thread's stack".to_owned(),
+        _ if name.starts_with('/') => {
+            let file = name.rsplit('/').next().unwrap_or(name);
+            format!("static data of {file}")
+        }
+        _ => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn mapping(start: u64, mib: u64, name: u32, flags: u8) -> MemoryMapping {
+        MemoryMapping {
+            start,
+            bytes: mib * MIB,
+            anonymous_bytes: mib * MIB,
+            name,
+            flags,
+        }
+    }
+
+    /// One reading of a process whose brk heap has 16 MiB, and an allocator that nobody sees 284 MiB.
+    fn blind() -> Profile {
+        let mut profile = Profile::default();
+        profile
+            .notes
+            .push((Note::NextAllocator, "/lib/libc.so.6".to_owned()));
+        let totals = MemoryTotals {
+            time_ns: 5,
+            resident_bytes: 310 * MIB,
+            anonymous_bytes: 301 * MIB,
+            peak_resident_bytes: 0,
+        };
+        profile.memory.push(MemoryMap {
+            totals,
+            names: vec![b"[heap]".to_vec(), Vec::new(), b"/lib/libx.so".to_vec()],
+            mappings: vec![
+                mapping(MIB, 16, 0, 0),
+                mapping(1 << 40, 284, 1, 0),
+                mapping(1 << 41, 1, 2, MemoryMapping::BEHIND_FILE),
+            ],
+        });
+        profile
+    }
+
+    #[test]
+    fn memory_of_another_allocator_is_not_accounted_for() {
+        let coverage = Coverage::of(&blind()).expect("a reading");
+        assert!(coverage.is_low());
+        assert_eq!(
+            coverage.line(),
+            "coverage   5 %: the sampled heaps account for 16.0 MiB of 301 MiB of anonymous memory; 284 MiB in mappings without a name"
+        );
+        assert!(coverage.warning().is_some());
+    }
+
+    #[test]
+    fn a_small_process_is_not_warned_about() {
+        let mut profile = blind();
+        for map in &mut profile.memory {
+            map.totals.anonymous_bytes /= 100;
+            for mapping in &mut map.mappings {
+                mapping.anonymous_bytes /= 100;
+            }
+        }
+        let coverage = Coverage::of(&profile).expect("a reading");
+        assert!(coverage.share() < 0.1 && !coverage.is_low());
+        assert_eq!(Coverage::of(&Profile::default()), None);
+    }
+}
