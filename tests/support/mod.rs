@@ -55,9 +55,25 @@ pub fn scratch() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// Says on stderr that a test could not show anything here, and why.
+/// Says that a test could not show anything here, and why: on stderr, which cargo hides, and in the file that
+/// ALLOCSAMPLE_TEST_SKIPS names, whose lines scripts/check prints at its end.
 pub fn skip(why: &str) {
     eprintln!("SKIPPED: {why}");
+    let Some(list) = std::env::var_os("ALLOCSAMPLE_TEST_SKIPS") else {
+        return;
+    };
+    let thread = std::thread::current();
+    let line = format!(
+        "{}: {why}\n",
+        thread.name().unwrap_or("a test").replace('\n', " ")
+    );
+    let file = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&list);
+    // One write: lines of tests that run at the same time do not mix.
+    file.and_then(|mut file| std::io::Write::write_all(&mut file, line.as_bytes()))
+        .expect("the list of skipped tests");
 }
 
 /// Whether a program can be found.
