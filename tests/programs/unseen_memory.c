@@ -1,0 +1,39 @@
+/* Holds 64 MiB, by mmap ("mmap") or by malloc ("malloc"), and prints how much anonymous memory the kernel counts then. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { BLOCKS = 1024, BLOCK_BYTES = 64 << 10 };
+
+static long anonymous_kib(void)
+{
+    char line[256];
+    long kib = 0;
+    FILE *file = fopen("/proc/self/smaps_rollup", "r");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "Anonymous: %ld kB", &kib) == 1)
+            break;
+    if (file != NULL)
+        fclose(file);
+    return kib;
+}
+
+int main(int count, char **arguments)
+{
+    static void *blocks[BLOCKS];
+    int is_malloc = count > 1 && strcmp(arguments[1], "malloc") == 0;
+    char *memory = is_malloc ? NULL
+                             : mmap(NULL, (size_t)BLOCKS * BLOCK_BYTES, PROT_READ | PROT_WRITE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (int i = 0; i < BLOCKS; i++) {
+        blocks[i] = is_malloc ? malloc(BLOCK_BYTES) : memory + (size_t)i * BLOCK_BYTES;
+        memset(blocks[i], 1, BLOCK_BYTES);
+    }
+    printf("%ld\n", anonymous_kib());
+    fflush(stdout);
+    /* For somebody who looks every few milliseconds. */
+    sleep(1);
+    return 0;
+}
