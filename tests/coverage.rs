@@ -5,7 +5,7 @@ mod support;
 use std::process::Command;
 
 use serde_json::Value;
-use support::{Program, Room, command};
+use support::{Program, Room, command, is_installed, skip};
 
 /// What the commands say of a program that holds 64 MiB.
 struct Said {
@@ -105,5 +105,40 @@ fn the_anonymous_memory_is_what_the_kernel_counts_at_the_same_moment() {
         let read = said.coverage["anonymous_bytes"].as_f64().expect("a figure");
         let off = (read - said.anonymous_bytes).abs() / said.anonymous_bytes;
         assert!(off < 0.05, "{how}: {read} is not {}", said.anonymous_bytes);
+    }
+}
+
+#[test]
+fn a_runtime_without_its_bridge_is_named_in_every_output() {
+    if !is_installed("node") {
+        return skip("no Node.js (Debian: nodejs)");
+    }
+    let room = Room::new();
+    let profile = room.directory().join("it.allocsample");
+    let ran = Command::new(command())
+        .args(["run", "--runtime", "none", "--output"])
+        .arg(&profile)
+        .args(["--", "node", "-e", "console.log(1)"])
+        .output()
+        .expect("the command");
+    let said = |arguments: &[&str]| {
+        let said = Command::new(command())
+            .args(arguments)
+            .arg(&profile)
+            .output();
+        String::from_utf8_lossy(&said.expect("the command").stdout).into_owned()
+    };
+    for text in [
+        String::from_utf8_lossy(&ran.stderr).into_owned(),
+        said(&["report"]),
+        said(&["report", "--format", "json"]),
+        said(&["leaks"]),
+        said(&["leaks", "--format", "json"]),
+    ] {
+        let text = in_one_line(&text);
+        assert!(
+            text.contains("Node.js: the JavaScript heap is not sampled"),
+            "{text}"
+        );
     }
 }

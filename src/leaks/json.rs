@@ -3,7 +3,7 @@
 //! Bytes are unrounded estimates; `..._stderr` is `null` where there is none (periodic sampling).
 
 use allocsample_profile::Profile;
-use allocsample_report::Coverage;
+use allocsample_report::{Coverage, runtimes};
 use serde_json::{Value, json};
 
 use crate::{Finding, Findings};
@@ -18,6 +18,7 @@ pub fn leaks(profile: &Profile, findings: &Findings) -> Value {
         "duration_s": findings.horizon_s,
         "tests": findings.tests,
         "coverage": Coverage::of(profile).map(|coverage| coverage.to_json()),
+        "unseen_runtimes": runtimes::lines(profile),
         "suspects": findings.sites.iter().map(suspect).collect::<Vec<_>>(),
     })
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use allocsample_profile::Profile;
-use allocsample_report::{Coverage, Width, units};
+use allocsample_report::{Coverage, Width, runtimes, units};
 
 use crate::{Finding, Findings, Pace, Verdict};
 
@@ -39,9 +39,11 @@ pub fn write(
     let coverage = Coverage::of(profile);
     let coverage_line = coverage.as_ref().map(Coverage::line);
     let blind = coverage.as_ref().and_then(Coverage::warning);
+    let runtimes = runtimes::lines(profile);
     let lines = (head.lines())
         .chain(coverage_line.as_deref())
-        .chain(blind.as_deref());
+        .chain(blind.as_deref())
+        .chain(runtimes.iter().map(String::as_str));
     let counts = counts(findings, blind.is_some());
     for line in lines.chain(counts.lines()) {
         const INDENT: usize = 2;

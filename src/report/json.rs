@@ -11,6 +11,7 @@ use crate::cost;
 use crate::coverage::Coverage;
 use crate::frames::Frames;
 use crate::heaps::{Heaps, Stress};
+use crate::runtimes;
 use crate::selection::Selection;
 use crate::sums::Figures;
 use crate::table::{By, Request, Row, Sort, Table};
@@ -51,7 +52,7 @@ pub fn report(profile: &Profile, totals: &Totals, sort: Sort, selection: &Select
             )
         })
         .collect();
-    json!({
+    let mut report = json!({
         "schema": "allocsample-report/1",
         "command": profile.process.command_line,
         "executable": profile.process.executable,
@@ -107,7 +108,9 @@ pub fn report(profile: &Profile, totals: &Totals, sort: Sort, selection: &Select
             "stopped": profile.recovery.stopped.map(|stopped| stopped.to_string()),
             "ring_error": profile.recovery.ring_error,
         },
-    })
+    });
+    report["unseen_runtimes"] = json!(runtimes::lines(profile));
+    report
 }
 
 /// One table alone, for a script that asks for it: `"schema": "allocsample-table/1"`.

@@ -16,6 +16,7 @@ pub mod lifetimes;
 mod numbering;
 mod pairs;
 pub mod redundancy;
+pub mod runtimes;
 mod selection;
 mod steps;
 mod sums;

@@ -17,7 +17,7 @@ use crate::time::CpuTime;
 use crate::totals::{Audit, Totals};
 use crate::tree::{Direction, Tree};
 use crate::width::Width;
-use crate::{cost, heaps, units};
+use crate::{cost, heaps, runtimes, units};
 
 /// What follows the summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -274,6 +274,7 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
     let mut lines = Vec::new();
     let coverage = Coverage::of(profile);
     lines.extend(coverage.as_ref().and_then(Coverage::warning));
+    lines.extend(runtimes::lines(profile));
     if profile.part.before > 0 {
         let carried = profile.samples.iter().filter(|it| it.is_carried()).count();
         lines.push(format!(

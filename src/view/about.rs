@@ -1,7 +1,7 @@
 //! Who was profiled, how, and what it comes to.
 
 use allocsample_profile::Profile;
-use allocsample_report::Totals;
+use allocsample_report::{Coverage, Totals, runtimes};
 use serde_json::{Value, json};
 
 /// What the program was called by; one file may have several names.
@@ -33,6 +33,13 @@ pub(crate) fn about(profile: &Profile, totals: &Totals) -> Value {
         "live_stderr": totals.live.stderr(),
         "allocations": totals.allocations.value(),
         "peak_bytes": totals.peak.bytes,
+        "coverage": Coverage::of(profile).map(|coverage| coverage.to_json()),
+        "coverage_line": Coverage::of(profile).map(|coverage| coverage.line()),
+        "unseen": Coverage::of(profile)
+            .and_then(|coverage| coverage.warning())
+            .into_iter()
+            .chain(runtimes::lines(profile))
+            .collect::<Vec<_>>(),
         "peak_s": totals.peak.after_ns as f64 / 1e9,
     })
 }

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use allocsample_profile::Profile;
-use allocsample_report::{By, Filter, Sort, Table, Totals};
+use allocsample_report::{By, Coverage, Filter, Sort, Table, Totals};
 use anyhow::Context;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
@@ -102,6 +102,7 @@ fn reading(path: &Path, profile: &Profile) -> Reading {
         peak_bytes: totals.peak.bytes,
         samples: profile.samples.len(),
         lost: profile.lost.samples().0,
+        coverage: Coverage::of(profile).map(|coverage| coverage.share()),
         functions: table.rows.into_iter().map(entry).filter(is_own).collect(),
         sites: sites.rows.into_iter().map(entry).filter(is_own).collect(),
         before: HashMap::new(),

@@ -47,8 +47,10 @@ function drawHeader() {
     const paused = profile.collections.stress.reduce((sum, row) => sum + row.total_s, 0);
     facts.push(['collections', formatCount(gcs.in_all), ` ${formatTime(paused)} in all`, gcs.in_all]);
   }
+  if (about.coverage) facts.push(['coverage', formatPart(about.coverage.share), ` of ${formatBytes(about.coverage.anonymous_bytes)} anonymous memory`, about.coverage.share]);
+  for (const warning of about.unseen) element('p', warning, byId('unseen'));
   const suspects = profile.leaks.counts.find(([verdict]) => verdict === 'leak')?.[1] ?? 0;
-  facts.push(['leaks', formatCount(suspects), suspects ? ' see the cards' : ' none found', suspects]);
+  facts.push(['leaks', formatCount(suspects), suspects ? ' see the cards' : about.coverage?.low ? ' no verdict: most memory is not seen' : ' none found', suspects]);
   for (const [name, value, detail, exact] of facts) {
     const box = element('div', undefined, byId('totals'));
     box.dataset.name = name;

@@ -35,6 +35,8 @@ pub struct Reading {
     pub peak_bytes: f64,
     pub samples: usize,
     pub lost: u64,
+    /// The share of the process's anonymous memory that the sampled heaps account for.
+    pub coverage: Option<f64>,
     pub functions: Vec<Entry>,
     pub sites: Vec<Entry>,
     /// Live bytes of the rows in the reading before, by detail and name.
@@ -234,6 +236,9 @@ impl Screen {
         };
         let (live, stderr) = (reading.live.value(), reading.live.stderr());
         let error = stderr.map_or_else(String::new, |stderr| format!(" ± {}", bytes(stderr)));
+        let coverage = reading.coverage.map_or_else(String::new, |share| {
+            format!("   coverage {:.0} % of its memory", 100.0 * share)
+        });
         let title = printable(&reading.title);
         let bold = Style::new().add_modifier(Modifier::BOLD);
         vec![
@@ -250,7 +255,10 @@ impl Screen {
             )),
             Line::from(match &self.gone {
                 Some(why) => why.clone(),
-                None => format!("samples {}   lost {}", reading.samples, reading.lost),
+                None => format!(
+                    "samples {}   lost {}{coverage}",
+                    reading.samples, reading.lost
+                ),
             }),
         ]
     }
