@@ -197,8 +197,12 @@ fn why_there_is_no_profile(options: &Run, template: &Template, ending: Ending) -
         Ending::Status(status) => format!("the program ended (status {status})"),
     };
     format!(
-        "no profile: {ended} before its first sample, or it could not be written as {}; a smaller --interval samples earlier",
-        template.path().display()
+        "no profile: {ended} before its first sample, or it could not be written in {}; a smaller --interval samples earlier",
+        template
+            .path()
+            .parent()
+            .unwrap_or(template.path())
+            .display()
     )
 }
 
