@@ -203,7 +203,7 @@ impl Drain {
     }
 
     fn sleep(&self, wake: u32) {
-        /// How soon the end of the last thread is noticed, once main has gone by pthread_exit. Otherwise nothing polls.
+        /// How soon the end of the last thread is noticed, once main has gone by pthread_exit.
         const LOOK_FOR_LAST_THREAD_MS: u32 = 50;
         /// Behind a filter of system calls nobody wakes us.
         const LOOK_FOR_WORK_MS: u32 = 20;

@@ -59,7 +59,7 @@ impl Coverage {
             anonymous_bytes,
             seen_bytes: seen_bytes.min(anonymous_bytes),
             peak_bytes: peak_bytes.unwrap_or(peak.anonymous_bytes) as f64,
-            last_bytes: totals().last()?.anonymous_bytes as f64,
+            last_bytes: profile.memory.last()?.totals.anonymous_bytes as f64,
             owners,
         })
     }

@@ -97,7 +97,7 @@ pub fn lines(profile: &Profile) -> Vec<String> {
     let files = files(profile);
     let missing = RUNTIMES.iter().filter(|runtime| {
         let is_here = |name: &&str| files.iter().any(|file| is_named(file, name));
-        runtime.files.iter().any(|name| is_here(&name)) && !has_heap(profile, runtime)
+        runtime.files.iter().any(is_here) && !has_heap(profile, runtime)
     });
     missing
         .map(|runtime| {
