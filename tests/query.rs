@@ -9,6 +9,7 @@ use std::process::Command;
 use serde_json::Value;
 use support::Room;
 use support::room::{assert_error, stderr, stdout};
+use support::totals::cases;
 use support::viewers::python_with;
 
 fn recorded() -> Room {
@@ -202,4 +203,137 @@ fn parquet_has_the_same_tables() {
         );
     }
     assert_eq!(read.len(), 4);
+}
+
+/// What a query answers beside what the report says, column by column; NULL is 0.
+fn assert_rows(
+    case: &support::totals::Case,
+    sql: &str,
+    theirs: &[Value],
+    columns: &[(&str, &str)],
+) {
+    let rows = json(
+        &case.room,
+        &["query", "x.allocsample", sql, "--format", "json"],
+    );
+    let rows = rows.as_array().unwrap();
+    assert_eq!(rows.len(), theirs.len(), "{sql}");
+    for their in theirs {
+        let name = &their[columns[0].1];
+        let row = rows.iter().find(|row| &row[columns[0].0] == name);
+        let row = row.unwrap_or_else(|| panic!("{sql}: no {name}"));
+        for (ours, key) in &columns[1..] {
+            let [our, their] = [&row[*ours], &their[*key]].map(|it| it.as_f64().unwrap_or(0.0));
+            let tolerance = 1e-6 * their.abs().max(1.0);
+            assert!(
+                (our - their).abs() <= tolerance,
+                "{name}, {ours}: {our} {their}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_table_agrees_with_the_report() {
+    for case in cases() {
+        let list = |key: &str| case.report[key].as_array().unwrap().clone();
+        let exact = ("exact_bytes", "allocated_bytes_exact");
+        let figures = [
+            ("bytes", "allocated_bytes"),
+            ("low95", "allocated_bytes_low95"),
+            ("high95", "allocated_bytes_high95"),
+            ("live", "live_bytes"),
+            ("objects", "allocations"),
+            ("samples", "samples"),
+        ];
+        let sums = "sum(bytes) AS bytes, sum(bytes * live) AS live, sum(objects) AS objects, count(sample_id) AS samples,
+            limit_low(sum(bytes), sum(bytes_variance), sum(size), max(bytes_allowance)) AS low95,
+            limit_high(sum(bytes), sum(bytes_variance), sum(size), max(bytes_allowance)) AS high95";
+        let heaps = format!(
+            "SELECT heap, max(exact_bytes) AS exact_bytes, {sums} FROM heaps LEFT JOIN samples USING (heap_id) GROUP BY heap_id"
+        );
+        let columns = [&[("heap", "name"), exact][..], &figures].concat();
+        assert_rows(&case, &heaps, &list("heaps"), &columns);
+        let sum: f64 = list("heaps")
+            .iter()
+            .map(|heap| heap["allocated_bytes_exact"].as_f64().unwrap())
+            .sum();
+        let total = case.total("allocated_bytes_exact");
+        assert_eq!(sum, total, "the heaps are the whole");
+
+        let threads = "SELECT thread_id, exact_bytes, muted_bytes, (SELECT sum(bytes) FROM samples WHERE samples.thread_id = threads.thread_id) AS bytes FROM threads";
+        let columns = [
+            ("thread_id", "id"),
+            exact,
+            ("muted_bytes", "muted_bytes"),
+            ("bytes", "allocated_bytes"),
+        ];
+        assert_rows(&case, threads, &list("threads"), &columns);
+
+        let modules = "SELECT module, sum(bytes) AS bytes, sum(bytes * live) AS live FROM samples JOIN functions USING (function_id) WHERE module <> '' GROUP BY module";
+        let named = list("modules").into_iter().filter(|row| {
+            row["allocated_bytes"].as_f64() > Some(0.0) && row["module"] != "[no module]"
+        });
+        let named: Vec<Value> = named.collect();
+        assert_rows(
+            &case,
+            modules,
+            &named,
+            &[
+                ("module", "module"),
+                ("bytes", "allocated_bytes"),
+                ("live", "live_bytes"),
+            ],
+        );
+
+        let typed = "SELECT type, sum(bytes) AS bytes, count(*) AS samples FROM samples JOIN types USING (type_id) GROUP BY type";
+        let known = list("types")
+            .into_iter()
+            .filter(|row| row["type"] != "(unknown)");
+        let known: Vec<Value> = known.collect();
+        assert_rows(
+            &case,
+            typed,
+            &known,
+            &[
+                ("type", "type"),
+                ("bytes", "allocated_bytes"),
+                ("samples", "samples"),
+            ],
+        );
+
+        let process = "SELECT 1 AS one, exact_bytes, lost_samples, lost_bytes FROM process";
+        let mut totals = case.report["totals"].clone();
+        totals["one"] = 1.into();
+        for key in ["lost_samples", "lost_bytes"] {
+            totals[key] = case.report[key].clone();
+        }
+        assert_rows(
+            &case,
+            process,
+            &[totals],
+            &[
+                ("one", "one"),
+                exact,
+                ("lost_samples", "lost_samples"),
+                ("lost_bytes", "lost_bytes"),
+            ],
+        );
+
+        let gc = "SELECT heap, sum(duration_ns) / 1e9 AS total_s, count(*) AS collections FROM gc JOIN heaps USING (heap_id) WHERE gc.kind = 'minor' GROUP BY heap";
+        let minor: Vec<Value> = list("gc")
+            .into_iter()
+            .filter(|row| row["kind"] == "minor")
+            .collect();
+        assert_rows(
+            &case,
+            gc,
+            &minor,
+            &[
+                ("heap", "heap"),
+                ("total_s", "total_s"),
+                ("collections", "collections"),
+            ],
+        );
+    }
 }

@@ -248,9 +248,5 @@ fn figure(row: &Row, measure: Measure) -> Estimate {
 }
 
 fn divided(estimate: Estimate, by: f64) -> Estimate {
-    Estimate::from_parts(
-        estimate.value() / by,
-        estimate.variance().map(|variance| variance / (by * by)),
-        estimate.samples(),
-    )
+    estimate.divided_by(by)
 }

@@ -163,13 +163,9 @@ fn number(measure: Measure, value: f64) -> String {
 }
 
 fn with_error(measure: Measure, estimate: &Estimate) -> String {
-    match estimate.stderr() {
-        Some(error) if error > 0.0 => format!(
-            "{} ± {}",
-            number(measure, estimate.value()),
-            number(measure, error)
-        ),
-        _ => number(measure, estimate.value()),
+    match measure {
+        Measure::Count => units::short_count_with_error(estimate),
+        _ => units::bytes_with_error(estimate),
     }
 }
 

@@ -25,6 +25,11 @@ pub(crate) struct Before {
 }
 
 impl Before {
+    /// What had gone through a thread's counter.
+    pub(crate) fn bytes_of(&self, thread: ThreadId) -> u64 {
+        self.threads.get(&thread).map_or(0, |&(bytes, _)| bytes)
+    }
+
     /// Leaves in the counts of `profile` what is of its own time.
     pub(crate) fn take_off(&self, profile: &mut Profile) {
         for (id, &(bytes, muted_bytes)) in &self.threads {

@@ -1,8 +1,8 @@
 //! Builds a profile record by record, from the file's events and from the ring's records alike.
 
 use allocsample_record::{
-    AddressSpace, Decoded, Definition, Event, Fate, FateRecord, FreeRecord, ModuleRecord, PartEdge,
-    PartRecord, RecordKind, SampleFlags, SampleId, StackId, StackNode, ThreadId,
+    AddressSpace, Decoded, Definition, Event, Fate, FateRecord, FreeRecord, HeapId, ModuleRecord,
+    PartEdge, PartRecord, RecordKind, SampleFlags, SampleId, StackId, StackNode, ThreadId,
 };
 
 use rustc_hash::FxHashMap;
@@ -12,6 +12,7 @@ use crate::before::Before;
 use crate::counts::Counts;
 use crate::model::{Exit, Freed, IntervalInfo, Lost, Module, Profile, Sample, Tick};
 use crate::nodes::{NodeIndex, stack_of};
+use crate::reach::ReachBuilder;
 use crate::sample_index::SampleIndex;
 
 /// A profile in the making.
@@ -27,6 +28,7 @@ pub(crate) struct ProfileBuilder {
     last_stacks: Option<FxHashMap<ThreadId, StackId>>,
     before: Before,
     counts: Counts,
+    reach: ReachBuilder,
 }
 
 impl ProfileBuilder {
@@ -62,6 +64,9 @@ impl ProfileBuilder {
     /// When everything is in: what was before the file is taken off.
     pub(crate) fn finish(mut self) -> Profile {
         self.profile.free_stacks.sort_by_key(|(index, _)| *index);
+        let before = &self.before;
+        let reach = std::mem::take(&mut self.reach);
+        self.profile.reach = reach.finish(&self.profile, |thread| before.bytes_of(thread));
         self.before.take_off(&mut self.profile);
         self.drop_samples_without_interval();
         self.counts.drop_old(&mut self.profile);
@@ -361,9 +366,16 @@ impl ProfileBuilder {
             self.seen(sample.time_ns);
             let thread = self.profile.threads.entry(sample.thread).or_default();
             thread.exact_bytes = thread.exact_bytes.max(thread_bytes);
+            if sample.heap == HeapId::MALLOC {
+                let before = self.before.bytes_of(sample.thread);
+                let history = &self.profile.interval_history;
+                self.reach
+                    .add_bytes(sample.thread, thread_bytes, before, history);
+            }
             // Whatever a border said: it went on here.
             self.profile.part.is_continued = false;
         }
+        self.reach.add_size(&sample);
         self.by_id.insert(sample.id, self.profile.samples.len());
         self.profile.samples.push(sample);
     }

@@ -16,6 +16,7 @@ mod join;
 mod model;
 mod nodes;
 mod parts;
+mod reach;
 mod reader;
 mod sample_index;
 mod series;
@@ -30,7 +31,7 @@ pub use allocsample_record::{
     StackNode, SymbolFrame, SymbolTable, ThreadId,
 };
 pub use allocsample_ring::request;
-pub use allocsample_sampling::Estimate;
+pub use allocsample_sampling::{Estimate, Limits};
 pub use finish::{FinishError, Finished, finish, finish_with, snapshot};
 pub use frames::{Frame, missing_root, missing_root_of};
 pub use join::{JoinError, join, join_recording, joined_name};
@@ -39,6 +40,7 @@ pub use model::{
     Thread, Tick,
 };
 pub use parts::parts_before;
+pub use reach::{Allowance, Reach};
 pub use reader::ReadError;
 pub use series::SeriesError;
 pub use stacks::StackTable;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU64;
 
+use crate::reach::Reach;
 use crate::stacks::StackTable;
 use crate::vm::{Outcome, VirtualMachines};
 use allocsample_record::{
@@ -58,6 +59,8 @@ pub struct Profile {
     pub recovery: Recovery,
     /// What virtual machines told.
     pub vm: VirtualMachines,
+    /// What its intervals can have hidden.
+    pub reach: Reach,
 }
 
 /// The process.
@@ -429,7 +432,7 @@ impl Profile {
         let points = SamplePoints(u64::from(sample.points));
         self.weight(sample)
             .map_or_else(Estimate::default, |weight| {
-                weight.objects_estimate(sample.size, points)
+                weight.objects_estimate(sample.size, points, self.smallest_expected())
             })
     }
 

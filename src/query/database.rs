@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
-use allocsample_profile::Profile;
+use allocsample_profile::{Estimate, Limits, Profile};
 use rusqlite::functions::FunctionFlags;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::types::ValueRef;
@@ -269,6 +269,23 @@ fn add_functions(connection: &Connection) -> rusqlite::Result<()> {
             Ok(context.get::<Option<f64>>(0)?.map(function))
         })?;
     }
+    type Limit = fn(Limits) -> f64;
+    let limits: [(&str, Limit); 2] = [
+        ("limit_low", |limits| limits.low),
+        ("limit_high", |limits| limits.high),
+    ];
+    for (name, limit) in limits {
+        connection.create_scalar_function(name, 4, flags, move |context| {
+            let argument = |index| context.get::<Option<f64>>(index);
+            // Sums of no rows are NULL.
+            let (value, drawn) = (argument(0)?.unwrap_or(0.0), argument(2)?.unwrap_or(0.0));
+            let variance = argument(1)?.unwrap_or(0.0);
+            let estimate = Estimate::from_parts(value, Some(variance), 0)
+                .with_drawn(drawn)
+                .allowing_for(argument(3)?.unwrap_or(0.0));
+            Ok(estimate.limits_95().map(limit))
+        })?;
+    }
     Ok(())
 }
 
@@ -344,7 +361,7 @@ mod tests {
                 f64::NAN,
             ),
             (
-                "WITH w(i, h, k, b) AS (SELECT * FROM heaps) SELECT count(k) FROM w",
+                "WITH w(i, h, k, b, a, o) AS (SELECT * FROM heaps) SELECT count(k) FROM w",
                 1.0,
             ),
             (

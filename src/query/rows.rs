@@ -255,13 +255,17 @@ pub(crate) fn threads<E>(profile: &Profile, sink: &mut Sink<'_, E>) -> Result<()
 }
 
 pub(crate) fn heaps<E>(profile: &Profile, sink: &mut Sink<'_, E>) -> Result<(), E> {
+    let malloc = profile.allowance(HeapId::MALLOC, 0, u64::MAX);
     sink.row(&[
         heap(HeapId::MALLOC),
         "malloc".into(),
         "malloc".into(),
-        profile.exact_bytes().into(),
+        profile.exact_bytes_of(HeapId::MALLOC).into(),
+        malloc.bytes.into(),
+        malloc.objects.into(),
     ])?;
     for (id, registered) in &profile.vm.heaps {
+        let allowance = profile.allowance(*id, 0, u64::MAX);
         let kind = registered
             .kind
             .map(|kind| format!("{kind:?}").to_lowercase());
@@ -270,6 +274,8 @@ pub(crate) fn heaps<E>(profile: &Profile, sink: &mut Sink<'_, E>) -> Result<(), 
             registered.name.as_str().into(),
             kind.as_deref().into(),
             registered.exact_bytes.into(),
+            allowance.bytes.into(),
+            allowance.objects.into(),
         ])?;
     }
     Ok(())

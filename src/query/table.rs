@@ -350,6 +350,11 @@ const TABLES: &[Table] = &[
             text("heap", "its name"),
             nullable(text("kind", "malloc, nursery or external")),
             integer("exact_bytes", "bytes that went through it while sampled"),
+            real(
+                "bytes_allowance",
+                "bytes that one more block would stand for: the last argument of limit_low and limit_high",
+            ),
+            real("objects_allowance", "allocations that it would stand for"),
         ],
     ),
     table(

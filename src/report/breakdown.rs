@@ -62,7 +62,7 @@ impl Parts {
             by,
             sort: Sort::Allocated,
             selection,
-            peak_ns: None,
+            peak: None,
             limit,
         };
         let (table, of_sample) = Table::of_samples(profile, frames, &request);

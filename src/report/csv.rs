@@ -51,7 +51,7 @@ pub fn table(by: By, table: &Table, out: &mut dyn Write) -> io::Result<()> {
     ];
     let figures = figures
         .into_iter()
-        .flat_map(|name| [name.to_owned(), format!("{name}_stderr")]);
+        .flat_map(|name| ["", "_stderr", "_low95", "_high95"].map(|end| format!("{name}{end}")));
     let head = head.into_iter().map(str::to_owned).chain(figures);
     line(out, head.chain(["samples".to_owned()]))?;
     for row in &table.rows {
@@ -95,6 +95,8 @@ pub fn lifetimes(answer: &Answer, out: &mut dyn Write) -> io::Result<()> {
         "to",
         "bytes",
         "bytes_stderr",
+        "bytes_low95",
+        "bytes_high95",
         "samples",
     ];
     line(out, head)?;
@@ -153,8 +155,25 @@ pub fn redundancy(answer: &redundancy::Answer, out: &mut dyn Write) -> io::Resul
     Ok(())
 }
 
-fn with_error(figure: &Estimate) -> [String; 2] {
-    [number(figure.value()), optional(figure.stderr())]
+/// A figure with its standard error and its 95 % limits.
+pub(crate) fn with_error(figure: &Estimate) -> [String; 4] {
+    let limits = figure.limits_95();
+    [
+        number(figure.value()),
+        optional(figure.stderr()),
+        optional(limits.map(|limits| limits.low)),
+        optional(limits.map(|limits| limits.high)),
+    ]
+}
+
+/// The lower one of the 95 % limits.
+pub fn low(figure: &Estimate) -> Option<f64> {
+    figure.limits_95().map(|limits| limits.low)
+}
+
+/// The upper one.
+pub fn high(figure: &Estimate) -> Option<f64> {
+    figure.limits_95().map(|limits| limits.high)
 }
 
 #[cfg(test)]

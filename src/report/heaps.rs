@@ -7,6 +7,7 @@ use allocsample_sampling::Estimate;
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
+use crate::csv::{high, low};
 use crate::units;
 use allocsample_profile::Weights;
 
@@ -29,6 +30,19 @@ pub struct Share {
 }
 
 impl Share {
+    /// Of no sample yet.
+    fn of_heap(profile: &Profile, heap: HeapId) -> Self {
+        let allowance = profile.allowance(heap, 0, u64::MAX);
+        let bytes = Estimate::ZERO.allowing_for(allowance.bytes);
+        Self {
+            allocated: bytes,
+            allocations: Estimate::ZERO.allowing_for(allowance.objects),
+            live: bytes,
+            survived: bytes,
+            died_young: bytes,
+        }
+    }
+
     fn add(&mut self, sample: &Sample, (bytes, objects): (Estimate, Estimate)) {
         if sample.is_live() {
             self.live += bytes;
@@ -63,9 +77,16 @@ impl Share {
         json!({
             "allocated_bytes": self.allocated.value(),
             "allocated_bytes_stderr": self.allocated.stderr(),
+            "allocated_bytes_low95": low(&self.allocated),
+            "allocated_bytes_high95": high(&self.allocated),
             "allocations": self.allocations.value(),
+            "allocations_stderr": self.allocations.stderr(),
+            "allocations_low95": low(&self.allocations),
+            "allocations_high95": high(&self.allocations),
             "live_bytes": self.live.value(),
             "live_bytes_stderr": self.live.stderr(),
+            "live_bytes_low95": low(&self.live),
+            "live_bytes_high95": high(&self.live),
             "survived_bytes": self.survived.value(),
             "died_young_bytes": self.died_young.value(),
             "survived_ratio": self.survived_ratio(),
@@ -169,9 +190,8 @@ impl Heaps {
     /// Adds up a profile.
     pub fn of(profile: &Profile) -> Self {
         let mut heaps = Self::default();
-        heaps.heaps.entry(HeapId::MALLOC).or_default();
-        for &id in profile.vm.heaps.keys() {
-            heaps.heaps.entry(id).or_default();
+        for id in std::iter::once(HeapId::MALLOC).chain(profile.vm.heaps.keys().copied()) {
+            heaps.heaps.insert(id, Share::of_heap(profile, id));
         }
         // By number first: there are few names, and many samples.
         let mut shares: FxHashMap<(HeapId, Option<u32>), Share> = FxHashMap::default();
@@ -191,7 +211,9 @@ impl Heaps {
             // Where there are types, what has none is told too: the rows are all of the heap. Of malloc's, few blocks have one.
             if type_id.is_some() || with_types.contains(&heap) {
                 let name = known.map_or(UNKNOWN_TYPE, |known| &known.name);
-                types.entry((heap, name)).or_default().merge(share);
+                let of_type = types.entry((heap, name));
+                let nothing = || Share::of_heap(profile, heap);
+                of_type.or_insert_with(nothing).merge(share);
             }
         }
         heaps.types = types
@@ -302,14 +324,14 @@ pub fn lines(profile: &Profile) -> Vec<String> {
             .map_or("-".to_owned(), |ratio| format!("{:.1}%", ratio * 100.0))
     };
     let mut lines = vec![format!(
-        "{:>22} {:>12} {:>9}  heap",
+        "{:>22} {:>22} {:>9}  heap",
         "allocated", "live", "survived"
     )];
     for (&id, share) in &heaps.heaps {
         lines.push(format!(
-            "{:>22} {:>12} {:>9}  {}",
+            "{:>22} {:>22} {:>9}  {}",
             units::bytes_with_error(&share.allocated),
-            units::bytes(share.live.value()),
+            units::bytes_with_error(&share.live),
             ratio(share),
             name(profile, id)
         ));
@@ -321,15 +343,15 @@ pub fn lines(profile: &Profile) -> Vec<String> {
     if !heaps.types.is_empty() {
         lines.push(String::new());
         lines.push(format!(
-            "{:>22} {:>12} {:>9}  type",
+            "{:>22} {:>22} {:>9}  type",
             "allocated", "live", "survived"
         ));
     }
     for (heap, type_name, share) in heaps.types.iter().take(SHOWN_TYPES) {
         lines.push(format!(
-            "{:>22} {:>12} {:>9}  {type_name} [{}]",
+            "{:>22} {:>22} {:>9}  {type_name} [{}]",
             units::bytes_with_error(&share.allocated),
-            units::bytes(share.live.value()),
+            units::bytes_with_error(&share.live),
             ratio(share),
             name(profile, *heap)
         ));

@@ -11,6 +11,7 @@ use allocsample_sampling::Estimate;
 use serde_json::{Value, json};
 
 use crate::breakdown::{Breakdown, Parts};
+use crate::csv::{high, low};
 use crate::frames::Frames;
 use crate::selection::{Selection, Window};
 use crate::sums::Sums;
@@ -105,6 +106,8 @@ impl Lifetimes {
                     format!("to_{unit}"): class.to.is_finite().then_some(class.to),
                     "bytes": class.bytes.value(),
                     "bytes_stderr": class.bytes.stderr(),
+                    "bytes_low95": low(&class.bytes),
+                    "bytes_high95": high(&class.bytes),
                     "samples": class.bytes.samples(),
                 })
             };
@@ -114,8 +117,12 @@ impl Lifetimes {
             key: self.name,
             "allocated_bytes": self.allocated.value(),
             "allocated_bytes_stderr": self.allocated.stderr(),
+            "allocated_bytes_low95": low(&self.allocated),
+            "allocated_bytes_high95": high(&self.allocated),
             "not_freed_bytes": self.not_freed.value(),
             "not_freed_bytes_stderr": self.not_freed.stderr(),
+            "not_freed_bytes_low95": low(&self.not_freed),
+            "not_freed_bytes_high95": high(&self.not_freed),
             "quantiles_s": self.quantiles_s,
             "quantiles_bytes": self.quantiles_bytes,
             "by_seconds": classes(&self.by_seconds, "s"),
@@ -210,10 +217,13 @@ fn collect(
     let collections: Vec<f64> = std::iter::once(0.0)
         .chain((0..CLASSES - 2).map(|n| 2f64.powi(exponent(n))))
         .collect();
+    let allowance = profile.allowance(HeapId::MALLOC, 0, u64::MAX).bytes;
+    let nothing = Estimate::ZERO.allowing_for(allowance);
+    let classes = |bounds: &[f64]| classes(bounds, nothing);
     let empty = Lifetimes {
         name: String::new(),
-        allocated: Estimate::ZERO,
-        not_freed: Estimate::ZERO,
+        allocated: nothing,
+        not_freed: nothing,
         quantiles_s: None,
         quantiles_bytes: None,
         by_seconds: classes(&seconds),
@@ -269,14 +279,14 @@ fn exponent(class: usize) -> i32 {
     i32::try_from(class).unwrap_or(i32::MAX)
 }
 
-fn classes(bounds: &[f64]) -> Vec<Class> {
+fn classes(bounds: &[f64], nothing: Estimate) -> Vec<Class> {
     let from = std::iter::once(0.0).chain(bounds.iter().copied());
     let to = bounds.iter().copied().chain([f64::INFINITY]);
     from.zip(to)
         .map(|(from, to)| Class {
             from,
             to,
-            bytes: Estimate::ZERO,
+            bytes: nothing,
         })
         .collect()
 }
@@ -316,7 +326,7 @@ mod tests {
     #[test]
     fn bounds_belong_to_the_class_below() {
         let bounds = [1.0, 10.0];
-        let classes = classes(&bounds);
+        let classes = classes(&bounds, Estimate::ZERO);
         for (value, class) in [(0.0, 0), (1.0, 0), (1.5, 1), (10.0, 1), (11.0, 2)] {
             assert_eq!(class_of(&bounds, value), class);
             assert!(value <= classes[class].to);

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
-use allocsample_profile::{Frame, HeapId, Profile, Sample, SampleFlags, ThreadId};
+use allocsample_profile::{Allowance, Frame, HeapId, Profile, Sample, SampleFlags, ThreadId};
 use regex::Regex;
 
 use crate::frames::{FrameId, Frames};
+use crate::peak::PeakMoments;
 
 /// Stacks with a frame that matches.
 #[derive(Clone, Debug, Default)]
@@ -120,11 +121,11 @@ pub(crate) struct Window {
     since_ns: u64,
     middle_ns: u64,
     until_ns: u64,
-    peak_ns: Option<u64>,
+    pub(crate) peak: Option<PeakMoments>,
 }
 
 impl Window {
-    pub(crate) fn of(profile: &Profile, selection: &Selection, peak_ns: Option<u64>) -> Self {
+    pub(crate) fn of(profile: &Profile, selection: &Selection, peak: Option<PeakMoments>) -> Self {
         let start_ns = profile.process.start_ns;
         let since_ns = start_ns + selection.since_ns.unwrap_or(0);
         let until_ns = selection
@@ -139,8 +140,18 @@ impl Window {
             },
             middle_ns: since_ns + end_ns.saturating_sub(since_ns) / 2,
             until_ns,
-            peak_ns: peak_ns.map(|peak| start_ns + peak),
+            peak,
         }
+    }
+
+    /// What may have been missed of what was allocated.
+    pub(crate) fn allowance(&self, profile: &Profile, heap: HeapId) -> Allowance {
+        profile.allowance(heap, self.since_ns, self.until_ns)
+    }
+
+    /// What may have been missed of what is alive.
+    pub(crate) fn live_allowance(&self, profile: &Profile, heap: HeapId) -> Allowance {
+        profile.allowance(heap, 0, self.until_ns)
     }
 
     fn contains(&self, sample: &Sample) -> bool {
@@ -151,10 +162,6 @@ impl Window {
         is_live_at(sample, self.until_ns)
     }
 
-    pub(crate) fn is_live_at_peak(&self, sample: &Sample) -> bool {
-        self.peak_ns.is_some_and(|peak| is_live_at(sample, peak))
-    }
-
     /// 1 for what was added to the live bytes since the middle, -1 for what was taken away.
     pub(crate) fn growth(&self, sample: &Sample) -> i8 {
         i8::from(self.is_live(sample)) - i8::from(is_live_at(sample, self.middle_ns))
@@ -162,7 +169,7 @@ impl Window {
 }
 
 /// At the time of a free a block is dead.
-fn is_live_at(sample: &Sample, time_ns: u64) -> bool {
+pub(crate) fn is_live_at(sample: &Sample, time_ns: u64) -> bool {
     sample.time_ns <= time_ns
         && sample
             .freed_ns

@@ -1,10 +1,13 @@
 //! Samples added up by stack, before anybody asks for names: a program has thousands of stacks and millions of samples.
 
+use std::collections::BTreeMap;
+
 use allocsample_profile::{HeapId, Profile, Sample, StackId};
 use allocsample_sampling::Estimate;
 use rustc_hash::FxHashMap;
 
 use crate::frames::{FrameId, Frames};
+use crate::peak::Halves;
 use crate::selection::{Selection, Selector, Window};
 use allocsample_profile::Weights;
 
@@ -24,7 +27,27 @@ pub struct Figures {
 }
 
 impl Figures {
-    fn take(&mut self, sample: &Sample, window: &Window, (bytes, objects): (Estimate, Estimate)) {
+    /// Of no sample yet; what may have been missed is allowed for.
+    pub(crate) fn allowing_for(profile: &Profile, heap: HeapId, window: &Window) -> Self {
+        let allocated = window.allowance(profile, heap);
+        let live = window.live_allowance(profile, heap);
+        let nothing = Estimate::ZERO;
+        Self {
+            allocated: nothing.allowing_for(allocated.bytes),
+            allocations: nothing.allowing_for(allocated.objects),
+            live: nothing.allowing_for(live.bytes),
+            peak: nothing.allowing_for(live.bytes),
+            growth: nothing.negated().allowing_for(live.bytes),
+        }
+    }
+
+    fn take(
+        &mut self,
+        sample: &Sample,
+        window: &Window,
+        (bytes, objects): (Estimate, Estimate),
+        halves: &mut Halves<'_>,
+    ) {
         if !sample.is_carried() {
             self.allocated += bytes;
             self.allocations += objects;
@@ -32,15 +55,14 @@ impl Figures {
         if window.is_live(sample) {
             self.live += bytes;
         }
-        if window.is_live_at_peak(sample) {
-            self.peak += bytes;
+        if let Some(moments) = &window.peak {
+            self.peak += halves.at(sample, moments);
         }
         match window.growth(sample) {
             1 => self.growth += bytes,
             -1 => {
                 // Taken away, but it adds to the error.
-                self.growth +=
-                    Estimate::from_parts(-bytes.value(), bytes.variance(), bytes.samples());
+                self.growth += bytes.negated();
             }
             _ => {}
         }
@@ -111,6 +133,7 @@ impl<'a> Sums<'a> {
                 number,
                 count,
                 sums: Vec::new(),
+                allowances: BTreeMap::new(),
                 of_stack: vec![Self::NONE; profile.stacks.count() as usize + 1],
                 others: FxHashMap::default(),
             };
@@ -135,7 +158,7 @@ impl<'a> Sums<'a> {
                 }
             }
         });
-        let mut whole = Figures::default();
+        let whole = Figures::allowing_for(profile, HeapId::MALLOC, &window);
         let order = order(&shards);
         let mut all = Self {
             shards,
@@ -143,6 +166,7 @@ impl<'a> Sums<'a> {
             of_sample,
             whole,
         };
+        let mut whole = all.whole;
         for sum in all.iter() {
             whole.add(&sum.figures);
         }
@@ -207,6 +231,8 @@ struct Shard<'a> {
     /// How many shards there are.
     count: u32,
     sums: Vec<Sum<'a>>,
+    /// What every sum of a heap begins with.
+    allowances: BTreeMap<HeapId, Figures>,
     /// For each stack the first of its sums.
     of_stack: Vec<u32>,
     /// Other sums of a stack, and stacks that do not pass.
@@ -224,6 +250,7 @@ impl<'a> Shard<'a> {
         mark: impl Fn(&Sample) -> u32,
     ) -> Vec<u32> {
         let mut weights = Weights::of(profile);
+        let mut halves = Halves::of(profile);
         let mut of_sample = Vec::new();
         if keeps_samples {
             of_sample.reserve_exact(profile.samples.len());
@@ -240,12 +267,12 @@ impl<'a> Shard<'a> {
                     frames.fill(sample, &mut stack);
                     let charged = frames.charged(sample.heap, &stack);
                     let passes = selector.passes_stack(&stack, charged);
-                    self.begin(sample, mark, first, passes)
+                    self.begin((profile, &selector.window), sample, mark, first, passes)
                 });
             }
             if let Some(sum) = self.sums.get_mut(place as usize) {
                 sum.figures
-                    .take(sample, &selector.window, weights.get(sample));
+                    .take(sample, &selector.window, weights.get(sample), &mut halves);
             }
             if keeps_samples {
                 of_sample.push(place);
@@ -274,7 +301,17 @@ impl<'a> Shard<'a> {
     }
 
     /// A sum that begins with this sample, or the memory that there is none.
-    fn begin(&mut self, sample: &'a Sample, mark: u32, first: u32, passes: bool) -> u32 {
+    fn begin(
+        &mut self,
+        (profile, window): (&Profile, &Window),
+        sample: &'a Sample,
+        mark: u32,
+        first: u32,
+        passes: bool,
+    ) -> u32 {
+        let allowances = &mut self.allowances;
+        let nothing = || Figures::allowing_for(profile, sample.heap, window);
+        let figures = *allowances.entry(sample.heap).or_insert_with(nothing);
         let mut place = Sums::NONE;
         if passes {
             place = u32::try_from(self.sums.len()).unwrap_or(Sums::NONE);
@@ -283,7 +320,7 @@ impl<'a> Shard<'a> {
                 mark,
                 first,
                 key: key(sample),
-                figures: Figures::default(),
+                figures,
             });
         }
         match self.of_stack.get_mut(sample.stack.0 as usize) {

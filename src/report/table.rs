@@ -6,6 +6,7 @@ mod group;
 use allocsample_profile::Profile;
 use allocsample_sampling::Estimate;
 
+use crate::peak::PeakMoments;
 use crate::selection::{Filter, Selection};
 use crate::sums::Figures;
 
@@ -139,8 +140,8 @@ pub struct Request<'a> {
     pub sort: Sort,
     /// Which samples.
     pub selection: &'a Selection,
-    /// When the process had most live bytes, in nanoseconds since the start of the profile; without it `self_peak` is 0.
-    pub peak_ns: Option<u64>,
+    /// When the process had most live bytes; without it `self_peak` is 0.
+    pub peak: Option<PeakMoments>,
     /// Rows at most.
     pub limit: usize,
 }
@@ -177,7 +178,7 @@ impl Table {
             by,
             sort,
             selection: &selection,
-            peak_ns: None,
+            peak: None,
             limit: usize::MAX,
         };
         group::group(profile, &crate::Frames::of(profile), &request, true)

@@ -101,7 +101,7 @@ pub fn write(
         }
         writeln!(out)?;
     }
-    let peak_ns = Some(totals.peak.after_ns);
+    let peak = Some(totals.peak.moments);
     match &options.shape {
         Shape::Summary => Ok(()),
         Shape::Table(by) => {
@@ -109,7 +109,7 @@ pub fn write(
                 by: *by,
                 sort: options.sort,
                 selection: &options.selection,
-                peak_ns,
+                peak,
                 limit: options.top,
             };
             let table = Table::of(profile, &frames, &request);
@@ -120,7 +120,7 @@ pub fn write(
             const LEAST_PERCENT: f64 = 0.5;
             let selection = &options.selection;
             let sort = options.sort;
-            let tree = Tree::of(profile, &frames, selection, peak_ns, sort, direction);
+            let tree = Tree::of(profile, &frames, selection, peak, sort, direction);
             write_selected(totals, options, &tree.selected, out)?;
             tree.write(LEAST_PERCENT, options.width.columns(), options.colour, out)
         }
@@ -231,7 +231,7 @@ pub fn summary_lines(profile: &Profile, totals: &Totals) -> Vec<String> {
         format!(
             "live       {} at the end; peak {} after {}",
             units::bytes_with_error(&totals.live),
-            units::bytes(totals.peak.bytes),
+            units::bytes_with_error(&totals.peak.bytes),
             units::duration(totals.peak.after_ns as f64 / 1e9),
         ),
         format!(

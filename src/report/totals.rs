@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use std::num::NonZeroU64;
-
-use allocsample_profile::{HeapId, LostReason, Profile, Sample, SampleFlags, ThreadId};
+use allocsample_profile::{HeapId, LostReason, Profile, ThreadId};
 use allocsample_sampling::Estimate;
 use rustc_hash::FxHashMap;
+
+use crate::peak::Peak;
 
 use allocsample_profile::Weights;
 
@@ -25,15 +25,6 @@ pub struct Totals {
     pub audit: Audit,
     /// Bytes that went through the threads' counters.
     pub exact_bytes: u64,
-}
-
-/// The moment at which the estimated live bytes were largest.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Peak {
-    /// Live bytes then.
-    pub bytes: f64,
-    /// Nanoseconds since the start of the profile.
-    pub after_ns: u64,
 }
 
 /// How far the estimates are from the exact counts, in standard errors. Within 5 is luck, beyond it a defect: of the
@@ -63,7 +54,7 @@ impl Totals {
     /// Adds up a profile.
     pub fn of(profile: &Profile) -> Self {
         std::thread::scope(|scope| {
-            let peak = scope.spawn(|| peak(profile));
+            let peak = scope.spawn(|| Peak::of(profile));
             let totals = Self::without_peak(profile);
             match peak.join() {
                 Ok(peak) => Self { peak, ..totals },
@@ -81,6 +72,12 @@ impl Totals {
             audit: Audit::default(),
             exact_bytes: profile.exact_bytes(),
         };
+        for heap in std::iter::once(HeapId::MALLOC).chain(profile.vm.heaps.keys().copied()) {
+            let allowance = profile.allowance(heap, 0, u64::MAX);
+            totals.allocated = totals.allocated.allowing_for(allowance.bytes);
+            totals.live = totals.live.allowing_for(allowance.bytes);
+            totals.allocations = totals.allocations.allowing_for(allowance.objects);
+        }
         let mut by_thread: FxHashMap<ThreadId, Estimate> = FxHashMap::default();
         let mut counted = Estimate::default();
         // Looked up before: it adds up all threads.
@@ -186,156 +183,10 @@ fn not_taken(profile: &Profile, bytes: u64) -> Estimate {
     Estimate::from_parts(bytes as f64, Some(bytes as f64 * interval as f64), 0)
 }
 
-/// Replays allocations and frees in the order of time. At equal times frees first: a block that is replaced is not alive
-/// twice.
-///
-/// Sorting all of them would take a second and 300 MB for ten million samples. So they are put into bins of time first. A
-/// bin's births, on top of what was alive before it, say how much can have been alive in it; only those bins are replayed
-/// in which that is as much as was ever alive at the end of one.
-fn peak(profile: &Profile) -> Peak {
-    let bins = Bins::of(profile);
-    let samples = &profile.samples;
-    let most = bins.levels.iter().copied().fold(0.0, f64::max);
-    // What rounding can make of equal sums.
-    let bound = most - most * 1e-9;
-    let may_have_peak: Vec<bool> = (bins.levels.iter().zip(&bins.born))
-        .map(|(level, born)| level + born >= bound)
-        .collect();
-    // Where the next event of each bin goes; when all are there, where the next bin begins.
-    let mut ends = vec![0u32; bins.count + 1];
-    for bin in 0..bins.count {
-        let events = if may_have_peak[bin] {
-            bins.events[bin]
-        } else {
-            0
-        };
-        ends[bin + 1] = ends[bin] + events;
-    }
-    const DEATH: u32 = 1 << 31;
-    let mut events = vec![0u32; ends[bins.count] as usize];
-    for (index, sample) in tracked(samples) {
-        for (time, mark) in times(sample).zip([0, DEATH]) {
-            let bin = bins.of_time(time);
-            if may_have_peak[bin] {
-                let place = &mut ends[bin];
-                events[*place as usize] = index | mark;
-                *place += 1;
-            }
-        }
-    }
-    let mut weights = Weights::of(profile);
-    let mut peak = Peak::default();
-    let mut changes: Vec<(u64, bool, f64)> = Vec::new();
-    let mut start = 0;
-    for (&end, &level) in ends.iter().zip(&bins.levels) {
-        changes.clear();
-        for &event in &events[start..end as usize] {
-            let sample = &samples[(event & !DEATH) as usize];
-            let bytes = weights.get(sample).0.value();
-            let is_birth = event & DEATH == 0;
-            let time = match sample.freed_ns {
-                Some(freed_ns) if !is_birth => freed_ns.get(),
-                _ => sample.time_ns,
-            };
-            changes.push((time, is_birth, bytes));
-        }
-        start = end as usize;
-        changes.sort_by_key(|&(time, is_birth, _)| (time, is_birth));
-        let mut live = level;
-        for &(time_ns, is_birth, bytes) in &changes {
-            if !is_birth {
-                live -= bytes;
-                continue;
-            }
-            live += bytes;
-            if live > peak.bytes {
-                peak = Peak {
-                    bytes: live,
-                    after_ns: time_ns.saturating_sub(profile.process.start_ns),
-                };
-            }
-        }
-    }
-    peak
-}
-
-/// Samples whose ends are seen, with their indices.
-fn tracked(samples: &[Sample]) -> impl Iterator<Item = (u32, &Sample)> {
-    let all = (0u32..).zip(samples);
-    all.filter(|(_, sample)| !sample.flags.contains(SampleFlags::UNTRACKED))
-}
-
-/// Of birth, and of death.
-fn times(sample: &Sample) -> impl Iterator<Item = u64> {
-    let death = sample.freed_ns.map(NonZeroU64::get);
-    std::iter::once(sample.time_ns).chain(death)
-}
-
-/// Births and deaths by time.
-struct Bins {
-    count: usize,
-    first_ns: u64,
-    /// Bins in a nanosecond.
-    scale: f64,
-    /// Bytes that were born in each.
-    born: Vec<f64>,
-    /// Bytes that were alive when it began.
-    levels: Vec<f64>,
-    /// Births and deaths.
-    events: Vec<u32>,
-}
-
-impl Bins {
-    fn of(profile: &Profile) -> Self {
-        /// Samples in a bin, if they come evenly.
-        const PER_BIN: usize = 64;
-        let count = profile.samples.len() / PER_BIN + 1;
-        let process = &profile.process;
-        let length_ns = process.end_ns.saturating_sub(process.start_ns);
-        let mut bins = Self {
-            count,
-            first_ns: process.start_ns,
-            scale: count as f64 / (length_ns as f64 + 1.0),
-            born: vec![0.0; count],
-            levels: vec![0.0; count],
-            events: vec![0; count],
-        };
-        let mut weights = Weights::of(profile);
-        let mut died = vec![0.0; count];
-        for (_, sample) in tracked(&profile.samples) {
-            let bytes = weights.get(sample).0.value();
-            let mut of_birth_and_death = [&mut bins.born, &mut died].into_iter();
-            for time in times(sample) {
-                let bin = bin_of(time, bins.first_ns, bins.scale, count);
-                bins.events[bin] += 1;
-                if let Some(sums) = of_birth_and_death.next() {
-                    sums[bin] += bytes;
-                }
-            }
-        }
-        let mut level = 0.0;
-        for ((at_begin, born), died) in bins.levels.iter_mut().zip(&bins.born).zip(died) {
-            *at_begin = level;
-            level += born - died;
-        }
-        bins
-    }
-
-    fn of_time(&self, time_ns: u64) -> usize {
-        bin_of(time_ns, self.first_ns, self.scale, self.count)
-    }
-}
-
-/// Rounding keeps the order, which is all that matters; what lies outside is in the first or the last.
-fn bin_of(time_ns: u64, first_ns: u64, scale: f64, count: usize) -> usize {
-    let bin = time_ns.saturating_sub(first_ns) as f64 * scale;
-    (bin as usize).min(count - 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocsample_profile::{Freed, IntervalInfo, SampleId, StackId};
+    use allocsample_profile::{Freed, IntervalInfo, Sample, SampleFlags, SampleId, StackId};
     use allocsample_sampling::Random;
 
     /// Samples of 1 to 100 bytes at interval 1, at times below `times`.
@@ -375,33 +226,6 @@ mod tests {
             profile.samples.push(sample);
         }
         profile
-    }
-
-    #[test]
-    fn the_peak_is_the_largest_sum_of_all_moments() {
-        for (count, times, seed) in [(1, 1, 1), (5, 3, 2), (300, 50, 3), (2000, 1 << 40, 4)] {
-            let profile = random(count, times, seed);
-            let mut changes: Vec<(u64, i64)> = Vec::new();
-            for sample in &profile.samples {
-                if !sample.flags.contains(SampleFlags::UNTRACKED) {
-                    let size = i64::try_from(sample.size).unwrap();
-                    changes.push((sample.time_ns, size));
-                    changes.extend(sample.freed().map(|freed| (freed.time_ns, -size)));
-                }
-            }
-            // Deaths are below births.
-            changes.sort_unstable_by_key(|&(time, size)| (time, size > 0));
-            let (mut live, mut largest) = (0, (0, 0));
-            for (time, size) in changes {
-                live += size;
-                if live > largest.0 {
-                    largest = (live, time);
-                }
-            }
-            let found = peak(&profile);
-            assert_eq!((found.bytes, found.after_ns), (largest.0 as f64, largest.1));
-        }
-        assert_eq!(peak(&Profile::default()), Peak::default());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use allocsample_sampling::Estimate;
 use serde_json::{Value, json};
 
 use crate::frames::{FrameId, Frames, Paths};
+use crate::peak::PeakMoments;
 use crate::selection::{Selection, Window};
 use crate::sums::{Figures, Sums};
 use crate::table::Sort;
@@ -48,13 +49,13 @@ impl Tree {
         profile: &Profile,
         frames: &Frames<'_>,
         selection: &Selection,
-        peak_ns: Option<u64>,
+        peak: Option<PeakMoments>,
         sort: Sort,
         direction: &Direction,
     ) -> Self {
         let mut walk = Walk::new(frames, direction);
         let mut selected = Figures::default();
-        let window = Window::of(profile, selection, peak_ns);
+        let window = Window::of(profile, selection, peak);
         let sums = Sums::of(profile, frames, selection, window, false, |_| 0);
         let mut ends = Vec::with_capacity(sums.count() as usize);
         for sum in sums.iter() {
@@ -116,6 +117,8 @@ impl Tree {
             "function": if node == ROOT { "" } else { self.name(node) },
             "value": figure.value(),
             "stderr": figure.stderr(),
+            "low95": csv::low(figure),
+            "high95": csv::high(figure),
             "samples": figure.samples(),
             "children": children.map(|&child| self.node_json(child)).collect::<Vec<_>>(),
         })
@@ -123,17 +126,19 @@ impl Tree {
 
     /// For spreadsheets: a line for each node, parents first.
     pub fn write_csv(&self, out: &mut dyn Write) -> io::Result<()> {
-        csv::line(out, ["depth", "function", "value", "stderr", "samples"])?;
+        csv::line(
+            out,
+            [
+                "depth", "function", "value", "stderr", "low95", "high95", "samples",
+            ],
+        )?;
         let mut left: Vec<(u32, usize)> = vec![(ROOT, 0)];
         while let Some((node, depth)) = left.pop() {
             if node != ROOT {
                 let figure = self.figure(node);
                 let name = self.name(node).to_owned();
-                let numbers = [
-                    csv::number(figure.value()),
-                    csv::optional(figure.stderr()),
-                    figure.samples().to_string(),
-                ];
+                let samples = figure.samples().to_string();
+                let numbers = csv::with_error(figure).into_iter().chain([samples]);
                 let fields = [depth.to_string(), name].into_iter().chain(numbers);
                 csv::line(out, fields)?;
             }

@@ -35,21 +35,99 @@ pub fn count(value: f64) -> String {
     }
 }
 
-/// `12.3 MiB ± 0.4 MiB`; without error where there is none (every allocation recorded) or none is known (periodic).
+/// `12.3 MiB ± 0.4 MiB`, the value and its standard error. With few samples the value and its 95 % limits instead:
+/// `1.5 MiB (0.3 to 4.1)`, and `< 1.5 MiB` where nothing was sampled. No error where there is none (every allocation
+/// recorded) or none is known (periodic).
 pub fn bytes_with_error(estimate: &Estimate) -> String {
-    with_error(estimate, bytes)
+    with_error(estimate, bytes, |value, largest| {
+        let (divisor, unit) = byte_unit(largest);
+        (scaled(value, divisor), unit)
+    })
 }
 
 /// The same for counts.
 pub fn count_with_error(estimate: &Estimate) -> String {
-    with_error(estimate, count)
+    with_error(estimate, count, |value, largest| {
+        let (divisor, unit) = count_unit(largest);
+        (scaled(value, divisor), unit)
+    })
 }
 
-fn with_error(estimate: &Estimate, print: fn(f64) -> String) -> String {
-    match estimate.stderr() {
-        Some(error) if error > 0.0 => format!("{} ± {}", print(estimate.value()), print(error)),
-        _ => print(estimate.value()),
+/// A count in a column: with its error it has a unit, `1.2 M`.
+pub fn short_count_with_error(estimate: &Estimate) -> String {
+    let short = |value: f64| {
+        let (divisor, unit) = count_unit(value);
+        join(&scaled(value, divisor), unit)
+    };
+    match estimate.is_exact() {
+        true => count(estimate.value()),
+        false => with_error(estimate, short, |value, largest| {
+            let (divisor, unit) = count_unit(largest);
+            (scaled(value, divisor), unit)
+        }),
     }
+}
+
+/// `print` writes a value alone; `part` writes one in the unit of the largest, which it names.
+fn with_error(
+    estimate: &Estimate,
+    print: impl Fn(f64) -> String,
+    part: impl Fn(f64, f64) -> (String, &'static str),
+) -> String {
+    let (Some(stderr), Some(limits)) = (estimate.stderr(), estimate.limits_95()) else {
+        return print(estimate.value());
+    };
+    if stderr == 0.0 {
+        return print(estimate.value());
+    }
+    if estimate.samples() == 0 && estimate.value() == 0.0 {
+        return format!("< {}", print(limits.high));
+    }
+    if estimate.has_few_samples() {
+        let largest = limits.high.abs().max(limits.low.abs());
+        let [value, low, high] =
+            [estimate.value(), limits.low, limits.high].map(|it| part(it, largest));
+        if low.0 != high.0 {
+            return format!("{} ({} to {})", join(&value.0, value.1), low.0, high.0);
+        }
+    }
+    format!("{} ± {}", print(estimate.value()), print(stderr))
+}
+
+fn join(number: &str, unit: &str) -> String {
+    match unit {
+        "" => number.to_owned(),
+        unit => format!("{number} {unit}"),
+    }
+}
+
+fn scaled(value: f64, divisor: f64) -> String {
+    let scaled = value / divisor;
+    let digits = usize::from(divisor > 1.0 && scaled.abs() < 99.95);
+    format!("{scaled:.digits$}")
+}
+
+fn byte_unit(largest: f64) -> (f64, &'static str) {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    unit_of(largest, 1024.0, &UNITS)
+}
+
+fn count_unit(largest: f64) -> (f64, &'static str) {
+    const UNITS: [&str; 6] = ["", "k", "M", "G", "T", "P"];
+    match largest.abs() {
+        // Four digits need no unit.
+        ..10_000.0 => (1.0, ""),
+        _ => unit_of(largest, 1000.0, &UNITS),
+    }
+}
+
+fn unit_of(value: f64, step: f64, units: &[&'static str]) -> (f64, &'static str) {
+    let (mut divisor, mut unit) = (1.0, 0);
+    while value.abs() / divisor >= step && unit + 1 < units.len() {
+        divisor *= step;
+        unit += 1;
+    }
+    (divisor, units[unit])
 }
 
 /// Seconds with a sensible unit.
@@ -139,6 +217,20 @@ mod tests {
         assert_eq!(bar(0.0, 0.0, 2), "  ");
         assert_eq!(shorten("abcdefg", 5), "ab…fg");
 
+        let mib = 1024.0 * 1024.0;
+        let few = |count: f64| {
+            Estimate::from_parts(count * mib, Some(count * mib * mib), count as u64)
+                .allowing_for(mib)
+        };
+        assert_eq!(bytes_with_error(&few(0.0)), "< 3.0 MiB");
+        assert_eq!(bytes_with_error(&few(2.0)), "2.0 MiB (0.3 to 6.6)");
+        assert_eq!(bytes_with_error(&few(100.0)), "100 MiB ± 10.0 MiB");
+        assert_eq!(
+            bytes_with_error(&Estimate::from_parts(2048.0, Some(0.0), 9)),
+            "2.0 KiB"
+        );
+        assert_eq!(short_count_with_error(&few(2.0)), "2.1 M (0.4 to 6.9)");
+        assert_eq!(count_with_error(&few(0.0)), "< 3,141,252");
         assert_eq!(duration(0.25), "250 ms");
         assert_eq!(duration(3700.0), "1 h 1 min");
     }

@@ -5,45 +5,126 @@ use core::ops::{Add, AddAssign, Sub};
 
 use crate::gamma;
 
-/// An estimated quantity (bytes or objects) and how sure it is.
+/// An estimated quantity (bytes or objects), how sure it is, and the limits that it lies between.
 ///
 /// Made from samples by [`crate::Weight::bytes_estimate`] and [`crate::Weight::objects_estimate`], and added up:
 /// values, and, as allocations are sampled independently, variances too. A part of a whole (the live bytes, one site) is
 /// the sum over the samples of that part, never a difference.
+///
+/// The variance is estimated from the blocks that were drawn. Blocks that were not drawn are not in it: a site of one
+/// large block, which is drawn for certain, and a thousand small ones, of which none happened to be drawn, has next to no
+/// variance. So every estimate also carries its *allowance*: what one more small block would have added. The standard
+/// error and the limits contain it; [`Estimate::variance`] does not, so that variances can be added up.
 #[derive(Clone, Copy, Debug)]
 pub struct Estimate {
     value: f64,
     /// Not a number: cannot be estimated. (An `Option` would take a third more, and readers keep millions of these.)
     variance_or_nan: f64,
-    samples: u64,
+    /// What is certain, because it was drawn: the quantity is at least this. Minus infinity for a difference.
+    drawn: f64,
+    /// What one more small block would have added. Four bytes are precise enough.
+    allowance: f32,
+    /// Fewer than 2^32: a sample has an index of 32 bits.
+    samples: u32,
 }
+
+const _: () = assert!(size_of::<Estimate>() == 32);
 
 impl PartialEq for Estimate {
     fn eq(&self, other: &Self) -> bool {
-        let parts = |it: &Self| (it.value, it.variance(), it.samples);
+        let parts = |it: &Self| (it.value, it.variance(), it.drawn, it.allowance, it.samples);
         parts(self) == parts(other)
     }
 }
 
+/// The 95 % limits of an [`Estimate`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// The quantity is at least this.
+    pub low: f64,
+    /// The quantity is at most this.
+    pub high: f64,
+}
+
+impl Limits {
+    /// Whether a quantity lies between them.
+    pub fn contain(&self, quantity: f64) -> bool {
+        (self.low..=self.high).contains(&quantity)
+    }
+}
+
+/// The normal distribution has 95 % within so many standard deviations.
+const NORMAL_95: f64 = 1.959_963_984_540_054;
+
 impl Estimate {
-    /// Nothing was sampled.
+    /// Nothing was sampled, and nothing is allowed for.
     pub const ZERO: Estimate = Estimate {
         value: 0.0,
         variance_or_nan: 0.0,
+        drawn: 0.0,
+        allowance: 0.0,
         samples: 0,
     };
+
+    /// Below so many effective samples the limits are not symmetric, and a standard error misleads.
+    pub const FEW: f64 = 30.0;
 
     /// From parts that were stored. `variance` is `None` where it cannot be estimated (periodic sampling).
     pub fn from_parts(value: f64, variance: Option<f64>, samples: u64) -> Self {
         Self {
             value,
             variance_or_nan: variance.unwrap_or(f64::NAN),
-            samples,
+            drawn: 0.0,
+            allowance: 0.0,
+            samples: u32::try_from(samples).unwrap_or(u32::MAX),
         }
     }
 
-    pub(crate) fn of_sample(value: f64, variance: Option<f64>) -> Self {
-        Self::from_parts(value, variance, 1)
+    /// Of a sample that has `drawn` itself, where one more would have added up to `allowance`.
+    pub(crate) fn of_sample(value: f64, variance: Option<f64>, drawn: f64, allowance: f64) -> Self {
+        Self {
+            drawn,
+            ..Self::from_parts(value, variance, 1)
+        }
+        .allowing_for(allowance)
+    }
+
+    /// The same with an allowance of at least this: what one more small block would have added that could have been
+    /// drawn, and was not. An estimate without any sample knows it from nowhere else.
+    #[must_use]
+    pub fn allowing_for(self, allowance: f64) -> Self {
+        Self {
+            allowance: self.allowance.max(allowance as f32),
+            ..self
+        }
+    }
+
+    /// The same with this much of it certain.
+    #[must_use]
+    pub fn with_drawn(self, drawn: f64) -> Self {
+        Self { drawn, ..self }
+    }
+
+    /// The same quantity taken away, to be added to others.
+    #[must_use]
+    pub fn negated(self) -> Self {
+        Self {
+            value: -self.value,
+            drawn: f64::NEG_INFINITY,
+            ..self
+        }
+    }
+
+    /// The same in another unit, of which one is `divisor` of this one.
+    #[must_use]
+    pub fn divided_by(self, divisor: f64) -> Self {
+        Self {
+            value: self.value / divisor,
+            variance_or_nan: self.variance_or_nan / (divisor * divisor),
+            drawn: self.drawn / divisor,
+            allowance: (f64::from(self.allowance) / divisor) as f32,
+            samples: self.samples,
+        }
     }
 
     /// The estimated quantity.
@@ -51,20 +132,46 @@ impl Estimate {
         self.value
     }
 
-    /// Its estimated variance.
+    /// The estimated variance of what was drawn. It leaves out the allowance for what was not; see
+    /// [`Estimate::stderr`].
     pub fn variance(&self) -> Option<f64> {
         (!self.variance_or_nan.is_nan()).then_some(self.variance_or_nan)
     }
 
-    /// Its standard error: the root of the variance. With few samples it is itself unsure; show
-    /// [`Estimate::interval_95`] then.
+    /// Its standard error: `sqrt(V + u^2)` with the variance V and the allowance u. With few samples it is itself
+    /// unsure; show [`Estimate::limits_95`] then.
     pub fn stderr(&self) -> Option<f64> {
-        self.variance().map(libm::sqrt)
+        let allowance = self.allowance();
+        let with_allowance = |variance| libm::sqrt(variance + allowance * allowance);
+        self.variance().map(with_allowance)
     }
 
     /// Number of samples that it rests on.
     pub fn samples(&self) -> u64 {
-        self.samples
+        u64::from(self.samples)
+    }
+
+    /// What is certain of it: the bytes, or the number, of the blocks that were drawn. 0 for a difference.
+    pub fn drawn(&self) -> f64 {
+        self.drawn.max(0.0)
+    }
+
+    /// What one more small block would have added.
+    pub fn allowance(&self) -> f64 {
+        f64::from(self.allowance)
+    }
+
+    /// Whether nothing can have been missed: every allocation was recorded.
+    pub fn is_exact(&self) -> bool {
+        self.variance_or_nan == 0.0 && self.allowance == 0.0
+    }
+
+    /// Whether its limits say more than its standard error: fewer than [`Estimate::FEW`] effective samples, which are
+    /// `V/u^2`. For n samples of small blocks that is n; blocks so large that they are drawn for certain count as none,
+    /// for they say nothing of others.
+    pub fn has_few_samples(&self) -> bool {
+        let allowance = self.allowance();
+        self.variance_or_nan < Self::FEW * allowance * allowance
     }
 
     /// How many standard errors the estimate lies above the exact quantity. `None` where there is no standard error.
@@ -79,26 +186,39 @@ impl Estimate {
         })
     }
 
-    /// Limits between which the quantity lies with (at least) 95 % confidence, good for few samples too.
+    /// Limits between which the quantity lies with 95 % confidence, good for few samples too.
     ///
-    /// Fay and Feuer's gamma limits: with B the value, V its variance, u the weight of one sample more, and
-    /// `G(q; a)` the q-quantile of the gamma distribution of shape a and scale 1,
+    /// What was drawn (D) is certain; the limits are about the rest, U = B - D, with the variance V and the allowance u.
+    /// They are Fay and Kim's mid-p gamma limits: the 2.5 % and 97.5 % quantiles of an even mixture of two gamma
+    /// distributions, of mean U and variance V, and of mean U + u and variance V + u^2:
     ///
     /// ```text
-    /// lower = V/B G(0.025; B^2/V)      upper = V'/B' G(0.975; B'^2/V'),  B' = B + u,  V' = V + u^2
+    /// low, high = D + G(0.025), D + G(0.975),   G = quantiles of 1/2 Gamma(U, V) + 1/2 Gamma(U + u, V + u^2)
     /// ```
     ///
-    /// Without any sample that is 0 to 3.69 u; a normal interval would be 0 to 0. For equal weights these are the exact
-    /// limits of a Poisson count. M. P. Fay and E. J. Feuer, "Confidence intervals for directly standardized rates: a
-    /// method based on the gamma distribution", Statistics in Medicine 16 (1997), 791-801.
+    /// Without any sample that is 0 to 3.0 u (the chance to draw nothing of 3.0 N bytes is 5 %, however they are cut into
+    /// blocks); a normal interval would be 0 to 0. For samples of equal weight these are the mid-p limits of a Poisson
+    /// count. M. P. Fay and S. Kim, "Confidence intervals for directly standardized rates using mid-p gamma intervals",
+    /// Biometrical Journal 59 (2017), 377-387; the gamma limits themselves are M. P. Fay and E. J. Feuer's, Statistics in
+    /// Medicine 16 (1997), 791-801.
     ///
-    /// `unit` is u, from [`crate::Weight::unit_bytes`] or [`crate::Weight::unit_objects`]; with intervals that changed,
-    /// the largest. `None` where there is no standard error.
-    pub fn interval_95(&self, unit: f64) -> Option<(f64, f64)> {
+    /// A difference, which may be negative, has normal limits. `None` where there is no standard error.
+    pub fn limits_95(&self) -> Option<Limits> {
         let variance = self.variance()?;
-        let lower = gamma::quantile(gamma::LOWER, self.value, variance);
-        let upper = gamma::quantile(gamma::UPPER, self.value + unit, variance + unit * unit);
-        Some((lower, upper))
+        let stderr = self.stderr()?;
+        let half_width = NORMAL_95 * stderr;
+        if self.drawn == f64::NEG_INFINITY {
+            return Some(Limits {
+                low: self.value - half_width,
+                high: self.value + half_width,
+            });
+        }
+        let rest = (self.value - self.drawn).max(0.0);
+        let (low, high) = gamma::mid_p_limits(rest, variance, self.allowance());
+        Some(Limits {
+            low: self.drawn + low,
+            high: self.drawn + high,
+        })
     }
 }
 
@@ -116,7 +236,10 @@ impl Add for Estimate {
             value: self.value + other.value,
             // What is not known of a part is not known of the sum.
             variance_or_nan: self.variance_or_nan + other.variance_or_nan,
-            samples: self.samples + other.samples,
+            drawn: self.drawn + other.drawn,
+            // The block that was missed is in one of the two.
+            allowance: self.allowance.max(other.allowance),
+            samples: self.samples.saturating_add(other.samples),
         }
     }
 }
@@ -132,11 +255,7 @@ impl Sub for Estimate {
     type Output = Estimate;
 
     fn sub(self, other: Estimate) -> Estimate {
-        Estimate {
-            value: self.value - other.value,
-            variance_or_nan: self.variance_or_nan + other.variance_or_nan,
-            samples: self.samples + other.samples,
-        }
+        self + other.negated()
     }
 }
 
@@ -155,7 +274,7 @@ mod tests {
         let a = Estimate::from_parts(10.0, Some(9.0), 2);
         let b = Estimate::from_parts(4.0, Some(16.0), 3);
         assert_eq!(a + b, Estimate::from_parts(14.0, Some(25.0), 5));
-        assert_eq!(a - b, Estimate::from_parts(6.0, Some(25.0), 5));
+        assert_eq!(((a - b).value(), (a - b).variance()), (6.0, Some(25.0)));
         assert_eq!((a + b).stderr(), Some(5.0));
         assert_eq!([a, b].into_iter().sum::<Estimate>(), a + b);
         let unknown = Estimate::from_parts(1.0, None, 1);
@@ -173,12 +292,48 @@ mod tests {
         assert_eq!(Estimate::from_parts(1.0, None, 1).z_against(1.0), None);
     }
 
+    #[test]
+    fn a_difference_may_be_negative_and_is_certain_of_nothing() {
+        let small = Estimate::of_sample(10.0, Some(9.0), 8.0, 2.0);
+        let large = Estimate::of_sample(14.0, Some(16.0), 12.0, 3.0);
+        let difference = small - large;
+        assert_eq!((difference.value(), difference.drawn()), (-4.0, 0.0));
+        assert_eq!(difference.variance(), Some(25.0));
+        let Limits { low, high } = difference.limits_95().unwrap();
+        let half = NORMAL_95 * (25.0_f64 + 9.0).sqrt();
+        assert!((low + 4.0 + half).abs() < 1e-9 && (high + 4.0 - half).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_was_not_drawn_is_in_the_standard_error() {
+        let none = Estimate::ZERO.allowing_for(4096.0);
+        assert_eq!(none.stderr(), Some(4096.0));
+        let one = Estimate::of_sample(0.0, Some(9.0), 0.0, 4.0);
+        assert_eq!(one.stderr(), Some(5.0));
+        // Of all that was allowed for, only one is missing.
+        assert_eq!((one + one).allowance(), 4.0);
+        assert_eq!((one + none).allowance(), 4096.0);
+        assert!(none.has_few_samples() && !Estimate::ZERO.has_few_samples());
+        let many: Estimate =
+            core::iter::repeat_n(Estimate::of_sample(4.0, Some(16.0), 0.0, 4.0), 30).sum();
+        assert!(!many.has_few_samples());
+        // Drawn for certain, however many: of what is small they say nothing.
+        let large: Estimate =
+            core::iter::repeat_n(Estimate::of_sample(4e6, Some(1e-9), 4e6, 4.0), 1000).sum();
+        assert!(large.has_few_samples());
+    }
+
     mod limits {
         use super::super::*;
 
+        fn of_count(count: f64, unit: f64) -> Estimate {
+            Estimate::from_parts(count * unit, Some(count * unit * unit), count as u64)
+                .allowing_for(unit)
+        }
+
         #[track_caller]
-        fn assert_limits(estimate: Estimate, unit: f64, lower: f64, upper: f64, tolerance: f64) {
-            let (low, high) = estimate.interval_95(unit).unwrap();
+        fn assert_limits(estimate: Estimate, lower: f64, upper: f64, tolerance: f64) {
+            let Limits { low, high } = estimate.limits_95().unwrap();
             assert!(
                 (low - lower).abs() <= tolerance * lower.max(1e-300),
                 "{low} {lower}"
@@ -186,47 +341,72 @@ mod tests {
             assert!((high - upper).abs() <= tolerance * upper, "{high} {upper}");
         }
 
-        /// Garwood's exact limits of a Poisson count, from the tables (5 digits).
+        /// Where half of the probability of the count itself and all of that beyond it make 2.5 %, by a sum of the
+        /// Poisson law.
+        fn mid_p(count: u32, is_upper: bool) -> f64 {
+            let tail = |mean: f64| {
+                let term = |k: u32| {
+                    (f64::from(k) * mean.ln() - mean - libm::lgamma(f64::from(k) + 1.0)).exp()
+                };
+                let half = 0.5 * term(count);
+                match is_upper {
+                    true => (0..count).map(term).sum::<f64>() + half,
+                    false => 1.0 - (0..count).map(term).sum::<f64>() - half,
+                }
+            };
+            let (mut low, mut high) = (1e-9, 400.0);
+            for _ in 0..100 {
+                let middle = (low + high) / 2.0;
+                if (tail(middle) > 0.025) == is_upper {
+                    low = middle;
+                } else {
+                    high = middle;
+                }
+            }
+            low
+        }
+
         #[test]
-        fn equal_weights_give_the_exact_limits_of_a_count() {
-            for (count, lower, upper) in [
-                (0.0, 0.0, 3.68888),
-                (1.0, 0.0253178, 5.57164),
-                (3.0, 0.618672, 8.76727),
-                (10.0, 4.79539, 18.3904),
-                (30.0, 20.2409, 42.8269),
-                (100.0, 81.3640, 121.627),
-            ] {
+        fn equal_weights_give_the_mid_p_limits_of_a_count() {
+            for count in [1, 2, 3, 10, 30, 100] {
+                let (lower, upper) = (mid_p(count, false), mid_p(count, true));
                 for unit in [1.0, 524_288.0] {
-                    let estimate =
-                        Estimate::from_parts(count * unit, Some(count * unit * unit), count as u64);
-                    assert_limits(estimate, unit, lower * unit, upper * unit, 1e-5);
+                    let estimate = of_count(f64::from(count), unit);
+                    assert_limits(estimate, lower * unit, upper * unit, 1e-3);
                 }
             }
         }
 
         #[test]
+        fn no_sample_is_below_three_intervals() {
+            assert_limits(of_count(0.0, 524_288.0), 0.0, 2.995_732 * 524_288.0, 1e-6);
+        }
+
+        #[test]
+        fn what_was_drawn_is_the_least_and_what_was_not_comes_on_top() {
+            // A large block, drawn for certain.
+            let large = Estimate::of_sample(1e9, Some(0.0), 1e9, 4096.0);
+            assert_limits(large, 1e9, 1e9 + 2.995_732 * 4096.0, 1e-11);
+        }
+
+        #[test]
         fn what_is_exact_has_no_width() {
-            assert_limits(
-                Estimate::from_parts(77.0, Some(0.0), 3),
-                0.0,
-                77.0,
-                77.0,
-                0.0,
-            );
-            assert_limits(Estimate::ZERO, 0.0, 0.0, 0.0, 0.0);
+            let exact = Estimate::from_parts(77.0, Some(0.0), 3);
+            assert!(exact.is_exact());
+            assert_limits(exact, 77.0, 77.0, 0.0);
+            assert_limits(Estimate::ZERO, 0.0, 0.0, 0.0);
         }
 
         #[test]
         fn many_samples_give_the_normal_interval() {
             let root = 1e5;
-            let estimate = Estimate::from_parts(1e10, Some(1e10), 10_000_000_000);
-            assert_limits(estimate, 1.0, 1e10 - 1.96 * root, 1e10 + 1.96 * root, 1e-8);
+            let estimate = Estimate::from_parts(1e10, Some(1e10), 4_000_000_000).allowing_for(1.0);
+            assert_limits(estimate, 1e10 - 1.96 * root, 1e10 + 1.96 * root, 1e-8);
         }
 
         #[test]
         fn no_error_no_limits() {
-            assert_eq!(Estimate::from_parts(1.0, None, 1).interval_95(1.0), None);
+            assert_eq!(Estimate::from_parts(1.0, None, 1).limits_95(), None);
         }
     }
 }

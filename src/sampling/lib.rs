@@ -41,7 +41,7 @@ mod sampler;
 mod weight;
 
 pub use budget::{Budget, Controller, Window, parse_percent};
-pub use estimate::Estimate;
+pub use estimate::{Estimate, Limits};
 pub use gap::{GapLaw, draw_gap};
 pub use interval::{Interval, IntervalError, IntervalSetting};
 pub use limits::{

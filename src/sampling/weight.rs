@@ -61,17 +61,20 @@ impl Weight {
     /// [`Weight::bytes`] with its error.
     pub fn bytes_estimate(&self, size: u64, points: SamplePoints) -> Estimate {
         let value = self.bytes(size, points);
-        Estimate::of_sample(value, self.variance(value, size))
+        let variance = self.variance(value, size);
+        // To f64: see `bytes`.
+        Estimate::of_sample(value, variance, size as f64, self.unit_bytes())
     }
 
-    /// [`Weight::objects`] with its error.
-    pub fn objects_estimate(&self, size: u64, points: SamplePoints) -> Estimate {
+    /// [`Weight::objects`] with its error. `smallest` is the size of the smallest block that there may be.
+    pub fn objects_estimate(&self, size: u64, points: SamplePoints, smallest: u64) -> Estimate {
         let value = self.objects(size, points);
-        Estimate::of_sample(value, self.variance(value, size))
+        let variance = self.variance(value, size);
+        Estimate::of_sample(value, variance, 1.0, self.unit_objects(smallest.min(size)))
     }
 
-    /// The bytes that a single small sample more would have added: the unit of [`Estimate::interval_95`] for bytes.
-    /// 0 where nothing can have been missed.
+    /// The bytes that one small sample more would have added: the allowance of an [`Estimate`] of bytes. 0 where nothing
+    /// can have been missed.
     pub fn unit_bytes(&self) -> f64 {
         if self.is_exact() {
             return 0.0;
@@ -79,8 +82,8 @@ impl Weight {
         self.interval.bytes() as f64
     }
 
-    /// The objects that a single sample more of `smallest` bytes would have added: the unit of
-    /// [`Estimate::interval_95`] for objects that are at least so large. 0 where nothing can have been missed.
+    /// The objects that one sample more of `smallest` bytes would have added: the allowance of an [`Estimate`] of objects
+    /// that are at least so large. 0 where nothing can have been missed.
     pub fn unit_objects(&self, smallest: u64) -> f64 {
         if self.is_exact() {
             return 0.0;
@@ -194,7 +197,7 @@ mod tests {
             let weight = poisson(interval);
             let p = inclusion_probability(size, Interval::new(interval).unwrap());
             prop_assert!(p > 0.0 && p <= 1.0);
-            let (bytes, objects) = (weight.bytes_estimate(size, ONE), weight.objects_estimate(size, ONE));
+            let (bytes, objects) = (weight.bytes_estimate(size, ONE), weight.objects_estimate(size, ONE, 8));
             prop_assert!((p * bytes.value() / size as f64 - 1.0).abs() < 1e-12);
             prop_assert!((p * objects.value() - 1.0).abs() < 1e-12);
             // E[V] = S^2 (1 - p) / p, of which 1 - p is computed without cancellation.

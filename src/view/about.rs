@@ -1,7 +1,7 @@
 //! Who was profiled, how, and what it comes to.
 
 use allocsample_profile::Profile;
-use allocsample_report::{Coverage, Totals, runtimes};
+use allocsample_report::{Coverage, Totals, runtimes, units};
 use serde_json::{Value, json};
 
 /// What the program was called by; one file may have several names.
@@ -31,8 +31,13 @@ pub(crate) fn about(profile: &Profile, totals: &Totals) -> Value {
         "allocated_stderr": totals.allocated.stderr(),
         "live_bytes": totals.live.value(),
         "live_stderr": totals.live.stderr(),
+        "allocated_text": units::bytes_with_error(&totals.allocated),
+        "live_text": units::bytes_with_error(&totals.live),
+        "peak_text": units::bytes_with_error(&totals.peak.bytes),
+        "bytes_allowance": totals.allocated.allowance(),
         "allocations": totals.allocations.value(),
-        "peak_bytes": totals.peak.bytes,
+        "peak_bytes": totals.peak.bytes.value(),
+        "peak_stderr": totals.peak.bytes.stderr(),
         "coverage": Coverage::of(profile).map(|coverage| coverage.to_json()),
         "coverage_line": Coverage::of(profile).map(|coverage| coverage.line()),
         "unseen": Coverage::of(profile)

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use allocsample_profile::{HeapId, Profile, Sample, SampleFlags};
-use allocsample_report::{Numbering, Totals, Weights};
+use allocsample_report::{Halves, Numbering, Totals, Weights};
 use rustc_hash::FxHashMap;
 
 use crate::sites::number;
@@ -77,7 +77,7 @@ impl Cells {
         let mut kinds = Kinds::default();
         let mut sums = BySum::new(duration_ns);
         let threads: FxHashMap<_, u32> = profile.threads.keys().copied().zip(0..).collect();
-        let peak_ns = start_ns.saturating_add(totals.peak.after_ns);
+        let mut halves = Halves::of(profile);
         let mut weights = Weights::of(profile);
         for (sample, &site) in profile.samples.iter().zip(of_sample) {
             let is_tracked = !sample.flags.contains(SampleFlags::UNTRACKED);
@@ -106,15 +106,12 @@ impl Cells {
                 },
             };
             let (bytes, objects) = weights.get(sample);
-            let is_at_peak = is_tracked
-                && sample.time_ns <= peak_ns
-                && sample.freed().is_none_or(|freed| freed.time_ns > peak_ns);
             let sample = Sums {
                 bytes: bytes.value(),
                 variance: bytes.variance().unwrap_or(0.0),
                 objects: objects.value(),
                 samples: 1,
-                at_peak: if is_at_peak { bytes.value() } else { 0.0 },
+                at_peak: halves.at(sample, &totals.peak.moments).value(),
             };
             sums.add(key, &sample);
             if sums.len() > MOST_CELLS && sums.buckets > FEWEST_BUCKETS {

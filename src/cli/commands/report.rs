@@ -145,7 +145,7 @@ impl Question<'_> {
             by,
             sort: self.sort,
             selection: &self.selection,
-            peak_ns: Some(self.totals.peak.after_ns),
+            peak: Some(self.totals.peak.moments),
             limit: self.arguments.top.unwrap_or(usize::MAX),
         };
         Table::of(self.profile, &Frames::of(self.profile), &request)
@@ -156,7 +156,7 @@ impl Question<'_> {
             self.profile,
             &Frames::of(self.profile),
             &self.selection,
-            Some(self.totals.peak.after_ns),
+            Some(self.totals.peak.moments),
             self.sort,
             direction,
         )

@@ -99,7 +99,7 @@ fn reading(path: &Path, profile: &Profile) -> Reading {
         after_s: Totals::duration_s(profile),
         live: totals.live,
         allocated: totals.allocated,
-        peak_bytes: totals.peak.bytes,
+        peak_bytes: totals.peak.bytes.value(),
         samples: profile.samples.len(),
         lost: profile.lost.samples().0,
         coverage: Coverage::of(profile).map(|coverage| coverage.share()),

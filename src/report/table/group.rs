@@ -54,7 +54,7 @@ pub(super) fn group<'a>(
     keeps_samples: bool,
 ) -> (Table, Vec<u32>) {
     let by = request.by;
-    let window = Window::of(profile, request.selection, request.peak_ns);
+    let window = Window::of(profile, request.selection, request.peak);
     let types = match by {
         By::Type => TypeMarks::of(profile),
         _ => TypeMarks::default(),

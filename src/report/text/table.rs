@@ -26,7 +26,7 @@ impl Columns {
         };
         let figures = 7 + 23 + 23 + if has_extra { 23 } else { 0 } + 1;
         let has_room = |it: &Self| {
-            let others = [(it.bar, BAR + 1), (it.total, 11), (it.count, 13)];
+            let others = [(it.bar, BAR + 1), (it.total, 11), (it.count, 23)];
             let others = others.iter().filter(|(is_there, _)| *is_there);
             figures + others.map(|(_, width)| width).sum::<usize>() + NAME
                 <= options.width.columns()
@@ -64,7 +64,7 @@ pub(super) fn write(
         head += &format!("{extra:>22} ");
     }
     if columns.count {
-        head += &format!("{:>12} ", "count");
+        head += &format!("{:>22} ", "count");
     }
     head += &format!(" {}", by.name());
     writeln!(out, "{}", paint(&head, "1", options.colour))?;
@@ -97,7 +97,7 @@ pub(super) fn write(
             _ => {}
         }
         if columns.count {
-            line += &format!("{:>12} ", units::count(row.allocations.value()));
+            line += &format!("{:>22} ", units::short_count_with_error(&row.allocations));
         }
         line.push(' ');
         let room = options.width.room(line.chars().count());
@@ -200,8 +200,8 @@ mod tests {
             let columns = Columns::for_width(&options(width), By::Function, false);
             [columns.bar, columns.total, columns.count]
         };
-        assert_eq!(columns(120), [true, true, true]);
-        assert_eq!(columns(105), [false, true, true]);
+        assert_eq!(columns(130), [true, true, true]);
+        assert_eq!(columns(115), [false, true, true]);
         assert_eq!(columns(100), [false, true, false]);
         assert_eq!(columns(80), [false, false, false]);
     }

@@ -36,10 +36,9 @@ function drawHeader() {
   if (profile.sites_in_all > siteNodes.length) {
     byId('folded').textContent = `${formatCount(profile.sites_in_all)} sites: the smallest are shown together, below the callers that most of them share.`;
   }
-  const error = (value) => (value === null || value === undefined ? '' : ` ± ${formatBytes(value)}`);
-  const facts = [['allocated', formatBytes(about.allocated_bytes), error(about.allocated_stderr), about.allocated_bytes],
-    ['live at the end', formatBytes(about.live_bytes), error(about.live_stderr), about.live_bytes],
-    ['peak', formatBytes(about.peak_bytes), ` after ${formatTime(about.peak_s)}`, about.peak_bytes],
+  const facts = [['allocated', about.allocated_text, '', about.allocated_bytes],
+    ['live at the end', about.live_text, '', about.live_bytes],
+    ['peak', about.peak_text, ` after ${formatTime(about.peak_s)}`, about.peak_bytes],
     ['allocations', formatCount(about.allocations), '', about.allocations],
     ['duration', formatTime(about.duration_s), about.complete ? '' : ' (incomplete)', about.duration_s],
     ['samples', formatCount(about.samples), ` each ${formatBytes(about.interval_bytes)}; ${formatCount(about.lost_samples)} lost`, about.samples]];

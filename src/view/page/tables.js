@@ -33,7 +33,7 @@ function rowsOfTable() {
     for (const f of withCalls.keys()) if (!sums.has(f)) sums.set(f, { key: f, bytes: 0, variance: 0, objects: 0, samples: 0 });
   }
   const rows = [...sums.values()].map((row) => ({ ...row, name: by.name(row.key), detail: by.detail(row.key),
-    stderr: Math.sqrt(row.variance), inclusive: withCalls?.get(row.key) ?? row.bytes }));
+    stderr: Math.hypot(Math.sqrt(row.variance), about.bytes_allowance), inclusive: withCalls?.get(row.key) ?? row.bytes }));
   const sign = table.down ? -1 : 1;
   rows.sort((a, b) => (table.sort === 'name' ? sign * -a.name.localeCompare(b.name) : sign * (a[table.sort] - b[table.sort])) || b.inclusive - a.inclusive);
   return rows;
@@ -56,7 +56,7 @@ function drawTable() {
   const body = element('tbody', undefined, place);
   const sum = element('tr', undefined, body);
   sum.className = 'total';
-  for (const [key] of columns) element('td', figure(key, { ...all, name: 'all', stderr: Math.sqrt(all.variance), inclusive: all.bytes }, all), sum);
+  for (const [key] of columns) element('td', figure(key, { ...all, name: 'all', stderr: Math.hypot(Math.sqrt(all.variance), about.bytes_allowance), inclusive: all.bytes }, all), sum);
   for (const row of rows.slice(0, table.rows)) {
     const line = element('tr', undefined, body);
     for (const [key] of columns) {

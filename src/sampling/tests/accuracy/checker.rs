@@ -179,8 +179,8 @@ fn check_quantity(what: String, truth: Truth, estimates: &[Estimate]) -> Result<
         });
     }
     let covered = estimates.iter().filter(|estimate| {
-        let (low, high) = estimate.interval_95(truth.unit).unwrap();
-        (low..=high).contains(&truth.value)
+        let limits = estimate.allowing_for(truth.unit).limits_95();
+        limits.unwrap().contain(truth.value)
     });
     let coverage = covered.count() as f64 / runs;
     if coverage < 0.95 - SIGMAS * (0.95 * 0.05 / runs).sqrt() {

@@ -165,7 +165,7 @@ impl Process {
         let weight = Weight::new(GapLaw::Poisson, interval);
         let (mut bytes, mut objects) = (
             weight.bytes_estimate(size, points),
-            weight.objects_estimate(size, points),
+            weight.objects_estimate(size, points, size),
         );
         match self.fault {
             Fault::PointsTimesInterval => {
