@@ -254,6 +254,10 @@ impl AddAssign for Estimate {
 impl Sub for Estimate {
     type Output = Estimate;
 
+    #[expect(
+        clippy::suspicious_arithmetic_impl,
+        reason = "the other quantity is negated, its variance is not"
+    )]
     fn sub(self, other: Estimate) -> Estimate {
         self + other.negated()
     }
