@@ -28,9 +28,31 @@ pub struct Peak {
     pub moments: PeakMoments,
 }
 
-/// For each half of the samples the moment that the other half takes for the peak (CLOCK_MONOTONIC).
+/// For each half of the samples the moment that the other half takes for the peak, and the one that all samples take for
+/// it (CLOCK_MONOTONIC).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PeakMoments([u64; 2]);
+pub struct PeakMoments {
+    halves: [u64; 2],
+    whole: u64,
+}
+
+impl PeakMoments {
+    /// Whether a sample was alive at the peak of the plain curve.
+    pub(crate) fn is_live(&self, sample: &Sample) -> bool {
+        is_live_at(sample, self.whole)
+    }
+}
+
+/// The bytes at the peak with the error of not knowing when it was. `plain` is what the plain curve says at its highest
+/// point: it is too high in the mean, and the estimate, whose moments may have missed the peak, too low. The truth is
+/// between them, so their distance is taken for one more standard deviation.
+pub(crate) fn with_error_of_moment(estimate: Estimate, plain: f64) -> Estimate {
+    let distance = plain - estimate.value();
+    match estimate.is_exact() {
+        true => estimate,
+        false => estimate.with_more_variance(distance * distance),
+    }
+}
 
 /// A moment at which a curve was highest.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,14 +74,17 @@ impl Peak {
                 halves.last_moment(other, &top)
             }),
         };
-        let moments = PeakMoments(moments);
+        let moments = PeakMoments {
+            halves: moments,
+            whole: top.time_ns,
+        };
         let allowance = profile.allowance(HeapId::MALLOC, 0, u64::MAX);
         let mut bytes = Estimate::ZERO.allowing_for(allowance.bytes);
         for sample in &profile.samples {
             bytes += halves.at(sample, &moments);
         }
         Self {
-            bytes,
+            bytes: with_error_of_moment(bytes, top.bytes),
             after_ns: top.time_ns.saturating_sub(profile.process.start_ns),
             moments,
         }
@@ -131,7 +156,7 @@ impl<'a> Halves<'a> {
 
     /// What a sample adds to the bytes at the peak.
     pub fn at(&mut self, sample: &Sample, moments: &PeakMoments) -> Estimate {
-        let is_live = moments.0.map(|moment| is_live_at(sample, moment));
+        let is_live = moments.halves.map(|moment| is_live_at(sample, moment));
         if is_live == [false; 2] {
             return Estimate::ZERO;
         }

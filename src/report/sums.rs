@@ -7,7 +7,7 @@ use allocsample_sampling::Estimate;
 use rustc_hash::FxHashMap;
 
 use crate::frames::{FrameId, Frames};
-use crate::peak::Halves;
+use crate::peak::{Halves, with_error_of_moment};
 use crate::selection::{Selection, Selector, Window};
 use allocsample_profile::Weights;
 
@@ -22,6 +22,8 @@ pub struct Figures {
     pub live: Estimate,
     /// Bytes alive when the process had most; zero unless the peak was looked for.
     pub peak: Estimate,
+    /// The same by the plain curve at its highest point.
+    plain_peak: f64,
     /// Bytes alive at the end, less those that were alive half-way.
     pub growth: Estimate,
 }
@@ -37,6 +39,7 @@ impl Figures {
             allocations: nothing.allowing_for(allocated.objects),
             live: nothing.allowing_for(live.bytes),
             peak: nothing.allowing_for(live.bytes),
+            plain_peak: 0.0,
             growth: nothing.negated().allowing_for(live.bytes),
         }
     }
@@ -57,6 +60,9 @@ impl Figures {
         }
         if let Some(moments) = &window.peak {
             self.peak += halves.at(sample, moments);
+            if moments.is_live(sample) {
+                self.plain_peak += bytes.value();
+            }
         }
         match window.growth(sample) {
             1 => self.growth += bytes,
@@ -68,11 +74,17 @@ impl Figures {
         }
     }
 
+    /// The bytes at the peak, with the error of not knowing when it was.
+    pub fn peak_with_error(&self) -> Estimate {
+        with_error_of_moment(self.peak, self.plain_peak)
+    }
+
     pub(crate) fn add(&mut self, other: &Figures) {
         self.allocated += other.allocated;
         self.allocations += other.allocations;
         self.live += other.live;
         self.peak += other.peak;
+        self.plain_peak += other.plain_peak;
         self.growth += other.growth;
     }
 }

@@ -105,6 +105,15 @@ impl Estimate {
         Self { drawn, ..self }
     }
 
+    /// The same with an error more, independent of the sampling, of this variance.
+    #[must_use]
+    pub fn with_more_variance(self, variance: f64) -> Self {
+        Self {
+            variance_or_nan: self.variance_or_nan + variance,
+            ..self
+        }
+    }
+
     /// The same quantity taken away, to be added to others.
     #[must_use]
     pub fn negated(self) -> Self {

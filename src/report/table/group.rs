@@ -273,7 +273,7 @@ fn row(
         self_live: own.live,
         total_live: total.1,
         allocations: own.allocations,
-        self_peak: own.peak,
+        self_peak: own.peak_with_error(),
         self_growth: own.growth,
         ..Row::default()
     };

@@ -404,3 +404,97 @@ fn table() {
         }
     }
 }
+/// Blocks in their order, each alive for the same time.
+fn steady(live: u64, size: u64) -> Vec<Block> {
+    let count = 40 * live;
+    let block = |number: u64| Block {
+        site: 0,
+        size,
+        time_ns: number * 10,
+        freed_ns: (number + live < count).then_some((number + live) * 10),
+    };
+    (0..count).map(block).collect()
+}
+
+#[test]
+fn the_peak_of_a_steady_program_is_what_it_has_alive() {
+    const SEEDS: u64 = 60;
+    for samples in [1, 4, 16, 64] {
+        let live = samples * INTERVAL / 512;
+        let blocks = steady(live, 512);
+        let truth = (live * 512) as f64;
+        let (mut mean, mut plain, mut held) = (0.0, 0.0, 0);
+        for seed in 1..=SEEDS {
+            let (profile, _) = record(&blocks, Scenario::Constant, seed);
+            let peak = Totals::of(&profile).peak;
+            mean += peak.bytes.value() / truth / SEEDS as f64;
+            held += u32::from(peak.bytes.limits_95().unwrap().contain(truth));
+            let at = |time_ns: u64| {
+                let live = profile.samples.iter().filter(|sample| {
+                    sample.time_ns <= time_ns
+                        && sample.freed().is_none_or(|freed| freed.time_ns > time_ns)
+                });
+                live.map(|sample| profile.bytes(sample).value())
+                    .sum::<f64>()
+            };
+            plain += at(peak.after_ns) / truth / SEEDS as f64;
+        }
+        // 4 standard errors of the mean of so many.
+        let error = 4.0 / ((samples * SEEDS) as f64).sqrt();
+        assert!((mean - 1.0).abs() < error, "{samples}: {mean}");
+        assert!(
+            plain > 1.0 + error,
+            "{samples}: the plain maximum would pass: {plain}"
+        );
+        assert!(f64::from(held) >= 0.88 * SEEDS as f64, "{samples}: {held}");
+    }
+}
+
+#[test]
+fn a_count_allows_for_small_blocks_that_were_not_drawn() {
+    const SEEDS: u64 = 100;
+    let (mut held, mut drawn_alone) = (0, 0);
+    for seed in 1..=SEEDS {
+        let mut random = Random::from_seed(seed);
+        let mut sizes: Vec<u64> = (0..4039).map(|_| random.below(17)).collect();
+        sizes.extend((0..64).map(|_| 16 * INTERVAL + random.below(16 * INTERVAL)));
+        let blocks = (1..).zip(sizes).map(|(number, size)| Block {
+            site: 0,
+            size,
+            time_ns: number * 10,
+            freed_ns: None,
+        });
+        let blocks: Vec<Block> = blocks.collect();
+        let (profile, _) = record(&blocks, Scenario::Constant, seed);
+        let allocations = Totals::of(&profile).allocations;
+        held += u32::from(allocations.limits_95().unwrap().contain(4103.0));
+        let (low, high) = of_drawn_blocks(&allocations);
+        drawn_alone += u32::from((low..=high).contains(&4103.0));
+    }
+    assert!(f64::from(held) >= 0.9 * SEEDS as f64, "{held}");
+    assert!(f64::from(drawn_alone) < 0.9 * SEEDS as f64, "{drawn_alone}");
+}
+
+#[test]
+fn a_large_block_says_nothing_of_small_ones_beside_it() {
+    const SEEDS: u64 = 100;
+    let mut held = 0;
+    for seed in 1..=SEEDS {
+        let large = [(1_u64, 6000 * INTERVAL)];
+        let small = (2..).zip(std::iter::repeat_n(64, 128));
+        let blocks = large.into_iter().chain(small).map(|(number, size)| Block {
+            site: 0,
+            size,
+            time_ns: number * 10,
+            freed_ns: None,
+        });
+        let blocks: Vec<Block> = blocks.collect();
+        let (profile, _) = record(&blocks, Scenario::Constant, seed);
+        let totals = Totals::of(&profile);
+        let (bytes, _) = sums(blocks.iter());
+        held += u32::from(totals.live.limits_95().unwrap().contain(bytes));
+        assert!(totals.live.stderr().unwrap() >= INTERVAL as f64);
+        assert!(totals.live.has_few_samples());
+    }
+    assert!(f64::from(held) >= 0.9 * SEEDS as f64, "{held}");
+}
