@@ -34,6 +34,8 @@ pub struct Recording {
     pub wake: AtomicU32,
     /// Whether the drain thread sleeps, or is about to: who finds work for it wakes it once.
     is_drain_asleep: AtomicBool,
+    /// So many words in the ring are worth draining: see [`Self::drain_from`].
+    enough_words: AtomicU64,
     /// Counts the times that the drain thread has given space back.
     pub space: AtomicU32,
     /// Where the ring is mapped, and its bytes.

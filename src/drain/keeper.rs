@@ -60,6 +60,21 @@ pub struct Keeper {
     is_quiet: bool,
     sample: MeanTime,
     free: MeanTime,
+    /// Samples a second that are allowed.
+    rate: Option<f64>,
+}
+
+/// Words of a sample whose stack is that of the one before.
+const LEAST_WORDS: f64 = 16.0;
+
+/// With so many samples since the last look there is no time to wait for the kernel's ticks. Where a rate is allowed they
+/// are what it allows in a fifth of a second: at the start the interval is still the shortest, and a burst takes a hundred
+/// thousand samples a second.
+fn burst_samples(rate: Option<f64>) -> f64 {
+    const MOST: f64 = 2000.0;
+    /// What the controller needs to choose an interval.
+    const LEAST: f64 = 100.0;
+    rate.map_or(MOST, |rate| (rate / 5.0).clamp(LEAST, MOST))
 }
 
 impl Keeper {
@@ -83,8 +98,12 @@ impl Keeper {
             // Until they are measured.
             sample: MeanTime { ns: 1000.0 },
             free: MeanTime { ns: 150.0 },
+            rate: budget.samples_per_second,
         };
         keeper.last = keeper.look();
+        if let Some(rate) = budget.samples_per_second {
+            recording.drain_from((burst_samples(Some(rate)) * LEAST_WORDS) as u64);
+        }
         // Files that come and go need no care: the oldest goes.
         let most_bytes = config.max_size_bytes.filter(|_| !config.is_rotated());
         let first = if config.is_watched() {
@@ -188,8 +207,6 @@ impl Keeper {
         /// The program pays more than what is timed: the way into the slow path and out of it, and what a sample throws
         /// out of the caches. Measured from outside (`scripts/bench-budget`).
         const UNTIMED: f64 = 1.4;
-        /// Of these there is no time to wait for ticks.
-        const BURST_SAMPLES: f64 = 2000.0;
         let last = self.last;
         // What is in the ring is not decoded yet; it is like what was.
         const FIRST_GUESS_WORDS: f64 = 40.0;
@@ -201,7 +218,7 @@ impl Keeper {
         let recorded = now.head.saturating_sub(last.head) as f64 / words_of_one;
         let samples = recorded + now.lost.saturating_sub(last.lost) as f64;
         let elapsed_ns = now.time_ns.saturating_sub(last.time_ns) as f64;
-        if elapsed_ns < TICKS_NS && samples < BURST_SAMPLES {
+        if elapsed_ns < TICKS_NS && samples < burst_samples(self.rate) {
             return None;
         }
         for (number, mean) in [&mut self.sample, &mut self.free].into_iter().enumerate() {
@@ -385,6 +402,14 @@ impl SizeLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_burst_is_noticed_within_a_fifth_of_a_second_of_what_is_allowed() {
+        assert_eq!(burst_samples(Some(500.0)), 100.0);
+        assert_eq!(burst_samples(Some(2000.0)), 400.0);
+        assert_eq!(burst_samples(Some(1e6)), 2000.0);
+        assert_eq!(burst_samples(None), 2000.0);
+    }
 
     const MIB: u64 = 1 << 20;
     const S: u64 = 1_000_000_000;

@@ -133,6 +133,7 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
         ring_path: ring_path.clone(),
         wake: AtomicU32::new(0),
         is_drain_asleep: AtomicBool::new(false),
+        enough_words: AtomicU64::new(u64::MAX),
         space: AtomicU32::new(0),
         ring_place,
         given_up_at: AtomicU32::new(u32::MAX),

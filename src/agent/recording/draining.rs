@@ -59,7 +59,14 @@ impl Recording {
 
     /// Whether so many words in the ring are.
     pub fn is_worth_draining(&self, used_words: u64) -> bool {
-        used_words >= self.ring.capacity_words() / 4
+        let enough = self.enough_words.load(Ordering::Relaxed);
+        used_words >= enough.min(self.ring.capacity_words() / 4)
+    }
+
+    /// From now on so many words in the ring wake the drain thread, where a quarter of the ring would be more: a controller
+    /// must see a burst before it has used up what is allowed.
+    pub fn drain_from(&self, words: u64) {
+        self.enough_words.store(words, Ordering::Relaxed);
     }
 
     /// Wakes the drain thread if it sleeps. There is work for it until it has caught up: without the flag, each sample
