@@ -63,6 +63,23 @@ pub fn all() -> Vec<(u32, PathBuf)> {
     found
 }
 
+/// The time that a process has used so far, in nanoseconds, if all its threads sleep now.
+pub fn at_rest(pid: u32) -> Option<u64> {
+    let mut used_ns = 0;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+        let task = task.ok()?.path();
+        let stat = std::fs::read_to_string(task.join("stat")).ok()?;
+        // Behind the name, which may hold anything.
+        let (_, state) = stat.rsplit_once(") ")?;
+        if !state.starts_with(['S', 'T']) {
+            return None;
+        }
+        let spent = std::fs::read_to_string(task.join("schedstat")).ok()?;
+        used_ns += spent.split(' ').next()?.parse::<u64>().ok()?;
+    }
+    Some(used_ns)
+}
+
 /// The process that writes a profile, if we may look into it.
 pub fn process_of(profile: &Path) -> Option<u32> {
     let wanted = file_at(profile)?;

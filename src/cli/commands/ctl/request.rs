@@ -16,6 +16,8 @@ use crate::{output_file, running};
 
 /// How long we wait to hear that a request is in force.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// A process that has used no processor for so long is idle.
+const IDLE: Duration = Duration::from_millis(100);
 /// How long others may have the lock while nothing is asked or done.
 const QUEUE_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -65,7 +67,7 @@ pub fn request(
         word(&file, request::WHAT).with_context(named)?,
         word(&file, request::INTERVAL).with_context(named)?,
     );
-    if !asked.replaces(what, value) && !is_obeyed(&file, before).with_context(named)? {
+    if !asked.replaces(what, value) && !is_obeyed(&file, path, before).with_context(named)? {
         bail!(
             "{}: what was asked before is not done yet, as the program has not allocated since; ask again when it has",
             path.display()
@@ -73,7 +75,7 @@ pub fn request(
     }
     let generation = before + 1;
     write(&file, asked, generation).with_context(named)?;
-    if !is_obeyed(&file, generation).with_context(named)? {
+    if !is_obeyed(&file, path, generation).with_context(named)? {
         exit::remark("asked; the program has not allocated since, and will do it then");
         return Ok(Ending::SUCCESS);
     }
@@ -127,12 +129,22 @@ fn write(file: &File, asked: &Asked, generation: u64) -> std::io::Result<()> {
     put(request::GENERATION, generation)
 }
 
-/// Whether a request was obeyed, or soon is.
-fn is_obeyed(file: &File, generation: u64) -> std::io::Result<bool> {
+/// Whether a request was obeyed, or soon is. A process that sleeps allocates nothing, and is not waited for.
+fn is_obeyed(file: &File, path: &Path, generation: u64) -> std::io::Result<bool> {
     let since = Instant::now();
+    let mut next_look = IDLE;
+    let mut at_rest = None;
     while word(file, request::OBEYED)? < generation {
         if since.elapsed() > PATIENCE {
             return Ok(false);
+        }
+        if since.elapsed() > next_look {
+            next_look += IDLE;
+            let now = running::process_of(path).and_then(running::at_rest);
+            if now.is_some() && now == at_rest {
+                return Ok(false);
+            }
+            at_rest = now;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
