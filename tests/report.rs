@@ -241,7 +241,9 @@ fn lifetimes_tell_what_was_freed_from_what_was_not() {
     assert_eq!(sites.len(), 2, "{sites:?}");
     let csv = text(&room, &["--lifetimes", "--format", "csv"]);
     assert!(
-        csv.starts_with("of,name,unit,from,to,bytes,bytes_stderr,samples\nall,,s,0,"),
+        csv.starts_with(
+            "of,name,unit,from,to,bytes,bytes_stderr,bytes_low95,bytes_high95,samples\nall,,s,0,"
+        ),
         "{csv}"
     );
     let said = text(&room, &["--lifetimes"]);
@@ -259,7 +261,7 @@ fn paths_without_a_branch_are_one_line_of_the_tree() {
     assert!(tree.contains(" > main\n"), "{tree}");
     let csv = text(&room, &["--tree", "--format", "csv"]);
     assert!(
-        csv.starts_with("depth,function,value,stderr,samples\n1,"),
+        csv.starts_with("depth,function,value,stderr,low95,high95,samples\n1,"),
         "{csv}"
     );
     // No colours and no bars in a pipe.

@@ -10,6 +10,7 @@ mod before;
 mod builder;
 mod chunks;
 mod counts;
+mod examined;
 mod finish;
 mod frames;
 mod join;
@@ -32,6 +33,7 @@ pub use allocsample_record::{
 };
 pub use allocsample_ring::request;
 pub use allocsample_sampling::{Estimate, Limits};
+pub use examined::Examined;
 pub use finish::{FinishError, Finished, finish, finish_with, snapshot};
 pub use frames::{Frame, missing_root, missing_root_of};
 pub use join::{JoinError, join, join_recording, joined_name};

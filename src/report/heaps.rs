@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use allocsample_profile::{GcKind, HeapId, Profile, Sample};
+use allocsample_profile::{Examined, GcKind, HeapId, Profile, Sample};
 use allocsample_sampling::Estimate;
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
@@ -23,6 +23,10 @@ pub struct Share {
     pub allocations: Estimate,
     /// Bytes alive at the end, as far as anybody knows.
     pub live: Estimate,
+    /// Those of them that a full collection has found alive.
+    pub live_examined: Estimate,
+    /// Those of them that no full collection has looked at yet; 0 where objects are freed one by one.
+    pub live_unexamined: Estimate,
     /// Bytes that survived their first collection.
     pub survived: Estimate,
     /// Bytes that did not.
@@ -38,14 +42,25 @@ impl Share {
             allocated: bytes,
             allocations: Estimate::ZERO.allowing_for(allowance.objects),
             live: bytes,
+            live_examined: bytes,
+            live_unexamined: Estimate::ZERO,
             survived: bytes,
             died_young: bytes,
         }
     }
 
-    fn add(&mut self, sample: &Sample, (bytes, objects): (Estimate, Estimate)) {
+    fn add(
+        &mut self,
+        sample: &Sample,
+        (bytes, objects): (Estimate, Estimate),
+        examined: &Examined,
+    ) {
         if sample.is_live() {
             self.live += bytes;
+            match examined.is_unexamined(sample) {
+                true => self.live_unexamined += bytes,
+                false => self.live_examined += bytes,
+            }
         }
         if sample.is_carried() {
             return;
@@ -63,6 +78,8 @@ impl Share {
         self.allocated += other.allocated;
         self.allocations += other.allocations;
         self.live += other.live;
+        self.live_examined += other.live_examined;
+        self.live_unexamined += other.live_unexamined;
         self.survived += other.survived;
         self.died_young += other.died_young;
     }
@@ -87,6 +104,11 @@ impl Share {
             "live_bytes_stderr": self.live.stderr(),
             "live_bytes_low95": low(&self.live),
             "live_bytes_high95": high(&self.live),
+            "live_examined_bytes": self.live_examined.value(),
+            "live_examined_bytes_stderr": self.live_examined.stderr(),
+            "live_examined_bytes_low95": low(&self.live_examined),
+            "live_examined_bytes_high95": high(&self.live_examined),
+            "live_unexamined_bytes": self.live_unexamined.value(),
             "survived_bytes": self.survived.value(),
             "died_young_bytes": self.died_young.value(),
             "survived_ratio": self.survived_ratio(),
@@ -196,10 +218,11 @@ impl Heaps {
         // By number first: there are few names, and many samples.
         let mut shares: FxHashMap<(HeapId, Option<u32>), Share> = FxHashMap::default();
         let mut weights = Weights::of(profile);
+        let examined = Examined::of(profile);
         for sample in &profile.samples {
             let type_id = sample.outcome().map(|outcome| outcome.type_id);
             let share = shares.entry((sample.heap, type_id)).or_default();
-            share.add(sample, weights.get(sample));
+            share.add(sample, weights.get(sample), &examined);
         }
         let mut with_types: BTreeSet<HeapId> =
             profile.vm.types.keys().map(|&(heap, _)| heap).collect();

@@ -87,6 +87,7 @@ pub fn report(profile: &Profile, totals: &Totals, sort: Sort, selection: &Select
             "live_bytes_stderr": totals.live.stderr(),
             "live_bytes_low95": low(&totals.live),
             "live_bytes_high95": high(&totals.live),
+            "live_unexamined_bytes": totals.unexamined.value(),
             "peak_live_bytes": totals.peak.bytes.value(),
             "peak_live_bytes_stderr": totals.peak.bytes.stderr(),
             "peak_live_bytes_low95": low(&totals.peak.bytes),

@@ -229,8 +229,9 @@ pub fn summary_lines(profile: &Profile, totals: &Totals) -> Vec<String> {
             uncounted(profile),
         ),
         format!(
-            "live       {} at the end; peak {} after {}",
+            "live       {} at the end{}; peak {} after {}",
             units::bytes_with_error(&totals.live),
+            unexamined(totals),
             units::bytes_with_error(&totals.peak.bytes),
             units::duration(totals.peak.after_ns as f64 / 1e9),
         ),
@@ -255,6 +256,18 @@ pub fn summary_lines(profile: &Profile, totals: &Totals) -> Vec<String> {
     ];
     lines.extend(Coverage::of(profile).map(|coverage| coverage.line()));
     lines
+}
+
+/// What a collector may still find dead.
+fn unexamined(totals: &Totals) -> String {
+    let bytes = totals.unexamined.value();
+    match bytes > 0.0 {
+        true => format!(
+            " ({} of them not yet examined by a full GC)",
+            units::bytes(bytes)
+        ),
+        false => String::new(),
+    }
 }
 
 /// The heaps whose bytes only their own sampler knows.

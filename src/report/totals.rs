@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use allocsample_profile::{HeapId, LostReason, Profile, ThreadId};
+use allocsample_profile::{Examined, HeapId, LostReason, Profile, ThreadId};
 use allocsample_sampling::Estimate;
 use rustc_hash::FxHashMap;
 
@@ -19,6 +19,8 @@ pub struct Totals {
     pub allocations: Estimate,
     /// Bytes alive at the end.
     pub live: Estimate,
+    /// Those of them that no full collection has looked at yet: of a collected heap, since its last one.
+    pub unexamined: Estimate,
     /// When most bytes were alive.
     pub peak: Peak,
     /// The estimate against the exact count, for the process and for each thread.
@@ -68,6 +70,7 @@ impl Totals {
             allocated: Estimate::default(),
             allocations: Estimate::default(),
             live: Estimate::default(),
+            unexamined: Estimate::default(),
             peak: Peak::default(),
             audit: Audit::default(),
             exact_bytes: profile.exact_bytes(),
@@ -90,10 +93,14 @@ impl Totals {
             .filter(|heap| profile.is_counted(*heap))
             .collect();
         let mut weights = Weights::of(profile);
+        let examined = Examined::of(profile);
         for sample in &profile.samples {
             let (bytes, objects) = weights.get(sample);
             if sample.is_live() {
                 totals.live += bytes;
+                if examined.is_unexamined(sample) {
+                    totals.unexamined += bytes;
+                }
             }
             if sample.is_carried() {
                 continue;
