@@ -3,9 +3,9 @@
 //! In a collected heap an object counts as live until a collection finds it dead. What was allocated, or promoted, since
 //! the last collection of the whole heap may be garbage already.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use allocsample_record::{Fate, GcKind, HeapId};
+use allocsample_record::{Fate, GcKind, HeapId, ThreadId};
 
 use crate::model::{Profile, Sample};
 
@@ -14,24 +14,29 @@ use crate::model::{Profile, Sample};
 pub struct Examined(BTreeMap<HeapId, u64>);
 
 impl Examined {
-    /// Collected heaps are those whose objects a collector has found alive or dead. Where objects are freed one by one, as by
-    /// reference counts, what is not freed is live.
+    /// Collected heaps are those with collections, or whose objects a collector has found alive or dead. Where threads free
+    /// objects one by one, as by reference counts, what is not freed is live, even if cycles are collected too.
     pub fn of(profile: &Profile) -> Self {
-        let mut heaps = BTreeMap::new();
+        let mut heaps: BTreeMap<HeapId, u64> = BTreeMap::new();
+        let mut freed = BTreeSet::new();
         for sample in &profile.samples {
             let is_found = matches!(
                 sample.first_fate,
                 Some(Fate::Dead | Fate::Alive | Fate::Promoted)
             );
-            if is_found && sample.heap != HeapId::MALLOC {
-                heaps.entry(sample.heap).or_insert(0);
+            if is_found {
+                heaps.entry(sample.heap).or_default();
+            } else if sample.freed_by != ThreadId(0) {
+                freed.insert(sample.heap);
             }
         }
-        for gc in profile.vm.gcs.iter().filter(|gc| gc.kind == GcKind::Major) {
-            if let Some(last) = heaps.get_mut(&gc.heap) {
+        for gc in &profile.vm.gcs {
+            let last = heaps.entry(gc.heap).or_default();
+            if gc.kind == GcKind::Major {
                 *last = gc.begin_ns.max(*last);
             }
         }
+        heaps.retain(|heap, _| *heap != HeapId::MALLOC && !freed.contains(heap));
         Self(heaps)
     }
 
@@ -52,7 +57,6 @@ mod tests {
     use super::*;
     use crate::model::Freed;
     use crate::vm::Gc;
-    use allocsample_record::ThreadId;
 
     fn sample(heap: u16, time_ns: u64, first_fate: Option<Fate>) -> Sample {
         Sample {
@@ -71,7 +75,13 @@ mod tests {
             time_ns: 6,
             thread: ThreadId(0),
         });
+        let mut counted = sample(2, 10, Some(Fate::Open));
+        counted.set_freed(Freed {
+            time_ns: 20,
+            thread: ThreadId(3),
+        });
         profile.samples = vec![
+            counted,
             dead,
             // Before the full collection, which began at 100 and let it live; after it, promoted by a minor one or not.
             sample(1, 50, Some(Fate::Promoted)),
@@ -95,13 +105,19 @@ mod tests {
                 statistics: Vec::new(),
             });
         }
+        // Cycles.
+        let cycles = Gc {
+            heap: HeapId(2),
+            ..profile.vm.gcs[0].clone()
+        };
+        profile.vm.gcs.push(cycles);
         let examined = Examined::of(&profile);
         let unexamined = profile.samples.iter().map(|it| examined.is_unexamined(it));
         let unexamined: Vec<bool> = unexamined.collect();
-        assert_eq!(unexamined, [false, false, true, true, false, false]);
+        assert_eq!(unexamined, [false, false, false, true, true, false, false]);
         assert!(examined.is_collected(HeapId(1)) && !examined.is_collected(HeapId(2)));
         // Without a full collection none of it was examined.
         profile.vm.gcs.retain(|gc| gc.kind != GcKind::Major);
-        assert!(Examined::of(&profile).is_unexamined(&profile.samples[1]));
+        assert!(Examined::of(&profile).is_unexamined(&profile.samples[2]));
     }
 }

@@ -87,6 +87,10 @@ fn with_error(
         let largest = limits.high.abs().max(limits.low.abs());
         let [value, low, high] =
             [estimate.value(), limits.low, limits.high].map(|it| part(it, largest));
+        if value.0 == "0.0" {
+            // Too small for the unit of the upper limit.
+            return format!("{} (to {})", print(estimate.value()), print(limits.high));
+        }
         if low.0 != high.0 {
             return format!("{} ({} to {})", join(&value.0, value.1), low.0, high.0);
         }
@@ -230,7 +234,11 @@ mod tests {
             "2.0 KiB"
         );
         assert_eq!(short_count_with_error(&few(2.0)), "2.1 M (0.4 to 6.9)");
-        assert_eq!(count_with_error(&few(0.0)), "< 3,141,252");
+        let one = Estimate::from_parts(1.0, Some(0.0), 1)
+            .with_drawn(1.0)
+            .allowing_for(8192.0);
+        assert_eq!(short_count_with_error(&one), "1 (to 24.5 k)");
+        assert_eq!(count_with_error(&few(0.0)), "< 3,141,253");
         assert_eq!(duration(0.25), "250 ms");
         assert_eq!(duration(3700.0), "1 h 1 min");
     }
