@@ -129,11 +129,15 @@ impl Profile {
     pub fn allowance(&self, heap: HeapId, from_ns: u64, until_ns: u64) -> Allowance {
         let smallest = self.smallest_expected();
         let mut most = Allowance::default();
-        for (index, info) in (0_u16..).zip(&self.intervals) {
+        let in_force = self.in_force(from_ns, until_ns);
+        let sampled = self.sampled_with(heap);
+        for (index, info) in (0..=u16::MAX).zip(&self.intervals) {
             let Some(interval) = Interval::new(info.interval_bytes) else {
                 continue;
             };
-            if !self.is_sampled_with(heap, index) || !self.was_in_force(info, from_ns, until_ns) {
+            // A heap's own, or one that a forked child brought along, is not in the history.
+            let was_in_force = in_force.get(&info.interval_bytes).copied().unwrap_or(true);
+            if !was_in_force || !sampled(index) {
                 continue;
             }
             let weight = Weight::new(GapLaw::Poisson, interval);
@@ -152,30 +156,29 @@ impl Profile {
         most
     }
 
-    /// Whether a heap is sampled with this interval: its samples say so, or no other heap's do.
-    fn is_sampled_with(&self, heap: HeapId, index: u16) -> bool {
+    /// Whether a heap is sampled with an interval: its samples say so, or no other heap's do.
+    fn sampled_with(&self, heap: HeapId) -> impl Fn(u16) -> bool {
         let sampled = &self.reach.sampled;
-        let has_own = sampled.iter().any(|&(other, _)| other == heap);
-        sampled.contains(&(heap, index))
-            || ((heap == HeapId::MALLOC || !has_own)
-                && !sampled.iter().any(|&(_, other)| other == index))
+        let own: BTreeSet<u16> = sampled
+            .iter()
+            .filter(|it| it.0 == heap)
+            .map(|it| it.1)
+            .collect();
+        let all: BTreeSet<u16> = sampled.iter().map(|it| it.1).collect();
+        let may_have_others = heap == HeapId::MALLOC || own.is_empty();
+        move |index| own.contains(&index) || (may_have_others && !all.contains(&index))
     }
 
-    fn was_in_force(&self, info: &IntervalInfo, from_ns: u64, until_ns: u64) -> bool {
+    /// The intervals of the history, in bytes, and whether they were in force between two moments.
+    fn in_force(&self, from_ns: u64, until_ns: u64) -> BTreeMap<u64, bool> {
         let history = &self.interval_history;
-        let mut ends = history.iter().skip(1).map(|next| next.time_ns);
-        let mut is_told = false;
-        for change in history {
-            let end_ns = ends.next().unwrap_or(u64::MAX);
-            if change.interval_bytes == info.interval_bytes {
-                is_told = true;
-                if change.time_ns <= until_ns && end_ns >= from_ns {
-                    return true;
-                }
-            }
+        let ends = history.iter().skip(1).map(|next| next.time_ns);
+        let mut intervals = BTreeMap::new();
+        for (change, end_ns) in history.iter().zip(ends.chain([u64::MAX])) {
+            let was_in_force = intervals.entry(change.interval_bytes).or_default();
+            *was_in_force |= change.time_ns <= until_ns && end_ns >= from_ns;
         }
-        // A heap's own, or one that a forked child brought along.
-        !is_told
+        intervals
     }
 }
 
