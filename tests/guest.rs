@@ -203,6 +203,12 @@ fn coroutines_may_allocate_on_stacks_that_are_unmapped_later() {
 }
 
 #[test]
+fn another_profilers_stacks_reach_main_through_the_agents() {
+    let run = Program::compiled_with("other_profiler.c", &["-rdynamic"]).run();
+    run.unchanged(&Agent::at_interval(1)).assert_success();
+}
+
+#[test]
 fn a_hundred_thousand_frames_are_no_trouble() {
     let run = Program::compiled("deep_stacks.c").run();
     unchanged(&run);

@@ -93,7 +93,7 @@ impl<A: Zeroed> Pool<A> {
             // SAFETY: the area was mapped by `make` with its stack right below it and is ours alone until `push`.
             // `run_job` gets the job it expects, which outlives the call; an `extern "C"` function aborts instead of
             // unwinding.
-            unsafe { call_on_stack(area.cast(), run_job::<A, R, F>, argument) };
+            unsafe { allocsample_call_on_stack(area.cast(), run_job::<A, R, F>, argument) };
         }
         self.push(index);
         job.result
@@ -181,46 +181,73 @@ unsafe extern "C" fn run_job<A, R, F: FnOnce(&mut A) -> R>(job: *mut u8) {
     }
 }
 
-/// Calls `function(argument)` with the stack pointer at `top`.
-///
-/// # Safety
-/// `top` is aligned to 16 and ends a stack that nobody else uses; `function` does not unwind.
-#[cfg(target_arch = "x86_64")]
-unsafe fn call_on_stack(top: *mut u8, function: unsafe extern "C" fn(*mut u8), argument: *mut u8) {
-    // SAFETY: r12 is preserved by the callee and brings the stack back; all that a call may clobber is declared.
-    unsafe {
-        core::arch::asm!(
-            "mov r12, rsp",
-            "mov rsp, r13",
-            "call r14",
-            "mov rsp, r12",
-            in("rdi") argument,
-            in("r13") top,
-            in("r14") function,
-            out("r12") _,
-            clobber_abi("C"),
-        );
-    }
+unsafe extern "C" {
+    /// Calls `function(argument)` with the stack pointer at `top`.
+    ///
+    /// # Safety
+    /// `top` is aligned to 16 and ends a stack that nobody else uses; `function` does not unwind.
+    fn allocsample_call_on_stack(
+        top: *mut u8,
+        function: unsafe extern "C" fn(*mut u8),
+        argument: *mut u8,
+    );
 }
 
-/// Calls `function(argument)` with the stack pointer at `top`.
-///
-/// # Safety
-/// `top` is aligned to 16 and ends a stack that nobody else uses; `function` does not unwind.
+// Functions of their own with call-frame information: the frame pointer says where the caller's stack goes on, so that
+// unwinders which interrupt the agent (a profiler's signal handler, gdb, perf) come back from the area's stack to the
+// program's.
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".pushsection .text.allocsample_call_on_stack, \"ax\", @progbits",
+    ".globl allocsample_call_on_stack",
+    ".hidden allocsample_call_on_stack",
+    ".type allocsample_call_on_stack, @function",
+    "allocsample_call_on_stack:",
+    ".cfi_startproc",
+    "endbr64",
+    "push rbp",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset rbp, -16",
+    "mov rbp, rsp",
+    ".cfi_def_cfa_register rbp",
+    "mov rsp, rdi",
+    "mov rdi, rdx",
+    "call rsi",
+    "mov rsp, rbp",
+    "pop rbp",
+    ".cfi_def_cfa rsp, 8",
+    "ret",
+    ".cfi_endproc",
+    ".size allocsample_call_on_stack, . - allocsample_call_on_stack",
+    ".popsection",
+);
+
 #[cfg(target_arch = "aarch64")]
-unsafe fn call_on_stack(top: *mut u8, function: unsafe extern "C" fn(*mut u8), argument: *mut u8) {
-    // SAFETY: x20 is preserved by the callee and brings the stack back; all that a call may clobber is declared.
-    unsafe {
-        core::arch::asm!(
-            "mov x20, sp",
-            "mov sp, x21",
-            "blr x22",
-            "mov sp, x20",
-            in("x0") argument,
-            in("x21") top,
-            in("x22") function,
-            out("x20") _,
-            clobber_abi("C"),
-        );
-    }
-}
+core::arch::global_asm!(
+    ".pushsection .text.allocsample_call_on_stack, \"ax\", @progbits",
+    ".globl allocsample_call_on_stack",
+    ".hidden allocsample_call_on_stack",
+    ".type allocsample_call_on_stack, @function",
+    "allocsample_call_on_stack:",
+    ".cfi_startproc",
+    "hint #34", // bti c
+    "stp x29, x30, [sp, #-16]!",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset x29, -16",
+    ".cfi_offset x30, -8",
+    "mov x29, sp",
+    ".cfi_def_cfa x29, 16",
+    "mov sp, x0",
+    "mov x0, x2",
+    "blr x1",
+    "mov sp, x29",
+    ".cfi_def_cfa sp, 16",
+    "ldp x29, x30, [sp], #16",
+    ".cfi_restore x29",
+    ".cfi_restore x30",
+    ".cfi_def_cfa_offset 0",
+    "ret",
+    ".cfi_endproc",
+    ".size allocsample_call_on_stack, . - allocsample_call_on_stack",
+    ".popsection",
+);
