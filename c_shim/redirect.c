@@ -48,7 +48,8 @@ struct object {
     const ElfW(Sym) *symbols;
     const char *names;
     uintptr_t relro_start, relro_end;
-    uintptr_t code_start, code_end;
+    const ElfW(Phdr) *segments;
+    size_t segment_count;
     const ElfW(Rela) *tables[2];
     size_t counts[2];
 };
@@ -66,7 +67,8 @@ static bool is_ours(const struct dl_phdr_info *info)
 
 static bool read_object(const struct dl_phdr_info *info, uintptr_t page_bytes, struct object *object)
 {
-    *object = (struct object){.bias = info->dlpi_addr};
+    *object = (struct object){
+        .bias = info->dlpi_addr, .segments = info->dlpi_phdr, .segment_count = info->dlpi_phnum};
     const ElfW(Dyn) *dynamic = NULL;
     for (size_t i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
@@ -78,10 +80,6 @@ static bool read_object(const struct dl_phdr_info *info, uintptr_t page_bytes, s
             /* Rounded as the loader does. */
             object->relro_start = start & ~(page_bytes - 1);
             object->relro_end = end & ~(page_bytes - 1);
-        } else if (segment->p_type == PT_LOAD && (segment->p_flags & PF_X) != 0) {
-            if (object->code_end == 0)
-                object->code_start = start;
-            object->code_end = end;
         }
     }
     if (dynamic == NULL)
@@ -183,6 +181,48 @@ static enum outcome store(const struct job *job, const struct object *object, ui
     return STORED;
 }
 
+/* Whether these bytes are code of the object that can be read. */
+static bool is_readable_code(const struct object *object, uintptr_t address, size_t bytes)
+{
+    for (size_t i = 0; i < object->segment_count; i++) {
+        const ElfW(Phdr) *segment = &object->segments[i];
+        uintptr_t offset = address - (object->bias + segment->p_vaddr);
+        if (segment->p_type == PT_LOAD && (segment->p_flags & (PF_X | PF_R)) == (PF_X | PF_R) &&
+            offset < segment->p_memsz && bytes <= segment->p_memsz - offset)
+            return true;
+    }
+    return false;
+}
+
+/* Whether the slot is still as the linker left it: its first call goes to the loader, which binds it. The address is then
+ * that of the slot's own stub, never that of a function: a program that has put a hook of its own there keeps it. */
+static bool is_unbound(const struct object *object, const ElfW(Rela) *relocation, uintptr_t held)
+{
+#if defined(__x86_64__)
+    /* [endbr64]; push $index of the relocation; [bnd] jmp to the head of the table. */
+    static const uint8_t landing[] = {0xf3, 0x0f, 0x1e, 0xfa};
+    enum { PUSH = 0x68, BND = 0xf2, JUMP = 0xe9, LONGEST = sizeof landing + 5 + 2 };
+    if (!is_readable_code(object, held, LONGEST))
+        return false;
+    const uint8_t *code = (const uint8_t *)held;
+    if (memcmp(code, landing, sizeof landing) == 0)
+        code += sizeof landing;
+    uint32_t index;
+    memcpy(&index, code + 1, sizeof index);
+    const uint8_t *jump = code + 1 + sizeof index;
+    return code[0] == PUSH && index == (size_t)(relocation - object->tables[1]) &&
+           (jump[0] == JUMP || (jump[0] == BND && jump[1] == JUMP));
+#else
+    /* The head of the table itself: [bti c]; stp x16, x30, [sp, #-16]!. */
+    (void)relocation;
+    enum { BTI_C = 0xd503245f, PUSH = 0xa9bf7bf0 };
+    if (held % sizeof(uint32_t) != 0 || !is_readable_code(object, held, 2 * sizeof(uint32_t)))
+        return false;
+    const uint32_t *code = (const uint32_t *)held;
+    return code[code[0] == BTI_C] == PUSH;
+#endif
+}
+
 static void visit_slot(struct job *job, const struct object *object, const ElfW(Rela) *relocation)
 {
     unsigned type = ELF64_R_TYPE(relocation->r_info);
@@ -198,7 +238,7 @@ static void visit_slot(struct job *job, const struct object *object, const ElfW(
     const void *to = job->direction == REDIRECT ? entry->own : entry->next;
     bool is_due = held == (uintptr_t)from;
     bool is_lazy = job->direction == REDIRECT && type == RELOCATION_SLOT && symbol->st_shndx == SHN_UNDEF &&
-                   held >= object->code_start && held < object->code_end;
+                   is_unbound(object, relocation, held);
     if (is_lazy && job->has_other_malloc && !job->is_first_object) {
         job->pass.unsure++;
         return;

@@ -281,6 +281,60 @@ fn pointers_to_functions_are_redirected_wherever_they_lead() {
     }
 }
 
+/// The slot is bound lazily and holds an address of the program's own code, as an unbound one does; but it is a function's.
+#[test]
+fn a_hook_of_the_programs_own_in_a_lazily_bound_slot_is_kept() {
+    let flags = ["-no-pie", "-fno-pic", "-Wl,-z,lazy,-z,norelro"];
+    let mut running = Attached::start_lazily(&flags);
+    let hooked = |running: &mut Attached| -> u64 {
+        running.ask("allocate first 1000 500");
+        running.ask("hooked").parse().expect("a number")
+    };
+    running.ask("hook");
+    let before = hooked(&mut running);
+    assert!(before >= 1000, "{before}");
+    running.attach(&["--interval", "1K"]);
+    let meanwhile = hooked(&mut running);
+    assert!(meanwhile >= before + 1000, "{before}, then {meanwhile}");
+    running.detach();
+    let after = hooked(&mut running);
+    assert!(after >= meanwhile + 1000, "{meanwhile}, then {after}");
+    running.ask("free");
+    running.ends_well();
+}
+
+#[test]
+fn a_debugger_comes_and_goes_during_an_attach_and_after_it() {
+    if !is_installed("gdb") {
+        return skip("gdb is not installed (Debian: gdb)");
+    }
+    let mut running = Attached::start();
+    // Descriptors that a debugger could open by mistake, and wait at.
+    running.ask("allocate first 100 500");
+    let pid = running.pid();
+    let look = |when: &str| {
+        // A debugger that waits for ever is ended, with a status of its own.
+        let output = Command::new("timeout")
+            .args(["-s", "KILL", "120", "gdb", "-batch", "-nx", "-p", &pid])
+            .args(["-ex", "info sharedlibrary", "-ex", "bt", "-ex", "detach"])
+            .stdin(Stdio::null())
+            .output()
+            .expect("gdb");
+        assert_eq!(output.status.code(), Some(0), "{when}: {}", stderr(&output));
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(told.contains("liballocsample.so"), "{when}: {told}");
+        assert!(told.contains("main"), "{when}: {told}");
+    };
+    running.attach(&["--interval", "1K"]);
+    look("attached");
+    running.ask("allocate second 2000 500");
+    let profile = running.detach();
+    assert_is(&profile, "second", 2000.0 * 500.0, 2000.0 * 500.0);
+    look("detached");
+    running.ask("free");
+    running.ends_well();
+}
+
 #[test]
 fn pointers_that_only_the_loader_could_write_are_left_alone() {
     let plugin = Program::library("pointers_in_code.c", "libcode.so", &["-Wl,-z,notext"]);

@@ -13,6 +13,8 @@
 //   seccomp                        from now on a filter of system calls is in force, which permits all
 //   open PATH | use COUNT SIZE     a library is opened, and allocates; blocks are kept
 //   try PATH                       as open; the answer says if it cannot be
+//   hook                           from now on this program's own calls of malloc pass a hook of its own
+//   hooked                         how many did
 //   slots                          a hash of all slots through which objects call others
 //   fork                           a child allocates, and ends
 //   well                           whether all threads are content
@@ -167,7 +169,7 @@ struct slots { unsigned long long hash; };
 static int add_object(struct dl_phdr_info *info, size_t size, void *argument) {
     (void)size;
     // The agent, and what came with it.
-    if (strstr(info->dlpi_name, "/proc/self/fd/./") || strstr(info->dlpi_name, "/libgcc_s.so")) return 0;
+    if (strstr(info->dlpi_name, "/././") || strstr(info->dlpi_name, "/libgcc_s.so")) return 0;
     struct slots *slots = argument;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
@@ -177,6 +179,37 @@ static int add_object(struct dl_phdr_info *info, size_t size, void *argument) {
             slots->hash = hash_bytes(slots->hash, start, segment->p_memsz);
     }
     return 0;
+}
+
+// A hook of this program's own, in its own slot of malloc, as plugins and tracers put them there.
+static unsigned long hooked;
+static void *(*beyond_the_hook)(size_t);
+static void *hook(size_t size) {
+    hooked++;
+    return beyond_the_hook(size);
+}
+
+static const void *dynamic_value(ElfW(Sxword) tag) {
+    for (const ElfW(Dyn) *entry = _DYNAMIC; entry->d_tag != DT_NULL; entry++)
+        if (entry->d_tag == tag) return (const void *)entry->d_un.d_val;
+    return NULL;
+}
+
+// The program is linked to a fixed address: what its dynamic section says are addresses as they are.
+static void put_hook(void) {
+    const ElfW(Sym) *symbols = dynamic_value(DT_SYMTAB);
+    const char *names = dynamic_value(DT_STRTAB);
+    const ElfW(Rela) *relocations = dynamic_value(DT_JMPREL);
+    size_t bytes = (size_t)dynamic_value(DT_PLTRELSZ);
+    unsigned slots = 0;
+    beyond_the_hook = (void *(*)(size_t))dlsym(RTLD_NEXT, "malloc");
+    CHECK(beyond_the_hook != NULL);
+    for (size_t i = 0; i < bytes / sizeof *relocations; i++) {
+        if (strcmp(names + symbols[ELF64_R_SYM(relocations[i].r_info)].st_name, "malloc") != 0) continue;
+        *(void **)relocations[i].r_offset = (void *)hook;
+        slots++;
+    }
+    CHECK(slots == 1);
 }
 
 static void *library;
@@ -226,6 +259,11 @@ static void obey(char *line) {
         void *(*entry)(size_t) = (void *(*)(size_t))dlsym(library, "plugin_entry");
         CHECK(entry != NULL);
         while (times--) keep(entry(size), size);
+    } else if (!strcmp(line, "hook")) {
+        put_hook();
+    } else if (!strcmp(line, "hooked")) {
+        printf("%lu\n", hooked);
+        return;
     } else if (!strcmp(line, "slots")) {
         struct slots slots = {0xcbf29ce484222325ull};
         dl_iterate_phdr(add_object, &slots);
