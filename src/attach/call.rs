@@ -18,6 +18,9 @@ use crate::target::Target;
 use crate::tracee::{Stop, Tracee, Until};
 use crate::{AttachError, Reply, Request};
 
+/// What the names contain under which the library is opened: by it the agent knows that it is to wait, and no other library has
+/// such a name.
+const TO_WAIT: &[u8] = b"/././";
 /// How long we look for a thread that can be borrowed, in seconds.
 const SEARCH_S: u64 = 10;
 /// How long we wait for the helper thread, in seconds.
@@ -291,15 +294,14 @@ impl Work<'_> {
                 data.set(Word::Function, function);
                 None
             }
-            (None, Some(library)) => Some(self.open_library(borrowed, region, library)?),
+            (None, Some(library)) => {
+                let (descriptor, name) = self.open_library(borrowed, region, library)?;
+                data.point_to(Word::Library, &name);
+                Some(descriptor)
+            }
             (None, None) => return Err(AttachError::NoAgent(pid)),
         };
         data.set(Word::Descriptor, descriptor.unwrap_or(NO_DESCRIPTOR));
-        if let Some(descriptor) = descriptor {
-            // With the dot the agent knows that it is to wait, and no other library has the name.
-            let path = format!("/proc/self/fd/./{descriptor}");
-            data.point_to(Word::Library, path.as_bytes());
-        }
         let encoded = data
             .encode()
             .ok_or_else(|| failed(io::Error::other("the settings are too long")));
@@ -315,13 +317,18 @@ impl Work<'_> {
         written.map(|()| (data.start, descriptor))
     }
 
-    /// The library's file if the process sees it too; otherwise a copy of it in memory.
+    /// Opens the library's file if the process sees it too, otherwise a copy of it in memory. Returns the descriptor and the
+    /// name for `dlopen`.
+    ///
+    /// The name stays in the loader's list, and debuggers open what stands there, in their own process. So it is the file's
+    /// own path where there is one; a copy's descriptor gets a number that hardly any process uses, because a debugger that
+    /// opened a pipe of its own by that name would wait for ever.
     fn open_library(
         &self,
         borrowed: &mut Borrowed<'_>,
         region: u64,
         library: &Path,
-    ) -> Result<u64, AttachError> {
+    ) -> Result<(u64, Vec<u8>), AttachError> {
         let pid = self.target.pid();
         let name_at = region + PAGE;
         let write_name = |name: &[u8]| {
@@ -337,8 +344,11 @@ impl Work<'_> {
             let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
             let here = i64::from(libc::AT_FDCWD).cast_unsigned();
             let opened = borrowed.system_call(libc::SYS_openat, [here, name_at, flags, 0, 0, 0]);
-            if let Ok(descriptor) = opened {
-                return Ok(descriptor);
+            if let (Ok(descriptor), Some(directory)) = (opened, library.parent()) {
+                let mut name = directory.as_os_str().as_bytes().to_vec();
+                name.extend_from_slice(TO_WAIT);
+                name.extend_from_slice(b"liballocsample.so");
+                return Ok((descriptor, name));
             }
         }
         let bytes = fs::read(library).map_err(unreadable)?;
@@ -359,7 +369,26 @@ impl Work<'_> {
             let _ = borrowed.system_call(libc::SYS_close, [descriptor, 0, 0, 0, 0, 0]);
             return Err(unreadable(error));
         }
-        Ok(descriptor)
+        let descriptor = self.renumber(borrowed, descriptor);
+        let mut name = b"/proc/self/fd".to_vec();
+        name.extend_from_slice(TO_WAIT);
+        name.extend_from_slice(descriptor.to_string().as_bytes());
+        Ok((descriptor, name))
+    }
+
+    /// Gives the descriptor a high number; it keeps its own where the process's limit allows none.
+    fn renumber(&self, borrowed: &mut Borrowed<'_>, descriptor: u64) -> u64 {
+        let renumbered = [1023, 255, 63].into_iter().find_map(|lowest| {
+            let command = libc::F_DUPFD_CLOEXEC as u64;
+            let arguments = [descriptor, command, lowest, 0, 0, 0];
+            borrowed.system_call(libc::SYS_fcntl, arguments).ok()
+        });
+        let Some(renumbered) = renumbered else {
+            return descriptor;
+        };
+        // Open twice until the helper ends, if this fails.
+        let _ = borrowed.system_call(libc::SYS_close, [descriptor, 0, 0, 0, 0, 0]);
+        renumbered
     }
 
     /// `None`: it did not come back.
@@ -446,7 +475,7 @@ impl Work<'_> {
             return AttachError::NoStaticTls(pid, thread_local_bytes(&library.unwrap_or_default()));
         }
         // Not the name under which the library was opened.
-        let reason = reason.rsplit("/proc/self/fd/./").next().unwrap_or(reason);
+        let reason = reason.rsplit("/././").next().unwrap_or(reason);
         let reason = reason.split_once(": ").map_or(reason, |(_, reason)| reason);
         AttachError::CannotLoad {
             pid,

@@ -18,9 +18,8 @@ use crate::AGENT;
 use crate::slow_path::this_thread;
 use crate::start;
 
-/// How the names begin under which the library is opened in order to wait. No library is installed at such a path, and
-/// a program that opens one by its descriptor spells it without the dot.
-const WAITING_PREFIX: &[u8] = b"/proc/self/fd/./";
+/// What the names contain under which the command opens the library in order to wait: nobody else spells a path like that.
+const TO_WAIT: &[u8] = b"/././";
 
 /// The answer of a call of the command.
 #[repr(i32)]
@@ -65,7 +64,8 @@ static BUSY: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the library was opened by the command.
 pub fn is_to_wait() -> bool {
-    start::own_path().starts_with(WAITING_PREFIX)
+    let path = start::own_path();
+    path.windows(TO_WAIT.len()).any(|part| part == TO_WAIT)
 }
 
 /// Whether calls reach us because they were redirected.
