@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #define EXPORT __attribute__((visibility("default")))
 #define HIDDEN __attribute__((visibility("hidden")))
@@ -119,8 +120,11 @@ struct shim_slow_path {
     /* Ticks come by this signal, and carry this mark. */
     void (*start_ticks)(int signal, const void *mark);
     void (*stop_ticks)(void);
-    /* Whether the word at `address` can be read. False where a filter of system calls does not let us find out. */
-    bool (*is_readable)(const void *address);
+    /* Copies memory that may be gone, piece by piece, up to the first byte that is gone or has no room; returns how many bytes
+     * were copied. 0 where a filter of system calls does not let us ask. No more pieces than IOV_MAX. */
+    size_t (*copy_foreign)(void *to, size_t room, const struct iovec *from, size_t pieces);
+    /* The part of the calling thread's own stack that is known to be readable, and stays so while the thread lives. */
+    void (*own_stack)(const struct shim_thread *, uintptr_t *start, uintptr_t *end);
     /* Names a type of malloc's blocks, as the hook ABI does those of other heaps. */
     void (*define_type)(uint32_t type, const char *name);
 };

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "bridges.h"
 #include "python.h"
+#include "python_deaths.h"
 #include "symbols.h"
 
 #include <dlfcn.h>
@@ -10,6 +11,7 @@
 static const allocsample_hooks *hooks;
 static allocsample_heap *heap;
 static struct python_symbols symbols;
+static bool has_frames; /* they can be read */
 static _Atomic(bool) is_left; /* by a detach */
 
 static void *symbol(const char *name)
@@ -61,7 +63,7 @@ static void on_change(void *user)
 /* The heap with its frames and collections; false: there can be none. */
 static bool make_heap(void)
 {
-    bool has_frames = python_frames_prepare(&symbols, hooks);
+    has_frames = python_frames_prepare(&symbols, hooks);
     /* A frame of no module that called the loop is a trampoline of -X perf. */
     allocsample_heap_description description = {
         .size = sizeof description,
@@ -77,8 +79,11 @@ static bool make_heap(void)
         return false;
     python_frames_belong_to(heap);
     python_types_prepare(&symbols, hooks, heap);
-    if (has_frames)
+    python_types_watch();
+    if (has_frames) {
         python_gc_prepare(hooks, heap);
+        python_frames_begin();
+    }
     uintptr_t start, end;
     if (has_frames && symbols_function_of(symbols.eval_loop, &start, &end))
         hooks->interpreter_range(heap, start, end);
@@ -97,6 +102,9 @@ void python_attach(void)
         return;
     /* After a detach the heap is that of before, and nobody has told of what was freed since. */
     python_types_forget();
+    python_types_watch();
+    if (has_frames)
+        python_frames_begin();
     allocsample_status status = {.size = sizeof status};
     allocsample_counters counters = {.size = sizeof counters};
     hooks->counters(heap, &counters);
@@ -114,5 +122,6 @@ void python_detach(void)
     hooks->control(heap, ALLOCSAMPLE_STOP, 0);
     atomic_store_explicit(&is_left, true, memory_order_relaxed);
     python_objects_unwrap(&symbols);
+    python_deaths_unwatch();
     python_types_forget();
 }

@@ -35,6 +35,11 @@ HIDDEN void python_objects_unwrap(const struct python_symbols *symbols);
 /* Prepares the walker for an interpreter of this version; false if its frames cannot be read. */
 HIDDEN bool python_frames_prepare(const struct python_symbols *symbols, const allocsample_hooks *hooks);
 
+/* Nothing is known of the program's code objects: what was may have ended. From now on it is told when one ends. */
+HIDDEN void python_frames_begin(void);
+/* The same of types. */
+HIDDEN void python_types_watch(void);
+
 /* From now on functions are defined in this heap. */
 HIDDEN void python_frames_belong_to(allocsample_heap *heap);
 

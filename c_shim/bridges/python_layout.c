@@ -7,12 +7,12 @@
 enum { HAS_DICT = 1 << 4, HAS_WEAKREFS = 1 << 3 };
 
 static const struct python_layout layouts[] = {
-    {8, 24, -1, 32, 24, 104, 0, 0, 104, 112, 40, 0, 1, 48, 72, 864, 0},
-    {9, 24, -1, 32, 24, 104, 0, 0, 104, 112, 40, 0, 1, 48, 72, 856, 0},
-    {10, 24, -1, 32, 24, 96, 0, 0, 104, 112, 40, 0, 2, 48, 72, 864, 0},
-    {11, 56, 8, 32, 48, 56, 68, 69, 112, 128, 72, 184, 0, 48, 72, 864, HAS_DICT},
-    {12, 56, 0, 0, 8, 56, 0, 70, 112, 128, 68, 192, 0, 40, 56, 872, HAS_DICT | HAS_WEAKREFS},
-    {13, 72, -1, 0, 8, 56, 0, 70, 112, 128, 68, 200, 0, 40, 56, 872, HAS_DICT | HAS_WEAKREFS},
+    {8, 24, -1, 32, 24, 104, 0, 0, 104, 112, 40, 0, 1, 48, 72, 864, 0, 32, 0, 0},
+    {9, 24, -1, 32, 24, 104, 0, 0, 104, 112, 40, 0, 1, 48, 72, 856, 0, 32, 0, 0},
+    {10, 24, -1, 32, 24, 96, 0, 0, 104, 112, 40, 0, 2, 48, 72, 864, 0, 32, 0, 0},
+    {11, 56, 8, 32, 48, 56, 68, 69, 112, 128, 72, 184, 0, 48, 72, 864, HAS_DICT, 360, 296, 312},
+    {12, 56, 0, 0, 8, 56, 0, 70, 112, 128, 68, 192, 0, 40, 56, 872, HAS_DICT | HAS_WEAKREFS, 288, 232, 248},
+    {13, 72, -1, 0, 8, 56, 0, 70, 112, 128, 68, 200, 0, 40, 56, 872, HAS_DICT | HAS_WEAKREFS, 256, 232, 248},
 };
 
 const struct python_layout *python_layout_of(const char *version)
@@ -43,21 +43,45 @@ static size_t put_utf8(char *text, uint32_t character)
     return more + 1;
 }
 
-void python_copy_text(const struct python_layout *layout, uintptr_t string, char *text, size_t room)
+static bool read_at(struct foreign_reader *reader, uintptr_t from, void *to, size_t bytes)
 {
-    size_t used = 0;
-    if (string != 0) {
-        size_t length = python_word_at(string + 16);
-        /* Bit field of the state: interned, kind, compact, ascii; 3.11 and before have two bits of interned too. */
-        uint32_t state = python_half_word_at(string + 32);
-        uint32_t kind = state >> 2 & 7;
-        bool is_compact = state >> 5 & 1, is_ascii = state >> 6 & 1;
-        uintptr_t at = string + (is_ascii ? layout->ascii : layout->compact);
-        for (size_t i = 0; is_compact && i < length && used + 5 < room; i++, at += kind) {
+    if (reader != NULL)
+        return foreign_read(reader, from, to, bytes);
+    memcpy(to, (const void *)from, bytes);
+    return true;
+}
+
+void python_copy_text(const struct python_layout *layout, struct foreign_reader *reader, uintptr_t string, char *text,
+                      size_t room)
+{
+    enum { LENGTH = 16, STATE = 32, HEADER = 36 };
+    uint8_t header[HEADER], part[256];
+    size_t length, used = 0;
+    uint32_t state;
+    text[0] = 0;
+    if (string == 0 || !read_at(reader, string, header, sizeof header))
+        return;
+    memcpy(&length, header + LENGTH, sizeof length);
+    memcpy(&state, header + STATE, sizeof state);
+    /* Bit field of the state: interned, kind, compact, ascii; 3.11 and before have two bits of interned too. */
+    uint32_t kind = state >> 2 & 7;
+    bool is_compact = state >> 5 & 1, is_ascii = state >> 6 & 1;
+    if (!is_compact || (kind != 1 && kind != 2 && kind != 4))
+        return;
+    uintptr_t at = string + (is_ascii ? layout->ascii : layout->compact);
+    while (length > 0 && used + 5 < room) {
+        size_t count = sizeof part / kind, fitting = room - 5 - used;
+        count = count < length ? count : length;
+        count = count < fitting ? count : fitting; /* a character takes a byte at least */
+        if (!read_at(reader, at, part, count * kind))
+            break;
+        for (size_t i = 0; i < count && used + 5 < room; i++) {
             uint32_t character = 0;
-            memcpy(&character, (const void *)at, kind <= 4 ? kind : 0);
+            memcpy(&character, part + i * kind, kind);
             used += put_utf8(text + used, character);
         }
+        at += count * kind;
+        length -= count;
     }
     text[used] = 0;
 }

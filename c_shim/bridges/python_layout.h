@@ -2,6 +2,7 @@
 #ifndef ALLOCSAMPLE_BRIDGES_PYTHON_LAYOUT_H
 #define ALLOCSAMPLE_BRIDGES_PYTHON_LAYOUT_H
 
+#include "foreign.h"
 #include "shim.h"
 
 #include <string.h>
@@ -17,17 +18,22 @@ struct python_layout {
     uint16_t ascii, compact;                            /* where the text of a str begins */
     uint16_t qualified_name;
     uint16_t with_two_words; /* flags of types whose objects have two words before the collector's */
+    uint16_t thread_bytes;   /* of PyThreadState, as far as it is read */
+    uint16_t chunk, limit;   /* in PyThreadState: the piece of memory in which frames are made, and its end; 0: none such */
 };
 
 /* In all versions: in PyObject, and in PyTypeObject. */
-enum { PYTHON_TYPE = 8, PYTHON_TYPE_NAME = 24, PYTHON_TYPE_FLAGS = 168, PYTHON_TYPE_DICT = 264 };
+enum { PYTHON_TYPE = 8, PYTHON_TYPE_NAME = 24, PYTHON_TYPE_DEALLOC = 48, PYTHON_TYPE_FLAGS = 168, PYTHON_TYPE_DICT = 264 };
 
 /* Of the interpreter with this version (`Py_GetVersion`); NULL: not known. */
 HIDDEN const struct python_layout *python_layout_of(const char *version);
 
-/* A str as UTF-8, cut to what has room. Empty for one that is not in the compact form, which names always are, and for 0. */
-HIDDEN void python_copy_text(const struct python_layout *layout, uintptr_t string, char *text, size_t room);
+/* A str as UTF-8, cut to what has room. Empty for one that is not in the compact form, which names always are, for 0, and
+ * where there is none. `reader` is NULL for a str that somebody keeps alive meanwhile. */
+HIDDEN void python_copy_text(const struct python_layout *layout, struct foreign_reader *reader, uintptr_t string, char *text,
+                             size_t room);
 
+/* In objects that somebody keeps alive meanwhile. */
 static inline uintptr_t python_word_at(uintptr_t address)
 {
     uintptr_t word;

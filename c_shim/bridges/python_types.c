@@ -8,11 +8,13 @@
  * dictionaries, which are told by their sizes and named for what they are. So what lies where the header would be is taken for a
  * type only if it is a type all the way up to `type`, and if by its flags its objects have their header just there: after
  * nothing, the collector's two words, or those and two more. The memory was zeroed there when it was allocated, so that it is
- * not that of an object that was there before. */
+ * not that of an object that was there before. That it is a type is found out by copies (foreign.h); from then on, until it ends,
+ * it is read at once: all this runs with the interpreter's lock, which whoever ends a type holds. */
 #define _GNU_SOURCE
 #include "bridges.h"
 #include "names.h"
 #include "python.h"
+#include "python_deaths.h"
 #include "python_layout.h"
 #include "symbols.h"
 
@@ -27,7 +29,7 @@ enum { IS_ON_HEAP = 1 << 9, IS_READY = 1 << 12, HAS_COLLECTOR = 1 << 14, IS_STR 
 #define IS_TYPE_OF_TYPES (UINT64_C(1) << 31)
 /* PyGC_Head; and `__dict__` or its values with `__weakref__`, or its keys. */
 #define TWO_WORDS (2 * sizeof(uintptr_t))
-/* References to an object are fewer; an immortal one of 3.12 has one less than this. */
+/* References to an object are fewer; an immortal one of 3.12 has one less than this, or half as many. */
 #define MOST_REFERENCES (UINT64_C(1) << 32)
 
 /* A block that waits. */
@@ -93,24 +95,43 @@ static void release_lock(void)
 
 /* ---- what a type is ---- */
 
-/* Whether PyTypeObject's fields can be read there. */
-static bool is_memory(uintptr_t type)
+/* Types that are known to be alive. */
+static struct python_alive alive;
+#define ALIVE_SETS 512
+
+/* Copies PyTypeObject's fields up to its flags; false if there is no object that is alive. An object that has ended has no
+ * references left, or the address of something else where they are counted. */
+static bool copy_type(uintptr_t type, uint8_t *bytes)
 {
-    const struct shim_slow_path *agent = atomic_load_explicit(&shim_slow_path, memory_order_acquire);
-    uintptr_t last = type + PYTHON_TYPE_DICT;
-    return agent != NULL && type >= 4096 && type % sizeof(uintptr_t) == 0 && last >> 47 == 0 &&
-           agent->is_readable((const void *)type) && agent->is_readable((const void *)last);
+    uintptr_t references;
+    if (type < 4096 || type % sizeof(uintptr_t) != 0 || type >> 47 != 0 ||
+        !foreign_copy(type, bytes, PYTHON_TYPE_FLAGS + sizeof(uintptr_t)))
+        return false;
+    memcpy(&references, bytes, sizeof references);
+    return references != 0 && references < MOST_REFERENCES;
+}
+
+static uintptr_t field_of(const uint8_t *type, size_t offset)
+{
+    uintptr_t field;
+    memcpy(&field, type + offset, sizeof field);
+    return field;
 }
 
 static bool is_type(uintptr_t type)
 {
-    if (!is_memory(type) || (python_word_at(type + PYTHON_TYPE_FLAGS) & IS_READY) == 0)
+    uint8_t bytes[PYTHON_TYPE_FLAGS + sizeof(uintptr_t)];
+    if (python_alive_find(&alive, type) != NULL)
+        return true;
+    if (!copy_type(type, bytes) || (field_of(bytes, PYTHON_TYPE_FLAGS) & IS_READY) == 0)
         return false;
     for (int depth = 0; depth < 8; depth++) {
-        type = python_word_at(type + PYTHON_TYPE);
-        if (type == type_of_types)
+        uintptr_t its_type = field_of(bytes, PYTHON_TYPE);
+        if (its_type == type_of_types) {
+            python_alive_add(&alive, type, 0);
             return true;
-        if (!is_memory(type) || (python_word_at(type + PYTHON_TYPE_FLAGS) & IS_TYPE_OF_TYPES) == 0)
+        }
+        if (!copy_type(its_type, bytes) || (field_of(bytes, PYTHON_TYPE_FLAGS) & IS_TYPE_OF_TYPES) == 0)
             return false;
     }
     return false;
@@ -190,7 +211,7 @@ static void copy_module(uintptr_t class, void *key, char *text, size_t room)
     /* Looks for a str by its hash, which it has: no code of the program runs. */
     uintptr_t module = dict == NULL ? 0 : (uintptr_t)api.item(dict, key);
     bool is_str = module != 0 && (python_word_at(python_word_at(module + PYTHON_TYPE) + PYTHON_TYPE_FLAGS) & IS_STR) != 0;
-    python_copy_text(layout, is_str ? module : 0, text, room);
+    python_copy_text(layout, NULL, is_str ? module : 0, text, room);
     if (strcmp(text, "builtins") == 0)
         text[0] = 0;
 }
@@ -206,7 +227,7 @@ static uint32_t number_of(uintptr_t type, bool is_of_malloc)
     if (is_class && key == NULL)
         return 0;
     if (is_class)
-        python_copy_text(layout, python_word_at(type + layout->qualified_name), name, sizeof name);
+        python_copy_text(layout, NULL, python_word_at(type + layout->qualified_name), name, sizeof name);
     else
         snprintf(name, sizeof name, "%s", own_name);
     uint64_t hash = names_hash(NAMES_SEED, name);
@@ -310,6 +331,19 @@ void python_types_after_fork_in_child(void)
     names_after_fork_in_child(&names_of_malloc);
 }
 
+static void on_death_of_class(uintptr_t class)
+{
+    python_alive_remove(&alive, class);
+}
+
+void python_types_watch(void)
+{
+    if (layout == NULL)
+        return;
+    python_alive_clear(&alive);
+    python_deaths_watch(PYTHON_CLASS, (const void *)type_of_types, on_death_of_class);
+}
+
 void python_types_prepare(const struct python_symbols *symbols, const allocsample_hooks *table, allocsample_heap *registered)
 {
     static const struct symbol wanted[] = {
@@ -318,7 +352,7 @@ void python_types_prepare(const struct python_symbols *symbols, const allocsampl
     };
     type_of_types = (uintptr_t)dlsym(RTLD_DEFAULT, "PyType_Type");
     if (symbols->version == NULL || type_of_types == 0 || !symbols_find(wanted, sizeof wanted / sizeof wanted[0], NULL) ||
-        !names_make(&names) || !names_make(&names_of_malloc))
+        !names_make(&names) || !names_make(&names_of_malloc) || !python_alive_make(&alive, ALIVE_SETS))
         return;
     hooks = table;
     heap = registered;

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
+use allocsample_agent::os::memory;
 use allocsample_agent::{
     Allocation, BlockFilter, Caller, FILTER_GRANULES, Interrupted, ShimThread,
 };
@@ -35,7 +36,8 @@ struct SlowPath {
     on_thread_start: unsafe extern "C" fn(*const ShimThread, *const c_void),
     start_ticks: extern "C" fn(c_int, *const c_void),
     stop_ticks: extern "C" fn(),
-    is_readable: extern "C" fn(*const c_void) -> bool,
+    copy_foreign: unsafe extern "C" fn(*mut u8, usize, *const libc::iovec, usize) -> usize,
+    own_stack: unsafe extern "C" fn(*const ShimThread, *mut u64, *mut u64),
     define_type: unsafe extern "C" fn(u32, *const c_char),
 }
 
@@ -83,7 +85,8 @@ pub fn install() {
         on_thread_start,
         start_ticks,
         stop_ticks,
-        is_readable,
+        copy_foreign,
+        own_stack,
         define_type,
     };
     // SAFETY: the shim defines it as an atomic pointer to a constant table. Release: pairs with its acquire loads.
@@ -217,8 +220,33 @@ extern "C" fn stop_ticks() {
     AGENT.stop_ticks();
 }
 
-extern "C" fn is_readable(address: *const c_void) -> bool {
-    allocsample_agent::os::memory::is_readable(address.addr() as u64)
+/// # Safety
+/// `to` has `room` initialised bytes that nobody else uses meanwhile; `from` points to `count` pieces.
+unsafe extern "C" fn copy_foreign(
+    to: *mut u8,
+    room: usize,
+    from: *const libc::iovec,
+    count: usize,
+) -> usize {
+    // SAFETY: the caller's promise.
+    let (from, to) = unsafe {
+        (
+            std::slice::from_raw_parts(from, count),
+            std::slice::from_raw_parts_mut(to, room),
+        )
+    };
+    memory::copy_pieces(from, to)
+}
+
+/// # Safety
+/// `thread` is the calling thread's state; `start` and `end` can be written.
+unsafe extern "C" fn own_stack(thread: *const ShimThread, start: *mut u64, end: *mut u64) {
+    // SAFETY: the caller's promise.
+    let stack = unsafe { &*thread }.stack();
+    // SAFETY: the caller's promise.
+    unsafe { start.write(stack.start) };
+    // SAFETY: the caller's promise.
+    unsafe { end.write(stack.end) };
 }
 
 /// # Safety
