@@ -144,12 +144,22 @@ fn hash_source(source: &Path, hasher: &mut DefaultHasher) {
         fs::read_to_string(source).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
     text.hash(hasher);
     for line in text.lines() {
-        if let Some(included) = line.strip_prefix("#include \"") {
-            hash_source(
-                &source.with_file_name(included.trim_end_matches('"')),
-                hasher,
-            );
-        }
+        let Some(included) = line.strip_prefix("#include \"") else {
+            continue;
+        };
+        let included = included.trim_end_matches('"');
+        // Sources of the shim find their headers by the compiler's options.
+        let shim = Path::new(env!("CARGO_MANIFEST_DIR")).join("c_shim");
+        let places = [
+            source.with_file_name(included),
+            shim.join(included),
+            shim.join("include").join(included),
+        ];
+        let found = places.iter().find(|place| place.exists());
+        hash_source(
+            found.unwrap_or_else(|| panic!("{}: no {included}", source.display())),
+            hasher,
+        );
     }
 }
 

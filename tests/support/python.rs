@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use super::skip;
 
@@ -31,6 +32,28 @@ pub fn interpreters() -> Vec<PathBuf> {
     }
     if found.is_empty() {
         skip("no Python (Debian: python3)");
+    }
+    found
+}
+
+/// Those of the environments that scripts/setup makes which have this package.
+pub fn interpreters_with(package: &str) -> Vec<PathBuf> {
+    let environments = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/python");
+    let mut found: Vec<PathBuf> = fs::read_dir(environments)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path().join("bin/python3"))
+        .filter(|python| {
+            let import = format!("import {package}");
+            let mut command = Command::new(python);
+            let status = command.args(["-c", &import]).stderr(Stdio::null()).status();
+            status.is_ok_and(|status| status.success())
+        })
+        .collect();
+    found.sort();
+    if found.is_empty() {
+        skip(&format!("no Python with {package} (scripts/setup)"));
     }
     found
 }
