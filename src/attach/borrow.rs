@@ -8,7 +8,8 @@
 //!   which programs spend their time, and which none of those makes while it holds a lock;
 //! - it is not in a signal handler that interrupted such code: the frames that the kernel has put on its stack say where
 //!   it was;
-//! - if it waits in a futex, no allocator's lock is what it waits for: none of the functions that led there is one.
+//! - if it waits in a futex, it waits neither for an allocator's lock nor, as `setuid` does, for every other thread: none of
+//!   the functions that led there is one of these.
 //!
 //! Constructors of libraries are no obstacle: the loader's lock is held, but starting a thread does not take it.
 
@@ -47,6 +48,20 @@ const ALLOCATOR_FUNCTIONS: [&str; 12] = [
     "malloc_usable_size",
     "malloc_trim",
     "malloc_info",
+];
+
+/// Functions of the C library that wait for every thread, with a lock that `pthread_create` takes.
+const WAITING_FOR_ALL_THREADS: [&str; 10] = [
+    "setuid",
+    "setgid",
+    "seteuid",
+    "setegid",
+    "setreuid",
+    "setregid",
+    "setresuid",
+    "setresgid",
+    "setgroups",
+    "pthread_create",
 ];
 
 /// System calls in which threads wait.
@@ -95,8 +110,8 @@ pub(crate) struct Forbidden {
     /// To run in.
     running: Vec<Range<u64>>,
     loader: Vec<Range<u64>>,
-    /// To wait for a lock in.
-    allocating: Vec<Range<u64>>,
+    /// To wait in for a futex.
+    locking: Vec<Range<u64>>,
     /// Where signal handlers return to.
     signal_returns: Vec<u64>,
     mappings: Vec<Mapping>,
@@ -113,7 +128,7 @@ impl Forbidden {
         let mut forbidden = Self {
             running: Vec::new(),
             loader: Vec::new(),
-            allocating: Vec::new(),
+            locking: Vec::new(),
             signal_returns: Vec::new(),
             mappings: Vec::new(),
         };
@@ -155,9 +170,14 @@ impl Forbidden {
         if is_c_library(name) {
             let first = functions.iter().map(|function| function.start).min();
             let last = functions.iter().map(|function| function.end).max();
-            self.allocating.extend(first.zip(last).map(|(first, last)| {
+            self.locking.extend(first.zip(last).map(|(first, last)| {
                 first.saturating_sub(ALLOCATOR_MARGIN)..last + ALLOCATOR_MARGIN
             }));
+            let waiting = WAITING_FOR_ALL_THREADS
+                .iter()
+                .filter_map(|name| image.function(name));
+            self.locking
+                .extend(waiting.map(|function| function.range()));
             for range in &code {
                 let bytes = memory.read_some(range.start, (range.end - range.start) as usize);
                 let found = bytes.windows(SIGNAL_RETURN.len()).enumerate();
@@ -169,7 +189,7 @@ impl Forbidden {
         } else if image.function("malloc").is_some() {
             // A library for this purpose; or a program with an allocator in it, of which only some functions have names.
             let is_library = name.contains(".so");
-            self.allocating.extend(match is_library {
+            self.locking.extend(match is_library {
                 true => code.clone(),
                 false => functions,
             });
@@ -217,7 +237,7 @@ impl Forbidden {
         };
         let mut nearest = words.iter().take(LOCK_FRAME_BYTES / 8);
         let is_at_a_lock =
-            call == Some(libc::SYS_futex) && nearest.any(|&word| is_in(&self.allocating, word));
+            call == Some(libc::SYS_futex) && nearest.any(|&word| is_in(&self.locking, word));
         match is_at_a_lock || words.iter().enumerate().any(has_interrupted) {
             true => busy,
             false => Standing::Free,
@@ -284,6 +304,9 @@ mod tests {
         assert_eq!(look(waiting, Some(libc::SYS_brk)), Standing::Waiting);
         assert_eq!(look(waiting, Some(libc::SYS_futex)), Standing::Free);
         let mut stack = stack;
+        // Every thread is waited for.
+        stack[2] = libc::setegid as *const () as u64 + 4;
+        assert_eq!(look(waiting, Some(libc::SYS_futex)), Standing::Waiting);
         // A lock of the allocator's is waited for; anywhere else the word is a left-over.
         stack[2] = malloc + 4;
         assert_eq!(look(waiting, Some(libc::SYS_futex)), Standing::Waiting);

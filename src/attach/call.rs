@@ -15,7 +15,7 @@ use crate::image::{Memory, thread_local_bytes};
 use crate::parts::{Functions, find_functions, find_instructions, present_function};
 use crate::remote::{Borrowed, Instructions, Place, put_back};
 use crate::target::Target;
-use crate::tracee::{Stop, Tracee, Until};
+use crate::tracee::{Tracee, Until};
 use crate::{AttachError, Reply, Request};
 
 /// What the names contain under which the library is opened: by it the agent knows that it is to wait, and no other library has
@@ -171,8 +171,7 @@ impl Work<'_> {
     }
 
     fn try_stopped(&self, tracee: &mut Tracee) -> io::Result<Result<Option<Helper>, AttachError>> {
-        tracee.interrupt()?;
-        if tracee.wait(ONE_THREAD)? != Some(Stop::Event) {
+        if !tracee.settle(ONE_THREAD)? {
             return Ok(Ok(None));
         }
         match self.forbidden.look_at(&self.memory, &tracee.registers()?) {
@@ -208,7 +207,7 @@ impl Work<'_> {
                 break;
             }
             put_back(tracee, tracee.registers()?, self.target)?;
-            tracee.resume(Until::Anything, 0)?;
+            tracee.resume(Until::Anything)?;
             // Not in step with what the thread does.
             std::thread::sleep(Duration::from_micros(1 + turn * 37 % 101));
             if !tracee.settle(ONE_THREAD)? {

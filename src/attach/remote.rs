@@ -6,7 +6,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::borrow::interrupted_call;
+use crate::borrow::{SIGNAL_RETURN, interrupted_call};
 use crate::frame::{Frame, Saved};
 use crate::image::Memory;
 use crate::target::Target;
@@ -15,7 +15,31 @@ use crate::tracee::{Registers, Stop, Tracee, Until};
 /// How long a thread may take for what is done in microseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-const ALL_SIGNALS: u64 = u64::MAX;
+/// By this signal the C library has every thread change its user or group, and waits for each of them. It holds a lock
+/// meanwhile that `pthread_create` takes, and the thread that asks may be the one that everything else waits for.
+const SETXID: u32 = 33;
+
+/// Everything else waits until the thread is put back. So does a cancellation, which would unwind the thread from where it
+/// is not; nobody waits for that to be answered.
+const BLOCKED_SIGNALS: u64 = !(1 << (SETXID - 1));
+
+/// System calls that the kernel makes again after a handler, unless somebody changes the registers meanwhile.
+const RESTARTED: std::ops::RangeInclusive<i64> = -516..=-512;
+
+/// What the C library's handler takes of the stack besides its frame, which is as large as ours.
+const HANDLER_BYTES: u64 = 512;
+
+/// Of the instruction `syscall`.
+const SYSCALL_BYTES: u64 = 2;
+
+/// Signals that say that what the thread does for us has gone wrong.
+const FAULTS: [i32; 5] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGILL,
+    libc::SIGFPE,
+    libc::SIGTRAP,
+];
 
 /// Instructions that are found in every C library.
 #[derive(Clone, Copy, Debug)]
@@ -47,11 +71,13 @@ pub(crate) struct Borrowed<'a> {
     frame: u64,
     /// What lies there otherwise.
     below_stack: Vec<u8>,
+    /// A function that it was to call does not come back.
+    is_given_up: bool,
 }
 
 impl<'a> Borrowed<'a> {
-    /// From here on until [`Self::put_back`] no signal is delivered to the thread. `None`: its stack, of which `room` says
-    /// where it ends, has no room for a frame.
+    /// From here on until [`Self::put_back`] no signal of the program's is delivered to the thread. `None`: its stack, of
+    /// which `room` says where it ends, has no room for a frame of ours and the C library's handler.
     pub fn take(
         target: &'a Target,
         memory: &'a Memory,
@@ -67,7 +93,8 @@ impl<'a> Borrowed<'a> {
             signal_mask: tracee.signal_mask()?,
         };
         let Frame { start, bytes } = saved.below_stack(instructions.signal_return);
-        if start < room {
+        let handler_bytes = bytes.len() as u64 + HANDLER_BYTES;
+        if start.saturating_sub(handler_bytes) < room {
             return Ok(None);
         }
         let mut below_stack = vec![0; bytes.len()];
@@ -81,9 +108,10 @@ impl<'a> Borrowed<'a> {
             instructions,
             frame: start,
             below_stack,
+            is_given_up: false,
         };
         borrowed.rest()?;
-        borrowed.tracee.set_signal_mask(ALL_SIGNALS)?;
+        borrowed.tracee.set_signal_mask(BLOCKED_SIGNALS)?;
         Ok(Some(borrowed))
     }
 
@@ -120,18 +148,43 @@ impl<'a> Borrowed<'a> {
     pub fn system_call(&mut self, number: i64, arguments: [u64; 6]) -> io::Result<u64> {
         let mut registers = self.registers_for(self.instructions.system_call, arguments);
         registers.rax = number.cast_unsigned();
-        self.tracee.set_registers(&registers)?;
-        // Its begin and its end.
-        for _ in 0..2 {
+        loop {
+            self.tracee.set_registers(&registers)?;
+            // Its begin and its end.
+            let after = self.instructions.system_call + SYSCALL_BYTES;
+            for _ in 0..2 {
+                self.run_to(after, self.frame)?;
+            }
+            let result = self.tracee.registers()?.rax.cast_signed();
+            self.rest()?;
+            match result {
+                // The handler comes now, and then the system call once more.
+                result if RESTARTED.contains(&result) => {}
+                -4095..=-1 => return Err(io::Error::from_raw_os_error(-result as i32)),
+                _ => return Ok(result.cast_unsigned()),
+            }
+        }
+    }
+
+    /// To the next begin or end of a system call at this place. Those of a handler of the C library's have their stack
+    /// below, and its return ends where it came in.
+    fn run_to(&mut self, code: u64, stack: u64) -> io::Result<()> {
+        loop {
             self.resume()?;
             self.wait_for(Stop::SystemCall)?;
+            let registers = self.tracee.registers()?;
+            if (registers.rip, registers.rsp) == (code, stack) {
+                return Ok(());
+            }
         }
-        let result = self.tracee.registers()?.rax.cast_signed();
+    }
+
+    /// In place of the system call that it is about to make, none is made.
+    fn skip_call(&mut self) -> io::Result<()> {
         self.rest()?;
-        match result {
-            -4095..=-1 => Err(io::Error::from_raw_os_error(-result as i32)),
-            _ => Ok(result.cast_unsigned()),
-        }
+        self.resume()?;
+        self.wait_for(Stop::SystemCall)?;
+        self.rest()
     }
 
     /// One call of a function. `None`: it does not return, and was given up.
@@ -152,7 +205,10 @@ impl<'a> Borrowed<'a> {
             match self.wait()? {
                 Some(Stop::SystemCall) => {}
                 Some(stop) => return Err(unexpected(stop)),
-                None => return Ok(None),
+                None => {
+                    self.is_given_up = true;
+                    return Ok(None);
+                }
             }
             // Its own system calls stop it too.
             let registers = self.tracee.registers()?;
@@ -160,17 +216,13 @@ impl<'a> Borrowed<'a> {
                 break;
             }
         }
-        // In place of the system call that it is about to make, none is made.
-        self.rest()?;
-        self.resume()?;
-        self.wait_for(Stop::SystemCall)?;
-        self.rest()?;
+        self.skip_call()?;
         // Where the return address was.
         self.memory.word(start).map(Some)
     }
 
     fn resume(&mut self) -> io::Result<()> {
-        self.tracee.resume(Until::SystemCall, 0)
+        self.tracee.resume(Until::SystemCall)
     }
 
     fn wait_for(&mut self, expected: Stop) -> io::Result<()> {
@@ -187,6 +239,12 @@ impl<'a> Borrowed<'a> {
         loop {
             match self.tracee.wait(PATIENCE)? {
                 Some(Stop::Event) => self.resume()?,
+                Some(Stop::Signal) if !FAULTS.contains(&self.tracee.signal()) => self.resume()?,
+                Some(Stop::Signal) => {
+                    let signal = self.tracee.take_signal();
+                    self.rest()?;
+                    return Err(io::Error::other(format!("the thread got signal {signal}")));
+                }
                 Some(stop) => return Ok(Some(stop)),
                 None if self.sleeps() => return Ok(None),
                 // On a busy machine it has not had its turn yet.
@@ -205,14 +263,32 @@ impl<'a> Borrowed<'a> {
         })
     }
 
-    /// The thread is where it was, and will not know.
-    pub fn put_back(self) -> io::Result<()> {
-        // The kernel restarts an interrupted system call from such a stop only.
-        // It is stopped, or about to be: nothing else is left to be waited for.
-        while !self.tracee.settle(PATIENCE)? {
-            if self.tracee.is_gone() {
-                return Ok(());
+    /// Stops it where the next instruction is the one that puts everything back. The kernel restarts an interrupted system
+    /// call from such a stop only. False: it has ended.
+    fn settle(&mut self) -> io::Result<bool> {
+        let at_rest = (self.instructions.signal_return, self.frame + 8);
+        loop {
+            // It is stopped, or about to be: nothing else is left to be waited for.
+            while !self.tracee.settle(PATIENCE)? {
+                if self.tracee.is_gone() {
+                    return Ok(false);
+                }
             }
+            let registers = self.tracee.registers()?;
+            if (registers.rip, registers.rsp) == at_rest || self.is_given_up {
+                return Ok(true);
+            }
+            // In a handler of the C library's, for which somebody waits.
+            let (code, stack) = at_rest;
+            self.run_to(code + SIGNAL_RETURN.len() as u64, stack)?;
+            self.skip_call()?;
+        }
+    }
+
+    /// The thread is where it was, and will not know.
+    pub fn put_back(mut self) -> io::Result<()> {
+        if !self.settle()? {
+            return Ok(());
         }
         let Saved {
             registers,
@@ -256,7 +332,6 @@ pub(crate) fn put_back(
         && is_interrupted
         && !has_signal(target, tracee.thread())
     {
-        const SYSCALL_BYTES: u64 = 2;
         registers.rip -= SYSCALL_BYTES;
         registers.rax = call.cast_unsigned();
         registers.orig_rax = u64::MAX;
@@ -274,8 +349,7 @@ fn has_signal(target: &Target, thread: i32) -> bool {
 
 fn unexpected(stop: Stop) -> io::Error {
     io::Error::other(match stop {
-        Stop::Gone => "the thread has ended".to_owned(),
-        Stop::Signal(signal) => format!("the thread got signal {signal}"),
-        Stop::Event | Stop::SystemCall => "the thread has stopped elsewhere".to_owned(),
+        Stop::Gone => "the thread has ended",
+        Stop::Event | Stop::SystemCall | Stop::Signal => "the thread has stopped elsewhere",
     })
 }

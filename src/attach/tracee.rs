@@ -13,8 +13,8 @@ pub(crate) enum Stop {
     Event,
     /// At the begin or end of a system call.
     SystemCall,
-    /// This signal is about to be delivered.
-    Signal(i32),
+    /// A signal is about to be delivered: [`Tracee::signal`].
+    Signal,
     /// The thread has ended.
     Gone,
 }
@@ -33,6 +33,8 @@ pub(crate) struct Tracee {
     thread: i32,
     is_stopped: bool,
     is_gone: bool,
+    /// What it was about to be told when it stopped. It is told when it goes on: a signal that is kept from it is lost.
+    signal: i32,
 }
 
 const PTRACE_EVENT_STOP: i32 = 128;
@@ -53,6 +55,7 @@ impl Tracee {
             thread,
             is_stopped: false,
             is_gone: false,
+            signal: 0,
         })
     }
 
@@ -106,7 +109,10 @@ impl Tracee {
                     return Ok(Some(match (status >> 16, signal) {
                         (PTRACE_EVENT_STOP, _) => Stop::Event,
                         (_, signal) if signal == libc::SIGTRAP | 0x80 => Stop::SystemCall,
-                        (_, signal) => Stop::Signal(signal),
+                        (_, signal) => {
+                            self.signal = signal;
+                            Stop::Signal
+                        }
                     }));
                 }
             }
@@ -118,15 +124,26 @@ impl Tracee {
         Stop::Gone
     }
 
-    /// Lets it go on, with a signal delivered unless that is 0.
-    pub fn resume(&mut self, until: Until, signal: i32) -> io::Result<()> {
+    /// The signal that it gets when it goes on; 0 for none.
+    pub fn signal(&self) -> i32 {
+        self.signal
+    }
+
+    /// Keeps the signal from it.
+    pub fn take_signal(&mut self) -> i32 {
+        std::mem::take(&mut self.signal)
+    }
+
+    /// Lets it go on, with the signal that it was about to get.
+    pub fn resume(&mut self, until: Until) -> io::Result<()> {
         let request = match until {
             Until::Anything => libc::PTRACE_CONT,
             Until::SystemCall => libc::PTRACE_SYSCALL,
         };
         // A signal's number is small and positive.
-        ptrace(request, self.thread, 0, signal as usize)?;
+        ptrace(request, self.thread, 0, self.signal as usize)?;
         self.is_stopped = false;
+        self.signal = 0;
         Ok(())
     }
 
@@ -134,15 +151,14 @@ impl Tracee {
     pub fn settle(&mut self, patience: Duration) -> io::Result<bool> {
         self.interrupt()?;
         if self.is_stopped {
-            self.resume(Until::Anything, 0)?;
+            self.resume(Until::Anything)?;
         }
         let since = Instant::now();
         while let Some(left) = patience.checked_sub(since.elapsed()) {
             match self.wait(left)? {
                 Some(Stop::Event) => return Ok(true),
                 Some(Stop::Gone) | None => return Ok(false),
-                Some(Stop::SystemCall) => self.resume(Until::Anything, 0)?,
-                Some(Stop::Signal(signal)) => self.resume(Until::Anything, signal)?,
+                Some(Stop::SystemCall | Stop::Signal) => self.resume(Until::Anything)?,
             }
         }
         Ok(false)
@@ -231,7 +247,7 @@ impl Drop for Tracee {
             return;
         }
         // Only a stopped thread can be let go. One that is not, is with the end of this process.
-        let _ = ptrace(libc::PTRACE_DETACH, self.thread, 0, 0);
+        let _ = ptrace(libc::PTRACE_DETACH, self.thread, 0, self.signal as usize);
     }
 }
 

@@ -61,7 +61,7 @@ impl Attached {
 
     /// With further flags of the compiler.
     pub fn start_with(flags: &[&str], command: impl FnOnce(&Room) -> Command) -> Self {
-        Self::start_by(flags, |room| {
+        Self::start_by("attached.c", flags, |room| {
             let mut command = command(room);
             command.env("LD_BIND_NOW", "1");
             command
@@ -70,12 +70,23 @@ impl Attached {
 
     /// Slots are filled at the first call.
     pub fn start_lazily(flags: &[&str]) -> Self {
-        Self::start_by(flags, |room| Command::new(room.path("attached")))
+        Self::start_by("attached.c", flags, |room| {
+            Command::new(room.path("attached"))
+        })
     }
 
-    fn start_by(flags: &[&str], command: impl FnOnce(&Room) -> Command) -> Self {
+    /// Another program, which answers `ready`, then each line, and ends when it is told to.
+    pub fn start_other(source: &str, arguments: &[&str]) -> Self {
+        Self::start_by(source, &[], |room| {
+            let mut command = Command::new(room.path("attached"));
+            command.args(arguments);
+            command
+        })
+    }
+
+    fn start_by(source: &str, flags: &[&str], command: impl FnOnce(&Room) -> Command) -> Self {
         let room = Room::new();
-        room.add(&Program::compiled_with("attached.c", flags), "attached");
+        room.add(&Program::compiled_with(source, flags), "attached");
         let mut command = command(&room);
         let mut child = command
             .current_dir(room.directory())

