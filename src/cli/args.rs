@@ -24,6 +24,9 @@ pub use running::*;
     after_help = "Example: allocsample run -- python3 script.py"
 )]
 pub struct Arguments {
+    /// Read profiles that need far more memory or time than their size suggests (by default they are cut or refused)
+    #[arg(long, global = true, hide_short_help = true)]
+    pub no_limits: bool,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,

@@ -25,6 +25,9 @@ fn main() -> std::process::ExitCode {
         Ok(arguments) => arguments,
         Err(status) => return status,
     };
+    if arguments.no_limits {
+        allocsample_profile::lift_limits();
+    }
     let result = match arguments.command {
         Command::Run(run) => commands::run::run(&run),
         Command::Attach(attach) => commands::attach::attach(&attach),

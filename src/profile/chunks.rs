@@ -10,6 +10,7 @@ use allocsample_record::{
 };
 
 use crate::batch::{Batch, begins_anew};
+use crate::limits::Limits;
 use crate::model::Damage;
 
 /// What comes next in the file.
@@ -27,6 +28,10 @@ pub(crate) struct Events {
     pub(crate) is_carried: bool,
     /// Numbers of nodes begin anew.
     pub(crate) begins_anew: bool,
+    /// Number of the chunk.
+    pub(crate) chunk: u32,
+    /// Its offset.
+    pub(crate) offset: u64,
 }
 
 /// A chunk as it stands in the file, or what stands there instead.
@@ -126,14 +131,15 @@ impl ChunkReader {
             Ok(Some(stored)) => stored,
         };
         let (number, offset) = (self.number, self.offset);
-        self.number += 1;
         let content = match stored {
             Err(damage) => Err(damage),
             Ok((header, stored)) => {
+                let content = self.unpack(&header, stored, pieces, used)?;
                 self.offset += CHUNK_HEADER_BYTES as u64 + u64::from(header.stored_bytes);
-                Ok((header, self.unpack(&header, stored, pieces, used)?))
+                content.map(|payload| (header, payload))
             }
         };
+        self.number += 1;
         Ok(Ok(Some(Chunk {
             number,
             offset,
@@ -176,6 +182,29 @@ impl ChunkReader {
         stored: Vec<u8>,
         pieces: &SyncSender<std::io::Result<Piece>>,
         used: &Receiver<Batch>,
+    ) -> Result<Result<Payload, Damage>, Unheard> {
+        let is_packed = [
+            ChunkKind::Events,
+            ChunkKind::Carried,
+            ChunkKind::Packed,
+            ChunkKind::Symbols,
+            ChunkKind::Memory,
+        ];
+        if is_packed.iter().any(|&kind| header.kind == kind as u16)
+            && can_expand_to(header.raw_bytes, &stored)
+            && u64::from(header.raw_bytes) > Limits::raw_bytes(header.kind, stored.len())
+        {
+            return Ok(Err(Damage::TooLarge));
+        }
+        self.unpack_sized(header, stored, pieces, used).map(Ok)
+    }
+
+    fn unpack_sized(
+        &mut self,
+        header: &ChunkHeader,
+        stored: Vec<u8>,
+        pieces: &SyncSender<std::io::Result<Piece>>,
+        used: &Receiver<Batch>,
     ) -> Result<Payload, Unheard> {
         let is = |kind: ChunkKind| header.kind == kind as u16;
         if is(ChunkKind::Symbols) || is(ChunkKind::Memory) {
@@ -204,6 +233,8 @@ impl ChunkReader {
                 batch,
                 is_carried,
                 begins_anew,
+                chunk: self.number,
+                offset: self.offset,
             };
             pieces
                 .send(Ok(Piece::Events(events)))
@@ -240,19 +271,18 @@ impl PackedChunk {
     }
 }
 
-/// What was packed in a chunk's payload; `None` if that is malformed.
+/// What was packed in a chunk's payload; `None` if that is malformed, or larger than it may be.
 pub(crate) fn unpack(header: &ChunkHeader, payload: &[u8]) -> Option<Vec<u8>> {
     let mut raw = Vec::new();
+    if u64::from(header.raw_bytes) > Limits::raw_bytes(header.kind, payload.len()) {
+        return None;
+    }
     unpack_into(header, payload, &mut raw).then_some(raw)
 }
 
 /// The same into memory that was used before; whether it is good.
 fn unpack_into(header: &ChunkHeader, payload: &[u8], raw: &mut Vec<u8>) -> bool {
-    /// The drain thread's chunks are far smaller: whatever claims more is not one of them.
-    const LARGEST_RAW_BYTES: u32 = 1 << 30;
-    let is_possible = header.raw_bytes <= LARGEST_RAW_BYTES
-        && u64::from(header.raw_bytes) <= 255 * (payload.len() as u64 + 1);
-    if !is_possible {
+    if !can_expand_to(header.raw_bytes, payload) {
         return false;
     }
     raw.resize(header.raw_bytes as usize, 0);
@@ -263,4 +293,9 @@ fn unpack_into(header: &ChunkHeader, payload: &[u8], raw: &mut Vec<u8>) -> bool 
         }
         Err(_) => false,
     }
+}
+
+/// Whether LZ4 could have made these bytes of so many.
+fn can_expand_to(raw_bytes: u32, payload: &[u8]) -> bool {
+    u64::from(raw_bytes) <= 255 * (payload.len() as u64 + 1)
 }

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use allocsample_record::{
-    ChunkHeader, ChunkKind, FILE_HEADER_BYTES, FileHeader, MemoryMap, Packer,
+    ChunkHeader, ChunkKind, FILE_HEADER_BYTES, FileHeader, MemoryMap, Packer, readable,
 };
 use allocsample_ring::RecoveredRecord;
 
@@ -67,10 +67,11 @@ pub fn snapshot(path: &Path, to: &Path) -> Result<Finished, FinishError> {
 
 /// Copies the ring beside a profile, if there is one, to beside `to`.
 pub(crate) fn copy_ring(path: &Path, to: &Path) -> Result<(), FinishError> {
-    match copy(&reader::ring_path(path), &reader::ring_path(to)) {
+    match reader::read_ring(path) {
+        Ok(ring) => std::fs::write(reader::ring_path(to), ring).map_err(FinishError::Write),
         // The process may end at any time: all is in its file then.
-        Err(FinishError::Read(error)) if error.is_not_found() => Ok(()),
-        result => result,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(ReadError::from(error).into()),
     }
 }
 
@@ -210,7 +211,7 @@ fn open_again(path: &Path, profile_id: u128) -> std::io::Result<File> {
 
 /// Appends the ring's records that the file lacks, in the form of the ring, and its counts of losses.
 fn fold_ring(path: &Path, chunks: &reader::Chunks, file: &mut File) -> std::io::Result<()> {
-    let bytes = std::fs::read(reader::ring_path(path))?;
+    let bytes = reader::read_ring(path)?;
     let ring = allocsample_ring::recover(&bytes).map_err(std::io::Error::other)?;
     let records: Vec<_> = ring
         .records
@@ -294,7 +295,8 @@ fn is_alive(profile: &Profile) -> bool {
         // The file may have been replaced since.
         let path = path.as_os_str().as_bytes();
         let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
-        path == profile.process.executable.as_bytes()
+        // As the profile has it: a reader makes names readable.
+        readable(path) == profile.process.executable
     });
     is_same_program
         && start_of_process_s(pid).is_none_or(|start| {

@@ -1,5 +1,7 @@
 //! Stacks as people read them: locations with their names.
 
+use std::sync::Arc;
+
 use allocsample_record::{Location, ModuleId, SampleFlags, StackId, VmFrame};
 
 use crate::model::{Profile, Sample};
@@ -43,8 +45,8 @@ impl Profile {
             Some(frames) => frames
                 .iter()
                 .map(|frame| Frame {
-                    function: frame.function.clone().unwrap_or_else(place),
-                    file: frame.file.clone(),
+                    function: text(&frame.function).unwrap_or_else(place),
+                    file: text(&frame.file),
                     line: frame.line,
                     module: module_name.to_owned(),
                     is_symbolized: frame.function.is_some(),
@@ -85,8 +87,8 @@ impl Profile {
             .and_then(|index| self.symbols.code.get(index));
         let frame = code.map(|code| code.frame.clone()).unwrap_or_default();
         Frame {
-            function: frame.function.unwrap_or_default(),
-            file: frame.file,
+            function: text(&frame.function).unwrap_or_default(),
+            file: text(&frame.file),
             line: frame.line,
             module: String::new(),
             is_symbolized: code.is_some(),
@@ -133,6 +135,10 @@ impl Profile {
         }
         frames
     }
+}
+
+fn text(name: &Option<Arc<str>>) -> Option<String> {
+    name.as_deref().map(str::to_owned)
 }
 
 /// The pseudo-frame at the root of a stack that does not reach its thread's start.

@@ -14,6 +14,7 @@ mod examined;
 mod finish;
 mod frames;
 mod join;
+mod limits;
 mod model;
 mod nodes;
 mod parts;
@@ -29,7 +30,7 @@ mod weights;
 pub use allocsample_record::{
     ExitHow, Fate, Figure, GcKind, HeapId, HeapKind, Location, LostReason, MemoryMap,
     MemoryMapping, MemoryTotals, ModuleId, Note, SampleFlags, SampleId, Sampling, StackId,
-    StackNode, SymbolFrame, SymbolTable, ThreadId,
+    StackNode, SymbolFrame, SymbolTable, ThreadId, readable,
 };
 pub use allocsample_ring::request;
 pub use allocsample_sampling::{Estimate, Limits};
@@ -37,6 +38,7 @@ pub use examined::Examined;
 pub use finish::{FinishError, Finished, finish, finish_with, snapshot};
 pub use frames::{Frame, missing_root, missing_root_of};
 pub use join::{JoinError, join, join_recording, joined_name};
+pub use limits::lift_limits;
 pub use model::{
     Exit, Freed, IntervalInfo, Lost, Module, OwnCost, Part, ProcessInfo, Profile, Recovery, Sample,
     Thread, Tick,

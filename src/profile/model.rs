@@ -332,6 +332,8 @@ pub enum Damage {
     BadChecksum,
     /// It makes no sense.
     Malformed,
+    /// What it expands to is out of proportion to the file.
+    TooLarge,
 }
 
 /// Where reading stopped, and why.
@@ -352,6 +354,9 @@ impl std::fmt::Display for Stopped {
             Damage::NoChunk => "is not a chunk",
             Damage::BadChecksum => "has a bad checksum",
             Damage::Malformed => "is malformed",
+            Damage::TooLarge => {
+                "needs more memory than a profile of this size may take (--no-limits reads it)"
+            }
         };
         let Self { chunk, offset, .. } = self;
         write!(f, "chunk {chunk} {what} (offset {offset})")?;

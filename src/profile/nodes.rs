@@ -6,6 +6,8 @@
 //! nodes of a chunk are looked for in the order of their depth. Those of one depth do not wait for each other, and the
 //! processor fetches what many of them need at the same time.
 
+use std::hash::{BuildHasher, RandomState};
+
 use allocsample_record::{StackId, StackNode};
 
 use crate::stacks::StackTable;
@@ -29,6 +31,17 @@ pub(crate) struct NodeIndex {
     slots: Vec<Slot>,
     used: usize,
     places: Places,
+    mixer: Mixer,
+}
+
+/// A random odd number: a file that was made to put all its nodes into the same slots would take quadratic time to read.
+#[derive(Clone, Copy, Debug)]
+struct Mixer(u64);
+
+impl Default for Mixer {
+    fn default() -> Self {
+        Self(RandomState::new().hash_one(0) | 1)
+    }
 }
 
 /// Working memory of [`NodeIndex::intern_all`].
@@ -125,10 +138,10 @@ impl NodeIndex {
         stack
     }
 
-    /// Where a node would like to be. The upper bits of a product with the golden ratio depend on all of the key.
+    /// Where a node would like to be. The upper bits of a product depend on all of the key.
     fn slot(&self, parent: u32, location: u32) -> usize {
         let key = u64::from(parent) << 32 | u64::from(location);
-        let mixed = (key ^ key >> 29).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mixed = (key ^ key >> 29).wrapping_mul(self.mixer.0);
         (mixed >> 32) as usize & self.slots.len().wrapping_sub(1)
     }
 

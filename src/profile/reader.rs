@@ -9,11 +9,12 @@ use std::sync::mpsc::{channel, sync_channel};
 
 use allocsample_record::{
     CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, FILE_HEADER_BYTES, FileHeader, FormatVersion,
-    HeaderError, LOST_REASONS, MemoryMap, Packed, SampleId, SymbolTable, Unpacker,
+    HeaderError, LOST_REASONS, Packed, SampleId, Unpacker,
 };
 
 use crate::builder::ProfileBuilder;
 use crate::chunks::{ChunkReader, Events, PackedChunk, Payload, Piece};
+use crate::limits::{LARGEST_RING, Limits};
 use crate::model::{Damage, Lost, Profile, Stopped};
 use crate::parts::{self, Files};
 
@@ -38,6 +39,11 @@ pub enum ReadError {
     /// A whole header, and nothing after it that can be used.
     #[error("{0}: nothing can be read from it")]
     Nothing(String),
+    /// Made to take more than a profile of its size can.
+    #[error(
+        "its stacks and names expand to far more than a profile of its size holds (--no-limits reads it)"
+    )]
+    OutOfProportion,
     /// From the future.
     #[error("written in format {}.{} by a newer allocsample, this one reads up to {}.x: please update", .0.major, .0.minor, FormatVersion::CURRENT.major)]
     NewerVersion(FormatVersion),
@@ -148,18 +154,24 @@ fn read_with(path: &Path, count_before: usize) -> Result<(Profile, usize), ReadE
 /// Comes before the file is opened: what moves from the ring into the file meanwhile, or the file that takes its place,
 /// is in both then, and not in neither.
 pub(crate) fn read_ring_of(path: &Path) -> Option<std::io::Result<Vec<u8>>> {
-    let path = ring_path(path);
-    let read = || {
-        // A pipe may have nobody at its other end, and a device no end.
-        if !std::fs::metadata(&path)?.is_file() {
-            return Err(std::io::Error::other("not a file"));
-        }
-        std::fs::read(&path)
-    };
-    match read() {
+    match read_ring(path) {
         Err(error) if parts::is_not_found(&error) => None,
         ring => Some(ring),
     }
+}
+
+/// The ring beside a profile.
+pub(crate) fn read_ring(path: &Path) -> std::io::Result<Vec<u8>> {
+    let path = ring_path(path);
+    // A pipe may have nobody at its other end, and a device or a sparse file no end.
+    if !std::fs::metadata(&path)?.is_file() {
+        return Err(std::io::Error::other("not a file"));
+    }
+    let mut bytes = Vec::new();
+    File::open(&path)?
+        .take(LARGEST_RING)
+        .read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Reads the files of a recording, in the order of time, and what was in its ring. `read_bytes` grows by what was read of
@@ -172,15 +184,24 @@ pub(crate) fn read_files(
 ) -> Result<(Profile, Chunks), ReadError> {
     let mut builder = ProfileBuilder::default();
     let mut last = None;
+    let mut bytes_in_all = match &ring {
+        Some(Ok(ring)) => ring.len() as u64,
+        _ => 0,
+    };
     for file in files {
-        let (file, mut chunks) = behind_header(file?)?;
-        read_chunks(file, &mut builder, &mut chunks, read_bytes)?;
+        let file = file?;
+        bytes_in_all += file.metadata()?.len();
+        let (file, mut chunks) = behind_header(file)?;
+        let limits = Limits::of(bytes_in_all);
+        read_chunks(file, &limits, &mut builder, &mut chunks, read_bytes)?;
         last = Some(chunks);
     }
     let chunks = last.ok_or(ReadError::Empty)?;
+    let limits = Limits::of(bytes_in_all);
     if let Some(ring) = ring {
-        read_ring(&ring_path(path), ring, &mut builder, &chunks);
+        add_ring(&ring_path(path), ring, &limits, &mut builder, &chunks);
     }
+    let held_bytes = builder.held_bytes();
     let mut profile = builder.finish();
     // The process is the first that a profile tells of, and every chunk or ring that can be read has told it.
     let Profile {
@@ -199,7 +220,13 @@ pub(crate) fn read_files(
         };
         return Err(ReadError::Nothing(why));
     }
+    if !profile.is_shallow() {
+        return Err(ReadError::OutOfProportion);
+    }
     profile.name_code_again();
+    if !profile.is_proportionate(&limits, held_bytes) {
+        return Err(ReadError::OutOfProportion);
+    }
     Ok((profile, chunks))
 }
 
@@ -228,12 +255,13 @@ pub(crate) fn behind_header(mut file: File) -> Result<(File, Chunks), ReadError>
 /// Reads, unpacks and decodes chunks on a thread of its own while this one adds what it has.
 fn read_chunks(
     file: File,
+    limits: &Limits,
     builder: &mut ProfileBuilder,
     chunks: &mut Chunks,
     read_bytes: &AtomicU64,
 ) -> Result<(), ReadError> {
     /// So many pieces may wait.
-    const WAITING: usize = 8;
+    const WAITING: usize = 4;
     let (send, pieces) = sync_channel(WAITING);
     let (send_back, used) = channel();
     let reader = ChunkReader::new(file, builder.numbers());
@@ -245,6 +273,8 @@ fn read_chunks(
                     mut batch,
                     is_carried,
                     begins_anew,
+                    chunk,
+                    offset,
                 }) => {
                     builder.set_before(is_carried);
                     if begins_anew {
@@ -254,6 +284,14 @@ fn read_chunks(
                     builder.set_before(false);
                     // The other side is gone when it has read all.
                     let _ = send_back.send(batch);
+                    if builder.held_bytes() > limits.memory {
+                        builder.profile.recovery.stopped = Some(Stopped {
+                            damage: Damage::TooLarge,
+                            chunk,
+                            offset,
+                        });
+                        break;
+                    }
                     continue;
                 }
                 Piece::Chunk(chunk) => chunk,
@@ -261,14 +299,14 @@ fn read_chunks(
             let damage = match chunk.content {
                 Err(damage) => Some(damage),
                 Ok((header, payload)) => {
-                    let is_sound = add_chunk(&header, &payload, builder);
-                    if is_sound {
+                    let added = add_chunk(&header, &payload, limits, builder);
+                    if added.is_ok() {
                         chunks.ring_to = chunks.ring_to.max(header.ring_to);
                         chunks.end = chunk.offset
                             + CHUNK_HEADER_BYTES as u64
                             + u64::from(header.stored_bytes);
                     }
-                    (!is_sound).then_some(Damage::Malformed)
+                    added.err()
                 }
             };
             if let Some(damage) = damage {
@@ -284,45 +322,36 @@ fn read_chunks(
     })
 }
 
-/// Adds a chunk; false if its content makes no sense. One of an unknown kind is from a newer version, and skipped.
-fn add_chunk(header: &ChunkHeader, payload: &Payload, builder: &mut ProfileBuilder) -> bool {
+/// Adds a chunk, and says what is wrong with it. One of an unknown kind is from a newer version, and skipped.
+fn add_chunk(
+    header: &ChunkHeader,
+    payload: &Payload,
+    limits: &Limits,
+    builder: &mut ProfileBuilder,
+) -> Result<(), Damage> {
     let payload: &[u8] = match payload {
         Payload::Raw(Some(raw)) => raw,
-        Payload::Raw(None) => return false,
+        Payload::Raw(None) | Payload::Packed(None) => return Err(Damage::Malformed),
         Payload::Stored(payload) => payload,
-        Payload::Packed(Some(packed)) => return add_packed(header.ring_from, packed, builder),
-        Payload::Packed(None) => return false,
-        Payload::Events { is_sound } => return *is_sound,
+        Payload::Packed(Some(packed)) => {
+            return add_packed(header.ring_from, packed, limits, builder);
+        }
+        Payload::Events { is_sound: true } => return Ok(()),
+        Payload::Events { is_sound: false } => return Err(Damage::Malformed),
     };
     match header.kind {
         kind if kind == ChunkKind::Definitions as u16 => {
             let words = allocsample_ring::recover_words(0, u64::MAX, payload);
-            for record in words.records {
+            for (number, record) in words.records.into_iter().enumerate() {
                 builder.add_record(SampleId(0), record.kind, &record.words);
+                builder.check(limits, number)?;
             }
-            true
+            Ok(())
         }
-        kind if kind == ChunkKind::Symbols as u16 => match SymbolTable::decode(payload) {
-            Some(mut symbols) => {
-                // Files of one recording number their modules alike: the earlier one has names of places of its own.
-                let before = std::mem::take(&mut builder.profile.symbols);
-                for (location, frames) in before.frames {
-                    symbols.frames.entry(location).or_insert(frames);
-                }
-                builder.profile.symbols = symbols;
-                true
-            }
-            None => false,
-        },
-        kind if kind == ChunkKind::Memory as u16 => match MemoryMap::decode(payload) {
-            Some(map) => {
-                let memory = &mut builder.profile.memory;
-                let place = memory.partition_point(|it| it.totals.time_ns <= map.totals.time_ns);
-                memory.insert(place, map);
-                true
-            }
-            None => false,
-        },
+        kind if kind == ChunkKind::Symbols as u16 => builder
+            .add_symbols(payload, limits)
+            .ok_or(Damage::Malformed),
+        kind if kind == ChunkKind::Memory as u16 => builder.add_memory(payload, limits),
         kind if kind == ChunkKind::Lost as u16 || kind == ChunkKind::LostBefore as u16 => {
             let mut words = payload.chunks_exact(8).map(|word| {
                 let mut bytes = [0; 8];
@@ -337,7 +366,7 @@ fn add_chunk(header: &ChunkHeader, payload: &Payload, builder: &mut ProfileBuild
                 builder.set_lost_before(Lost(lost));
             }
             builder.profile.lost = Lost(lost);
-            true
+            Ok(())
         }
         kind if kind == ChunkKind::Figures as u16 || kind == ChunkKind::FiguresBefore as u16 => {
             let figures = &mut builder.profile.own_cost.figures;
@@ -349,17 +378,23 @@ fn add_chunk(header: &ChunkHeader, payload: &Payload, builder: &mut ProfileBuild
             if kind == ChunkKind::FiguresBefore as u16 {
                 builder.set_figures_before();
             }
-            true
+            Ok(())
         }
-        _ => true,
+        _ => Ok(()),
     }
 }
 
-/// Adds packed records; false if one of them is malformed (those before it are in).
-fn add_packed(from: u64, packed: &PackedChunk, builder: &mut ProfileBuilder) -> bool {
+/// Adds packed records. Those before one that is malformed are in.
+fn add_packed(
+    from: u64,
+    packed: &PackedChunk,
+    limits: &Limits,
+    builder: &mut ProfileBuilder,
+) -> Result<(), Damage> {
     let mut unpacker = Unpacker::new(&packed.records, &packed.frames);
     let mut position = from;
-    for item in unpacker.by_ref() {
+    for (number, item) in unpacker.by_ref().enumerate() {
+        builder.check(limits, number)?;
         let ring_words = match item {
             Packed::Record { kind, words } => {
                 builder.add_record(SampleId(position), kind, &words);
@@ -375,12 +410,16 @@ fn add_packed(from: u64, packed: &PackedChunk, builder: &mut ProfileBuilder) -> 
         };
         position = position.saturating_add(ring_words);
     }
-    !unpacker.is_malformed()
+    if unpacker.is_malformed() {
+        return Err(Damage::Malformed);
+    }
+    Ok(())
 }
 
-fn read_ring(
+fn add_ring(
     path: &Path,
     bytes: std::io::Result<Vec<u8>>,
+    limits: &Limits,
     builder: &mut ProfileBuilder,
     chunks: &Chunks,
 ) {
@@ -420,11 +459,16 @@ fn read_ring(
     }
     builder.profile.lost = Lost(ring.lost);
     builder.profile.own_cost.figures = ring.figures;
-    for record in ring
-        .records
-        .iter()
-        .filter(|record| record.position >= chunks.ring_to)
-    {
+    let new = ring.records.iter();
+    let new = new.filter(|record| record.position >= chunks.ring_to);
+    for (number, record) in new.enumerate() {
+        if builder.check(limits, number).is_err() {
+            builder.profile.recovery.ring_error = Some(format!(
+                "{}: it needs more memory than a profile of this size may take",
+                path.display()
+            ));
+            return;
+        }
         builder.profile.recovery.ring_records += 1;
         builder.add_record(SampleId(record.position), record.kind, &record.words);
     }

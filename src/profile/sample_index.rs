@@ -44,6 +44,12 @@ impl SampleIndex {
         }
     }
 
+    /// Bytes of memory that it takes.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        const ENTRY: u64 = 40;
+        4 * self.first.len() as u64 + ENTRY * self.others.len() as u64
+    }
+
     /// The index of the sample with this id.
     pub(crate) fn get(&self, id: SampleId, samples: &[Sample]) -> Option<usize> {
         let place = (id.0 >> WORDS_PER_PLACE_LOG2) as usize;

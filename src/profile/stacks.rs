@@ -1,7 +1,8 @@
 //! Stacks as a tree.
 
+use std::collections::HashMap;
+
 use allocsample_record::{Location, StackId, StackNode};
-use rustc_hash::FxHashMap;
 
 /// All stacks of a profile. A node takes 8 bytes: there are millions, and a few thousand places that call.
 #[derive(Clone, Debug, Default)]
@@ -9,7 +10,8 @@ pub struct StackTable {
     /// Parents, and indices into `places`.
     nodes: Vec<(StackId, u32)>,
     places: Vec<Location>,
-    numbers: FxHashMap<Location, u32>,
+    /// Hashed with a random seed: locations come from a file, which may be made so that they collide.
+    numbers: HashMap<Location, u32, foldhash::fast::RandomState>,
 }
 
 impl StackTable {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use allocsample_record::{
     Definition, DefinitionRecord, Fate, GcKind, GcRecord, HeapId, HeapKind, MarkerRecord,
-    ValueRecord, VmFrame,
+    ValueRecord, VmFrame, readable,
 };
 
 /// A heap beside malloc's.
@@ -153,7 +153,7 @@ impl VirtualMachines {
 
     /// Takes a definition in; that of a thread is none of ours.
     pub(crate) fn define(&mut self, record: &DefinitionRecord<'_>) {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let text = |bytes: &[u8]| readable(bytes).into_owned();
         let (name, detail) = (text(record.name), text(record.detail));
         let key = (record.heap, record.id);
         match record.kind {
@@ -214,7 +214,7 @@ impl VirtualMachines {
             is_phase: record.is_phase,
             begin_ns: record.begin_ns,
             end_ns: record.end_ns,
-            name: String::from_utf8_lossy(record.name).into_owned(),
+            name: readable(record.name).into_owned(),
         });
     }
 

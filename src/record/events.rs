@@ -97,6 +97,9 @@ impl Deltas {
     }
 }
 
+/// Words of the largest record. Rings have at most half a million words.
+pub(crate) const MOST_RECORD_WORDS: usize = 1 << 19;
+
 /// Words of a fate with all that it may say.
 const FATE_WORDS: usize = 5;
 
@@ -380,8 +383,9 @@ impl<'a> ChunkDecoder<'a> {
 
     fn words(&mut self, kind: u8) -> Option<Event> {
         let count = usize::try_from(self.unsigned()?).ok()?;
-        // Each word takes a byte at least: a count beyond the input is a lie, and must not size an allocation.
-        if count > self.input.len() {
+        // Each word takes a byte at least: a count beyond the input is a lie, and must not size an allocation. A word takes
+        // eight bytes in memory, so a record that no ring could have held is refused as well.
+        if count > self.input.len().min(MOST_RECORD_WORDS) {
             return None;
         }
         let words = (0..count)

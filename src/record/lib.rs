@@ -31,6 +31,8 @@ mod heap;
 mod lost;
 mod memory;
 mod module;
+#[cfg(feature = "alloc")]
+mod name;
 mod packed;
 mod part;
 mod process;
@@ -60,6 +62,8 @@ pub use memory::{MemoryMap, MemoryMapping};
 pub use module::{
     MAX_BUILD_ID_BYTES, MAX_PATH_BYTES, ModuleAgainRecord, ModuleRecord, ModuleUnloadRecord,
 };
+#[cfg(feature = "alloc")]
+pub use name::{is_plain, readable};
 pub use packed::Packer;
 #[cfg(feature = "alloc")]
 pub use packed::{Packed, Unpacker};

@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 use crate::varint::zigzag;
 use crate::{MAX_VARINT_BYTES, put_unsigned};
 #[cfg(feature = "alloc")]
-use crate::{take_signed, take_unsigned};
+use crate::{events::MOST_RECORD_WORDS, take_signed, take_unsigned};
 
 /// Words of a record that are told by those of another: a bit each in a byte.
 const REMEMBERED: usize = 8;
@@ -239,7 +239,12 @@ impl<'a> Unpacker<'a> {
         }
         let count = usize::try_from(row.count).ok()?;
         // Each frame takes a byte at least: a count beyond the input is a lie, and must not size an allocation.
-        if count > frames.len().saturating_add(REMEMBERED) {
+        if count
+            > frames
+                .len()
+                .min(MOST_RECORD_WORDS)
+                .saturating_add(REMEMBERED)
+        {
             return None;
         }
         let mut words = Vec::with_capacity(count);

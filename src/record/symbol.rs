@@ -9,20 +9,22 @@
 //! `function` and `file` are string numbers plus one, 0 for unknown. Frames are innermost (inlined) first.
 
 use alloc::collections::BTreeMap;
-use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::{
-    Location, MAX_VARINT_BYTES, ModuleId, put_signed, put_unsigned, take_signed, take_unsigned,
+    Location, MAX_VARINT_BYTES, ModuleId, put_signed, put_unsigned, readable, take_signed,
+    take_unsigned,
 };
 
-/// One source-level frame of a location; an inlined call makes several.
+/// One source-level frame of a location; an inlined call makes several. Frames share their names: a table names a few
+/// functions in many frames, and a hostile one a single long name in millions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct SymbolFrame {
     /// Demangled name.
-    pub function: Option<String>,
+    pub function: Option<Arc<str>>,
     /// Source file as the compiler recorded it.
-    pub file: Option<String>,
+    pub file: Option<Arc<str>>,
     /// Line, from 1; 0 for unknown.
     pub line: u32,
 }
@@ -50,6 +52,11 @@ impl CodeGeneration {
     }
 }
 
+/// Frames of one location. Compilers inline some dozens of calls into each other.
+const MOST_INLINED: usize = 1 << 10;
+/// What a location takes besides its frames, in a node of a tree that is half full.
+const LOCATION_BYTES: usize = 2 * (size_of::<Location>() + size_of::<Vec<SymbolFrame>>());
+
 /// What each location is called.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SymbolTable {
@@ -72,8 +79,8 @@ impl SymbolTable {
             .flat_map(|frame| [&frame.function, &frame.file])
             .flatten()
         {
-            numbers.entry(text.as_str()).or_insert_with(|| {
-                strings.push(text.as_str());
+            numbers.entry(&**text).or_insert_with(|| {
+                strings.push(&**text);
                 strings.len() as u64
             });
         }
@@ -106,17 +113,33 @@ impl SymbolTable {
     }
 
     /// Reads a table back; `None` if malformed.
-    pub fn decode(mut input: &[u8]) -> Option<Self> {
+    pub fn decode(input: &[u8]) -> Option<Self> {
+        Self::decode_within(input, usize::MAX).map(|(table, _)| table)
+    }
+
+    /// The same, with the memory that the table takes; also `None` if that is more than `most_bytes`. Its names are
+    /// [`readable`].
+    pub fn decode_within(mut input: &[u8], most_bytes: usize) -> Option<(Self, usize)> {
         let input = &mut input;
-        let strings = (0..count(input)?)
-            .map(|_| text(input))
-            .collect::<Option<Vec<String>>>()?;
+        let left = &mut { most_bytes };
+        let mut strings = Vec::new();
+        for _ in 0..count(input)? {
+            // A string in memory has two counters and is referred to, and none takes less than its bytes.
+            strings.push(text(input, left)?);
+            take(left, 2 * size_of::<Arc<str>>())?;
+        }
         let mut frames = BTreeMap::new();
         let mut offset = 0u64;
         for _ in 0..count(input)? {
+            take(left, LOCATION_BYTES)?;
             let module = ModuleId(u32::try_from(take_unsigned(input)?).ok()?);
             offset = offset.wrapping_add(take_signed(input)?.cast_unsigned());
-            let of_location = (0..count(input)?)
+            let of_location = count(input)?;
+            if of_location > MOST_INLINED {
+                return None;
+            }
+            take(left, of_location * size_of::<SymbolFrame>())?;
+            let of_location = (0..of_location)
                 .map(|_| take_frame(input, &strings))
                 .collect::<Option<Vec<_>>>()?;
             frames.insert(Location { module, offset }, of_location);
@@ -124,6 +147,7 @@ impl SymbolTable {
         let codes = if input.is_empty() { 0 } else { count(input)? };
         let code = (0..codes)
             .map(|_| {
+                take(left, size_of::<CodeGeneration>())?;
                 let start = take_unsigned(input)?;
                 Some(CodeGeneration {
                     start,
@@ -134,19 +158,19 @@ impl SymbolTable {
                 })
             })
             .collect::<Option<Vec<_>>>()?;
-        Some(Self { frames, code })
+        Some((Self { frames, code }, most_bytes - *left))
     }
 }
 
 fn put_frame(out: &mut Vec<u8>, frame: &SymbolFrame, numbers: &BTreeMap<&str, u64>) {
     for text in [&frame.function, &frame.file] {
-        let number = text.as_ref().and_then(|text| numbers.get(text.as_str()));
+        let number = text.as_ref().and_then(|text| numbers.get(&**text));
         unsigned(out, number.copied().unwrap_or(0));
     }
     unsigned(out, u64::from(frame.line));
 }
 
-fn take_frame(input: &mut &[u8], strings: &[String]) -> Option<SymbolFrame> {
+fn take_frame(input: &mut &[u8], strings: &[Arc<str>]) -> Option<SymbolFrame> {
     let string = |number: u64| match number.checked_sub(1) {
         None => Some(None),
         Some(index) => strings.get(usize::try_from(index).ok()?).cloned().map(Some),
@@ -158,6 +182,12 @@ fn take_frame(input: &mut &[u8], strings: &[String]) -> Option<SymbolFrame> {
     })
 }
 
+/// Takes bytes from what is left of the memory that a table may use.
+fn take(left: &mut usize, bytes: usize) -> Option<()> {
+    *left = left.checked_sub(bytes)?;
+    Some(())
+}
+
 /// A count of things that take a byte each at least, so never more than the bytes that are left.
 fn count(input: &mut &[u8]) -> Option<usize> {
     usize::try_from(take_unsigned(input)?)
@@ -165,11 +195,13 @@ fn count(input: &mut &[u8]) -> Option<usize> {
         .filter(|&count| count <= input.len())
 }
 
-fn text(input: &mut &[u8]) -> Option<String> {
+fn text(input: &mut &[u8], left: &mut usize) -> Option<Arc<str>> {
     let length = count(input)?;
     let (text, rest) = input.split_at_checked(length)?;
     *input = rest;
-    String::from_utf8(text.into()).ok()
+    let text = readable(core::str::from_utf8(text).ok()?.as_bytes());
+    take(left, text.len())?;
+    Some(Arc::from(text))
 }
 
 fn unsigned(out: &mut Vec<u8>, value: u64) {
@@ -198,8 +230,8 @@ mod tests {
             any::<u32>(),
         )
             .prop_map(|(function, file, line)| SymbolFrame {
-                function: Some(function),
-                file,
+                function: Some(function.into()),
+                file: file.map(Arc::from),
                 line,
             })
     }

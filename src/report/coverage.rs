@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use allocsample_profile::{
-    HeapId, MemoryMap, MemoryMapping, MemoryTotals, Note, Profile, SampleFlags, Weights,
+    HeapId, MemoryMap, MemoryMapping, MemoryTotals, Note, Profile, SampleFlags, Weights, readable,
 };
 use serde_json::{Value, json};
 
@@ -187,7 +187,7 @@ fn account(profile: &Profile, map: &MemoryMap) -> (f64, Vec<(String, f64)>) {
     let mut owners: BTreeMap<String, f64> = BTreeMap::new();
     for (index, mapping) in mappings.iter().enumerate() {
         let anonymous = mapping.anonymous_bytes as f64;
-        let name = String::from_utf8_lossy(map.name(mapping));
+        let name = readable(map.name(mapping));
         const ARENA_BYTES: u64 = 64 << 20;
         let is_arena = name.is_empty() && mapping.start.is_multiple_of(ARENA_BYTES);
         let is_kept_by_malloc = is_glibc && (name == "[heap]" || is_arena && has_malloc[index]);

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use allocsample_profile::{MemoryMapping, Note, Profile};
+use allocsample_profile::{MemoryMapping, Note, Profile, readable};
 
 /// A runtime that has memory of its own, or functions that native stacks do not name.
 struct Runtime {
@@ -121,7 +121,7 @@ fn files(profile: &Profile) -> BTreeSet<String> {
     let of_maps = profile.memory.iter().flat_map(|map| {
         let code = map.mappings.iter();
         let code = code.filter(|it| it.is(MemoryMapping::EXECUTABLE));
-        code.map(|it| String::from_utf8_lossy(map.name(it)).into_owned())
+        code.map(|it| readable(map.name(it)).into_owned())
     });
     let paths = (profile.modules.iter())
         .map(|module| module.path.clone())

@@ -9,6 +9,7 @@ pub mod allocators;
 pub mod attached;
 pub mod bridge;
 pub mod compile;
+pub mod hostile;
 pub mod pprof;
 pub mod profile;
 pub mod python;

@@ -1,9 +1,11 @@
 //! Names from an ELF file and its debug file.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use addr2line::Loader;
-use allocsample_record::{Location, SymbolFrame};
+use allocsample_record::{Location, SymbolFrame, readable};
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 
 use crate::model::Module;
@@ -27,8 +29,9 @@ pub(super) fn symbolize(
     };
     // Finds the separate debug file by itself, and the one that dwz shares between several.
     let debug = debug_file(&module.build_id)
+        .filter(|_| symbols.has_sound_dwarf)
         .and_then(|path| Loader::new(path).ok())
-        .or_else(|| Loader::new(&path).ok());
+        .or_else(|| symbols.has_sound_dwarf.then(|| Loader::new(&path).ok())?);
     locations
         .iter()
         .filter_map(|&location| {
@@ -38,7 +41,7 @@ pub(super) fn symbolize(
                 .as_ref()
                 .and_then(|debug| dwarf_frames(debug, address));
             let frames = frames.or_else(|| {
-                let function = Some(symbols.name(address)?);
+                let function = Some(symbols.name(address)?.into());
                 Some(vec![SymbolFrame {
                     function,
                     file: None,
@@ -63,13 +66,19 @@ fn file_of(module: &Module) -> &Path {
 fn dwarf_frames(debug: &Loader, address: u64) -> Option<Vec<SymbolFrame>> {
     let mut found = debug.find_frames(address).ok()?;
     let mut frames = Vec::new();
-    while let Ok(Some(frame)) = found.next() {
+    while let Ok(Some(frame)) = found.next()
+        && frames.len() < MOST_INLINED
+    {
         let function = frame
             .function
             .as_ref()
-            .and_then(|name| name.demangle().ok().map(|demangled| demangled.into_owned()));
+            .and_then(|name| name.demangle().ok())
+            .map(|name| readable(name.as_bytes()).into());
         let (file, line) = match frame.location {
-            Some(place) => (place.file.map(str::to_owned), place.line.unwrap_or(0)),
+            Some(place) => {
+                let file = place.file.map(|file| readable(file.as_bytes()).into());
+                (file, place.line.unwrap_or(0))
+            }
             None => (None, 0),
         };
         frames.push(SymbolFrame {
@@ -96,24 +105,56 @@ struct Symbol {
     name: String,
 }
 
+/// Calls inlined into each other, of which compilers make some dozens.
+const MOST_INLINED: usize = 256;
+
+/// A larger file is no module. It may be one without end.
+const LARGEST_FILE: u64 = 4 << 30;
+
+/// All of an ELF file. A profile may name any file as a module: a pipe, which nobody writes to, or a device without end.
+fn read_elf(path: &Path) -> Option<Vec<u8>> {
+    const MAGIC: &[u8] = b"\x7fELF";
+    let metadata = std::fs::metadata(path).ok()?;
+    if !metadata.is_file() || metadata.len() > LARGEST_FILE {
+        return None;
+    }
+    let file = File::open(path).ok()?;
+    let mut bytes = Vec::new();
+    (&file)
+        .take(MAGIC.len() as u64)
+        .read_to_end(&mut bytes)
+        .ok()?;
+    if bytes != MAGIC {
+        return None;
+    }
+    (&file).take(LARGEST_FILE).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
 /// Functions with a known extent, by address.
-struct Symbols(Vec<Symbol>);
+struct Symbols {
+    by_address: Vec<Symbol>,
+    /// Whether debug information expands to no more than it may.
+    has_sound_dwarf: bool,
+}
 
 impl Symbols {
     /// `None` if there is no such file, or it is not the one that ran.
     fn read(path: &Path, build_id: &[u8]) -> Option<Self> {
-        let bytes = std::fs::read(path).ok()?;
+        let bytes = read_elf(path)?;
         let file = object::File::parse(&*bytes).ok()?;
         if file.build_id().ok().flatten().unwrap_or(&[]) != build_id {
             return None;
         }
         let mut symbols = Vec::new();
-        collect(&file, &mut symbols);
+        let mut has_sound_dwarf = is_proportionate(&file, bytes.len());
+        collect(&file, bytes.len(), &mut symbols);
         if let Some(path) = debug_file(build_id)
-            && let Ok(bytes) = std::fs::read(path)
+            && let Some(bytes) = read_elf(&path)
             && let Ok(file) = object::File::parse(&*bytes)
         {
-            collect(&file, &mut symbols);
+            has_sound_dwarf &= is_proportionate(&file, bytes.len());
+            collect(&file, bytes.len(), &mut symbols);
         }
         collect_plt(&file, &mut symbols);
         // Of several names for one address the one that covers least, then the shortest (`malloc`, not `__libc_malloc`).
@@ -121,18 +162,38 @@ impl Symbols {
             (a.start, a.end, a.name.len(), &a.name).cmp(&(b.start, b.end, b.name.len(), &b.name))
         });
         symbols.dedup_by_key(|symbol| symbol.start);
-        Some(Self(symbols))
+        Some(Self {
+            by_address: symbols,
+            has_sound_dwarf,
+        })
     }
 
     /// The function that covers `address`; never merely the nearest below.
     fn name(&self, address: u64) -> Option<String> {
-        let after = self.0.partition_point(|symbol| symbol.start <= address);
-        let symbol = self.0.get(after.checked_sub(1)?)?;
+        let symbols = &self.by_address;
+        let after = symbols.partition_point(|symbol| symbol.start <= address);
+        let symbol = symbols.get(after.checked_sub(1)?)?;
         (address < symbol.end).then(|| demangle(&symbol.name))
     }
 }
 
-fn collect(file: &object::File<'_>, symbols: &mut Vec<Symbol>) {
+/// Whether the compressed sections of a file claim to expand to what compilers' do.
+fn is_proportionate(file: &object::File<'_>, file_bytes: usize) -> bool {
+    const ALWAYS: u64 = 64 << 20;
+    const TIMES: u64 = 20;
+    let sizes = file
+        .sections()
+        .map(|section| match section.compressed_file_range() {
+            Ok(range) if range.format != object::CompressionFormat::None => range.uncompressed_size,
+            _ => 0,
+        });
+    sizes.fold(0, u64::saturating_add) <= ALWAYS + TIMES * file_bytes as u64
+}
+
+/// Adds the functions of a file of so many bytes. Names may be parts of each other: of more names than the file has bytes for
+/// twice, the rest is left out.
+fn collect(file: &object::File<'_>, file_bytes: usize, symbols: &mut Vec<Symbol>) {
+    let mut left = 2 * file_bytes;
     for symbol in file.symbols().chain(file.dynamic_symbols()) {
         let is_code = symbol.kind() == SymbolKind::Text && symbol.is_definition();
         if let (true, Ok(name)) = (is_code && symbol.size() > 0, symbol.name())
@@ -142,6 +203,10 @@ fn collect(file: &object::File<'_>, symbols: &mut Vec<Symbol>) {
                 symbol.address(),
                 symbol.address().saturating_add(symbol.size()),
             );
+            let Some(rest) = left.checked_sub(name.len()) else {
+                break;
+            };
+            left = rest;
             symbols.push(Symbol {
                 start,
                 end,
@@ -171,5 +236,6 @@ fn collect_plt(file: &object::File<'_>, symbols: &mut Vec<Symbol>) {
 fn demangle(name: &str) -> String {
     // A versioned name ends in @@VERSION.
     let name = name.split('@').next().unwrap_or(name);
-    addr2line::demangle_auto(name.into(), None).into_owned()
+    let name = addr2line::demangle_auto(name.into(), None);
+    readable(name.as_bytes()).into_owned()
 }

@@ -7,6 +7,10 @@ use std::collections::BTreeMap;
 
 use allocsample_record::{CodeGeneration, SymbolFrame};
 
+/// So many pieces at most for each change and each of its lines. Code that is moved is there twice, with all its lines:
+/// a few bytes of a file can ask for that as often as they like. What is moved after that has no name.
+const MOST_TIMES: usize = 4;
+
 /// One change of the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CodeChange {
@@ -58,6 +62,11 @@ pub(super) fn generations(mut changes: Vec<CodeChange>) -> Vec<CodeGeneration> {
     changes.sort_by_key(|change| change.time_ns);
     let mut living: BTreeMap<u64, Code> = BTreeMap::new();
     let mut all = Vec::new();
+    let frames = changes.iter().map(|change| match &change.change {
+        Change::Add { frames, .. } => frames.len(),
+        Change::Move { .. } => 0,
+    });
+    let most = MOST_TIMES * (changes.len() + frames.sum::<usize>());
     for CodeChange { time_ns, change } in changes {
         let code = match change {
             Change::Add { start, end, frames } => Code {
@@ -70,6 +79,9 @@ pub(super) fn generations(mut changes: Vec<CodeChange>) -> Vec<CodeGeneration> {
                 let Some(old) = living.remove(&from) else {
                     continue;
                 };
+                if all.len() + old.frames.len() > most {
+                    continue;
+                }
                 all.extend(old.generations(time_ns));
                 let moved = |at: u64| at.wrapping_sub(from).wrapping_add(to);
                 Code {
@@ -108,7 +120,7 @@ mod tests {
 
     fn named(name: &str) -> SymbolFrame {
         SymbolFrame {
-            function: Some(name.to_owned()),
+            function: Some(name.into()),
             ..SymbolFrame::default()
         }
     }

@@ -1,7 +1,9 @@
 //! `jit-PID.dump`: what a JIT compiler tells of its code, with times. The format is that of Linux perf's
 //! `jitdump-specification.txt`.
 
-use allocsample_record::SymbolFrame;
+use std::sync::Arc;
+
+use allocsample_record::{SymbolFrame, readable};
 
 use super::generations::{Change, CodeChange};
 
@@ -83,10 +85,10 @@ fn moved(body: &[u8]) -> Option<Change> {
     })
 }
 
-fn frame(function: &str, file: Option<&str>, line: u32) -> SymbolFrame {
+fn frame(function: &Arc<str>, file: Option<&Arc<str>>, line: u32) -> SymbolFrame {
     SymbolFrame {
-        function: Some(function.to_owned()),
-        file: file.map(str::to_owned),
+        function: Some(function.clone()),
+        file: file.cloned(),
         line,
     }
 }
@@ -95,7 +97,7 @@ fn frame(function: &str, file: Option<&str>, line: u32) -> SymbolFrame {
 #[derive(Default)]
 struct Lines {
     address: u64,
-    places: Vec<(u64, u32, String)>,
+    places: Vec<(u64, u32, Arc<str>)>,
 }
 
 impl Lines {
@@ -104,13 +106,13 @@ impl Lines {
         const SAME: &[u8] = b"\xff";
         let mut fields = Fields(body);
         let (address, count) = (fields.u64()?, fields.u64()?);
-        let mut places: Vec<(u64, u32, String)> = Vec::new();
+        let mut places: Vec<(u64, u32, Arc<str>)> = Vec::new();
         for _ in 0..count {
             let (at, line, _discriminator) = (fields.u64()?, fields.u32()?, fields.u32()?);
             let name = fields.bytes_to_zero()?;
             let file = match places.last() {
                 Some((.., file)) if name == SAME => file.clone(),
-                _ => String::from_utf8_lossy(name).into_owned(),
+                _ => readable(name).into(),
             };
             places.push((at, line, file));
         }
@@ -118,7 +120,7 @@ impl Lines {
         Some(Self { address, places })
     }
 
-    fn frames(&self, name: &str) -> Vec<(u64, SymbolFrame)> {
+    fn frames(&self, name: &Arc<str>) -> Vec<(u64, SymbolFrame)> {
         let begin = (self.address, frame(name, None, 0));
         let places = self.places.iter();
         std::iter::once(begin)
@@ -150,8 +152,8 @@ impl<'a> Fields<'a> {
         Some(text)
     }
 
-    fn text(&mut self) -> Option<String> {
-        Some(String::from_utf8_lossy(self.bytes_to_zero()?).into_owned())
+    fn text(&mut self) -> Option<Arc<str>> {
+        Some(readable(self.bytes_to_zero()?).into())
     }
 }
 
@@ -159,6 +161,10 @@ impl<'a> Fields<'a> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn named(function: &str, file: Option<&str>, line: u32) -> SymbolFrame {
+        frame(&function.into(), file.map(Arc::from).as_ref(), line)
+    }
 
     fn header(pid: u32, flags: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -213,14 +219,14 @@ mod tests {
                 start: 100,
                 end: 120,
                 frames: vec![
-                    (100, frame("first", None, 0)),
-                    (104, frame("first", Some("a.src"), 7)),
-                    (108, frame("first", Some("a.src"), 9)),
+                    (100, named("first", None, 0)),
+                    (104, named("first", Some("a.src"), 7)),
+                    (108, named("first", Some("a.src"), 9)),
                 ],
             }
         );
         assert_eq!(changes[2].change, Change::Move { from: 200, to: 300 });
-        let second = vec![(200, frame("second", None, 0))];
+        let second = vec![(200, named("second", None, 0))];
         let of_second = Change::Add {
             start: 200,
             end: 220,

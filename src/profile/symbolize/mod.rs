@@ -11,12 +11,12 @@ mod maps;
 mod perf_map;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Mutex;
 
 use allocsample_record::{Location, ModuleId, SymbolFrame};
 
-use crate::model::Profile;
+use crate::model::{Module, Profile};
 
 /// The root directory of the process that a profile's path leads through (`/proc/4711/root/...`), as that of a process in a
 /// container does: its modules are found below it.
@@ -58,7 +58,7 @@ impl Profile {
             for location in outside {
                 if let Some(name) = map.name(location.offset.wrapping_sub(1)) {
                     let frame = SymbolFrame {
-                        function: Some(name.to_owned()),
+                        function: Some(name.into()),
                         file: None,
                         line: 0,
                     };
@@ -66,10 +66,18 @@ impl Profile {
                 }
             }
         }
-        let modules: Vec<_> = wanted
-            .into_iter()
-            .filter_map(|(id, places)| Some((self.module(id)?, places)))
-            .collect();
+        // A module that was loaded more than once is read once, whatever it was called.
+        let mut modules: BTreeMap<_, (&Module, Vec<Location>)> = BTreeMap::new();
+        for (id, mut places) in wanted {
+            if let Some(module) = self.module(id) {
+                let path = std::fs::canonicalize(&module.path);
+                let path = path.unwrap_or_else(|_| PathBuf::from(&module.path));
+                let known = modules.entry((path, &module.build_id));
+                let (_, all) = known.or_insert_with(|| (module, Vec::new()));
+                all.append(&mut places);
+            }
+        }
+        let modules: Vec<_> = modules.into_values().collect();
         let queue = Mutex::new(modules.into_iter());
         let found = Mutex::new(Vec::new());
         let workers = std::thread::available_parallelism().map_or(1, usize::from);

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use allocsample_record::readable;
+
 use super::maps::{began_ns, read_trusted};
 
 /// Code ranges and their names, which do not overlap: a later line replaces all that it touches: the compiler has used
@@ -57,7 +59,11 @@ fn parse_line(line: &str) -> Option<(u64, u64, String)> {
     let (start, rest) = line.split_once(' ')?;
     let (size, name) = rest.split_once(' ')?;
     let (start, size) = (hex(start)?, hex(size)?);
-    Some((start, start.checked_add(size)?, name.trim().to_owned()))
+    Some((
+        start,
+        start.checked_add(size)?,
+        readable(name.trim().as_bytes()).into_owned(),
+    ))
 }
 
 #[cfg(test)]

@@ -1,0 +1,240 @@
+//! How much memory and work a profile may take, by the bytes that it is read from.
+//!
+//! A few kilobytes can expand to gigabytes: LZ4 blocks expand up to 255 times, a node of a stack takes four bytes before that,
+//! and every sample can refer to the deepest stack. So readers count what they build, and stop where a file asks for more
+//! than any agent writes. A sample and its free take 12 bytes of a file and 74 of memory, an agent's stacks are at most
+//! [`DEEPEST`] frames deep.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use allocsample_record::{ChunkKind, Location, ModuleId, SymbolFrame, VmFrame};
+use rustc_hash::FxHashSet;
+
+use crate::model::{Profile, Sample, Tick};
+use crate::vm::{Function, Gc, Marker, Statistic, Type, Value};
+
+/// Frames of the deepest stack that an agent records.
+pub(crate) const DEEPEST: u32 = 4096;
+
+/// Bytes of the largest ring file that is read. An agent's is a quarter of that.
+pub(crate) const LARGEST_RING: u64 = 16 << 20;
+
+/// Whether readers take whatever they are given.
+static ARE_LIFTED: AtomicBool = AtomicBool::new(false);
+
+/// Has all profiles that this process reads from now on read without limits. For those whose origin is known: a program that
+/// allocates the same block millions of times writes some 3 bytes for each sample.
+pub fn lift_limits() {
+    ARE_LIFTED.store(true, Ordering::Relaxed);
+}
+
+fn are_lifted() -> bool {
+    ARE_LIFTED.load(Ordering::Relaxed)
+}
+
+/// What a profile may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Bytes of the profile in memory.
+    pub(crate) memory: u64,
+    /// Bytes of the names of all places beside it, in a report.
+    names: u64,
+    /// Frames of the stacks of all samples together: what it takes to look at each.
+    frames: u64,
+    /// Bytes of names in all different stacks together: what it takes to print each.
+    text: u64,
+}
+
+impl Limits {
+    /// For files of so many bytes in all.
+    pub(crate) fn of(file_bytes: u64) -> Self {
+        let limit = |base: u64, times: u64| match are_lifted() {
+            true => u64::MAX,
+            false => base.saturating_add(file_bytes.saturating_mul(times)),
+        };
+        Self {
+            memory: limit(32 << 20, 18),
+            names: limit(16 << 20, 2),
+            frames: limit(256 << 20, 2048),
+            text: limit(256 << 20, 256),
+        }
+    }
+
+    /// Bytes that the payload of a chunk may expand to. An agent's come from a ring of 4 MiB at most; names are all in one,
+    /// and LZ4 makes them some three times smaller.
+    pub(crate) fn raw_bytes(kind: u16, stored_bytes: usize) -> u64 {
+        const ALWAYS: u64 = 8 << 20;
+        if are_lifted() {
+            return u64::MAX;
+        }
+        let times = if kind == ChunkKind::Symbols as u16 {
+            8
+        } else {
+            1
+        };
+        ALWAYS + times * stored_bytes as u64
+    }
+}
+
+impl Profile {
+    /// Bytes of memory that the profile takes, about, without the texts in it.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        /// Keys and room of trees and tables.
+        const ENTRY: usize = 48;
+        /// A node, its slot in the table by which nodes are found, and the same in a table of a report.
+        const NODE: usize = 64;
+        /// A place, its number, and its name as module and offset.
+        const PLACE: usize = 256;
+        let vm = &self.vm;
+        let held = [
+            (self.samples.len(), size_of::<Sample>()),
+            (self.stacks.nodes().len(), NODE),
+            (self.stacks.places().len(), PLACE),
+            (self.ticks.len(), size_of::<Tick>()),
+            (self.threads.len(), 2 * size_of::<crate::Thread>()),
+            (self.modules.len(), 2 * size_of::<crate::Module>()),
+            (self.intervals.len(), size_of::<crate::IntervalInfo>()),
+            (
+                self.interval_history.len(),
+                size_of::<crate::IntervalInfo>(),
+            ),
+            (self.content_hashes.len(), ENTRY),
+            (self.free_stacks.len(), 8),
+            (self.notes.len(), ENTRY),
+            (self.resident_bytes.len(), 16),
+            (self.forks.len(), 16),
+            (vm.heaps.len(), ENTRY + size_of::<crate::Heap>()),
+            (vm.types.len(), ENTRY + size_of::<Type>()),
+            (vm.functions.len(), ENTRY + size_of::<Function>()),
+            (vm.inlined.len(), ENTRY + size_of::<Vec<(u32, u32)>>()),
+            (vm.statistics.len(), ENTRY + size_of::<Statistic>()),
+            (vm.gcs.len(), size_of::<Gc>()),
+            (vm.markers.len(), size_of::<Marker>()),
+            (vm.values.len(), size_of::<Value>()),
+        ];
+        held.iter()
+            .map(|&(count, each)| count as u64 * each as u64)
+            .sum()
+    }
+
+    /// Whether no stack is deeper than one of an agent's.
+    pub(crate) fn is_shallow(&self) -> bool {
+        let mut depths: Vec<u32> = Vec::with_capacity(self.stacks.nodes().len());
+        self.stacks.nodes().all(|node| {
+            let below = (node.parent.0 as usize).checked_sub(1);
+            let depth = 1 + below.map_or(0, |caller| depths.get(caller).copied().unwrap_or(0));
+            depths.push(depth);
+            depth <= DEEPEST
+        })
+    }
+
+    /// Whether what its stacks and their names expand to is within the limits. `held_bytes` is what it takes already.
+    pub(crate) fn is_proportionate(&self, limits: &Limits, held_bytes: u64) -> bool {
+        let mut names = Names::default();
+        let places: Vec<(u64, u64)> = (self.stacks.places().iter())
+            .map(|&place| names.of_place(self, place))
+            .collect();
+        // Of each stack: its frames and their text, and whether it was counted.
+        let mut sums: Vec<(u64, u64, bool)> = Vec::with_capacity(self.stacks.nodes().len());
+        for number in 1..=self.stacks.count() {
+            let Some((caller, place)) = self.stacks.parent_and_place(crate::StackId(number)) else {
+                break;
+            };
+            let below = (caller.0 as usize)
+                .checked_sub(1)
+                .and_then(|it| sums.get(it));
+            let (frames, text, _) = below.copied().unwrap_or_default();
+            let own = places.get(place as usize).copied().unwrap_or_default();
+            sums.push((
+                frames.saturating_add(own.0),
+                text.saturating_add(own.1),
+                false,
+            ));
+        }
+        let (mut frames, mut text) = (0u64, 0u64);
+        let stacks = self.samples.iter().map(|sample| sample.stack);
+        let stacks = stacks.chain(self.ticks.iter().map(|tick| tick.stack));
+        for stack in stacks.chain(self.free_stacks.iter().map(|&(_, stack)| stack)) {
+            let index = (stack.0 as usize).checked_sub(1);
+            if let Some(sum) = index.and_then(|index| sums.get_mut(index)) {
+                frames = frames.saturating_add(sum.0);
+                if !std::mem::replace(&mut sum.2, true) {
+                    text = text.saturating_add(sum.1);
+                }
+            }
+        }
+        frames <= limits.frames
+            && text <= limits.text
+            && held_bytes.saturating_add(names.bytes) <= limits.memory.saturating_add(limits.names)
+    }
+}
+
+/// What the names of places take in a report: those that are alike take it once.
+#[derive(Default)]
+struct Names {
+    known: FxHashSet<(usize, usize, u32, ModuleId)>,
+    bytes: u64,
+}
+
+impl Names {
+    /// How many frames a place has, and how long they are together.
+    fn of_place(&mut self, profile: &Profile, place: Location) -> (u64, u64) {
+        /// `+0x` and a number, or a line.
+        const ADDRESS: usize = 20;
+        let module = profile
+            .module(place.module)
+            .map_or(0, |module| module.name().len());
+        if let Some(frames) = profile.symbols.frames.get(&place) {
+            let each = frames
+                .iter()
+                .map(|frame| self.of_frame(frame, place.module, module));
+            return (frames.len() as u64, each.sum());
+        }
+        let machine = VmFrame::decode(place.offset).filter(|_| place.module == ModuleId::VM);
+        let Some(frame) = machine else {
+            let code = usize::try_from(place.offset)
+                .ok()
+                .filter(|_| place.module == ModuleId::CODE);
+            let code = code.and_then(|index| profile.symbols.code.get(index));
+            return match code {
+                Some(code) => (1, self.of_frame(&code.frame, place.module, 0)),
+                None => {
+                    self.bytes += 2 * (module + ADDRESS) as u64;
+                    (1, (module + ADDRESS) as u64)
+                }
+            };
+        };
+        let text = |function| {
+            let known = profile.vm.functions.get(&(frame.heap, function));
+            known.map_or(ADDRESS, |it| it.name.len() + it.file.len()) as u64
+        };
+        let (frames, bytes) = match profile.vm.inlined.get(&(frame.heap, frame.function)) {
+            Some(inlined) => {
+                let each = inlined.iter().map(|&(function, _)| text(function));
+                (inlined.len() as u64, each.sum())
+            }
+            None => (1, text(frame.function)),
+        };
+        self.bytes = self.bytes.saturating_add(2 * bytes);
+        (frames, bytes)
+    }
+
+    fn of_frame(&mut self, frame: &SymbolFrame, module: ModuleId, module_bytes: usize) -> u64 {
+        /// A frame itself.
+        const FRAME: usize = 96;
+        let address =
+            |name: &Option<std::sync::Arc<str>>| name.as_ref().map_or(0, |it| it.as_ptr() as usize);
+        let length = |name: &Option<std::sync::Arc<str>>| name.as_ref().map_or(0, |it| it.len());
+        let bytes = length(&frame.function) + length(&frame.file) + module_bytes;
+        let key = (
+            address(&frame.function),
+            address(&frame.file),
+            frame.line,
+            module,
+        );
+        if self.known.insert(key) {
+            self.bytes = self.bytes.saturating_add(2 * (bytes + FRAME) as u64);
+        }
+        bytes as u64
+    }
+}

@@ -1,0 +1,382 @@
+//! Promise: a file of few bytes never takes much memory or time to read, whatever is in it.
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use allocsample_profile::Profile;
+use allocsample_record::{
+    ChunkEncoder, ChunkKind, CodeGeneration, Location, ModuleId, RecordKind, StackId, StackNode,
+    SymbolFrame, SymbolTable,
+};
+use support::hostile::{self, Hostile, Random, node, sample};
+use support::{Program, command};
+
+/// What a reader may take: so much, and so much for each byte of the file.
+const BASE_BYTES: usize = 64 << 20;
+const TIMES: usize = 20;
+
+/// The system's allocator, and how much it has given out.
+struct Counting;
+
+static HELD: AtomicUsize = AtomicUsize::new(0);
+static MOST_HELD: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system's allocator with the arguments that it came with.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let held = HELD.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        MOST_HELD.fetch_max(held, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `dealloc`, and the block is the system's.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Tests of this file take turns: they share the count.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Bytes that were in use at most while `work` ran, beyond those before.
+fn most_held<T>(work: impl FnOnce() -> T) -> (usize, T) {
+    let before = HELD.load(Ordering::Relaxed);
+    MOST_HELD.store(before, Ordering::Relaxed);
+    let result = work();
+    (MOST_HELD.load(Ordering::Relaxed) - before, result)
+}
+
+/// What became of the command, and its largest resident set in bytes.
+struct Ran {
+    status: ExitStatus,
+    said: String,
+    resident_bytes: usize,
+}
+
+/// Runs the command with a limit of a minute of a processor's time, whatever else the machine does.
+fn run(directory: &Path, arguments: &[&str]) -> Ran {
+    static MEASURED: LazyLock<Program> = LazyLock::new(|| Program::compiled("measured.c"));
+    let resident = directory.join("resident");
+    let output = Command::new(MEASURED.path())
+        .arg(&resident)
+        .arg("60")
+        .arg(command())
+        .args(arguments)
+        .current_dir(directory)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .output()
+        .expect("a program");
+    let resident = fs::read_to_string(&resident).expect("a number");
+    Ran {
+        status: output.status,
+        said: String::from_utf8(output.stderr).expect("text"),
+        resident_bytes: resident.trim().parse::<usize>().expect("KiB") * 1024,
+    }
+}
+
+/// Small files, each of which asks for much in its own way, by their names.
+fn cases() -> Vec<(&'static str, Vec<u8>)> {
+    let long = vec![b'x'; 1 << 20];
+    let chain = |encoder: &mut ChunkEncoder, count: u64| {
+        (0..count).fold(StackId::EMPTY, |stack, offset| {
+            node(encoder, stack, 4096 + offset % 2)
+        })
+    };
+    let places = |encoder: &mut ChunkEncoder, count: u64| {
+        for number in 0..count {
+            let stack = node(encoder, StackId::EMPTY, 4096 + number);
+            sample(encoder, number + 1, stack);
+        }
+    };
+    vec![
+        (
+            "a long name for every place",
+            Hostile::default()
+                .events(|encoder| places(encoder, 4000))
+                .symbols(&[&long], 8000, 1)
+                .bytes(),
+        ),
+        (
+            "a long name for every inlined frame",
+            Hostile::default()
+                .events(|encoder| places(encoder, 2))
+                .symbols(&[&long], 500, 1000)
+                .bytes(),
+        ),
+        (
+            "many frames inlined into each frame of many deep stacks",
+            Hostile::default()
+                .events(|encoder| {
+                    let mut stack = StackId::EMPTY;
+                    for number in 1..4000 {
+                        stack = node(encoder, stack, 1);
+                        sample(encoder, number, stack);
+                    }
+                })
+                .symbols(&[b"f"], 2, 1000)
+                .bytes(),
+        ),
+        (
+            "a stack of a million frames for many samples",
+            Hostile::default()
+                .events(|encoder| {
+                    let stack = chain(encoder, 1_000_000);
+                    (1..50_000).for_each(|number| sample(encoder, number, stack));
+                })
+                .bytes(),
+        ),
+        (
+            "two million nodes in a few kilobytes",
+            Hostile::default()
+                .events(|encoder| {
+                    chain(encoder, 2_000_000);
+                })
+                .bytes(),
+        ),
+        (
+            "a million samples that are alike",
+            Hostile::default()
+                .events(|encoder| (1..500_000).for_each(|it| sample(encoder, it, StackId::EMPTY)))
+                .events(|encoder| (1..500_000).for_each(|it| sample(encoder, it, StackId::EMPTY)))
+                .bytes(),
+        ),
+        (
+            "a million places",
+            Hostile::default()
+                .events(|encoder| places(encoder, 300_000))
+                .bytes(),
+        ),
+        (
+            "one record of sixteen million words",
+            Hostile::default()
+                .packed(ChunkKind::Events, &{
+                    let mut raw = vec![RecordKind::Note as u8];
+                    hostile::varint(&mut raw, 16 << 20);
+                    raw.resize(raw.len() + (16 << 20), 1);
+                    raw
+                })
+                .bytes(),
+        ),
+        ("records of a byte each", {
+            let mut records = vec![RecordKind::Sample as u8, 12, 0xff];
+            records.extend([2; 8]);
+            records
+                .extend([RecordKind::Sample as u8 | 128, 2, 2, 2, 2, 2, 2, 2, 2].repeat(200_000));
+            Hostile::default()
+                .events(|_| ())
+                .records(&records, &vec![2; 4 << 20])
+                .bytes()
+        }),
+        ("code that overlaps, for many samples", {
+            let code = |number: u64| CodeGeneration {
+                start: number,
+                end: u64::MAX,
+                since_ns: number,
+                until_ns: u64::MAX,
+                frame: SymbolFrame::default(),
+            };
+            let table = SymbolTable {
+                code: (0..100_000).map(code).collect(),
+                ..SymbolTable::default()
+            };
+            Hostile::default()
+                .events(|encoder| {
+                    let (parent, module) = (StackId::EMPTY, ModuleId::NONE);
+                    let location = Location {
+                        module,
+                        offset: 1 << 50,
+                    };
+                    let stack = encoder.node(StackNode { parent, location });
+                    (1..100_000).for_each(|number| sample(encoder, number, stack));
+                })
+                .packed(ChunkKind::Symbols, &table.encode())
+                .bytes()
+        }),
+        (
+            "modules that have no end, or nobody at theirs",
+            Hostile::default()
+                .events(|encoder| {
+                    let paths: [&[u8]; 4] = [b"/dev/zero", b"pipe", b"sparse", b"/proc/kcore"];
+                    for (number, path) in (2..).zip(paths) {
+                        hostile::module(encoder, number << 40, path);
+                        let (parent, module) = (StackId::EMPTY, ModuleId(number as u32));
+                        let location = Location {
+                            module,
+                            offset: 4096,
+                        };
+                        let stack = encoder.node(StackNode { parent, location });
+                        sample(encoder, number, stack);
+                    }
+                })
+                .bytes(),
+        ),
+    ]
+}
+
+/// Ends well, or in one line; never by a signal.
+#[track_caller]
+fn assert_bounded(ran: &Ran, file_bytes: usize, context: &str) {
+    let Ran {
+        status,
+        said,
+        resident_bytes,
+    } = ran;
+    assert!(
+        matches!(status.code(), Some(0 | 1)),
+        "{context}: {status}: {said}"
+    );
+    if status.code() == Some(1) {
+        assert_eq!(said.lines().count(), 1, "{context}: {said}");
+        assert!(
+            said.starts_with("error: x.allocsample: "),
+            "{context}: {said}"
+        );
+    }
+    let most = BASE_BYTES + TIMES * file_bytes;
+    assert!(
+        *resident_bytes <= most,
+        "{context}: {resident_bytes} of {most} bytes for a file of {file_bytes}: {said}"
+    );
+}
+
+#[test]
+fn reports_of_hostile_files_take_little_memory_and_time() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name);
+    let sparse = fs::File::create(path("sparse")).expect("a file");
+    sparse.set_len(1 << 42).expect("a length");
+    let made = Command::new("mkfifo").arg(path("pipe")).status();
+    assert!(made.expect("mkfifo").success());
+    for (name, content) in cases() {
+        fs::write(path("x.allocsample"), &content).expect("a file");
+        for arguments in [
+            &["report", "x.allocsample"][..],
+            &["report", "x.allocsample", "--by", "site"],
+        ] {
+            let ran = run(directory.path(), arguments);
+            eprintln!(
+                "{name}: {} bytes: {}, {} MiB: {}",
+                content.len(),
+                ran.status,
+                ran.resident_bytes >> 20,
+                ran.said.trim()
+            );
+            assert_bounded(&ran, content.len(), name);
+        }
+    }
+}
+
+/// What is good is used, and the command says where it ends.
+#[test]
+fn what_stands_before_a_chunk_that_is_too_large_is_used() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let directory = tempfile::tempdir().expect("a directory");
+    let content = Hostile::default()
+        .events(|encoder| (1..100).for_each(|it| sample(encoder, it, StackId::EMPTY)))
+        .packed(ChunkKind::Events, &vec![1; 100 << 20])
+        .bytes();
+    fs::write(directory.path().join("x.allocsample"), &content).expect("a file");
+    let ran = run(directory.path(), &["report", "x.allocsample"]);
+    assert_bounded(&ran, content.len(), "a bomb");
+    assert_eq!(ran.status.code(), Some(0), "{}", ran.said);
+    let expected = "x.allocsample: chunk 2 needs more memory than a profile of this size may take";
+    assert!(ran.said.contains(expected), "{}", ran.said);
+    // Not a bomb for those who know where it comes from.
+    let arguments = ["report", "x.allocsample", "--no-limits"];
+    let ran = run(directory.path(), &arguments);
+    assert!(ran.said.contains("chunk 2 is malformed"), "{}", ran.said);
+}
+
+#[test]
+fn a_ring_without_end_is_not_read_to_its_end() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let directory = tempfile::tempdir().expect("a directory");
+    let content = Hostile::default().events(|_| ()).bytes();
+    fs::write(directory.path().join("x.allocsample"), &content).expect("a file");
+    let ring = fs::File::create(directory.path().join("x.allocsample.ring")).expect("a file");
+    ring.set_len(1 << 42).expect("a length");
+    let ran = run(directory.path(), &["report", "x.allocsample"]);
+    assert_bounded(&ran, content.len(), "a sparse ring");
+    assert_eq!(ran.status.code(), Some(0), "{}", ran.said);
+}
+
+/// Reads what a seed stands for, and fails if that takes too much.
+fn check(seed: u64, bytes: &[u8], path: &Path) {
+    fs::write(path, bytes).expect("a file");
+    let (held, profile) = most_held(|| Profile::open(path).map(|profile| profile.samples.len()));
+    let most = BASE_BYTES + TIMES * bytes.len();
+    assert!(
+        held <= most,
+        "seed {seed}: {held} of {most} bytes for a file of {}: {profile:?}",
+        bytes.len()
+    );
+}
+
+fn check_seed(seed: u64, path: &Path) {
+    let bytes = hostile::anything(seed);
+    check(seed, &bytes, path);
+    let mut random = Random::new(!seed);
+    check(seed, &hostile::mutated(&bytes, &mut random), path);
+}
+
+#[test]
+fn files_with_right_checksums_and_nothing_else_take_little_memory() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("x.allocsample");
+    for seed in 0..150 {
+        check_seed(seed, &path);
+    }
+}
+
+/// For as long as HOSTILE_SECONDS says; `scripts/fuzz` runs it.
+#[test]
+#[ignore = "takes as long as it is told to"]
+fn fuzz_for_a_while() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let number = |name| {
+        std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+    };
+    let seconds = number("HOSTILE_SECONDS").unwrap_or(60);
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("x.allocsample");
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let first = number("HOSTILE_SEED").unwrap_or(1_000_000);
+    let (mut seed, mut slowest) = (first, (Duration::ZERO, 0, 0));
+    while Instant::now() < end {
+        let begun = Instant::now();
+        check_seed(seed, &path);
+        let bytes = fs::metadata(&path).map_or(0, |file| file.len());
+        slowest = slowest.max((begun.elapsed(), seed, bytes));
+        // The whole command now and then.
+        if seed % 16 == 0 {
+            for arguments in [
+                &["report", "x.allocsample"][..],
+                &["leaks", "x.allocsample"],
+                &["convert", "x.allocsample", "--to", "pprof", "-o", "-"],
+            ] {
+                let ran = run(directory.path(), arguments);
+                let context = format!("seed {seed}: {arguments:?}");
+                assert_bounded(&ran, bytes as usize, &context);
+            }
+        }
+        seed += 1;
+    }
+    eprintln!("{} seeds from {first}; slowest {slowest:?}", seed - first);
+}
