@@ -2,8 +2,8 @@
 
 mod support;
 
-use std::io::Write;
-use std::process::Stdio;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use support::room::{assert_error, stderr, stdout};
@@ -184,6 +184,157 @@ fn what_grew_is_shown_with_its_size_and_not_what_stayed() {
     );
 }
 
+/// A copy of the program in a directory of its own, with some lines before its first, recorded.
+fn record_checkout(room: &Room, name: &str, lines_before: usize, seed: u32) {
+    let directory = room.path(name);
+    std::fs::create_dir_all(directory.join("src")).expect("a directory");
+    let source = std::fs::read_to_string(support::bridge::program("phases.c")).expect("a source");
+    let source = "\n".repeat(lines_before) + &source;
+    let path = directory.join("src/phases.c");
+    std::fs::write(&path, source).expect("a copy");
+    let program = room.path("phases");
+    let compiler = Command::new("cc")
+        .args(["-g", "-O1", "-o"])
+        .args([&program, &path])
+        .status();
+    assert!(compiler.expect("a compiler").success());
+    record(room, &format!("{name}.allocsample"), 100_000_000, seed);
+}
+
+/// Debug information has absolute paths, and an edit moves the lines below it.
+#[test]
+fn lines_of_two_checkouts_are_the_same_lines() {
+    let room = Room::new();
+    for (seed, (name, lines_before)) in (1..).zip([("one", 0), ("two", 0), ("edited", 7)]) {
+        record_checkout(&room, name, lines_before, seed);
+    }
+    for other in ["two.allocsample", "edited.allocsample"] {
+        let by_line = diff(&room, &["one.allocsample", other, "--by", "line"]);
+        assert_eq!(significant(&by_line), Vec::<String>::new(), "{by_line}");
+        let rows = by_line["rows"].as_array().expect("rows");
+        let allocate = rows.iter().find(|row| row["name"] == "allocate");
+        let allocate = allocate.expect("the line that allocates");
+        assert!(allocate["before"].as_f64() > Some(3e8), "{allocate}");
+        assert!(allocate["after"].as_f64() > Some(3e8), "{allocate}");
+    }
+}
+
+/// Runs whose interval was changed on the way, compared with runs whose interval was not.
+#[test]
+fn an_interval_changed_during_a_run_is_not_a_change_of_the_program() {
+    let room = room();
+    let mut false_alarms = 0;
+    for seed in 1..=4 {
+        let name = |kind: &str| format!("{kind}.{seed}.allocsample");
+        let options = ["--interval", "64K"];
+        record_with(&room, &name("constant"), 100_000_000, seed, &options);
+        record_with_change(&room, &name("changed"), 100_000_000, seed + 10, "2M");
+        record_with_change(&room, &name("grown"), 150_000_000, seed + 20, "2M");
+        let files = [name("constant"), name("changed"), name("grown")];
+        let compare = |after: &str| diff(&room, &[&files[0], after, "--by", "site"]);
+        false_alarms += significant(&compare(&files[1])).len();
+        // The phases before the change are found to have grown.
+        let grown = significant(&compare(&files[2]));
+        assert!(grown.len() >= 2, "seed {seed}: {grown:?}");
+    }
+    // 20 rows at a false discovery rate of 5 %.
+    assert!(false_alarms <= 2, "{false_alarms}");
+}
+
+/// The interval changes after the second phase.
+fn record_with_change(room: &Room, name: &str, bytes: u32, seed: u32, interval: &str) {
+    let (bytes, seed) = (bytes.to_string(), seed.to_string());
+    let run = [
+        "run",
+        "-q",
+        "--interval",
+        "64K",
+        "--seed",
+        &seed,
+        "-o",
+        name,
+    ];
+    let mut child = room
+        .command(&[&run[..], &["--", "./phases", &bytes]].concat())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the command");
+    let mut input = child.stdin.take().expect("a pipe");
+    let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
+    for phase in 0..4 {
+        if phase == 2 {
+            let changed = room.output(&["ctl", name, "interval", interval]);
+            assert_eq!(changed.status.code(), Some(0), "{}", stderr(&changed));
+        }
+        input.write_all(b"\n").expect("the program listens");
+        let mut done = String::new();
+        output.read_line(&mut done).expect("an answer");
+        assert_eq!(done, "done\n");
+    }
+    drop(input);
+    assert!(child.wait().expect("the program").success());
+}
+
+/// The program's own variation, 20 % from run to run, is no change; with one run a side nobody can know that.
+#[test]
+fn replicates_tell_a_change_from_the_variation_between_runs() {
+    let room = room();
+    let runs = [
+        ("a1", 90),
+        ("a2", 120),
+        ("a3", 100),
+        ("b1", 115),
+        ("b2", 85),
+        ("b3", 105),
+        ("c1", 290),
+        ("c2", 310),
+        ("c3", 330),
+    ];
+    for (seed, (name, megabytes)) in (1..).zip(runs) {
+        record(
+            &room,
+            &format!("{name}.allocsample"),
+            megabytes * 1_000_000,
+            seed,
+        );
+    }
+    let group = |side: &str| [1, 2, 3].map(|run| format!("{side}{run}.allocsample"));
+    let compare = |before: &str, after: &str| {
+        let (before, after) = (group(before), group(after));
+        let files = before.iter().map(String::as_str).chain(["--"]);
+        let files: Vec<&str> = files.chain(after.iter().map(String::as_str)).collect();
+        (
+            diff(&room, &files),
+            stdout(&room.output(&[&["diff"], &files[..]].concat())),
+        )
+    };
+    let (same, text) = compare("a", "b");
+    assert_eq!(significant(&same), Vec::<String>::new());
+    assert_eq!(
+        (&same["runs_before"], &same["runs_after"]),
+        (&3.into(), &3.into())
+    );
+    assert!(text.contains("means of 3 and 3 runs"), "{text}");
+    assert!(
+        text.contains("smallest detectable change of the total"),
+        "{text}"
+    );
+    assert!(
+        text.contains("sampling and the differences between runs"),
+        "{text}"
+    );
+    let (tripled, _) = compare("a", "c");
+    assert!(
+        significant(&tripled).contains(&"allocate".to_owned()),
+        "{tripled}"
+    );
+    // One run a side: the same variation is called a change, with a word on what the error lacks.
+    let text = stdout(&room.output(&["diff", "a1.allocsample", "a2.allocsample"]));
+    assert!(text.contains("not the variation between runs"), "{text}");
+    assert!(text.contains("allocate [phases]"), "{text}");
+}
+
 #[test]
 fn mistakes_get_a_line_and_a_status() {
     let room = room();
@@ -194,6 +345,14 @@ fn mistakes_get_a_line_and_a_status() {
         &diff(&["a.allocsample", "--per-count", "1"]),
         2,
         "two numbers above 0",
+    );
+    let both = "a.allocsample";
+    assert_error(&diff(&[]), 2, "expected two profiles");
+    assert_error(&diff(&[both, both]), 2, "expected two profiles");
+    assert_error(
+        &diff(&["--to", "html", "--", both, both]),
+        2,
+        "--to compares two profiles",
     );
     assert_error(
         &diff(&["a.allocsample", "--filter", "("]),

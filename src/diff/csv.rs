@@ -23,6 +23,7 @@ pub fn diff(diff: &Diff, out: &mut dyn Write) -> io::Result<()> {
         "p_value",
         "adjusted_p_value",
         "significant",
+        "detectable",
     ];
     line(out, head)?;
     for RowFields(fields) in diff.rows.iter().map(RowFields::of) {
@@ -31,7 +32,7 @@ pub fn diff(diff: &Diff, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-struct RowFields([String; 14]);
+struct RowFields([String; 15]);
 
 impl RowFields {
     fn of(each: &crate::RowChange) -> Self {
@@ -52,6 +53,7 @@ impl RowFields {
             optional(change.p_value),
             optional(each.adjusted_p_value),
             each.is_significant().to_string(),
+            optional(change.detectable),
         ])
     }
 }

@@ -18,6 +18,8 @@ pub fn diff(diff: &Diff) -> Value {
             Per::Second => "second",
             Per::Count(..) => "count",
         },
+        "runs_before": diff.runs.0,
+        "runs_after": diff.runs.1,
         "total": change(&diff.total),
         "rows": diff.rows.iter().map(row).collect::<Vec<_>>(),
     })
@@ -53,5 +55,6 @@ fn change(change: &Change) -> Value {
         "difference": change.difference(),
         "z": change.z.map(finite),
         "p_value": change.p_value,
+        "detectable": change.detectable,
     })
 }

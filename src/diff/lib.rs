@@ -1,23 +1,28 @@
 //! What changed between two profiles, and what is only noise.
 //!
 //! [`Diff::of`] joins the tables of both by name, so that profiles of different builds can be compared, and asks of each
-//! change whether two runs of the same program could differ as much by the luck of sampling. [`text`] and [`json`] print
-//! it.
+//! change whether two runs of the same program could differ as much by the luck of sampling. [`Diff::of_runs`] compares
+//! several runs with several others, and knows how much runs differ by themselves. [`text`] and [`json`] print it.
 #![forbid(unsafe_code)]
 
 pub mod csv;
+mod joining;
 pub mod json;
 mod null;
+mod paths;
+mod runs;
+mod side;
 mod significance;
 pub mod text;
-
-use std::collections::HashMap;
 
 use allocsample_profile::Profile;
 use allocsample_report::{By, Filter, Row, Sort, Table, Totals};
 use allocsample_sampling::Estimate;
 
-use null::{Counts, Null, Side};
+use joining::Joining;
+use null::Null;
+use runs::{DETECTABLE_BY_SAMPLING, Values};
+use side::{Counts, Side};
 
 pub use significance::{FALSE_DISCOVERY_RATE, benjamini_hochberg};
 
@@ -48,11 +53,15 @@ pub enum Per {
 impl Per {
     /// What the figures of each profile are divided by.
     pub fn divisors(self, before: &Profile, after: &Profile) -> (f64, f64) {
-        let seconds = |profile| Totals::duration_s(profile).max(f64::MIN_POSITIVE);
+        (self.divisor(before, false), self.divisor(after, true))
+    }
+
+    fn divisor(self, profile: &Profile, is_after: bool) -> f64 {
         match self {
-            Self::Run => (1.0, 1.0),
-            Self::Second => (seconds(before), seconds(after)),
-            Self::Count(before, after) => (before, after),
+            Self::Run => 1.0,
+            Self::Second => Totals::duration_s(profile).max(f64::MIN_POSITIVE),
+            Self::Count(_, after) if is_after => after,
+            Self::Count(before, _) => before,
         }
     }
 }
@@ -60,29 +69,48 @@ impl Per {
 /// A quantity before and after.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// In the first profile, after division.
+    /// In the first profile, after division; of several, the mean.
     pub before: Estimate,
     /// In the second.
     pub after: Estimate,
-    /// Probability of a difference at least as large by sampling alone; `None` where that is not known (periodic
-    /// sampling).
+    /// Probability of a difference at least as large if nothing changed: by sampling alone with one run a side, by
+    /// sampling and by what runs differ with several. `None` where that is not known (periodic sampling, one run a
+    /// side).
     pub p_value: Option<f64>,
     /// The difference in standard errors of a difference between equal programs; infinite where every allocation was
     /// recorded and something changed.
     pub z: Option<f64>,
+    /// The smallest difference that would be found in four comparisons of five, at the level 5 %.
+    pub detectable: Option<f64>,
 }
 
 impl Change {
-    fn of(before: Estimate, after: Estimate, null: Option<&Null>) -> Self {
+    fn of(before: Estimate, after: Estimate, null: Option<&Null>, values: &Values) -> Self {
         let difference = after.value() - before.value();
+        let variation = values.variation();
+        let by_sampling = null.map(|null| null.p_value(difference));
+        let by_runs = variation.map(|variation| variation.p_value(difference));
+        // A difference must be more than either explains. The spread of the runs has sampling in it, but a few runs may by
+        // luck be more alike than sampling lets them be.
+        let p_value = match (by_sampling, by_runs) {
+            (Some(one), Some(other)) => Some(one.max(other)),
+            (one, other) => one.or(other),
+        };
+        let variances = [
+            null.map(Null::variance),
+            variation.map(|variation| variation.variance),
+        ];
+        let variance = variances.into_iter().flatten().reduce(f64::max);
+        let errors = variation.map_or(DETECTABLE_BY_SAMPLING, |it| it.detectable_errors());
         Self {
             before,
             after,
-            p_value: null.map(|null| null.p_value(difference)),
-            z: null.map(|null| match difference {
+            p_value,
+            z: variance.map(|variance| match difference {
                 0.0 => 0.0,
-                _ => difference / null.variance().sqrt(),
+                _ => difference / variance.sqrt(),
             }),
+            detectable: variance.map(|variance| errors * variance.sqrt()),
         }
     }
 
@@ -112,7 +140,7 @@ impl RowChange {
     }
 }
 
-/// Two profiles, compared.
+/// Two profiles, or groups of profiles, compared.
 #[derive(Clone, Debug)]
 pub struct Diff {
     /// Of all samples that pass the filter.
@@ -123,6 +151,8 @@ pub struct Diff {
     pub measure: Measure,
     /// What it was divided by.
     pub per: Per,
+    /// How many runs there are before and after.
+    pub runs: (usize, usize),
 }
 
 impl Diff {
@@ -135,52 +165,60 @@ impl Diff {
         per: Per,
         filter: &Filter,
     ) -> Self {
-        let (per_before, per_after) = per.divisors(before, after);
-        let sides = (Side::of(before, per_before), Side::of(after, per_after));
+        Self::of_runs(&[before], &[after], by, measure, per, filter)
+    }
+
+    /// Compares the runs `after` with the runs `before`: at least one of each.
+    pub fn of_runs<'p>(
+        before: &[&'p Profile],
+        after: &[&'p Profile],
+        by: By,
+        measure: Measure,
+        per: Per,
+        filter: &Filter,
+    ) -> Self {
+        let sides = [(before, false), (after, true)].map(|(runs, is_after)| -> Vec<_> {
+            let divided = |profile: &&'p Profile| (*profile, per.divisor(profile, is_after));
+            runs.iter().map(divided).collect()
+        });
+        let laws = [Side::of(&sides[0]), Side::of(&sides[1])];
         // Without a law of the gaps there is no law of the difference.
-        let has_errors = !before.is_periodic() && !after.is_periodic();
+        let has_errors = !sides.iter().flatten().any(|(it, _)| it.is_periodic());
         let null_of =
-            |counts: &Counts| has_errors.then(|| Null::new(counts, &sides.0, &sides.1, measure));
-        let mut joined: HashMap<Key, Joined> = HashMap::new();
-        for (profile, per, is_after) in [(before, per_before, false), (after, per_after, true)] {
-            let (table, of_sample) = Table::group_samples(profile, by, Sort::default(), filter);
-            let mut counts = vec![Counts::default(); table.rows.len()];
-            for (sample, row) in profile.samples.iter().zip(of_sample) {
-                if let Some(counts) = counts.get_mut(row as usize)
-                    && match measure {
-                        Measure::Live => sample.is_live(),
-                        _ => !sample.is_carried(),
+            |counts: &Counts| has_errors.then(|| Null::new(counts, &laws[0], &laws[1], measure));
+        let mut joining = Joining::new(by, (before.len(), after.len()));
+        for (is_after, (runs, law)) in [false, true].into_iter().zip(sides.iter().zip(&laws)) {
+            for (run, &(profile, divisor)) in runs.iter().enumerate() {
+                let (table, of_sample) = Table::group_samples(profile, by, Sort::default(), filter);
+                let mut counts = vec![Counts::default(); table.rows.len()];
+                for (sample, row) in profile.samples.iter().zip(of_sample) {
+                    if let Some(counts) = counts.get_mut(row as usize)
+                        && match measure {
+                            Measure::Live => sample.is_live(),
+                            _ => !sample.is_carried(),
+                        }
+                    {
+                        counts.add(sample, law, run, is_after);
                     }
-                {
-                    counts.add(sample, is_after);
                 }
-            }
-            for (row, counts) in table.rows.into_iter().zip(counts) {
-                let value = divided(figure(&row, measure), per);
-                // Lines of one function in several files of one name, say.
-                let entry = joined.entry(key(by, &row)).or_default();
-                let side = if is_after {
-                    &mut entry.after
-                } else {
-                    &mut entry.before
-                };
-                *side += value;
-                entry.counts.merge(&counts);
-                // The names of the later build.
-                entry.row = row;
+                let figure = |row: &Row| divided(figure(row, measure), divisor);
+                joining.add(table.rows, counts, figure, run, is_after);
             }
         }
-        let mut total = Joined::default();
+        let mut total = Joined {
+            values: Values::new(before.len(), after.len()),
+            ..Joined::default()
+        };
         let mut rows = Vec::new();
-        for each in joined.into_values() {
+        for each in joining.into_rows() {
             total.before += each.before;
             total.after += each.after;
             total.counts.merge(&each.counts);
+            total.values.merge(&each.values);
             if each.before.samples() + each.after.samples() > 0 {
-                let null = null_of(&each.counts);
                 rows.push(RowChange {
+                    change: each.change(null_of(&each.counts).as_ref()),
                     row: each.row,
-                    change: Change::of(each.before, each.after, null.as_ref()),
                     adjusted_p_value: None,
                 });
             }
@@ -196,46 +234,28 @@ impl Diff {
                 .then_with(|| a.row.name.cmp(&b.row.name))
         });
         Self {
-            total: Change::of(total.before, total.after, null_of(&total.counts).as_ref()),
+            total: total.change(null_of(&total.counts).as_ref()),
             rows,
             measure,
             per,
+            runs: (before.len(), after.len()),
         }
     }
 }
 
-/// What both profiles say of a row.
-#[derive(Default)]
+/// What all profiles say of a row.
+#[derive(Clone, Default)]
 struct Joined {
     row: Row,
     before: Estimate,
     after: Estimate,
     counts: Counts,
+    values: Values,
 }
 
-/// By symbol, never by address: what tells a row apart in both builds.
-type Key = (String, String, Vec<String>, u32);
-
-fn key(by: By, row: &Row) -> Key {
-    match by {
-        // The kernel's number is another in each run.
-        By::Thread => {
-            let name = row
-                .name
-                .rsplit_once(" (")
-                .map_or(&*row.name, |(name, _)| name);
-            (name.to_owned(), String::new(), Vec::new(), 0)
-        }
-        By::Line => (
-            row.name.clone(),
-            row.file.clone().unwrap_or_default(),
-            Vec::new(),
-            row.line,
-        ),
-        By::Site => (row.name.clone(), String::new(), row.stack.clone(), 0),
-        By::Type => (row.name.clone(), row.module.clone(), Vec::new(), 0),
-        By::Heap | By::Size | By::Lifetime => (row.name.clone(), String::new(), Vec::new(), 0),
-        By::Function | By::Module => (row.name.clone(), row.module.clone(), Vec::new(), 0),
+impl Joined {
+    fn change(&self, null: Option<&Null>) -> Change {
+        Change::of(self.before, self.after, null, &self.values)
     }
 }
 

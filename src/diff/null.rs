@@ -8,20 +8,35 @@
 //! # Under that hypothesis
 //!
 //! Allocations of S bytes happen n(S) times per unit in both programs. Each of the `c n(S)` of a profile is recorded
-//! with that profile's probability p (see [`inclusion_probability`]), on its own, and then counts y/p (y = S for bytes, 1
-//! for allocations). What is not known is n(S). It is estimated from *both* profiles, for what each one alone says of
-//! its error is wrong exactly where it matters: a profile that by luck has no sample of a site claims an error of 0.
-//! With K samples of S bytes in each,
+//! with the probability p of the interval that was in force (see [`inclusion_probability`]), on its own, and then counts
+//! y/p (y = S for bytes, 1 for allocations). n(S) is not known. It is estimated from *both* profiles, because each one's
+//! own estimate of its error is wrong exactly where it matters: a profile that by luck has no sample of a site claims an
+//! error of 0. With K samples of S bytes in each, and P the mean of p over the intervals that the site met,
 //!
 //! ```text
-//! n(S) = max( (K_before + K_after) / (c_before p_before + c_after p_after), K_before/c_before, K_after/c_after )
-//! Var D = sum over S and both profiles of  n(S) y^2 (1 - p) / (p c)
+//! n(S) = max( (K_before + K_after) / (c_before P_before + c_after P_after), K_before/c_before, K_after/c_after )
+//! Var D = sum over S, both profiles and their intervals r of  n(S) w_r y^2 (1 - p_r) / (p_r c)
 //! ```
 //!
 //! The first of the three is the maximum-likelihood estimate, the other two the least that can have been: at p near 1
 //! they keep a large block, missed by one profile, from being called new too lightly. For small p and equal weights this
 //! is the E-test of K. Krishnamoorthy and J. Thomson, "A more powerful test for comparing two Poisson means", Journal of
 //! Statistical Planning and Inference 119 (2004), 23-35.
+//!
+//! # Intervals that changed during a run
+//!
+//! Then the number N_r of a site's allocations that met interval r is not known either, and differs from site to site: one
+//! that worked only before a change met only the first interval. Given the samples K_r under each interval, the N_r that
+//! make them most likely, among those with equal sums per unit on both sides, are
+//!
+//! ```text
+//! N_r = K_r / (p_r + l),   sum N_r (before) / c_before = sum N_r (after) / c_after,   l_before c_before = -l_after c_after
+//! ```
+//!
+//! by Lagrange's rule. An interval with few or no samples so gets what the other profile says must have been there. One
+//! sample more, divided among the intervals by what the row and the whole profile met, keeps an N_r without any sample
+//! from being 0: the mean under a Dirichlet prior (A. Gelman et al., "Bayesian Data Analysis", 3rd edition, section 3.4).
+//! Where each side has one interval, this is the formula above and no sample is added.
 //!
 //! # The tail
 //!
@@ -43,86 +58,8 @@
 //! E. Daniels, "Tail probability approximations", International Statistical Review 55 (1987), 37-48). The p-value is
 //! twice the smaller tail.
 
-use std::collections::HashMap;
-
-use allocsample_profile::{IntervalInfo, Profile, Sample};
-use allocsample_sampling::{Interval, inclusion_probability};
-
 use crate::Measure;
-
-/// How a profile was sampled, and what it is divided by.
-#[derive(Clone, Debug)]
-pub(crate) struct Side {
-    /// Intervals that were in force, each with its share of the profile's bytes.
-    intervals: Vec<(Interval, f64)>,
-    divisor: f64,
-}
-
-impl Side {
-    /// Of a profile.
-    pub(crate) fn of(profile: &Profile, divisor: f64) -> Self {
-        let mut bytes = vec![0.0; profile.intervals.len()];
-        for sample in &profile.samples {
-            if let Some(sum) = bytes.get_mut(usize::from(sample.interval)) {
-                *sum += profile.bytes(sample).value();
-            }
-        }
-        let whole: f64 = bytes.iter().sum();
-        let interval = |info: &IntervalInfo| Interval::new(info.interval_bytes);
-        let mut intervals: Vec<(Interval, f64)> = profile
-            .intervals
-            .iter()
-            .zip(bytes)
-            .filter_map(|(info, bytes)| Some((interval(info)?, bytes / whole)))
-            .filter(|&(_, share)| share > 0.0)
-            .collect();
-        if intervals.is_empty() {
-            // Nothing was sampled: what could have been, was asked for at the first interval.
-            let first = profile.intervals.iter().find_map(interval);
-            intervals.extend(first.map(|interval| (interval, 1.0)));
-        }
-        Self { intervals, divisor }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn simple(interval_bytes: u64, divisor: f64) -> Self {
-        Self {
-            intervals: vec![(Interval::new(interval_bytes).unwrap(), 1.0)],
-            divisor,
-        }
-    }
-
-    /// The probability that an allocation of this size is recorded, over all of the run.
-    fn probability(&self, size: u64) -> f64 {
-        let each = self.intervals.iter();
-        each.map(|&(interval, share)| share * inclusion_probability(size, interval))
-            .sum()
-    }
-}
-
-/// How many samples of each size there are, before and after.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Counts(HashMap<u64, [u64; 2]>);
-
-impl Counts {
-    /// Takes in one sample of a profile.
-    pub(crate) fn add(&mut self, sample: &Sample, is_after: bool) {
-        self.add_size(sample.size, is_after);
-    }
-
-    pub(crate) fn add_size(&mut self, size: u64, is_after: bool) {
-        self.0.entry(size).or_default()[usize::from(is_after)] += 1;
-    }
-
-    /// Takes in all of another's.
-    pub(crate) fn merge(&mut self, other: &Counts) {
-        for (&size, counts) in &other.0 {
-            let own = self.0.entry(size).or_default();
-            own[0] += counts[0];
-            own[1] += counts[1];
-        }
-    }
-}
+use crate::side::{Counts, Side};
 
 /// Allocations of one size in one profile, under the hypothesis.
 #[derive(Clone, Copy, Debug)]
@@ -165,6 +102,96 @@ impl Class {
     }
 }
 
+/// What one side sampled of a size, by interval.
+struct Met {
+    /// The probabilities of a sample.
+    p: Vec<f64>,
+    /// Samples.
+    seen: Vec<f64>,
+    /// Parts of one sample more.
+    prior: Vec<f64>,
+}
+
+impl Met {
+    fn of(side: &Side, size: u64, samples: &[u64], prior: &[f64]) -> Self {
+        let p: Vec<f64> = side.regimes().map(|it| it.probability(size)).collect();
+        let mut seen: Vec<f64> = samples.iter().map(|&count| count as f64).collect();
+        seen.resize(p.len(), 0.0);
+        Self {
+            p,
+            seen,
+            prior: prior.to_vec(),
+        }
+    }
+
+    /// The one interval that there is, with the number of its samples.
+    fn only(&self) -> Option<(f64, f64)> {
+        match (self.p.as_slice(), self.seen.as_slice()) {
+            (&[p], &[seen]) => Some((p, seen)),
+            _ => None,
+        }
+    }
+
+    fn least_p(&self) -> f64 {
+        let positive = self.p.iter().copied().filter(|&p| p > 0.0);
+        positive.fold(f64::INFINITY, f64::min)
+    }
+
+    /// The most likely numbers for a multiplier.
+    fn numbers(&self, multiplier: f64) -> impl Iterator<Item = f64> {
+        let each = self.p.iter().zip(&self.seen).zip(&self.prior);
+        each.map(move |((&p, seen), prior)| {
+            if p > 0.0 {
+                (seen + prior.max(1e-6)) / (p + multiplier)
+            } else {
+                0.0
+            }
+        })
+    }
+}
+
+/// How many allocations of a size met each interval, before and after, if both sides had equally many per unit.
+fn numbers_under_null(met: &[Met; 2], divisors: [f64; 2]) -> [Vec<f64>; 2] {
+    let [before, after] = divisors;
+    if let [Some((p_before, seen_before)), Some((p_after, seen_after))] =
+        [met[0].only(), met[1].only()]
+    {
+        let per_unit = ((seen_before + seen_after) / (before * p_before + after * p_after))
+            .max(seen_before / before)
+            .max(seen_after / after);
+        return [vec![per_unit * before], vec![per_unit * after]];
+    }
+    // The sum before falls with the multiplier, the sum after grows with it.
+    let (mut low, mut high) = (-met[0].least_p(), met[1].least_p() * after / before);
+    let other = |multiplier: f64| -multiplier * before / after;
+    if low.is_finite() && high.is_finite() {
+        for _ in 0..200 {
+            let middle = low + (high - low) / 2.0;
+            let of_before: f64 = met[0].numbers(middle).sum();
+            let of_after: f64 = met[1].numbers(other(middle)).sum();
+            if of_before / before > of_after / after {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+    }
+    let multiplier = low + (high - low) / 2.0;
+    let least = |(number, &seen): (f64, &f64)| number.max(seen);
+    [
+        met[0]
+            .numbers(multiplier)
+            .zip(&met[0].seen)
+            .map(least)
+            .collect(),
+        met[1]
+            .numbers(other(multiplier))
+            .zip(&met[1].seen)
+            .map(least)
+            .collect(),
+    ]
+}
+
 /// The law of D if nothing changed.
 #[derive(Clone, Debug)]
 pub(crate) struct Null {
@@ -177,26 +204,24 @@ pub(crate) struct Null {
 impl Null {
     /// From what was counted.
     pub(crate) fn new(counts: &Counts, before: &Side, after: &Side, measure: Measure) -> Self {
+        let sides = [before, after];
+        let of_row = [counts.shares(before, false), counts.shares(after, true)];
         let mut classes = Vec::new();
-        for (&size, &[k_before, k_after]) in &counts.0 {
+        for (size, samples) in counts.iter() {
             let y = match measure {
                 Measure::Allocated | Measure::Live => size as f64,
                 Measure::Count => 1.0,
             };
-            let expected =
-                before.divisor * before.probability(size) + after.divisor * after.probability(size);
-            let (k_before, k_after) = (k_before as f64, k_after as f64);
-            let per_unit = ((k_before + k_after) / expected)
-                .max(k_before / before.divisor)
-                .max(k_after / after.divisor);
-            for (side, sign) in [(before, -1.0), (after, 1.0)] {
-                for &(interval, share) in &side.intervals {
+            let met = [0, 1].map(|side| Met::of(sides[side], size, &samples[side], &of_row[side]));
+            let numbers = numbers_under_null(&met, [before.divisor(), after.divisor()]);
+            for (side, sign) in [(0, -1.0), (1, 1.0)] {
+                for (&number, &p) in numbers[side].iter().zip(&met[side].p) {
                     let class = Class {
-                        number: per_unit * side.divisor * share,
-                        p: inclusion_probability(size, interval),
-                        step: sign * y / side.divisor,
+                        number,
+                        p,
+                        step: sign * y / sides[side].divisor(),
                     };
-                    if class.variance() > 0.0 {
+                    if class.p > 0.0 && class.variance() > 0.0 {
                         classes.push(class);
                     }
                 }

@@ -27,6 +27,9 @@ const INDENT: usize = 2;
 pub fn write(diff: &Diff, options: &Options, out: &mut dyn Write) -> io::Result<()> {
     let head = format!("{}: {}", title(diff), total(diff));
     writeln!(out, "{}", options.width.broken(&head, INDENT))?;
+    if let Some(line) = error_note(diff) {
+        writeln!(out, "{}", options.width.broken(&line, INDENT))?;
+    }
     // Of periodic profiles nobody can say what is noise: every difference is shown, and none is called one.
     let is_tested = diff.total.p_value.is_some();
     let shown = diff
@@ -51,7 +54,8 @@ pub fn write(diff: &Diff, options: &Options, out: &mut dyn Write) -> io::Result<
         writeln!(out, "{}", options.width.broken(line, INDENT))?;
     } else if !options.all && noise > 0 {
         let line = format!(
-            "{noise} others did not change by more than sampling does (false discovery rate {FALSE_DISCOVERY_RATE}); --all shows them"
+            "{noise} others did not change by more than {} (false discovery rate {FALSE_DISCOVERY_RATE}); --all shows them",
+            explained_by(diff)
         );
         writeln!(out, "{}", options.width.broken(&line, INDENT))?;
     }
@@ -148,10 +152,49 @@ fn total(diff: &Diff) -> String {
         difference(diff.measure, change),
         match change.p_value {
             Some(p) if p < FALSE_DISCOVERY_RATE => format!("p {}", units::p_value(p)),
-            Some(_) => "no more than sampling does".to_owned(),
+            Some(_) => format!("no more than {}", explained_by(diff)),
             None => "without a standard error".to_owned(),
         }
     )
+}
+
+/// Whether runs were repeated.
+fn has_replicates(diff: &Diff) -> bool {
+    diff.runs != (1, 1)
+}
+
+fn explained_by(diff: &Diff) -> &'static str {
+    match has_replicates(diff) {
+        true => "sampling and the differences between runs do",
+        false => "sampling does",
+    }
+}
+
+/// Which errors the p-values contain, and how small a change they can show.
+fn error_note(diff: &Diff) -> Option<String> {
+    let (before, after) = diff.runs;
+    let change = &diff.total;
+    let detectable = change.detectable.map(|bytes| {
+        let of = change.before.value();
+        let share = (of > 0.0).then(|| format!(" ({:.1} %)", 100.0 * bytes / of));
+        format!(
+            "smallest detectable change of the total: {}{} (80 % power at p 0.05)",
+            number(diff.measure, bytes),
+            share.unwrap_or_default()
+        )
+    });
+    if has_replicates(diff) {
+        let runs =
+            format!("means of {before} and {after} runs; p includes the variation between runs");
+        return Some(match detectable {
+            Some(detectable) => format!("{runs}; {detectable}"),
+            None => runs,
+        });
+    }
+    let detectable = detectable?;
+    Some(format!(
+        "{detectable}; p includes sampling error only, not the variation between runs: compare several runs with diff A1 A2 A3 -- B1 B2 B3"
+    ))
 }
 
 fn number(measure: Measure, value: f64) -> String {

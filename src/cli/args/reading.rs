@@ -201,20 +201,27 @@ pub enum Format {
 /// Say what changed from one profile to another, and what is only noise
 ///
 /// Rows are matched by name, so the profiles may be of different builds. Shown are changes that sampling alone does not
-/// explain: among them at most 5 % are noise (false discovery rate, Benjamini and Hochberg).
+/// explain: among them at most 5 % are noise (false discovery rate, Benjamini and Hochberg). Two runs of one program also
+/// differ by themselves: give several runs of each side, separated by --, to include that.
 #[derive(Debug, Parser)]
-#[command(after_help = "\
+#[command(
+    override_usage = "allocsample diff [OPTIONS] <BEFORE> <AFTER>\n       allocsample diff [OPTIONS] <BEFORE>... -- <AFTER>...",
+    after_help = "\
 Examples:
   allocsample diff before.allocsample after.allocsample
+  allocsample diff a1.allocsample a2.allocsample a3.allocsample -- b1.allocsample b2.allocsample b3.allocsample
   allocsample diff before.allocsample after.allocsample --per-count 10000,25000 --by site
   allocsample diff monday.allocsample friday.allocsample --measure live
-  allocsample diff monday.allocsample friday.allocsample --to html -o week.html")]
+  allocsample diff monday.allocsample friday.allocsample --to html -o week.html"
+)]
 pub struct Diff {
-    /// The first profile
-    pub before: PathBuf,
+    /// The profile before and the one after; with --, one or more runs before
+    #[arg(required = true, value_name = "PROFILE")]
+    pub files: Vec<PathBuf>,
 
-    /// The one that is compared with it
-    pub after: PathBuf,
+    /// One or more runs after
+    #[arg(last = true, value_name = "AFTER")]
+    pub after: Vec<PathBuf>,
 
     /// What is compared
     #[arg(long, value_name = "WHAT", default_value = "allocated")]
@@ -255,6 +262,27 @@ pub struct Diff {
     /// Noise too
     #[arg(long)]
     pub all: bool,
+}
+
+impl Diff {
+    /// The profiles before, and those after.
+    pub fn sides(&self) -> Result<(&[PathBuf], &[PathBuf]), &'static str> {
+        let (before, after) = match self.files.as_slice() {
+            [before, after] if self.after.is_empty() => {
+                (std::slice::from_ref(before), std::slice::from_ref(after))
+            }
+            _ if self.after.is_empty() => {
+                return Err(
+                    "expected two profiles, BEFORE AFTER, or several of each side, BEFORE... -- AFTER...",
+                );
+            }
+            files => (files, self.after.as_slice()),
+        };
+        if self.to.is_some() && (before.len(), after.len()) != (1, 1) {
+            return Err("--to compares two profiles: give one before and one after");
+        }
+        Ok((before, after))
+    }
 }
 
 /// What a comparison can be written as besides text.

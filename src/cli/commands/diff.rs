@@ -1,6 +1,6 @@
 //! `allocsample diff`: what changed between two profiles, on stdout.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use allocsample_diff::{Diff, Measure, Per, csv, json, text};
 use allocsample_profile::Profile;
@@ -9,7 +9,7 @@ use allocsample_view::Against;
 
 use crate::args::{self, Format, PerCount};
 use crate::commands::convert;
-use crate::exit::{self, Ending};
+use crate::exit::{self, Ending, Usage};
 use crate::output_format::OutputFormat;
 use crate::progress::Progress;
 use crate::{filter, output_file, profiles, terminal};
@@ -27,23 +27,27 @@ pub fn run(arguments: &args::Diff) -> anyhow::Result<Ending> {
         args::Measure::Live => Measure::Live,
         args::Measure::Count => Measure::Count,
     };
-    let profiles = [&*arguments.before, &*arguments.after];
-    convert::spare(arguments.output.as_deref(), &profiles)?;
-    let before = profiles::open(&arguments.before)?;
-    let after = profiles::open(&arguments.after)?;
-    if let Some(args::Page::Html) = arguments.to {
-        write_page(
-            arguments,
-            &after,
-            &Against {
-                before: &before,
-                per,
-            },
-        )?;
+    let (before, after) = arguments.sides().map_err(|it| Usage(it.to_owned()))?;
+    let inputs: Vec<&Path> = before.iter().chain(after).map(PathBuf::as_path).collect();
+    convert::spare(arguments.output.as_deref(), &inputs)?;
+    let open = |paths: &[PathBuf]| -> anyhow::Result<Vec<Profile>> {
+        paths.iter().map(|path| profiles::open(path)).collect()
+    };
+    let (before_runs, after_runs) = (open(before)?, open(after)?);
+    if let (Some(args::Page::Html), [earlier], [later]) =
+        (arguments.to, before_runs.as_slice(), after_runs.as_slice())
+    {
+        let against = Against {
+            before: earlier,
+            per,
+        };
+        write_page(arguments, &after[0], later, &against)?;
         return Ok(Ending::SUCCESS);
     }
     let by = super::report::by(arguments.by);
-    let diff = Diff::of(&before, &after, by, measure, per, &filter);
+    let (before, after): (Vec<&Profile>, Vec<&Profile>) =
+        (before_runs.iter().collect(), after_runs.iter().collect());
+    let diff = Diff::of_runs(&before, &after, by, measure, per, &filter);
     output_file::write_stdout(|out| match arguments.format {
         Format::Json => {
             serde_json::to_writer_pretty(&mut *out, &json::diff(&diff))
@@ -66,6 +70,7 @@ pub fn run(arguments: &args::Diff) -> anyhow::Result<Ending> {
 
 fn write_page(
     arguments: &args::Diff,
+    path: &Path,
     after: &Profile,
     earlier: &Against<'_>,
 ) -> anyhow::Result<()> {
@@ -76,7 +81,7 @@ fn write_page(
         }
         Some(output) => write_page_to(output, after, earlier),
         None => {
-            let page = convert::beside(&arguments.after, OutputFormat::Html);
+            let page = convert::beside(path, OutputFormat::Html);
             let output = page.with_extension("diff.html");
             write_page_to(&output, after, earlier)?;
             exit::remark(format_args!("wrote {}", output.display()));

@@ -1,6 +1,6 @@
 //! Programs that did not change, profiled with the luck of sampling: how often are they said to have?
 
-use allocsample_sampling::Random;
+use allocsample_sampling::{Interval, Random, inclusion_probability};
 
 use super::*;
 
@@ -21,8 +21,9 @@ fn profile(
 ) -> f64 {
     let mut estimate = 0.0;
     for &(size, per_unit) in site {
-        let number = (per_unit * side.divisor * factor).round() as u64;
-        let p = side.probability(size);
+        let number = (per_unit * side.divisor() * factor).round() as u64;
+        let p = side.regimes().map(|it| it.probability(size)).next();
+        let p = p.expect("an interval");
         let y = match measure {
             Measure::Count => 1.0,
             _ => size as f64,
@@ -37,11 +38,11 @@ fn profile(
                 break;
             }
             left -= 1.0;
-            counts.add_size(size, is_after);
+            counts.add_size(size, 0, 1, is_after);
             estimate += y / p;
         }
     }
-    estimate / side.divisor
+    estimate / side.divisor()
 }
 
 /// How many of `runs` comparisons have a p-value below each level.
@@ -152,12 +153,12 @@ fn each_sides_own_variance_would_raise_false_alarms() {
         let a = profile(site, &before, 1.0, measure, first, false, &mut random);
         let b = profile(site, &after, 1.0, measure, second, true, &mut random);
         let own = |counts: &Counts, side: &Side| -> f64 {
-            let each = counts.0.iter();
-            each.map(|(&size, &[one, two])| {
-                let p = side.probability(size);
-                (one + two) as f64 * (size as f64 / p).powi(2) * (1.0 - p)
-            })
-            .sum()
+            let p = |size| side.regimes().map(|it| it.probability(size)).sum::<f64>();
+            let each = counts.iter().map(|(size, samples)| {
+                let number = samples.iter().flatten().sum::<u64>() as f64;
+                number * (size as f64 / p(size)).powi(2) * (1.0 - p(size))
+            });
+            each.sum()
         };
         let z = (b - a) / (own(first, &before) + own(second, &after)).sqrt();
         // The normal law's 0.1 %.
@@ -209,10 +210,10 @@ fn agrees_with_the_exact_test_of_two_counts() {
     ] {
         let mut counts = Counts::default();
         for _ in 0..before {
-            counts.add_size(16, false);
+            counts.add_size(16, 0, 1, false);
         }
         for _ in 0..after {
-            counts.add_size(16, true);
+            counts.add_size(16, 0, 1, true);
         }
         let null = Null::new(&counts, &side, &side, Measure::Allocated);
         let difference = (f64::from(after) - f64::from(before)) * (1u64 << 30) as f64;
@@ -229,8 +230,134 @@ fn agrees_with_the_exact_test_of_two_counts() {
 fn where_nothing_is_left_to_chance_every_difference_is_one() {
     let every = Side::simple(1, 1.0);
     let mut counts = Counts::default();
-    counts.add_size(100, true);
+    counts.add_size(100, 0, 1, true);
     let null = Null::new(&counts, &every, &every, Measure::Allocated);
     assert_eq!((null.p_value(100.0), null.p_value(0.0)), (0.0, 1.0));
     assert_eq!(null.variance(), 0.0);
+}
+
+/// A program in which the interval changes: each site works under either interval for a part of its allocations.
+struct Phases {
+    /// Intervals with their parts of the whole program's bytes.
+    side: Side,
+    intervals: Vec<u64>,
+}
+
+impl Phases {
+    fn new(regimes: &[(u64, f64)]) -> Self {
+        Self {
+            side: Side::mixed(regimes, 1.0),
+            intervals: regimes.iter().map(|(interval, _)| *interval).collect(),
+        }
+    }
+
+    /// Draws the samples of a site that allocates `number` blocks of `size`, in these parts under each interval.
+    fn draw(
+        &self,
+        (size, number): (u64, f64),
+        parts: &[f64],
+        counts: &mut Counts,
+        is_after: bool,
+        random: &mut Random,
+    ) -> f64 {
+        let each = self.intervals.iter().zip(parts).enumerate();
+        let estimates = each.map(|(regime, (&interval, part))| {
+            let p = inclusion_probability(size, Interval::new(interval).unwrap());
+            let mut left = number * part;
+            let mut drawn = 0;
+            loop {
+                left -= 1.0 + (random.unit().ln() / (1.0 - p).ln()).floor();
+                if left < 0.0 {
+                    break;
+                }
+                drawn += 1;
+            }
+            counts.add_size(size, regime, drawn, is_after);
+            drawn as f64 * size as f64 / p
+        });
+        estimates.sum()
+    }
+}
+
+/// Parts of a site's allocations in the first and in the second half of a run whose interval changed in between.
+const ACTIVITIES: [[f64; 2]; 4] = [[1.0, 0.0], [0.0, 1.0], [0.5, 0.5], [0.9, 0.1]];
+
+/// How many of `runs` pairs have a p-value below each level, where the second program allocates `factor` times as much.
+fn alarms_after_a_change(
+    pair: (&Phases, &Phases),
+    site: (u64, f64),
+    parts: [f64; 2],
+    factor: f64,
+    runs: u64,
+) -> [u64; 3] {
+    let mut random = Random::from_seed(11);
+    let mut alarms = [0; 3];
+    for _ in 0..runs {
+        let mut counts = Counts::default();
+        let mut draw = |phases: &Phases, factor: f64, is_after| {
+            // A run whose interval never changed has one part.
+            let parts = match phases.intervals.len() {
+                1 => vec![1.0],
+                _ => parts.to_vec(),
+            };
+            let site = (site.0, site.1 * factor);
+            phases.draw(site, &parts, &mut counts, is_after, &mut random)
+        };
+        let before = draw(pair.0, 1.0, false);
+        let after = draw(pair.1, factor, true);
+        let null = Null::new(&counts, &pair.0.side, &pair.1.side, Measure::Allocated);
+        let p = null.p_value(after - before);
+        for (alarm, level) in alarms.iter_mut().zip([0.05, 0.01, 0.001]) {
+            *alarm += u64::from(p < level);
+        }
+    }
+    alarms
+}
+
+/// Sites that work before a change of the interval, after it, or both: none has changed.
+#[test]
+fn a_changed_interval_is_not_taken_for_a_changed_program() {
+    const RUNS: u64 = 1000;
+    let constant = Phases::new(&[(64 * KIB, 1.0)]);
+    let coarser = Phases::new(&[(64 * KIB, 0.5), (4096 * KIB, 0.5)]);
+    let finer = Phases::new(&[(4096 * KIB, 0.5), (4 * KIB, 0.5)]);
+    let mut wrong = Vec::new();
+    for (name, pair) in [
+        ("constant, coarser", (&constant, &coarser)),
+        ("coarser, constant", (&coarser, &constant)),
+        ("constant, finer", (&constant, &finer)),
+        ("finer, coarser", (&finer, &coarser)),
+    ] {
+        for parts in ACTIVITIES {
+            for mib in [0.25, 4.0, 64.0] {
+                let site = (64, mib * 1024.0 * 1024.0 / 64.0);
+                let found = alarms_after_a_change(pair, site, parts, 1.0, RUNS);
+                println!("{name:20} {parts:?} {mib:5} MiB {found:?}");
+                for (found, level) in found.into_iter().zip([0.05, 0.01, 0.001]) {
+                    let mean = RUNS as f64 * level;
+                    if found as f64 > mean + 4.0 * mean.sqrt() {
+                        wrong.push(format!("{name} {parts:?} {mib} MiB: {found} at {level}"));
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn a_real_change_is_found_beside_a_changed_interval() {
+    let constant = Phases::new(&[(64 * KIB, 1.0)]);
+    let coarser = Phases::new(&[(64 * KIB, 0.5), (4096 * KIB, 0.5)]);
+    // 64 MiB that are half as much again, all of them before the interval changed.
+    let site = (64, 1_048_576.0);
+    let pair = (&constant, &coarser);
+    let found = alarms_after_a_change(pair, site, [1.0, 0.0], 1.5, 200);
+    println!("{found:?} of 200");
+    assert!(found[1] > 195, "{found:?} of 200");
+    // 1 GiB under both intervals: the 128 samples of the second are what limits it.
+    let site = (64, 16_777_216.0);
+    let found = alarms_after_a_change(pair, site, [0.5, 0.5], 1.5, 200);
+    println!("{found:?} of 200");
+    assert!(found[0] > 195, "{found:?} of 200");
 }
