@@ -43,7 +43,7 @@ void *shim_attached_dlsym(void *handle, const char *name);
     X(_ZdlPvSt11align_val_tRKSt9nothrow_t)                                                                             \
     X(_ZdaPvSt11align_val_tRKSt9nothrow_t)
 
-/* What the process does to itself; c_shim/lifecycle.c. */
+/* What the process does to itself: all of c_shim/lifecycle.c, which tests/shared_object.rs holds against the exports. */
 #define FOREACH_OF_LIFECYCLE(X)                                                                                        \
     X(fork)                                                                                                            \
     X(_Fork)                                                                                                           \
@@ -62,6 +62,16 @@ void *shim_attached_dlsym(void *handle, const char *name);
     X(fexecve)                                                                                                         \
     X(execveat)                                                                                                        \
     X(unshare)                                                                                                         \
+    X(setns)                                                                                                           \
+    X(chroot)                                                                                                          \
+    X(setuid)                                                                                                          \
+    X(seteuid)                                                                                                         \
+    X(setreuid)                                                                                                        \
+    X(setresuid)                                                                                                       \
+    X(prctl)                                                                                                           \
+    X(seccomp_load)                                                                                                    \
+    X(capset)                                                                                                          \
+    X(cap_set_proc)                                                                                                    \
     X(dlclose)
 
 #define NAMED(NAME) {.name = #NAME},

@@ -303,6 +303,37 @@ fn a_hook_of_the_programs_own_in_a_lazily_bound_slot_is_kept() {
     running.ends_well();
 }
 
+/// The profile of a program that confines itself after the attach, which can only be read when it has ended.
+fn profile_of_confined(confine: &str) -> Profile {
+    let mut running = Attached::start();
+    running.attach(&["--interval", "1K", "-o", "confined.allocsample"]);
+    running.ask("allocate first 1000 500");
+    running.ask(confine);
+    running.ask("allocate second 2000 500");
+    running.ask("free");
+    running.ask("churn 20000");
+    let (room, status) = running.end(3);
+    assert_eq!(status.code(), Some(3), "{confine}: {status}");
+    Profile::read(&room.path("confined.allocsample"))
+}
+
+#[test]
+fn a_program_that_forbids_itself_system_calls_after_an_attach_goes_on() {
+    let profile = profile_of_confined("forbid");
+    assert_is(&profile, "first", 1000.0 * 500.0, 0.0);
+    assert_is(&profile, "second", 2000.0 * 500.0, 0.0);
+}
+
+#[test]
+fn a_program_that_gives_up_its_root_after_an_attach_loses_no_sample() {
+    if !is_root() {
+        return skip("only root may call chroot");
+    }
+    let profile = profile_of_confined("chroot /proc");
+    assert_is(&profile, "first", 1000.0 * 500.0, 0.0);
+    assert_is(&profile, "second", 2000.0 * 500.0, 0.0);
+}
+
 #[test]
 fn a_debugger_comes_and_goes_during_an_attach_and_after_it() {
     if !is_installed("gdb") {

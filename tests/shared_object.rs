@@ -96,6 +96,55 @@ fn the_whole_malloc_family_is_interposed() {
     assert!(!exports.contains("malloc_usable_size"));
 }
 
+/// What a preloaded agent stands before, and one that is attached does not need to: names of our own, what calls another name of
+/// these, bridges and ticks, which begin with the process.
+const NOT_AT_AN_ATTACH: [&str; 26] = [
+    "reallocarray",
+    "JLI_Launch",
+    "Agent_OnLoad",
+    "Agent_OnAttach",
+    "luaopen_allocsample",
+    "GC_generic_malloc_many",
+    "GC_malloc_kind_global",
+    "GC_generic_malloc",
+    "GC_generic_malloc_ignore_off_page",
+    "GC_generic_malloc_uncollectable",
+    "GC_free",
+    "GC_set_on_collection_event",
+    "GC_get_on_collection_event",
+    "pthread_create",
+    "thrd_create",
+    "sigaltstack",
+    "sigaction",
+    "signal",
+    "sysv_signal",
+    "__sysv_signal",
+    "pthread_sigmask",
+    "sigprocmask",
+    "sigwait",
+    "sigwaitinfo",
+    "sigtimedwait",
+    "signalfd",
+];
+
+#[test]
+fn an_attach_redirects_what_a_preload_interposes() {
+    let directory = env!("CARGO_MANIFEST_DIR");
+    let source = fs::read_to_string(format!("{directory}/c_shim/attach.c")).expect("attach.c");
+    let redirected: BTreeSet<&str> = source
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("X(")?.split_once(')'))
+        .map(|(name, _)| name)
+        .collect();
+    let listed = listed();
+    let expected: BTreeSet<&str> = listed
+        .iter()
+        .map(String::as_str)
+        .filter(|name| !NOT_AT_AN_ATTACH.contains(name))
+        .collect();
+    assert_eq!(redirected, expected);
+}
+
 #[test]
 fn threads_of_the_program_use_static_thread_local_storage_only() {
     // The C library is told to make room for it when the program starts.

@@ -11,6 +11,8 @@
 //                                  but, until SIGUSR2 is caught, computes as above or churns
 //   pointers COUNT SIZE            through pointers to functions that were set when the program was linked
 //   seccomp                        from now on a filter of system calls is in force, which permits all
+//   forbid                         from now on a filter kills for all calls but those that this program makes
+//   chroot PATH                    is the root directory from now on
 //   open PATH | use COUNT SIZE     a library is opened, and allocates; blocks are kept
 //   try PATH                       as open; the answer says if it cannot be
 //   hook                           from now on this program's own calls of malloc pass a hook of its own
@@ -29,6 +31,7 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -127,6 +130,24 @@ static void wait_as_told(const char *how) {
 static void filter_system_calls(void) {
     struct sock_filter rule = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
     struct sock_fprog filter = {1, &rule};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
+}
+
+#define ALLOW(name) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##name, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+static void forbid_system_calls(void) {
+    struct sock_filter rules[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+        ALLOW(read),
+        ALLOW(write),
+        ALLOW(exit_group),
+        ALLOW(brk),
+        ALLOW(mmap),
+        ALLOW(munmap),
+        ALLOW(mremap),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+    };
+    struct sock_fprog filter = {sizeof rules / sizeof rules[0], rules};
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
     CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
 }
@@ -246,6 +267,10 @@ static void obey(char *line) {
         use_pointers(times, size);
     } else if (!strcmp(line, "seccomp")) {
         filter_system_calls();
+    } else if (!strcmp(line, "forbid")) {
+        forbid_system_calls();
+    } else if (sscanf(line, "chroot %4095s", word) == 1) {
+        CHECK(chroot(word) == 0 && chdir("/") == 0);
     } else if (sscanf(line, "open %4095s", word) == 1) {
         library = dlopen(word, RTLD_NOW | RTLD_LOCAL);
         if (!library) fprintf(stderr, "%s\n", dlerror());
