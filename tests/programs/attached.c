@@ -210,6 +210,9 @@ static void *hook(size_t size) {
     return beyond_the_hook(size);
 }
 
+// A static program has none.
+#pragma weak _DYNAMIC
+
 static const void *dynamic_value(ElfW(Sxword) tag) {
     for (const ElfW(Dyn) *entry = _DYNAMIC; entry->d_tag != DT_NULL; entry++)
         if (entry->d_tag == tag) return (const void *)entry->d_un.d_val;
