@@ -83,8 +83,8 @@ impl Profile {
         const ENTRY: usize = 48;
         /// A node, its slot in the table by which nodes are found, and the same in a table of a report.
         const NODE: usize = 64;
-        /// A place, its number, and its name as module and offset.
-        const PLACE: usize = 256;
+        /// A place, its number, and in a report its frame, with a name as module and offset.
+        const PLACE: usize = 640;
         let vm = &self.vm;
         let held = [
             (self.samples.len(), size_of::<Sample>()),

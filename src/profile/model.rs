@@ -287,7 +287,9 @@ impl Lost {
             .into_iter()
             .filter(|reason| reason.is_sample_missing())
             .map(|reason| self.of(reason))
-            .fold((0, 0), |sum, lost| (sum.0 + lost.0, sum.1 + lost.1))
+            .fold((0, 0), |sum: (u64, u64), lost| {
+                (sum.0.saturating_add(lost.0), sum.1.saturating_add(lost.1))
+            })
     }
 }
 
@@ -355,7 +357,7 @@ impl std::fmt::Display for Stopped {
             Damage::BadChecksum => "has a bad checksum",
             Damage::Malformed => "is malformed",
             Damage::TooLarge => {
-                "needs more memory than a profile of this size may take (--no-limits reads it)"
+                "needs more memory than a profile of this size may take without --no-limits"
             }
         };
         let Self { chunk, offset, .. } = self;
