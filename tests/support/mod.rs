@@ -57,10 +57,10 @@ pub fn scratch() -> &'static Path {
 }
 
 /// Says that a test could not show anything here, and why: on stderr, which cargo hides, and in the file that
-/// ALLOCSAMPLE_TEST_SKIPS names, whose lines scripts/check prints at its end.
+/// SKIPPED_TESTS_FILE names, whose lines scripts/check prints at its end.
 pub fn skip(why: &str) {
     eprintln!("SKIPPED: {why}");
-    let Some(list) = std::env::var_os("ALLOCSAMPLE_TEST_SKIPS") else {
+    let Some(list) = std::env::var_os("SKIPPED_TESTS_FILE") else {
         return;
     };
     let thread = std::thread::current();
