@@ -16,6 +16,8 @@ pub mod lifetimes;
 mod numbering;
 mod pairs;
 mod peak;
+#[cfg(test)]
+mod random_profile;
 pub mod redundancy;
 pub mod runtimes;
 mod selection;

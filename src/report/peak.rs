@@ -347,52 +347,12 @@ fn bin_of(time_ns: u64, first_ns: u64, scale: f64, count: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocsample_profile::{Freed, IntervalInfo, SampleId, StackId, ThreadId};
-    use allocsample_sampling::Random;
-
-    /// Samples of 1 to 100 bytes at interval 1, at times below `times`.
-    fn random(count: u64, times: u64, seed: u64) -> Profile {
-        let mut random = Random::from_seed(seed);
-        let mut profile = Profile::default();
-        // What lies behind the end is in the last bin.
-        profile.process.end_ns = times / 2;
-        profile.intervals.push(IntervalInfo {
-            time_ns: 0,
-            sampling: allocsample_profile::Sampling::Poisson,
-            interval_bytes: 1,
-            seed,
-        });
-        for id in 0..count {
-            let time_ns = 1 + random.below(times);
-            let is_freed = random.below(4) > 0;
-            let mut sample = Sample {
-                id: SampleId(id),
-                time_ns,
-                address: id,
-                size: 1 + random.below(100),
-                thread: ThreadId(1),
-                heap: HeapId::MALLOC,
-                flags: SampleFlags(if random.below(20) == 0 { 4 } else { 0 }),
-                points: 1,
-                interval: 0,
-                stack: StackId::EMPTY,
-                ..Sample::default()
-            };
-            if is_freed {
-                sample.set_freed(Freed {
-                    time_ns: time_ns + random.below(times + 1 - time_ns),
-                    thread: ThreadId(1),
-                });
-            }
-            profile.samples.push(sample);
-        }
-        profile
-    }
+    use crate::random_profile::random_profile;
 
     #[test]
     fn the_peak_is_the_largest_sum_of_all_moments() {
         for (count, times, seed) in [(1, 1, 1), (5, 3, 2), (300, 50, 3), (2000, 1 << 40, 4)] {
-            let profile = random(count, times, seed);
+            let profile = random_profile(count, times, seed);
             let mut changes: Vec<(u64, i64)> = Vec::new();
             for sample in &profile.samples {
                 if !sample.flags.contains(SampleFlags::UNTRACKED) {

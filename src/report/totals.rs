@@ -193,51 +193,12 @@ fn not_taken(profile: &Profile, bytes: u64) -> Estimate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocsample_profile::{Freed, IntervalInfo, Sample, SampleFlags, SampleId, StackId};
-    use allocsample_sampling::Random;
-
-    /// Samples of 1 to 100 bytes at interval 1, at times below `times`.
-    fn random(count: u64, times: u64, seed: u64) -> Profile {
-        let mut random = Random::from_seed(seed);
-        let mut profile = Profile::default();
-        // What lies behind the end is in the last bin.
-        profile.process.end_ns = times / 2;
-        profile.intervals.push(IntervalInfo {
-            time_ns: 0,
-            sampling: allocsample_profile::Sampling::Poisson,
-            interval_bytes: 1,
-            seed,
-        });
-        for id in 0..count {
-            let time_ns = 1 + random.below(times);
-            let is_freed = random.below(4) > 0;
-            let mut sample = Sample {
-                id: SampleId(id),
-                time_ns,
-                address: id,
-                size: 1 + random.below(100),
-                thread: ThreadId(1),
-                heap: HeapId::MALLOC,
-                flags: SampleFlags(if random.below(20) == 0 { 4 } else { 0 }),
-                points: 1,
-                interval: 0,
-                stack: StackId::EMPTY,
-                ..Sample::default()
-            };
-            if is_freed {
-                sample.set_freed(Freed {
-                    time_ns: time_ns + random.below(times + 1 - time_ns),
-                    thread: ThreadId(1),
-                });
-            }
-            profile.samples.push(sample);
-        }
-        profile
-    }
+    use crate::random_profile::random_profile;
+    use allocsample_profile::IntervalInfo;
 
     #[test]
     fn that_nothing_was_sampled_is_odd_only_where_much_was_allocated() {
-        let mut profile = random(0, 1, 1);
+        let mut profile = random_profile(0, 1, 1);
         for (interval_bytes, exact_bytes, z, is_passed) in [
             (1 << 20, 4400, Some(-0.065), true),
             (1 << 20, 100 << 20, Some(-10.0), false),
@@ -259,7 +220,7 @@ mod tests {
     #[test]
     fn what_an_interval_may_have_hidden_is_no_reason_for_distrust() {
         const LONG: u64 = 1 << 20;
-        let mut profile = random(40, 100, 1);
+        let mut profile = random_profile(40, 100, 1);
         profile.intervals[0].interval_bytes = 4096;
         let seen = Totals::of(&profile).allocated;
         let several = |profile: &Profile, missing: u64| {
@@ -305,7 +266,7 @@ mod tests {
         const INTERVAL: u64 = 4096;
         const LOST: u64 = 100_000;
         for reason in [LostReason::RingFull, LostReason::LeftOut] {
-            let mut profile = random(40, 100, 1);
+            let mut profile = random_profile(40, 100, 1);
             profile.intervals[0].interval_bytes = INTERVAL;
             let seen = Totals::of(&profile).allocated.value() as u64;
             profile.lost.0[reason as usize] = (LOST, LOST * INTERVAL);

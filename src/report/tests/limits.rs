@@ -1,7 +1,7 @@
 //! How often the printed 95 % limits hold the truth, for few samples and many, mixed sizes, changing intervals.
 //!
 //! Programs are simulated with the agent's own sampler and become profiles; every figure comes from the report. All
-//! seeds are fixed. `scripts/coverage` writes the whole table into docs/accuracy.md.
+//! seeds are fixed. `scripts/bench-accuracy` writes the whole table into docs/accuracy.md.
 
 use std::collections::BTreeMap;
 
@@ -386,7 +386,7 @@ fn a_biased_estimate_is_refused() {
     assert!(!complaints(10.0, Scenario::Constant, 60, biased).is_empty());
 }
 
-/// For `scripts/coverage`.
+/// For `scripts/bench-accuracy`.
 #[test]
 #[ignore = "prints the table of docs/accuracy.md; takes minutes"]
 fn table() {
