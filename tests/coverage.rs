@@ -2,9 +2,11 @@
 
 mod support;
 
+use std::ffi::OsStr;
 use std::process::Command;
 
 use serde_json::Value;
+use support::python::interpreters;
 use support::{Program, Room, command, is_installed, skip};
 
 /// What the commands say of a program that holds 64 MiB.
@@ -19,14 +21,17 @@ struct Said {
 
 fn run(how: &str) -> Said {
     let program = Program::compiled("unseen_memory.c");
+    run_program(&[program.path().as_os_str(), how.as_ref()])
+}
+
+fn run_program(program: &[&OsStr]) -> Said {
     let room = Room::new();
     let profile = room.directory().join("it.allocsample");
     let ran = Command::new(command())
         .args(["run", "--output"])
         .arg(&profile)
         .arg("--")
-        .arg(program.path())
-        .arg(how)
+        .args(program)
         .stdin(std::process::Stdio::null())
         .output()
         .expect("the command");
@@ -140,5 +145,22 @@ fn a_runtime_without_its_bridge_is_named_in_every_output() {
             text.contains("Node.js: the JavaScript heap is not sampled"),
             "{text}"
         );
+    }
+}
+
+/// Its arenas are its own, and its samples are malloc's blocks. It says its memory as the C program does.
+#[test]
+fn cpythons_arenas_are_accounted_for_in_every_version() {
+    const HOLDS: &str = "
+import time
+kept = [str(number) + 'x' * 200 for number in range(150_000)]
+time.sleep(0.5)
+print([line.split()[1] for line in open('/proc/self/smaps_rollup') if line.startswith('Anonymous:')][0])
+";
+    for python in interpreters() {
+        let said = run_program(&[python.as_os_str(), "-c".as_ref(), HOLDS.as_ref()]);
+        let share = said.coverage["share"].as_f64();
+        assert!(share > Some(0.7), "{}: {}", python.display(), said.coverage);
+        assert!(!said.run.contains("not in this profile"), "{}", said.run);
     }
 }

@@ -40,7 +40,7 @@ struct Before {
     end: u64,
     bytes: u64,
     is_accessible: bool,
-    /// Number of the file's name, if it is one's.
+    /// Number of the file's name, if it is the writable part of one, or behind that.
     file: Option<u32>,
 }
 
@@ -69,8 +69,11 @@ impl Reading {
         let number = self.number(name);
         let mut flags = 0;
         let before = std::mem::take(&mut self.before);
-        let mut file = is_file.then_some(number);
+        let file = is_file.then_some(number);
         let mut named = number;
+        let is_writable = rights.get(1) == Some(&b'w');
+        // Only behind its writable part has a file static data without initial values.
+        let mut file = file.filter(|_| is_writable);
         if before.end == start && name.is_empty() {
             if let Some(above) = before.file {
                 flags |= MemoryMapping::BEHIND_FILE;
@@ -87,7 +90,7 @@ impl Reading {
         self.before = Before {
             end,
             bytes: end - start,
-            is_accessible: rights.starts_with(b"r") || rights.get(1) == Some(&b'w'),
+            is_accessible: rights.starts_with(b"r") || is_writable,
             file,
         };
         Some(MemoryMapping {
@@ -197,6 +200,12 @@ Anonymous:             0 kB
 Rss:                 100 kB
 Anonymous:           100 kB
 VmFlags: rd wr mr mw me ac sd
+7f0001000000-7f0001001000 r--p 00000000 fe:00 124        /usr/lib/cache
+Rss:                   4 kB
+Anonymous:             0 kB
+7f0001001000-7f0001101000 rw-p 00000000 00:00 0
+Rss:                1024 kB
+Anonymous:          1024 kB
 7f1000000000-7f1000800000 rw-s 00000000 00:01 7          /memfd:x (deleted)
 Rss:                8192 kB
 Anonymous:             0 kB
@@ -205,8 +214,8 @@ Anonymous:             0 kB
     #[test]
     fn mappings_are_told_apart_by_what_they_hold() {
         let map = read_map(&mut TEXT.as_bytes()).expect("text");
-        assert_eq!(map.totals.resident_bytes, 12_908 << 10);
-        assert_eq!(map.totals.anonymous_bytes, 4712 << 10);
+        assert_eq!(map.totals.resident_bytes, 13_936 << 10);
+        assert_eq!(map.totals.anonymous_bytes, 5736 << 10);
         let of = |name: &[u8], flags: u8| -> Vec<u64> {
             let wanted = |it: &&MemoryMapping| map.name(it) == name && it.flags == flags;
             let found = map.mappings.iter().filter(wanted);
@@ -217,6 +226,8 @@ Anonymous:             0 kB
         assert_eq!(of(b"/usr/bin/a program", MemoryMapping::BEHIND_FILE), [512]);
         assert_eq!(of(b"[heap]", 0), [4096]);
         assert_eq!(of(b"", MemoryMapping::BEHIND_GUARD), [100]);
+        // Behind a file that cannot be written: it only lies beside it.
+        assert_eq!(of(b"", 0), [1024]);
         // Shared memory is nobody's anonymous memory.
         assert!(!map.names.iter().any(|name| name.starts_with(b"/memfd")));
     }
