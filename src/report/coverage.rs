@@ -158,6 +158,11 @@ fn samples_lie_elsewhere(profile: &Profile, heap: HeapId) -> bool {
     (profile.vm.heaps.get(&heap)).is_some_and(|heap| heap.name == "python")
 }
 
+/// Several small mappings of a name together: it lies nowhere.
+fn is_sum(mapping: &MemoryMapping) -> bool {
+    mapping.start == 0
+}
+
 fn end_of(mapping: &MemoryMapping) -> u64 {
     mapping.start.saturating_add(mapping.bytes)
 }
@@ -174,7 +179,7 @@ fn account(profile: &Profile, map: &MemoryMap) -> (f64, Vec<(String, f64)>) {
         let after = mappings.partition_point(|it| it.start <= address);
         let index = after.checked_sub(1)?;
         let mapping = &mappings[index];
-        (mapping.start > 0 && address - mapping.start < mapping.bytes).then_some(index)
+        (!is_sum(mapping) && address - mapping.start < mapping.bytes).then_some(index)
     };
     let mut live = vec![0.0; mappings.len()];
     // Of blocks in mappings too small to be listed.
@@ -193,6 +198,9 @@ fn account(profile: &Profile, map: &MemoryMap) -> (f64, Vec<(String, f64)>) {
         for (index, mapping) in mappings.iter().enumerate().skip(first) {
             if mapping.start >= end {
                 break;
+            }
+            if is_sum(mapping) {
+                continue;
             }
             let start = mapping.start.max(sample.address);
             let within = end.min(end_of(mapping)).saturating_sub(start);
@@ -253,7 +261,7 @@ fn account(profile: &Profile, map: &MemoryMap) -> (f64, Vec<(String, f64)>) {
         if placeless > 0.0 && is_open(index) {
             own += open_share * (anonymous - own);
         }
-        if mapping.start == 0 && name.is_empty() {
+        if is_sum(mapping) && name.is_empty() {
             let more = elsewhere.min(anonymous - own);
             own += more;
             elsewhere -= more;
@@ -385,6 +393,9 @@ mod tests {
             heap.name = "mono".to_owned();
         }
         profile.samples.first_mut().expect("a sample").address = 128;
+        let map = profile.memory.first_mut().expect("a reading");
+        // Small ones together are at no address, not even at that of a key.
+        map.mappings.insert(0, mapping(0, 1, 1, 0));
         let coverage = Coverage::of(&profile).expect("a reading");
         assert!(!coverage.is_low(), "{}", coverage.line());
     }
