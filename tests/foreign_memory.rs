@@ -60,3 +60,13 @@ fn gevent_under_load_is_sampled_without_harm() {
 fn eventlet_under_load_is_sampled_without_harm() {
     coroutines("eventlet", 4);
 }
+
+#[test]
+fn stacks_whose_frames_lead_anywhere_are_walked_without_harm() {
+    let outcome = Program::compiled("wrecked_stacks.c")
+        .run()
+        .patience(120)
+        .observed(&Agent::at_interval(1));
+    outcome.assert_success();
+    assert_eq!(outcome.text(), "walked\n");
+}

@@ -21,7 +21,7 @@ use crate::spill;
 use crate::stack::locking::LockingCode;
 use crate::stack::modules::Modules;
 use crate::stack::vm::RawFrame;
-use crate::stack::{Captured, FoundStack, Memo, RuleCache, WrittenKey, WrittenStack};
+use crate::stack::{Captured, ForeignPages, FoundStack, Memo, RuleCache, WrittenKey, WrittenStack};
 use crate::switch::{Switch, SwitchCell};
 use crate::threads::Threads;
 use crate::ticks::Ticks;
@@ -77,6 +77,7 @@ pub struct WorkArea {
     pub(crate) full_frames: [u64; LARGEST_MAX_DEPTH],
     pub(crate) vm_frames: [RawFrame; LARGEST_MAX_DEPTH],
     pub(crate) merged: [u64; LARGEST_MAX_DEPTH],
+    pub(crate) pages: ForeignPages,
     pub(crate) written: WrittenStack,
     pub(crate) path: [u8; PATH_BYTES],
     pub(crate) texts: [u8; 8192],

@@ -287,12 +287,13 @@ impl Agent {
             frames,
             vm_frames,
             merged,
+            pages,
             ..
         } = area;
         let depth = self.config().max_depth;
         let vm_frames = vm_frames.get_mut(..depth).unwrap_or(&mut []);
         let (walked, ending) = match (shadow_stack_of(thread, heap), heap.callbacks.walk) {
-            (Some(shadow), _) => shadow.read(vm_frames),
+            (Some(shadow), _) => shadow.read(vm_frames, pages),
             (None, Some(walk)) => {
                 // SAFETY: the machine's own function with its own pointer; the buffer is as long as it says.
                 let walked =
@@ -371,6 +372,7 @@ impl Agent {
             full_memo,
             full_frames,
             path,
+            pages,
             ..
         } = area;
         let cache = cache.get_or_insert_with(self.modules.examined(), RuleCache::new_in);
@@ -383,6 +385,7 @@ impl Agent {
             only_frame_pointers: unwind == Unwind::FramePointers,
             without_rules: false,
             frames,
+            pages: Some(pages),
         };
         let captured = walk.capture(thread, from, |module| {
             if module.must_announce(self.epoch()) {

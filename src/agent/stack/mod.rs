@@ -8,6 +8,7 @@
 //! rule alone ([`rules`]). A walk that meets what the last one left unchanged ends as that one did ([`memo`]).
 
 mod elf;
+mod foreign;
 mod grace;
 pub mod locking;
 mod memo;
@@ -23,6 +24,7 @@ use allocsample_record::SampleFlags;
 use framehop::{CacheNative, FrameAddress, MustNotAllocateDuringUnwind, UnwindRegsNative};
 
 use crate::os::thread::{Caller, Interrupted, ShimThread};
+pub use foreign::ForeignPages;
 use memo::{Frame, FramePointer};
 pub use memo::{Memo, MemoKey};
 use modules::{Module, Modules};
@@ -78,11 +80,13 @@ pub struct Walk<'a> {
     pub without_rules: bool,
     /// Filled with return addresses.
     pub frames: &'a mut [u64],
+    /// For copies of what is not the thread's own stack. `None` while the walk has it.
+    pub pages: Option<&'a mut ForeignPages>,
 }
 
 /// Prepares walks of the calling thread's stack for a time when the kernel cannot be asked what is readable.
 pub fn learn_own_stack(thread: &ShimThread) {
-    StackReader::learn_own(thread);
+    reader::learn_own_stack(thread);
 }
 
 impl Walk<'_> {
@@ -93,14 +97,18 @@ impl Walk<'_> {
         from: &From,
         on_module: impl FnMut(&Module),
     ) -> Captured {
-        let reader = StackReader::of_thread(thread, from.sp());
+        let Some(pages) = self.pages.take() else {
+            return Captured::default();
+        };
+        let mut reader = StackReader::of_thread(thread, from.sp(), pages);
         self.memo.begin(self.key, reader.own());
         let mut captured = Captured::default();
         let is_rest_known = self.take_known_rest(&from.frame(), &mut captured);
         let ending = match is_rest_known {
             true => Ending::KnownRest,
-            false => self.walk(from, reader, &mut captured, on_module),
+            false => self.walk(from, &mut reader, &mut captured, on_module),
         };
+        self.pages = Some(reader.into_pages());
         captured.known_from = self.memo.remembered_walk();
         let are_shown = !captured.flags.contains(SampleFlags::TRUNCATED);
         match ending {
@@ -130,7 +138,7 @@ impl Walk<'_> {
     fn walk(
         &mut self,
         from: &From,
-        mut reader: StackReader,
+        reader: &mut StackReader,
         captured: &mut Captured,
         mut on_module: impl FnMut(&Module),
     ) -> Ending {
@@ -166,6 +174,10 @@ impl Walk<'_> {
             captured.may_hold_loader_locks |= is_loader;
             self.memo.push(frame, FramePointer::USED, is_loader);
             let before = registers.sp();
+            let code = match module {
+                Some(_) => None,
+                None => reader.code(address.address()),
+            };
             let memo = &mut *self.memo;
             let mut read = |at| {
                 let value = reader.read(at).ok_or(())?;
@@ -184,7 +196,7 @@ impl Walk<'_> {
                     &mut read,
                 ),
                 Some(_) => step::by_frame_pointer(&mut registers, &mut read),
-                None => step::by_epilogue(&mut registers, address, &mut read)
+                None => step::by_epilogue(&mut registers, code, &mut read)
                     .unwrap_or_else(|| step::by_frame_pointer(&mut registers, &mut read)),
             };
             // The loader's entry code, below the constructors of all modules, has no rules: it is a root.
@@ -222,7 +234,7 @@ impl Walk<'_> {
                 continue;
             }
             let is_plausible = registers.sp() > before
-                && (module.is_some() || step::is_behind_call(return_address));
+                && (module.is_some() || step::is_behind_call(return_address, reader));
             let Some(next_address) =
                 FrameAddress::from_return_address(return_address).filter(|_| is_plausible)
             else {

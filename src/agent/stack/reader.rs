@@ -1,5 +1,8 @@
-//! Reads stack memory that is known to be there.
+//! Reads the stack that a thread runs on.
 
+use core::ops::Range;
+
+use super::foreign::ForeignPages;
 use crate::os::memory::is_readable;
 use crate::os::thread::ShimThread;
 
@@ -10,71 +13,60 @@ const LARGEST_STACK: u64 = 64 << 20;
 /// Reads the stack that a thread runs on.
 ///
 /// The thread's own stack, from the lowest place where a sample was ever taken up to its base, was found readable page
-/// by page once, and stays so while the thread lives: those reads are plain loads. Any other memory (signal stacks,
-/// stacks of coroutines) may be unmapped between two samples: there each page is asked for, in each walk anew.
-pub(super) struct StackReader {
-    own: core::ops::Range<u64>,
-    /// Pages found readable in this walk.
-    readable: [u64; 8],
-    next: usize,
+/// by page once, and stays so while the thread lives: the thread owns it, and those reads are plain loads. Any other memory
+/// (signal stacks, stacks of coroutines, code of no module) may be unmapped at any time: it is copied ([`ForeignPages`]).
+pub(super) struct StackReader<'a> {
+    own: Range<u64>,
+    pages: &'a mut ForeignPages,
 }
 
-impl StackReader {
+/// The calling thread's own stack, as far as it is known to be readable, if `sp` is where it stands.
+fn own_stack(thread: &ShimThread, sp: u64) -> Range<u64> {
+    let mut own = thread.stack();
+    let top = if own.is_empty() {
+        crate::os::stack_top()
+    } else {
+        own.end
+    };
+    let low = sp & !(PAGE - 1);
+    let known = if own.is_empty() { top } else { own.start };
+    if low < known && sp < top && top - sp <= LARGEST_STACK && are_readable(low, known) {
+        own = low..top;
+        thread.set_stack(own.clone());
+    }
+    own
+}
+
+/// Makes the calling thread's own stack known, as deep as it will probably be, while that can be found out.
+pub(super) fn learn_own_stack(thread: &ShimThread) {
+    const DEPTHS: [u64; 3] = [64 << 10, 16 << 10, 0];
+    let here = 0_u64;
+    let here = core::ptr::from_ref(&here).addr() as u64;
+    for depth in DEPTHS {
+        // A thread's stack may have less room than that.
+        if own_stack(thread, here - depth).contains(&here) {
+            return;
+        }
+    }
+}
+
+impl<'a> StackReader<'a> {
     /// For a walk of the calling thread that starts at `sp`.
-    pub(super) fn of_thread(thread: &ShimThread, sp: u64) -> Self {
-        let mut own = thread.stack();
-        let top = if own.is_empty() {
-            crate::os::stack_top()
-        } else {
-            own.end
-        };
-        let low = sp & !(PAGE - 1);
-        let known = if own.is_empty() { top } else { own.start };
-        if low < known && sp < top && top - sp <= LARGEST_STACK && are_readable(low, known) {
-            own = low..top;
-            thread.set_stack(own.clone());
-        }
+    pub(super) fn of_thread(thread: &ShimThread, sp: u64, pages: &'a mut ForeignPages) -> Self {
+        pages.forget();
         Self {
-            own,
-            readable: [0; 8],
-            next: 0,
+            own: own_stack(thread, sp),
+            pages,
         }
     }
 
-    /// Makes the calling thread's own stack known, as deep as it will probably be, while that can be found out.
-    pub(super) fn learn_own(thread: &ShimThread) {
-        const DEPTHS: [u64; 3] = [64 << 10, 16 << 10, 0];
-        let here = 0_u64;
-        let here = core::ptr::from_ref(&here).addr() as u64;
-        for depth in DEPTHS {
-            // A thread's stack may have less room than that.
-            if Self::of_thread(thread, here - depth).is_own(here) {
-                return;
-            }
-        }
-    }
-
-    /// For memory of which nothing is known.
-    pub(super) fn of_other_memory() -> Self {
-        Self {
-            own: 0..0,
-            readable: [0; 8],
-            next: 0,
-        }
-    }
-
-    /// The half word at `address`, if it can be read.
-    pub(super) fn read_half(&mut self, address: u64) -> Option<u32> {
-        if !(self.can_read(address) && self.can_read(address.checked_add(3)?)) {
-            return None;
-        }
-        let pointer: *const u32 = core::ptr::with_exposed_provenance(address as usize);
-        // SAFETY: in pages that were just asked for, and which whoever told of them keeps mapped meanwhile.
-        Some(unsafe { pointer.read_unaligned() })
+    /// What the walk copied into.
+    pub(super) fn into_pages(self) -> &'a mut ForeignPages {
+        self.pages
     }
 
     /// The part of the thread's own stack that is known to be readable.
-    pub(super) fn own(&self) -> &core::ops::Range<u64> {
+    pub(super) fn own(&self) -> &Range<u64> {
         &self.own
     }
 
@@ -91,32 +83,12 @@ impl StackReader {
         if self.is_own(address) {
             return OwnWords::of(&self.own)?.read(address);
         }
-        let last = address.checked_add(7)?;
-        if !(self.can_read(address) && self.can_read(last)) {
-            return None;
-        }
-        let pointer: *const u64 = core::ptr::with_exposed_provenance(address as usize);
-        // SAFETY: in pages that were just asked for and that the frames on them keep mapped.
-        Some(unsafe { pointer.read_unaligned() })
+        self.pages.read(address).map(u64::from_ne_bytes)
     }
 
-    fn can_read(&mut self, address: u64) -> bool {
-        // Never 0 for a page that is readable.
-        let page = address & !(PAGE - 1);
-        if page == 0 {
-            return false;
-        }
-        if self.readable.contains(&page) {
-            return true;
-        }
-        if !is_readable(page) {
-            return false;
-        }
-        if let Some(place) = self.readable.get_mut(self.next % 8) {
-            *place = page;
-        }
-        self.next += 1;
-        true
+    /// Bytes of code that no module covers, if they can be read.
+    pub(super) fn code<const N: usize>(&mut self, address: u64) -> Option<[u8; N]> {
+        self.pages.read(address)
     }
 }
 

@@ -1,10 +1,10 @@
 //! Reads a machine's own stack where the machine keeps it, without asking the machine.
 //!
-//! The machine's memory is taken to be anything: each word is read only where it can be, an address must be aligned, and
+//! The machine's memory is taken to be anything: it is copied ([`ForeignPages`]), an address must be aligned, and
 //! a chain that leads back into itself is noticed (Brent's way: the place remembered moves on at each power of two). What
 //! was read before a fault is kept; the rest of that stack is lost, and is marked so.
 
-use super::reader::StackReader;
+use super::foreign::ForeignPages;
 use super::vm::RawFrame;
 
 /// Mirror of `allocsample_shadow_stack`.
@@ -54,14 +54,18 @@ impl ShadowStack {
     }
 
     /// Fills `frames`, leaf first; returns how many there are. On the thread whose stack it is, also in a signal handler.
-    pub(crate) fn read(&self, frames: &mut [RawFrame]) -> (usize, Ending) {
-        let mut reader = StackReader::of_other_memory();
-        let Some(top) = reader.read(self.top) else {
+    pub(crate) fn read(
+        &self,
+        frames: &mut [RawFrame],
+        pages: &mut ForeignPages,
+    ) -> (usize, Ending) {
+        pages.forget();
+        let Some(top) = pages.read(self.top).map(u64::from_ne_bytes) else {
             return (0, Ending::Broken);
         };
         match self.frame_bytes {
-            0 => self.read_chain(top, frames, &mut reader),
-            bytes => self.read_row(top, u64::from(bytes), frames, &mut reader),
+            0 => self.read_chain(top, frames, pages),
+            bytes => self.read_row(top, u64::from(bytes), frames, pages),
         }
     }
 
@@ -70,7 +74,7 @@ impl ShadowStack {
         top: u64,
         bytes: u64,
         frames: &mut [RawFrame],
-        reader: &mut StackReader,
+        pages: &mut ForeignPages,
     ) -> (usize, Ending) {
         let length = top.wrapping_sub(self.base);
         if top < self.base || !length.is_multiple_of(bytes) || !top.is_multiple_of(4) {
@@ -82,7 +86,7 @@ impl ShadowStack {
                 return (count, Ending::Whole);
             }
             at -= bytes;
-            let Some(frame) = self.frame(at, reader) else {
+            let Some(frame) = self.frame(at, pages) else {
                 return (count, Ending::Broken);
             };
             *place = frame;
@@ -97,7 +101,7 @@ impl ShadowStack {
         &self,
         top: u64,
         frames: &mut [RawFrame],
-        reader: &mut StackReader,
+        pages: &mut ForeignPages,
     ) -> (usize, Ending) {
         let mut at = top;
         let (mut seen, mut next_look) = (0, 1);
@@ -114,13 +118,13 @@ impl ShadowStack {
             }
             let caller = at.checked_add(u64::from(self.caller_offset));
             let (Some(frame), Some(caller)) = (
-                self.frame(at, reader),
-                caller.and_then(|caller| reader.read(caller)),
+                self.frame(at, pages),
+                caller.and_then(|caller| pages.read(caller)),
             ) else {
                 return (count, Ending::Broken);
             };
             *place = frame;
-            at = caller;
+            at = u64::from_ne_bytes(caller);
         }
         match at {
             0 => (frames.len(), Ending::Whole),
@@ -128,10 +132,12 @@ impl ShadowStack {
         }
     }
 
-    fn frame(&self, at: u64, reader: &mut StackReader) -> Option<RawFrame> {
+    fn frame(&self, at: u64, pages: &mut ForeignPages) -> Option<RawFrame> {
         let mut field = |offset: u32| match offset {
             Self::NOWHERE => Some(0),
-            offset => reader.read_half(at.checked_add(u64::from(offset))?),
+            offset => pages
+                .read(at.checked_add(u64::from(offset))?)
+                .map(u32::from_ne_bytes),
         };
         Some(RawFrame {
             function: field(self.function_offset)?,
@@ -166,7 +172,8 @@ mod tests {
             caller_offset: 0,
         };
         let mut frames = std::vec![RawFrame::default(); room];
-        let (count, ending) = shadow.read(&mut frames);
+        let mut pages = std::boxed::Box::new(ForeignPages::new());
+        let (count, ending) = shadow.read(&mut frames, &mut pages);
         let functions = frames.iter().take(count).map(|frame| frame.function);
         (functions.collect(), ending)
     }

@@ -1,9 +1,9 @@
 //! Steps that call-frame information does not cover.
 
-use framehop::{FrameAddress, UnwindRegsNative};
+use framehop::UnwindRegsNative;
 
 use super::modules::{Module, Modules};
-use crate::os::memory::is_readable;
+use super::reader::StackReader;
 
 /// From a frame of unknown code to its caller, if it keeps a frame pointer: `(ip, sp, fp) = (*(fp + 8), fp + 16, *fp)`.
 pub(super) fn by_frame_pointer(
@@ -23,31 +23,16 @@ pub(super) fn by_frame_pointer(
     Ok(Some(return_address))
 }
 
-/// Whether `address` can be read, where `known` can: the kernel is asked only about another page.
-#[cfg(target_arch = "x86_64")]
-fn is_readable_beside(known: u64, address: u64) -> bool {
-    const PAGE: u64 = 4096;
-    known / PAGE == address / PAGE || is_readable(address)
-}
-
 /// From a frame of unknown code to its caller, if all that it still does is `add $n, %rsp; ret`: a thunk, such as those of
-/// CPython's `-X perf`. `(ip, sp, fp) = (*(sp + n), sp + n + 8, fp)`; `None`: it does something else.
+/// CPython's `-X perf`. `(ip, sp, fp) = (*(sp + n), sp + n + 8, fp)`; `None`: it does something else. `code` is what is at the
+/// frame's address.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn by_epilogue(
     registers: &mut UnwindRegsNative,
-    address: FrameAddress,
+    code: Option<[u8; 5]>,
     read: &mut impl FnMut(u64) -> Result<u64, ()>,
 ) -> Option<Result<Option<u64>, ()>> {
-    let pc = address.address();
-    // A return address into unknown code was looked at when it was found (`is_behind_call`).
-    let is_known = address.is_return_address() || is_readable(pc);
-    if !is_known || !is_readable_beside(pc, pc.wrapping_add(4)) {
-        return None;
-    }
-    let pointer: *const [u8; 5] = core::ptr::with_exposed_provenance(pc as usize);
-    // SAFETY: both ends were found readable, and code that is on a stack is not unmapped.
-    let code = unsafe { pointer.read_unaligned() };
-    let [0x48, 0x83, 0xc4, bytes @ 0..0x80, 0xc3] = code else {
+    let [0x48, 0x83, 0xc4, bytes @ 0..0x80, 0xc3] = code? else {
         return None;
     };
     let at = registers.sp() + u64::from(bytes);
@@ -62,7 +47,7 @@ pub(super) fn by_epilogue(
 #[cfg(target_arch = "aarch64")]
 pub(super) fn by_epilogue(
     _registers: &mut UnwindRegsNative,
-    _address: FrameAddress,
+    _code: Option<[u8; 5]>,
     _read: &mut impl FnMut(u64) -> Result<u64, ()>,
 ) -> Option<Result<Option<u64>, ()>> {
     None
@@ -70,27 +55,21 @@ pub(super) fn by_epilogue(
 
 /// Whether the bytes before `return_address` end in a call instruction: what a wrong guess rarely points behind.
 #[cfg(target_arch = "x86_64")]
-pub(super) fn is_behind_call(return_address: u64) -> bool {
-    const PAGE: u64 = 4096;
+pub(super) fn is_behind_call(return_address: u64, reader: &mut StackReader) -> bool {
     let Some(start) = return_address.checked_sub(7) else {
         return false;
     };
-    if !is_readable(return_address) {
+    if reader.code::<1>(return_address).is_none() {
         return false;
     }
-    // Code may begin with its page, and the call be one of its first instructions.
-    let missing = match is_readable_beside(return_address, start) {
-        true => 0,
-        false => 7_u64.saturating_sub(return_address % PAGE),
-    };
-    let mut bytes = [0; 7];
-    for (at, byte) in (0..).zip(&mut bytes) {
-        if at >= missing {
-            let pointer: *const u8 = core::ptr::with_exposed_provenance((start + at) as usize);
-            // SAFETY: in a page that was just found readable, and code that is on a stack is not unmapped.
-            *byte = unsafe { pointer.read() };
+    let bytes = reader.code(start).unwrap_or_else(|| {
+        // Code may begin with its page, and the call be one of its first instructions.
+        let mut bytes = [0; 7];
+        for (at, byte) in (start..).zip(&mut bytes) {
+            *byte = reader.code(at).map_or(0, |[byte]| byte);
         }
-    }
+        bytes
+    });
     let is_call_through = |byte: u8| byte & 0x38 == 0x10; // ModRM /2 after the opcode FF
     match bytes {
         [.., 0xe8, _, _, _, _] => true,
@@ -105,16 +84,14 @@ pub(super) fn is_behind_call(return_address: u64) -> bool {
 
 /// Whether the instruction before `return_address` is a branch with link.
 #[cfg(target_arch = "aarch64")]
-pub(super) fn is_behind_call(return_address: u64) -> bool {
-    let Some(start) = return_address.checked_sub(4).filter(|start| start % 4 == 0) else {
+pub(super) fn is_behind_call(return_address: u64, reader: &mut StackReader) -> bool {
+    let start = return_address.checked_sub(4).filter(|start| start % 4 == 0);
+    let Some(instruction) = start
+        .and_then(|start| reader.code(start))
+        .map(u32::from_le_bytes)
+    else {
         return false;
     };
-    if !is_readable(start) {
-        return false;
-    }
-    let pointer: *const u32 = core::ptr::with_exposed_provenance(start as usize);
-    // SAFETY: aligned and just found readable; code that is on a stack is not unmapped.
-    let instruction = unsafe { pointer.read() };
     instruction >> 26 == 0b100101 || instruction & 0xffff_fc1f == 0xd63f_0000
 }
 
