@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "v8.h"
 #include "bridges.h"
+#include "foreign.h"
 #include "symbols.h"
 
 #include <dlfcn.h>
@@ -159,10 +160,15 @@ static bool is_queue_changing(void)
 {
     enum { WORDS = 64 };
     const struct shim_caller *caller = shim_sampled_caller;
+    uintptr_t words[WORDS];
+    struct foreign_reader reader;
     if (caller == NULL)
         return true; /* not in malloc: nothing is known */
+    foreign_reader_begin(&reader, NULL);
+    if (!foreign_read(&reader, caller->sp, words, sizeof words))
+        return true; /* the stack ends before, or it cannot be read: likewise */
     for (size_t i = 0; i <= WORDS; i++) {
-        uintptr_t word = i == 0 ? caller->pc : ((const uintptr_t *)caller->sp)[i - 1];
+        uintptr_t word = i == 0 ? caller->pc : words[i - 1];
         for (size_t j = 0; j < sizeof queue_code / sizeof queue_code[0]; j++)
             if (word - queue_code[j].start < queue_code[j].end - queue_code[j].start)
                 return true;
