@@ -1,0 +1,95 @@
+"""Real servers, and what is left in them when we have gone: for scripts that attach to them under load."""
+
+import glob
+import os
+import signal
+import socket
+import subprocess
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+COMMAND = os.path.abspath(os.environ.get("ALLOCSAMPLE", os.path.join(ROOT, "target/release/allocsample")))
+PATIENCE = 120
+
+
+class Skip(Exception):
+    """A program is not here."""
+
+
+class Failure(Exception):
+    """Somebody noticed."""
+
+
+def ours(*arguments, directory):
+    done = subprocess.run([COMMAND, *arguments], cwd=directory, capture_output=True, text=True, timeout=PATIENCE)
+    if done.returncode != 0:
+        raise Failure(f"allocsample {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def wait_for(what, is_there):
+    for _ in range(600):
+        if is_there():
+            return
+        time.sleep(0.1)
+    raise Failure(f"{what} did not come up")
+
+
+def listens(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def descriptors_of_ours(pid):
+    links = glob.glob(f"/proc/{pid}/fd/*")
+    return sorted(path for path in map(read_link, links) if "allocsample" in path)
+
+
+def read_link(path):
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def threads_of_ours(pid):
+    names = []
+    for path in glob.glob(f"/proc/{pid}/task/*/comm"):
+        try:
+            with open(path) as file:
+                names.append(file.read().strip())
+        except OSError:
+            pass
+    return sorted(name for name in names if "allocsample" in name)
+
+
+def mappings_of_ours(pid):
+    """The library stays, and what it keeps for the next time; the ring must go."""
+    with open(f"/proc/{pid}/maps") as file:
+        lines = [line.split(None, 5) for line in file]
+    return sorted((fields[5].strip(), fields[1]) for fields in lines if len(fields) > 5 and "allocsample" in fields[5])
+
+
+class Server:
+    """A process of ours that ends with the demonstration."""
+
+    def __init__(self, command, directory, **options):
+        log = open(os.path.join(directory, "server.log"), "w")
+        self.child = subprocess.Popen(command, cwd=directory, stdout=log, stderr=log, **options)
+
+    def __enter__(self):
+        return self.child
+
+    def __exit__(self, *_):
+        self.child.send_signal(signal.SIGINT)
+        try:
+            self.child.wait(20)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            self.child.wait()
