@@ -1,32 +1,23 @@
 //! Builds a profile record by record, from the file's events and from the ring's records alike.
 
-use allocsample_record::{
-    AddressSpace, Decoded, Definition, Event, Fate, FateRecord, FreeRecord, HeapId, MemoryMap,
-    ModuleRecord, PartEdge, PartRecord, RecordKind, SampleFlags, SampleId, StackId, StackNode,
-    SymbolTable, ThreadId, readable,
-};
+mod held;
 
+use allocsample_record::{
+    AddressSpace, Decoded, Definition, Event, Fate, FateRecord, FreeRecord, HeapId, ModuleRecord,
+    PartEdge, PartRecord, RecordKind, SampleFlags, SampleId, StackId, StackNode, ThreadId,
+    readable,
+};
+use held::Held;
 use rustc_hash::FxHashMap;
 
 use crate::batch::Batch;
 use crate::before::Before;
 use crate::counts::Counts;
-use crate::limits::{DEEPEST, Limits};
-use crate::model::{Damage, Exit, Freed, IntervalInfo, Lost, Module, Profile, Sample, Tick};
+use crate::limits::DEEPEST;
+use crate::model::{Exit, Freed, IntervalInfo, Lost, Module, Profile, Sample, Tick};
 use crate::nodes::{NodeIndex, stack_of};
 use crate::reach::ReachBuilder;
 use crate::sample_index::SampleIndex;
-
-/// Records of which the profile keeps a text, or another row of numbers.
-const HAS_TEXT: [RecordKind; 7] = [
-    RecordKind::Process,
-    RecordKind::Module,
-    RecordKind::ThreadStart,
-    RecordKind::Note,
-    RecordKind::Definition,
-    RecordKind::Gc,
-    RecordKind::Marker,
-];
 
 /// A profile in the making.
 #[derive(Default)]
@@ -42,10 +33,7 @@ pub(crate) struct ProfileBuilder {
     before: Before,
     counts: Counts,
     reach: ReachBuilder,
-    /// Bytes of names and other text in the profile.
-    text_bytes: u64,
-    /// Bytes of its table of symbols.
-    symbols_bytes: u64,
+    held: Held,
 }
 
 impl ProfileBuilder {
@@ -76,59 +64,6 @@ impl ProfileBuilder {
         if !self.before.is_known {
             self.before.figures = Some(self.profile.own_cost.figures);
         }
-    }
-
-    /// Bytes of memory that the profile takes so far.
-    pub(crate) fn held_bytes(&self) -> u64 {
-        self.profile.held_bytes()
-            + self.text_bytes
-            + self.symbols_bytes
-            + self.by_id.held_bytes()
-            + 4 * self.numbers.len() as u64
-    }
-
-    /// Stops what goes on adding records, of which this is the number, when the profile takes more than it may. Records are
-    /// small: it does not matter which of them is one too many.
-    pub(crate) fn check(&self, limits: &Limits, number: usize) -> Result<(), Damage> {
-        const BETWEEN: usize = 256;
-        if number.is_multiple_of(BETWEEN) && self.held_bytes() > limits.memory {
-            return Err(Damage::TooLarge);
-        }
-        Ok(())
-    }
-
-    /// Takes a table of names; `None` if it is malformed, or takes more memory than is left.
-    pub(crate) fn add_symbols(&mut self, raw: &[u8], limits: &Limits) -> Option<()> {
-        let left = (limits.memory).checked_sub(self.held_bytes() + raw.len() as u64)?;
-        let left = usize::try_from(left).unwrap_or(usize::MAX);
-        let (mut symbols, held_bytes) = SymbolTable::decode_within(raw, left)?;
-        // Files of one recording number their modules alike: the earlier one has names of places of its own.
-        let before = std::mem::take(&mut self.profile.symbols);
-        for (location, frames) in before.frames {
-            symbols.frames.entry(location).or_insert(frames);
-        }
-        self.profile.symbols = symbols;
-        self.symbols_bytes += held_bytes as u64;
-        Some(())
-    }
-
-    /// Takes a reading of the process's memory.
-    pub(crate) fn add_memory(&mut self, raw: &[u8], limits: &Limits) -> Result<(), Damage> {
-        /// Bytes in memory for each byte at most: those of a name without letters.
-        const TIMES: u64 = 24;
-        let most_bytes = TIMES * raw.len() as u64;
-        if self.held_bytes().saturating_add(most_bytes) > limits.memory {
-            return Err(Damage::TooLarge);
-        }
-        let map = MemoryMap::decode(raw).ok_or(Damage::Malformed)?;
-        let names = map
-            .names
-            .iter()
-            .map(|name| size_of::<Vec<u8>>() + name.len());
-        let held_bytes = names.sum::<usize>() + size_of_val(&*map.mappings) + size_of_val(&map);
-        self.text_bytes += held_bytes as u64;
-        self.profile.memory.push(map);
-        Ok(())
     }
 
     /// When everything is in: what was before the file is taken off.
@@ -201,14 +136,7 @@ impl ProfileBuilder {
             return;
         };
         let text: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        if HAS_TEXT.contains(&kind) {
-            // A byte that is no UTF-8 becomes three, and an argument can be as short as its NUL.
-            let times = match kind {
-                RecordKind::Process => size_of::<String>(),
-                _ => 3,
-            };
-            self.text_bytes += (times * text.len()) as u64;
-        }
+        self.held.add_record(kind, text.len());
         match Decoded::decode(kind, words, &text) {
             Some(decoded) => self.add_decoded(position, decoded),
             None => self.profile.recovery.malformed_records += 1,
