@@ -13,6 +13,7 @@ use allocsample_ring::RecoveredRecord;
 
 use crate::chunks::PackedChunk;
 use crate::model::{Damage, Profile};
+use crate::new_file;
 use crate::reader::{self, ReadError};
 use crate::symbolize::root_of;
 
@@ -68,7 +69,9 @@ pub fn snapshot(path: &Path, to: &Path) -> Result<Finished, FinishError> {
 /// Copies the ring beside a profile, if there is one, to beside `to`.
 pub(crate) fn copy_ring(path: &Path, to: &Path) -> Result<(), FinishError> {
     match reader::read_ring(path) {
-        Ok(ring) => std::fs::write(reader::ring_path(to), ring).map_err(FinishError::Write),
+        Ok(ring) => new_file::create(&reader::ring_path(to))
+            .and_then(|mut copy| copy.write_all(&ring))
+            .map_err(FinishError::Write),
         // The process may end at any time: all is in its file then.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(ReadError::from(error).into()),
@@ -77,12 +80,14 @@ pub(crate) fn copy_ring(path: &Path, to: &Path) -> Result<(), FinishError> {
 
 /// Copies a file, and tells what cannot be read from what cannot be written.
 fn copy(from: &Path, to: &Path) -> Result<(), FinishError> {
-    let metadata = File::open(from).and_then(|file| file.metadata());
-    if metadata.map_err(ReadError::from)?.is_dir() {
+    let mut file = File::open(from).map_err(ReadError::from)?;
+    if file.metadata().map_err(ReadError::from)?.is_dir() {
         let error = std::io::Error::from(std::io::ErrorKind::IsADirectory);
         return Err(ReadError::from(error).into());
     }
-    std::fs::copy(from, to).map_err(FinishError::Write)?;
+    new_file::create(to)
+        .and_then(|mut copy| std::io::copy(&mut file, &mut copy))
+        .map_err(FinishError::Write)?;
     Ok(())
 }
 

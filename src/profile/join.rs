@@ -4,15 +4,15 @@
 //! there: so files are joined by writing their chunks one after the other.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use allocsample_record::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, FileHeader, FormatVersion};
 
 use crate::finish::{FinishError, Finished, complete_copy, copy_ring};
+use crate::new_file;
 use crate::parts::{self, Files};
 use crate::reader::{self, ReadError, behind_header};
 use crate::series::{SeriesError, check_order};
@@ -116,13 +116,8 @@ struct Joined {
 impl Joined {
     fn create(path: &Path) -> io::Result<Self> {
         // Nobody else's, as the parts are.
-        let new = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)?;
         Ok(Self {
-            out: BufWriter::new(new),
+            out: BufWriter::new(new_file::create(path)?),
             has_header: false,
         })
     }

@@ -16,6 +16,7 @@ mod frames;
 mod join;
 mod limits;
 mod model;
+mod new_file;
 mod nodes;
 mod parts;
 mod reach;

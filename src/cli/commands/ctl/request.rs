@@ -3,8 +3,8 @@
 //! Commands take turns by a lock on that file, which the process itself never looks at: nothing that a command does,
 //! or does not do, keeps the program waiting.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::os::unix::fs::FileExt;
+use std::fs::{File, TryLockError};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,7 @@ pub fn request(
 ) -> anyhow::Result<Ending> {
     let ring = running::ring_of(path);
     let named = || ring.display().to_string();
-    let file = match OpenOptions::new().read(true).write(true).open(&ring) {
+    let file = match open(&ring) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             bail!("{}: its process has ended", path.display())
@@ -82,6 +82,21 @@ pub fn request(
     let told = told()?;
     output_file::write_stdout(|out| Ok(writeln!(out, "{told}")?))?;
     Ok(Ending::SUCCESS)
+}
+
+/// Opens a ring to write to it. Its directory may be open to others: what is there may be a link to something else.
+fn open(ring: &Path) -> std::io::Result<File> {
+    const MAGIC: &[u8; 8] = b"ALLOCRNG";
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(ring)?;
+    let mut start = [0; MAGIC.len()];
+    if file.read_exact_at(&mut start, 0).is_err() || start != *MAGIC {
+        return Err(std::io::Error::other("is not a ring"));
+    }
+    Ok(file)
 }
 
 /// Takes the lock. Of a thousand that wait each gets its turn; one that was stopped while it had the lock stops us, but not

@@ -1,11 +1,13 @@
 //! A secret that stays the same: in a file that nobody else can read.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, bail};
+
+use crate::output_file;
 
 /// As many characters cannot be guessed, if they are random.
 const SHORTEST: usize = 16;
@@ -16,12 +18,7 @@ pub fn of_file(path: &Path) -> anyhow::Result<String> {
     match fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let secret = crate::http::secret();
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(path)
-                .with_context(named)?;
+            let mut file = output_file::create_new(path).with_context(named)?;
             writeln!(file, "{secret}").with_context(named)?;
             return Ok(secret);
         }
