@@ -333,3 +333,28 @@ fn a_missing_library_is_one_line_that_says_what_to_do() {
     );
     assert!(!room.path("ran").exists());
 }
+
+/// In a directory that others write to, somebody else's file may have the name.
+#[test]
+fn a_ring_that_is_there_already_costs_a_name_and_no_profile() {
+    let room = Room::new();
+    let ring = room.path("x.allocsample.ring");
+    fs::write(&ring, "somebody's").unwrap();
+    let is_foreign = is_root();
+    if is_foreign {
+        std::os::unix::fs::chown(&ring, Some(65534), Some(65534)).unwrap();
+    }
+    let output = room.record("x.allocsample", &[], &[]);
+    let said = stderr(&output);
+    let whose = if is_foreign { ", of user 65534" } else { "" };
+    assert!(
+        said.contains(&format!(
+            "x.allocsample.ring is there already{whose}; the profile gets a number"
+        )),
+        "{said}"
+    );
+    let report = room.output(&["report", "x.1.allocsample"]);
+    assert_eq!(report.status.code(), Some(0), "{}", stderr(&report));
+    assert_eq!(fs::read_to_string(&ring).unwrap(), "somebody's");
+    assert!(!room.path("x.allocsample").exists());
+}

@@ -15,7 +15,7 @@ use crate::os::clock::Patience;
 use crate::os::file::{self, File};
 use crate::os::futex;
 use crate::os::signals::Held;
-use crate::os::{clock, memory, process};
+use crate::os::{Errno, clock, memory, process};
 use crate::path::{Path, file_name};
 
 /// Ring sizes that are tried in turn, in words: 4 MiB, 1 MiB, 256 KiB.
@@ -91,27 +91,31 @@ pub fn begin(beginning: Beginning<'_>) -> Result<Option<&'static Recording>, Can
     }
 }
 
+const NO_ROOM: &str = "no room for the ring file (is the disk full, or a file size limit set?)";
+
 fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> {
     let config = beginning.config;
     let (path_buffer, argument_buffer) = beginning.buffer.split_at_mut(4096);
     let executable = process::executable(path_buffer);
     let command_line = process::command_line(argument_buffer);
     let wall_ns = clock::wall_ns();
-    const NO_ROOM: &str = "no room for the ring file (is the disk full, or a file size limit set?)";
     // Before anything is written: a byte beyond the limit is answered by a signal that kills.
     let [.., smallest_words] = CAPACITIES_WORDS;
     if (allocsample_ring::file_bytes(smallest_words) as u64) > file::size_limit() {
         return Err(CannotRecord { reason: NO_ROOM });
     }
-    let (profile, path) = create_profile(config, file_name(beginning.program), wall_ns)?;
+    let Files {
+        profile,
+        path,
+        ring,
+        ring_path,
+    } = create_files(config, file_name(beginning.program), wall_ns)?;
     let profile_id = process::random_u128();
     let header = FileHeader {
         version: FormatVersion::WHOLE,
         profile_id,
     }
     .encode();
-    let mut ring_path = path.clone();
-    ring_path.push(b".ring");
     let discard = |reason| {
         file::unlink(path.as_c_str());
         file::unlink(ring_path.as_c_str());
@@ -124,11 +128,11 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
         return discard("the profile cannot be written (is the disk full?)");
     };
     drop(profile);
-    let Some((ring, ring_place)) = create_ring(&ring_path, profile_id) else {
+    let Some((mapped_ring, ring_place)) = create_ring(&ring, profile_id) else {
         return discard(NO_ROOM);
     };
     let recording = Recording {
-        ring,
+        ring: mapped_ring,
         path: path.clone(),
         ring_path: ring_path.clone(),
         wake: AtomicU32::new(0),
@@ -179,32 +183,65 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
     Ok(recording)
 }
 
-fn create_profile(
-    config: &Config,
-    program: &[u8],
-    wall_ns: u64,
-) -> Result<(File, Path), CannotRecord> {
+/// The two files of a recording, both new.
+struct Files {
+    profile: File,
+    path: Path,
+    ring: File,
+    ring_path: Path,
+}
+
+/// Creates both under the first name that neither of them has yet: in a directory that others write to, either can be
+/// theirs.
+fn create_files(config: &Config, program: &[u8], wall_ns: u64) -> Result<Files, CannotRecord> {
     const ATTEMPTS: u32 = 1000;
+    const RING: &[u8] = b".ring";
     for attempt in 0..ATTEMPTS {
         let path = config.output_path(process::pid(), program, wall_ns, attempt);
-        if path.is_too_long() || path.as_bytes().len() + b".ring".len() >= crate::path::PATH_BYTES {
+        if path.is_too_long() || path.as_bytes().len() + RING.len() >= crate::path::PATH_BYTES {
             return Err(CannotRecord {
                 reason: "the output path is too long",
             });
         }
-        match File::create_new(path.as_c_str()) {
-            Ok(file) => return Ok((file, path)),
-            Err(crate::os::Errno(libc::EEXIST)) => {}
-            Err(_) => break,
+        let profile = match File::create_new(path.as_c_str()) {
+            Ok(file) => file,
+            Err(Errno(libc::EEXIST)) => continue,
+            Err(_) => {
+                return Err(CannotRecord {
+                    reason: "the profile cannot be created",
+                });
+            }
+        };
+        let mut ring_path = path.clone();
+        ring_path.push(RING);
+        let error = match File::create_new(ring_path.as_c_str()) {
+            Ok(ring) => {
+                return Ok(Files {
+                    profile,
+                    path,
+                    ring,
+                    ring_path,
+                });
+            }
+            Err(error) => error,
+        };
+        file::unlink(path.as_c_str());
+        match error {
+            Errno(libc::EEXIST) => {}
+            Errno(libc::ENOSPC | libc::EDQUOT) => return Err(CannotRecord { reason: NO_ROOM }),
+            _ => {
+                return Err(CannotRecord {
+                    reason: "the ring file cannot be created beside the profile",
+                });
+            }
         }
     }
     Err(CannotRecord {
-        reason: "the profile cannot be created",
+        reason: "a thousand names for the profile or its ring are taken already",
     })
 }
 
-fn create_ring(path: &Path, profile_id: u128) -> Option<(Ring, (NonNull<u8>, usize))> {
-    let file = File::create_new(path.as_c_str()).ok()?;
+fn create_ring(file: &File, profile_id: u128) -> Option<(Ring, (NonNull<u8>, usize))> {
     for capacity_words in CAPACITIES_WORDS {
         let bytes = allocsample_ring::file_bytes(capacity_words);
         // A file beyond the limit would not only fail: the kernel would send SIGXFSZ to the program.

@@ -39,6 +39,11 @@ pub fn run(options: &Run) -> anyhow::Result<Ending> {
             Vec::new()
         }
     };
+    if unreachable.is_none()
+        && let Some(taken) = template.taken()
+    {
+        remark(options, taken);
+    }
     let before = template.snapshot();
     let child = match Child::start(&program, &options.command, &changes)? {
         Ok(child) => child,

@@ -102,6 +102,26 @@ impl Template {
         Ok(())
     }
 
+    /// Says that the name is taken, by what, if it is a name that will not do for the profile. The agent takes another then.
+    pub fn taken(&self) -> Option<String> {
+        let name = PathBuf::from(fixed_name(self.path.as_os_str())?);
+        let mut ring = name.clone().into_os_string();
+        ring.push(".ring");
+        let own = rustix::process::geteuid().as_raw();
+        [name.clone(), ring.into()].into_iter().find_map(|path| {
+            let about = fs::symlink_metadata(&path).ok()?;
+            let whose = match about.uid() {
+                uid if uid == own => String::new(),
+                uid => format!(", of user {uid}"),
+            };
+            Some(format!(
+                "{} is there already{whose}; the profile gets a number, as in {}",
+                path.display(),
+                numbered(&name).display()
+            ))
+        })
+    }
+
     /// What the template's files are now.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(self.files().into_iter().collect())
@@ -138,6 +158,17 @@ impl Template {
             })
             .collect()
     }
+}
+
+/// The next name that the agent tries.
+fn numbered(name: &Path) -> PathBuf {
+    const SUFFIX: &[u8] = b".allocsample";
+    let name = name.as_os_str().as_bytes();
+    let numbered = match name.strip_suffix(SUFFIX) {
+        Some(stem) => [stem, b".1", SUFFIX].concat(),
+        None => [name, b".1"].concat(),
+    };
+    OsString::from_vec(numbered).into()
 }
 
 /// What a text without placeholders stands for; `None` if it has one.
