@@ -11,6 +11,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use allocsample_profile::readable;
 use nix::sys::signal::{Signal, raise};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 
@@ -83,17 +84,19 @@ pub fn in_one_line(error: &anyhow::Error) -> String {
 
 /// `error: what`, in one line on stderr. A stderr that cannot be written to is nobody's concern.
 pub fn complain(what: &str) {
-    let one_line = what
-        .split('\n')
-        .map(str::trim)
-        .collect::<Vec<_>>()
-        .join(" ");
-    let _ = writeln!(io::stderr(), "error: {one_line}");
+    let _ = writeln!(io::stderr(), "error: {}", one_line(what));
+}
+
+/// Errors name files and programs, and no name may give orders to a terminal.
+fn one_line(what: &str) -> String {
+    let lines: Vec<_> = what.split('\n').map(str::trim).collect();
+    readable(lines.join(" ").as_bytes()).into_owned()
 }
 
 /// `allocsample: what`, in one line on stderr: something that the user should know about a program that runs anyway.
 pub fn remark(what: impl fmt::Display) {
-    let _ = writeln!(io::stderr(), "allocsample: {what}");
+    let what = what.to_string();
+    let _ = writeln!(io::stderr(), "allocsample: {}", readable(what.as_bytes()));
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -31,7 +31,7 @@ mod weights;
 pub use allocsample_record::{
     ExitHow, Fate, Figure, GcKind, HeapId, HeapKind, Location, LostReason, MemoryMap,
     MemoryMapping, MemoryTotals, ModuleId, Note, SampleFlags, SampleId, Sampling, StackId,
-    StackNode, SymbolFrame, SymbolTable, ThreadId, readable,
+    StackNode, SymbolFrame, SymbolTable, ThreadId, is_plain, readable, readable_char,
 };
 pub use allocsample_ring::request;
 pub use allocsample_sampling::{Estimate, Limits};

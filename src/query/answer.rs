@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use allocsample_profile::readable;
 use serde_json::{Map, json};
 
 /// How an answer is printed.
@@ -54,7 +55,7 @@ impl Cell {
     fn shown(&self) -> String {
         match self {
             Cell::Real(number) => format!("{number:.1}"),
-            other => other.text().replace(char::is_control, "\u{fffd}"),
+            other => readable(other.text().as_bytes()).into_owned(),
         }
     }
 

@@ -63,7 +63,7 @@ pub use module::{
     MAX_BUILD_ID_BYTES, MAX_PATH_BYTES, ModuleAgainRecord, ModuleRecord, ModuleUnloadRecord,
 };
 #[cfg(feature = "alloc")]
-pub use name::{is_plain, readable};
+pub use name::{is_plain, readable, readable_char};
 pub use packed::Packer;
 #[cfg(feature = "alloc")]
 pub use packed::{Packed, Unpacker};

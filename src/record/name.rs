@@ -15,7 +15,7 @@ pub fn readable(bytes: &[u8]) -> Cow<'_, str> {
     if text.chars().all(is_plain) {
         return text;
     }
-    Cow::Owned(text.chars().map(in_place_of).collect())
+    Cow::Owned(text.chars().map(readable_char).collect())
 }
 
 /// Whether the character can stand in a name as it is.
@@ -23,7 +23,8 @@ pub fn is_plain(c: char) -> bool {
     !c.is_control() && !is_format(c)
 }
 
-fn in_place_of(c: char) -> char {
+/// What stands for a character in a name.
+pub fn readable_char(c: char) -> char {
     match c {
         '\t' | '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}' => ' ',
         c if is_plain(c) => c,

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::Read;
 use std::time::{Duration, UNIX_EPOCH};
 
-use allocsample_profile::Profile;
+use allocsample_profile::{Profile, readable_char};
 use serde_json::{Value, json};
 
 use crate::sites::Sites;
@@ -115,7 +115,8 @@ fn excerpts(text: &str, wanted: &BTreeSet<usize>) -> Vec<(usize, String)> {
         }
         if let Some((_, text)) = excerpts.last_mut() {
             for line in &all[first - 1..last] {
-                text.extend(line.chars().take(MOST_COLUMNS));
+                let shown = line.chars().take(MOST_COLUMNS);
+                text.extend(shown.map(|c| if c == '\t' { c } else { readable_char(c) }));
                 text.push('\n');
             }
         }
@@ -151,6 +152,14 @@ mod tests {
         assert_eq!(at(&[20, 34]), [(14, 13), (28, 13)]);
         // A line that the file does not have: it is another version.
         assert_eq!(at(&[101]), []);
+    }
+
+    #[test]
+    fn excerpts_hold_no_character_that_acts() {
+        let text = "\tint a; // \x1b]0;title\x07\u{202e}\r\n";
+        let excerpts = excerpts(text, &BTreeSet::from([1]));
+        let expected = "\tint a; // \u{fffd}]0;title\u{fffd}\u{fffd}\n";
+        assert_eq!(excerpts, [(1, expected.to_owned())]);
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Profiles that are made to do harm: every checksum is right, and little of the rest.
 
 use allocsample_record::{
-    ChunkEncoder, ChunkHeader, ChunkKind, Definition, DefinitionRecord, FileHeader, FileSample,
-    FormatVersion, HeapId, IntervalRecord, Location, ModuleId, ModuleRecord, ProcessRecord,
-    RecordKind, SampleFlags, SampleId, Sampling, StackId, StackNode, ThreadId, ThreadStartRecord,
+    ChunkEncoder, ChunkHeader, ChunkKind, Definition, DefinitionRecord, Fate, FateRecord,
+    FileHeader, FileSample, FormatVersion, HeapId, HeapKind, IntervalRecord, Location,
+    MarkerRecord, ModuleId, ModuleRecord, Note, NoteRecord, ProcessRecord, RecordKind, SampleFlags,
+    SampleId, Sampling, StackId, StackNode, THREAD_NAME_BYTES, ThreadId, ThreadStartRecord,
+    VmFrame,
 };
 
 /// Small, fast, and the same everywhere.
@@ -360,4 +362,122 @@ pub fn mutated(file: &[u8], random: &mut Random) -> Vec<u8> {
         rest = &rest[end..];
     }
     out
+}
+
+/// A profile in which everything that has a name has this one: the program, its arguments, a thread, a module, functions
+/// with symbols and of a machine, a heap, a type, a statistic, a marker and a note.
+pub fn named(name: &str) -> Vec<u8> {
+    let name = name.as_bytes();
+    let name = &name[..name.len().min(200)];
+    let words = &mut [0; 256];
+    let file = Hostile::default().events(|encoder| {
+        let process = ProcessRecord {
+            pid: 1,
+            parent_pid: 1,
+            start_mono_ns: 1,
+            start_wall_ns: 1,
+            executable: &[b"/nonexistent/", name].concat(),
+            command_line: &[b"a\0", name, b"\0"].concat(),
+        };
+        let length = process.encode_into(words).unwrap();
+        encoder.words(RecordKind::Process, &words[..length]);
+        let mut short = [0; THREAD_NAME_BYTES];
+        let length = name.len().min(THREAD_NAME_BYTES);
+        short[..length].copy_from_slice(&name[..length]);
+        let start = ThreadStartRecord {
+            thread: ThreadId(1),
+            tid: 1,
+            time_ns: 1,
+            name: short,
+        };
+        let length = start.encode_into(words).unwrap();
+        encoder.words(RecordKind::ThreadStart, &words[..length]);
+        let path = [b"/nonexistent/", name].concat();
+        module(encoder, 1 << 40, &path);
+        let heap = HeapId(1);
+        let define = |encoder: &mut ChunkEncoder, kind, id, value| {
+            let definition = DefinitionRecord {
+                heap,
+                kind,
+                id,
+                value,
+                name,
+                detail: name,
+            };
+            let words = &mut [0; 256];
+            let length = definition.encode_into(words).unwrap();
+            encoder.words(RecordKind::Definition, &words[..length]);
+        };
+        define(encoder, Definition::Heap, 1, HeapKind::Nursery as u32);
+        define(encoder, Definition::Type, 1, 0);
+        define(encoder, Definition::Function, 1, 7);
+        define(encoder, Definition::Statistic, 1, 0);
+        define(encoder, Definition::Thread, 1, 0);
+        let marker = MarkerRecord {
+            heap,
+            is_phase: false,
+            begin_ns: 1001,
+            end_ns: 1002,
+            name,
+        };
+        let length = marker.encode_into(words).unwrap();
+        encoder.words(RecordKind::Marker, &words[..length]);
+        let note = NoteRecord {
+            time_ns: 1,
+            note: Note::MallocIsElsewhere,
+            detail: name,
+        };
+        let length = note.encode_into(words).unwrap();
+        encoder.words(RecordKind::Note, &words[..length]);
+        let frame = VmFrame {
+            heap,
+            function: 1,
+            line: 3,
+        };
+        let of_machine = frame.location();
+        let places = [
+            (1, 8),
+            (2, 4096),
+            (of_machine.module.0, of_machine.offset),
+            (2, 9999),
+        ];
+        let mut stack = StackId::EMPTY;
+        for (number, (module, offset)) in (1..).zip(places) {
+            let module = ModuleId(module);
+            let location = Location { module, offset };
+            stack = encoder.node(StackNode {
+                parent: stack,
+                location,
+            });
+            let heap = if number % 2 == 0 {
+                heap
+            } else {
+                HeapId::MALLOC
+            };
+            let id = SampleId(number * 16);
+            encoder.sample(&FileSample {
+                id,
+                time_ns: 1000 + number,
+                address: number * 16,
+                size: 64,
+                thread: ThreadId(1),
+                heap,
+                flags: SampleFlags::default(),
+                points: 1,
+                interval: 0,
+                thread_bytes: number * 64,
+                stack,
+            });
+            encoder.fate(&FateRecord {
+                sample: id,
+                time_ns: 1000 + number,
+                fate: Fate::Open,
+                type_id: 1,
+                gc: 0,
+                content_hash: 0,
+            });
+        }
+    });
+    // Places 1 and 2 of the first module.
+    file.symbols(&[name], 2, 2).bytes()
 }

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use allocsample_profile::readable;
+
 /// What it is.
 pub const MIME: &str = "text/html; charset=utf-8";
 
@@ -36,7 +38,8 @@ pub fn of(prefix: &str, processes: &[(String, PathBuf)]) -> String {
 fn command(pid: &str) -> Option<String> {
     let pid: u32 = pid.parse().ok()?;
     let line = std::fs::read(Path::new("/proc").join(pid.to_string()).join("cmdline")).ok()?;
-    let text = String::from_utf8_lossy(&line).replace('\0', " ");
+    let text = line.split(|&byte| byte == 0).map(readable);
+    let text = text.collect::<Vec<_>>().join(" ");
     Some(text.trim().chars().take(120).collect())
 }
 
