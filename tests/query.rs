@@ -337,3 +337,48 @@ fn every_table_agrees_with_the_report() {
         );
     }
 }
+
+/// One line, and the status of a failure or of a request that makes no sense.
+#[test]
+fn queries_that_would_take_all_time_or_memory_are_stopped() {
+    let room = Room::new();
+    room.record("x.allocsample", &["--seed", "1"], &[]);
+    let numbers = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t)";
+    let endless = format!("{numbers} SELECT max(x) FROM t");
+    let blobs = "WITH RECURSIVE t(x) AS (SELECT randomblob(1000000) UNION ALL SELECT randomblob(1000000) FROM t) \
+        SELECT count(DISTINCT x) FROM t";
+    for (sql, status, what) in [
+        (
+            &*endless,
+            1,
+            "no answer after 1 s; allow more time with --timeout",
+        ),
+        (
+            "SELECT zeroblob(1000000000)",
+            2,
+            "a text of more than 1 MiB",
+        ),
+        (blobs, 1, ""),
+    ] {
+        let output = room.output(&["query", "x.allocsample", sql, "--timeout", "1"]);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(status), "{sql}: {said}");
+        assert!(
+            said.starts_with("error: query: ") && said.contains(what),
+            "{sql}: {said}"
+        );
+        assert_eq!(
+            (said.lines().count(), stdout(&output).as_str()),
+            (1, ""),
+            "{sql}"
+        );
+    }
+    // As much as there may be is reached in a moment, and no clock says when.
+    let sorted = format!("{numbers} SELECT x, zeroblob(1000000) AS b FROM t ORDER BY x DESC");
+    let output = room.output(&["query", "x.allocsample", &sorted, "--timeout", "0"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let expected = "error: query: it takes more than 1024 MiB of memory; ask for fewer";
+    assert!(stderr(&output).starts_with(expected), "{}", stderr(&output));
+    let output = room.output(&["query", "x.allocsample", "SELECT 1", "--timeout", "0"]);
+    assert_eq!(output.status.code(), Some(0));
+}

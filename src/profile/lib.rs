@@ -39,7 +39,7 @@ pub use examined::Examined;
 pub use finish::{FinishError, Finished, finish, finish_with, snapshot};
 pub use frames::{Frame, missing_root, missing_root_of};
 pub use join::{JoinError, join, join_recording, joined_name};
-pub use limits::lift_limits;
+pub use limits::{lift_limits, limits_are_lifted};
 pub use model::{
     Exit, Freed, IntervalInfo, Lost, Module, OwnCost, Part, ProcessInfo, Profile, Recovery, Sample,
     Thread, Tick,

@@ -28,7 +28,8 @@ pub fn lift_limits() {
     ARE_LIFTED.store(true, Ordering::Relaxed);
 }
 
-fn are_lifted() -> bool {
+/// Whether [`lift_limits`] was called.
+pub fn limits_are_lifted() -> bool {
     ARE_LIFTED.load(Ordering::Relaxed)
 }
 
@@ -48,7 +49,7 @@ pub(crate) struct Limits {
 impl Limits {
     /// For files of so many bytes in all.
     pub(crate) fn of(file_bytes: u64) -> Self {
-        let limit = |base: u64, times: u64| match are_lifted() {
+        let limit = |base: u64, times: u64| match limits_are_lifted() {
             true => u64::MAX,
             false => base.saturating_add(file_bytes.saturating_mul(times)),
         };
@@ -64,7 +65,7 @@ impl Limits {
     /// and LZ4 makes them some three times smaller.
     pub(crate) fn raw_bytes(kind: u16, stored_bytes: usize) -> u64 {
         const ALWAYS: u64 = 8 << 20;
-        if are_lifted() {
+        if limits_are_lifted() {
             return u64::MAX;
         }
         let times = if kind == ChunkKind::Symbols as u16 {

@@ -22,6 +22,7 @@ pub enum Format {
 pub struct Answer {
     columns: Vec<String>,
     rows: Vec<Vec<Cell>>,
+    held_bytes: usize,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -69,11 +70,22 @@ impl Answer {
         Self {
             columns,
             rows: Vec::new(),
+            held_bytes: 0,
         }
     }
 
     pub(crate) fn push(&mut self, row: Vec<Cell>) {
+        let texts = row.iter().map(|cell| match cell {
+            Cell::Text(text) => text.len(),
+            _ => 0,
+        });
+        self.held_bytes += size_of_val(&row) + size_of_val(&*row) + texts.sum::<usize>();
         self.rows.push(row);
+    }
+
+    /// Bytes of memory that its rows take.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.held_bytes
     }
 
     /// Names of the columns.

@@ -6,12 +6,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use allocsample_profile::{Estimate, Limits, Profile};
+use allocsample_profile::{Estimate, Limits, Profile, limits_are_lifted};
 use rusqlite::functions::FunctionFlags;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+use rusqlite::limits::Limit;
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, ToSql};
+use rusqlite::{Connection, ErrorCode, ToSql};
 
 use crate::answer::{Answer, Cell};
 use crate::block::{Block, Sink};
@@ -29,6 +31,17 @@ const JOINED_ON: [(&str, &str); 7] = [
     ("stacks", "stack_id"),
 ];
 
+/// Memory that a query may take besides the tables that it reads; an answer may take as much.
+const MOST_BYTES: usize = 1 << 30;
+/// The longest text that a query may make. SQLite looks at the clock between two steps, and a step like `instr` takes time in
+/// proportion to the product of two lengths.
+const LONGEST_TEXT: i32 = 1 << 20;
+/// The longest pattern of LIKE and GLOB, for the same reason.
+const LONGEST_PATTERN: i32 = 1000;
+
+/// Steps of SQLite's virtual machine between two looks at the clock. One step can make a text of the longest, in a millisecond.
+const STEPS_BETWEEN_LOOKS: i32 = 500;
+
 /// Rows that are filled together.
 const BLOCK_ROWS: usize = 4096;
 
@@ -42,6 +55,18 @@ pub enum QueryError {
     /// It would change something.
     #[error("only SELECT is possible: a profile is never changed")]
     NotReadOnly,
+    /// It was interrupted.
+    #[error("it was interrupted")]
+    Interrupted,
+    /// It took too long.
+    #[error("there is no answer after {} s; allow more time with --timeout", .0.as_secs())]
+    TooSlow(Duration),
+    /// It took too much memory.
+    #[error("it takes more than {} MiB of memory; ask for fewer or shorter rows, export them by `convert --to parquet`, or use --no-limits", .0 >> 20)]
+    TooLarge(usize),
+    /// It made a text that is too long.
+    #[error("it makes a text of more than {} MiB", LONGEST_TEXT >> 20)]
+    TextTooLong,
     /// There is nothing in it.
     #[error("there is no query; `SELECT name FROM tables` lists the tables")]
     Empty,
@@ -49,6 +74,12 @@ pub enum QueryError {
 
 impl From<rusqlite::Error> for QueryError {
     fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::OperationInterrupted) => return Self::Interrupted,
+            Some(ErrorCode::TooBig) => return Self::TextTooLong,
+            Some(ErrorCode::OutOfMemory) => return Self::TooLarge(MOST_BYTES),
+            _ => {}
+        }
         let text = match &error {
             rusqlite::Error::SqliteFailure(_, Some(message)) => message.clone(),
             rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),
@@ -72,6 +103,7 @@ pub struct Database<'a> {
     index: Option<Index<'a>>,
     /// By table, which of its columns are there.
     filled: HashMap<&'static str, Vec<bool>>,
+    most_answer_bytes: usize,
 }
 
 impl<'a> Database<'a> {
@@ -99,18 +131,53 @@ impl<'a> Database<'a> {
             connection,
             index: None,
             filled: HashMap::new(),
+            most_answer_bytes: match limits_are_lifted() {
+                true => usize::MAX,
+                false => MOST_BYTES,
+            },
         })
     }
 
-    /// Answers one query. The whole answer is in memory.
-    pub fn query(&mut self, sql: &str) -> Result<Answer, QueryError> {
+    /// Answers one query, and gives up when its own work takes longer than `timeout`. (Filling the tables that it reads comes
+    /// before that, in time proportional to the profile.) The whole answer is in memory.
+    pub fn query(&mut self, sql: &str, timeout: Option<Duration>) -> Result<Answer, QueryError> {
         for (table, columns) in self.read_by(sql)? {
             self.fill(table, columns)?;
         }
         self.connection.pragma_update(None, "query_only", true)?;
+        self.limit_memory()?;
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let is_late = move || end.is_some_and(|end| Instant::now() >= end);
+        self.connection
+            .progress_handler(STEPS_BETWEEN_LOOKS, Some(is_late))?;
         let answer = self.run(sql);
+        self.connection.progress_handler(0, None::<fn() -> bool>)?;
         self.connection.pragma_update(None, "query_only", false)?;
-        answer
+        match answer {
+            // The progress handler is the only one that interrupts.
+            Err(QueryError::Interrupted) => Err(QueryError::TooSlow(timeout.unwrap_or_default())),
+            answer => answer,
+        }
+    }
+
+    /// From here on SQLite takes so much more memory than its tables at most. The limit is of the whole process, and SQLite
+    /// lowers it but never raises it.
+    fn limit_memory(&self) -> Result<(), QueryError> {
+        if limits_are_lifted() {
+            return Ok(());
+        }
+        let number = |name| {
+            self.connection
+                .pragma_query_value(None, name, |row| row.get::<_, i64>(0))
+        };
+        let tables = number("page_count")?.saturating_mul(number("page_size")?);
+        // A sort may hold all of them once more.
+        let most = tables.saturating_mul(2);
+        let most = most.saturating_add(i64::try_from(MOST_BYTES).unwrap_or(i64::MAX));
+        // It answers with the limit in force.
+        self.connection
+            .pragma_update_and_check(None, "hard_heap_limit", most, |_| Ok(()))?;
+        Ok(())
     }
 
     fn run(&self, sql: &str) -> Result<Answer, QueryError> {
@@ -126,6 +193,9 @@ impl<'a> Database<'a> {
         while let Some(row) = rows.next()? {
             let cells = (0..width).map(|column| Ok(cell(row.get_ref(column)?)));
             answer.push(cells.collect::<Result<_, rusqlite::Error>>()?);
+            if answer.held_bytes() > self.most_answer_bytes {
+                return Err(QueryError::TooLarge(self.most_answer_bytes));
+            }
         }
         Ok(answer)
     }
@@ -245,6 +315,10 @@ impl<'a> Database<'a> {
 /// A database with what all have: functions, and the table that describes the others.
 fn open() -> rusqlite::Result<Connection> {
     let connection = Connection::open_in_memory()?;
+    connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, LONGEST_TEXT)?;
+    connection.set_limit(Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, LONGEST_PATTERN)?;
+    // Temporary tables in files could fill a disk.
+    connection.pragma_update(None, "temp_store", "memory")?;
     add_functions(&connection)?;
     connection
         .execute_batch("CREATE TABLE tables (name TEXT, column TEXT, type TEXT, meaning TEXT)")?;
@@ -269,8 +343,8 @@ fn add_functions(connection: &Connection) -> rusqlite::Result<()> {
             Ok(context.get::<Option<f64>>(0)?.map(function))
         })?;
     }
-    type Limit = fn(Limits) -> f64;
-    let limits: [(&str, Limit); 2] = [
+    type Side = fn(Limits) -> f64;
+    let limits: [(&str, Side); 2] = [
         ("limit_low", |limits| limits.low),
         ("limit_high", |limits| limits.high),
     ];
@@ -335,6 +409,28 @@ mod tests {
     use allocsample_profile::Sample;
 
     #[test]
+    fn a_query_without_end_ends() {
+        let profile = Profile::default();
+        let mut database = Database::new(&profile).unwrap();
+        let endless = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t) SELECT";
+        let timeout = Some(Duration::from_millis(50));
+        let counted = database.query(&format!("{endless} max(x) FROM t"), timeout);
+        assert!(
+            matches!(counted, Err(QueryError::TooSlow(_))),
+            "{counted:?}"
+        );
+        database.most_answer_bytes = 100_000;
+        let listed = database.query(&format!("{endless} x FROM t"), None);
+        assert!(matches!(listed, Err(QueryError::TooLarge(_))), "{listed:?}");
+        let long = database.query("SELECT zeroblob(1000000000)", None);
+        assert!(matches!(long, Err(QueryError::TextTooLong)), "{long:?}");
+        let pattern = "SELECT '' LIKE printf('%.*c', 2000, '%')";
+        assert!(database.query(pattern, None).is_err());
+        let one = database.query("SELECT 1", timeout).unwrap();
+        assert_eq!(one.number(0, 0), Some(1.0));
+    }
+
+    #[test]
     fn columns_that_a_later_query_reads_are_there_for_it() {
         let mut profile = Profile::default();
         for size in 1..=4 {
@@ -378,7 +474,7 @@ mod tests {
             ),
             ("SELECT count(*) FROM samples, heaps", 4.0),
         ] {
-            match database.query(sql) {
+            match database.query(sql, None) {
                 Ok(answer) => assert_eq!(answer.number(0, 0), Some(expected), "{sql}"),
                 Err(error) => assert!(expected.is_nan(), "{sql}: {error}"),
             }

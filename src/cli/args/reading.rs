@@ -393,6 +393,10 @@ pub struct Query {
     /// Columns for people, JSON or CSV for scripts
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     pub format: QueryFormat,
+
+    /// Give up after this many seconds; 0 waits without end
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub timeout: u64,
 }
 
 /// Show a profile in the browser: flame graph, memory over time, tables, heat map, leaks, collections, sources

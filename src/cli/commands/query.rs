@@ -1,9 +1,10 @@
 //! `allocsample query`: SQL over a profile's tables.
 
 use std::io::read_to_string;
+use std::time::Duration;
 
-use allocsample_query::{Database, Format};
-use anyhow::Context;
+use allocsample_query::{Database, Format, QueryError};
+use anyhow::{Context, anyhow};
 
 use crate::args::{Query, QueryFormat};
 use crate::exit::{Ending, Usage};
@@ -17,10 +18,14 @@ pub fn run(arguments: &Query) -> anyhow::Result<Ending> {
         sql => sql.to_owned(),
     };
     let profile = profiles::open(&arguments.file)?;
+    let timeout = (arguments.timeout != 0).then(|| Duration::from_secs(arguments.timeout));
     let progress = Progress::start("asking");
     let answer = Database::new(&profile)
-        .and_then(|mut database| database.query(&sql))
-        .map_err(|error| Usage(format!("query: {error}")))?;
+        .and_then(|mut database| database.query(&sql, timeout))
+        .map_err(|error| match error {
+            QueryError::TooSlow(_) | QueryError::TooLarge(_) => anyhow!("query: {error}"),
+            error => Usage(format!("query: {error}")).into(),
+        })?;
     drop(progress);
     let format = match arguments.format {
         QueryFormat::Table => Format::Table,
