@@ -6,6 +6,7 @@ mod support;
 use std::fs;
 use std::process::{Command, Stdio};
 
+use rustix::process::{Pid, Resource, Rlimit, getrlimit};
 use support::attached::{Attached, is_in_state};
 use support::profile::Profile;
 use support::room::stderr;
@@ -492,6 +493,40 @@ fn a_process_that_cannot_see_the_library_gets_a_copy() {
     let profile = running.detach();
     assert!(profile.site("first").samples > 0);
     running.ask("free");
+    running.attach(&[]);
+    running.detach();
+    running.ends_well();
+}
+
+/// The library is opened in the process, which takes a descriptor.
+#[test]
+fn a_process_without_a_spare_descriptor_is_told_from_others_and_goes_on() {
+    let running = Attached::start();
+    let pid = Pid::from_raw(running.pid().parse().expect("a number"));
+    assert!(pid.is_some());
+    let of_process =
+        |limit| rustix::process::prlimit(pid, Resource::Nofile, limit).expect("a limit");
+    // Descriptors below the limit are all in use.
+    let open = fs::read_dir(format!("/proc/{}/fd", running.pid())).expect("its files");
+    let mut open: Vec<u64> = open
+        .map(|file| {
+            file.expect("a file")
+                .file_name()
+                .to_str()
+                .expect("text")
+                .parse()
+                .expect("a number")
+        })
+        .collect();
+    open.sort_unstable();
+    let first_free = (0..).zip(&open).find(|&(number, &used)| number != used);
+    let first_free = first_free.map_or(open.len() as u64, |(number, _)| number);
+    let before = of_process(Rlimit {
+        current: Some(first_free),
+        maximum: getrlimit(Resource::Nofile).maximum,
+    });
+    running.fails(&["attach", &running.pid()], "no spare file descriptor");
+    of_process(before);
     running.attach(&[]);
     running.detach();
     running.ends_well();

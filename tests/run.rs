@@ -253,7 +253,7 @@ fn programs_that_cannot_be_reached_run_unharmed_after_one_line() {
     }
     let interpreted = format!("#!{}\n", room.path("static").display());
     room.write_executable("script", interpreted);
-    let why = "is statically linked: LD_PRELOAD cannot reach it, it runs without a profile";
+    let why = "is statically linked: LD_PRELOAD cannot reach it; it runs without a profile";
     for (program, named) in [("static", "./static"), ("static-pie", "./static-pie")] {
         let output = room.output(&["run", "--", &format!("./{program}")]);
         assert_eq!(stderr(&output), format!("allocsample: {named} {why}\n"));
@@ -284,7 +284,7 @@ fn another_loader_is_recognised_by_its_name() {
         lines.next(),
         Some(
             "allocsample: ./musl uses /lib/ld-musl-x86_64.so.1 instead of glibc's loader: the agent does not fit into \
-             it, it runs without a profile"
+             it; it runs without a profile"
         )
     );
 }
@@ -300,7 +300,7 @@ fn a_setuid_program_is_named_to_those_for_whom_it_is_one() {
         // Root tests as somebody else.
         fs::set_permissions(room.directory(), fs::Permissions::from_mode(0o777)).unwrap();
         command.uid(65534);
-        "allocsample: ./setuid is setuid: the loader ignores LD_PRELOAD for it, it runs without a profile\n"
+        "allocsample: ./setuid is setuid: the loader ignores LD_PRELOAD for it; it runs without a profile\n"
     } else {
         "allocsample: no profile"
     };
@@ -332,6 +332,124 @@ fn a_missing_library_is_one_line_that_says_what_to_do() {
         "error: /nowhere/agent.so: no such file; ALLOCSAMPLE_LIBRARY must name liballocsample.so\n"
     );
     assert!(!room.path("ran").exists());
+}
+
+/// Sanitizers have a malloc of their own, and refuse to run behind another one.
+#[test]
+fn a_program_built_with_a_sanitizer_runs_as_it_does_alone() {
+    let room = Room::new();
+    let kinds: [(&[&str], &str); 6] = [
+        (&["-fsanitize=address"], "AddressSanitizer"),
+        (&["-fsanitize=thread"], "ThreadSanitizer"),
+        (&["-fsanitize=leak"], "LeakSanitizer"),
+        // Runtimes that are part of the program: clang's are, with names, and gcc's can be, without.
+        (&["-DWITH_A_RUNTIME", "-rdynamic"], "AddressSanitizer"),
+        (
+            &["-fsanitize=address", "-static-libasan", "-s"],
+            "a sanitizer",
+        ),
+        (
+            &["-fsanitize=thread", "-static-libtsan", "-s"],
+            "a sanitizer",
+        ),
+    ];
+    for (flags, name) in kinds {
+        let Some(program) = Program::compiled_if_possible("sanitized.c", flags) else {
+            support::skip(&format!("no runtime for {flags:?}"));
+            continue;
+        };
+        let name_here = format!("with{}", flags.concat().replace('=', "-"));
+        room.add(&program, &name_here);
+        let program = format!("./{name_here}");
+        let output = room.output(&["run", "-o", "x.allocsample", "--", &program]);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(7), "{flags:?}: {said}");
+        assert_eq!(stdout(&output), "it runs\n", "{flags:?}");
+        let expected = format!(
+            "allocsample: {program} runs with {name}, which replaces malloc itself; it runs without a profile\n"
+        );
+        assert_eq!(said, expected, "{flags:?}");
+        assert!(!room.path("x.allocsample").exists());
+    }
+}
+
+/// The user preloads it for the sake of a library: an interpreter's extension, for example. It has to come first.
+#[test]
+fn a_program_that_gets_a_sanitizer_from_the_user_runs_without_a_profile() {
+    let room = Room::new();
+    let compiler = Command::new("gcc")
+        .arg("-print-file-name=libasan.so")
+        .output();
+    let library = compiler.map(|output| stdout(&output).trim().to_owned());
+    let Some(library) = library.ok().filter(|path| path.starts_with('/')) else {
+        return support::skip("no gcc, or no libasan.so");
+    };
+    room.add(&Program::compiled("sanitized.c"), "plain");
+    let output = room
+        .command(&["run", "-o", "x.allocsample", "--", "./plain"])
+        .env("LD_PRELOAD", &library)
+        // The command is not what is to be examined.
+        .env("ASAN_OPTIONS", "detect_leaks=0")
+        .output()
+        .expect("the command");
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "it runs\n");
+    let expected = "allocsample: ./plain runs with AddressSanitizer, which replaces malloc itself; it runs without a profile\n";
+    assert_eq!(stderr(&output), expected);
+}
+
+/// It is the loader that says so, once, as it does without us.
+#[test]
+fn a_preloaded_library_of_the_users_that_is_missing_does_not_prevent_the_profile() {
+    let room = Room::new();
+    room.add(&Program::compiled("sanitized.c"), "plain");
+    let output = room
+        .command(&["run", "-o", "x.allocsample", "--", "./plain"])
+        .env("LD_PRELOAD", "/nonexistent/libusers.so")
+        .output()
+        .expect("the command");
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(7), "{said}");
+    assert!(!said.contains("without a profile"), "{said}");
+    assert!(room.path("x.allocsample").exists());
+}
+
+/// The loader would say so on the program's stderr, or not run it at all.
+#[test]
+fn a_library_that_the_loader_does_not_take_is_left_out() {
+    let room = Room::without_agent();
+    // It is where the linker finds it and the loader does not look.
+    let missing = Program::library("stand_in.c", "libmissing.so", &["-DMISSING"]);
+    let directory = format!("-L{}", missing.path().parent().unwrap().display());
+    let needs = ["-Wl,--no-as-needed", &directory, "-lmissing"];
+    let agent = Program::library("stand_in.c", "libneeding.so", &needs);
+    fs::write(room.path("text"), "no library").unwrap();
+    for (library, why) in [
+        (
+            agent.path().to_owned(),
+            "(libmissing.so: cannot open shared object file: No such file or directory)",
+        ),
+        (room.path("text"), "(file too short)"),
+    ] {
+        let mut command =
+            room.command(&["run", "--", "sh", "-c", "echo out; echo err >&2; exit 9"]);
+        let output = command
+            .env("ALLOCSAMPLE_LIBRARY", &library)
+            .output()
+            .unwrap();
+        let said = stderr(&output);
+        assert_eq!(
+            (output.status.code(), &*stdout(&output)),
+            (Some(9), "out\n"),
+            "{said}"
+        );
+        let (first, rest) = said.split_once('\n').unwrap();
+        assert!(
+            first.contains(why) && first.ends_with("it runs without a profile"),
+            "{said}"
+        );
+        assert_eq!(rest, "err\n");
+    }
 }
 
 /// In a directory that others write to, somebody else's file may have the name.

@@ -355,10 +355,13 @@ impl Work<'_> {
         let flags = u64::from(libc::MFD_CLOEXEC);
         let descriptor = borrowed
             .system_call(libc::SYS_memfd_create, [name_at, flags, 0, 0, 0, 0])
-            .map_err(|error| AttachError::RemoteCall {
-                pid,
-                call: "memfd_create",
-                error,
+            .map_err(|error| match error.raw_os_error() {
+                Some(libc::EMFILE) => AttachError::NoDescriptor(pid),
+                _ => AttachError::RemoteCall {
+                    pid,
+                    call: "memfd_create",
+                    error,
+                },
             })?;
         let written = File::options()
             .write(true)

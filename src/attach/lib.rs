@@ -121,6 +121,10 @@ pub enum AttachError {
         call: &'static str,
         error: io::Error,
     },
+    #[error(
+        "process {0}: it has no spare file descriptor to open the agent with; raise its limit (prlimit --pid {0} --nofile=SOFT:HARD) and try again"
+    )]
+    NoDescriptor(i32),
     #[error("process {pid}: it cannot start a thread: {error}")]
     NoHelper { pid: i32, error: io::Error },
     #[error("process {pid}: it cannot load the agent: {reason}")]

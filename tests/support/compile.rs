@@ -3,9 +3,9 @@
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
 use std::hash::{Hash, Hasher};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Room, Run, bridge, copy, is_installed, scratch, skip};
@@ -25,6 +25,27 @@ impl Program {
     /// The same with further flags.
     pub fn compiled_with(source: &str, flags: &[&str]) -> Program {
         Self::build(source, flags, "")
+    }
+
+    /// The same, if the compiler has all that the flags ask for.
+    pub fn compiled_if_possible(source: &str, flags: &[&str]) -> Option<Program> {
+        let compiler = compiler(&bridge::program(source));
+        let probe = Command::new(compiler[0])
+            .args(&compiler[1..])
+            .args(flags)
+            .args(["-x", "c", "-o", "/dev/null", "-"])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .and_then(|mut child| {
+                let mut source = child.stdin.take().expect("a pipe");
+                source.write_all(b"int main(void) { return 0; }\n")?;
+                drop(source);
+                child.wait()
+            });
+        probe
+            .is_ok_and(|status| status.success())
+            .then(|| Self::compiled_with(source, flags))
     }
 
     /// Compiles a shared library; `name` is its file name.

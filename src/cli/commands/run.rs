@@ -5,6 +5,7 @@ mod child;
 pub mod library;
 mod memory;
 mod output;
+mod preload;
 mod target;
 
 use std::ffi::{OsStr, OsString};
@@ -31,9 +32,11 @@ pub fn run(options: &Run) -> anyhow::Result<Ending> {
         Ok(program) => program,
         Err(error) => return Ok(cannot_run(&error)),
     };
-    let unreachable = target::check(&program).err();
+    let users_preload = std::env::var_os("LD_PRELOAD");
+    let preload = library::preload(library.path(), users_preload.as_deref());
+    let unreachable = target::check(&program, &preload).err();
     let changes = match &unreachable {
-        None => environment(options, &template, &library),
+        None => environment(options, &template, preload),
         Some(unreachable) => {
             remark(options, unreachable);
             Vec::new()
@@ -85,9 +88,7 @@ fn cannot_run(error: &CannotRun) -> Ending {
 }
 
 /// The variables that tell the loader and the agent what to do. What was not asked for stays as the user has it.
-fn environment(options: &Run, template: &Template, library: &Library) -> Vec<(OsString, OsString)> {
-    let users_preload = std::env::var_os("LD_PRELOAD");
-    let preload = library::preload(library.path(), users_preload.as_deref());
+fn environment(options: &Run, template: &Template, preload: OsString) -> Vec<(OsString, OsString)> {
     let places = [
         ("LD_PRELOAD", preload),
         // Absolute, so that a process that starts in another directory writes to the same place.

@@ -1,6 +1,6 @@
 //! Whether the agent can get into a program: what the dynamic loader will be asked to load, and by whom.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::Read;
@@ -9,8 +9,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use object::elf;
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::read::elf::{FileHeader, ProgramHeader, Sym};
 use object::{Endianness, ReadCache};
+
+use super::preload;
 
 /// A program that LD_PRELOAD does not reach.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,6 +38,10 @@ pub enum Why {
     OtherMachine,
     /// Its dynamic loader is not glibc's; this one.
     OtherLoader(String),
+    /// It runs with a sanitizer; this one.
+    Sanitizer(&'static str),
+    /// The loader does not take the agent, for this reason.
+    NotLoadable(String),
 }
 
 impl fmt::Display for Unreachable {
@@ -58,14 +64,20 @@ impl fmt::Display for Unreachable {
                 f,
                 "{path} uses {loader} instead of glibc's loader: the agent does not fit into it"
             ),
+            Why::Sanitizer(name) => {
+                write!(f, "{path} runs with {name}, which replaces malloc itself")
+            }
+            Why::NotLoadable(why) => {
+                write!(f, "{path} cannot take the agent's library ({why})")
+            }
         }?;
-        f.write_str(", it runs without a profile")
+        f.write_str("; it runs without a profile")
     }
 }
 
-/// Looks at the program that `path` starts, through the interpreters of scripts. What cannot be read is left to the
-/// kernel to refuse.
-pub fn check(path: &Path) -> Result<(), Unreachable> {
+/// Looks at the program that `path` starts, through the interpreters of scripts, with `preload` for LD_PRELOAD. What cannot be
+/// read is left to the kernel to refuse.
+pub fn check(path: &Path, preload: &OsString) -> Result<(), Unreachable> {
     let mut path = path.to_owned();
     // The kernel follows four interpreters of interpreters.
     for _ in 0..=4 {
@@ -81,7 +93,7 @@ pub fn check(path: &Path) -> Result<(), Unreachable> {
                 None => return Ok(()),
             },
             [0x7f, b'E', b'L', b'F', ..] => {
-                let why = gains_privilege(&path).or_else(|| cannot_load(&file));
+                let why = gains_privilege(&path).or_else(|| cannot_load(&file, &path, preload));
                 return why.map_or(Ok(()), |why| Err(Unreachable { path, why }));
             }
             // Not a format that the kernel knows: the shell runs it as a script.
@@ -134,7 +146,7 @@ fn gains_privilege(path: &Path) -> Option<Why> {
 }
 
 /// Whether an ELF file's loader can take our library.
-fn cannot_load(file: &File) -> Option<Why> {
+fn cannot_load(file: &File, path: &Path, preload: &OsString) -> Option<Why> {
     let file = ReadCache::new(file);
     let Ok(header) = elf::FileHeader64::<Endianness>::parse(&file) else {
         return Some(Why::OtherMachine);
@@ -157,7 +169,30 @@ fn cannot_load(file: &File) -> Option<Why> {
         return (!is_glibc_loader_itself(segments, endian, &file)).then_some(Why::Static);
     };
     let name = loader.rsplit(|&byte| byte == b'/').next()?;
-    (!is_glibc_loader(name)).then(|| Why::OtherLoader(String::from_utf8_lossy(loader).into_owned()))
+    if !is_glibc_loader(name) {
+        return Some(Why::OtherLoader(
+            String::from_utf8_lossy(loader).into_owned(),
+        ));
+    }
+    if let Some(sanitizer) = preload::linked_sanitizer(dynamic_symbols(header, endian, &file)) {
+        return Some(Why::Sanitizer(sanitizer));
+    }
+    preload::refusal(preload::path_of(loader), path, preload)
+}
+
+/// The names of the symbols that a file offers to libraries and needs of them, each with whether the file defines it.
+fn dynamic_symbols<'data>(
+    header: &elf::FileHeader64<Endianness>,
+    endian: Endianness,
+    file: &'data ReadCache<&File>,
+) -> impl Iterator<Item = (&'data [u8], bool)> {
+    let sections = header.sections(endian, file).ok();
+    let symbols = sections.and_then(|it| it.symbols(endian, file, elf::SHT_DYNSYM).ok());
+    let symbols = symbols.unwrap_or_default();
+    symbols.symbols().iter().filter_map(move |symbol| {
+        let name = symbols.symbol_name(endian, symbol).ok()?;
+        Some((name, !symbol.is_undefined(endian)))
+    })
 }
 
 fn is_glibc_loader(name: &[u8]) -> bool {
@@ -202,39 +237,39 @@ mod tests {
 
     #[test]
     fn a_dynamic_program_can_be_reached_and_so_can_its_scripts() {
-        let directory = tempfile::tempdir().unwrap();
+        let (directory, none) = (tempfile::tempdir().unwrap(), OsString::new());
         let script = directory.path().join("script");
         fs::write(&script, "#!/bin/sh\n").unwrap();
-        assert_eq!(check(Path::new("/bin/sh")), Ok(()));
-        assert_eq!(check(&script), Ok(()));
+        assert_eq!(check(Path::new("/bin/sh"), &none), Ok(()));
+        assert_eq!(check(&script, &none), Ok(()));
     }
 
     #[test]
     fn a_script_that_interprets_itself_ends() {
-        let directory = tempfile::tempdir().unwrap();
+        let (directory, none) = (tempfile::tempdir().unwrap(), OsString::new());
         let script = directory.path().join("script");
         fs::write(&script, format!("#!{}\n", script.display())).unwrap();
-        assert_eq!(check(&script), Ok(()));
+        assert_eq!(check(&script, &none), Ok(()));
     }
 
     #[test]
     fn a_32_bit_header_is_another_machine() {
-        let directory = tempfile::tempdir().unwrap();
+        let (directory, none) = (tempfile::tempdir().unwrap(), OsString::new());
         let program = directory.path().join("program");
         let mut header = [0u8; 64];
         header[..7].copy_from_slice(b"\x7fELF\x01\x01\x01");
         fs::write(&program, header).unwrap();
-        let error = check(&program).unwrap_err();
+        let error = check(&program, &none).unwrap_err();
         assert_eq!(error.why, Why::OtherMachine);
         assert!(error.to_string().contains("it runs without a profile"));
     }
 
     #[test]
     fn a_setuid_bit_counts_only_for_another_users_file() {
-        let directory = tempfile::tempdir().unwrap();
+        let (directory, none) = (tempfile::tempdir().unwrap(), OsString::new());
         let program = directory.path().join("program");
         fs::copy("/bin/true", &program).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o6755)).unwrap();
-        assert_eq!(check(&program), Ok(()));
+        assert_eq!(check(&program, &none), Ok(()));
     }
 }
