@@ -2,10 +2,13 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::fs;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::room::{Room, assert_error, stderr};
 use support::running::{BYTES, Running};
 use support::{pprof, truth};
@@ -50,6 +53,16 @@ impl Served {
         let body = answer.split_off(end.expect("the end of the header") + 4);
         let head = String::from_utf8(answer).expect("text");
         (head[9..12].to_owned(), body)
+    }
+
+    /// The status of the page, if the connection is not closed without one.
+    fn status(&self) -> Option<String> {
+        let mut stream = TcpStream::connect(&self.host).ok()?;
+        let request = format!("GET {} HTTP/1.1\r\nHost: {}\r\n\r\n", self.path, self.host);
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).ok()?;
+        Some(String::from_utf8_lossy(&head[9..]).into_owned())
     }
 
     fn below(&self, what: &str) -> (String, Vec<u8>) {
@@ -154,4 +167,54 @@ fn what_cannot_be_served_is_said_in_one_line() {
     assert!(!output.status.success(), "{}", stderr(&output));
     let output = room.output(&["serve", "--listen", "nowhere"]);
     assert_error(&output, 2, "nowhere");
+}
+
+/// A thousand connections that say nothing get a few threads, and do not keep others from an answer for good.
+#[test]
+fn many_connections_take_few_threads() {
+    const CONNECTIONS: usize = 2000;
+    const BATCH: usize = 100;
+    let room = Room::new();
+    room.record("x.allocsample", &["--seed", "1"], &[]);
+    let served = Served::start(&room, &["x.allocsample"]);
+    // They are files of ours as well.
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    setrlimit(Resource::Nofile, most).expect("a higher limit");
+    // The kernel's queue holds a batch. The last connection of a batch waits for its refusal, so that the queue is empty
+    // again. (On a very slow machine it may get a thread, because the connections before it have timed out.)
+    let (mut silent, mut refused) = (Vec::new(), 0);
+    'connecting: for _ in 0..CONNECTIONS / BATCH {
+        for _ in 0..BATCH {
+            match TcpStream::connect(&served.host) {
+                Ok(stream) => silent.push(stream),
+                Err(_) => break 'connecting,
+            }
+        }
+        let mut answer = String::new();
+        let mut last = silent.last().expect("a connection");
+        // Far longer than a request may take to arrive.
+        let longest = Some(Duration::from_secs(120));
+        last.set_read_timeout(longest).expect("a timeout");
+        let read = last.read_to_string(&mut answer);
+        let is_kept = read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+        assert!(!is_kept, "a silent connection is kept");
+        if answer.starts_with("HTTP/1.1 503 ") {
+            refused += 1;
+        }
+    }
+    assert!(silent.len() > 500, "{}", silent.len());
+    assert!(refused > 0);
+    let about = |what: &str| format!("/proc/{}/{what}", served.child.id());
+    let threads = fs::read_dir(about("task")).expect("its threads").count();
+    assert!(threads <= 24, "{threads}");
+    let files = fs::read_dir(about("fd")).expect("its files").count();
+    assert!(files <= 128, "{files}");
+    drop(silent);
+    // The threads see that nobody is there any more, one by one.
+    let answered = (0..1000).any(|_| served.status().as_deref() == Some("200"));
+    assert!(answered);
 }

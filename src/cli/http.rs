@@ -3,18 +3,29 @@
 //! The address holds a random number: other users of the machine, and pages of other origins, cannot guess it. On
 //! loopback a request under another host's name (a name that was made to point here) is refused.
 
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Longer requests are none of a browser's.
 const MOST_REQUEST_BYTES: u64 = 16 * 1024;
+/// How long a request may take to arrive.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Requests that are answered at the same time; more are told to come back.
+/// A client must take its answer at this rate at least, once [`PATIENCE`] is over.
+const SLOWEST_BYTES_PER_S: u64 = 64 << 10;
+/// Requests that are answered at the same time, each by a thread.
 const MOST_AT_ONCE: usize = 16;
+/// Connections that wait for one of these threads.
+const MOST_WAITING: usize = 16;
+/// Refused connections that are still open.
+const MOST_REFUSED: usize = 64;
+/// Until a connection is accepted again after one could not be.
+const AFTER_ERROR: Duration = Duration::from_millis(50);
 
 /// What is asked for.
 #[derive(Debug, Default)]
@@ -102,55 +113,102 @@ impl Server {
         &self.host
     }
 
-    /// Answers requests, each on a thread of its own. Does not return.
+    /// Answers requests, a fixed number of them at the same time. Some more wait, and the rest get a 503. Does not return,
+    /// unless no thread can be started.
     pub fn serve(&self, answer: impl Fn(&Request) -> Response + Send + Sync + 'static) {
         let answer = Arc::new(answer);
-        let at_once = Arc::new(AtomicUsize::new(0));
         let host = self.is_loopback.then(|| self.host.clone());
-        for stream in self.listener.incoming().flatten() {
-            let (answer, host) = (answer.clone(), host.clone());
-            let seat = Seat::take(&at_once);
-            let work = move || {
-                // A browser that went away is nobody's concern.
-                let _ = match seat.number > MOST_AT_ONCE {
-                    true => send(
-                        &stream,
-                        "GET",
-                        &Response::refusal("503 Service Unavailable", ""),
-                    ),
-                    false => converse(&stream, host.as_deref(), &*answer),
-                };
-            };
-            // Without a thread the caller's connection is closed: that says it too.
-            drop(std::thread::Builder::new().spawn(work));
+        let pool = Pool::start(MOST_AT_ONCE, MOST_WAITING, move |stream: TcpStream| {
+            // It fails if the browser has gone away, which is no error.
+            let _ = converse(&stream, host.as_deref(), &*answer);
+        });
+        let Some(pool) = pool else {
+            return;
+        };
+        let mut refused = Refused::default();
+        for stream in self.listener.incoming() {
+            match stream {
+                Ok(stream) => {
+                    if let Err(stream) = pool.give(stream) {
+                        refused.add(stream);
+                    }
+                }
+                // Too many open files, for example: it would fail again at once.
+                Err(_) => std::thread::sleep(AFTER_ERROR),
+            }
         }
     }
 }
 
-/// A place among those who are answered, free again when it is dropped: with the answer, or with a thread that could not be
-/// started.
-struct Seat {
-    taken: Arc<AtomicUsize>,
-    /// From 1.
-    number: usize,
-}
+/// Connections that got a refusal and stay open for a while. The kernel resets a connection that is closed before its request
+/// was read, and a client may then lose the refusal.
+#[derive(Default)]
+struct Refused(VecDeque<TcpStream>);
 
-impl Seat {
-    fn take(taken: &Arc<AtomicUsize>) -> Self {
-        Self {
-            number: taken.fetch_add(1, Ordering::Relaxed) + 1,
-            taken: taken.clone(),
+impl Refused {
+    /// Refuses a connection without waiting for its request. The buffers of a new connection have room for a refusal, so this
+    /// does not block either.
+    fn add(&mut self, stream: TcpStream) {
+        let mut response = Response::refusal(
+            "503 Service Unavailable",
+            "too many requests; try again later",
+        );
+        response.headers.push(("Retry-After", "1".to_owned()));
+        let refuse = || {
+            stream.set_nonblocking(true)?;
+            send(&stream, "GET", &response)?;
+            stream.shutdown(Shutdown::Write)
+        };
+        // It fails if the client has gone away.
+        if refuse().is_err() {
+            return;
         }
+        if self.0.len() == MOST_REFUSED
+            && let Some(mut oldest) = self.0.pop_front()
+        {
+            let _ = oldest.read(&mut [0; MOST_REQUEST_BYTES as usize]);
+        }
+        self.0.push_back(stream);
     }
 }
 
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.taken.fetch_sub(1, Ordering::Relaxed);
+/// Threads that take what they are given in turn.
+struct Pool<T>(SyncSender<T>);
+
+impl<T: Send + 'static> Pool<T> {
+    /// With so many threads, or fewer if there cannot be more; `None` if there can be none. `most_waiting` things wait.
+    fn start(
+        threads: usize,
+        most_waiting: usize,
+        work: impl Fn(T) + Send + Sync + 'static,
+    ) -> Option<Self> {
+        let (give, take) = sync_channel(most_waiting);
+        let take = Arc::new(Mutex::new(take));
+        let work = Arc::new(work);
+        let start = || {
+            let (take, work) = (Arc::clone(&take), Arc::clone(&work));
+            std::thread::Builder::new().spawn(move || {
+                loop {
+                    let next = take.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let Ok(next) = next else { return };
+                    // One request that fails must not take a thread away from all others.
+                    let _ = catch_unwind(AssertUnwindSafe(|| work(next)));
+                }
+            })
+        };
+        let started = (0..threads).map_while(|_| start().ok()).count();
+        (started > 0).then_some(Self(give))
+    }
+
+    /// Gives it back if too many wait.
+    fn give(&self, what: T) -> Result<(), T> {
+        self.0.try_send(what).map_err(|error| match error {
+            TrySendError::Full(what) | TrySendError::Disconnected(what) => what,
+        })
     }
 }
 
-/// A request as it comes in, all of it before the deadline: who sends a byte now and then has no seat for long.
+/// A request as it arrives. All of it must be here before the deadline: a byte now and then does not extend it.
 struct Incoming<'a> {
     stream: &'a TcpStream,
     deadline: Instant,
@@ -179,7 +237,6 @@ fn converse(
     host: Option<&str>,
     answer: &impl Fn(&Request) -> Response,
 ) -> io::Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
     let incoming = Incoming {
         stream,
         deadline: Instant::now() + PATIENCE,
@@ -214,7 +271,7 @@ fn converse(
     send(stream, &request.method, &response)
 }
 
-fn send(mut stream: &TcpStream, method: &str, response: &Response) -> io::Result<()> {
+fn send(stream: &TcpStream, method: &str, response: &Response) -> io::Result<()> {
     let mut head = format!("HTTP/1.1 {}\r\n", response.status);
     for (name, value) in &response.headers {
         head.push_str(&format!("{name}: {value}\r\n"));
@@ -223,11 +280,32 @@ fn send(mut stream: &TcpStream, method: &str, response: &Response) -> io::Result
     head.push_str(&format!(
         "Content-Length: {length}\r\nConnection: close\r\n\r\n"
     ));
-    stream.write_all(head.as_bytes())?;
-    if method != "HEAD" {
-        stream.write_all(&response.body)?;
+    let body: &[u8] = match method {
+        "HEAD" => &[],
+        _ => &response.body,
+    };
+    let most = Duration::from_secs(body.len() as u64 / SLOWEST_BYTES_PER_S);
+    let deadline = Instant::now() + PATIENCE + most;
+    send_all(stream, head.as_bytes(), deadline)?;
+    send_all(stream, body, deadline)
+}
+
+/// Sends all of it before the deadline, which a client that takes a byte now and then does not extend.
+fn send_all(mut stream: &TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_write_timeout(Some(left))?;
+        match stream.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(sent) => bytes = &bytes[sent..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
-    stream.flush()
+    Ok(())
 }
 
 #[cfg(test)]
@@ -270,13 +348,69 @@ pub mod tests {
     }
 
     #[test]
-    fn a_seat_is_free_again_when_it_is_given_up() {
-        let taken = Arc::default();
-        let first = Seat::take(&taken);
-        drop(Seat::take(&taken));
-        assert_eq!((first.number, Seat::take(&taken).number), (1, 2));
-        drop(first);
-        assert_eq!(Seat::take(&taken).number, 1);
+    fn a_pool_takes_no_more_than_it_has_room_for() {
+        let (begun, begins) = sync_channel(1);
+        let (end, ends) = sync_channel::<()>(1);
+        let ends = Mutex::new(ends);
+        let pool = Pool::start(1, 2, move |number: u32| {
+            begun.send(number).unwrap();
+            let _ = ends.lock().unwrap().recv();
+        });
+        let pool = pool.unwrap();
+        assert_eq!(pool.give(1), Ok(()));
+        assert_eq!(begins.recv(), Ok(1));
+        // It is at work; two wait, and one more is given back.
+        assert_eq!(
+            [2, 3, 4].map(|number| pool.give(number)),
+            [Ok(()), Ok(()), Err(4)]
+        );
+        end.send(()).unwrap();
+        assert_eq!(begins.recv(), Ok(2));
+        assert_eq!(pool.give(5), Ok(()));
+        // Those who wait for an end get one.
+        drop(end);
+        assert_eq!((begins.recv(), begins.recv()), (Ok(3), Ok(5)));
+    }
+
+    #[test]
+    fn a_thread_of_a_pool_survives_what_fails() {
+        let (done, is_done) = sync_channel(2);
+        let pool = Pool::start(1, 2, move |number: u32| {
+            assert_ne!(number, 1, "on purpose");
+            done.send(number).unwrap();
+        });
+        let pool = pool.unwrap();
+        assert_eq!((pool.give(1), pool.give(2)), (Ok(()), Ok(())));
+        assert_eq!(is_done.recv(), Ok(2));
+    }
+
+    #[test]
+    fn a_refusal_waits_for_no_request_and_few_stay_open() {
+        let server = server();
+        let mut refused = Refused::default();
+        let mut clients = Vec::new();
+        for _ in 0..MOST_REFUSED + 10 {
+            clients.push(TcpStream::connect(server.listener.local_addr().unwrap()).unwrap());
+            refused.add(server.listener.accept().unwrap().0);
+        }
+        assert_eq!(refused.0.len(), MOST_REFUSED);
+        // None of them has said a word.
+        for mut client in clients {
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).unwrap();
+            assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_nobody_takes_ends() {
+        let server = server();
+        let client = TcpStream::connect(server.listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = server.listener.accept().unwrap();
+        // Too late from the beginning.
+        let sent = send_all(&stream, b"x", Instant::now());
+        assert_eq!(sent.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        drop(client);
     }
 
     #[test]
