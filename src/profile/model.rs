@@ -450,8 +450,8 @@ impl Profile {
 
     /// Bytes that went through all counters.
     pub fn exact_bytes(&self) -> u64 {
-        let machines: u64 = self.vm.heaps.values().map(|heap| heap.exact_bytes).sum();
-        self.exact_bytes_of(HeapId::MALLOC) + machines
+        let machines = self.vm.heaps.values().map(|heap| heap.exact_bytes);
+        machines.fold(self.exact_bytes_of(HeapId::MALLOC), u64::saturating_add)
     }
 
     /// Whether the bytes of a heap were counted: not those of a machine that samples by itself.
@@ -463,8 +463,10 @@ impl Profile {
     pub fn exact_bytes_of(&self, heap: HeapId) -> u64 {
         match self.vm.heaps.get(&heap) {
             Some(heap) => heap.exact_bytes,
+            // Counts of a damaged file can be anything.
             None if heap == HeapId::MALLOC => {
-                self.threads.values().map(|thread| thread.exact_bytes).sum()
+                let threads = self.threads.values().map(|thread| thread.exact_bytes);
+                threads.fold(0, u64::saturating_add)
             }
             None => 0,
         }

@@ -118,14 +118,15 @@ impl Totals {
         let (_, lost_bytes) = profile.lost.samples();
         let (_, left_bytes) = profile.lost.of(LostReason::LeftOut);
         // What was lost, or left out, is missing from the estimate for a known reason.
+        let missing_bytes = lost_bytes.saturating_add(left_bytes);
         totals.audit.z = match counted.samples() {
-            0 if lost_bytes + left_bytes == 0 => z_of_nothing(profile, totals.exact_bytes),
+            0 if missing_bytes == 0 => z_of_nothing(profile, totals.exact_bytes),
             _ => {
-                let told = counted + not_taken(profile, lost_bytes + left_bytes);
+                let told = counted + not_taken(profile, missing_bytes);
                 z_of(profile, told, totals.exact_bytes as f64)
             }
         };
-        if lost_bytes + left_bytes == 0 {
+        if missing_bytes == 0 {
             /// With fewer samples the standard error is itself too uncertain.
             const ENOUGH_SAMPLES: u64 = 30;
             totals.audit.threads = by_thread
@@ -215,6 +216,19 @@ mod tests {
                 (z.is_some(), is_passed)
             );
         }
+    }
+
+    #[test]
+    fn counts_that_no_program_reaches_do_not_overflow() {
+        let mut profile = random_profile(0, 1, 1);
+        for id in [1, 2] {
+            profile.threads.entry(ThreadId(id)).or_default().exact_bytes = u64::MAX;
+        }
+        profile.lost.0.fill((u64::MAX, u64::MAX));
+        let totals = Totals::of(&profile);
+        assert_eq!(totals.exact_bytes, u64::MAX);
+        // As much is missing as there was.
+        assert!(totals.audit.is_passed(), "{:?}", totals.audit);
     }
 
     #[test]
