@@ -1,140 +1,95 @@
 //! The blocks of one site, with what is asked of each of them again and again.
 //!
-//! A profile's samples are 72 bytes each, and those of a site are far apart. So what the test and the verdict need is
-//! taken from them once; how far the program was at their births and deaths is worked out once for each clock.
+//! A profile's samples are 72 bytes each, and those of a site are far apart. So what the tests and the verdict need is
+//! copied once, with the progress of the program at each birth and death by each clock.
 
 use allocsample_profile::Sample;
 
-use crate::growth::Growth;
-use crate::progress::Clock;
+use crate::span::Span;
 
-/// One sampled block.
-#[derive(Clone, Copy, Debug)]
-struct Block {
-    birth_ns: u64,
-    /// If it was before the horizon.
-    death_ns: Option<u64>,
+/// One sampled block that was born in the span of its heap. Births and deaths are progress from 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Life {
+    /// Progress at its birth.
+    pub birth: f64,
+    /// Progress at its death, if that was before the horizon.
+    pub death: Option<f64>,
+    /// Whether it was found dead by the first full collection that looked at it: it was not known to be live at any time.
+    pub is_transient: bool,
     /// Bytes that it stands for.
-    bytes: f64,
+    pub bytes: f64,
+}
+
+impl Life {
     /// Whether it is alive at the horizon.
-    is_live: bool,
-    /// Whether it is freed at all.
-    is_freed: bool,
+    pub fn is_live(&self) -> bool {
+        self.death.is_none()
+    }
+
+    /// How old it became, or is.
+    pub fn age(&self) -> f64 {
+        self.death.unwrap_or(1.0) - self.birth
+    }
+
+    fn is_alive_at(&self, progress: f64) -> bool {
+        !self.is_transient
+            && self.birth <= progress
+            && self.death.is_none_or(|death| death > progress)
+    }
 }
 
-/// How far the program was at a block's birth, and at its death if that was before the horizon.
-#[derive(Clone, Copy, Debug)]
-struct Life {
-    birth: f64,
-    death: Option<f64>,
-}
-
-/// The blocks of a site; memory that is used again for the next one.
+/// The blocks of a site; the memory is used again for the next one.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
-    horizon_ns: u64,
-    blocks: Vec<Block>,
-    /// By clock, for each block.
+    /// For each clock, in the order of birth.
     lives: Vec<Vec<Life>>,
+    /// Live bytes that are freed behind the horizon.
+    freed_at_end: f64,
 }
 
 impl Blocks {
-    /// Takes the place of what was in it. Samples come with the bytes that they stand for.
-    pub fn fill<'s>(
-        &mut self,
-        samples: impl Iterator<Item = (&'s Sample, f64)>,
-        clocks: &[Clock],
-        horizon_ns: u64,
-    ) {
-        self.horizon_ns = horizon_ns;
-        self.blocks.clear();
-        self.blocks.extend(samples.map(|(sample, bytes)| {
-            let death_ns = death_ns(sample, horizon_ns);
-            Block {
-                birth_ns: sample.time_ns,
-                death_ns,
-                bytes,
-                is_live: is_live(sample, horizon_ns),
-                is_freed: sample.freed_ns.is_some(),
+    /// Replaces what was in it. Samples come with the bytes that they stand for, in the order of their births.
+    pub fn fill<'s>(&mut self, samples: impl Iterator<Item = (&'s Sample, f64)>, span: &Span) {
+        self.lives.resize_with(span.clocks.len(), Vec::new);
+        self.lives.iter_mut().for_each(Vec::clear);
+        self.freed_at_end = 0.0;
+        for (sample, bytes) in samples.filter(|(sample, _)| span.contains(sample)) {
+            if span.death_ns(sample).is_none() && sample.freed_ns.is_some() {
+                self.freed_at_end += bytes;
             }
-        }));
-        self.lives.resize_with(clocks.len(), Vec::new);
-        for (clock, lives) in clocks.iter().zip(&mut self.lives) {
-            lives.clear();
-            lives.extend(self.blocks.iter().map(|block| Life {
-                birth: clock.at(block.birth_ns),
-                death: block.death_ns.map(|time_ns| clock.at(time_ns)),
-            }));
+            for (clock, lives) in self.lives.iter_mut().enumerate() {
+                lives.push(span.life(clock, sample, bytes));
+            }
         }
     }
 
-    fn with_lives(&self, clock: usize) -> impl Iterator<Item = (&Block, &Life)> {
-        self.blocks.iter().zip(&self.lives[clock])
-    }
-
-    /// How the live bytes developed, by the clock with this index.
-    pub fn growth(&self, clock: usize) -> Growth {
-        let born = self
-            .with_lives(clock)
-            .filter(|(block, _)| block.birth_ns <= self.horizon_ns);
-        Growth::of(born.map(|(block, life)| (life.birth, life.death, block.bytes)))
+    /// All blocks by the clock with this index.
+    pub fn by_clock(&self, clock: usize) -> &[Life] {
+        &self.lives[clock]
     }
 
     /// Bytes that were alive at a moment, by the clock with this index.
     pub fn alive_at(&self, clock: usize, progress: f64) -> f64 {
-        sum(self
-            .with_lives(clock)
-            .filter(|(_, life)| life.is_alive_at(progress)))
-    }
-
-    /// Of the bytes that were alive at a moment, the share that is at the horizon; `None` if none were.
-    pub fn survival_since(&self, clock: usize, progress: f64) -> Option<f64> {
-        let alive = || {
-            self.with_lives(clock)
-                .filter(|(_, life)| life.is_alive_at(progress))
-        };
-        share(
-            sum(alive().filter(|(block, _)| block.is_live)),
-            sum(alive()),
-        )
+        sum(self.lives[clock].iter(), |life| life.is_alive_at(progress))
     }
 
     /// Of the live bytes, the share that was allocated before a moment; `None` if there are none.
     pub fn live_since(&self, clock: usize, progress: f64) -> Option<f64> {
-        let before = |(_, life): &(&Block, &Life)| life.birth <= progress;
-        share(sum(self.live(clock).filter(before)), sum(self.live(clock)))
+        let lives = || self.lives[clock].iter();
+        let before = sum(lives(), |life| life.is_live() && life.birth <= progress);
+        share(before, sum(lives(), Life::is_live))
     }
 
     /// Of the live bytes, the share that is freed behind the horizon; `None` if there are none.
     pub fn freed_at_end(&self) -> Option<f64> {
-        let freed = self.live(0).filter(|(block, _)| block.is_freed);
-        share(sum(freed), sum(self.live(0)))
-    }
-
-    fn live(&self, clock: usize) -> impl Iterator<Item = (&Block, &Life)> {
-        self.with_lives(clock).filter(|(block, _)| block.is_live)
+        let live = sum(self.lives.first()?.iter(), Life::is_live);
+        share(self.freed_at_end, live)
     }
 }
 
-impl Life {
-    fn is_alive_at(&self, progress: f64) -> bool {
-        self.birth <= progress && self.death.is_none_or(|death| death > progress)
-    }
-}
-
-/// When a sample was freed, if that was not after the horizon.
-pub(crate) fn death_ns(sample: &Sample, horizon_ns: u64) -> Option<u64> {
-    let freed = sample.freed()?;
-    Some(freed.time_ns).filter(|&time_ns| time_ns <= horizon_ns)
-}
-
-/// Birth before the horizon and no death before it.
-pub(crate) fn is_live(sample: &Sample, horizon_ns: u64) -> bool {
-    sample.time_ns <= horizon_ns && death_ns(sample, horizon_ns).is_none()
-}
-
-fn sum<'b>(blocks: impl Iterator<Item = (&'b Block, &'b Life)>) -> f64 {
-    blocks.fold(0.0, |sum, (block, _)| sum + block.bytes)
+fn sum<'l>(lives: impl Iterator<Item = &'l Life>, is_counted: impl Fn(&Life) -> bool) -> f64 {
+    let counted = lives.filter(|life| is_counted(life));
+    counted.fold(0.0, |sum, life| sum + life.bytes)
 }
 
 fn share(part: f64, whole: f64) -> Option<f64> {
@@ -144,6 +99,7 @@ fn share(part: f64, whole: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::progress::Clock;
     use allocsample_profile::{Freed, ThreadId};
 
     fn sample(birth_ns: u64, freed_ns: Option<u64>) -> Sample {
@@ -164,6 +120,7 @@ mod tests {
             start_ns: 0,
             horizon_ns: 100,
         };
+        let span = Span::of_clocks(vec![clock.clone(), clock], 100);
         let samples = [
             (sample(10, None), 1.0),
             (sample(20, Some(60)), 2.0),
@@ -172,19 +129,16 @@ mod tests {
             (sample(110, None), 8.0),
         ];
         let mut blocks = Blocks::default();
-        // What is left of another site does not matter.
+        // The blocks of the site before are forgotten.
         for count in [1, 4] {
             let samples = samples[..count].iter();
             let samples = samples.map(|(sample, bytes)| (sample, *bytes));
-            blocks.fill(samples, &[clock.clone(), clock.clone()], 100);
+            blocks.fill(samples, &span);
         }
         for clock in [0, 1] {
             assert_eq!(blocks.alive_at(clock, 0.5), 3.0);
-            assert_eq!(blocks.survival_since(clock, 0.5), Some(1.0 / 3.0));
-            assert_eq!(blocks.survival_since(clock, 0.05), None);
             assert_eq!(blocks.live_since(clock, 0.2), Some(1.0 / 5.0));
-            // Of what was born after the warm-up, less what died since: 2 moved out of the first part, 4 came.
-            assert_eq!(blocks.growth(clock).bytes(), 4.0);
+            assert_eq!(blocks.by_clock(clock).len(), 3);
         }
         assert_eq!(blocks.freed_at_end(), Some(4.0 / 5.0));
     }

@@ -34,6 +34,12 @@ pub fn leaks(findings: &Findings, out: &mut dyn Write) -> io::Result<()> {
         "never_freed_share",
         "freed_by",
         "freed_in",
+        "reason",
+        "present_bytes_per_s",
+        "present_bytes_per_s_low",
+        "present_bytes_per_s_high",
+        "onset_s",
+        "group",
     ];
     line(out, head)?;
     for finding in &findings.sites {
@@ -42,7 +48,7 @@ pub fn leaks(findings: &Findings, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn fields(finding: &Finding) -> [String; 25] {
+fn fields(finding: &Finding) -> [String; 31] {
     let function = &finding.function;
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let shares = |parts: &[(String, f64)]| {
@@ -71,7 +77,7 @@ fn fields(finding: &Finding) -> [String; 25] {
         number(finding.growth_per_s),
         number(finding.growth_per_s_95.0),
         number(finding.growth_per_s_95.1),
-        number(finding.p_value),
+        optional(finding.p_value),
         young,
         half,
         old,
@@ -79,5 +85,14 @@ fn fields(finding: &Finding) -> [String; 25] {
         number(finding.never_freed),
         shares(&finding.freed_by),
         shares(&freed_in),
+        finding.reason.word().to_owned(),
+        number(finding.present_per_s),
+        number(finding.present_per_s_95.0),
+        number(finding.present_per_s_95.1),
+        optional(finding.onset_s),
+        finding
+            .group
+            .map(|group| group.to_string())
+            .unwrap_or_default(),
     ]
 }

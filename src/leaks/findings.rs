@@ -1,29 +1,33 @@
-//! What was found out about each site.
+//! Every site with live bytes, its verdict and its figures.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use allocsample_profile::{Frame, HeapId, Profile, Sample, ThreadId};
+use allocsample_profile::{Frame, Profile};
 use allocsample_report::{Filter, Weights};
 use allocsample_sampling::Estimate;
 
-use crate::blocks::{self, Blocks};
-use crate::growth::{Growth, SignFlipTest, WARM_UP};
-use crate::pace::Pace;
+use crate::candidate::{Candidate, Setting};
+use crate::evidence::{self, Evidence, Room};
+use crate::groups;
+use crate::growth::{WARM_UP, Window};
 use crate::parallel;
-use crate::progress::{self, Clock};
+use crate::process::ProcessGrowth;
+use crate::progress;
+use crate::significance::adjust;
 use crate::site::Sites;
-use crate::verdict::{self, Evidence, FEW_SAMPLES, Verdict};
-
-/// Growth with a smaller adjusted p-value is real.
-const SIGNIFICANT: f64 = 0.01;
+use crate::span::Span;
+use crate::together;
+use crate::verdict::{Circumstances, Reason, Verdict};
 
 /// A site with live bytes. "Live" is at the horizon, shortly before the end of the profile: what programs free when they
 /// end was alive while they ran.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// What it is.
+    /// The verdict.
     pub verdict: Verdict,
+    /// The reason for it.
+    pub reason: Reason,
     /// The same in a sentence.
     pub sentence: String,
     /// The function that is charged.
@@ -32,29 +36,41 @@ pub struct Finding {
     pub stack: Vec<String>,
     /// The heap, unless it is malloc's.
     pub heap: Option<String>,
-    /// Type of the objects, where a virtual machine tells.
+    /// Type of the objects, where a virtual machine provides it.
     pub type_name: Option<String>,
     /// Bytes alive at the horizon.
     pub live: Estimate,
     /// Bytes alive at the end of the profile.
     pub live_at_end: Estimate,
-    /// All that it allocated.
+    /// Bytes that it allocated.
     pub allocated: Estimate,
-    /// Bytes by which the live bytes grow in a second, after the first fifth of the run.
+    /// Bytes by which the live bytes grow in a second, on average after the first fifth of the run.
     pub growth_per_s: f64,
     /// 95 % confidence limits of that.
     pub growth_per_s_95: (f64, f64),
-    /// Probability of such growth in a steady state, multiplied by the number of tests that were made (Bonferroni), at
-    /// most 1.
-    pub p_value: f64,
+    /// The same in the last third of its growth.
+    pub present_per_s: f64,
+    /// 95 % confidence limits of that.
+    pub present_per_s_95: (f64, f64),
+    /// When growth began, in seconds after the beginning, if it began at once and not with the run.
+    pub onset_s: Option<f64>,
+    /// Probability of such growth in a steady state, adjusted for the number of sites that were tested (Benjamini and
+    /// Hochberg); `None` if there were too few blocks for a test.
+    pub p_value: Option<f64>,
+    /// Whether it is a part of the process's memory or growth that is worth a look.
+    pub is_material: bool,
+    /// Sites of one number grow together, as the parts of one retained object do.
+    pub group: Option<usize>,
+    /// Nine in ten of the blocks that were freed had at most this age, in seconds.
+    pub usual_age_s: Option<f64>,
     /// Ages of the live bytes in seconds: 10 %, 50 %, 90 % of them are younger; the oldest.
     pub ages_s: [f64; 4],
     /// Of what it allocated, the share that was not freed before the horizon.
     pub never_freed: f64,
     /// Threads that free what it allocates, with their shares, largest first.
     pub freed_by: Vec<(String, f64)>,
-    /// Code that frees it, each as a few functions from the one that lets go outwards, with its share of what was looked at:
-    /// the stack of one free in eight is taken. Largest first.
+    /// Code that frees it, each as a few functions from the one that frees to the root, with its share. The stack of one
+    /// free in eight is taken. Largest first.
     pub freed_in: Vec<(Vec<String>, f64)>,
 }
 
@@ -67,8 +83,45 @@ pub struct Findings {
     pub counts: BTreeMap<Verdict, usize>,
     /// When the profile ends for them, in seconds after its beginning.
     pub horizon_s: f64,
-    /// How many tests were made.
+    /// How many sites were tested.
     pub tests: usize,
+    /// How the process grows.
+    pub process: ProcessGrowth,
+    /// Bytes a second by which the sites grow that are leaks, possible leaks or growing.
+    pub explained_per_s: f64,
+    /// Live bytes of the sites that are undecided.
+    pub undecided_bytes: f64,
+}
+
+/// Of all live bytes; a site with so many in few blocks is tested as well.
+const LARGE_SHARE: f64 = 0.01;
+/// Of the live bytes or of the growth of the process; a site with so much is worth a look.
+const MATERIAL_SHARE: f64 = 0.05;
+/// So many of the worst are looked at for groups.
+const MOST_IN_GROUPS: usize = 300;
+
+/// Of a site with live samples.
+struct Live {
+    site: u32,
+    bytes: f32,
+    /// Before adjustment.
+    p_value: Option<f64>,
+    /// Growth since the warm-up, in a second, and its variance.
+    grown_per_s: f32,
+    variance_per_s: f64,
+}
+
+/// Where a site stands among the others.
+struct Rank {
+    site: u32,
+    verdict: Verdict,
+    reason: Reason,
+    weight: f64,
+    /// The lower limit of its present rate.
+    present_low: f64,
+    circumstances: Circumstances,
+    live: f64,
+    growth_per_s: f64,
 }
 
 impl Findings {
@@ -80,375 +133,181 @@ impl Findings {
     /// The same, of which the `limit` worst are described: a program may have a million sites.
     pub fn worst(profile: &Profile, filter: &Filter, limit: usize) -> Self {
         let horizon_ns = progress::horizon_ns(profile);
-        // First: what it takes to find them is gone before the clocks are made, which are as large.
+        // First: the memory that finding them takes is released before the clocks are made, which are as large.
         let sites = Sites::of(profile, filter);
-        let clocks = progress::clocks(profile, horizon_ns);
-        let weights = || RefCell::new(Weights::of(profile));
-        let live: Vec<Live> = parallel::filter_map(sites.count(), weights, |weights, site| {
-            let candidate = Candidate::of(profile, &sites, site, weights, horizon_ns);
-            (candidate.live.samples() > 0).then(|| Live {
-                // There are no more sites than samples, which have 32-bit numbers.
-                site: u32::try_from(site).unwrap_or(u32::MAX),
-                bytes: candidate.live.value() as f32,
-                basis: candidate.basis(),
-            })
-        });
-        let all_bytes: f64 = live.iter().map(|live| f64::from(live.bytes)).sum();
-        let least_bytes = LARGE_SHARE * all_bytes;
-        let is_tested = |live: &&Live| live.basis.is_tested(f64::from(live.bytes), least_bytes);
-        let tests = Tests {
-            count: live.iter().filter(is_tested).count() * clocks.len(),
-            least_bytes,
+        let whole = Span::whole(profile, horizon_ns);
+        let setting = Setting {
+            profile,
+            sites: &sites,
+            collected: Span::collected(profile, &whole),
+            whole,
         };
-        let room = || (weights(), Room::default());
-        let mut ranks = parallel::filter_map(live.len(), room, |(weights, room), place| {
-            let site = live[place].site;
-            let candidate = Candidate::of(profile, &sites, site as usize, weights, horizon_ns);
-            let judged = candidate.judge(&clocks, &tests, room);
-            Some(Rank {
+        let live = setting.live_sites();
+        let process = ProcessGrowth::of(profile, &setting.whole, |heap| setting.span(heap));
+        let p_values: Vec<Option<f64>> = live.iter().map(|live| live.p_value).collect();
+        let adjusted = adjust(&p_values);
+        let circumstances = |place: usize| {
+            let Live {
                 site,
-                verdict: judged.verdict,
-                weight: judged.weight(),
-            })
-        });
-        // Stable: those that are equal stay in the order in which they first allocated.
-        ranks.sort_by(|a, b| {
-            a.verdict
-                .cmp(&b.verdict)
-                .then(b.weight.total_cmp(&a.weight))
-        });
-        let mut counts = BTreeMap::new();
-        for rank in &ranks {
-            *counts.entry(rank.verdict).or_default() += 1;
-        }
-        let shown = ranks.iter().take(limit);
-        let weights = weights();
-        let candidate = |rank: &Rank| {
-            let site = rank.site as usize;
-            Candidate::of(profile, &sites, site, &weights, horizon_ns)
+                grown_per_s,
+                variance_per_s,
+                ..
+            } = &live[place];
+            Circumstances {
+                p_value: p_values[place].zip(adjusted[place]),
+                is_unconfirmed: process.is_unconfirmed(f64::from(*grown_per_s), *variance_per_s),
+                is_unexamined: setting.span_of(*site as usize).is_unexamined,
+                joint: None,
+            }
         };
-        Self {
-            sites: shown
-                .filter_map(|rank| candidate(rank).describe(&clocks, &tests))
-                .collect(),
-            counts,
-            horizon_s: horizon_ns.saturating_sub(profile.process.start_ns) as f64 / 1e9,
-            tests: tests.count,
+        let mut ranks = setting.ranks(&live, circumstances);
+        join(&setting, &mut ranks, &process);
+        // Leaks and possible leaks by their rates. Stable: those that are equal stay in the order in which they first allocated.
+        ranks.sort_by(|a, b| {
+            let place = |rank: &Rank| rank.verdict.max(Verdict::PossibleLeak);
+            place(a).cmp(&place(b)).then(b.weight.total_cmp(&a.weight))
+        });
+        let mut found = Self {
+            horizon_s: setting.horizon_s(),
+            tests: p_values.iter().flatten().count(),
+            process,
+            ..Self::default()
+        };
+        for rank in &ranks {
+            *found.counts.entry(rank.verdict).or_default() += 1;
+            if rank.verdict.is_finding() {
+                found.explained_per_s += rank.growth_per_s;
+            }
+            if rank.verdict == Verdict::Undecided {
+                found.undecided_bytes += rank.live;
+            }
         }
+        let all_bytes: f64 = live.iter().map(|live| f64::from(live.bytes)).sum();
+        let scale = (all_bytes, process.per_s());
+        let weights = RefCell::new(Weights::of(profile));
+        let mut room = Room::default();
+        let shown = ranks.iter().take(limit);
+        found.sites = shown
+            .filter_map(|rank| {
+                let candidate = Candidate::of(&setting, rank.site as usize, &weights);
+                let mut finding = candidate.describe(&rank.circumstances, &mut room)?;
+                finding.is_material = is_material(&finding, scale);
+                Some(finding)
+            })
+            .collect();
+        groups::assign(&mut found.sites, MOST_IN_GROUPS);
+        found
     }
 
     /// How many sites have live bytes.
     pub fn count(&self) -> usize {
         self.counts.values().sum()
     }
-}
 
-/// Of all live bytes; a site with so many in few blocks is tested as well.
-const LARGE_SHARE: f64 = 0.01;
-
-/// Of a site with live samples.
-struct Live {
-    site: u32,
-    bytes: f32,
-    basis: Basis,
-}
-
-/// What a test of growth would rest on.
-#[derive(Clone, Copy)]
-enum Basis {
-    /// Many live samples.
-    Many,
-    /// Few, of blocks so large that what they stand for is nearly certain, and as many before them: a buffer that grows by
-    /// `realloc` is one block at any time.
-    Large,
-    /// Too little: no growth could be significant.
-    Little,
-}
-
-impl Basis {
-    fn is_tested(self, bytes: f64, least_bytes: f64) -> bool {
-        match self {
-            Self::Many => true,
-            Self::Large => bytes >= least_bytes,
-            Self::Little => false,
-        }
-    }
-}
-
-/// The tests of all sites.
-struct Tests {
-    count: usize,
-    /// Large blocks are tested from here on, which are not many sites.
-    least_bytes: f64,
-}
-
-/// Where a site stands among the others.
-struct Rank {
-    site: u32,
-    verdict: Verdict,
-    weight: f64,
-}
-
-/// Room to work in, for one site after the other.
-#[derive(Default)]
-struct Room {
-    blocks: Blocks,
-    test: SignFlipTest,
-}
-
-/// What was found out about a site, before it has a name.
-struct Judged {
-    verdict: Verdict,
-    evidence: Evidence,
-    live: Estimate,
-    growth_per_s: f64,
-    growth_per_s_95: (f64, f64),
-    p_value: f64,
-}
-
-impl Judged {
-    /// Within a verdict: growth that is sure for those that grow, size for the others.
-    fn weight(&self) -> f64 {
-        match self.verdict {
-            Verdict::Leak | Verdict::Growing => self.growth_per_s_95.0,
-            _ => self.live.value(),
-        }
-    }
-}
-
-struct Candidate<'a, 'p> {
-    profile: &'p Profile,
-    sites: &'a Sites<'p>,
-    site: usize,
-    weights: &'a RefCell<Weights<'p>>,
-    horizon_ns: u64,
-    live: Estimate,
-}
-
-impl<'a, 'p> Candidate<'a, 'p> {
-    fn of(
-        profile: &'p Profile,
-        sites: &'a Sites<'p>,
-        site: usize,
-        weights: &'a RefCell<Weights<'p>>,
-        horizon_ns: u64,
-    ) -> Self {
-        let mut candidate = Self {
-            profile,
-            sites,
-            site,
-            weights,
-            horizon_ns,
-            live: Estimate::ZERO,
+    /// How many findings have a verdict, where sites that grow together are one, and how many sites.
+    pub fn count_of(&self, verdict: Verdict) -> (usize, usize) {
+        let sites = self.counts.get(&verdict).copied().unwrap_or(0);
+        let is_behind = |place: usize, finding: &Finding| {
+            let before = &self.sites[..place];
+            finding.group.is_some() && before.iter().any(|it| it.group == finding.group)
         };
-        candidate.live = candidate.sum(|sample| candidate.is_live(sample));
-        candidate
+        let grouped = self.sites.iter().enumerate();
+        let behind = grouped
+            .filter(|(place, it)| it.verdict == verdict && is_behind(*place, it))
+            .count();
+        (sites - behind, sites)
     }
 
-    fn samples(&self) -> impl Iterator<Item = &'p Sample> {
-        self.sites.samples(self.site)
+    /// Of the growth of the process, the part of the findings, if it grows.
+    pub fn explained_share(&self) -> Option<f64> {
+        let grown = self.process.per_s();
+        (grown > 0.0).then(|| self.explained_per_s / grown)
     }
+}
 
-    fn bytes(&self, sample: &Sample) -> Estimate {
-        self.weights.borrow_mut().get(sample).0
-    }
-
-    fn horizon_s(&self) -> f64 {
-        let start_ns = self.profile.process.start_ns;
-        self.horizon_ns.saturating_sub(start_ns) as f64 / 1e9
-    }
-
-    fn is_live(&self, sample: &Sample) -> bool {
-        blocks::is_live(sample, self.horizon_ns)
-    }
-
-    fn sum(&self, is_counted: impl Fn(&Sample) -> bool) -> Estimate {
-        self.samples()
-            .filter(|sample| is_counted(sample))
-            .map(|sample| self.bytes(sample))
-            .sum()
-    }
-
-    fn share(
-        &self,
-        part: impl Fn(&Sample) -> bool,
-        whole: impl Fn(&Sample) -> bool,
-    ) -> Option<f64> {
-        let total = self.sum(&whole).value();
-        (total > 0.0).then(|| self.sum(|sample| whole(sample) && part(sample)).value() / total)
-    }
-
-    fn basis(&self) -> Basis {
-        let bytes = self.live.value();
-        // As many samples of small blocks have.
-        let is_certain = |variance: f64| variance * FEW_SAMPLES as f64 <= bytes * bytes;
-        if self.live.samples() >= FEW_SAMPLES {
-            Basis::Many
-        } else if self.live.variance().is_some_and(is_certain)
-            && self.samples().nth(FEW_SAMPLES as usize - 1).is_some()
-        {
-            Basis::Large
-        } else {
-            Basis::Little
+/// Gives undecided sites the verdict that they have together.
+fn join(setting: &Setting<'_, '_>, ranks: &mut [Rank], process: &ProcessGrowth) {
+    let sites = |is_it: fn(&Rank) -> bool| -> Vec<usize> {
+        let those = ranks.iter().filter(|rank| is_it(rank));
+        those.map(|rank| rank.site as usize).collect()
+    };
+    let undecided = sites(|it| (it.verdict, it.reason) == (Verdict::Undecided, Reason::FewBlocks));
+    // Their growth would accuse the sites near them.
+    let found = sites(|it| it.verdict.is_finding());
+    let joint = together::joint(setting, &undecided, &found, process);
+    for rank in ranks {
+        if let Some(&joint) = joint.get(&(rank.site as usize)) {
+            rank.circumstances.joint = Some(joint);
+            rank.verdict = joint.0;
+            rank.weight = rank.present_low;
         }
     }
+}
 
-    fn judge(&self, clocks: &[Clock], tests: &Tests, room: &mut Room) -> Judged {
-        let Room { blocks, test } = room;
-        // As it was counted, to the last bit.
-        let bytes = f64::from(self.live.value() as f32);
-        let is_tested = self.basis().is_tested(bytes, tests.least_bytes);
-        let samples = self.samples();
-        let samples = samples.map(|sample| (sample, self.bytes(sample).value()));
-        blocks.fill(samples, clocks, self.horizon_ns);
-        // The clock under which growth is most evident; time if there is none.
-        let best = (0..clocks.len())
-            .map(|clock| {
-                let growth = blocks.growth(clock);
-                let p_value = (growth.p_value(test) * tests.count as f64).min(1.0);
-                let is_growing = is_tested && p_value < SIGNIFICANT;
-                (clock, growth, p_value, is_growing)
+fn is_material(finding: &Finding, (live, per_s): (f64, f64)) -> bool {
+    finding.live.value() >= MATERIAL_SHARE * live
+        || (per_s > 0.0 && finding.growth_per_s >= MATERIAL_SHARE * per_s)
+        || finding.p_value.is_some_and(|p| p < MATERIAL_SHARE)
+}
+
+impl Setting<'_, '_> {
+    /// Sites with live samples, tested.
+    fn live_sites(&self) -> Vec<Live> {
+        let room = || (RefCell::new(Weights::of(self.profile)), Room::default());
+        let all_bytes = self.live_bytes();
+        let least_bytes = LARGE_SHARE * all_bytes;
+        parallel::filter_map(self.sites.count(), room, |(weights, room), site| {
+            let candidate = Candidate::of(self, site, weights);
+            if candidate.live.samples() == 0 {
+                return None;
+            }
+            candidate.fill(room);
+            let is_large = candidate.is_large(least_bytes);
+            let span = self.span_of(site);
+            let p_value = evidence::p_value(room, span.clocks.len(), is_large);
+            let window = Window::of(room.blocks.by_clock(0), WARM_UP);
+            Some(Live {
+                // There are no more sites than samples, which have 32-bit numbers.
+                site: u32::try_from(site).unwrap_or(u32::MAX),
+                bytes: candidate.live.value() as f32,
+                p_value,
+                grown_per_s: span.per_s(window.net()) as f32,
+                variance_per_s: span.per_s(window.error()).powi(2),
             })
-            .min_by(|a, b| {
-                let order = |(_, growth, p_value, is_growing): &(usize, Growth, f64, bool)| {
-                    (!(*is_growing && growth.is_lasting()), !is_growing, *p_value)
-                };
-                let (a, b) = (order(a), order(b));
-                (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2))
-            });
-        let Some((clock, growth, p_value, is_growing)) = best else {
-            unreachable!("there is always the clock of time");
-        };
-        let evidence = self.evidence(blocks, clock, &growth, is_growing);
-        let seconds = self.horizon_s() * (1.0 - WARM_UP);
-        let per_s = |bytes: f64| if seconds > 0.0 { bytes / seconds } else { 0.0 };
-        let (low, high) = growth.interval_95();
-        Judged {
-            verdict: evidence.verdict(),
-            evidence,
-            live: self.live,
-            growth_per_s: per_s(growth.bytes()),
-            growth_per_s_95: (per_s(low), per_s(high)),
-            p_value,
-        }
-    }
-
-    fn describe(&self, clocks: &[Clock], tests: &Tests) -> Option<Finding> {
-        let judged = self.judge(clocks, tests, &mut Room::default());
-        let site = self.sites.describe(self.site)?;
-        let mut finding = Finding {
-            verdict: judged.verdict,
-            sentence: String::new(),
-            live: judged.live,
-            live_at_end: self.sum(Sample::is_live),
-            allocated: self.sum(|sample| !sample.is_carried()),
-            growth_per_s: judged.growth_per_s,
-            growth_per_s_95: judged.growth_per_s_95,
-            p_value: judged.p_value,
-            ages_s: self.ages_s(),
-            never_freed: self
-                .share(
-                    |sample| self.is_live(sample),
-                    |sample| sample.time_ns <= self.horizon_ns,
-                )
-                .unwrap_or(0.0),
-            freed_by: self.freed_by(),
-            freed_in: self.freed_in(),
-            function: site.function,
-            stack: site.stack,
-            heap: site.heap,
-            type_name: site.type_name,
-        };
-        let pace = Pace::for_run(self.horizon_s());
-        finding.sentence = verdict::sentence(&finding, &judged.evidence, pace);
-        Some(finding)
-    }
-
-    fn evidence(
-        &self,
-        blocks: &Blocks,
-        clock: usize,
-        growth: &Growth,
-        is_growing: bool,
-    ) -> Evidence {
-        Evidence {
-            is_growing,
-            is_lasting: growth.is_lasting(),
-            middle_survival: blocks.survival_since(clock, 0.5),
-            freed_at_end: blocks.freed_at_end().unwrap_or(0.0),
-            of_start: blocks.live_since(clock, WARM_UP).unwrap_or(0.0),
-            level_after_start: blocks.alive_at(clock, WARM_UP) / self.live.value(),
-        }
-    }
-
-    /// Weighted by bytes.
-    fn ages_s(&self) -> [f64; 4] {
-        let mut ages: Vec<(f64, f64)> = self
-            .samples()
-            .filter(|sample| self.is_live(sample))
-            .map(|sample| {
-                let age_ns = self.horizon_ns.saturating_sub(sample.time_ns);
-                (age_ns as f64 / 1e9, self.bytes(sample).value())
-            })
-            .collect();
-        ages.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let total: f64 = ages.iter().map(|(_, bytes)| bytes).sum();
-        [0.1, 0.5, 0.9, 1.0].map(|share| {
-            let mut sum = 0.0;
-            ages.iter()
-                .find(|(_, bytes)| {
-                    sum += bytes;
-                    sum >= share * total
-                })
-                .or(ages.last())
-                .map_or(0.0, |(age, _)| *age)
         })
     }
 
-    fn freed_by(&self) -> Vec<(String, f64)> {
-        let mut by_thread: BTreeMap<ThreadId, f64> = BTreeMap::new();
-        for sample in self.samples() {
-            if let Some(freed) = sample.freed() {
-                *by_thread.entry(freed.thread).or_default() += self.bytes(sample).value();
-            }
-        }
-        let named = |(id, bytes)| (self.thread_name(id), bytes);
-        shares(by_thread.into_iter().map(named).collect())
+    fn ranks(
+        &self,
+        live: &[Live],
+        circumstances: impl Fn(usize) -> Circumstances + Sync,
+    ) -> Vec<Rank> {
+        let room = || (RefCell::new(Weights::of(self.profile)), Room::default());
+        parallel::filter_map(live.len(), room, |(weights, room), place| {
+            let site = live[place].site;
+            let candidate = Candidate::of(self, site as usize, weights);
+            candidate.fill(room);
+            let span = self.span_of(site as usize);
+            let evidence = Evidence::of(room, &span.clocks);
+            let circumstances = circumstances(place);
+            let (verdict, reason) = evidence.verdict(&circumstances);
+            // Within a verdict: growth that is sure for those that grow, size for the others.
+            let weight = match verdict {
+                Verdict::Leak | Verdict::PossibleLeak => evidence.present.1,
+                Verdict::Growing => evidence.mean.limits.0,
+                Verdict::Undecided => evidence.window.net(),
+                _ => candidate.live.value(),
+            };
+            Some(Rank {
+                site,
+                verdict,
+                reason,
+                weight,
+                present_low: evidence.present.1,
+                circumstances,
+                live: candidate.live.value(),
+                growth_per_s: span.per_s(evidence.mean.bytes),
+            })
+        })
     }
-
-    fn freed_in(&self) -> Vec<(Vec<String>, f64)> {
-        let mut by_code: BTreeMap<Vec<&str>, f64> = BTreeMap::new();
-        let mut stack = Vec::new();
-        for index in self.sites.indices(self.site) {
-            if let Some(code) = self.sites.freed_in(index, &mut stack) {
-                let sample = &self.profile.samples[index];
-                *by_code.entry(code).or_default() += self.bytes(sample).value();
-            }
-        }
-        let owned = |(code, bytes): (Vec<&str>, f64)| {
-            let code = code.into_iter().map(str::to_owned).collect();
-            (code, bytes)
-        };
-        shares(by_code.into_iter().map(owned).collect())
-    }
-
-    fn thread_name(&self, id: ThreadId) -> String {
-        let is_managed = |sample: &Sample| sample.heap != HeapId::MALLOC;
-        match self.profile.threads.get(&id) {
-            // No thread of the program: its objects are found dead in a collection.
-            _ if id == ThreadId(0) && self.samples().any(is_managed) => "the collector".to_owned(),
-            Some(thread) if id != ThreadId(0) => format!("thread {} ({})", thread.name, thread.tid),
-            _ => "a thread that was not known".to_owned(),
-        }
-    }
-}
-
-/// Of their sum, largest first.
-fn shares<T>(mut bytes: Vec<(T, f64)>) -> Vec<(T, f64)> {
-    let total: f64 = bytes.iter().map(|(_, bytes)| bytes).sum();
-    for (_, bytes) in &mut bytes {
-        *bytes /= total;
-    }
-    bytes.sort_by(|a, b| b.1.total_cmp(&a.1));
-    bytes
 }

@@ -1,6 +1,9 @@
 //! The findings for scripts: `"schema": "allocsample-leaks/1"`. Keys are only ever added.
 //!
-//! Bytes are unrounded estimates; `..._stderr` is `null` where there is none (periodic sampling).
+//! Bytes are unrounded estimates; `..._stderr` is `null` where there is none (periodic sampling). `growth_...` is the mean
+//! after the first fifth of the run, `present_...` that of the last third of the growth. `growth_p_value` is adjusted
+//! for the number of sites that were tested, and `null` for a site that was not: it has too few samples. Suspects of one
+//! `group` grow together.
 
 use allocsample_profile::Profile;
 use allocsample_report::{Coverage, runtimes};
@@ -19,6 +22,16 @@ pub fn leaks(profile: &Profile, findings: &Findings) -> Value {
         "tests": findings.tests,
         "coverage": Coverage::of(profile).map(|coverage| coverage.to_json()),
         "unseen_runtimes": runtimes::lines(profile),
+        "process": {
+            "resident_bytes_per_s": findings.process.resident_per_s,
+            "live_bytes_per_s": findings.process.live_per_s,
+            "live_bytes_per_s_low": findings.process.live_per_s_95.0,
+            "live_bytes_per_s_high": findings.process.live_per_s_95.1,
+            "began_late": findings.process.began_late,
+            "explained_bytes_per_s": findings.explained_per_s,
+            "explained_share": findings.explained_share(),
+        },
+        "undecided_bytes": findings.undecided_bytes,
         "suspects": findings.sites.iter().map(suspect).collect::<Vec<_>>(),
     })
 }
@@ -26,6 +39,7 @@ pub fn leaks(profile: &Profile, findings: &Findings) -> Value {
 fn suspect(finding: &Finding) -> Value {
     json!({
         "verdict": finding.verdict.word(),
+        "reason": finding.reason.word(),
         "sentence": finding.sentence,
         "function": finding.function.function,
         "file": finding.function.file,
@@ -43,6 +57,13 @@ fn suspect(finding: &Finding) -> Value {
         "growth_bytes_per_s_low": finding.growth_per_s_95.0,
         "growth_bytes_per_s_high": finding.growth_per_s_95.1,
         "growth_p_value": finding.p_value,
+        "present_bytes_per_s": finding.present_per_s,
+        "present_bytes_per_s_low": finding.present_per_s_95.0,
+        "present_bytes_per_s_high": finding.present_per_s_95.1,
+        "onset_s": finding.onset_s,
+        "usual_age_s": finding.usual_age_s,
+        "group": finding.group,
+        "material": finding.is_material,
         "age_p10_s": finding.ages_s[0],
         "age_p50_s": finding.ages_s[1],
         "age_p90_s": finding.ages_s[2],

@@ -10,21 +10,21 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Hours for a run of some minutes; for a short one what does not multiply its noise by thousands.
+    /// Hours for a run of hours; for a short one what does not multiply its noise by thousands.
     pub fn for_run(seconds: f64) -> Self {
-        let (seconds, words) = if seconds >= 600.0 {
-            (3600.0, "an hour")
+        let (seconds, words) = if seconds >= 7200.0 {
+            (3600.0, "/h")
         } else if seconds >= 10.0 {
-            (60.0, "a minute")
+            (60.0, "/min")
         } else {
-            (1.0, "a second")
+            (1.0, "/s")
         };
         Self { seconds, words }
     }
 
-    /// `12.3 MiB an hour`.
+    /// `12.3 MiB/h`.
     pub fn rate(self, bytes_per_s: f64) -> String {
-        format!("{} {}", self.bytes(bytes_per_s), self.words)
+        format!("{}{}", self.bytes(bytes_per_s), self.words)
     }
 
     /// The same without the unit of time.

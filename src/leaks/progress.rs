@@ -81,6 +81,20 @@ impl Births {
 }
 
 impl Clock {
+    /// The moment at which the program is so far, by the clock of time; the beginning by any other.
+    pub fn time_ns(&self, progress: f64) -> u64 {
+        match self {
+            Self::Time {
+                start_ns,
+                horizon_ns,
+            } => {
+                let length = horizon_ns.saturating_sub(*start_ns) as f64;
+                start_ns + (length * progress) as u64
+            }
+            Self::Work(births) => births.times.first().copied().unwrap_or(0),
+        }
+    }
+
     /// How far the program is at a time.
     pub fn at(&self, time_ns: u64) -> f64 {
         match self {
@@ -106,10 +120,45 @@ pub fn horizon_ns(profile: &Profile) -> u64 {
     late.min(last_birth.unwrap_or(end)).max(start)
 }
 
-/// The clocks by which growth is looked for.
+/// Since when allocations are sampled: a program may be told to wait with it. What it allocated until it heard of that is
+/// no beginning if nothing was sampled.
+pub fn observed_from_ns(profile: &Profile) -> u64 {
+    let first = profile.samples.iter().map(|sample| sample.time_ns).min();
+    let first_ns = first.unwrap_or(u64::MAX);
+    let history = &profile.interval_history;
+    let stopped = history
+        .iter()
+        .any(|info| info.interval_bytes == 0 && info.time_ns <= first_ns);
+    let before = history.iter().rev().find(|info| info.time_ns <= first_ns);
+    match before {
+        Some(info) if stopped => info.time_ns.max(profile.process.start_ns),
+        _ => profile.process.start_ns,
+    }
+}
+
+/// Nanoseconds before the horizon in which nothing was sampled.
+pub fn unobserved_ns(profile: &Profile, horizon_ns: u64) -> u64 {
+    let start_ns = profile.process.start_ns;
+    let history = &profile.interval_history;
+    let ends = history
+        .iter()
+        .skip(1)
+        .map(|info| info.time_ns)
+        .chain([horizon_ns]);
+    let stopped = history
+        .iter()
+        .zip(ends)
+        .filter(|(info, _)| info.interval_bytes == 0);
+    let within = |time_ns: u64| time_ns.clamp(start_ns, horizon_ns.max(start_ns));
+    stopped
+        .map(|(info, end_ns)| within(end_ns).saturating_sub(within(info.time_ns)))
+        .sum()
+}
+
+/// The clocks by which growth is looked for, that of time first.
 pub fn clocks(profile: &Profile, horizon_ns: u64) -> Vec<Clock> {
     let mut clocks = vec![Clock::Time {
-        start_ns: profile.process.start_ns,
+        start_ns: observed_from_ns(profile).min(horizon_ns),
         horizon_ns,
     }];
     let births: Vec<u64> = profile
@@ -133,6 +182,35 @@ pub fn clocks(profile: &Profile, horizon_ns: u64) -> Vec<Clock> {
 mod tests {
     use super::*;
     use allocsample_sampling::Random;
+
+    #[test]
+    fn a_run_that_waits_is_observed_from_its_first_sample_on() {
+        let info = |time_ns, interval_bytes| allocsample_profile::IntervalInfo {
+            time_ns,
+            sampling: allocsample_profile::Sampling::Poisson,
+            interval_bytes,
+            seed: 1,
+        };
+        let mut profile = Profile::default();
+        profile.process.end_ns = 1000;
+        profile.interval_history = vec![
+            info(0, 64),
+            info(2, 0),
+            info(200, 64),
+            info(500, 0),
+            info(600, 64),
+        ];
+        let sample_at = |time_ns| allocsample_profile::Sample {
+            time_ns,
+            ..Default::default()
+        };
+        profile.samples = vec![sample_at(210), sample_at(700)];
+        assert_eq!(observed_from_ns(&profile), 200);
+        assert_eq!(unobserved_ns(&profile, 550), 198 + 50);
+        profile.samples.insert(0, sample_at(1));
+        assert_eq!(observed_from_ns(&profile), 0, "it began with the run");
+        assert_eq!(unobserved_ns(&profile, 1000), 198 + 100);
+    }
 
     #[test]
     fn births_are_counted_as_by_looking_at_all() {

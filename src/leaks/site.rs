@@ -155,7 +155,7 @@ impl<'a> Sites<'a> {
     }
 
     /// The same as indices into the profile's.
-    pub fn indices(&self, site: usize) -> impl Iterator<Item = usize> {
+    pub fn indices(&self, site: usize) -> impl ExactSizeIterator<Item = usize> {
         let range = self.starts[site] as usize..self.starts[site + 1] as usize;
         self.samples[range].iter().map(|&index| index as usize)
     }

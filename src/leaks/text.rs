@@ -30,7 +30,7 @@ pub fn write(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let head = format!(
-        "{}  pid {}, {} sampled, one sample each {}",
+        "{}  pid {}, {} sampled, one sample per {}",
         allocsample_report::text::command_line(profile),
         profile.process.pid,
         units::duration(findings.horizon_s),
@@ -44,30 +44,107 @@ pub fn write(
         .chain(coverage_line.as_deref())
         .chain(blind.as_deref())
         .chain(runtimes.iter().map(String::as_str));
+    let pace = Pace::for_run(findings.horizon_s);
     let counts = counts(findings, blind.is_some());
-    for line in lines.chain(counts.lines()) {
+    let process = process(findings, pace);
+    for line in lines.chain(counts.lines()).chain(process.lines()) {
         const INDENT: usize = 2;
         writeln!(out, "{}", options.width.broken(line, INDENT))?;
     }
-    let pace = Pace::for_run(findings.horizon_s);
     // The verdicts are in their order: those that are shown come first.
-    let is_shown = |verdict: Verdict| options.all || verdict <= Verdict::Growing;
-    let shown = findings
+    let is_shown = |finding: &&Finding| {
+        options.all
+            || finding.verdict.is_finding()
+            || (finding.verdict == Verdict::Undecided && finding.is_material)
+    };
+    // The first of a group stands for all of it.
+    let mut groups = std::collections::BTreeSet::new();
+    let is_first = |finding: &&Finding| finding.group.is_none_or(|group| groups.insert(group));
+    let shown: Vec<&Finding> = findings
         .sites
         .iter()
-        .filter(|finding| is_shown(finding.verdict));
-    for finding in shown.take(options.top) {
+        .filter(is_shown)
+        .filter(is_first)
+        .collect();
+    for finding in shown.iter().take(options.top) {
         writeln!(out)?;
         write_finding(finding, pace, options, out)?;
+        write_group(finding, &findings.sites, pace, options, out)?;
     }
-    let counts = findings.counts.iter();
-    let all: usize = counts
-        .filter(|(verdict, _)| is_shown(**verdict))
-        .map(|(_, count)| count)
-        .sum();
-    let left_out = all.saturating_sub(options.top);
+    let left_out = shown.len().saturating_sub(options.top);
     if left_out > 0 {
         writeln!(out, "\n... {left_out} more; --top N shows more")?;
+    }
+    Ok(())
+}
+
+/// How the process grows, and how much of that the findings are.
+fn process(findings: &Findings, pace: Pace) -> String {
+    let growth = &findings.process;
+    let (low, high) = growth.live_per_s_95;
+    let limits = format!("{} to {}", pace.bytes(low), pace.bytes(high));
+    let live = pace.rate(growth.live_per_s);
+    let mut text = match growth.resident_per_s {
+        Some(resident) => format!(
+            "the process grew by {} (resident set); sampled live memory by {live} ({limits})",
+            pace.rate(resident)
+        ),
+        None => format!("the process grew by {live} ({limits}, sampled live memory)"),
+    };
+    let verdicts = [Verdict::Leak, Verdict::PossibleLeak, Verdict::Growing];
+    let counts = verdicts.map(|verdict| findings.count_of(verdict));
+    let count: usize = counts.iter().map(|(findings, _)| findings).sum();
+    let sites: usize = counts.iter().map(|(_, sites)| sites).sum();
+    if let (1.., Some(share)) = (count, findings.explained_share()) {
+        let subject = match (count, sites) {
+            (1, 1) => "the finding explains".to_owned(),
+            (1, _) => format!("the finding ({sites} sites) explains"),
+            _ => format!("the {count} findings explain"),
+        };
+        text += &format!("; {subject} {:.0} %", 100.0 * share);
+    }
+    if growth.began_late {
+        text += "\nnote: recording began while the program ran, or was interrupted. Blocks that were not recorded are freed unseen, so a full cache seems to grow until its first recorded entries are replaced";
+    }
+    text
+}
+
+/// The other sites of a group.
+fn write_group(
+    first: &Finding,
+    all: &[Finding],
+    pace: Pace,
+    options: &Options,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    const MOST: usize = 8;
+    let others = all.iter().filter(|other| {
+        first.group.is_some() && other.group == first.group && !std::ptr::eq(*other, first)
+    });
+    let others: Vec<&Finding> = others.collect();
+    if others.is_empty() {
+        return Ok(());
+    }
+    let sum: f64 = others.iter().map(|other| other.present_per_s).sum();
+    let heading = format!(
+        "{:INDENT$}grows together with {} other site{}, {} more:",
+        "",
+        others.len(),
+        if others.len() == 1 { "" } else { "s" },
+        pace.rate(sum),
+    );
+    writeln!(out, "{}", options.width.broken(&heading, INDENT))?;
+    for other in others.iter().take(MOST) {
+        let line = format!("+ {} {}", pace.rate(other.present_per_s), place(other));
+        writeln!(
+            out,
+            "{:INDENT$}{}",
+            "",
+            cut(&line, options.width.room(INDENT))
+        )?;
+    }
+    if others.len() > MOST {
+        writeln!(out, "{:INDENT$}+ {} more", "", others.len() - MOST)?;
     }
     Ok(())
 }
@@ -76,14 +153,34 @@ pub fn write(
 fn counts(findings: &Findings, is_blind: bool) -> String {
     let count = |verdict| findings.counts.get(&verdict).copied().unwrap_or(0);
     let plural = |count: usize| if count == 1 { "" } else { "s" };
-    let (leaks, growing) = (count(Verdict::Leak), count(Verdict::Growing));
-    let found = if is_blind && leaks + growing == 0 {
+    let grouped = |verdict, word: &str| {
+        let (found, sites) = findings.count_of(verdict);
+        let at = match sites - found {
+            0 => String::new(),
+            _ => format!(" ({sites} sites)"),
+        };
+        format!("{found} {word}{}{at}", plural(found))
+    };
+    let (leaks, possible) = (count(Verdict::Leak), count(Verdict::PossibleLeak));
+    let undecided = match count(Verdict::Undecided) {
+        0 => "0 undecided".to_owned(),
+        some => format!(
+            "{some} undecided ({})",
+            units::bytes(findings.undecided_bytes)
+        ),
+    };
+    let growing = count(Verdict::Growing);
+    let found = if is_blind && leaks + possible + growing == 0 {
         "no verdict for the process: nothing grows among what was sampled".to_owned()
     } else {
-        format!("{leaks} leak{}, {growing} growing", plural(leaks))
+        format!(
+            "{}, {}, {growing} growing",
+            grouped(Verdict::Leak, "leak"),
+            grouped(Verdict::PossibleLeak, "possible leak"),
+        )
     };
     format!(
-        "{found}; of {} site{} with live bytes {} cache-like, {} start-up, {} steady{}",
+        "{found}, {undecided}; of {} site{} with live bytes {} cache-like, {} start-up, {} steady{}",
         findings.count(),
         plural(findings.count()),
         count(Verdict::CacheLike),
@@ -97,16 +194,18 @@ fn counts(findings: &Findings, is_blind: bool) -> String {
     )
 }
 
+/// What is said of a finding stands behind its verdict.
+const INDENT: usize = 15;
+
 fn write_finding(
     finding: &Finding,
     pace: Pace,
     options: &Options,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    const INDENT: usize = 12;
     let code = match finding.verdict {
-        Verdict::Leak => "1;31",
-        Verdict::Growing => "1;33",
+        Verdict::Leak | Verdict::PossibleLeak => "1;31",
+        Verdict::Growing | Verdict::Undecided => "1;33",
         _ => "1",
     };
     let word = format!("{:<INDENT$}", finding.verdict.word());
@@ -119,12 +218,16 @@ fn write_finding(
     let mut lines = vec![
         finding.sentence.clone(),
         format!(
-            "live {}, growth {} ({} to {}), p {}",
+            "live {}, growth {} now ({} to {}), {} on average, {}",
             units::bytes_with_error(&finding.live),
-            pace.rate(finding.growth_per_s),
-            pace.bytes(finding.growth_per_s_95.0),
-            pace.bytes(finding.growth_per_s_95.1),
-            units::p_value(finding.p_value),
+            pace.rate(finding.present_per_s),
+            pace.bytes(finding.present_per_s_95.0),
+            pace.bytes(finding.present_per_s_95.1),
+            pace.bytes(finding.growth_per_s),
+            match finding.p_value {
+                Some(p) => format!("p {}", units::p_value(p)),
+                None => "not tested".to_owned(),
+            },
         ),
         format!(
             "ages {} / {} / {} (10 / 50 / 90 %), oldest {}; {:.0} % of {} never freed",
@@ -137,16 +240,16 @@ fn write_finding(
         ),
     ];
     let others = |share: f64| match share {
-        ..0.995 => format!(" ({:.0} %) and others", 100.0 * share),
+        ..0.995 => format!(" ({:.0} %), others", 100.0 * share),
         _ => String::new(),
     };
     if let Some((thread, share)) = finding.freed_by.first() {
         let others = others(*share);
-        lines.push(format!("what is freed is freed by {thread}{others}"));
+        lines.push(format!("freed by: {thread}{others}"));
     }
     if let Some((code, share)) = finding.freed_in.first() {
         let (code, others) = (code.join(" < "), others(*share));
-        lines.push(format!("what is freed is freed in {code}{others}"));
+        lines.push(format!("freed in: {code}{others}"));
     }
     for line in lines {
         let line = format!("{:INDENT$}{line}", "");

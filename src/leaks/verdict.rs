@@ -1,22 +1,27 @@
-//! What the figures of a site mean, in one word and in one sentence.
+//! The verdict on a site, with the reason for it.
 
-use allocsample_report::units;
+use crate::evidence::Evidence;
+use crate::growth::WARM_UP;
+use crate::survival::Old;
+use crate::together::Joint;
 
-use crate::findings::Finding;
-use crate::pace::Pace;
-
-/// What a site is, worst first.
+/// The verdict on a site, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verdict {
-    /// Its live bytes grow to the end of the run, and what is not freed soon is never freed.
+    /// Its live bytes grow to the end of the run at a steady rate. Most blocks are freed soon; old ones never.
     Leak,
-    /// They grow to the end of the run, but older blocks are freed too, or all are freed at the end.
+    /// They grow to the end, and nothing, or nothing that is old, is freed. A cache that is not full yet, or entries that
+    /// expire after the end of the run, look the same.
+    PossibleLeak,
+    /// They grow to the end, but old blocks are freed too, or growth is slowing, or all is freed when the program ends.
     Growing,
-    /// They grew during the run, and have stopped.
+    /// They may grow: the run does not show it. [`Reason`] says why.
+    Undecided,
+    /// They grew during the run, and have stopped or nearly stopped.
     CacheLike,
     /// They were allocated at the beginning of the run, and stay.
     StartUp,
-    /// They neither grow nor are they of the beginning.
+    /// They do not grow.
     Steady,
 }
 
@@ -25,105 +30,204 @@ impl Verdict {
     pub fn word(self) -> &'static str {
         match self {
             Self::Leak => "leak",
+            Self::PossibleLeak => "possible leak",
             Self::Growing => "growing",
+            Self::Undecided => "undecided",
             Self::CacheLike => "cache-like",
             Self::StartUp => "start-up",
             Self::Steady => "steady",
         }
     }
+
+    /// Whether it says that the site grows.
+    pub fn is_finding(self) -> bool {
+        self <= Self::Growing
+    }
 }
 
-/// Of the samples that could have been seen to die, those that are still there: at least so many for a leak.
-const LEAK_SURVIVAL: f64 = 0.9;
+/// The observation that a verdict rests on, or that it lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Old blocks are kept although others are freed, and more come at a steady rate.
+    OldBlocksKept,
+    /// Nothing is freed.
+    NothingFreed,
+    /// Old blocks are kept; whether more come at a steady rate is not sure.
+    CourseUnknown,
+    /// It has too few blocks by itself, and grows with others below a common caller.
+    Together,
+    /// Old blocks are kept, but growth began so late that it may be a backlog.
+    BeganLate,
+    /// All is freed, but only when the program ends.
+    FreedAtEnd,
+    /// Old blocks are freed too.
+    OldBlocksFreed,
+    /// More comes, but ever less.
+    Slowing,
+    /// Nothing more comes.
+    Stopped,
+    /// There are too few blocks for a verdict.
+    FewBlocks,
+    /// Recording began when the program ran: blocks of before may be freed unseen.
+    UnseenFrees,
+    /// No full collection has looked at its objects: they may be garbage.
+    Unexamined,
+    /// No block is old enough to say what becomes of old ones.
+    NoOldBlocks,
+    /// It rises and falls, and is no higher than before.
+    Swings,
+    /// It belongs to the beginning of the run.
+    Start,
+    /// It is freed soon, or no more than before.
+    Steady,
+}
+
+impl Reason {
+    /// For scripts.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::OldBlocksKept => "old blocks kept",
+            Self::NothingFreed => "nothing freed",
+            Self::CourseUnknown => "course unknown",
+            Self::Together => "together",
+            Self::BeganLate => "began late",
+            Self::FreedAtEnd => "freed at end",
+            Self::OldBlocksFreed => "old blocks freed",
+            Self::Slowing => "slowing",
+            Self::Stopped => "stopped",
+            Self::FewBlocks => "few blocks",
+            Self::UnseenFrees => "unseen frees",
+            Self::Unexamined => "unexamined",
+            Self::NoOldBlocks => "no old blocks",
+            Self::Swings => "swings",
+            Self::Start => "start",
+            Self::Steady => "steady",
+        }
+    }
+}
+
+/// Growth with a smaller adjusted p-value is real.
+const SIGNIFICANT: f64 = 0.01;
+/// Growth with a larger p-value, before adjustment, is none.
+const CONCEIVABLE: f64 = 0.05;
 /// Of the live bytes, those that were allocated during the warm-up: at least so many for a start-up table.
 const START_UP_SHARE: f64 = 0.8;
 /// Of the live bytes, those that were there after the warm-up already: with fewer it was filled since.
 const FILLED_SHARE: f64 = 0.75;
+/// Of the live bytes, what came since the warm-up, less what went: with less nothing points to growth.
+const GROWN_SHARE: f64 = 0.5;
 /// Freed at the end is what mostly is.
 const FREED_AT_END_SHARE: f64 = 0.5;
+/// Of a steady rate, the share that is left in the last third: with less, growth has nearly stopped.
+const NEARLY_STOPPED: f64 = 0.5;
+/// Of the mean rate, what is left when a level has been reached.
+const LEVELLED_OFF: f64 = 0.4;
+/// Growth that began after this part of the run has not been seen for long enough.
+const LATE: f64 = 0.5;
 
-/// What the verdict rests on.
+/// What else a verdict depends on.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Evidence {
-    /// Whether growth is significant, all sites and clocks considered.
-    pub is_growing: bool,
-    /// Whether it goes on to the end.
-    pub is_lasting: bool,
-    /// Of the bytes that were alive in the middle of the run, the share that is at its horizon; `None` if none were.
-    pub middle_survival: Option<f64>,
-    /// Of the live bytes, the share that is freed at the end.
-    pub freed_at_end: f64,
-    /// Of the live bytes, the share that was allocated during the warm-up.
-    pub of_start: f64,
-    /// Live bytes after the warm-up over those at the horizon.
-    pub level_after_start: f64,
+pub(crate) struct Circumstances {
+    /// The test's p-value: before adjustment for the number of sites, and after it.
+    pub p_value: Option<(f64, f64)>,
+    /// What it is together with other sites below a common caller.
+    pub joint: Option<Joint>,
+    /// Recording began late, and the growth of the process does not confirm that of the site.
+    pub is_unconfirmed: bool,
+    /// No full collection has looked at its objects.
+    pub is_unexamined: bool,
 }
 
 impl Evidence {
-    pub(crate) fn verdict(&self) -> Verdict {
-        match *self {
-            Self {
-                is_growing: true,
-                is_lasting: true,
-                ..
-            } => {
-                let stays = self
-                    .middle_survival
-                    .is_none_or(|share| share >= LEAK_SURVIVAL);
-                if stays && self.freed_at_end < FREED_AT_END_SHARE {
-                    Verdict::Leak
-                } else {
-                    Verdict::Growing
-                }
+    /// The verdict, with what it rests on.
+    pub fn verdict(&self, circumstances: &Circumstances) -> (Verdict, Reason) {
+        let alone = self.alone(circumstances);
+        match (alone, circumstances.joint) {
+            ((Verdict::Undecided, Reason::FewBlocks), Some((verdict, _))) => {
+                (verdict, Reason::Together)
             }
-            Self {
-                is_growing: true, ..
-            } => Verdict::CacheLike,
-            _ if self.of_start >= START_UP_SHARE => Verdict::StartUp,
-            _ if self.level_after_start < FILLED_SHARE => Verdict::CacheLike,
-            _ => Verdict::Steady,
+            _ => alone,
         }
     }
-}
 
-/// The verdict in plain words.
-pub(crate) fn sentence(finding: &Finding, evidence: &Evidence, pace: Pace) -> String {
-    let live = units::bytes(finding.live.value());
-    let rate = pace.rate(finding.growth_per_s);
-    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
-    match finding.verdict {
-        Verdict::Leak if finding.never_freed > LEAK_SURVIVAL => {
-            format!("Nothing that is allocated here is freed: {live} so far, {rate} more.")
-        }
-        Verdict::Leak => format!(
-            "{} of what is allocated here is never freed, the rest soon: {live} so far, {rate} more.",
-            percent(finding.never_freed)
-        ),
-        Verdict::Growing if evidence.freed_at_end >= FREED_AT_END_SHARE => format!(
-            "Grows by {rate} while the program runs, and is freed only when it ends{}.",
-            match finding.freed_by.first() {
-                Some((thread, _)) => format!(", by {thread}"),
-                None => String::new(),
+    fn alone(&self, circumstances: &Circumstances) -> (Verdict, Reason) {
+        match circumstances.p_value {
+            Some((_, p)) if p < SIGNIFICANT => self.of_growth(circumstances),
+            Some(_) if self.is_never_freed && self.of_start < START_UP_SHARE => {
+                self.of_growth(circumstances)
             }
-        ),
-        Verdict::Growing => format!(
-            "Grows by {rate}, though {} of what was there half-way has been freed since.",
-            percent(1.0 - evidence.middle_survival.unwrap_or(1.0))
-        ),
-        Verdict::CacheLike if !evidence.is_growing && evidence.is_lasting => format!(
-            "Was filled during the run: {live}. Whether it goes on, {rate}, cannot be told from so few samples ({}).",
-            finding.live.samples()
-        ),
-        Verdict::CacheLike => {
-            format!("Was filled during the run, and grows little or no more: {live}.")
+            p => self.without_growth(p.map(|(p, _)| p)),
         }
-        Verdict::StartUp => format!("Allocated when the program began, and kept: {live}."),
-        Verdict::Steady if finding.live.samples() < FEW_SAMPLES => {
-            format!("Too few samples ({}) to tell.", finding.live.samples())
+    }
+
+    fn of_growth(&self, circumstances: &Circumstances) -> (Verdict, Reason) {
+        let Self {
+            survival, trend, ..
+        } = self;
+        let is_known = !circumstances.is_unexamined && !circumstances.is_unconfirmed;
+        if is_known && self.freed_at_end >= FREED_AT_END_SHARE {
+            return (Verdict::Growing, Reason::FreedAtEnd);
         }
-        Verdict::Steady => format!("Holds about {live}, no more than before."),
+        if self.is_swinging {
+            return (Verdict::Steady, Reason::Swings);
+        }
+        if survival.old != Old::Freed && trend.is_stopped {
+            return (Verdict::CacheLike, Reason::Stopped);
+        }
+        if trend.is_slowing && trend.last_third < NEARLY_STOPPED {
+            return (Verdict::CacheLike, Reason::Slowing);
+        }
+        if circumstances.is_unexamined {
+            return (Verdict::Undecided, Reason::Unexamined);
+        }
+        if circumstances.is_unconfirmed {
+            return (Verdict::Undecided, Reason::UnseenFrees);
+        }
+        match survival.old {
+            Old::Freed | Old::Unknown if self.has_levelled_off() => {
+                (Verdict::CacheLike, Reason::Stopped)
+            }
+            Old::Freed => (Verdict::Growing, Reason::OldBlocksFreed),
+            Old::Unknown => (Verdict::Undecided, Reason::NoOldBlocks),
+            Old::Kept if trend.is_slowing => (Verdict::Growing, Reason::Slowing),
+            Old::Kept if survival.usual.is_none() => (Verdict::PossibleLeak, Reason::NothingFreed),
+            Old::Kept if self.onset.is_some_and(|onset| onset > LATE) => {
+                (Verdict::PossibleLeak, Reason::BeganLate)
+            }
+            Old::Kept if trend.is_sustained => (Verdict::Leak, Reason::OldBlocksKept),
+            Old::Kept => (Verdict::PossibleLeak, Reason::CourseUnknown),
+        }
+    }
+
+    /// Whether the level does not grow any more, as far as can be seen.
+    fn has_levelled_off(&self) -> bool {
+        let (present, low, _) = self.present;
+        let mean = self.mean.bytes / (1.0 - WARM_UP);
+        low <= 0.0 && present < LEVELLED_OFF * mean
+    }
+
+    fn without_growth(&self, p_value: Option<f64>) -> (Verdict, Reason) {
+        if self.of_start >= START_UP_SHARE {
+            return (Verdict::StartUp, Reason::Start);
+        }
+        if self.is_swinging {
+            return (Verdict::Steady, Reason::Swings);
+        }
+        // Every block that could have been freed by now was.
+        if self.survival.usual.is_some() && self.kept == 0 {
+            return (Verdict::Steady, Reason::Steady);
+        }
+        if self.trend.is_stopped && self.level_after_start < FILLED_SHARE {
+            return (Verdict::CacheLike, Reason::Stopped);
+        }
+        let has_grown = self.window.net() >= GROWN_SHARE * self.live;
+        if has_grown && p_value.is_none_or(|p| p < CONCEIVABLE) {
+            return (Verdict::Undecided, Reason::FewBlocks);
+        }
+        if self.level_after_start < FILLED_SHARE && has_grown {
+            // One burst, or a few: their number says nothing.
+            return (Verdict::Undecided, Reason::FewBlocks);
+        }
+        (Verdict::Steady, Reason::Steady)
     }
 }
-
-/// No growth could be significant with fewer.
-pub(crate) const FEW_SAMPLES: u64 = 8;

@@ -169,7 +169,7 @@ fn leaks_of(
     let suspects = found["suspects"].as_array().expect("suspects");
     let leaks = suspects
         .iter()
-        .filter(|suspect| suspect["verdict"] == "leak");
+        .filter(|suspect| matches!(suspect["verdict"].as_str(), Some("leak" | "possible leak")));
     leaks.cloned().collect()
 }
 

@@ -151,9 +151,10 @@ impl std::str::FromStr for Moment {
 
 /// Say which sites leak, and how sure that is
 ///
-/// Sites are ranked by evidence, not by size. A verdict is leak (grows to the end, and what stays is never freed),
-/// growing (older blocks are freed too, or all when the program ends), cache-like (has stopped growing), start-up or
-/// steady. A leak must have allocated some ten times the interval to be found. docs/leaks.md explains the test.
+/// Sites are ranked by evidence, not by size. The verdicts are leak (old blocks are never freed, and more come at a
+/// steady rate), possible leak (nothing was freed), growing (old blocks are freed too, or all when the program ends),
+/// undecided, cache-like (has stopped growing), start-up and steady. A leak is named when it has kept some 24 times the
+/// interval. docs/leaks.md explains the tests.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
@@ -170,7 +171,7 @@ pub struct Leaks {
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
 
-    /// Sites that have stopped growing, or never did, too
+    /// Also print sites that have stopped growing or never grew
     #[arg(long)]
     pub all: bool,
 

@@ -12,7 +12,8 @@ pub fn run(arguments: &Leaks) -> anyhow::Result<Ending> {
     let filter = filter::parse(arguments.filter.as_deref())?;
     let profile = profiles::open_series(&arguments.files)?;
     let limit = match arguments.format {
-        Format::Text => arguments.top,
+        // Sites that grow together are printed as one finding, so `top` findings may need more sites.
+        Format::Text => arguments.top.max(300),
         Format::Json | Format::Csv => usize::MAX,
     };
     let findings = Findings::worst(&profile, &filter, limit);

@@ -1,0 +1,114 @@
+//! A verdict in plain words.
+
+use allocsample_report::units;
+
+use crate::findings::Finding;
+use crate::pace::Pace;
+use crate::verdict::{Reason, Verdict};
+
+/// What a sentence states besides the finding.
+pub(crate) struct Told {
+    pub pace: Pace,
+    /// How long blocks were watched.
+    pub observed_s: f64,
+    pub interval_bytes: u64,
+    /// Samples that the verdict would rest on.
+    pub kept: usize,
+}
+
+/// Samples with which growth at a steady rate is decided.
+const ENOUGH: usize = 24;
+/// Advice goes no lower than this.
+const LEAST_INTERVAL: u64 = 4 << 10;
+/// Of blocks of so many intervals 95 % are sampled: 1 - e^-3.
+const ALL_SAMPLED: f64 = 3.0;
+
+pub(crate) fn sentence(finding: &Finding, told: &Told) -> String {
+    let live = units::bytes(finding.live.value());
+    let rate = told.pace.rate(finding.present_per_s);
+    let seen = units::duration(told.observed_s);
+    let percent = |share: f64| format!("{:.*} %", usize::from(share < 0.1), 100.0 * share);
+    let usual = finding.usual_age_s.map(units::duration).unwrap_or_default();
+    let since = match finding.onset_s {
+        Some(onset_s) => format!(" since {} after the start", units::duration(onset_s)),
+        None => String::new(),
+    };
+    match (finding.verdict, finding.reason) {
+        (Verdict::Leak, _) => format!(
+            "{} of the bytes allocated here were never freed; 90 % of the freed blocks lived for at most {usual}. {live} so far, growing by {rate}{since}. Only the program knows whether it keeps them on purpose.",
+            percent(finding.never_freed)
+        ),
+        (Verdict::PossibleLeak, Reason::CourseUnknown) => format!(
+            "{} of the bytes allocated here were not freed; 90 % of the freed blocks lived for at most {usual}. {live} so far, growing by {rate}{since}. {} samples are too few to show whether growth is slowing.",
+            percent(finding.never_freed),
+            told.kept
+        ),
+        (Verdict::PossibleLeak, Reason::Together) => format!(
+            "Too few samples for a verdict of its own ({}), but the memory allocated below one of its callers grows and is not freed: {live} here, growing by {rate}.",
+            finding.live.samples()
+        ),
+        (Verdict::PossibleLeak, Reason::BeganLate) => format!(
+            "Grows by {rate}{since}, and blocks older than usual ({usual}) are not freed: {live} so far. This is a leak, or a backlog that may still drain."
+        ),
+        (Verdict::PossibleLeak, _) => format!(
+            "Nothing allocated here was freed in {seen}: {live} so far, growing by {rate}{since}. This is a leak, or a cache or table that keeps its entries longer than that."
+        ),
+        (Verdict::Growing, Reason::FreedAtEnd) => format!(
+            "Grows by {rate} while the program runs, and is freed only when it ends{}.",
+            match finding.freed_by.first() {
+                Some((thread, _)) => format!(", by {thread}"),
+                None => String::new(),
+            }
+        ),
+        (Verdict::Growing, Reason::Slowing) => format!(
+            "Growth is slowing: {rate} now, {} on average. {live} so far.",
+            told.pace.rate(finding.growth_per_s)
+        ),
+        (Verdict::Growing, _) => format!(
+            "Grows by {rate}, but old blocks are freed too: {live} so far. The load may have grown, or a cache is filling."
+        ),
+        (Verdict::Undecided, Reason::UnseenFrees) => format!(
+            "Seems to grow by {rate}, but blocks that were not recorded are freed unseen, and the growth of the process does not confirm it. A full cache looks the same until its first recorded entries are replaced: record for longer than they live."
+        ),
+        (Verdict::Undecided, Reason::Unexamined) => format!(
+            "Seems to grow by {rate}, but no full collection in the second half of the recording has looked at these objects: they may be garbage. Record until a full collection, or force one shortly before the end."
+        ),
+        (Verdict::Undecided, Reason::NoOldBlocks) => format!(
+            "Grows by {rate}, but blocks live for {usual}, too long to show in {seen} whether old ones are freed: record longer."
+        ),
+        (Verdict::Undecided, _) => format!(
+            "May be growing ({rate}), but there is not enough evidence yet: {live} in {} sample{}. {}.",
+            finding.live.samples(),
+            if finding.live.samples() == 1 { "" } else { "s" },
+            advice(finding, told)
+        ),
+        (Verdict::CacheLike, Reason::Slowing) => {
+            format!("Grew during the run and has nearly stopped: {live}, {rate} now.")
+        }
+        (Verdict::CacheLike, _) => format!("Grew during the run and has stopped: {live}."),
+        (Verdict::StartUp, _) => format!("Allocated when the program began, and kept: {live}."),
+        (Verdict::Steady, Reason::Swings) => {
+            format!("Rises and falls: {live} now, no more than before.")
+        }
+        (Verdict::Steady, _) => format!("Holds about {live}, no more than before."),
+    }
+}
+
+/// How to get enough samples for a decision.
+fn advice(finding: &Finding, told: &Told) -> String {
+    let kept = told.kept.max(1);
+    let factor = ENOUGH.div_ceil(kept).max(2);
+    let longer = units::duration(told.observed_s * (factor - 1) as f64);
+    let interval = told.interval_bytes / factor as u64;
+    // Of large blocks nearly all are sampled already.
+    let each = finding.live.value() / finding.live.samples().max(1) as f64;
+    let is_large = each >= ALL_SAMPLED * told.interval_bytes as f64;
+    if interval < LEAST_INTERVAL || is_large {
+        return format!("Record about {longer} longer");
+    }
+    let interval = 1u64 << interval.ilog2();
+    format!(
+        "Rerun with --interval {}K, or record about {longer} longer",
+        interval >> 10
+    )
+}
