@@ -251,6 +251,19 @@ fn page_agrees_with_the_command(case: &Case, seen: &Value) {
         );
         assert_eq!(card[1].as_f64(), suspect["live_bytes"].as_f64());
     }
+    let is_found = |suspect: &&Value| {
+        let verdict = suspect["verdict"].as_str().unwrap();
+        ["leak", "possible leak", "growing"].contains(&verdict)
+    };
+    let found = suspects.iter().filter(is_found).count();
+    let header = &seen["leakHeader"];
+    assert_eq!(header[0].as_u64(), Some(found as u64), "{header}");
+    let says_none = header[1].as_str().unwrap().contains("none found");
+    assert!(found == 0 || !says_none, "{header}");
+    for shown in seen["cardFrames"].as_array().unwrap() {
+        assert_eq!(shown[0], "flame");
+        assert!(shown[1].as_f64() > Some(0.0), "a card opens an empty view");
+    }
     let collections = seen["collections"].as_array();
     for heap in case.report["heaps"].as_array().unwrap() {
         let of_heap = |row: &&Value| row[0] == heap["name"];

@@ -112,6 +112,17 @@ try {
   await page.click('#tab-leaks');
   await page.selectOption('#verdict', 'all');
   seen.cards = await page.$$eval('.card', (all) => all.map((it) => [it.dataset.verdict, Number(it.dataset.live), it.querySelector('.sentence').textContent]));
+  seen.leakHeader = await page.$eval('#totals [data-name=leaks]', (it) => [Number(it.dataset.value), it.textContent]);
+  // The button of a card shows what it is about.
+  seen.cardFrames = [];
+  for (let i = 0; i < Math.min(5, seen.cards.length); i++) {
+    await page.locator('.card button').nth(i).click();
+    seen.cardFrames.push([await page.evaluate(() => allocsample.state.view), await shown()]);
+    await page.keyboard.press('Escape');
+    await page.click('#tab-leaks');
+    await page.selectOption('#verdict', 'all');
+  }
+  await page.evaluate(() => allocsample.setMeasure('allocated'));
   if (tabs.includes('collections')) {
     await page.click('#tab-collections');
     seen.collections = await page.$$eval('#gc-table tbody tr', (all) => all.map((it) => [it.cells[0].textContent, it.cells[1].textContent, Number(it.dataset.collections), Number(it.dataset.total)]));

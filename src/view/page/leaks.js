@@ -1,5 +1,5 @@
 // Cards of what the analysis of leaks found, worst first; the curves are the live bytes of their sites.
-const VERDICTS = { leak: COLOURS[5], growing: COLOURS[1], 'cache-like': COLOURS[4], 'start-up': COLOURS[8], steady: COLOURS[2] };
+const VERDICTS = { leak: COLOURS[5], 'possible leak': COLOURS[5], growing: COLOURS[1], undecided: COLOURS[0], 'cache-like': COLOURS[4], 'start-up': COLOURS[8], steady: COLOURS[2] };
 const curves = [];
 // What the cards were drawn for: the selected time changes nothing in them, and a chart in each takes its time.
 let cardsOf = '';
@@ -14,7 +14,7 @@ function drawLeaks() {
   const { suspects, counts } = profile.leaks;
   byId('verdicts').textContent = counts.map(([verdict, count]) => `${formatCount(count)} ${verdict}`).join(', ');
   const most = Math.max(0, ...suspects.map((suspect) => suspect.live_bytes));
-  const isWorthALook = ({ verdict, live_bytes: bytes }) => verdict === 'leak' || verdict === 'growing' || bytes >= most / 50;
+  const isWorthALook = ({ verdict, material, live_bytes: bytes }) => ['leak', 'possible leak', 'growing'].includes(verdict) || (verdict === 'undecided' && material) || bytes >= most / 50;
   const isWanted = (suspect) => (wanted === 'all' || (wanted ? suspect.verdict === wanted : isWorthALook(suspect)));
   const shown = suspects.filter((suspect) => isWanted(suspect) && (!sites || suspect.sites.some((site) => sites[site])));
   if (!shown.length) element('p', suspects.length ? 'None of these.' : 'Nothing was alive at the end.', place);
@@ -35,10 +35,16 @@ function drawCard(suspect, place) {
   element('p', [where, suspect.heap].filter(Boolean).join(', '), card).className = 'hint';
   element('p', suspect.sentence, card).className = 'sentence';
   const error = suspect.live_bytes_stderr === null ? '' : ` ± ${formatBytes(suspect.live_bytes_stderr)}`;
-  const perHour = (bytes) => formatBytes(bytes * 3600);
+  const perMinute = (bytes) => formatBytes(bytes * 60);
   const facts = [['live', `${formatBytes(suspect.live_bytes)}${error}, ${formatCount(suspect.live_samples)} samples`]];
-  if (suspect.verdict !== 'start-up' && suspect.growth_bytes_per_s !== 0) {
-    facts.push(['growth', `${perHour(suspect.growth_bytes_per_s)} an hour (95 %: ${perHour(suspect.growth_bytes_per_s_low)} to ${perHour(suspect.growth_bytes_per_s_high)}), p ${formatP(suspect.growth_p_value)}`]);
+  if (suspect.verdict !== 'start-up' && (suspect.present_bytes_per_s !== 0 || suspect.growth_bytes_per_s !== 0)) {
+    const p = suspect.growth_p_value === null ? 'not tested' : `p ${formatP(suspect.growth_p_value)}`;
+    facts.push(['growth', `${perMinute(suspect.present_bytes_per_s)}/min now (95 %: ${perMinute(suspect.present_bytes_per_s_low)} to ${perMinute(suspect.present_bytes_per_s_high)}), ${perMinute(suspect.growth_bytes_per_s)}/min on average, ${p}`]);
+  }
+  if (suspect.onset_s !== null) facts.push(['began', `${formatTime(suspect.onset_s)} after the start`]);
+  if (suspect.group !== null) {
+    const others = profile.leaks.suspects.filter((it) => it.group === suspect.group && it !== suspect);
+    facts.push(['together with', others.map((it) => it.function).slice(0, 4).join(', ')]);
   }
   facts.push(['never freed', `${formatPart(suspect.never_freed_share)} of ${formatBytes(suspect.allocated_bytes)}`],
     ['age', `half older than ${formatTime(suspect.age_p50_s)}, oldest ${formatTime(suspect.oldest_s)}`]);
@@ -52,7 +58,8 @@ function drawCard(suspect, place) {
   for (const name of suspect.stack.slice(0, 60)) element('li', name, frames);
   const button = element('button', 'show in the flame graph', card);
   button.type = 'button';
-  button.addEventListener('click', () => { setMeasure('live'); search(suspect.function); show('flame'); });
+  // Blocks that the program freed when it ended are not live at the end, so the view of live bytes would be empty.
+  button.addEventListener('click', () => { setMeasure(suspect.live_bytes_at_end > 0 ? 'live' : 'allocated'); search(suspect.function); show('flame'); });
 }
 const formatP = (p) => (p === null || p === undefined ? '?' : p < 1e-4 ? p.toExponential(0) : p.toPrecision(2));
 function drawCurve(suspect, colour, place) {

@@ -48,8 +48,7 @@ function drawHeader() {
   }
   if (about.coverage) facts.push(['coverage', formatPart(about.coverage.share), ` of ${formatBytes(about.coverage.anonymous_bytes)} anonymous memory`, about.coverage.share]);
   for (const warning of about.unseen) element('p', warning, byId('unseen'));
-  const suspects = profile.leaks.counts.find(([verdict]) => verdict === 'leak')?.[1] ?? 0;
-  facts.push(['leaks', formatCount(suspects), suspects ? ' see the cards' : about.coverage?.low ? ' no verdict: most memory is not seen' : ' none found', suspects]);
+  facts.push(leakFact());
   for (const [name, value, detail, exact] of facts) {
     const box = element('div', undefined, byId('totals'));
     box.dataset.name = name;
@@ -57,6 +56,15 @@ function drawHeader() {
     element('dt', name, box);
     element('small', detail, element('dd', value, box));
   }
+}
+// Counts every verdict that the cards show: the header must not say "none found" above a card that grows.
+function leakFact() {
+  const counts = Object.fromEntries(profile.leaks.counts), of = (verdict) => counts[verdict] ?? 0;
+  const found = ['leak', 'possible leak', 'growing', 'undecided'].filter((verdict) => of(verdict));
+  const isBlind = about.coverage?.low;
+  if (!found.length) return ['leaks', '0', isBlind ? ' no verdict: most memory is not seen' : ' none found', 0];
+  const words = found.map((verdict) => `${formatCount(of(verdict))} ${verdict}`);
+  return ['leaks', formatCount(of('leak') + of('possible leak')), ` ${words.join(', ')}: see the cards`, of('leak') + of('possible leak') + of('growing')];
 }
 function setDark(isDark) {
   document.documentElement.classList.toggle('dark', isDark);
