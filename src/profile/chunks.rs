@@ -189,6 +189,7 @@ impl ChunkReader {
             ChunkKind::Packed,
             ChunkKind::Symbols,
             ChunkKind::Memory,
+            ChunkKind::Inspected,
         ];
         if is_packed.iter().any(|&kind| header.kind == kind as u16)
             && can_expand_to(header.raw_bytes, &stored)
@@ -207,7 +208,7 @@ impl ChunkReader {
         used: &Receiver<Batch>,
     ) -> Result<Payload, Unheard> {
         let is = |kind: ChunkKind| header.kind == kind as u16;
-        if is(ChunkKind::Symbols) || is(ChunkKind::Memory) {
+        if is(ChunkKind::Symbols) || is(ChunkKind::Memory) || is(ChunkKind::Inspected) {
             return Ok(Payload::Raw(unpack(header, &stored)));
         }
         if is(ChunkKind::Packed) {

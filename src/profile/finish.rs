@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use allocsample_record::{
-    ChunkHeader, ChunkKind, FILE_HEADER_BYTES, FileHeader, MemoryMap, Packer, readable,
+    ChunkHeader, ChunkKind, FILE_HEADER_BYTES, FileHeader, Inspected, MemoryMap, Packer, readable,
 };
 use allocsample_ring::RecoveredRecord;
 
@@ -163,6 +163,14 @@ fn complete_with(
             append(
                 &mut file,
                 ChunkKind::Symbols,
+                raw.len(),
+                chunks.ring_to..chunks.ring_to,
+                &lz4_flex::block::compress(&raw),
+            )?;
+            let raw = Inspected::encode_all(&profile.inspected);
+            append(
+                &mut file,
+                ChunkKind::Inspected,
                 raw.len(),
                 chunks.ring_to..chunks.ring_to,
                 &lz4_flex::block::compress(&raw),

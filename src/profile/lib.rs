@@ -13,6 +13,7 @@ mod counts;
 mod examined;
 mod finish;
 mod frames;
+mod inspect;
 mod join;
 mod limits;
 mod model;
@@ -29,7 +30,7 @@ mod vm;
 mod weights;
 
 pub use allocsample_record::{
-    ExitHow, Fate, Figure, GcKind, HeapId, HeapKind, Location, LostReason, MemoryMap,
+    ExitHow, Fate, Figure, GcKind, HeapId, HeapKind, Inspected, Location, LostReason, MemoryMap,
     MemoryMapping, MemoryTotals, ModuleId, Note, SampleFlags, SampleId, Sampling, StackId,
     StackNode, SymbolFrame, SymbolTable, ThreadId, is_plain, readable, readable_char,
 };
@@ -38,6 +39,7 @@ pub use allocsample_sampling::{Estimate, Limits};
 pub use examined::Examined;
 pub use finish::{FinishError, Finished, finish, finish_with, snapshot};
 pub use frames::{Frame, missing_root, missing_root_of};
+pub use inspect::{Runtime, Support};
 pub use join::{JoinError, join, join_recording, joined_name};
 pub use limits::{lift_limits, limits_are_lifted};
 pub use model::{

@@ -7,8 +7,8 @@ use crate::reach::Reach;
 use crate::stacks::StackTable;
 use crate::vm::{Outcome, VirtualMachines};
 use allocsample_record::{
-    ExitHow, FIGURES, Fate, Figure, HeapId, LOST_REASONS, LostReason, MemoryMap, ModuleId, Note,
-    SampleFlags, SampleId, Sampling, StackId, SymbolTable, ThreadId,
+    ExitHow, FIGURES, Fate, Figure, HeapId, Inspected, LOST_REASONS, LostReason, MemoryMap,
+    ModuleId, Note, SampleFlags, SampleId, Sampling, StackId, SymbolTable, ThreadId,
 };
 use allocsample_sampling::{Estimate, GapLaw, Interval, SamplePoints, Weight};
 
@@ -49,6 +49,8 @@ pub struct Profile {
     pub resident_bytes: Vec<(u64, u64)>,
     /// The process's memory by the kernel's account, in the order of time; some readings have the mappings.
     pub memory: Vec<MemoryMap>,
+    /// What the files of the modules say about themselves; empty until the profile is symbolised.
+    pub inspected: Vec<Inspected>,
     /// Children: time, pid.
     pub forks: Vec<(u64, u32)>,
     /// How the process ended, if it could say so.

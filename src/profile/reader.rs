@@ -352,6 +352,7 @@ fn add_chunk(
             .add_symbols(payload, limits)
             .ok_or(Damage::Malformed),
         kind if kind == ChunkKind::Memory as u16 => builder.add_memory(payload, limits),
+        kind if kind == ChunkKind::Inspected as u16 => builder.add_inspected(payload, limits),
         kind if kind == ChunkKind::Lost as u16 || kind == ChunkKind::LostBefore as u16 => {
             let mut words = payload.chunks_exact(8).map(|word| {
                 let mut bytes = [0; 8];

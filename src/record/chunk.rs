@@ -35,6 +35,9 @@ pub enum ChunkKind {
     /// [`crate::MemoryTotals`], or a whole `MemoryMap`. Written by the drain thread, by a process at its end, or by a
     /// command that watched the process from outside.
     Memory = 10,
+    /// What the files of the modules say about themselves, compressed as one LZ4 block: runtimes and allocators that are
+    /// linked into them. The last such chunk counts. Written with the names, by a command.
+    Inspected = 11,
 }
 
 /// Stands before each chunk's payload.

@@ -28,6 +28,8 @@ mod figures;
 mod gc;
 mod header;
 mod heap;
+#[cfg(feature = "alloc")]
+mod inspected;
 mod lost;
 mod memory;
 mod module;
@@ -55,6 +57,8 @@ pub use header::{FILE_HEADER_BYTES, FileHeader, FormatVersion, HeaderError};
 pub use heap::{
     CodeChange, CodeRecord, Definition, DefinitionRecord, HeapKind, MAX_NAME_BYTES, VmFrame,
 };
+#[cfg(feature = "alloc")]
+pub use inspected::Inspected;
 pub use lost::{LOST_REASONS, LostReason};
 pub use memory::MemoryTotals;
 #[cfg(feature = "alloc")]

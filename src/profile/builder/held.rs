@@ -1,6 +1,6 @@
 //! How much memory a profile in the making takes, and what of a file is refused because it would take more.
 
-use allocsample_record::{MemoryMap, RecordKind, SymbolTable};
+use allocsample_record::{Inspected, MemoryMap, RecordKind, SymbolTable};
 
 use super::ProfileBuilder;
 use crate::limits::Limits;
@@ -94,6 +94,19 @@ impl ProfileBuilder {
         let map = MemoryMap::decode(raw).ok_or(Damage::Malformed)?;
         self.held.add_memory(&map);
         self.profile.memory.push(map);
+        Ok(())
+    }
+
+    /// Takes what was found in the modules' files.
+    pub(crate) fn add_inspected(&mut self, raw: &[u8], limits: &Limits) -> Result<(), Damage> {
+        /// Bytes in memory for each byte at most: four empty texts, or one that must be made readable.
+        const TIMES: u64 = 32;
+        let most_bytes = TIMES * raw.len() as u64;
+        if self.held_bytes().saturating_add(most_bytes) > limits.memory {
+            return Err(Damage::TooLarge);
+        }
+        self.held.text_bytes += most_bytes;
+        self.profile.inspected = Inspected::decode_all(raw).ok_or(Damage::Malformed)?;
         Ok(())
     }
 }

@@ -104,6 +104,7 @@ impl Profile {
                 .into_inner()
                 .unwrap_or_else(std::sync::PoisonError::into_inner),
         );
+        self.inspect_below(root);
     }
 }
 

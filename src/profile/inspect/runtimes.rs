@@ -1,0 +1,408 @@
+//! The table of runtimes: how each is recognised, which bridge it has, what is missing without one, and what to do then.
+
+use super::elf::{Elf, Symbol};
+use super::versions::Version::{self, After, Below, FileName, Go, If, Python, Symbol as At, Text};
+
+/// A runtime of languages.
+#[derive(Debug)]
+pub struct Runtime {
+    /// As it is called in [`crate::Inspected::runtime`], and in texts.
+    pub name: &'static str,
+    /// Beginnings of the file names of its program and its library, each followed by a version or nothing. They decide
+    /// where the file cannot be read.
+    files: &'static [&'static str],
+    /// Symbols that it alone defines: any of them decides. None: the file's name does.
+    marks: &'static [&'static str],
+    version: &'static [Version],
+    /// What we have for it.
+    pub support: Support,
+    /// Whether its objects come from `malloc`, so that they are sampled all the same.
+    pub is_on_malloc: bool,
+    /// What is missing without a bridge.
+    pub missing: &'static str,
+    /// What makes it visible, when the program is started; empty: nothing that we know.
+    pub advice: &'static str,
+}
+
+/// What we have for a runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Support {
+    /// No bridge.
+    None,
+    /// A bridge.
+    Bridge {
+        /// The heap that it registers.
+        heap: &'static str,
+        /// The first version that it is made for: major, minor.
+        from: [u32; 2],
+        /// The last one.
+        to: [u32; 2],
+        /// What is missing in another version, although the bridge has joined; empty: nothing is known to be.
+        partial: &'static str,
+    },
+    /// The same, and only if it is asked for.
+    Optional {
+        /// The heap that it registers.
+        heap: &'static str,
+    },
+}
+
+const ANY: [u32; 2] = [u32::MAX, u32::MAX];
+
+impl Support {
+    /// Whether the bridge is made for this version. `None`: the version is not known.
+    pub fn is_for(self, version: &str) -> Option<bool> {
+        let mut numbers = version.split('.').map_while(|it| it.parse::<u32>().ok());
+        let major = numbers.next();
+        let version = [major?, numbers.next().unwrap_or(0)];
+        Some(match self {
+            Self::None => false,
+            Self::Bridge { from, to, .. } => from <= version && version <= to,
+            Self::Optional { .. } => true,
+        })
+    }
+
+    /// The heap that its bridge registers.
+    pub fn heap(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::Bridge { heap, .. } | Self::Optional { heap } => Some(heap),
+        }
+    }
+}
+
+const RUNTIMES: &[Runtime] = &[
+    Runtime {
+        name: "Deno",
+        files: &["deno"],
+        marks: &[],
+        version: &[],
+        support: Support::None,
+        is_on_malloc: false,
+        missing: "the JavaScript heap is not sampled",
+        advice: "",
+    },
+    Runtime {
+        name: "Bun",
+        files: &["bun"],
+        marks: &[],
+        version: &[],
+        support: Support::None,
+        is_on_malloc: false,
+        missing: "the JavaScript heap is not sampled",
+        advice: "",
+    },
+    Runtime {
+        name: "Node.js",
+        files: &["node", "nodejs", "libnode.so"],
+        marks: &["node_module_register"],
+        version: &[After("/node-v"), Text("v", 3)],
+        support: Support::Bridge {
+            heap: "javascript",
+            from: [20, 0],
+            to: [22, u32::MAX],
+            partial: "",
+        },
+        is_on_malloc: false,
+        missing: "the JavaScript heap is not sampled",
+        advice: "`node --heap-prof` samples it",
+    },
+    Runtime {
+        name: "the JVM",
+        files: &["libjvm.so"],
+        marks: &["JNI_CreateJavaVM"],
+        version: &[After("64-Bit Server VM (")],
+        support: Support::Bridge {
+            heap: "java",
+            from: [11, 0],
+            to: ANY,
+            partial: "",
+        },
+        is_on_malloc: false,
+        missing: "the Java heap is not sampled",
+        advice: "`jcmd PID GC.class_histogram` lists what is in it",
+    },
+    Runtime {
+        name: "Ruby",
+        files: &["ruby", "libruby"],
+        marks: &["ruby_version"],
+        version: &[At("ruby_version"), FileName],
+        support: Support::Bridge {
+            heap: "ruby",
+            from: [3, 0],
+            to: [3, 2],
+            partial: "",
+        },
+        is_on_malloc: false,
+        missing: "object slots are not sampled, methods and lines are not shown",
+        advice: "",
+    },
+    Runtime {
+        name: "PHP",
+        files: &["php", "libphp"],
+        marks: &["zend_parse_parameters", "zend_startup"],
+        version: &[After("X-Powered-By: PHP/"), FileName],
+        support: Support::None,
+        is_on_malloc: false,
+        missing: "the Zend heap is not sampled",
+        advice: "with USE_ZEND_ALLOC=0 in its environment PHP allocates by malloc",
+    },
+    Runtime {
+        name: "Erlang's BEAM",
+        files: &["beam.smp", "beam.debug.smp"],
+        marks: &["erl_start"],
+        version: &[After("than the current (Erlang/OTP ")],
+        support: Support::None,
+        is_on_malloc: false,
+        missing: "the heaps of Erlang's processes are not sampled",
+        advice: "with the flag `+Mea min` BEAM allocates by malloc",
+    },
+    Runtime {
+        name: ".NET CoreCLR",
+        files: &["libcoreclr.so"],
+        marks: &["coreclr_initialize"],
+        version: &[Below("Microsoft.NETCore.App"), After("@(#)Version ")],
+        support: Support::None,
+        is_on_malloc: false,
+        missing: "the managed heap is not sampled",
+        advice: "",
+    },
+    Runtime {
+        name: "OCaml",
+        files: &["ocamlrun", "libcamlrun_shared.so"],
+        marks: &["caml_main", "caml_startup"],
+        version: &[If("caml_domain_spawn", "5"), If("caml_memprof_start", "4")],
+        support: Support::Bridge {
+            heap: "ocaml",
+            from: [4, 0],
+            to: [4, u32::MAX],
+            partial: "",
+        },
+        is_on_malloc: false,
+        missing: "the OCaml heap is not sampled",
+        advice: "",
+    },
+    Runtime {
+        name: "PyPy",
+        files: &["pypy", "libpypy"],
+        marks: &["pypy_execute_source"],
+        version: &[After("[PyPy ")],
+        support: Support::Optional { heap: "pypy" },
+        is_on_malloc: false,
+        missing: "PyPy's heap is not sampled",
+        advice: "`allocsample run --runtime pypy` samples it in the builds that integrations/pypy names",
+    },
+    Runtime {
+        name: "Mono",
+        files: &["mono", "mono-sgen", "libmonosgen"],
+        marks: &["mono_jit_init"],
+        version: &[],
+        support: Support::Bridge {
+            heap: "mono",
+            from: [0, 0],
+            to: ANY,
+            partial: "",
+        },
+        is_on_malloc: false,
+        missing: "the managed heap is not sampled",
+        advice: "",
+    },
+    Runtime {
+        name: "free-threaded CPython",
+        files: &[],
+        marks: &["_Py_MergeZeroLocalRefcount"],
+        version: &[Python],
+        support: Support::None,
+        is_on_malloc: false,
+        missing: "its objects are in its own mimalloc, which is not sampled",
+        advice: "",
+    },
+    Runtime {
+        name: "CPython",
+        files: &["python", "libpython"],
+        marks: &["PyMem_SetAllocator"],
+        version: &[Python, FileName],
+        support: Support::Bridge {
+            heap: "python",
+            from: [3, 6],
+            to: [3, 13],
+            partial: "functions and lines of Python are not shown, and small objects may be missing; PYTHONMALLOC=malloc has them allocated by malloc",
+        },
+        is_on_malloc: false,
+        missing: "small objects are not sampled, functions and lines are not shown",
+        advice: "with PYTHONMALLOC=malloc in its environment Python allocates by malloc",
+    },
+    Runtime {
+        name: "Go",
+        files: &[],
+        marks: &["runtime.text"],
+        version: &[Go],
+        support: Support::None,
+        is_on_malloc: false,
+        missing: "the Go heap is not sampled, only what C code allocates",
+        advice: "Go's own net/http/pprof samples it",
+    },
+    Runtime {
+        name: "LuaJIT",
+        files: &["luajit", "libluajit"],
+        marks: &["luaJIT_setmode"],
+        version: &[After("LuaJIT ")],
+        support: Support::Bridge {
+            heap: "lua",
+            from: ANY,
+            to: [0, 0],
+            partial: "its memory is sampled, functions and lines of Lua are not shown",
+        },
+        is_on_malloc: false,
+        missing: "its heap is not sampled",
+        advice: "",
+    },
+    Runtime {
+        name: "Lua",
+        files: &["lua", "liblua"],
+        marks: &["lua_newstate"],
+        version: &[After("$LuaVersion: Lua "), FileName],
+        support: Support::Bridge {
+            heap: "lua",
+            from: [5, 1],
+            to: [5, 4],
+            partial: "",
+        },
+        is_on_malloc: true,
+        missing: "functions and lines of Lua are not shown",
+        advice: "",
+    },
+    Runtime {
+        name: "Perl",
+        files: &["perl", "libperl.so"],
+        marks: &["perl_construct"],
+        version: &[Text("v", 3), FileName],
+        support: Support::None,
+        is_on_malloc: true,
+        missing: "functions and lines of Perl are not shown",
+        advice: "",
+    },
+    Runtime {
+        name: "R",
+        files: &["libR.so"],
+        marks: &["Rf_initialize_R"],
+        version: &[],
+        support: Support::None,
+        is_on_malloc: true,
+        missing: "functions of R are not shown",
+        advice: "",
+    },
+    Runtime {
+        name: "Tcl",
+        files: &["tclsh", "libtcl"],
+        marks: &["Tcl_CreateInterp"],
+        version: &[FileName],
+        support: Support::None,
+        is_on_malloc: true,
+        missing: "procedures of Tcl are not shown",
+        advice: "",
+    },
+    Runtime {
+        name: "Guile",
+        files: &["guile", "libguile"],
+        marks: &["scm_boot_guile"],
+        version: &[FileName],
+        support: Support::None,
+        is_on_malloc: true,
+        missing: "functions and lines of Scheme are not shown",
+        advice: "",
+    },
+];
+
+/// Symbols that versions are read from.
+const FACTS: &[&str] = &[
+    "caml_domain_spawn",
+    "caml_memprof_start",
+    "_PyRuntime",
+    "Py_Version",
+];
+
+pub(super) fn is_mark(name: &str) -> bool {
+    FACTS.contains(&name) || RUNTIMES.iter().any(|it| it.marks.contains(&name))
+}
+
+/// The runtime in a file, and its version if it says so.
+pub(super) fn recognise(
+    path: &str,
+    elf: &Elf,
+    symbols: &[Symbol],
+) -> Option<(&'static str, String)> {
+    let runtime = RUNTIMES.iter().find(|it| {
+        let is_marked = symbols
+            .iter()
+            .any(|symbol| it.marks.contains(&&*symbol.name));
+        is_marked || it.marks.is_empty() && it.name_in(path).is_some()
+    })?;
+    let name = runtime.name_in(path);
+    let mut ways = runtime.version.iter();
+    let version = ways.find_map(|way| way.read(path, name, elf, symbols));
+    Some((runtime.name, version.unwrap_or_default()))
+}
+
+impl Runtime {
+    /// By its name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        RUNTIMES.iter().find(|it| it.name == name)
+    }
+
+    /// By the name of a file that cannot be read.
+    pub fn of_file(path: &str) -> Option<&'static Self> {
+        RUNTIMES.iter().find(|it| it.name_in(path).is_some())
+    }
+
+    /// Which of its names the file has: `php` for `php8.2`, but not for `phpize`.
+    fn name_in(&self, path: &str) -> Option<&'static str> {
+        let file = path.rsplit('/').next().unwrap_or(path);
+        let has_it = |name: &&&str| {
+            file.strip_prefix(**name).is_some_and(|rest| {
+                rest.is_empty()
+                    || rest.starts_with(|c: char| c.is_ascii_digit() || "-.".contains(c))
+            })
+        };
+        self.files
+            .iter()
+            .filter(has_it)
+            .max_by_key(|it| it.len())
+            .copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_known_by_its_name_and_a_version() {
+        for (path, name) in [
+            ("/usr/bin/php8.2", Some("PHP")),
+            ("/usr/bin/phpize", None),
+            ("/usr/lib/libruby-3.3.so.3.3", Some("Ruby")),
+            ("/usr/bin/nodename", None),
+            ("/usr/bin/monodoc", None),
+            ("/a/beam.smp", Some("Erlang's BEAM")),
+            ("/a/bun.exe", Some("Bun")),
+            ("/usr/bin/true", None),
+        ] {
+            assert_eq!(Runtime::of_file(path).map(|it| it.name), name, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_bridge_is_for_the_versions_that_it_is_made_for() {
+        let node = Runtime::named("Node.js").expect("Node.js").support;
+        assert_eq!(node.is_for("20.20.2"), Some(true));
+        assert_eq!(node.is_for("22.9"), Some(true));
+        assert_eq!(node.is_for("24.21.0"), Some(false));
+        assert_eq!(node.is_for(""), None);
+        let ocaml = Runtime::named("OCaml").expect("OCaml").support;
+        assert_eq!(
+            [ocaml.is_for("4"), ocaml.is_for("5")],
+            [Some(true), Some(false)]
+        );
+    }
+}
