@@ -235,6 +235,12 @@ HIDDEN bool shim_is_bootstrap_block(const void *block);
 HIDDEN void bridges_install(void);
 /* The same for PyPy, which is joined only on request. */
 HIDDEN void bridges_install_pypy(void);
+/* A bridge that does not join the runtime that is here. */
+struct shim_declined {
+    const char *heap, *what, *why;
+};
+/* False: there are no more. */
+HIDDEN bool bridges_declined(size_t index, struct shim_declined *found);
 /* Sets free what another thread of the parent held in a bridge. */
 HIDDEN void bridges_after_fork_in_child(void);
 

@@ -1,6 +1,26 @@
 /* The list of the bridges that find their runtime by themselves. */
 #include "bridges.h"
 
+#define MOST_DECLINED 8
+
+static struct shim_declined declined[MOST_DECLINED];
+static size_t declined_count;
+
+/* Before `main`, on the only thread: whoever reads it later needs no order. */
+void bridges_decline(const char *heap, const char *what, const char *why)
+{
+    if (declined_count < MOST_DECLINED)
+        declined[declined_count++] = (struct shim_declined){heap, what, why};
+}
+
+bool bridges_declined(size_t index, struct shim_declined *found)
+{
+    if (index >= declined_count)
+        return false;
+    *found = declined[index];
+    return true;
+}
+
 void bridges_install(void)
 {
     python_install();

@@ -334,7 +334,7 @@ static bool find_functions(void)
     };
     void *found = dlsym(RTLD_DEFAULT, "mono_gc_finalize_notify");
     memcpy(&mono.wake_finalizer, &found, sizeof found);
-    return symbols_find(symbols, sizeof symbols / sizeof symbols[0], NULL);
+    return symbols_find_all(symbols, sizeof symbols / sizeof symbols[0], "mono");
 }
 
 void mono_install(void)

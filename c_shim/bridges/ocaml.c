@@ -399,12 +399,17 @@ static bool find_runtime(void)
         {&ocaml.slice_end, "caml_major_slice_end_hook"},
         {&ocaml.cycle, "caml_major_gc_hook"},
     };
-    if (!symbols_find(symbols, sizeof symbols / sizeof symbols[0], NULL))
+    if (!symbols_find_all(symbols, sizeof symbols / sizeof symbols[0], "ocaml"))
         return false;
     /* Not for bytecode, whose closures are other; OCaml 5 is another runtime; a program that samples by memtrace goes
      * first. */
-    return dlsym(RTLD_DEFAULT, "caml_init_frame_descriptors") != NULL &&
-           dlsym(RTLD_DEFAULT, "caml_domain_spawn") == NULL && dlsym(RTLD_DEFAULT, "camlMemtrace__code_begin") == NULL;
+    bool is_native = dlsym(RTLD_DEFAULT, "caml_init_frame_descriptors") != NULL;
+    bool is_traced = dlsym(RTLD_DEFAULT, "camlMemtrace__code_begin") != NULL;
+    if (!is_native)
+        bridges_decline("ocaml", "bytecode", "has no frames that can be read");
+    else if (is_traced)
+        bridges_decline("ocaml", "memtrace", "has OCaml's sampler for itself");
+    return is_native && !is_traced && dlsym(RTLD_DEFAULT, "caml_domain_spawn") == NULL;
 }
 
 void ocaml_install(void)

@@ -200,7 +200,7 @@ static bool find_functions(void)
         {&ruby.symbol, "rb_id2sym"},
         {&object_class, "rb_cObject"},
     };
-    return symbols_find(symbols, sizeof symbols / sizeof symbols[0], NULL);
+    return symbols_find_all(symbols, sizeof symbols / sizeof symbols[0], "ruby");
 }
 
 void ruby_after_fork_in_child(void)
@@ -218,6 +218,8 @@ void ruby_install(void)
      * and later. */
     const char *context = dlsym(RTLD_DEFAULT, "ruby_current_ec");
     uintptr_t start, end;
+    if (context == NULL)
+        bridges_decline("ruby", "ruby_current_ec", "is missing");
     if (hooks == NULL || context == NULL || !names_make(&functions))
         return;
     context_offset = context - (const char *)__builtin_thread_pointer();

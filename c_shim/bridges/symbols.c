@@ -1,6 +1,7 @@
 /* See symbols.h. */
 #define _GNU_SOURCE
 #include "symbols.h"
+#include "bridges.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -11,17 +12,29 @@ static void *find_global(const char *name)
     return dlsym(RTLD_DEFAULT, name);
 }
 
-bool symbols_find(const struct symbol *symbols, size_t count, void *(*find)(const char *name))
+/* How many from the first on were found. */
+static size_t found_of(const struct symbol *symbols, size_t count, void *(*find)(const char *name))
 {
-    if (find == NULL)
-        find = find_global;
     for (size_t i = 0; i < count; i++) {
         void *found = find(symbols[i].name);
         if (found == NULL)
-            return false; /* most processes end here, at the first */
+            return i; /* most processes end here, at the first */
         memcpy(symbols[i].slot, &found, sizeof found);
     }
-    return true;
+    return count;
+}
+
+bool symbols_find(const struct symbol *symbols, size_t count, void *(*find)(const char *name))
+{
+    return found_of(symbols, count, find == NULL ? find_global : find) == count;
+}
+
+bool symbols_find_all(const struct symbol *symbols, size_t count, const char *heap)
+{
+    size_t found = found_of(symbols, count, find_global);
+    if (found > 0 && found < count)
+        bridges_decline(heap, symbols[found].name, "is missing");
+    return found == count;
 }
 
 struct search {

@@ -14,6 +14,10 @@ struct symbol {
  * scope if it is NULL. */
 HIDDEN bool symbols_find(const struct symbol *symbols, size_t count, void *(*find)(const char *name));
 
+/* The same in the global scope. Where the first is there and another is not, the bridge that would have had this heap is noted
+ * as declined. */
+HIDDEN bool symbols_find_all(const struct symbol *symbols, size_t count, const char *heap);
+
 /* The executable memory of the loaded object that `address` is in. */
 HIDDEN bool symbols_code_of(const void *address, uintptr_t *start, uintptr_t *end);
 

@@ -202,8 +202,10 @@ static bool find_queue_code(void)
                                         "_ZN2v88internal7Isolate27InvokeApiInterruptCallbacksEv"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         void *function = dlsym(RTLD_DEFAULT, names[i]);
-        if (function == NULL || !symbols_function_of(function, &queue_code[i].start, &queue_code[i].end))
+        if (function == NULL || !symbols_function_of(function, &queue_code[i].start, &queue_code[i].end)) {
+            bridges_decline("javascript", names[i], "is missing");
             return false;
+        }
     }
     return true;
 }
@@ -233,7 +235,7 @@ static bool find_functions(void)
         {&v8.at_exit, "_ZN4node6AtExitEPNS_11EnvironmentEPFvPvES2_"},
         {&v8.set_flags, "_ZN2v82V818SetFlagsFromStringEPKc"},
     };
-    if (!symbols_find(symbols, sizeof symbols / sizeof symbols[0], NULL))
+    if (!symbols_find_all(symbols, sizeof symbols / sizeof symbols[0], "javascript"))
         return false;
     if (!symbols_find(more, sizeof more / sizeof more[0], NULL))
         v8.make_profiler = NULL;
@@ -275,8 +277,12 @@ void v8_install(void)
         .walk = walk,
     };
     /* A heap that is made into a snapshot must hold nothing of ours. */
-    if (!find_functions() || !find_queue_code() || has_option("--build-snapshot"))
+    if (!find_functions() || !find_queue_code())
         return;
+    if (has_option("--build-snapshot")) {
+        bridges_decline("javascript", "--build-snapshot", "must not find anything of ours in the heap");
+        return;
+    }
     v8_hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
     v8_heap = v8_hooks == NULL || !names_make(&v8_names) ? NULL : v8_hooks->heap_register(&description);
     if (v8_heap == NULL)

@@ -6,7 +6,7 @@ use allocsample_record::{LostReason, Note};
 use allocsample_ring::request;
 use allocsample_sampling::{Interval, Seed};
 
-use crate::config::{Config, LARGEST_MAX_DEPTH, UnknownSetting};
+use crate::config::{Bridges, Config, LARGEST_MAX_DEPTH, UnknownSetting};
 use crate::control::Control;
 use crate::hooks::{Definitions, Heaps};
 use crate::live::{BlockFilter, LiveSamples};
@@ -49,6 +49,9 @@ pub struct Hooks {
     pub on_sampled: fn(u64, u64, u64),
     /// A sampled block of a heap other than malloc's was freed.
     pub on_heap_freed: fn(u64),
+    /// Writes what is to be said of the bridge of this number, of those that did not join their runtime, as the detail of
+    /// a [`Note::NotJoined`]; its length, 0 if there are no more.
+    pub not_joined: fn(usize, &mut [u8]) -> usize,
 }
 
 /// Facts that are known at start.
@@ -317,6 +320,7 @@ impl Agent {
                 has_listener: || false,
                 on_sampled: |_, _, _| {},
                 on_heap_freed: |_| {},
+                not_joined: |_, _| 0,
             },
             program: &[],
             next_allocator: &[],
@@ -350,6 +354,7 @@ impl Agent {
         })?;
         if let Some(recording) = begun {
             self.tell_what_was_before(recording);
+            self.tell_of_bridges(recording);
         }
         Ok(begun)
     }
@@ -394,6 +399,22 @@ impl Agent {
         if events != 0 {
             let bytes = bytes.swap(0, Ordering::Relaxed);
             recording.count_lost(LostReason::WriteFailed, events, bytes);
+        }
+    }
+
+    /// Why runtimes are in the process and their heaps are not in the profile.
+    fn tell_of_bridges(&self, recording: &Recording) {
+        if self.config().bridges == Bridges::None {
+            recording.note(Note::NotJoined, b"all: --runtime none");
+        }
+        const MOST: usize = 16;
+        for index in 0..MOST {
+            let mut detail = [0; 128];
+            let length = (self.hooks().not_joined)(index, &mut detail);
+            match detail.get(..length) {
+                None | Some([]) => break,
+                Some(detail) => recording.note(Note::NotJoined, detail),
+            }
         }
     }
 

@@ -22,6 +22,7 @@ unsafe extern "C" {
     fn shim_forget_failed_lookups();
     fn bridges_install();
     fn bridges_install_pypy();
+    fn bridges_declined(index: usize, found: *mut Declined) -> bool;
     fn shim_probe_alloc_is_on() -> bool;
     fn shim_probe_alloc(address: u64, size: u64, weighted_bytes: u64);
     fn shim_probe_free(address: u64);
@@ -173,6 +174,7 @@ pub(crate) fn switch_on(config: Config, unknown_setting: Option<UnknownSetting>)
             has_listener,
             on_sampled,
             on_heap_freed,
+            not_joined,
         },
         program: called_as(),
         next_allocator: path_of_object(next_malloc),
@@ -506,6 +508,39 @@ fn has_listener() -> bool {
 fn on_sampled(address: u64, size: u64, weight: u64) {
     // SAFETY: looks at a semaphore of the shim and, if somebody listens, passes a nop with these numbers in registers.
     unsafe { shim_probe_alloc(address, size, weight) };
+}
+
+/// `struct shim_declined`.
+#[repr(C)]
+struct Declined {
+    heap: *const c_char,
+    what: *const c_char,
+    why: *const c_char,
+}
+
+fn not_joined(index: usize, detail: &mut [u8]) -> usize {
+    let mut found = Declined {
+        heap: std::ptr::null(),
+        what: std::ptr::null(),
+        why: std::ptr::null(),
+    };
+    // SAFETY: it writes to `found` only.
+    if !unsafe { bridges_declined(index, &raw mut found) } {
+        return 0;
+    }
+    // SAFETY: they are literals of the shim's.
+    let [heap, what, why] =
+        [found.heap, found.what, found.why].map(|it| unsafe { CStr::from_ptr(it) }.to_bytes());
+    let mut length = 0;
+    for part in [heap, b": ", what, b" ", why] {
+        let room = detail.get_mut(length..).unwrap_or_default();
+        let bytes = part.len().min(room.len());
+        if let (Some(room), Some(part)) = (room.get_mut(..bytes), part.get(..bytes)) {
+            room.copy_from_slice(part);
+        }
+        length += bytes;
+    }
+    length
 }
 
 fn on_heap_freed(address: u64) {

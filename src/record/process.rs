@@ -354,6 +354,9 @@ pub enum Note {
     DiskFull = 11,
     /// The environment has a variable that looks like a setting and is none: it changed nothing. Detail: its name.
     UnknownSetting = 12,
+    /// A bridge to a runtime that is in the process did not join it. Detail: the heap that it would have registered, or
+    /// `all`; a colon and a blank; why.
+    NotJoined = 13,
 }
 
 /// A [`Note`] with its detail.
@@ -408,6 +411,7 @@ impl<'a> NoteRecord<'a> {
             10 => Note::Selection,
             11 => Note::DiskFull,
             12 => Note::UnknownSetting,
+            13 => Note::NotJoined,
             _ => return None,
         };
         Some(Self {

@@ -312,7 +312,8 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             Note::Selection => lines.push(format!("note: sampled from some moment on: {detail}")),
             Note::UnknownSetting => lines.push(format!("note: {detail} is no setting, and changed nothing (is it misspelt?)")),
             Note::DiskFull => lines.push(format!("note: there was no room for the profile for a while: {detail}")),
-            Note::NextAllocator => {}
+            // `runtimes` says it where it matters.
+            Note::NextAllocator | Note::NotJoined => {}
         }
     }
     let recovery = &profile.recovery;
