@@ -142,7 +142,9 @@ fn a_runtime_without_its_bridge_is_named_in_every_output() {
     ] {
         let text = in_one_line(&text);
         assert!(
-            text.contains("Node.js: the JavaScript heap is not sampled"),
+            text.contains(
+                "the JavaScript heap is not sampled: its bridge did not join (--runtime none)"
+            ),
             "{text}"
         );
     }

@@ -13,7 +13,7 @@ use allocsample_profile::{
 };
 use serde_json::{Value, json};
 
-use crate::units;
+use crate::{runtimes, units};
 
 /// What is known of the memory outside the profile.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,6 +28,12 @@ pub struct Coverage {
     pub last_bytes: f64,
     /// Owners of the rest, largest first; empty if the mappings were not read.
     pub owners: Vec<(String, f64)>,
+    /// Modules with an allocator of their own, and its name.
+    pub allocators: Vec<(String, String)>,
+    /// Whose the memory without a known owner is, as far as there is only one who could have it; not certain.
+    pub likely: Option<String>,
+    /// Whether what was allocated before an attach is a part of the rest.
+    pub is_attached: bool,
 }
 
 /// Below this share the profile must not be taken for the whole.
@@ -55,6 +61,8 @@ impl Coverage {
             None => (most_live(profile, &moment), Vec::new()),
         };
         let anonymous_bytes = moment.anonymous_bytes as f64;
+        let allocators = allocators(profile);
+        let is_attached = (profile.notes.iter()).any(|(note, _)| *note == Note::Attached);
         let peak_bytes = totals().map(|it| it.peak_anonymous_bytes()).max();
         Some(Self {
             anonymous_bytes,
@@ -62,6 +70,9 @@ impl Coverage {
             peak_bytes: peak_bytes.unwrap_or(peak.anonymous_bytes) as f64,
             last_bytes: profile.memory.last()?.totals.anonymous_bytes as f64,
             owners,
+            likely: likely(&allocators, &runtimes::unseen(profile)).filter(|_| !is_attached),
+            allocators,
+            is_attached,
         })
     }
 
@@ -92,15 +103,27 @@ impl Coverage {
         let owners = self.owners.iter().filter(|(_, it)| *it >= worth_a_word);
         for (owner, bytes) in owners.take(SHOWN) {
             line += &format!("; {} in {owner}", units::bytes(*bytes));
+            if let Some(likely) = self.likely.as_ref().filter(|_| owner == UNKNOWN) {
+                line += &format!(", most likely of {likely}");
+            }
         }
         line
     }
 
     /// A warning, if there is cause for one.
     pub fn warning(&self) -> Option<String> {
+        const ANY: &str = "comes from another allocator, a runtime's own heap, or mmap";
         self.is_low().then(|| {
+            let named = |(module, name): &(String, String)| format!("{module} has {name}");
+            let allocators: Vec<_> = self.allocators.iter().map(named).collect();
+            let whence = match &self.likely {
+                _ if self.is_attached => format!("it was allocated before the attach, or {ANY}"),
+                Some(likely) => format!("most likely it is of {likely}"),
+                None if allocators.is_empty() => format!("it {ANY}"),
+                None => format!("it {ANY} ({})", allocators.join(", ")),
+            };
             format!(
-                "warning: {} of the process's memory is not in this profile: it comes from another allocator, a runtime's own heap, or mmap",
+                "warning: {} of the process's memory is not in this profile: {whence}",
                 units::bytes(self.anonymous_bytes - self.seen_bytes)
             )
         })
@@ -117,7 +140,36 @@ impl Coverage {
             "peak_anonymous_bytes": self.peak_bytes,
             "last_anonymous_bytes": self.last_bytes,
             "unseen": self.owners.iter().map(owner).collect::<Vec<_>>(),
+            "allocators": self.allocators.iter().map(|(module, name)| json!({"module": module, "allocator": name})).collect::<Vec<_>>(),
+            "likely_owner": self.likely,
         })
+    }
+}
+
+/// Modules with an allocator of their own: not that which `malloc` leads to, whose memory is sampled.
+fn allocators(profile: &Profile) -> Vec<(String, String)> {
+    let is_sampled = |path: &str| {
+        let mut notes = profile.notes.iter();
+        notes.any(|(note, module)| *note == Note::NextAllocator && module == path)
+    };
+    let with = profile
+        .inspected
+        .iter()
+        .filter(|it| !it.allocator.is_empty());
+    with.filter(|it| !is_sampled(&it.path))
+        .map(|it| {
+            let file = it.path.rsplit('/').next().unwrap_or(&it.path);
+            (file.to_owned(), it.allocator.clone())
+        })
+        .collect()
+}
+
+/// Who has what nobody owns, where only one could.
+fn likely(allocators: &[(String, String)], runtimes: &[String]) -> Option<String> {
+    match (allocators, runtimes) {
+        ([(module, name)], []) => Some(format!("{module} (its own {name})")),
+        ([], [runtime]) => Some(format!("{runtime} (its own heap)")),
+        _ => None,
     }
 }
 
@@ -298,6 +350,7 @@ fn owner(mapping: &MemoryMapping, name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use allocsample_profile::Inspected;
 
     const MIB: u64 = 1 << 20;
 
@@ -333,6 +386,46 @@ mod tests {
             ],
         });
         profile
+    }
+
+    fn with_allocator(mut profile: Profile, path: &str, allocator: &str) -> Profile {
+        profile.inspected.push(Inspected {
+            path: path.to_owned(),
+            allocator: allocator.to_owned(),
+            ..Inspected::default()
+        });
+        profile
+    }
+
+    #[test]
+    fn an_allocator_inside_a_module_is_named_where_it_is_the_only_one() {
+        let one = with_allocator(blind(), "/lib/_polars_runtime.so", "jemalloc");
+        let coverage = Coverage::of(&one).expect("a reading");
+        assert!(
+            coverage.line().ends_with(
+                "284 MiB in mappings without a name, most likely of _polars_runtime.so (its own jemalloc)"
+            ),
+            "{}",
+            coverage.line()
+        );
+        assert_eq!(
+            coverage.warning().as_deref(),
+            Some(
+                "warning: 285 MiB of the process's memory is not in this profile: most likely it is of _polars_runtime.so (its own jemalloc)"
+            )
+        );
+        // Of two nobody knows which.
+        let two = with_allocator(one, "/lib/libarrow.so", "mimalloc");
+        let coverage = Coverage::of(&two).expect("a reading");
+        assert!(!coverage.line().contains("likely"), "{}", coverage.line());
+        let warning = coverage.warning().expect("a warning");
+        assert!(
+            warning.ends_with("(_polars_runtime.so has jemalloc, libarrow.so has mimalloc)"),
+            "{warning}"
+        );
+        // That of `malloc` is sampled.
+        let sampled = with_allocator(blind(), "/lib/libc.so.6", "jemalloc");
+        assert_eq!(Coverage::of(&sampled).expect("a reading").allocators, []);
     }
 
     #[test]

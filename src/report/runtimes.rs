@@ -1,201 +1,315 @@
-//! Language runtimes in the process whose own heap the profile does not have, and what to do about each.
+//! Language runtimes in the process that the profile does not show, why it does not, and what to do about each.
 //!
-//! A runtime is recognised by the file name of its program or library, among the modules of the stacks and of the
-//! process's mappings. Its bridge was on if the profile has its heap.
+//! A runtime is recognised in the files of the modules ([`allocsample_profile::Runtime`] has the table), or by the name of
+//! one that could not be read. Its bridge was on if the profile has its heap.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
-use allocsample_profile::{MemoryMapping, Note, Profile, readable};
+use allocsample_profile::{HeapKind, MemoryMapping, Note, Profile, Runtime, Support, readable};
 
-/// A runtime that has memory of its own, or functions that native stacks do not name.
-struct Runtime {
-    name: &'static str,
-    /// Beginnings of the file names of its program and its library, each followed by a version or nothing.
-    files: &'static [&'static str],
-    /// The heap that its bridge registers; none: there is no bridge.
-    heap: Option<&'static str>,
-    /// What is missing.
-    missing: &'static str,
-    /// What makes it visible, when the program was started under the agent.
-    advice: &'static str,
-    /// The same after an attach.
-    advice_attached: &'static str,
+/// A runtime that is in the process.
+struct Here {
+    runtime: &'static Runtime,
+    version: String,
+    /// Whether a stack leads through it, and it is not merely linked into something else.
+    is_used: bool,
 }
 
-const START_UNDER_RUN: &str = "start it with `allocsample run` instead of attaching";
-
-const RUNTIMES: &[Runtime] = &[
-    Runtime {
-        name: "Node.js",
-        files: &["node", "nodejs", "libnode.so"],
-        heap: Some("javascript"),
-        missing: "the JavaScript heap is not sampled",
-        advice: "its bridge did not join (an unsupported build, or --runtime none); `node --heap-prof` samples that heap",
-        advice_attached: START_UNDER_RUN,
-    },
-    Runtime {
-        name: "the JVM",
-        files: &["libjvm.so"],
-        heap: Some("java"),
-        missing: "the Java heap is not sampled",
-        advice: "its bridge did not join (a JDK older than 11, or --runtime none)",
-        advice_attached: "`allocsample run` samples it, or `jcmd PID JVMTI.agent_load` with liballocsample.so instead of attaching",
-    },
-    Runtime {
-        name: "Ruby",
-        files: &["ruby", "libruby"],
-        heap: Some("ruby"),
-        missing: "methods and lines of Ruby are not shown, nor its slots sampled",
-        advice: "its bridge did not join (an unsupported build, or --runtime none)",
-        advice_attached: START_UNDER_RUN,
-    },
-    Runtime {
-        name: "PHP",
-        files: &["php", "libphp"],
-        heap: None,
-        missing: "the Zend heap is not sampled",
-        advice: "USE_ZEND_ALLOC=0 in its environment makes PHP allocate by malloc",
-        advice_attached: "start it with USE_ZEND_ALLOC=0 in its environment, and PHP allocates by malloc",
-    },
-    Runtime {
-        name: "Erlang's BEAM",
-        files: &["beam.smp", "beam.debug.smp"],
-        heap: None,
-        missing: "the heaps of Erlang's processes are not sampled",
-        advice: "the flag `+Mea min` makes BEAM allocate by malloc",
-        advice_attached: "start it with the flag `+Mea min`, and BEAM allocates by malloc",
-    },
-    Runtime {
-        name: ".NET CoreCLR",
-        files: &["libcoreclr.so"],
-        heap: None,
-        missing: "the managed heap is not sampled",
-        advice: "there is no bridge for it",
-        advice_attached: "there is no bridge for it",
-    },
-    Runtime {
-        name: "PyPy",
-        files: &["pypy", "libpypy"],
-        heap: Some("pypy"),
-        missing: "PyPy's heap is not sampled",
-        advice: "`--runtime pypy` samples it in the builds that integrations/pypy names",
-        advice_attached: START_UNDER_RUN,
-    },
-    Runtime {
-        name: "Mono",
-        files: &["mono", "mono-sgen", "libmonosgen"],
-        heap: Some("mono"),
-        missing: "the managed heap is not sampled",
-        advice: "its bridge did not join (an unsupported build, or --runtime none)",
-        advice_attached: START_UNDER_RUN,
-    },
-];
-
-/// A line for each runtime in the process whose heap the profile does not have.
+/// A line for each runtime in the process that the profile does not show, or shows only in part.
 pub fn lines(profile: &Profile) -> Vec<String> {
-    let is_attached = (profile.notes.iter()).any(|(note, _)| *note == Note::Attached);
-    let files = files(profile);
-    let missing = RUNTIMES.iter().filter(|runtime| {
-        let is_here = |name: &&str| files.iter().any(|file| is_named(file, name));
-        runtime.files.iter().any(is_here) && !has_heap(profile, runtime)
+    let mut lines: Vec<_> = (runtimes(profile).values())
+        .filter_map(|here| line(profile, here))
+        .collect();
+    lines.sort_by_key(|line| line.starts_with("note"));
+    lines
+}
+
+/// Runtimes in the process that have memory of their own which the profile does not show.
+pub(crate) fn unseen(profile: &Profile) -> Vec<String> {
+    let all = runtimes(profile);
+    let unseen = all.values().filter(|here| {
+        let runtime = here.runtime;
+        !runtime.is_on_malloc && heap_of(profile, runtime) != Some(false)
     });
-    missing
-        .map(|runtime| {
-            let advice = if is_attached {
-                runtime.advice_attached
-            } else {
-                runtime.advice
+    unseen.map(|here| here.runtime.name.to_owned()).collect()
+}
+
+fn line(profile: &Profile, here: &Here) -> Option<String> {
+    let Here {
+        runtime, version, ..
+    } = here;
+    let named = match &**version {
+        "" => runtime.name.to_owned(),
+        version => format!("{} {version}", runtime.name),
+    };
+    let Runtime {
+        support, missing, ..
+    } = runtime;
+    if let Some(is_silent) = heap_of(profile, runtime) {
+        let is_low = || crate::Coverage::of(profile).is_some_and(|it| it.is_low());
+        if is_silent && !runtime.is_on_malloc && !is_traced(profile, runtime) && is_low() {
+            let line = match support.is_for(version) {
+                Some(false) => not_supported(profile, here, &named),
+                _ => format!(
+                    "warning: {named}: {missing}: its bridge is there, but no object was sampled"
+                ),
             };
-            format!("warning: {}: {}; {advice}", runtime.name, runtime.missing)
-        })
-        .collect()
+            return Some(line);
+        }
+        return match support {
+            Support::Bridge { partial, .. }
+                if support.is_for(version) == Some(false) && !partial.is_empty() =>
+            {
+                Some(format!("warning: {named}: {partial}"))
+            }
+            _ => None,
+        };
+    }
+    if runtime.is_on_malloc {
+        return here.is_used.then(|| {
+            format!(
+                "note: {named}: its memory is sampled, but {missing}: {}",
+                why(profile, here)
+            )
+        });
+    }
+    Some(match support.is_for(version) {
+        Some(false) if *support != Support::None => not_supported(profile, here, &named),
+        _ => {
+            let line = format!("warning: {named}: {missing}: {}", why(profile, here));
+            with_advice(profile, here, line)
+        }
+    })
 }
 
-fn has_heap(profile: &Profile, runtime: &Runtime) -> bool {
+fn not_supported(profile: &Profile, here: &Here, named: &str) -> String {
+    let missing = here.runtime.missing;
+    let line = format!("warning: {named}: this build is not supported, {missing}");
+    with_advice(profile, here, line)
+}
+
+fn with_advice(profile: &Profile, here: &Here, line: String) -> String {
+    match &*advice(profile, here) {
+        "" => line,
+        advice => format!("{line}; {advice}"),
+    }
+}
+
+fn is_attached(profile: &Profile) -> bool {
+    (profile.notes.iter()).any(|(note, _)| *note == Note::Attached)
+}
+
+/// Why its bridge is off.
+fn why(profile: &Profile, here: &Here) -> String {
+    let Some(heap) = here.runtime.support.heap() else {
+        return "there is no bridge for it".to_owned();
+    };
+    let mut notes = profile.notes.iter();
+    let reasons = notes.find_map(|(note, detail)| {
+        let (whose, reason) = detail.split_once(": ")?;
+        (*note == Note::NotJoined && (whose == heap || whose == "all")).then_some(reason)
+    });
+    match (reasons, here.runtime.support) {
+        (Some(reason), _) => format!("its bridge did not join ({reason})"),
+        (None, _) if is_attached(profile) => {
+            "its bridge can join only when the program starts".to_owned()
+        }
+        (None, Support::Optional { .. }) => "its bridge was not asked for".to_owned(),
+        (None, _) => "its bridge did not join".to_owned(),
+    }
+}
+
+fn advice(profile: &Profile, here: &Here) -> String {
+    let support = here.runtime.support;
+    let could_join =
+        matches!(support, Support::Bridge { .. }) && support.is_for(&here.version) != Some(false);
+    match here.runtime.advice {
+        _ if is_attached(profile) && could_join => {
+            "start it with `allocsample run` instead of attaching".to_owned()
+        }
+        advice => advice.to_owned(),
+    }
+}
+
+/// Whether the heap that its bridge registers has no samples; `None`: there is no such heap. A bridge may register it and find
+/// no occasion to join.
+fn heap_of(profile: &Profile, runtime: &Runtime) -> Option<bool> {
+    let mut heaps = profile.vm.heaps.iter();
+    let is_its = |name: &str| Some(name) == runtime.support.heap();
+    let (&id, _) = heaps.find(|(_, heap)| is_its(&heap.name))?;
+    Some(!profile.samples.iter().any(|sample| sample.heap == id))
+}
+
+/// Whether its heap has frames for the samples of malloc's, and never any of its own.
+fn is_traced(profile: &Profile, runtime: &Runtime) -> bool {
     let mut heaps = profile.vm.heaps.values();
-    heaps.any(|heap| Some(heap.name.as_str()) == runtime.heap)
+    heaps.any(|heap| {
+        Some(&*heap.name) == runtime.support.heap() && heap.kind == Some(HeapKind::Traced)
+    })
 }
 
-/// File names of the program and of all modules.
-fn files(profile: &Profile) -> BTreeSet<String> {
+/// All in the process, by their names.
+fn runtimes(profile: &Profile) -> BTreeMap<&'static str, Here> {
+    let mut all: BTreeMap<&'static str, Here> = BTreeMap::new();
+    let mut add = |runtime: &'static Runtime, version: &str, path: &str| {
+        let here = all.entry(runtime.name).or_insert_with(|| Here {
+            runtime,
+            version: String::new(),
+            is_used: false,
+        });
+        if here.version.len() < version.len() {
+            here.version = version.to_owned();
+        }
+        here.is_used |= profile.modules.iter().any(|module| module.path == path)
+            && Runtime::of_file(path).is_some();
+    };
+    for module in &profile.inspected {
+        if let Some(runtime) = Runtime::named(&module.runtime) {
+            add(runtime, &module.version, &module.path);
+        }
+    }
+    // Files that nobody could read.
+    if profile.inspected.is_empty() {
+        for path in paths(profile) {
+            if let Some(runtime) = Runtime::of_file(&path) {
+                add(runtime, "", &path);
+            }
+        }
+    }
+    all
+}
+
+/// The program and all modules.
+fn paths(profile: &Profile) -> Vec<String> {
     let of_maps = profile.memory.iter().flat_map(|map| {
         let code = map.mappings.iter();
         let code = code.filter(|it| it.is(MemoryMapping::EXECUTABLE));
         code.map(|it| readable(map.name(it)).into_owned())
     });
-    let paths = (profile.modules.iter())
-        .map(|module| module.path.clone())
+    let of_stacks = profile.modules.iter().map(|module| module.path.clone());
+    let all = of_maps
+        .chain(of_stacks)
         .chain([profile.process.executable.clone()]);
-    let file = |path: String| {
-        let path = path.strip_suffix(" (deleted)").unwrap_or(&path);
-        path.rsplit('/').next().unwrap_or(path).to_owned()
-    };
-    of_maps.chain(paths).map(file).collect()
-}
-
-/// Whether a file is `name`, or `name` with a version: `php8.2`, `libruby-3.1.so.3.1`, but not `phpize`.
-fn is_named(file: &str, name: &str) -> bool {
-    let Some(rest) = file.strip_prefix(name) else {
-        return false;
-    };
-    rest.is_empty() || rest.starts_with(|c: char| c.is_ascii_digit() || "-.".contains(c))
+    all.map(|path| path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned())
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocsample_profile::Module;
+    use allocsample_profile::{Heap, HeapId, Inspected, Module};
 
-    fn of(path: &str, is_attached: bool) -> Vec<String> {
-        let mut profile = Profile::default();
-        profile.modules.push(Module {
+    fn module(path: &str) -> Module {
+        Module {
             path: path.to_owned(),
             build_id: Vec::new(),
             start: 0,
             end: 0,
             bias: 0,
-        });
-        if is_attached {
-            profile.notes.push((Note::Attached, String::new()));
         }
-        lines(&profile)
+    }
+
+    fn with(runtime: &str, version: &str) -> Profile {
+        let mut profile = Profile::default();
+        let path = format!("/usr/bin/{}", runtime.to_lowercase());
+        profile.modules.push(module(&path));
+        profile.inspected.push(Inspected {
+            path,
+            runtime: runtime.to_owned(),
+            version: version.to_owned(),
+            allocator: String::new(),
+        });
+        profile
+    }
+
+    fn attached(mut profile: Profile) -> Profile {
+        profile.notes.push((Note::Attached, String::new()));
+        profile
+    }
+
+    fn joined(mut profile: Profile, heap: &str) -> Profile {
+        let heap = Heap {
+            name: heap.to_owned(),
+            kind: None,
+            exact_bytes: 0,
+        };
+        profile.vm.heaps.insert(HeapId(1), heap);
+        profile
+    }
+
+    fn declined(mut profile: Profile, detail: &str) -> Profile {
+        profile.notes.push((Note::NotJoined, detail.to_owned()));
+        profile
     }
 
     #[test]
-    fn a_runtime_without_its_heap_is_named_with_what_to_do() {
-        for (path, is_attached, what) in [
-            ("/usr/bin/php8.2", false, "USE_ZEND_ALLOC=0"),
-            ("/usr/lib/erlang/erts-13/bin/beam.smp", false, "+Mea min"),
+    fn a_runtime_that_is_not_shown_is_named_with_its_version_and_the_cause() {
+        for (profile, line) in [
             (
-                "/usr/local/bin/node",
-                false,
-                "the JavaScript heap is not sampled",
-            ),
-            ("/usr/local/bin/node", true, "instead of attaching"),
-            (
-                "/usr/lib/jvm/lib/server/libjvm.so",
-                true,
-                "JVMTI.agent_load",
+                with("Node.js", "26.10.0"),
+                "warning: Node.js 26.10.0: this build is not supported, the JavaScript heap is not sampled; `node --heap-prof` samples it",
             ),
             (
-                "/usr/lib/libruby-3.3.so.3.3",
-                false,
-                "its bridge did not join (an unsupported build, or --runtime none)",
+                attached(with("Node.js", "26.10.0")),
+                "warning: Node.js 26.10.0: this build is not supported, the JavaScript heap is not sampled; `node --heap-prof` samples it",
+            ),
+            (
+                attached(with("Node.js", "20.20.2")),
+                "warning: Node.js 20.20.2: the JavaScript heap is not sampled: its bridge can join only when the program starts; start it with `allocsample run` instead of attaching",
+            ),
+            (
+                declined(with("Node.js", "20.20.2"), "all: --runtime none"),
+                "warning: Node.js 20.20.2: the JavaScript heap is not sampled: its bridge did not join (--runtime none); `node --heap-prof` samples it",
+            ),
+            (
+                with("PHP", "8.2.36"),
+                "warning: PHP 8.2.36: the Zend heap is not sampled: there is no bridge for it; with USE_ZEND_ALLOC=0 in its environment PHP allocates by malloc",
+            ),
+            (
+                with("Perl", "5.36.0"),
+                "note: Perl 5.36.0: its memory is sampled, but functions and lines of Perl are not shown: there is no bridge for it",
+            ),
+            (
+                declined(with("Mono", ""), "mono: mono_free is missing"),
+                "warning: Mono: the managed heap is not sampled: its bridge did not join (mono_free is missing)",
+            ),
+            (
+                joined(with("CPython", "3.15.2"), "python"),
+                "warning: CPython 3.15.2: functions and lines of Python are not shown, and small objects may be missing; PYTHONMALLOC=malloc has them allocated by malloc",
             ),
         ] {
-            let lines = of(path, is_attached);
-            assert!(
-                matches!(&lines[..], [line] if line.contains(what)),
-                "{path}: {lines:?}"
-            );
+            assert_eq!(lines(&profile), [line]);
         }
-        for path in [
-            "/usr/bin/phpize",
-            "/usr/bin/nodename",
-            "/usr/bin/monodoc",
-            "/usr/bin/true",
+        for profile in [
+            joined(with("Node.js", "20.20.2"), "javascript"),
+            joined(with("CPython", "3.13.0"), "python"),
+            joined(with("CPython", ""), "python"),
+            Profile::default(),
         ] {
-            assert_eq!(of(path, false), [] as [String; 0], "{path}");
+            assert_eq!(lines(&profile), [] as [String; 0]);
         }
+    }
+
+    #[test]
+    fn a_runtime_whose_file_is_gone_is_known_by_its_name() {
+        let mut profile = Profile::default();
+        profile.modules.push(module("/usr/bin/php8.2 (deleted)"));
+        let lines = lines(&profile);
+        assert!(
+            matches!(&lines[..], [line] if line.starts_with("warning: PHP: the Zend heap")),
+            "{lines:?}"
+        );
+    }
+
+    /// As Lua is in redis.
+    #[test]
+    fn a_runtime_on_malloc_that_is_linked_into_another_program_is_not_worth_a_line() {
+        let mut profile = with("Lua", "5.1.5");
+        let server = "/usr/bin/server".to_owned();
+        profile.modules = vec![module(&server)];
+        for found in &mut profile.inspected {
+            found.path.clone_from(&server);
+        }
+        assert_eq!(lines(&profile), [] as [String; 0]);
     }
 }
