@@ -145,6 +145,46 @@ fn a_static_program_is_told_apart() {
     assert!(child.wait().expect("the program").success());
 }
 
+/// As Debian's musl is: one file, `libc.so`, is the loader and the library. glibc's loader plays it for a program that needs no
+/// library.
+#[test]
+fn a_dynamic_program_of_another_libc_is_not_called_static() {
+    const SOURCE: &str = "
+void _start(void) {
+    long result = 1;
+    asm volatile(\"syscall\" : \"+a\"(result) : \"D\"(1), \"S\"(\"!\\n\"), \"d\"(2) : \"rcx\", \"r11\", \"memory\");
+    for (;;) {
+        result = 34; /* pause */
+        asm volatile(\"syscall\" : \"+a\"(result) : : \"rcx\", \"r11\", \"memory\");
+    }
+}
+";
+    let loader = std::path::Path::new("/lib64/ld-linux-x86-64.so.2");
+    if !loader.exists() {
+        return skip("not x86-64");
+    }
+    let room = Room::new();
+    fs::copy(loader, room.path("libc.so")).expect("room");
+    fs::write(room.path("it.c"), SOURCE).expect("room");
+    let flag = format!("-Wl,--dynamic-linker={}", room.path("libc.so").display());
+    let compiled = Command::new("cc")
+        .args(["-nostdlib", "-pie", "-fpie", &flag, "-o"])
+        .args([room.path("it"), room.path("it.c")])
+        .status();
+    assert!(compiled.expect("a compiler").success());
+    let mut child = Command::new(room.path("it"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program");
+    let mut line = String::new();
+    let output = child.stdout.as_mut().expect("a pipe");
+    BufReader::new(output).read_line(&mut line).expect("ready");
+    let refused = room.output(&["attach", &child.id().to_string()]);
+    child.kill().expect("the program");
+    child.wait().expect("the program");
+    assert_error(&refused, 1, "libc.so; the agent needs glibc");
+}
+
 #[test]
 fn a_process_of_another_user_is_refused() {
     if !is_root() || !is_installed("setpriv") {

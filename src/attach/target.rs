@@ -206,6 +206,15 @@ impl Target {
             return Err(AttachError::OtherMachine(pid));
         }
         if is_mapped("libc.so.6").is_none() && is_mapped("libc-2.").is_none() {
+            // Debian's musl is loader and library in one file, `libc.so`.
+            let is_loader = |mapping: &&Mapping| {
+                let name = file_name(&mapping.path);
+                name == "libc.so" || name.starts_with("ld-") || name.starts_with("ld.so")
+            };
+            if let Some(loader) = mappings.iter().find(is_loader) {
+                let libc = loader.path.clone();
+                return Err(AttachError::OtherLibc { pid, libc });
+            }
             return Err(AttachError::Static(pid));
         }
         Ok(())
