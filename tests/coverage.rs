@@ -166,3 +166,146 @@ print([line.split()[1] for line in open('/proc/self/smaps_rollup') if line.start
         assert!(!said.run.contains("not in this profile"), "{}", said.run);
     }
 }
+
+/// A command's output about a profile, in one line.
+fn said(arguments: &[&str], profile: &std::path::Path) -> String {
+    let said = Command::new(command())
+        .args(arguments)
+        .arg(profile)
+        .output();
+    in_one_line(&String::from_utf8_lossy(&said.expect("the command").stdout))
+}
+
+/// All that is said of a profile: report, leaks, as text and as JSON, and the page.
+fn all_that_is_said(profile: &std::path::Path) -> Vec<String> {
+    let page = profile.with_extension("html");
+    let made = Command::new(command())
+        .args(["convert", "--to", "html", "-o"])
+        .args([&page, profile])
+        .output();
+    assert!(made.expect("the command").status.success());
+    vec![
+        said(&["report"], profile),
+        said(&["report", "--format", "json"], profile),
+        said(&["leaks"], profile),
+        said(&["leaks", "--format", "json"], profile),
+        in_one_line(&std::fs::read_to_string(page).expect("a page")),
+    ]
+}
+
+/// CI has none that it does not support, and Perl without a bridge.
+#[test]
+fn a_runtime_without_a_bridge_is_named_with_its_version() {
+    if !is_installed("perl") {
+        return skip("no perl");
+    }
+    let room = Room::new();
+    let profile = room.directory().join("it.allocsample");
+    let program = "my @k; push @k, \"x\" x 100 . $_ for 1..100000; print $^V";
+    let ran = Command::new(command())
+        .args(["run", "--output"])
+        .arg(&profile)
+        .args(["--", "perl", "-e", program])
+        .output()
+        .expect("the command");
+    let version = String::from_utf8_lossy(&ran.stdout).into_owned();
+    let version = version.trim_start_matches('v');
+    let run = in_one_line(&String::from_utf8_lossy(&ran.stderr));
+    let line = format!("Perl {version}: its memory is sampled, but functions and lines");
+    for text in all_that_is_said(&profile).into_iter().chain([run]) {
+        assert!(text.contains(&line), "{line}: {text}");
+    }
+}
+
+#[test]
+fn after_an_attach_the_heap_of_a_jvm_is_said_to_be_missing_with_its_version() {
+    if !is_installed("java") {
+        return skip("no java (Debian: default-jdk-headless)");
+    }
+    let room = Room::new();
+    let source = room.directory().join("H.java");
+    let holds = "class H { static byte[][] all = new byte[300000][]; public static void main(String[] a) throws Exception { for (int i = 0; i < all.length; i++) all[i] = new byte[200]; System.out.println(System.getProperty(\"java.version\")); System.in.read(); } }";
+    std::fs::write(&source, holds).expect("room");
+    let mut java = Command::new("java")
+        .arg(&source)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("java");
+    let mut version = String::new();
+    let out = java.stdout.take().expect("a pipe");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut version).expect("a line");
+    let profile = room.directory().join("it.allocsample");
+    let pid = java.id().to_string();
+    let attached = Command::new(command())
+        .args(["attach", &pid, "--interval", "1", "--output"])
+        .arg(&profile)
+        .output()
+        .expect("the command");
+    drop(java.stdin.take());
+    let ended = java.wait().expect("java");
+    assert!(attached.status.success() && ended.success(), "{attached:?}");
+    let line = format!(
+        "the JVM {}: the Java heap is not sampled: its bridge can join only when the program starts",
+        version.trim()
+    );
+    for text in all_that_is_said(&profile) {
+        assert!(text.contains(&line), "{line}: {text}");
+        assert!(!text.contains("0 leaks"), "{text}");
+    }
+}
+
+/// Its allocator's symbols are those of a jemalloc that is linked in.
+#[test]
+fn an_allocator_in_the_program_is_named_as_the_likely_owner() {
+    let source = "
+#include <sys/mman.h>
+#include <string.h>
+#include <unistd.h>
+int _rjem_mallctl(void) { return 0; }
+int main(void) {
+    char *all = mmap(0, 64 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(all, 1, 64 << 20);
+    usleep(300000);
+    return _rjem_mallctl();
+}
+";
+    let room = Room::new();
+    let path = room.directory().join("it.c");
+    let program = room.directory().join("service");
+    std::fs::write(&path, source).expect("room");
+    let compiled = Command::new("cc")
+        .args(["-o".as_ref(), program.as_os_str(), path.as_os_str()])
+        .status();
+    assert!(compiled.expect("a compiler").success());
+    let profile = room.directory().join("it.allocsample");
+    let ran = Command::new(command())
+        .args(["run", "--output"])
+        .arg(&profile)
+        .arg("--")
+        .arg(&program)
+        .output()
+        .expect("the command");
+    let run = in_one_line(&String::from_utf8_lossy(&ran.stderr));
+    for text in all_that_is_said(&profile).into_iter().chain([run]) {
+        assert!(text.contains("likely"), "{text}");
+        assert!(text.contains("service (its own jemalloc)"), "{text}");
+    }
+}
+
+#[test]
+fn without_a_profile_the_programs_memory_is_said_to_be_elsewhere() {
+    let program = Program::compiled("unseen_memory.c");
+    let room = Room::new();
+    let ran = Command::new(command())
+        .args(["run", "--interval", "1G", "--start", "on", "--output"])
+        .arg(room.directory().join("it.allocsample"))
+        .arg("--")
+        .args(["sh", "-c", "exec \"$0\" mmap; true"])
+        .arg(program.path())
+        .output()
+        .expect("the command");
+    let run = in_one_line(&String::from_utf8_lossy(&ran.stderr));
+    assert!(!run.contains("--interval"), "{run}");
+    assert!(run.contains("in mappings without a name"), "{run}");
+}

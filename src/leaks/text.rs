@@ -45,7 +45,8 @@ pub fn write(
         .chain(blind.as_deref())
         .chain(runtimes.iter().map(String::as_str));
     let pace = Pace::for_run(findings.horizon_s);
-    let counts = counts(findings, blind.is_some());
+    let is_blind = blind.is_some() || runtimes::is_any_missing(profile);
+    let counts = counts(findings, is_blind);
     let process = process(findings, pace);
     for line in lines.chain(counts.lines()).chain(process.lines()) {
         const INDENT: usize = 2;

@@ -66,7 +66,8 @@ impl Coverage {
         let peak_bytes = totals().map(|it| it.peak_anonymous_bytes()).max();
         Some(Self {
             anonymous_bytes,
-            seen_bytes: seen_bytes.min(anonymous_bytes),
+            // A sum of nothing is -0.
+            seen_bytes: seen_bytes.min(anonymous_bytes) + 0.0,
             peak_bytes: peak_bytes.unwrap_or(peak.anonymous_bytes) as f64,
             last_bytes: profile.memory.last()?.totals.anonymous_bytes as f64,
             owners,

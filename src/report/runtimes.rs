@@ -34,6 +34,12 @@ pub(crate) fn unseen(profile: &Profile) -> Vec<String> {
     unseen.map(|here| here.runtime.name.to_owned()).collect()
 }
 
+/// Whether a runtime in the process has a heap of its own that the profile lacks: that nothing leaks cannot be said then.
+pub fn is_any_missing(profile: &Profile) -> bool {
+    let mut all = runtimes(profile).into_values();
+    all.any(|here| !here.runtime.is_on_malloc && heap_of(profile, here.runtime).is_none())
+}
+
 fn line(profile: &Profile, here: &Here) -> Option<String> {
     let Here {
         runtime, version, ..
@@ -125,7 +131,11 @@ fn advice(profile: &Profile, here: &Here) -> String {
         matches!(support, Support::Bridge { .. }) && support.is_for(&here.version) != Some(false);
     match here.runtime.advice {
         _ if is_attached(profile) && could_join => {
-            "start it with `allocsample run` instead of attaching".to_owned()
+            let start = "start it with `allocsample run` instead of attaching";
+            match here.runtime.late {
+                "" => start.to_owned(),
+                late => format!("{start}, or use {late}"),
+            }
         }
         advice => advice.to_owned(),
     }

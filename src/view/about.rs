@@ -40,6 +40,8 @@ pub(crate) fn about(profile: &Profile, totals: &Totals) -> Value {
         "peak_stderr": totals.peak.bytes.stderr(),
         "coverage": Coverage::of(profile).map(|coverage| coverage.to_json()),
         "coverage_line": Coverage::of(profile).map(|coverage| coverage.line()),
+        "has_no_verdict": Coverage::of(profile).is_some_and(|coverage| coverage.is_low())
+            || runtimes::is_any_missing(profile),
         "unseen": Coverage::of(profile)
             .and_then(|coverage| coverage.warning())
             .into_iter()

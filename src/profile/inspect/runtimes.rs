@@ -22,6 +22,8 @@ pub struct Runtime {
     pub missing: &'static str,
     /// What makes it visible, when the program is started; empty: nothing that we know.
     pub advice: &'static str,
+    /// What its bridge can do in a process that runs, without `attach`; empty: nothing.
+    pub late: &'static str,
 }
 
 /// What we have for a runtime.
@@ -81,6 +83,7 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: false,
         missing: "the JavaScript heap is not sampled",
         advice: "",
+        late: "",
     },
     Runtime {
         name: "Bun",
@@ -91,6 +94,7 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: false,
         missing: "the JavaScript heap is not sampled",
         advice: "",
+        late: "",
     },
     Runtime {
         name: "Node.js",
@@ -99,13 +103,14 @@ const RUNTIMES: &[Runtime] = &[
         version: &[After("/node-v"), Text("v", 3)],
         support: Support::Bridge {
             heap: "javascript",
-            from: [20, 0],
+            from: [18, 0],
             to: [22, u32::MAX],
             partial: "",
         },
         is_on_malloc: false,
         missing: "the JavaScript heap is not sampled",
         advice: "`node --heap-prof` samples it",
+        late: "",
     },
     Runtime {
         name: "the JVM",
@@ -121,6 +126,7 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: false,
         missing: "the Java heap is not sampled",
         advice: "`jcmd PID GC.class_histogram` lists what is in it",
+        late: "`jcmd PID JVMTI.agent_load` with liballocsample.so",
     },
     Runtime {
         name: "Ruby",
@@ -136,6 +142,7 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: false,
         missing: "object slots are not sampled, methods and lines are not shown",
         advice: "",
+        late: "",
     },
     Runtime {
         name: "PHP",
@@ -146,16 +153,18 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: false,
         missing: "the Zend heap is not sampled",
         advice: "with USE_ZEND_ALLOC=0 in its environment PHP allocates by malloc",
+        late: "",
     },
     Runtime {
         name: "Erlang's BEAM",
         files: &["beam.smp", "beam.debug.smp"],
-        marks: &["erl_start"],
+        marks: &["driver_alloc", "erl_start"],
         version: &[After("than the current (Erlang/OTP ")],
         support: Support::None,
         is_on_malloc: false,
         missing: "the heaps of Erlang's processes are not sampled",
         advice: "with the flag `+Mea min` BEAM allocates by malloc",
+        late: "",
     },
     Runtime {
         name: ".NET CoreCLR",
@@ -166,6 +175,7 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: false,
         missing: "the managed heap is not sampled",
         advice: "",
+        late: "",
     },
     Runtime {
         name: "OCaml",
@@ -181,6 +191,7 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: false,
         missing: "the OCaml heap is not sampled",
         advice: "",
+        late: "",
     },
     Runtime {
         name: "PyPy",
@@ -191,6 +202,7 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: false,
         missing: "PyPy's heap is not sampled",
         advice: "`allocsample run --runtime pypy` samples it in the builds that integrations/pypy names",
+        late: "",
     },
     Runtime {
         name: "Mono",
@@ -206,6 +218,7 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: false,
         missing: "the managed heap is not sampled",
         advice: "",
+        late: "",
     },
     Runtime {
         name: "free-threaded CPython",
@@ -216,6 +229,7 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: false,
         missing: "its objects are in its own mimalloc, which is not sampled",
         advice: "",
+        late: "",
     },
     Runtime {
         name: "CPython",
@@ -231,6 +245,7 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: false,
         missing: "small objects are not sampled, functions and lines are not shown",
         advice: "with PYTHONMALLOC=malloc in its environment Python allocates by malloc",
+        late: "",
     },
     Runtime {
         name: "Go",
@@ -241,6 +256,7 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: false,
         missing: "the Go heap is not sampled, only what C code allocates",
         advice: "Go's own net/http/pprof samples it",
+        late: "",
     },
     Runtime {
         name: "LuaJIT",
@@ -256,6 +272,7 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: false,
         missing: "its heap is not sampled",
         advice: "",
+        late: "",
     },
     Runtime {
         name: "Lua",
@@ -271,6 +288,7 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: true,
         missing: "functions and lines of Lua are not shown",
         advice: "",
+        late: "",
     },
     Runtime {
         name: "Perl",
@@ -281,6 +299,7 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: true,
         missing: "functions and lines of Perl are not shown",
         advice: "",
+        late: "",
     },
     Runtime {
         name: "R",
@@ -291,6 +310,7 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: true,
         missing: "functions of R are not shown",
         advice: "",
+        late: "",
     },
     Runtime {
         name: "Tcl",
@@ -301,6 +321,7 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: true,
         missing: "procedures of Tcl are not shown",
         advice: "",
+        late: "",
     },
     Runtime {
         name: "Guile",
@@ -311,6 +332,7 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: true,
         missing: "functions and lines of Scheme are not shown",
         advice: "",
+        late: "",
     },
 ];
 

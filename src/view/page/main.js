@@ -61,8 +61,7 @@ function drawHeader() {
 function leakFact() {
   const counts = Object.fromEntries(profile.leaks.counts), of = (verdict) => counts[verdict] ?? 0;
   const found = ['leak', 'possible leak', 'growing', 'undecided'].filter((verdict) => of(verdict));
-  const isBlind = about.coverage?.low;
-  if (!found.length) return ['leaks', '0', isBlind ? ' no verdict: most memory is not seen' : ' none found', 0];
+  if (!found.length) return ['leaks', '0', about.has_no_verdict ? ' no verdict: not all memory is seen' : ' none found', 0];
   const words = found.map((verdict) => `${formatCount(of(verdict))} ${verdict}`);
   return ['leaks', formatCount(of('leak') + of('possible leak')), ` ${words.join(', ')}: see the cards`, of('leak') + of('possible leak') + of('growing')];
 }

@@ -4,9 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use allocsample_export::Options;
-use allocsample_profile::Profile;
+use allocsample_profile::{MemoryMap, Profile};
 use allocsample_report::time::CpuTime;
-use allocsample_report::{Totals, text};
+use allocsample_report::{Coverage, Totals, runtimes, text};
 use anyhow::bail;
 
 use super::memory::Readings;
@@ -62,6 +62,9 @@ pub fn run(
     let Some(main) = main_profile(&found, pid) else {
         if paths.is_empty() {
             exit::remark(why_there_is_no_profile(options, template, ending));
+            for line in what_there_was_instead(readings.get(&pid)) {
+                exit::remark(format_args!("  {line}"));
+            }
         }
         return;
     };
@@ -197,13 +200,31 @@ fn why_there_is_no_profile(options: &Run, template: &Template, ending: Ending) -
         Ending::Status(status) => format!("the program ended (status {status})"),
     };
     format!(
-        "no profile: {ended} before its first sample, or it could not be written in {}; a smaller --interval samples earlier",
+        "no profile: {ended} before its first sample of malloc, or it could not be written in {}",
         template
             .path()
             .parent()
             .unwrap_or(template.path())
             .display()
     )
+}
+
+/// What is known of the program's memory without a profile: how much it had, and which runtime it is in.
+fn what_there_was_instead(readings: Option<&Vec<MemoryMap>>) -> Vec<String> {
+    let mut profile = Profile {
+        memory: readings.cloned().unwrap_or_default(),
+        ..Profile::default()
+    };
+    profile.symbolize();
+    let coverage = Coverage::of(&profile);
+    if !coverage.as_ref().is_some_and(Coverage::is_low) {
+        return vec!["a smaller --interval samples earlier".to_owned()];
+    }
+    (coverage.iter())
+        .flat_map(|coverage| [Some(coverage.line()), coverage.warning()])
+        .flatten()
+        .chain(runtimes::lines(&profile))
+        .collect()
 }
 
 /// A path to copy: short if it is below the working directory, quoted if a shell would take it apart.
