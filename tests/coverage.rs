@@ -16,6 +16,7 @@ struct Said {
     run: String,
     report: String,
     leaks: String,
+    sql: String,
     coverage: Value,
 }
 
@@ -51,7 +52,13 @@ fn run_program(program: &[&OsStr]) -> Said {
         |arguments: &[&str]| -> Value { serde_json::from_str(&text(arguments)).expect("JSON") };
     let coverage = json(&["report", "--format", "json"])["coverage"].clone();
     assert_eq!(json(&["leaks", "--format", "json"])["coverage"], coverage);
+    let sql = Command::new(command())
+        .args(["query", "--format", "csv"])
+        .arg(&profile)
+        .arg("SELECT owner, is_sampled, bytes FROM coverage ORDER BY bytes DESC")
+        .output();
     Said {
+        sql: String::from_utf8_lossy(&sql.expect("the command").stdout).into_owned(),
         anonymous_bytes: kib.trim().parse::<f64>().expect("a figure") * 1024.0,
         report: text(&["report"]),
         leaks: text(&["leaks"]),
@@ -84,6 +91,8 @@ fn a_profile_of_almost_nothing_says_so_in_every_output() {
         assert!(!text.contains("--interval 4K"), "{text}");
     }
     assert!(!said.leaks.contains("0 leaks"), "{}", said.leaks);
+    let rows = &said.sql;
+    assert!(rows.contains("mappings without a name,0,"), "{rows}");
     assert!(
         said.leaks.contains("no verdict for the process"),
         "{}",
@@ -308,4 +317,44 @@ fn without_a_profile_the_programs_memory_is_said_to_be_elsewhere() {
     let run = in_one_line(&String::from_utf8_lossy(&ran.stderr));
     assert!(!run.contains("--interval"), "{run}");
     assert!(run.contains("in mappings without a name"), "{run}");
+}
+
+/// As Go's programs end.
+#[test]
+fn a_program_that_leaves_without_a_word_has_its_coverage() {
+    let source = "
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(void) {
+    memset(malloc(8 << 20), 1, 8 << 20);
+    char *all = mmap(0, 64 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(all, 1, 64 << 20);
+    usleep(300000);
+    syscall(SYS_exit_group, 0);
+}
+";
+    let room = Room::new();
+    let path = room.directory().join("it.c");
+    let program = room.directory().join("leaves");
+    std::fs::write(&path, source).expect("room");
+    let compiled = Command::new("cc")
+        .args(["-o".as_ref(), program.as_os_str(), path.as_os_str()])
+        .status();
+    assert!(compiled.expect("a compiler").success());
+    let profile = room.directory().join("it.allocsample");
+    let ran = Command::new(command())
+        .args(["run", "--output"])
+        .arg(&profile)
+        .arg("--")
+        .arg(&program)
+        .output()
+        .expect("the command");
+    let run = in_one_line(&String::from_utf8_lossy(&ran.stderr));
+    assert!(
+        run.contains("of anonymous memory; 64.0 MiB in mappings without a name"),
+        "{run}"
+    );
 }

@@ -198,9 +198,11 @@ fn readings_of<'a>(
 ) -> Vec<&'a MemoryMap> {
     let process = &profile.process;
     let is_late = profile.samples.is_empty();
+    // Nobody wrote when it ended: it was killed, or left by a system call of its own, as Go's programs do.
+    let is_open = profile.exit.is_none();
     let is_own = |map: &&MemoryMap| {
         let time_ns = map.totals.time_ns;
-        time_ns <= process.end_ns && (is_late || time_ns >= process.start_ns)
+        (is_open || time_ns <= process.end_ns) && (is_late || time_ns >= process.start_ns)
     };
     let own = readings.get(&process.pid).into_iter().flatten();
     own.filter(is_own).collect()

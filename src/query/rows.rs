@@ -1,7 +1,7 @@
 //! The rows of each table, in the order of the columns in `table.rs`.
 
 use allocsample_profile::{HeapId, Profile, Sample, Weights};
-use allocsample_report::FrameId;
+use allocsample_report::{Coverage, FrameId};
 
 use crate::block::Sink;
 use crate::index::{Index, number, stand_in, stand_in_at};
@@ -365,6 +365,35 @@ pub(crate) fn modules<E>(profile: &Profile, sink: &mut Sink<'_, E>) -> Result<()
             module.start.into(),
             module.end.into(),
         ])?;
+    }
+    Ok(())
+}
+
+pub(crate) fn coverage<E>(profile: &Profile, sink: &mut Sink<'_, E>) -> Result<(), E> {
+    let Some(coverage) = Coverage::of(profile) else {
+        return Ok(());
+    };
+    let likely = coverage.likely.as_deref();
+    sink.row(&[
+        "the sampled heaps".into(),
+        true.into(),
+        coverage.seen_bytes.into(),
+        Value::Null,
+    ])?;
+    let known: f64 = coverage.owners.iter().map(|(_, bytes)| bytes).sum();
+    for (owner, bytes) in &coverage.owners {
+        let likely = likely.filter(|_| owner == Coverage::UNKNOWN);
+        sink.row(&[
+            owner.as_str().into(),
+            false.into(),
+            (*bytes).into(),
+            likely.into(),
+        ])?;
+    }
+    // Without a list of mappings.
+    let rest = coverage.anonymous_bytes - coverage.seen_bytes - known;
+    if coverage.owners.is_empty() && rest > 0.0 {
+        sink.row(&["not known".into(), false.into(), rest.into(), likely.into()])?;
     }
     Ok(())
 }

@@ -110,6 +110,7 @@ pub(crate) enum Source {
     Counters,
     Modules,
     Ticks,
+    Coverage,
 }
 
 impl Table {
@@ -137,6 +138,7 @@ impl Table {
             Source::Counters => rows::counters(profile, sink),
             Source::Modules => rows::modules(profile, sink),
             Source::Ticks => rows::ticks(profile, index, sink),
+            Source::Coverage => rows::coverage(profile, sink),
         }
     }
 }
@@ -434,6 +436,20 @@ const TABLES: &[Table] = &[
             ),
             integer("stack_id", "its stack"),
             nullable(integer("function_id", "the innermost function of that")),
+        ],
+    ),
+    table(
+        "coverage",
+        Source::Coverage,
+        "anonymous memory of the process near its peak, by who has it; no rows if nobody read it",
+        &[
+            text("owner", "the sampled heaps, or whoever has the rest"),
+            integer("is_sampled", "1 for the sampled heaps"),
+            real("bytes", "how much"),
+            nullable(text(
+                "likely_owner",
+                "whose it most likely is, where that is not known",
+            )),
         ],
     ),
 ];

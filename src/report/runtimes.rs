@@ -26,10 +26,17 @@ pub fn lines(profile: &Profile) -> Vec<String> {
 
 /// Runtimes in the process that have memory of their own which the profile does not show.
 pub(crate) fn unseen(profile: &Profile) -> Vec<String> {
+    // V8's bridge registers its heap before it joins; others join at once, and see what there is.
+    const JOINS_LATER: &str = "javascript";
     let all = runtimes(profile);
     let unseen = all.values().filter(|here| {
-        let runtime = here.runtime;
-        !runtime.is_on_malloc && heap_of(profile, runtime) != Some(false)
+        let (runtime, support) = (here.runtime, here.runtime.support);
+        let may_be_silent = support.heap() == Some(JOINS_LATER)
+            || support.is_for(&here.version) == Some(false)
+            || is_traced(profile, runtime);
+        let is_unseen =
+            heap_of(profile, runtime).is_none_or(|is_silent| is_silent && may_be_silent);
+        !runtime.is_on_malloc && is_unseen
     });
     unseen.map(|here| here.runtime.name.to_owned()).collect()
 }
@@ -37,7 +44,20 @@ pub(crate) fn unseen(profile: &Profile) -> Vec<String> {
 /// Whether a runtime in the process has a heap of its own that the profile lacks: that nothing leaks cannot be said then.
 pub fn is_any_missing(profile: &Profile) -> bool {
     let mut all = runtimes(profile).into_values();
-    all.any(|here| !here.runtime.is_on_malloc && heap_of(profile, here.runtime).is_none())
+    all.any(|here| {
+        !here.runtime.is_on_malloc
+            && heap_of(profile, here.runtime).is_none()
+            && !takes_memory_from_malloc(profile, here.runtime)
+    })
+}
+
+/// Whether one without a bridge was told to allocate by malloc, as PHP is by USE_ZEND_ALLOC=0: nearly all is seen then.
+fn takes_memory_from_malloc(profile: &Profile, runtime: &Runtime) -> bool {
+    const NEARLY_ALL: f64 = 0.9;
+    let coverage = || crate::Coverage::of(profile);
+    runtime.support == Support::None
+        && !runtime.is_on_malloc
+        && coverage().is_some_and(|coverage| coverage.share() >= NEARLY_ALL)
 }
 
 fn line(profile: &Profile, here: &Here) -> Option<String> {
@@ -70,6 +90,12 @@ fn line(profile: &Profile, here: &Here) -> Option<String> {
             }
             _ => None,
         };
+    }
+    if takes_memory_from_malloc(profile, runtime) {
+        return Some(format!(
+            "note: {named}: its memory is sampled, but its functions and lines are not shown: {}",
+            why(profile, here)
+        ));
     }
     if runtime.is_on_malloc {
         return here.is_used.then(|| {
@@ -207,7 +233,7 @@ fn paths(profile: &Profile) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocsample_profile::{Heap, HeapId, Inspected, Module};
+    use allocsample_profile::{Heap, HeapId, Inspected, MemoryMap, MemoryTotals, Module};
 
     fn module(path: &str) -> Module {
         Module {
@@ -309,6 +335,41 @@ mod tests {
             matches!(&lines[..], [line] if line.starts_with("warning: PHP: the Zend heap")),
             "{lines:?}"
         );
+    }
+
+    #[test]
+    fn a_runtime_that_was_told_to_use_malloc_is_said_to_be_sampled() {
+        let mut profile = with("PHP", "8.2.36");
+        let mut reading = |anonymous_bytes| {
+            let totals = MemoryTotals {
+                time_ns: 5,
+                resident_bytes: anonymous_bytes,
+                anonymous_bytes,
+                peak_resident_bytes: 0,
+            };
+            let mapping = MemoryMapping {
+                start: 4096,
+                bytes: anonymous_bytes,
+                anonymous_bytes,
+                ..MemoryMapping::default()
+            };
+            profile.memory = vec![MemoryMap {
+                totals,
+                names: vec![b"[heap]".to_vec()],
+                mappings: vec![mapping],
+            }];
+            profile.notes = vec![(Note::NextAllocator, "/lib/libc.so.6".to_owned())];
+            (lines(&profile), is_any_missing(&profile))
+        };
+        let (lines, is_missing) = reading(64 << 20);
+        assert_eq!(
+            lines,
+            [
+                "note: PHP 8.2.36: its memory is sampled, but its functions and lines are not shown: there is no bridge for it"
+            ]
+        );
+        assert!(!is_missing);
+        assert!(is_any_missing(&with("PHP", "8.2.36")));
     }
 
     /// As Lua is in redis.

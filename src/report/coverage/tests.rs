@@ -1,0 +1,169 @@
+//! Readings made for the purpose.
+
+use super::*;
+use allocsample_profile::Inspected;
+
+const MIB: u64 = 1 << 20;
+
+fn mapping(start: u64, mib: u64, name: u32, flags: u8) -> MemoryMapping {
+    MemoryMapping {
+        start,
+        bytes: mib * MIB,
+        anonymous_bytes: mib * MIB,
+        name,
+        flags,
+    }
+}
+
+/// One reading of a process whose brk heap has 16 MiB, and an allocator that nobody sees 284 MiB.
+fn blind() -> Profile {
+    let mut profile = Profile::default();
+    profile
+        .notes
+        .push((Note::NextAllocator, "/lib/libc.so.6".to_owned()));
+    let totals = MemoryTotals {
+        time_ns: 5,
+        resident_bytes: 310 * MIB,
+        anonymous_bytes: 301 * MIB,
+        peak_resident_bytes: 0,
+    };
+    profile.memory.push(MemoryMap {
+        totals,
+        names: vec![b"[heap]".to_vec(), Vec::new(), b"/lib/libx.so".to_vec()],
+        mappings: vec![
+            mapping(MIB, 16, 0, 0),
+            mapping(1 << 40, 284, 1, 0),
+            mapping(1 << 41, 1, 2, MemoryMapping::BEHIND_FILE),
+        ],
+    });
+    profile
+}
+
+fn with_allocator(mut profile: Profile, path: &str, allocator: &str) -> Profile {
+    profile.inspected.push(Inspected {
+        path: path.to_owned(),
+        allocator: allocator.to_owned(),
+        ..Inspected::default()
+    });
+    profile
+}
+
+#[test]
+fn an_allocator_inside_a_module_is_named_where_it_is_the_only_one() {
+    let one = with_allocator(blind(), "/lib/_polars_runtime.so", "jemalloc");
+    let coverage = Coverage::of(&one).expect("a reading");
+    assert!(
+        coverage.line().ends_with(
+            "284 MiB in mappings without a name, most likely of _polars_runtime.so (its own jemalloc)"
+        ),
+        "{}",
+        coverage.line()
+    );
+    assert_eq!(
+        coverage.warning().as_deref(),
+        Some(
+            "warning: 285 MiB of the process's memory is not in this profile: most likely it is of _polars_runtime.so (its own jemalloc)"
+        )
+    );
+    // Of two nobody knows which.
+    let two = with_allocator(one, "/lib/libarrow.so", "mimalloc");
+    let coverage = Coverage::of(&two).expect("a reading");
+    assert!(!coverage.line().contains("likely"), "{}", coverage.line());
+    let warning = coverage.warning().expect("a warning");
+    assert!(
+        warning.ends_with("(_polars_runtime.so has jemalloc, libarrow.so has mimalloc)"),
+        "{warning}"
+    );
+    // That of `malloc` is sampled.
+    let sampled = with_allocator(blind(), "/lib/libc.so.6", "jemalloc");
+    assert_eq!(Coverage::of(&sampled).expect("a reading").allocators, []);
+}
+
+#[test]
+fn memory_of_another_allocator_is_not_accounted_for() {
+    let coverage = Coverage::of(&blind()).expect("a reading");
+    assert!(coverage.is_low());
+    assert_eq!(
+        coverage.line(),
+        "coverage   5 %: the sampled heaps account for 16.0 MiB of 301 MiB of anonymous memory; 284 MiB in mappings without a name"
+    );
+    assert!(coverage.warning().is_some());
+}
+
+/// Python's arenas lie in the unnamed mapping, its samples in the brk heap.
+fn with_python(live_mib: u64) -> Profile {
+    let mut profile = blind();
+    let heap = HeapId(1);
+    let python = allocsample_profile::Heap {
+        name: "python".to_owned(),
+        kind: None,
+        exact_bytes: 0,
+    };
+    profile.vm.heaps.insert(heap, python);
+    profile.intervals.push(allocsample_profile::IntervalInfo {
+        time_ns: 0,
+        sampling: allocsample_profile::Sampling::Poisson,
+        interval_bytes: 1,
+        seed: 1,
+    });
+    profile.samples.push(Sample {
+        time_ns: 1,
+        address: MIB + 64,
+        size: live_mib * MIB,
+        heap,
+        points: 1,
+        ..Sample::default()
+    });
+    profile
+}
+
+/// As numpy's arrays lie, whose pages behind the first are advised to be huge.
+#[test]
+fn a_block_in_several_mappings_counts_in_each() {
+    let mut profile = with_python(150);
+    profile.vm.heaps.clear();
+    let sample = profile.samples.first_mut().expect("a sample");
+    sample.heap = HeapId::MALLOC;
+    sample.address = (1 << 40) - 4096;
+    sample.size = 200 * MIB + 4096;
+    let coverage = Coverage::of(&profile).expect("a reading");
+    assert!((coverage.seen_bytes / MIB as f64 - 216.0).abs() < 0.1);
+}
+
+#[test]
+fn objects_that_are_known_by_keys_have_their_place_where_there_is_room() {
+    let mut profile = with_python(150);
+    for heap in profile.vm.heaps.values_mut() {
+        heap.name = "mono".to_owned();
+    }
+    profile.samples.first_mut().expect("a sample").address = 128;
+    let map = profile.memory.first_mut().expect("a reading");
+    // Small ones together are at no address, not even at that of a key.
+    map.mappings.insert(0, mapping(0, 1, 1, 0));
+    let coverage = Coverage::of(&profile).expect("a reading");
+    assert!(!coverage.is_low(), "{}", coverage.line());
+}
+
+#[test]
+fn arenas_are_pythons_where_its_objects_could_fill_them() {
+    let coverage = Coverage::of(&with_python(150)).expect("a reading");
+    assert!(!coverage.is_low(), "{}", coverage.line());
+    // A hundredth is no reason to take the rest for arenas.
+    let coverage = Coverage::of(&with_python(3)).expect("a reading");
+    assert!(coverage.is_low());
+    assert_eq!(coverage.seen_bytes, 19.0 * MIB as f64);
+}
+
+#[test]
+fn a_small_process_is_not_warned_about() {
+    let mut profile = blind();
+    for map in &mut profile.memory {
+        map.totals.anonymous_bytes /= 100;
+        for mapping in &mut map.mappings {
+            mapping.anonymous_bytes /= 100;
+        }
+    }
+    let coverage = Coverage::of(&profile).expect("a reading");
+    assert!(coverage.share() < 0.1 && !coverage.is_low());
+    assert_eq!(Coverage::of(&Profile::default()), None);
+}
