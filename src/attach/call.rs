@@ -145,8 +145,14 @@ impl Work<'_> {
         if status.letter() == 'Z' {
             return Ok(None);
         }
+        // A thread that has just ended is not to be traced either.
+        let has_ended = || {
+            let status = self.target.status(thread);
+            status.map_or(true, |status| matches!(status.letter(), 'Z' | 'X'))
+        };
         let explain = |error: io::Error| match error.raw_os_error() {
             Some(libc::ESRCH) => Ok(None),
+            Some(libc::EPERM) if has_ended() => Ok(None),
             _ => Err(self.target.explain(error, "it cannot be traced")),
         };
         let mut tracee = match Tracee::seize(thread) {
