@@ -51,7 +51,7 @@ const ALLOCATOR_FUNCTIONS: [&str; 12] = [
 ];
 
 /// Functions of the C library that wait for every thread, with a lock that `pthread_create` takes.
-const WAITING_FOR_ALL_THREADS: [&str; 10] = [
+const ASKING_ALL_THREADS: [&str; 9] = [
     "setuid",
     "setgid",
     "seteuid",
@@ -61,7 +61,6 @@ const WAITING_FOR_ALL_THREADS: [&str; 10] = [
     "setresuid",
     "setresgid",
     "setgroups",
-    "pthread_create",
 ];
 
 /// System calls in which threads wait.
@@ -112,6 +111,8 @@ pub(crate) struct Forbidden {
     loader: Vec<Range<u64>>,
     /// To wait in for a futex.
     locking: Vec<Range<u64>>,
+    /// Those of them that ask every thread.
+    asking: Vec<Range<u64>>,
     /// Where signal handlers return to.
     signal_returns: Vec<u64>,
     mappings: Vec<Mapping>,
@@ -129,6 +130,7 @@ impl Forbidden {
             running: Vec::new(),
             loader: Vec::new(),
             locking: Vec::new(),
+            asking: Vec::new(),
             signal_returns: Vec::new(),
             mappings: Vec::new(),
         };
@@ -173,11 +175,14 @@ impl Forbidden {
             self.locking.extend(first.zip(last).map(|(first, last)| {
                 first.saturating_sub(ALLOCATOR_MARGIN)..last + ALLOCATOR_MARGIN
             }));
-            let waiting = WAITING_FOR_ALL_THREADS
+            let waiting = ASKING_ALL_THREADS
                 .iter()
                 .filter_map(|name| image.function(name));
+            self.asking.extend(waiting.map(|function| function.range()));
+            let creating = image.function("pthread_create");
+            self.locking.extend(self.asking.iter().cloned());
             self.locking
-                .extend(waiting.map(|function| function.range()));
+                .extend(creating.map(|function| function.range()));
             for range in &code {
                 let bytes = memory.read_some(range.start, (range.end - range.start) as usize);
                 let found = bytes.windows(SIGNAL_RETURN.len()).enumerate();
@@ -204,6 +209,14 @@ impl Forbidden {
             .iter()
             .find(|mapping| mapping.contains(address));
         stack.map(|stack| stack.start)
+    }
+
+    /// Whether a function that asks every thread called what waits with its stack here.
+    pub fn is_asking(&self, memory: &Memory, stack: u64) -> bool {
+        let bytes = memory.read_some(stack & !7, LOCK_FRAME_BYTES);
+        let words = bytes.chunks_exact(8);
+        let mut words = words.map(|word| u64::from_le_bytes(word.try_into().unwrap_or([0; 8])));
+        words.any(|word| is_in(&self.asking, word))
     }
 
     /// What the thread with these registers is at.

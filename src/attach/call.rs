@@ -14,6 +14,7 @@ use crate::helper::{self, Data, NO_DESCRIPTOR, NOT_ANSWERED, PAGE, REGION_BYTES,
 use crate::image::{Memory, thread_local_bytes};
 use crate::parts::{Functions, find_functions, find_instructions, present_function};
 use crate::remote::{Borrowed, Instructions, Place, put_back};
+use crate::rendezvous::Rendezvous;
 use crate::target::Target;
 use crate::tracee::{Tracee, Until};
 use crate::{AttachError, Reply, Request};
@@ -25,6 +26,8 @@ const TO_WAIT: &[u8] = b"/././";
 const SEARCH_S: u64 = 10;
 /// How long we wait for the helper thread, in seconds.
 const HELPER_S: u64 = 60;
+/// So many milliseconds of that pass between two looks for a deadlock.
+const BETWEEN_LOOKS: u32 = 100;
 /// How long one thread may take to stop.
 const ONE_THREAD: Duration = Duration::from_millis(100);
 /// How long one thread is looked at again and again, which slows it down, before another one is tried.
@@ -42,6 +45,7 @@ struct Work<'a> {
     /// Threads that were asked to stop and have not yet: on a busy machine, or inside of a system call that does not
     /// end. They are let go when they do.
     late: RefCell<Vec<Tracee>>,
+    rendezvous: RefCell<Rendezvous>,
 }
 
 /// The memory that was mapped for the helper.
@@ -76,6 +80,7 @@ pub(crate) fn call(target: &Target, request: &Request<'_>) -> Result<Reply, Atta
         memory,
         present,
         late: RefCell::new(Vec::new()),
+        rendezvous: RefCell::default(),
     };
     let helper = work.start_helper()?;
     work.hear(&helper)
@@ -114,6 +119,7 @@ impl Work<'_> {
             if let Some(refusal) = refusal {
                 return Err(refusal);
             }
+            self.end_deadlock();
             std::thread::sleep(Duration::from_millis(5));
         }
         Err(AttachError::NoThread(pid, SEARCH_S))
@@ -428,6 +434,12 @@ impl Work<'_> {
         }))
     }
 
+    fn end_deadlock(&self) {
+        let mut rendezvous = self.rendezvous.borrow_mut();
+        let late = rendezvous.look(self.target, &self.memory, &self.forbidden);
+        self.late.borrow_mut().extend(late);
+    }
+
     /// Waits for the helper's answer, reads it, and lets the helper go.
     fn hear(&self, helper: &Helper) -> Result<Reply, AttachError> {
         let pid = self.target.pid();
@@ -438,8 +450,13 @@ impl Work<'_> {
                 .map_err(|_| AttachError::Ended(pid))
         };
         let since = Instant::now();
+        let mut turns = 0_u32;
         while read(Word::State)? == 0 {
             self.is_late(pid);
+            turns += 1;
+            if turns.is_multiple_of(BETWEEN_LOOKS) {
+                self.end_deadlock();
+            }
             if since.elapsed() > Duration::from_secs(HELPER_S) {
                 return Err(AttachError::Slow(pid, HELPER_S));
             }

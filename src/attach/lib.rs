@@ -9,6 +9,7 @@
 //! frame    what lets that thread go on by itself if we are killed
 //! remote   system calls and one call of a function on that thread
 //! helper   the thread that is started
+//! rendezvous  a deadlock of the C library's that it can be a part of
 //! call     the whole: a helper thread in the process opens the library and calls the function
 //! ```
 //!
@@ -30,6 +31,8 @@ mod image;
 mod parts;
 #[cfg(target_arch = "x86_64")]
 mod remote;
+#[cfg(target_arch = "x86_64")]
+mod rendezvous;
 mod target;
 #[cfg(target_arch = "x86_64")]
 mod tracee;

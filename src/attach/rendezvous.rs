@@ -1,0 +1,149 @@
+//! Frees a process of a deadlock in its C library that loading the agent can complete.
+//!
+//! Three threads wait for each other for good (glibc 2.34 to 2.41 at least), and any library with static thread-local memory
+//! is enough for it, whoever opens it:
+//!
+//! ```text
+//! dlopen          holds the lock of thread-local memory, waits for that of stacks
+//! seteuid         holds the lock of stacks, waits for a thread that is being created to run
+//! pthread_create  has to finish that thread's thread-local memory, waits for that lock
+//! ```
+//!
+//! `seteuid` need not wait: the new thread inherits what its creator has, who answers like any other thread, and if it runs by
+//! then, it is asked in the next round. So the word at which `seteuid` waits gets the value that it has once the thread runs.
+
+use std::fs;
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::borrow::Forbidden;
+use crate::image::Memory;
+use crate::remote::put_back;
+use crate::target::Target;
+use crate::tracee::Tracee;
+
+/// What the C library stores in a new thread's word when somebody waits for it to run, and what it stores once it does.
+const AWAITED: u32 = -2_i32 as u32;
+const RUNS: u32 = 0;
+
+/// A thread takes microseconds from its creation to its first instruction. Nothing is lost if one on a busy machine takes
+/// longer: see above.
+const PATIENCE: Duration = Duration::from_millis(500);
+const STOP_PATIENCE: Duration = Duration::from_millis(100);
+
+/// A thread that waits in `setuid` or one of its kin for another one to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Waiter {
+    thread: i32,
+    word: u64,
+    /// How often it has given up the processor: it has not moved if this has not.
+    switches: Option<u64>,
+}
+
+/// Looks for a thread that waits so, each time that it is asked.
+#[derive(Debug, Default)]
+pub(crate) struct Rendezvous {
+    seen: Option<(Waiter, Instant)>,
+}
+
+impl Rendezvous {
+    /// Frees the thread that has waited since an earlier look. Returns it if it has not stopped yet.
+    pub fn look(
+        &mut self,
+        target: &Target,
+        memory: &Memory,
+        forbidden: &Forbidden,
+    ) -> Option<Tracee> {
+        let found = find(target, memory, forbidden);
+        self.seen = match (found, self.seen) {
+            (Some(now), Some((before, since))) if now == before => {
+                if since.elapsed() < PATIENCE {
+                    return None;
+                }
+                self.seen = None;
+                let mut tracee = Tracee::seize(now.thread).ok()?;
+                // It has gone on, or ended, if that fails.
+                let _ = free(&mut tracee, target, memory, now);
+                return tracee.release().err();
+            }
+            (Some(now), _) => Some((now, Instant::now())),
+            (None, _) => None,
+        };
+        None
+    }
+}
+
+fn find(target: &Target, memory: &Memory, forbidden: &Forbidden) -> Option<Waiter> {
+    target.threads().ok()?.into_iter().find_map(|thread| {
+        let path = format!("/proc/{}/task/{thread}/syscall", target.pid());
+        let (word, stack) = parse(&fs::read_to_string(path).ok()?)?;
+        let is_one = value(memory, word).ok()? == AWAITED && forbidden.is_asking(memory, stack);
+        is_one.then(|| Waiter {
+            thread,
+            word,
+            switches: target
+                .status(thread)
+                .ok()
+                .and_then(|status| status.number("voluntary_ctxt_switches")),
+        })
+    })
+}
+
+/// The word at which a thread waits, and its stack pointer, if it waits for a word to have another value than [`AWAITED`].
+fn parse(call: &str) -> Option<(u64, u64)> {
+    const COMMAND: u64 = 0x7f;
+    let mut fields = call.split_whitespace();
+    if fields.next()?.parse() != Ok(libc::SYS_futex) {
+        return None;
+    }
+    let mut numbers = fields.map_while(|field| {
+        let digits = field.strip_prefix("0x")?;
+        u64::from_str_radix(digits, 16).ok()
+    });
+    let (word, operation, expected) = (numbers.next()?, numbers.next()?, numbers.next()?);
+    let stack = numbers.nth(3)?;
+    let is_wait = operation & COMMAND == libc::FUTEX_WAIT as u64;
+    (is_wait && expected & u64::from(u32::MAX) == u64::from(AWAITED)).then_some((word, stack))
+}
+
+fn value(memory: &Memory, word: u64) -> io::Result<u32> {
+    let mut bytes = [0; 4];
+    memory.read(word, &mut bytes)?;
+    Ok(u32::from_le_bytes(bytes))
+}
+
+fn free(tracee: &mut Tracee, target: &Target, memory: &Memory, waiter: Waiter) -> io::Result<()> {
+    // Stopped, nobody else but the new thread changes the word, and that to the same value.
+    if !tracee.settle(STOP_PATIENCE)? {
+        return Ok(());
+    }
+    let registers = tracee.registers()?;
+    let still_waits = registers.orig_rax == libc::SYS_futex as u64
+        && registers.rdi == waiter.word
+        && value(memory, waiter.word)? == AWAITED;
+    if still_waits {
+        memory.write(waiter.word, &RUNS.to_le_bytes())?;
+    }
+    // The kernel makes the system call once more, which looks at the word.
+    put_back(tracee, registers, target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_for_a_new_thread_is_told_from_other_waits() {
+        let wait = "202 0x7f6a727fccdc 0x80 0xfffffffe 0x0 0x0 0x0 0x7f6a711fee50 0x7f6a7a3c1234\n";
+        assert_eq!(parse(wait), Some((0x7f6a_727f_ccdc, 0x7f6a_711f_ee50)));
+        for other in [
+            "running\n",
+            "-1 0x7f6a711fee50 0x7f6a7a3c1234\n",
+            "202 0x7f6a727fccdc 0x80 0x2 0x0 0x0 0x0 0x7f6a711fee50 0x7f6a7a3c1234\n",
+            "202 0x7f6a727fccdc 0x81 0xfffffffe 0x0 0x0 0x0 0x7f6a711fee50 0x7f6a7a3c1234\n",
+            "0 0x7f6a727fccdc 0x80 0xfffffffe 0x0 0x0 0x0 0x7f6a711fee50 0x7f6a7a3c1234\n",
+        ] {
+            assert_eq!(parse(other), None, "{other}");
+        }
+    }
+}
