@@ -36,6 +36,7 @@ static const struct shim_slow_path *slow_path(void)
 
 COLD void *shim_after_alloc(void *address, size_t size, bool is_realloc, const struct shim_caller *caller)
 {
+    shim_thread.slow_allocations++;
     struct shim_thread *thread = &shim_thread;
     const struct shim_slow_path *agent = slow_path();
     if (address == NULL)

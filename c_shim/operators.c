@@ -1,7 +1,9 @@
 /* C++ operator new and delete, for allocators that bring their own.
  *
- * libstdc++'s operators call malloc, which we see anyway; then these entries are a jump to it. jemalloc, tcmalloc and
- * mimalloc define operators that bypass malloc: there the entries charge and check like malloc and free.
+ * libstdc++'s operators call malloc, which we see anyway; then these entries are a jump to it. tcmalloc and mimalloc define
+ * operators that bypass malloc: there the entries charge and check like malloc and free. Some of jemalloc's (5.2.1: all, 5.3.0:
+ * those with an alignment) come back through malloc: which ones is seen from what they do to the thread's counter, operator by
+ * operator, in their first calls and whenever a sample is due. One that comes back sometimes only is watched for ever.
  *
  * A library that is opened with RTLD_LOCAL finds these symbols before those of its own libstdc++, which is not among
  * the objects after ours; then the C++ runtime is looked up by name, and at last malloc stands in. */
@@ -39,8 +41,14 @@
     X(_ZdlPvSt11align_val_tRKSt9nothrow_t)                                                                             \
     X(_ZdaPvSt11align_val_tRKSt9nothrow_t)
 
-/* Whether the next operators belong to the next allocator, and so are allocations of their own. */
-static bool operators_allocate;
+/* What is known of an operator new. */
+struct watch {
+    void *next;
+    bool is_of_allocator;
+    /* Calls that came back to us as an allocation, and those that did not. */
+    _Atomic(uint32_t) passed_on, own;
+};
+enum { WATCHED_CALLS = 8 };
 
 /* ---- last resort: no C++ runtime in sight, though somebody calls its operators ---- */
 
@@ -87,40 +95,107 @@ static void *find_operator(const char *name, const void *last_resort)
         if (runtime != NULL)
             found = dlsym(runtime, name);
     }
-    if (found == NULL)
-        return (void *)(uintptr_t)last_resort;
-    if (shim_same_object(found, (const void *)(uintptr_t)shim_next.malloc))
-        operators_allocate = true;
-    return found;
+    return found == NULL ? (void *)(uintptr_t)last_resort : found;
+}
+
+static bool is_of_allocator(const void *found)
+{
+    return shim_same_object(found, (const void *)(uintptr_t)shim_next.malloc);
+}
+
+/* Several threads may come here at once, and find the same. */
+static void *next_of(struct watch *watch, const char *name, const void *last_resort)
+{
+    void *next = __atomic_load_n(&watch->next, __ATOMIC_ACQUIRE);
+    if (next != NULL)
+        return next;
+    shim_thread.muted++;
+    next = find_operator(name, last_resort);
+    watch->is_of_allocator = is_of_allocator(next);
+    shim_thread.muted--;
+    __atomic_store_n(&watch->next, next, __ATOMIC_RELEASE);
+    return next;
+}
+
+/* What each allocation of a thread changes: its counter, or, where that was set anew, the number of times that it was. */
+struct mark {
+    uint64_t bytes_until_sample;
+    uint32_t slow_allocations;
+};
+
+static ALWAYS_INLINE struct mark mark_now(void)
+{
+    return (struct mark){shim_thread.bytes_until_sample, shim_thread.slow_allocations};
+}
+
+static ALWAYS_INLINE bool has_allocated_since(struct mark mark)
+{
+    return shim_thread.bytes_until_sample != mark.bytes_until_sample ||
+           shim_thread.slow_allocations != mark.slow_allocations;
+}
+
+/* LATER: it stays watched. That is for ever where a call has come back: another one may come from a cache of its own. */
+enum verdict { LATER, NOT_OF_ALLOCATOR, ALLOCATES };
+
+static enum verdict judge(struct watch *watch, bool has_passed_on)
+{
+    if (!watch->is_of_allocator)
+        return NOT_OF_ALLOCATOR;
+    _Atomic(uint32_t) *calls = has_passed_on ? &watch->passed_on : &watch->own;
+    if (atomic_load_explicit(calls, memory_order_relaxed) < WATCHED_CALLS)
+        atomic_fetch_add_explicit(calls, 1, memory_order_relaxed);
+    bool has_ever_passed_on = atomic_load_explicit(&watch->passed_on, memory_order_relaxed) != 0;
+    bool is_sure = atomic_load_explicit(&watch->own, memory_order_relaxed) >= WATCHED_CALLS;
+    return is_sure && !has_ever_passed_on ? ALLOCATES : LATER;
 }
 
 /* ---- the entries ---- */
 
 #define DEFINE_NEW(ARGUMENTS, NAME, LAST_RESORT, PARAMETERS, TYPES, VALUES)                                            \
-    static void *NAME##_first PARAMETERS;                                                                              \
-    static void *(*NAME##_next)TYPES = NAME##_first;                                                                   \
-    static void *NAME##_first PARAMETERS                                                                               \
+    static bool NAME##_allocates;                                                                                      \
+    static struct watch NAME##_watch;                                                                                  \
+    void *NAME##_watched_due PARAMETERS;                                                                               \
+    static void *(*NAME##_next)TYPES = NAME##_watched_due;                                                             \
+    SHIM_DUE_ENTRY(ARGUMENTS, void *, NAME##_watched, UNPACK PARAMETERS)                                               \
     {                                                                                                                  \
-        shim_thread.muted++;                                                                                           \
-        void *found = find_operator(#NAME, (const void *)(uintptr_t)LAST_RESORT);                                      \
-        shim_thread.muted--;                                                                                           \
-        __atomic_store_n((void **)&NAME##_next, found, __ATOMIC_RELEASE);                                              \
-        return NAME VALUES;                                                                                            \
+        void *(*next)TYPES =                                                                                           \
+            (void *(*)TYPES)(uintptr_t)next_of(&NAME##_watch, #NAME, (const void *)(uintptr_t)LAST_RESORT);            \
+        struct mark before = mark_now();                                                                              \
+        void *block = next VALUES;                                                                                     \
+        bool has_passed_on = has_allocated_since(before);                                                              \
+        enum verdict verdict = judge(&NAME##_watch, has_passed_on);                                                    \
+        if (verdict != LATER)                                                                                          \
+            __atomic_store_n((void **)&NAME##_next, (void *)(uintptr_t)next, __ATOMIC_RELEASE);                        \
+        if (verdict == ALLOCATES)                                                                                      \
+            __atomic_store_n(&NAME##_allocates, true, __ATOMIC_RELEASE);                                               \
+        if (has_passed_on || !NAME##_watch.is_of_allocator)                                                            \
+            return block;                                                                                              \
+        return shim_after_alloc(block, size, false, SHIM_CALLER());                                                    \
     }                                                                                                                  \
     SHIM_DUE_ENTRY(ARGUMENTS, void *, NAME, UNPACK PARAMETERS)                                                         \
     {                                                                                                                  \
         shim_take_back(size);                                                                                          \
-        return shim_after_alloc(NAME##_next VALUES, size, false, SHIM_CALLER());                                      \
+        void *(*next)TYPES = (void *(*)TYPES)(uintptr_t)NAME##_watch.next;                                             \
+        struct mark before = mark_now();                                                                              \
+        void *block = next VALUES;                                                                                     \
+        if (has_allocated_since(before)) {                                                                             \
+            atomic_fetch_add_explicit(&NAME##_watch.passed_on, 1, memory_order_relaxed);                               \
+            __atomic_store_n(&NAME##_allocates, false, __ATOMIC_RELAXED);                                              \
+            __atomic_store_n((void **)&NAME##_next, (void *)(uintptr_t)NAME##_watched_due, __ATOMIC_RELEASE);          \
+            return block;                                                                                              \
+        }                                                                                                              \
+        return shim_after_alloc(block, size, false, SHIM_CALLER());                                                    \
     }                                                                                                                  \
     EXPORT void *NAME PARAMETERS                                                                                       \
     {                                                                                                                  \
-        if (operators_allocate && shim_charge(size))                                                     \
+        if (NAME##_allocates && shim_charge(size))                                                                     \
             return NAME##_due VALUES;                                                                                  \
         return NAME##_next VALUES;                                                                                     \
     }
 
 #define DEFINE_DELETE(ARGUMENTS, NAME, PARAMETERS, TYPES, VALUES)                                                      \
     void NAME PARAMETERS;                                                                                              \
+    static bool NAME##_frees;                                                                                          \
     static void NAME##_first PARAMETERS;                                                                               \
     static void(*NAME##_next) TYPES = NAME##_first;                                                                    \
     SHIM_DUE_ENTRY(ARGUMENTS, void, NAME, UNPACK PARAMETERS)                                                           \
@@ -130,7 +205,7 @@ static void *find_operator(const char *name, const void *last_resort)
     }                                                                                                                  \
     EXPORT void NAME PARAMETERS                                                                                        \
     {                                                                                                                  \
-        if (operators_allocate && shim_may_be_sampled(block)) {                                                        \
+        if (NAME##_frees && shim_may_be_sampled(block)) {                                                              \
             NAME##_due VALUES;                                                                                         \
             return;                                                                                                    \
         }                                                                                                              \
@@ -140,6 +215,8 @@ static void *find_operator(const char *name, const void *last_resort)
     {                                                                                                                  \
         shim_thread.muted++;                                                                                           \
         void *found = find_operator(#NAME, (const void *)(uintptr_t)delete_by_free);                                   \
+        /* One that comes back through free finds the sample taken already. */                                         \
+        NAME##_frees = is_of_allocator(found);                                                                         \
         shim_thread.muted--;                                                                                           \
         __atomic_store_n((void **)&NAME##_next, found, __ATOMIC_RELEASE);                                              \
         NAME VALUES;                                                                                                   \

@@ -30,7 +30,8 @@ struct shim_thread {
     uint64_t bytes_until_sample;
     /* Nesting of slow paths, forks and other moments in which no sample can be taken. */
     uint32_t muted;
-    uint32_t reserved;
+    /* Calls of shim_after_alloc, by which an operator new sees whether it came back to malloc. */
+    uint32_t slow_allocations;
     /* Bytes allocated while muted: in no estimate, but told. */
     uint64_t muted_bytes;
     /* The agent's own. */
