@@ -114,6 +114,27 @@ impl Ring {
         })
     }
 
+    /// Makes padding of a record of `words` payload words at `position` whose [`Reservation`] is forgotten: whoever had it
+    /// will never come back. Does nothing if the record was committed after all.
+    pub fn abandon(&self, position: u64, words: usize) {
+        let header = |state| {
+            RecordHeader {
+                state,
+                kind: PADDING,
+                words: (words as u64).saturating_add(1),
+            }
+            .encode(position)
+        };
+        // Release: as in `publish`. Only the owner changes the header of a reserved record, and it is the caller. What is at
+        // this place of the ring later says another position.
+        let _committed_before = self.memory.header_word(position).compare_exchange(
+            header(State::Reserved),
+            header(State::Committed),
+            Ordering::Release,
+            Ordering::Relaxed,
+        );
+    }
+
     fn publish(&self, position: u64, header: RecordHeader) {
         // Release: pairs with the acquire load in `Consumer::next` (and `copy_pending`). The payload comes first.
         self.memory

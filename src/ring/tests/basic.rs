@@ -100,6 +100,27 @@ fn an_abandoned_record_holds_nobody_up() {
 }
 
 #[test]
+fn a_forgotten_record_can_be_abandoned_until_it_is_committed() {
+    let mapping = Mapping::new(64);
+    let ring = mapping.ring();
+    let mut forgotten = ring.reserve(4, Priority::Sample).unwrap();
+    forgotten.words_mut().fill(3);
+    let position = forgotten.position();
+    core::mem::forget(forgotten);
+    ring.reserve(1, Priority::Sample).unwrap().commit(9);
+    // SAFETY: the only one.
+    let mut consumer = unsafe { ring.consumer() };
+    assert!(consumer.next().is_none(), "it holds up the next");
+    ring.abandon(position, 4);
+    assert_eq!(consumer.next().unwrap().kind, 9);
+    ring.abandon(position + 5, 1);
+    consumer.release();
+    ring.abandon(position, 4);
+    ring.reserve(1, Priority::Sample).unwrap().commit(8);
+    assert_eq!(consumer.next().unwrap().kind, 8);
+}
+
+#[test]
 fn a_consumer_that_did_not_release_leaves_the_records_to_the_next() {
     let mapping = Mapping::new(64);
     let ring = mapping.ring();
