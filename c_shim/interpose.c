@@ -1,8 +1,8 @@
 /* The malloc family under libc's names: fast paths, each a few instructions and a tail jump to the next allocator.
  *
  * Life of an allocation: charge the size to the thread's counter; if it does not borrow, jump to the next allocator.
- * If it borrows, the `_due` twin takes over with the caller's registers, takes the charge back, allocates, charges again
- * and tells the agent. Taken back, because a counter that has borrowed is a huge number, from which nothing borrows: a
+ * If it borrows, the `_due` twin takes over with the caller's registers, takes the charge back, allocates, and tells the
+ * agent if the charge would still borrow. Taken back, because a counter that has borrowed is a huge number, from which nothing borrows: a
  * signal handler that interrupts the next allocator, or leaves it by a jump, finds the counter as it was.
  * A free asks the block filter whether the block may be sampled; if not, it jumps on. If so, its `_due` twin takes over.
  * While nothing was ever sampled it does not ask.
@@ -17,6 +17,7 @@
 
 _Thread_local struct shim_thread shim_thread;
 _Thread_local const struct shim_caller *shim_sampled_caller;
+_Thread_local uint32_t shim_slow_allocations;
 _Atomic(const struct shim_slow_path *) shim_slow_path;
 _Atomic(uint8_t) shim_block_filter[SHIM_FILTER_GRANULES];
 
@@ -36,7 +37,7 @@ static const struct shim_slow_path *slow_path(void)
 
 COLD void *shim_after_alloc(void *address, size_t size, bool is_realloc, const struct shim_caller *caller)
 {
-    shim_thread.slow_allocations++;
+    shim_slow_allocations++;
     struct shim_thread *thread = &shim_thread;
     const struct shim_slow_path *agent = slow_path();
     if (address == NULL)
@@ -47,12 +48,10 @@ COLD void *shim_after_alloc(void *address, size_t size, bool is_realloc, const s
         return address;
     }
     agent->make_room();
-    /* A signal handler that allocated meanwhile may have dealt with the sample point. */
-    if (LIKELY(!shim_charge(size)))
-        return address;
-    if (thread->muted != 0) {
-        thread->bytes_until_sample += shim_charged(size);
-        thread->muted_bytes += shim_charged(size);
+    /* A signal handler that allocated meanwhile may have dealt with the sample point. Charged only if it does not borrow: from
+     * here on a handler may leave us at any instruction, and the counter must be one that can run out. */
+    if (shim_charged(size) <= thread->bytes_until_sample) {
+        shim_charge(size);
         return address;
     }
     int saved_errno = errno;
@@ -75,9 +74,16 @@ static uint64_t take_sampled(const void *block)
     return agent == NULL ? 0 : agent->take_sampled(block);
 }
 
-/* Of a block that is about to end. */
-static uint64_t take_ending(const void *block)
+/* Of a block that is about to end. Its thread's counter may have been left huge by a signal handler that jumped out of
+ * `malloc`: then this is where that comes to light. */
+static uint64_t take_ending(const void *block, const struct shim_caller *caller)
 {
+    const struct shim_slow_path *agent = slow_path();
+    if (UNLIKELY((int64_t)shim_thread.bytes_until_sample < 0) && agent != NULL) {
+        int saved_errno = errno;
+        agent->on_borrowed(&shim_thread, caller);
+        errno = saved_errno;
+    }
     uint64_t taken = take_sampled(block);
     void (*before_end)(const void *) = atomic_load_explicit(&shim_before_sampled_ends, memory_order_acquire);
     if (taken != 0 && before_end != NULL)
@@ -111,7 +117,7 @@ COLD bool shim_before_free(void *block, const struct shim_caller *caller)
 {
     if (shim_is_bootstrap_block(block))
         return false;
-    sampled_block_ended(block, take_ending(block), caller);
+    sampled_block_ended(block, take_ending(block, caller), caller);
     return true;
 }
 
@@ -231,7 +237,7 @@ static void *realloc_watched(void *block, size_t size, const struct shim_caller 
                 copy[i] = ((char *)block)[i];
         return copy;
     }
-    uint64_t taken = shim_may_be_sampled(block) ? take_ending(block) : 0;
+    uint64_t taken = shim_may_be_sampled(block) ? take_ending(block, caller) : 0;
     void *moved = shim_next.realloc(block, size);
     if (moved == NULL && block != NULL && size == 0) {
         /* Freed, in the old reading of realloc(p, 0): no allocation took place. */

@@ -35,14 +35,14 @@ static bool leaving(enum shim_exit how, int status, const char *path)
 
 /* ---- fork ---- */
 
-static void before_fork(void)
+/* What after_fork must be told. */
+static int before_fork(void)
 {
     const struct shim_slow_path *agent = slow_path();
-    if (agent != NULL)
-        agent->before_fork(&shim_thread);
+    return agent == NULL ? 0 : agent->before_fork(&shim_thread);
 }
 
-static void after_fork(pid_t child)
+static void after_fork(pid_t child, int before)
 {
     const struct shim_slow_path *agent = slow_path();
     int saved_errno = errno;
@@ -51,16 +51,16 @@ static void after_fork(pid_t child)
         shim_redirect_after_fork_in_child();
     }
     if (agent != NULL)
-        agent->after_fork(&shim_thread, child);
+        agent->after_fork(&shim_thread, child, before);
     errno = saved_errno;
 }
 
 EXPORT pid_t fork(void)
 {
     pid_t (*next)(void) = NEXT(pid_t, fork, void);
-    before_fork();
+    int before = before_fork();
     pid_t child = next();
-    after_fork(child);
+    after_fork(child, before);
     return child;
 }
 
@@ -71,9 +71,9 @@ EXPORT pid_t _Fork(void)
         errno = ENOSYS;
         return -1;
     }
-    before_fork();
+    int before = before_fork();
     pid_t child = next();
-    after_fork(child);
+    after_fork(child, before);
     return child;
 }
 

@@ -125,13 +125,13 @@ struct mark {
 
 static ALWAYS_INLINE struct mark mark_now(void)
 {
-    return (struct mark){shim_thread.bytes_until_sample, shim_thread.slow_allocations};
+    return (struct mark){shim_thread.bytes_until_sample, shim_slow_allocations};
 }
 
 static ALWAYS_INLINE bool has_allocated_since(struct mark mark)
 {
     return shim_thread.bytes_until_sample != mark.bytes_until_sample ||
-           shim_thread.slow_allocations != mark.slow_allocations;
+           shim_slow_allocations != mark.slow_allocations;
 }
 
 /* LATER: it stays watched. That is for ever where a call has come back: another one may come from a cache of its own. */

@@ -28,10 +28,11 @@ struct shim_thread {
      * in the agent the counter is so large that allocations of a signal handler just count down, and the agent sees how
      * many bytes they were. */
     uint64_t bytes_until_sample;
-    /* Nesting of slow paths, forks and other moments in which no sample can be taken. */
+    /* Not 0: no sample can be taken. The agent says here where it is on this thread; the lowest four bits count moments in
+     * which the shim itself is at something. */
     uint32_t muted;
-    /* Calls of shim_after_alloc, by which an operator new sees whether it came back to malloc. */
-    uint32_t slow_allocations;
+    /* The agent's own. */
+    uint32_t serial;
     /* Bytes allocated while muted: in no estimate, but told. */
     uint64_t muted_bytes;
     /* The agent's own. */
@@ -43,6 +44,9 @@ _Static_assert(offsetof(struct shim_thread, agent) == 24, "src/agent/thread.rs m
 
 /* Initial-exec: one instruction to address, no call to __tls_get_addr, which may allocate. */
 extern HIDDEN _Thread_local struct shim_thread shim_thread __attribute__((tls_model("initial-exec")));
+
+/* Calls of shim_after_alloc, by which an operator new sees whether it came back to malloc. */
+extern HIDDEN _Thread_local uint32_t shim_slow_allocations __attribute__((tls_model("initial-exec")));
 
 /* Where the caller of malloc or free stood: all that the unwinder needs to start. */
 struct shim_caller {
@@ -63,11 +67,11 @@ struct shim_registers {
 };
 _Static_assert(sizeof(struct shim_registers) == 32, "src/agent/os/thread.rs mirrors this layout");
 
-/* An allocation that borrowed. */
+/* An allocation that would borrow. */
 struct shim_allocation {
     void *address;
     size_t size;      /* as requested */
-    uint64_t charged; /* as subtracted from the counter: 1 for a size of 0 */
+    uint64_t charged; /* what it is to be charged: 1 for a size of 0 */
     uint32_t is_realloc;
     uint32_t reserved;
     struct shim_caller caller;
@@ -84,7 +88,8 @@ enum shim_exit { SHIM_EXIT = 0, SHIM_IMMEDIATE_EXIT = 1, SHIM_QUICK_EXIT = 2, SH
 struct shim_slow_path {
     /* Touches as much stack as the functions below take: before anything is half done, see os::stack_room. */
     void (*make_room)(void);
-    /* A successful allocation borrowed. Sets the thread's counter anew. Returns the sample's number plus one, or 0: it is none. */
+    /* For a successful allocation the counter does not suffice. It is not charged yet; the agent sets the counter anew.
+     * Returns the sample's number plus one, or 0: it is none. */
     uint64_t (*on_alloc)(struct shim_thread *, const struct shim_allocation *);
     /* The block may be sampled (its page is marked). If it is, it is no longer: returns its sample id plus one, else 0. */
     uint64_t (*take_sampled)(const void *block);
@@ -92,9 +97,12 @@ struct shim_slow_path {
     void (*on_free)(struct shim_thread *, uint64_t taken, const struct shim_caller *);
     /* The block taken above was not freed after all (realloc failed). */
     void (*put_back)(const void *block, uint64_t taken);
-    void (*before_fork)(struct shim_thread *);
+    /* A block is freed while the counter is huge: nothing would borrow from it any more. */
+    void (*on_borrowed)(struct shim_thread *, const struct shim_caller *);
+    /* Returns what after_fork must be told. */
+    int (*before_fork)(struct shim_thread *);
     /* `child` is 0 in the child, negative in a parent whose fork failed. */
-    void (*after_fork)(struct shim_thread *, pid_t child);
+    void (*after_fork)(struct shim_thread *, pid_t child, int before);
     /* The process is about to leave. For SHIM_EXEC `path` is the program; returns whether to call after_exec_failed. */
     bool (*on_exit)(enum shim_exit how, int status, const char *path);
     void (*after_exec_failed)(void);

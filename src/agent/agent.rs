@@ -13,6 +13,8 @@ use crate::live::{BlockFilter, LiveSamples};
 use crate::os::file::complain;
 use crate::os::memory::{ForkCanary, StaticRef};
 use crate::os::scratch::Pool;
+use crate::os::signals::Held;
+use crate::os::thread::ShimThread;
 use crate::os::{self, process};
 use crate::path::PATH_BYTES;
 use crate::recording::{self, Beginning, CannotRecord, DrainState, Recording};
@@ -87,6 +89,14 @@ pub struct WorkArea {
 }
 
 impl WorkArea {
+    /// Whoever was at work here has left it in the middle.
+    pub(crate) fn forget_all(&mut self) {
+        self.memo.forget();
+        self.full_memo.forget();
+        self.written.forget();
+        self.cache.is_made = false;
+    }
+
     /// The frames that were found, leaf first.
     pub(crate) fn captured(&self, captured: &Captured) -> &[u64] {
         let frames = match captured.is_merged {
@@ -435,6 +445,9 @@ impl Agent {
 
     /// Wakes the drain thread, or starts it if this is a good moment.
     pub(crate) fn set_drain_to_work(&self, recording: &Recording, may_hold_loader_locks: bool) {
+        if !recording.is_current() {
+            return;
+        }
         match recording.drain_state() {
             DrainState::Running => recording.nudge_drain(),
             DrainState::None if !may_hold_loader_locks && recording.claim_drain_start() => {
@@ -454,7 +467,19 @@ impl Agent {
     /// Finds out, at the price of a load, whether this process was forked without libc's help.
     pub(crate) fn notice_fork(&self) {
         if self.canary.is_forked_child() {
-            self.restart_in_child();
+            self.restart_in_child(false);
+        }
+    }
+
+    /// The same on a thread that may have been in a slow path when a signal handler forked.
+    pub(crate) fn notice_fork_on(&self, thread: &ShimThread) {
+        if self.canary.is_forked_child() {
+            let is_within = thread.is_muted();
+            self.restart_in_child(is_within);
+            match is_within {
+                true => thread.drift(),
+                false => thread.begin_anew(),
+            }
         }
     }
 
@@ -481,8 +506,13 @@ impl Agent {
         self.modules.after_epoch(last.wrapping_add(1));
     }
 
-    /// Makes the state that of a new process. Only while it has a single thread.
-    pub(crate) fn restart_in_child(&self) {
+    /// Makes the state that of a new process. Only while it has a single thread. `is_within`: that was in a slow path when a
+    /// signal handler forked, which goes on when the handler returns, and must find memory where the ring was.
+    pub(crate) fn restart_in_child(&self, is_within: bool) {
+        let _held = Held::unless_filtered();
+        if let Some(recording) = recording::current() {
+            recording.leave_ring(is_within);
+        }
         let parent = self.pid();
         let pid = match os::is_filtered() {
             // It has no profile, and nobody asks.

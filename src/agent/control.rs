@@ -14,8 +14,9 @@ use allocsample_ring::request;
 use allocsample_sampling::Interval;
 
 use crate::agent::Agent;
+use crate::os::slow_path::SlowPath;
 use crate::os::spin::Spin;
-use crate::os::thread::{Force, Muted, ShimThread};
+use crate::os::thread::{Caller, Force, ShimThread};
 use crate::recording::{self, Recording};
 use crate::selection::Filter;
 
@@ -128,7 +129,7 @@ impl Control {
 
 impl Agent {
     /// Looks for a request, and lets the thread adopt what is in force. Its own allocation has been dealt with.
-    pub(crate) fn obey_requests(&self, thread: &ShimThread, muted: &Muted<'_>) {
+    pub(crate) fn obey_requests(&self, thread: &ShimThread, slow_path: &SlowPath<'_>) {
         if let Some(recording) = recording::current() {
             let (generation, what, interval) = recording.ring.request();
             let seen = self.control.seen.load(Ordering::Relaxed);
@@ -141,10 +142,10 @@ impl Agent {
                 self.obey(recording, generation, what, interval);
             }
         }
-        self.select(thread, muted);
+        self.select(thread, slow_path);
         let force = self.control.force();
         if thread.change() != force.change {
-            muted.adopt(&force);
+            slow_path.adopt(&force);
         }
     }
 
@@ -153,11 +154,8 @@ impl Agent {
         let is_asked = recording::current().is_some_and(|recording| {
             recording.ring.request().0 > self.control.seen.load(Ordering::Relaxed)
         });
-        if is_asked
-            && !thread.is_muted()
-            && let Some((muted, _)) = self.enter(thread, 0)
-        {
-            self.obey_requests(thread, &muted);
+        if is_asked && let Some((slow_path, _)) = self.enter(thread, 0, &Caller::UNKNOWN) {
+            self.obey_requests(thread, &slow_path);
         }
     }
 

@@ -14,56 +14,92 @@ use crate::sample::{is_as_walked, is_timed};
 use crate::switch::Switch;
 
 impl Agent {
-    /// Takes the block out of the live samples; its id plus one, or 0.
+    /// Takes the block out of the live samples; 0 if it is none, otherwise its id plus one, below the number of the epoch: if
+    /// that has ended when the block has been freed (a signal handler has forked, and this is the child), the sample is
+    /// another profile's.
     pub fn take_sampled(&self, address: u64) -> u64 {
-        self.live.take(&self.filter, address).map_or(0, |id| id + 1)
+        let taken = self.live.take(&self.filter, address);
+        taken.map_or(0, |id| self.epoch_bits() | (id + 1))
     }
 
     /// The block was not freed after all.
     pub fn put_back(&self, address: u64, taken: u64) {
-        if !self.live.insert(&self.filter, address, taken - 1)
+        if let Some(id) = self.id_taken(taken)
+            && !self.live.insert(&self.filter, address, id)
             && let Some(recording) = recording::current()
         {
             recording.count_lost(LostReason::LiveTableFull, 1, 0);
         }
     }
 
+    fn epoch_bits(&self) -> u64 {
+        u64::from(self.epoch()) << ID_BITS
+    }
+
+    /// The id of a sample that [`Self::take_sampled`] took in this epoch.
+    pub fn id_taken(&self, taken: u64) -> Option<u64> {
+        let id = (taken & ID_MASK).checked_sub(1)?;
+        (taken >> ID_BITS << ID_BITS == self.epoch_bits()).then_some(id)
+    }
+
     /// A sampled block has ended. Any thread, also in a signal handler; waits for space only outside of slow paths.
     pub fn on_free(&self, thread: &ShimThread, taken: u64, caller: &Caller) {
         make_room();
-        let epoch = self.epoch();
-        self.notice_fork();
-        let Some(recording) = recording::current().filter(|_| epoch == self.epoch()) else {
-            return;
-        };
+        self.notice_fork_on(thread);
         if self.switch.get() == Switch::Finished {
             // Nobody reads it any more, and the program may have forbidden itself even the time.
             return;
         }
-        let is_known = thread.epoch() == epoch || self.joins_by_freeing(thread);
-        let record = FreeRecord {
-            time_ns: clock::monotonic_ns(),
-            sample: SampleId(taken - 1),
-            thread: ThreadId(if is_known { thread.number() } else { 0 }),
-        };
-        loop {
-            if recording.push(RecordKind::Free, FreeRecord::WORDS, |words| {
-                record.encode_into(words)
-            }) {
-                if is_known && has_stack(taken) {
-                    self.take_free(thread, record.sample, *caller, recording);
-                }
-                break;
-            }
-            if thread.is_muted() || !self.wait_for_space(recording, true) {
-                recording.count_lost(LostReason::FreeRingFull, 1, 0);
+        let is_within = self.is_in_slow_path(thread, caller);
+        let is_known = thread.epoch() == self.epoch() || self.joins_by_freeing(thread);
+        let since_ns = clock::monotonic_ns();
+        while let Written::NoRoom = self.write_free(thread, taken, is_known, since_ns, caller) {
+            let recording = recording::current();
+            let may_wait = |recording| !is_within && self.wait_for_space(recording, true);
+            if !recording.is_some_and(may_wait) {
+                self.count_lost(LostReason::FreeRingFull, 1, 0);
                 break;
             }
         }
-        if is_timed(taken) {
-            let elapsed_ns = clock::monotonic_ns().saturating_sub(record.time_ns);
+        if is_known && has_stack(taken & ID_MASK) {
+            self.take_free(thread, taken, *caller);
+        }
+        if is_timed(taken & ID_MASK)
+            && let Some(recording) = recording::current()
+        {
+            let elapsed_ns = clock::monotonic_ns().saturating_sub(since_ns);
             recording.count_time(Figure::TimedFrees, elapsed_ns);
         }
+    }
+
+    /// Whoever forks in the middle of it leaves the child memory for the record.
+    fn write_free(
+        &self,
+        thread: &ShimThread,
+        taken: u64,
+        is_known: bool,
+        time_ns: u64,
+        caller: &Caller,
+    ) -> Written {
+        let _at_a_record = thread.begin_record(caller);
+        let (Some(id), Some(recording)) = (self.id_taken(taken), recording::current()) else {
+            return Written::NotWanted;
+        };
+        let record = FreeRecord {
+            time_ns,
+            sample: SampleId(id),
+            thread: ThreadId(if is_known { thread.number() } else { 0 }),
+        };
+        let reserved = recording.reserve_on(thread, FreeRecord::WORDS, Priority::Essential);
+        let Ok(mut noted) = reserved else {
+            return Written::NoRoom;
+        };
+        // As long as it says.
+        let _ = record.encode_into(noted.reservation.words_mut());
+        let used_words = noted.reservation.used_words();
+        noted.commit(RecordKind::Free as u8);
+        recording.nudge_if_due(used_words);
+        Written::Yes
     }
 
     /// A thread that has never allocated while the agent was on frees for others; it joins now. One that has ended does not
@@ -73,19 +109,16 @@ impl Agent {
     }
 
     /// Writes where a block was freed: no more than a help to the reader, for which nobody waits.
-    fn take_free(
-        &self,
-        thread: &ShimThread,
-        sample: SampleId,
-        caller: Caller,
-        recording: &Recording,
-    ) {
-        if thread.is_muted() || self.switch.get() != Switch::On {
+    fn take_free(&self, thread: &ShimThread, taken: u64, caller: Caller) {
+        let (slow_path, _) = thread.mute(0, &caller);
+        if !slow_path.is_ours() || self.switch.get() != Switch::On {
             return;
         }
-        let (_muted, _) = thread.mute(0);
+        let (Some(id), Some(recording)) = (self.id_taken(taken), recording::current()) else {
+            return;
+        };
         let _none_free = self.areas.run(thread.last_area(), |area| {
-            self.publish_free(thread, sample, caller, area, recording);
+            self.publish_free(thread, SampleId(id), caller, area, recording);
         });
     }
 
@@ -114,13 +147,27 @@ impl Agent {
             frames,
         };
         let words = FreeStackRecord::words(frames.len());
-        let Ok(mut reservation) = recording.ring.reserve(words, Priority::Sample) else {
+        let Ok(mut noted) = recording.reserve_on(thread, words, Priority::Sample) else {
             return;
         };
         // As long as it says.
-        let _ = record.encode_into(reservation.words_mut());
-        reservation.commit(RecordKind::FreeStack as u8);
+        let _ = record.encode_into(noted.reservation.words_mut());
+        noted.commit(RecordKind::FreeStack as u8);
     }
+}
+
+/// A sample's id is a position in the ring, in words: below this many bits for longer than any disk is written to. Above them
+/// there is room for the lowest bits of an epoch.
+const ID_BITS: u32 = 48;
+const ID_MASK: u64 = (1 << ID_BITS) - 1;
+
+/// What became of a record.
+enum Written {
+    Yes,
+    /// The ring is full.
+    NoRoom,
+    /// The profile has ended.
+    NotWanted,
 }
 
 /// Whether the stack of this free is taken: one in eight, which tells what usually frees the blocks of a site for an eighth

@@ -2,7 +2,7 @@
 //!
 //! Everything here runs inside somebody else's `malloc`. It does not allocate from their heap, takes no lock, does not
 //! unwind, and uses a few hundred bytes of their stack: the work is done in a work area ([`os::scratch`]). While it
-//! runs the thread is muted ([`os::thread`]): what a signal handler allocates meanwhile is counted, not sampled.
+//! runs the thread is muted ([`os::slow_path`]): what a signal handler allocates meanwhile is counted, not sampled.
 //!
 //! ```text
 //! on_alloc: counter -> sampler -> (sample due) work area -> stack -> live table -> ring -> drain thread, if needed
@@ -36,6 +36,7 @@ pub mod os;
 mod path;
 pub mod process_control;
 pub mod recording;
+mod reentry;
 mod sample;
 pub mod selection;
 mod spill;
@@ -46,6 +47,7 @@ mod ticks;
 
 pub use agent::{Agent, Hooks, Start};
 pub use allocsample_sampling::Interval;
+pub use lifecycle::Forking;
 pub use live::{BlockFilter, FILTER_GRANULES};
 pub use os::clock::avoid_source as read_clock_by_system_calls;
 pub use os::stack_room::make_room;

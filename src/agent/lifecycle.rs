@@ -9,6 +9,8 @@ use allocsample_record::{
 
 use crate::agent::Agent;
 use crate::config::Unwind;
+use crate::os::signals::Held;
+use crate::os::slow_path::SlowPath;
 use crate::os::thread::{Caller, ShimThread, Totals};
 use crate::os::{self, clock, process};
 use crate::path::Path;
@@ -22,19 +24,48 @@ use crate::switch::Switch;
 /// is lost.
 pub(crate) const FINISH_PATIENCE_MS: u32 = 2_000;
 
+/// What a thread that forks is at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Forking {
+    /// The agent was off when it began.
+    Unnoticed = 0,
+    /// It is muted until it has forked.
+    Muted = 1,
+    /// It is in a signal handler that has interrupted a slow path.
+    WithinSlowPath = 2,
+}
+
 impl Agent {
     /// Mutes the thread until [`Self::after_fork`]: other libraries' fork handlers allocate in between, in the child
     /// before it is ours.
-    pub fn before_fork(&self, thread: &ShimThread) {
-        // Undone by `after_fork`, in both processes.
-        core::mem::forget(thread.mute(0));
+    pub fn before_fork(&self, thread: &ShimThread, caller: &Caller) -> Forking {
+        self.notice_fork_on(thread);
+        self.on_borrowed(thread, caller);
+        let is_within = self.is_in_slow_path(thread, caller);
+        if is_within && let Some(recording) = recording::current() {
+            recording.bequeath_ring();
+        }
+        let (slow_path, _) = thread.mute(0, caller);
+        match slow_path.leave_open() {
+            true => Forking::Muted,
+            false => Forking::WithinSlowPath,
+        }
     }
 
     /// `child` is 0 in the child, negative if there is none.
-    pub fn after_fork(&self, thread: &ShimThread, child: i32) {
+    pub fn after_fork(&self, thread: &ShimThread, child: i32, forking: Forking) {
         if child == 0 {
-            self.restart_in_child();
-        } else if child > 0
+            self.restart_in_child(forking == Forking::WithinSlowPath);
+            // It joins as a new thread of a new process, when what the handler has interrupted is over.
+            match forking {
+                Forking::WithinSlowPath => thread.drift(),
+                Forking::Unnoticed | Forking::Muted => thread.begin_anew(),
+            }
+            thread.take_tick_place();
+            self.on_thread_start(thread, 0);
+            return;
+        }
+        if child > 0
             && let Some(recording) = recording::current()
         {
             let record = ForkRecord {
@@ -45,18 +76,14 @@ impl Agent {
                 record.encode_into(words)
             });
         }
-        thread.unmute();
-        if child == 0 {
-            // It joins as a new thread of a new process.
-            thread.forget();
-            thread.take_tick_place();
-            self.on_thread_start(thread, 0);
+        if forking == Forking::Muted {
+            drop(SlowPath::again(thread));
         }
     }
 
     /// The calling thread is about to end; its totals are final, unless later destructors allocate.
     pub fn on_thread_end(&self, thread: &ShimThread) {
-        self.notice_fork();
+        self.notice_fork_on(thread);
         let signal_stack = self.end_ticks_of(thread);
         if signal_stack != 0 {
             (self.hooks().give_back_signal_stack)(signal_stack);
@@ -64,11 +91,15 @@ impl Agent {
         if thread.epoch() != self.epoch() {
             return;
         }
-        if thread.is_muted() {
+        let _held = Held::unless_filtered();
+        if thread.is_muted() && !thread.is_of_the_agent() {
             // A signal handler has jumped out of a slow path, which will never end.
-            thread.unmute();
+            self.give_up_slow_path(thread);
         }
-        let (muted, _) = thread.mute(0);
+        if thread.has_borrowed() {
+            self.settle_borrowed(thread);
+        }
+        let (slow_path, _) = thread.mute(0, &Caller::UNKNOWN);
         if let Some(recording) = recording::current() {
             // A thread without a sample has bytes in the exact total all the same.
             if !thread.is_announced() && recording.announce_thread(thread.number()) {
@@ -86,26 +117,32 @@ impl Agent {
         }
         self.threads.leave(thread.slot());
         self.forget_selected();
-        muted.leave();
+        slow_path.leave();
     }
 
     /// The process is about to end. Returns whether it wants to hear if an exec fails.
     pub fn on_exit(
         &self,
         thread: &ShimThread,
+        caller: &Caller,
         how: ExitHow,
         status: Option<i32>,
         path: &[u8],
     ) -> bool {
+        self.notice_fork_on(thread);
         // A child of vfork, or of a fork that we have not noticed: the memory, or the files, are its parent's.
         // A recording that was stopped for lack of memory has an end to tell all the same.
         let state = self.switch.get();
         let is_recording =
             state == Switch::On || state == Switch::Failed && recording::current().is_some();
-        if !is_recording || thread.is_muted() || !self.is_own_end(how) {
+        if !is_recording || thread.is_of_the_agent() || !self.is_own_end(how) {
             return false;
         }
-        let (_muted, _) = thread.mute(0);
+        // No handler gets in between: it could fork, and leave two processes that write the profile's end.
+        let _held = Held::unless_filtered();
+        self.on_borrowed(thread, caller);
+        let is_within = self.is_in_slow_path(thread, caller);
+        let _slow_path = thread.mute(0, caller);
         let Some(recording) = recording::current().or_else(|| self.begin_at_exit(thread, how))
         else {
             if how == ExitHow::Detached {
@@ -116,6 +153,11 @@ impl Agent {
         };
         if !self.switch.change(state, Switch::Finished) {
             return false;
+        }
+        if is_within {
+            // The process ends in a signal handler: what that has interrupted will not be finished.
+            recording.abandon_record_of(thread);
+            self.count_given_up(thread, thread.pending());
         }
         self.write_end(thread, recording, how, status, path);
         match recording.drain_state() {
@@ -134,11 +176,26 @@ impl Agent {
         true
     }
 
-    /// The program goes on: with a profile of its own, since the one before is complete.
+    /// The program goes on: with a profile of its own, since the one before is complete. All threads join anew, and what they
+    /// were at when it ended goes nowhere.
     pub fn after_exec_failed(&self, thread: &ShimThread) {
-        let (_muted, _) = thread.mute(0);
+        let _held = Held::unless_filtered();
+        let ended = recording::current();
         recording::forget();
         self.epoch_ended();
+        self.threads.clear();
+        if let Some(ended) = ended
+            && !matches!(
+                ended.drain_state(),
+                DrainState::Starting | DrainState::Running
+            )
+        {
+            ended.release_ring();
+        }
+        match thread.is_muted() {
+            true => thread.drift(),
+            false => thread.begin_anew(),
+        }
         self.switch.change(Switch::Finished, Switch::On);
     }
 
@@ -252,13 +309,13 @@ impl Agent {
 
     /// The process is about to give up its root directory or its rights, after which nobody could open the profile: the
     /// drain thread opens it now. Not in a child of vfork, whose memory is its parent's.
-    pub fn before_confinement(&self, thread: &ShimThread) {
-        self.notice_fork();
-        let is_on = self.switch.get() == Switch::On && !thread.is_muted();
+    pub fn before_confinement(&self, thread: &ShimThread, caller: &Caller) {
+        self.notice_fork_on(thread);
+        let is_on = self.switch.get() == Switch::On && !self.is_in_slow_path(thread, caller);
         if !is_on || os::is_filtered() || process::pid() != self.pid() {
             return;
         }
-        let (_muted, _) = thread.mute(0);
+        let _slow_path = thread.mute(0, caller);
         let recording = recording::current().or_else(|| {
             self.areas
                 .run(thread.last_area(), |area| self.begin_recording(area))
@@ -277,7 +334,7 @@ impl Agent {
     /// threads make no calls for us any more than for memory, which they need themselves; what is in the ring at the end
     /// stays there for the reader. Children have the filter, too, and no profiles.
     pub fn before_filter(&self, thread: &ShimThread, caller: Caller) {
-        self.before_confinement(thread);
+        self.before_confinement(thread, &caller);
         if os::is_filtered() || self.switch.get() != Switch::On || process::pid() != self.pid() {
             return;
         }
@@ -298,7 +355,7 @@ impl Agent {
     }
 
     fn walk_once(&self, thread: &ShimThread, caller: Caller, recording: &Recording) {
-        let Some((_muted, _)) = self.enter(thread, 0) else {
+        let Some(_slow_path) = self.enter(thread, 0, &caller) else {
             return;
         };
         let _none_free = self.areas.run(thread.last_area(), |area| {

@@ -228,6 +228,16 @@ impl LiveSamples {
         Some(id)
     }
 
+    /// Takes the sample at this address if it has this id.
+    pub fn take_as(&self, filter: &BlockFilter, address: u64, id: u64) {
+        if let Some(found) = self.take(filter, address)
+            && found != id
+        {
+            // Of another one, which has the same address in this process.
+            self.insert(filter, address, found);
+        }
+    }
+
     fn take_unmarked(&self, address: u64) -> Option<u64> {
         if address == 0 {
             // The granule of NULL may be marked, by an address 4 GiB or a multiple away.

@@ -7,7 +7,8 @@ use allocsample_ring::request;
 use allocsample_sampling::Interval;
 
 use crate::agent::Agent;
-use crate::os::thread::{Muted, ShimThread};
+use crate::os::slow_path::SlowPath;
+use crate::os::thread::{Caller, ShimThread};
 use crate::os::{self, clock, process};
 use crate::recording::{self, DrainState, Recording};
 use crate::selection::Filter;
@@ -62,7 +63,7 @@ impl Agent {
     pub fn order(&self, thread: &ShimThread, order: Order) -> Result<(), Refusal> {
         let what = match order {
             Order::Start(_) | Order::Stop => {
-                return self.with_recording(thread, |recording, muted| {
+                return self.with_recording(thread, |recording, slow_path| {
                     let interval = match order {
                         Order::Start(None) => self.control.interval_before(),
                         Order::Start(interval) => interval,
@@ -73,7 +74,7 @@ impl Agent {
                         _ => self.config().interval,
                     });
                     let is_done = self.put_in_force(recording, interval, |_| true);
-                    muted.adopt(&self.control.force());
+                    slow_path.adopt(&self.control.force());
                     is_done.then_some(()).ok_or(Refusal::Limit)
                 })?;
             }
@@ -102,19 +103,19 @@ impl Agent {
 
     /// The thread of this number, or the calling one for 0, is sampled from its next look at the agent on, or not.
     pub fn order_thread(&self, thread: &ShimThread, tid: u32, is_in: bool) -> Result<(), Refusal> {
-        self.with_recording(thread, |recording, muted| {
+        self.with_recording(thread, |recording, slow_path| {
             let tid = if tid == 0 { process::tid() } else { tid };
             let is_done = self.select_thread(recording, tid, is_in);
-            self.select(thread, muted);
+            self.select(thread, slow_path);
             is_done.then_some(()).ok_or(Refusal::Limit)
         })?
     }
 
     /// From their next look at the agent on threads are sampled as the filter says; the calling one at once.
     pub fn order_filter(&self, thread: &ShimThread, filter: &Filter) -> Result<(), Refusal> {
-        self.with_recording(thread, |recording, muted| {
+        self.with_recording(thread, |recording, slow_path| {
             self.set_filter(recording, filter);
-            self.select(thread, muted);
+            self.select(thread, slow_path);
         })
     }
 
@@ -167,13 +168,15 @@ impl Agent {
     fn with_recording<R>(
         &self,
         thread: &ShimThread,
-        work: impl FnOnce(&'static Recording, &Muted<'_>) -> R,
+        work: impl FnOnce(&'static Recording, &SlowPath<'_>) -> R,
     ) -> Result<R, Refusal> {
-        self.notice_fork();
-        if self.switch.get() != Switch::On || thread.is_muted() || os::is_filtered() {
+        self.notice_fork_on(thread);
+        if self.switch.get() != Switch::On || os::is_filtered() {
             return Err(Refusal::Off);
         }
-        let (muted, _) = self.enter(thread, 0).ok_or(Refusal::Off)?;
+        let (slow_path, _) = self
+            .enter(thread, 0, &Caller::UNKNOWN)
+            .ok_or(Refusal::Off)?;
         let recording = self
             .areas
             .run(thread.last_area(), |area| {
@@ -187,7 +190,7 @@ impl Agent {
             })
             .flatten()
             .ok_or(Refusal::Off)?;
-        Ok(work(recording, &muted))
+        Ok(work(recording, &slow_path))
     }
 }
 

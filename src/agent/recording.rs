@@ -6,9 +6,10 @@
 
 mod beginning;
 mod draining;
+mod noted;
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use allocsample_record::{
     ExitRecord, Figure, LostReason, Note, NoteRecord, RecordKind, THREAD_NAME_BYTES,
@@ -17,6 +18,7 @@ use allocsample_record::{
 use allocsample_ring::{Priority, Ring};
 
 use crate::os::memory::{self, StaticRef};
+use crate::os::signals::Held;
 use crate::os::{self, clock, process};
 use crate::path::Path;
 pub use beginning::{Beginning, begin};
@@ -41,6 +43,8 @@ pub struct Recording {
     /// Where the ring is mapped, and its bytes.
     ring_place: (NonNull<u8>, usize),
     given_up_at: AtomicU32,
+    /// Forked children get the ring.
+    is_bequeathed: AtomicBool,
     /// Definitions up to here are in the file.
     pub(crate) definitions_to: u64,
     state: AtomicU32,
@@ -78,7 +82,8 @@ pub fn forget() {
 }
 
 impl Recording {
-    /// Writes an essential record; false if even the reserve for those is used up. Any thread, also in a signal handler.
+    /// Writes an essential record; false if even the reserve for those is used up. Any thread, also in a signal handler. No
+    /// other handler gets in between, which could leave the record by a jump.
     pub fn push(
         &self,
         kind: RecordKind,
@@ -106,6 +111,7 @@ impl Recording {
         words: usize,
         encode: impl FnOnce(&mut [u64]) -> Option<usize>,
     ) -> bool {
+        let _held = Held::unless_filtered();
         let Ok(mut reservation) = self.ring.reserve(words, priority) else {
             return false;
         };
@@ -114,10 +120,15 @@ impl Recording {
         }
         let used_words = reservation.used_words();
         reservation.commit(kind as u8);
+        self.nudge_if_due(used_words);
+        true
+    }
+
+    /// Wakes the drain thread, if it is there and so many words in the ring are worth it.
+    pub(crate) fn nudge_if_due(&self, used_words: u64) {
         if self.is_worth_draining(used_words) && self.drain_state() == DrainState::Running {
             self.nudge_drain();
         }
-        true
     }
 
     /// Writes a note.
@@ -196,6 +207,31 @@ impl Recording {
     pub fn populate_ring(&self) {
         let (base, bytes) = self.ring_place;
         memory::populate(base, bytes);
+    }
+
+    /// Whether it is still the one that the process writes: not after a failed exec, nor in a forked child.
+    pub fn is_current(&self) -> bool {
+        current().is_some_and(|current| core::ptr::eq(self, current))
+    }
+
+    /// From now on forked children find the ring where it is: a thread forks in a signal handler that has interrupted a slow
+    /// path, and goes on there in the child. They put memory in its place, see [`Self::leave_ring`].
+    pub(crate) fn bequeath_ring(&self) {
+        let (base, bytes) = self.ring_place;
+        memory::inherit(base, bytes);
+        self.is_bequeathed.store(true, Ordering::Release);
+    }
+
+    /// In a forked child: what is still written to the ring by a slow path that goes on (`is_within`) goes nowhere.
+    pub(crate) fn leave_ring(&self, is_within: bool) {
+        let (base, bytes) = self.ring_place;
+        if self.is_bequeathed.load(Ordering::Acquire) {
+            // SAFETY: our own mapping, which this process has got from its parent and of which it uses nothing.
+            unsafe { memory::replace_by_zeros(base, bytes) };
+        } else if is_within {
+            // A bare clone: it was not inherited.
+            memory::fill_hole(base, bytes);
+        }
     }
 
     /// Lets go of the ring's file, when the recording is finished and the process goes on. A thread that is still at a

@@ -12,7 +12,9 @@ use crate::agent::{Agent, WorkArea};
 use crate::config::{OnFull, Unwind};
 use crate::hooks::Heap;
 use crate::os::scratch::Zeroed;
-use crate::os::thread::{Allocation, Caller, Muted, ShimThread};
+use crate::os::signals::Held;
+use crate::os::slow_path::SlowPath;
+use crate::os::thread::{Allocation, Caller, ShimThread};
 use crate::os::{self, clock};
 use crate::recording::{self, DrainState, Recording};
 use crate::stack::shadow::{Ending, ShadowStack};
@@ -34,13 +36,16 @@ fn shadow_stack_of(thread: &ShimThread, heap: &Heap) -> Option<ShadowStack> {
 impl Agent {
     /// An allocation has borrowed. Any thread, also in a signal handler.
     pub fn on_alloc(&self, thread: &ShimThread, allocation: &Allocation) -> Option<SampleId> {
-        self.notice_fork();
+        self.notice_fork_on(thread);
+        if thread.is_muted() && !self.goes_on(thread, allocation) {
+            return None;
+        }
         if self.switch.get() != Switch::On {
             thread.look_again_later();
             return None;
         }
         let since_ns = start_of_timed(thread, allocation.address);
-        let (muted, points) = self.enter(thread, allocation.charged)?;
+        let (slow_path, points) = self.enter(thread, allocation.charged, &allocation.caller)?;
         let mut sampled = None;
         if points.is_sampled() {
             let flags = match allocation.is_realloc {
@@ -69,6 +74,7 @@ impl Agent {
                 }
                 _ => self.run_and_tell(&due, since_ns),
             };
+            thread.pending_is_done();
         }
         if self.config().is_stopped && recording::current().is_none() {
             // Without a recording nobody could ask for samples.
@@ -80,31 +86,40 @@ impl Agent {
                 self.write_interval(recording, None, None);
             }
         }
-        self.obey_requests(thread, &muted);
+        self.obey_requests(thread, &slow_path);
         sampled
+    }
+
+    /// Whether an allocation on a muted thread is to be looked at: the slow path that muted it is no more, and the grant does
+    /// not suffice.
+    #[cold]
+    #[inline(never)]
+    fn goes_on(&self, thread: &ShimThread, allocation: &Allocation) -> bool {
+        if self.is_in_slow_path(thread, &allocation.caller) {
+            thread.count_muted(allocation.charged);
+            return false;
+        }
+        !thread.charge(allocation.charged)
     }
 
     /// An object of a virtual machine's heap is a sample. Returns its id, unless it was lost (which is counted).
     pub(crate) fn on_heap_sample(&self, due: &Due<'_>) -> Option<SampleId> {
-        self.notice_fork();
+        self.notice_fork_on(due.thread);
         if self.switch.get() != Switch::On {
             return None;
         }
-        if due.thread.is_muted() {
+        if self.is_in_slow_path(due.thread, &due.caller) {
             self.count_lost(LostReason::Reentered, 1, weight_bytes(due, self.law()));
             return None;
         }
         let since_ns = start_of_timed(due.thread, due.address);
-        let (_muted, _) = self.enter(due.thread, 0)?;
+        let _slow_path = self.enter(due.thread, 0, &due.caller)?;
         self.run_and_tell(due, since_ns)
     }
 
     /// Makes the thread known in the profile, which is begun if there is none. False: it cannot be.
     pub(crate) fn announce(&self, thread: &ShimThread) -> bool {
-        if thread.is_muted() {
-            return false;
-        }
-        let Some((_muted, _)) = self.enter(thread, 0) else {
+        let Some(_slow_path) = self.enter(thread, 0, &Caller::UNKNOWN) else {
             return false;
         };
         let recording = self
@@ -117,7 +132,10 @@ impl Agent {
     }
 
     pub(crate) fn announce_in(&self, thread: &ShimThread, recording: &Recording) -> bool {
-        if !thread.is_announced() && recording.announce_thread(thread.number()) {
+        if !thread.is_announced()
+            && recording.announce_thread(thread.number())
+            && recording.is_current()
+        {
             thread.set_announced();
         }
         thread.is_announced()
@@ -134,35 +152,58 @@ impl Agent {
 
     /// Gives the thread a number, unless it has one.
     pub(crate) fn join(&self, thread: &ShimThread) {
-        drop(self.enter(thread, 0));
+        drop(self.enter(thread, 0, &Caller::UNKNOWN));
     }
 
-    /// Mutes the thread, which joins if it has not. Returns the sample points in the `charged` bytes at hand.
+    /// Begins a slow path that was called at `from`, on a thread that joins if it has not. Returns the sample points in the
+    /// `charged` bytes at hand. `None`: one is under way, or no interval is known.
     pub(crate) fn enter<'a>(
         &self,
         thread: &'a ShimThread,
         charged: u64,
-    ) -> Option<(Muted<'a>, SamplePoints)> {
-        let epoch = self.epoch();
-        let is_new = thread.epoch() != epoch;
-        if is_new {
-            // Nothing from before counts: the thread is new, or the agent was off, or this is a forked child.
-            thread.look_again_later();
+        from: &Caller,
+    ) -> Option<(SlowPath<'a>, SamplePoints)> {
+        let (slow_path, points) = thread.mute(charged, from);
+        if !slow_path.is_ours() {
+            return None;
         }
-        let (muted, mut points) = thread.mute(charged);
-        if is_new {
-            let force = self.control.force();
-            let interval = force.interval.or(self.config().interval)?;
-            let (number, slot) = self.threads.join(thread);
-            let sampler = Sampler::new(self.law(), interval, self.seed().thread(number));
-            muted.join(epoch, number, slot, sampler, &force);
-            self.select(thread, &muted);
-            (self.hooks().on_thread_joined)();
-            if charged > 0 {
-                points = muted.first_alloc(charged);
-            }
+        if thread.epoch() == self.epoch() {
+            return Some((slow_path, points));
         }
-        Some((muted, points))
+        if thread.has_borrowed() {
+            // Interrupted where it allocates: it joins there.
+            return None;
+        }
+        let points = self.join_within(thread, &slow_path, charged)?;
+        Some((slow_path, points))
+    }
+
+    /// Nothing from before counts: the thread is new, or the agent was off, or this is a forked child. A handler that jumped
+    /// out of this would leave a thread that has joined twice.
+    #[cold]
+    #[inline(never)]
+    fn join_within(
+        &self,
+        thread: &ShimThread,
+        slow_path: &SlowPath<'_>,
+        charged: u64,
+    ) -> Option<SamplePoints> {
+        let _held = Held::unless_filtered();
+        if !slow_path.is_ours() {
+            // A signal handler has just forked, and this is the child.
+            return None;
+        }
+        let force = self.control.force();
+        let interval = force.interval.or(self.config().interval)?;
+        let (number, slot) = self.threads.join(thread);
+        let sampler = Sampler::new(self.law(), interval, self.seed().thread(number));
+        slow_path.join(self.epoch(), number, slot, sampler, &force);
+        self.select(thread, slow_path);
+        (self.hooks().on_thread_joined)();
+        Some(match charged {
+            0 => SamplePoints(0),
+            _ => slow_path.first_alloc(charged),
+        })
     }
 
     /// `since_ns` is when it began, if this one is timed.
@@ -188,6 +229,9 @@ impl Agent {
             _ => 0,
         };
         for waited_ms in 0..=patience_ms {
+            if self.is_over_for(due.thread) {
+                return None;
+            }
             let taken = self
                 .areas
                 .run(due.thread.last_area(), |area| self.take_sample(due, area));
@@ -202,10 +246,20 @@ impl Agent {
         None
     }
 
+    /// Whether what the thread, which is in a slow path, is at belongs to no profile any more: a signal handler has forked, and
+    /// this is the child; or an exec has ended the profile, and has failed.
+    fn is_over_for(&self, thread: &ShimThread) -> bool {
+        thread.epoch() != self.epoch()
+    }
+
     /// On the area's stack.
     fn take_sample(&self, due: &Due<'_>, area: &mut WorkArea) -> Option<SampleId> {
+        if self.is_over_for(due.thread) {
+            return None;
+        }
         let Some(recording) = recording::current().or_else(|| self.begin_recording(area)) else {
             self.count_lost_before_recording(weight_bytes(due, self.law()));
+            due.thread.pending_is_done();
             return None;
         };
         self.announce_in(due.thread, recording);
@@ -343,14 +397,14 @@ impl Agent {
     /// The calling thread is sampled from now on, or not: malloc's blocks and time. Its nurseries have a switch of their
     /// own. False: the agent is off.
     pub fn enable_thread(&self, thread: &ShimThread, is_on: bool) -> bool {
-        self.notice_fork();
-        if self.switch.get() != Switch::On || thread.is_muted() {
+        self.notice_fork_on(thread);
+        if self.switch.get() != Switch::On {
             return false;
         }
-        let Some((muted, _)) = self.enter(thread, 0) else {
+        let Some((slow_path, _)) = self.enter(thread, 0, &Caller::UNKNOWN) else {
             return false;
         };
-        muted.enable(is_on);
+        slow_path.enable(is_on);
         true
     }
 
@@ -387,8 +441,10 @@ impl Agent {
             frames,
             pages: Some(pages),
         };
+        // In a forked child, in which this goes on, not of the epoch that has begun: it is 0 then.
+        let epoch = thread.epoch();
         let captured = walk.capture(thread, from, |module| {
-            if module.must_announce(self.epoch()) {
+            if module.must_announce(epoch) {
                 let record = module.record(path);
                 recording.push(RecordKind::Module, record.words(), |words| {
                     record.encode_into(words)
@@ -420,7 +476,7 @@ impl Agent {
         captured
     }
 
-    fn memo_key(&self, thread: &ShimThread) -> MemoKey {
+    pub(crate) fn memo_key(&self, thread: &ShimThread) -> MemoKey {
         MemoKey {
             thread: thread.number(),
             epoch: self.epoch(),
@@ -446,17 +502,18 @@ impl Agent {
         let is_as_walked = is_as_walked(captured, due.walked);
         let (shared, fresh) = area.told(captured, is_as_walked, key, due.thread.last_sample());
         let words = SampleRecord::words(fresh.len());
-        let mut reservation = loop {
-            match recording.ring.reserve(words, Priority::Sample) {
-                Ok(reservation) => break reservation,
+        let mut noted = loop {
+            match recording.reserve_on(due.thread, words, Priority::Sample) {
+                Ok(noted) => break noted,
                 Err(_) if self.wait_for_space(recording, captured.may_hold_loader_locks) => {}
                 Err(_) => {
                     recording.count_lost(LostReason::RingFull, 1, weight_bytes(due, self.law()));
+                    due.thread.pending_is_done();
                     return None;
                 }
             }
         };
-        let id = reservation.position();
+        let id = noted.reservation.position();
         let mut flags = captured.flags.with(due.flags);
         if due.heap == HeapId::MALLOC && !self.live.insert(&self.filter, due.address, id) {
             flags = flags.with(SampleFlags::UNTRACKED);
@@ -476,9 +533,17 @@ impl Agent {
             type_id: due.type_id,
             frames: fresh,
         };
-        record.encode_into(reservation.words_mut())?;
-        let used_words = reservation.used_words();
-        reservation.commit(RecordKind::Sample as u8);
+        record.encode_into(noted.reservation.words_mut())?;
+        let used_words = noted.reservation.used_words();
+        if self.is_over_for(due.thread) {
+            drop(noted);
+            if due.heap == HeapId::MALLOC {
+                self.live.take_as(&self.filter, due.address, id);
+            }
+            return None;
+        }
+        noted.commit(RecordKind::Sample as u8);
+        due.thread.pending_is_done();
         due.thread.set_last_sample(id);
         let walk = if is_as_walked { captured.walk } else { 0 };
         area.remember(captured, shared, walk, key, due.thread.last_sample());
@@ -555,4 +620,8 @@ pub(crate) fn weight_bytes(due: &Due<'_>, law: GapLaw) -> u64 {
 }
 
 // SAFETY: numbers and bytes may be zero. The unwinder's cache is behind a `LazyCache`, for which zero means absent.
-unsafe impl Zeroed for WorkArea {}
+unsafe impl Zeroed for WorkArea {
+    fn forget(&mut self) {
+        self.forget_all();
+    }
+}

@@ -8,7 +8,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use allocsample_record::{LostReason, Note, THREAD_NAME_BYTES};
 
 use crate::agent::Agent;
-use crate::os::thread::{Muted, ShimThread};
+use crate::os::slow_path::SlowPath;
+use crate::os::thread::ShimThread;
 use crate::os::{self, process};
 use crate::path::decimal;
 use crate::recording::Recording;
@@ -206,21 +207,21 @@ pub const END_OF_NAME: u8 = 1;
 
 impl Agent {
     /// Lets the thread be in or out. Its own allocation has been dealt with, or has not been looked at.
-    pub(crate) fn select(&self, thread: &ShimThread, muted: &Muted<'_>) {
+    pub(crate) fn select(&self, thread: &ShimThread, slow_path: &SlowPath<'_>) {
         // Behind a filter of system calls nobody can be asked who he is.
         if self.selection.is_any() && !os::is_filtered() {
-            self.select_by_name(thread, muted);
+            self.select_by_name(thread, slow_path);
         }
     }
 
     /// Apart, so that what is always on the program's stack stays small.
     #[inline(never)]
-    fn select_by_name(&self, thread: &ShimThread, muted: &Muted<'_>) {
+    fn select_by_name(&self, thread: &ShimThread, slow_path: &SlowPath<'_>) {
         let is_in = self
             .selection
             .has_thread(process::tid(), &process::thread_name());
         if is_in != thread.is_selected() {
-            muted.select(is_in);
+            slow_path.select(is_in);
         }
     }
 

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::os::memory;
-use crate::os::thread::{ShimThread, Totals};
+use crate::os::thread::{ShimThread, THREAD_BYTES, Totals};
 
 const SLOTS: usize = 4096;
 
@@ -97,7 +97,7 @@ impl Threads {
             if number == 0 || number == except || address == 0 {
                 continue;
             }
-            let mut copy = [0; 256];
+            let mut copy = [0; THREAD_BYTES];
             if memory::copy_if_mapped(address, &mut copy)
                 && slot.number.load(Ordering::Acquire) == number
             {
@@ -116,7 +116,7 @@ impl Threads {
             if number == 0 || address == 0 {
                 continue;
             }
-            let (mut copy, mut again) = ([0; 256], [0; 256]);
+            let (mut copy, mut again) = ([0; THREAD_BYTES], [0; THREAD_BYTES]);
             if memory::copy_if_mapped(address, &mut copy)
                 && memory::copy_if_mapped(address, &mut again)
                 && copy == again
@@ -134,7 +134,7 @@ impl Threads {
         self.slots.iter().take(used).any(|slot| {
             let number = slot.number.load(Ordering::Acquire);
             let address = slot.address.load(Ordering::Acquire);
-            let mut copy = [0; 256];
+            let mut copy = [0; THREAD_BYTES];
             number != 0
                 && number != except
                 && address != 0

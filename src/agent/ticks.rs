@@ -297,9 +297,6 @@ impl Agent {
         let _ = record.encode_into(reservation.words_mut());
         let used_words = reservation.used_words();
         reservation.commit(RecordKind::Tick as u8);
-        if recording.is_worth_draining(used_words) && recording.drain_state() == DrainState::Running
-        {
-            recording.nudge_drain();
-        }
+        recording.nudge_if_due(used_words);
     }
 }

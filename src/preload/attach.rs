@@ -15,7 +15,7 @@ use allocsample_agent::os::process;
 use allocsample_agent::recording;
 
 use crate::AGENT;
-use crate::slow_path::this_thread;
+use crate::slow_path::{here, this_thread};
 use crate::start;
 
 /// What the names contain under which the command opens the library in order to wait: nobody else spells a path like that.
@@ -130,9 +130,9 @@ fn alone(text: &mut Text, work: impl FnOnce(&mut Text) -> Answer) -> Answer {
         text.push(b"another command is at it");
         return Answer::Refused;
     }
-    let (muted, _) = this_thread().mute(0);
+    let (slow_path, _) = this_thread().mute(0, &here());
     let answer = work(text);
-    drop(muted);
+    drop(slow_path);
     BUSY.store(0, Ordering::Release);
     answer
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use allocsample_agent::os::memory;
 use allocsample_agent::{
-    Allocation, BlockFilter, Caller, FILTER_GRANULES, Interrupted, ShimThread,
+    Allocation, BlockFilter, Caller, FILTER_GRANULES, Forking, Interrupted, ShimThread,
 };
 use allocsample_record::{Definition, ExitHow, HeapId};
 
@@ -19,8 +19,9 @@ struct SlowPath {
     take_sampled: extern "C" fn(*const c_void) -> u64,
     on_free: unsafe extern "C" fn(*const ShimThread, u64, *const Caller),
     put_back: extern "C" fn(*const c_void, u64),
-    before_fork: unsafe extern "C" fn(*const ShimThread),
-    after_fork: unsafe extern "C" fn(*const ShimThread, libc::pid_t),
+    on_borrowed: unsafe extern "C" fn(*const ShimThread, *const Caller),
+    before_fork: unsafe extern "C" fn(*const ShimThread) -> c_int,
+    after_fork: unsafe extern "C" fn(*const ShimThread, libc::pid_t, c_int),
     on_exit: unsafe extern "C" fn(c_int, c_int, *const c_char) -> bool,
     after_exec_failed: extern "C" fn(),
     on_pthread_exit: extern "C" fn(),
@@ -68,6 +69,7 @@ pub fn install() {
         take_sampled,
         on_free,
         put_back,
+        on_borrowed,
         before_fork,
         after_fork,
         on_exit,
@@ -116,22 +118,34 @@ unsafe extern "C" fn on_free(thread: *const ShimThread, taken: u64, caller: *con
     AGENT.on_free(unsafe { &*thread }, taken, unsafe { &*caller });
 }
 
+/// # Safety
+/// `thread` is the calling thread's state, `caller` points to one.
+unsafe extern "C" fn on_borrowed(thread: *const ShimThread, caller: *const Caller) {
+    // SAFETY: the caller's promise.
+    AGENT.on_borrowed(unsafe { &*thread }, unsafe { &*caller });
+}
+
 extern "C" fn put_back(block: *const c_void, taken: u64) {
     AGENT.put_back(block.addr() as u64, taken);
 }
 
 /// # Safety
 /// `thread` is the calling thread's state.
-unsafe extern "C" fn before_fork(thread: *const ShimThread) {
+unsafe extern "C" fn before_fork(thread: *const ShimThread) -> c_int {
     // SAFETY: the caller's promise.
-    AGENT.before_fork(unsafe { &*thread });
+    AGENT.before_fork(unsafe { &*thread }, &here()) as c_int
 }
 
 /// # Safety
 /// `thread` is the calling thread's state.
-unsafe extern "C" fn after_fork(thread: *const ShimThread, child: libc::pid_t) {
+unsafe extern "C" fn after_fork(thread: *const ShimThread, child: libc::pid_t, before: c_int) {
+    let forking = match before {
+        0 => Forking::Unnoticed,
+        1 => Forking::Muted,
+        _ => Forking::WithinSlowPath,
+    };
     // SAFETY: the caller's promise.
-    AGENT.after_fork(unsafe { &*thread }, child);
+    AGENT.after_fork(unsafe { &*thread }, child, forking);
 }
 
 /// # Safety
@@ -151,7 +165,7 @@ unsafe extern "C" fn on_exit(how: c_int, status: c_int, path: *const c_char) -> 
         // SAFETY: the caller's promise.
         unsafe { CStr::from_ptr(path) }.to_bytes()
     };
-    AGENT.on_exit(this_thread(), how, status, path)
+    AGENT.on_exit(this_thread(), &here(), how, status, path)
 }
 
 extern "C" fn after_exec_failed() {
@@ -183,7 +197,7 @@ extern "C" fn before_filter() {
 }
 
 extern "C" fn before_confinement() {
-    AGENT.before_confinement(this_thread());
+    AGENT.before_confinement(this_thread(), &here());
 }
 
 extern "C" fn before_dlclose() {

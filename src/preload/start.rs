@@ -13,7 +13,7 @@ use allocsample_record::{ExitHow, Note};
 
 use crate::allocator::{Shortage, is_reserve_low};
 use crate::hooks::{KeepErrno, allocsample_get_hooks};
-use crate::slow_path::this_thread;
+use crate::slow_path::{here, this_thread};
 use crate::{AGENT, ALLOCATOR, attach, slow_path};
 
 unsafe extern "C" {
@@ -222,7 +222,7 @@ extern "C" fn on_snapshot_signal(_signal: c_int) {
 }
 
 extern "C" fn destroy() {
-    AGENT.on_exit(this_thread(), ExitHow::Exit, None, &[]);
+    AGENT.on_exit(this_thread(), &here(), ExitHow::Exit, None, &[]);
 }
 
 /// The value of a variable in an environment block.
@@ -455,7 +455,7 @@ fn join_drain() {
 
 extern "C" fn drain_main(_argument: *mut c_void) -> *mut c_void {
     // What libc allocates for this thread is none of the program's doing.
-    std::mem::forget(this_thread().mute(0));
+    this_thread().mute_for_good();
     DRAIN_TID.store(process::tid(), Ordering::Release);
     let Some(recording) = recording::current() else {
         return std::ptr::null_mut();

@@ -196,6 +196,35 @@ pub fn map_shared(fd: i32, bytes: usize) -> Option<NonNull<u8>> {
     Some(base)
 }
 
+/// From now on children of fork get a mapping of [`map_shared`].
+pub fn inherit(base: NonNull<u8>, bytes: usize) {
+    // SAFETY: our own mapping, of which nothing is changed in this process.
+    unsafe { libc::syscall(libc::SYS_madvise, base.as_ptr(), bytes, libc::MADV_DOFORK) };
+}
+
+/// Puts memory where a mapping of [`map_shared`] was in the parent, unless something else is there by now.
+pub fn fill_hole(base: NonNull<u8>, bytes: usize) {
+    let flags =
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: a fresh mapping where there is none.
+    let mapped = unsafe {
+        libc::syscall(
+            libc::SYS_mmap,
+            base.as_ptr(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            -1_i64,
+            0_i64,
+        )
+    };
+    // Kernels before 4.17 take the address for a wish.
+    if mapped != -1 && mapped as usize != base.addr().get() {
+        // SAFETY: mapped just now, and of no use.
+        unsafe { libc::syscall(libc::SYS_munmap, mapped, bytes) };
+    }
+}
+
 /// Gives a shared mapping all its pages now, so that who writes into it first need not wait for the file system: threads
 /// that touch a new page of a file at the same time wait for one another asleep. Kernels before 5.14 refuse; then each page
 /// comes when it is needed.

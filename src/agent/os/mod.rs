@@ -8,6 +8,7 @@ pub mod memory;
 pub mod process;
 pub mod scratch;
 pub mod signals;
+pub mod slow_path;
 pub mod spin;
 pub mod stack_room;
 pub mod thread;

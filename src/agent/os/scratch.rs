@@ -6,7 +6,7 @@
 
 use core::cell::Cell;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::memory;
 
@@ -16,31 +16,62 @@ const GUARD_BYTES: usize = 4096;
 const MAX_AREAS: usize = 1024;
 /// Up to here a thread that samples for the first time gets an area of its own. About 60 KiB of each are touched.
 const OWN_AREAS: usize = 32;
+/// In a thread's own note of the area that it used last: it is at work there.
+const AT_WORK: u32 = 1 << 31;
 
 /// Areas of one type `A`, at most 1,024.
 pub struct Pool<A: 'static> {
     areas: [AtomicPtr<A>; MAX_AREAS],
-    /// True from birth: an area belongs to who made it until it is pushed.
-    is_busy: [Line; MAX_AREAS],
+    uses: [Use; MAX_AREAS],
     made: AtomicU32,
+    /// Areas that were left by a jump and are not in use again, at least.
+    left: AtomicU32,
     stays: AtomicBool,
 }
 
-/// A cache line of its own: each sample writes its area's flag twice.
+/// Who uses an area. A cache line of its own: each sample writes it twice.
 #[repr(align(64))]
-struct Line(AtomicBool);
+struct Use {
+    /// True from birth: an area belongs to who made it until it is pushed.
+    is_busy: AtomicBool,
+    /// The user has left by a jump, and may come back for all that is known.
+    is_left: AtomicBool,
+    /// Where the user has noted the area's address in its frame on the program's stack.
+    noted_at: AtomicU64,
+}
 
+impl Use {
+    const fn new() -> Self {
+        Self {
+            is_busy: AtomicBool::new(true),
+            is_left: AtomicBool::new(false),
+            noted_at: AtomicU64::new(0),
+        }
+    }
+
+    fn take(&self) -> bool {
+        // Acquire: pairs with the release in `push`; the previous owner's writes are done.
+        !self.is_busy.load(Ordering::Relaxed) && !self.is_busy.swap(true, Ordering::Acquire)
+    }
+}
+
+/// What can be in a work area.
+///
 /// # Safety
 /// All zero bytes are a valid value of the type.
-pub unsafe trait Zeroed {}
+pub unsafe trait Zeroed {
+    /// Whoever was at work here has left in the middle.
+    fn forget(&mut self);
+}
 
 impl<A: Zeroed> Pool<A> {
     /// No areas yet.
     pub const fn new() -> Self {
         Self {
             areas: [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_AREAS],
-            is_busy: [const { Line(AtomicBool::new(true)) }; MAX_AREAS],
+            uses: [const { Use::new() }; MAX_AREAS],
             made: AtomicU32::new(0),
+            left: AtomicU32::new(0),
             stays: AtomicBool::new(false),
         }
     }
@@ -77,14 +108,26 @@ impl<A: Zeroed> Pool<A> {
         let index = self
             .take_last(last_used)
             .or_else(|| self.pop())
+            .or_else(|| self.reclaim())
             .or_else(|| self.make())?;
-        last_used.set(index as u32 + 1);
         let area = self.areas.get(index)?.load(Ordering::Acquire);
+        if area.is_null() {
+            // A signal handler has just forked, and this is the child.
+            return None;
+        }
+        let place = self.uses.get(index)?;
+        // A signal handler on a thread that is at work in another area leaves the note alone.
+        let is_noted = last_used.get() & AT_WORK == 0;
+        if is_noted {
+            last_used.set(AT_WORK | (index as u32 + 1));
+        }
         let mut job = Job {
             work: Some(work),
             area,
             result: None,
         };
+        let noted_at = (&raw const job.area).expose_provenance() as u64;
+        place.noted_at.store(noted_at, Ordering::Relaxed);
         let argument = (&raw mut job).cast();
         if stays {
             // SAFETY: `run_job` gets the job it expects, with an area that is ours alone until `push`.
@@ -95,40 +138,100 @@ impl<A: Zeroed> Pool<A> {
             // unwinding.
             unsafe { allocsample_call_on_stack(area.cast(), run_job::<A, R, F>, argument) };
         }
-        self.push(index);
+        if is_noted {
+            last_used.set(index as u32 + 1);
+        }
+        self.push(index, area);
         job.result
     }
 
-    /// Forgets all areas: in a forked child some belong to threads that do not exist here.
+    /// Forgets all areas: in a forked child some belong to threads that do not exist here. One that this thread was at work
+    /// in before the fork stays its own, for as long as it goes on there.
     pub fn forget(&self) {
         self.made.store(0, Ordering::Relaxed);
-        for Line(is_busy) in &self.is_busy {
-            is_busy.store(true, Ordering::Relaxed);
+        self.left.store(0, Ordering::Relaxed);
+        for (place, area) in self.uses.iter().zip(&self.areas) {
+            place.is_busy.store(true, Ordering::Relaxed);
+            place.is_left.store(false, Ordering::Relaxed);
+            area.store(core::ptr::null_mut(), Ordering::Relaxed);
         }
+    }
+
+    /// The calling thread has left the area that it was at work in by a jump, and takes another one. For all that is known it
+    /// may come back.
+    pub fn leave(&self, last_used: &Cell<u32>) {
+        let noted = last_used.get();
+        if noted & AT_WORK == 0 {
+            return;
+        }
+        last_used.set(0);
+        let index = ((noted & !AT_WORK) as usize).checked_sub(1);
+        if let Some(place) = index.and_then(|index| self.uses.get(index)) {
+            // Release: pairs with the acquire in `reclaim`.
+            place.is_left.store(true, Ordering::Release);
+            self.left.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// An area that somebody has left, and to which nobody can come back, which is ours then.
+    fn reclaim(&self) -> Option<usize> {
+        if self.left.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let made = self.made.load(Ordering::Relaxed) as usize;
+        let index = self.uses.iter().take(made).enumerate();
+        let index = index.into_iter().find_map(|(index, place)| {
+            let is_claimed = place.is_left.load(Ordering::Relaxed)
+                && place.is_left.swap(false, Ordering::Acquire);
+            if is_claimed && !self.is_forsaken(index, place) {
+                place.is_left.store(true, Ordering::Release);
+                return None;
+            }
+            is_claimed.then_some(index)
+        })?;
+        self.left.fetch_sub(1, Ordering::Relaxed);
+        let mut area = NonNull::new(self.areas.get(index)?.load(Ordering::Acquire))?;
+        // SAFETY: an area of ours that is marked as busy, and whose user's frame is no more. We have claimed it.
+        unsafe { area.as_mut() }.forget();
+        Some(index)
+    }
+
+    /// Whether the frame from which this area is used is gone for good: while it exists nobody else writes there.
+    fn is_forsaken(&self, index: usize, place: &Use) -> bool {
+        let area = self.areas.get(index);
+        let area = area.map(|area| area.load(Ordering::Relaxed).addr() as u64);
+        let mut noted = [0; 8];
+        memory::copy_if_mapped(place.noted_at.load(Ordering::Relaxed), &mut noted)
+            && Some(u64::from_ne_bytes(noted)) != area
     }
 
     /// The area that the thread used last, or a new one at its first time.
     fn take_last(&self, last_used: &Cell<u32>) -> Option<usize> {
+        if last_used.get() & AT_WORK != 0 {
+            return None;
+        }
         match (last_used.get() as usize).checked_sub(1) {
-            Some(index) => take(&self.is_busy.get(index)?.0).then_some(index),
-            None if self.made.load(Ordering::Relaxed) < OWN_AREAS as u32 => self.make(),
-            None => None,
+            Some(index) => self.uses.get(index)?.take().then_some(index),
+            None => self.reclaim().or_else(|| {
+                let has_own = self.made.load(Ordering::Relaxed) < OWN_AREAS as u32;
+                has_own.then(|| self.make()).flatten()
+            }),
         }
     }
 
     /// An area that nobody uses, which is ours then.
     fn pop(&self) -> Option<usize> {
         let made = self.made.load(Ordering::Relaxed) as usize;
-        self.is_busy
-            .iter()
-            .take(made)
-            .position(|Line(is_busy)| take(is_busy))
+        self.uses.iter().take(made).position(Use::take)
     }
 
-    fn push(&self, index: usize) {
-        if let Some(Line(is_busy)) = self.is_busy.get(index) {
-            // Release: pairs with `pop`.
-            is_busy.store(false, Ordering::Release);
+    /// Not if the area is none of these any more: the process has been forked since.
+    fn push(&self, index: usize, area: *mut A) {
+        let place = self.areas.get(index);
+        let is_here = place.is_some_and(|place| place.load(Ordering::Relaxed) == area);
+        if let Some(place) = self.uses.get(index).filter(|_| is_here) {
+            // Release: pairs with `take`.
+            place.is_busy.store(false, Ordering::Release);
         }
     }
 
@@ -154,11 +257,6 @@ impl<A: Zeroed> Pool<A> {
         place.store(area.as_ptr(), Ordering::Release);
         Some(index)
     }
-}
-
-fn take(is_busy: &AtomicBool) -> bool {
-    // Acquire: pairs with the release in `push`; the previous owner's writes are done.
-    !is_busy.load(Ordering::Relaxed) && !is_busy.swap(true, Ordering::Acquire)
 }
 
 struct Job<A, R, F> {

@@ -16,6 +16,11 @@ impl Held {
             before: set_mask(u64::MAX),
         }
     }
+
+    /// The same; `None` behind a filter of system calls, where nobody may ask the kernel.
+    pub fn unless_filtered() -> Option<Self> {
+        (!super::is_filtered()).then(Self::all)
+    }
 }
 
 impl Drop for Held {

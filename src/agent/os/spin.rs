@@ -4,6 +4,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::process;
+use super::signals::Held;
 
 /// A value under a lock that gives the processor away while it waits.
 pub struct Spin<T> {
@@ -35,9 +36,10 @@ impl<T> Spin<T> {
         result
     }
 
-    /// As [`Self::with`], unless the lock stays taken for about so many turns of other threads: whoever holds it may have
-    /// left by a signal handler that does not return.
+    /// As [`Self::with`], unless the lock stays taken for about so many turns of other threads. Signals are blocked
+    /// meanwhile: no handler can fork with the lock taken, or leave by a jump.
     pub fn with_patience<R>(&self, turns: u32, work: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let _held = Held::unless_filtered();
         let mut left = turns;
         // Acquire and release: as above.
         while self.is_locked.swap(true, Ordering::Acquire) {

@@ -4,11 +4,9 @@ use core::cell::{Cell, UnsafeCell};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{Ordering, compiler_fence};
 
-use allocsample_sampling::{Interval, SamplePoints, Sampler};
+use allocsample_sampling::{Interval, Sampler};
 
-/// What an exhausted counter is set to while the thread is muted: nothing borrows from it, and what is missing from it
-/// afterwards is what was allocated meanwhile.
-const MUTED_GRANT: u64 = 1 << 62;
+use super::slow_path::Phase;
 
 /// Sampling is stopped.
 const PAUSED: u32 = 1;
@@ -18,38 +16,46 @@ const DISABLED: u32 = 2;
 const LEFT_OUT: u32 = 4;
 
 /// A thread looks at the agent's state after this many bytes at the latest.
-const LARGEST_GRANT: u64 = 1 << 20;
+pub(super) const LARGEST_GRANT: u64 = 1 << 20;
+
+/// Bytes of a thread's state, as c_shim/shim.h reserves them.
+pub const THREAD_BYTES: usize = 256;
 
 /// Mirror of `struct shim_thread`. Shared references and cells only: a signal handler on the same thread comes by.
 #[repr(C)]
 pub struct ShimThread {
-    bytes_until_sample: Cell<u64>,
-    muted: Cell<u32>,
-    reserved: u32,
-    muted_bytes: Cell<u64>,
-    state: ThreadState,
+    pub(super) bytes_until_sample: Cell<u64>,
+    /// A [`Phase`]. Not 0: the agent is at work on this thread.
+    pub(super) phase: Cell<u32>,
+    /// Counts the slow paths that will never end, or that belong to the parent process: see [`super::slow_path`].
+    pub(super) serial: Cell<u32>,
+    pub(super) muted_bytes: Cell<u64>,
+    pub(super) state: ThreadState,
 }
 
 #[repr(C)]
-struct ThreadState {
+pub(super) struct ThreadState {
     /// Which start of the agent this thread has joined; 0 for none. The fields below it mean nothing before.
-    epoch: Cell<u32>,
-    number: Cell<u32>,
-    is_announced: Cell<u32>,
-    slot: Cell<u32>,
+    pub(super) epoch: Cell<u32>,
+    pub(super) number: Cell<u32>,
+    pub(super) is_announced: Cell<u32>,
+    pub(super) slot: Cell<u32>,
     /// For the pool of work areas.
-    last_area: Cell<u32>,
+    pub(super) last_area: Cell<u32>,
     /// Number of the heap whose machine runs this thread; 0 for none.
     vm_heap: Cell<u32>,
     /// The change of the interval that this thread has adopted, and the number of that interval in the profile.
-    change: Cell<u32>,
-    interval_index: Cell<u32>,
+    pub(super) change: Cell<u32>,
+    pub(super) interval_index: Cell<u32>,
     /// [`PAUSED`], [`DISABLED`], [`LEFT_OUT`]. If any: bytes are counted as muted.
-    is_paused: Cell<u32>,
-    granted: Cell<u64>,
-    total_bytes: Cell<u64>,
+    pub(super) is_paused: Cell<u32>,
+    /// What the counter was last set to, or [`super::slow_path`]'s mark while the agent is at work.
+    pub(super) granted: Cell<u64>,
+    pub(super) total_bytes: Cell<u64>,
+    /// What `total_bytes` is from the moment on in which a slow path has settled.
+    pub(super) settled_bytes: Cell<u64>,
     /// Its last sample's id plus one; 0 for none.
-    last_sample: Cell<u64>,
+    pub(super) last_sample: Cell<u64>,
     stack_low: Cell<u64>,
     stack_high: Cell<u64>,
     /// Where its timer is noted; 0 for nowhere.
@@ -58,14 +64,22 @@ struct ThreadState {
     signal_stack: Cell<u64>,
     /// Address of the machine's description of its own stack; 0 for none.
     shadow_stack: Cell<u64>,
+    /// Not 0: the slow path that seems to be under way is the parent process's, or an ended profile's.
+    pub(super) is_adrift: Cell<u32>,
+    /// Where the outermost slow path was called: return address and stack pointer.
+    pub(super) entered: (Cell<u64>, Cell<u64>),
+    /// The allocation that is being sampled: its bytes, and the sample points in it. None: 0 points.
+    pub(super) pending: (Cell<u64>, Cell<u64>),
+    /// The record that it is writing: its position in the ring plus one, and its words. None: 0.
+    record: (Cell<u64>, Cell<u64>),
     sampler: UnsafeCell<MaybeUninit<Sampler>>,
 }
 
 const _: () = assert!(
-    size_of::<ShimThread>() <= 256,
-    "c_shim/shim.h reserves 256 bytes"
+    size_of::<ShimThread>() <= THREAD_BYTES,
+    "c_shim/shim.h reserves as many"
 );
-const _: () = assert!(core::mem::offset_of!(ShimThread, muted) == 8);
+const _: () = assert!(core::mem::offset_of!(ShimThread, phase) == 8);
 const _: () = assert!(core::mem::offset_of!(ShimThread, state) == 24);
 
 /// Mirror of `struct shim_caller`.
@@ -76,6 +90,15 @@ pub struct Caller {
     pub pc: u64,
     pub sp: u64,
     pub fp: u64,
+}
+
+impl Caller {
+    /// Of a hook that does not know.
+    pub const UNKNOWN: Self = Self {
+        pc: 0,
+        sp: 0,
+        fp: 0,
+    };
 }
 
 /// Mirror of `struct shim_registers`.
@@ -129,77 +152,7 @@ pub struct Force {
     pub change: u32,
 }
 
-/// While it exists, a tick is being recorded on this thread: allocations (a walker's that should not) are muted, and no
-/// other tick is recorded.
-pub struct Tick<'a> {
-    thread: &'a ShimThread,
-    bytes_until_sample: u64,
-}
-
-/// While it exists, no slow path runs on this thread; what is allocated (by a signal handler, by libc for us) is muted.
-pub struct Muted<'a> {
-    thread: &'a ShimThread,
-}
-
 impl ShimThread {
-    /// Settles what was allocated since the last grant and mutes the thread. `charged` of it is the allocation at hand
-    /// (0 if there is none), which is looked at last. Returns the sample points in it.
-    pub fn mute(&self, charged: u64) -> (Muted<'_>, SamplePoints) {
-        let state = &self.state;
-        let consumed = state
-            .granted
-            .get()
-            .wrapping_sub(self.bytes_until_sample.get());
-        self.bytes_until_sample.set(MUTED_GRANT);
-        state.granted.set(MUTED_GRANT);
-        self.muted.set(self.muted.get() + 1);
-        // For ticks, which come in between.
-        compiler_fence(Ordering::SeqCst);
-        let mut points = SamplePoints(0);
-        if let Some(sampler) = self.sampler() {
-            if state.is_paused.get() != 0 {
-                let muted = self.muted_bytes.get().wrapping_add(consumed);
-                self.muted_bytes.set(muted);
-                return (Muted { thread: self }, points);
-            }
-            state
-                .total_bytes
-                .set(state.total_bytes.get().wrapping_add(consumed));
-            // Without signal handlers in between this is at most the distance.
-            sampler.advance(
-                consumed
-                    .saturating_sub(charged)
-                    .min(sampler.bytes_until_sample()),
-            );
-            if charged > 0 {
-                points = sampler.on_alloc(charged);
-            }
-        }
-        (Muted { thread: self }, points)
-    }
-
-    /// Whether a slow path is running, further up this thread's stack.
-    pub fn is_muted(&self) -> bool {
-        self.muted.get() != 0
-    }
-
-    /// For a signal handler that may have interrupted anything. `None`: it is a slow path, or the beginning or the end of
-    /// one. Nothing is accounted, so that the interrupted code finds all as it was.
-    pub fn tick(&self) -> Option<Tick<'_>> {
-        let bytes_until_sample = self.bytes_until_sample.get();
-        // A counter this high is that of a muted thread. One that has borrowed is above 2^63.
-        if self.is_muted() || (MUTED_GRANT / 2..=MUTED_GRANT).contains(&bytes_until_sample) {
-            return None;
-        }
-        self.bytes_until_sample.set(MUTED_GRANT);
-        self.muted.set(1);
-        compiler_fence(Ordering::SeqCst);
-        Some(Tick {
-            thread: self,
-            bytes_until_sample,
-        })
-    }
-
     /// Where its timer is noted.
     pub fn set_tick_place(&self, address: u64) {
         self.state.tick_place.set(address);
@@ -238,6 +191,33 @@ impl ShimThread {
     /// That, which is forgotten.
     pub fn take_signal_stack(&self) -> u64 {
         self.state.signal_stack.replace(0)
+    }
+
+    /// Where the agent is on this thread.
+    pub(super) fn phase(&self) -> Phase {
+        Phase::from_number(self.phase.get())
+    }
+
+    /// Notes the record that it is writing, unless it is at another one.
+    #[inline]
+    pub fn note_record(&self, position: u64, words: usize) -> bool {
+        let (at, length) = &self.state.record;
+        let is_free = at.get() == 0;
+        if is_free {
+            length.set(words as u64);
+            // A handler that comes in between finds none, or all.
+            compiler_fence(Ordering::SeqCst);
+            at.set(position.wrapping_add(1));
+        }
+        is_free
+    }
+
+    /// The record that was noted, which is none from here on.
+    #[inline]
+    pub fn take_record(&self) -> Option<(u64, usize)> {
+        let (at, words) = &self.state.record;
+        let position = at.replace(0).checked_sub(1)?;
+        Some((position, words.get() as usize))
     }
 
     /// Gives the thread bytes to allocate before it asks again, without counting them: the agent is off.
@@ -332,186 +312,135 @@ impl ShimThread {
         self.state.stack_high.set(stack.end);
     }
 
-    /// Ends what a forgotten [`Muted`] began.
-    pub fn unmute(&self) {
-        drop(Muted { thread: self });
-    }
-
     /// The next allocation joins anew.
     pub fn forget(&self) {
         self.state.epoch.set(0);
-        self.bytes_until_sample.set(0);
+        // An allocation that a signal handler has interrupted at its very beginning will take its charge back, and joins.
+        if !self.has_borrowed() {
+            self.bytes_until_sample.set(0);
+        }
     }
 
-    /// The totals of this thread, which must be muted (so that nothing is under way).
+    /// The totals of this thread, which must be in a slow path (so that nothing else is under way).
     pub fn totals(&self) -> Totals {
+        let bytes = match self.phase() {
+            Phase::Settled => self.state.settled_bytes.get(),
+            _ => self.total_bytes(),
+        };
         Totals {
-            bytes: self.total_bytes(),
+            bytes,
             muted_bytes: self.muted_bytes.get(),
         }
     }
+
     /// Whether the thread of which this is a copy is in a slow path, or on its way there with its counter exhausted.
-    pub fn is_copy_at_work(bytes: &[u8; 256]) -> bool {
-        let word = |at: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(bytes.get(at..at + 8).unwrap_or(&[0; 8]));
-            u64::from_ne_bytes(word)
-        };
-        let granted =
-            core::mem::offset_of!(ShimThread, state) + core::mem::offset_of!(ThreadState, granted);
-        let counter = word(core::mem::offset_of!(ShimThread, bytes_until_sample));
-        Self::is_copy_muted(bytes) || counter > word(granted)
+    pub fn is_copy_at_work(bytes: &[u8; THREAD_BYTES]) -> bool {
+        let copy = Copy::of(bytes);
+        copy.phase != Phase::Quiet || copy.counter > copy.granted
+    }
+
+    /// Whether a slow path of the thread was under way when its memory was copied.
+    pub fn is_copy_muted(bytes: &[u8; THREAD_BYTES]) -> bool {
+        !matches!(Copy::of(bytes).phase, Phase::Quiet | Phase::OfTheAgent)
     }
 
     /// The totals of a thread from a copy of its memory.
-    pub fn totals_of_copy(bytes: &[u8; 256]) -> Totals {
-        let word = |at: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(bytes.get(at..at + 8).unwrap_or(&[0; 8]));
-            u64::from_ne_bytes(word)
+    pub fn totals_of_copy(bytes: &[u8; THREAD_BYTES]) -> Totals {
+        let copy = Copy::of(bytes);
+        let since = copy.granted.wrapping_sub(copy.counter);
+        let settled = Totals {
+            bytes: copy.total,
+            muted_bytes: copy.muted,
         };
-        let state = core::mem::offset_of!(ShimThread, state);
-        let granted = word(state + core::mem::offset_of!(ThreadState, granted));
-        let counter = word(core::mem::offset_of!(ShimThread, bytes_until_sample));
-        let total = word(state + core::mem::offset_of!(ThreadState, total_bytes));
-        let muted = word(core::mem::offset_of!(ShimThread, muted_bytes));
-        let since = granted.wrapping_sub(counter);
-        let paused = state + core::mem::offset_of!(ThreadState, is_paused);
-        let is_paused = bytes
-            .get(paused..paused + 4)
-            .is_some_and(|word| word != [0; 4]);
-        if granted == MUTED_GRANT || is_paused {
-            return Totals {
-                bytes: total,
-                muted_bytes: muted.wrapping_add(since),
-            };
-        }
-        Totals {
-            bytes: total.wrapping_add(since),
-            muted_bytes: muted,
+        match copy.phase {
+            Phase::Settled | Phase::Tick => Totals {
+                bytes: copy.settled,
+                ..settled
+            },
+            // Its counter is being set.
+            Phase::Leaving => settled,
+            _ if copy.is_paused => Totals {
+                muted_bytes: copy.muted.wrapping_add(since),
+                ..settled
+            },
+            _ => Totals {
+                bytes: copy.total.wrapping_add(since),
+                ..settled
+            },
         }
     }
 
-    /// Whether the thread was muted when its memory was copied.
-    pub fn is_copy_muted(bytes: &[u8; 256]) -> bool {
-        let at = core::mem::offset_of!(ShimThread, muted);
-        bytes.get(at..at + 4).is_some_and(|word| word != [0; 4])
-    }
-
-    fn set_paused(&self, is_paused: bool) {
+    pub(super) fn set_paused(&self, is_paused: bool) {
         let disabled = self.state.is_paused.get() & (DISABLED | LEFT_OUT);
         let paused = if is_paused { PAUSED } else { 0 };
         self.state.is_paused.set(paused | disabled);
     }
 
-    #[expect(clippy::mut_from_ref, reason = "exclusive for the reason given inside")]
-    fn sampler(&self) -> Option<&mut Sampler> {
+    /// A copy of its sampler, if it has joined.
+    #[inline]
+    pub(super) fn sampler(&self) -> Option<Sampler> {
         if self.epoch() == 0 {
             return None;
         }
-        // SAFETY: initialised before `epoch` was set. Only the owning thread comes here, and only through `mute` and
-        // `Muted`, whose uses do not overlap: a signal handler that interrupts one finds a counter that does not
-        // borrow, and so does not come here itself.
-        Some(unsafe { (*self.state.sampler.get()).assume_init_mut() })
-    }
-}
-
-impl Muted<'_> {
-    /// The thread joins the agent's current start.
-    pub fn join(&self, epoch: u32, number: u32, slot: u32, sampler: Sampler, force: &Force) {
-        let state = &self.thread.state;
-        state.epoch.set(0);
-        // SAFETY: epoch 0 hides the sampler from everyone; a `Sampler` needs no drop.
-        unsafe { (*state.sampler.get()).write(sampler) };
-        state.number.set(number);
-        state.slot.set(slot);
-        state.is_announced.set(0);
-        state.total_bytes.set(0);
-        state.last_sample.set(0);
-        state.change.set(force.change);
-        state.interval_index.set(u32::from(force.index));
-        // Of the profile before this one.
-        self.select(true);
-        self.thread.set_paused(force.interval.is_none());
-        self.thread.muted_bytes.set(0);
-        state.epoch.set(epoch);
+        // SAFETY: written before `epoch` was set; plain numbers. Only this thread writes there, and nobody holds a reference
+        // into it: a signal handler that comes in between leaves numbers of a sampler all the same.
+        Some(unsafe { self.state.sampler.get().read().assume_init() })
     }
 
-    /// Counts an allocation that made the thread join; returns the sample points in it.
-    pub fn first_alloc(&self, charged: u64) -> SamplePoints {
-        let state = &self.thread.state;
-        if state.is_paused.get() != 0 {
-            self.thread.muted_bytes.set(charged);
-            return SamplePoints(0);
-        }
-        state
-            .total_bytes
-            .set(state.total_bytes.get().wrapping_add(charged));
-        self.thread
-            .sampler()
-            .map_or(SamplePoints(0), |sampler| sampler.on_alloc(charged))
+    /// Replaces it.
+    #[inline]
+    pub(super) fn set_sampler(&self, sampler: Sampler) {
+        // SAFETY: as above; a `Sampler` needs no drop.
+        unsafe { self.state.sampler.get().write(MaybeUninit::new(sampler)) };
     }
 
-    /// From here on this thread is sampled, or not.
-    pub fn enable(&self, is_on: bool) {
+    /// [`DISABLED`] or [`LEFT_OUT`] is on from here on, or off.
+    fn set_flag(&self, flag: u32, is_set: bool) {
+        let others = self.state.is_paused.get() & !flag;
+        let flag = if is_set { flag } else { 0 };
+        self.state.is_paused.set(others | flag);
+    }
+
+    pub(super) fn enable(&self, is_on: bool) {
         self.set_flag(DISABLED, !is_on);
     }
 
-    /// From here on the selection has this thread, or not.
-    pub fn select(&self, is_in: bool) {
+    pub(super) fn select(&self, is_in: bool) {
         self.set_flag(LEFT_OUT, !is_in);
     }
-
-    fn set_flag(&self, flag: u32, is_set: bool) {
-        let others = self.thread.state.is_paused.get() & !flag;
-        let flag = if is_set { flag } else { 0 };
-        self.thread.state.is_paused.set(others | flag);
-    }
-
-    /// From here on another interval is in force. All that was allocated before is settled.
-    pub fn adopt(&self, force: &Force) {
-        let state = &self.thread.state;
-        state.change.set(force.change);
-        self.thread.set_paused(force.interval.is_none());
-        if let (Some(interval), Some(sampler)) = (force.interval, self.thread.sampler()) {
-            state.interval_index.set(u32::from(force.index));
-            // Unbiased: the moment was chosen without a look at the distance.
-            sampler.redraw(interval);
-        }
-    }
-
-    /// The thread leaves: its next allocation joins anew.
-    pub fn leave(&self) {
-        self.thread.state.epoch.set(0);
-    }
 }
 
-impl Drop for Tick<'_> {
-    fn drop(&mut self) {
-        compiler_fence(Ordering::SeqCst);
-        let thread = self.thread;
-        let meanwhile = MUTED_GRANT.wrapping_sub(thread.bytes_until_sample.get());
-        let muted = thread.muted_bytes.get().wrapping_add(meanwhile);
-        thread.muted_bytes.set(muted);
-        thread.bytes_until_sample.set(self.bytes_until_sample);
-        thread.muted.set(0);
-    }
+/// What [`ShimThread`] says of itself in a copy that the kernel made.
+struct Copy {
+    phase: Phase,
+    counter: u64,
+    granted: u64,
+    total: u64,
+    settled: u64,
+    muted: u64,
+    is_paused: bool,
 }
 
-impl Drop for Muted<'_> {
-    fn drop(&mut self) {
-        let thread = self.thread;
-        let meanwhile = MUTED_GRANT.wrapping_sub(thread.bytes_until_sample.get());
-        thread
-            .muted_bytes
-            .set(thread.muted_bytes.get().wrapping_add(meanwhile));
-        let grant = match thread.sampler() {
-            Some(_) if thread.state.is_paused.get() != 0 => LARGEST_GRANT,
-            Some(sampler) => sampler.bytes_until_sample().min(LARGEST_GRANT),
-            None => 0,
+impl Copy {
+    fn of(bytes: &[u8; THREAD_BYTES]) -> Self {
+        const STATE: usize = core::mem::offset_of!(ShimThread, state);
+        let word = |at: usize| {
+            let found = bytes.get(at..).and_then(<[u8]>::first_chunk);
+            u64::from_ne_bytes(found.copied().unwrap_or_default())
         };
-        thread.state.granted.set(grant);
-        thread.bytes_until_sample.set(grant);
-        thread.muted.set(thread.muted.get().saturating_sub(1));
+        let half = |at: usize| {
+            let found = bytes.get(at..).and_then(<[u8]>::first_chunk);
+            u32::from_ne_bytes(found.copied().unwrap_or_default())
+        };
+        let of_state = |offset: usize| word(STATE + offset);
+        Self {
+            phase: Phase::from_number(half(core::mem::offset_of!(ShimThread, phase))),
+            counter: word(core::mem::offset_of!(ShimThread, bytes_until_sample)),
+            granted: of_state(core::mem::offset_of!(ThreadState, granted)),
+            total: of_state(core::mem::offset_of!(ThreadState, total_bytes)),
+            settled: of_state(core::mem::offset_of!(ThreadState, settled_bytes)),
+            muted: word(core::mem::offset_of!(ShimThread, muted_bytes)),
+            is_paused: half(STATE + core::mem::offset_of!(ThreadState, is_paused)) != 0,
+        }
     }
 }

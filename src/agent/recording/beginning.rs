@@ -141,6 +141,7 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
         space: AtomicU32::new(0),
         ring_place,
         given_up_at: AtomicU32::new(u32::MAX),
+        is_bequeathed: AtomicBool::new(false),
         definitions_to,
         state: AtomicU32::new(DrainState::None as u32),
         request: AtomicU32::new(DrainRequest::Work as u32),

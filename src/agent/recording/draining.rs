@@ -121,10 +121,12 @@ impl Recording {
         self.wake_drain();
         let patience = Patience::of_ms(PATIENCE_MS);
         while self.space.load(Ordering::Acquire) == before {
-            let can_come = matches!(
+            let is_at_work = matches!(
                 self.drain_state(),
                 DrainState::Starting | DrainState::Running
             );
+            // Not in a child of a signal handler's that goes on here.
+            let can_come = is_at_work && self.is_current();
             if !can_come {
                 return false;
             }
@@ -186,7 +188,7 @@ impl Recording {
     /// Waits until the drain thread, if it is being started, has opened the profile or has failed to.
     pub fn wait_for_drain_start(&self) {
         let patience = Patience::of_ms(2_000);
-        while self.drain_state() == DrainState::Starting {
+        while self.drain_state() == DrainState::Starting && self.is_current() {
             let Some(left_ms) = patience.left_ms() else {
                 return;
             };
@@ -218,6 +220,9 @@ impl Recording {
             if now_moved != moved {
                 moved = now_moved;
                 patience = Patience::of_ms(patience_ms);
+            }
+            if !self.is_current() {
+                return false;
             }
             match self.drain_state() {
                 DrainState::Done => return true,

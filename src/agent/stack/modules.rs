@@ -230,16 +230,21 @@ impl Modules {
         Some(found.start.addr() as u64..found.end.addr() as u64)
     }
 
+    /// Whether a return address is one into our own code.
+    pub(crate) fn is_own(&self, frame: u64) -> bool {
+        let own = self.own.0.load(Ordering::Relaxed)..self.own.1.load(Ordering::Relaxed);
+        own.contains(&frame.wrapping_sub(1))
+    }
+
     /// Takes the frames of our own code out of a stack of `depth` frames: those of a hook or a bridge.
     pub(crate) fn strip_own(&self, frames: &mut [u64], depth: &mut usize) {
-        let own = self.own.0.load(Ordering::Relaxed)..self.own.1.load(Ordering::Relaxed);
         let found = frames.get(..*depth).map_or(0, <[u64]>::len);
         let mut kept = 0;
         for index in 0..found {
             let Some(&frame) = frames.get(index) else {
                 break;
             };
-            if !own.contains(&frame.wrapping_sub(1))
+            if !self.is_own(frame)
                 && let Some(place) = frames.get_mut(kept)
             {
                 *place = frame;

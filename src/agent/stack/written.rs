@@ -60,6 +60,11 @@ impl WrittenStack {
         known + equal.count()
     }
 
+    /// Nothing is known of any sample.
+    pub fn forget(&mut self) {
+        self.sample = 0;
+    }
+
     /// The sample `last` is in the ring: `shared` frames as they are here, and `fresh` ones, leaf first, found by `walk`.
     pub fn remember(
         &mut self,
