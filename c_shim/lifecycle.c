@@ -11,6 +11,7 @@
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,9 @@ static const struct shim_slow_path *slow_path(void)
 {
     return atomic_load_explicit(&shim_slow_path, memory_order_acquire);
 }
+
+/* A filter of system calls was installed by one of the functions below. */
+static _Atomic(bool) has_filter;
 
 static bool leaving(enum shim_exit how, int status, const char *path)
 {
@@ -114,8 +118,31 @@ EXPORT _Noreturn void quick_exit(int status)
     __builtin_unreachable();
 }
 
+/* What libc's abort does first if SIGABRT has a handler: it runs the handler. That may leave by siglongjmp, and then the process
+ * goes on: the agent has not been told, so nothing has ended. If it returns, the signal loses its handler, and libc's abort
+ * ends the process. Behind a filter of system calls, which may not know of sigaction, all is left to libc.
+ * sigaction by its own name: in a process that was attached to nobody has looked up the next one. */
+static void run_abort_handler(void)
+{
+    struct sigaction action;
+    if (atomic_load_explicit(&has_filter, memory_order_relaxed) || sigaction(SIGABRT, NULL, &action) != 0)
+        return;
+    bool is_handled = (action.sa_flags & SA_SIGINFO) != 0 ||
+                      (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
+    if (!is_handled)
+        return;
+    sigset_t only;
+    sigemptyset(&only);
+    sigaddset(&only, SIGABRT);
+    pthread_sigmask(SIG_UNBLOCK, &only, NULL);
+    raise(SIGABRT);
+    action = (struct sigaction){.sa_handler = SIG_DFL};
+    sigaction(SIGABRT, &action, NULL);
+}
+
 EXPORT _Noreturn void abort(void)
 {
+    run_abort_handler();
     leaving(SHIM_ABORT, 0, NULL);
     void (*next)(void) = NEXT(void, abort, void);
     next();
@@ -392,6 +419,7 @@ EXPORT int cap_set_proc(void *capabilities)
 
 static void before_filter(void)
 {
+    atomic_store_explicit(&has_filter, true, memory_order_relaxed);
     const struct shim_slow_path *agent = slow_path();
     int saved_errno = errno;
     if (agent != NULL)
