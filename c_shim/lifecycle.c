@@ -8,6 +8,8 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
@@ -16,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const struct shim_slow_path *slow_path(void)
@@ -171,10 +174,53 @@ static int after_failed_exec(bool tell)
     return -1;
 }
 
+/* Whether an exec of this file fails for certain, as most of those that fail do: a program, or libc for it, looks for a
+ * command in one directory after the other. Then nothing ends, and nothing is told. If another process puts a program there
+ * just now, the profile is what a crash leaves: the ring stays, and its reader finds all that is in it. */
+static bool cannot_run(const char *path)
+{
+    if (atomic_load_explicit(&has_filter, memory_order_relaxed))
+        return false;
+    struct stat status;
+    int saved_errno = errno;
+    /* A filter may answer faccessat with another error: then nothing is certain. */
+    bool cannot = path == NULL || stat(path, &status) != 0 || !S_ISREG(status.st_mode) ||
+                  (faccessat(AT_FDCWD, path, X_OK, AT_EACCESS) != 0 && errno == EACCES);
+    errno = saved_errno;
+    return cannot;
+}
+
+/* The same of a command that libc looks for in PATH, as execvp does. */
+static bool cannot_find(const char *file)
+{
+    if (file == NULL || *file == '\0' || strchr(file, '/') != NULL)
+        return cannot_run(file);
+    const char *directory = getenv("PATH");
+    size_t length = strlen(file);
+    char path[PATH_MAX];
+    /* Without PATH libc has a list of its own. */
+    if (directory == NULL || length >= NAME_MAX)
+        return false;
+    for (;;) {
+        size_t prefix = strcspn(directory, ":");
+        if (prefix + 1 + length < sizeof path) {
+            memcpy(path, directory, prefix);
+            /* An empty entry is the working directory. */
+            path[prefix] = '/';
+            memcpy(path + prefix + (prefix > 0), file, length + 1);
+            if (!cannot_run(path))
+                return false;
+        }
+        if (directory[prefix] == '\0')
+            return true;
+        directory += prefix + 1;
+    }
+}
+
 /* Not by name below: in a process that was attached to, the name is libc's. */
 static int execve_told(const char *path, char *const argv[], char *const envp[])
 {
-    bool tell = leaving(SHIM_EXEC, 0, path);
+    bool tell = !cannot_run(path) && leaving(SHIM_EXEC, 0, path);
     int (*next)(const char *, char *const *, char *const *) =
         NEXT(int, execve, const char *, char *const *, char *const *);
     next(path, argv, envp);
@@ -193,7 +239,7 @@ EXPORT int execv(const char *path, char *const argv[])
 
 static int execvpe_told(const char *file, char *const argv[], char *const envp[])
 {
-    bool tell = leaving(SHIM_EXEC, 0, file);
+    bool tell = !cannot_find(file) && leaving(SHIM_EXEC, 0, file);
     int (*next)(const char *, char *const *, char *const *) =
         NEXT(int, execvpe, const char *, char *const *, char *const *);
     next(file, argv, envp);
