@@ -1,0 +1,313 @@
+// Behaviour: signal handlers interrupt an allocation at chosen instructions, and do there what POSIX lets them, and worse.
+//
+// Usage: reentry step COUNT SEED MEAN ACTIONS ENDING [COMMAND]
+//   Starts itself with LD_PRELOAD=$REENTRY_PRELOAD and follows it by ptrace, one instruction at a time, through
+//   allocations and frees. After every MEAN instructions on average it has a signal handler run one of ACTIONS (letters,
+//   below), COUNT times in all. The process then ends by ENDING: return, _exit or exec, the last two in a handler.
+//   COMMAND is run before the first step, with the pid in place of "PID".
+// The allocator under it must be one that handlers may call: bump_allocator.c.
+#include "check.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+enum { SHARED = 200, AFTERWARDS = 1000 };
+// A file that may be executed, and is nothing that the kernel can run.
+#define NO_PROGRAM "/proc/self/fd/200"
+
+// Where the traced process is, as it says itself. It is followed by single steps in the window.
+enum place { STARTING, BEFORE_WINDOW, IN_WINDOW, AFTER_WINDOW };
+
+struct shared {
+    volatile enum place place;
+    volatile bool may_begin, is_last;
+    volatile char action;
+    volatile unsigned long failures, returned, left;
+};
+static struct shared *shared;
+
+#ifdef __x86_64__
+#define BREAKPOINT() __asm__ volatile("int3" ::: "memory")
+#else
+#define BREAKPOINT() raise(SIGTRAP)
+#endif
+
+// ---- the traced process ----
+
+static sigjmp_buf out;
+static volatile bool is_child;
+static void *kept;
+
+NOINLINE static void *allocated_in_a_window(size_t size) {
+    void *block = malloc(size);
+    KEEP(block);
+    return block;
+}
+
+NOINLINE static void *allocated_afterwards(void) {
+    void *block = malloc(100);
+    KEEP(block);
+    return block;
+}
+
+static void *allocate(void *unused) {
+    for (int turn = 0; turn < 4; turn++) {
+        void *block = realloc(malloc(40 + (size_t)turn), 80);
+        KEEP(block);
+        free(block);
+    }
+    return unused;
+}
+
+static void expect_success(pid_t child) {
+    int status;
+    pid_t found = child < 0 ? -1 : waitpid(child, &status, 0);
+    if (found == child && child > 0 && status == 0) return;
+    char text[128];
+    int length = snprintf(text, sizeof text, "action %c: child %d has status %x\n", shared->action, child,
+                          found > 0 ? (unsigned)status : 0xffff);
+    CHECK(write(2, text, (size_t)length) == length);
+    shared->failures++;
+}
+
+static pid_t fork_in_handler(void) {
+    pid_t child = fork();
+    if (child == 0) {
+        is_child = true;
+        // A child that hangs is one that failed.
+        alarm(60);
+    }
+    return child;
+}
+
+static void do_in_handler(char action) {
+    switch (action) {
+    case 'a': // allocates, and frees a block that is sampled
+        allocate(NULL);
+        free(kept);
+        kept = malloc(24);
+        break;
+    case 'f': { // forks, and the child returns into what was interrupted
+        pid_t child = fork_in_handler();
+        if (child != 0) expect_success(child);
+        break;
+    }
+    case 'F': { // the same, and both allocate before
+        pid_t child = fork_in_handler();
+        allocate(NULL);
+        if (child != 0) expect_success(child);
+        break;
+    }
+    case 'e': { // forks, and the child leaves at once
+        pid_t child = fork_in_handler();
+        if (child == 0) _exit(0);
+        expect_success(child);
+        break;
+    }
+    case 'x': { // forks, and the child becomes another program
+        pid_t child = fork_in_handler();
+        if (child == 0) {
+            execl("/bin/true", "true", (char *)NULL);
+            _exit(1);
+        }
+        expect_success(child);
+        break;
+    }
+    case 'j': // leaves by a jump
+        siglongjmp(out, 1);
+    case 'b': // aborts, and the handler of that leaves by a jump
+        abort();
+    case 'n': // an exec of nothing
+        CHECK(execlp("no-such-program", "none", (char *)NULL) == -1 && errno == ENOENT);
+        CHECK(execl("/", "none", (char *)NULL) == -1 && errno == EACCES);
+        break;
+    case 'N': // an exec that only the kernel knows to fail
+        CHECK(execl(NO_PROGRAM, "none", (char *)NULL) == -1 && errno == ENOEXEC);
+        break;
+    case 'd': { // loads and unloads code
+        void *library = dlopen("libutil.so.1", RTLD_NOW);
+        if (library == NULL) library = dlopen("libm.so.6", RTLD_NOW);
+        CHECK(library != NULL && dlclose(library) == 0);
+        break;
+    }
+    case 't': { // starts a thread
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, allocate, NULL) == 0 && pthread_join(thread, NULL) == 0);
+        break;
+    }
+    case '_':
+        _exit(0);
+    case 'E':
+        execl("/bin/true", "true", (char *)NULL);
+        break;
+    default:
+        CHECK(!"a known action");
+    }
+}
+
+static void on_signal(int number) {
+    (void)number;
+    int saved_errno = errno;
+    do_in_handler(shared->action);
+    errno = saved_errno;
+    if (is_child) return;
+    shared->returned++;
+    shared->place = IN_WINDOW;
+    BREAKPOINT();
+}
+
+static void on_abort(int number) {
+    (void)number;
+    siglongjmp(out, 1);
+}
+
+NOINLINE static void window(unsigned turn) {
+    shared->place = IN_WINDOW;
+    BREAKPOINT();
+    void *block = allocated_in_a_window(30 + turn % 100);
+    block = realloc(block, 200);
+    KEEP(block);
+    void *other = calloc(1, 50);
+    free(block);
+    KEEP(other);
+    free(other);
+    if (!is_child) shared->place = AFTER_WINDOW;
+}
+
+static void handle(int number, void (*handler)(int)) {
+    struct sigaction action = {.sa_handler = handler};
+    CHECK(sigaction(number, &action, NULL) == 0);
+}
+
+static int traced(void) {
+    handle(SIGUSR1, on_signal);
+    handle(SIGABRT, on_abort);
+    // What libc does at the first call of each it has done.
+    kept = malloc(24);
+    shared->action = 'e';
+    for (const char *action = "aedtx"; *action; action++) do_in_handler(*action);
+    shared->place = BEFORE_WINDOW;
+    while (!shared->may_begin) usleep(1000);
+    volatile unsigned turn = 0;
+    if (sigsetjmp(out, 1) != 0) shared->left++;
+    while (!shared->is_last) {
+        window(turn++);
+        if (is_child) {
+            // As the parent goes on.
+            for (int i = 0; i < 20; i++) free(allocated_in_a_window(100));
+            _exit(0);
+        }
+    }
+    // A jump out of the agent is noticed after so much at the latest; one out of the first two instructions of malloc, where a
+    // sampled block ends.
+    free(kept);
+    for (int i = 0; i < 100; i++) free(malloc(2000));
+    for (int i = 0; i < AFTERWARDS; i++) free(allocated_afterwards());
+    return 0;
+}
+
+// ---- the one that follows it ----
+
+static pid_t target;
+static unsigned seed;
+
+static int resumed(int request, int signal_number) {
+    int status;
+    CHECK(ptrace(request, target, NULL, (void *)(intptr_t)signal_number) == 0);
+    CHECK(waitpid(target, &status, __WALL) == target);
+    return status;
+}
+
+// Until it stops at a breakpoint; what signals it gets otherwise are its own. False: it has ended.
+static bool goes_to_breakpoint(int request, int signal_number, int *status) {
+    *status = resumed(request, signal_number);
+    while (WIFSTOPPED(*status) && WSTOPSIG(*status) != SIGTRAP) *status = resumed(PTRACE_CONT, WSTOPSIG(*status));
+    return WIFSTOPPED(*status);
+}
+
+static unsigned gap(unsigned mean) { return 1 + next_random(&seed) % (2 * mean); }
+
+static void run_command(char **words) {
+    char pid[16];
+    snprintf(pid, sizeof pid, "%d", target);
+    for (char **word = words; *word; word++)
+        if (!strcmp(*word, "PID")) *word = pid;
+    pid_t child = fork();
+    if (child == 0) {
+        execv(words[0], words);
+        _exit(127);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static int follow(unsigned long count, unsigned mean, const char *actions, char last, char **command) {
+    while (shared->place != BEFORE_WINDOW) {
+        CHECK(waitpid(target, NULL, WNOHANG) == 0);
+        usleep(1000);
+    }
+    if (*command) run_command(command);
+    CHECK(ptrace(PTRACE_SEIZE, target, NULL, (void *)PTRACE_O_EXITKILL) == 0);
+    shared->may_begin = true;
+    int status;
+    CHECK(waitpid(target, &status, __WALL) == target && WIFSTOPPED(status));
+    unsigned long injected = 0;
+    unsigned left = gap(mean);
+    bool is_alive = true;
+    while (is_alive && injected < count) {
+        if (shared->place != IN_WINDOW) {
+            // To the next window.
+            is_alive = goes_to_breakpoint(PTRACE_CONT, 0, &status);
+        } else if (left > 0) {
+            left--;
+            is_alive = goes_to_breakpoint(PTRACE_SINGLESTEP, 0, &status);
+        } else {
+            injected++;
+            left = gap(mean);
+            shared->action = actions[next_random(&seed) % strlen(actions)];
+            if (injected == count && last) shared->action = last;
+            is_alive = goes_to_breakpoint(PTRACE_CONT, SIGUSR1, &status);
+        }
+    }
+    shared->is_last = true;
+    while (is_alive) is_alive = goes_to_breakpoint(PTRACE_CONT, 0, &status);
+    printf("interruptions %lu, returned %lu, left by a jump %lu, failures %lu, status %x\n", injected,
+           shared->returned, shared->left, shared->failures, status);
+    bool is_well = status == 0 && injected == count && shared->failures == 0;
+    if (!is_well) printf("after action %c\n", shared->action);
+    return is_well ? 0 : 1;
+}
+
+int main(int count, char **words) {
+    int flags = MAP_SHARED;
+    if (count == 2 && !strcmp(words[1], "traced")) {
+        shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, flags, SHARED, 0);
+        CHECK(shared != MAP_FAILED);
+        return traced();
+    }
+    CHECK(count >= 7 && !strcmp(words[1], "step"));
+    int memory = memfd_create("shared", 0);
+    CHECK(memory >= 0 && ftruncate(memory, sizeof *shared) == 0 && dup2(memory, SHARED) == SHARED);
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, flags, SHARED, 0);
+    CHECK(shared != MAP_FAILED);
+    seed = (unsigned)atoi(words[3]);
+    target = fork();
+    CHECK(target >= 0);
+    if (target == 0) {
+        const char *preload = getenv("REENTRY_PRELOAD");
+        if (preload) setenv("LD_PRELOAD", preload, 1);
+        execl("/proc/self/exe", "reentry", "traced", (char *)NULL);
+        _exit(127);
+    }
+    char last = !strcmp(words[6], "_exit") ? '_' : !strcmp(words[6], "exec") ? 'E' : 0;
+    return follow((unsigned long)atol(words[2]), (unsigned)atoi(words[4]), words[5], last, words + 7);
+}
