@@ -1,6 +1,6 @@
 //! Frees a process of a deadlock in its C library that loading the agent can complete.
 //!
-//! Three threads wait for each other for good (glibc 2.34 to 2.41 at least), and any library with static thread-local memory
+//! Three threads wait for each other for good (seen with glibc 2.36), and any library with static thread-local memory
 //! is enough for it, whoever opens it:
 //!
 //! ```text
