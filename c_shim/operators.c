@@ -135,12 +135,10 @@ static ALWAYS_INLINE bool has_allocated_since(struct mark mark)
 }
 
 /* LATER: it stays watched. That is for ever where a call has come back: another one may come from a cache of its own. */
-enum verdict { LATER, NOT_OF_ALLOCATOR, ALLOCATES };
+enum verdict { LATER, ALLOCATES };
 
 static enum verdict judge(struct watch *watch, bool has_passed_on)
 {
-    if (!watch->is_of_allocator)
-        return NOT_OF_ALLOCATOR;
     _Atomic(uint32_t) *calls = has_passed_on ? &watch->passed_on : &watch->own;
     if (atomic_load_explicit(calls, memory_order_relaxed) < WATCHED_CALLS)
         atomic_fetch_add_explicit(calls, 1, memory_order_relaxed);
@@ -155,22 +153,30 @@ static enum verdict judge(struct watch *watch, bool has_passed_on)
     static bool NAME##_allocates;                                                                                      \
     static struct watch NAME##_watch;                                                                                  \
     void *NAME##_watched_due PARAMETERS;                                                                               \
-    static void *(*NAME##_next)TYPES = NAME##_watched_due;                                                             \
+    static void *NAME##_first PARAMETERS;                                                                              \
+    static void *(*NAME##_next)TYPES = NAME##_first;                                                                   \
+    /* Where malloc is told of the blocks, no frame of ours stands between it and the program. */                      \
+    static void *NAME##_first PARAMETERS                                                                               \
+    {                                                                                                                  \
+        void *next = next_of(&NAME##_watch, #NAME, (const void *)(uintptr_t)LAST_RESORT);                              \
+        if (NAME##_watch.is_of_allocator)                                                                              \
+            next = (void *)(uintptr_t)NAME##_watched_due;                                                              \
+        /* Another thread may be ahead, and know more. */                                                              \
+        void *first = (void *)(uintptr_t)NAME##_first;                                                                 \
+        __atomic_compare_exchange_n((void **)&NAME##_next, &first, next, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);   \
+        return NAME##_next VALUES;                                                                                     \
+    }                                                                                                                  \
     SHIM_DUE_ENTRY(ARGUMENTS, void *, NAME##_watched, UNPACK PARAMETERS)                                               \
     {                                                                                                                  \
-        void *(*next)TYPES =                                                                                           \
-            (void *(*)TYPES)(uintptr_t)next_of(&NAME##_watch, #NAME, (const void *)(uintptr_t)LAST_RESORT);            \
-        struct mark before = mark_now();                                                                              \
+        void *(*next)TYPES = (void *(*)TYPES)(uintptr_t)NAME##_watch.next;                                             \
+        struct mark before = mark_now();                                                                               \
         void *block = next VALUES;                                                                                     \
         bool has_passed_on = has_allocated_since(before);                                                              \
-        enum verdict verdict = judge(&NAME##_watch, has_passed_on);                                                    \
-        if (verdict != LATER)                                                                                          \
+        if (judge(&NAME##_watch, has_passed_on) == ALLOCATES) {                                                        \
             __atomic_store_n((void **)&NAME##_next, (void *)(uintptr_t)next, __ATOMIC_RELEASE);                        \
-        if (verdict == ALLOCATES)                                                                                      \
             __atomic_store_n(&NAME##_allocates, true, __ATOMIC_RELEASE);                                               \
-        if (has_passed_on || !NAME##_watch.is_of_allocator)                                                            \
-            return block;                                                                                              \
-        return shim_after_alloc(block, size, false, SHIM_CALLER());                                                    \
+        }                                                                                                              \
+        return has_passed_on ? block : shim_after_alloc(block, size, false, SHIM_CALLER());                            \
     }                                                                                                                  \
     SHIM_DUE_ENTRY(ARGUMENTS, void *, NAME, UNPACK PARAMETERS)                                                         \
     {                                                                                                                  \

@@ -94,6 +94,8 @@ impl Agent {
     /// Whether code of ours is on the stack above `caller`, called from `pc` if that is known. `None`: the walk does not come
     /// to the root. Signals are blocked.
     fn walk_finds(&self, caller: &Caller, thread: &ShimThread, pc: Option<u64>) -> Option<bool> {
+        // A place in our own code, which a function of the hook ABI gives for its caller, is no return address.
+        let pc = pc.filter(|&pc| pc != 0 && !self.modules.is_own(pc));
         // Not in the area that the slow path may be at work in, nor in the one where the thread is at home.
         let no_area = core::cell::Cell::new(u32::MAX >> 1);
         let found = self.areas.run(&no_area, |area| {
@@ -124,8 +126,8 @@ impl Agent {
             for &frame in frames.skip_while(|frame| self.modules.is_own(**frame)) {
                 let is_ours = self.modules.is_own(frame);
                 let is_it = match pc {
-                    Some(pc) if pc != 0 => below_is_ours && frame == pc,
-                    Some(_) | None => is_ours,
+                    Some(pc) => below_is_ours && frame == pc,
+                    None => is_ours,
                 };
                 if is_it {
                     return Some(true);

@@ -19,6 +19,8 @@ const ALLOCATORS: &[&str] = &[
     "free_aligned_sized",
     "__libc_free",
     "operator new*",
+    // Ours, before an operator of an allocator that calls malloc.
+    "_Zn*_watched_slow",
     "operator delete*",
     "__rust_alloc*",
     "__rust_realloc*",
