@@ -84,19 +84,27 @@ pub fn request(
     Ok(Ending::SUCCESS)
 }
 
-/// Opens a ring to write to it. Its directory may be open to others: what is there may be a link to something else.
+/// Opens a ring to write to it. Its directory may be open to others: what is there may be a link to something else. A ring that
+/// the agent is just making has its name before its first bytes, and is waited for.
 fn open(ring: &Path) -> std::io::Result<File> {
     const MAGIC: &[u8; 8] = b"ALLOCRNG";
+    let since = Instant::now();
     let file = File::options()
         .read(true)
         .write(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(ring)?;
     let mut start = [0; MAGIC.len()];
-    if file.read_exact_at(&mut start, 0).is_err() || start != *MAGIC {
-        return Err(std::io::Error::other("is not a ring"));
+    while file.read_exact_at(&mut start, 0).is_err() || start == [0; MAGIC.len()] {
+        if since.elapsed() > PATIENCE {
+            return Err(std::io::Error::other("is not a ring"));
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
-    Ok(file)
+    match start == *MAGIC {
+        true => Ok(file),
+        false => Err(std::io::Error::other("is not a ring")),
+    }
 }
 
 /// Takes the lock. Of a thousand that wait each gets its turn; one that was stopped while it had the lock stops us, but not
@@ -187,5 +195,21 @@ mod tests {
         };
         assert!(thread(7, 1).replaces(request::SELECT_THREAD, 7 << 1));
         assert!(!thread(7, 1).replaces(request::SELECT_THREAD, 8 << 1));
+    }
+
+    #[test]
+    fn a_ring_that_is_being_made_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let ring = directory.path().join("x.ring");
+        let made = File::create(&ring).unwrap();
+        std::thread::scope(|scope| {
+            let opened = scope.spawn(|| open(&ring));
+            made.set_len(4096).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+            made.write_all_at(b"ALLOCRNG", 0).unwrap();
+            assert!(opened.join().unwrap().is_ok());
+        });
+        made.write_all_at(b"another!", 0).unwrap();
+        assert!(open(&ring).is_err());
     }
 }
