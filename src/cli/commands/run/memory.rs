@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use allocsample_profile::MemoryMap;
 use allocsample_residency::{Due, Source, Watch};
+use rustix::time::ClockId;
 
 /// What was read, by pid.
 pub type Readings = HashMap<u32, Vec<MemoryMap>>;
@@ -95,8 +96,13 @@ impl Watched {
                 ..MemoryMap::default()
             }),
             Due::Map => {
+                // Processor time: on a busy machine this thread waits for its turn, which costs nobody anything.
+                let before_ns = time_ns(ClockId::ThreadCPUTime);
                 let map = source.map(now_ns);
-                watch.mapped(&totals, monotonic_ns().saturating_sub(now_ns));
+                watch.mapped(
+                    &totals,
+                    time_ns(ClockId::ThreadCPUTime).saturating_sub(before_ns),
+                );
                 map
             }
         };
@@ -105,9 +111,13 @@ impl Watched {
     }
 }
 
-/// The clock of profiles.
+/// The time on the clock of profiles.
 fn monotonic_ns() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time_ns(ClockId::Monotonic)
+}
+
+fn time_ns(clock: ClockId) -> u64 {
+    let time = rustix::time::clock_gettime(clock);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
