@@ -3,7 +3,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::varint::{MAX_VARINT_BYTES, put_unsigned, take_unsigned};
+use crate::varint::{push_unsigned, take_unsigned};
 
 /// One module whose file is known to hold a runtime or an allocator.
 ///
@@ -25,10 +25,10 @@ impl Inspected {
     /// The payload of a chunk, before it is compressed.
     pub fn encode_all(all: &[Self]) -> Vec<u8> {
         let mut out = Vec::new();
-        put(&mut out, all.len() as u64);
+        push_unsigned(&mut out, all.len() as u64);
         for it in all {
             for text in [&it.path, &it.runtime, &it.version, &it.allocator] {
-                put(&mut out, text.len() as u64);
+                push_unsigned(&mut out, text.len() as u64);
                 out.extend_from_slice(text.as_bytes());
             }
         }
@@ -56,12 +56,6 @@ impl Inspected {
         }
         Some(all)
     }
-}
-
-fn put(out: &mut Vec<u8>, value: u64) {
-    let mut bytes = [0; MAX_VARINT_BYTES];
-    let length = put_unsigned(&mut bytes, value).unwrap_or(0);
-    out.extend_from_slice(&bytes[..length]);
 }
 
 #[cfg(test)]

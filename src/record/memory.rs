@@ -62,7 +62,7 @@ mod map {
     use alloc::vec::Vec;
 
     use super::MemoryTotals;
-    use crate::varint::{MAX_VARINT_BYTES, put_unsigned, take_unsigned};
+    use crate::varint::{push_unsigned, take_unsigned};
 
     /// A mapping that holds anonymous memory, or code.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,12 +125,12 @@ mod map {
             if self.mappings.is_empty() {
                 return out;
             }
-            put(&mut out, self.names.len() as u64);
+            push_unsigned(&mut out, self.names.len() as u64);
             for name in &self.names {
-                put(&mut out, name.len() as u64);
+                push_unsigned(&mut out, name.len() as u64);
                 out.extend_from_slice(name);
             }
-            put(&mut out, self.mappings.len() as u64);
+            push_unsigned(&mut out, self.mappings.len() as u64);
             for it in &self.mappings {
                 for value in [
                     it.start,
@@ -139,7 +139,7 @@ mod map {
                     u64::from(it.name),
                     u64::from(it.flags),
                 ] {
-                    put(&mut out, value);
+                    push_unsigned(&mut out, value);
                 }
             }
             out
@@ -174,12 +174,6 @@ mod map {
                 mappings,
             })
         }
-    }
-
-    fn put(out: &mut Vec<u8>, value: u64) {
-        let mut bytes = [0; MAX_VARINT_BYTES];
-        let length = put_unsigned(&mut bytes, value).unwrap_or(0);
-        out.extend_from_slice(&bytes[..length]);
     }
 
     #[cfg(test)]

@@ -18,6 +18,14 @@ pub fn put_unsigned(out: &mut [u8], mut value: u64) -> Option<usize> {
     }
 }
 
+/// Appends `value` to `out`.
+#[cfg(feature = "alloc")]
+pub(crate) fn push_unsigned(out: &mut alloc::vec::Vec<u8>, value: u64) {
+    let mut bytes = [0; MAX_VARINT_BYTES];
+    let length = put_unsigned(&mut bytes, value).unwrap_or(0);
+    out.extend_from_slice(&bytes[..length]);
+}
+
 /// Writes a signed `value`, small magnitudes short: 0, -1, 1, -2 become 0, 1, 2, 3.
 pub fn put_signed(out: &mut [u8], value: i64) -> Option<usize> {
     put_unsigned(out, zigzag(value))
