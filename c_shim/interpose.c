@@ -1,9 +1,9 @@
 /* The malloc family under libc's names: fast paths, each a few instructions and a tail jump to the next allocator.
  *
  * Life of an allocation: charge the size to the thread's counter; if it does not borrow, jump to the next allocator.
- * If it borrows, the `_due` twin takes over with the caller's registers, takes the charge back, allocates, and tells the
- * agent if the charge would still borrow. Taken back, because a counter that has borrowed is a huge number, from which nothing borrows: a
- * signal handler that interrupts the next allocator, or leaves it by a jump, finds the counter as it was.
+ * If it borrows, the `_due` twin runs with the caller's registers. It undoes the charge, calls the next allocator, and calls
+ * the agent if the charge would still borrow. It undoes the charge because a counter that has borrowed wraps to a huge number,
+ * from which no later allocation borrows; a signal handler that interrupts the next allocator must find the counter unchanged.
  * A free asks the block filter whether the block may be sampled; if not, it jumps on. If so, its `_due` twin takes over.
  * While nothing was ever sampled it does not ask.
  *

@@ -26,7 +26,7 @@ static const struct shim_slow_path *slow_path(void)
     return atomic_load_explicit(&shim_slow_path, memory_order_acquire);
 }
 
-/* A filter of system calls was installed by one of the functions below. */
+/* One of the functions below has installed a seccomp filter. */
 static _Atomic(bool) has_filter;
 
 static bool leaving(enum shim_exit how, int status, const char *path)
@@ -42,7 +42,7 @@ static bool leaving(enum shim_exit how, int status, const char *path)
 
 /* ---- fork ---- */
 
-/* What after_fork must be told. */
+/* Returns the argument for after_fork. */
 static int before_fork(void)
 {
     const struct shim_slow_path *agent = slow_path();
@@ -121,10 +121,10 @@ EXPORT _Noreturn void quick_exit(int status)
     __builtin_unreachable();
 }
 
-/* What libc's abort does first if SIGABRT has a handler: it runs the handler. That may leave by siglongjmp, and then the process
- * goes on: the agent has not been told, so nothing has ended. If it returns, the signal loses its handler, and libc's abort
- * ends the process. Behind a filter of system calls, which may not know of sigaction, all is left to libc.
- * sigaction by its own name: in a process that was attached to nobody has looked up the next one. */
+/* Runs the SIGABRT handler, as libc's abort does first. A handler may leave by siglongjmp; the process then continues, and so
+ * must the recording. If the handler returns, it is reset, and libc's abort ends the process. A seccomp filter may forbid
+ * sigaction, so after one everything is left to libc. sigaction is called by its own name because an attached process has no
+ * `next` pointer for it. */
 static void run_abort_handler(void)
 {
     struct sigaction action;
@@ -174,23 +174,23 @@ static int after_failed_exec(bool tell)
     return -1;
 }
 
-/* Whether an exec of this file fails for certain, as most of those that fail do: a program, or libc for it, looks for a
- * command in one directory after the other. Then nothing ends, and nothing is told. If another process puts a program there
- * just now, the profile is what a crash leaves: the ring stays, and its reader finds all that is in it. */
+/* Whether an exec of this file is certain to fail. Most failing execs are a search through PATH; they must not end the
+ * recording. If another process creates the program after this check, the profile looks like that of a crash: the ring stays,
+ * and the reader recovers everything in it. */
 static bool cannot_run(const char *path)
 {
     if (atomic_load_explicit(&has_filter, memory_order_relaxed))
         return false;
     struct stat status;
     int saved_errno = errno;
-    /* A filter may answer faccessat with another error: then nothing is certain. */
+    /* A seccomp filter may return other errors for faccessat; only EACCES is certain. */
     bool cannot = path == NULL || stat(path, &status) != 0 || !S_ISREG(status.st_mode) ||
                   (faccessat(AT_FDCWD, path, X_OK, AT_EACCESS) != 0 && errno == EACCES);
     errno = saved_errno;
     return cannot;
 }
 
-/* The same of a command that libc looks for in PATH, as execvp does. */
+/* The same for a command that execvp searches for in PATH. */
 static bool cannot_find(const char *file)
 {
     if (file == NULL || *file == '\0' || strchr(file, '/') != NULL)
@@ -198,7 +198,7 @@ static bool cannot_find(const char *file)
     const char *directory = getenv("PATH");
     size_t length = strlen(file);
     char path[PATH_MAX];
-    /* Without PATH libc has a list of its own. */
+    /* Without PATH, libc uses a default list. */
     if (directory == NULL || length >= NAME_MAX)
         return false;
     for (;;) {

@@ -41,11 +41,11 @@
     X(_ZdlPvSt11align_val_tRKSt9nothrow_t)                                                                             \
     X(_ZdaPvSt11align_val_tRKSt9nothrow_t)
 
-/* What is known of an operator new. */
+/* Whether one operator new calls malloc, as observed so far. */
 struct watch {
     void *next;
     bool is_of_allocator;
-    /* Calls that came back to us as an allocation, and those that did not. */
+    /* Calls that reached our malloc, and calls that did not. */
     _Atomic(uint32_t) passed_on, own;
 };
 enum { WATCHED_CALLS = 8 };
@@ -117,7 +117,7 @@ static void *next_of(struct watch *watch, const char *name, const void *last_res
     return next;
 }
 
-/* What each allocation of a thread changes: its counter, or, where that was set anew, the number of times that it was. */
+/* State that changes with every allocation of the thread: its counter, or, if the agent reset that, the number of slow paths. */
 struct mark {
     uint64_t bytes_until_sample;
     uint32_t slow_allocations;
@@ -134,7 +134,7 @@ static ALWAYS_INLINE bool has_allocated_since(struct mark mark)
            shim_slow_allocations != mark.slow_allocations;
 }
 
-/* LATER: it stays watched. That is for ever where a call has come back: another one may come from a cache of its own. */
+/* LATER: keep watching. An operator that has called malloc once is watched for ever: other calls may be served from a cache. */
 enum verdict { LATER, ALLOCATES };
 
 static enum verdict judge(struct watch *watch, bool has_passed_on)
@@ -155,13 +155,13 @@ static enum verdict judge(struct watch *watch, bool has_passed_on)
     void *NAME##_watched_due PARAMETERS;                                                                               \
     static void *NAME##_first PARAMETERS;                                                                              \
     static void *(*NAME##_next)TYPES = NAME##_first;                                                                   \
-    /* Where malloc is told of the blocks, no frame of ours stands between it and the program. */                      \
+    /* A tail call: libstdc++'s operators call malloc, whose stack must not contain a frame of ours. */                 \
     static void *NAME##_first PARAMETERS                                                                               \
     {                                                                                                                  \
         void *next = next_of(&NAME##_watch, #NAME, (const void *)(uintptr_t)LAST_RESORT);                              \
         if (NAME##_watch.is_of_allocator)                                                                              \
             next = (void *)(uintptr_t)NAME##_watched_due;                                                              \
-        /* Another thread may be ahead, and know more. */                                                              \
+        /* Another thread may have stored a later state. */                                                            \
         void *first = (void *)(uintptr_t)NAME##_first;                                                                 \
         __atomic_compare_exchange_n((void **)&NAME##_next, &first, next, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);   \
         return NAME##_next VALUES;                                                                                     \

@@ -28,8 +28,8 @@ struct shim_thread {
      * in the agent the counter is so large that allocations of a signal handler just count down, and the agent sees how
      * many bytes they were. */
     uint64_t bytes_until_sample;
-    /* Not 0: no sample can be taken. The agent says here where it is on this thread; the lowest four bits count moments in
-     * which the shim itself is at something. */
+    /* If not 0, no sample can be taken. The agent stores its phase on this thread here; the lowest four bits count nested
+     * sections of the shim itself. */
     uint32_t muted;
     /* The agent's own. */
     uint32_t serial;
@@ -45,7 +45,7 @@ _Static_assert(offsetof(struct shim_thread, agent) == 24, "src/agent/thread.rs m
 /* Initial-exec: one instruction to address, no call to __tls_get_addr, which may allocate. */
 extern HIDDEN _Thread_local struct shim_thread shim_thread __attribute__((tls_model("initial-exec")));
 
-/* Calls of shim_after_alloc, by which an operator new sees whether it came back to malloc. */
+/* Number of calls to shim_after_alloc on this thread. An operator new uses it to detect that it called malloc. */
 extern HIDDEN _Thread_local uint32_t shim_slow_allocations __attribute__((tls_model("initial-exec")));
 
 /* Where the caller of malloc or free stood: all that the unwinder needs to start. */
@@ -71,7 +71,7 @@ _Static_assert(sizeof(struct shim_registers) == 32, "src/agent/os/thread.rs mirr
 struct shim_allocation {
     void *address;
     size_t size;      /* as requested */
-    uint64_t charged; /* what it is to be charged: 1 for a size of 0 */
+    uint64_t charged; /* bytes to charge: 1 for a size of 0 */
     uint32_t is_realloc;
     uint32_t reserved;
     struct shim_caller caller;
@@ -88,8 +88,8 @@ enum shim_exit { SHIM_EXIT = 0, SHIM_IMMEDIATE_EXIT = 1, SHIM_QUICK_EXIT = 2, SH
 struct shim_slow_path {
     /* Touches as much stack as the functions below take: before anything is half done, see os::stack_room. */
     void (*make_room)(void);
-    /* For a successful allocation the counter does not suffice. It is not charged yet; the agent sets the counter anew.
-     * Returns the sample's number plus one, or 0: it is none. */
+    /* Called after a successful allocation that would borrow. It is not charged yet; the agent resets the counter.
+     * Returns the sample's number plus one, or 0 if it is not sampled. */
     uint64_t (*on_alloc)(struct shim_thread *, const struct shim_allocation *);
     /* The block may be sampled (its page is marked). If it is, it is no longer: returns its sample id plus one, else 0. */
     uint64_t (*take_sampled)(const void *block);
@@ -97,9 +97,9 @@ struct shim_slow_path {
     void (*on_free)(struct shim_thread *, uint64_t taken, const struct shim_caller *);
     /* The block taken above was not freed after all (realloc failed). */
     void (*put_back)(const void *block, uint64_t taken);
-    /* A block is freed while the counter is huge: nothing would borrow from it any more. */
+    /* Called when a block is freed while the counter has borrowed, so that no allocation would borrow any more. */
     void (*on_borrowed)(struct shim_thread *, const struct shim_caller *);
-    /* Returns what after_fork must be told. */
+    /* Returns the argument for after_fork. */
     int (*before_fork)(struct shim_thread *);
     /* `child` is 0 in the child, negative in a parent whose fork failed. */
     void (*after_fork)(struct shim_thread *, pid_t child, int before);
@@ -244,11 +244,11 @@ HIDDEN bool shim_is_bootstrap_block(const void *block);
 HIDDEN void bridges_install(void);
 /* The same for PyPy, which is joined only on request. */
 HIDDEN void bridges_install_pypy(void);
-/* A bridge that does not join the runtime that is here. */
+/* A bridge that found its runtime and declined to join it. */
 struct shim_declined {
     const char *heap, *what, *why;
 };
-/* False: there are no more. */
+/* Returns false if there are no more. */
 HIDDEN bool bridges_declined(size_t index, struct shim_declined *found);
 /* Sets free what another thread of the parent held in a bridge. */
 HIDDEN void bridges_after_fork_in_child(void);

@@ -6,7 +6,7 @@
 static struct shim_declined declined[MOST_DECLINED];
 static size_t declined_count;
 
-/* Before `main`, on the only thread: whoever reads it later needs no order. */
+/* Runs before `main` on the only thread, so readers need no synchronisation. */
 void bridges_decline(const char *heap, const char *what, const char *why)
 {
     if (declined_count < MOST_DECLINED)

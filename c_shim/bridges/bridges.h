@@ -15,8 +15,8 @@ HIDDEN void jvm_install(void);
 HIDDEN void lua_install(void);
 HIDDEN void pypy_install(void); /* only if asked for: it changes code */
 
-/* Says why the bridge that would have had this heap does not join the runtime that is here: `what`, a blank, `why`. The texts
- * stay for ever. Only from `..._install`. */
+/* Records why a bridge does not join the runtime in this process: the heap it would have registered, then `what`, a space and
+ * `why`. The strings must be literals. Call only from `..._install`. */
 HIDDEN void bridges_decline(const char *heap, const char *what, const char *why);
 
 /* The same in a process that runs, while its threads do, and the way back. As often as one likes, by one thread at a time. */

@@ -21,8 +21,8 @@ enum { KIND_FUNCTION = 1, KIND_COMPILED = 3 };
 enum { COMPILED_MAX = 128, NAME_MAX_BYTES = 256 };
 enum { TYPES_MAX = 1 << 16 };
 
-/* Owned by the thread whose chain has it: enter_code takes it from malloc, and leave_code takes it out of the chain before it
- * frees it. A switch of continulets puts the other one's chain in place. */
+/* Owned by the thread, so plain loads are safe: enter_code allocates it, and leave_code unlinks it before freeing it. A
+ * continulet switch swaps the whole chain. */
 struct pypy_frame {
     const struct pypy_frame *caller;
     intptr_t value, kind;

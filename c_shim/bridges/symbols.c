@@ -12,7 +12,7 @@ static void *find_global(const char *name)
     return dlsym(RTLD_DEFAULT, name);
 }
 
-/* How many from the first on were found. */
+/* Returns the number of symbols found before the first missing one. */
 static size_t found_of(const struct symbol *symbols, size_t count, void *(*find)(const char *name))
 {
     for (size_t i = 0; i < count; i++) {

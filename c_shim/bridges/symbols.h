@@ -14,8 +14,8 @@ struct symbol {
  * scope if it is NULL. */
 HIDDEN bool symbols_find(const struct symbol *symbols, size_t count, void *(*find)(const char *name));
 
-/* The same in the global scope. Where the first is there and another is not, the bridge that would have had this heap is noted
- * as declined. */
+/* The same in the global scope. If the first symbol exists and a later one is missing, records that the bridge for this heap
+ * declined. */
 HIDDEN bool symbols_find_all(const struct symbol *symbols, size_t count, const char *heap);
 
 /* The executable memory of the loaded object that `address` is in. */

@@ -166,7 +166,7 @@ static bool is_queue_changing(void)
         return true; /* not in malloc: nothing is known */
     foreign_reader_begin(&reader, NULL);
     if (!foreign_read(&reader, caller->sp, words, sizeof words))
-        return true; /* the stack ends before, or it cannot be read: likewise */
+        return true; /* the stack ends there, or cannot be read */
     for (size_t i = 0; i <= WORDS; i++) {
         uintptr_t word = i == 0 ? caller->pc : words[i - 1];
         for (size_t j = 0; j < sizeof queue_code / sizeof queue_code[0]; j++)

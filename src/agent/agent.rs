@@ -51,8 +51,8 @@ pub struct Hooks {
     pub on_sampled: fn(u64, u64, u64),
     /// A sampled block of a heap other than malloc's was freed.
     pub on_heap_freed: fn(u64),
-    /// Writes what is to be said of the bridge of this number, of those that did not join their runtime, as the detail of
-    /// a [`Note::NotJoined`]; its length, 0 if there are no more.
+    /// Writes the detail of a [`Note::NotJoined`] for the declined bridge with this index. Returns its length in bytes, or 0
+    /// if there are no more.
     pub not_joined: fn(usize, &mut [u8]) -> usize,
 }
 
@@ -89,7 +89,7 @@ pub struct WorkArea {
 }
 
 impl WorkArea {
-    /// Whoever was at work here has left it in the middle.
+    /// Resets the area after a user that left it by a jump.
     pub(crate) fn forget_all(&mut self) {
         self.memo.forget();
         self.full_memo.forget();
@@ -412,7 +412,7 @@ impl Agent {
         }
     }
 
-    /// Why runtimes are in the process and their heaps are not in the profile.
+    /// Notes every bridge that found its runtime and did not join it.
     fn tell_of_bridges(&self, recording: &Recording) {
         if self.config().bridges == Bridges::None {
             recording.note(Note::NotJoined, b"all: --runtime none");

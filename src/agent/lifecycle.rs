@@ -24,14 +24,14 @@ use crate::switch::Switch;
 /// is lost.
 pub(crate) const FINISH_PATIENCE_MS: u32 = 2_000;
 
-/// What a thread that forks is at.
+/// State of a thread that forks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Forking {
     /// The agent was off when it began.
     Unnoticed = 0,
-    /// It is muted until it has forked.
+    /// It stays muted until the fork is done.
     Muted = 1,
-    /// It is in a signal handler that has interrupted a slow path.
+    /// It forks in a signal handler that interrupted a slow path.
     WithinSlowPath = 2,
 }
 
@@ -56,7 +56,7 @@ impl Agent {
     pub fn after_fork(&self, thread: &ShimThread, child: i32, forking: Forking) {
         if child == 0 {
             self.restart_in_child(forking == Forking::WithinSlowPath);
-            // It joins as a new thread of a new process, when what the handler has interrupted is over.
+            // It joins as a new thread of a new process once the interrupted slow path has ended.
             match forking {
                 Forking::WithinSlowPath => thread.drift(),
                 Forking::Unnoticed | Forking::Muted => thread.begin_anew(),
@@ -138,7 +138,7 @@ impl Agent {
         if !is_recording || thread.is_of_the_agent() || !self.is_own_end(how) {
             return false;
         }
-        // No handler gets in between: it could fork, and leave two processes that write the profile's end.
+        // Signals stay blocked: a handler that forks here would leave two processes writing the profile's end.
         let _held = Held::unless_filtered();
         self.on_borrowed(thread, caller);
         let is_within = self.is_in_slow_path(thread, caller);
@@ -155,7 +155,7 @@ impl Agent {
             return false;
         }
         if is_within {
-            // The process ends in a signal handler: what that has interrupted will not be finished.
+            // The process ends in a signal handler, so the interrupted slow path never finishes.
             recording.abandon_record_of(thread);
             self.count_given_up(thread, thread.pending());
         }

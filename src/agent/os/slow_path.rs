@@ -1,7 +1,7 @@
 //! The agent at work on one of the program's threads: one token, which the outermost entry holds.
 //!
-//! A signal handler may come at any instruction of a slow path and do what it likes: allocate, free, fork, leave by
-//! `siglongjmp`, end the process. So the thread's state must be whole at every instruction, and a slow path that was
+//! A signal handler can interrupt a slow path at any instruction, and can allocate, free, fork, leave by `siglongjmp` or
+//! end the process. So the thread's state must be whole at every instruction, and a slow path that was
 //! interrupted must not be trusted to end. Three rules keep that:
 //!
 //! 1. Only the outermost entry owns the thread's counter, totals and sampler ([`SlowPath::is_outermost`]). An entry that
@@ -24,10 +24,10 @@ use allocsample_sampling::{SamplePoints, Sampler};
 
 use super::thread::{Caller, Force, LARGEST_GRANT, ShimThread};
 
-/// What `granted` says while the counter counts muted bytes. No grant is as large.
+/// Value of `granted` while the counter counts muted bytes. No grant is this large.
 const MUTED: u64 = 1 << 62;
-/// What the counter is set to then: what is missing from it was allocated by signal handlers. When it is used up, the
-/// thread looks whether the slow path still exists.
+/// Initial value of the counter while muted. Signal handlers count it down; at zero, the thread checks whether the slow path
+/// still exists.
 const MUTED_GRANT: u64 = 1 << 16;
 
 /// Where the agent is on a thread. The lowest four bits are the shim's own, which counts there while it looks up functions
@@ -81,7 +81,7 @@ pub struct Tick<'a> {
     bytes_until_sample: u64,
 }
 
-/// What a slow path that was given up leaves undone.
+/// The unfinished work of a slow path that was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GivenUp {
     /// Bytes of the allocation that it was sampling.
