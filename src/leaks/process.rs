@@ -124,10 +124,14 @@ fn resident_per_s(profile: &Profile, start_ns: u64, horizon_ns: u64) -> Option<f
 }
 
 /// The same from the readings of the memory map. They were recorded only when the memory had changed, so a level stays
-/// until the next reading. `None` if it changed by less than that takes.
+/// until the next reading. Readings from before the recording are left out: the growth until then is not its growth. `None` if
+/// there is none before the end of the warm-up, or if the memory changed by less than a reading takes.
 fn changes_slope(profile: &Profile, place: impl Fn(u64) -> f64) -> Option<f64> {
     const STEPS: u32 = 64;
-    let totals = || profile.memory.iter().map(|map| map.totals);
+    let totals = || {
+        let totals = profile.memory.iter().map(|map| map.totals);
+        totals.filter(|it| place(it.time_ns) >= 0.0)
+    };
     let level = |at: f64| {
         let last = totals().take_while(|it| place(it.time_ns) <= at).last();
         last.map(|it| it.resident_bytes as f64)
@@ -206,6 +210,14 @@ mod tests {
             "{step:?}"
         );
         assert_eq!(of(&|_| 1_000_000), None, "too small to be recorded");
+        // The program grew before the recording began; the next reading came after the warm-up.
+        let mut profile = Profile::default();
+        for (time_ns, resident_bytes) in [(10, 1_000_000), (150, 2_000_000), (190, 2_000_000)] {
+            let mut map = MemoryMap::default();
+            (map.totals.time_ns, map.totals.resident_bytes) = (time_ns, resident_bytes);
+            profile.memory.push(map);
+        }
+        assert_eq!(resident_per_s(&profile, 100, 200), None);
         assert_eq!(of(&|second| 1_000_000 + 200 * second), None);
     }
 }
