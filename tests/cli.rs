@@ -384,7 +384,7 @@ fn a_run_without_a_profile_says_why() {
         ),
         (
             &[],
-            "no profile: the program ended (status 0) before its first sample",
+            "no profile: the program ended (status 0) before its first sample of malloc (a smaller --interval samples earlier)",
         ),
     ] {
         let output = room.output(&[&["run"], options, &["--", "true"]].concat());

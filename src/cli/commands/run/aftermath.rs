@@ -61,8 +61,14 @@ pub fn run(
     }
     let Some(main) = main_profile(&found, pid) else {
         if paths.is_empty() {
-            exit::remark(why_there_is_no_profile(options, template, ending));
-            for line in what_there_was_instead(readings.get(&pid)) {
+            let elsewhere = memory_elsewhere(readings.get(&pid));
+            let advice = match elsewhere.is_empty() {
+                true => " (a smaller --interval samples earlier)",
+                // It would sample no other allocator.
+                false => "",
+            };
+            exit::remark(why_there_is_no_profile(options, template, ending, advice));
+            for line in elsewhere {
                 exit::remark(format_args!("  {line}"));
             }
         }
@@ -182,7 +188,12 @@ fn headline(found: &Found, pid: u32) -> String {
 }
 
 /// The likeliest reason, from what was asked for and how the program ended.
-fn why_there_is_no_profile(options: &Run, template: &Template, ending: Ending) -> String {
+fn why_there_is_no_profile(
+    options: &Run,
+    template: &Template,
+    ending: Ending,
+    advice: &str,
+) -> String {
     let setting = |option: Option<String>, variable: &str| {
         option
             .or_else(|| std::env::var(variable).ok())
@@ -200,7 +211,7 @@ fn why_there_is_no_profile(options: &Run, template: &Template, ending: Ending) -
         Ending::Status(status) => format!("the program ended (status {status})"),
     };
     format!(
-        "no profile: {ended} before its first sample of malloc, or it could not be written in {}",
+        "no profile: {ended} before its first sample of malloc{advice}, or it could not be written in {}",
         template
             .path()
             .parent()
@@ -209,8 +220,8 @@ fn why_there_is_no_profile(options: &Run, template: &Template, ending: Ending) -
     )
 }
 
-/// What is known of the program's memory without a profile: how much it had, and which runtime it is in.
-fn what_there_was_instead(readings: Option<&Vec<MemoryMap>>) -> Vec<String> {
+/// The program's memory that no profile could show, and the runtimes that have it, in lines. None: it had little.
+fn memory_elsewhere(readings: Option<&Vec<MemoryMap>>) -> Vec<String> {
     let mut profile = Profile {
         memory: readings.cloned().unwrap_or_default(),
         ..Profile::default()
@@ -218,7 +229,7 @@ fn what_there_was_instead(readings: Option<&Vec<MemoryMap>>) -> Vec<String> {
     profile.symbolize();
     let coverage = Coverage::of(&profile);
     if !coverage.as_ref().is_some_and(Coverage::is_low) {
-        return vec!["a smaller --interval samples earlier".to_owned()];
+        return Vec::new();
     }
     (coverage.iter())
         .flat_map(|coverage| [Some(coverage.line()), coverage.warning()])
