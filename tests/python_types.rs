@@ -72,7 +72,14 @@ fn where_each_object_is_a_sample_all_are_told_with_their_types() {
     }
 }
 
-/// Within 4 standard errors: once in 16,000 figures that is luck, and seeds are fixed.
+/// The deviation in standard errors that an estimate of `known` has: a variance grows with what was drawn.
+fn z_of(found: f64, known: f64, variance: f64) -> f64 {
+    truth::z(found, known, (variance * known / found.max(1.0)).sqrt())
+}
+
+/// Within 5 standard errors of what was drawn for the true number of objects, not of what was found: too small an estimate has
+/// too small an error. About 60 samples of a type live, and a figure is outside by luck once in some 100,000 times. Draws are
+/// not the same in every run: a program's addresses decide where some of its memory comes from.
 #[test]
 fn each_type_is_within_its_error() {
     const COUNT: u32 = 30_000;
@@ -82,11 +89,11 @@ fn each_type_is_within_its_error() {
         for name in &names {
             let found = objects_of(&profile, name);
             let z = [
-                truth::z(found.made, f64::from(COUNT), found.made_variance.sqrt()),
-                truth::z(found.live, f64::from(COUNT / 2), found.live_variance.sqrt()),
+                z_of(found.made, f64::from(COUNT), found.made_variance),
+                z_of(found.live, f64::from(COUNT / 2), found.live_variance),
             ];
             let what = format!("{} {name} {found:?}: z {z:?}", python.display());
-            assert!(z.iter().all(|z| z.abs() <= 4.0), "{what}");
+            assert!(z.iter().all(|z| z.abs() <= 5.0), "{what}");
         }
         // What is left are parts of objects: lists' items, attributes.
         let types = profile.report["types"].as_array().expect("types");
