@@ -26,6 +26,7 @@ extern crate std;
 
 mod agent;
 mod attach;
+mod capture;
 pub mod config;
 mod control;
 mod free;
