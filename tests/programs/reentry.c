@@ -58,6 +58,12 @@ NOINLINE static void *allocated_afterwards(void) {
     return block;
 }
 
+NOINLINE static void *allocated_after_a_fork(void) {
+    void *block = malloc(120);
+    KEEP(block);
+    return block;
+}
+
 static void *allocate(void *unused) {
     for (int turn = 0; turn < 4; turn++) {
         void *block = realloc(malloc(40 + (size_t)turn), 80);
@@ -207,10 +213,12 @@ static int traced(void) {
         }
     }
     // A jump out of the agent is noticed after so much at the latest; one out of the first two instructions of malloc, where a
-    // sampled block ends.
+    // sampled block ends, or at a fork. (A handler may have put a block that is not sampled in the place of this one.)
     free(kept);
     for (int i = 0; i < 100; i++) free(malloc(2000));
     for (int i = 0; i < AFTERWARDS; i++) free(allocated_afterwards());
+    do_in_handler('e');
+    for (int i = 0; i < AFTERWARDS; i++) free(allocated_after_a_fork());
     return 0;
 }
 
