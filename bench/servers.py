@@ -9,7 +9,10 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 COMMAND = os.path.abspath(os.environ.get("ALLOCSAMPLE", os.path.join(ROOT, "target/release/allocsample")))
-PATIENCE = 120
+# Seconds, on a machine that others keep busy.
+PATIENCE = 600
+# A shell's background job ignores it, and so would the servers, which are ended by it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Skip(Exception):
@@ -28,7 +31,7 @@ def ours(*arguments, directory):
 
 
 def wait_for(what, is_there):
-    for _ in range(600):
+    for _ in range(10 * PATIENCE):
         if is_there():
             return
         time.sleep(0.1)
@@ -89,7 +92,7 @@ class Server:
     def __exit__(self, *_):
         self.child.send_signal(signal.SIGINT)
         try:
-            self.child.wait(20)
+            self.child.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self.child.kill()
             self.child.wait()
