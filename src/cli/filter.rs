@@ -38,6 +38,7 @@ pub fn selection(arguments: &Narrow) -> Result<Selection, Usage> {
         only_thread: regex("--only-thread", &arguments.only_thread)?,
         since_ns: arguments.since.map(|since| since.0),
         until_ns: arguments.until.map(|until| until.0),
+        at_peak: None,
     })
 }
 

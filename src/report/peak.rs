@@ -41,13 +41,32 @@ impl PeakMoments {
     pub(crate) fn is_live(&self, sample: &Sample) -> bool {
         is_live_at(sample, self.whole)
     }
+
+    /// For each half whether a sample was alive at its moment.
+    pub(crate) fn live(&self, sample: &Sample) -> [i8; 2] {
+        self.halves.map(|moment| is_live_at(sample, moment).into())
+    }
+
+    /// For each half whether a sample was allocated by its moment.
+    pub(crate) fn allocated(&self, sample: &Sample) -> [i8; 2] {
+        self.halves.map(|moment| (sample.time_ns <= moment).into())
+    }
+
+    /// Nothing that came later is in any figure of the peak.
+    pub(crate) fn last_ns(&self) -> u64 {
+        self.halves.into_iter().fold(self.whole, u64::max)
+    }
+
+    /// When the plain curve was highest.
+    pub(crate) fn plain_ns(&self) -> u64 {
+        self.whole
+    }
 }
 
-/// The bytes at the peak with the error of not knowing when it was. `plain` is what the plain curve says at its highest
-/// point: it is too high in the mean, and the estimate, whose moments may have missed the peak, too low. The truth is
-/// between them, so their distance is taken for one more standard deviation.
-pub(crate) fn with_error_of_moment(estimate: Estimate, plain: f64) -> Estimate {
-    let distance = plain - estimate.value();
+/// A figure at the peak with the error of not knowing when it was. `distance` is by how much the plain curve, at its
+/// highest point, exceeds the bytes that were found: the curve is too high in the mean, and the estimate, whose moments may
+/// have missed the peak, too low. The truth is between them, so their distance is taken for one more standard deviation.
+pub(crate) fn with_error_of_moment(estimate: Estimate, distance: f64) -> Estimate {
     match estimate.is_exact() {
         true => estimate,
         false => estimate.with_more_variance(distance * distance),
@@ -84,7 +103,7 @@ impl Peak {
             bytes += halves.at(sample, &moments);
         }
         Self {
-            bytes: with_error_of_moment(bytes, top.bytes),
+            bytes: with_error_of_moment(bytes, top.bytes - bytes.value()),
             after_ns: top.time_ns.saturating_sub(profile.process.start_ns),
             moments,
         }
@@ -156,30 +175,63 @@ impl<'a> Halves<'a> {
 
     /// What a sample adds to the bytes at the peak.
     pub fn at(&mut self, sample: &Sample, moments: &PeakMoments) -> Estimate {
-        let is_live = moments.halves.map(|moment| is_live_at(sample, moment));
-        if is_live == [false; 2] {
+        self.bytes(sample, moments.live(sample))
+    }
+
+    /// What a sample adds to a sum of bytes if the halves count it so often: once, not at all, or taken away.
+    pub(crate) fn bytes(&mut self, sample: &Sample, counts: [i8; 2]) -> Estimate {
+        if counts == [0; 2] {
             return Estimate::ZERO;
         }
         let whole = self.weights.get(sample).0;
+        self.split(sample, counts, whole, |weight| {
+            weight.bytes_estimate(sample.size, SamplePoints(1))
+        })
+    }
+
+    /// The same of a number of allocations.
+    pub(crate) fn objects(&mut self, sample: &Sample, counts: [i8; 2]) -> Estimate {
+        if counts == [0; 2] {
+            return Estimate::ZERO;
+        }
+        let whole = self.weights.get(sample).1;
+        self.split(sample, counts, whole, |weight| {
+            weight.objects_estimate(sample.size, SamplePoints(1), sample.size)
+        })
+    }
+
+    fn split(
+        &self,
+        sample: &Sample,
+        counts: [i8; 2],
+        whole: Estimate,
+        of_half: impl Fn(Weight) -> Estimate,
+    ) -> Estimate {
+        let signed = |estimate: Estimate, count: i8| match count {
+            1.. => estimate,
+            0 => Estimate::ZERO,
+            _ => estimate.negated(),
+        };
         let Some(interval) = self.interval(sample) else {
-            return match is_live {
-                [true, true] => whole,
-                _ => whole.divided_by(2.0),
+            return match counts {
+                [a, b] if a == b => signed(whole, a),
+                _ => counts
+                    .map(|count| signed(whole.divided_by(2.0), count))
+                    .into_iter()
+                    .sum(),
             };
         };
-        let weight = Weight::new(GapLaw::Poisson, interval);
-        let one = weight
-            .bytes_estimate(sample.size, SamplePoints(1))
-            .divided_by(2.0);
-        let halves = (0..).zip(is_live);
-        let mut sum: Estimate = halves
-            .filter(|&(half, is_live)| is_live && is_in_half(sample, half, interval))
-            .map(|_| one)
+        let one = of_half(Weight::new(GapLaw::Poisson, interval)).divided_by(2.0);
+        let halves = (0..).zip(counts);
+        let sum: Estimate = halves
+            .filter(|&(half, count)| count != 0 && is_in_half(sample, half, interval))
+            .map(|(_, count)| signed(one, count))
             .sum();
-        if sum.samples() == 2 {
-            sum = Estimate::from_parts(sum.value(), sum.variance(), 1).with_drawn(sum.drawn());
-        }
-        sum.allowing_for(whole.allowance())
+        // One sample, be it in both.
+        let samples = sum.samples().min(1);
+        Estimate::from_parts(sum.value(), sum.variance(), samples)
+            .with_drawn(sum.drawn())
+            .allowing_for(whole.allowance())
     }
 }
 

@@ -82,6 +82,8 @@ pub struct Selection {
     pub since_ns: Option<u64>,
     /// Not allocated after, and live is what was alive then; nanoseconds since the start of the profile.
     pub until_ns: Option<u64>,
+    /// Not allocated after the peak, and live is what was alive then.
+    pub at_peak: Option<PeakMoments>,
 }
 
 impl From<Filter> for Selection {
@@ -111,6 +113,7 @@ impl Selection {
             && self.only_thread.is_none()
             && self.since_ns.is_none()
             && self.until_ns.is_none()
+            && self.at_peak.is_none()
     }
 }
 
@@ -122,6 +125,8 @@ pub(crate) struct Window {
     middle_ns: u64,
     until_ns: u64,
     pub(crate) peak: Option<PeakMoments>,
+    /// Whether all figures are those of the peak.
+    pub(crate) is_at_peak: bool,
 }
 
 impl Window {
@@ -131,7 +136,11 @@ impl Window {
         let until_ns = selection
             .until_ns
             .map_or(u64::MAX, |until| start_ns.saturating_add(until));
-        let end_ns = until_ns.min(profile.process.end_ns);
+        let peak = selection.at_peak.or(peak);
+        let (until_ns, end_ns) = match &selection.at_peak {
+            Some(moments) => (moments.last_ns(), moments.plain_ns()),
+            None => (until_ns, until_ns.min(profile.process.end_ns)),
+        };
         Self {
             since_ns: if selection.since_ns.is_some() {
                 since_ns
@@ -141,6 +150,7 @@ impl Window {
             middle_ns: since_ns + end_ns.saturating_sub(since_ns) / 2,
             until_ns,
             peak,
+            is_at_peak: selection.at_peak.is_some(),
         }
     }
 
@@ -164,7 +174,12 @@ impl Window {
 
     /// 1 for what was added to the live bytes since the middle, -1 for what was taken away.
     pub(crate) fn growth(&self, sample: &Sample) -> i8 {
-        i8::from(self.is_live(sample)) - i8::from(is_live_at(sample, self.middle_ns))
+        i8::from(self.is_live(sample)) - self.middle(sample)
+    }
+
+    /// 1 for what was alive in the middle.
+    pub(crate) fn middle(&self, sample: &Sample) -> i8 {
+        is_live_at(sample, self.middle_ns).into()
     }
 }
 

@@ -7,7 +7,7 @@ use allocsample_sampling::Estimate;
 use rustc_hash::FxHashMap;
 
 use crate::frames::{FrameId, Frames};
-use crate::peak::{Halves, with_error_of_moment};
+use crate::peak::{Halves, PeakMoments, with_error_of_moment};
 use crate::selection::{Selection, Selector, Window};
 use allocsample_profile::Weights;
 
@@ -51,18 +51,22 @@ impl Figures {
         (bytes, objects): (Estimate, Estimate),
         halves: &mut Halves<'_>,
     ) {
+        if let Some(moments) = &window.peak {
+            self.peak += halves.at(sample, moments);
+            if moments.is_live(sample) {
+                self.plain_peak += bytes.value();
+            }
+            if window.is_at_peak {
+                self.take_at_peak(sample, window, moments, halves);
+                return;
+            }
+        }
         if !sample.is_carried() {
             self.allocated += bytes;
             self.allocations += objects;
         }
         if window.is_live(sample) {
             self.live += bytes;
-        }
-        if let Some(moments) = &window.peak {
-            self.peak += halves.at(sample, moments);
-            if moments.is_live(sample) {
-                self.plain_peak += bytes.value();
-            }
         }
         match window.growth(sample) {
             1 => self.growth += bytes,
@@ -74,9 +78,40 @@ impl Figures {
         }
     }
 
-    /// The bytes at the peak, with the error of not knowing when it was.
-    pub fn peak_with_error(&self) -> Estimate {
-        with_error_of_moment(self.peak, self.plain_peak)
+    /// Each half of the samples counts at the moment that the other half takes for the peak.
+    fn take_at_peak(
+        &mut self,
+        sample: &Sample,
+        window: &Window,
+        moments: &PeakMoments,
+        halves: &mut Halves<'_>,
+    ) {
+        if !sample.is_carried() {
+            let counts = moments.allocated(sample);
+            self.allocated += halves.bytes(sample, counts);
+            self.allocations += halves.objects(sample, counts);
+        }
+        let live = moments.live(sample);
+        self.live += halves.bytes(sample, live);
+        let growth = live.map(|live| live - window.middle(sample));
+        self.growth += halves.bytes(sample, growth);
+    }
+
+    /// By how much the plain curve at its highest point exceeds the bytes at the peak.
+    pub(crate) fn excess(&self) -> f64 {
+        self.plain_peak - self.peak.value()
+    }
+
+    /// The same, where figures of the peak have the error of not knowing when it was.
+    pub(crate) fn finished(&self, window: &Window) -> Self {
+        let with_error = |figure| with_error_of_moment(figure, self.excess());
+        let mut finished = *self;
+        finished.peak = with_error(self.peak);
+        if window.is_at_peak {
+            finished.live = with_error(self.live);
+            finished.growth = with_error(self.growth);
+        }
+        finished
     }
 
     pub(crate) fn add(&mut self, other: &Figures) {

@@ -7,7 +7,7 @@ use allocsample_profile::Profile;
 use allocsample_sampling::Estimate;
 
 use crate::peak::PeakMoments;
-use crate::selection::{Filter, Selection};
+use crate::selection::{Filter, Selection, Window};
 use crate::sums::Figures;
 
 /// What a row stands for.
@@ -94,6 +94,15 @@ impl Sort {
             Sort::Count => &figures.allocations,
             Sort::Peak => &figures.peak,
             Sort::Growth => &figures.growth,
+        }
+    }
+
+    /// Whether that figure depends on when the peak was.
+    pub(crate) fn is_of_peak(self, window: &Window) -> bool {
+        match self {
+            Sort::Peak => true,
+            Sort::Live | Sort::Growth => window.is_at_peak,
+            Sort::Allocated | Sort::Count => false,
         }
     }
 }

@@ -159,6 +159,10 @@ fn write_selected(
         )
     };
     let live = match options.selection.until_ns {
+        _ if options.selection.at_peak.is_some() => {
+            let whole = totals.peak.bytes.value();
+            of(&selected.live, whole, "live at the peak")
+        }
         Some(until) => format!(
             "{} live after {}",
             units::bytes_with_error(&selected.live),

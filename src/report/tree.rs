@@ -7,7 +7,7 @@ use allocsample_sampling::Estimate;
 use serde_json::{Value, json};
 
 use crate::frames::{FrameId, Frames, Paths};
-use crate::peak::PeakMoments;
+use crate::peak::{PeakMoments, with_error_of_moment};
 use crate::selection::{Selection, Window};
 use crate::sums::{Figures, Sums};
 use crate::table::Sort;
@@ -62,20 +62,29 @@ impl Tree {
             let node = walk.node(sum.sample);
             if node != ROOT {
                 selected.add(&sum.figures);
-                ends.push((node, *sort.of(&sum.figures)));
+                ends.push((node, *sort.of(&sum.figures), sum.figures.excess()));
             }
         }
         // The sums take five times what is kept of them, and there are several nodes to each.
         drop(sums);
         let (steps, names) = walk.paths.into_steps();
         let mut figures = vec![Estimate::ZERO; steps.len() + 1];
-        for (node, figure) in ends {
+        let mut excesses = vec![0.0; steps.len() + 1];
+        for (node, figure, excess) in ends {
             figures[node as usize] += figure;
+            excesses[node as usize] += excess;
         }
         for (index, &(parent, _)) in steps.iter().enumerate().rev() {
             let figure = figures[index + 1];
             figures[parent as usize] += figure;
+            excesses[parent as usize] += excesses[index + 1];
         }
+        if sort.is_of_peak(&window) {
+            for (figure, excess) in figures.iter_mut().zip(excesses) {
+                *figure = with_error_of_moment(*figure, excess);
+            }
+        }
+        let selected = selected.finished(&window);
         let names: Vec<String> = (names.first.iter())
             .map(|id| frames.frame(*id).function.clone())
             .collect();

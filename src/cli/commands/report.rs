@@ -29,7 +29,7 @@ pub fn run(arguments: &Report) -> anyhow::Result<Ending> {
     let progress = Progress::start("adding up");
     let totals = Totals::of(&profile);
     if arguments.at_peak {
-        selection.until_ns = Some(totals.peak.after_ns);
+        selection.at_peak = Some(totals.peak.moments);
     }
     drop(progress);
     let question = Question {

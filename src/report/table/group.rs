@@ -10,6 +10,7 @@ use super::{By, Request, Row, Table, classes};
 use crate::frames::{FrameId, FrameKeys, Frames, Paths};
 use crate::heaps;
 use crate::numbering::Numbering;
+use crate::peak::with_error_of_moment;
 use crate::selection::Window;
 use crate::sums::{Figures, Sums};
 
@@ -26,10 +27,43 @@ struct Groups {
     groups: Vec<Group>,
     /// What is charged to each; none where that is what the sum of each says.
     own: Vec<Figures>,
-    /// What is charged to each and to what it called: allocated and live bytes. None where rows have no more than their own.
-    total: Vec<(Estimate, Estimate)>,
+    /// What is charged to each and to what it called. None where rows have no more than their own.
+    total: Vec<Total>,
     /// For each sum which group it is charged to.
     charged: Vec<u32>,
+}
+
+/// What is charged to a row and to what it called.
+#[derive(Clone, Copy, Default)]
+struct Total {
+    allocated: Estimate,
+    live: Estimate,
+    /// See [`Figures::excess`].
+    excess: f64,
+}
+
+impl Total {
+    fn of(figures: &Figures) -> Self {
+        Self {
+            allocated: figures.allocated,
+            live: figures.live,
+            excess: figures.excess(),
+        }
+    }
+
+    fn add(&mut self, figures: &Figures) {
+        self.allocated += figures.allocated;
+        self.live += figures.live;
+        self.excess += figures.excess();
+    }
+
+    /// The live bytes, with the error of not knowing when the peak was if they are those of the peak.
+    fn live(&self, window: &Window) -> Estimate {
+        match window.is_at_peak {
+            true => with_error_of_moment(self.live, self.excess),
+            false => self.live,
+        }
+    }
 }
 
 impl Groups {
@@ -40,9 +74,9 @@ impl Groups {
         }
     }
 
-    fn total(&self, own: &Figures, index: usize) -> (Estimate, Estimate) {
+    fn total(&self, own: &Figures, index: usize) -> Total {
         let total = self.total.get(index).copied();
-        total.unwrap_or((own.allocated, own.live))
+        total.unwrap_or_else(|| Total::of(own))
     }
 }
 
@@ -73,7 +107,7 @@ pub(super) fn group<'a>(
             By::Function | By::Site | By::Line | By::Module | By::Heap => 0,
         },
     );
-    let whole = sums.whole;
+    let whole = sums.whole.finished(&window);
     let groups = if by.has_total() {
         by_frame(frames, by, &sums)
     } else {
@@ -84,7 +118,10 @@ pub(super) fn group<'a>(
     let rows = order
         .iter()
         .take(request.limit)
-        .map(|&index| row(profile, frames, by, (&groups, &sums), index, &mut scratch))
+        .map(|&index| {
+            let places = (&groups, &sums, &window);
+            row(profile, frames, by, places, index, &mut scratch)
+        })
         .collect();
     let of_sample = if keeps_samples {
         let mut places = vec![Table::NONE; order.len()];
@@ -167,9 +204,7 @@ fn by_frame(frames: &Frames<'_>, by: By, sums: &Sums<'_>) -> Groups {
                 groups.own.push(Figures::default());
                 groups.total.push(Default::default());
             }
-            let (allocated, live) = &mut groups.total[places[key] as usize];
-            *allocated += sum.figures.allocated;
-            *live += sum.figures.live;
+            groups.total[places[key] as usize].add(&sum.figures);
         }
         // There is a frame: a stack without any has one that says so.
         let own = frames.charged(sum.sample.heap, &stack).unwrap_or(0);
@@ -233,10 +268,10 @@ fn order(
     let mut order: Vec<usize> = (0..groups.groups.len()).collect();
     let size = |&index: &usize| {
         let own = groups.own(sums, index);
-        let (allocated, live) = groups.total(own, index);
+        let total = groups.total(own, index);
         let second = match request.sort {
-            super::Sort::Live => live,
-            _ => allocated,
+            super::Sort::Live => total.live,
+            _ => total.allocated,
         };
         (request.sort.of(own).value(), second.value())
     };
@@ -260,20 +295,21 @@ fn row(
     profile: &Profile,
     frames: &Frames<'_>,
     by: By,
-    (groups, sums): (&Groups, &Sums<'_>),
+    (groups, sums, window): (&Groups, &Sums<'_>, &Window),
     index: usize,
     stack: &mut Vec<FrameId>,
 ) -> Row {
     let group = &groups.groups[index];
     let own = groups.own(sums, index);
     let total = groups.total(own, index);
+    let own = own.finished(window);
     let mut row = Row {
         self_allocated: own.allocated,
-        total_allocated: total.0,
+        total_allocated: total.allocated,
         self_live: own.live,
-        total_live: total.1,
+        total_live: total.live(window),
         allocations: own.allocations,
-        self_peak: own.peak_with_error(),
+        self_peak: own.peak,
         self_growth: own.growth,
         ..Row::default()
     };

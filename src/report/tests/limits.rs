@@ -498,3 +498,100 @@ fn a_large_block_says_nothing_of_small_ones_beside_it() {
     }
     assert!(f64::from(held) >= 0.9 * SEEDS as f64, "{held}");
 }
+
+fn at_peak(totals: &Totals) -> Selection {
+    Selection {
+        at_peak: Some(totals.peak.moments),
+        ..Selection::default()
+    }
+}
+
+#[test]
+fn rows_at_the_peak_add_up_to_the_peak_and_have_its_limits() {
+    for (samples, scenario) in [(1.0, Scenario::Constant), (30.0, Scenario::Changed)] {
+        for seed in 1..=5 {
+            let blocks = program(samples, &mut Random::from_seed(seed));
+            let (profile, _) = record(&blocks, scenario, seed);
+            let (totals, frames) = (Totals::of(&profile), Frames::of(&profile));
+            let selection = at_peak(&totals);
+            for by in [By::Site, By::Function, By::Size] {
+                let request = Request {
+                    by,
+                    sort: Sort::Live,
+                    selection: &selection,
+                    peak: Some(totals.peak.moments),
+                    limit: usize::MAX,
+                };
+                let table = Table::of(&profile, &frames, &request);
+                let sum: f64 = table.rows.iter().map(|row| row.self_live.value()).sum();
+                let peak = totals.peak.bytes.value();
+                assert!((sum - peak).abs() <= 1e-9 * peak, "{by:?}: {sum}, {peak}");
+                for row in &table.rows {
+                    assert_eq!(row.self_live, row.self_peak);
+                    // The chain of calls has one function here.
+                    assert_eq!(row.total_live.limits_95(), row.self_peak.limits_95());
+                    assert!(row.self_allocated.value() >= row.self_live.value() - 1e-9 * peak);
+                }
+                let (whole, shown) = (printed(&totals.peak.bytes), printed(&table.selected.live));
+                assert!(
+                    (whole.0 - shown.0).abs() <= 1e-6 * peak,
+                    "{whole:?} {shown:?}"
+                );
+                assert!(
+                    (whole.1 - shown.1).abs() <= 1e-6 * peak,
+                    "{whole:?} {shown:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_at_the_peak_of_a_steady_program_are_unbiased_and_within_their_limits() {
+    const SEEDS: u64 = 60;
+    for samples in [1, 4, 16] {
+        let live = samples * INTERVAL / 512;
+        let mut blocks = steady(live, 512);
+        for block in blocks.iter_mut().skip(1).step_by(2) {
+            block.site = 1;
+        }
+        // Half of all blocks are of either site.
+        let truth = (live * 512) as f64 / 2.0;
+        let (mut mean, mut of_plain_moment, mut held) = (0.0, 0.0, 0);
+        for seed in 1..=SEEDS {
+            let (profile, _) = record(&blocks, Scenario::Constant, seed);
+            let (totals, frames) = (Totals::of(&profile), Frames::of(&profile));
+            let first_site = |selection: &Selection| {
+                let request = Request {
+                    by: By::Site,
+                    sort: Sort::Live,
+                    selection,
+                    peak: None,
+                    limit: usize::MAX,
+                };
+                let rows = Table::of(&profile, &frames, &request).rows;
+                let row = rows.iter().find(|row| row.name == "0xfff");
+                row.map_or(Estimate::ZERO, |row| row.self_live)
+            };
+            let row = first_site(&at_peak(&totals));
+            mean += row.value() / truth / SEEDS as f64;
+            held += u32::from(row.limits_95().unwrap().contain(truth));
+            let plain = Selection {
+                until_ns: Some(totals.peak.after_ns),
+                ..Selection::default()
+            };
+            of_plain_moment += first_site(&plain).value() / truth / SEEDS as f64;
+        }
+        // 4 standard errors of the mean of so many rows of half the samples.
+        let error = 4.0 / ((samples * SEEDS) as f64 / 2.0).sqrt();
+        assert!((mean - 1.0).abs() < error, "{samples}: {mean}");
+        assert!(
+            of_plain_moment > 1.0 + error,
+            "{samples}: {of_plain_moment}"
+        );
+        assert!(f64::from(held) >= 0.85 * SEEDS as f64, "{samples}: {held}");
+        println!(
+            "{samples}: mean {mean:.2}, of the plain moment {of_plain_moment:.2}, held {held} of {SEEDS}"
+        );
+    }
+}
