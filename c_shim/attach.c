@@ -1,87 +1,10 @@
-/* Which functions are redirected in a process that is attached to, and where their next ones are. */
+/* Finds, in a process that is attached to, the functions that are redirected there and their next ones. */
 #define _GNU_SOURCE
 #include "attach.h"
 
 #include <dlfcn.h>
 #include <link.h>
 #include <string.h>
-
-void *shim_attached_dlopen(const char *path, int mode);
-void *shim_attached_dlsym(void *handle, const char *name);
-
-/* Those of the allocator. reallocarray is not among them: it calls realloc by its name, and so is seen. */
-#define FOREACH_OF_ALLOCATOR(X)                                                                                        \
-    X(malloc)                                                                                                          \
-    X(free)                                                                                                            \
-    X(calloc)                                                                                                          \
-    X(realloc)                                                                                                         \
-    X(posix_memalign)                                                                                                  \
-    X(aligned_alloc)                                                                                                   \
-    X(memalign)                                                                                                        \
-    X(valloc)                                                                                                          \
-    X(pvalloc)                                                                                                         \
-    X(free_sized)                                                                                                      \
-    X(free_aligned_sized)                                                                                              \
-    X(_Znwm)                                                                                                           \
-    X(_Znam)                                                                                                           \
-    X(_ZnwmRKSt9nothrow_t)                                                                                             \
-    X(_ZnamRKSt9nothrow_t)                                                                                             \
-    X(_ZnwmSt11align_val_t)                                                                                            \
-    X(_ZnamSt11align_val_t)                                                                                            \
-    X(_ZnwmSt11align_val_tRKSt9nothrow_t)                                                                              \
-    X(_ZnamSt11align_val_tRKSt9nothrow_t)                                                                              \
-    X(_ZdlPv)                                                                                                          \
-    X(_ZdaPv)                                                                                                          \
-    X(_ZdlPvm)                                                                                                         \
-    X(_ZdaPvm)                                                                                                         \
-    X(_ZdlPvRKSt9nothrow_t)                                                                                            \
-    X(_ZdaPvRKSt9nothrow_t)                                                                                            \
-    X(_ZdlPvSt11align_val_t)                                                                                           \
-    X(_ZdaPvSt11align_val_t)                                                                                           \
-    X(_ZdlPvmSt11align_val_t)                                                                                          \
-    X(_ZdaPvmSt11align_val_t)                                                                                          \
-    X(_ZdlPvSt11align_val_tRKSt9nothrow_t)                                                                             \
-    X(_ZdaPvSt11align_val_tRKSt9nothrow_t)
-
-/* What the process does to itself: all of c_shim/lifecycle.c, which tests/shared_object.rs holds against the exports. */
-#define FOREACH_OF_LIFECYCLE(X)                                                                                        \
-    X(fork)                                                                                                            \
-    X(_Fork)                                                                                                           \
-    X(_exit)                                                                                                           \
-    X(_Exit)                                                                                                           \
-    X(quick_exit)                                                                                                      \
-    X(abort)                                                                                                           \
-    X(pthread_exit)                                                                                                    \
-    X(execve)                                                                                                          \
-    X(execv)                                                                                                           \
-    X(execvp)                                                                                                          \
-    X(execvpe)                                                                                                         \
-    X(execl)                                                                                                           \
-    X(execlp)                                                                                                          \
-    X(execle)                                                                                                          \
-    X(fexecve)                                                                                                         \
-    X(execveat)                                                                                                        \
-    X(unshare)                                                                                                         \
-    X(setns)                                                                                                           \
-    X(chroot)                                                                                                          \
-    X(setuid)                                                                                                          \
-    X(seteuid)                                                                                                         \
-    X(setreuid)                                                                                                        \
-    X(setresuid)                                                                                                       \
-    X(prctl)                                                                                                           \
-    X(seccomp_load)                                                                                                    \
-    X(capset)                                                                                                          \
-    X(cap_set_proc)                                                                                                    \
-    X(dlclose)
-
-#define NAMED(NAME) {.name = #NAME},
-struct shim_redirection shim_redirections[] = {FOREACH_OF_ALLOCATOR(NAMED) FOREACH_OF_LIFECYCLE(NAMED)
-                                               {.name = "dlopen", .own = shim_attached_dlopen},
-                                               {.name = "dlsym", .own = shim_attached_dlsym},
-                                               {.name = NULL}};
-
-#define ONE(NAME) +1
-#define OF_ALLOCATOR (0 FOREACH_OF_ALLOCATOR(ONE))
 
 static _Atomic(bool) is_late;
 
@@ -92,9 +15,9 @@ bool shim_is_late(void)
 
 void *shim_late_symbol(const char *name)
 {
-    for (const struct shim_redirection *entry = shim_redirections; entry->name != NULL; entry++) {
-        if (strcmp(entry->name, name) == 0)
-            return entry->next;
+    for (size_t i = 0; i < SHIM_ROWS; i++) {
+        if (strcmp(shim_functions[i].name, name) == 0)
+            return shim_functions[i].next;
     }
     return NULL;
 }
@@ -141,23 +64,23 @@ bool shim_prepare_late(void)
     void *next_malloc = find_definition("malloc");
     if (handle == NULL || next_malloc == NULL)
         return false;
-    for (size_t i = 0; shim_redirections[i].name != NULL; i++) {
-        struct shim_redirection *entry = &shim_redirections[i];
-        if (entry->own == NULL)
-            entry->own = dlsym(handle, entry->name);
-        entry->next = find_definition(entry->name);
-        bool is_of_another = i < OF_ALLOCATOR && entry->next != NULL && !shim_same_object(entry->next, next_malloc);
+    bool is_complete = true;
+    shim_functions[SHIM_ROW_dlopen].own = shim_attached_dlopen;
+    shim_functions[SHIM_ROW_dlsym].own = shim_attached_dlsym;
+    for (struct shim_function *function = shim_functions; function < shim_functions + SHIM_ROWS; function++) {
+        if (function->group == SHIM_START || function->group == SHIM_ENTRY)
+            continue;
+        if (function->own == NULL)
+            function->own = dlsym(handle, function->name);
+        void *next = find_definition(function->name);
         /* Blocks of two allocators must not be mixed; and operators that call malloc are seen there. */
-        if (is_of_another || entry->own == NULL || entry->own == entry->next)
-            entry->next = NULL;
+        bool is_of_another = function->group <= SHIM_DELETE && next != NULL && !shim_same_object(next, next_malloc);
+        if (!is_of_another && function->own != NULL && function->own != next)
+            function->next = next;
+        /* Without it shim_find_next would end the program. */
+        is_complete &= function->group != SHIM_MALLOC || function->next != NULL;
     }
     dlclose(handle);
-    /* Without these shim_find_next would end the program. */
-    static const char *const needed[] = {"malloc", "free", "calloc", "realloc", "posix_memalign"};
-    for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) {
-        if (shim_late_symbol(needed[i]) == NULL)
-            return false;
-    }
-    atomic_store_explicit(&is_late, true, memory_order_release);
-    return true;
+    atomic_store_explicit(&is_late, is_complete, memory_order_release);
+    return is_complete;
 }

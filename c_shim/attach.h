@@ -6,18 +6,7 @@
 #ifndef ALLOCSAMPLE_ATTACH_H
 #define ALLOCSAMPLE_ATTACH_H
 
-#include "shim.h"
-
-/* A function that is redirected. `next` is the definition that the program's calls reach without us; NULL: there is
- * none, or it belongs to another allocator than malloc, and stays as it is. */
-struct shim_redirection {
-    const char *name;
-    void *own;
-    void *next;
-};
-
-/* All of them; the last one has no name. */
-extern HIDDEN struct shim_redirection shim_redirections[];
+#include "interposed.h"
 
 /* How a pass over all objects went. */
 struct shim_pass {
@@ -34,13 +23,16 @@ struct shim_pass {
 HIDDEN bool shim_prepare_late(void);
 /* Whether that was done. */
 HIDDEN bool shim_is_late(void);
-/* The next function `name` among those that are redirected, or NULL. */
+/* The next function `name`, or NULL if it is not redirected. */
 HIDDEN void *shim_late_symbol(const char *name);
 
 /* Puts our functions into all slots. Any thread that holds no lock of the loader. */
 HIDDEN void shim_redirect(struct shim_pass *pass);
 /* Puts the next functions back. Blocks that we counted are freed by the next allocator, which they came from. */
 HIDDEN void shim_restore(struct shim_pass *pass);
+/* dlopen and dlsym of a process that was attached to. */
+HIDDEN void *shim_attached_dlopen(const char *path, int mode);
+HIDDEN void *shim_attached_dlsym(void *handle, const char *name);
 /* A forked child has no other thread that could be in a pass. */
 HIDDEN void shim_redirect_after_fork_in_child(void);
 

@@ -10,7 +10,7 @@
  * realloc is a free and an allocation of the new size. The sample is taken out of the live set before the real call
  * (the old address may belong to another thread before it returns) and put back if the call fails. */
 #define _GNU_SOURCE
-#include "shim.h"
+#include "interposed.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -319,7 +319,6 @@ EXPORT int posix_memalign(void **block, size_t alignment, size_t size)
     }
 
 #define INTERPOSE_PAGES(NAME)                                                                                          \
-    void *NAME(size_t size);                                                                                           \
     SHIM_DUE_ENTRY(1, void *, NAME, size_t size)                                                                       \
     {                                                                                                                  \
         shim_take_back(size);                                                                                          \
@@ -332,7 +331,6 @@ EXPORT int posix_memalign(void **block, size_t alignment, size_t size)
         return shim_next.NAME(size);                                                                                   \
     }
 
-void *memalign(size_t alignment, size_t size);
 INTERPOSE_ALIGNED(aligned_alloc)
 INTERPOSE_ALIGNED(memalign)
 INTERPOSE_PAGES(valloc)

@@ -4,7 +4,6 @@
  * and memory, and the exec or _exit that ends it is told apart by pid inside the agent. */
 #define _GNU_SOURCE
 #include "attach.h"
-#include "shim.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -64,16 +63,15 @@ static void after_fork(pid_t child, int before)
 
 EXPORT pid_t fork(void)
 {
-    pid_t (*next)(void) = NEXT(pid_t, fork, void);
     int before = before_fork();
-    pid_t child = next();
+    pid_t child = NEXT(fork)();
     after_fork(child, before);
     return child;
 }
 
 EXPORT pid_t _Fork(void)
 {
-    pid_t (*next)(void) = NEXT(pid_t, _Fork, void);
+    __auto_type next = NEXT(_Fork);
     if (next == NULL) { /* glibc before 2.34, whose fork would run handlers that _Fork must not run */
         errno = ENOSYS;
         return -1;
@@ -89,16 +87,14 @@ EXPORT pid_t _Fork(void)
 EXPORT _Noreturn void _exit(int status)
 {
     leaving(SHIM_IMMEDIATE_EXIT, status, NULL);
-    void (*next)(int) = NEXT(void, _exit, int);
-    next(status);
+    NEXT(_exit)(status);
     __builtin_unreachable();
 }
 
 EXPORT _Noreturn void _Exit(int status)
 {
     leaving(SHIM_IMMEDIATE_EXIT, status, NULL);
-    void (*next)(int) = NEXT(void, _Exit, int);
-    next(status);
+    NEXT(_Exit)(status);
     __builtin_unreachable();
 }
 
@@ -114,10 +110,9 @@ static void on_quick_exit(void)
 EXPORT _Noreturn void quick_exit(int status)
 {
     quick_exit_status = status;
-    void (*next)(int) = NEXT(void, quick_exit, int);
     if (at_quick_exit(on_quick_exit) != 0)
         on_quick_exit();
-    next(status);
+    NEXT(quick_exit)(status);
     __builtin_unreachable();
 }
 
@@ -147,8 +142,7 @@ EXPORT _Noreturn void abort(void)
 {
     run_abort_handler();
     leaving(SHIM_ABORT, 0, NULL);
-    void (*next)(void) = NEXT(void, abort, void);
-    next();
+    NEXT(abort)();
     __builtin_unreachable();
 }
 
@@ -157,8 +151,7 @@ EXPORT _Noreturn void pthread_exit(void *value)
     const struct shim_slow_path *agent = slow_path();
     if (agent != NULL)
         agent->on_pthread_exit();
-    void (*next)(void *) = NEXT(void, pthread_exit, void *);
-    next(value);
+    NEXT(pthread_exit)(value);
     __builtin_unreachable();
 }
 
@@ -221,9 +214,7 @@ static bool cannot_find(const char *file)
 static int execve_told(const char *path, char *const argv[], char *const envp[])
 {
     bool tell = !cannot_run(path) && leaving(SHIM_EXEC, 0, path);
-    int (*next)(const char *, char *const *, char *const *) =
-        NEXT(int, execve, const char *, char *const *, char *const *);
-    next(path, argv, envp);
+    NEXT(execve)(path, argv, envp);
     return after_failed_exec(tell);
 }
 
@@ -240,9 +231,7 @@ EXPORT int execv(const char *path, char *const argv[])
 static int execvpe_told(const char *file, char *const argv[], char *const envp[])
 {
     bool tell = !cannot_find(file) && leaving(SHIM_EXEC, 0, file);
-    int (*next)(const char *, char *const *, char *const *) =
-        NEXT(int, execvpe, const char *, char *const *, char *const *);
-    next(file, argv, envp);
+    NEXT(execvpe)(file, argv, envp);
     return after_failed_exec(tell);
 }
 
@@ -259,15 +248,13 @@ EXPORT int execvp(const char *file, char *const argv[])
 EXPORT int fexecve(int fd, char *const argv[], char *const envp[])
 {
     bool tell = leaving(SHIM_EXEC, 0, "(a file descriptor)");
-    int (*next)(int, char *const *, char *const *) = NEXT(int, fexecve, int, char *const *, char *const *);
-    next(fd, argv, envp);
+    NEXT(fexecve)(fd, argv, envp);
     return after_failed_exec(tell);
 }
 
 EXPORT int execveat(int directory, const char *path, char *const argv[], char *const envp[], int flags)
 {
-    int (*next)(int, const char *, char *const *, char *const *, int) =
-        NEXT(int, execveat, int, const char *, char *const *, char *const *, int);
+    __auto_type next = NEXT(execveat);
     if (next == NULL) { /* glibc before 2.34 */
         errno = ENOSYS;
         return -1;
@@ -324,11 +311,10 @@ EXPORT int execle(const char *path, const char *first, ...)
 
 EXPORT int dlclose(void *handle)
 {
-    int (*next)(void *) = NEXT(int, dlclose, void *);
     const struct shim_slow_path *agent = slow_path();
     if (agent != NULL)
         agent->before_dlclose();
-    int result = next(handle);
+    int result = NEXT(dlclose)(handle);
     if (agent != NULL)
         agent->after_dlclose();
     return result;
@@ -338,13 +324,12 @@ EXPORT int dlclose(void *handle)
 
 EXPORT int unshare(int flags)
 {
-    int (*next)(int) = NEXT(int, unshare, int);
     const struct shim_slow_path *agent = slow_path();
     /* The kernel refuses these to a process with more than one thread. */
     bool single_thread = (flags & (CLONE_NEWUSER | CLONE_NEWPID | CLONE_THREAD | CLONE_VM | CLONE_SIGHAND)) != 0;
     if (agent != NULL && single_thread)
         agent->before_unshare();
-    int result = next(flags);
+    int result = NEXT(unshare)(flags);
     int saved_errno = errno;
     if (agent != NULL && single_thread)
         agent->after_unshare();
@@ -354,7 +339,6 @@ EXPORT int unshare(int flags)
 
 EXPORT int setns(int fd, int kind)
 {
-    int (*next)(int, int) = NEXT(int, setns, int, int);
     const struct shim_slow_path *agent = slow_path();
     /* Namespaces that a process of several threads can enter. 0 is "whatever fd stands for". */
     const int easy = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET;
@@ -363,7 +347,7 @@ EXPORT int setns(int fd, int kind)
         agent->before_unshare();
     else if (agent != NULL && (kind & CLONE_NEWNS) != 0)
         agent->before_entering_mounts();
-    int result = next(fd, kind);
+    int result = NEXT(setns)(fd, kind);
     int saved_errno = errno;
     if (agent != NULL && single_thread)
         agent->after_unshare();
@@ -385,37 +369,32 @@ static void before_confinement(void)
 
 EXPORT int chroot(const char *path)
 {
-    int (*next)(const char *) = NEXT(int, chroot, const char *);
     before_confinement();
-    return next(path);
+    return NEXT(chroot)(path);
 }
 
 EXPORT int setuid(uid_t user)
 {
-    int (*next)(uid_t) = NEXT(int, setuid, uid_t);
     before_confinement();
-    return next(user);
+    return NEXT(setuid)(user);
 }
 
 EXPORT int seteuid(uid_t user)
 {
-    int (*next)(uid_t) = NEXT(int, seteuid, uid_t);
     before_confinement();
-    return next(user);
+    return NEXT(seteuid)(user);
 }
 
 EXPORT int setreuid(uid_t user, uid_t effective)
 {
-    int (*next)(uid_t, uid_t) = NEXT(int, setreuid, uid_t, uid_t);
     before_confinement();
-    return next(user, effective);
+    return NEXT(setreuid)(user, effective);
 }
 
 EXPORT int setresuid(uid_t user, uid_t effective, uid_t saved)
 {
-    int (*next)(uid_t, uid_t, uid_t) = NEXT(int, setresuid, uid_t, uid_t, uid_t);
     before_confinement();
-    return next(user, effective, saved);
+    return NEXT(setresuid)(user, effective, saved);
 }
 
 /* What a single thread has, and a thread of ours has not: glibc has all threads change their rights together, and ends the
@@ -440,9 +419,8 @@ static void after_own_rights(const struct shim_slow_path *agent)
 
 EXPORT int capset(void *header, const void *data)
 {
-    int (*next)(void *, const void *) = NEXT(int, capset, void *, const void *);
     const struct shim_slow_path *agent = before_own_rights();
-    int result = next(header, data);
+    int result = NEXT(capset)(header, data);
     after_own_rights(agent);
     return result;
 }
@@ -450,7 +428,7 @@ EXPORT int capset(void *header, const void *data)
 /* libcap's, which makes the system call itself. */
 EXPORT int cap_set_proc(void *capabilities)
 {
-    int (*next)(void *) = NEXT(int, cap_set_proc, void *);
+    __auto_type next = NEXT(cap_set_proc);
     if (next == NULL) {
         errno = ENOSYS;
         return -1;
@@ -475,8 +453,6 @@ static void before_filter(void)
 
 EXPORT int prctl(int option, ...)
 {
-    int (*next)(int, unsigned long, unsigned long, unsigned long, unsigned long) =
-        NEXT(int, prctl, int, unsigned long, unsigned long, unsigned long, unsigned long);
     /* As libc does it: all that there can be, whatever the caller passed. */
     va_list arguments;
     va_start(arguments, option);
@@ -487,7 +463,7 @@ EXPORT int prctl(int option, ...)
     va_end(arguments);
     if (option == PR_SET_KEEPCAPS || option == PR_SET_SECUREBITS) {
         const struct shim_slow_path *agent = before_own_rights();
-        int result = next(option, a, b, c, d);
+        int result = NEXT(prctl)(option, a, b, c, d);
         after_own_rights(agent);
         return result;
     }
@@ -502,13 +478,13 @@ EXPORT int prctl(int option, ...)
     else if (option == PR_SET_TSC && a == PR_TSC_SIGSEGV && agent != NULL)
         agent->before_clock_is_forbidden();
     errno = saved_errno;
-    return next(option, a, b, c, d);
+    return NEXT(prctl)(option, a, b, c, d);
 }
 
 /* libseccomp's, which makes the system call itself. */
 EXPORT int seccomp_load(void *context)
 {
-    int (*next)(void *) = NEXT(int, seccomp_load, void *);
+    __auto_type next = NEXT(seccomp_load);
     if (next == NULL)
         return -ENOSYS;
     before_filter();

@@ -4,7 +4,6 @@
  * marked for ever in the block filter, so that free and realloc meet it on their slow halves only. */
 #define _GNU_SOURCE
 #include "attach.h"
-#include "shim.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -196,17 +195,9 @@ static void free_aligned_sized_first(void *block, size_t alignment, size_t size)
 }
 
 struct shim_next shim_next = {
-    .malloc = malloc_first,
-    .free = free_first,
-    .calloc = calloc_first,
-    .realloc = realloc_first,
-    .posix_memalign = posix_memalign_first,
-    .aligned_alloc = aligned_alloc_first,
-    .memalign = memalign_first,
-    .valloc = valloc_first,
-    .pvalloc = pvalloc_first,
-    .free_sized = free_sized_first,
-    .free_aligned_sized = free_aligned_sized_first,
+#define MALLOC(NAME) .NAME = NAME##_first,
+#define COMPOSED(NAME, COMPOSITION) MALLOC(NAME)
+#include "interposed.def"
 };
 
 /* ---- the search ---- */
@@ -217,14 +208,17 @@ void *shim_find_symbol(const char *name)
     return shim_is_late() ? shim_late_symbol(name) : dlsym(RTLD_NEXT, name);
 }
 
-/* What `NEXT` leaves in the section of this name, between the linker's marks. */
-extern HIDDEN struct shim_function __start_shim_functions[];
-extern HIDDEN struct shim_function __stop_shim_functions[];
+struct shim_function shim_functions[SHIM_ROWS] = {
+#define INTERPOSED(GROUP, NAME) {.name = #NAME, .group = SHIM_##GROUP},
+#include "interposed.def"
+};
 
 void shim_find_functions(void)
 {
-    for (struct shim_function *function = __start_shim_functions; function < __stop_shim_functions; function++)
-        shim_address_of(function);
+    for (struct shim_function *function = shim_functions; function < shim_functions + SHIM_ROWS; function++) {
+        if (function->group == SHIM_PROCESS || function->group == SHIM_START)
+            shim_next_function(function);
+    }
     shim_forget_failed_lookups();
 }
 
@@ -295,32 +289,18 @@ void shim_find_next(void)
     void *malloc_address = shim_find_symbol("malloc");
     if (malloc_address == NULL)
         say_and_die("allocsample: no allocator comes after this one: is the program static?\n");
-    FIND(malloc, NULL);
-    FIND(free, NULL);
-    FIND(calloc, NULL);
-    FIND(realloc, NULL);
-    FIND(posix_memalign, NULL);
+#define MALLOC(NAME) FIND(NAME, NULL);
+#include "interposed.def"
     if (found.free == NULL || found.calloc == NULL || found.realloc == NULL || found.posix_memalign == NULL)
         say_and_die("allocsample: the next allocator lacks free, calloc, realloc or posix_memalign\n");
-    /* What every allocator has is there before we look for what may be missing: dlsym allocates to say that it is missing, and
-     * a block of the arena has every free watched from then on. */
-    PUBLISH(malloc);
-    PUBLISH(free);
-    PUBLISH(calloc);
-    PUBLISH(realloc);
-    PUBLISH(posix_memalign);
-    FIND(memalign, memalign_by_posix_memalign);
-    FIND(aligned_alloc, memalign_by_posix_memalign);
-    FIND(valloc, valloc_by_memalign);
-    FIND(pvalloc, pvalloc_by_memalign);
-    FIND(free_sized, free_sized_by_free);
-    FIND(free_aligned_sized, free_aligned_sized_by_free);
-    PUBLISH(memalign);
-    PUBLISH(aligned_alloc);
-    PUBLISH(valloc);
-    PUBLISH(pvalloc);
-    PUBLISH(free_sized);
-    PUBLISH(free_aligned_sized);
+    /* Published before we look for what may be missing: dlsym allocates to say that it is missing, and a block of the arena has
+     * every free watched from then on. */
+#define MALLOC(NAME) PUBLISH(NAME);
+#include "interposed.def"
+#define COMPOSED(NAME, COMPOSITION) FIND(NAME, COMPOSITION);
+#include "interposed.def"
+#define COMPOSED(NAME, COMPOSITION) PUBLISH(NAME);
+#include "interposed.def"
     finding--;
     shim_pass_frees_on();
 }

@@ -8,38 +8,10 @@
  * A library that is opened with RTLD_LOCAL finds these symbols before those of its own libstdc++, which is not among
  * the objects after ours; then the C++ runtime is looked up by name, and at last malloc stands in. */
 #define _GNU_SOURCE
-#include "shim.h"
+#include "interposed.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
-
-/* Symbol, type, parameters and arguments of each operator; `std::align_val_t` is a size_t, `std::nothrow_t &` a pointer. */
-#define FOREACH_NEW_1(X)                                                                                               \
-    X(_Znwm)                                                                                                           \
-    X(_Znam)
-#define FOREACH_NEW_2(X)                                                                                               \
-    X(_ZnwmRKSt9nothrow_t)                                                                                             \
-    X(_ZnamRKSt9nothrow_t)                                                                                             \
-    X(_ZnwmSt11align_val_t)                                                                                            \
-    X(_ZnamSt11align_val_t)
-#define FOREACH_NEW_3(X)                                                                                               \
-    X(_ZnwmSt11align_val_tRKSt9nothrow_t)                                                                              \
-    X(_ZnamSt11align_val_tRKSt9nothrow_t)
-#define FOREACH_DELETE_1(X)                                                                                            \
-    X(_ZdlPv)                                                                                                          \
-    X(_ZdaPv)
-#define FOREACH_DELETE_2(X)                                                                                            \
-    X(_ZdlPvm)                                                                                                         \
-    X(_ZdaPvm)                                                                                                         \
-    X(_ZdlPvRKSt9nothrow_t)                                                                                            \
-    X(_ZdaPvRKSt9nothrow_t)                                                                                            \
-    X(_ZdlPvSt11align_val_t)                                                                                           \
-    X(_ZdaPvSt11align_val_t)
-#define FOREACH_DELETE_3(X)                                                                                            \
-    X(_ZdlPvmSt11align_val_t)                                                                                          \
-    X(_ZdaPvmSt11align_val_t)                                                                                          \
-    X(_ZdlPvSt11align_val_tRKSt9nothrow_t)                                                                             \
-    X(_ZdaPvSt11align_val_tRKSt9nothrow_t)
 
 /* Whether one operator new calls malloc, as observed so far. */
 struct watch {
@@ -232,10 +204,10 @@ static enum verdict judge(struct watch *watch, bool has_passed_on)
 #define DECLARE_NEW_1(NAME) void *NAME(size_t size);
 #define DECLARE_NEW_2(NAME) void *NAME(size_t size, uintptr_t b);
 #define DECLARE_NEW_3(NAME) void *NAME(size_t size, size_t b, const void *c);
-FOREACH_NEW_1(DECLARE_NEW_1)
-FOREACH_NEW_2(DECLARE_NEW_2)
-FOREACH_NEW_3(DECLARE_NEW_3)
+#define NEW(NAME, PARAMETERS) DECLARE_NEW_##PARAMETERS(NAME)
+#include "interposed.def"
 
+/* `std::align_val_t` is a size_t, `std::nothrow_t &` a pointer. */
 #define NEW_1(NAME) DEFINE_NEW(1, NAME, new_by_malloc, (size_t size), (size_t), (size))
 #define NEW_2(NAME) DEFINE_NEW(2, NAME, new_by_malloc_2, (size_t size, uintptr_t b), (size_t, uintptr_t), (size, b))
 #define NEW_3(NAME)                                                                                                    \
@@ -246,9 +218,6 @@ FOREACH_NEW_3(DECLARE_NEW_3)
 #define DELETE_3(NAME)                                                                                                 \
     DEFINE_DELETE(3, NAME, (void *block, size_t b, size_t c), (void *, size_t, size_t), (block, b, c))
 
-FOREACH_NEW_1(NEW_1)
-FOREACH_NEW_2(NEW_2)
-FOREACH_NEW_3(NEW_3)
-FOREACH_DELETE_1(DELETE_1)
-FOREACH_DELETE_2(DELETE_2)
-FOREACH_DELETE_3(DELETE_3)
+#define NEW(NAME, PARAMETERS) NEW_##PARAMETERS(NAME)
+#define DELETE(NAME, PARAMETERS) DELETE_##PARAMETERS(NAME)
+#include "interposed.def"

@@ -58,7 +58,7 @@ static bool is_ours(const struct dl_phdr_info *info)
 {
     for (size_t i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
-        uintptr_t at = (uintptr_t)shim_redirections - (info->dlpi_addr + segment->p_vaddr);
+        uintptr_t at = (uintptr_t)shim_functions - (info->dlpi_addr + segment->p_vaddr);
         if (segment->p_type == PT_LOAD && at < segment->p_memsz)
             return true;
     }
@@ -124,12 +124,12 @@ static bool read_object(const struct dl_phdr_info *info, uintptr_t page_bytes, s
     return object->symbols != NULL && object->names != NULL;
 }
 
-static const struct shim_redirection *find_redirection(const char *name)
+static const struct shim_function *find_redirected(const char *name)
 {
-    /* Almost every name is told apart by its first letters. */
-    for (const struct shim_redirection *entry = shim_redirections; entry->name != NULL; entry++) {
-        if (entry->name[0] == name[0] && entry->name[1] == name[1] && strcmp(entry->name, name) == 0)
-            return entry->next == NULL ? NULL : entry;
+    for (const struct shim_function *function = shim_functions; function < shim_functions + SHIM_ROWS; function++) {
+        /* Almost every name is told apart by its first letters. */
+        if (function->name[0] == name[0] && function->name[1] == name[1] && strcmp(function->name, name) == 0)
+            return function->own == NULL || function->next == NULL ? NULL : function;
     }
     return NULL;
 }
@@ -229,7 +229,7 @@ static void visit_slot(struct job *job, const struct object *object, const ElfW(
     if (type != RELOCATION_SLOT && !(IS_ADDRESS(type) && relocation->r_addend == 0))
         return;
     const ElfW(Sym) *symbol = &object->symbols[ELF64_R_SYM(relocation->r_info)];
-    const struct shim_redirection *entry = find_redirection(object->names + symbol->st_name);
+    const struct shim_function *entry = find_redirected(object->names + symbol->st_name);
     if (entry == NULL)
         return;
     uintptr_t *slot = (uintptr_t *)(object->bias + relocation->r_offset);
@@ -454,10 +454,9 @@ static bool needs_caller(const char *path)
  * through a slot that we changed is in it too. */
 void *shim_attached_dlopen(const char *path, int mode)
 {
-    void *(*next)(const char *, int) = (void *(*)(const char *, int))(uintptr_t)shim_late_symbol("dlopen");
     if (needs_caller(path))
-        return next(path, mode);
-    void *handle = next(path, mode);
+        return NEXT(dlopen)(path, mode);
+    void *handle = NEXT(dlopen)(path, mode);
     redirect_what_is_new();
     return handle;
 }
@@ -465,6 +464,5 @@ void *shim_attached_dlopen(const char *path, int mode)
 void *shim_attached_dlsym(void *handle, const char *name)
 {
     redirect_what_is_new();
-    void *(*next)(void *, const char *) = (void *(*)(void *, const char *))(uintptr_t)shim_late_symbol("dlsym");
-    return next(handle, name);
+    return NEXT(dlsym)(handle, name);
 }

@@ -1,4 +1,4 @@
-/* The private boundary between the C shim and the agent: per-thread state, the slow path's table, the next allocator.
+/* The private boundary between the C shim and the agent: per-thread state, the slow path's table.
  *
  * C holds only what must carry libc's name, compile to a tail jump, or be thread-local. It knows nothing about samples:
  * it subtracts sizes from a counter, and calls the table when the counter runs below zero. */
@@ -179,55 +179,8 @@ static inline bool shim_may_be_sampled(const void *block)
 #endif
 }
 
-/* The allocator that comes after us in symbol order. Each pointer starts at a function that finds the real one, so that
- * no caller tests for NULL. Missing functions are composed from present ones of the same allocator. */
-struct shim_next {
-    void *(*malloc)(size_t);
-    void (*free)(void *);
-    void *(*calloc)(size_t, size_t);
-    void *(*realloc)(void *, size_t);
-    int (*posix_memalign)(void **, size_t, size_t);
-    void *(*aligned_alloc)(size_t, size_t);
-    void *(*memalign)(size_t, size_t);
-    void *(*valloc)(size_t);
-    void *(*pvalloc)(size_t);
-    void (*free_sized)(void *, size_t);
-    void (*free_aligned_sized)(void *, size_t, size_t);
-};
-extern HIDDEN struct shim_next shim_next;
-
-HIDDEN void shim_find_next(void);
 /* The symbol `name` in the objects after ours, or NULL. */
 HIDDEN void *shim_find_symbol(const char *name);
-/* A function of the objects after ours. */
-struct shim_function {
-    void *address;
-    const char *name;
-};
-/* Looks up all that `NEXT` names, before the program runs: they may be called first in a signal handler, or interrupted by
- * one that never returns, and the look-up takes the loader's lock. */
-HIDDEN void shim_find_functions(void);
-/* What we have looked up and not found is no error of the program's, which may ask dlerror() for its own. Of the calling
- * thread, before the program has asked for anything. */
-HIDDEN void shim_forget_failed_lookups(void);
-/* The address; looked up now if it was not there before the program ran, or in a process that was attached to, where nothing
- * is locked for it. A race stores the same value twice. */
-static inline void *shim_address_of(struct shim_function *function)
-{
-    void *address = __atomic_load_n(&function->address, __ATOMIC_ACQUIRE);
-    if (UNLIKELY(address == NULL)) {
-        address = shim_find_symbol(function->name);
-        __atomic_store_n(&function->address, address, __ATOMIC_RELEASE);
-    }
-    return address;
-}
-/* `TYPE name(...)` of the next object. */
-#define NEXT(TYPE, NAME, ...)                                                                                          \
-    ({                                                                                                                 \
-        static struct shim_function function __attribute__((section("shim_functions"), used)) = {NULL, #NAME};         \
-        (TYPE(*)(__VA_ARGS__)) shim_address_of(&function);                                                             \
-    })
-
 /* A loaded object: its program headers, which no other has, and its path, "" for the program itself. */
 struct shim_object {
     const void *headers;

@@ -9,7 +9,7 @@
  *
  * While there are no ticks, which is the default, each entry is a test and a jump. */
 #define _GNU_SOURCE
-#include "shim.h"
+#include "interposed.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -48,20 +48,13 @@ static uint64_t bit_of(int signal)
     return signal >= 1 && signal <= 64 ? UINT64_C(1) << (signal - 1) : 0;
 }
 
-static int next_sigaction(int signal, const struct sigaction *action, struct sigaction *old)
-{
-    int (*next)(int, const struct sigaction *, struct sigaction *) =
-        NEXT(int, sigaction, int, const struct sigaction *, struct sigaction *);
-    return next(signal, action, old);
-}
-
 /* Threads may still have one pending: a signal that is ignored is forgotten, also there. */
 static void forget_signal(int signal)
 {
     struct sigaction action = {.sa_handler = SIG_IGN};
-    next_sigaction(signal, &action, NULL);
+    NEXT(sigaction)(signal, &action, NULL);
     action.sa_handler = SIG_DFL;
-    next_sigaction(signal, &action, NULL);
+    NEXT(sigaction)(signal, &action, NULL);
 }
 
 static void registers_of(const ucontext_t *context, struct shim_registers *registers)
@@ -106,7 +99,7 @@ static int choose_signal(void)
     for (int signal = SIGRTMAX - 6; signal > SIGRTMIN + 2; signal--) {
         struct sigaction action;
         bool is_wanted = (atomic_load(&wanted) & bit_of(signal)) != 0;
-        if (!is_wanted && next_sigaction(signal, NULL, &action) == 0 && action.sa_handler == SIG_DFL)
+        if (!is_wanted && NEXT(sigaction)(signal, NULL, &action) == 0 && action.sa_handler == SIG_DFL)
             return signal;
     }
     return 0;
@@ -117,7 +110,7 @@ static int take_signal(void)
     int signal = choose_signal();
     struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK};
     sigfillset(&action.sa_mask);
-    if (signal == 0 || next_sigaction(signal, &action, NULL) != 0)
+    if (signal == 0 || NEXT(sigaction)(signal, &action, NULL) != 0)
         return 0;
     atomic_store(&tick_signal, signal);
     return signal;
@@ -129,7 +122,7 @@ static void shade_anew(int before, int now)
     uint64_t handlers = atomic_load(&shaded);
     for (int signal = 1; signal <= 64; signal++) {
         struct sigaction action;
-        if ((handlers & bit_of(signal)) == 0 || next_sigaction(signal, NULL, &action) != 0)
+        if ((handlers & bit_of(signal)) == 0 || NEXT(sigaction)(signal, NULL, &action) != 0)
             continue;
         sigdelset(&action.sa_mask, before);
         /* One that the program has in there stays its own. */
@@ -137,7 +130,7 @@ static void shade_anew(int before, int now)
             sigaddset(&action.sa_mask, now);
         else
             atomic_fetch_and(&shaded, ~bit_of(signal));
-        next_sigaction(signal, &action, NULL);
+        NEXT(sigaction)(signal, &action, NULL);
     }
 }
 
@@ -262,13 +255,11 @@ static struct shim_start *prepare_thread(void)
 
 EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument)
 {
-    int (*next)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) =
-        NEXT(int, pthread_create, pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
     struct shim_start *prepared = prepare_thread();
     if (prepared == NULL)
-        return next(thread, attributes, start, argument);
+        return NEXT(pthread_create)(thread, attributes, start, argument);
     *prepared = (struct shim_start){.start = start, .argument = argument};
-    int result = next(thread, attributes, shim_thread_entry, prepared);
+    int result = NEXT(pthread_create)(thread, attributes, shim_thread_entry, prepared);
     if (result != 0)
         unmap_signal_stack(prepared);
     return result;
@@ -276,17 +267,16 @@ EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 
 EXPORT int thrd_create(thrd_t *thread, thrd_start_t start, void *argument)
 {
-    int (*next)(thrd_t *, thrd_start_t, void *) = NEXT(int, thrd_create, thrd_t *, thrd_start_t, void *);
     struct shim_start *prepared = prepare_thread();
     if (prepared == NULL)
-        return next(thread, start, argument);
+        return NEXT(thrd_create)(thread, start, argument);
     /* A start that returns an int returns it where the other returns a pointer. */
     memcpy(&prepared->start, &start, sizeof start);
     prepared->argument = argument;
     thrd_start_t entry;
     void *(*any)(void *) = shim_thread_entry;
     memcpy(&entry, &any, sizeof entry);
-    int result = next(thread, entry, prepared);
+    int result = NEXT(thrd_create)(thread, entry, prepared);
     if (result != thrd_success)
         unmap_signal_stack(prepared);
     return result;
@@ -330,7 +320,7 @@ EXPORT int sigaction(int signal, const struct sigaction *restrict action, struct
     }
     int ours = atomic_load_explicit(&tick_signal, memory_order_relaxed);
     if (LIKELY(ours == 0))
-        return next_sigaction(signal, action, old);
+        return NEXT(sigaction)(signal, action, old);
     bool was_shaded = (atomic_load(&shaded) & bit_of(signal)) != 0;
     bool is_shaded = action != NULL && action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN &&
                      (action->sa_flags & SA_ONSTACK) != 0 && sigismember(&action->sa_mask, ours) == 0;
@@ -339,7 +329,7 @@ EXPORT int sigaction(int signal, const struct sigaction *restrict action, struct
         copy = *action;
         sigaddset(&copy.sa_mask, ours);
     }
-    int result = next_sigaction(signal, is_shaded ? &copy : action, old);
+    int result = NEXT(sigaction)(signal, is_shaded ? &copy : action, old);
     if (result != 0)
         return result;
     if (old != NULL && was_shaded)
@@ -353,15 +343,14 @@ EXPORT int sigaction(int signal, const struct sigaction *restrict action, struct
 
 /* `signal` and its kin: all take a signal and a handler, and return the one before. */
 #define EXPORT_SIGNAL(NAME)                                                                                            \
-    EXPORT sighandler_t NAME(int signal, sighandler_t handler)                                                         \
+    EXPORT sighandler_t NAME(int number, sighandler_t handler)                                                         \
     {                                                                                                                  \
-        if (is_tick_signal(signal)) {                                                                                  \
+        if (is_tick_signal(number)) {                                                                                  \
             if (handler == SIG_DFL)                                                                                    \
                 return SIG_DFL;                                                                                        \
-            yield_signal(signal);                                                                                      \
+            yield_signal(number);                                                                                      \
         }                                                                                                              \
-        sighandler_t (*next)(int, sighandler_t) = NEXT(sighandler_t, NAME, int, sighandler_t);                         \
-        return next(signal, handler);                                                                                  \
+        return NEXT(NAME)(number, handler);                                                                            \
     }
 
 EXPORT_SIGNAL(signal)
@@ -386,44 +375,36 @@ static const sigset_t *without_ticks(const sigset_t *set, sigset_t *copy)
 
 EXPORT int pthread_sigmask(int how, const sigset_t *restrict set, sigset_t *restrict old)
 {
-    int (*next)(int, const sigset_t *, sigset_t *) =
-        NEXT(int, pthread_sigmask, int, const sigset_t *, sigset_t *);
     sigset_t copy;
-    return next(how, how == SIG_UNBLOCK ? set : without_ticks(set, &copy), old);
+    return NEXT(pthread_sigmask)(how, how == SIG_UNBLOCK ? set : without_ticks(set, &copy), old);
 }
 
 EXPORT int sigprocmask(int how, const sigset_t *restrict set, sigset_t *restrict old)
 {
-    int (*next)(int, const sigset_t *, sigset_t *) = NEXT(int, sigprocmask, int, const sigset_t *, sigset_t *);
     sigset_t copy;
-    return next(how, how == SIG_UNBLOCK ? set : without_ticks(set, &copy), old);
+    return NEXT(sigprocmask)(how, how == SIG_UNBLOCK ? set : without_ticks(set, &copy), old);
 }
 
 EXPORT int sigwait(const sigset_t *restrict set, int *restrict signal)
 {
-    int (*next)(const sigset_t *, int *) = NEXT(int, sigwait, const sigset_t *, int *);
     sigset_t copy;
-    return next(without_ticks(set, &copy), signal);
+    return NEXT(sigwait)(without_ticks(set, &copy), signal);
 }
 
 EXPORT int sigwaitinfo(const sigset_t *restrict set, siginfo_t *restrict info)
 {
-    int (*next)(const sigset_t *, siginfo_t *) = NEXT(int, sigwaitinfo, const sigset_t *, siginfo_t *);
     sigset_t copy;
-    return next(without_ticks(set, &copy), info);
+    return NEXT(sigwaitinfo)(without_ticks(set, &copy), info);
 }
 
 EXPORT int sigtimedwait(const sigset_t *restrict set, siginfo_t *restrict info, const struct timespec *restrict timeout)
 {
-    int (*next)(const sigset_t *, siginfo_t *, const struct timespec *) =
-        NEXT(int, sigtimedwait, const sigset_t *, siginfo_t *, const struct timespec *);
     sigset_t copy;
-    return next(without_ticks(set, &copy), info, timeout);
+    return NEXT(sigtimedwait)(without_ticks(set, &copy), info, timeout);
 }
 
 EXPORT int signalfd(int fd, const sigset_t *set, int flags)
 {
-    int (*next)(int, const sigset_t *, int) = NEXT(int, signalfd, int, const sigset_t *, int);
     sigset_t copy;
-    return next(fd, without_ticks(set, &copy), flags);
+    return NEXT(signalfd)(fd, without_ticks(set, &copy), flags);
 }

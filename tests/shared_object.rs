@@ -2,12 +2,13 @@
 
 mod support;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use support::agent_library;
+use support::attached::Attached;
+use support::{Program, agent_library};
 
 /// Exported besides the names of libc: the function by which a runtime finds the agent, and those that
 /// `allocsample attach` and `detach` call.
@@ -50,27 +51,29 @@ fn exports() -> BTreeSet<String> {
         .collect()
 }
 
-/// The names in c_shim/exports.map, which is the single list of what is interposed.
-fn listed() -> BTreeSet<String> {
-    let map = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("c_shim/exports.map"))
-        .expect("the list");
-    let (_, names) = map.split_once("global:").expect("a list");
-    let (names, _) = names.split_once('}').expect("its end");
-    names
-        .split(';')
-        .map(str::trim)
-        .filter(|name| !name.is_empty())
-        .map(str::to_owned)
-        .collect()
+/// Group and name of each row in c_shim/interposed.def.
+fn table() -> Vec<(String, String)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("c_shim/interposed.def");
+    let rows = fs::read_to_string(path).expect("the table");
+    let rows = rows
+        .lines()
+        .filter_map(|row| row.strip_suffix(')')?.split_once('('))
+        .filter(|(group, _)| group.bytes().all(|letter| letter.is_ascii_uppercase()));
+    rows.map(|(group, row)| {
+        let (name, _) = row.split_once(',').unwrap_or((row, ""));
+        (group.to_owned(), name.to_owned())
+    })
+    .collect()
 }
 
 #[test]
-fn exports_are_the_list_and_our_own_names() {
+fn exports_are_the_table_and_our_own_names() {
     let mut exports = exports();
     for name in OWN_NAMES {
         assert!(exports.remove(name), "{name} is not exported");
     }
-    assert_eq!(exports, listed());
+    let rows = table().into_iter().filter(|(group, _)| group != "LATE");
+    assert_eq!(exports, rows.map(|(_, name)| name).collect());
 }
 
 #[test]
@@ -96,53 +99,60 @@ fn the_whole_malloc_family_is_interposed() {
     assert!(!exports.contains("malloc_usable_size"));
 }
 
-/// What a preloaded agent stands before, and one that is attached does not need to: names of our own, what calls another name of
-/// these, bridges and ticks, which begin with the process.
-const NOT_AT_AN_ATTACH: [&str; 26] = [
-    "reallocarray",
-    "JLI_Launch",
-    "Agent_OnLoad",
-    "Agent_OnAttach",
-    "luaopen_allocsample",
-    "GC_generic_malloc_many",
-    "GC_malloc_kind_global",
-    "GC_generic_malloc",
-    "GC_generic_malloc_ignore_off_page",
-    "GC_generic_malloc_uncollectable",
-    "GC_free",
-    "GC_set_on_collection_event",
-    "GC_get_on_collection_event",
-    "pthread_create",
-    "thrd_create",
-    "sigaltstack",
-    "sigaction",
-    "signal",
-    "sysv_signal",
-    "__sysv_signal",
-    "pthread_sigmask",
-    "sigprocmask",
-    "sigwait",
-    "sigwaitinfo",
-    "sigtimedwait",
-    "signalfd",
-];
+/// What happens to the calls of each function in the table when the agent attaches to a program with this allocator.
+#[track_caller]
+fn assert_redirects_by_the_table(allocator: Option<&Program>) -> BTreeSet<String> {
+    // Linked with what defines the operators, or their slots would stay empty for good.
+    let flags = ["-Wl,--no-as-needed", "-lstdc++"];
+    let mut running = Attached::start_by("slots.c", &flags, |room| {
+        let mut command = Command::new(room.path("attached"));
+        if let Some(allocator) = allocator {
+            command.env("LD_PRELOAD", allocator.path());
+        }
+        command
+    });
+    running.attach(&[]);
+    let slots = running.ask("slots");
+    running.detach();
+    let after = running.ask("slots");
+    assert!(!after.contains("moved"), "{after}");
+    running.ends_well();
+
+    let groups: BTreeMap<String, String> = table()
+        .into_iter()
+        .map(|(group, name)| (name, group))
+        .collect();
+    let mut moved = BTreeSet::new();
+    for slot in slots.split(' ') {
+        let [name, object, state] = slot.split(':').collect::<Vec<_>>()[..] else {
+            panic!("{slot}");
+        };
+        let group = groups[name].as_str();
+        let is_expected = match group {
+            "MALLOC" | "COMPOSED" | "NEW" | "DELETE" => object == "allocator",
+            "PROCESS" | "LATE" => true,
+            _ => false,
+        };
+        assert_eq!(state == "moved", is_expected, "{group} {slot}");
+        if is_expected {
+            moved.insert(group.to_owned());
+        }
+    }
+    moved
+}
 
 #[test]
-fn an_attach_redirects_what_a_preload_interposes() {
-    let directory = env!("CARGO_MANIFEST_DIR");
-    let source = fs::read_to_string(format!("{directory}/c_shim/attach.c")).expect("attach.c");
-    let redirected: BTreeSet<&str> = source
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("X(")?.split_once(')'))
-        .map(|(name, _)| name)
-        .collect();
-    let listed = listed();
-    let expected: BTreeSet<&str> = listed
-        .iter()
-        .map(String::as_str)
-        .filter(|name| !NOT_AT_AN_ATTACH.contains(name))
-        .collect();
-    assert_eq!(redirected, expected);
+fn an_attach_redirects_what_the_table_says() {
+    let moved = assert_redirects_by_the_table(None);
+    let of_libc = ["MALLOC", "COMPOSED", "PROCESS", "LATE"];
+    assert_eq!(moved, of_libc.map(str::to_owned).into());
+    let allocator = Program::library(
+        "allocator_with_operators.cpp",
+        "liballocator.so",
+        &["-fno-builtin", "-DSHAPE=OWN", "-DALIGNED=OWN"],
+    );
+    let moved = assert_redirects_by_the_table(Some(&allocator));
+    assert!(moved.contains("NEW") && moved.contains("DELETE"));
 }
 
 #[test]

@@ -4,6 +4,7 @@
  * variable JAVA_TOOL_OPTIONS would do as much, but the JVM says on stderr that it has read it. */
 #define _GNU_SOURCE
 #include "bridges.h"
+#include "interposed.h"
 
 #include <stdint.h>
 #include <string.h>
@@ -45,10 +46,7 @@ EXPORT int JLI_Launch(int count, char **arguments, int built_in, const char **bu
                       const char *program, const char *launcher, unsigned char is_tool, unsigned char has_wildcard,
                       unsigned char has_no_console, int32_t policy)
 {
-    int (*next)(int, char **, int, const char **, int, const char **, const char *, const char *, const char *,
-                const char *, unsigned char, unsigned char, unsigned char, int32_t) =
-        NEXT(int, JLI_Launch, int, char **, int, const char **, int, const char **, const char *, const char *,
-             const char *, const char *, unsigned char, unsigned char, unsigned char, int32_t);
+    __auto_type next = NEXT(JLI_Launch);
     if (next == NULL)
         return 1;
     char **all = is_wanted ? with_option(count, arguments, is_tool ? "-J-agentpath:" : "-agentpath:") : NULL;

@@ -11,6 +11,7 @@
  * Python's allocators have, NULL: a thread that reads the new function with the old context, or the old one with the new,
  * calls what it should. */
 #include "countdown_threads.h"
+#include "interposed.h"
 #include "python.h"
 
 #include <stdio.h>

@@ -1,6 +1,7 @@
-//! Compiles the C shim into the library, and exports its names.
+//! Compiles the C shim into the library, and exports the names in its interposition table.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
 
 fn main() {
     let shim = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../c_shim");
@@ -68,13 +69,9 @@ fn main() {
         // Whole: nothing in Rust names `malloc`, which would let the linker leave it out.
         .link_lib_modifier("+whole-archive")
         .compile("allocsample_shim");
-    let exports = shim.join("exports.map");
-    println!(
-        "cargo:rustc-cdylib-link-arg=-Wl,--version-script={}",
-        exports.display()
-    );
+    export(&shim.join("interposed.def"));
     // rustc has a version script of its own, and GNU ld takes only one. On x86-64 rustc links by lld anyway.
-    if std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch != "x86_64") {
+    if env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch != "x86_64") {
         println!("cargo:rustc-cdylib-link-arg=-fuse-ld=lld");
     }
     // Our constructor runs before those of all other objects, so that their allocations are seen.
@@ -83,4 +80,23 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     // Bound at load: no lazy binding, with its locks, inside malloc.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,now");
+}
+
+/// Has the linker export all rows of the table but those that only an attach redirects. Without a version and without a
+/// `local:` part, so that the script can stand beside the one that rustc writes for a cdylib.
+fn export(table: &Path) {
+    let rows = fs::read_to_string(table).expect("the table is readable");
+    let names = rows
+        .lines()
+        .filter(|row| !row.starts_with("LATE("))
+        .filter_map(|row| row.strip_suffix(')')?.split_once('('))
+        .filter(|(group, _)| group.bytes().all(|letter| letter.is_ascii_uppercase()))
+        .filter_map(|(_, row)| row.split(',').next());
+    let script: String = names.map(|name| format!("{name};\n")).collect();
+    let path = PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo")).join("exports.map");
+    fs::write(&path, format!("{{ global:\n{script}}};\n")).expect("OUT_DIR is writable");
+    println!(
+        "cargo:rustc-cdylib-link-arg=-Wl,--version-script={}",
+        path.display()
+    );
 }

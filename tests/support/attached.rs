@@ -84,7 +84,8 @@ impl Attached {
         })
     }
 
-    fn start_by(source: &str, flags: &[&str], command: impl FnOnce(&Room) -> Command) -> Self {
+    /// Any of these, with further flags of the compiler, by a command that runs it under its own pid.
+    pub fn start_by(source: &str, flags: &[&str], command: impl FnOnce(&Room) -> Command) -> Self {
         let room = Room::new();
         room.add(&Program::compiled_with(source, flags), "attached");
         let mut command = command(&room);
