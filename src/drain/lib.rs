@@ -7,6 +7,7 @@
 
 mod carry;
 mod follow;
+mod handover;
 mod intern;
 mod keeper;
 mod nodes;

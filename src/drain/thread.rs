@@ -15,6 +15,7 @@ use allocsample_record::{
 };
 use allocsample_ring::Consumer;
 
+use crate::handover::Handover;
 use crate::intern::StackInterner;
 use crate::keeper::{self, Drained, Keeper};
 use crate::residency::Residency;
@@ -35,12 +36,10 @@ pub enum DrainError {
 /// Works until it is asked to end.
 pub fn run(agent: &'static Agent, recording: &'static Recording) -> Result<(), DrainError> {
     isolate();
-    let memory = MEMORY
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-        .take();
     // Of another recording, if the process was forked or an exec failed.
-    let memory = memory.filter(|memory| std::ptr::eq(memory.recording, recording));
+    let memory = MEMORY
+        .take()
+        .filter(|memory| std::ptr::eq(memory.recording, recording));
     let Memory {
         interner,
         encoder,
@@ -128,8 +127,7 @@ struct Memory {
     residency: Residency,
 }
 
-/// Locked by drain threads only, one after the other.
-static MEMORY: std::sync::Mutex<Option<Memory>> = std::sync::Mutex::new(None);
+static MEMORY: Handover<Memory> = Handover::new();
 
 struct Drain {
     agent: &'static Agent,
@@ -197,9 +195,7 @@ impl Drain {
             rotation: self.rotation.clone(),
             residency: self.residency.clone(),
         };
-        *MEMORY
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner) = Some(memory);
+        MEMORY.leave(memory);
     }
 
     fn sleep(&self, wake: u32) {
