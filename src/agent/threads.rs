@@ -154,3 +154,23 @@ impl Threads {
         self.ended_muted_bytes.store(0, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ended_threads_allocated_is_kept_with_what_was_muted() {
+        let threads = std::boxed::Box::new(Threads::new());
+        for (bytes, muted_bytes) in [(10, 1), (0, 200), (3000, 0)] {
+            threads.add_ended(Totals { bytes, muted_bytes });
+        }
+        let sum = Totals {
+            bytes: 3010,
+            muted_bytes: 201,
+        };
+        assert_eq!(threads.ended(), sum);
+        threads.clear();
+        assert_eq!(threads.ended().muted_bytes, 0);
+    }
+}

@@ -531,3 +531,6 @@ impl Drop for Tick<'_> {
         thread.phase.set(Phase::Quiet as u32);
     }
 }
+
+#[cfg(test)]
+mod tests;

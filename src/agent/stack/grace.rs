@@ -120,32 +120,38 @@ mod tests {
         assert!(grace.is_over(taken_away));
     }
 
+    /// Ends when the readers have made their walks, however often the writer has its turn.
     #[test]
-    fn nobody_reads_what_is_used_again() {
+    fn a_place_is_used_again_only_when_no_walk_can_read_it() {
         const PLACES: usize = 3;
+        const READERS: u32 = 3;
+        const WALKS: u32 = 20_000;
         static GRACE: Grace = Grace::new();
         static CURRENT: AtomicU32 = AtomicU32::new(0);
         static IN_USE: [AtomicU32; PLACES] = [const { AtomicU32::new(0) }; PLACES];
-        static DONE: AtomicU32 = AtomicU32::new(0);
+        static AT_WORK: AtomicU32 = AtomicU32::new(READERS);
         let in_use = |place: usize| IN_USE.get(place).unwrap();
         in_use(0).store(1, Ordering::SeqCst);
-        let readers: Vec<_> = (0..3)
+        let readers: Vec<_> = (0..READERS)
             .map(|thread| {
                 std::thread::spawn(move || {
-                    while DONE.load(Ordering::Relaxed) == 0 {
+                    let mut reads_of_others = 0;
+                    for _ in 0..WALKS {
                         let _walk = GRACE.enter(thread);
                         let place = CURRENT.load(Ordering::Acquire) as usize;
                         for _ in 0..50 {
-                            assert_eq!(in_use(place).load(Ordering::Relaxed), 1);
+                            reads_of_others += 1 - in_use(place).load(Ordering::Relaxed);
                         }
                     }
+                    AT_WORK.fetch_sub(1, Ordering::SeqCst);
+                    reads_of_others
                 })
             })
             .collect();
         let mut retired: Vec<(usize, Phase)> = Vec::new();
         let mut free: Vec<usize> = std::vec![1, 2];
         let mut replaced = 0;
-        while replaced < 20_000 {
+        while AT_WORK.load(Ordering::SeqCst) > 0 || replaced < PLACES {
             GRACE.advance();
             retired.retain(|&(place, phase)| {
                 let is_over = GRACE.is_over(phase);
@@ -164,9 +170,8 @@ mod tests {
             retired.push((before as usize, GRACE.now()));
             replaced += 1;
         }
-        DONE.store(1, Ordering::Relaxed);
         for reader in readers {
-            reader.join().unwrap();
+            assert_eq!(reader.join().unwrap(), 0);
         }
     }
 }

@@ -132,3 +132,42 @@ fn are_readable(low: u64, high: u64) -> bool {
     }
     true
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::memory::{map, unmap};
+
+    const PAGES: u64 = 4;
+
+    /// The thread's own stack and what a walk reads at its lowest page, when the upper half of these pages is known to be the
+    /// stack, and the thread stands in the lowest one.
+    fn found(hole: Option<u64>) -> (Range<u64>, Option<u64>) {
+        let base = map((PAGES * PAGE) as usize).unwrap();
+        let at = base.as_ptr().expose_provenance() as u64;
+        if let Some(page) = hole {
+            // SAFETY: mapped above, and nothing refers to it.
+            unsafe { unmap(base.add((page * PAGE) as usize), PAGE as usize) };
+        }
+        // SAFETY: zero is the right initial value.
+        let thread: ShimThread = unsafe { core::mem::zeroed() };
+        thread.set_stack(at + 2 * PAGE..at + PAGES * PAGE);
+        let mut pages = std::boxed::Box::new(ForeignPages::new());
+        let mut reader = StackReader::of_thread(&thread, at + 8, &mut pages);
+        assert_eq!(*reader.own(), thread.stack());
+        let word = reader.read(at + 8);
+        let own = reader.own().start - at..reader.own().end - at;
+        // SAFETY: as above; a hole in it does not matter.
+        unsafe { unmap(base, (PAGES * PAGE) as usize) };
+        (own, word)
+    }
+
+    #[test]
+    fn the_own_stack_grows_only_over_pages_that_are_readable() {
+        assert_eq!(found(None), (0..PAGES * PAGE, Some(0)));
+        let before = 2 * PAGE..PAGES * PAGE;
+        // A guard page, or another stack below a hole: what is there is copied, or is gone.
+        assert_eq!(found(Some(1)), (before.clone(), Some(0)));
+        assert_eq!(found(Some(0)), (before, None));
+    }
+}

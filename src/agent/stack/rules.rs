@@ -234,8 +234,9 @@ impl Rules {
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
+    use crate::os::thread::{Caller, Interrupted, ShimThread};
     use crate::stack::modules::Modules;
-    use crate::stack::step;
+    use crate::stack::{ForeignPages, From, Memo, Walk, step};
     use std::vec::Vec;
 
     const KEY: MemoKey = MemoKey {
@@ -316,6 +317,88 @@ mod tests {
             0,
             "who has a frame pointer has saved one"
         );
+    }
+
+    core::arch::global_asm!(
+        ".pushsection .text",
+        "allocsample_test_framed_by_expression:",
+        ".cfi_startproc",
+        // The caller's stack pointer is an expression: sp + 16 + (sp & 8).
+        ".cfi_escape 0x0f, 7, 0x77, 0, 0x38, 0x1a, 0x77, 16, 0x22",
+        "nop",
+        "nop",
+        "ret",
+        ".cfi_endproc",
+        ".popsection",
+    );
+
+    #[test]
+    fn a_frame_that_an_expression_describes_has_no_rule() {
+        unsafe extern "C" {
+            fn allocsample_test_framed_by_expression();
+        }
+        let function = allocsample_test_framed_by_expression as *const ();
+        let pc = function.expose_provenance() as u64 + 1;
+        let address = FrameAddress::from_return_address(pc).unwrap();
+        let modules = Modules::new();
+        modules.set_find_object(_dl_find_object);
+        let _walk = modules.enter(1);
+        let module = modules.find(pc).unwrap();
+        let mut cache = RuleCache::new_in();
+        // The unwinder evaluates it. Where the last four bits of the stack pointer are 0 it looks like a rule.
+        for (sp, above) in [(0x7000, 16), (0x7008, 24)] {
+            let mut registers = step::registers(pc, sp, 0x9000, 0);
+            let unwinder = module.unwinder();
+            let next = unwinder.unwind_frame_of(address, &mut registers, &mut cache, &mut Ok);
+            assert_eq!(next, Ok(Some(sp + above - 8)));
+            assert_eq!(registers.sp(), sp + above);
+        }
+        assert_eq!(
+            Rule::ask(module, address, &mut cache, Generation::of(&KEY)),
+            None
+        );
+    }
+
+    #[test]
+    fn an_interrupted_frame_is_not_left_by_the_rule_of_a_return_address() {
+        const CODE: [u64; 2] = [0x10_0000, 0x10_1000];
+        // Two words a frame, the upper one of which is the return address.
+        let stack = [0, CODE[1], 0, 0, 0, 0];
+        let sp = stack.as_ptr().expose_provenance() as u64;
+        let modules = std::boxed::Box::new(Modules::new());
+        let rule = Rule(IS_RULE | 2 << CALLER_SHIFT | Generation::of(&KEY).0);
+        for pc in CODE {
+            modules.rules.insert(pc, rule);
+        }
+        let depth = |from: From| {
+            // SAFETY: all zero bytes are a thread that has not joined.
+            let thread: ShimThread = unsafe { core::mem::zeroed() };
+            thread.set_stack(sp..sp + size_of_val(&stack) as u64);
+            let mut pages = std::boxed::Box::new(ForeignPages::new());
+            // SAFETY: all zero bytes are an empty memo.
+            let mut memo = unsafe { std::boxed::Box::<Memo>::new_zeroed().assume_init() };
+            let mut walk = Walk {
+                modules: &modules,
+                cache: &mut RuleCache::new_in(),
+                memo: &mut memo,
+                key: KEY,
+                only_frame_pointers: false,
+                without_rules: false,
+                frames: &mut [0; 8],
+                pages: Some(&mut pages),
+            };
+            walk.capture(&thread, &from, |_| {}).depth
+        };
+        let [pc, _] = CODE;
+        assert_eq!(depth(From::Call(Caller { pc, sp, fp: 0 })), 2);
+        let interrupted = Interrupted {
+            pc,
+            sp,
+            fp: 0,
+            link: 0,
+        };
+        // In no module, and without a frame pointer: it cannot be left.
+        assert_eq!(depth(From::Interrupted(interrupted)), 1);
     }
 
     #[test]
