@@ -7,7 +7,7 @@ use std::fs;
 
 use support::profile::Profile;
 use support::room::stderr;
-use support::{Program, Room, truth};
+use support::{Agent, Program, Room, truth};
 
 /// Runs the compiler in small; its names are in the profile, and its dump is gone.
 fn profile(interval: &str) -> (Profile, truth::Truth, Room) {
@@ -65,4 +65,20 @@ fn other_formats_have_the_names() {
         let leaf = |stack: &[String]| stack.last().is_some_and(|leaf| leaf == name);
         assert!(stacks.iter().any(|(stack, _)| leaf(stack)), "{name}");
     }
+}
+
+#[test]
+fn a_stack_through_code_that_was_written_over_is_walked_by_the_new_code() {
+    let program = Program::compiled_with("rewritten_code.c", &["-fno-omit-frame-pointer"]);
+    let outcome = program.run().observed(&Agent::at_interval(1));
+    let stacks = outcome.assert_success().profile().stacks();
+    let to_after = stacks
+        .iter()
+        .filter(|(stack, _)| stack.last().is_some_and(|leaf| leaf == "after"));
+    let mut bytes = 0.0;
+    for (stack, weight) in to_after {
+        assert!(stack.iter().any(|name| name == "calls"), "{stack:?}");
+        bytes += weight;
+    }
+    assert_eq!(bytes, 20.0 * 100.0);
 }

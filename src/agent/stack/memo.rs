@@ -10,8 +10,9 @@
 //! walks drops the memo all the same. Nothing is assumed about how the program came from one stack to the other:
 //! longjmp, exceptions, coroutines and tail calls leave equal words only where the rest is equal.
 //!
-//! Words are read again only on the thread's own stack, which stays readable ([`super::reader`]): a walk that read
-//! elsewhere (signal stacks, coroutines) is not remembered.
+//! Words are read again only on the thread's own stack, which stays readable ([`super::reader`]). A step that read other
+//! memory is not remembered, and neither are those before it: a signal stack, a coroutine's, and the code of frames that no
+//! module covers, which a compiler may have written over since. The frames nearer to the root are.
 
 use super::rules::{FROM_FP, RESTORES_FP};
 
@@ -126,8 +127,9 @@ pub struct Memo {
     fresh_count: usize,
     fresh_reads: [Read; MAX_READS],
     fresh_reads_count: usize,
-    /// The walk under way read other memory than the thread's own stack.
-    has_read_elsewhere: bool,
+    /// So many frames of the walk under way were left before the last step that read other memory than the thread's own stack, or
+    /// by it.
+    not_remembered: usize,
     /// How many remembered frames, counted from the root, the walk under way may still meet.
     cursor: usize,
     /// Reads that were found unchanged in this walk, from the root's on.
@@ -180,7 +182,7 @@ impl Memo {
         self.walks = self.walks.wrapping_add(1);
         self.fresh_count = 0;
         self.fresh_reads_count = 0;
-        self.has_read_elsewhere = false;
+        self.not_remembered = 0;
         self.cursor = self.count;
         self.verified = 0;
     }
@@ -278,31 +280,31 @@ impl Memo {
         self.fresh_reads_count += 1;
     }
 
-    /// The walk has read other memory.
+    /// The walk has read other memory to leave the frame pushed last.
     pub(super) fn read_elsewhere(&mut self) {
-        self.has_read_elsewhere = true;
+        self.not_remembered = self.fresh_count;
     }
 
     /// The walk has come to the root, or to a frame with a known rest: remembers it. `are_shown`: all its frames are in the
     /// walker's buffer.
     pub(super) fn finish(&mut self, is_rest_known: bool, are_shown: bool) {
         let kept = if is_rest_known { self.cursor } else { 0 };
-        self.are_shown = are_shown;
+        self.are_shown = are_shown && self.not_remembered == 0;
         if is_rest_known && self.fresh_count == 0 {
             self.count = kept;
             self.remembered_walk = self.walks;
             return;
         }
         self.count = 0;
-        let (Some(fresh), Some(fresh_reads)) = (
-            self.fresh.get(..self.fresh_count),
-            self.fresh_reads.get(..self.fresh_reads_count),
-        ) else {
+        let Some(fresh) = self.fresh.get(self.not_remembered..self.fresh_count) else {
             return;
         };
-        if self.has_read_elsewhere {
+        let first_read = fresh
+            .first()
+            .map_or(self.fresh_reads_count, |first| first.reads as usize);
+        let Some(fresh_reads) = self.fresh_reads.get(first_read..self.fresh_reads_count) else {
             return;
-        }
+        };
         let from = MAX_FRAMES - kept;
         let first_kept = self.frames.get(from);
         let kept_reads = first_kept.map_or(0, |first| first.reads as usize);
@@ -326,7 +328,7 @@ impl Memo {
                 callers_use = frame.frame_pointer;
             }
             *place = Remembered {
-                reads: reads as u32 - frame.reads,
+                reads: (reads + first_read) as u32 - frame.reads,
                 may_hold_loader_locks: holds,
                 frame_pointer: callers_use,
                 ..*frame
@@ -470,5 +472,93 @@ mod tests {
         assert_eq!(show(&mut memo, 3), (1, [0, 0, 0, 2]));
         memo.is_shown_no_more();
         assert_eq!(show(&mut memo, 1), (2, [0, 2, 3, 0]));
+    }
+
+    #[test]
+    fn a_walk_is_not_reused_when_less_of_the_stack_is_known_to_be_readable() {
+        let words = [7, 8, 9].map(Cell::new);
+        let mut memo = empty();
+        let known_within = |memo: &mut Memo, own| {
+            memo.begin(KEY, &own);
+            memo.rest_from(&frame(1, 100)).map(|rest| rest.len())
+        };
+        for (before, now, is_reused) in [
+            (100..900, 100..900, true),
+            (100..900, 50..950, true),
+            (100..900, 101..900, false),
+            (100..900, 100..899, false),
+            (100..900, 901..1000, false),
+        ] {
+            walk(&mut memo, &words, [FramePointer::UNUSED; 3], 100);
+            memo.own = (before.start, before.end);
+            let expected = is_reused.then_some(3);
+            assert_eq!(known_within(&mut memo, now.clone()), expected, "{now:?}");
+            // Dropped for good, not only for this walk.
+            assert_eq!(known_within(&mut memo, now.clone()), expected, "{now:?}");
+        }
+    }
+
+    #[test]
+    fn a_frame_that_was_interrupted_there_is_not_one_that_a_call_returns_to() {
+        let words = [7, 8, 9].map(Cell::new);
+        let mut memo = empty();
+        walk(&mut memo, &words, [FramePointer::UNUSED; 3], 100);
+        for number in 1..=3 {
+            let interrupted = Frame {
+                is_return: false,
+                ..frame(number, 100)
+            };
+            assert_eq!(known(&mut memo, interrupted), None, "{number}");
+        }
+        assert_eq!(known(&mut memo, frame(1, 100)), Some(3));
+    }
+
+    #[test]
+    fn only_frames_behind_the_last_read_of_other_memory_are_remembered() {
+        let words = [7, 8, 9, 10].map(Cell::new);
+        let mut memo = empty();
+        for elsewhere in 0..=4_u64 {
+            memo.begin(KEY, &(0..u64::MAX));
+            for (number, word) in (1..).zip(&words) {
+                memo.push(frame(number, 100), FramePointer::UNUSED, false);
+                memo.push_read(word.as_ptr().expose_provenance() as u64, word.get());
+                if number == elsewhere {
+                    memo.read_elsewhere();
+                }
+            }
+            memo.finish(false, true);
+            for number in 1..=4 {
+                let rest = (number > elsewhere).then_some(5 - number as usize);
+                assert_eq!(known(&mut memo, frame(number, 100)), rest, "{elsewhere}");
+            }
+            // What is remembered depends on its own words alone.
+            if let Some(word) = words.get(elsewhere as usize) {
+                word.set(1);
+                assert_eq!(known(&mut memo, frame(elsewhere + 1, 100)), None);
+                let later = elsewhere as usize + 2;
+                let rest = (later <= 4).then_some(5usize.wrapping_sub(later));
+                assert_eq!(known(&mut memo, frame(later as u64, 100)), rest);
+                word.set(7 + elsewhere);
+            }
+        }
+    }
+
+    #[test]
+    fn frames_are_shown_again_where_those_before_them_were_not_remembered() {
+        let words = [7, 8, 9].map(Cell::new);
+        let mut memo = empty();
+        memo.begin(KEY, &(0..u64::MAX));
+        for (number, word) in (1..).zip(&words) {
+            memo.push(frame(number, 100), FramePointer::UNUSED, false);
+            memo.push_read(word.as_ptr().expose_provenance() as u64, word.get());
+            if number == 1 {
+                memo.read_elsewhere();
+            }
+        }
+        memo.finish(false, true);
+        memo.begin(KEY, &(0..u64::MAX));
+        let mut buffer = [0; 3];
+        let rest = memo.rest_from(&frame(2, 100)).unwrap();
+        assert_eq!((rest.show(&mut buffer, 0), buffer), (2, [2, 3, 0]));
     }
 }

@@ -176,7 +176,10 @@ impl Walk<'_> {
             let before = registers.sp();
             let code = match module {
                 Some(_) => None,
-                None => reader.code(address.address()),
+                None => {
+                    self.memo.read_elsewhere();
+                    reader.code(address.address())
+                }
             };
             let memo = &mut *self.memo;
             let mut read = |at| {
@@ -232,6 +235,10 @@ impl Walk<'_> {
                 self.memo.interrupted();
                 address = FrameAddress::from_instruction_pointer(interrupted);
                 continue;
+            }
+            if module.is_none() {
+                // Whether the step was right depends on code that may be written over.
+                self.memo.read_elsewhere();
             }
             let is_plausible = registers.sp() > before
                 && (module.is_some() || step::is_behind_call(return_address, reader));
