@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 use support::profile::Profile;
-use support::room::{assert_error, stdout};
+use support::room::{assert_error, stderr, stdout};
 use support::running::{BYTES, Running};
 use support::{Room, skip, truth};
 
@@ -160,6 +160,86 @@ fn a_ring_that_was_removed_is_told_and_costs_nothing_else() {
     assert!(profile.is_complete());
     assert_is(&profile, "phase_first", f64::from(BYTES));
     assert_is(&profile, "phase_again", f64::from(BYTES));
+}
+
+/// The request of a process that has no ring yet, on its standard error.
+#[track_caller]
+fn asked_before_first_sample(running: &Running, pid: &str, arguments: &[&str]) -> String {
+    let arguments = [&["ctl", pid], arguments].concat();
+    let output = running.room.output(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    stderr(&output)
+}
+
+#[test]
+fn an_idle_process_takes_an_interval_before_its_first_sample() {
+    let mut running = Running::start(&["--interval", "1T"]);
+    let pid = running.waiting_pid();
+    let status = running.room.output(&["ctl", &pid, "status"]);
+    assert!(stdout(&status).contains("no sample yet"), "{status:?}");
+    let said = asked_before_first_sample(&running, &pid, &["interval", "16K"]);
+    assert!(said.contains("has not allocated since"), "{said}");
+    running.phase();
+    let status = running.ctl(&["status"]);
+    assert!(status.contains("one sample each 16.0 KiB"), "{status}");
+    let rest = format!("/tmp/.allocsample-request-{pid}");
+    assert!(!std::path::Path::new(&rest).exists(), "{rest}");
+    for _ in 0..3 {
+        running.phase();
+    }
+    let (_room, profile) = running.end();
+    // A mebibyte of the first phase may go by before the thread looks.
+    assert!(samples_in(&profile, "phase_first") > 20_000);
+    assert_is(&profile, "phase_dense", f64::from(BYTES));
+}
+
+#[test]
+fn a_process_that_has_allocated_without_a_sample_takes_what_is_asked() {
+    let mut running = Running::start(&["--interval", "1T"]);
+    let pid = running.waiting_pid();
+    running.phase();
+    asked_before_first_sample(&running, &pid, &["interval", "4K"]);
+    // Of two intervals the second is what is wanted, and nothing else takes its place.
+    asked_before_first_sample(&running, &pid, &["interval", "16K"]);
+    let output = running.room.output(&["ctl", &pid, "rotate"]);
+    assert_error(&output, 1, "what was asked before is not done yet");
+    let output = running.room.output(&["ctl", &pid, "snapshot"]);
+    assert_error(&output, 1, "has taken no sample yet");
+    for _ in 0..3 {
+        running.phase();
+    }
+    let (_room, profile) = running.end();
+    assert_eq!(samples_in(&profile, "phase_first"), 0);
+    let dense = samples_in(&profile, "phase_dense") as f64;
+    let due = f64::from(BYTES) / 16_384.0;
+    assert!((dense - due).abs() < 5.0 * due.sqrt() + 64.0, "{dense}");
+}
+
+#[test]
+fn a_stopped_process_is_said_to_be_stopped_and_obeys_when_it_continues() {
+    let signal = |pid: &str, signal| {
+        let pid = pid.parse().expect("a pid");
+        // SAFETY: a process that this test has started and not waited for.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    };
+    let mut running = Running::start(&["--interval", "1T"]);
+    let pid = running.waiting_pid();
+    signal(&pid, libc::SIGSTOP);
+    let said = asked_before_first_sample(&running, &pid, &["interval", "16K"]);
+    assert!(said.contains("is stopped (SIGSTOP"), "{said}");
+    signal(&pid, libc::SIGCONT);
+    running.phase();
+    signal(&pid, libc::SIGSTOP);
+    let said = asked_before_first_sample(&running, &pid, &["interval", "64K"]);
+    assert!(said.contains("is stopped (SIGSTOP"), "{said}");
+    signal(&pid, libc::SIGCONT);
+    for _ in 0..3 {
+        running.phase();
+    }
+    let (_room, profile) = running.end();
+    let again = samples_in(&profile, "phase_again") as f64;
+    let due = f64::from(BYTES) / 65_536.0;
+    assert!((again - due).abs() < 5.0 * due.sqrt() + 16.0, "{again}");
 }
 
 /// The bytes that a status calls alive, and those that it calls allocated, at an interval of 1.

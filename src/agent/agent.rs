@@ -27,6 +27,7 @@ use crate::stack::{Captured, ForeignPages, FoundStack, Memo, RuleCache, WrittenK
 use crate::switch::{Switch, SwitchCell};
 use crate::threads::Threads;
 use crate::ticks::Ticks;
+use crate::waiting::LastLook;
 
 /// What the agent cannot do itself.
 pub struct Hooks {
@@ -215,6 +216,7 @@ pub struct Agent {
     /// Samples, and the bytes they stand for.
     lost_before: (AtomicU64, AtomicU64),
     pub(crate) compared: Compared,
+    pub(crate) last_look: LastLook,
 }
 
 impl Agent {
@@ -244,6 +246,7 @@ impl Agent {
                 known: AtomicU64::new(0),
                 different: AtomicU64::new(0),
             },
+            last_look: LastLook::new(),
         }
     }
 
@@ -365,6 +368,7 @@ impl Agent {
         if let Some(recording) = begun {
             self.tell_what_was_before(recording);
             self.tell_of_bridges(recording);
+            self.take_waiting_request(recording);
         }
         Ok(begun)
     }

@@ -167,6 +167,11 @@ impl Agent {
             request::SET_INTERVAL => {
                 self.put_in_force(recording, Interval::new(value), |_| true);
             }
+            request::START => {
+                let before = self.control.interval_before();
+                let interval = before.or(self.config().interval);
+                self.put_in_force(recording, interval, |_| true);
+            }
             request::SELECT_THREAD => {
                 let tid = u32::try_from(value >> 1).unwrap_or(0);
                 if !self.select_thread(recording, tid, value & 1 != 0) {

@@ -45,6 +45,7 @@ pub mod stack;
 mod switch;
 mod threads;
 mod ticks;
+mod waiting;
 
 pub use agent::{Agent, Hooks, Start};
 pub use allocsample_sampling::Interval;

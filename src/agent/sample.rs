@@ -62,16 +62,7 @@ impl Agent {
             };
             thread.pending_is_done();
         }
-        if self.config().is_stopped && recording::current().is_none() {
-            // Without a recording nobody could ask for samples.
-            let begun = self
-                .areas
-                .run(thread.last_area(), |area| self.begin_recording(area))
-                .flatten();
-            if let Some(recording) = begun {
-                self.write_interval(recording, None, None);
-            }
-        }
+        self.begin_if_asked(thread);
         self.obey_requests(thread, &slow_path);
         sampled
     }

@@ -6,13 +6,31 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
+/// What a process that has the agent writes.
+pub enum Found {
+    /// This profile.
+    Profile(PathBuf),
+    /// Nothing so far, the process with this number: it has taken no sample.
+    NoSampleYet(u32),
+}
+
 /// The profile of a pid, or at a path.
+pub fn profile_of(what: &str) -> anyhow::Result<PathBuf> {
+    match find(what)? {
+        Found::Profile(path) => Ok(path),
+        Found::NoSampleYet(pid) => bail!(
+            "process {pid} writes no profile yet: it has taken no sample; try again when it has allocated more"
+        ),
+    }
+}
+
+/// The profile of a pid, if it has one, or at a path.
 ///
 /// The ring is a mapped file: a process shows which one is its own. Where the process has another root, as in a
 /// container, the path is looked up there.
-pub fn profile_of(what: &str) -> anyhow::Result<PathBuf> {
+pub fn find(what: &str) -> anyhow::Result<Found> {
     let Ok(pid) = what.parse::<u32>() else {
-        return Ok(PathBuf::from(what));
+        return Ok(Found::Profile(PathBuf::from(what)));
     };
     let maps = match std::fs::read_to_string(format!("/proc/{pid}/maps")) {
         Ok(maps) => maps,
@@ -22,14 +40,37 @@ pub fn profile_of(what: &str) -> anyhow::Result<PathBuf> {
         Err(error) => return Err(error).with_context(|| format!("process {pid}")),
     };
     match (in_maps(pid, &maps), removed(&maps)) {
-        (Some(path), _) => Ok(path),
+        (Some(path), _) => Ok(Found::Profile(path)),
         (None, Some(path)) => bail!(
             "process {pid}: somebody has removed the ring of its profile, {path}, by which it is reached; it records on, and the profile, if it is still there, is whole when it ends"
         ),
+        (None, None) if waits_for_sample(pid, &maps) => Ok(Found::NoSampleYet(pid)),
         (None, None) => bail!(
-            "process {pid} writes no profile: it was not started under the agent, was detached from, or took no sample yet"
+            "process {pid} writes no profile: it was not started under the agent, or was detached from"
         ),
     }
+}
+
+/// Whether a process without a ring was started with the agent, and not with `ALLOCSAMPLE_INTERVAL=off`. One that was attached to
+/// has a ring until it is detached from.
+fn waits_for_sample(pid: u32, maps: &str) -> bool {
+    let has_library = maps
+        .lines()
+        .any(|line| line.ends_with("/liballocsample.so"));
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let has = |is_so: fn(&[u8]) -> bool| environment.split(|byte| *byte == 0).any(is_so);
+    let is_preloaded = has(|variable| {
+        let value = variable.strip_prefix(b"LD_PRELOAD=").unwrap_or_default();
+        value.windows(11).any(|part| part == b"allocsample")
+    });
+    has_library && is_preloaded && !has(|variable| variable == b"ALLOCSAMPLE_INTERVAL=off")
+}
+
+/// Whether a process has been stopped, by SIGSTOP or by a debugger.
+pub fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map_or("", |(_, state)| state);
+    state.starts_with(['T', 't'])
 }
 
 /// The profile that a process writes whose ring has no name any more.
@@ -71,7 +112,7 @@ pub fn at_rest(pid: u32) -> Option<u64> {
         let stat = std::fs::read_to_string(task.join("stat")).ok()?;
         // Behind the name, which may hold anything.
         let (_, state) = stat.rsplit_once(") ")?;
-        if !state.starts_with(['S', 'T']) {
+        if !state.starts_with(['S', 'T', 't']) {
             return None;
         }
         let spent = std::fs::read_to_string(task.join("schedstat")).ok()?;

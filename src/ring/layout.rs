@@ -111,6 +111,8 @@ pub mod request {
     /// Only some sizes, and threads of some names. Value: the smallest size. More: the largest one, and 16 bytes with which
     /// names begin, of which one of value 1 says that the name ends there; NULs for all.
     pub const FILTER: u64 = 6;
+    /// Samples are to be taken again, at the last interval at which they were.
+    pub const START: u64 = 7;
 }
 
 /// Offsets that `recover` reads; the compiler checks them against [`Header`].

@@ -50,6 +50,7 @@ mod producer;
 mod recover;
 mod ring;
 mod sync;
+mod waiting;
 
 pub use consumer::{Consumer, Record};
 pub use layout::{FIGURES, LOST_REASONS, file_bytes, request};
@@ -63,3 +64,7 @@ pub use recover::{
 pub use ring::Ring;
 #[cfg(loom)]
 pub use sync::ModelMemory;
+pub use waiting::{
+    BYTES as WAITING_BYTES, DIRECTORY as WAITING_DIRECTORY, NAME as WAITING_NAME, WaitingRequest,
+    start_ticks,
+};

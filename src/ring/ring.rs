@@ -154,6 +154,18 @@ impl Ring {
         more.each_ref().map(|word| word.load(Ordering::Relaxed))
     }
 
+    /// Makes a request from within: one that was left before there was a ring.
+    pub fn ask(&self, what: u64, value: u64, more: [u64; 4]) {
+        let request = &self.memory.header().request.0;
+        request.what.store(what, Ordering::Relaxed);
+        request.interval.store(value, Ordering::Relaxed);
+        for (place, word) in request.more.iter().zip(more) {
+            place.store(word, Ordering::Relaxed);
+        }
+        // Release: pairs with the acquire in `request`.
+        request.generation.fetch_add(1, Ordering::Release);
+    }
+
     /// Tells that a request, and all before it, is done.
     pub fn obey(&self, generation: u64) {
         // Relaxed: a figure for whoever asked.

@@ -60,6 +60,21 @@ impl Running {
         children.expect("the kernel tells").trim().to_owned()
     }
 
+    /// The same, once the program waits for its first phase.
+    pub fn waiting_pid(&self) -> String {
+        loop {
+            let pid = self.pid();
+            let of_process = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}"));
+            // The system call in which it waits: read, of its standard input.
+            if of_process("comm").is_ok_and(|name| name == "phases\n")
+                && of_process("syscall").is_ok_and(|call| call.starts_with("0 0x0 "))
+            {
+                return pid;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
     /// What `ctl` with these arguments prints.
     pub fn ctl(&self, arguments: &[&str]) -> String {
         let arguments = [&["ctl", "x.allocsample"], arguments].concat();

@@ -70,6 +70,31 @@ impl File {
         Ok(filled)
     }
 
+    /// Fills `buffer` from a file that can only be this user's, or root's; `None` for anything else under that name. In a
+    /// directory that others write to, the file may be theirs.
+    pub fn read_own<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+        const OTHERS_MAY_WRITE: libc::mode_t = libc::S_IWGRP | libc::S_IWOTH;
+        // What is no file, as a pipe, must not keep us waiting.
+        let file = Self::open(path, libc::O_RDONLY | libc::O_NONBLOCK).ok()?;
+        // SAFETY: plain numbers, for which zeros are as good as others.
+        let mut status: libc::stat = unsafe { core::mem::zeroed() };
+        // SAFETY: the kernel writes to `status`.
+        check(unsafe { libc::syscall(libc::SYS_fstat, file.0, &raw mut status) }).ok()?;
+        // SAFETY: no arguments.
+        let user = unsafe { libc::syscall(libc::SYS_geteuid) }.cast_unsigned() as u32;
+        let is_own = (status.st_uid == user || status.st_uid == 0)
+            && status.st_mode & libc::S_IFMT == libc::S_IFREG
+            && status.st_mode & OTHERS_MAY_WRITE == 0;
+        if !is_own {
+            return None;
+        }
+        // SAFETY: the kernel writes into `buffer`.
+        let read = check(unsafe {
+            libc::syscall(libc::SYS_read, file.0, buffer.as_mut_ptr(), buffer.len())
+        });
+        buffer.get(..read.ok()?)
+    }
+
     /// The descriptor's number, for [`super::memory::map_shared`].
     pub fn number(&self) -> i32 {
         self.0

@@ -132,6 +132,13 @@ pub fn is_only_zombie_leader_left() -> bool {
     leader_state(&mut [0; 512]) == Some((b'Z', 2))
 }
 
+/// When this process started, in ticks since the machine's start.
+pub fn start_ticks() -> Option<u64> {
+    let mut buffer = [0; 512];
+    let length = File::read_start(c"/proc/self/stat", &mut buffer).ok()?;
+    allocsample_ring::start_ticks(buffer.get(..length)?)
+}
+
 /// The C string at the front of `bytes`.
 pub fn c_str(bytes: &[u8]) -> Option<&CStr> {
     CStr::from_bytes_until_nul(bytes).ok()

@@ -1,6 +1,7 @@
 //! `allocsample ctl`: steers the agent in a running process, and asks how it is.
 
 mod request;
+mod waiting;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,11 +15,15 @@ use anyhow::{Context, bail};
 use self::request::{Asked, request};
 use crate::args::{Ctl, CtlAction, OnOff};
 use crate::exit::{Ending, Usage};
+use crate::running::Found;
 use crate::{output_file, running};
 
 /// Does what is asked.
 pub fn run(arguments: &Ctl) -> anyhow::Result<Ending> {
-    let path = running::profile_of(&arguments.what)?;
+    let path = match running::find(&arguments.what)? {
+        Found::Profile(path) => path,
+        Found::NoSampleYet(pid) => return before_first_sample(pid, &arguments.action),
+    };
     match &arguments.action {
         CtlAction::Status => status(&path),
         CtlAction::Snapshot { output } => take_snapshot(&path, output.as_deref()),
@@ -33,6 +38,42 @@ pub fn run(arguments: &Ctl) -> anyhow::Result<Ending> {
     }
 }
 
+/// The same of a process that has no ring yet.
+fn before_first_sample(pid: u32, action: &CtlAction) -> anyhow::Result<Ending> {
+    let at = |interval_bytes| Asked {
+        value: interval_bytes,
+        ..Asked::plain(ring::SET_INTERVAL)
+    };
+    let (asked, told) = match action {
+        CtlAction::Status => {
+            output_file::write_stdout(|out| {
+                Ok(writeln!(out, "pid {pid}: no sample yet, and no profile")?)
+            })?;
+            return Ok(Ending::SUCCESS);
+        }
+        CtlAction::Snapshot { .. } => {
+            bail!("process {pid} has taken no sample yet: there is nothing to copy")
+        }
+        CtlAction::Stop => (at(0), in_words(0)),
+        CtlAction::Start { interval: None } => (Asked::plain(ring::START), "started".to_owned()),
+        CtlAction::Start {
+            interval: Some(interval),
+        }
+        | CtlAction::Interval { interval } => {
+            let bytes = parse(interval)?;
+            (at(bytes), in_words(bytes))
+        }
+        CtlAction::Flush => (Asked::plain(ring::FLUSH), "flushed".to_owned()),
+        CtlAction::Rotate => (Asked::plain(ring::ROTATE), "rotated".to_owned()),
+        CtlAction::Reset => (Asked::plain(ring::RESET), "begun anew".to_owned()),
+        CtlAction::Thread { tid, state } => thread_request(pid, *tid, *state)?,
+        CtlAction::Filter { threads, sizes } => {
+            filter_request(threads.as_deref(), sizes.as_deref())?
+        }
+    };
+    waiting::request(pid, &asked, &told)
+}
+
 fn order(path: &Path, what: u64, told: &str) -> anyhow::Result<Ending> {
     request(path, &Asked::plain(what), || Ok(told.to_owned()))
 }
@@ -43,6 +84,12 @@ fn select_thread(what: &str, path: &Path, tid: u32, state: OnOff) -> anyhow::Res
         Err(_) => running::process_of(path)
             .with_context(|| format!("{}: its process is not to be found", path.display()))?,
     };
+    let (asked, told) = thread_request(pid, tid, state)?;
+    request(path, &asked, || Ok(told))
+}
+
+/// What is asked, and what is said once it is done.
+fn thread_request(pid: u32, tid: u32, state: OnOff) -> anyhow::Result<(Asked, String)> {
     let Some(inner) = running::number_inside(pid, tid) else {
         bail!("process {pid}: it has no thread {tid}");
     };
@@ -50,15 +97,19 @@ fn select_thread(what: &str, path: &Path, tid: u32, state: OnOff) -> anyhow::Res
         value: u64::from(inner) << 1 | u64::from(state == OnOff::On),
         ..Asked::plain(ring::SELECT_THREAD)
     };
-    request(path, &asked, || {
-        Ok(match state {
-            OnOff::On => format!("thread {tid} is sampled"),
-            OnOff::Off => format!("thread {tid} is not sampled"),
-        })
-    })
+    let told = match state {
+        OnOff::On => format!("thread {tid} is sampled"),
+        OnOff::Off => format!("thread {tid} is not sampled"),
+    };
+    Ok((asked, told))
 }
 
 fn filter(path: &Path, threads: Option<&str>, sizes: Option<&str>) -> anyhow::Result<Ending> {
+    let (asked, told) = filter_request(threads, sizes)?;
+    request(path, &asked, || Ok(told))
+}
+
+fn filter_request(threads: Option<&str>, sizes: Option<&str>) -> anyhow::Result<(Asked, String)> {
     let name = name_words(threads.unwrap_or("*"))?;
     let (least, most) = sizes.map_or(Ok((0, u64::MAX)), size_range)?;
     let asked = Asked {
@@ -66,10 +117,9 @@ fn filter(path: &Path, threads: Option<&str>, sizes: Option<&str>) -> anyhow::Re
         value: least,
         more: [most, name[0], name[1], 0],
     };
-    request(path, &asked, || {
-        let all = threads.is_none() && sizes.is_none();
-        Ok(if all { "all is sampled" } else { "filtered" }.to_owned())
-    })
+    let all = threads.is_none() && sizes.is_none();
+    let told = if all { "all is sampled" } else { "filtered" };
+    Ok((asked, told.to_owned()))
 }
 
 /// The bytes with which names are to begin; behind a whole one its end.

@@ -39,7 +39,7 @@ impl Asked {
     }
 
     /// Whether this leaves nothing of what was asked before, if that is not done yet.
-    fn replaces(&self, what: u64, value: u64) -> bool {
+    pub fn replaces(&self, what: u64, value: u64) -> bool {
         let is_same_thread = self.value >> 1 == value >> 1;
         self.what == what && (what != request::SELECT_THREAD || is_same_thread)
     }
@@ -76,12 +76,29 @@ pub fn request(
     let generation = before + 1;
     write(&file, asked, generation).with_context(named)?;
     if !is_obeyed(&file, path, generation).with_context(named)? {
-        exit::remark("asked; the program has not allocated since, and will do it then");
+        exit::remark(&later(running::process_of(path)));
         return Ok(Ending::SUCCESS);
     }
     let told = told()?;
     output_file::write_stdout(|out| Ok(writeln!(out, "{told}")?))?;
     Ok(Ending::SUCCESS)
+}
+
+/// Whether what was asked before there was a ring is done, or soon is.
+pub fn is_first_obeyed(path: &Path) -> anyhow::Result<bool> {
+    let ring = running::ring_of(path);
+    let file = open(&ring).with_context(|| ring.display().to_string())?;
+    is_obeyed(&file, path, 1).with_context(|| ring.display().to_string())
+}
+
+/// Why it is not done yet.
+pub fn later(pid: Option<u32>) -> String {
+    match pid.filter(|&pid| running::is_stopped(pid)) {
+        Some(pid) => format!(
+            "asked; process {pid} is stopped (SIGSTOP, or a debugger), and will do it once it continues and allocates"
+        ),
+        None => "asked; the program has not allocated since, and will do it then".to_owned(),
+    }
 }
 
 /// Opens a ring to write to it. Its directory may be open to others: what is there may be a link to something else. A ring that
@@ -152,26 +169,51 @@ fn write(file: &File, asked: &Asked, generation: u64) -> std::io::Result<()> {
     put(request::GENERATION, generation)
 }
 
-/// Whether a request was obeyed, or soon is. A process that sleeps allocates nothing, and is not waited for.
+/// Whether a request was obeyed, or soon is.
 fn is_obeyed(file: &File, path: &Path, generation: u64) -> std::io::Result<bool> {
-    let since = Instant::now();
-    let mut next_look = IDLE;
-    let mut at_rest = None;
+    let mut wait = Wait::new();
     while word(file, request::OBEYED)? < generation {
-        if since.elapsed() > PATIENCE {
+        if !wait.goes_on(|| running::process_of(path)) {
             return Ok(false);
         }
-        if since.elapsed() > next_look {
-            next_look += IDLE;
-            let now = running::process_of(path).and_then(running::at_rest);
-            if now.is_some() && now == at_rest {
-                return Ok(false);
-            }
-            at_rest = now;
-        }
-        std::thread::sleep(Duration::from_millis(5));
     }
     Ok(true)
+}
+
+/// The wait for a process to do something. One that sleeps allocates nothing, and is not waited for.
+pub struct Wait {
+    since: Instant,
+    next_look: Duration,
+    at_rest: Option<u64>,
+}
+
+impl Wait {
+    /// Begins now.
+    pub fn new() -> Self {
+        Self {
+            since: Instant::now(),
+            next_look: IDLE,
+            at_rest: None,
+        }
+    }
+
+    /// Waits a little; false: no longer.
+    pub fn goes_on(&mut self, process: impl Fn() -> Option<u32>) -> bool {
+        let elapsed = self.since.elapsed();
+        if elapsed > PATIENCE {
+            return false;
+        }
+        if elapsed > self.next_look {
+            self.next_look += IDLE;
+            let now = process().and_then(running::at_rest);
+            if now.is_some() && now == self.at_rest {
+                return false;
+            }
+            self.at_rest = now;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        true
+    }
 }
 
 fn word(file: &File, at: u64) -> std::io::Result<u64> {

@@ -1,0 +1,131 @@
+//! What is asked of an agent before its process has taken a sample, and so before there is a ring.
+//!
+//! The request is left in a file of the process's `/tmp`. Its agent takes it when it begins its recording, and begins that
+//! when it sees the file: at the next slow path of one of its threads.
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use allocsample_profile::{WAITING_DIRECTORY, WAITING_NAME, WaitingRequest, start_ticks};
+use anyhow::{Context, bail};
+
+use super::request::{self, Asked, Wait};
+use crate::exit::{self, Ending};
+use crate::output_file;
+use crate::running::{self, Found};
+
+/// Leaves it, and waits a little for the process to take it; then it says what is `told`.
+pub fn request(pid: u32, asked: &Asked, told: &str) -> anyhow::Result<Ending> {
+    let place = Place::of(pid)?;
+    place.refuse_if_another_waits(pid, asked)?;
+    place.leave(asked)?;
+    let mut wait = Wait::new();
+    while wait.goes_on(|| Some(pid)) {
+        if !place.path.exists() {
+            return is_taken(pid, told);
+        }
+        // It may have taken its first sample just before the file was there, and never looks for it then.
+        if let Ok(Found::Profile(path)) = running::find(&pid.to_string()) {
+            match fs::remove_file(&place.path) {
+                Ok(()) => return request::request(&path, asked, || Ok(told.to_owned())),
+                Err(error) if error.kind() == ErrorKind::NotFound => return is_taken(pid, told),
+                Err(error) => return Err(error).with_context(|| place.name()),
+            }
+        }
+    }
+    if !Path::new(&format!("/proc/{pid}")).exists() {
+        let _gone_with_it = fs::remove_file(&place.path);
+        bail!("process {pid}: it has ended");
+    }
+    exit::remark(&request::later(Some(pid)));
+    Ok(Ending::SUCCESS)
+}
+
+/// The agent has put the request into its ring as the first one.
+fn is_taken(pid: u32, told: &str) -> anyhow::Result<Ending> {
+    let Found::Profile(path) = running::find(&pid.to_string())? else {
+        bail!("process {pid}: somebody else has removed the request; try again");
+    };
+    if !request::is_first_obeyed(&path)? {
+        exit::remark(&request::later(Some(pid)));
+        return Ok(Ending::SUCCESS);
+    }
+    output_file::write_stdout(|out| Ok(writeln!(out, "{told}")?))?;
+    Ok(Ending::SUCCESS)
+}
+
+struct Place {
+    /// As seen from here.
+    path: PathBuf,
+    start_ticks: u64,
+    /// Whose process it is.
+    owner: (u32, u32),
+}
+
+impl Place {
+    fn of(pid: u32) -> anyhow::Result<Self> {
+        let context = || format!("process {pid}");
+        let process = format!("/proc/{pid}");
+        let stat = fs::read(format!("{process}/stat")).with_context(context)?;
+        let start_ticks = start_ticks(&stat).with_context(context)?;
+        let inner = running::number_inside(pid, pid).with_context(context)?;
+        let owner = fs::metadata(&process).with_context(context)?;
+        Ok(Self {
+            path: PathBuf::from(format!(
+                "{process}/root{WAITING_DIRECTORY}{WAITING_NAME}{inner}"
+            )),
+            start_ticks,
+            owner: (owner.uid(), owner.gid()),
+        })
+    }
+
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn refuse_if_another_waits(&self, pid: u32, asked: &Asked) -> anyhow::Result<()> {
+        let before = fs::read(&self.path).unwrap_or_default();
+        match WaitingRequest::decode(&before) {
+            Some(before)
+                if before.start_ticks == self.start_ticks
+                    && !asked.replaces(before.what, before.value) =>
+            {
+                bail!(
+                    "process {pid}: what was asked before is not done yet, as the program has not allocated since; ask again when it has"
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Aside first: the agent sees all of it or nothing.
+    fn leave(&self, asked: &Asked) -> anyhow::Result<()> {
+        let request = WaitingRequest {
+            start_ticks: self.start_ticks,
+            what: asked.what,
+            value: asked.value,
+            more: asked.more,
+        };
+        let aside = PathBuf::from(format!("{}.{}", self.path.display(), std::process::id()));
+        let written = fs::File::options()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&aside)
+            .and_then(|mut file| {
+                file.write_all(&request.encode())?;
+                // The agent takes no word of anybody but its own user.
+                if file.metadata()?.uid() != self.owner.0 {
+                    fchown(&file, Some(self.owner.0), Some(self.owner.1))?;
+                }
+                fs::rename(&aside, &self.path)
+            });
+        written
+            .inspect_err(|_| {
+                let _nothing_more_to_do = fs::remove_file(&aside);
+            })
+            .with_context(|| self.name())
+    }
+}
