@@ -7,8 +7,9 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
+use support::collected::AtWork;
 use support::profile::figure;
-use support::{Agent, Outcome, Program, Run, is_installed, skip};
+use support::{Agent, Outcome, Program, Room, Run, bridge, is_installed, skip};
 
 const HEAP: &str = "org.example.vm";
 
@@ -487,4 +488,34 @@ fn firefox_shows_a_heaps_fates_collections_and_memory() {
         let (_, data) = of_kind.next().expect("one at least");
         assert!(data["statistic0"].is_number(), "{data}");
     }
+}
+
+#[test]
+fn a_machine_is_asked_to_collect_and_each_heap_says_what_became_of_it() {
+    let program = Program::compiled("../vms/collects.c");
+    let command = [&*program.path().to_string_lossy()];
+    let mut machine = AtWork::start(Room::new(), &["--interval", "1"], &command);
+    // It sleeps: the request waits for it, and the command does not.
+    let (said, remark) = machine.ctl(&["gc"]);
+    assert_eq!(said, "");
+    assert!(remark.contains("has not allocated since"), "{remark}");
+    machine.go_on();
+    assert_eq!(machine.line(), "at work");
+    let (said, _) = machine.ctl(&["gc"]);
+    let lines: Vec<&str> = said.lines().collect();
+    let [collects, declines, late, older] = lines[..] else {
+        panic!("{said}");
+    };
+    assert_eq!(collects, "org.example.collects: collected");
+    assert!(declines.starts_with("org.example.declines: not collected"));
+    assert!(late.starts_with("org.example.late: asked, not yet done"));
+    assert_eq!(older, "org.example.older: cannot be asked to collect");
+    let marks = machine.query("SELECT marker FROM markers WHERE begin_ns <= end_ns");
+    let marks = marks.as_array().expect("rows");
+    let is_marked = |row: &Value| row["marker"] == "collection on request";
+    assert!(marks.iter().any(is_marked), "{marks:?}");
+    let (_room, profile) = machine.end();
+    let heap = bridge::heap(&profile, "org.example.collects");
+    assert_eq!(heap["live_bytes"], 50_000.0, "{heap}");
+    assert_eq!(heap["live_examined_bytes"], 50_000.0, "{heap}");
 }

@@ -9,7 +9,8 @@
  *    that owns it, or for whoever has stopped that thread.
  *  - They neither allocate from the machine's memory nor take a lock that it could hold, and they keep errno.
  *  - Those marked [any] below are async-signal-safe: they wait for nobody.
- *  - Nothing they return asks for a collection: sampling never changes when the machine collects.
+ *  - Nothing they return asks for a collection: sampling never changes when the machine collects. Only a person does, through
+ *    the callback `collect`.
  *  - Where there is no agent there is no table, and none of them is called: each costs the test of a pointer (a load and a
  *    branch) where it would have been called, which is never in an allocation's fast path. `nursery_point` costs not even
  *    that: nothing gets there. With an agent that is not sampling each returns after a look at the heap's state.
@@ -92,6 +93,12 @@ typedef void (*allocsample_on_sample)(void *user, allocsample_id sample, uintptr
  * hear of it by the next limit that they are given. */
 typedef void (*allocsample_on_change)(void *user);
 
+/* Somebody wants a full collection of the heap, to see what lives (`allocsample ctl PID gc`). It is called as `on_change` is, on
+ * any thread and in the middle of anything, so it takes note, and returns ALLOCSAMPLE_OK, or ALLOCSAMPLE_OFF if there will be
+ * no collection. The machine collects at its next safe point, resolves the heap's samples, tells of the collection by `gc` as
+ * of any other of kind ALLOCSAMPLE_MAJOR, and then calls `collected`. Asked again before that, one collection is enough. */
+typedef int32_t (*allocsample_collect)(void *user);
+
 /* Where a machine keeps its frames on one thread, so that nobody has to ask it. They are a row of frames that ends at
  * `*top`, or a chain from `*top` by pointers to callers. A store of the newest frame comes before that of `*top`: the
  * stack may be read by a signal handler of the same thread at any instruction. `size` is
@@ -121,6 +128,7 @@ typedef struct allocsample_heap_description {
     allocsample_walk walk; /* or NULL: native frames only */
     allocsample_on_sample on_sample; /* or NULL */
     allocsample_on_change on_change; /* or NULL; heeded by an agent that has ALLOCSAMPLE_CAN_TELL_CHANGES */
+    allocsample_collect collect; /* or NULL; heeded by an agent that has ALLOCSAMPLE_CAN_ASK_TO_COLLECT */
 } allocsample_heap_description;
 
 /* Samples of malloc on a thread that owns a nursery of this heap get frames too. */
@@ -394,6 +402,10 @@ typedef struct allocsample_hooks {
     /* [any] The sample `sample`, whose type was not known when it was allocated, is of this one. While it is there: before it
      * is freed or resolved as dead. ALLOCSAMPLE_LIMIT: it could not be said, and the type stays unknown. */
     int32_t (*typed)(allocsample_heap *heap, allocsample_id sample, allocsample_type type);
+
+    /* [any] The collection that `collect` asked for is over, ALLOCSAMPLE_OK; ALLOCSAMPLE_OFF: there will be none. Whoever asked
+     * waits for this. ALLOCSAMPLE_INVALID: nobody has asked. */
+    int32_t (*collected)(allocsample_heap *heap, int32_t status);
 } allocsample_hooks;
 
 /* Defined by the agent; NULL without it, and for a version that it does not know. */
@@ -423,6 +435,7 @@ static inline const allocsample_hooks *allocsample_find(void)
 
 #define ALLOCSAMPLE_CAN_CONTROL_PROCESS UINT64_C(32) /* process_control, process_status, thread_select */
 #define ALLOCSAMPLE_CAN_TELL_CHANGES UINT64_C(64) /* on_change is called */
+#define ALLOCSAMPLE_CAN_ASK_TO_COLLECT UINT64_C(128) /* collect is called, and there is collected */
 
 /* Whether an agent, which may be older than this header, can do something. */
 #define ALLOCSAMPLE_CAN(hooks, bit)                                                                                    \

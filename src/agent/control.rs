@@ -172,6 +172,7 @@ impl Agent {
                 let interval = before.or(self.config().interval);
                 self.put_in_force(recording, interval, |_| true);
             }
+            request::COLLECT => self.ask_to_collect(recording, generation),
             request::SELECT_THREAD => {
                 let tid = u32::try_from(value >> 1).unwrap_or(0);
                 if !self.select_thread(recording, tid, value & 1 != 0) {

@@ -34,7 +34,9 @@ pub use allocsample_record::{
     MemoryMapping, MemoryTotals, ModuleId, Note, SampleFlags, SampleId, Sampling, StackId,
     StackNode, SymbolFrame, SymbolTable, ThreadId, is_plain, readable, readable_char,
 };
-pub use allocsample_ring::{WAITING_DIRECTORY, WAITING_NAME, WaitingRequest, request, start_ticks};
+pub use allocsample_ring::{
+    Collecting, HEAPS, WAITING_DIRECTORY, WAITING_NAME, WaitingRequest, request, start_ticks,
+};
 pub use allocsample_sampling::{Estimate, Limits};
 pub use examined::Examined;
 pub use finish::{FinishError, Finished, finish, finish_with, snapshot};

@@ -7,6 +7,7 @@
 //! 192     lost counters: 7 x (events, bytes)
 //! 320     request: generation | value | generation that was obeyed | what | 4 x more
 //! 384     figures: 16 x u64
+//! 512     collections that were asked for, by heap: 256 x (generation of the request << 8 | state)
 //! 4096    data: capacity x 8 bytes
 //! ```
 
@@ -20,6 +21,9 @@ pub const LOST_REASONS: usize = 7;
 
 /// Number of figures.
 pub const FIGURES: usize = 16;
+
+/// Number of heaps whose collections can be told of.
+pub const HEAPS: usize = 256;
 
 pub(crate) const DATA_OFFSET: usize = 4096;
 const _: () = assert!(DATA_OFFSET.is_multiple_of(4096));
@@ -43,6 +47,7 @@ pub(crate) struct Header {
     pub lost: Line<[LostCounter; LOST_REASONS]>,
     pub request: Line<Request>,
     pub figures: Line<[AtomicU64; FIGURES]>,
+    pub collecting: Line<[AtomicU64; HEAPS]>,
 }
 
 /// A cache line of its own: producers write `head`, the consumer `tail`, and neither should slow the other.
@@ -84,6 +89,36 @@ pub(crate) struct Request {
     pub more: [AtomicU64; 4],
 }
 
+/// How far a heap's collection is that somebody has asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Collecting {
+    /// Its machine cannot be asked.
+    Impossible = 1,
+    /// Its machine will collect at its next safe point.
+    Asked = 2,
+    /// It has.
+    Done = 3,
+    /// It will not.
+    Declined = 4,
+}
+
+impl Collecting {
+    /// What a word of [`request::COLLECTING`] says of this request.
+    pub fn from_word(word: u64, generation: u64) -> Option<Self> {
+        if word >> 8 != generation {
+            return None;
+        }
+        [Self::Impossible, Self::Asked, Self::Done, Self::Declined]
+            .into_iter()
+            .find(|&state| state as u64 == word & 0xff)
+    }
+
+    pub(crate) fn word(self, generation: u64) -> u64 {
+        generation << 8 | self as u64
+    }
+}
+
 /// Offsets of the request in a ring's file, for those who write it: see [`crate::Ring::request`].
 pub mod request {
     /// The generation, a little-endian u64. Written last.
@@ -113,6 +148,10 @@ pub mod request {
     pub const FILTER: u64 = 6;
     /// Samples are to be taken again, at the last interval at which they were.
     pub const START: u64 = 7;
+    /// Heaps are to be collected: see [`COLLECTING`].
+    pub const COLLECT: u64 = 8;
+    /// What became of that, a u64 for each heap: see [`crate::Collecting`].
+    pub const COLLECTING: u64 = 512;
 }
 
 /// Offsets that `recover` reads; the compiler checks them against [`Header`].
@@ -143,6 +182,7 @@ const _: () = {
     assert!(offset_of!(Tail, consumed) == offset::CONSUMED - offset::RELEASED);
     assert!(offset_of!(Header, lost) == offset::LOST);
     assert!(offset_of!(Header, figures) == offset::FIGURES);
+    assert!(offset_of!(Header, collecting) == request::COLLECTING as usize);
     assert!(offset_of!(Header, request) == request::GENERATION as usize);
     assert!(offset_of!(Request, interval) == (request::INTERVAL - request::GENERATION) as usize);
     assert!(offset_of!(Request, obeyed) == (request::OBEYED - request::GENERATION) as usize);

@@ -53,7 +53,7 @@ mod sync;
 mod waiting;
 
 pub use consumer::{Consumer, Record};
-pub use layout::{FIGURES, LOST_REASONS, file_bytes, request};
+pub use layout::{Collecting, FIGURES, HEAPS, LOST_REASONS, file_bytes, request};
 #[cfg(not(loom))]
 pub use pending::Stretch;
 pub use producer::{Priority, Reservation, RingFull};

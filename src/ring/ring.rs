@@ -3,7 +3,7 @@
 #[cfg(not(loom))]
 use core::ptr::NonNull;
 
-use crate::layout::{FIGURES, LOST_REASONS, MAGIC, VERSION};
+use crate::layout::{Collecting, FIGURES, LOST_REASONS, MAGIC, VERSION};
 use crate::sync::{Memory, Ordering};
 
 /// A mapped ring. Copies are the same ring; every method may be called from any thread and from signal handlers.
@@ -164,6 +164,14 @@ impl Ring {
         }
         // Release: pairs with the acquire in `request`.
         request.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Tells how far the collection of a heap is that a request asked for. One of a number that does not exist is left out.
+    pub fn set_collecting(&self, heap: usize, generation: u64, state: Collecting) {
+        if let Some(place) = self.memory.header().collecting.0.get(heap) {
+            // Release: whoever sees that it is done finds what it told before. Another process, which reads the file.
+            place.store(state.word(generation), Ordering::Release);
+        }
     }
 
     /// Tells that a request, and all before it, is done.

@@ -70,6 +70,7 @@ mod model {
                         more: core::array::from_fn(|_| zero()),
                     }),
                     figures: Line(core::array::from_fn(|_| zero())),
+                    collecting: Line(core::array::from_fn(|_| zero())),
                 },
                 words: (0..capacity_words)
                     .map(|_| Word {

@@ -8,6 +8,7 @@
 pub mod allocators;
 pub mod attached;
 pub mod bridge;
+pub mod collected;
 pub mod compile;
 pub mod hostile;
 pub mod pprof;

@@ -8,6 +8,7 @@ use allocsample_sampling::{Interval, Random, Seed};
 
 use crate::agent::Agent;
 use crate::hooks::collect::Pending;
+use crate::hooks::on_request::Wanted;
 use crate::live::{BlockFilter, LiveSamples};
 use crate::os::clock;
 use crate::os::memory::{self, StaticRef};
@@ -63,6 +64,8 @@ pub struct Callbacks {
     pub on_sample: Option<unsafe extern "C" fn(*mut c_void, u64, usize, u64, u32)>,
     /// Hears that sampling goes on, ends or has another interval.
     pub on_change: Option<unsafe extern "C" fn(*mut c_void)>,
+    /// Takes note that a collection is wanted; negative: there will be none.
+    pub collect: Option<unsafe extern "C" fn(*mut c_void) -> i32>,
 }
 
 // SAFETY: the pointer is only passed on; the header tells the machine from which threads.
@@ -100,6 +103,7 @@ pub struct Heap {
     old: Spin<Vector<Pending>>,
     /// How many of them wait for an answer, for those who may not lock.
     pub(crate) open: AtomicU64,
+    pub(crate) wanted: Wanted,
 }
 
 /// Figures of a heap.
@@ -299,6 +303,7 @@ impl Heaps {
         for heap in self.all() {
             heap.exact_bytes.store(0, Ordering::Relaxed);
             heap.samples.store(0, Ordering::Relaxed);
+            heap.wanted.forget();
             heap.old.break_lock();
             heap.with_old(Vector::clear);
             heap.open.store(0, Ordering::Relaxed);
@@ -351,6 +356,7 @@ impl Agent {
             ranges_used: AtomicU32::new(0),
             old: Spin::new(Vector::new()),
             open: AtomicU64::new(0),
+            wanted: Wanted::new(),
         })?;
         let kind = description.kind as u32;
         self.define_name(Definition::Heap, id, 0, kind, description.name, &[]);

@@ -12,6 +12,7 @@ mod collect;
 mod definitions;
 mod heap;
 mod nursery;
+mod on_request;
 mod timeline;
 
 pub use collect::{Pending, Resolution};

@@ -79,8 +79,18 @@ Examples:
     Rotate,
     /// Begin anew: forget what was allocated so far, but for what is alive
     Reset,
+    /// Have the runtimes of languages collect their heaps, so that what is live is known
+    ///
+    /// Until a full collection has looked at an object nobody knows whether it is garbage. The runtime collects at its next
+    /// safe point, on a thread of the program: that takes as long as its own full collections do, and finalizers run. Said is
+    /// for each heap whether it was collected. CPython, the JVM, Node.js and Ruby can be asked.
+    Gc,
     /// Write what has been recorded so far into a profile of its own, which is complete and has names
     Snapshot {
+        /// First have the runtimes collect their heaps, as `gc` does
+        #[arg(long)]
+        gc: bool,
+
         /// Where to write it [default: NAME.snapshot.N.allocsample here]
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,

@@ -1,5 +1,6 @@
 //! `allocsample ctl`: steers the agent in a running process, and asks how it is.
 
+mod collect;
 mod request;
 mod waiting;
 
@@ -26,7 +27,13 @@ pub fn run(arguments: &Ctl) -> anyhow::Result<Ending> {
     };
     match &arguments.action {
         CtlAction::Status => status(&path),
-        CtlAction::Snapshot { output } => take_snapshot(&path, output.as_deref()),
+        CtlAction::Gc => collect::run(&path),
+        CtlAction::Snapshot { output, gc } => {
+            if *gc {
+                collect::before_snapshot(&path)?;
+            }
+            take_snapshot(&path, output.as_deref())
+        }
         CtlAction::Stop => stop(&path),
         CtlAction::Start { interval } => start(&path, interval.as_deref()),
         CtlAction::Interval { interval } => ask(&path, parse(interval)?),
@@ -51,6 +58,9 @@ fn before_first_sample(pid: u32, action: &CtlAction) -> anyhow::Result<Ending> {
             })?;
             return Ok(Ending::SUCCESS);
         }
+        CtlAction::Gc => bail!(
+            "process {pid} has taken no sample yet: there is no object whose fate a collection could tell"
+        ),
         CtlAction::Snapshot { .. } => {
             bail!("process {pid} has taken no sample yet: there is nothing to copy")
         }

@@ -1,6 +1,7 @@
 //! What a machine says of its heaps.
 
 use std::ffi::{c_char, c_void};
+use std::mem::offset_of;
 
 use allocsample_agent::Interval;
 use allocsample_agent::hooks::{Callbacks, Description};
@@ -29,6 +30,7 @@ pub(super) struct RawDescription {
 struct RawDescriptionNow {
     first: RawDescription,
     on_change: Option<unsafe extern "C" fn(*mut c_void)>,
+    collect: Option<unsafe extern "C" fn(*mut c_void) -> i32>,
 }
 
 /// Mirror of `allocsample_counters`.
@@ -54,12 +56,16 @@ pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription
     if (raw.size as usize) < size_of::<RawDescription>() || raw.name.is_null() {
         return std::ptr::null();
     }
-    let on_change = if (raw.size as usize) < size_of::<RawDescriptionNow>() {
-        None
-    } else {
-        // SAFETY: the header's rules: so many bytes are there.
-        unsafe { (*description.cast::<RawDescriptionNow>()).on_change }
-    };
+    let now = description.cast::<RawDescriptionNow>();
+    let has = |end: usize| raw.size as usize >= end;
+    // SAFETY: the header's rules: so many bytes are there.
+    let on_change = has(offset_of!(RawDescriptionNow, collect))
+        .then(|| unsafe { (*now).on_change })
+        .flatten();
+    // SAFETY: as above.
+    let collect = has(size_of::<RawDescriptionNow>())
+        .then(|| unsafe { (*now).collect })
+        .flatten();
     const WALK_IN_MALLOC: u32 = 1;
     const WALK_EVERYWHERE: u32 = 2;
     const WHOLE_CODE: u32 = 4;
@@ -93,6 +99,7 @@ pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription
             walk: raw.walk,
             on_sample: raw.on_sample,
             on_change,
+            collect,
         },
     };
     AGENT
@@ -128,6 +135,15 @@ pub(super) unsafe extern "C" fn control(heap: HeapHandle, operation: u32, value:
         _ => return INVALID,
     }
     OK
+}
+
+pub(super) unsafe extern "C" fn collected(heap: HeapHandle, status: i32) -> i32 {
+    let _errno = KeepErrno::new();
+    // SAFETY: the header's rules.
+    match unsafe { heap_of(heap) } {
+        Some(heap) if AGENT.heap_collected(heap, status >= 0) => OK,
+        _ => INVALID,
+    }
 }
 
 pub(super) unsafe extern "C" fn counters(heap: HeapHandle, counters: *mut RawCounters) -> i32 {

@@ -30,8 +30,8 @@ const OFF: i32 = -3;
 const NO_SAMPLE: u64 = u64::MAX;
 const VERSION: u32 = 1;
 /// Shadow stacks, inlined functions, switches of threads, late samples, walks in ticks, a program's own control, what a
-/// heap hears of changes: all that the header has bits for.
-const CAPABILITIES: u64 = 1 | 2 | 4 | 8 | 16 | 32 | 64;
+/// heap hears of changes, collections on request: all that the header has bits for.
+const CAPABILITIES: u64 = 1 | 2 | 4 | 8 | 16 | 32 | 64 | 128;
 
 type HeapHandle = *const Heap;
 type SlotHandle = *const HookSlot;
@@ -82,6 +82,7 @@ pub struct HookTable {
     process_filter: unsafe extern "C" fn(*const process::RawFilter) -> i32,
     sampled_at: unsafe extern "C" fn(HeapHandle, u64, u64, u32, *const RawFrame, usize, u64) -> u64,
     typed: unsafe extern "C" fn(HeapHandle, u64, u32) -> i32,
+    collected: unsafe extern "C" fn(HeapHandle, i32) -> i32,
 }
 
 static TABLE: HookTable = HookTable {
@@ -125,6 +126,7 @@ static TABLE: HookTable = HookTable {
     process_filter: process::process_filter,
     sampled_at: objects::sampled_at,
     typed: objects::typed,
+    collected: heaps::collected,
 };
 
 /// The one function that a machine looks for. NULL for a version that this library does not know, and while the agent is

@@ -16,7 +16,7 @@ use crate::{output_file, running};
 
 /// How long we wait to hear that a request is in force.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// A process that has used no processor for so long is idle.
+/// See [`Wait`].
 const IDLE: Duration = Duration::from_millis(100);
 /// How long others may have the lock while nothing is asked or done.
 const QUEUE_PATIENCE: Duration = Duration::from_secs(10);
@@ -51,6 +51,25 @@ pub fn request(
     asked: &Asked,
     told: impl FnOnce() -> anyhow::Result<String>,
 ) -> anyhow::Result<Ending> {
+    let Some(_obeyed) = ask(path, asked, Wait::new())? else {
+        exit::remark(later(running::process_of(path)));
+        return Ok(Ending::SUCCESS);
+    };
+    let told = told()?;
+    output_file::write_stdout(|out| Ok(writeln!(out, "{told}")?))?;
+    Ok(Ending::SUCCESS)
+}
+
+/// A request that was obeyed.
+pub struct Obeyed {
+    /// The ring's file.
+    pub file: File,
+    /// The request's number.
+    pub generation: u64,
+}
+
+/// Writes a request into the ring, and waits until it was obeyed; `None`: it will be later.
+pub fn ask(path: &Path, asked: &Asked, wait: Wait) -> anyhow::Result<Option<Obeyed>> {
     let ring = running::ring_of(path);
     let named = || ring.display().to_string();
     let file = match open(&ring) {
@@ -67,7 +86,9 @@ pub fn request(
         word(&file, request::WHAT).with_context(named)?,
         word(&file, request::INTERVAL).with_context(named)?,
     );
-    if !asked.replaces(what, value) && !is_obeyed(&file, path, before).with_context(named)? {
+    if !asked.replaces(what, value)
+        && !is_obeyed(&file, path, before, Wait::new()).with_context(named)?
+    {
         bail!(
             "{}: what was asked before is not done yet, as the program has not allocated since; ask again when it has",
             path.display()
@@ -75,20 +96,15 @@ pub fn request(
     }
     let generation = before + 1;
     write(&file, asked, generation).with_context(named)?;
-    if !is_obeyed(&file, path, generation).with_context(named)? {
-        exit::remark(&later(running::process_of(path)));
-        return Ok(Ending::SUCCESS);
-    }
-    let told = told()?;
-    output_file::write_stdout(|out| Ok(writeln!(out, "{told}")?))?;
-    Ok(Ending::SUCCESS)
+    let is_obeyed = is_obeyed(&file, path, generation, wait).with_context(named)?;
+    Ok(is_obeyed.then_some(Obeyed { file, generation }))
 }
 
 /// Whether what was asked before there was a ring is done, or soon is.
 pub fn is_first_obeyed(path: &Path) -> anyhow::Result<bool> {
     let ring = running::ring_of(path);
     let file = open(&ring).with_context(|| ring.display().to_string())?;
-    is_obeyed(&file, path, 1).with_context(|| ring.display().to_string())
+    is_obeyed(&file, path, 1, Wait::new()).with_context(|| ring.display().to_string())
 }
 
 /// Why it is not done yet.
@@ -170,8 +186,7 @@ fn write(file: &File, asked: &Asked, generation: u64) -> std::io::Result<()> {
 }
 
 /// Whether a request was obeyed, or soon is.
-fn is_obeyed(file: &File, path: &Path, generation: u64) -> std::io::Result<bool> {
-    let mut wait = Wait::new();
+fn is_obeyed(file: &File, path: &Path, generation: u64, mut wait: Wait) -> std::io::Result<bool> {
     while word(file, request::OBEYED)? < generation {
         if !wait.goes_on(|| running::process_of(path)) {
             return Ok(false);
@@ -183,6 +198,9 @@ fn is_obeyed(file: &File, path: &Path, generation: u64) -> std::io::Result<bool>
 /// The wait for a process to do something. One that sleeps allocates nothing, and is not waited for.
 pub struct Wait {
     since: Instant,
+    patience: Duration,
+    /// A process that has used no processor for so long is idle.
+    idle: Duration,
     next_look: Duration,
     at_rest: Option<u64>,
 }
@@ -190,9 +208,16 @@ pub struct Wait {
 impl Wait {
     /// Begins now.
     pub fn new() -> Self {
+        Self::of(PATIENCE, IDLE)
+    }
+
+    /// For what takes the process longer.
+    pub fn of(patience: Duration, idle: Duration) -> Self {
         Self {
             since: Instant::now(),
-            next_look: IDLE,
+            patience,
+            idle,
+            next_look: idle,
             at_rest: None,
         }
     }
@@ -200,11 +225,11 @@ impl Wait {
     /// Waits a little; false: no longer.
     pub fn goes_on(&mut self, process: impl Fn() -> Option<u32>) -> bool {
         let elapsed = self.since.elapsed();
-        if elapsed > PATIENCE {
+        if elapsed > self.patience {
             return false;
         }
         if elapsed > self.next_look {
-            self.next_look += IDLE;
+            self.next_look += self.idle;
             let now = process().and_then(running::at_rest);
             if now.is_some() && now == self.at_rest {
                 return false;

@@ -39,7 +39,7 @@ pub fn request(pid: u32, asked: &Asked, told: &str) -> anyhow::Result<Ending> {
         let _gone_with_it = fs::remove_file(&place.path);
         bail!("process {pid}: it has ended");
     }
-    exit::remark(&request::later(Some(pid)));
+    exit::remark(request::later(Some(pid)));
     Ok(Ending::SUCCESS)
 }
 
@@ -49,7 +49,7 @@ fn is_taken(pid: u32, told: &str) -> anyhow::Result<Ending> {
         bail!("process {pid}: somebody else has removed the request; try again");
     };
     if !request::is_first_obeyed(&path)? {
-        exit::remark(&request::later(Some(pid)));
+        exit::remark(request::later(Some(pid)));
         return Ok(Ending::SUCCESS);
     }
     output_file::write_stdout(|out| Ok(writeln!(out, "{told}")?))?;
