@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
+use support::collected::{self, AtWork};
 use support::compile::has_java;
 use support::profile::{Profile, Site};
 use support::room::{stderr, stdout};
@@ -330,4 +331,23 @@ fn the_compiler_is_a_program_too() {
             .any(|frame| frame.starts_with("com.sun.tools.javac"))
     };
     assert!(stacks.iter().filter(is_of_compiler).count() > 5);
+}
+
+#[test]
+fn a_bounded_cache_is_live_and_nothing_else_once_the_jvm_was_asked_to_collect() {
+    if !has_java() {
+        return;
+    }
+    let room = compile::java("BoundedCache.java");
+    let java = ["java", "-Xmx512m", "-cp", ".", "BoundedCache"];
+    let java = AtWork::start(room, &["--interval", "16K"], &java);
+    java.collect("java");
+    let (live, error) = java.survivors("java", "makeEntry");
+    let known = 20_000.0 * 1_016.0;
+    assert!(
+        (live - known).abs() < 5.0 * error,
+        "{live} ± {error}, {known}"
+    );
+    collected::assert_not_accused(&java.room, "copy.allocsample", "makeEntry");
+    java.end();
 }

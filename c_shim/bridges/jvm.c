@@ -56,6 +56,8 @@ static struct table methods, places, types;
 static _Atomic(uint64_t) objects;
 static _Atomic(uint64_t) collections;
 static uint64_t gc_begin_ns;
+/* A collection is wanted; one that was is under way. */
+static _Atomic(bool) is_wanted, is_forced;
 /* Guards the tables. Only threads that run a callback or are in native code take it, none of which the JVM stops
  * meanwhile. In malloc it is not waited for long: what a signal handler interrupted may hold it. */
 static _Atomic(bool) lock;
@@ -412,9 +414,34 @@ static void tell_of_stacks(void)
     mark(text);
 }
 
-static void on_sampled_object(environment env, environment jni, void *thread, void *object, void *class, int64_t size)
+/* ---- collections on request ---- */
+
+/* On any thread, also of the JVM's own and inside malloc. */
+static int32_t want_collection(void *user)
 {
-    (void)env;
+    (void)user;
+    atomic_store_explicit(&is_wanted, true, memory_order_relaxed);
+    return ALLOCSAMPLE_OK;
+}
+
+/* On a thread of Java's where Java code may run. */
+static COLD void collect(void)
+{
+    if (!atomic_exchange_explicit(&is_wanted, false, memory_order_relaxed))
+        return;
+    uint64_t before = atomic_load_explicit(&collections, memory_order_relaxed);
+    atomic_store_explicit(&is_forced, true, memory_order_relaxed);
+    bool is_done = CALL(jvmti, FORCE_GARBAGE_COLLECTION, (environment), jvmti) == 0;
+    atomic_store_explicit(&is_forced, false, memory_order_relaxed);
+    /* Since JDK 16 a thread of the JVM's tells later which objects have died, or whoever touches this switch does so at once. */
+    CALL(jvmti, SET_EVENT_NOTIFICATION_MODE, (environment, int, int, void *), jvmti, 1, FIRST_EVENT + OBJECT_FREE, NULL);
+    /* A JVM without a collector (Epsilon) says yes and does nothing. */
+    is_done = is_done && atomic_load_explicit(&collections, memory_order_relaxed) != before;
+    hooks->collected(heap, is_done ? ALLOCSAMPLE_OK : ALLOCSAMPLE_OFF);
+}
+
+static void tell_sampled_object(environment jni, void *thread, void *object, void *class, int64_t size)
+{
     allocsample_frame frames[DEPTH];
     allocsample_counters asked = {.size = sizeof asked};
     hooks->counters(heap, &asked);
@@ -438,6 +465,14 @@ static void on_sampled_object(environment env, environment jni, void *thread, vo
         return;
     if (CALL(jvmti, SET_TAG, (environment, void *, int64_t), jvmti, object, (int64_t)tag) != 0)
         hooks->freed(heap, tag);
+}
+
+static void on_sampled_object(environment env, environment jni, void *thread, void *object, void *class, int64_t size)
+{
+    (void)env;
+    tell_sampled_object(jni, thread, object, class, size);
+    if (UNLIKELY(atomic_load_explicit(&is_wanted, memory_order_relaxed)))
+        collect();
 }
 
 /* In the collector, where nothing of the JVM may be called. */
@@ -470,7 +505,8 @@ static void on_gc_finish(environment env)
     (void)env;
     allocsample_gc gc = {
         .size = sizeof gc,
-        .kind = ALLOCSAMPLE_MINOR, /* JVMTI does not tell which; most are */
+        /* JVMTI does not tell which; most are minor ones. */
+        .kind = atomic_load_explicit(&is_forced, memory_order_relaxed) ? ALLOCSAMPLE_MAJOR : ALLOCSAMPLE_MINOR,
         .id = atomic_fetch_add_explicit(&collections, 1, memory_order_relaxed) + 1,
         .begin_ns = gc_begin_ns,
         .end_ns = hooks->now_ns(),
@@ -496,6 +532,7 @@ static bool register_heap(void)
         .name = "java",
         .flags = ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_WALK_IN_FREE | ALLOCSAMPLE_CODE_IS_NO_MODULE,
         .walk = jvm_native_walk,
+        .collect = want_collection,
     };
     allocsample_counters counters = {.size = sizeof counters};
     heap = hooks->heap_register(&description);
