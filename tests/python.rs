@@ -8,6 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use support::attached::Attached;
+use support::collected::AtWork;
 use support::profile::{Profile, Site};
 use support::python::interpreters;
 use support::room::stderr;
@@ -530,4 +531,50 @@ fn a_running_interpreter_is_attached_to_with_frames_and_small_objects() {
         assert_eq!(running.ask("10"), "10");
         running.ends_well();
     }
+}
+
+/// Live bytes of a function, and all that it has allocated.
+#[track_caller]
+fn live_and_allocated(python: &AtWork, function: &str) -> [f64; 2] {
+    let rows = python.query(&format!(
+        "SELECT coalesce(sum(bytes * live), 0) AS live, sum(bytes) AS bytes \
+        FROM samples JOIN functions USING (function_id) WHERE function = '{function}'"
+    ));
+    ["live", "bytes"].map(|name| rows[0][name].as_f64().expect("a figure"))
+}
+
+#[test]
+fn cycles_are_freed_once_the_interpreter_was_asked_to_collect() {
+    let program = bridge::program("cycles.py");
+    let program = program.to_string_lossy();
+    for interpreter in interpreters() {
+        let interpreter = interpreter.to_string_lossy();
+        let start = |more: &[&str]| {
+            let command = [&[&*interpreter, &*program], more].concat();
+            AtWork::start(Room::new(), &["--interval", "4K"], &command)
+        };
+        let python = start(&[]);
+        let [live, bytes] = live_and_allocated(&python, "make_cycle");
+        assert!(live > 0.5 * bytes, "{interpreter}: {live} of {bytes}");
+        python.collect("python");
+        let [live, bytes] = live_and_allocated(&python, "make_cycle");
+        assert!(live < 0.01 * bytes, "{interpreter}: {live} of {bytes}");
+        python.end();
+    }
+}
+
+#[test]
+fn a_collector_that_the_program_has_switched_off_stays_off() {
+    // Before 3.10 nobody can be asked whether it is.
+    let program = bridge::program("cycles.py");
+    let command = ["/usr/bin/python3", &*program.to_string_lossy(), "off"];
+    if !Path::new(command[0]).exists() {
+        return skip("no Python (Debian: python3)");
+    }
+    let python = AtWork::start(Room::new(), &["--interval", "4K"], &command);
+    let (said, _) = python.ctl(&["gc"]);
+    assert!(said.starts_with("python: not collected"), "{said}");
+    let [live, bytes] = live_and_allocated(&python, "make_cycle");
+    assert!(live > 0.5 * bytes, "{live} of {bytes}");
+    python.end();
 }

@@ -73,6 +73,7 @@ static bool make_heap(void)
                  ALLOCSAMPLE_FREED_BY_MALLOC,
         .walk = has_frames ? walk : NULL,
         .on_change = on_change,
+        .collect = python_gc_want,
     };
     heap = hooks->heap_register(&description);
     if (heap == NULL || !python_objects_prepare(hooks, heap))

@@ -81,4 +81,7 @@ HIDDEN void python_gc_prepare(const allocsample_hooks *hooks, allocsample_heap *
 /* Asks the interpreter, whose lock is held, to tell of its collections, once it is ready for that. */
 HIDDEN void python_gc_watch(void);
 
+/* The `collect` of the hook ABI: the next sample of an object asks the interpreter for it. */
+HIDDEN int32_t python_gc_want(void *user);
+
 #endif

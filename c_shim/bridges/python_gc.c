@@ -34,12 +34,16 @@ static struct {
     void (*release)(void *);
     void (*retain)(void *);
     void (*clear_error)(void);
+    intptr_t (*collect)(void);
+    int (*is_enabled)(void); /* NULL before 3.10 */
     void *none;
 } api;
 
 static const allocsample_hooks *hooks;
 static allocsample_heap *heap;
 static _Atomic(bool) asked;
+static _Atomic(bool) is_wanted; /* a collection */
+static bool is_told;            /* of collections; changed on the main thread, with the interpreter's lock */
 static uint64_t begin_ns, collections;
 
 static uint64_t number_in(void *info, const char *key)
@@ -92,7 +96,7 @@ static int install(void *unused)
     void *callbacks = module == NULL ? NULL : api.attribute(module, "callbacks");
     void *function = callbacks == NULL ? NULL : api.new_function(&method, NULL, NULL);
     if (function != NULL)
-        api.append(callbacks, function);
+        is_told = api.append(callbacks, function) == 0;
     /* It is the same moment that they wait for. */
     python_types_begin();
     void *owned[] = {function, callbacks, module};
@@ -104,8 +108,33 @@ static int install(void *unused)
     return 0;
 }
 
+/* On the main thread, between two instructions, as the interpreter's own collections are since 3.12: it runs finalizers. Nothing
+ * happens where the program has switched its collector off. */
+static int collect(void *unused)
+{
+    (void)unused;
+    uint64_t before = collections;
+    api.collect();
+    /* Where nobody tells us of collections the interpreter is asked, if it knows (3.10 and later). */
+    bool is_done = is_told ? collections != before : api.is_enabled == NULL || api.is_enabled() != 0;
+    hooks->collected(heap, is_done ? ALLOCSAMPLE_OK : ALLOCSAMPLE_OFF);
+    return 0;
+}
+
+int32_t python_gc_want(void *user)
+{
+    (void)user;
+    if (api.none == NULL || api.collect == NULL)
+        return ALLOCSAMPLE_OFF;
+    atomic_store_explicit(&is_wanted, true, memory_order_relaxed);
+    return ALLOCSAMPLE_OK;
+}
+
 void python_gc_watch(void)
 {
+    if (UNLIKELY(atomic_load_explicit(&is_wanted, memory_order_relaxed)) && api.is_initialized() != 0 &&
+        atomic_exchange_explicit(&is_wanted, false, memory_order_relaxed) && api.add_pending_call(collect, NULL) != 0)
+        atomic_store_explicit(&is_wanted, true, memory_order_relaxed); /* the queue is full: at the next sample */
     /* Before that modules cannot be imported. */
     if (api.none != NULL && api.is_initialized() != 0 &&
         !atomic_exchange_explicit(&asked, true, memory_order_relaxed) &&
@@ -134,6 +163,8 @@ void python_gc_prepare(const allocsample_hooks *table, allocsample_heap *registe
         return;
     hooks = table;
     heap = registered;
+    *(void **)&api.collect = dlsym(RTLD_DEFAULT, "PyGC_Collect");
+    *(void **)&api.is_enabled = dlsym(RTLD_DEFAULT, "PyGC_IsEnabled");
     hooks->define_statistic(heap, STATISTIC_COLLECTED, "collected", "objects");
     hooks->define_statistic(heap, STATISTIC_UNCOLLECTABLE, "uncollectable", "objects");
     /* Last: all else is there. */
