@@ -3,7 +3,8 @@
 
 mod support;
 
-use support::{Agent, Outcome, Run, bridge, is_installed, skip};
+use support::collected::AtWork;
+use support::{Agent, Outcome, Room, Run, bridge, is_installed, skip};
 
 fn has_ruby() -> bool {
     let has = is_installed("ruby");
@@ -143,4 +144,20 @@ fn a_program_can_be_profiled_without_the_bridge() {
     let profile = known_sites(1, &agent).profile();
     assert_eq!(profile.site("small_and_kept").samples, 0);
     assert!(!bridge::has_heap(&profile, "ruby"));
+}
+
+#[test]
+fn garbage_is_freed_once_ruby_was_asked_to_collect() {
+    if !has_ruby() {
+        return;
+    }
+    let program = bridge::program("garbage.rb");
+    let command = ["ruby", &*program.to_string_lossy()];
+    let ruby = AtWork::start(Room::new(), &["--interval", "4K"], &command);
+    ruby.collect("ruby");
+    let (live, _) = ruby.survivors("malloc", "make_garbage");
+    // The last one may still stand on the stack.
+    assert!(live < 0.05 * 3_000_000.0, "{live}");
+    let (_room, profile) = ruby.end();
+    assert!(profile.site("make_garbage").allocated_bytes > 2_000_000.0);
 }

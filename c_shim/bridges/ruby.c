@@ -47,6 +47,8 @@ static struct {
     size_t (*gc_statistic)(value key);
     value (*intern)(const char *name);
     value (*symbol)(value id);
+    void (*collect)(void);
+    size_t (*gc_count)(void);
 } ruby;
 
 static const allocsample_hooks *hooks;
@@ -56,6 +58,7 @@ static const value *object_class; /* rb_cObject: 0 until the interpreter stands 
 /* Where a thread keeps its execution context, from its thread pointer; NULL there: the thread is none of Ruby's. */
 static ptrdiff_t context_offset;
 static _Atomic(bool) is_asked;
+static _Atomic(bool) is_wanted; /* a collection */
 
 /* ---- frames ---- */
 
@@ -79,6 +82,7 @@ static uint32_t number_of(value frame)
 
 static void watch_collections(void *unused);
 static void tell_collection(void *unused);
+static void collect(void *unused);
 
 /* Whether the calling thread runs Ruby, and its frames can be read. */
 static bool runs_ruby(void)
@@ -98,6 +102,9 @@ static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
     if (!atomic_exchange_explicit(&is_asked, true, memory_order_relaxed) &&
         ruby.register_job(0, watch_collections, NULL) == 0)
         atomic_store_explicit(&is_asked, false, memory_order_relaxed); /* the queue is full: at the next sample */
+    if (__builtin_expect(atomic_load_explicit(&is_wanted, memory_order_relaxed), 0) &&
+        atomic_exchange_explicit(&is_wanted, false, memory_order_relaxed) && ruby.register_job(0, collect, NULL) == 0)
+        atomic_store_explicit(&is_wanted, true, memory_order_relaxed);
     tell_collection(NULL);
     int depth = ruby.frames(0, capacity < DEPTH ? (int)capacity : DEPTH, found, lines);
     size_t count = 0;
@@ -177,6 +184,24 @@ static void watch_collections(void *unused)
     ruby.at_exit(tell_collection);
 }
 
+/* On the main thread, where any code may run. A full collection, whose sweep gives the blocks of dead objects back at once.
+ * Nothing happens where the program has switched its collector off (GC.disable). */
+static void collect(void *unused)
+{
+    (void)unused;
+    size_t before = ruby.gc_count();
+    ruby.collect();
+    tell_collection(NULL);
+    hooks->collected(heap, ruby.gc_count() != before ? ALLOCSAMPLE_OK : ALLOCSAMPLE_OFF);
+}
+
+static int32_t want_collection(void *user)
+{
+    (void)user;
+    atomic_store_explicit(&is_wanted, true, memory_order_relaxed);
+    return ALLOCSAMPLE_OK;
+}
+
 /* ---- start ---- */
 
 static bool find_functions(void)
@@ -198,6 +223,8 @@ static bool find_functions(void)
         {&ruby.gc_statistic, "rb_gc_stat"},
         {&ruby.intern, "rb_intern"},
         {&ruby.symbol, "rb_id2sym"},
+        {&ruby.collect, "rb_gc"},
+        {&ruby.gc_count, "rb_gc_count"},
         {&object_class, "rb_cObject"},
     };
     return symbols_find_all(symbols, sizeof symbols / sizeof symbols[0], "ruby");
@@ -229,6 +256,7 @@ void ruby_install(void)
         .name = "ruby",
         .flags = ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_WHOLE_CODE,
         .walk = walk,
+        .collect = want_collection,
     };
     heap = hooks->heap_register(&description);
     if (heap == NULL)
