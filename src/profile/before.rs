@@ -25,6 +25,12 @@ pub(crate) struct Before {
 }
 
 impl Before {
+    /// Bytes of memory that it takes, about.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        const ENTRY: usize = 32;
+        (ENTRY * (self.threads.capacity() + self.heaps.capacity())) as u64
+    }
+
     /// What had gone through a thread's counter.
     pub(crate) fn bytes_of(&self, thread: ThreadId) -> u64 {
         self.threads.get(&thread).map_or(0, |&(bytes, _)| bytes)

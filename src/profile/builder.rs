@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use crate::batch::Batch;
 use crate::before::Before;
 use crate::counts::Counts;
-use crate::limits::DEEPEST;
+use crate::limits::{DEEPEST, make_room};
 use crate::model::{Exit, Freed, IntervalInfo, Lost, Module, Profile, Sample, Tick};
 use crate::nodes::{NodeIndex, stack_of};
 use crate::reach::ReachBuilder;
@@ -384,12 +384,14 @@ impl ProfileBuilder {
         }
         self.reach.add_size(&sample);
         self.by_id.insert(sample.id, self.profile.samples.len());
+        make_room(&mut self.profile.samples, 1);
         self.profile.samples.push(sample);
     }
 
     fn add_tick(&mut self, tick: Tick) {
         self.seen(tick.time_ns);
         self.profile.threads.entry(tick.thread).or_default();
+        make_room(&mut self.profile.ticks, 1);
         self.profile.ticks.push(tick);
     }
 
@@ -433,6 +435,7 @@ impl ProfileBuilder {
     fn add_free_stack(&mut self, id: SampleId, stack: StackId) {
         let index = self.by_id.get(id, &self.profile.samples);
         if let Some(index) = index.and_then(|index| u32::try_from(index).ok()) {
+            make_room(&mut self.profile.free_stacks, 1);
             self.profile.free_stacks.push((index, stack));
         }
     }

@@ -44,6 +44,8 @@ pub(crate) struct Limits {
     frames: u64,
     /// Bytes of names in all different stacks together: what it takes to print each.
     text: u64,
+    /// Pairs of something and an interval that may have hidden some of it: what it takes to look at each.
+    pairs: u64,
 }
 
 impl Limits {
@@ -58,6 +60,7 @@ impl Limits {
             names: limit(16 << 20, 2),
             frames: limit(256 << 20, 2048),
             text: limit(256 << 20, 256),
+            pairs: limit(16 << 20, 64),
         }
     }
 
@@ -77,6 +80,26 @@ impl Limits {
     }
 }
 
+/// Makes room for so many more in a large row. Doubling it, as [`Vec`] does, would have up to half of the room empty; large
+/// rows are moved by the kernel, page by page, so that growing often costs little.
+pub(crate) fn make_room<T>(row: &mut Vec<T>, more: usize) {
+    const LEAST: usize = 1024;
+    if row.capacity() - row.len() < more {
+        row.reserve_exact(more.max(row.len() / 8).max(LEAST));
+    }
+}
+
+impl Limits {
+    /// Whether the intervals of a profile can be asked for what each of its threads and heaps may have hidden from them.
+    /// `pairs` of a heap and an interval have samples.
+    pub(crate) fn allow_intervals(&self, profile: &Profile, pairs: usize) -> bool {
+        let intervals = profile.intervals.len() + profile.interval_history.len();
+        let heaps = pairs + profile.vm.heaps.len();
+        let asked = profile.threads.len() + heaps;
+        (intervals as u64).saturating_mul(asked as u64) <= self.pairs
+    }
+}
+
 impl Profile {
     /// Bytes of memory that the profile takes, about, without the texts in it.
     pub(crate) fn held_bytes(&self) -> u64 {
@@ -88,10 +111,10 @@ impl Profile {
         const PLACE: usize = 640;
         let vm = &self.vm;
         let held = [
-            (self.samples.len(), size_of::<Sample>()),
+            (self.samples.capacity(), size_of::<Sample>()),
             (self.stacks.nodes().len(), NODE),
             (self.stacks.places().len(), PLACE),
-            (self.ticks.len(), size_of::<Tick>()),
+            (self.ticks.capacity(), size_of::<Tick>()),
             (self.threads.len(), 2 * size_of::<crate::Thread>()),
             (self.modules.len(), 2 * size_of::<crate::Module>()),
             (self.intervals.len(), size_of::<crate::IntervalInfo>()),
@@ -100,7 +123,7 @@ impl Profile {
                 size_of::<crate::IntervalInfo>(),
             ),
             (self.content_hashes.len(), ENTRY),
-            (self.free_stacks.len(), 8),
+            (self.free_stacks.capacity(), 8),
             (self.notes.len(), ENTRY),
             (self.resident_bytes.len(), 16),
             (self.forks.len(), 16),

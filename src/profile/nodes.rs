@@ -10,6 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use allocsample_record::{StackId, StackNode};
 
+use crate::limits::make_room;
 use crate::stacks::StackTable;
 
 /// What is known of a node: 16 bytes, so that none lies across the border of a cache line.
@@ -83,6 +84,7 @@ impl NodeIndex {
         places.locations.extend(locations);
         places.sort_by_depth(nodes, numbers.len());
         let before = numbers.len();
+        make_room(numbers, nodes.len());
         numbers.resize(before + nodes.len(), UNKNOWN);
         let mut start = 0;
         for &end in &places.ends {

@@ -41,6 +41,19 @@ struct Mark {
 }
 
 impl ReachBuilder {
+    /// Bytes of memory that it takes, about.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        /// An entry of a tree or of a table, with its room.
+        const ENTRY: usize = 48;
+        let entries = self.reach.bytes.len() + self.reach.sampled.len() + self.threads.len();
+        (ENTRY * entries) as u64
+    }
+
+    /// How many pairs of a heap and an interval have samples so far.
+    pub(crate) fn pairs(&self) -> usize {
+        self.reach.sampled.len()
+    }
+
     /// A sample, whatever file it comes from.
     pub(crate) fn add_size(&mut self, sample: &Sample) {
         let key = (sample.heap, sample.interval);

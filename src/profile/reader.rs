@@ -284,7 +284,7 @@ fn read_chunks(
                     builder.set_before(false);
                     // The other side is gone when it has read all.
                     let _ = send_back.send(batch);
-                    if builder.held_bytes() > limits.memory {
+                    if builder.is_too_large(limits) {
                         builder.profile.recovery.stopped = Some(Stopped {
                             damage: Damage::TooLarge,
                             chunk,

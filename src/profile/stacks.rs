@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 use allocsample_record::{Location, StackId, StackNode};
 
+use crate::limits::make_room;
+
 /// All stacks of a profile. A node takes 8 bytes: there are millions, and a few thousand places that call.
 #[derive(Clone, Debug, Default)]
 pub struct StackTable {
@@ -23,6 +25,7 @@ impl StackTable {
 
     /// Adds a node at a place that has a number.
     pub(crate) fn push_at(&mut self, parent: StackId, place: u32) -> StackId {
+        make_room(&mut self.nodes, 1);
         self.nodes.push((parent, place));
         StackId(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX))
     }

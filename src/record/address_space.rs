@@ -40,6 +40,13 @@ impl AddressSpace {
         Self::default()
     }
 
+    /// Bytes of memory that it takes, about.
+    pub fn held_bytes(&self) -> u64 {
+        /// An entry of a tree whose nodes are half full.
+        const ENTRY: usize = 96;
+        (ENTRY * (self.by_start.len() + self.code.len())) as u64
+    }
+
     /// Takes a new module, which replaces all that it overlaps; returns its number.
     pub fn map(&mut self, record: &ModuleRecord<'_>) -> ModuleId {
         self.modules += 1;

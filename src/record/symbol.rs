@@ -139,25 +139,26 @@ impl SymbolTable {
                 return None;
             }
             take(left, of_location * size_of::<SymbolFrame>())?;
-            let of_location = (0..of_location)
-                .map(|_| take_frame(input, &strings))
-                .collect::<Option<Vec<_>>>()?;
-            frames.insert(Location { module, offset }, of_location);
+            // With room for these alone: collected, one frame would take the room of four.
+            let mut exact = Vec::with_capacity(of_location);
+            for _ in 0..of_location {
+                exact.push(take_frame(input, &strings)?);
+            }
+            frames.insert(Location { module, offset }, exact);
         }
         let codes = if input.is_empty() { 0 } else { count(input)? };
-        let code = (0..codes)
-            .map(|_| {
-                take(left, size_of::<CodeGeneration>())?;
-                let start = take_unsigned(input)?;
-                Some(CodeGeneration {
-                    start,
-                    end: start.wrapping_add(take_unsigned(input)?),
-                    since_ns: take_unsigned(input)?,
-                    until_ns: take_unsigned(input)?,
-                    frame: take_frame(input, &strings)?,
-                })
-            })
-            .collect::<Option<Vec<_>>>()?;
+        take(left, codes.checked_mul(size_of::<CodeGeneration>())?)?;
+        let mut code = Vec::with_capacity(codes);
+        for _ in 0..codes {
+            let start = take_unsigned(input)?;
+            code.push(CodeGeneration {
+                start,
+                end: start.wrapping_add(take_unsigned(input)?),
+                since_ns: take_unsigned(input)?,
+                until_ns: take_unsigned(input)?,
+                frame: take_frame(input, &strings)?,
+            });
+        }
         Some((Self { frames, code }, most_bytes - *left))
     }
 }

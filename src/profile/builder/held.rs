@@ -55,14 +55,24 @@ impl ProfileBuilder {
             + self.held.text_bytes
             + self.held.symbols_bytes
             + self.by_id.held_bytes()
-            + 4 * self.numbers.len() as u64
+            + self.reach.held_bytes()
+            + self.before.held_bytes()
+            + self.space.held_bytes()
+            + 24 * self.last_stacks.as_ref().map_or(0, |last| last.capacity()) as u64
+            + 4 * self.numbers.capacity() as u64
+    }
+
+    /// Whether the profile takes more than it may, in memory or in time.
+    pub(crate) fn is_too_large(&self, limits: &Limits) -> bool {
+        self.held_bytes() > limits.memory
+            || !limits.allow_intervals(&self.profile, self.reach.pairs())
     }
 
     /// Refuses more records, of which this is the number, when the profile takes more than it may. Records are small: it does
     /// not matter which of them is one too many.
     pub(crate) fn check(&self, limits: &Limits, number: usize) -> Result<(), Damage> {
         const BETWEEN: usize = 256;
-        if number.is_multiple_of(BETWEEN) && self.held_bytes() > limits.memory {
+        if number.is_multiple_of(BETWEEN) && self.is_too_large(limits) {
             return Err(Damage::TooLarge);
         }
         Ok(())
