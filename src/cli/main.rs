@@ -9,6 +9,7 @@ mod harmless;
 mod http;
 mod inherited;
 mod memory;
+mod output_bound;
 mod output_file;
 mod output_format;
 mod packed;
@@ -18,6 +19,9 @@ mod running;
 mod terminal;
 
 use args::Command;
+
+#[global_allocator]
+static ALLOCATOR: memory::Bounded = memory::Bounded;
 
 fn main() -> std::process::ExitCode {
     memory::give_large_blocks_back();

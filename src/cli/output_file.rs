@@ -12,9 +12,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
+use serde::Serialize;
 
 use crate::exit::Usage;
 use crate::harmless::Harmless;
+use crate::memory::RemovedIfItEnds;
+use crate::output_bound::Bounded;
 
 const OWNER_ONLY: u32 = 0o600;
 
@@ -47,7 +50,9 @@ pub fn write(
                 directory.display()
             )
         })?;
+    let kept = RemovedIfItEnds::begin(aside.path());
     let aside = finish(BufWriter::new(aside), fill).with_context(named)?;
+    drop(kept);
     aside
         .as_file()
         .set_permissions(Permissions::from_mode(mode))
@@ -73,7 +78,9 @@ pub fn write_directory(
         .tempdir_in(directory_of(path))
         .with_context(named)?;
     let aside = Aside(directory.path().to_owned());
+    let kept = RemovedIfItEnds::begin(directory.path());
     fill(&aside).with_context(named)?;
+    drop(kept);
     if !is_there {
         DirBuilder::new()
             .mode(0o700)
@@ -114,8 +121,8 @@ pub struct Aside(PathBuf);
 
 impl Aside {
     /// A new file in it.
-    pub fn create(&self, name: &str) -> io::Result<File> {
-        create_new(&self.0.join(name))
+    pub fn create(&self, name: &str) -> io::Result<Bounded<File>> {
+        create_new(&self.0.join(name)).map(Bounded::new)
     }
 }
 
@@ -227,7 +234,9 @@ pub fn profile_aside<T>(
         .tempdir_in(directory)
         .with_context(|| format!("{}: cannot write there", directory.display()))?;
     let copy = aside.path().join("x.allocsample");
+    let kept = RemovedIfItEnds::begin(aside.path());
     let made = make(&copy)?;
+    drop(kept);
     let named = || path.display().to_string();
     fs::set_permissions(&copy, Permissions::from_mode(OWNER_ONLY)).with_context(named)?;
     // Not over what was put there meanwhile, where the file system can tell.
@@ -252,11 +261,21 @@ pub fn write_stdout(
     written.context("stdout")
 }
 
+/// Writes an answer for scripts to stdout.
+pub fn write_json(answer: &impl Serialize) -> anyhow::Result<()> {
+    write_stdout(|out| {
+        serde_json::to_writer_pretty(&mut *out, answer).map_err(io::Error::from)?;
+        Ok(writeln!(out)?)
+    })
+}
+
 fn finish<W: Write + Send>(
-    mut writer: BufWriter<W>,
+    writer: BufWriter<W>,
     fill: impl FnOnce(&mut (dyn Write + Send)) -> anyhow::Result<()>,
 ) -> anyhow::Result<W> {
+    let mut writer = Bounded::new(writer);
     fill(&mut writer)?;
+    let mut writer = writer.into_inner();
     // Also what a line buffer below still holds; `into_inner` flushes only its own.
     writer.flush()?;
     writer

@@ -8,12 +8,14 @@ use allocsample_profile::{
 };
 use anyhow::Context;
 
-use crate::exit;
 use crate::progress::Progress;
+use crate::{exit, memory, output_bound};
 
-/// Reads a profile. One without names gets them in memory; the file stays as it is.
+/// Reads a profile. One without names gets them in memory; the file stays as it is. From now on the command takes no more
+/// memory than it may for its profiles.
 pub fn open(path: &Path) -> anyhow::Result<Profile> {
     let named = || path.display().to_string();
+    allow(bytes_of(path));
     let progress = Progress::reading(&[path]);
     let mut profile = Profile::open_watched(path, progress.read_bytes()).with_context(named)?;
     drop(progress);
@@ -28,7 +30,7 @@ pub fn open(path: &Path) -> anyhow::Result<Profile> {
 fn name(profile: &mut Profile, path: &Path) {
     if profile.symbols.frames.is_empty() {
         let _progress = Progress::start("symbolising");
-        profile.symbolize_below(root_of(path));
+        memory::without_bound(|| profile.symbolize_below(root_of(path)));
     }
 }
 
@@ -37,13 +39,28 @@ pub fn open_series(paths: &[PathBuf]) -> anyhow::Result<Profile> {
     if let [path] = paths {
         return open(path);
     }
+    allow(paths.iter().map(|path| bytes_of(path)).sum());
     let progress = Progress::reading(paths);
     let mut profile = Profile::open_series(paths, progress.read_bytes())?;
     drop(progress);
     // Some of them may have names, and others not.
     let _progress = Progress::start("symbolising");
-    profile.symbolize();
+    memory::without_bound(|| profile.symbolize());
     Ok(profile)
+}
+
+/// Allows for a profile of so many bytes, and for what is made of it.
+fn allow(file_bytes: u64) {
+    memory::allow_profile(file_bytes);
+    output_bound::allow_profile(file_bytes);
+}
+
+/// Of a profile and the ring beside it.
+fn bytes_of(path: &Path) -> u64 {
+    let length = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
+    let mut ring = path.as_os_str().to_owned();
+    ring.push(".ring");
+    length(path) + length(Path::new(&ring))
 }
 
 /// Makes a profile whole: records that a killed process left beside it, and names unless they are not wanted.

@@ -1,12 +1,13 @@
 //! The comparison for scripts: `"schema": "allocsample-diff/1"`. Keys are only ever added.
 
+use allocsample_report::Document;
 use serde_json::{Value, json};
 
 use crate::{Change, Diff, Measure, Per, RowChange};
 
 /// All rows, largest differences first.
-pub fn diff(diff: &Diff) -> Value {
-    json!({
+pub fn diff(diff: &Diff) -> Document<'_> {
+    let mut document = Document::of(json!({
         "schema": "allocsample-diff/1",
         "measure": match diff.measure {
             Measure::Allocated => "allocated_bytes",
@@ -21,8 +22,9 @@ pub fn diff(diff: &Diff) -> Value {
         "runs_before": diff.runs.0,
         "runs_after": diff.runs.1,
         "total": change(&diff.total),
-        "rows": diff.rows.iter().map(row).collect::<Vec<_>>(),
-    })
+    }));
+    document.rows("rows", || diff.rows.iter().map(row));
+    document
 }
 
 fn row(row: &RowChange) -> Value {

@@ -6,14 +6,14 @@
 //! `group` grow together.
 
 use allocsample_profile::Profile;
-use allocsample_report::{Coverage, runtimes};
+use allocsample_report::{Coverage, Document, runtimes};
 use serde_json::{Value, json};
 
 use crate::{Finding, Findings};
 
 /// All sites with live bytes, worst first.
-pub fn leaks(profile: &Profile, findings: &Findings) -> Value {
-    json!({
+pub fn leaks<'a>(profile: &Profile, findings: &'a Findings) -> Document<'a> {
+    let mut document = Document::of(json!({
         "schema": "allocsample-leaks/1",
         "command": profile.process.command_line,
         "pid": profile.process.pid,
@@ -32,8 +32,9 @@ pub fn leaks(profile: &Profile, findings: &Findings) -> Value {
             "explained_share": findings.explained_share(),
         },
         "undecided_bytes": findings.undecided_bytes,
-        "suspects": findings.sites.iter().map(suspect).collect::<Vec<_>>(),
-    })
+    }));
+    document.rows("suspects", || findings.sites.iter().map(suspect));
+    document
 }
 
 fn suspect(finding: &Finding) -> Value {

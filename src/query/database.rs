@@ -64,6 +64,11 @@ pub enum QueryError {
     /// It took too much memory.
     #[error("it takes more than {} MiB of memory; ask for fewer or shorter rows, export them by `convert --to parquet`, or use --no-limits", .0 >> 20)]
     TooLarge(usize),
+    /// Its tables take too much memory.
+    #[error(
+        "the tables that it reads take far more memory than a profile of this size does (--no-limits allows it)"
+    )]
+    TablesTooLarge,
     /// It made a text that is too long.
     #[error("it makes a text of more than {} MiB", LONGEST_TEXT >> 20)]
     TextTooLong,
@@ -141,9 +146,7 @@ impl<'a> Database<'a> {
     /// Answers one query, and gives up when its own work takes longer than `timeout`. (Filling the tables that it reads comes
     /// before that, in time proportional to the profile.) The whole answer is in memory.
     pub fn query(&mut self, sql: &str, timeout: Option<Duration>) -> Result<Answer, QueryError> {
-        for (table, columns) in self.read_by(sql)? {
-            self.fill(table, columns)?;
-        }
+        self.fill_for(sql)?;
         self.connection.pragma_update(None, "query_only", true)?;
         self.limit_memory()?;
         let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
@@ -158,6 +161,17 @@ impl<'a> Database<'a> {
             Err(QueryError::Interrupted) => Err(QueryError::TooSlow(timeout.unwrap_or_default())),
             answer => answer,
         }
+    }
+
+    /// Fills the tables that a query reads.
+    pub fn fill_for(&mut self, sql: &str) -> Result<(), QueryError> {
+        for (table, columns) in self.read_by(sql)? {
+            self.fill(table, columns).map_err(|error| match error {
+                QueryError::TooLarge(_) => QueryError::TablesTooLarge,
+                error => error,
+            })?;
+        }
+        Ok(())
     }
 
     /// From here on SQLite takes so much more memory than its tables at most. The limit is of the whole process, and SQLite

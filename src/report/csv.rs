@@ -6,7 +6,7 @@ use allocsample_sampling::Estimate;
 
 use crate::lifetimes::{Answer, Lifetimes};
 use crate::redundancy;
-use crate::table::{By, Table};
+use crate::table::{By, Grouped};
 
 /// Writes a line; fields are quoted where they must be.
 pub fn line<S: AsRef<str>>(
@@ -38,7 +38,8 @@ pub fn optional(value: Option<f64>) -> String {
 }
 
 /// A table, with a line for each row.
-pub fn table(by: By, table: &Table, out: &mut dyn Write) -> io::Result<()> {
+pub fn table(table: &Grouped<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let by = table.by();
     let head = [by.name(), "module", "file", "line"];
     let figures = [
         "allocated_bytes",
@@ -54,7 +55,7 @@ pub fn table(by: By, table: &Table, out: &mut dyn Write) -> io::Result<()> {
         .flat_map(|name| ["", "_stderr", "_low95", "_high95"].map(|end| format!("{name}{end}")));
     let head = head.into_iter().map(str::to_owned).chain(figures);
     line(out, head.chain(["samples".to_owned()]))?;
-    for row in &table.rows {
+    for row in table.rows() {
         let name = match by {
             // Leaf first, as in the JSON.
             By::Site => row.stack.join(";"),

@@ -310,15 +310,18 @@ impl Heaps {
         rows.collect()
     }
 
-    /// The types for scripts.
-    pub fn types_json(&self, profile: &Profile) -> Vec<Value> {
-        let rows = self.types.iter().map(|(heap, type_name, share)| {
-            let mut row = share.to_json();
-            row["heap"] = json!(name(profile, *heap));
-            row["type"] = json!(type_name);
-            row
-        });
-        rows.collect()
+    /// How many types there are, of all heaps.
+    pub fn type_count(&self) -> usize {
+        self.types.len()
+    }
+
+    /// One of them for scripts.
+    pub fn type_json(&self, profile: &Profile, index: usize) -> Value {
+        let (heap, type_name, share) = &self.types[index];
+        let mut row = share.to_json();
+        row["heap"] = json!(name(profile, *heap));
+        row["type"] = json!(type_name);
+        row
     }
 }
 

@@ -3,6 +3,7 @@
 //! Bytes and counts are unrounded estimates; `..._stderr` is `null` where there is none (periodic sampling).
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use allocsample_profile::{LostReason, Profile};
 use serde_json::{Value, json};
@@ -10,20 +11,26 @@ use serde_json::{Value, json};
 use crate::cost;
 use crate::coverage::Coverage;
 use crate::csv::{high, low};
+use crate::document::Document;
 use crate::frames::Frames;
 use crate::heaps::{Heaps, Stress};
 use crate::runtimes;
 use crate::selection::Selection;
 use crate::sums::Figures;
-use crate::table::{By, Request, Row, Sort, Table};
+use crate::table::{By, Grouped, Request, Row, Sort};
 use crate::text;
 use crate::time::CpuTime;
 use crate::totals::Totals;
 
 /// The whole report; rows of every table, of the samples that are selected. The totals, heaps and types are of all.
-pub fn report(profile: &Profile, totals: &Totals, sort: Sort, selection: &Selection) -> Value {
-    let frames = Frames::of(profile);
-    let table = |by| {
+pub fn report<'a>(
+    profile: &'a Profile,
+    frames: &'a Frames<'a>,
+    totals: &'a Totals,
+    sort: Sort,
+    selection: &'a Selection,
+) -> Document<'a> {
+    let grouped = move |by| {
         let request = Request {
             by,
             sort,
@@ -31,17 +38,11 @@ pub fn report(profile: &Profile, totals: &Totals, sort: Sort, selection: &Select
             peak: Some(totals.peak.moments),
             limit: usize::MAX,
         };
-        Table::of(profile, &frames, &request)
+        Grouped::of(profile, frames, &request)
     };
-    let selected_figures = table(By::Heap).selected;
-    let rows = |by| -> Vec<Value> {
-        table(by)
-            .rows
-            .iter()
-            .map(|row| self::row(by, row))
-            .collect()
-    };
-    let heaps = Heaps::of(profile);
+    let selected_figures = grouped(By::Heap).selected();
+    let rows = move |by| move || grouped(by).into_rows().map(move |row| self::row(by, &row));
+    let heaps = Rc::new(Heaps::of(profile));
     let (lost_samples, lost_bytes) = profile.lost.samples();
     let lost: serde_json::Map<String, Value> = LostReason::ALL
         .into_iter()
@@ -53,7 +54,7 @@ pub fn report(profile: &Profile, totals: &Totals, sort: Sort, selection: &Select
             )
         })
         .collect();
-    let mut report = json!({
+    let mut report = Document::of(json!({
         "schema": "allocsample-report/1",
         "command": profile.process.command_line,
         "executable": profile.process.executable,
@@ -68,7 +69,7 @@ pub fn report(profile: &Profile, totals: &Totals, sort: Sort, selection: &Select
         "exit_status": profile.exit.and_then(|exit| exit.status),
         "agent": cost::agent_json(profile),
         "intervals": cost::intervals_json(profile),
-        "time": CpuTime::of(profile, &frames).map(|time| time.to_json()),
+        "time": CpuTime::of(profile, frames).map(|time| time.to_json()),
         "samples": profile.samples.len(),
         "lost_samples": lost_samples,
         "lost_bytes": lost_bytes,
@@ -100,16 +101,26 @@ pub fn report(profile: &Profile, totals: &Totals, sort: Sort, selection: &Select
         },
         "coverage": Coverage::of(profile).map(|coverage| coverage.to_json()),
         "heaps": heaps.heaps_json(profile),
-        "types": heaps.types_json(profile),
+    }));
+    let types = Rc::clone(&heaps);
+    report.rows("types", move || {
+        let types = Rc::clone(&types);
+        (0..types.type_count()).map(move |index| types.type_json(profile, index))
+    });
+    report.extend(json!({
         "gc": heaps.stress(profile).iter().map(Stress::to_json).collect::<Vec<_>>(),
         "selected": selected(&selected_figures),
-        "functions": rows(By::Function),
-        "sites": rows(By::Site),
-        "lines": rows(By::Line),
-        "modules": rows(By::Module),
-        "threads": threads(profile, totals, &table(By::Thread)),
-        "sizes": rows(By::Size),
-        "lifetimes": rows(By::Lifetime),
+    }));
+    report.rows("functions", rows(By::Function));
+    report.rows("sites", rows(By::Site));
+    report.rows("lines", rows(By::Line));
+    report.rows("modules", rows(By::Module));
+    report.rows("threads", move || {
+        threads(profile, totals, grouped(By::Thread).into_rows())
+    });
+    report.rows("sizes", rows(By::Size));
+    report.rows("lifetimes", rows(By::Lifetime));
+    report.extend(json!({
         "notes": text::remarks(profile, totals),
         "recovery": {
             "ring_found": profile.recovery.ring_found,
@@ -119,14 +130,15 @@ pub fn report(profile: &Profile, totals: &Totals, sort: Sort, selection: &Select
             "stopped": profile.recovery.stopped.map(|stopped| stopped.to_string()),
             "ring_error": profile.recovery.ring_error,
         },
-    });
-    report["unseen_runtimes"] = json!(runtimes::lines(profile));
+        "unseen_runtimes": runtimes::lines(profile),
+    }));
     report
 }
 
 /// One table alone, for a script that asks for it: `"schema": "allocsample-table/1"`.
-pub fn table(totals: &Totals, by: By, table: &Table) -> Value {
-    json!({
+pub fn table<'a>(totals: &Totals, table: Grouped<'a>) -> Document<'a> {
+    let by = table.by();
+    let mut document = Document::of(json!({
         "schema": "allocsample-table/1",
         "by": by.name(),
         "totals": {
@@ -143,10 +155,15 @@ pub fn table(totals: &Totals, by: By, table: &Table) -> Value {
             "live_bytes_low95": low(&totals.live),
             "live_bytes_high95": high(&totals.live),
         },
-        "selected": selected(&table.selected),
-        "row_count": table.row_count,
-        "rows": table.rows.iter().map(|row| self::row(by, row)).collect::<Vec<_>>(),
-    })
+        "selected": selected(&table.selected()),
+        "row_count": table.row_count(),
+    }));
+    let table = Rc::new(table);
+    document.rows("rows", move || {
+        let table = Rc::clone(&table);
+        (0..table.shown_count()).map(move |place| self::row(by, &table.row(place)))
+    });
+    document
 }
 
 /// What was selected of the whole.
@@ -260,23 +277,23 @@ fn group(key: &str, row: &Row) -> Value {
 }
 
 /// Every thread, with or without samples.
-fn threads(profile: &Profile, totals: &Totals, table: &Table) -> Vec<Value> {
-    let rows: HashMap<u32, &Row> = table.rows.iter().map(|row| (row.thread, row)).collect();
-    profile
-        .threads
-        .iter()
-        .map(|(id, thread)| {
-            let mut value = match rows.get(&id.0) {
-                Some(row) => group("thread", row),
-                None => group("thread", &Row::default()),
-            };
-            value["thread"] = json!(thread.name);
-            value["id"] = json!(id.0);
-            value["tid"] = json!(thread.tid);
-            value["allocated_bytes_exact"] = json!(thread.exact_bytes);
-            value["muted_bytes"] = json!(thread.muted_bytes);
-            value["audit_z"] = json!(totals.audit.threads.get(id));
-            value
-        })
-        .collect()
+fn threads<'a>(
+    profile: &'a Profile,
+    totals: &'a Totals,
+    rows: impl Iterator<Item = Row>,
+) -> impl Iterator<Item = Value> + 'a {
+    let rows: HashMap<u32, Row> = rows.map(|row| (row.thread, row)).collect();
+    profile.threads.iter().map(move |(id, thread)| {
+        let mut value = match rows.get(&id.0) {
+            Some(row) => group("thread", row),
+            None => group("thread", &Row::default()),
+        };
+        value["thread"] = json!(thread.name);
+        value["id"] = json!(id.0);
+        value["tid"] = json!(thread.tid);
+        value["allocated_bytes_exact"] = json!(thread.exact_bytes);
+        value["muted_bytes"] = json!(thread.muted_bytes);
+        value["audit_z"] = json!(totals.audit.threads.get(id));
+        value
+    })
 }

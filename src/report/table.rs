@@ -10,6 +10,8 @@ use crate::peak::PeakMoments;
 use crate::selection::{Filter, Selection, Window};
 use crate::sums::Figures;
 
+pub use group::Grouped;
+
 /// What a row stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum By {
@@ -190,7 +192,7 @@ impl Table {
             peak: None,
             limit: usize::MAX,
         };
-        group::group(profile, &crate::Frames::of(profile), &request, true)
+        Self::of_samples(profile, &crate::Frames::of(profile), &request)
     }
 
     /// Groups what is selected, and says for each sample which row it is charged to, be that within the limit or not.
@@ -199,11 +201,13 @@ impl Table {
         frames: &crate::Frames<'_>,
         request: &Request<'_>,
     ) -> (Self, Vec<u32>) {
-        group::group(profile, frames, request, true)
+        let grouped = Grouped::with_samples(profile, frames, request);
+        let of_sample = grouped.of_sample();
+        (grouped.table(), of_sample)
     }
 
     /// Groups what is selected.
     pub fn of(profile: &Profile, frames: &crate::Frames<'_>, request: &Request<'_>) -> Self {
-        group::group(profile, frames, request, false).0
+        Grouped::of(profile, frames, request).table()
     }
 }

@@ -96,7 +96,7 @@ fn tables(it: &Against<'_>, after: &Profile) -> Vec<Value> {
             let in_all = diff.rows.len();
             let significant = diff.rows.iter().filter(|row| row.is_significant()).count();
             diff.rows.truncate(MOST_ROWS);
-            let mut table = json::diff(&diff);
+            let mut table = json::diff(&diff).into_value();
             table["by"] = json!(name);
             table["measured"] = json!(measured);
             table["rows_in_all"] = json!(in_all);

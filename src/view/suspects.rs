@@ -20,7 +20,7 @@ pub(crate) struct Suspects {
 impl Suspects {
     pub fn of(profile: &Profile) -> Self {
         let findings = Findings::worst(profile, &Filter::all(), MOST_CARDS);
-        let mut value = json::leaks(profile, &findings);
+        let mut value = json::leaks(profile, &findings).into_value();
         value["counts"] = findings
             .counts
             .iter()

@@ -48,13 +48,9 @@ pub fn run(arguments: &args::Diff) -> anyhow::Result<Ending> {
     let (before, after): (Vec<&Profile>, Vec<&Profile>) =
         (before_runs.iter().collect(), after_runs.iter().collect());
     let diff = Diff::of_runs(&before, &after, by, measure, per, &filter);
-    output_file::write_stdout(|out| match arguments.format {
-        Format::Json => {
-            serde_json::to_writer_pretty(&mut *out, &json::diff(&diff))
-                .map_err(std::io::Error::from)?;
-            Ok(writeln!(out)?)
-        }
-        Format::Csv => Ok(csv::diff(&diff, out)?),
+    match arguments.format {
+        Format::Json => output_file::write_json(&json::diff(&diff))?,
+        Format::Csv => output_file::write_stdout(|out| Ok(csv::diff(&diff, out)?))?,
         Format::Text => {
             let options = text::Options {
                 top: arguments.top,
@@ -62,9 +58,9 @@ pub fn run(arguments: &args::Diff) -> anyhow::Result<Ending> {
                 width: Width::new(terminal::width()),
                 colour: terminal::wants_colour(),
             };
-            Ok(text::write(&diff, &options, out)?)
+            output_file::write_stdout(|out| Ok(text::write(&diff, &options, out)?))?;
         }
-    })?;
+    }
     Ok(Ending::SUCCESS)
 }
 

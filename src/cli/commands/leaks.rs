@@ -17,13 +17,9 @@ pub fn run(arguments: &Leaks) -> anyhow::Result<Ending> {
         Format::Json | Format::Csv => usize::MAX,
     };
     let findings = Findings::worst(&profile, &filter, limit);
-    output_file::write_stdout(|out| match arguments.format {
-        Format::Json => {
-            let leaks = json::leaks(&profile, &findings);
-            serde_json::to_writer_pretty(&mut *out, &leaks).map_err(std::io::Error::from)?;
-            Ok(writeln!(out)?)
-        }
-        Format::Csv => Ok(csv::leaks(&findings, out)?),
+    match arguments.format {
+        Format::Json => output_file::write_json(&json::leaks(&profile, &findings))?,
+        Format::Csv => output_file::write_stdout(|out| Ok(csv::leaks(&findings, out)?))?,
         Format::Text => {
             let options = text::Options {
                 top: arguments.top,
@@ -32,8 +28,8 @@ pub fn run(arguments: &Leaks) -> anyhow::Result<Ending> {
                 width: Width::new(terminal::width()),
                 colour: terminal::wants_colour(),
             };
-            Ok(text::write(&profile, &findings, &options, out)?)
+            output_file::write_stdout(|out| Ok(text::write(&profile, &findings, &options, out)?))?;
         }
-    })?;
+    }
     Ok(Ending::SUCCESS)
 }

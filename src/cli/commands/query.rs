@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow};
 use crate::args::{Query, QueryFormat};
 use crate::exit::{Ending, Usage};
 use crate::progress::Progress;
-use crate::{output_file, profiles};
+use crate::{memory, output_file, profiles};
 
 /// Prints the answer.
 pub fn run(arguments: &Query) -> anyhow::Result<Ending> {
@@ -21,9 +21,16 @@ pub fn run(arguments: &Query) -> anyhow::Result<Ending> {
     let timeout = (arguments.timeout != 0).then(|| Duration::from_secs(arguments.timeout));
     let progress = Progress::start("asking");
     let answer = Database::new(&profile)
-        .and_then(|mut database| database.query(&sql, timeout))
+        .and_then(|mut database| {
+            database.fill_for(&sql)?;
+            // From here on it is the query that takes memory, and has a limit of its own.
+            memory::lift();
+            database.query(&sql, timeout)
+        })
         .map_err(|error| match error {
-            QueryError::TooSlow(_) | QueryError::TooLarge(_) => anyhow!("query: {error}"),
+            QueryError::TooSlow(_) | QueryError::TooLarge(_) | QueryError::TablesTooLarge => {
+                anyhow!("query: {error}")
+            }
             error => Usage(format!("query: {error}")).into(),
         })?;
     drop(progress);

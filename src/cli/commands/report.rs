@@ -5,7 +5,8 @@ use allocsample_report::lifetimes::Answer;
 use allocsample_report::redundancy;
 use allocsample_report::text::{self, Options, Shape};
 use allocsample_report::{
-    By, Direction, Frames, Request, Selection, Sort, Table, Totals, Tree, Width, csv, json,
+    By, Direction, Document, Frames, Grouped, Request, Selection, Sort, Totals, Tree, Width, csv,
+    json,
 };
 use anyhow::bail;
 use serde_json::{Value, json};
@@ -105,17 +106,21 @@ impl Question<'_> {
     }
 
     fn json(self) -> anyhow::Result<()> {
+        let frames = Frames::of(self.profile);
         let answer = match (shape(self.arguments), self.arguments.by) {
-            (Shape::Table(by), Some(_)) => json::table(self.totals, by, &self.table(by)),
-            (Shape::Tree(direction), _) => self.tree_json(&direction),
-            (Shape::Lifetimes, _) => self.lifetimes().to_json(),
-            (Shape::Redundancy, _) => self.redundancy().to_json(),
-            _ => json::report(self.profile, self.totals, self.sort, &self.selection),
+            (Shape::Table(by), Some(_)) => json::table(self.totals, self.table(&frames, by)),
+            (Shape::Tree(direction), _) => Document::of(self.tree_json(&direction)),
+            (Shape::Lifetimes, _) => Document::of(self.lifetimes().to_json()),
+            (Shape::Redundancy, _) => Document::of(self.redundancy().to_json()),
+            _ => json::report(
+                self.profile,
+                &frames,
+                self.totals,
+                self.sort,
+                &self.selection,
+            ),
         };
-        output_file::write_stdout(|out| {
-            serde_json::to_writer_pretty(&mut *out, &answer).map_err(std::io::Error::from)?;
-            Ok(writeln!(out)?)
-        })
+        output_file::write_json(&answer)
     }
 
     fn csv(self) -> anyhow::Result<()> {
@@ -133,14 +138,15 @@ impl Question<'_> {
                 output_file::write_stdout(|out| Ok(csv::redundancy(&answer, out)?))
             }
             Shape::Table(by) => {
-                let table = self.table(by);
-                output_file::write_stdout(|out| Ok(csv::table(by, &table, out)?))
+                let frames = Frames::of(self.profile);
+                let table = self.table(&frames, by);
+                output_file::write_stdout(|out| Ok(csv::table(&table, out)?))
             }
             Shape::Summary => Ok(()),
         }
     }
 
-    fn table(&self, by: By) -> Table {
+    fn table<'a>(&'a self, frames: &'a Frames<'a>, by: By) -> Grouped<'a> {
         let request = Request {
             by,
             sort: self.sort,
@@ -148,7 +154,7 @@ impl Question<'_> {
             peak: Some(self.totals.peak.moments),
             limit: self.arguments.top.unwrap_or(usize::MAX),
         };
-        Table::of(self.profile, &Frames::of(self.profile), &request)
+        Grouped::of(self.profile, frames, &request)
     }
 
     fn tree(&self, direction: &Direction) -> Tree {

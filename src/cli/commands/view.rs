@@ -13,7 +13,7 @@ use crate::args::View;
 use crate::exit::{self, Ending};
 use crate::output_format::OutputFormat;
 use crate::progress::Progress;
-use crate::{commands::convert, output_file, profiles};
+use crate::{commands::convert, memory, output_file, profiles};
 use server::Server;
 
 /// Where the Firefox Profiler lives; it runs in the browser and fetches the profile from us.
@@ -54,6 +54,7 @@ pub fn run(arguments: &View) -> anyhow::Result<Ending> {
         }
     }
     drop(profile);
+    memory::lift();
     let server = Server::bind(arguments.port, name, mime, reader, body).context("127.0.0.1")?;
     let url = match reader {
         Some(reader) => format!("{reader}/from-url/{}", percent_encoded(&server.url())),

@@ -80,68 +80,144 @@ impl Groups {
     }
 }
 
-/// The table, and if `keeps_samples` for each sample the index of the row that it is charged to.
-pub(super) fn group<'a>(
+/// What is selected, grouped and in order. Its rows get their names when they are asked for: those of all take far more memory
+/// than this.
+pub struct Grouped<'a> {
     profile: &'a Profile,
-    frames: &Frames<'a>,
-    request: &Request<'_>,
-    keeps_samples: bool,
-) -> (Table, Vec<u32>) {
-    let by = request.by;
-    let window = Window::of(profile, request.selection, request.peak);
-    let types = match by {
-        By::Type => TypeMarks::of(profile),
-        _ => TypeMarks::default(),
-    };
-    let mut sums = Sums::of(
-        profile,
-        frames,
-        request.selection,
-        window,
-        keeps_samples,
-        |sample| match by {
-            By::Thread => sample.thread.0,
-            By::Type => types.mark(sample),
-            By::Size => classes::of_size(sample.size),
-            By::Lifetime => classes::of_lifetime(sample),
-            By::Function | By::Site | By::Line | By::Module | By::Heap => 0,
-        },
-    );
-    let whole = sums.whole.finished(&window);
-    let groups = if by.has_total() {
-        by_frame(frames, by, &sums)
-    } else {
-        by_sum(frames, by, &mut sums)
-    };
-    let order = order(frames, request, &groups, &sums);
-    let mut scratch = Vec::new();
-    let rows = order
-        .iter()
-        .take(request.limit)
-        .map(|&index| {
-            let places = (&groups, &sums, &window);
-            row(profile, frames, by, places, index, &mut scratch)
-        })
-        .collect();
-    let of_sample = if keeps_samples {
-        let mut places = vec![Table::NONE; order.len()];
-        for (place, &index) in (0..).zip(&order) {
+    frames: &'a Frames<'a>,
+    by: By,
+    window: Window,
+    sums: Sums<'a>,
+    groups: Groups,
+    /// Indices of groups, largest first.
+    order: Vec<usize>,
+    limit: usize,
+}
+
+impl<'a> Grouped<'a> {
+    /// Groups what is selected.
+    pub fn of(profile: &'a Profile, frames: &'a Frames<'a>, request: &Request<'_>) -> Self {
+        Self::new(profile, frames, request, false)
+    }
+
+    /// The same, and keeps in mind where each sample went.
+    pub(super) fn with_samples(
+        profile: &'a Profile,
+        frames: &'a Frames<'a>,
+        request: &Request<'_>,
+    ) -> Self {
+        Self::new(profile, frames, request, true)
+    }
+
+    fn new(
+        profile: &'a Profile,
+        frames: &'a Frames<'a>,
+        request: &Request<'_>,
+        keeps_samples: bool,
+    ) -> Self {
+        let by = request.by;
+        let window = Window::of(profile, request.selection, request.peak);
+        let types = match by {
+            By::Type => TypeMarks::of(profile),
+            _ => TypeMarks::default(),
+        };
+        let mut sums = Sums::of(
+            profile,
+            frames,
+            request.selection,
+            window,
+            keeps_samples,
+            |sample| match by {
+                By::Thread => sample.thread.0,
+                By::Type => types.mark(sample),
+                By::Size => classes::of_size(sample.size),
+                By::Lifetime => classes::of_lifetime(sample),
+                By::Function | By::Site | By::Line | By::Module | By::Heap => 0,
+            },
+        );
+        let groups = if by.has_total() {
+            by_frame(frames, by, &sums)
+        } else {
+            by_sum(frames, by, &mut sums)
+        };
+        let order = order(frames, request, &groups, &sums);
+        Self {
+            profile,
+            frames,
+            by,
+            window,
+            sums,
+            groups,
+            order,
+            limit: request.limit,
+        }
+    }
+
+    /// What rows are.
+    pub fn by(&self) -> By {
+        self.by
+    }
+
+    /// How many rows there are, with those beyond the limit.
+    pub fn row_count(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Over all samples that were selected: each is charged to exactly one row.
+    pub fn selected(&self) -> Figures {
+        self.sums.whole.finished(&self.window)
+    }
+
+    /// How many of them are within the limit.
+    pub fn shown_count(&self) -> usize {
+        self.order.len().min(self.limit)
+    }
+
+    /// The row at a place below [`Self::shown_count`].
+    pub fn row(&self, place: usize) -> Row {
+        let places = (&self.groups, &self.sums, &self.window);
+        let index = self.order[place];
+        row(
+            self.profile,
+            self.frames,
+            self.by,
+            places,
+            index,
+            &mut Vec::new(),
+        )
+    }
+
+    /// The rows up to the limit.
+    pub fn rows(&self) -> impl Iterator<Item = Row> {
+        (0..self.shown_count()).map(|place| self.row(place))
+    }
+
+    /// The same; they take their table with them.
+    pub fn into_rows(self) -> impl Iterator<Item = Row> + 'a {
+        (0..self.shown_count()).map(move |place| self.row(place))
+    }
+
+    /// With all rows in memory.
+    pub(super) fn table(&self) -> Table {
+        Table {
+            rows: self.rows().collect(),
+            row_count: self.row_count(),
+            selected: self.selected(),
+        }
+    }
+
+    /// For each sample the index of the row that it is charged to, be that within the limit or not.
+    pub(super) fn of_sample(&self) -> Vec<u32> {
+        let mut places = vec![Table::NONE; self.order.len()];
+        for (place, &index) in (0..).zip(&self.order) {
             places[index] = place;
         }
         let of_sum = |sum: u32| {
-            let group = groups.charged.get(sum as usize);
+            let group = self.groups.charged.get(sum as usize);
             group.map_or(Table::NONE, |&group| places[group as usize])
         };
-        sums.of_sample.iter().map(|&sum| of_sum(sum)).collect()
-    } else {
-        Vec::new()
-    };
-    let table = Table {
-        rows,
-        row_count: order.len(),
-        selected: whole,
-    };
-    (table, of_sample)
+        self.sums.of_sample.iter().map(|&sum| of_sum(sum)).collect()
+    }
 }
 
 /// Numbers for the types of each heap, by name: a machine may have several types of one name.
