@@ -336,38 +336,6 @@ fn a_program_that_gives_up_its_root_after_an_attach_loses_no_sample() {
 }
 
 #[test]
-fn a_debugger_comes_and_goes_during_an_attach_and_after_it() {
-    if !is_installed("gdb") {
-        return skip("gdb is not installed (Debian: gdb)");
-    }
-    let mut running = Attached::start();
-    // Descriptors that a debugger could open by mistake, and wait at.
-    running.ask("allocate first 100 500");
-    let pid = running.pid();
-    let look = |when: &str| {
-        // A debugger that waits for ever is ended, with a status of its own.
-        let output = Command::new("timeout")
-            .args(["-s", "KILL", "120", "gdb", "-batch", "-nx", "-p", &pid])
-            .args(["-ex", "info sharedlibrary", "-ex", "bt", "-ex", "detach"])
-            .stdin(Stdio::null())
-            .output()
-            .expect("gdb");
-        assert_eq!(output.status.code(), Some(0), "{when}: {}", stderr(&output));
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(told.contains("liballocsample.so"), "{when}: {told}");
-        assert!(told.contains("main"), "{when}: {told}");
-    };
-    running.attach(&["--interval", "1K"]);
-    look("attached");
-    running.ask("allocate second 2000 500");
-    let profile = running.detach();
-    assert_is(&profile, "second", 2000.0 * 500.0, 2000.0 * 500.0);
-    look("detached");
-    running.ask("free");
-    running.ends_well();
-}
-
-#[test]
 fn pointers_that_only_the_loader_could_write_are_left_alone() {
     let plugin = Program::library("pointers_in_code.c", "libcode.so", &["-Wl,-z,notext"]);
     let mut running = Attached::start();

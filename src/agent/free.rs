@@ -32,6 +32,36 @@ impl Agent {
         }
     }
 
+    /// The allocator has handed out this address. If it is still a live sample, that block was freed past us: through a pointer
+    /// copied before an attach, or by another profiler's hook in a slot that was ours. Its life ends here. Left alone it
+    /// would be live for ever, and every further sample at its address would take one more place in the table, which
+    /// grows fourfold whenever the 16 places of an address are used up.
+    ///
+    /// In a slow path. Nobody waits here: a free without room in the ring is counted as lost.
+    pub(crate) fn end_freed_past_us(
+        &self,
+        thread: &ShimThread,
+        address: u64,
+        recording: &Recording,
+    ) {
+        let Some(id) = self.live.take(&self.filter, address) else {
+            return;
+        };
+        let record = FreeRecord {
+            time_ns: clock::monotonic_ns(),
+            sample: SampleId(id),
+            thread: ThreadId(thread.number()),
+        };
+        let reserved = recording.reserve_on(thread, FreeRecord::WORDS, Priority::Essential);
+        let Ok(mut noted) = reserved else {
+            recording.count_lost(LostReason::FreeRingFull, 1, 0);
+            return;
+        };
+        // As long as it says.
+        let _ = record.encode_into(noted.reservation.words_mut());
+        noted.commit(RecordKind::Free as u8);
+    }
+
     fn epoch_bits(&self) -> u64 {
         u64::from(self.epoch()) << ID_BITS
     }

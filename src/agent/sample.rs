@@ -271,6 +271,9 @@ impl Agent {
         let key = self.written_key(due.thread);
         let is_as_walked = is_as_walked(captured, due.walked);
         let (shared, fresh) = area.told(captured, is_as_walked, key, due.thread.last_sample());
+        if due.heap == HeapId::MALLOC {
+            self.end_freed_past_us(due.thread, due.address, recording);
+        }
         let words = SampleRecord::words(fresh.len());
         let mut noted = loop {
             match recording.reserve_on(due.thread, words, Priority::Sample) {

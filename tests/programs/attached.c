@@ -3,6 +3,7 @@
 //   allocate FUNCTION COUNT SIZE   first, second or third allocates blocks, which are kept and painted
 //   resize                         all kept blocks grow by a third
 //   free                           all kept blocks are checked and freed
+//   bypass COUNT SIZE              allocates and frees, by a pointer to free that was taken before any attach
 //   churn COUNT                    allocates and frees, and keeps nothing
 //   threads COUNT                  that many threads allocate, check and free for ever
 //   compute                        a thread computes with vector registers for ever, and never enters the kernel
@@ -57,6 +58,19 @@ NOINLINE void third(unsigned times, size_t size) {
         void *block = NULL;
         CHECK(posix_memalign(&block, 64, size) == 0);
         keep(block, size);
+    }
+}
+
+static void (*free_of_before)(void *);
+
+NOINLINE void bypassing(unsigned times, size_t size) {
+    CHECK(free_of_before != NULL);
+    while (times--) {
+        void *block = malloc(size);
+        CHECK(block != NULL);
+        paint(block, size, times);
+        CHECK(is_painted(block, size, times));
+        free_of_before(block);
     }
 }
 
@@ -258,6 +272,8 @@ static void obey(char *line) {
             CHECK(is_painted(kept[count].block, kept[count].size, count));
             free(kept[count].block);
         }
+    } else if (sscanf(line, "bypass %u %zu", &times, &size) == 2) {
+        bypassing(times, size);
     } else if (sscanf(line, "churn %u", &times) == 1) {
         churn(times, 3000, times);
     } else if (sscanf(line, "threads %u", &times) == 1) {
@@ -327,6 +343,8 @@ int main(void) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     // A line is read when it is there, and not earlier: epoll must see it.
     setvbuf(stdin, NULL, _IONBF, 0);
+    // None in a program that is linked statically.
+    free_of_before = (void (*)(void *))dlsym(RTLD_NEXT, "free");
     puts("ready");
     while (fgets(line, sizeof line, stdin)) {
         line[strcspn(line, "\n")] = 0;
