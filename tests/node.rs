@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
+use support::collected::{self, AtWork};
 use support::profile::{Profile, Site};
 use support::room::{stderr, stdout};
 use support::{Room, bridge, is_installed, skip, truth};
@@ -354,4 +355,25 @@ fn a_program_can_be_profiled_without_the_bridge() {
     let (_, profile, _room) = known_sites(&["--interval", "16K", "--runtime", "none"]);
     assert!(!bridge::has_heap(&profile, "javascript"));
     assert_eq!(profile.site("largeBufferAndKept").samples, 0);
+}
+
+#[test]
+fn a_bounded_cache_is_live_and_nothing_else_once_v8_was_asked_to_collect() {
+    if !has_node() {
+        return;
+    }
+    let program = bridge::program("bounded_cache.js");
+    // V8 charges a function that it has inlined to its caller.
+    let command = ["node", "--no-turbo-inlining", &*program.to_string_lossy()];
+    let node = AtWork::start(Room::new(), &["--interval", "16K"], &command);
+    node.collect("javascript");
+    let (live, error) = node.survivors("javascript", "makeEntry");
+    // An entry is an array object and its elements.
+    let known = 20_000.0 * 1_072.0;
+    assert!(
+        (live - known).abs() < 5.0 * error,
+        "{live} ± {error}, {known}"
+    );
+    collected::assert_not_accused(&node.room, "copy.allocsample", "makeEntry");
+    node.end();
 }

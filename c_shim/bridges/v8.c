@@ -36,7 +36,12 @@ static struct isolate {
     uint64_t gc_begin_ns;
     struct v8_samplers samplers;
     bool is_begun, is_joined, is_sampling;
+    /* Up to which collection that was wanted it has begun them, and has ended them. */
+    _Atomic(uint64_t) collections_begun, collections_ended;
+    _Atomic(bool) can_collect; /* it is joined, and lives */
 } isolates[ISOLATES];
+/* How often a collection was wanted. */
+static _Atomic(uint64_t) collections_wanted;
 static _Atomic(uint64_t) collections;
 /* NULL, or whether V8 (before version 11) has made the key under which threads keep their isolate: before, it takes
  * somebody else's for it. */
@@ -44,6 +49,7 @@ static const volatile bool *is_key_made;
 
 /* In an interrupt. */
 static void visit(void *address, void *data);
+static bool is_collection_wanted(const struct isolate *isolate);
 
 /* ---- collections ---- */
 
@@ -85,8 +91,56 @@ static void after_gc(void *address, int type, int flags, void *data)
     };
     v8_hooks->gc(v8_heap, &gc);
     /* A program that takes nothing from malloc hears of another interval here. */
-    if (isolate->is_sampling && v8_samplers_are_behind(&isolate->samplers))
+    if ((isolate->is_sampling && v8_samplers_are_behind(&isolate->samplers)) || is_collection_wanted(isolate))
         v8.request_interrupt(address, visit, isolate);
+}
+
+/* ---- collections on request ---- */
+
+static bool is_behind_with_collections(const struct isolate *isolate, const _Atomic(uint64_t) *done)
+{
+    return UNLIKELY(atomic_load_explicit(done, memory_order_relaxed) !=
+                    atomic_load_explicit(&collections_wanted, memory_order_relaxed)) &&
+           atomic_load_explicit(&isolate->can_collect, memory_order_relaxed);
+}
+
+static bool is_collection_wanted(const struct isolate *isolate)
+{
+    return is_behind_with_collections(isolate, &isolate->collections_begun);
+}
+
+/* How many isolates still have to collect. */
+static size_t count_late(void)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < ISOLATES; i++)
+        count += is_behind_with_collections(&isolates[i], &isolates[i].collections_ended);
+    return count;
+}
+
+/* On any thread, in the middle of anything. */
+static int32_t want_collection(void *user)
+{
+    (void)user;
+    if (v8.collect == NULL)
+        return ALLOCSAMPLE_OFF;
+    atomic_fetch_add_explicit(&collections_wanted, 1, memory_order_relaxed);
+    return count_late() > 0 ? ALLOCSAMPLE_OK : ALLOCSAMPLE_OFF;
+}
+
+/* The isolate's thread, in an interrupt. */
+static COLD void collect(struct isolate *isolate, void *address)
+{
+    uint64_t wanted = atomic_load_explicit(&collections_wanted, memory_order_relaxed);
+    /* Before: collections ask for interrupts. */
+    atomic_store_explicit(&isolate->collections_begun, wanted, memory_order_relaxed);
+    v8.collect(address);
+    /* Else the next collection would tell which objects have died in this one. */
+    if (isolate->is_sampling)
+        v8_samplers_tell(&isolate->samplers, address);
+    atomic_store_explicit(&isolate->collections_ended, wanted, memory_order_seq_cst);
+    if (count_late() == 0)
+        v8_hooks->collected(v8_heap, ALLOCSAMPLE_OK);
 }
 
 /* ---- isolates ---- */
@@ -99,6 +153,10 @@ static void on_environment_end(void *data)
     if (isolate->is_sampling)
         v8_samplers_end(&isolate->samplers, address);
     isolate->is_sampling = false;
+    bool is_late = is_collection_wanted(isolate);
+    atomic_store_explicit(&isolate->can_collect, false, memory_order_relaxed);
+    if (is_late && count_late() == 0)
+        v8_hooks->collected(v8_heap, ALLOCSAMPLE_OFF);
 }
 
 static void begin(struct isolate *isolate, void *address)
@@ -122,6 +180,10 @@ static void join(struct isolate *isolate, void *address)
     if (environment != NULL) {
         v8.at_exit(environment, on_environment_end, isolate);
         isolate->is_joined = true;
+        uint64_t wanted = atomic_load_explicit(&collections_wanted, memory_order_relaxed);
+        atomic_store_explicit(&isolate->collections_begun, wanted, memory_order_relaxed);
+        atomic_store_explicit(&isolate->collections_ended, wanted, memory_order_relaxed);
+        atomic_store_explicit(&isolate->can_collect, true, memory_order_relaxed);
     }
     v8.end_scope(&scope);
 }
@@ -134,6 +196,8 @@ static void visit(void *address, void *data)
         join(isolate, address);
     else if (isolate->is_sampling)
         v8_samplers_follow(&isolate->samplers, address);
+    if (is_collection_wanted(isolate))
+        collect(isolate, address);
 }
 
 /* The isolate's entry, which is made if it is new; NULL: there are too many. */
@@ -185,7 +249,7 @@ static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
     if (isolate == NULL)
         return 0;
     bool is_behind = isolate->is_sampling && v8_samplers_are_behind(&isolate->samplers);
-    if (isolate->is_joined && !is_behind)
+    if (isolate->is_joined && !is_behind && !is_collection_wanted(isolate))
         return 0;
     /* An isolate that is being made forgets interrupts: it is asked again and again. */
     if (isolate->samples_of_malloc++ % 8 == 0 && !is_queue_changing())
@@ -239,6 +303,7 @@ static bool find_functions(void)
         return false;
     if (!symbols_find(more, sizeof more / sizeof more[0], NULL))
         v8.make_profiler = NULL;
+    *(void **)&v8.collect = dlsym(RTLD_DEFAULT, "_ZN2v87Isolate21LowMemoryNotificationEv");
     return true;
 }
 
@@ -275,6 +340,7 @@ void v8_install(void)
         .name = "javascript",
         .flags = ALLOCSAMPLE_WALK_EVERYWHERE,
         .walk = walk,
+        .collect = want_collection,
     };
     /* A heap that is made into a snapshot must hold nothing of ours. */
     if (!find_functions() || !find_queue_code())

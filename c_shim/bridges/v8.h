@@ -31,6 +31,8 @@ struct v8_functions {
     /* v8::internal::HeapProfiler's constructor. NULL: not exported. */
     void (*make_profiler)(void *memory, void *heap);
     void (*stop_sampling)(void *profiler);
+    /* v8::Isolate::LowMemoryNotification: full collections, until they find nothing more. NULL: not exported. */
+    void (*collect)(void *isolate);
 };
 extern HIDDEN struct v8_functions v8;
 extern HIDDEN const allocsample_hooks *v8_hooks;
