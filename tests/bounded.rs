@@ -372,6 +372,24 @@ fn files_that_once_took_too_much_no_longer_do() {
     }
 }
 
+/// Likewise.
+#[test]
+fn files_on_which_commands_once_panicked_no_longer_make_them() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let directory = tempfile::tempdir().expect("a directory");
+    for (seed, command) in [
+        (7_002_632, "convert x.allocsample --to firefox -o -"),
+        (7_002_984, "convert x.allocsample --to firefox -o -"),
+        (7_005_204, "report x.allocsample --callgraph"),
+        (7_009_976, "report x.allocsample --summary"),
+        (7_018_608, "report x.allocsample --format json"),
+        (7_022_344, "convert x.allocsample --to firefox -o -"),
+        (7_026_064, "convert x.allocsample --to csv -o -"),
+    ] {
+        check_command(seed, command, directory.path());
+    }
+}
+
 /// What the long fuzz runs on the file that a seed stands for; `y.allocsample` is that of another seed.
 const COMMANDS: &[&str] = &[
     "report x.allocsample",

@@ -358,9 +358,10 @@ impl<'a> Builder<'a> {
 
     /// A track of its own for the time of each thread: samples of a track have one unit.
     fn ticks(&mut self) {
-        let mut cpu_ns = vec![0; self.view.threads.len()];
+        let mut cpu_ns = vec![0_u64; self.view.threads.len()];
         for tick in &self.view.ticks {
-            cpu_ns[tick.thread] += tick.cpu_ns;
+            let sum = &mut cpu_ns[tick.thread];
+            *sum = sum.saturating_add(tick.cpu_ns);
         }
         let mut busiest_first: Vec<usize> = (0..cpu_ns.len()).collect();
         busiest_first.sort_by_key(|&thread| std::cmp::Reverse(cpu_ns[thread]));

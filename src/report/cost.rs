@@ -141,8 +141,8 @@ pub(crate) fn agent_json(profile: &Profile) -> Value {
         "overhead": cost.overhead(),
         "mapped_bytes": cost.mapped_bytes,
         "written_bytes": cost.written_bytes,
-        "most_ring_bytes": own.of(Figure::MostRingWords) * 8,
-        "ring_bytes": own.of(Figure::RingWords) * 8,
+        "most_ring_bytes": own.of(Figure::MostRingWords).saturating_mul(8),
+        "ring_bytes": own.of(Figure::RingWords).saturating_mul(8),
     })
 }
 

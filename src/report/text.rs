@@ -367,7 +367,7 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
         .threads
         .values()
         .map(|thread| thread.muted_bytes)
-        .sum();
+        .fold(0, u64::saturating_add);
     if muted > 0 {
         lines.push(format!(
             "note: {} were allocated while sampling was stopped, by threads that are left out, by signal handlers that interrupted the agent, or by libc on its behalf (its thread), and are in no figure",

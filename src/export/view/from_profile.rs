@@ -128,7 +128,12 @@ fn threads(profile: &Profile) -> (Vec<Thread>, FxHashMap<ThreadId, usize>) {
         end_ns: thread.end_ns,
     };
     let indices = profile.threads.keys().copied().zip(0..).collect();
-    (profile.threads.values().map(thread).collect(), indices)
+    let mut threads: Vec<Thread> = profile.threads.values().map(thread).collect();
+    if threads.is_empty() {
+        // Samples and ticks of threads that a damaged file does not have are charged to the first one.
+        threads.push(thread(&allocsample_profile::Thread::default()));
+    }
+    (threads, indices)
 }
 
 /// The profile's places and what stands beside them: pseudo-frames, types, stacks that end in pseudo-frames.
