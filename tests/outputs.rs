@@ -128,7 +128,7 @@ fn outputs_are_for_their_owner_alone() {
 }
 
 /// Where files may be created, and why there.
-const CREATORS: [&str; 4] = [
+const CREATORS: [&str; 5] = [
     // What every command writes.
     "src/cli/output_file.rs",
     // Copies of profiles, in a directory that `output_file.rs` made.
@@ -137,6 +137,8 @@ const CREATORS: [&str; 4] = [
     "src/profile/finish.rs",
     // The ring of a running process, after a look at its first bytes.
     "src/cli/commands/ctl/request.rs",
+    // A request for the agent, beside its process's other files, and renamed over its own of before.
+    "src/cli/commands/ctl/waiting.rs",
 ];
 
 /// What creates a file, or opens one to write to it.

@@ -5,11 +5,13 @@
 
 use std::fs;
 use std::io::{ErrorKind, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use allocsample_profile::{WAITING_DIRECTORY, WAITING_NAME, WaitingRequest, start_ticks};
 use anyhow::{Context, bail};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use super::request::{self, Asked, Wait};
 use crate::exit::{self, Ending};
@@ -57,8 +59,12 @@ fn is_taken(pid: u32, told: &str) -> anyhow::Result<Ending> {
 }
 
 struct Place {
-    /// As seen from here.
+    /// Through the open directory.
     path: PathBuf,
+    /// As seen from here.
+    shown: String,
+    /// Open while `path` is used.
+    _directory: OwnedFd,
     start_ticks: u64,
     /// Whose process it is.
     owner: (u32, u32),
@@ -72,17 +78,30 @@ impl Place {
         let start_ticks = start_ticks(&stat).with_context(context)?;
         let inner = running::number_inside(pid, pid).with_context(context)?;
         let owner = fs::metadata(&process).with_context(context)?;
+        let root = fs::File::open(format!("{process}/root")).with_context(context)?;
+        // A link in the process's root leads to a place in that root, whatever it says.
+        let directory = rustix::fs::openat2(
+            &root,
+            WAITING_DIRECTORY,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+            ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+        )
+        .with_context(|| format!("process {pid}: {WAITING_DIRECTORY}"))?;
         Ok(Self {
             path: PathBuf::from(format!(
-                "{process}/root{WAITING_DIRECTORY}{WAITING_NAME}{inner}"
+                "/proc/self/fd/{}/{WAITING_NAME}{inner}",
+                directory.as_raw_fd()
             )),
+            shown: format!("{process}/root{WAITING_DIRECTORY}{WAITING_NAME}{inner}"),
+            _directory: directory,
             start_ticks,
             owner: (owner.uid(), owner.gid()),
         })
     }
 
     fn name(&self) -> String {
-        self.path.display().to_string()
+        self.shown.clone()
     }
 
     fn refuse_if_another_waits(&self, pid: u32, asked: &Asked) -> anyhow::Result<()> {
