@@ -42,7 +42,8 @@ impl Profile {
     /// Has it reported on with more options.
     pub fn read_with(path: &Path, options: &[&str]) -> Profile {
         let output = Command::new(command())
-            .args(["report", "--format", "json"])
+            // Of profiles made to go to extremes, too: tests/bounded.rs has the limits.
+            .args(["report", "--format", "json", "--no-limits"])
             .args(options)
             .arg(path)
             .output()
