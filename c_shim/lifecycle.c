@@ -1,22 +1,21 @@
-/* What a process does to itself that the agent must know of: fork, exec, the exits, dlclose, namespaces, other roots and rights.
+/* The steps of a process's life that the agent must know of: fork, exec, the exits, dlclose. What a process gives up on the way
+ * is in confinement.c.
  *
  * Each entry tells the agent and then does what was asked. vfork is not wrapped: its child runs on the parent's stack
  * and memory, and the exec or _exit that ends it is told apart by pid inside the agent. */
 #define _GNU_SOURCE
 #include "attach.h"
+#include "confinement.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,9 +23,6 @@ static const struct shim_slow_path *slow_path(void)
 {
     return atomic_load_explicit(&shim_slow_path, memory_order_acquire);
 }
-
-/* One of the functions below has installed a seccomp filter. */
-static _Atomic(bool) has_filter;
 
 static bool leaving(enum shim_exit how, int status, const char *path)
 {
@@ -123,7 +119,7 @@ EXPORT _Noreturn void quick_exit(int status)
 static void run_abort_handler(void)
 {
     struct sigaction action;
-    if (atomic_load_explicit(&has_filter, memory_order_relaxed) || sigaction(SIGABRT, NULL, &action) != 0)
+    if (shim_is_filtered() || sigaction(SIGABRT, NULL, &action) != 0)
         return;
     bool is_handled = (action.sa_flags & SA_SIGINFO) != 0 ||
                       (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
@@ -172,7 +168,7 @@ static int after_failed_exec(bool tell)
  * and the reader recovers everything in it. */
 static bool cannot_run(const char *path)
 {
-    if (atomic_load_explicit(&has_filter, memory_order_relaxed))
+    if (shim_is_filtered())
         return false;
     struct stat status;
     int saved_errno = errno;
@@ -318,175 +314,4 @@ EXPORT int dlclose(void *handle)
     if (agent != NULL)
         agent->after_dlclose();
     return result;
-}
-
-/* ---- namespaces ---- */
-
-EXPORT int unshare(int flags)
-{
-    const struct shim_slow_path *agent = slow_path();
-    /* The kernel refuses these to a process with more than one thread. */
-    bool single_thread = (flags & (CLONE_NEWUSER | CLONE_NEWPID | CLONE_THREAD | CLONE_VM | CLONE_SIGHAND)) != 0;
-    if (agent != NULL && single_thread)
-        agent->before_unshare();
-    int result = NEXT(unshare)(flags);
-    int saved_errno = errno;
-    if (agent != NULL && single_thread)
-        agent->after_unshare();
-    errno = saved_errno;
-    return result;
-}
-
-EXPORT int setns(int fd, int kind)
-{
-    const struct shim_slow_path *agent = slow_path();
-    /* Namespaces that a process of several threads can enter. 0 is "whatever fd stands for". */
-    const int easy = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET;
-    bool single_thread = kind == 0 || (kind & ~easy) != 0;
-    if (agent != NULL && single_thread)
-        agent->before_unshare();
-    else if (agent != NULL && (kind & CLONE_NEWNS) != 0)
-        agent->before_entering_mounts();
-    int result = NEXT(setns)(fd, kind);
-    int saved_errno = errno;
-    if (agent != NULL && single_thread)
-        agent->after_unshare();
-    errno = saved_errno;
-    return result;
-}
-
-/* ---- other roots and rights ---- */
-
-/* Only root can do either, and has something to lose. */
-static void before_confinement(void)
-{
-    const struct shim_slow_path *agent = slow_path();
-    int saved_errno = errno;
-    if (agent != NULL && geteuid() == 0)
-        agent->before_confinement();
-    errno = saved_errno;
-}
-
-EXPORT int chroot(const char *path)
-{
-    before_confinement();
-    return NEXT(chroot)(path);
-}
-
-EXPORT int setuid(uid_t user)
-{
-    before_confinement();
-    return NEXT(setuid)(user);
-}
-
-EXPORT int seteuid(uid_t user)
-{
-    before_confinement();
-    return NEXT(seteuid)(user);
-}
-
-EXPORT int setreuid(uid_t user, uid_t effective)
-{
-    before_confinement();
-    return NEXT(setreuid)(user, effective);
-}
-
-EXPORT int setresuid(uid_t user, uid_t effective, uid_t saved)
-{
-    before_confinement();
-    return NEXT(setresuid)(user, effective, saved);
-}
-
-/* What a single thread has, and a thread of ours has not: glibc has all threads change their rights together, and ends the
- * process if one of them may not. Ours goes, and comes back as a copy of one that has it. */
-static const struct shim_slow_path *before_own_rights(void)
-{
-    const struct shim_slow_path *agent = slow_path();
-    int saved_errno = errno;
-    if (agent != NULL)
-        agent->before_unshare();
-    errno = saved_errno;
-    return agent;
-}
-
-static void after_own_rights(const struct shim_slow_path *agent)
-{
-    int saved_errno = errno;
-    if (agent != NULL)
-        agent->after_unshare();
-    errno = saved_errno;
-}
-
-EXPORT int capset(void *header, const void *data)
-{
-    const struct shim_slow_path *agent = before_own_rights();
-    int result = NEXT(capset)(header, data);
-    after_own_rights(agent);
-    return result;
-}
-
-/* libcap's, which makes the system call itself. */
-EXPORT int cap_set_proc(void *capabilities)
-{
-    __auto_type next = NEXT(cap_set_proc);
-    if (next == NULL) {
-        errno = ENOSYS;
-        return -1;
-    }
-    const struct shim_slow_path *agent = before_own_rights();
-    int result = next(capabilities);
-    after_own_rights(agent);
-    return result;
-}
-
-/* ---- filters of system calls ---- */
-
-static void before_filter(void)
-{
-    atomic_store_explicit(&has_filter, true, memory_order_relaxed);
-    const struct shim_slow_path *agent = slow_path();
-    int saved_errno = errno;
-    if (agent != NULL)
-        agent->before_filter();
-    errno = saved_errno;
-}
-
-EXPORT int prctl(int option, ...)
-{
-    /* As libc does it: all that there can be, whatever the caller passed. */
-    va_list arguments;
-    va_start(arguments, option);
-    unsigned long a = va_arg(arguments, unsigned long);
-    unsigned long b = va_arg(arguments, unsigned long);
-    unsigned long c = va_arg(arguments, unsigned long);
-    unsigned long d = va_arg(arguments, unsigned long);
-    va_end(arguments);
-    if (option == PR_SET_KEEPCAPS || option == PR_SET_SECUREBITS) {
-        const struct shim_slow_path *agent = before_own_rights();
-        int result = NEXT(prctl)(option, a, b, c, d);
-        after_own_rights(agent);
-        return result;
-    }
-    int saved_errno = errno;
-    const struct shim_slow_path *agent = slow_path();
-    if (option == PR_SET_SECCOMP && a == SECCOMP_MODE_STRICT && agent != NULL) {
-        /* Only reading, writing and ending is allowed then, not even the time: the profile ends here. */
-        shim_end_ticks();
-        agent->on_exit(SHIM_GIVING_UP, 0, NULL);
-    } else if (option == PR_SET_SECCOMP)
-        before_filter();
-    else if (option == PR_SET_TSC && a == PR_TSC_SIGSEGV && agent != NULL)
-        agent->before_clock_is_forbidden();
-    errno = saved_errno;
-    return NEXT(prctl)(option, a, b, c, d);
-}
-
-/* libseccomp's, which makes the system call itself. */
-EXPORT int seccomp_load(void *context)
-{
-    __auto_type next = NEXT(seccomp_load);
-    if (next == NULL)
-        return -ENOSYS;
-    before_filter();
-    return next(context);
 }

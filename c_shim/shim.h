@@ -108,6 +108,8 @@ struct shim_slow_path {
     void (*after_exec_failed)(void);
     /* The calling thread is about to end by pthread_exit. */
     void (*on_pthread_exit)(void);
+    /* The calling thread is about to end by the system call. True: as the program's last one, so that the process must end. */
+    bool (*on_raw_exit)(void);
     /* Between these two the process has no thread of ours. */
     void (*before_unshare)(void);
     void (*after_unshare)(void);
@@ -119,6 +121,8 @@ struct shim_slow_path {
     void (*before_clock_is_forbidden)(void);
     /* A filter of system calls is about to be installed. */
     void (*before_filter)(void);
+    /* It was, or was not. */
+    void (*after_filter)(bool is_installed);
     /* Between these two code may be unmapped, and other code mapped in its place. */
     void (*before_dlclose)(void);
     void (*after_dlclose)(void);

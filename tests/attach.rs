@@ -320,9 +320,17 @@ fn profile_of_confined(confine: &str) -> Profile {
 
 #[test]
 fn a_program_that_forbids_itself_system_calls_after_an_attach_goes_on() {
-    let profile = profile_of_confined("forbid");
-    assert_is(&profile, "first", 1000.0 * 500.0, 0.0);
-    assert_is(&profile, "second", 2000.0 * 500.0, 0.0);
+    for way in [
+        "prctl",
+        "prctl_by_number",
+        "seccomp",
+        "all_threads",
+        "all_threads_after_one",
+    ] {
+        let profile = profile_of_confined(&format!("forbid {way}"));
+        assert_is(&profile, "first", 1000.0 * 500.0, 0.0);
+        assert_is(&profile, "second", 2000.0 * 500.0, 0.0);
+    }
 }
 
 #[test]
@@ -330,9 +338,11 @@ fn a_program_that_gives_up_its_root_after_an_attach_loses_no_sample() {
     if !is_root() {
         return skip("only root may call chroot");
     }
-    let profile = profile_of_confined("chroot /proc");
-    assert_is(&profile, "first", 1000.0 * 500.0, 0.0);
-    assert_is(&profile, "second", 2000.0 * 500.0, 0.0);
+    for command in ["chroot /proc", "chroot_by_number /proc"] {
+        let profile = profile_of_confined(command);
+        assert_is(&profile, "first", 1000.0 * 500.0, 0.0);
+        assert_is(&profile, "second", 2000.0 * 500.0, 0.0);
+    }
 }
 
 #[test]

@@ -161,6 +161,11 @@ fn a_program_behind_a_system_call_filter_runs_on() {
 }
 
 #[test]
+fn a_system_call_by_number_is_what_libc_makes_of_it() {
+    unchanged(&Program::compiled("system_calls.c").run());
+}
+
+#[test]
 fn dlopen_looks_in_the_runpath_of_its_caller() {
     let hidden = Program::library("plugin.c", "libfoundbyname.so", &[]);
     let directory = hidden.path().parent().expect("a directory");

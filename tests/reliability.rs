@@ -146,18 +146,26 @@ fn a_process_that_changes_its_directory_goes_on_with_its_profile() {
 
 #[test]
 fn a_filter_that_kills_at_each_unknown_system_call_does_not_kill_because_of_us() {
-    for way in ["alone", "fork"] {
-        let run = Program::compiled("seccomp_kill.c").run().arg(way);
+    for (way, how) in [
+        ("alone", "prctl"),
+        ("fork", "prctl"),
+        ("alone", "prctl_by_number"),
+        ("alone", "seccomp"),
+        ("alone", "all_threads"),
+        ("fork", "all_threads"),
+        ("alone", "all_threads_after_one"),
+    ] {
+        let run = Program::compiled("seccomp_kill.c").run().arg(way).arg(how);
         let bare = run.bare();
         let outcome = run.observed(&Agent::at_interval(64).seeded(7));
         outcome.assert_same_as(&bare);
-        assert_eq!(outcome.status.code(), Some(3), "{way}");
+        assert_eq!(outcome.status.code(), Some(3), "{way} by {how}");
         // A child behind the filter can make no files.
         let profile = outcome.profile();
         assert!(profile.is_complete(), "its exit is in the ring");
         let before = profile.site("allocated_before_the_filter");
         let behind = profile.site("allocated_behind_the_filter");
-        assert!(before.samples > 0 && behind.samples > 0, "{way}");
+        assert!(before.samples > 0 && behind.samples > 0, "{way} by {how}");
         profile.is_accounted_for(64.0);
         let notes = profile.report["notes"].to_string();
         assert!(notes.contains("a filter of system calls"), "{notes}");

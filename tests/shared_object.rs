@@ -76,6 +76,25 @@ fn exports_are_the_table_and_our_own_names() {
     assert_eq!(exports, rows.map(|(_, name)| name).collect());
 }
 
+/// The linker's stubs have no call-frame information, so another profiler's signal that comes in one cuts the stack.
+#[test]
+fn no_function_is_called_through_a_stub_where_the_agent_works() {
+    let relocations = printed("readelf", &["--relocs", "--wide"]);
+    let stubs: BTreeSet<_> = relocations
+        .lines()
+        .filter(|line| line.contains("_JUMP_SLO"))
+        .filter_map(|line| line.split_whitespace().nth(4)?.split('@').next())
+        .collect();
+    // From precompiled code, for the ends of threads and of the process and for panics.
+    let elsewhere = [
+        "__cxa_at_quick_exit",
+        "__cxa_finalize",
+        "__tls_get_addr",
+        "_Unwind_Resume",
+    ];
+    assert!(stubs.is_subset(&elsewhere.into()), "{stubs:?}");
+}
+
 #[test]
 fn the_whole_malloc_family_is_interposed() {
     let exports = exports();

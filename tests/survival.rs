@@ -56,9 +56,12 @@ doors! {
     abort_in_a_thread_loses_nothing: "abort_in_thread", complete: true;
     pthread_exit_of_main_alone_ends_the_process: "pthread_exit_alone", complete: true;
     pthread_exit_of_main_before_others_ends_with_the_last: "last_thread", complete: true;
+    raw_exit_of_main_alone_ends_the_process: "raw_exit_alone", complete: true;
+    raw_exit_of_main_beside_the_agents_thread_ends_the_process: "raw_exit_beside_agent", complete: true;
+    raw_exit_of_main_before_others_ends_with_the_last: "raw_exit_before_last_thread", complete: true;
     exit_after_main_has_gone_loses_nothing: "exit_after_main", complete: true;
     handled_sigterm_loses_nothing: "sigterm_handled", complete: true;
-    raw_exit_group_loses_nothing: "exit_group", complete: false;
+    raw_exit_group_loses_nothing: "exit_group", complete: true;
     sigterm_loses_nothing: "sigterm", complete: false;
     sigint_loses_nothing: "sigint", complete: false;
     sighup_loses_nothing: "sighup", complete: false;

@@ -234,7 +234,9 @@ fn ticks_may_interrupt_anything() {
     }
     // The signal's handler would return by a system call.
     for way in ["alone", "fork"] {
-        let run = Program::compiled("seccomp_kill.c").run().arg(way);
+        let run = Program::compiled("seccomp_kill.c")
+            .run()
+            .args(&[way, "prctl"]);
         let outcome = run.observed(&agent());
         outcome.assert_same_as(&run.bare());
         assert_eq!(outcome.status.code(), Some(3), "{way}");

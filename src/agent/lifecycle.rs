@@ -346,11 +346,24 @@ impl Agent {
             // A first sample makes memory for these.
             self.walk_once(thread, caller, recording);
             self.live.prepare();
-            recording.note(Note::Filtered, b"");
         }
         os::set_filtered();
         if let Some(recording) = recording {
             recording.wake_drain_for_the_last_time();
+        }
+    }
+
+    /// The filter was installed, or the kernel refused it, as it does to those who have not given up new privileges. Then all is
+    /// as before.
+    pub fn after_filter(&self, is_installed: bool) {
+        if !os::is_filtered() {
+            return;
+        }
+        if !is_installed {
+            os::set_unfiltered();
+            self.after_unshare();
+        } else if let Some(recording) = recording::current() {
+            recording.note(Note::Filtered, b"");
         }
     }
 
@@ -379,8 +392,10 @@ impl Agent {
                 DrainState::Starting | DrainState::Running
             )
         {
-            recording.ask_drain(DrainRequest::Pause, FINISH_PATIENCE_MS);
-            (self.hooks().join_drain)();
+            // One that a disk holds up does not hold up the program.
+            if recording.ask_drain(DrainRequest::Pause, FINISH_PATIENCE_MS) {
+                (self.hooks().join_drain)();
+            }
         }
     }
 
@@ -397,12 +412,37 @@ impl Agent {
     /// The calling thread ends by `pthread_exit`. If it is the main thread, the drain thread must find out when it is
     /// the last one, and go, or the process would never end.
     pub fn on_pthread_exit(&self) {
-        if !os::is_filtered()
-            && process::tid() == process::pid()
+        if self.is_leaving_main()
             && let Some(recording) = recording::current()
         {
             recording.main_has_exited();
         }
+    }
+
+    /// The calling thread ends by the system call, past libc. True: it is the program's last one, so the process must end,
+    /// with this thread's status; ours would end it with another.
+    pub fn on_raw_exit(&self) -> bool {
+        if !self.is_leaving_main() {
+            return false;
+        }
+        let own = recording::current().map_or(0, |recording| {
+            let is_there = matches!(
+                recording.drain_state(),
+                DrainState::Starting | DrainState::Running
+            );
+            u64::from(is_there)
+        });
+        let is_last = process::threads() == 1 + own;
+        if !is_last {
+            self.on_pthread_exit();
+        }
+        is_last
+    }
+
+    /// Whether this is the main thread of a process that has a profile. Behind a filter, or where a program has forbidden itself
+    /// nearly everything, nobody can be asked.
+    fn is_leaving_main(&self) -> bool {
+        self.switch.get() == Switch::On && !os::is_filtered() && process::tid() == self.pid()
     }
 }
 

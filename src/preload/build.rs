@@ -10,6 +10,7 @@ fn main() {
         "next.c",
         "operators.c",
         "lifecycle.c",
+        "confinement.c",
         "attach.c",
         "redirect.c",
         "probes.c",
@@ -64,6 +65,8 @@ fn main() {
         // Our malloc is the one that the compiler must not assume to know.
         .flag("-fno-builtin")
         .flag("-ftls-model=initial-exec")
+        // The linker's stubs have no call-frame information: a profiler of the program's would lose its stack there.
+        .flag("-fno-plt")
         // C++ exceptions pass through operator new.
         .flag("-fexceptions")
         // Whole: nothing in Rust names `malloc`, which would let the linker leave it out.

@@ -25,12 +25,14 @@ struct SlowPath {
     on_exit: unsafe extern "C" fn(c_int, c_int, *const c_char) -> bool,
     after_exec_failed: extern "C" fn(),
     on_pthread_exit: extern "C" fn(),
+    on_raw_exit: extern "C" fn() -> bool,
     before_unshare: extern "C" fn(),
     after_unshare: extern "C" fn(),
     before_entering_mounts: extern "C" fn(),
     before_confinement: extern "C" fn(),
     before_clock_is_forbidden: extern "C" fn(),
     before_filter: extern "C" fn(),
+    after_filter: extern "C" fn(bool),
     before_dlclose: extern "C" fn(),
     after_dlclose: extern "C" fn(),
     on_tick: unsafe extern "C" fn(*const ShimThread, *const Interrupted, u64),
@@ -75,12 +77,14 @@ pub fn install() {
         on_exit,
         after_exec_failed,
         on_pthread_exit,
+        on_raw_exit,
         before_unshare,
         after_unshare,
         before_entering_mounts,
         before_confinement,
         before_clock_is_forbidden,
         before_filter,
+        after_filter,
         before_dlclose,
         after_dlclose,
         on_tick,
@@ -176,6 +180,10 @@ extern "C" fn on_pthread_exit() {
     AGENT.on_pthread_exit();
 }
 
+extern "C" fn on_raw_exit() -> bool {
+    AGENT.on_raw_exit()
+}
+
 extern "C" fn before_unshare() {
     AGENT.before_unshare();
 }
@@ -194,6 +202,10 @@ extern "C" fn before_clock_is_forbidden() {
 
 extern "C" fn before_filter() {
     AGENT.before_filter(this_thread(), here());
+}
+
+extern "C" fn after_filter(is_installed: bool) {
+    AGENT.after_filter(is_installed);
 }
 
 extern "C" fn before_confinement() {

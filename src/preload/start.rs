@@ -444,12 +444,30 @@ fn start_drain() -> bool {
 
 fn join_drain() {
     let thread = DRAIN_THREAD.swap(0, Ordering::AcqRel);
-    if thread != 0 {
-        // SAFETY: a thread that we made and have not joined.
-        unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
-        // libc's view: its stack is free. The kernel counts the thread a little longer, and it is the kernel that is
-        // going to be asked.
-        process::wait_until_gone(DRAIN_TID.load(Ordering::Acquire));
+    if thread == 0 {
+        return;
+    }
+    if os::is_filtered() {
+        join_silently(thread);
+        return;
+    }
+    // SAFETY: a thread that we made and have not joined.
+    unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
+    // libc's view: its stack is free. The kernel counts the thread a little longer, and it is the kernel that is
+    // going to be asked.
+    process::wait_until_gone(DRAIN_TID.load(Ordering::Acquire));
+}
+
+/// Behind a filter of system calls, which `pthread_join` may make; and it asks no kernel. The thread is at its end.
+fn join_silently(thread: libc::pthread_t) {
+    const PATIENCE_MS: u32 = 1_000;
+    let patience = clock::Patience::of_ms(PATIENCE_MS);
+    // SAFETY: a thread that we made and have not joined. glibc asks the kernel only when the thread is gone, and then for
+    // nothing but to have its stack unmapped.
+    while unsafe { libc::pthread_tryjoin_np(thread, std::ptr::null_mut()) } != 0
+        && patience.left_ms().is_some()
+    {
+        std::hint::spin_loop();
     }
 }
 

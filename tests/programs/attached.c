@@ -12,8 +12,8 @@
 //                                  but, until SIGUSR2 is caught, computes as above or churns
 //   pointers COUNT SIZE            through pointers to functions that were set when the program was linked
 //   seccomp                        from now on a filter of system calls is in force, which permits all
-//   forbid                         from now on a filter kills for all calls but those that this program makes
-//   chroot PATH                    is the root directory from now on
+//   forbid WAY                     from now on a filter kills for all calls but those that this program makes; see filter.h
+//   chroot PATH | chroot_by_number PATH   is the root directory from now on
 //   open PATH | use COUNT SIZE     a library is opened, and allocates; blocks are kept
 //   try PATH                       as open; the answer says if it cannot be
 //   hook                           from now on this program's own calls of malloc pass a hook of its own
@@ -23,15 +23,13 @@
 //   well                           whether all threads are content
 //   end STATUS
 #include "check.h"
+#include "filter.h"
 
 #include <dlfcn.h>
 #include <link.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -148,10 +146,9 @@ static void filter_system_calls(void) {
     CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
 }
 
-#define ALLOW(name) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##name, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
-static void forbid_system_calls(void) {
+static void forbid_system_calls(const char *way) {
     struct sock_filter rules[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+        LOAD_NUMBER,
         ALLOW(read),
         ALLOW(write),
         ALLOW(exit_group),
@@ -159,11 +156,9 @@ static void forbid_system_calls(void) {
         ALLOW(mmap),
         ALLOW(munmap),
         ALLOW(mremap),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        KILL_OTHERS,
     };
-    struct sock_fprog filter = {sizeof rules / sizeof rules[0], rules};
-    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
+    install_filter(way, rules, sizeof rules / sizeof rules[0]);
 }
 
 // In a program that is linked to a fixed address these are the addresses of its own stubs.
@@ -286,8 +281,10 @@ static void obey(char *line) {
         use_pointers(times, size);
     } else if (!strcmp(line, "seccomp")) {
         filter_system_calls();
-    } else if (!strcmp(line, "forbid")) {
-        forbid_system_calls();
+    } else if (sscanf(line, "forbid %4095s", word) == 1) {
+        forbid_system_calls(word);
+    } else if (sscanf(line, "chroot_by_number %4095s", word) == 1) {
+        CHECK(syscall(SYS_chroot, word) == 0 && chdir("/") == 0);
     } else if (sscanf(line, "chroot %4095s", word) == 1) {
         CHECK(chroot(word) == 0 && chdir("/") == 0);
     } else if (sscanf(line, "open %4095s", word) == 1) {

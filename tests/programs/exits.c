@@ -51,16 +51,25 @@ static void *aborting(void *unused) {
     return unused;
 }
 
-static void *exiting_late(void *unused) {
-    // Until main is a zombie, which is when the kernel says so.
+// Until main is a zombie, which is when the kernel says so.
+static void wait_for_end_of_main(void) {
     char state = 'R';
     while (state != 'Z') {
         FILE *file = fopen("/proc/self/stat", "r");
         CHECK(file && fscanf(file, "%*d %*s %c", &state) == 1);
         fclose(file);
     }
+}
+
+static void *exiting_late(void *unused) {
+    (void)unused;
+    wait_for_end_of_main();
     exit(23);
-    return unused;
+}
+
+static void *ending_late(void *unused) {
+    wait_for_end_of_main();
+    return ending(unused);
 }
 
 static void start(void *(*run)(void *)) {
@@ -108,6 +117,17 @@ int main(int count, char **words) {
         pthread_exit(NULL);
     }
     if (!strcmp(door, "pthread_exit_alone")) pthread_exit(NULL);
+    if (!strcmp(door, "raw_exit_alone")) syscall(SYS_exit, 7);
+    // The agent's own thread is there after so much.
+    if (!strcmp(door, "raw_exit_beside_agent")) {
+        churn(100000, 3000, 1);
+        syscall(SYS_exit, 7);
+    }
+    if (!strcmp(door, "raw_exit_before_last_thread")) {
+        churn(100000, 3000, 1);
+        start(ending_late);
+        syscall(SYS_exit, 7);
+    }
     if (!strcmp(door, "exit_after_main")) {
         start(exiting_late);
         pthread_exit(NULL);

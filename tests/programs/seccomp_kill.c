@@ -1,14 +1,9 @@
 // Behaviour: a program forbids itself all but a few system calls, on pain of death, and goes on allocating.
-// Usage: seccomp_kill [fork]
+// Usage: seccomp_kill alone|fork WAY; see filter.h
 #include "check.h"
+#include "filter.h"
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
-
-#define ALLOW(name) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##name, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
 
 NOINLINE void *allocated_before_the_filter(size_t size) {
     void *block = malloc(size);
@@ -23,10 +18,11 @@ NOINLINE void *allocated_behind_the_filter(size_t size) {
 }
 
 int main(int count, char **words) {
-    int is_forking = count > 1 && !strcmp(words[1], "fork");
+    CHECK(count == 3);
+    int is_forking = !strcmp(words[1], "fork");
     for (int turn = 0; turn < 1000; turn++) free(allocated_before_the_filter(1024));
     struct sock_filter rules[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+        LOAD_NUMBER,
         // What computing, allocating, writing and ending need; a parent also starts children and waits for them.
         ALLOW(read),
         ALLOW(write),
@@ -42,11 +38,9 @@ int main(int count, char **words) {
         ALLOW(set_robust_list),
         ALLOW(gettid),
         ALLOW(rseq),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        KILL_OTHERS,
     };
-    struct sock_fprog filter = {sizeof rules / sizeof rules[0], rules};
-    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
+    install_filter(words[2], rules, sizeof rules / sizeof rules[0]);
     for (int turn = 0; turn < 30000; turn++) free(allocated_behind_the_filter(1024));
     churn(20000, 100000, 2);
     if (is_forking) {

@@ -40,6 +40,11 @@ pub fn set_filtered() {
     IS_FILTERED.store(true, Ordering::Relaxed);
 }
 
+/// There is no filter after all.
+pub fn set_unfiltered() {
+    IS_FILTERED.store(false, Ordering::Relaxed);
+}
+
 /// See [`set_filtered`].
 pub fn is_filtered() -> bool {
     IS_FILTERED.load(Ordering::Relaxed)

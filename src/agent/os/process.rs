@@ -115,21 +115,29 @@ pub fn command_line(buffer: &mut [u8]) -> &[u8] {
     buffer.get(..length).unwrap_or(&[])
 }
 
+/// The main thread's state, and how many threads there are.
+fn leader_and_threads() -> Option<(u8, u64)> {
+    let mut buffer = [0; 512];
+    let length = File::read_start(c"/proc/self/stat", &mut buffer).ok()?;
+    let text = buffer.get(..length)?;
+    let after_name = text.iter().rposition(|&byte| byte == b')')?;
+    let mut fields = text.get(after_name + 2..)?.split(|&byte| byte == b' ');
+    let state = *fields.next()?.first()?;
+    // State is field 3, num_threads field 20.
+    let threads = fields.nth(16)?.iter().fold(0, |sum: u64, digit| {
+        sum * 10 + u64::from(digit.wrapping_sub(b'0'))
+    });
+    Some((state, threads))
+}
+
 /// Whether the program is only a zombie leader and this thread: nobody else will ever run.
 pub fn is_only_zombie_leader_left() -> bool {
-    fn leader_state(buffer: &mut [u8; 512]) -> Option<(u8, u64)> {
-        let length = File::read_start(c"/proc/self/stat", buffer).ok()?;
-        let text = buffer.get(..length)?;
-        let after_name = text.iter().rposition(|&byte| byte == b')')?;
-        let mut fields = text.get(after_name + 2..)?.split(|&byte| byte == b' ');
-        let state = *fields.next()?.first()?;
-        // State is field 3, num_threads field 20.
-        let threads = fields.nth(16)?.iter().fold(0, |sum: u64, digit| {
-            sum * 10 + u64::from(digit.wrapping_sub(b'0'))
-        });
-        Some((state, threads))
-    }
-    leader_state(&mut [0; 512]) == Some((b'Z', 2))
+    leader_and_threads() == Some((b'Z', 2))
+}
+
+/// How many threads this process has. 0 if the kernel does not say.
+pub fn threads() -> u64 {
+    leader_and_threads().map_or(0, |(_, threads)| threads)
 }
 
 /// When this process started, in ticks since the machine's start.

@@ -209,8 +209,8 @@ impl Recording {
     /// `patience_ms`. True if it has done it.
     pub fn ask_drain(&self, request: DrainRequest, patience_ms: u32) -> bool {
         if os::is_filtered() {
-            // What is in the ring is in a file.
-            return false;
+            // What is in the ring at the end is in a file.
+            return request == DrainRequest::Pause && self.pause_drain_silently(patience_ms);
         }
         self.request.store(request as u32, Ordering::Release);
         let mut patience = Patience::of_ms(patience_ms);
@@ -236,6 +236,23 @@ impl Recording {
                 }
             }
         }
+    }
+
+    /// Behind a filter, where we neither wake nor sleep: the drain thread looks by itself every few milliseconds.
+    fn pause_drain_silently(&self, patience_ms: u32) -> bool {
+        self.request
+            .store(DrainRequest::Pause as u32, Ordering::Release);
+        self.wake_drain();
+        let patience = Patience::of_ms(patience_ms);
+        while matches!(
+            self.drain_state(),
+            DrainState::Starting | DrainState::Running
+        ) && self.is_current()
+            && patience.left_ms().is_some()
+        {
+            core::hint::spin_loop();
+        }
+        self.drain_state() == DrainState::Done
     }
 
     /// The main thread has called `pthread_exit`: the process now ends with its last thread.
