@@ -131,6 +131,23 @@ fn the_anonymous_memory_is_what_the_kernel_counts_at_the_same_moment() {
     }
 }
 
+/// The list of mappings has to be of the last 200 ms.
+#[test]
+fn a_program_that_ends_200_ms_after_its_peak_has_its_mappings_named() {
+    let program = Program::compiled("ends_after_peak.c");
+    for [wait_ms, growth_ms] in [["0", "0"], ["300", "200"], ["700", "50"], ["2000", "600"]] {
+        let program = [
+            program.path().as_os_str(),
+            wait_ms.as_ref(),
+            growth_ms.as_ref(),
+        ];
+        let said = run_program(&program);
+        let rest = &said.coverage["unseen"][0];
+        assert_eq!(rest["name"], "mappings without a name", "{}", said.coverage);
+        assert!(rest["bytes"].as_f64() > Some(60e6), "{}", said.coverage);
+    }
+}
+
 #[test]
 fn a_runtime_without_its_bridge_is_named_in_every_output() {
     if !is_installed("node") {

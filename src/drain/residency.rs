@@ -57,17 +57,20 @@ impl Residency {
         }
     }
 
-    /// The last reading, whatever is due. The end of the process waits for it: mappings only where they are due.
+    /// The last reading, whatever is due. The end of the process waits for it: mappings only where memory has changed since
+    /// they were last read, within the budget of the watch.
     pub fn last_look(&mut self) -> Option<MemoryMap> {
         let now_ns = clock::monotonic_ns();
         let totals = self.source.totals_and_peak(now_ns)?;
-        match self.watch.observe(&totals) {
-            Due::Map => self.map(now_ns),
-            Due::Nothing | Due::Totals => Some(MemoryMap {
-                totals,
-                ..MemoryMap::default()
-            }),
+        if self.watch.is_last_map_due(&totals)
+            && let Some(map) = self.map(now_ns)
+        {
+            return Some(map);
         }
+        Some(MemoryMap {
+            totals,
+            ..MemoryMap::default()
+        })
     }
 
     fn map(&mut self, now_ns: u64) -> Option<MemoryMap> {

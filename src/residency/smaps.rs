@@ -46,6 +46,10 @@ struct Before {
 
 impl Reading {
     fn line(&mut self, line: &[u8]) {
+        // Of 24 lines of a mapping one begins with an address, and two others matter.
+        if let Some(b'B'..=b'Q' | b'S'..=b'Z') = line.first() {
+            return;
+        }
         if let Some(mapping) = self.mapping(line) {
             self.end_mapping();
             self.current = Some(mapping);

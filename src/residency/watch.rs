@@ -1,9 +1,10 @@
 //! When the memory of a process is to be read, and how closely.
 //!
-//! A program that runs for a second is read some dozens of times, one that runs for days less and less often: the
-//! pause is a fiftieth of the time that the watch has lasted, within limits. While nothing changes it doubles. The
-//! mappings are read where the memory has grown since they last were, and either has stopped growing or has grown by
-//! half; what that has cost so far decides whether it may be done again.
+//! A program that runs for a second is read every 20 ms; the pause grows with the time that the watch has lasted, and
+//! while nothing changes it doubles, within limits. The mappings are read where the memory has grown by a quarter since
+//! they were largest, or stays as it is after it changed by a sixteenth. A budget of processor time bounds these readings.
+//! The more of it is used, the more the memory has to grow, and the last quarter is kept for memory that stays as it is:
+//! otherwise a program that grows for long would use the budget up before its peak.
 
 use allocsample_record::MemoryTotals;
 
@@ -23,13 +24,18 @@ pub enum Due {
 pub struct Watch {
     start_ns: u64,
     last_bytes: u64,
+    /// Since when the memory has been about as large as now, and how large it was then.
+    still: (u64, u64),
     pause_ms: u32,
     /// The last reading that was kept.
     kept: Option<(u64, u64)>,
     most_bytes: u64,
-    /// Anonymous memory when the mappings were last read.
-    mapped_bytes: u64,
+    /// When the mappings were last read, and the anonymous memory then.
+    mapped: (u64, u64),
+    /// The largest anonymous memory when they were read.
+    most_mapped_bytes: u64,
     map_cost_ns: u64,
+    last_map_cost_ns: u64,
 }
 
 impl Watch {
@@ -45,11 +51,14 @@ impl Watch {
         Self {
             start_ns: time_ns,
             last_bytes: 0,
+            still: (time_ns, 0),
             pause_ms: Self::SHORTEST_PAUSE_MS,
             kept: None,
             most_bytes: 0,
-            mapped_bytes: 0,
+            mapped: (0, 0),
+            most_mapped_bytes: 0,
             map_cost_ns: 0,
+            last_map_cost_ns: 0,
         }
     }
 
@@ -61,27 +70,30 @@ impl Watch {
     /// Another file begins, which has no reading yet.
     pub fn begin_file(&mut self) {
         self.kept = None;
-        self.mapped_bytes = 0;
+        self.mapped = (0, 0);
+        self.most_mapped_bytes = 0;
     }
 
     /// Takes a reading.
     pub fn observe(&mut self, totals: &MemoryTotals) -> Due {
         let bytes = totals.anonymous_bytes;
         let elapsed_ns = totals.time_ns.saturating_sub(self.start_ns);
-        let is_unchanged = is_near(bytes, self.last_bytes, 64);
+        let is_unchanged = is_near(bytes, self.last_bytes, 256);
         self.last_bytes = bytes;
-        let usual = u32::try_from(elapsed_ns / 50_000_000).unwrap_or(u32::MAX);
-        let usual = usual.clamp(Self::SHORTEST_PAUSE_MS, Self::LONGEST_PAUSE_MS);
+        let elapsed_ms = u32::try_from(elapsed_ns / 1_000_000).unwrap_or(u32::MAX);
+        let usual = (elapsed_ms / 250).clamp(Self::SHORTEST_PAUSE_MS, Self::LONGEST_PAUSE_MS);
         self.pause_ms = if is_unchanged {
-            (self.pause_ms.saturating_mul(2)).clamp(usual, Self::IDLE_PAUSE_MS.min(usual * 16))
+            // A program that waits for its first second may still grow and end within 200 ms.
+            let idle = (usual * 4).saturating_add(elapsed_ms / 100);
+            (self.pause_ms.saturating_mul(2)).clamp(usual, Self::IDLE_PAUSE_MS.min(idle))
         } else {
             usual
         };
         let is_new_peak = bytes > self.most_bytes + self.most_bytes / 64;
-        let has_grown = |part: u64| bytes > self.mapped_bytes + self.mapped_bytes / part;
-        let is_worth_a_map = bytes >= Self::LEAST_BYTES
-            && (has_grown(2) || is_unchanged && has_grown(16))
-            && self.may_map(elapsed_ns);
+        if !is_near(bytes, self.still.1, 256) {
+            self.still = (totals.time_ns, bytes);
+        }
+        let is_worth_a_map = bytes >= Self::LEAST_BYTES && self.is_worth_a_map(totals, elapsed_ns);
         let is_due = self.kept.is_none_or(|(time_ns, kept_bytes)| {
             let since_ns = totals.time_ns.saturating_sub(time_ns);
             is_new_peak || !is_near(bytes, kept_bytes, 32) && since_ns >= elapsed_ns / 200
@@ -97,17 +109,49 @@ impl Watch {
         }
     }
 
-    /// The mappings were read, at this cost.
-    pub fn mapped(&mut self, totals: &MemoryTotals, cost_ns: u64) {
-        self.mapped_bytes = totals.anonymous_bytes;
-        self.kept = Some((totals.time_ns, totals.anonymous_bytes));
-        self.map_cost_ns = self.map_cost_ns.saturating_add(cost_ns);
+    fn is_worth_a_map(&self, totals: &MemoryTotals, elapsed_ns: u64) -> bool {
+        const STILL_NS: u64 = 50_000_000;
+        let bytes = totals.anonymous_bytes;
+        let has_grown_by = |part| bytes > self.most_mapped_bytes + self.most_mapped_bytes / part;
+        let (mapped_ns, mapped_bytes) = self.mapped;
+        // Memory that goes up and down all day would fill the profile with lists.
+        let has_shrunk = !is_near(bytes, mapped_bytes, 16)
+            && totals.time_ns.saturating_sub(mapped_ns) >= elapsed_ns / 8;
+        let is_still = totals.time_ns.saturating_sub(self.still.0) >= STILL_NS;
+        match self.quarters_used(elapsed_ns) {
+            0 | 1 if is_still => has_grown_by(16) || has_shrunk,
+            0 => has_grown_by(4),
+            1 => has_grown_by(2),
+            2 => has_grown_by(if is_still { 4 } else { 1 }),
+            3 => is_still && has_grown_by(4),
+            _ => false,
+        }
     }
 
-    /// Whether reading the mappings has cost little enough: 20 ms, and a two-thousandth of the time beyond.
-    fn may_map(&self, elapsed_ns: u64) -> bool {
+    /// The mappings were read, at this cost.
+    pub fn mapped(&mut self, totals: &MemoryTotals, cost_ns: u64) {
+        self.mapped = (totals.time_ns, totals.anonymous_bytes);
+        self.most_mapped_bytes = self.most_mapped_bytes.max(totals.anonymous_bytes);
+        self.kept = Some((totals.time_ns, totals.anonymous_bytes));
+        self.map_cost_ns = self.map_cost_ns.saturating_add(cost_ns);
+        self.last_map_cost_ns = cost_ns;
+    }
+
+    /// At the end of the process: whether the last list of mappings is of another time, and one more may be read.
+    pub fn is_last_map_due(&self, totals: &MemoryTotals) -> bool {
+        let bytes = totals.anonymous_bytes;
+        let elapsed_ns = totals.time_ns.saturating_sub(self.start_ns);
+        bytes >= Self::LEAST_BYTES
+            && !is_near(bytes, self.mapped.1, 16)
+            && self.quarters_used(elapsed_ns) < 4
+    }
+
+    /// How many quarters of the budget for the mappings are used when they are read once more, at the cost of the last time.
+    /// The budget is 20 ms, and a two-thousandth of the time beyond.
+    fn quarters_used(&self, elapsed_ns: u64) -> u64 {
         const ALLOWANCE_NS: u64 = 20_000_000;
-        self.map_cost_ns <= ALLOWANCE_NS + elapsed_ns / 2_000
+        let cost_ns = self.map_cost_ns.saturating_add(self.last_map_cost_ns);
+        cost_ns.saturating_mul(4) / (ALLOWANCE_NS + elapsed_ns / 2_000)
     }
 }
 
@@ -163,7 +207,7 @@ mod tests {
         let (readings, maps, kept) = run(DAY_NS, restless);
         // A reading takes some 20 us: 90,000 are 2 s of a day.
         assert!(readings < 90_000, "{readings}");
-        assert!(maps < 20 && kept < 3_000, "{maps} {kept}");
+        assert!(maps < 100 && kept < 3_000, "{maps} {kept}");
         let (readings, maps, kept) = run(DAY_NS, |_| 100 * MIB);
         assert!(
             readings < 12_000 && maps == 1 && kept <= 1,
@@ -192,6 +236,48 @@ mod tests {
         assert_eq!(mapped, [10, 400]);
     }
 
+    /// The anonymous memory in the last list of mappings of a program that grows for this long and ends 200 ms later.
+    fn last_map(idle_ms: u64, growth_ms: u64, cost_ns: u64) -> u64 {
+        const PEAK: u64 = 300 * MIB;
+        let end_ms = idle_ms + growth_ms + 200;
+        let (mut watch, mut now_ms, mut last) = (Watch::new(0), 0, 0);
+        while now_ms < end_ms {
+            let grown = now_ms.saturating_sub(idle_ms).min(growth_ms);
+            let totals = at(now_ms * MS, 5 * MIB + PEAK * grown / growth_ms);
+            if watch.observe(&totals) == Due::Map {
+                watch.mapped(&totals, cost_ns);
+                last = totals.anonymous_bytes;
+            }
+            now_ms += u64::from(watch.pause_ms());
+        }
+        last
+    }
+
+    #[test]
+    fn a_program_that_ends_200_ms_after_its_peak_has_its_mappings_read() {
+        for idle_ms in [0, 100, 500, 1_000, 2_000] {
+            for growth_ms in [1, 50, 300, 1_000, 3_000, 20_000] {
+                for cost_ns in [MS / 2, MS, 4 * MS] {
+                    let last = last_map(idle_ms, growth_ms, cost_ns);
+                    assert!(last >= 244 * MIB, "{idle_ms} {growth_ms} {cost_ns}: {last}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_has_a_list_of_mappings_unless_nothing_has_changed() {
+        let mut watch = Watch::new(0);
+        let totals = at(0, 100 * MIB);
+        assert_eq!(watch.observe(&totals), Due::Map);
+        watch.mapped(&totals, MS);
+        assert!(!watch.is_last_map_due(&at(MS, 101 * MIB)));
+        assert!(watch.is_last_map_due(&at(MS, 50 * MIB)));
+        assert!(!watch.is_last_map_due(&at(MS, MIB)));
+        watch.mapped(&totals, 50 * MS);
+        assert!(!watch.is_last_map_due(&at(MS, 50 * MIB)));
+    }
+
     #[test]
     fn a_map_that_costs_much_is_not_read_again() {
         let mut watch = Watch::new(0);
@@ -200,7 +286,7 @@ mod tests {
         watch.mapped(&totals, 50 * MS);
         let later = at(100 * MS, 1000 * MIB);
         assert_eq!(watch.observe(&later), Due::Totals);
-        // 80 s later its cost is small.
-        assert_eq!(watch.observe(&at(80_000 * MS, 1000 * MIB)), Due::Map);
+        // 400 s later two such are small.
+        assert_eq!(watch.observe(&at(400_000 * MS, 1000 * MIB)), Due::Map);
     }
 }

@@ -10,6 +10,8 @@ use allocsample_profile::MemoryMap;
 use allocsample_residency::{Due, Source, Watch};
 use rustix::time::ClockId;
 
+const NS_PER_MS: u64 = 1_000_000;
+
 /// What was read, by pid.
 pub type Readings = HashMap<u32, Vec<MemoryMap>>;
 
@@ -44,6 +46,10 @@ impl MemoryWatch {
 struct Watched {
     root: u32,
     page_bytes: u64,
+    start_ns: u64,
+    /// The processes that were there when the kernel was last asked: it takes a file for each of their threads.
+    pids: Vec<u32>,
+    pids_until_ns: u64,
     watches: HashMap<u32, Watch>,
     readings: Readings,
 }
@@ -56,6 +62,9 @@ impl Watched {
         Self {
             root,
             page_bytes: rustix::param::page_size() as u64,
+            start_ns: monotonic_ns(),
+            pids: Vec::new(),
+            pids_until_ns: 0,
             watches: HashMap::new(),
             readings: HashMap::new(),
         }
@@ -63,6 +72,21 @@ impl Watched {
 
     /// Reads all processes once; how long to wait.
     fn look(&mut self) -> Duration {
+        let now_ns = monotonic_ns();
+        if now_ns >= self.pids_until_ns {
+            self.find_processes();
+            self.pids_until_ns = now_ns + self.pause_between_searches_ns(now_ns);
+        }
+        let pids = std::mem::take(&mut self.pids);
+        let pauses = pids.iter().map(|&pid| self.look_at(pid)).min();
+        self.pids = pids;
+        let search_ns = self.pids_until_ns.saturating_sub(now_ns);
+        let search_ms = u32::try_from(search_ns / NS_PER_MS).unwrap_or(u32::MAX);
+        let pause_ms = pauses.unwrap_or(u32::MAX).min(search_ms).max(1);
+        Duration::from_millis(u64::from(pause_ms))
+    }
+
+    fn find_processes(&mut self) {
         let mut pids = vec![self.root];
         let mut next = 0;
         while let Some(&pid) = pids.get(next) {
@@ -72,11 +96,13 @@ impl Watched {
             pids.extend(children.into_iter().take(room));
         }
         self.watches.retain(|pid, _| pids.contains(pid));
-        let pauses = pids.iter().map(|&pid| self.look_at(pid));
-        const LONGEST_MS: u32 = 500;
-        // A child may come at any time.
-        let pause_ms = pauses.min().unwrap_or(LONGEST_MS).min(LONGEST_MS);
-        Duration::from_millis(u64::from(pause_ms))
+        self.pids = pids;
+    }
+
+    /// A child may come at any time, and end soon.
+    fn pause_between_searches_ns(&self, now_ns: u64) -> u64 {
+        let elapsed_ns = now_ns.saturating_sub(self.start_ns);
+        (elapsed_ns / 50).clamp(20 * NS_PER_MS, 500 * NS_PER_MS)
     }
 
     fn look_at(&mut self, pid: u32) -> u32 {
