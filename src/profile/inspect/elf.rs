@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use memchr::memmem;
-use object::{Object, ObjectSection, ObjectSymbol, ReadCache, ReadRef, SectionKind};
+use object::{Object, ObjectSection, ReadCache, ReadRef, SectionKind};
 
 /// A larger file is no module. It may be one without end.
 const LARGEST_FILE: u64 = 4 << 30;
@@ -13,6 +13,9 @@ const LARGEST_FILE: u64 = 4 << 30;
 const LARGEST_SECTION: u64 = 256 << 20;
 /// Longer names are none of those that are looked for: most are C++'s.
 const LONGEST_NAME: usize = 40;
+
+/// A symbol of a 64-bit file.
+const ENTRY_BYTES: usize = 24;
 
 /// An ELF file, of which parts are read when they are asked for.
 pub(super) struct Elf {
@@ -24,7 +27,6 @@ pub(super) struct Elf {
 pub(super) struct Symbol {
     pub(super) name: String,
     pub(super) address: u64,
-    pub(super) bytes: u64,
 }
 
 impl Elf {
@@ -57,40 +59,35 @@ impl Elf {
         id.unwrap_or(&[]).to_vec()
     }
 
-    /// The symbols that the file defines, of those whose names are wanted.
+    /// The symbols that the file defines, of those whose names are wanted. C++'s are not looked at.
+    ///
+    /// A table and its names are read as one block each: a reading for every name takes a large program's file a hundred
+    /// thousand system calls.
     pub(super) fn symbols(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<Symbol> {
         let mut found = Vec::new();
-        let Some(file) = self.file() else {
-            return found;
-        };
-        let is_small = |name| {
-            let section = file.section_by_name(name);
-            section.is_none_or(|it| it.size() <= LARGEST_SECTION)
-        };
-        let full = (is_small(".symtab") && is_small(".strtab")).then(|| file.symbols());
-        for symbol in file.dynamic_symbols().chain(full.into_iter().flatten()) {
-            if symbol.is_definition()
-                && let Ok(name) = symbol.name_bytes()
-                && name.len() <= LONGEST_NAME
-                && let Ok(name) = std::str::from_utf8(name)
-                && is_wanted(name)
-            {
-                found.push(Symbol {
-                    name: name.to_owned(),
-                    address: symbol.address(),
-                    bytes: symbol.size(),
-                });
+        for (table, names) in [(".dynsym", ".dynstr"), (".symtab", ".strtab")] {
+            let (Some(table), Some(names)) = (self.block(table), self.block(names)) else {
+                continue;
+            };
+            // In our byte order, as every file is whose code runs here.
+            for entry in table.chunks_exact(ENTRY_BYTES) {
+                if let Some(symbol) = defined(entry, names, &is_wanted) {
+                    found.push(symbol);
+                }
             }
         }
         found
     }
 
-    pub(super) fn section(&self, name: &str) -> Option<Vec<u8>> {
+    fn block(&self, section: &str) -> Option<&[u8]> {
         let file = self.file()?;
-        let section = file.section_by_name(name)?;
-        let (offset, bytes) = section.file_range()?;
+        let (offset, bytes) = file.section_by_name(section)?.file_range()?;
         (bytes <= LARGEST_SECTION).then_some(())?;
-        Some(self.cache.read_bytes_at(offset, bytes).ok()?.to_vec())
+        self.cache.read_bytes_at(offset, bytes).ok()
+    }
+
+    pub(super) fn section(&self, name: &str) -> Option<Vec<u8>> {
+        Some(self.block(name)?.to_vec())
     }
 
     /// At most so many bytes of what lies at an address.
@@ -141,4 +138,31 @@ impl Elf {
         }
         None
     }
+}
+
+/// The symbol of an entry: `name: u32, info: u8, other: u8, section: u16, address: u64, bytes: u64`. `None`: the file does
+/// not define it, or its name is not wanted.
+fn defined(entry: &[u8], names: &[u8], is_wanted: impl Fn(&str) -> bool) -> Option<Symbol> {
+    const DEFINED: std::ops::Range<u16> = 1..0xff00;
+    const UNTYPED: u8 = 0;
+    const TYPED: [u8; 2] = [1, 2]; // data, functions
+    let half = |at: usize| Some(u16::from_ne_bytes(*entry.get(at..)?.first_chunk()?));
+    let word = |at: usize| Some(u64::from_ne_bytes(*entry.get(at..)?.first_chunk()?));
+    let (kind, bytes) = (entry.get(4)? & 0xf, word(16)?);
+    let is_typed = TYPED.contains(&kind) || kind == UNTYPED && bytes > 0;
+    if !is_typed || !DEFINED.contains(&half(6)?) {
+        return None;
+    }
+    let at = u32::from_ne_bytes(*entry.first_chunk()?);
+    let name = names.get(usize::try_from(at).ok()?..)?;
+    if name.starts_with(b"_Z") {
+        return None;
+    }
+    let name = name.get(..=LONGEST_NAME).unwrap_or(name);
+    let name = std::str::from_utf8(name.get(..memchr::memchr(0, name)?)?).ok()?;
+    is_wanted(name).then_some(())?;
+    Some(Symbol {
+        name: name.to_owned(),
+        address: word(8)?,
+    })
 }
