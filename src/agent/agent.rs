@@ -31,12 +31,15 @@ use crate::waiting::LastLook;
 
 /// What the agent cannot do itself.
 pub struct Hooks {
-    /// Starts the drain thread; returns whether it could. Called outside of libc's locks.
-    pub start_drain: fn() -> bool,
+    /// Starts the drain thread of a recording, which it lets go of at its end; returns whether it could. Called outside of
+    /// libc's locks.
+    pub start_drain: fn(&Recording) -> bool,
     /// Compresses the first slice into the second as one LZ4 block; its length. Called on a muted thread.
     pub compress: spill::Compress,
-    /// Waits until the drain thread is gone for the kernel too.
-    pub join_drain: fn(),
+    /// Waits until the recording's drain thread is gone for the kernel too.
+    pub join_drain: fn(&Recording),
+    /// Nobody will wait for the recording's drain thread.
+    pub leave_drain: fn(&Recording),
     /// A thread has taken its first slow path: its end is to be reported by [`Agent::on_thread_end`].
     pub on_thread_joined: fn(),
     /// Memory of our own must be made fit for use in a forked child.
@@ -323,9 +326,10 @@ impl Agent {
         static NOT_STARTED: Start = Start {
             config: Config::OFF,
             hooks: Hooks {
-                start_drain: || false,
+                start_drain: |_| false,
                 compress: |_, _| None,
-                join_drain: || {},
+                join_drain: |_| {},
+                leave_drain: |_| {},
                 on_thread_joined: || {},
                 after_fork_in_child: || {},
                 give_back_signal_stack: |_| {},
@@ -462,16 +466,17 @@ impl Agent {
     }
 
     pub(crate) fn start_drain(&self, recording: &Recording) {
-        if !(self.hooks().start_drain)() {
+        if !(self.hooks().start_drain)(recording) {
             recording.set_drain_state(DrainState::Failed);
             recording.note(Note::NoDrainThread, b"the system refused a thread");
+            recording.let_go();
         }
     }
 
     /// Finds out, at the price of a load, whether this process was forked without libc's help.
     pub(crate) fn notice_fork(&self) {
         if self.canary.is_forked_child() {
-            self.restart_in_child(false);
+            self.restart_in_child();
         }
     }
 
@@ -479,7 +484,7 @@ impl Agent {
     pub(crate) fn notice_fork_on(&self, thread: &ShimThread) {
         if self.canary.is_forked_child() {
             let is_within = thread.is_muted();
-            self.restart_in_child(is_within);
+            self.restart_in_child();
             match is_within {
                 true => thread.drift(),
                 false => thread.begin_anew(),
@@ -510,13 +515,10 @@ impl Agent {
         self.modules.after_epoch(last.wrapping_add(1));
     }
 
-    /// Makes the state that of a new process. Only while it has a single thread. `is_within`: that was in a slow path when a
-    /// signal handler forked, which goes on when the handler returns, and must find memory where the ring was.
-    pub(crate) fn restart_in_child(&self, is_within: bool) {
+    /// Makes the state that of a new process. Only while it has a single thread.
+    pub(crate) fn restart_in_child(&self) {
         let _held = Held::unless_filtered();
-        if let Some(recording) = recording::current() {
-            recording.leave_ring(is_within);
-        }
+        recording::leave_rings();
         let parent = self.pid();
         let pid = match os::is_filtered() {
             // It has no profile, and nobody asks.

@@ -58,33 +58,30 @@ impl Agent {
             }
             clock::sleep_ms(SETTLE_MS);
         }
-        let is_drain_gone = recording.is_some_and(|recording| {
+        if let Some(recording) = recording {
             self.write_end(thread, recording, ExitHow::Detached, None, &[]);
-            self.drain_to_the_end(recording)
-        });
+            self.drain_to_the_end(recording);
+        }
         recording::forget();
         self.epoch_ended();
         self.threads.clear();
         let recording = recording?;
-        if is_drain_gone {
-            recording.release_ring();
-        }
+        recording.let_go();
         Some(recording.path.clone())
     }
 
-    /// Writes what is in the ring. False: our thread still has it, on a disk that does not move.
-    fn drain_to_the_end(&self, recording: &Recording) -> bool {
+    /// Writes what is in the ring. On a disk that does not move our thread keeps it, until it has written it.
+    fn drain_to_the_end(&self, recording: &Recording) {
         // It waits for records that are being written, which a process that ends need not.
         if recording.drain_state() == DrainState::None && recording.claim_drain_start() {
             self.start_drain(recording);
         }
         match recording.drain_state() {
             DrainState::Running | DrainState::Starting => {
-                let is_done = recording.ask_drain(DrainRequest::Finish, FINISH_PATIENCE_MS);
-                if is_done {
-                    (self.hooks().join_drain)();
+                match recording.ask_drain(DrainRequest::Finish, FINISH_PATIENCE_MS) {
+                    true => (self.hooks().join_drain)(recording),
+                    false => (self.hooks().leave_drain)(recording),
                 }
-                is_done
             }
             DrainState::None | DrainState::Failed => {
                 // If it fails the ring's file stays, and the reader finds the records there.
@@ -93,9 +90,9 @@ impl Agent {
                     self.hooks().compress,
                     self.config().max_size_bytes,
                 );
-                true
+                (self.hooks().leave_drain)(recording);
             }
-            DrainState::Done => true,
+            DrainState::Done => {}
         }
     }
 

@@ -42,8 +42,8 @@ impl Agent {
         self.notice_fork_on(thread);
         self.on_borrowed(thread, caller);
         let is_within = self.is_in_slow_path(thread, caller);
-        if is_within && let Some(recording) = recording::current() {
-            recording.bequeath_ring();
+        if is_within {
+            recording::bequeath_rings();
         }
         let (slow_path, _) = thread.mute(0, caller);
         match slow_path.leave_open() {
@@ -55,7 +55,7 @@ impl Agent {
     /// `child` is 0 in the child, negative if there is none.
     pub fn after_fork(&self, thread: &ShimThread, child: i32, forking: Forking) {
         if child == 0 {
-            self.restart_in_child(forking == Forking::WithinSlowPath);
+            self.restart_in_child();
             // It joins as a new thread of a new process once the interrupted slow path has ended.
             match forking {
                 Forking::WithinSlowPath => thread.drift(),
@@ -184,13 +184,9 @@ impl Agent {
         recording::forget();
         self.epoch_ended();
         self.threads.clear();
-        if let Some(ended) = ended
-            && !matches!(
-                ended.drain_state(),
-                DrainState::Starting | DrainState::Running
-            )
-        {
-            ended.release_ring();
+        if let Some(ended) = ended {
+            (self.hooks().leave_drain)(ended);
+            ended.let_go();
         }
         match thread.is_muted() {
             true => thread.drift(),
@@ -265,6 +261,10 @@ impl Agent {
     /// Writes what each running thread that is quiet and each machine's heap has allocated so far. Of a thread that is not,
     /// its last sample tells. The drain thread, where a file ends.
     pub fn tell_totals(&self, recording: &Recording) {
+        if !recording.is_current() {
+            // What there is to tell is another recording's.
+            return;
+        }
         self.threads.for_each_quiet(|number, totals| {
             let record = total_record(number, totals);
             recording.push(RecordKind::ThreadTotal, ThreadTotalRecord::WORDS, |words| {
@@ -394,7 +394,7 @@ impl Agent {
         {
             // One that a disk holds up does not hold up the program.
             if recording.ask_drain(DrainRequest::Pause, FINISH_PATIENCE_MS) {
-                (self.hooks().join_drain)();
+                (self.hooks().join_drain)(recording);
             }
         }
     }
@@ -402,7 +402,6 @@ impl Agent {
     /// The drain thread may come back when there is work.
     pub fn after_unshare(&self) {
         if let Some(recording) = recording::current()
-            && recording.drain_state() == DrainState::Done
             && self.switch.get() == Switch::On
         {
             recording.allow_drain_again();

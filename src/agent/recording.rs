@@ -6,10 +6,11 @@
 
 mod beginning;
 mod draining;
+mod holding;
 mod noted;
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use allocsample_record::{
     ExitRecord, Figure, LostReason, Note, NoteRecord, RecordKind, THREAD_NAME_BYTES,
@@ -23,6 +24,8 @@ use crate::os::{self, clock, process};
 use crate::path::Path;
 pub use beginning::{Beginning, begin};
 pub use draining::{DrainRequest, DrainState};
+pub use holding::with_drain_thread;
+pub(crate) use holding::{bequeath_rings, leave_rings};
 
 /// A profile in the making.
 pub struct Recording {
@@ -45,6 +48,11 @@ pub struct Recording {
     given_up_at: AtomicU32,
     /// Forked children get the ring.
     is_bequeathed: AtomicBool,
+    /// The program, until the recording ends, and the drain thread: see [`Self::let_go`].
+    holders: AtomicU32,
+    /// Number of the drain thread for the kernel, and for libc until it is joined; 0 for none.
+    drain_tid: AtomicU32,
+    drain_thread: AtomicU64,
     /// Definitions up to here are in the file.
     pub(crate) definitions_to: u64,
     state: AtomicU32,
@@ -212,34 +220,5 @@ impl Recording {
     /// Whether it is still the one that the process writes: not after a failed exec, nor in a forked child.
     pub fn is_current(&self) -> bool {
         current().is_some_and(|current| core::ptr::eq(self, current))
-    }
-
-    /// From now on forked children find the ring where it is: a thread forks in a signal handler that has interrupted a slow
-    /// path, and goes on there in the child. They put memory in its place, see [`Self::leave_ring`].
-    pub(crate) fn bequeath_ring(&self) {
-        let (base, bytes) = self.ring_place;
-        memory::inherit(base, bytes);
-        self.is_bequeathed.store(true, Ordering::Release);
-    }
-
-    /// In a forked child: what is still written to the ring by a slow path that goes on (`is_within`) goes nowhere.
-    pub(crate) fn leave_ring(&self, is_within: bool) {
-        let (base, bytes) = self.ring_place;
-        if self.is_bequeathed.load(Ordering::Acquire) {
-            // SAFETY: our own mapping, which this process has got from its parent and of which it uses nothing.
-            unsafe { memory::replace_by_zeros(base, bytes) };
-        } else if is_within {
-            // A bare clone: it was not inherited.
-            memory::fill_hole(base, bytes);
-        }
-    }
-
-    /// Lets go of the ring's file, when the recording is finished and the process goes on. A thread that is still at a
-    /// record writes it into memory that nobody reads.
-    pub(crate) fn release_ring(&self) {
-        let (base, bytes) = self.ring_place;
-        // SAFETY: our own mapping, which stays readable and writable, and in which nobody relies on what is there: the
-        // recording is no longer the current one, and its drain thread is gone.
-        unsafe { memory::replace_by_zeros(base, bytes) };
     }
 }

@@ -4,6 +4,11 @@
 //! has left by `siglongjmp`: then the slow path never ends, and the thread would be muted for good. The stack tells the two
 //! apart. Wherever the answer is not certain the slow path is taken to exist. If it is taken to be gone and goes on all
 //! the same (a handler has switched to another coroutine, and back), its token owns nothing any more.
+//!
+//! A walk that comes out of a signal frame is not certain to go on right: the interrupted instruction may be one whose
+//! call-frame information no walker understands (a loop that touches a large frame page by page has its frame's address in
+//! a register that is not followed). It may end early there, as if at the root. Then the slow path is gone only if the stack
+//! itself says so: what was interrupted is above the frame that entered it, or that frame has been overwritten.
 
 use allocsample_record::LostReason;
 use allocsample_sampling::Weight;
@@ -78,7 +83,7 @@ impl Agent {
     }
 
     fn may_be_under_way(&self, thread: &ShimThread, caller: &Caller) -> bool {
-        if thread.is_of_the_agent() {
+        if thread.is_of_the_agent() || self.areas.is_at_work_at(thread.last_area(), caller.sp) {
             return true;
         }
         let (pc, sp) = thread.entered();
@@ -135,8 +140,20 @@ impl Agent {
                 below_is_ours = is_ours;
             }
             let is_whole = captured.flags == allocsample_record::SampleFlags::default();
-            is_whole.then_some(false)
+            let is_sure = captured.interrupted_sp == 0
+                || pc.is_none()
+                || has_left_entry(thread, captured.interrupted_sp);
+            (is_whole && is_sure).then_some(false)
         });
         found.flatten()
     }
+}
+
+/// Whether the frame that entered the slow path is certain to be gone, where a signal handler has interrupted something at
+/// `interrupted_sp`.
+fn has_left_entry(thread: &ShimThread, interrupted_sp: u64) -> bool {
+    let ((_, entered_sp), own) = (thread.entered(), thread.stack());
+    let is_above =
+        own.contains(&entered_sp) && own.contains(&interrupted_sp) && interrupted_sp >= entered_sp;
+    is_above || !thread.may_have_entry()
 }

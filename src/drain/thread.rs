@@ -85,7 +85,8 @@ pub fn run(agent: &'static Agent, recording: &'static Recording) -> Result<(), D
     };
     drain.run().inspect_err(|error| {
         let DrainError::Write(error) = error;
-        if error.kind() == std::io::ErrorKind::FileTooLarge && config.max_size_bytes.is_some() {
+        let is_too_large = error.kind() == std::io::ErrorKind::FileTooLarge;
+        if is_too_large && config.max_size_bytes.is_some() && recording.is_current() {
             keeper::stop_for_size(agent, recording);
         }
         // From here on samples gather in the ring; those that find no room are counted there.
@@ -159,7 +160,10 @@ impl Drain {
             }
             self.do_file_work()?;
             self.write_memory()?;
-            if let Some(keeper) = &mut self.keeper {
+            if let Some(keeper) = &mut self.keeper
+                // Otherwise the budget is that of the recording that came after.
+                && self.recording.is_current()
+            {
                 keeper.keep(&self.drained, self.writer.length());
             }
             match request {

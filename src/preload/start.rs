@@ -1,12 +1,12 @@
 //! Start and stop: the library's constructor and destructor, and the threads' ends.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use allocsample_agent::config::{Bridges, Config, UnknownSetting};
 use allocsample_agent::os::file::{complain, is_writable_directory};
 use allocsample_agent::os::{self, clock, memory, process, vdso};
-use allocsample_agent::recording::{self, DrainState};
+use allocsample_agent::recording::{self, DrainState, Recording};
 use allocsample_agent::stack::modules::FindObject;
 use allocsample_agent::{Hooks, Start};
 use allocsample_record::{ExitHow, Note};
@@ -167,6 +167,7 @@ pub(crate) fn switch_on(config: Config, unknown_setting: Option<UnknownSetting>)
             start_drain,
             compress: allocsample_drain::compress,
             join_drain,
+            leave_drain,
             on_thread_joined,
             after_fork_in_child,
             give_back_signal_stack,
@@ -414,13 +415,7 @@ unsafe extern "C" fn on_thread_end(_value: *mut c_void) {
     AGENT.on_thread_end(this_thread());
 }
 
-/// The drain thread, for [`join_drain`].
-static DRAIN_THREAD: AtomicU64 = AtomicU64::new(0);
-
-/// Its number for the kernel.
-static DRAIN_TID: AtomicU32 = AtomicU32::new(0);
-
-fn start_drain() -> bool {
+fn start_drain(recording: &Recording) -> bool {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
     let mut thread = 0;
@@ -433,17 +428,28 @@ fn start_drain() -> bool {
             &raw mut thread,
             std::ptr::null(),
             drain_main,
-            std::ptr::null_mut(),
+            std::ptr::from_ref(recording).cast_mut().cast(),
         );
         libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
         result
     };
-    DRAIN_THREAD.store(if result == 0 { thread } else { 0 }, Ordering::Release);
+    if result == 0 {
+        recording.set_drain_thread(thread);
+    }
     result == 0
 }
 
-fn join_drain() {
-    let thread = DRAIN_THREAD.swap(0, Ordering::AcqRel);
+/// It ends when it is done, and libc then gives back its stack.
+fn leave_drain(recording: &Recording) {
+    let thread = recording.take_drain_thread();
+    if thread != 0 {
+        // SAFETY: a thread that we made, and have neither joined nor detached.
+        unsafe { libc::pthread_detach(thread) };
+    }
+}
+
+fn join_drain(recording: &Recording) {
+    let thread = recording.take_drain_thread();
     if thread == 0 {
         return;
     }
@@ -455,7 +461,7 @@ fn join_drain() {
     unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
     // libc's view: its stack is free. The kernel counts the thread a little longer, and it is the kernel that is
     // going to be asked.
-    process::wait_until_gone(DRAIN_TID.load(Ordering::Acquire));
+    process::wait_until_gone(recording.drain_tid());
 }
 
 /// Behind a filter of system calls, which `pthread_join` may make; and it asks no kernel. The thread is at its end.
@@ -471,18 +477,18 @@ fn join_silently(thread: libc::pthread_t) {
     }
 }
 
-extern "C" fn drain_main(_argument: *mut c_void) -> *mut c_void {
+extern "C" fn drain_main(recording: *mut c_void) -> *mut c_void {
     // What libc allocates for this thread is none of the program's doing.
     this_thread().mute_for_good();
-    DRAIN_TID.store(process::tid(), Ordering::Release);
-    let Some(recording) = recording::current() else {
-        return std::ptr::null_mut();
-    };
+    // SAFETY: a recording, as `start_drain` passes it; these are never dropped.
+    let recording: &'static Recording = unsafe { &*recording.cast() };
+    recording.set_drain_tid(process::tid());
     let state = match std::panic::catch_unwind(|| allocsample_drain::run(&AGENT, recording)) {
         Ok(Ok(())) => DrainState::Done,
         Ok(Err(_)) | Err(_) => DrainState::Failed,
     };
     recording.set_drain_state(state);
+    recording.let_go();
     std::ptr::null_mut()
 }
 
@@ -491,20 +497,19 @@ extern "C" fn drain_main(_argument: *mut c_void) -> *mut c_void {
 pub(crate) fn on_shortage(attempt: u32) -> Shortage {
     const ATTEMPTS: u32 = 20;
     const PAUSE_MS: u32 = 10;
-    if process::tid() != DRAIN_TID.load(Ordering::Acquire) {
+    let Some(recording) = recording::with_drain_thread(process::tid()) else {
         if is_reserve_low() {
             AGENT.fail_for_lack_of_memory();
         }
         return Shortage::UseReserve;
-    }
+    };
     if attempt < ATTEMPTS {
         clock::sleep_ms(PAUSE_MS);
         return Shortage::TryAgain;
     }
-    if let Some(recording) = recording::current() {
-        recording.note(Note::NoDrainThread, b"it ran out of memory");
-        recording.set_drain_state(DrainState::Failed);
-    }
+    recording.note(Note::NoDrainThread, b"it ran out of memory");
+    recording.set_drain_state(DrainState::Failed);
+    recording.let_go();
     process::end_this_thread()
 }
 
@@ -567,7 +572,5 @@ fn on_heap_freed(address: u64) {
 }
 
 fn after_fork_in_child() {
-    DRAIN_THREAD.store(0, Ordering::Relaxed);
-    DRAIN_TID.store(0, Ordering::Relaxed);
     ALLOCATOR.abandon();
 }

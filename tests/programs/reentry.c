@@ -1,10 +1,15 @@
 // Behaviour: signal handlers interrupt an allocation at chosen instructions, and do there what POSIX lets them, and worse.
 //
 // Usage: reentry step COUNT SEED MEAN ACTIONS ENDING [COMMAND]
-//   Starts itself with LD_PRELOAD=$REENTRY_PRELOAD and follows it by ptrace, one instruction at a time, through
-//   allocations and frees. After every MEAN instructions on average it has a signal handler run one of ACTIONS (letters,
-//   below), COUNT times in all. The process then ends by ENDING: return, _exit or exec, the last two in a handler.
+//   Starts itself with LD_PRELOAD=$REENTRY_PRELOAD and follows it by ptrace through allocations and frees. At random
+//   instructions it has a signal handler run one of ACTIONS (letters, below), COUNT times in all. The process then ends by
+//   ENDING: return, _exit or exec, the last two in a handler.
+//   Every fourth of these instructions is found by single steps, MEAN of them on average. They also tell which instructions
+//   there are. The others are drawn from those, and reached by a breakpoint of the processor where it has any.
+//   MEAN 0: at every turn of a loop that touches the pages of a large frame. There the call-frame information gives the
+//   frame's address by %r11, which no unwinder of ours follows. (x86-64 only.)
 //   COMMAND is run before the first step, with the pid in place of "PID".
+//   $REENTRY_FILE_BYTES limits its files, and so its rings, of which every child makes one.
 // The allocator under it must be one that handlers may call: bump_allocator.c.
 #include "check.h"
 
@@ -13,10 +18,13 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/user.h>
 #include <sys/wait.h>
 
 enum { SHARED = 200, AFTERWARDS = 1000 };
@@ -53,13 +61,14 @@ NOINLINE static void *allocated_in_a_window(size_t size) {
 }
 
 NOINLINE static void *allocated_afterwards(void) {
-    void *block = malloc(100);
+    // Nothing else is of these sizes.
+    void *block = malloc(1001);
     KEEP(block);
     return block;
 }
 
 NOINLINE static void *allocated_after_a_fork(void) {
-    void *block = malloc(120);
+    void *block = malloc(1201);
     KEEP(block);
     return block;
 }
@@ -243,6 +252,63 @@ static bool goes_to_breakpoint(int request, int signal_number, int *status) {
 
 static unsigned gap(unsigned mean) { return 1 + next_random(&seed) % (2 * mean); }
 
+// Instructions of windows, in a hash table by address.
+enum { PLACES = 1 << 15 };
+static uint64_t places[PLACES];
+static unsigned found_places;
+
+static void note_place(uint64_t pc) {
+    if (found_places >= PLACES / 2) return;
+    unsigned at = (unsigned)(pc * 0x9E3779B97F4A7C15u >> 40) % PLACES;
+    while (places[at] && places[at] != pc) at = (at + 1) % PLACES;
+    if (places[at]) return;
+    places[at] = pc;
+    found_places++;
+}
+
+#ifdef __x86_64__
+static uint64_t program_counter(void) {
+    return (uint64_t)ptrace(PTRACE_PEEKUSER, target, offsetof(struct user, regs.rip), NULL);
+}
+
+// cmp %r11, %rsp; jne
+static bool is_at_probe(void) {
+    errno = 0;
+    long code = ptrace(PTRACE_PEEKTEXT, target, program_counter(), NULL);
+    return errno == 0 && (code & 0xffffffff) == 0x75dc394c;
+}
+
+static bool set_breakpoint(uint64_t pc) {
+    return ptrace(PTRACE_POKEUSER, target, offsetof(struct user, u_debugreg[0]), pc) == 0 &&
+           ptrace(PTRACE_POKEUSER, target, offsetof(struct user, u_debugreg[7]), pc ? 1 : 0) == 0;
+}
+#else
+static uint64_t program_counter(void) { return 0; }
+static bool is_at_probe(void) { return false; }
+static bool set_breakpoint(uint64_t pc) { return pc == 0; }
+#endif
+
+static uint64_t random_place(void) {
+    unsigned at = next_random(&seed) % PLACES;
+    while (!places[at]) at = (at + 1) % PLACES;
+    return places[at];
+}
+
+// Goes on to one of the known instructions. False: it has ended; `*is_there` tells whether it has come there.
+static bool goes_to_place(bool *is_there, int *status) {
+    enum { WINDOWS = 3 };
+    uint64_t place = random_place();
+    *is_there = false;
+    if (!set_breakpoint(place)) return true;
+    bool is_alive = true;
+    for (int i = 0; is_alive && !*is_there && i < WINDOWS; i++) {
+        is_alive = goes_to_breakpoint(PTRACE_CONT, 0, status);
+        *is_there = is_alive && shared->place == IN_WINDOW && program_counter() == place;
+    }
+    if (is_alive) CHECK(set_breakpoint(0));
+    return is_alive;
+}
+
 static void run_command(char **words) {
     char pid[16];
     snprintf(pid, sizeof pid, "%d", target);
@@ -268,22 +334,34 @@ static int follow(unsigned long count, unsigned mean, const char *actions, char 
     shared->may_begin = true;
     int status;
     CHECK(waitpid(target, &status, __WALL) == target && WIFSTOPPED(status));
+    enum { ENOUGH_PLACES = 500, STEPPED = 4 };
     unsigned long injected = 0;
-    unsigned left = gap(mean);
-    bool is_alive = true;
+    unsigned left = mean ? gap(mean) : 0;
+    bool is_alive = true, is_there = false;
     while (is_alive && injected < count) {
         if (shared->place != IN_WINDOW) {
             // To the next window.
             is_alive = goes_to_breakpoint(PTRACE_CONT, 0, &status);
-        } else if (left > 0) {
+        } else if (mean == 0 ? !is_there : left > 0) {
             left--;
             is_alive = goes_to_breakpoint(PTRACE_SINGLESTEP, 0, &status);
+            if (is_alive && shared->place == IN_WINDOW) note_place(program_counter());
+            is_there = mean == 0 && is_alive && is_at_probe();
         } else {
             injected++;
-            left = gap(mean);
+            is_there = false;
             shared->action = actions[next_random(&seed) % strlen(actions)];
             if (injected == count && last) shared->action = last;
             is_alive = goes_to_breakpoint(PTRACE_CONT, SIGUSR1, &status);
+            if (mean == 0) continue;
+            left = gap(mean);
+            bool is_drawn = found_places >= ENOUGH_PLACES && next_random(&seed) % STEPPED != 0;
+            if (is_alive && is_drawn && injected < count) {
+                bool has_come;
+                is_alive = goes_to_place(&has_come, &status);
+                // A little beyond; or, after a jump that has left the thread muted, from here.
+                left = has_come ? next_random(&seed) % 4 : left / 4;
+            }
         }
     }
     shared->is_last = true;
@@ -313,6 +391,11 @@ int main(int count, char **words) {
     if (target == 0) {
         const char *preload = getenv("REENTRY_PRELOAD");
         if (preload) setenv("LD_PRELOAD", preload, 1);
+        const char *file_bytes = getenv("REENTRY_FILE_BYTES");
+        if (file_bytes) {
+            rlim_t most = (rlim_t)atol(file_bytes);
+            CHECK(setrlimit(RLIMIT_FSIZE, &(struct rlimit){most, most}) == 0);
+        }
         execl("/proc/self/exe", "reentry", "traced", (char *)NULL);
         _exit(127);
     }

@@ -157,6 +157,16 @@ impl<A: Zeroed> Pool<A> {
         }
     }
 
+    /// Whether `sp` is on the stack of the area that the calling thread is at work in: only from there does anybody come to
+    /// such a place, so the thread has not left the area.
+    pub fn is_at_work_at(&self, last_used: &Cell<u32>, sp: u64) -> bool {
+        let noted = last_used.get();
+        let index = ((noted & !AT_WORK) as usize).checked_sub(1);
+        let area = index.and_then(|index| self.areas.get(index));
+        let area = area.map_or(0, |area| area.load(Ordering::Relaxed).addr() as u64);
+        noted & AT_WORK != 0 && area != 0 && (area - STACK_BYTES as u64..area).contains(&sp)
+    }
+
     /// The calling thread has left the area that it was at work in by a jump, and takes another one. For all that is known it
     /// may come back.
     pub fn leave(&self, last_used: &Cell<u32>) {

@@ -22,6 +22,7 @@ use core::sync::atomic::{Ordering, compiler_fence};
 
 use allocsample_sampling::{SamplePoints, Sampler};
 
+use super::memory;
 use super::thread::{Caller, Force, LARGEST_GRANT, ShimThread};
 
 /// Value of `granted` while the counter counts muted bytes. No grant is this large.
@@ -154,6 +155,8 @@ impl ShimThread {
         compiler_fence(Ordering::SeqCst);
         self.state.entered.0.set(from.pc);
         self.state.entered.1.set(from.sp);
+        let at = core::ptr::from_ref(from).expose_provenance() as u64;
+        self.state.entered_at.set(at);
         compiler_fence(Ordering::SeqCst);
         let serial = self.serial.get();
         // In case it was.
@@ -183,6 +186,21 @@ impl ShimThread {
     /// Where that was called.
     pub fn entered(&self) -> (u64, u64) {
         (self.state.entered.0.get(), self.state.entered.1.get())
+    }
+
+    /// Whether the frame from which the slow path was entered may exist: what was noted there is still there, or cannot be
+    /// looked at. A frame that exists is not overwritten; one that does not may not be overwritten yet.
+    pub fn may_have_entry(&self) -> bool {
+        let mut found = [0; size_of::<[u64; 2]>()];
+        if !memory::copy_if_mapped(self.state.entered_at.get(), &mut found) {
+            // It is gone, unless nothing can be copied.
+            let here = 0_u64;
+            let here = core::ptr::from_ref(&here).expose_provenance() as u64;
+            return !memory::copy_if_mapped(here, &mut [0; 8]);
+        }
+        let (pc, sp) = self.entered();
+        let (found_pc, rest) = found.split_at(size_of::<u64>());
+        found_pc == pc.to_ne_bytes() && rest.starts_with(&sp.to_ne_bytes())
     }
 
     /// The allocation that is being sampled is in the ring, or is counted as lost.

@@ -68,6 +68,8 @@ pub(super) struct ThreadState {
     pub(super) is_adrift: Cell<u32>,
     /// Where the outermost slow path was called: return address and stack pointer.
     pub(super) entered: (Cell<u64>, Cell<u64>),
+    /// Where its [`Caller`] lies, which lives as long as the slow path.
+    pub(super) entered_at: Cell<u64>,
     /// The allocation that is being sampled: its bytes, and the sample points in it. None: 0 points.
     pub(super) pending: (Cell<u64>, Cell<u64>),
     /// The record that it is writing: its position in the ring plus one, and its words. None: 0.

@@ -142,6 +142,9 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
         ring_place,
         given_up_at: AtomicU32::new(u32::MAX),
         is_bequeathed: AtomicBool::new(false),
+        holders: AtomicU32::new(1),
+        drain_tid: AtomicU32::new(0),
+        drain_thread: AtomicU64::new(0),
         definitions_to,
         state: AtomicU32::new(DrainState::None as u32),
         request: AtomicU32::new(DrainRequest::Work as u32),
@@ -153,6 +156,7 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
     let Some(recording) = memory::leak(recording) else {
         return discard("out of memory");
     };
+    recording.is_mapped();
     recording.write_beginning(
         &ProcessRecord {
             pid: process::pid(),

@@ -171,12 +171,17 @@ impl Recording {
         DrainState::from_number(self.state.load(Ordering::Acquire))
     }
 
-    /// Takes the right to start the drain thread.
+    /// Takes the right to start the drain thread, which has the ring from here on.
     pub fn claim_drain_start(&self) -> bool {
         let (from, to) = (DrainState::None as u32, DrainState::Starting as u32);
-        self.state
+        let is_claimed = self
+            .state
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
+            .is_ok();
+        if is_claimed {
+            self.is_held_by_drain();
+        }
+        is_claimed
     }
 
     /// The drain thread (or who failed to start it) says how it is.
@@ -266,10 +271,12 @@ impl Recording {
         self.main_exited.load(Ordering::Relaxed) != 0
     }
 
-    /// After [`DrainRequest::Pause`]: a drain thread may be started again.
+    /// After [`DrainRequest::Pause`]: a drain thread may be started again, or goes on if it has not paused.
     pub fn allow_drain_again(&self) {
         self.request
             .store(DrainRequest::Work as u32, Ordering::Release);
-        self.set_drain_state(DrainState::None);
+        if self.drain_state() == DrainState::Done {
+            self.set_drain_state(DrainState::None);
+        }
     }
 }

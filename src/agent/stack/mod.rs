@@ -62,6 +62,8 @@ pub struct Captured {
     pub walk: u64,
     /// The thread is in a place where it may hold locks of libc: inside the dynamic loader or a signal handler.
     pub may_hold_loader_locks: bool,
+    /// The stack pointer of what the first signal handler has interrupted; 0 if the walk met none.
+    pub interrupted_sp: u64,
 }
 
 /// What a walk needs besides the thread.
@@ -232,6 +234,9 @@ impl Walk<'_> {
                 && let Some(interrupted) = step::out_of_signal_frame(&mut registers, &mut read)
             {
                 captured.may_hold_loader_locks = true;
+                if captured.interrupted_sp == 0 {
+                    captured.interrupted_sp = registers.sp();
+                }
                 self.memo.interrupted();
                 address = FrameAddress::from_instruction_pointer(interrupted);
                 continue;
