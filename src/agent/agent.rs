@@ -358,7 +358,9 @@ impl Agent {
         }
         let start = self.started();
         let forked_from = self.forked_from.load(Ordering::Relaxed);
-        let begun = recording::begin(Beginning {
+        // In a forked child, in which this goes on, it may be off.
+        let is_wanted = || self.switch.get() == Switch::On;
+        let beginning = Beginning {
             config: &start.config,
             seed: self.seed().process,
             program: start.program,
@@ -368,7 +370,8 @@ impl Agent {
             forked_from: (forked_from != 0).then_some(forked_from),
             definitions: &self.definitions,
             buffer: &mut area.texts,
-        })?;
+        };
+        let begun = recording::begin(beginning, is_wanted)?;
         if let Some(recording) = begun {
             self.tell_what_was_before(recording);
             self.tell_of_bridges(recording);
@@ -412,11 +415,24 @@ impl Agent {
         }
         self.write_ended_before(recording);
         self.tell_ticks(recording);
-        let (events, bytes) = (&self.lost_before.0, &self.lost_before.1);
-        let events = events.swap(0, Ordering::Relaxed);
-        if events != 0 {
-            let bytes = bytes.swap(0, Ordering::Relaxed);
-            recording.count_lost(LostReason::WriteFailed, events, bytes);
+        self.tell_lost_before(recording);
+    }
+
+    /// Counts what was due before the recording began, once.
+    pub(crate) fn tell_lost_before(&self, recording: &Recording) {
+        if self.lost_before.0.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        // A handler could end the recording in between.
+        let _held = Held::unless_filtered();
+        let events = self.lost_before.0.swap(0, Ordering::Relaxed);
+        let bytes = self.lost_before.1.swap(0, Ordering::Relaxed);
+        match recording.is_current() {
+            true => recording.count_lost(LostReason::WriteFailed, events, bytes),
+            false => {
+                self.lost_before.0.fetch_add(events, Ordering::Relaxed);
+                self.lost_before.1.fetch_add(bytes, Ordering::Relaxed);
+            }
         }
     }
 

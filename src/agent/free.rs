@@ -52,14 +52,13 @@ impl Agent {
             sample: SampleId(id),
             thread: ThreadId(thread.number()),
         };
-        let reserved = recording.reserve_on(thread, FreeRecord::WORDS, Priority::Essential);
-        let Ok(mut noted) = reserved else {
+        // Not noted on the thread: while an allocation is being sampled the noted record is the sample's.
+        let is_written = recording.push(RecordKind::Free, FreeRecord::WORDS, |words| {
+            record.encode_into(words)
+        });
+        if !is_written {
             recording.count_lost(LostReason::FreeRingFull, 1, 0);
-            return;
-        };
-        // As long as it says.
-        let _ = record.encode_into(noted.reservation.words_mut());
-        noted.commit(RecordKind::Free as u8);
+        }
     }
 
     fn epoch_bits(&self) -> u64 {

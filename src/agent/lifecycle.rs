@@ -156,8 +156,9 @@ impl Agent {
         }
         if is_within {
             // The process ends in a signal handler, so the interrupted slow path never finishes.
-            recording.abandon_record_of(thread);
-            self.count_given_up(thread, thread.pending());
+            if !recording.abandon_record_of(thread) {
+                self.count_given_up(thread, thread.pending());
+            }
         }
         self.write_end(thread, recording, how, status, path);
         match recording.drain_state() {
@@ -238,6 +239,8 @@ impl Agent {
         }
         self.threads.for_each_other(own, write_total);
         self.write_ended_before(recording);
+        // A signal handler ends the recording where the thread that began it was about to tell that.
+        self.tell_lost_before(recording);
         for heap in self.heaps.all() {
             self.tell_exact_bytes(heap);
         }

@@ -76,10 +76,12 @@ impl Agent {
     /// Ends the slow path that was left by a jump on this thread; what it leaves undone is counted. Signals are blocked.
     pub(crate) fn give_up_slow_path(&self, thread: &ShimThread) {
         self.areas.leave(thread.last_area());
-        if let Some(recording) = recording::current() {
-            recording.abandon_record_of(thread);
+        let current = recording::current();
+        let is_written = current.is_some_and(|recording| recording.abandon_record_of(thread));
+        let undone = thread.give_up();
+        if !is_written {
+            self.count_given_up(thread, undone);
         }
-        self.count_given_up(thread, thread.give_up());
     }
 
     fn may_be_under_way(&self, thread: &ShimThread, caller: &Caller) -> bool {

@@ -315,8 +315,7 @@ impl Agent {
             }
             return None;
         }
-        noted.commit(RecordKind::Sample as u8);
-        due.thread.pending_is_done();
+        noted.commit_and(RecordKind::Sample as u8, || due.thread.pending_is_done());
         due.thread.set_last_sample(id);
         let walk = if is_as_walked { captured.walk } else { 0 };
         area.remember(captured, shared, walk, key, due.thread.last_sample());

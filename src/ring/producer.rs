@@ -115,8 +115,8 @@ impl Ring {
     }
 
     /// Makes padding of a record of `words` payload words at `position` whose [`Reservation`] is forgotten: whoever had it
-    /// will never come back. Does nothing if the record was committed after all.
-    pub fn abandon(&self, position: u64, words: usize) {
+    /// will never come back. Does nothing if the record was committed after all, and returns false.
+    pub fn abandon(&self, position: u64, words: usize) -> bool {
         let header = |state| {
             RecordHeader {
                 state,
@@ -127,12 +127,13 @@ impl Ring {
         };
         // Release: as in `publish`. Only the owner changes the header of a reserved record, and it is the caller. What is at
         // this place of the ring later says another position.
-        let _committed_before = self.memory.header_word(position).compare_exchange(
+        let abandoned = self.memory.header_word(position).compare_exchange(
             header(State::Reserved),
             header(State::Committed),
             Ordering::Release,
             Ordering::Relaxed,
         );
+        abandoned.is_ok()
     }
 
     fn publish(&self, position: u64, header: RecordHeader) {

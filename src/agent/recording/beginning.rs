@@ -56,10 +56,15 @@ pub(super) fn forget() {
     BEGINNING.store(NOBODY, Ordering::Relaxed);
 }
 
-/// Creates the files and makes the recording current. `Ok(None)`: another thread is at it, and takes long.
+/// Creates the files and makes the recording current. `Ok(None)`: another thread is at it, and takes long; or it is not wanted
+/// any more.
 ///
-/// Any thread, also in a signal handler: the thread is muted, so the one it waits for is not itself.
-pub fn begin(beginning: Beginning<'_>) -> Result<Option<&'static Recording>, CannotRecord> {
+/// Any thread, also in a signal handler: the thread is muted, so the one it waits for is not itself. `is_wanted` is asked when
+/// no signal handler can come in between.
+pub fn begin(
+    beginning: Beginning<'_>,
+    is_wanted: impl Fn() -> bool,
+) -> Result<Option<&'static Recording>, CannotRecord> {
     // A disk that takes longer stalls one thread of the program, not all, unless all are to wait.
     let patience_ms = match beginning.config.on_full {
         OnFull::Drop => 100,
@@ -74,10 +79,14 @@ pub fn begin(beginning: Beginning<'_>) -> Result<Option<&'static Recording>, Can
             BEGINNING.compare_exchange(state, to, Ordering::AcqRel, Ordering::Acquire)
         };
         let Err(state) = from(NOBODY, SOMEBODY) else {
-            let begun = current().map_or_else(|| create(beginning), Ok);
+            let begun = match current() {
+                Some(recording) => Ok(Some(recording)),
+                None if is_wanted() => create(beginning).map(Some),
+                None => Ok(None),
+            };
             BEGINNING.store(NOBODY, Ordering::Release);
             futex::wake_all(&BEGINNING);
-            return begun.map(Some);
+            return begun;
         };
         drop(held);
         if current().is_some() || state == TOO_LONG {

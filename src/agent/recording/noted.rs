@@ -4,6 +4,8 @@
 //! and whoever finds out about the jump (`reentry.rs`) makes padding of it. A jump in the few instructions between the
 //! reservation and the note goes unnoticed: then the ring fills, and what no longer fits is counted as lost.
 
+use core::sync::atomic::{Ordering, compiler_fence};
+
 use allocsample_ring::{Priority, Reservation, RingFull};
 
 use super::Recording;
@@ -37,11 +39,11 @@ impl Recording {
         })
     }
 
-    /// Makes padding of the record that the calling thread was at, and will not be again.
-    pub fn abandon_record_of(&self, thread: &ShimThread) {
-        if let Some((position, words)) = thread.take_record() {
-            self.ring.abandon(position, words);
-        }
+    /// Makes padding of the record that the calling thread was at, and will not be again. True: it was written after all.
+    pub fn abandon_record_of(&self, thread: &ShimThread) -> bool {
+        thread
+            .take_record()
+            .is_some_and(|(position, words)| !self.ring.abandon(position, words))
     }
 }
 
@@ -49,8 +51,18 @@ impl Noted<'_> {
     /// Hands it to the drain thread.
     #[inline]
     pub fn commit(self, kind: u8) {
+        self.commit_and(kind, || {});
+    }
+
+    /// The same, and does what goes with it while the record is still noted: whoever finds out about a jump in between sees
+    /// that it was written.
+    #[inline]
+    pub fn commit_and(self, kind: u8, then: impl FnOnce()) {
         let Self { reservation, note } = self;
         reservation.commit(kind);
+        compiler_fence(Ordering::SeqCst);
+        then();
+        compiler_fence(Ordering::SeqCst);
         drop(note);
     }
 }
