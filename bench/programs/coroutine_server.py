@@ -100,7 +100,8 @@ def main():
     for line in sys.stdin:
         first, last = map(int, line.split())
         asked = [(number, ask.delay(number)) for number in range(first, last)]
-        right = sum(result.get(timeout=60) == answer(number) for number, result in asked)
+        # Long, on a machine that others keep busy.
+        right = sum(result.get(timeout=500) == answer(number) for number, result in asked)
         for _, result in asked:
             result.forget()
         print(right, flush=True)
