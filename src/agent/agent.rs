@@ -551,6 +551,9 @@ impl Agent {
         self.forked_from
             .store(if has_profile { parent } else { 0 }, Ordering::Relaxed);
         recording::forget();
+        // The parent's.
+        self.lost_before.0.store(0, Ordering::Relaxed);
+        self.lost_before.1.store(0, Ordering::Relaxed);
         self.areas.forget();
         self.modules.restart();
         self.threads.clear();

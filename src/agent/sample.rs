@@ -235,8 +235,10 @@ impl Agent {
             return None;
         }
         let Some(recording) = recording::current().or_else(|| self.begin_recording(area)) else {
-            self.count_lost_before_recording(weight_bytes(due, self.law()));
-            due.thread.pending_is_done();
+            if !self.is_over_for(due.thread) {
+                self.count_lost_before_recording(weight_bytes(due, self.law()));
+                due.thread.pending_is_done();
+            }
             return None;
         };
         self.announce_in(due.thread, recording);
