@@ -6,6 +6,8 @@ mod support;
 use std::fs;
 use std::process::{Command, Stdio};
 
+use nix::sys::ptrace;
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit};
 use support::attached::{Attached, is_in_state};
 use support::profile::Profile;
@@ -591,5 +593,41 @@ fn an_allocator_inside_the_program_is_told_and_blocks_of_libraries_are_seen() {
     let note = profile.report["notes"].to_string();
     assert!(note.contains("an allocator of its own past us"), "{note}");
     running.ask("free");
+    running.ends_well();
+}
+
+/// The ring is 4 MiB of a file, which nobody else gives back.
+#[test]
+fn a_ring_that_the_drain_thread_still_has_at_the_detach_is_let_go_of_later() {
+    let mut running = Attached::start();
+    running.attach(&["--interval", "1K"]);
+    running.ask("churn 40000");
+    let pid = running.pid();
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process");
+    let threads: Vec<i32> = tasks
+        .map(|task| task.expect("a thread").file_name())
+        .map(|name| name.to_string_lossy().parse().expect("a number"))
+        .filter(|thread: &i32| thread.to_string() != pid)
+        .collect();
+    let [drain] = threads[..] else {
+        panic!("{threads:?}");
+    };
+    // To the process a thread that is stopped is a disk that does not answer.
+    let drain = nix::unistd::Pid::from_raw(drain);
+    if ptrace::seize(drain, ptrace::Options::empty()).is_err() {
+        skip("no thread can be stopped here");
+        return;
+    }
+    ptrace::interrupt(drain).expect("the drain thread");
+    waitpid(drain, Some(WaitPidFlag::__WALL)).expect("the drain thread");
+    let has_ring = |running: &Attached| {
+        let files = running.mapped_files();
+        files.iter().any(|path| path.contains(".allocsample.ring"))
+    };
+    running.done(&["detach", &pid]);
+    assert!(has_ring(&running), "it is not written yet");
+    ptrace::detach(drain, None).expect("the drain thread");
+    running.settle(1);
+    assert!(!has_ring(&running));
     running.ends_well();
 }

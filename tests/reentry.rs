@@ -1,17 +1,23 @@
 //! Promise: whatever a signal handler does that interrupts the agent, the program goes on as without us, and the profiles
-//! are right. reentry.c follows a process by single steps and has a handler run at chosen instructions.
+//! are right. reentry.c follows a process by ptrace and has a handler run at chosen instructions.
+//!
+//! The profiles are read in this process: the command looks up the names of functions, which takes longer than all else.
 
 mod support;
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
 
 use support::profile::Profile;
 use support::{Agent, Outcome, Program, Run, agent_library, command};
 
 /// All that a handler does: see reentry.c.
 const EVERYTHING: &str = "afFexjbnNdt";
-/// What the program allocates after the last interruption, and again after a fork.
+/// What the program allocates after the last interruption, and again after a fork; and how large those blocks are.
 const AFTERWARDS: u64 = 1000;
+const AFTERWARDS_BYTES: u64 = 1001;
+const AFTER_A_FORK_BYTES: u64 = 1201;
 
 /// How the agent comes into the process.
 #[derive(Clone, Copy)]
@@ -25,7 +31,7 @@ struct Interruptions {
     by: By,
     count: u32,
     actions: &'static str,
-    /// On average, in instructions.
+    /// On average, in instructions. 0: where a large frame is made.
     distance: u32,
     interval_bytes: u32,
     seed: u32,
@@ -48,8 +54,10 @@ impl Interruptions {
 
     /// The process and its children must end well, and leave profiles that add up.
     #[track_caller]
-    fn run(&self) -> Outcome {
+    fn run(&self) {
         const PROFILES: &str = "../profiles/%n.%p.allocsample";
+        // A ring has 1 MiB then, which takes half of the time of one of 4 MiB: every child makes one.
+        const FILE_BYTES: &str = "1200000";
         // One that handlers may call while they interrupt it.
         let allocator = Program::library("bump_allocator.c", "libbump.so", &[]);
         let preload = match self.by {
@@ -67,6 +75,7 @@ impl Interruptions {
             .fold(run, |run, number| run.arg(number.to_string()))
             .args(&[self.actions, self.ending])
             .env("REENTRY_PRELOAD", preload)
+            .env("REENTRY_FILE_BYTES", FILE_BYTES)
             .env("ALLOCSAMPLE_OUTPUT", PROFILES)
             .env("ALLOCSAMPLE_ON_FULL", "wait")
             .env("ALLOCSAMPLE_INTERVAL", &interval)
@@ -80,47 +89,77 @@ impl Interruptions {
             }
         }
         .bare();
-        assert!(outcome.status.success(), "{outcome:?}");
+        assert!(outcome.status.success(), "seed {}: {outcome:?}", self.seed);
         self.assert_audits(&outcome);
-        outcome
     }
 
     #[track_caller]
     fn assert_audits(&self, outcome: &Outcome) {
-        let profiles = outcome.profiles();
-        for profile in &profiles {
-            assert!(profile.is_complete(), "{}", profile.path().display());
+        let (mut afterwards, mut after_a_fork, mut lost) = (0, 0, 0);
+        for path in outcome.profile_paths() {
+            let what = format!("seed {}: {}", self.seed, path.display());
+            let figures = Figures::read(&path);
+            assert!(figures.is_complete, "{what}");
             // A child that has become /bin/true has allocated nothing.
-            let exact = profile.total("allocated_bytes_exact");
+            let (exact, found) = (figures.exact, figures.found + figures.lost as f64);
             if self.interval_bytes == 1 {
-                let found = profile.total("allocated_bytes") + profile.number("lost_bytes");
-                assert_eq!(found, exact, "{}", profile.path().display());
+                assert_eq!(found, exact, "{what}");
             } else if exact > 0.0 {
-                profile.is_accounted_for(f64::from(self.interval_bytes));
+                // As `Profile::is_accounted_for` has it.
+                let error = (exact * f64::from(self.interval_bytes)).sqrt();
+                let error = error * (1.0 + figures.lost as f64 / exact);
+                assert!(
+                    (found - exact).abs() < 6.0 * error,
+                    "{found} of {exact}: {what}"
+                );
             }
+            afterwards += figures.afterwards;
+            after_a_fork += figures.after_a_fork;
+            lost += figures.lost;
         }
         if self.ending == "return" && self.interval_bytes == 1 {
-            let samples = |site| -> u64 {
-                let samples = |profile: &Profile| profile.site(site).samples;
-                profiles.iter().map(samples).sum()
-            };
-            let lost: f64 = profiles
-                .iter()
-                .map(|profile| profile.number("lost_bytes"))
-                .sum();
-            let (found, is_lost) = (
-                samples("allocated_afterwards"),
-                lost >= 100.0 * AFTERWARDS as f64,
-            );
+            // A jump out of the first two instructions of malloc is noticed at a fork. After an exec that has failed nobody
+            // can say since when the thread was not sampled.
+            let is_lost = lost >= AFTERWARDS_BYTES * AFTERWARDS || self.actions.contains('N');
             assert!(
-                found == AFTERWARDS || (found == 0 && is_lost),
-                "{found} of {AFTERWARDS}"
+                afterwards == AFTERWARDS || (afterwards == 0 && is_lost),
+                "seed {}: {afterwards} of {AFTERWARDS}",
+                self.seed
             );
             assert_eq!(
-                samples("allocated_after_a_fork"),
-                AFTERWARDS,
-                "recording goes on"
+                after_a_fork, AFTERWARDS,
+                "seed {}: recording goes on",
+                self.seed
             );
+        }
+    }
+}
+
+/// What a profile says of all allocations.
+struct Figures {
+    is_complete: bool,
+    exact: f64,
+    found: f64,
+    lost: u64,
+    /// Samples.
+    afterwards: u64,
+    /// Samples.
+    after_a_fork: u64,
+}
+
+impl Figures {
+    fn read(path: &Path) -> Self {
+        let profile = allocsample_profile::Profile::open(path)
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let samples = || profile.samples.iter();
+        let of_size = |size| samples().filter(|sample| sample.size == size).count() as u64;
+        Self {
+            is_complete: profile.is_complete(),
+            exact: profile.exact_bytes() as f64,
+            found: samples().map(|sample| profile.bytes(sample).value()).sum(),
+            lost: profile.lost.samples().1,
+            afterwards: of_size(AFTERWARDS_BYTES),
+            after_a_fork: of_size(AFTER_A_FORK_BYTES),
         }
     }
 }
@@ -134,6 +173,33 @@ fn a_child_forked_inside_the_agent_returns_from_the_handler_and_lives() {
 fn a_child_forked_inside_the_agent_that_leaves_at_once_does_no_harm_to_its_parent() {
     // Its handlers allocate, too: nothing of that may seem to be sampled.
     Interruptions::of(300, "ea").run();
+}
+
+/// Call-frame information does not lead out of such a place: the walk ended there as if at the root, the slow path was
+/// taken for one that a handler had left, and its sample was counted as lost although it was taken.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_slow_path_interrupted_where_it_makes_a_large_frame_is_not_given_up() {
+    Interruptions {
+        distance: 0,
+        // The recording ends, and the next one is begun in such a frame.
+        ..Interruptions::of(6, "Nfffff")
+    }
+    .run();
+}
+
+/// Only what comes of all three together needs the memory that the child finds in the place of rings.
+#[test]
+fn a_child_forked_after_a_failed_exec_and_a_thread_within_the_same_sample_lives() {
+    for seed in 1..=4 {
+        Interruptions {
+            distance: 60,
+            ending: "_exit",
+            seed,
+            ..Interruptions::of(300, "fNt")
+        }
+        .run();
+    }
 }
 
 #[test]
@@ -173,27 +239,39 @@ fn fuzz_for_many_interruptions() {
     let number = |name, otherwise| {
         std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
     };
-    let (count, first_seed): (u32, u32) =
-        (number("REENTRY_COUNT", 10_000), number("REENTRY_SEED", 1));
+    let processors = thread::available_parallelism().map_or(1, |number| number.get() as u32);
+    let count: u32 = number("REENTRY_COUNT", 10_000);
+    let first_seed = number("REENTRY_SEED", 1);
+    let jobs = number("REENTRY_JOBS", processors);
     const AT_A_TIME: u32 = 1000;
-    for turn in 0..count.div_ceil(AT_A_TIME) {
-        for by in [By::Preload, By::Attach] {
-            let seed = first_seed + turn;
-            Interruptions {
-                by,
-                seed,
-                distance: [5, 20, 60][turn as usize % 3],
-                interval_bytes: [1, 64][turn as usize % 2],
-                ending: ["return", "_exit", "exec"][turn as usize / 2 % 3],
-                ..Interruptions::of(AT_A_TIME, EVERYTHING)
+    let turns = count.div_ceil(AT_A_TIME);
+    let (next, done) = (AtomicU32::new(0), AtomicU32::new(0));
+    let take_turns = || {
+        loop {
+            let turn = next.fetch_add(1, Ordering::Relaxed);
+            if turn >= turns {
+                return;
             }
-            .run();
+            for by in [By::Preload, By::Attach] {
+                Interruptions {
+                    by,
+                    seed: first_seed + turn,
+                    distance: [5, 20, 60][turn as usize % 3],
+                    interval_bytes: [1, 64][turn as usize % 2],
+                    ending: ["return", "_exit", "exec"][turn as usize / 2 % 3],
+                    ..Interruptions::of(AT_A_TIME, EVERYTHING)
+                }
+                .run();
+            }
+            let done = (done.fetch_add(1, Ordering::Relaxed) + 1) * AT_A_TIME;
+            println!("{done} interruptions of {count} by each way");
         }
-        println!(
-            "{} interruptions of {count} by each way",
-            (turn + 1) * AT_A_TIME
-        );
-    }
+    };
+    thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(take_turns);
+        }
+    });
 }
 
 const TIMES: u64 = 1000;

@@ -6,8 +6,9 @@
 //   ENDING: return, _exit or exec, the last two in a handler.
 //   Every fourth of these instructions is found by single steps, MEAN of them on average. They also tell which instructions
 //   there are. The others are drawn from those, and reached by a breakpoint of the processor where it has any.
-//   MEAN 0: at every turn of a loop that touches the pages of a large frame. There the call-frame information gives the
-//   frame's address by %r11, which no unwinder of ours follows. (x86-64 only.)
+//   MEAN 0: the first of ACTIONS at once, and then, one after the other, the others at every turn of a loop that touches
+//   the pages of a large frame. There the call-frame information gives the frame's address by %r11, which no unwinder of
+//   ours follows. (x86-64 only.)
 //   COMMAND is run before the first step, with the pid in place of "PID".
 //   $REENTRY_FILE_BYTES limits its files, and so its rings, of which every child makes one.
 // The allocator under it must be one that handlers may call: bump_allocator.c.
@@ -342,7 +343,7 @@ static int follow(unsigned long count, unsigned mean, const char *actions, char 
         if (shared->place != IN_WINDOW) {
             // To the next window.
             is_alive = goes_to_breakpoint(PTRACE_CONT, 0, &status);
-        } else if (mean == 0 ? !is_there : left > 0) {
+        } else if (mean == 0 ? !is_there && injected > 0 : left > 0) {
             left--;
             is_alive = goes_to_breakpoint(PTRACE_SINGLESTEP, 0, &status);
             if (is_alive && shared->place == IN_WINDOW) note_place(program_counter());
@@ -350,7 +351,7 @@ static int follow(unsigned long count, unsigned mean, const char *actions, char 
         } else {
             injected++;
             is_there = false;
-            shared->action = actions[next_random(&seed) % strlen(actions)];
+            shared->action = actions[mean ? next_random(&seed) % strlen(actions) : (injected - 1) % strlen(actions)];
             if (injected == count && last) shared->action = last;
             is_alive = goes_to_breakpoint(PTRACE_CONT, SIGUSR1, &status);
             if (mean == 0) continue;
