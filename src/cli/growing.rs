@@ -2,13 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use allocsample_profile::{Profile, SymbolTable, root_of};
+use allocsample_profile::{Inspected, Profile, SymbolTable, root_of};
 use anyhow::Context;
 
 /// A profile that grows.
 pub struct GrowingProfile {
     path: PathBuf,
     symbols: Option<SymbolTable>,
+    /// How many files were looked into, and what was found in them.
+    inspected: (usize, Vec<Inspected>),
 }
 
 impl GrowingProfile {
@@ -17,6 +19,7 @@ impl GrowingProfile {
         Self {
             path,
             symbols: None,
+            inspected: (0, Vec::new()),
         }
     }
 
@@ -38,7 +41,12 @@ impl GrowingProfile {
         if let Some(symbols) = self.symbols.take() {
             profile.symbols = symbols;
         }
+        let files = profile.code_files();
+        if profile.inspected.is_empty() && files == self.inspected.0 {
+            profile.inspected.clone_from(&self.inspected.1);
+        }
         profile.symbolize_below(root_of(&self.path));
+        self.inspected = (files, profile.inspected.clone());
         self.symbols = Some(profile.symbols.clone());
         Ok(profile)
     }

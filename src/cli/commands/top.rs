@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use allocsample_profile::Profile;
-use allocsample_report::{By, Coverage, Filter, Sort, Table, Totals};
+use allocsample_report::{By, Coverage, Filter, Sort, Table, Totals, runtimes};
 use anyhow::Context;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
@@ -103,6 +103,7 @@ fn reading(path: &Path, profile: &Profile) -> Reading {
         samples: profile.samples.len(),
         lost: profile.lost.samples().0,
         coverage: Coverage::of(profile).map(|coverage| coverage.share()),
+        unseen: runtimes::lines(profile),
         functions: table.rows.into_iter().map(entry).filter(is_own).collect(),
         sites: sites.rows.into_iter().map(entry).filter(is_own).collect(),
         before: HashMap::new(),

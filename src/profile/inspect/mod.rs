@@ -46,6 +46,11 @@ impl Profile {
         }
     }
 
+    /// How many files have code in the process: what was inspected holds as long as it is the same number.
+    pub fn code_files(&self) -> usize {
+        self.module_paths().len()
+    }
+
     /// Paths of files whose code is mapped, with the build id where it is known.
     fn module_paths(&self) -> BTreeMap<String, Option<Vec<u8>>> {
         let mut paths = BTreeMap::new();

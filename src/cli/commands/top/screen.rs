@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use allocsample_report::Estimate;
 use allocsample_report::units::bytes;
+use allocsample_report::{Estimate, Width};
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
@@ -37,6 +37,8 @@ pub struct Reading {
     pub lost: u64,
     /// The share of the process's anonymous memory that the sampled heaps account for.
     pub coverage: Option<f64>,
+    /// What is not sampled of the runtimes in the process, a line each.
+    pub unseen: Vec<String>,
     pub functions: Vec<Entry>,
     pub sites: Vec<Entry>,
     /// Live bytes of the rows in the reading before, by detail and name.
@@ -186,13 +188,18 @@ impl Screen {
 
     /// Draws everything.
     pub fn draw(&mut self, frame: &mut Frame<'_>) {
+        let mut headline = self.headline();
+        let unseen = self.unseen(frame.area().width);
+        // The table needs room, too.
+        let room = usize::from(frame.area().height / 2).saturating_sub(headline.len());
+        headline.extend(unseen.into_iter().take(room));
         let [head, body, foot] = Layout::vertical([
-            Constraint::Length(3),
+            Constraint::Length(u16::try_from(headline.len()).unwrap_or(u16::MAX)),
             Constraint::Min(1),
             Constraint::Length(1),
         ])
         .areas(frame.area());
-        frame.render_widget(Paragraph::new(self.headline()), head);
+        frame.render_widget(Paragraph::new(headline), head);
         let rows = self.rows();
         let last = rows.len().saturating_sub(1);
         let first_row = self.first_row.min(last);
@@ -261,6 +268,22 @@ impl Screen {
                 ),
             }),
         ]
+    }
+
+    /// The lines about runtimes, broken where they are longer than the screen is wide.
+    fn unseen(&self, columns: u16) -> Vec<Line<'static>> {
+        const INDENT: usize = 2;
+        let width = Width::new(Some(usize::from(columns)));
+        let mut lines = Vec::new();
+        for line in &self.reading.unseen {
+            let style = match line.starts_with("warning") {
+                true => Style::new().fg(Color::Yellow),
+                false => Style::new().add_modifier(Modifier::DIM),
+            };
+            let broken = width.broken(&printable(line), INDENT);
+            lines.extend(broken.lines().map(|it| Line::styled(it.to_owned(), style)));
+        }
+        lines
     }
 
     fn cells(&self, (entry, growth): &(&Entry, Option<f64>)) -> Row<'static> {
@@ -406,6 +429,24 @@ mod tests {
         assert!(lines[1].contains("allocated 9.0 TiB"), "{}", lines[1]);
         assert!(lines[2].contains("lost 12345678"), "{}", lines[2]);
         assert!(lines[9].contains("q quit"), "{}", lines[9]);
+    }
+
+    #[test]
+    fn runtimes_that_are_not_sampled_are_named_above_the_table() {
+        let mut screen = grown();
+        let line = "warning: Node.js 26.10.0: this build is not supported, the JavaScript heap is not sampled";
+        screen.reading.unseen = vec![line.to_owned()];
+        let lines = drawn_on(&mut screen, 60);
+        let head: Vec<_> = lines[3..5].iter().map(|line| line.trim()).collect();
+        assert_eq!(head.join(" "), line);
+        assert!(lines[5].contains("live"), "{}", lines[5]);
+        // However many they are, the table stays.
+        screen.reading.unseen = vec![line.to_owned(); 50];
+        assert!(
+            drawn_on(&mut screen, 60)
+                .iter()
+                .any(|line| line.contains("keeps"))
+        );
     }
 
     #[test]
