@@ -58,17 +58,35 @@ class Pages:
 
     def __init__(self, port, answer, decoded=bytes.decode, numbers=1 << 60, headers={}):
         self.port, self.answer, self.decoded, self.numbers, self.headers = port, answer, decoded, numbers, headers
+        # Whether the server may close a connection instead of answering, as one does that a debugger has call functions.
+        self.may_close = False
 
     def is_up(self):
-        return listens(self.port)
+        """Whether it answers: one may listen long before."""
+        if not listens(self.port):
+            return False
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        try:
+            connection.request("GET", "/0", headers=self.headers)
+            return connection.getresponse().read() != b""
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
 
     def work(self, number, load):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE / 10)
         at = number
         while not load.is_over.is_set():
-            connection.request("GET", f"/{at % self.numbers}", headers=self.headers)
-            answer = connection.getresponse()
-            body = answer.read()
+            try:
+                connection.request("GET", f"/{at % self.numbers}", headers=self.headers)
+                answer = connection.getresponse()
+                body = answer.read()
+            except (http.client.RemoteDisconnected, ConnectionError):
+                if not self.may_close:
+                    raise
+                connection.close()
+                continue
             if answer.status != 200 or self.decoded(body) != self.answer(at % self.numbers):
                 raise Failure(f"/{at % self.numbers} was answered with status {answer.status} and {body[:60]!r}")
             load.answers[number] += 1

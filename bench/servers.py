@@ -11,6 +11,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 COMMAND = os.path.abspath(os.environ.get("ALLOCSAMPLE", os.path.join(ROOT, "target/release/allocsample")))
 # Seconds, on a machine that others keep busy.
 PATIENCE = 600
+ENDING_S = 10
 # A shell's background job ignores it, and so would the servers, which are ended by it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -49,9 +50,18 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def descriptors_of_ours(pid):
-    links = glob.glob(f"/proc/{pid}/fd/*")
-    return sorted(path for path in map(read_link, links) if "allocsample" in path)
+def left_behind(pid):
+    """Descriptors of a process that lead to files of ours, after the moments that a drain thread may take to end.
+
+    That thread has a table of its own, and no name by which to know it.
+    """
+    for _ in range(10 * ENDING_S):
+        links = glob.glob(f"/proc/{pid}/task/*/fd/*")
+        left = sorted({path for path in map(read_link, links) if "allocsample" in path})
+        if not left:
+            break
+        time.sleep(0.1)
+    return left
 
 
 def read_link(path):
@@ -59,17 +69,6 @@ def read_link(path):
         return os.readlink(path)
     except OSError:
         return ""
-
-
-def threads_of_ours(pid):
-    names = []
-    for path in glob.glob(f"/proc/{pid}/task/*/comm"):
-        try:
-            with open(path) as file:
-                names.append(file.read().strip())
-        except OSError:
-            pass
-    return sorted(name for name in names if "allocsample" in name)
 
 
 def mappings_of_ours(pid):
