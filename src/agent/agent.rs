@@ -253,17 +253,19 @@ impl Agent {
         }
     }
 
-    /// Switches on: from the library's constructor, or when it is attached.
-    pub fn switch_on(&self, start: &'static Start) {
+    /// Switches on: from the library's constructor, or when it is attached. Returns what it was started with before.
+    pub fn switch_on(&self, start: &'static Start) -> Option<&'static Start> {
         let random = process::random_u128() as u64;
         self.seed
             .store(start.config.seed.unwrap_or(random), Ordering::Relaxed);
         self.pid.store(process::pid(), Ordering::Relaxed);
+        let before = self.start.get();
         self.start.set(Some(start));
         self.control.reset(self.first_interval());
         self.selection.clear();
         self.canary.arm();
         self.switch.set(Switch::On);
+        before
     }
 
     /// Whether samples are taken, or will be with the first allocation.

@@ -20,10 +20,8 @@ const LOOKS: u32 = 100;
 impl Agent {
     /// Makes the profile now, rather than with the first sample: who attaches wants to hear that it cannot be. After an
     /// error the agent is off. The thread must be muted.
-    pub fn begin_now(&self, thread: &ShimThread) -> Result<&'static Recording, &'static str> {
-        let begun = self
-            .areas
-            .run(thread.last_area(), |area| self.try_to_begin(area));
+    pub fn begin_now(&self) -> Result<&'static Recording, &'static str> {
+        let begun = self.areas.run_once(|area| self.try_to_begin(area));
         let result = match begun {
             Some(Ok(Some(recording))) => Ok(recording),
             Some(Ok(None)) => Err("the disk is too slow"),

@@ -196,7 +196,7 @@ fn attach(lookup: impl Fn(&str) -> Option<&'static [u8]>, text: &mut Text) -> An
         text.push(b"no memory for the agent");
         return Answer::Refused;
     }
-    let recording = match AGENT.begin_now(this_thread()) {
+    let recording = match AGENT.begin_now() {
         Ok(recording) => recording,
         Err(reason) => {
             text.push(directory.as_bytes())

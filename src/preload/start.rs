@@ -185,7 +185,10 @@ pub(crate) fn switch_on(config: Config, unknown_setting: Option<UnknownSetting>)
     if has_scanning_collector() {
         AGENT.stay_on_threads_stacks();
     }
-    let Some(start) = memory::leak(start) else {
+    /// Those of before, of which an attach leaves one behind.
+    static RETIRED: memory::Retired<Start> = memory::Retired::new();
+    let now_ns = clock::monotonic_ns();
+    let Some(start) = memory::leak_again(RETIRED.take(now_ns), start) else {
         return false;
     };
     ask_loader();
@@ -196,7 +199,9 @@ pub(crate) fn switch_on(config: Config, unknown_setting: Option<UnknownSetting>)
             THREAD_KEY.store(key + 1, Ordering::Relaxed);
         }
     }
-    AGENT.switch_on(start);
+    if let Some(before) = AGENT.switch_on(start) {
+        RETIRED.retire(before, now_ns);
+    }
     slow_path::install();
     true
 }

@@ -81,7 +81,75 @@ pub fn map_atomics(count: usize) -> Option<&'static [AtomicU64]> {
 pub fn leak<T: Sync>(value: T) -> Option<&'static T> {
     let place = map(size_of::<T>().max(1))?.cast::<T>();
     debug_assert!(align_of::<T>() <= 4096);
+    // For `Retired::take`.
+    place.as_ptr().expose_provenance();
     // SAFETY: fresh, page-aligned and large enough; written before it is shared, never unmapped.
+    unsafe {
+        place.write(value);
+        Some(place.as_ref())
+    }
+}
+
+/// How long a retired value may still be looked at: longer than anybody waits for something in one.
+const GRACE_NS: u64 = 15_000_000_000;
+/// So many can be retired within that time, and be used again.
+const MOST_RETIRED: usize = 256;
+
+/// Values of [`leak`] that were current once, and whose memory is used again. Nobody is asked whether they still look at
+/// one: who began before it was retired has had [`GRACE_NS`].
+pub struct Retired<T> {
+    places: [(AtomicPtr<T>, AtomicU64); MOST_RETIRED],
+}
+
+impl<T: Sync> Retired<T> {
+    /// None yet.
+    pub const fn new() -> Self {
+        Self {
+            places: [const { (AtomicPtr::new(core::ptr::null_mut()), AtomicU64::new(0)) };
+                MOST_RETIRED],
+        }
+    }
+
+    /// Its memory may be used again after a while. Beyond [`MOST_RETIRED`] it never is. Any thread.
+    pub fn retire(&self, value: &T, now_ns: u64) {
+        let value = core::ptr::from_ref(value).cast_mut();
+        let is_mine = |place: &&(AtomicPtr<T>, AtomicU64)| {
+            let empty = core::ptr::null_mut();
+            let exchanged =
+                (place.0).compare_exchange(empty, value, Ordering::Relaxed, Ordering::Relaxed);
+            exchanged.is_ok()
+        };
+        if let Some(place) = self.places.iter().find(is_mine) {
+            // Release: pairs with `take`.
+            place.1.store(now_ns.max(1), Ordering::Release);
+        }
+    }
+
+    /// One that was retired long ago, which is the caller's alone from here on. One thread at a time.
+    pub fn take(&self, now_ns: u64) -> Option<NonNull<T>> {
+        self.places.iter().find_map(|(place, since_ns)| {
+            // Acquire: what the last user did to it is done. 0: none, or it is just being retired.
+            let since = since_ns.load(Ordering::Acquire);
+            if since == 0 || now_ns.saturating_sub(since) < GRACE_NS {
+                return None;
+            }
+            since_ns.store(0, Ordering::Relaxed);
+            let value = place.swap(core::ptr::null_mut(), Ordering::AcqRel);
+            // `leak` has exposed it: this pointer may be written through.
+            NonNull::new(core::ptr::with_exposed_provenance_mut(
+                value.expose_provenance(),
+            ))
+        })
+    }
+}
+
+/// As [`leak`], in memory that [`Retired::take`] gave, if there is some.
+pub fn leak_again<T: Sync>(place: Option<NonNull<T>>, value: T) -> Option<&'static T> {
+    let Some(place) = place else {
+        return leak(value);
+    };
+    // SAFETY: it came from `leak`, which maps memory for ever; it is ours alone, but for threads that have been standing for
+    // longer than the grace. Those read and write its atomics, and hold no borrow of the rest.
     unsafe {
         place.write(value);
         Some(place.as_ref())
@@ -179,13 +247,29 @@ impl ForkCanary {
 /// processes must not write one ring.
 pub fn map_shared(fd: i32, bytes: usize) -> Option<NonNull<u8>> {
     // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
+    unsafe { map_shared_with(fd, core::ptr::null_mut(), bytes, 0) }
+}
+
+/// The same, in the place of other memory of ours.
+///
+/// # Safety
+/// The range is a mapping of ours, in which nobody relies on what is there.
+pub unsafe fn map_shared_at(fd: i32, base: NonNull<u8>, bytes: usize) -> Option<NonNull<u8>> {
+    // SAFETY: the caller's promise.
+    unsafe { map_shared_with(fd, base.as_ptr(), bytes, libc::MAP_FIXED) }
+}
+
+/// # Safety
+/// With `MAP_FIXED`: the range is a mapping of ours, in which nobody relies on what is there.
+unsafe fn map_shared_with(fd: i32, base: *mut u8, bytes: usize, flags: i32) -> Option<NonNull<u8>> {
+    // SAFETY: the caller's promise; or the kernel chooses the address.
     let base = unsafe {
         libc::syscall(
             libc::SYS_mmap,
-            core::ptr::null_mut::<u8>(),
+            base,
             bytes,
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED,
+            libc::MAP_SHARED | flags,
             i64::from(fd),
             0_i64,
         )
@@ -295,6 +379,25 @@ pub fn copy_pieces(from: &[libc::iovec], to: &mut [u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn retired_memory_is_used_again_after_the_grace_and_not_before() {
+        static RETIRED: Retired<u64> = Retired::new();
+        let first = leak_again(RETIRED.take(0), 1).expect("memory");
+        RETIRED.retire(first, 5);
+        assert_eq!(RETIRED.take(5 + GRACE_NS - 1), None);
+        let place = RETIRED.take(5 + GRACE_NS);
+        assert_eq!(place, Some(NonNull::from(first)));
+        assert_eq!(RETIRED.take(u64::MAX), None);
+        let second = leak_again(place, 2).expect("memory");
+        assert!(core::ptr::eq(first, second) && *second == 2);
+        // What finds no place is kept for ever.
+        for value in 0..MOST_RETIRED as u64 + 10 {
+            RETIRED.retire(leak(value).expect("memory"), 7);
+        }
+        let again = std::iter::from_fn(|| RETIRED.take(7 + GRACE_NS));
+        assert_eq!(again.count(), MOST_RETIRED);
+    }
 
     const PAGE: usize = 4096;
 

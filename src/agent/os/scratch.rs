@@ -87,7 +87,13 @@ impl<A: Zeroed> Pool<A> {
     ///
     /// Any thread; must not be entered again by a signal handler on the same thread more often than there are areas.
     pub fn run<R, F: FnOnce(&mut A) -> R>(&self, last_used: &Cell<u32>, work: F) -> Option<R> {
-        self.run_on(self.stays.load(Ordering::Relaxed), last_used, work)
+        self.run_on(self.stays.load(Ordering::Relaxed), Some(last_used), work)
+    }
+
+    /// As [`Self::run`], on a thread that does it once: it takes an area that is there, if nobody is at work in one, and
+    /// gets none of its own.
+    pub fn run_once<R, F: FnOnce(&mut A) -> R>(&self, work: F) -> Option<R> {
+        self.run_on(self.stays.load(Ordering::Relaxed), None, work)
     }
 
     /// As [`Self::run`], and always on the area's stack. While signals are blocked.
@@ -96,17 +102,17 @@ impl<A: Zeroed> Pool<A> {
         last_used: &Cell<u32>,
         work: F,
     ) -> Option<R> {
-        self.run_on(false, last_used, work)
+        self.run_on(false, Some(last_used), work)
     }
 
     fn run_on<R, F: FnOnce(&mut A) -> R>(
         &self,
         stays: bool,
-        last_used: &Cell<u32>,
+        last_used: Option<&Cell<u32>>,
         work: F,
     ) -> Option<R> {
-        let index = self
-            .take_last(last_used)
+        let index = last_used
+            .and_then(|last_used| self.take_last(last_used))
             .or_else(|| self.pop())
             .or_else(|| self.reclaim())
             .or_else(|| self.make())?;
@@ -117,9 +123,9 @@ impl<A: Zeroed> Pool<A> {
         }
         let place = self.uses.get(index)?;
         // A signal handler on a thread that is at work in another area leaves the note alone.
-        let is_noted = last_used.get() & AT_WORK == 0;
-        if is_noted {
-            last_used.set(AT_WORK | (index as u32 + 1));
+        let noted = last_used.filter(|last_used| last_used.get() & AT_WORK == 0);
+        if let Some(noted) = noted {
+            noted.set(AT_WORK | (index as u32 + 1));
         }
         let mut job = Job {
             work: Some(work),
@@ -138,8 +144,8 @@ impl<A: Zeroed> Pool<A> {
             // unwinding.
             unsafe { allocsample_call_on_stack(area.cast(), run_job::<A, R, F>, argument) };
         }
-        if is_noted {
-            last_used.set(index as u32 + 1);
+        if let Some(noted) = noted {
+            noted.set(index as u32 + 1);
         }
         self.push(index, area);
         job.result

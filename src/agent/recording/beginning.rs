@@ -8,6 +8,7 @@ use allocsample_record::{
 };
 use allocsample_ring::Ring;
 
+use super::holding::RETIRED;
 use super::{CURRENT, CannotRecord, DrainRequest, DrainState, Recording, current};
 use crate::config::{Config, OnFull, UnknownSetting};
 use crate::hooks::Definitions;
@@ -137,7 +138,14 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
         return discard("the profile cannot be written (is the disk full?)");
     };
     drop(profile);
-    let Some((mapped_ring, ring_place)) = create_ring(&ring, profile_id) else {
+    let retired = RETIRED.take(clock::monotonic_ns());
+    // SAFETY: a recording that nobody changes any more but in its atomics.
+    let place = retired.map(|retired| unsafe { retired.as_ref() }.ring_place);
+    let Some((mapped_ring, ring_place)) = create_ring(&ring, profile_id, place) else {
+        if let Some(retired) = retired {
+            // SAFETY: as above.
+            RETIRED.retire(unsafe { retired.as_ref() }, clock::monotonic_ns());
+        }
         return discard(NO_ROOM);
     };
     let recording = Recording {
@@ -162,7 +170,7 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
         tickets: AtomicU32::new(0),
         tickets_done: AtomicU32::new(0),
     };
-    let Some(recording) = memory::leak(recording) else {
+    let Some(recording) = memory::leak_again(retired, recording) else {
         return discard("out of memory");
     };
     recording.is_mapped();
@@ -255,14 +263,25 @@ fn create_files(config: &Config, program: &[u8], wall_ns: u64) -> Result<Files, 
     })
 }
 
-fn create_ring(file: &File, profile_id: u128) -> Option<(Ring, (NonNull<u8>, usize))> {
+/// At the place of a ring that ended long ago, if that is as large.
+fn create_ring(
+    file: &File,
+    profile_id: u128,
+    place: Option<(NonNull<u8>, usize)>,
+) -> Option<(Ring, (NonNull<u8>, usize))> {
     for capacity_words in CAPACITIES_WORDS {
         let bytes = allocsample_ring::file_bytes(capacity_words);
         // A file beyond the limit would not only fail: the kernel would send SIGXFSZ to the program.
         if bytes as u64 > file::size_limit() || file.allocate(bytes).is_err() {
             continue;
         }
-        let base = memory::map_shared(file.number(), bytes)?;
+        let base = match place {
+            // SAFETY: our own mapping, of a recording that nobody uses: see `Retired`.
+            Some((base, there)) if there == bytes => unsafe {
+                memory::map_shared_at(file.number(), base, bytes)
+            },
+            _ => memory::map_shared(file.number(), bytes),
+        }?;
         // SAFETY: freshly allocated, so zeroed; mapped for ever, page-aligned, a power of two; the file is new and
         // only this process maps it (a forked child does not inherit the mapping).
         let ring = unsafe { Ring::create(base, capacity_words, profile_id) };

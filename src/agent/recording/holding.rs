@@ -12,10 +12,15 @@ use core::ptr::from_ref;
 use core::sync::atomic::Ordering;
 
 use super::{DrainState, Recording};
-use crate::os::memory::{self, StaticRef};
+use crate::os::clock;
+use crate::os::memory::{self, Retired, StaticRef};
 
 /// More rings than these are mapped at the same time only if as many drain threads wait for a disk.
 const MOST: usize = 64;
+
+/// Recordings that ended: a later one takes the memory of one, and the addresses of its ring, so that a process which is
+/// attached to again and again does not grow.
+pub(super) static RETIRED: Retired<Recording> = Retired::new();
 
 /// Recordings whose ring is mapped.
 static MAPPED: [StaticRef<Recording>; MOST] = [const { StaticRef::new() }; MOST];
@@ -93,6 +98,7 @@ impl Recording {
         if let Some(place) = MAPPED.iter().find(is_it) {
             place.set(None);
         }
+        RETIRED.retire(self, clock::monotonic_ns());
     }
 
     /// Number of its drain thread for the kernel; 0 if none has begun.
