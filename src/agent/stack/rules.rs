@@ -401,6 +401,66 @@ mod tests {
         assert_eq!(depth(From::Interrupted(interrupted)), 1);
     }
 
+    // A function that ends in a call, and the one behind it: the call returns to where that begins.
+    core::arch::global_asm!(
+        ".pushsection .text",
+        "allocsample_test_ends_in_a_call:",
+        ".cfi_startproc",
+        "sub $16, %rsp",
+        ".cfi_def_cfa_offset 24",
+        "call abort@plt",
+        ".cfi_endproc",
+        "allocsample_test_behind_a_call:",
+        ".cfi_startproc",
+        "ret",
+        ".cfi_endproc",
+        ".popsection",
+        options(att_syntax),
+    );
+
+    #[test]
+    fn an_interrupted_instruction_makes_no_rule_for_the_call_that_returns_there() {
+        unsafe extern "C" {
+            fn allocsample_test_behind_a_call();
+        }
+        let function = allocsample_test_behind_a_call as *const ();
+        let pc = function.expose_provenance() as u64;
+        let modules = std::boxed::Box::new(Modules::new());
+        modules.set_find_object(_dl_find_object);
+        let rule_after = |stack: &[u64; 8], interrupted: bool| {
+            let sp = stack.as_ptr().expose_provenance() as u64;
+            // SAFETY: all zero bytes are a thread that has not joined.
+            let thread: ShimThread = unsafe { core::mem::zeroed() };
+            thread.set_stack(sp..sp + size_of_val(stack) as u64);
+            let mut pages = std::boxed::Box::new(ForeignPages::new());
+            // SAFETY: all zero bytes are an empty memo.
+            let mut memo = unsafe { std::boxed::Box::<Memo>::new_zeroed().assume_init() };
+            let mut walk = Walk {
+                modules: &modules,
+                cache: &mut RuleCache::new_in(),
+                memo: &mut memo,
+                key: KEY,
+                only_frame_pointers: false,
+                without_rules: false,
+                frames: &mut [0; 8],
+                pages: Some(&mut pages),
+            };
+            let (fp, link) = (0, 0);
+            let from = match interrupted {
+                true => From::Interrupted(Interrupted { pc, sp, fp, link }),
+                false => From::Call(Caller { pc, sp, fp }),
+            };
+            let depth = walk.capture(&thread, &from, |_| {}).depth;
+            (depth, modules.rules.find(pc, Generation::of(&KEY)))
+        };
+        // The function behind has its return address at once; the call's has two words below it.
+        let interrupted = [pc, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(rule_after(&interrupted, true), (2, None));
+        let called = [0, 0, pc, 0, 0, 0, 0, 0];
+        let rule = Rule(IS_RULE | 3 << CALLER_SHIFT | Generation::of(&KEY).0);
+        assert_eq!(rule_after(&called, false), (2, Some(rule)));
+    }
+
     #[test]
     fn a_rule_is_found_by_its_address_in_its_time() {
         let rules = std::boxed::Box::new(Rules::new());
