@@ -188,18 +188,16 @@ fn a_slow_path_interrupted_where_it_makes_a_large_frame_is_not_given_up() {
     .run();
 }
 
-/// Only what comes of all three together needs the memory that the child finds in the place of rings.
+/// The thread begins the recording, which the interrupted slow path then takes for its own: the ring that the child does not
+/// inherit, if the slow path was given up.
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn a_child_forked_after_a_failed_exec_and_a_thread_within_the_same_sample_lives() {
-    for seed in 1..=4 {
-        Interruptions {
-            distance: 60,
-            ending: "_exit",
-            seed,
-            ..Interruptions::of(300, "fNt")
-        }
-        .run();
+    Interruptions {
+        distance: 0,
+        ..Interruptions::of(200, "Nftf")
     }
+    .run();
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //   there are. The others are drawn from those, and reached by a breakpoint of the processor where it has any.
 //   MEAN 0: the first of ACTIONS at once, and then, one after the other, the others at every turn of a loop that touches
 //   the pages of a large frame. There the call-frame information gives the frame's address by %r11, which no unwinder of
-//   ours follows. (x86-64 only.)
+//   ours follows. (x86-64 only.) From then on the last of ACTIONS, at every third instruction or so.
 //   COMMAND is run before the first step, with the pid in place of "PID".
 //   $REENTRY_FILE_BYTES limits its files, and so its rings, of which every child makes one.
 // The allocator under it must be one that handlers may call: bump_allocator.c.
@@ -338,23 +338,28 @@ static int follow(unsigned long count, unsigned mean, const char *actions, char 
     enum { ENOUGH_PLACES = 500, STEPPED = 4 };
     unsigned long injected = 0;
     unsigned left = mean ? gap(mean) : 0;
-    bool is_alive = true, is_there = false;
+    bool is_alive = true, is_there = true;
     while (is_alive && injected < count) {
         if (shared->place != IN_WINDOW) {
             // To the next window.
             is_alive = goes_to_breakpoint(PTRACE_CONT, 0, &status);
-        } else if (mean == 0 ? !is_there && injected > 0 : left > 0) {
-            left--;
+        } else if (left > 0 || !is_there) {
+            left -= left > 0;
             is_alive = goes_to_breakpoint(PTRACE_SINGLESTEP, 0, &status);
             if (is_alive && shared->place == IN_WINDOW) note_place(program_counter());
-            is_there = mean == 0 && is_alive && is_at_probe();
+            if (!is_there) is_there = is_alive && is_at_probe();
         } else {
+            size_t known = strlen(actions);
+            size_t next = injected < known ? injected : known - 1;
+            shared->action = actions[mean ? next_random(&seed) % known : next];
             injected++;
-            is_there = false;
-            shared->action = actions[mean ? next_random(&seed) % strlen(actions) : (injected - 1) % strlen(actions)];
             if (injected == count && last) shared->action = last;
             is_alive = goes_to_breakpoint(PTRACE_CONT, SIGUSR1, &status);
-            if (mean == 0) continue;
+            if (mean == 0) {
+                is_there = injected >= known;
+                left = is_there ? gap(3) : 0;
+                continue;
+            }
             left = gap(mean);
             bool is_drawn = found_places >= ENOUGH_PLACES && next_random(&seed) % STEPPED != 0;
             if (is_alive && is_drawn && injected < count) {
