@@ -147,6 +147,8 @@ impl Walk<'_> {
         let (mut registers, mut address) = start(from);
         let mut seen = SeenModules::default();
         let mut module: Option<&'static Module> = None;
+        // The address that no module was found for: the caller's, which is the next frame's.
+        let mut in_no_module = None;
         let mut entered = None;
         let generation = Generation::of(&self.key);
         let has_rules = self.has_rules();
@@ -166,7 +168,8 @@ impl Walk<'_> {
             // Until the walk ends no module that it meets is overwritten.
             entered.get_or_insert_with(|| self.modules.enter(self.key.thread));
             let lookup = address.address_for_lookup();
-            if !module.is_some_and(|module| module.contains(lookup)) {
+            if !module.is_some_and(|module| module.contains(lookup)) && in_no_module != Some(lookup)
+            {
                 module = seen.find(lookup, self.modules);
                 if let Some(module) = module {
                     on_module(module);
@@ -230,6 +233,7 @@ impl Walk<'_> {
                     on_module(module);
                 }
             }
+            in_no_module = module.is_none().then(|| return_address.wrapping_sub(1));
             if step::is_signal_return(return_address, module.or(callee), self.modules)
                 && let Some(interrupted) = step::out_of_signal_frame(&mut registers, &mut read)
             {
