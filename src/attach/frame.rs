@@ -17,7 +17,10 @@ use crate::tracee::Registers;
 const RED_ZONE: u64 = 128;
 
 /// Return address, context, siginfo.
-const FRAME_BYTES: u64 = 8 + 304 + 128;
+const FRAME_BYTES: u64 = 8 + 304 + SIGNAL_BYTES;
+/// Nobody reads what is there.
+pub(crate) const SIGNAL_AT: u64 = 8 + 304;
+pub(crate) const SIGNAL_BYTES: u64 = 128;
 const STATE_ALIGNMENT: u64 = 64;
 
 /// All components are there; the stack segment is to be as it was.

@@ -3,6 +3,9 @@
 //! ```text
 //! region: | code, a page | words, strings, the answer's text | stack of the borrowed thread |
 //! ```
+//!
+//! The words say at any moment who may be using the region, so that the next command can end what a killed one began
+//! (`leftover.rs`).
 
 pub(crate) const PAGE: u64 = 4096;
 pub(crate) const DATA_BYTES: u64 = 32 << 10;
@@ -10,15 +13,37 @@ const STACK_BYTES: u64 = 64 << 10;
 const TEXT_BYTES: u64 = 8 << 10;
 pub(crate) const REGION_BYTES: u64 = PAGE + DATA_BYTES + STACK_BYTES;
 
-// First what the borrowed thread's function returns to: it leaves the result where the return address was, and lets the
-// kernel put everything back. Then the helper thread's code. rdi: the words below. It answers, waits until we have read the answer, and lets its own
-// memory be unmapped by a jump, from where it does not come back here. Positions are those of `Word`, times 8.
+/// What the first word says: it is a region of ours, and the words are those below.
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"aSamplH1");
+
+/// At work, or not begun yet. Values of [`Word::State`].
+pub(crate) const WORKING: u64 = 0;
+/// The helper has answered, and waits until that is read.
+pub(crate) const ANSWERED: u64 = 1;
+/// The answer was read, or nobody is there to read it: the helper ends. Set by the command.
+pub(crate) const END: u64 = 2;
+/// The helper waits until the command has filled [`Word::Descriptor`] with the library and set `WORKING` again.
+pub(crate) const WANTS_LIBRARY: u64 = 3;
+/// The helper has ended and left its memory to the next command.
+pub(crate) const LEFT: u64 = 4;
+
+/// Milliseconds for which the helper waits for the command before it ends by itself.
+const PATIENCE_MS: u64 = 10_000;
+
+const fn at(word: Word) -> usize {
+    8 * word as usize
+}
+
+// First the code that the borrowed thread's function returns to: it stores the result, says that the thread has left the
+// function, and lets the kernel put everything back. Then the helper thread's code. rdi: the words. It answers, waits until we
+// have read the answer, and lets its own memory be unmapped by a jump, from where it does not come back here.
 std::arch::global_asm!(
     ".pushsection .rodata.allocsample_helper, \"a\", @progbits",
     ".globl allocsample_helper_start",
     ".hidden allocsample_helper_start",
     "allocsample_helper_start:",
-    "mov qword ptr [rsp - 8], rax",
+    "mov qword ptr [rip + allocsample_helper_start + {page} + {result}], rax",
+    "mov qword ptr [rip + allocsample_helper_start + {page} + {has_returned}], 1",
     "mov eax, 15", // rt_sigreturn
     "syscall",
     ".globl allocsample_helper_entry",
@@ -28,51 +53,132 @@ std::arch::global_asm!(
     "push r12",
     "sub rsp, 8",
     "mov rbx, rdi",
-    "call qword ptr [rbx + 8 * 12]", // pthread_self
+    "mov eax, 186", // gettid
+    "syscall",
+    "mov qword ptr [rbx + {helper}], rax",
+    "call qword ptr [rbx + {pthread_self}]",
     "mov rdi, rax",
-    "call qword ptr [rbx + 8 * 13]",    // pthread_detach
-    "mov rax, qword ptr [rbx + 8 * 1]", // the function
+    "call qword ptr [rbx + {pthread_detach}]",
+    "mov rax, qword ptr [rbx + {function}]",
     "test rax, rax",
     "jnz 2f",
-    "mov rdi, qword ptr [rbx + 8 * 2]", // the library
-    "mov esi, 2",                       // RTLD_NOW
-    "call qword ptr [rbx + 8 * 8]",     // dlopen
+    // The library's file, if this process can open it.
+    "mov rsi, qword ptr [rbx + {file}]",
+    "test rsi, rsi",
+    "jz 20f",
+    "mov edi, -100",    // AT_FDCWD
+    "mov edx, 0x80000", // O_RDONLY | O_CLOEXEC
+    "mov eax, 257",     // openat
+    "syscall",
+    "test eax, eax",
+    "js 20f",
+    "mov edi, eax",
+    "mov eax, 3", // close
+    "syscall",
+    "jmp 30f",
+    // A copy of it, which the command writes.
+    "20:",
+    "mov rdi, qword ptr [rbx + {copy_name}]",
+    "mov esi, 1",   // MFD_CLOEXEC
+    "mov eax, 319", // memfd_create
+    "syscall",
+    "test eax, eax",
+    "js 28f",
+    "mov qword ptr [rbx + {descriptor}], rax",
+    // Hardly any process uses a number as high as this; it keeps its own where the limit allows none.
+    "mov r12d, 1023",
+    "21:",
+    "mov edi, dword ptr [rbx + {descriptor}]",
+    "mov esi, 1030", // F_DUPFD_CLOEXEC
+    "mov edx, r12d",
+    "mov eax, 72", // fcntl
+    "syscall",
+    "test eax, eax",
+    "jns 22f",
+    "shr r12d, 2",
+    "cmp r12d, 60",
+    "ja 21b",
+    "jmp 23f",
+    "22:",
+    "mov edi, dword ptr [rbx + {descriptor}]",
+    "mov qword ptr [rbx + {descriptor}], rax",
+    "mov eax, 3",
+    "syscall",
+    "23:",
+    "mov qword ptr [rbx + {state}], {wants_library}",
+    "mov r12d, {patience}",
+    "24:",
+    "mov rax, qword ptr [rbx + {state}]",
+    "cmp rax, {working}",
+    "je 30f",
+    "cmp rax, {end}",
+    "je 25f",
+    "mov edi, 1000",
+    "call qword ptr [rbx + {usleep}]",
+    "dec r12d",
+    "jnz 24b",
+    "25:",
+    "mov edi, dword ptr [rbx + {descriptor}]",
+    "mov eax, 3",
+    "syscall",
+    "jmp 7f",
+    "28:",
+    "neg eax",
+    "mov qword ptr [rbx + {copy_error}], rax",
+    "jmp 5f",
+    "30:",
+    "mov rdi, qword ptr [rbx + {library}]",
+    "mov esi, 2", // RTLD_NOW
+    "call qword ptr [rbx + {dlopen}]",
     "test rax, rax",
     "jz 3f",
     "mov rdi, rax",
-    "mov rsi, qword ptr [rbx + 8 * 3]", // the function's name
-    "call qword ptr [rbx + 8 * 9]",     // dlsym
+    "mov rsi, qword ptr [rbx + {function_name}]",
+    "call qword ptr [rbx + {dlsym}]",
     "test rax, rax",
     "jz 3f",
     "2:",
-    "mov rdi, qword ptr [rbx + 8 * 4]", // the settings
-    "mov rsi, qword ptr [rbx + 8 * 5]", // the text
-    "mov rdx, qword ptr [rbx + 8 * 6]", // its capacity
+    "mov rdi, qword ptr [rbx + {settings}]",
+    "mov rsi, qword ptr [rbx + {text}]",
+    "mov rdx, qword ptr [rbx + {text_bytes}]",
     "call rax",
-    "mov dword ptr [rbx + 8 * 7], eax", // the answer
+    "mov dword ptr [rbx + {answer}], eax",
     "jmp 4f",
     "3:",
-    "call qword ptr [rbx + 8 * 10]", // dlerror
-    "mov qword ptr [rbx + 8 * 11], rax",
+    "call qword ptr [rbx + {dlerror}]",
+    "mov qword ptr [rbx + {load_error}], rax",
     "4:",
-    "mov rdi, qword ptr [rbx + 8 * 17]", // the descriptor
+    "mov edi, dword ptr [rbx + {descriptor}]",
     "test edi, edi",
     "js 5f",
-    "call qword ptr [rbx + 8 * 16]", // close
+    "mov eax, 3",
+    "syscall",
     "5:",
-    "mov qword ptr [rbx], 1",
-    "mov r12d, 10000",
+    "mov qword ptr [rbx + {state}], {answered}",
+    "mov r12d, {patience}",
     "6:",
-    "cmp qword ptr [rbx], 2",
-    "je 7f",
+    "cmp qword ptr [rbx + {state}], {end}",
+    "je 8f",
     "mov edi, 1000",
-    "call qword ptr [rbx + 8 * 14]", // usleep
+    "call qword ptr [rbx + {usleep}]",
     "dec r12d",
     "jnz 6b",
+    // Nobody came. If the borrowed thread is still in there, the memory is left to the next command.
     "7:",
-    "mov rdi, qword ptr [rbx + 8 * 18]", // this memory
-    "mov rsi, qword ptr [rbx + 8 * 19]", // its bytes
-    "mov rax, qword ptr [rbx + 8 * 15]", // munmap
+    "cmp qword ptr [rbx + {state}], {end}",
+    "je 8f",
+    "cmp qword ptr [rbx + {has_returned}], 0",
+    "jne 8f",
+    "mov qword ptr [rbx + {state}], {left}",
+    "xor eax, eax",
+    "add rsp, 8",
+    "pop r12",
+    "pop rbx",
+    "ret",
+    "8:",
+    "mov rdi, qword ptr [rbx + {region}]",
+    "mov rsi, qword ptr [rbx + {region_bytes}]",
+    "mov rax, qword ptr [rbx + {munmap}]",
     "add rsp, 8",
     "pop r12",
     "pop rbx",
@@ -81,6 +187,38 @@ std::arch::global_asm!(
     ".hidden allocsample_helper_end",
     "allocsample_helper_end:",
     ".popsection",
+    page = const PAGE,
+    patience = const PATIENCE_MS,
+    working = const WORKING,
+    answered = const ANSWERED,
+    end = const END,
+    wants_library = const WANTS_LIBRARY,
+    left = const LEFT,
+    state = const at(Word::State),
+    has_returned = const at(Word::HasReturned),
+    result = const at(Word::Result),
+    helper = const at(Word::Helper),
+    function = const at(Word::Function),
+    file = const at(Word::File),
+    library = const at(Word::Library),
+    copy_name = const at(Word::CopyName),
+    copy_error = const at(Word::CopyError),
+    descriptor = const at(Word::Descriptor),
+    function_name = const at(Word::FunctionName),
+    settings = const at(Word::Settings),
+    text = const at(Word::Text),
+    text_bytes = const at(Word::TextBytes),
+    answer = const at(Word::Answer),
+    load_error = const at(Word::LoadError),
+    region = const at(Word::Region),
+    region_bytes = const at(Word::RegionBytes),
+    dlopen = const at(Word::Dlopen),
+    dlsym = const at(Word::Dlsym),
+    dlerror = const at(Word::Dlerror),
+    pthread_self = const at(Word::PthreadSelf),
+    pthread_detach = const at(Word::PthreadDetach),
+    usleep = const at(Word::Usleep),
+    munmap = const at(Word::Munmap),
 );
 
 unsafe extern "C" {
@@ -107,53 +245,71 @@ pub(crate) fn entry() -> u64 {
 #[derive(Clone, Copy, Debug)]
 #[repr(usize)]
 pub(crate) enum Word {
-    /// 0: at work; 1: answered; 2: the answer was read.
-    State = 0,
+    /// [`MAGIC`].
+    Magic,
+    /// One of the values above.
+    State,
+    /// The borrowed thread, by its number in the process's own namespace.
+    Caller,
+    /// Whether `pthread_create` has returned, and what.
+    HasReturned,
+    Result,
+    /// The helper's own number, in that namespace; 0: it has not begun.
+    Helper,
     /// 0: to be looked up in the library.
-    Function = 1,
-    Library = 2,
-    FunctionName = 3,
-    Settings = 4,
-    Text = 5,
-    TextBytes = 6,
-    Answer = 7,
-    Dlopen = 8,
-    Dlsym = 9,
-    Dlerror = 10,
-    LoadError = 11,
-    PthreadSelf = 12,
-    PthreadDetach = 13,
-    Usleep = 14,
-    Munmap = 15,
-    Close = 16,
-    Descriptor = 17,
-    Region = 18,
-    RegionBytes = 19,
+    Function,
+    /// The library's file, to see whether it can be opened; 0: it cannot.
+    File,
+    /// Its name for `dlopen`.
+    Library,
+    CopyName,
+    /// Why there is no copy.
+    CopyError,
+    Descriptor,
+    FunctionName,
+    Settings,
+    Text,
+    TextBytes,
+    Answer,
+    LoadError,
+    Region,
+    RegionBytes,
+    Dlopen,
+    Dlsym,
+    Dlerror,
+    PthreadSelf,
+    PthreadDetach,
+    Usleep,
+    Munmap,
 }
 
-const WORDS: usize = 20;
+const WORDS: usize = Word::Munmap as usize + 1;
 pub(crate) const NOT_ANSWERED: i32 = i32::MIN;
-pub(crate) const NO_DESCRIPTOR: u64 = u32::MAX as u64;
+const NO_DESCRIPTOR: u64 = u32::MAX as u64;
+/// Room for a library's name that is known only later: `/proc/self/fd/././` and a number.
+const LIBRARY_NAME_BYTES: usize = 64;
+
+/// Where this word of a region is.
+pub(crate) fn place(region: u64, word: Word) -> u64 {
+    region + PAGE + at(word) as u64
+}
 
 /// The helper's memory as it is to be: words, then what they point to.
 pub(crate) struct Data {
     words: [u64; WORDS],
     bytes: Vec<u8>,
-    /// Where the words are.
-    pub start: u64,
 }
 
 impl Data {
-    pub fn new(region: u64) -> Self {
+    pub fn new() -> Self {
         let mut data = Self {
             words: [0; WORDS],
             bytes: Vec::new(),
-            start: region + PAGE,
         };
+        data.set(Word::Magic, MAGIC);
         data.set(Word::Answer, u64::from(NOT_ANSWERED.cast_unsigned()));
-        data.set(Word::Region, region);
+        data.set(Word::Descriptor, NO_DESCRIPTOR);
         data.set(Word::RegionBytes, REGION_BYTES);
-        data.set(Word::Text, data.start + DATA_BYTES - TEXT_BYTES);
         data.set(Word::TextBytes, TEXT_BYTES);
         data
     }
@@ -162,15 +318,40 @@ impl Data {
         self.words[word as usize] = value;
     }
 
+    /// The word will point to these bytes, and a 0.
     pub fn point_to(&mut self, word: Word, bytes: &[u8]) {
-        let address = self.start + (8 * WORDS + self.bytes.len()) as u64;
+        self.set(word, (8 * WORDS + self.bytes.len()) as u64);
         self.bytes.extend_from_slice(bytes);
         self.bytes.push(0);
-        self.set(word, address);
     }
 
-    pub fn encode(&self) -> Option<Vec<u8>> {
-        let words = self.words.iter().flat_map(|word| word.to_le_bytes());
+    /// The library's name, or room for it.
+    pub fn name_library(&mut self, name: &[u8]) {
+        let mut name = name.to_vec();
+        name.resize(name.len().max(LIBRARY_NAME_BYTES), 0);
+        self.point_to(Word::Library, &name);
+    }
+
+    /// As it is to be in a region at this address. `None`: it does not fit.
+    pub fn encode(&self, region: u64) -> Option<Vec<u8>> {
+        const POINTERS: [Word; 6] = [
+            Word::File,
+            Word::Library,
+            Word::CopyName,
+            Word::FunctionName,
+            Word::Settings,
+            Word::Text,
+        ];
+        let start = region + PAGE;
+        let mut words = self.words;
+        words[Word::Region as usize] = region;
+        words[Word::Text as usize] = DATA_BYTES - TEXT_BYTES;
+        for word in POINTERS {
+            let pointer = &mut words[word as usize];
+            // Nothing is at the words themselves.
+            *pointer = if *pointer == 0 { 0 } else { start + *pointer };
+        }
+        let words = words.iter().flat_map(|word| word.to_le_bytes());
         let encoded: Vec<u8> = words.chain(self.bytes.iter().copied()).collect();
         (encoded.len() as u64 <= DATA_BYTES - TEXT_BYTES).then_some(encoded)
     }
@@ -182,19 +363,27 @@ mod tests {
 
     #[test]
     fn the_helpers_words_point_to_what_follows_them() {
-        let mut data = Data::new(0x10000);
+        const REGION: u64 = 0x10000;
+        let mut data = Data::new();
         data.point_to(Word::FunctionName, b"f");
-        data.point_to(Word::Library, b"lib");
-        let encoded = data.encode().unwrap();
-        let text = |word: Word| {
-            let at = (data.words[word as usize] - data.start) as usize;
+        data.name_library(b"lib");
+        let encoded = data.encode(REGION).unwrap();
+        let word = |word: Word| {
+            let at = at(word);
+            u64::from_le_bytes(encoded[at..at + 8].try_into().unwrap())
+        };
+        let text = |of: Word| {
+            let at = (word(of) - REGION - PAGE) as usize;
             let text = &encoded[at..];
             &text[..text.iter().position(|&byte| byte == 0).unwrap()]
         };
         assert_eq!(text(Word::FunctionName), b"f");
         assert_eq!(text(Word::Library), b"lib");
+        assert_eq!(word(Word::File), 0);
+        assert_eq!(word(Word::Magic), MAGIC);
+        assert_eq!(word(Word::Text) + TEXT_BYTES, REGION + PAGE + DATA_BYTES);
         data.bytes.resize(DATA_BYTES as usize, 0);
-        assert!(data.encode().is_none());
+        assert!(data.encode(REGION).is_none());
     }
 
     #[test]

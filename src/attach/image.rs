@@ -21,6 +21,12 @@ impl Memory {
         Ok(Self(file))
     }
 
+    /// Keeps other commands from the process until this is dropped, or this command has ended in whatever way. Only who may trace
+    /// the process can open this file, and lock it.
+    pub fn lock(&self) -> io::Result<()> {
+        Ok(self.0.try_lock()?)
+    }
+
     pub fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.0.read_exact_at(bytes, address)
     }

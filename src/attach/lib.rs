@@ -11,6 +11,7 @@
 //! helper   the thread that is started
 //! rendezvous  a deadlock of the C library's that it can be a part of
 //! call     the whole: a helper thread in the process opens the library and calls the function
+//! leftover ends what a command has begun that was killed
 //! ```
 //!
 //! A borrowed thread is not made to open the library: it may hold the loader's lock, or the allocator's. It calls
@@ -27,6 +28,8 @@ mod frame;
 mod helper;
 #[cfg(target_arch = "x86_64")]
 mod image;
+#[cfg(target_arch = "x86_64")]
+mod leftover;
 #[cfg(target_arch = "x86_64")]
 mod parts;
 #[cfg(target_arch = "x86_64")]
@@ -140,6 +143,12 @@ pub enum AttachError {
         "process {0}: a thread in it is still loading the agent after {1} s, perhaps because another one holds the loader's lock; look with `allocsample ctl {0} status`"
     )]
     Slow(i32, u64),
+    #[error(
+        "process {0}: a thread that an earlier attach or detach started in it is still at work after {1} s, perhaps because another one holds the loader's lock; try again"
+    )]
+    Unfinished(i32, u64),
+    #[error("process {0}: another attach or detach has been at work on it for {1} s; try again")]
+    OtherCommand(i32, u64),
     #[error("process {0}: it ended meanwhile")]
     Ended(i32),
     #[error("process {0}: it has not loaded the agent")]
@@ -156,14 +165,40 @@ pub enum AttachError {
     OtherArchitecture,
 }
 
-/// Makes the process call the function, and waits for its answer.
+/// Makes the process call the function, and waits for its answer. What earlier calls have begun that were interrupted is
+/// finished or undone before.
 #[cfg(target_arch = "x86_64")]
 pub fn call(target: &Target, request: &Request<'_>) -> Result<Reply, AttachError> {
     call::call(target, request)
+}
+
+/// Finishes or undoes what earlier calls have begun that were interrupted, and no more than that.
+#[cfg(target_arch = "x86_64")]
+pub fn finish_earlier(target: &Target, despite_seccomp: bool) -> Result<(), AttachError> {
+    call::finish_earlier(target, despite_seccomp)
+}
+
+/// What interrupted calls have left in the process, in words. `None`: nothing, or another call is at work on it, or it cannot
+/// be looked into.
+#[cfg(target_arch = "x86_64")]
+pub fn leftover(pid: i32) -> Option<String> {
+    leftover::describe(pid)
 }
 
 /// Not on this processor.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn call(_target: &Target, _request: &Request<'_>) -> Result<Reply, AttachError> {
     Err(AttachError::OtherArchitecture)
+}
+
+/// Not on this processor.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn finish_earlier(_target: &Target, _despite_seccomp: bool) -> Result<(), AttachError> {
+    Ok(())
+}
+
+/// Not on this processor.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn leftover(_pid: i32) -> Option<String> {
+    None
 }

@@ -65,7 +65,6 @@ pub(crate) fn find_functions(
         (Word::PthreadDetach, "pthread_detach"),
         (Word::Usleep, "usleep"),
         (Word::Munmap, "munmap"),
-        (Word::Close, "close"),
     ];
     let for_helper = for_helper
         .into_iter()

@@ -4,10 +4,10 @@
 //! (`frame.rs`) of which the kernel puts everything back.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::borrow::{SIGNAL_RETURN, interrupted_call};
-use crate::frame::{Frame, Saved};
+use crate::frame::{Frame, SIGNAL_AT, SIGNAL_BYTES, Saved};
 use crate::image::Memory;
 use crate::target::Target;
 use crate::tracee::{Registers, Stop, Tracee, Until};
@@ -15,13 +15,23 @@ use crate::tracee::{Registers, Stop, Tracee, Until};
 /// How long a thread may take for what is done in microseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long a thread may wait for a lock that others get again and again.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// Between two looks at a thread that runs.
+const TURN: Duration = Duration::from_millis(100);
+
 /// By this signal the C library has every thread change its user or group, and waits for each of them. It holds a lock
 /// meanwhile that `pthread_create` takes, and the thread that asks may be the one that everything else waits for.
 const SETXID: u32 = 33;
 
-/// Everything else waits until the thread is put back. So does a cancellation, which would unwind the thread from where it
-/// is not; nobody waits for that to be answered.
+/// While it calls a function everything else waits until the thread is put back. So does a cancellation, which would unwind the
+/// thread from where it is not; nobody waits for that to be answered.
 const BLOCKED_SIGNALS: u64 = !(1 << (SETXID - 1));
+
+/// While it makes system calls, which take microseconds, even that waits: a program that changes its user in a loop would
+/// have this thread do nothing else.
+const ALL_SIGNALS: u64 = u64::MAX;
 
 /// System calls that the kernel makes again after a handler, unless somebody changes the registers meanwhile.
 const RESTARTED: std::ops::RangeInclusive<i64> = -516..=-512;
@@ -54,10 +64,13 @@ pub(crate) struct Instructions {
 pub(crate) struct Place {
     /// The high end of the stack.
     pub stack: u64,
-    /// `mov %rax, -8(%rsp); mov $15, %eax; syscall`
+    /// Code that stores the result and ends in `mov $15, %eax; syscall`.
     pub return_to: u64,
     /// The end of that.
     pub end: u64,
+    /// Where the code has stored that the function has returned, and what.
+    pub has_returned: u64,
+    pub result: u64,
 }
 
 /// A stopped thread, and how it was.
@@ -71,8 +84,8 @@ pub(crate) struct Borrowed<'a> {
     frame: u64,
     /// What lies there otherwise.
     below_stack: Vec<u8>,
-    /// A function that it was to call does not come back.
-    is_given_up: bool,
+    /// The kernel has put it back.
+    has_gone_on: bool,
 }
 
 impl<'a> Borrowed<'a> {
@@ -108,11 +121,32 @@ impl<'a> Borrowed<'a> {
             instructions,
             frame: start,
             below_stack,
-            is_given_up: false,
+            has_gone_on: false,
         };
         borrowed.rest()?;
-        borrowed.tracee.set_signal_mask(BLOCKED_SIGNALS)?;
+        borrowed.tracee.set_signal_mask(ALL_SIGNALS)?;
         Ok(Some(borrowed))
+    }
+
+    /// Its number.
+    pub fn thread(&self) -> i32 {
+        self.tracee.thread()
+    }
+
+    /// Whether it has ended.
+    pub fn is_gone(&self) -> bool {
+        self.tracee.is_gone()
+    }
+
+    /// Puts a string where the thread's next system calls find it; it replaces the one before. Returns its address.
+    pub fn lay_down(&self, text: &[u8]) -> io::Result<u64> {
+        let mut text = text.to_vec();
+        text.push(0);
+        if text.len() as u64 > SIGNAL_BYTES {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
+        let place = self.frame + SIGNAL_AT;
+        self.memory.write(place, &text).map(|()| place)
     }
 
     /// The thread's next instruction is the one that puts everything back.
@@ -146,6 +180,9 @@ impl<'a> Borrowed<'a> {
 
     /// One system call.
     pub fn system_call(&mut self, number: i64, arguments: [u64; 6]) -> io::Result<u64> {
+        if self.has_gone_on {
+            return Err(io::Error::from(io::ErrorKind::NotFound));
+        }
         let mut registers = self.registers_for(self.instructions.system_call, arguments);
         registers.rax = number.cast_unsigned();
         loop {
@@ -187,7 +224,10 @@ impl<'a> Borrowed<'a> {
         self.rest()
     }
 
-    /// One call of a function. `None`: it does not return, and was given up.
+    /// One call of a function that starts a thread. `None`: it does not return, and was given up.
+    ///
+    /// Until the thread is started this one runs without a stop: it may be asked again and again to change its user while it
+    /// waits for a lock, and must not be slower at that than who asks.
     pub fn function_call(
         &mut self,
         function: u64,
@@ -200,16 +240,41 @@ impl<'a> Borrowed<'a> {
         registers.rsp = start;
         registers.rax = 0;
         self.tracee.set_registers(&registers)?;
-        loop {
-            self.resume()?;
-            match self.wait()? {
-                Some(Stop::SystemCall) => {}
-                Some(stop) => return Err(unexpected(stop)),
-                None => {
-                    self.is_given_up = true;
+        self.tracee.set_signal_mask(BLOCKED_SIGNALS)?;
+        self.tracee.follow(true)?;
+        self.tracee.resume(Until::Anything)?;
+        let mut since = Instant::now();
+        while !self.tracee.has_created() {
+            let stop = self.tracee.wait(TURN)?;
+            if self.memory.word(place.has_returned)? != 0 {
+                // It has failed, and the kernel puts the thread back.
+                self.has_gone_on = true;
+                return self.memory.word(place.result).map(Some);
+            }
+            let is_late = match stop {
+                Some(Stop::Gone) => return Err(unexpected(Stop::Gone)),
+                Some(Stop::Signal) if FAULTS.contains(&self.tracee.signal()) => {
+                    return Err(self.fault());
+                }
+                Some(Stop::Created) => false,
+                Some(_) => {
+                    self.tracee.resume(Until::Anything)?;
+                    since.elapsed() > LONGEST
+                }
+                // On a busy machine it has not had its turn yet.
+                None => since.elapsed() > LONGEST || since.elapsed() > PATIENCE && self.sleeps(),
+            };
+            if is_late {
+                since = Instant::now();
+                if self.give_up(place)? {
                     return Ok(None);
                 }
             }
+        }
+        self.tracee.follow(false)?;
+        loop {
+            self.resume()?;
+            self.wait_for(Stop::SystemCall)?;
             // Its own system calls stop it too.
             let registers = self.tracee.registers()?;
             if registers.rip == place.end && registers.rsp == start + 8 {
@@ -217,8 +282,36 @@ impl<'a> Borrowed<'a> {
             }
         }
         self.skip_call()?;
-        // Where the return address was.
-        self.memory.word(start).map(Some)
+        self.tracee.set_signal_mask(ALL_SIGNALS)?;
+        self.memory.word(place.result).map(Some)
+    }
+
+    /// Takes the thread out of a function in which it waits for a lock. False: it does not, just now, and is stopped if it has
+    /// started a thread.
+    fn give_up(&mut self, place: &Place) -> io::Result<bool> {
+        while !self.tracee.settle(PATIENCE)? {
+            if self.tracee.is_gone() {
+                return Err(unexpected(Stop::Gone));
+            }
+        }
+        let registers = self.tracee.registers()?;
+        let is_waiting = interrupted_call(&registers) == Some(libc::SYS_futex)
+            && (place.return_to..place.stack).contains(&registers.rsp)
+            && !self.tracee.has_created();
+        if is_waiting {
+            self.rest()?;
+            self.tracee.set_signal_mask(ALL_SIGNALS)?;
+        } else if !self.tracee.has_created() {
+            self.tracee.resume(Until::Anything)?;
+        }
+        Ok(is_waiting)
+    }
+
+    /// What the thread does for us has gone wrong.
+    fn fault(&mut self) -> io::Error {
+        let signal = self.tracee.take_signal();
+        let error = io::Error::other(format!("the thread got signal {signal}"));
+        self.rest().err().unwrap_or(error)
     }
 
     fn resume(&mut self) -> io::Result<()> {
@@ -240,11 +333,7 @@ impl<'a> Borrowed<'a> {
             match self.tracee.wait(PATIENCE)? {
                 Some(Stop::Event) => self.resume()?,
                 Some(Stop::Signal) if !FAULTS.contains(&self.tracee.signal()) => self.resume()?,
-                Some(Stop::Signal) => {
-                    let signal = self.tracee.take_signal();
-                    self.rest()?;
-                    return Err(io::Error::other(format!("the thread got signal {signal}")));
-                }
+                Some(Stop::Signal) => return Err(self.fault()),
                 Some(stop) => return Ok(Some(stop)),
                 None if self.sleeps() => return Ok(None),
                 // On a busy machine it has not had its turn yet.
@@ -275,7 +364,7 @@ impl<'a> Borrowed<'a> {
                 }
             }
             let registers = self.tracee.registers()?;
-            if (registers.rip, registers.rsp) == at_rest || self.is_given_up {
+            if (registers.rip, registers.rsp) == at_rest {
                 return Ok(true);
             }
             // In a handler of the C library's, for which somebody waits.
@@ -287,6 +376,13 @@ impl<'a> Borrowed<'a> {
 
     /// The thread is where it was, and will not know.
     pub fn put_back(mut self) -> io::Result<()> {
+        if self.has_gone_on {
+            // A thread that is not stopped now is let go when it stops.
+            return match self.tracee.settle(PATIENCE)? {
+                true => put_back(self.tracee, self.tracee.registers()?, self.target),
+                false => Ok(()),
+            };
+        }
         if !self.settle()? {
             return Ok(());
         }
@@ -350,6 +446,8 @@ fn has_signal(target: &Target, thread: i32) -> bool {
 fn unexpected(stop: Stop) -> io::Error {
     io::Error::other(match stop {
         Stop::Gone => "the thread has ended",
-        Stop::Event | Stop::SystemCall | Stop::Signal => "the thread has stopped elsewhere",
+        Stop::Event | Stop::SystemCall | Stop::Signal | Stop::Created => {
+            "the thread has stopped elsewhere"
+        }
     })
 }

@@ -30,7 +30,7 @@ impl Mapping {
         (self.start..self.end).contains(&address)
     }
 
-    fn parse(line: &str) -> Option<Self> {
+    pub fn parse(line: &str) -> Option<Self> {
         // start-end perms offset device inode path
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;
@@ -132,6 +132,31 @@ impl Target {
         fs::read_to_string(format!("/proc/{}/task/{thread}/status", self.pid))
             .map(Status)
             .map_err(|error| self.explain(error, "its state cannot be read"))
+    }
+
+    /// The number that a thread has for itself, where its process numbers threads for itself, as in a container.
+    pub(crate) fn number_inside(&self, thread: i32) -> Result<u64, AttachError> {
+        let status = self.status(thread)?;
+        let inside = status.field("NSpid").and_then(|numbers| {
+            let last = numbers.split_whitespace().last()?;
+            last.parse().ok()
+        });
+        // Before Linux 4.1 there is no such line.
+        Ok(inside.unwrap_or_else(|| u64::from(thread.unsigned_abs())))
+    }
+
+    /// Our number for the thread that has this number for itself; `None`: there is none.
+    pub(crate) fn number_outside(&self, inside: u64) -> Option<i32> {
+        let is_it = |thread: &i32| {
+            self.number_inside(*thread)
+                .is_ok_and(|found| found == inside)
+        };
+        let same = i32::try_from(inside).ok();
+        same.filter(|thread| {
+            fs::exists(format!("/proc/{}/task/{thread}", self.pid)).unwrap_or(false)
+                && is_it(thread)
+        })
+        .or_else(|| self.threads().ok()?.into_iter().find(is_it))
     }
 
     /// Whether the file is at the same path in the process's own root directory.

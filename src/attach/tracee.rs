@@ -15,6 +15,8 @@ pub(crate) enum Stop {
     SystemCall,
     /// A signal is about to be delivered: [`Tracee::signal`].
     Signal,
+    /// It has started a thread, which is not traced any more.
+    Created,
     /// The thread has ended.
     Gone,
 }
@@ -35,6 +37,7 @@ pub(crate) struct Tracee {
     is_gone: bool,
     /// What it was about to be told when it stopped. It is told when it goes on: a signal that is kept from it is lost.
     signal: i32,
+    has_created: bool,
 }
 
 const PTRACE_EVENT_STOP: i32 = 128;
@@ -56,7 +59,43 @@ impl Tracee {
             is_stopped: false,
             is_gone: false,
             signal: 0,
+            has_created: false,
         })
+    }
+
+    /// Whether it stops when it has started a thread. It is stopped.
+    pub fn follow(&self, is_to_stop: bool) -> io::Result<()> {
+        let mut options = libc::PTRACE_O_TRACESYSGOOD;
+        if is_to_stop {
+            options |= libc::PTRACE_O_TRACECLONE;
+        }
+        ptrace(libc::PTRACE_SETOPTIONS, self.thread, 0, options as usize)
+    }
+
+    /// Whether it has started a thread since.
+    pub fn has_created(&self) -> bool {
+        self.has_created
+    }
+
+    /// The thread that it has started is traced too; it is let go as soon as it stops, which it does before it runs.
+    fn let_created_go(&mut self) -> io::Result<()> {
+        let mut number: libc::c_ulong = 0;
+        ptrace(
+            libc::PTRACE_GETEVENTMSG,
+            self.thread,
+            0,
+            (&raw mut number).expose_provenance(),
+        )?;
+        let mut created = Self {
+            thread: i32::try_from(number).map_err(io::Error::other)?,
+            is_stopped: false,
+            is_gone: false,
+            signal: 0,
+            has_created: false,
+        };
+        // On a busy machine it may take its time. Left traced, it would never run.
+        while created.wait(Duration::from_secs(1))?.is_none() {}
+        Ok(())
     }
 
     /// Lets it go as soon as it has stopped. `Err`: it has not yet.
@@ -108,6 +147,11 @@ impl Tracee {
                     let signal = libc::WSTOPSIG(status);
                     return Ok(Some(match (status >> 16, signal) {
                         (PTRACE_EVENT_STOP, _) => Stop::Event,
+                        (libc::PTRACE_EVENT_CLONE, _) => {
+                            self.let_created_go()?;
+                            self.has_created = true;
+                            Stop::Created
+                        }
                         (_, signal) if signal == libc::SIGTRAP | 0x80 => Stop::SystemCall,
                         (_, signal) => {
                             self.signal = signal;
@@ -158,7 +202,9 @@ impl Tracee {
             match self.wait(left)? {
                 Some(Stop::Event) => return Ok(true),
                 Some(Stop::Gone) | None => return Ok(false),
-                Some(Stop::SystemCall | Stop::Signal) => self.resume(Until::Anything)?,
+                Some(Stop::SystemCall | Stop::Signal | Stop::Created) => {
+                    self.resume(Until::Anything)?;
+                }
             }
         }
         Ok(false)

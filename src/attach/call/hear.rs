@@ -1,0 +1,131 @@
+//! The helper's answer: the command waits for it, hands over a copy of the library if it is asked for one, and lets the helper end.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use super::{Helper, TO_WAIT, Work, unreadable};
+use crate::helper::{ANSWERED, END, NOT_ANSWERED, WANTS_LIBRARY, WORKING, Word, place};
+use crate::image::thread_local_bytes;
+use crate::{AttachError, Reply};
+
+/// How long we wait for the helper thread, in seconds.
+const HELPER_S: u64 = 60;
+/// How long it may take to end, on a busy machine.
+const ENDING: Duration = Duration::from_secs(2);
+
+impl Work<'_> {
+    /// Waits for the helper's answer, reads it, and lets the helper go.
+    pub(super) fn hear(&self, helper: &Helper) -> Result<Reply, AttachError> {
+        let pid = self.target.pid();
+        let read = |word| self.read(helper, word);
+        let since = Instant::now();
+        loop {
+            match read(Word::State)? {
+                ANSWERED => break,
+                WANTS_LIBRARY => {
+                    if let Err(error) = self.hand_over(helper) {
+                        // The helper closes its descriptor and ends.
+                        self.end(helper)?;
+                        return Err(error);
+                    }
+                }
+                _ => {}
+            }
+            self.is_late(pid);
+            self.end_deadlock();
+            if since.elapsed() > Duration::from_secs(HELPER_S) {
+                return Err(AttachError::Slow(pid, HELPER_S));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let code = (read(Word::Answer)? as u32).cast_signed();
+        let reply = match (code, read(Word::CopyError)? as i32) {
+            (NOT_ANSWERED, 0) => Err(self.explain_load_error(&match read(Word::LoadError)? {
+                0 => "for no reason that its loader would give".to_owned(),
+                text => self.memory.text(text),
+            })),
+            (NOT_ANSWERED, libc::EMFILE) => Err(AttachError::NoDescriptor(pid)),
+            (NOT_ANSWERED, error) => {
+                Err(self.failed("memfd_create", io::Error::from_raw_os_error(error)))
+            }
+            (code, _) => Ok(Reply {
+                code,
+                text: self.memory.text(read(Word::Text)?),
+            }),
+        };
+        self.end(helper)?;
+        reply
+    }
+
+    fn read(&self, helper: &Helper, word: Word) -> Result<u64, AttachError> {
+        let read = self.memory.word(place(helper.region, word));
+        read.map_err(|_| AttachError::Ended(self.target.pid()))
+    }
+
+    fn set_state(&self, helper: &Helper, state: u64) -> Result<(), AttachError> {
+        let place = place(helper.region, Word::State);
+        let written = self.memory.write(place, &state.to_le_bytes());
+        written.map_err(|_| AttachError::Ended(self.target.pid()))
+    }
+
+    /// Writes a copy of the library to the helper's descriptor, and has it go on.
+    fn hand_over(&self, helper: &Helper) -> Result<(), AttachError> {
+        let pid = self.target.pid();
+        let library = self.request.library.ok_or(AttachError::NoAgent(pid))?;
+        let unreadable = |error| unreadable(library, error);
+        let bytes = fs::read(library).map_err(unreadable)?;
+        let descriptor = self.read(helper, Word::Descriptor)?;
+        let thread = self.target.number_outside(self.read(helper, Word::Helper)?);
+        let thread = thread.ok_or(AttachError::Ended(pid))?;
+        File::options()
+            .write(true)
+            .open(format!("/proc/{pid}/task/{thread}/fd/{descriptor}"))
+            .and_then(|mut file| file.write_all(&bytes))
+            .map_err(unreadable)?;
+        let mut name = b"/proc/self/fd".to_vec();
+        name.extend_from_slice(TO_WAIT);
+        name.extend_from_slice(descriptor.to_string().as_bytes());
+        name.push(0);
+        self.memory
+            .write(self.read(helper, Word::Library)?, &name)
+            .map_err(|_| AttachError::Ended(pid))?;
+        self.set_state(helper, WORKING)
+    }
+
+    /// Lets the helper end, and waits until it has: who looks at the process next finds no thread of ours.
+    fn end(&self, helper: &Helper) -> Result<(), AttachError> {
+        let number = self.read(helper, Word::Helper)?;
+        let thread = self.target.number_outside(number);
+        self.set_state(helper, END)?;
+        let Some(thread) = thread else { return Ok(()) };
+        let is_there = || {
+            self.target
+                .number_inside(thread)
+                .is_ok_and(|found| found == number)
+        };
+        let since = Instant::now();
+        while since.elapsed() < ENDING && is_there() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    fn explain_load_error(&self, reason: &str) -> AttachError {
+        let pid = self.target.pid();
+        if reason.contains("static TLS") {
+            let library = self
+                .request
+                .library
+                .and_then(|library| fs::read(library).ok());
+            return AttachError::NoStaticTls(pid, thread_local_bytes(&library.unwrap_or_default()));
+        }
+        // Not the name under which the library was opened.
+        let reason = reason.rsplit("/././").next().unwrap_or(reason);
+        let reason = reason.split_once(": ").map_or(reason, |(_, reason)| reason);
+        AttachError::CannotLoad {
+            pid,
+            reason: reason.to_owned(),
+        }
+    }
+}
