@@ -53,9 +53,12 @@ std::arch::global_asm!(
     "push r12",
     "sub rsp, 8",
     "mov rbx, rdi",
+    "cmp qword ptr [rbx + {is_filtered}], 0",
+    "jne 1f",
     "mov eax, 186", // gettid
     "syscall",
     "mov qword ptr [rbx + {helper}], rax",
+    "1:",
     "call qword ptr [rbx + {pthread_self}]",
     "mov rdi, rax",
     "call qword ptr [rbx + {pthread_detach}]",
@@ -198,6 +201,7 @@ std::arch::global_asm!(
     has_returned = const at(Word::HasReturned),
     result = const at(Word::Result),
     helper = const at(Word::Helper),
+    is_filtered = const at(Word::IsFiltered),
     function = const at(Word::Function),
     file = const at(Word::File),
     library = const at(Word::Library),
@@ -254,8 +258,10 @@ pub(crate) enum Word {
     /// Whether `pthread_create` has returned, and what.
     HasReturned,
     Result,
-    /// The helper's own number, in that namespace; 0: it has not begun.
+    /// The helper's own number, in that namespace; 0: it has not begun, or the next word is not 0.
     Helper,
+    /// A filter may kill the process for system calls: none is made that can be done without.
+    IsFiltered,
     /// 0: to be looked up in the library.
     Function,
     /// The library's file, to see whether it can be opened; 0: it cannot.

@@ -77,7 +77,7 @@ impl Work<'_> {
         let bytes = fs::read(library).map_err(unreadable)?;
         let descriptor = self.read(helper, Word::Descriptor)?;
         let thread = self.target.number_outside(self.read(helper, Word::Helper)?);
-        let thread = thread.ok_or(AttachError::Ended(pid))?;
+        let thread = thread.unwrap_or(pid);
         File::options()
             .write(true)
             .open(format!("/proc/{pid}/task/{thread}/fd/{descriptor}"))
@@ -98,11 +98,12 @@ impl Work<'_> {
         let number = self.read(helper, Word::Helper)?;
         let thread = self.target.number_outside(number);
         self.set_state(helper, END)?;
-        let Some(thread) = thread else { return Ok(()) };
-        let is_there = || {
-            self.target
-                .number_inside(thread)
-                .is_ok_and(|found| found == number)
+        let is_there = || match thread {
+            Some(thread) => {
+                let found = self.target.number_inside(thread);
+                found.is_ok_and(|found| found == number)
+            }
+            None => self.memory.word(helper.region).is_ok(),
         };
         let since = Instant::now();
         while since.elapsed() < ENDING && is_there() {

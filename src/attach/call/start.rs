@@ -12,6 +12,7 @@ use crate::AttachError;
 use crate::helper::{self, Data, MAGIC, PAGE, REGION_BYTES, Word, place};
 use crate::leftover::REGION_NAME;
 use crate::remote::{Borrowed, Place};
+use crate::target::Status;
 
 impl Work<'_> {
     /// `None`: the thread did not come back from it, and was put back.
@@ -20,11 +21,12 @@ impl Work<'_> {
         borrowed: &mut Borrowed<'_>,
     ) -> Result<Option<Helper>, AttachError> {
         let pid = self.target.pid();
-        let data = self.data(self.target.number_inside(borrowed.thread())?)?;
+        let is_filtered = is_filtered(&self.target.status(borrowed.thread())?);
+        let data = self.data(self.target.number_inside(borrowed.thread())?, is_filtered)?;
         // What another thread was borrowed for in vain.
         let region = match self.spare.take() {
             Some(region) => region,
-            None => self.map_region(borrowed)?,
+            None => self.map_region(borrowed, is_filtered)?,
         };
         let written = self.write(borrowed, region, &data);
         let created = written.and_then(|()| self.create_thread(borrowed, region));
@@ -47,8 +49,9 @@ impl Work<'_> {
     }
 
     /// What the helper is to do, started by the thread with this number in the process's own namespace.
-    fn data(&self, caller: u64) -> Result<Data, AttachError> {
+    fn data(&self, caller: u64, is_filtered: bool) -> Result<Data, AttachError> {
         let mut data = Data::new();
+        data.set(Word::IsFiltered, u64::from(is_filtered));
         data.set(Word::Caller, caller);
         for &(word, address) in &self.functions.for_helper {
             data.set(word, address);
@@ -86,14 +89,24 @@ impl Work<'_> {
     }
 
     /// By a file with a name, or without if there is none to be had: no descriptor is free, perhaps.
-    fn map_region(&self, borrowed: &mut Borrowed<'_>) -> Result<u64, AttachError> {
-        let region = match self.map_named(borrowed) {
+    fn map_region(
+        &self,
+        borrowed: &mut Borrowed<'_>,
+        is_filtered: bool,
+    ) -> Result<u64, AttachError> {
+        let named = match is_filtered {
+            true => None,
+            false => self.map_named(borrowed),
+        };
+        let region = match named {
             Some(region) => region,
             None => map(borrowed, None).map_err(|error| self.failed("mmap", error))?,
         };
-        // A child that is forked meanwhile has no use for it.
-        let advice = [region, REGION_BYTES, libc::MADV_DONTFORK as u64, 0, 0, 0];
-        let _ = borrowed.system_call(libc::SYS_madvise, advice);
+        if !is_filtered {
+            // A child that is forked meanwhile has no use for it.
+            let advice = [region, REGION_BYTES, libc::MADV_DONTFORK as u64, 0, 0, 0];
+            let _ = borrowed.system_call(libc::SYS_madvise, advice);
+        }
         let read_execute = (libc::PROT_READ | libc::PROT_EXEC) as u64;
         let code = [region, PAGE, read_execute, 0, 0, 0];
         match borrowed.system_call(libc::SYS_mprotect, code) {
@@ -182,6 +195,11 @@ impl Work<'_> {
         let pid = self.target.pid();
         AttachError::RemoteCall { pid, call, error }
     }
+}
+
+/// Whether a thread is behind a filter of system calls.
+fn is_filtered(status: &Status) -> bool {
+    status.number("Seccomp").is_some_and(|mode| mode != 0)
 }
 
 fn map(borrowed: &mut Borrowed<'_>, descriptor: Option<u64>) -> io::Result<u64> {
