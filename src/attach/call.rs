@@ -63,7 +63,8 @@ struct Helper {
 pub(crate) fn call(target: &Target, request: &Request<'_>) -> Result<Reply, AttachError> {
     let memory = reach(target)?;
     finish(target, request, &memory)?;
-    let work = Work::on(target, request, &memory)?;
+    let mut work = Work::on(target, request, &memory)?;
+    work.present = present_function(target, &memory, &target.mappings()?, request.function)?;
     if work.present.is_none() {
         let library = request.library.ok_or(AttachError::NoAgent(target.pid()))?;
         fs::metadata(library).map_err(|error| unreadable(library, error))?;
@@ -137,7 +138,7 @@ impl<'a> Work<'a> {
         Ok(Self {
             functions: find_functions(target, memory, &mappings)?,
             instructions: find_instructions(target, memory, &mappings)?,
-            present: present_function(target, memory, &mappings, request.function)?,
+            present: None,
             forbidden: Forbidden::find(memory, mappings),
             target,
             request,
