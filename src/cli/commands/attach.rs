@@ -29,6 +29,7 @@ pub fn attach(options: &Attach) -> anyhow::Result<Ending> {
     if target.has_agent()?
         && let Ok(profile) = running::profile_of(&options.pid.to_string())
     {
+        allocsample_attach::finish_earlier(&target, options.despite_seccomp)?;
         return start_again(options, &profile);
     }
     let library = Library::find()?;

@@ -21,12 +21,20 @@ use crate::{output_file, running};
 
 /// Does what is asked.
 pub fn run(arguments: &Ctl) -> anyhow::Result<Ending> {
-    let path = match running::find(&arguments.what)? {
+    let found = running::find(&arguments.what);
+    if let (Err(_), CtlAction::Status, Some(left)) =
+        (&found, &arguments.action, interrupted(&arguments.what))
+    {
+        let pid = &arguments.what;
+        output_file::write_stdout(|out| Ok(writeln!(out, "pid {pid}: no profile\n{left}")?))?;
+        return Ok(Ending::SUCCESS);
+    }
+    let path = match found? {
         Found::Profile(path) => path,
         Found::NoSampleYet(pid) => return before_first_sample(pid, &arguments.action),
     };
     match &arguments.action {
-        CtlAction::Status => status(&path),
+        CtlAction::Status => status(&arguments.what, &path),
         CtlAction::Gc => collect::run(&path),
         CtlAction::Snapshot { output, gc } => {
             if *gc {
@@ -243,7 +251,16 @@ fn in_words(interval_bytes: u64) -> String {
     }
 }
 
-fn status(path: &Path) -> anyhow::Result<Ending> {
+/// A line about what an attach or detach that was interrupted has left in a process; `None`: nothing, or `what` is no pid.
+fn interrupted(what: &str) -> Option<String> {
+    let left = allocsample_attach::leftover(what.parse().ok()?)?;
+    Some(format!(
+        "left over  {left}; the next attach or detach removes it"
+    ))
+}
+
+fn status(what: &str, path: &Path) -> anyhow::Result<Ending> {
+    let left = interrupted(what);
     let profile = profile(path)?;
     let ring = running::ring_of(path);
     let size = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
@@ -288,6 +305,9 @@ fn status(path: &Path) -> anyhow::Result<Ending> {
         }
         if let [only] = &profile.interval_history[..] {
             writeln!(out, "interval   {}", in_words(only.interval_bytes))?;
+        }
+        if let Some(left) = left {
+            writeln!(out, "{left}")?;
         }
         Ok(())
     })?;
