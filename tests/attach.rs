@@ -513,6 +513,33 @@ fn a_process_without_a_spare_descriptor_is_told_from_others_and_goes_on() {
 }
 
 #[test]
+fn a_process_that_cannot_start_a_thread_goes_on_and_nothing_is_left_in_it() {
+    let mut running = Attached::start();
+    let pid = Pid::from_raw(running.pid().parse().expect("a number"));
+    assert!(pid.is_some());
+    let of_process = |limit| rustix::process::prlimit(pid, Resource::As, limit).expect("a limit");
+    let status =
+        fs::read_to_string(format!("/proc/{}/status", running.pid())).expect("the process");
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+    let size = size.and_then(|size| size.split_whitespace().next());
+    let kib: u64 = size.expect("a size").parse().expect("a number");
+    // Our memory fits, a thread's stack does not.
+    let before = of_process(Rlimit {
+        current: Some((kib + 1024) << 10),
+        maximum: getrlimit(Resource::As).maximum,
+    });
+    let (maps, descriptors) = (running.mapped_files(), running.entries("fd"));
+    running.fails(&["attach", &running.pid()], "cannot start a thread");
+    assert_eq!(running.mapped_files(), maps);
+    assert_eq!(running.entries("fd"), descriptors);
+    running.ask("churn 1000");
+    of_process(before);
+    running.attach(&[]);
+    running.detach();
+    running.ends_well();
+}
+
+#[test]
 fn a_process_in_a_container_is_attached_to_by_its_number_outside() {
     if !is_root() || !is_installed("unshare") {
         return skip("namespaces of mounts and processes need root and unshare");

@@ -1,11 +1,11 @@
-//! Promise: whenever the attaching command is killed, the program goes on as if nobody had been there, and can be attached
-//! to again.
+//! Promise: whenever the attaching command is killed, the program goes on as if nobody had been there, and the next command
+//! finishes or removes what was begun.
 #![cfg(target_arch = "x86_64")]
 
 mod support;
 
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::Signal;
@@ -13,7 +13,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use support::attached::Attached;
 use support::room::stderr;
-use support::skip;
+use support::{Program, skip};
 
 /// `PTRACE_SEIZE`: from here on the command has somebody who could suffer.
 const SEIZE: u64 = 0x4206;
@@ -60,20 +60,36 @@ fn kill_at(step: usize, mut command: Command) -> bool {
     }
 }
 
-/// Attaches and detaches. A thread that was started for a command that was killed may be at either still, and comes to its
-/// end between two of our tries.
+/// Runs a command. A program that changes its user all the time may keep it from every thread for ten seconds, as it says.
+fn output_of(running: &Attached, arguments: &[&str]) -> Output {
+    const TRIES: usize = 10;
+    let tries = (0..TRIES).map(|_| running.room.output(arguments));
+    let refused = |output: &Output| stderr(output).contains("none of its threads came out");
+    let mut tries = tries.skip_while(refused);
+    tries.next().expect("a thread that can be borrowed")
+}
+
+/// Attaches and detaches. A thread that was started for a command that was killed may have attached already.
 fn attach_and_detach(running: &Attached) {
     let pid = running.pid();
-    let mut said = Vec::new();
-    for _ in 0..100 {
-        let attached = running.room.output(&["attach", &pid]);
-        let detached = running.room.output(&["detach", &pid, "--no-symbolize"]);
-        if detached.status.success() {
-            return;
-        }
-        said = vec![stderr(&attached), stderr(&detached)];
-    }
-    panic!("{said:?}");
+    let attached = output_of(running, &["attach", &pid]);
+    let is_attached = attached.status.success() || stderr(&attached).contains("already attached");
+    assert!(is_attached, "{}", stderr(&attached));
+    let detached = output_of(running, &["detach", &pid, "--no-symbolize"]);
+    assert!(detached.status.success(), "{}", stderr(&detached));
+}
+
+/// What of a command is in the process: threads, descriptors, and mappings with the name of a helper's memory.
+fn state(running: &Attached) -> (usize, usize, usize) {
+    let regions = running.mapped_files();
+    let regions = regions
+        .iter()
+        .filter(|path| path.contains("allocsample-attach"));
+    (
+        running.entries("task"),
+        running.entries("fd"),
+        regions.count(),
+    )
 }
 
 /// Kills the command at each of its steps, while the program does this in the thread that is borrowed.
@@ -82,6 +98,8 @@ fn kill_at_each_step(how: &str, command: &[&str]) {
     // The first attach loads the library, which later ones find.
     attach_and_detach(&running);
     running.ask(&format!("wait {how}"));
+    let before = state(&running);
+    assert_eq!(before.2, 0);
     let mut step = 0;
     loop {
         step += 1;
@@ -93,6 +111,7 @@ fn kill_at_each_step(how: &str, command: &[&str]) {
         let arguments = [&command[..1], &[&pid], &command[1..]].concat();
         let was_killed = kill_at(step, running.room.command(&arguments));
         attach_and_detach(&running);
+        assert_eq!(state(&running), before, "{step}");
         if !was_killed {
             break;
         }
@@ -106,6 +125,123 @@ fn kill_at_each_step(how: &str, command: &[&str]) {
         assert_eq!(running.answer(), "done");
     }
     running.ask("churn 1000");
+    running.ends_well();
+}
+
+/// What a seed gives, one after the other: xorshift.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+/// `scripts/attach-cycles --kill` does so for longer.
+#[test]
+fn commands_killed_at_random_steps_leave_no_thread_mapping_or_descriptor() {
+    const STEPS: u64 = 120;
+    let plugin = Program::library("plugin.c", "libplugin.so", &[]);
+    let plugin = plugin.path().to_str().expect("a path");
+    let mut running = Attached::start_other("rendezvous.c", &[plugin, "ids"]);
+    attach_and_detach(&running);
+    let before = state(&running);
+    let mut random = Random(0x5eed);
+    let pid = running.pid();
+    for _ in 0..30 {
+        let command = match random.below(2) {
+            0 => ["attach", &pid, "--interval", "16K"],
+            _ => ["detach", &pid, "--no-symbolize", "--despite-seccomp"],
+        };
+        let step = usize::try_from(1 + random.below(STEPS)).expect("a number");
+        kill_at(step, running.room.command(&command));
+        // Every thread answers a change of user.
+        assert_eq!(running.ask("turn"), "done");
+    }
+    attach_and_detach(&running);
+    assert_eq!(state(&running), before);
+    assert_eq!(running.ask("turn"), "done");
+    running.ends_well();
+}
+
+/// Kills a command as soon as the process has this.
+fn kill_when(running: &Attached, command: &[&str], is_so: impl Fn(&Attached) -> bool) {
+    let mut step = 0;
+    while !is_so(running) {
+        step += 1;
+        let command = running.room.command(command);
+        assert!(kill_at(step, command), "it was never so");
+    }
+}
+
+#[test]
+fn the_status_of_a_process_says_what_an_interrupted_attach_has_left() {
+    let running = Attached::start();
+    let pid = running.pid();
+    kill_when(&running, &["attach", &pid], |running| state(running).2 > 0);
+    let status = running.done(&["ctl", &pid, "status"]);
+    assert!(status.contains("100 KiB"), "{status}");
+    assert!(
+        status.contains("of an interrupted attach or detach; the next attach or detach removes it")
+    );
+    // It has not loaded the agent, but what is left goes.
+    running.fails(&["detach", &pid], "has not loaded the agent");
+    assert_eq!(state(&running).2, 0);
+    running.fails(&["ctl", &pid, "status"], "writes no profile");
+    running.ends_well();
+}
+
+#[test]
+fn a_descriptor_of_an_interrupted_attach_is_closed_by_the_next() {
+    let running = Attached::start();
+    kill_when(&running, &["attach", &running.pid()], |running| {
+        running.entries("fd") > 3
+    });
+    attach_and_detach(&running);
+    assert_eq!(state(&running), (1, 3, 0));
+    running.ends_well();
+}
+
+#[test]
+fn an_attach_to_an_attached_process_removes_what_an_interrupted_detach_has_left() {
+    let running = Attached::start();
+    let pid = running.pid();
+    running.attach(&[]);
+    let before = state(&running);
+    let detach = ["detach", &pid, "--no-symbolize"];
+    kill_when(&running, &detach, |running| state(running).2 > 0);
+    running.fails(&["attach", &pid], "already attached");
+    assert_eq!(state(&running), before);
+    running.detach();
+    running.ends_well();
+}
+
+#[test]
+fn two_commands_at_once_come_one_after_the_other() {
+    let running = Attached::start();
+    let pid = running.pid();
+    let start = || {
+        let mut command = running.room.command(&["attach", &pid]);
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        command.spawn().expect("the command")
+    };
+    let all: Vec<_> = (0..4).map(|_| start()).collect();
+    let mut attached = 0;
+    for child in all {
+        let output = child.wait_with_output().expect("the command");
+        attached += usize::from(output.status.success());
+        let said = stderr(&output);
+        assert!(
+            said.is_empty() || said.contains("already attached"),
+            "{said}"
+        );
+    }
+    assert_eq!(attached, 1);
+    running.detach();
+    assert_eq!(state(&running), (1, 3, 0));
     running.ends_well();
 }
 

@@ -7,18 +7,33 @@ mod support;
 use support::Program;
 use support::attached::Attached;
 
+/// Threads and descriptors, without those that the program itself has for a moment.
+fn least(running: &Attached) -> (usize, usize) {
+    let looks = || (0..500).map(|_| (running.entries("task"), running.entries("fd")));
+    let threads = looks().map(|(threads, _)| threads).min();
+    let descriptors = looks().map(|(_, descriptors)| descriptors).min();
+    (threads.unwrap_or(0), descriptors.unwrap_or(0))
+}
+
 /// Attaches and detaches while each of these goes on in a thread of its own. The program ends itself if one does not.
 fn come_and_go(work: &[&str], cycles: usize) {
     let plugin = Program::library("plugin.c", "libplugin.so", &[]);
     let plugin = plugin.path().to_str().expect("a path");
     let mut running = Attached::start_other("rendezvous.c", &[&[plugin], work].concat());
     let pid = running.pid();
+    let before = least(&running);
     for _ in 0..cycles {
         running.attach(&["--interval", "16K"]);
         assert_eq!(running.ask("turn"), "done");
         running.done(&["detach", &pid, "--no-symbolize"]);
         assert_eq!(running.ask("turn"), "done");
     }
+    assert_eq!(least(&running), before);
+    let regions = running.mapped_files();
+    let regions = regions
+        .iter()
+        .filter(|path| path.contains("allocsample-attach"));
+    assert_eq!(regions.count(), 0);
     running.ends_well();
 }
 
