@@ -291,6 +291,89 @@ fn after_an_attach_the_heap_of_a_jvm_is_said_to_be_missing_with_its_version() {
     }
 }
 
+/// A program that was told to hold 64 MiB of `mmap` and to wait for a line.
+struct Waiting {
+    child: std::process::Child,
+    room: Room,
+}
+
+impl Waiting {
+    fn start(preloads: bool) -> Self {
+        let room = Room::new();
+        let program = Program::compiled("unseen_memory.c");
+        let mut command = Command::new(program.path());
+        command
+            .args(["mmap", "wait"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped());
+        if preloads {
+            command
+                .env("LD_PRELOAD", support::agent_library())
+                .env("ALLOCSAMPLE_INTERVAL", "1")
+                .env(
+                    "ALLOCSAMPLE_OUTPUT",
+                    room.directory().join("it.allocsample"),
+                );
+        }
+        let mut child = command.spawn().expect("the program");
+        let mut line = String::new();
+        let out = child.stdout.as_mut().expect("a pipe");
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).expect("a line");
+        Self { child, room }
+    }
+
+    fn profile(&self) -> std::path::PathBuf {
+        self.room.directory().join("it.allocsample")
+    }
+
+    fn end(&mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().expect("the program").success());
+    }
+}
+
+/// It has no thread of ours yet, and nobody watches it.
+#[test]
+fn a_running_process_has_its_mappings_read_when_its_profile_is() {
+    let mut waiting = Waiting::start(true);
+    let report = said(&["report"], &waiting.profile());
+    let leaks = said(&["leaks"], &waiting.profile());
+    waiting.end();
+    for text in [report, leaks] {
+        assert!(text.contains("in mappings without a name"), "{text}");
+        assert!(text.contains("warning: 6"), "{text}");
+    }
+}
+
+/// Its last act is to read how much memory it has.
+#[test]
+fn a_preloaded_program_that_nobody_watched_has_its_coverage() {
+    let mut waiting = Waiting::start(true);
+    waiting.end();
+    for text in all_that_is_said(&waiting.profile()) {
+        assert!(text.contains("of anonymous memory"), "{text}");
+        assert!(text.contains("is not in this profile"), "{text}");
+    }
+}
+
+#[test]
+fn after_attach_and_detach_the_profile_has_its_coverage() {
+    let mut waiting = Waiting::start(false);
+    let pid = waiting.child.id().to_string();
+    let attached = Command::new(command())
+        .args(["attach", &pid, "--interval", "1", "--output"])
+        .arg(waiting.profile())
+        .output()
+        .expect("the command");
+    let detached = Command::new(command()).args(["detach", &pid]).output();
+    waiting.end();
+    assert!(attached.status.success(), "{attached:?}");
+    assert!(detached.expect("the command").status.success());
+    let report = said(&["report"], &waiting.profile());
+    assert!(report.contains("of anonymous memory"), "{report}");
+    assert!(report.contains("allocated before the attach"), "{report}");
+}
+
 /// The summary that `run` prints for a command, on one line.
 fn summary(profile: &Path, options: &[&str], program: &[&OsStr]) -> String {
     let ran = Command::new(command())

@@ -7,13 +7,14 @@
 use core::ops::Range;
 
 use allocsample_record::{
-    CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, FIGURES, Figure, LOST_REASONS, Packer,
+    CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, FIGURES, Figure, LOST_REASONS, MemoryTotals, Packer,
 };
 use allocsample_ring::Stretch;
 
 use crate::os;
 use crate::os::file::{self, File};
 use crate::os::memory;
+use crate::os::residency;
 use crate::recording::Recording;
 
 /// Compresses the first slice into the second, as long as [`most_compressed`], as one LZ4 block; its length. `None`: it
@@ -54,6 +55,7 @@ fn write(recording: &Recording, compress: Compress, most_bytes: Option<u64>) -> 
     }
     let is_written = write_ring(recording, &file, compress).is_some()
         && write_lost(recording, &file).is_some()
+        && write_memory(recording, &file, compress).is_some()
         && write_figures(recording, &file).is_some();
     if !is_written {
         // No half chunk: the reader would stop there, and not see that the ring has the rest.
@@ -130,6 +132,27 @@ fn write_lost(recording: &Recording, file: &File) -> Option<()> {
         *place = value;
     }
     write_words(recording, file, ChunkKind::Lost, &words)
+}
+
+/// How much memory the process has at its end: nobody else may have read it. One file of the kernel's that takes some
+/// microseconds, however large the process is; where it cannot be read there is no such chunk.
+fn write_memory(recording: &Recording, file: &File, compress: Compress) -> Option<()> {
+    const MOST: usize = MemoryTotals::MAX_BYTES;
+    let Some(totals) = residency::at_end() else {
+        return Some(());
+    };
+    let mut payload = [0; MOST];
+    let length = totals.encode_into(&mut payload)?;
+    let mut chunk = [0; CHUNK_HEADER_BYTES + most_compressed(MOST)];
+    let (head, tail) = chunk.split_at_mut_checked(CHUNK_HEADER_BYTES)?;
+    let bytes = compress(payload.get(..length)?, tail)?;
+    let position = recording.ring.pending_from();
+    let raw_bytes = u32::try_from(length).ok()?;
+    let parts = [tail.get(..bytes)?];
+    let header = ChunkHeader::for_payload(ChunkKind::Memory, raw_bytes, position..position, &parts);
+    head.copy_from_slice(&header.encode());
+    file.write_all(chunk.get(..CHUNK_HEADER_BYTES + bytes)?)
+        .ok()
 }
 
 /// What the agent tells of itself. The length of the profile includes what is written here.

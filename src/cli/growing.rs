@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use allocsample_profile::{Inspected, Profile, SymbolTable, root_of};
 use anyhow::Context;
 
+use crate::running;
+
 /// A profile that grows.
 pub struct GrowingProfile {
     path: PathBuf,
@@ -41,6 +43,7 @@ impl GrowingProfile {
         if let Some(symbols) = self.symbols.take() {
             profile.symbols = symbols;
         }
+        running::add_memory(&mut profile, &self.path);
         let files = profile.code_files();
         if profile.inspected.is_empty() && files == self.inspected.0 {
             profile.inspected.clone_from(&self.inspected.1);

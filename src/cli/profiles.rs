@@ -9,7 +9,7 @@ use allocsample_profile::{
 use anyhow::Context;
 
 use crate::progress::Progress;
-use crate::{exit, memory, output_bound};
+use crate::{exit, memory, output_bound, running};
 
 /// Reads a profile. One without names gets them in memory; the file stays as it is. From now on the command takes no more
 /// memory than it may for its profiles.
@@ -22,6 +22,7 @@ pub fn open(path: &Path) -> anyhow::Result<Profile> {
     if let Some(stopped) = &profile.recovery.stopped {
         exit::remark(format_args!("{}: {stopped}", path.display()));
     }
+    running::add_memory(&mut profile, path);
     name(&mut profile, path);
     Ok(profile)
 }

@@ -4,7 +4,12 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use allocsample_profile::Profile;
+use allocsample_residency::Source;
 use anyhow::{Context, bail};
+use rustix::time::ClockId;
+
+use crate::growing;
 
 /// What a process that has the agent writes.
 pub enum Found {
@@ -81,7 +86,7 @@ fn removed(maps: &str) -> Option<String> {
     })?;
     let path = format!("{path}.allocsample");
     // One that is complete is none of a process that goes on, as after an exec that has failed.
-    let profile = allocsample_profile::Profile::open(Path::new(&path));
+    let profile = Profile::open(Path::new(&path));
     let is_complete = profile.is_ok_and(|profile| profile.exit.is_some());
     (!is_complete).then_some(path)
 }
@@ -127,6 +132,21 @@ pub fn process_of(profile: &Path) -> Option<u32> {
     let mut processes = all().into_iter();
     let (pid, _) = processes.find(|(_, path)| file_at(path) == Some(wanted))?;
     Some(pid)
+}
+
+/// Adds what the kernel says of the process's memory now, if it runs and its profile has no list of mappings: the agent has
+/// no thread that reads one as long as it has written little.
+pub fn add_memory(profile: &mut Profile, path: &Path) {
+    let has_mappings = (profile.memory.iter()).any(|map| !map.mappings.is_empty());
+    if has_mappings || !growing::is_running(profile) {
+        return;
+    }
+    let now = rustix::time::clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    let now_ns = seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0);
+    let page_bytes = rustix::param::page_size() as u64;
+    let map = process_of(path).and_then(|pid| Source::of(pid, page_bytes).map(now_ns));
+    profile.memory.extend(map);
 }
 
 /// Device and number: tells files apart, whatever their names.

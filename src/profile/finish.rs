@@ -123,12 +123,13 @@ fn complete_with(
         // What it wrote last came behind what was read. Nobody writes any more.
         (profile, chunks) = reader::read(path)?;
     }
-    if symbolize {
-        profile.symbolize_below(root);
-    }
     let readings = readings_of(&profile, readings);
     profile.memory.extend(readings.iter().copied().cloned());
     profile.memory.sort_by_key(|map| map.totals.time_ns);
+    // Behind the readings, which name modules that no sample has met.
+    if symbolize {
+        profile.symbolize_below(root);
+    }
     // A damaged chunk in the middle is left for somebody who can read more of it than we.
     let is_appendable = profile
         .recovery

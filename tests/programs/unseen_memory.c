@@ -1,4 +1,5 @@
-/* Holds 64 MiB, by mmap ("mmap") or by malloc ("malloc"), and prints how much anonymous memory the kernel counts then. */
+/* Holds 64 MiB, by mmap ("mmap") or by malloc ("malloc"), and prints how much anonymous memory the kernel counts then. With a
+ * second argument it waits for the end of its input, else for a second. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,9 @@ int main(int count, char **arguments)
     printf("%ld\n", anonymous_kib());
     fflush(stdout);
     /* For somebody who looks every few milliseconds. */
-    sleep(1);
+    if (count > 2)
+        getchar();
+    else
+        sleep(1);
     return 0;
 }

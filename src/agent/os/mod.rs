@@ -6,6 +6,7 @@ pub mod file;
 pub mod futex;
 pub mod memory;
 pub mod process;
+pub mod residency;
 pub mod scratch;
 pub mod signals;
 pub mod slow_path;
