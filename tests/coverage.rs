@@ -374,6 +374,23 @@ fn after_attach_and_detach_the_profile_has_its_coverage() {
     assert!(report.contains("allocated before the attach"), "{report}");
 }
 
+/// As tcmalloc is, it stands before ours, and has the brk heap.
+#[test]
+fn a_malloc_inside_the_program_is_not_accounted_for() {
+    let room = Room::new();
+    let profile = room.directory().join("it.allocsample");
+    let program = Program::compiled("malloc_on_brk.c");
+    let run = summary(&profile, &[], &[program.path().as_os_str()]);
+    for text in all_that_is_said(&profile).into_iter().chain([run]) {
+        assert!(text.contains("in the brk heap"), "{text}");
+        assert!(
+            text.contains("brings its own malloc in front of ours"),
+            "{text}"
+        );
+        assert!(!text.contains("0 leaks"), "{text}");
+    }
+}
+
 /// The summary that `run` prints for a command, on one line.
 fn summary(profile: &Path, options: &[&str], program: &[&OsStr]) -> String {
     let ran = Command::new(command())

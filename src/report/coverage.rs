@@ -44,6 +44,8 @@ const NEGLIGIBLE_BYTES: f64 = (8 << 20) as f64;
 impl Coverage {
     /// The owner of mappings that have none.
     pub const UNKNOWN: &str = "mappings without a name";
+    /// Where glibc's malloc does not have it.
+    const BRK_HEAP: &str = "the brk heap";
 
     /// Of a profile; `None` if nobody could read the process's memory.
     pub fn of(profile: &Profile) -> Option<Self> {
@@ -106,7 +108,8 @@ impl Coverage {
         let owners = self.owners.iter().filter(|(_, it)| *it >= worth_a_word);
         for (owner, bytes) in owners.take(SHOWN) {
             line += &format!("; {} in {owner}", units::bytes(*bytes));
-            if let Some(likely) = self.likely.as_ref().filter(|_| owner == Self::UNKNOWN) {
+            let has_no_owner = owner == Self::UNKNOWN || owner == Self::BRK_HEAP;
+            if let Some(likely) = self.likely.as_ref().filter(|_| has_no_owner) {
                 line += &format!(", most likely of {likely}");
             }
         }
@@ -227,8 +230,10 @@ const LEAST_SHARE: f64 = 0.3;
 
 /// What the heaps account for in these mappings, and who has the rest.
 fn account(profile: &Profile, map: &MemoryMap) -> (f64, Vec<(String, f64)>) {
+    // A malloc of the program's own may have the brk heap, too.
     let is_glibc = (profile.notes.iter())
-        .any(|(note, module)| *note == Note::NextAllocator && module.contains("libc.so"));
+        .any(|(note, module)| *note == Note::NextAllocator && module.contains("libc.so"))
+        && !(profile.notes.iter()).any(|(note, _)| *note == Note::MallocIsElsewhere);
     let mappings = &map.mappings;
     let index_of = |address: u64| {
         let after = mappings.partition_point(|it| it.start <= address);
@@ -333,11 +338,11 @@ fn account(profile: &Profile, map: &MemoryMap) -> (f64, Vec<(String, f64)>) {
 
 fn owner(mapping: &MemoryMapping, name: &str) -> String {
     if mapping.is(MemoryMapping::BEHIND_GUARD) {
-        return "mappings behind a guard page (thread stacks, most likely)".to_owned();
+        return "mappings behind a guard page (thread stacks, or an allocator's)".to_owned();
     }
     match name {
         "" => Coverage::UNKNOWN.to_owned(),
-        "[heap]" => "the brk heap".to_owned(),
+        "[heap]" => Coverage::BRK_HEAP.to_owned(),
         "[stack]" => "the main thread's stack".to_owned(),
         _ if name.starts_with('/') => {
             let file = name.rsplit('/').next().unwrap_or(name);

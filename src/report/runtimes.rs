@@ -20,8 +20,22 @@ pub fn lines(profile: &Profile) -> Vec<String> {
     let mut lines: Vec<_> = (runtimes(profile).values())
         .filter_map(|here| line(profile, here))
         .collect();
+    let elsewhere = (profile.notes.iter()).find(|(note, _)| *note == Note::MallocIsElsewhere);
+    lines.extend(elsewhere.map(|(_, module)| malloc_is_elsewhere(module)));
     lines.sort_by_key(|line| line.starts_with("note"));
     lines
+}
+
+/// libc's stands before ours where something else than the loader or `attach` has brought the agent in, as a JVM does.
+fn malloc_is_elsewhere(module: &str) -> String {
+    let file = module.rsplit('/').next().unwrap_or(module);
+    if file.starts_with("libc.so") || file.starts_with("libc-") {
+        "note: the agent was loaded when the program ran already: no block of malloc's is in this profile, only objects of runtimes that it joined".to_owned()
+    } else {
+        format!(
+            "note: {module} brings its own malloc in front of ours: what it serves is not in this profile"
+        )
+    }
 }
 
 /// Runtimes in the process that have memory of their own which the profile does not show.
@@ -41,8 +55,12 @@ pub(crate) fn unseen(profile: &Profile) -> Vec<String> {
     unseen.map(|here| here.runtime.name.to_owned()).collect()
 }
 
-/// Whether a runtime in the process has a heap of its own that the profile lacks: that nothing leaks cannot be said then.
+/// Whether the profile lacks all blocks of `malloc`'s, or a runtime in the process has a heap of its own that it lacks: that
+/// nothing leaks cannot be said then.
 pub fn is_any_missing(profile: &Profile) -> bool {
+    if (profile.notes.iter()).any(|(note, _)| *note == Note::MallocIsElsewhere) {
+        return true;
+    }
     let mut all = runtimes(profile).into_values();
     all.any(|here| {
         !here.runtime.is_on_malloc
@@ -323,6 +341,27 @@ mod tests {
             Profile::default(),
         ] {
             assert_eq!(lines(&profile), [] as [String; 0]);
+        }
+    }
+
+    #[test]
+    fn a_malloc_that_is_not_sampled_leaves_no_verdict() {
+        for (module, line) in [
+            (
+                "/lib/libc.so.6",
+                "note: the agent was loaded when the program ran already: no block of malloc's is in this profile, only objects of runtimes that it joined",
+            ),
+            (
+                "/usr/bin/server",
+                "note: /usr/bin/server brings its own malloc in front of ours: what it serves is not in this profile",
+            ),
+        ] {
+            let mut profile = joined(with("the JVM", "17.0.15"), "java");
+            assert!(!is_any_missing(&profile));
+            let note = (Note::MallocIsElsewhere, module.to_owned());
+            profile.notes.push(note);
+            assert_eq!(lines(&profile), [line]);
+            assert!(is_any_missing(&profile));
         }
     }
 

@@ -302,7 +302,6 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
     }
     for (note, detail) in &profile.notes {
         match note {
-            Note::MallocIsElsewhere => lines.push(malloc_is_elsewhere(detail)),
             Note::NoDrainThread => lines.push(format!("note: no drain thread: {detail}")),
             Note::SwitchedOff => lines.push(format!("note: the agent switched itself off: {detail}")),
             Note::ForkedFrom => lines.push(format!("note: forked from process {detail}")),
@@ -315,7 +314,7 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             Note::UnknownSetting => lines.push(format!("note: {detail} is no setting, and changed nothing (is it misspelt?)")),
             Note::DiskFull => lines.push(format!("note: there was no room for the profile for a while: {detail}")),
             // `runtimes` says it where it matters.
-            Note::NextAllocator | Note::NotJoined => {}
+            Note::NextAllocator | Note::NotJoined | Note::MallocIsElsewhere => {}
         }
     }
     let recovery = &profile.recovery;
@@ -400,18 +399,6 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
         });
     }
     lines
-}
-
-/// libc's stands before ours where something else than the loader or `attach` has brought the agent in, as a JVM does.
-fn malloc_is_elsewhere(module: &str) -> String {
-    let file = module.rsplit('/').next().unwrap_or(module);
-    if file.starts_with("libc.so") || file.starts_with("libc-") {
-        "note: the agent was loaded when the program ran already: no block of malloc's is in this profile, only objects of runtimes that it joined".to_owned()
-    } else {
-        format!(
-            "note: {module} brings its own malloc in front of ours: what it serves is not in this profile"
-        )
-    }
 }
 
 fn paint(text: &str, code: &str, colour: bool) -> String {

@@ -27,6 +27,11 @@ const ALLOCATORS: &[Allocator] = &[
         symbols: &["tc_malloc", "TCMallocInternalMalloc"],
         text: "tcmalloc: large alloc ",
     },
+    Allocator {
+        name: "PartitionAlloc",
+        symbols: &[],
+        text: "PartitionAlloc.Partitions.",
+    },
 ];
 
 pub(super) fn is_mark(name: &str) -> bool {

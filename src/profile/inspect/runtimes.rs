@@ -97,6 +97,17 @@ const RUNTIMES: &[Runtime] = &[
         late: "",
     },
     Runtime {
+        name: "Chromium",
+        files: &["chromium", "chrome"],
+        marks: &[],
+        version: &[],
+        support: Support::None,
+        is_on_malloc: false,
+        missing: "what its own allocator serves and the JavaScript heap are not sampled",
+        advice: "",
+        late: "",
+    },
+    Runtime {
         name: "Node.js",
         files: &["node", "nodejs", "libnode.so"],
         marks: &["node_module_register"],

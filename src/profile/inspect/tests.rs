@@ -236,6 +236,7 @@ fn allocators_are_found_by_symbols_or_where_those_are_stripped_by_their_messages
             "jemalloc and mimalloc",
         ),
         (&["tc_malloc"], b"", "tcmalloc"),
+        (&[], b"PartitionAlloc.Partitions.Layout\0", "PartitionAlloc"),
     ] {
         let expected = ["", "", allocator].map(str::to_owned);
         assert_eq!(

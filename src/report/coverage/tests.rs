@@ -90,6 +90,23 @@ fn memory_of_another_allocator_is_not_accounted_for() {
     assert!(coverage.warning().is_some());
 }
 
+/// As tcmalloc has it where it is linked into the program.
+#[test]
+fn the_brk_heap_of_a_malloc_in_the_program_is_not_accounted_for() {
+    let mut profile = with_allocator(blind(), "/usr/bin/server", "tcmalloc");
+    let map = profile.memory.first_mut().expect("a reading");
+    map.mappings = vec![mapping(MIB, 301, 0, 0)];
+    assert!(!Coverage::of(&profile).expect("a reading").is_low());
+    let elsewhere = (Note::MallocIsElsewhere, "/usr/bin/server".to_owned());
+    profile.notes.push(elsewhere);
+    let coverage = Coverage::of(&profile).expect("a reading");
+    assert_eq!(
+        coverage.line(),
+        "coverage   0 %: the sampled heaps account for 0 B of 301 MiB of anonymous memory; 301 MiB in the brk heap, most likely of server (its own tcmalloc)"
+    );
+    assert!(coverage.is_low());
+}
+
 /// Python's arenas lie in the unnamed mapping, its samples in the brk heap.
 fn with_python(live_mib: u64) -> Profile {
     let mut profile = blind();
