@@ -391,6 +391,120 @@ fn a_malloc_inside_the_program_is_not_accounted_for() {
     }
 }
 
+/// A JVM that allocates 20 MB at each line of its input and keeps them.
+struct Jvm {
+    child: std::process::Child,
+    output: std::io::BufReader<std::process::ChildStdout>,
+    room: Room,
+}
+
+impl Jvm {
+    fn start() -> Self {
+        const KEEPS: &str = "class K { static java.util.List<byte[]> all = new java.util.ArrayList<>(); public static void main(String[] a) throws Exception { System.out.println(\"ready\"); while (System.in.read() == '\\n') { for (int i = 0; i < 20000; i++) all.add(new byte[1000]); System.out.println(all.size()); } } }";
+        let room = Room::new();
+        let source = room.directory().join("K.java");
+        std::fs::write(&source, KEEPS).expect("room");
+        let mut child = Command::new("java")
+            .arg(&source)
+            .current_dir(room.directory())
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("java");
+        let output = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut jvm = Self {
+            child,
+            output,
+            room,
+        };
+        jvm.hear();
+        jvm
+    }
+
+    fn hear(&mut self) {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut self.output, &mut line).expect("a line");
+        assert!(!line.is_empty(), "the JVM has ended");
+    }
+
+    fn allocate(&mut self) {
+        let mut input = self.child.stdin.as_ref().expect("a pipe");
+        std::io::Write::write_all(&mut input, b"\n").expect("a JVM that reads");
+        self.hear();
+    }
+
+    fn load_agent(&self) {
+        let loaded = Command::new("jcmd")
+            .args([&self.child.id().to_string(), "JVMTI.agent_load"])
+            .arg(support::agent_library())
+            .current_dir(self.room.directory())
+            .output()
+            .expect("jcmd");
+        let said = String::from_utf8_lossy(&loaded.stdout).into_owned();
+        assert!(said.contains("return code: 0"), "{loaded:?}");
+    }
+
+    fn end(&mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().expect("the JVM").success());
+    }
+}
+
+#[test]
+fn a_jvm_that_was_attached_to_takes_its_heap_in_by_its_own_command() {
+    if !is_installed("jcmd") {
+        return skip("no jcmd (Debian: default-jdk-headless)");
+    }
+    let mut jvm = Jvm::start();
+    let profile = jvm.room.directory().join("it.allocsample");
+    let pid = jvm.child.id().to_string();
+    let attached = Command::new(command())
+        .args(["attach", &pid, "--interval", "16K", "--output"])
+        .arg(&profile)
+        .output()
+        .expect("the command");
+    assert!(attached.status.success(), "{attached:?}");
+    jvm.load_agent();
+    jvm.allocate();
+    let detached = Command::new(command()).args(["detach", &pid]).output();
+    assert!(detached.expect("the command").status.success());
+    // Nobody records any more: the JVM has to go on all the same.
+    jvm.load_agent();
+    jvm.allocate();
+    jvm.end();
+    let report = said(&["report"], &profile);
+    assert!(report.contains("byte[] [java]"), "{report}");
+    for text in all_that_is_said(&profile) {
+        assert!(!text.contains("the Java heap is not sampled"), "{text}");
+        assert!(!text.contains("brings its own malloc"), "{text}");
+    }
+}
+
+/// Its own command brings the agent in too late for `malloc`.
+#[test]
+fn a_jvm_that_loads_the_agent_is_said_to_lack_what_malloc_serves() {
+    if !is_installed("jcmd") {
+        return skip("no jcmd (Debian: default-jdk-headless)");
+    }
+    let mut jvm = Jvm::start();
+    jvm.load_agent();
+    for _ in 0..4 {
+        jvm.allocate();
+    }
+    jvm.end();
+    // The agent names its profile itself, in the JVM's working directory.
+    let name = format!("allocsample.java.{}.allocsample", jvm.child.id());
+    let profile = jvm.room.directory().join(name);
+    for text in all_that_is_said(&profile) {
+        assert!(
+            text.contains("no block of malloc's is in this profile"),
+            "{text}"
+        );
+        assert!(!text.contains("brings its own malloc"), "{text}");
+        assert!(!text.contains("0 leaks"), "{text}");
+    }
+}
+
 /// The summary that `run` prints for a command, on one line.
 fn summary(profile: &Path, options: &[&str], program: &[&OsStr]) -> String {
     let ran = Command::new(command())

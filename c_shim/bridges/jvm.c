@@ -554,8 +554,11 @@ static void begin(environment vm, bool is_live)
     static const int events[] = {VM_INIT,  VM_DEATH,  THREAD_START, CLASS_LOAD,          CLASS_PREPARE,
                                  GC_START, GC_FINISH, OBJECT_FREE,  SAMPLED_OBJECT_ALLOC};
     void *env = NULL, *jni = NULL;
+    /* It may be loaded again, and after a detach there are no hooks: callbacks of before go on with those that they have. */
+    if (heap != NULL)
+        return;
     hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
-    if (heap != NULL || hooks == NULL || !make_table(&methods) || !make_table(&places) || !make_table(&types))
+    if (hooks == NULL || !make_table(&methods) || !make_table(&places) || !make_table(&types))
         return;
     if (CALL(vm, VM_GET_ENV, (environment, void **, int32_t), vm, &env, JVMTI_VERSION_11) != 0)
         return;
