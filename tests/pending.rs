@@ -74,3 +74,12 @@ fn a_type_can_be_told_while_the_object_is_there() {
     assert_eq!(freed["allocated_bytes"], Value::from(100.0));
     assert_eq!(freed["live_bytes"], Value::from(0.0));
 }
+
+/// As where another profiler's hook takes the frees.
+#[test]
+fn a_machines_block_whose_free_nobody_told_ends_when_its_address_is_sampled_again() {
+    let profile = story("reused").profile();
+    let reused = profile.row("types", "type", "Reused");
+    assert_eq!(reused["allocated_bytes"], Value::from(100_000.0));
+    assert_eq!(reused["live_bytes"], Value::from(100.0));
+}

@@ -6,6 +6,7 @@ use allocsample_record::{
 use allocsample_ring::Priority;
 
 use crate::agent::{Agent, WorkArea};
+use crate::live::LiveSamples;
 use crate::os::clock;
 use crate::os::stack_room::make_room;
 use crate::os::thread::{Caller, ShimThread};
@@ -41,10 +42,11 @@ impl Agent {
     pub(crate) fn end_freed_past_us(
         &self,
         thread: &ShimThread,
+        live: &LiveSamples,
         address: u64,
         recording: &Recording,
     ) {
-        let Some(id) = self.live.take(&self.filter, address) else {
+        let Some(id) = live.take(&self.filter, address) else {
             return;
         };
         let record = FreeRecord {

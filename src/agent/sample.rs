@@ -1,7 +1,7 @@
 //! The slow path of malloc: an allocation has borrowed from its thread's counter.
 
 use allocsample_record::{
-    Figure, HeapId, LostReason, RecordKind, SampleFlags, SampleId, SampleRecord, ThreadId,
+    Figure, HeapId, HeapKind, LostReason, RecordKind, SampleFlags, SampleId, SampleRecord, ThreadId,
 };
 use allocsample_ring::Priority;
 use allocsample_sampling::{GapLaw, Interval, SamplePoints, Sampler, Weight};
@@ -9,6 +9,7 @@ use allocsample_sampling::{GapLaw, Interval, SamplePoints, Sampler, Weight};
 use crate::agent::{Agent, WorkArea};
 use crate::config::OnFull;
 use crate::hooks::Heap;
+use crate::live::LiveSamples;
 use crate::os::scratch::Zeroed;
 use crate::os::signals::Held;
 use crate::os::slow_path::SlowPath;
@@ -263,6 +264,15 @@ impl Agent {
         true
     }
 
+    /// Where the sample's block will be, if it is freed by its address.
+    fn live_by_address<'a>(&'a self, due: &'a Due<'_>) -> Option<&'a LiveSamples> {
+        if due.heap == HeapId::MALLOC {
+            return Some(&self.live);
+        }
+        let heap = due.walked?;
+        matches!(heap.kind, HeapKind::Malloc | HeapKind::External).then(|| self.live_of(heap))
+    }
+
     fn publish(
         &self,
         due: &Due<'_>,
@@ -273,8 +283,8 @@ impl Agent {
         let key = self.written_key(due.thread);
         let is_as_walked = is_as_walked(captured, due.walked);
         let (shared, fresh) = area.told(captured, is_as_walked, key, due.thread.last_sample());
-        if due.heap == HeapId::MALLOC {
-            self.end_freed_past_us(due.thread, due.address, recording);
+        if let Some(live) = self.live_by_address(due) {
+            self.end_freed_past_us(due.thread, live, due.address, recording);
         }
         let words = SampleRecord::words(fresh.len());
         let mut noted = loop {

@@ -1,5 +1,5 @@
 // Behaviour: small stories of samples that wait for a collection, told to the hook ABI by hand, at interval 1.
-// Usage: pending fork | discard | late | interval | interrupted | typed
+// Usage: pending fork | discard | late | interval | interrupted | typed | reused
 //   fork      the child's first call is an allocation: its collection finds that object, and nothing of the parent's
 //   discard   young, old and late samples are given up; later answers are for nobody
 //   late      a thread leaves with young samples: one dies in the next minor collection, one in the next major one; one
@@ -8,6 +8,7 @@
 //   interrupted  a signal handler asks how many wait, whatever it has interrupted
 //   typed     objects get their types after they were allocated: one of a nursery, which keeps it when it survives, and one that
 //             is freed by its address; what is no sample, or no type, is refused
+//   reused    blocks that are freed by their address come again and again at one, and no free is told
 #include "../../c_shim/include/allocsample.h"
 
 #include <signal.h>
@@ -194,6 +195,31 @@ static void story_typed(void)
     CHECK(agent->typed(other, id, 1) == ALLOCSAMPLE_OK); /* it is freed: nobody is told */
 }
 
+static long address_space_pages(void)
+{
+    long pages = 0;
+    FILE *sizes = fopen("/proc/self/statm", "r");
+    CHECK(sizes != NULL && fscanf(sizes, "%ld", &pages) == 1);
+    fclose(sizes);
+    return pages;
+}
+
+static void story_reused(void)
+{
+    enum { BLOCKS = 1000, SIZE = 100, PAGES_OF_1_GIB = 1 << 18 };
+    allocsample_heap *other =
+        agent->heap_register(&(allocsample_heap_description){.size = sizeof(allocsample_heap_description),
+                                                             .kind = ALLOCSAMPLE_EXTERNAL,
+                                                             .name = "org.example.reused",
+                                                             .interval = 1});
+    agent->define_type(other, 7, "Reused", NULL);
+    agent->nursery_begin(other, &outside_state, 1, (uintptr_t)1 << 40);
+    long before = address_space_pages();
+    for (uintptr_t at = 1; at <= BLOCKS; at++)
+        CHECK(agent->alloc(other, &outside_state, 0x5000, SIZE, 7, 1 + at * SIZE, NULL) != ALLOCSAMPLE_NO_SAMPLE);
+    CHECK(address_space_pages() - before < PAGES_OF_1_GIB);
+}
+
 static void story_interrupted(void)
 {
     enum { SURVIVORS = 2000, QUESTIONS = 300 };
@@ -237,6 +263,8 @@ int main(int count, char **words)
         story_interrupted();
     else if (strcmp(words[1], "typed") == 0)
         story_typed();
+    else if (strcmp(words[1], "reused") == 0)
+        story_reused();
     else
         story_interval();
     return 0;
