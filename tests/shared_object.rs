@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use support::attached::Attached;
-use support::{Program, agent_library};
+use support::{Program, agent_library, skip};
 
 /// Exported besides the names of libc: the function by which a runtime finds the agent, and those that
 /// `allocsample attach` and `detach` call.
@@ -232,6 +232,15 @@ fn the_library_needs_nothing_but_the_c_library() {
         .any(|name| line.contains(name));
         assert!(is_part, "{line}");
     }
+}
+
+#[test]
+fn a_released_library_has_no_debug_information_for_debuggers_to_find_names_in() {
+    if cfg!(debug_assertions) {
+        return skip("a debug build (cargo test --release)");
+    }
+    let sections = printed("readelf", &["--wide", "--sections"]);
+    assert!(!sections.contains(".debug_info"), "{sections}");
 }
 
 #[test]

@@ -77,6 +77,11 @@ fn main() {
     if env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch != "x86_64") {
         println!("cargo:rustc-cdylib-link-arg=-fuse-ld=lld");
     }
+    // A debugger looks for a name of an expression in the debug information of all libraries: for `dlsym`, which memray has
+    // lldb call, it would also find one of std's, and `malloc` and `free` among what the drain thread has inlined.
+    if env::var("PROFILE").is_ok_and(|profile| profile == "release") {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,--strip-debug");
+    }
     // Our constructor runs before those of all other objects, so that their allocations are seen.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
     // What dlopen returned once stays: allocations that we sampled may end at any time.
