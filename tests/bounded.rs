@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use allocsample_profile::Profile;
 use allocsample_record::{
-    ChunkEncoder, ChunkKind, CodeGeneration, Location, ModuleId, RecordKind, StackId, StackNode,
-    SymbolFrame, SymbolTable,
+    ChunkEncoder, ChunkKind, CodeGeneration, HeapId, Location, ModuleId, RecordKind, StackId,
+    StackNode, SymbolFrame, SymbolTable,
 };
 use support::hostile::{self, Hostile, Random, node, sample};
 use support::{Program, command};
@@ -214,6 +214,18 @@ fn cases() -> Vec<(&'static str, Vec<u8>)> {
                 .packed(ChunkKind::Symbols, &table.encode())
                 .bytes()
         }),
+        (
+            "as many intervals, threads and heaps as there can be",
+            Hostile::default()
+                .events(|encoder| {
+                    for number in 1..u16::MAX {
+                        hostile::interval(encoder, number, 4096 + u64::from(number));
+                        hostile::sample_in(encoder, number, HeapId::MALLOC);
+                        hostile::sample_in(encoder, number, HeapId(number));
+                    }
+                })
+                .bytes(),
+        ),
         (
             "modules that have no end, or nobody at theirs",
             Hostile::default()

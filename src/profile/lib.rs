@@ -49,7 +49,7 @@ pub use model::{
     Thread, Tick,
 };
 pub use parts::parts_before;
-pub use reach::{Allowance, Reach};
+pub use reach::{Allowance, Allowances, Reach, ReachBuilder};
 pub use reader::ReadError;
 pub use series::SeriesError;
 pub use stacks::StackTable;

@@ -44,8 +44,6 @@ pub(crate) struct Limits {
     frames: u64,
     /// Bytes of names in all different stacks together: what it takes to print each.
     text: u64,
-    /// Pairs of something and an interval that may have hidden some of it: what it takes to look at each.
-    pairs: u64,
 }
 
 impl Limits {
@@ -60,7 +58,6 @@ impl Limits {
             names: limit(16 << 20, 2),
             frames: limit(256 << 20, 2048),
             text: limit(256 << 20, 256),
-            pairs: limit(16 << 20, 64),
         }
     }
 
@@ -86,17 +83,6 @@ pub(crate) fn make_room<T>(row: &mut Vec<T>, more: usize) {
     const LEAST: usize = 1024;
     if row.capacity() - row.len() < more {
         row.reserve_exact(more.max(row.len() / 8).max(LEAST));
-    }
-}
-
-impl Limits {
-    /// Whether the intervals of a profile can be asked for what each of its threads and heaps may have hidden from them.
-    /// `pairs` of a heap and an interval have samples.
-    pub(crate) fn allow_intervals(&self, profile: &Profile, pairs: usize) -> bool {
-        let intervals = profile.intervals.len() + profile.interval_history.len();
-        let heaps = pairs + profile.vm.heaps.len();
-        let asked = profile.threads.len() + heaps;
-        (intervals as u64).saturating_mul(asked as u64) <= self.pairs
     }
 }
 

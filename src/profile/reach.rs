@@ -3,6 +3,8 @@
 //! Every sample carries the exact bytes of its thread. Between two samples of a thread, those bytes were allocated under
 //! the intervals that were in force meanwhile. Their sum bounds what an interval can have hidden: one that was in force
 //! while 100 KiB were allocated has missed at most 100 KiB, even if it is 4 MiB.
+//!
+//! A profile can have 65,000 intervals and as many threads and heaps. So nothing here takes a step for every pair of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,6 +12,7 @@ use allocsample_record::{HeapId, ThreadId};
 use allocsample_sampling::{GapLaw, Interval, Weight};
 use rustc_hash::FxHashMap;
 
+use crate::limits::make_room;
 use crate::model::{IntervalInfo, Profile, Sample};
 
 /// The bytes, at most, that were allocated under each interval, and which intervals each heap was sampled with.
@@ -23,12 +26,16 @@ pub struct Reach {
     smallest: Option<u64>,
 }
 
-/// Collects a [`Reach`] sample by sample.
+/// Collects a [`Reach`] sample by sample: in one step for every sample, thread and interval.
 #[derive(Default)]
-pub(crate) struct ReachBuilder {
+pub struct ReachBuilder {
     reach: Reach,
     last: Option<(HeapId, u16)>,
     threads: FxHashMap<ThreadId, Mark>,
+    /// By index in the history: how many more bytes may have been allocated under this interval than under the one before.
+    steps: Vec<i128>,
+    /// From this index in the history on, nobody knows how many.
+    unbounded: Option<usize>,
 }
 
 /// Where a thread was at its last sample.
@@ -45,17 +52,12 @@ impl ReachBuilder {
     pub(crate) fn held_bytes(&self) -> u64 {
         /// An entry of a tree or of a table, with its room.
         const ENTRY: usize = 48;
-        let entries = self.reach.bytes.len() + self.reach.sampled.len() + self.threads.len();
-        (ENTRY * entries) as u64
-    }
-
-    /// How many pairs of a heap and an interval have samples so far.
-    pub(crate) fn pairs(&self) -> usize {
-        self.reach.sampled.len()
+        let entries = self.reach.sampled.len() + self.threads.len();
+        (ENTRY * entries + size_of::<i128>() * self.steps.capacity()) as u64
     }
 
     /// A sample, whatever file it comes from.
-    pub(crate) fn add_size(&mut self, sample: &Sample) {
+    pub fn add_size(&mut self, sample: &Sample) {
         let key = (sample.heap, sample.interval);
         if self.last != Some(key) {
             self.last = Some(key);
@@ -65,8 +67,9 @@ impl ReachBuilder {
         *smallest = Some(smallest.map_or(sample.size, |least| least.min(sample.size)));
     }
 
-    /// A sample of malloc's that was taken when its thread had allocated `bytes`, of which `before` precede the file.
-    pub(crate) fn add_bytes(
+    /// A sample of malloc's that was taken when its thread had allocated `bytes`, of which `before` precede the file, and the
+    /// interval had changed so many times as `history` says.
+    pub fn add_bytes(
         &mut self,
         thread: ThreadId,
         bytes: u64,
@@ -78,44 +81,62 @@ impl ReachBuilder {
             change: 0,
         };
         let mark = self.threads.entry(thread).or_insert(first);
-        let since = mark.bytes;
-        let change = std::mem::replace(&mut mark.change, history.len().saturating_sub(1));
-        mark.bytes = bytes.max(since);
-        charge(
-            &mut self.reach.bytes,
-            &history[change.min(history.len())..],
-            bytes.saturating_sub(since),
+        let last = std::mem::replace(
+            mark,
+            Mark {
+                bytes: bytes.max(mark.bytes),
+                change: history.len().saturating_sub(1),
+            },
         );
+        self.charge(last.change, history.len(), bytes.saturating_sub(last.bytes));
     }
 
     /// When all samples are in, and before what precedes the file is taken off the totals of threads.
-    pub(crate) fn finish(mut self, profile: &Profile, before: impl Fn(ThreadId) -> u64) -> Reach {
+    pub fn finish(mut self, profile: &Profile, before: impl Fn(ThreadId) -> u64) -> Reach {
         let history = &profile.interval_history[..];
         for (&id, thread) in &profile.threads {
             let mark = self.threads.get(&id).copied().unwrap_or(Mark {
                 bytes: before(id),
                 change: 0,
             });
-            let rest = match profile.exit {
-                Some(_) => thread.exact_bytes.saturating_sub(mark.bytes),
+            match profile.exit {
+                Some(_) => {
+                    let rest = thread.exact_bytes.saturating_sub(mark.bytes);
+                    self.charge(mark.change, history.len(), rest);
+                }
                 // How much it has allocated since its last sample, nobody has said yet.
-                None => u64::MAX,
+                None => {
+                    let from = self.unbounded.map_or(mark.change, |it| it.min(mark.change));
+                    self.unbounded = Some(from);
+                }
+            }
+        }
+        let is_known = !self.steps.is_empty() || self.unbounded.is_some();
+        let mut most = 0_i128;
+        for (index, info) in history.iter().enumerate().filter(|_| is_known) {
+            most += self.steps.get(index).copied().unwrap_or(0);
+            let bytes = match self.unbounded {
+                Some(from) if from <= index => u64::MAX,
+                _ => u64::try_from(most).unwrap_or(u64::MAX),
             };
-            charge(
-                &mut self.reach.bytes,
-                &history[mark.change.min(history.len())..],
-                rest,
-            );
+            let known = self.reach.bytes.entry(info.interval_bytes).or_default();
+            *known = known.saturating_add(bytes);
         }
         self.reach
     }
-}
 
-/// Any of these intervals may have been in force for all of the bytes.
-fn charge(reach: &mut BTreeMap<u64, u64>, intervals: &[IntervalInfo], bytes: u64) {
-    for info in intervals {
-        let most = reach.entry(info.interval_bytes).or_default();
-        *most = most.saturating_add(bytes);
+    /// Any interval of the history from one index up to another may have been in force for all of the bytes.
+    fn charge(&mut self, from: usize, to: usize, bytes: u64) {
+        if from >= to {
+            return;
+        }
+        if self.steps.len() <= to {
+            let more = to + 1 - self.steps.len();
+            make_room(&mut self.steps, more);
+            self.steps.resize(to + 1, 0);
+        }
+        self.steps[from] += i128::from(bytes);
+        self.steps[to] -= i128::from(bytes);
     }
 }
 
@@ -129,6 +150,15 @@ pub struct Allowance {
     pub objects: f64,
 }
 
+impl Allowance {
+    fn max(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.max(other.bytes),
+            objects: self.objects.max(other.objects),
+        }
+    }
+}
+
 impl Profile {
     /// The smallest block that a count allows for. Requests below 8 bytes, which every common allocator rounds up, are
     /// rare; where one was sampled, it is the size of that.
@@ -138,48 +168,30 @@ impl Profile {
     }
 
     /// What may have been missed in a heap from one moment to another (CLOCK_MONOTONIC): a block under the longest interval
-    /// that was in force then, unless fewer bytes than that were allocated under it.
+    /// that was in force then, unless fewer bytes than that were allocated under it. Whoever asks for many heaps, asks
+    /// [`Profile::allowances`].
     pub fn allowance(&self, heap: HeapId, from_ns: u64, until_ns: u64) -> Allowance {
-        let smallest = self.smallest_expected();
-        let mut most = Allowance::default();
-        let in_force = self.in_force(from_ns, until_ns);
-        let sampled = self.sampled_with(heap);
-        for (index, info) in (0..=u16::MAX).zip(&self.intervals) {
-            let Some(interval) = Interval::new(info.interval_bytes) else {
-                continue;
-            };
-            // A heap's own, or one that a forked child brought along, is not in the history.
-            let was_in_force = in_force.get(&info.interval_bytes).copied().unwrap_or(true);
-            if !was_in_force || !sampled(index) {
-                continue;
-            }
-            let weight = Weight::new(GapLaw::Poisson, interval);
-            let known = self.reach.bytes.get(&info.interval_bytes);
-            let reach = match known {
-                // To f64: far below 2^53, or a bound that does not matter.
-                Some(&bytes) if heap == HeapId::MALLOC => bytes as f64,
-                _ => f64::INFINITY,
-            };
-            let fewest = weight.unit_bytes().min(reach) / smallest as f64;
-            most.bytes = most.bytes.max(weight.unit_bytes().min(reach));
-            most.objects = most
-                .objects
-                .max(weight.unit_objects(smallest).min(fewest.ceil()));
-        }
-        most
+        self.allowances(from_ns, until_ns).of(heap)
     }
 
-    /// Whether a heap is sampled with an interval: its samples say so, or no other heap's do.
-    fn sampled_with(&self, heap: HeapId) -> impl Fn(u16) -> bool {
-        let sampled = &self.reach.sampled;
-        let own: BTreeSet<u16> = sampled
-            .iter()
-            .filter(|it| it.0 == heap)
-            .map(|it| it.1)
-            .collect();
-        let all: BTreeSet<u16> = sampled.iter().map(|it| it.1).collect();
-        let may_have_others = heap == HeapId::MALLOC || own.is_empty();
-        move |index| own.contains(&index) || (may_have_others && !all.contains(&index))
+    /// What may have been missed in each heap from one moment to another (CLOCK_MONOTONIC). It takes a step for every
+    /// interval; then every heap takes one for every interval that it has samples of.
+    pub fn allowances(&self, from_ns: u64, until_ns: u64) -> Allowances<'_> {
+        let sampled: BTreeSet<u16> = self.reach.sampled.iter().map(|it| it.1).collect();
+        let mut all = Allowances {
+            profile: self,
+            in_force: self.in_force(from_ns, until_ns),
+            unsampled: [Allowance::default(); 2],
+        };
+        for index in (0..=u16::MAX).take(self.intervals.len()) {
+            if sampled.contains(&index) {
+                continue;
+            }
+            for (place, heap) in [HeapId::MALLOC, ANY_OTHER].into_iter().enumerate() {
+                all.unsampled[place] = all.unsampled[place].max(all.under(heap, index));
+            }
+        }
+        all
     }
 
     /// The intervals of the history, in bytes, and whether they were in force between two moments.
@@ -195,11 +207,67 @@ impl Profile {
     }
 }
 
+/// A heap whose exact bytes say nothing of intervals.
+const ANY_OTHER: HeapId = HeapId(u16::MAX);
+
+/// What may have been missed in each heap: see [`Profile::allowances`].
+#[derive(Clone, Debug)]
+pub struct Allowances<'a> {
+    profile: &'a Profile,
+    /// The intervals of the history, in bytes, and whether they were in force.
+    in_force: BTreeMap<u64, bool>,
+    /// Of intervals under which nothing was sampled in any heap: in malloc's, in another.
+    unsampled: [Allowance; 2],
+}
+
+impl Allowances<'_> {
+    /// In one heap. A heap is sampled with an interval if its samples say so, or if no other heap's do.
+    pub fn of(&self, heap: HeapId) -> Allowance {
+        let sampled = &self.profile.reach.sampled;
+        let mut own = sampled.range((heap, 0)..=(heap, u16::MAX)).peekable();
+        let others = match own.peek() {
+            _ if heap == HeapId::MALLOC => self.unsampled[0],
+            None => self.unsampled[1],
+            Some(_) => Allowance::default(),
+        };
+        own.fold(others, |most, &(_, index)| {
+            most.max(self.under(heap, index))
+        })
+    }
+
+    /// Under one interval.
+    fn under(&self, heap: HeapId, index: u16) -> Allowance {
+        let profile = self.profile;
+        let info = profile.intervals.get(usize::from(index));
+        let Some(interval) = info.and_then(|info| Interval::new(info.interval_bytes)) else {
+            return Allowance::default();
+        };
+        // A heap's own, or one that a forked child brought along, is not in the history.
+        if self.in_force.get(&interval.bytes()) == Some(&false) {
+            return Allowance::default();
+        }
+        let smallest = profile.smallest_expected();
+        let weight = Weight::new(GapLaw::Poisson, interval);
+        let reach = match profile.reach.bytes.get(&interval.bytes()) {
+            // To f64: far below 2^53, or a bound that does not matter.
+            Some(&bytes) if heap == HeapId::MALLOC => bytes as f64,
+            _ => f64::INFINITY,
+        };
+        let bytes = weight.unit_bytes().min(reach);
+        let fewest = (bytes / smallest as f64).ceil();
+        Allowance {
+            bytes,
+            objects: weight.unit_objects(smallest).min(fewest),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::{Exit, Thread};
     use allocsample_record::{ExitHow, Sampling};
+    use allocsample_sampling::Random;
 
     fn interval(time_ns: u64, interval_bytes: u64) -> IntervalInfo {
         IntervalInfo {
@@ -273,5 +341,85 @@ mod tests {
             profile.allowance(HeapId::MALLOC, 0, u64::MAX),
             Allowance::default()
         );
+    }
+
+    #[test]
+    fn bounds_are_those_of_charging_every_interval_one_by_one() {
+        let mut random = Random::from_seed(3);
+        for _ in 0..200 {
+            let changes = 1 + random.below(6) as usize;
+            // Some come back.
+            let history: Vec<IntervalInfo> = (0..changes)
+                .map(|number| interval(number as u64, 1024 << random.below(4)))
+                .collect();
+            let mut builder = ReachBuilder::default();
+            let mut slow: BTreeMap<u64, u64> = BTreeMap::new();
+            let mut profile = Profile {
+                interval_history: history.clone(),
+                exit: Some(Exit {
+                    time_ns: 200,
+                    how: ExitHow::Exit,
+                    status: Some(0),
+                }),
+                ..Profile::default()
+            };
+            let mut charge = |intervals: &[IntervalInfo], bytes: u64| {
+                for info in intervals {
+                    *slow.entry(info.interval_bytes).or_default() += bytes;
+                }
+            };
+            for thread in 1..=3 {
+                let (mut last, mut bytes) = (0, 0);
+                for now in 0..changes {
+                    if random.below(2) == 0 {
+                        let more = random.below(1 << 20);
+                        bytes += more;
+                        builder.add_bytes(ThreadId(thread), bytes, 0, &history[..=now]);
+                        charge(&history[last..=now], more);
+                        last = now;
+                    }
+                }
+                let rest = random.below(1 << 20);
+                charge(&history[last..], rest);
+                let of_thread = Thread {
+                    exact_bytes: bytes + rest,
+                    ..Thread::default()
+                };
+                profile.threads.insert(ThreadId(thread), of_thread);
+            }
+            assert_eq!(builder.finish(&profile, |_| 0).bytes, slow);
+        }
+    }
+
+    #[test]
+    fn many_intervals_threads_and_heaps_take_a_step_each_and_not_for_every_pair() {
+        // 65,000 of each: every pair of them would take hours.
+        const COUNT: u16 = 65_000;
+        let history: Vec<IntervalInfo> = (0..COUNT)
+            .map(|number| interval(u64::from(number), 1 << 20 | u64::from(number)))
+            .collect();
+        let mut builder = ReachBuilder::default();
+        let mut profile = Profile {
+            intervals: history.clone(),
+            interval_history: history.clone(),
+            ..Profile::default()
+        };
+        for number in 1..COUNT {
+            let thread = ThreadId(u32::from(number));
+            builder.add_bytes(thread, 1 << 30, 0, &history);
+            profile.threads.insert(thread, Thread::default());
+            builder.add_size(&Sample {
+                heap: HeapId(number),
+                interval: number,
+                size: 8,
+                ..Sample::default()
+            });
+        }
+        profile.reach = builder.finish(&profile, |_| 0);
+        let allowances = profile.allowances(0, u64::MAX);
+        for number in 1..COUNT {
+            let most = f64::from(1 << 20 | i32::from(number));
+            assert_eq!(allowances.of(HeapId(number)).bytes, most);
+        }
     }
 }

@@ -255,7 +255,8 @@ pub(crate) fn threads<E>(profile: &Profile, sink: &mut Sink<'_, E>) -> Result<()
 }
 
 pub(crate) fn heaps<E>(profile: &Profile, sink: &mut Sink<'_, E>) -> Result<(), E> {
-    let malloc = profile.allowance(HeapId::MALLOC, 0, u64::MAX);
+    let allowances = profile.allowances(0, u64::MAX);
+    let malloc = allowances.of(HeapId::MALLOC);
     sink.row(&[
         heap(HeapId::MALLOC),
         "malloc".into(),
@@ -265,7 +266,7 @@ pub(crate) fn heaps<E>(profile: &Profile, sink: &mut Sink<'_, E>) -> Result<(), 
         malloc.objects.into(),
     ])?;
     for (id, registered) in &profile.vm.heaps {
-        let allowance = profile.allowance(*id, 0, u64::MAX);
+        let allowance = allowances.of(*id);
         let kind = registered
             .kind
             .map(|kind| format!("{kind:?}").to_lowercase());

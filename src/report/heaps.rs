@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use allocsample_profile::{Examined, GcKind, HeapId, Profile, Sample};
+use allocsample_profile::{Allowance, Examined, GcKind, HeapId, Profile, Sample};
 use allocsample_sampling::Estimate;
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
@@ -35,8 +35,7 @@ pub struct Share {
 
 impl Share {
     /// Of no sample yet.
-    fn of_heap(profile: &Profile, heap: HeapId) -> Self {
-        let allowance = profile.allowance(heap, 0, u64::MAX);
+    fn allowing_for(allowance: Allowance) -> Self {
         let bytes = Estimate::ZERO.allowing_for(allowance.bytes);
         Self {
             allocated: bytes,
@@ -212,9 +211,13 @@ impl Heaps {
     /// Adds up a profile.
     pub fn of(profile: &Profile) -> Self {
         let mut heaps = Self::default();
+        let allowances = profile.allowances(0, u64::MAX);
         for id in std::iter::once(HeapId::MALLOC).chain(profile.vm.heaps.keys().copied()) {
-            heaps.heaps.insert(id, Share::of_heap(profile, id));
+            let nothing = Share::allowing_for(allowances.of(id));
+            heaps.heaps.insert(id, nothing);
         }
+        // Of each heap once, however many types it has.
+        let mut missed: BTreeMap<HeapId, Allowance> = BTreeMap::new();
         // By number first: there are few names, and many samples.
         let mut shares: FxHashMap<(HeapId, Option<u32>), Share> = FxHashMap::default();
         let mut weights = Weights::of(profile);
@@ -235,8 +238,10 @@ impl Heaps {
             if type_id.is_some() || with_types.contains(&heap) {
                 let name = known.map_or(UNKNOWN_TYPE, |known| &known.name);
                 let of_type = types.entry((heap, name));
-                let nothing = || Share::of_heap(profile, heap);
-                of_type.or_insert_with(nothing).merge(share);
+                let missed = *missed.entry(heap).or_insert_with(|| allowances.of(heap));
+                of_type
+                    .or_insert_with(|| Share::allowing_for(missed))
+                    .merge(share);
             }
         }
         heaps.types = types

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use allocsample_profile::{Allowance, Frame, HeapId, Profile, Sample, SampleFlags, ThreadId};
+use allocsample_profile::{Allowances, Frame, HeapId, Profile, Sample, SampleFlags, ThreadId};
 use regex::Regex;
 
 use crate::frames::{FrameId, Frames};
@@ -155,13 +155,13 @@ impl Window {
     }
 
     /// What may have been missed of what was allocated.
-    pub(crate) fn allowance(&self, profile: &Profile, heap: HeapId) -> Allowance {
-        profile.allowance(heap, self.since_ns, self.until_ns)
+    pub(crate) fn allowances<'a>(&self, profile: &'a Profile) -> Allowances<'a> {
+        profile.allowances(self.since_ns, self.until_ns)
     }
 
     /// What may have been missed of what is alive.
-    pub(crate) fn live_allowance(&self, profile: &Profile, heap: HeapId) -> Allowance {
-        profile.allowance(heap, 0, self.until_ns)
+    pub(crate) fn live_allowances<'a>(&self, profile: &'a Profile) -> Allowances<'a> {
+        profile.allowances(0, self.until_ns)
     }
 
     fn contains(&self, sample: &Sample) -> bool {

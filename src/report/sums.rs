@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use allocsample_profile::{HeapId, Profile, Sample, StackId};
+use allocsample_profile::{Allowances, HeapId, Profile, Sample, StackId};
 use allocsample_sampling::Estimate;
 use rustc_hash::FxHashMap;
 
@@ -10,6 +10,12 @@ use crate::frames::{FrameId, Frames};
 use crate::peak::{Halves, PeakMoments, with_error_of_moment};
 use crate::selection::{Selection, Selector, Window};
 use allocsample_profile::Weights;
+
+/// What may have been missed in each heap.
+struct Missed<'a> {
+    allocated: Allowances<'a>,
+    live: Allowances<'a>,
+}
 
 /// What a group of samples stands for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,9 +36,8 @@ pub struct Figures {
 
 impl Figures {
     /// Of no sample yet; what may have been missed is allowed for.
-    pub(crate) fn allowing_for(profile: &Profile, heap: HeapId, window: &Window) -> Self {
-        let allocated = window.allowance(profile, heap);
-        let live = window.live_allowance(profile, heap);
+    fn allowing_for(missed: &Missed<'_>, heap: HeapId) -> Self {
+        let (allocated, live) = (missed.allocated.of(heap), missed.live.of(heap));
         let nothing = Estimate::ZERO;
         Self {
             allocated: nothing.allowing_for(allocated.bytes),
@@ -175,10 +180,15 @@ impl<'a> Sums<'a> {
             true => 1,
             false => threads_for(profile.samples.len()),
         };
+        let missed = Missed {
+            allocated: window.allowances(profile),
+            live: window.live_allowances(profile),
+        };
         let shard = |number| {
             let mut shard = Shard {
                 number,
                 count,
+                missed: &missed,
                 sums: Vec::new(),
                 allowances: BTreeMap::new(),
                 of_stack: vec![Self::NONE; profile.stacks.count() as usize + 1],
@@ -205,7 +215,7 @@ impl<'a> Sums<'a> {
                 }
             }
         });
-        let whole = Figures::allowing_for(profile, HeapId::MALLOC, &window);
+        let whole = Figures::allowing_for(&missed, HeapId::MALLOC);
         let order = order(&shards);
         let mut all = Self {
             shards,
@@ -273,10 +283,11 @@ fn order(shards: &[Vec<Sum<'_>>]) -> Vec<(u32, u32)> {
 }
 
 /// The sums of some of the stacks.
-struct Shard<'a> {
+struct Shard<'a, 'm> {
     number: u32,
     /// How many shards there are.
     count: u32,
+    missed: &'m Missed<'m>,
     sums: Vec<Sum<'a>>,
     /// What every sum of a heap begins with.
     allowances: BTreeMap<HeapId, Figures>,
@@ -286,7 +297,7 @@ struct Shard<'a> {
     others: FxHashMap<(StackId, Key, u32), u32>,
 }
 
-impl<'a> Shard<'a> {
+impl<'a> Shard<'a, '_> {
     /// Adds its own of the samples; if `keeps_samples` the answer has the index of the sum of each.
     fn add_all(
         &mut self,
@@ -314,7 +325,7 @@ impl<'a> Shard<'a> {
                     frames.fill(sample, &mut stack);
                     let charged = frames.charged(sample.heap, &stack);
                     let passes = selector.passes_stack(&stack, charged);
-                    self.begin((profile, &selector.window), sample, mark, first, passes)
+                    self.begin(sample, mark, first, passes)
                 });
             }
             if let Some(sum) = self.sums.get_mut(place as usize) {
@@ -348,16 +359,9 @@ impl<'a> Shard<'a> {
     }
 
     /// A sum that begins with this sample, or the memory that there is none.
-    fn begin(
-        &mut self,
-        (profile, window): (&Profile, &Window),
-        sample: &'a Sample,
-        mark: u32,
-        first: u32,
-        passes: bool,
-    ) -> u32 {
+    fn begin(&mut self, sample: &'a Sample, mark: u32, first: u32, passes: bool) -> u32 {
         let allowances = &mut self.allowances;
-        let nothing = || Figures::allowing_for(profile, sample.heap, window);
+        let nothing = || Figures::allowing_for(self.missed, sample.heap);
         let figures = *allowances.entry(sample.heap).or_insert_with(nothing);
         let mut place = Sums::NONE;
         if passes {

@@ -75,8 +75,9 @@ impl Totals {
             audit: Audit::default(),
             exact_bytes: profile.exact_bytes(),
         };
+        let allowances = profile.allowances(0, u64::MAX);
         for heap in std::iter::once(HeapId::MALLOC).chain(profile.vm.heaps.keys().copied()) {
-            let allowance = profile.allowance(heap, 0, u64::MAX);
+            let allowance = allowances.of(heap);
             totals.allocated = totals.allocated.allowing_for(allowance.bytes);
             totals.live = totals.live.allowing_for(allowance.bytes);
             totals.allocations = totals.allocations.allowing_for(allowance.objects);

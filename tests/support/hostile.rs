@@ -137,16 +137,22 @@ fn begin(encoder: &mut ChunkEncoder) {
     };
     let length = process.encode_into(&mut words).unwrap();
     encoder.words(RecordKind::Process, &words[..length]);
+    interval(encoder, 0, 4096);
+    module(encoder, 1 << 20, b"/nonexistent/hostile");
+}
+
+/// An interval with its number, in force from now on.
+pub fn interval(encoder: &mut ChunkEncoder, index: u16, interval_bytes: u64) {
     let interval = IntervalRecord {
-        index: 0,
+        index,
         sampling: Sampling::Poisson,
-        interval_bytes: 4096,
+        interval_bytes,
         seed: 1,
-        time_ns: 1,
+        time_ns: 1 + u64::from(index),
     };
+    let mut words = [0; 64];
     let length = interval.encode_into(&mut words).unwrap();
     encoder.words(RecordKind::Interval, &words[..length]);
-    module(encoder, 1 << 20, b"/nonexistent/hostile");
 }
 
 pub fn varint(out: &mut Vec<u8>, mut value: u64) {
@@ -168,7 +174,22 @@ pub fn node(encoder: &mut ChunkEncoder, parent: StackId, offset: u64) -> StackId
 
 /// A sample that is like the others.
 pub fn sample(encoder: &mut ChunkEncoder, number: u64, stack: StackId) {
+    encoder.sample(&plain(number, stack));
+}
+
+/// A sample with an interval, and of a thread, of its own.
+pub fn sample_in(encoder: &mut ChunkEncoder, number: u16, heap: HeapId) {
+    let plain = plain(u64::from(number) << 16 | u64::from(heap.0), StackId::EMPTY);
     encoder.sample(&FileSample {
+        thread: ThreadId(u32::from(number)),
+        interval: number,
+        heap,
+        ..plain
+    });
+}
+
+fn plain(number: u64, stack: StackId) -> FileSample {
+    FileSample {
         id: SampleId(number * 16),
         time_ns: 1000 + number,
         address: number * 16,
@@ -180,7 +201,7 @@ pub fn sample(encoder: &mut ChunkEncoder, number: u64, stack: StackId) {
         interval: 0,
         thread_bytes: number * 64,
         stack,
-    });
+    }
 }
 
 /// What one number stands for: some chunks of every kind, with much of the same in some of them.

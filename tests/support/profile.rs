@@ -42,8 +42,7 @@ impl Profile {
     /// Has it reported on with more options.
     pub fn read_with(path: &Path, options: &[&str]) -> Profile {
         let output = Command::new(command())
-            // Of profiles made to go to extremes, too: tests/bounded.rs has the limits.
-            .args(["report", "--format", "json", "--no-limits"])
+            .args(["report", "--format", "json"])
             .args(options)
             .arg(path)
             .output()

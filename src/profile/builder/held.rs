@@ -62,10 +62,9 @@ impl ProfileBuilder {
             + 4 * self.numbers.capacity() as u64
     }
 
-    /// Whether the profile takes more than it may, in memory or in time.
+    /// Whether the profile takes more memory than it may.
     pub(crate) fn is_too_large(&self, limits: &Limits) -> bool {
         self.held_bytes() > limits.memory
-            || !limits.allow_intervals(&self.profile, self.reach.pairs())
     }
 
     /// Refuses more records, of which this is the number, when the profile takes more than it may. Records are small: it does
