@@ -311,8 +311,7 @@ impl Agent {
 
     /// The interval that a process begins with; `None` if it waits to be told.
     pub(crate) fn first_interval(&self) -> Option<Interval> {
-        let config = self.config();
-        config.interval.filter(|_| !config.is_stopped)
+        self.config().first_interval()
     }
 
     pub(crate) fn hooks(&self) -> &'static Hooks {

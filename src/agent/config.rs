@@ -4,7 +4,7 @@ mod unknown;
 
 use allocsample_record::Sampling;
 use allocsample_sampling::{
-    Interval, IntervalError, IntervalSetting, parse_decimal, parse_max_size,
+    Budget, Interval, IntervalError, IntervalSetting, parse_decimal, parse_max_size,
     parse_max_size_rotated, parse_percent, parse_rotate_size, parse_time_ms,
 };
 
@@ -172,6 +172,25 @@ impl Config {
         self.interval
             .filter(|_| self.is_interval_given)
             .unwrap_or(SHORTEST)
+    }
+
+    /// What sampling may cost.
+    pub fn budget(&self) -> Budget {
+        Budget {
+            overhead: self.max_overhead_ppm.map(|ppm| f64::from(ppm) / 1e6),
+            samples_per_second: self.max_samples_per_second.map(|most| most as f64),
+            shortest: self.shortest_interval(),
+        }
+    }
+
+    /// The interval that a process begins with; `None` if it waits to be told. Where samples in a second are limited it is long
+    /// at first.
+    pub fn first_interval(&self) -> Option<Interval> {
+        let interval = self.interval.filter(|_| !self.is_stopped)?;
+        Some(match self.max_samples_per_second {
+            Some(_) => interval.max(self.budget().shortest_first()),
+            None => interval,
+        })
     }
 
     /// Reads the settings through `lookup`. `directory` is the working directory, for a relative output path.

@@ -5,7 +5,7 @@ use allocsample_agent::config::Config;
 use allocsample_agent::os::clock;
 use allocsample_agent::recording::Recording;
 use allocsample_record::{Figure, LostReason, Note};
-use allocsample_sampling::{Budget, Controller, Interval, Window};
+use allocsample_sampling::{Controller, Interval, LiveLimit, Window};
 
 /// What has gone through the drain thread.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,11 +81,7 @@ impl Keeper {
     /// With what the settings allow.
     pub fn new(agent: &'static Agent, recording: &'static Recording) -> Self {
         let config = agent.config();
-        let budget = Budget {
-            overhead: config.max_overhead_ppm.map(|ppm| f64::from(ppm) / 1e6),
-            samples_per_second: config.max_samples_per_second.map(|most| most as f64),
-            shortest: config.shortest_interval(),
-        };
+        let budget = config.budget();
         let mut keeper = Self {
             agent,
             recording,
@@ -267,60 +263,6 @@ pub fn is_needed(config: &Config) -> bool {
     config.is_watched() || config.max_size_bytes.is_some() || config.max_live.is_some()
 }
 
-/// Lets no more samples than these be alive: each time that the room left has halved, the interval is four times as long, so
-/// the next half lasts at least twice as long under the same load. Beyond the limit, where a burst may have led before
-/// anybody looked, a 64th of it stands for each further half.
-#[derive(Clone, Copy, Debug)]
-struct LiveLimit {
-    most: u64,
-    /// With all of the room free.
-    first: Interval,
-    /// How often the interval has become four times as long.
-    level: u32,
-    /// With so many alive it does once more.
-    next: u64,
-}
-
-impl LiveLimit {
-    /// In effect no samples: 2^40 bytes and more.
-    const MOST_LEVEL: u32 = 20;
-
-    fn new(most: u64, first: Interval) -> Self {
-        Self {
-            most,
-            first,
-            level: 0,
-            next: most / 2,
-        }
-    }
-
-    /// `Some`: this interval is to be in force.
-    fn look(&mut self, live: u64) -> Option<Interval> {
-        let before = self.level;
-        if live >= self.next {
-            // As many steps as it was too many, at once.
-            let times = live / self.next.max(1);
-            self.level = (self.level + times.max(1).ilog2() + 1).min(Self::MOST_LEVEL);
-            let room = self.most.saturating_sub(live);
-            self.next = live + (room / 2).max(self.most / 64);
-        }
-        // Back when half as much once more would still be less, not at the border to and fro.
-        let room = self.most.saturating_sub(live + live / 2);
-        let level = self
-            .most
-            .checked_div(room)
-            .map_or(Self::MOST_LEVEL, u64::ilog2);
-        if level < self.level {
-            self.level = level;
-            self.next = self.most - (self.most >> (level + 1));
-        }
-        let bytes = u128::from(self.first.bytes()) << (2 * self.level);
-        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX).min(1 << 40);
-        let interval = Interval::new(bytes)?.max(self.first);
-        (self.level != before).then_some(interval)
-    }
-}
-
 /// What is to be done for the profile's size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Room {
@@ -469,41 +411,6 @@ mod tests {
             }
         }
         assert_eq!(interval, first);
-    }
-
-    #[test]
-    fn samples_that_live_stay_within_their_room_and_the_interval_comes_back_when_they_go() {
-        let first = Interval::new(4096).unwrap();
-        let mut limit = LiveLimit::new(10_000, first);
-        let (mut live, mut interval) = (0.0, first);
-        // A leak of 10 MB a second, for a day.
-        for _ in 0..86_400 {
-            live += 1e7 / interval.bytes() as f64;
-            interval = limit.look(live as u64).unwrap_or(interval);
-        }
-        assert!(live < 11_000.0 && live > 9_000.0, "{live}");
-        let mut changes = 0;
-        for live in (0..live as u64).rev() {
-            if let Some(next) = limit.look(live) {
-                assert!(next < interval);
-                interval = next;
-                changes += 1;
-            }
-        }
-        assert_eq!(interval, first);
-        assert!(changes < 20, "{changes}");
-    }
-
-    #[test]
-    fn a_burst_beyond_the_room_does_not_blind_us() {
-        let first = Interval::new(4096).unwrap();
-        let mut limit = LiveLimit::new(10_000, first);
-        let after = limit.look(30_000).unwrap();
-        assert_eq!(after.bytes(), 4096 << 6);
-        // Nothing more comes: it stays.
-        assert_eq!(limit.look(30_000), None);
-        assert_eq!(limit.look(30_200).unwrap().bytes(), 4096 << 8);
-        assert_eq!(limit.look(0), Some(first));
     }
 
     #[test]

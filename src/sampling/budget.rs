@@ -25,6 +25,21 @@ pub struct Budget {
     pub shortest: Interval,
 }
 
+impl Budget {
+    /// The shortest interval to begin with, when nothing is known of the program: one that allocates a GiB in a second takes no
+    /// more samples than are allowed. The controller comes down from there, by a factor of at most four in a window.
+    ///
+    /// The other way round a loud program would take thousands of samples before anybody looks.
+    pub fn shortest_first(&self) -> Interval {
+        const LOUD_BYTES_PER_S: f64 = (1_u64 << 30) as f64;
+        let bound = self.samples_per_second.map_or(1.0, |rate| {
+            let bytes = (LOUD_BYTES_PER_S / rate).clamp(1.0, LONGEST_BYTES);
+            libm::exp2(libm::ceil(libm::log2(bytes) * STEPS) / STEPS)
+        });
+        step(bound).max(self.shortest)
+    }
+}
+
 /// What happened since the window before.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Window {
@@ -289,6 +304,70 @@ mod tests {
             let per_second = cost / 1e-6;
             assert!((250.0..750.0).contains(&per_second), "{per_second}");
         }
+    }
+
+    /// Expected samples of a load's first second, from `first` on. A window ends when the controller is woken: by so many
+    /// samples as its budget allows in a fifth of a second, or after a tenth of a second.
+    fn samples_of_the_first_second(budget: Budget, first: Interval, load: &Load) -> f64 {
+        let mut controller = Controller::new(budget);
+        let (mut interval, mut now_ns, mut taken) = (first, 0.0, 0.0);
+        let burst = budget.samples_per_second.unwrap() / 5.0;
+        while now_ns < 1e9 {
+            let per_s = samples_per_s(load, interval);
+            let elapsed_ns = (burst / per_s * 1e9).min(1e8).min(1e9 - now_ns);
+            let samples = per_s * elapsed_ns / 1e9;
+            (now_ns, taken) = (now_ns + elapsed_ns, taken + samples);
+            let window = Window {
+                elapsed_ns,
+                program_ns: elapsed_ns,
+                agent_ns: samples * load.sample_ns,
+                samples,
+            };
+            interval = controller.observe(interval, &window).unwrap_or(interval);
+        }
+        taken
+    }
+
+    #[test]
+    fn the_first_second_takes_no_more_samples_than_are_allowed() {
+        let budget = |rate: u32, shortest: u64| Budget {
+            overhead: None,
+            samples_per_second: Some(f64::from(rate)),
+            shortest: Interval::new(shortest).unwrap(),
+        };
+        // 2^30 over the rate, rounded up to a quarter of an octave, and no shorter than what was asked for.
+        for (rate, shortest, first) in [
+            (500, 4096, 2_493_948),
+            (512, 4096, 2_097_152),
+            (100_000, 4096, 11_585),
+            (1_000_000, 4096, 4096),
+            (500, 1 << 24, 1 << 24),
+        ] {
+            let budget = budget(rate, shortest);
+            assert_eq!(budget.shortest_first().bytes(), first, "{rate}");
+        }
+        let without = Budget {
+            samples_per_second: None,
+            ..budget(1, 4096)
+        };
+        assert_eq!(without.shortest_first().bytes(), 4096);
+        let loud = Load {
+            bytes_per_s: f64::from(1 << 30),
+            block: 100.0,
+            sample_ns: 1000.0,
+        };
+        let budget = budget(500, 4096);
+        let first = budget.shortest_first();
+        // 2^30 / 2,493,948 a second; at 4 KiB it would be 262,144.
+        let taken = samples_of_the_first_second(budget, first, &loud);
+        assert!((420.0..500.0).contains(&taken), "{taken}");
+        // A program a hundredth as loud is at a fraction of its share at first, and comes up to it within the second.
+        let quiet = Load {
+            bytes_per_s: loud.bytes_per_s / 100.0,
+            ..loud
+        };
+        let taken = samples_of_the_first_second(budget, first, &quiet);
+        assert!((100.0..500.0).contains(&taken), "{taken}");
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod gamma;
 mod gap;
 mod interval;
 mod limits;
+mod live_limit;
 mod nursery;
 mod random;
 mod sampler;
@@ -47,6 +48,7 @@ pub use interval::{Interval, IntervalError, IntervalSetting};
 pub use limits::{
     parse_decimal, parse_max_size, parse_max_size_rotated, parse_rotate_size, parse_time_ms,
 };
+pub use live_limit::LiveLimit;
 pub use nursery::{Nursery, NurseryLimit, Overflow};
 pub use random::{Random, Seed};
 pub use sampler::{MAX_COUNTED_POINTS, SamplePoints, Sampler};

@@ -87,8 +87,11 @@ fn budgets_are_read_and_an_interval_that_was_asked_for_is_the_shortest() {
     assert_eq!(config.max_live, Some(20_000));
     assert!(read(&[("ALLOCSAMPLE_MAX_LIVE", "10")]).is_err());
     assert_eq!(config.shortest_interval().bytes(), 4096);
+    // 2^30 over the rate, rounded up to a quarter of an octave.
+    assert_eq!(config.first_interval().unwrap().bytes(), 1_246_974);
     let config = read(&[("ALLOCSAMPLE_INTERVAL", "1M")]).ok().unwrap();
     assert_eq!(config.shortest_interval().bytes(), 1 << 20);
+    assert_eq!(config.first_interval().unwrap().bytes(), 1 << 20);
     assert!(!config.is_watched());
 }
 
