@@ -528,7 +528,7 @@ static bool register_heap(void)
 {
     allocsample_heap_description description = {
         .size = sizeof description,
-        .kind = ALLOCSAMPLE_MALLOC,
+        .kind = ALLOCSAMPLE_COLLECTED,
         .name = "java",
         .flags = ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_WALK_IN_FREE | ALLOCSAMPLE_CODE_IS_NO_MODULE,
         .walk = jvm_native_walk,

@@ -268,7 +268,7 @@ void libgc_install(void)
         return;
     hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
     allocsample_heap_description description = {
-        .size = sizeof description, .kind = ALLOCSAMPLE_MALLOC, .name = "libgc", .flags = ALLOCSAMPLE_SCANS_STACKS};
+        .size = sizeof description, .kind = ALLOCSAMPLE_COLLECTED, .name = "libgc", .flags = ALLOCSAMPLE_SCANS_STACKS};
     allocsample_heap *registered = hooks == NULL ? NULL : hooks->heap_register(&description);
     if (registered == NULL || !libgc_links_prepare(hooks, registered) ||
         !countdown_threads_prepare(&threads, hooks, registered))

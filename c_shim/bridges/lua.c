@@ -425,7 +425,7 @@ static bool begin(void)
         return false;
     allocsample_heap_description description = {
         .size = sizeof description,
-        .kind = ALLOCSAMPLE_MALLOC,
+        .kind = ALLOCSAMPLE_COLLECTED,
         .name = "lua",
         .flags = ALLOCSAMPLE_WHOLE_CODE,
         /* In compiled code LuaJIT's frames are not where its debug interface looks for them. */

@@ -344,7 +344,7 @@ void mono_install(void)
     hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
     allocsample_heap_description description = {
         .size = sizeof description,
-        .kind = ALLOCSAMPLE_MALLOC,
+        .kind = ALLOCSAMPLE_COLLECTED,
         .name = "mono",
         .flags = ALLOCSAMPLE_SCANS_STACKS | ALLOCSAMPLE_WALK_IS_WHOLE,
         .walk = walk,

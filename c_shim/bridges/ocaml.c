@@ -417,7 +417,7 @@ void ocaml_install(void)
     if (!find_runtime())
         return;
     allocsample_heap_description description = {
-        .size = sizeof description, .kind = ALLOCSAMPLE_MALLOC, .name = "ocaml"};
+        .size = sizeof description, .kind = ALLOCSAMPLE_COLLECTED, .name = "ocaml"};
     allocsample_counters counters = {.size = sizeof counters};
     hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
     heap = hooks == NULL || !names_make(&functions) ? NULL : hooks->heap_register(&description);

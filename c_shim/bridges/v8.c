@@ -336,7 +336,7 @@ void v8_install(void)
 {
     allocsample_heap_description description = {
         .size = sizeof description,
-        .kind = ALLOCSAMPLE_MALLOC,
+        .kind = ALLOCSAMPLE_COLLECTED,
         .name = "javascript",
         .flags = ALLOCSAMPLE_WALK_EVERYWHERE,
         .walk = walk,

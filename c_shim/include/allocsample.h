@@ -52,7 +52,8 @@ enum {
     ALLOCSAMPLE_MALLOC = 1,  /* blocks are freed one by one: alloc, freed, moved */
     ALLOCSAMPLE_NURSERY = 2, /* a bump pointer, and a collector: nursery_*, alloc for large objects, pending, resolve */
     ALLOCSAMPLE_TRACED = 3,  /* a collector, no bump pointer: alloc, pending, resolve */
-    ALLOCSAMPLE_EXTERNAL = 4 /* memory outside that objects own: alloc, freed */
+    ALLOCSAMPLE_EXTERNAL = 4, /* memory outside that objects own: alloc, freed */
+    ALLOCSAMPLE_COLLECTED = 5 /* a collector frees dead blocks one by one: alloc, freed, moved, gc */
 };
 
 /* The state of one thread's allocations in one heap. The machine keeps one for each thread (a nursery of several
@@ -287,7 +288,7 @@ typedef struct allocsample_hooks {
      * present limit. A sample of a collected heap is pending for the next minor collection of this nursery. */
     allocsample_id (*alloc)(allocsample_heap *heap, allocsample_nursery *nursery, uintptr_t address, uint64_t size,
                             allocsample_type type, uintptr_t free, uintptr_t *limit);
-    /* [any] The block at `address` is about to be freed (ALLOCSAMPLE_MALLOC, ALLOCSAMPLE_EXTERNAL). */
+    /* [any] The block at `address` is about to be freed (ALLOCSAMPLE_MALLOC, ALLOCSAMPLE_EXTERNAL, ALLOCSAMPLE_COLLECTED). */
     void (*freed)(allocsample_heap *heap, uintptr_t address);
     /* [any] The block is about to move: `to` belongs to it from now on, `from` to whoever gets it. */
     void (*moved)(allocsample_heap *heap, uintptr_t from, uintptr_t to);
@@ -346,8 +347,8 @@ typedef struct allocsample_hooks {
 
     /* [any] An object of `size` bytes is a sample: the machine drew it, by gaps without memory whose mean is the
      * interval that `counters` tells, so that an object of S bytes is drawn with probability 1 - exp(-S/interval).
-     * `frames`, leaf first, is its whole stack; native frames are not looked for. Only for ALLOCSAMPLE_MALLOC and
-     * ALLOCSAMPLE_EXTERNAL. `address` may be any number that `freed` is called with later. No thread needs a
+     * `frames`, leaf first, is its whole stack; native frames are not looked for. Only for ALLOCSAMPLE_MALLOC,
+     * ALLOCSAMPLE_EXTERNAL and ALLOCSAMPLE_COLLECTED. `address` may be any number that `freed` is called with later. No thread needs a
      * nursery. */
     allocsample_id (*sampled)(allocsample_heap *heap, uintptr_t address, uint64_t size, allocsample_type type,
                               const allocsample_frame *frames, size_t count);

@@ -17,6 +17,11 @@ use crate::progress::{self, Clock};
 /// A run that ends before this part of the recording says too little of the rest.
 const LEAST_EXAMINED: f64 = 0.5;
 
+/// An object that the first full collection after its birth finds dead may have died at any time since. If that collection came
+/// within this part of the run, it was hardly known to be live. If it came later, or there was but one, the object counts until
+/// then: a full cache whose old entries only that collection finds dead would seem to grow otherwise.
+const LONGEST_TRANSIENT: f64 = 0.25;
+
 /// From when to when blocks are looked at, and the clocks that measure progress in between.
 #[derive(Clone, Debug)]
 pub(crate) struct Span {
@@ -62,22 +67,32 @@ impl Span {
         let heaps = profile.vm.heaps.keys();
         let collected = heaps.filter(|heap| examined.is_collected(**heap));
         collected
-            .map(|&heap| (heap, Self::of_collected(profile, heap, whole)))
+            .map(|&heap| {
+                let until_ns = examined.until_ns(heap);
+                (heap, Self::of_collected(profile, heap, until_ns, whole))
+            })
             .collect()
     }
 
-    fn of_collected(profile: &Profile, heap: HeapId, whole: &Self) -> Self {
+    /// `until_ns` is when the last full collection began whose findings are known.
+    fn of_collected(profile: &Profile, heap: HeapId, until_ns: Option<u64>, whole: &Self) -> Self {
+        // While the program runs nothing is freed because it ends: a collection that was asked for just now counts.
+        let horizon_ns = match profile.exit {
+            Some(_) => whole.horizon_ns,
+            None => whole.horizon_ns.max(profile.process.end_ns),
+        };
+        let last_ns = until_ns.unwrap_or(0).min(horizon_ns);
         let gcs = profile.vm.gcs.iter();
         let full = gcs.filter(|gc| gc.heap == heap && gc.kind == GcKind::Major);
         let begins = full.map(|gc| gc.begin_ns);
-        let mut full_ns: Vec<u64> = begins.filter(|&begin| begin <= whole.horizon_ns).collect();
+        let mut full_ns: Vec<u64> = begins.filter(|&begin| begin <= last_ns).collect();
         full_ns.sort_unstable();
         let is_late = |begin_ns: &u64| whole.clocks[0].at(*begin_ns) >= LEAST_EXAMINED;
         match full_ns.last().copied().filter(is_late) {
             Some(begin_ns) => Self {
                 clocks: Arc::new(progress::clocks(profile, begin_ns.saturating_sub(1))),
                 end_ns: begin_ns.saturating_sub(1),
-                horizon_ns: whole.horizon_ns,
+                horizon_ns,
                 is_unexamined: false,
                 full_ns,
             },
@@ -117,13 +132,20 @@ impl Span {
         }
     }
 
-    /// Found dead before a second full collection has begun.
+    /// Found dead by the first full collection after its birth, or between that and the second, and soon.
     fn is_transient(&self, sample: &Sample, death_ns: u64) -> bool {
         let first = self
             .full_ns
             .partition_point(|&begin| begin < sample.time_ns);
+        let Some(&first_ns) = self.full_ns.get(first) else {
+            return false;
+        };
         let second = self.full_ns.get(first + 1);
-        !self.full_ns.is_empty() && second.is_none_or(|&begin_ns| death_ns < begin_ns)
+        let clock = &self.clocks[0];
+        let waited = clock.at(first_ns) - clock.at(sample.time_ns);
+        waited <= LONGEST_TRANSIENT
+            && death_ns >= first_ns
+            && second.is_none_or(|&begin_ns| death_ns < begin_ns)
     }
 
     /// Seconds that were looked at.
@@ -206,9 +228,29 @@ mod tests {
         };
         assert!(is_transient(100, 210), "the first one found it dead");
         assert!(!is_transient(100, 810), "it survived the first one");
-        assert!(is_transient(300, 810));
+        assert!(is_transient(700, 810));
+        assert!(!is_transient(300, 810), "that collection came late");
+        assert!(!is_transient(100, 150), "another one found it dead before");
         // None, or none for long: nothing is left out, but nothing is known of it either.
         assert_eq!(of(&[]), (true, vec![true, false, true]));
         assert_eq!(of(&[200]), (true, vec![true, false, true]));
+    }
+
+    #[test]
+    fn a_collection_behind_the_horizon_counts_while_the_program_runs() {
+        let mut profile = recorded(&[200, 980]);
+        let whole = Span::whole(&profile, 950);
+        let is_examined_to = |profile: &Profile| {
+            let span = Span::collected(profile, &whole).remove(0).1;
+            (!span.is_unexamined).then_some(span.end_ns)
+        };
+        assert_eq!(is_examined_to(&profile), Some(979));
+        // One that a program makes when it ends finds everything dead.
+        profile.exit = Some(allocsample_profile::Exit {
+            time_ns: 1000,
+            how: allocsample_profile::ExitHow::Exit,
+            status: Some(0),
+        });
+        assert_eq!(is_examined_to(&profile), None);
     }
 }

@@ -5,44 +5,75 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use allocsample_record::{Fate, GcKind, HeapId, ThreadId};
+use allocsample_record::{Fate, GcKind, HeapId, HeapKind, ThreadId};
 
 use crate::model::{Profile, Sample};
 
-/// When the last full collection of each collected heap began.
+/// When the last full collection of each collected heap began; 0 if there was none.
 #[derive(Clone, Debug, Default)]
 pub struct Examined(BTreeMap<HeapId, u64>);
 
 impl Examined {
-    /// Collected heaps are those with collections, or whose objects a collector has found alive or dead. Where threads free
-    /// objects one by one, as by reference counts, what is not freed is live, even if cycles are collected too.
+    /// Collected heaps are those that were registered as such, and those whose objects a collector has found alive or dead. Where
+    /// threads free objects one by one, as by reference counts, what is not freed is live, even if cycles are collected too.
+    ///
+    /// A collector may report dead objects only after the collection, as late as at the beginning of the next one. So where it
+    /// frees them one by one, a collection counts if a death, or another collection, came after it had begun.
     pub fn of(profile: &Profile) -> Self {
-        let mut heaps: BTreeMap<HeapId, u64> = BTreeMap::new();
         let mut freed = BTreeSet::new();
+        let mut found = BTreeSet::new();
+        let mut last_death: BTreeMap<HeapId, u64> = BTreeMap::new();
         for sample in &profile.samples {
-            let is_found = matches!(
-                sample.first_fate,
-                Some(Fate::Dead | Fate::Alive | Fate::Promoted)
-            );
-            if is_found {
-                heaps.entry(sample.heap).or_default();
-            } else if sample.freed_by != ThreadId(0) {
-                freed.insert(sample.heap);
+            match sample.first_fate {
+                Some(Fate::Dead | Fate::Alive | Fate::Promoted) => {
+                    found.insert(sample.heap);
+                }
+                _ if sample.freed_by != ThreadId(0) => {
+                    freed.insert(sample.heap);
+                }
+                _ => {}
+            }
+            if let Some(freed) = sample.freed() {
+                let last = last_death.entry(sample.heap).or_default();
+                *last = freed.time_ns.max(*last);
             }
         }
+        let mut last_begin: BTreeMap<HeapId, u64> = BTreeMap::new();
         for gc in &profile.vm.gcs {
-            let last = heaps.entry(gc.heap).or_default();
-            if gc.kind == GcKind::Major {
+            let last = last_begin.entry(gc.heap).or_default();
+            *last = gc.begin_ns.max(*last);
+        }
+        let kind = |heap: &HeapId| profile.vm.heaps.get(heap).and_then(|heap| heap.kind);
+        let is_collected = |heap: &HeapId| match kind(heap) {
+            Some(HeapKind::Collected) => true,
+            _ => !freed.contains(heap) && (found.contains(heap) || last_begin.contains_key(heap)),
+        };
+        let all: BTreeSet<HeapId> = (profile.vm.heaps.keys().copied())
+            .chain(found.iter().copied())
+            .chain(last_begin.keys().copied())
+            .filter(|heap| *heap != HeapId::MALLOC && is_collected(heap))
+            .collect();
+        let mut heaps: BTreeMap<HeapId, u64> = all.into_iter().map(|heap| (heap, 0)).collect();
+        for gc in profile.vm.gcs.iter().filter(|gc| gc.kind == GcKind::Major) {
+            let at = |times: &BTreeMap<HeapId, u64>| times.get(&gc.heap).copied().unwrap_or(0);
+            let is_told = at(&last_death) >= gc.begin_ns
+                || at(&last_begin) > gc.begin_ns
+                || kind(&gc.heap) != Some(HeapKind::Collected);
+            if let Some(last) = heaps.get_mut(&gc.heap).filter(|_| is_told) {
                 *last = gc.begin_ns.max(*last);
             }
         }
-        heaps.retain(|heap, _| *heap != HeapId::MALLOC && !freed.contains(heap));
         Self(heaps)
     }
 
     /// Whether a heap is collected.
     pub fn is_collected(&self, heap: HeapId) -> bool {
         self.0.contains_key(&heap)
+    }
+
+    /// When the last full collection of a collected heap began whose findings are known.
+    pub fn until_ns(&self, heap: HeapId) -> Option<u64> {
+        self.0.get(&heap).copied().filter(|&begin_ns| begin_ns > 0)
     }
 
     /// Whether a sample counts as live although no full collection has looked at it.
@@ -119,5 +150,58 @@ mod tests {
         // Without a full collection none of it was examined.
         profile.vm.gcs.retain(|gc| gc.kind != GcKind::Major);
         assert!(Examined::of(&profile).is_unexamined(&profile.samples[2]));
+    }
+
+    /// As the JVM, or Node.js, tells of its objects: a thread frees those that a collection has found dead.
+    fn freed_by_a_collector(kind: HeapKind, full_ns: &[u64], deaths_ns: &[u64]) -> [bool; 2] {
+        let mut profile = Profile::default();
+        let heap = crate::Heap {
+            name: "java".to_owned(),
+            kind: Some(kind),
+            exact_bytes: 0,
+        };
+        profile.vm.heaps.insert(HeapId(1), heap);
+        profile.samples = vec![sample(1, 50, Some(Fate::Open)), sample(1, 150, None)];
+        for &time_ns in deaths_ns {
+            let mut dead = sample(1, 10, Some(Fate::Open));
+            let thread = ThreadId(7);
+            dead.set_freed(Freed { time_ns, thread });
+            profile.samples.push(dead);
+        }
+        for (kind, begin_ns) in (full_ns.iter().map(|&begin_ns| (GcKind::Major, begin_ns)))
+            .chain([(GcKind::Minor, 20), (GcKind::Minor, 90)])
+        {
+            profile.vm.gcs.push(Gc {
+                heap: HeapId(1),
+                kind,
+                id: begin_ns,
+                begin_ns,
+                end_ns: begin_ns + 1,
+                statistics: Vec::new(),
+            });
+        }
+        let examined = Examined::of(&profile);
+        [0, 1].map(|index| examined.is_unexamined(&profile.samples[index]))
+    }
+
+    #[test]
+    fn objects_that_a_thread_of_the_machine_frees_are_unexamined_until_a_full_collection() {
+        let collected = HeapKind::Collected;
+        assert_eq!(freed_by_a_collector(collected, &[], &[30]), [true, true]);
+        assert_eq!(
+            freed_by_a_collector(collected, &[100], &[30, 103]),
+            [false, true]
+        );
+        // What the last one found dead was not told any more.
+        assert_eq!(freed_by_a_collector(collected, &[100], &[30]), [true, true]);
+        assert_eq!(
+            freed_by_a_collector(collected, &[80, 100], &[30]),
+            [false, true]
+        );
+        // Reference counts: what is not freed is live.
+        assert_eq!(
+            freed_by_a_collector(HeapKind::Malloc, &[100], &[30, 103]),
+            [false, false]
+        );
     }
 }

@@ -18,14 +18,32 @@ pub enum HeapKind {
     Traced = 3,
     /// Memory outside of any heap that an object owns.
     External = 4,
+    /// Blocks that stay where they are until a collector finds them dead, and frees them one by one.
+    Collected = 5,
 }
 
 impl HeapKind {
     /// The kind with this number.
     pub fn from_number(number: u32) -> Option<Self> {
-        [Self::Malloc, Self::Nursery, Self::Traced, Self::External]
-            .into_iter()
-            .find(|&kind| kind as u32 == number)
+        [
+            Self::Malloc,
+            Self::Nursery,
+            Self::Traced,
+            Self::External,
+            Self::Collected,
+        ]
+        .into_iter()
+        .find(|&kind| kind as u32 == number)
+    }
+
+    /// Whether what dies counts as live until a collection finds it dead.
+    pub fn is_collected(self) -> bool {
+        matches!(self, Self::Nursery | Self::Traced | Self::Collected)
+    }
+
+    /// Whether the end of a block is told by its address.
+    pub fn is_freed_by_address(self) -> bool {
+        matches!(self, Self::Malloc | Self::External | Self::Collected)
     }
 
     /// What a reader is told.
@@ -35,6 +53,7 @@ impl HeapKind {
             Self::Nursery => "nursery",
             Self::Traced => "traced",
             Self::External => "external",
+            Self::Collected => "collected",
         }
     }
 }

@@ -342,10 +342,9 @@ impl Agent {
         }
         let pending = Pending::new(id, object);
         let is_tracked = match heap.kind {
-            HeapKind::Malloc | HeapKind::External => {
-                self.live_of(heap)
-                    .insert(&self.filter, object.address, id.0)
-            }
+            HeapKind::Malloc | HeapKind::External | HeapKind::Collected => self
+                .live_of(heap)
+                .insert(&self.filter, object.address, id.0),
             HeapKind::Nursery | HeapKind::Traced => state.young.push(pending),
         };
         if !is_tracked {
@@ -384,9 +383,8 @@ impl Agent {
         drawn_at: Option<Interval>,
         caller: &Caller,
     ) -> Option<SampleId> {
-        let is_freed_by_address = matches!(heap.kind, HeapKind::Malloc | HeapKind::External);
         self.obey_if_asked(thread);
-        if !heap.is_on() || !is_freed_by_address {
+        if !heap.is_on() || !heap.kind.is_freed_by_address() {
             return None;
         }
         if drawn_at.is_none() {

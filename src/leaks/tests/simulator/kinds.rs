@@ -162,6 +162,7 @@ kinds! {
     Leak "collected heap, a full collection after every tenth of the run" even |p| {
         p.collected(SITE, 64, MB, 0.1, even, kept(0.5, 0.01));
     };
+    Leak "collected heap, the only full collection at 24/25 of the run" even |p| p.collected(SITE, 64, 0.5 * MB, 0.96, even, never);
 
     Harmless "requests, freed at once" even |p| p.site(SITE, 512, 10.0 * MB, even, after(0.05));
     Harmless "queue, blocks live for 1/20 of the run" even |p| { let mean_s = p.run_s / 20.0; p.site(SITE, 512, 5.0 * MB, even, after(mean_s)); };
@@ -226,6 +227,10 @@ kinds! {
     };
     Harmless "collected heap, garbage since the last full collection at 7/10 of the run" even |p| {
         p.collected(SITE, 64, 2.0 * MB, 0.7, even, after(0.05));
+    };
+    Harmless "collected heap, full cache, the only full collection at 24/25 of the run" even |p| {
+        let life_s = p.run_s * 0.1;
+        p.collected(SITE, 4096, MB, 0.96, even, move |time, _| Some(time + life_s));
     };
 
     LikeALeak "entries that expire after the end of the run" even |p| { let life_s = p.run_s * 1.5; p.site(SITE, 4096, 0.5 * MB, even, move |time, _| Some(time + life_s)); };
