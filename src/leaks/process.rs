@@ -30,8 +30,8 @@ const CONFIRMED: f64 = 0.5;
 const UNOBSERVED: f64 = 0.01;
 /// Of the resident set, the change that is recorded for sure.
 const RESOLUTION: f64 = 1.0 / 32.0;
-/// The normal quantile of one-sided 95 %.
-const Z_95: f64 = 1.645;
+/// The normal quantile of one-sided 99 %.
+const Z_99: f64 = 2.326;
 
 impl ProcessGrowth {
     /// Of a profile whose heaps are looked at in these spans.
@@ -66,8 +66,10 @@ impl ProcessGrowth {
     }
 
     /// Whether the growth of a site, with this variance, may be blocks that take the place of others, which are freed
-    /// unseen. If it is, the process grows by no more than the other sites seem to; so the resident set must have grown by
-    /// more than that (one-sided 95 %), and by at least half of the site's growth.
+    /// unseen. If it is, the process grows by no more than the other sites seem to: unseen frees only make a site seem to
+    /// grow more than it does. So two things must hold of the growth of the resident set. It exceeds that of all other sites
+    /// together by more than chance (one-sided, 1 %), which refutes that the site does not grow. And the excess is at least
+    /// half of the site's growth, so that it is this site that grows, and not a part of the process that nobody sees.
     pub(crate) fn is_unconfirmed(&self, site_per_s: f64, site_variance: f64) -> bool {
         if !self.began_late {
             return false;
@@ -76,8 +78,8 @@ impl ProcessGrowth {
             return true;
         };
         let error = (self.variance - site_variance).max(0.0).sqrt();
-        let others_at_most = self.live_per_s - site_per_s + Z_95 * error;
-        resident_per_s - others_at_most < CONFIRMED * site_per_s
+        let excess_per_s = resident_per_s - (self.live_per_s - site_per_s);
+        excess_per_s < Z_99 * error || excess_per_s < CONFIRMED * site_per_s
     }
 }
 
@@ -173,6 +175,18 @@ mod tests {
         let both = growth(Some(5.0), 6.0);
         assert!(!both.is_unconfirmed(5.0, 0.01));
         assert!(both.is_unconfirmed(1.0, 0.01));
+        // As before, but how much the others grow is known too badly: 1 at most is what chance makes of nothing.
+        let unsure = ProcessGrowth {
+            variance: 0.25,
+            ..growth(Some(5.0), 5.9)
+        };
+        assert!(unsure.is_unconfirmed(1.0, 0.01));
+        // A leak of 1, beside others of 0.2 that are known to 0.2: their upper limit alone leaves less than half of it.
+        let small = ProcessGrowth {
+            variance: 0.05,
+            ..growth(Some(1.0), 1.2)
+        };
+        assert!(!small.is_unconfirmed(1.0, 0.01));
         // Two leaks.
         assert!(!growth(Some(6.0), 6.0).is_unconfirmed(1.0, 0.01));
         assert!(growth(None, 6.0).is_unconfirmed(5.0, 0.01));
