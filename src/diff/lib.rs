@@ -87,7 +87,7 @@ pub struct Change {
 impl Change {
     fn of(before: Estimate, after: Estimate, null: Option<&Null>, values: &Values) -> Self {
         let difference = after.value() - before.value();
-        let variation = values.variation();
+        let variation = values.variation(null.map(Null::variances));
         let by_sampling = null.map(|null| null.p_value(difference));
         let by_runs = variation.map(|variation| variation.p_value(difference));
         // A difference must be more than either explains. The spread of the runs has sampling in it, but a few runs may by

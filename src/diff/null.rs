@@ -241,6 +241,15 @@ impl Null {
         self.variance
     }
 
+    /// Of its two parts: of the mean before, and of that after.
+    pub(crate) fn variances(&self) -> [f64; 2] {
+        [false, true].map(|is_after| {
+            let of_side = self.classes.iter();
+            let of_side = of_side.filter(|class| (class.step > 0.0) == is_after);
+            of_side.map(Class::variance).sum()
+        })
+    }
+
     /// Probability of a D at least as far out as `difference`, on either side.
     pub(crate) fn p_value(&self, difference: f64) -> f64 {
         if difference == 0.0 {

@@ -10,6 +10,17 @@
 //!
 //! has Student's distribution with n + m - 2 degrees of freedom if nothing changed: Student, "The probable error of a
 //! mean", Biometrika 6 (1908), 1-25; R. A. Fisher, "Statistical Methods for Research Workers" (1925), section 24.
+//!
+//! That takes the runs of both sides to vary alike. Where one side was sampled more coarsely than the other, and has fewer runs,
+//! s^2 has too little of its sampling error. With V the variance of a mean by sampling, under the hypothesis that nothing
+//! changed ([`crate::null`]), what is missing is added:
+//!
+//! ```text
+//! Var = s^2 (1/n + 1/m) + max(0, V before + V after - q (1/n + 1/m))
+//! q   = ( (n - 1) n V before + (m - 1) m V after ) / (n + m - 2)
+//! ```
+//!
+//! q is the sampling error in s^2. With equal intervals and equally many runs the second term is 0.
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
@@ -50,8 +61,9 @@ impl Values {
         }
     }
 
-    /// How far equal programs differ from run to run; `None` with one run a side.
-    pub(crate) fn variation(&self) -> Option<Variation> {
+    /// How far equal programs differ from run to run; `None` with one run a side. `sampling` are the variances of both means by
+    /// sampling, where they are known.
+    pub(crate) fn variation(&self, sampling: Option<[f64; 2]>) -> Option<Variation> {
         let freedom = (self.before.len() + self.after.len()).checked_sub(2)?;
         if freedom == 0 {
             return None;
@@ -61,9 +73,14 @@ impl Values {
             values.iter().map(|value| (value - mean).powi(2)).sum()
         };
         let variance = (squares(&self.before) + squares(&self.after)) / freedom as f64;
-        let runs = 1.0 / self.before.len() as f64 + 1.0 / self.after.len() as f64;
+        let (before, after) = (self.before.len() as f64, self.after.len() as f64);
+        let runs = 1.0 / before + 1.0 / after;
+        let missing = sampling.map_or(0.0, |[of_before, of_after]| {
+            let in_runs = (before - 1.0) * before * of_before + (after - 1.0) * after * of_after;
+            of_before + of_after - in_runs / freedom as f64 * runs
+        });
         Some(Variation {
-            variance: variance * runs,
+            variance: variance * runs + missing.max(0.0),
             freedom: freedom as f64,
         })
     }
@@ -119,10 +136,27 @@ mod tests {
             values.add(run, false, before[run]);
             values.add(run, true, after[run]);
         }
-        let variation = values.variation().unwrap();
+        let variation = values.variation(None).unwrap();
         assert_eq!(variation.freedom, 18.0);
         let p = variation.p_value(2.33 - 0.75);
         assert!((p - 0.07919).abs() < 1e-5, "{p}");
-        assert!(Values::new(1, 1).variation().is_none());
+        assert!(Values::new(1, 1).variation(None).is_none());
+        // With equally many runs, sampled alike, sampling is in the spread of the runs already.
+        let alike = values.variation(Some([0.3, 0.3])).unwrap();
+        assert!((alike.variance - variation.variance).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_single_run_that_was_sampled_coarsely_brings_its_own_error() {
+        let mut values = Values::new(5, 1);
+        for (run, value) in [9.0, 10.0, 11.0, 10.0, 10.0].into_iter().enumerate() {
+            values.add(run, false, value);
+        }
+        values.add(0, true, 14.0);
+        let of_runs = values.variation(None).unwrap();
+        assert_eq!((of_runs.freedom, of_runs.variance), (4.0, 0.5 * 1.2));
+        // 0.02 of each of the five means, 0.1 of a run; the single run has 4.0.
+        let with_sampling = values.variation(Some([0.02, 4.0])).unwrap();
+        assert!((with_sampling.variance - (0.6 + 4.02 - 0.1 * 1.2)).abs() < 1e-12);
     }
 }
