@@ -182,8 +182,12 @@ impl Profile {
             profile: self,
             in_force: self.in_force(from_ns, until_ns),
             unsampled: [Allowance::default(); 2],
+            history: Allowance::default(),
         };
         for index in (0..=u16::MAX).take(self.intervals.len()) {
+            if all.is_of_history(index) {
+                all.history = all.history.max(all.under(ANY_OTHER, index));
+            }
             if sampled.contains(&index) {
                 continue;
             }
@@ -218,21 +222,31 @@ pub struct Allowances<'a> {
     in_force: BTreeMap<u64, bool>,
     /// Of intervals under which nothing was sampled in any heap: in malloc's, in another.
     unsampled: [Allowance; 2],
+    /// Of the intervals of the history, in a heap that follows it.
+    history: Allowance,
 }
 
 impl Allowances<'_> {
-    /// In one heap. A heap is sampled with an interval if its samples say so, or if no other heap's do.
+    /// In one heap. A heap is sampled with an interval if its samples say so, or if no other heap's do. One whose samples are
+    /// all of intervals in the history follows it, so it may have missed objects under every interval that was in force.
     pub fn of(&self, heap: HeapId) -> Allowance {
         let sampled = &self.profile.reach.sampled;
-        let mut own = sampled.range((heap, 0)..=(heap, u16::MAX)).peekable();
-        let others = match own.peek() {
+        let own = sampled.range((heap, 0)..=(heap, u16::MAX));
+        let others = match own.clone().next() {
             _ if heap == HeapId::MALLOC => self.unsampled[0],
             None => self.unsampled[1],
+            Some(_) if own.clone().all(|it| self.is_of_history(it.1)) => self.history,
             Some(_) => Allowance::default(),
         };
         own.fold(others, |most, &(_, index)| {
             most.max(self.under(heap, index))
         })
+    }
+
+    /// Whether an interval is one of the history, be it malloc's or that of a heap that follows it.
+    fn is_of_history(&self, index: u16) -> bool {
+        let info = self.profile.intervals.get(usize::from(index));
+        info.is_some_and(|info| self.in_force.contains_key(&info.interval_bytes))
     }
 
     /// Under one interval.
@@ -330,6 +344,33 @@ mod tests {
     }
 
     #[test]
+    fn a_heap_that_follows_the_history_may_have_missed_objects_under_all_of_it() {
+        // Of intervals 0 and 1 of the history, and 2, which is a heap's own.
+        let allowance = |own: &[u16], until_ns| {
+            let mut profile = profile(&[(10 << 20, 0), (11 << 20, 1)], 12 << 20);
+            profile.intervals.push(interval(0, 8192));
+            let mut builder = ReachBuilder::default();
+            for (heap, index) in [(0, 0), (0, 1)]
+                .into_iter()
+                .chain(own.iter().map(|&index| (1, index)))
+            {
+                builder.add_size(&Sample {
+                    heap: HeapId(heap),
+                    interval: index,
+                    size: 64,
+                    ..Sample::default()
+                });
+            }
+            profile.reach.sampled = builder.reach.sampled;
+            profile.allowance(HeapId(1), 0, until_ns).bytes
+        };
+        // It has no sample under 4 MiB, and was sampled with that for half of the time.
+        assert_eq!(allowance(&[0], u64::MAX), 4_194_304.0);
+        assert_eq!(allowance(&[0], 99), 4096.0);
+        assert_eq!(allowance(&[2], u64::MAX), 8192.0);
+    }
+
+    #[test]
     fn what_every_allocation_was_recorded_under_hides_nothing() {
         let all = vec![interval(0, 1)];
         let profile = Profile {
@@ -416,10 +457,11 @@ mod tests {
             });
         }
         profile.reach = builder.finish(&profile, |_| 0);
+        let longest = (1 << 20 | u64::from(COUNT - 1)) as f64;
         let allowances = profile.allowances(0, u64::MAX);
+        // Each follows the history, and was sampled with the longest of all, too.
         for number in 1..COUNT {
-            let most = f64::from(1 << 20 | i32::from(number));
-            assert_eq!(allowances.of(HeapId(number)).bytes, most);
+            assert_eq!(allowances.of(HeapId(number)).bytes, longest);
         }
     }
 }
