@@ -623,11 +623,11 @@ fn an_allocator_inside_the_program_is_told_and_blocks_of_libraries_are_seen() {
     running.ends_well();
 }
 
-/// The ring is 4 MiB of a file, which nobody else gives back.
+/// The ring is 4 MiB of a file, which nobody else gives back. The command must not write the profile beside the thread.
 #[test]
-fn a_ring_that_the_drain_thread_still_has_at_the_detach_is_let_go_of_later() {
+fn a_detach_waits_for_the_drain_thread_which_lets_go_of_the_ring() {
     let mut running = Attached::start();
-    running.attach(&["--interval", "1K"]);
+    running.attach(&["--interval", "1K", "-o", "late.allocsample"]);
     running.ask("churn 40000");
     let pid = running.pid();
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process");
@@ -651,9 +651,17 @@ fn a_ring_that_the_drain_thread_still_has_at_the_detach_is_let_go_of_later() {
         let files = running.mapped_files();
         files.iter().any(|path| path.contains(".allocsample.ring"))
     };
-    running.done(&["detach", &pid]);
-    assert!(has_ring(&running), "it is not written yet");
-    ptrace::detach(drain, None).expect("the drain thread");
+    std::thread::scope(|scope| {
+        let detach = scope.spawn(|| running.room.output(&["detach", &pid]));
+        // The agent answers after two seconds.
+        std::thread::sleep(std::time::Duration::from_secs(4));
+        assert!(!detach.is_finished(), "the profile is not written yet");
+        assert!(has_ring(&running), "it is not written yet");
+        ptrace::detach(drain, None).expect("the drain thread");
+        let output = detach.join().expect("a thread");
+        assert!(output.status.success(), "{output:?}");
+    });
+    Profile::read(&running.room.path("late.allocsample")).is_accounted_for(1024.0);
     running.settle(1);
     assert!(!has_ring(&running));
     running.ends_well();

@@ -1,5 +1,6 @@
 //! Processes that are being recorded.
 
+use std::fs;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -207,4 +208,25 @@ pub fn ring_of(profile: &Path) -> PathBuf {
     let mut ring = profile.as_os_str().to_owned();
     ring.push(".ring");
     PathBuf::from(ring)
+}
+
+/// Whether some thread of the process has this file open. Our thread in it has descriptors of its own.
+pub fn has_open(pid: i32, path: &Path) -> bool {
+    let Ok(file) = fs::metadata(path) else {
+        return false;
+    };
+    let is_it = |link: &Path| {
+        // Only what has its name is looked at: the program may have files that do not answer.
+        let is_named = fs::read_link(link).is_ok_and(|to| to.file_name() == path.file_name());
+        is_named
+            && fs::metadata(link)
+                .is_ok_and(|found| (found.dev(), found.ino()) == (file.dev(), file.ino()))
+    };
+    let tasks = PathBuf::from(format!("/proc/{pid}/task"));
+    entries(&tasks).any(|task| entries(&task.join("fd")).any(|link| is_it(&link)))
+}
+
+fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = fs::read_dir(directory).into_iter().flatten();
+    entries.filter_map(|entry| Some(entry.ok()?.path()))
 }

@@ -2,6 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use allocsample_attach::{Reply, Request, Target};
 use anyhow::{Context, bail};
@@ -86,6 +87,7 @@ pub fn detach(options: &Detach) -> anyhow::Result<Ending> {
     match reply.code {
         answer::DONE => {
             let profile = target.path_from_here(&reply.text);
+            wait_until_written(pid, &profile)?;
             describe(options, &profile)
         }
         answer::IDLE => bail!("process {pid}: not attached"),
@@ -99,6 +101,23 @@ pub fn detach(options: &Detach) -> anyhow::Result<Ending> {
         answer::REFUSED => bail!("process {pid}: {}", reply.text),
         _ => Err(other_version(pid, &reply)),
     }
+}
+
+/// The agent answers after two seconds although its thread, which may get no processor, still writes. Two would then be at it.
+fn wait_until_written(pid: i32, profile: &Path) -> anyhow::Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let since = Instant::now();
+    while running::has_open(pid, profile) {
+        if since.elapsed() > PATIENCE {
+            bail!(
+                "{}: process {pid} is detached, and its thread still writes the profile after {} s; read it when `lsof` no longer names the process",
+                profile.display(),
+                PATIENCE.as_secs()
+            );
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
 }
 
 fn describe(options: &Detach, profile: &Path) -> anyhow::Result<Ending> {
