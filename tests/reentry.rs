@@ -99,7 +99,7 @@ impl Interruptions {
         for path in outcome.profile_paths() {
             let what = format!("seed {}: {}", self.seed, path.display());
             let figures = Figures::read(&path);
-            assert!(figures.is_complete, "{what}");
+            assert!(figures.is_complete, "{what} is not complete");
             // A child that has become /bin/true has allocated nothing.
             let (exact, found) = (figures.exact, figures.found + figures.lost as f64);
             if self.interval_bytes == 1 {
