@@ -383,17 +383,17 @@ mod tests {
     #[test]
     fn retired_memory_is_used_again_after_the_grace_and_not_before() {
         static RETIRED: Retired<u64> = Retired::new();
-        let first = leak_again(RETIRED.take(0), 1).expect("memory");
+        let first = leak_again(RETIRED.take(0), 1).unwrap();
         RETIRED.retire(first, 5);
         assert_eq!(RETIRED.take(5 + GRACE_NS - 1), None);
         let place = RETIRED.take(5 + GRACE_NS);
         assert_eq!(place, Some(NonNull::from(first)));
         assert_eq!(RETIRED.take(u64::MAX), None);
-        let second = leak_again(place, 2).expect("memory");
+        let second = leak_again(place, 2).unwrap();
         assert!(core::ptr::eq(first, second) && *second == 2);
         // What finds no place is kept for ever.
         for value in 0..MOST_RETIRED as u64 + 10 {
-            RETIRED.retire(leak(value).expect("memory"), 7);
+            RETIRED.retire(leak(value).unwrap(), 7);
         }
         let again = std::iter::from_fn(|| RETIRED.take(7 + GRACE_NS));
         assert_eq!(again.count(), MOST_RETIRED);

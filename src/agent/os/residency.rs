@@ -42,7 +42,7 @@ mod tests {
     #[test]
     fn sums_are_read_from_the_status() {
         let status = b"Name:\tx\nVmHWM:\t  900 kB\nVmRSS:\t     512 kB\nRssAnon:\t     400 kB\n";
-        let read = totals(status, 7).expect("all figures");
+        let read = totals(status, 7).unwrap();
         let figures = [
             read.peak_resident_bytes,
             read.resident_bytes,
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn this_process_has_memory() {
-        let read = at_end().expect("a process may read its status");
+        let read = at_end().unwrap();
         assert!(read.anonymous_bytes > 0 && read.resident_bytes >= read.anonymous_bytes);
     }
 }
