@@ -386,7 +386,7 @@ fn files_that_once_took_too_much_no_longer_do() {
 
 /// Likewise.
 #[test]
-fn files_on_which_commands_once_panicked_no_longer_make_them() {
+fn files_on_which_commands_once_failed_no_longer_make_them() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().expect("a directory");
     for (seed, command) in [
@@ -397,6 +397,10 @@ fn files_on_which_commands_once_panicked_no_longer_make_them() {
         (7_018_608, "report x.allocsample --format json"),
         (7_022_344, "convert x.allocsample --to firefox -o -"),
         (7_026_064, "convert x.allocsample --to csv -o -"),
+        (
+            7_010_760,
+            "query x.allocsample --format csv SELECT*FROM(samples)",
+        ),
     ] {
         check_command(seed, command, directory.path());
     }

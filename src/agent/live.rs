@@ -254,6 +254,10 @@ impl LiveSamples {
     pub fn clear(&self, filter: &BlockFilter) {
         for table in self.tables.iter().filter_map(StaticRef::get) {
             for place in table.addresses.as_flattened() {
+                // Looked at first: a store would take memory for each page of a large table that was never used.
+                if place.load(Ordering::Relaxed) == 0 {
+                    continue;
+                }
                 let address = place.swap(0, Ordering::Relaxed);
                 if address != 0 {
                     filter.unmark(address);

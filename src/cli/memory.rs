@@ -35,6 +35,11 @@ const BASE_BYTES: u64 = 64 << 20;
 /// What it may take for each byte of its profiles.
 const TIMES: u64 = 20;
 
+/// What a command may take for a profile of so many bytes.
+pub fn allowance(file_bytes: u64) -> u64 {
+    BASE_BYTES.saturating_add(file_bytes.saturating_mul(TIMES))
+}
+
 /// The bound on what the kernel counts as data; 0 while there is none.
 static MOST_BYTES: AtomicU64 = AtomicU64::new(0);
 
@@ -49,8 +54,7 @@ pub fn allow_profile(file_bytes: u64) {
         most_bytes => Some(most_bytes),
     };
     if let Some(before) = before {
-        let more = BASE_BYTES.saturating_add(file_bytes.saturating_mul(TIMES));
-        hold(before.saturating_add(more));
+        hold(before.saturating_add(allowance(file_bytes)));
     }
 }
 

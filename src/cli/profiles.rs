@@ -57,7 +57,7 @@ fn allow(file_bytes: u64) {
 }
 
 /// Of a profile and the ring beside it.
-fn bytes_of(path: &Path) -> u64 {
+pub fn bytes_of(path: &Path) -> u64 {
     let length = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
     let mut ring = path.as_os_str().to_owned();
     ring.push(".ring");

@@ -31,7 +31,7 @@ const JOINED_ON: [(&str, &str); 7] = [
     ("stacks", "stack_id"),
 ];
 
-/// Memory that a query may take besides the tables that it reads; an answer may take as much.
+/// Memory that a query may take besides the tables that it reads, and an answer as much, where [`Database::allow`] says no less.
 const MOST_BYTES: usize = 1 << 30;
 /// The longest text that a query may make. SQLite looks at the clock between two steps, and a step like `instr` takes time in
 /// proportion to the product of two lengths.
@@ -108,7 +108,7 @@ pub struct Database<'a> {
     index: Option<Index<'a>>,
     /// By table, which of its columns are there.
     filled: HashMap<&'static str, Vec<bool>>,
-    most_answer_bytes: usize,
+    most_bytes: usize,
 }
 
 impl<'a> Database<'a> {
@@ -136,11 +136,20 @@ impl<'a> Database<'a> {
             connection,
             index: None,
             filled: HashMap::new(),
-            most_answer_bytes: match limits_are_lifted() {
+            most_bytes: match limits_are_lifted() {
                 true => usize::MAX,
                 false => MOST_BYTES,
             },
         })
+    }
+
+    /// A query may take no more than so many bytes besides the tables that it reads, and an answer as much, unless limits are
+    /// lifted.
+    pub fn allow(&mut self, bytes: u64) {
+        if !limits_are_lifted() {
+            let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+            self.most_bytes = self.most_bytes.min(bytes);
+        }
     }
 
     /// Answers one query, and gives up when its own work takes longer than `timeout`. (Filling the tables that it reads comes
@@ -159,6 +168,7 @@ impl<'a> Database<'a> {
         match answer {
             // The progress handler is the only one that interrupts.
             Err(QueryError::Interrupted) => Err(QueryError::TooSlow(timeout.unwrap_or_default())),
+            Err(QueryError::TooLarge(_)) => Err(QueryError::TooLarge(self.most_bytes)),
             answer => answer,
         }
     }
@@ -187,7 +197,7 @@ impl<'a> Database<'a> {
         let tables = number("page_count")?.saturating_mul(number("page_size")?);
         // A sort may hold all of them once more.
         let most = tables.saturating_mul(2);
-        let most = most.saturating_add(i64::try_from(MOST_BYTES).unwrap_or(i64::MAX));
+        let most = most.saturating_add(i64::try_from(self.most_bytes).unwrap_or(i64::MAX));
         // It answers with the limit in force.
         self.connection
             .pragma_update_and_check(None, "hard_heap_limit", most, |_| Ok(()))?;
@@ -207,8 +217,8 @@ impl<'a> Database<'a> {
         while let Some(row) = rows.next()? {
             let cells = (0..width).map(|column| Ok(cell(row.get_ref(column)?)));
             answer.push(cells.collect::<Result<_, rusqlite::Error>>()?);
-            if answer.held_bytes() > self.most_answer_bytes {
-                return Err(QueryError::TooLarge(self.most_answer_bytes));
+            if answer.held_bytes() > self.most_bytes {
+                return Err(QueryError::TooLarge(self.most_bytes));
             }
         }
         Ok(answer)
@@ -433,7 +443,7 @@ mod tests {
             matches!(counted, Err(QueryError::TooSlow(_))),
             "{counted:?}"
         );
-        database.most_answer_bytes = 100_000;
+        database.allow(100_000);
         let listed = database.query(&format!("{endless} x FROM t"), None);
         assert!(matches!(listed, Err(QueryError::TooLarge(_))), "{listed:?}");
         let long = database.query("SELECT zeroblob(1000000000)", None);

@@ -22,9 +22,8 @@ pub fn run(arguments: &Query) -> anyhow::Result<Ending> {
     let progress = Progress::start("asking");
     let answer = Database::new(&profile)
         .and_then(|mut database| {
-            database.fill_for(&sql)?;
-            // From here on it is the query that takes memory, and has a limit of its own.
-            memory::lift();
+            // The bound on the command's memory holds for the query and its answer, too. This one says so better.
+            database.allow(memory::allowance(profiles::bytes_of(&arguments.file)));
             database.query(&sql, timeout)
         })
         .map_err(|error| match error {
