@@ -40,7 +40,6 @@ pub(crate) struct Tracee {
     has_created: bool,
 }
 
-const PTRACE_EVENT_STOP: i32 = 128;
 const NT_X86_XSTATE: usize = 0x202;
 /// Enough for all state components that processors have.
 const XSTATE_BYTES: usize = 64 * 1024;
@@ -125,42 +124,74 @@ impl Tracee {
     pub fn wait(&mut self, patience: Duration) -> io::Result<Option<Stop>> {
         let since = Instant::now();
         loop {
-            let mut status = 0;
-            // SAFETY: the status is written to a place of ours.
-            let waited = unsafe {
-                libc::waitpid(self.thread, &raw mut status, libc::__WALL | libc::WNOHANG)
-            };
-            match waited {
-                0 if since.elapsed() > patience => return Ok(None),
-                0 => std::thread::sleep(Duration::from_micros(50)),
-                -1 => {
-                    let error = io::Error::last_os_error();
-                    match error.raw_os_error() {
-                        Some(libc::EINTR) => {}
-                        Some(libc::ECHILD) => return Ok(Some(self.gone())),
-                        _ => return Err(error),
-                    }
-                }
-                _ if !libc::WIFSTOPPED(status) => return Ok(Some(self.gone())),
-                _ => {
-                    self.is_stopped = true;
-                    let signal = libc::WSTOPSIG(status);
-                    return Ok(Some(match (status >> 16, signal) {
-                        (PTRACE_EVENT_STOP, _) => Stop::Event,
-                        (libc::PTRACE_EVENT_CLONE, _) => {
-                            self.let_created_go()?;
-                            self.has_created = true;
-                            Stop::Created
-                        }
-                        (_, signal) if signal == libc::SIGTRAP | 0x80 => Stop::SystemCall,
-                        (_, signal) => {
-                            self.signal = signal;
-                            Stop::Signal
-                        }
-                    }));
-                }
+            match self.look()? {
+                Some(stop) => return Ok(Some(stop)),
+                None if since.elapsed() > patience => return Ok(None),
+                None => std::thread::sleep(Duration::from_micros(50)),
             }
         }
+    }
+
+    /// What it has stopped for, if it has.
+    ///
+    /// A signal's stop is only looked at and never collected: the kernel forgets the signal of a collected stop, and if we were
+    /// killed before the thread goes on, it would never hear of it. By such a signal the C library changes the user of all
+    /// threads, and waits for each.
+    fn look(&mut self) -> io::Result<Option<Stop>> {
+        let mut found = MaybeUninit::<libc::siginfo_t>::zeroed();
+        let kinds = libc::WEXITED | libc::WSTOPPED | libc::__WALL;
+        // SAFETY: what is found is written to a place of ours.
+        let waited = unsafe {
+            libc::waitid(
+                libc::P_PID,
+                self.thread.cast_unsigned(),
+                found.as_mut_ptr(),
+                kinds | libc::WNOHANG | libc::WNOWAIT,
+            )
+        };
+        if waited == -1 {
+            let error = io::Error::last_os_error();
+            return match error.raw_os_error() {
+                Some(libc::EINTR) => Ok(None),
+                Some(libc::ECHILD) => Ok(Some(self.gone())),
+                _ => Err(error),
+            };
+        }
+        // SAFETY: all zero bytes are a value of it, and the kernel has filled in what a child's has.
+        let (found, number, status) = unsafe {
+            let found = found.assume_init();
+            (found, found.si_pid(), found.si_status())
+        };
+        if number == 0 {
+            return Ok(None);
+        }
+        if !matches!(found.si_code, libc::CLD_TRAPPED | libc::CLD_STOPPED) {
+            self.collect();
+            return Ok(Some(self.gone()));
+        }
+        self.is_stopped = true;
+        let (event, signal) = (status >> 8, status & 0xff);
+        if event == 0 && signal != libc::SIGTRAP | 0x80 {
+            self.signal = signal;
+            return Ok(Some(Stop::Signal));
+        }
+        self.collect();
+        Ok(Some(match event {
+            0 => Stop::SystemCall,
+            libc::PTRACE_EVENT_CLONE => {
+                self.let_created_go()?;
+                self.has_created = true;
+                Stop::Created
+            }
+            _ => Stop::Event,
+        }))
+    }
+
+    /// Takes note for the kernel of what [`Self::look`] has found, which is there still.
+    fn collect(&self) {
+        let mut status = 0;
+        // SAFETY: the status is written to a place of ours.
+        unsafe { libc::waitpid(self.thread, &raw mut status, libc::__WALL | libc::WNOHANG) };
     }
 
     fn gone(&mut self) -> Stop {
