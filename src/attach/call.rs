@@ -17,7 +17,7 @@ use crate::leftover;
 use crate::parts::{Functions, find_functions, find_instructions, present_function};
 use crate::remote::{Borrowed, Instructions, put_back};
 use crate::rendezvous::Rendezvous;
-use crate::target::Target;
+use crate::target::{OTHER_TRACER, Target};
 use crate::tracee::{Tracee, Until};
 use crate::{AttachError, Reply, Request};
 
@@ -174,6 +174,8 @@ impl Work<'_> {
                     ) => {
                         refusal = Some(error);
                     }
+                    // A command that has given the lock back may trace until it ends.
+                    Err(AttachError::Traced { .. }) if since.elapsed() < OTHER_TRACER => {}
                     Err(error) => return Err(error),
                 }
             }

@@ -4,8 +4,12 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::AttachError;
+
+/// How long another tracer may be there.
+pub(crate) const OTHER_TRACER: Duration = Duration::from_secs(2);
 
 /// A process that the agent could be put into.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +59,7 @@ impl Target {
             pid,
             shares_our_root: shares_our_root(pid),
         };
-        let status = target.status(pid)?;
+        let status = target.status_without_tracer()?;
         match status.letter() {
             'Z' | 'X' => return Err(AttachError::Zombie(pid)),
             'T' => return Err(AttachError::Stopped(pid)),
@@ -77,6 +81,19 @@ impl Target {
         }
         target.check_program()?;
         Ok(target)
+    }
+
+    /// How it is, when nobody traces it, or has done so for a while: another command of ours is through in a moment.
+    fn status_without_tracer(&self) -> Result<Status, AttachError> {
+        let since = Instant::now();
+        loop {
+            let status = self.status(self.pid)?;
+            let is_traced = status.number("TracerPid").is_some_and(|tracer| tracer != 0);
+            if !is_traced || since.elapsed() > OTHER_TRACER {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Its number, as we see it.

@@ -27,11 +27,12 @@ const DEFAULT_NAME: &str = "allocsample.%n.%p.allocsample";
 /// Begins a profile of the process, or goes on with the one that it has.
 pub fn attach(options: &Attach) -> anyhow::Result<Ending> {
     let target = Target::find(options.pid)?;
-    if target.has_agent()?
-        && let Ok(profile) = running::profile_of(&options.pid.to_string())
-    {
+    if target.has_agent()? {
+        // A detach that was killed may still be at work in there: its profile is as good as ended.
         allocsample_attach::finish_earlier(&target, options.despite_seccomp)?;
-        return start_again(options, &profile);
+        if let Ok(profile) = running::profile_of(&options.pid.to_string()) {
+            return start_again(options, &profile);
+        }
     }
     let library = Library::find()?;
     let reply = allocsample_attach::call(
