@@ -528,7 +528,9 @@ static bool register_heap(void)
 {
     allocsample_heap_description description = {
         .size = sizeof description,
-        .kind = ALLOCSAMPLE_COLLECTED,
+        /* Not ALLOCSAMPLE_COLLECTED: the JVM does not say which of its collections are full, so nothing would count as examined
+         * until one is asked for. */
+        .kind = ALLOCSAMPLE_MALLOC,
         .name = "java",
         .flags = ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_WALK_IN_FREE | ALLOCSAMPLE_CODE_IS_NO_MODULE,
         .walk = jvm_native_walk,
