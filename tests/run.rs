@@ -8,6 +8,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::Command;
 
+use nix::sys::signal::{self, SigHandler, Signal};
 use support::room::{assert_error, stderr, stdout};
 use support::{Program, Room, command, is_root};
 
@@ -69,6 +70,11 @@ fn the_status_is_known_where_sigchld_is_ignored() {
 
 #[test]
 fn death_by_a_signal_is_passed_on_without_a_core_of_ours() {
+    // What runs in the background of a shell ignores these, and so do its children.
+    for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT] {
+        // SAFETY: no handler is installed.
+        unsafe { signal::signal(signal, SigHandler::SigDfl) }.expect("a signal");
+    }
     let room = Room::without_agent();
     for signal in [1, 2, 3, 6, 9, 11, 13, 15] {
         let output = room.script(&format!("kill -{signal} $$"));
