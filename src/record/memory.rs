@@ -45,13 +45,6 @@ impl MemoryTotals {
             peak_resident_bytes: take_unsigned(input)?,
         })
     }
-
-    /// The largest anonymous memory that the program can have had until then, as far as this reading knows: memory of
-    /// files does not shrink as a rule, so what was resident beyond the present was anonymous.
-    pub fn peak_anonymous_bytes(&self) -> u64 {
-        let more = self.peak_resident_bytes.saturating_sub(self.resident_bytes);
-        self.anonymous_bytes.saturating_add(more)
-    }
 }
 
 #[cfg(feature = "alloc")]

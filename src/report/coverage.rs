@@ -67,12 +67,17 @@ impl Coverage {
         let anonymous_bytes = moment.anonymous_bytes as f64;
         let allocators = allocators(profile);
         let is_attached = (profile.notes.iter()).any(|(note, _)| *note == Note::Attached);
-        let peak_bytes = totals().map(|it| it.peak_anonymous_bytes()).max();
+        // The largest resident memory is known for all times, and anonymous memory for those of the readings. What else was
+        // resident at most is taken off: it goes too, as shared memory does at the end of a server.
+        let other_bytes = totals().map(|it| it.resident_bytes.saturating_sub(it.anonymous_bytes));
+        let peak_resident_bytes = totals().map(|it| it.peak_resident_bytes);
+        let most = |bytes: Option<u64>| bytes.unwrap_or(0);
+        let peak_bytes = most(peak_resident_bytes.max()).saturating_sub(most(other_bytes.max()));
         Some(Self {
             anonymous_bytes,
             // A sum of nothing is -0.
             seen_bytes: seen_bytes.min(anonymous_bytes) + 0.0,
-            peak_bytes: peak_bytes.unwrap_or(peak.anonymous_bytes) as f64,
+            peak_bytes: peak_bytes.max(peak.anonymous_bytes) as f64,
             last_bytes: profile.memory.last()?.totals.anonymous_bytes as f64,
             owners,
             likely: likely(&allocators, &runtimes::unseen(profile)).filter(|_| !is_attached),

@@ -184,3 +184,25 @@ fn a_small_process_is_not_warned_about() {
     assert!(coverage.share() < 0.1 && !coverage.is_low());
     assert_eq!(Coverage::of(&Profile::default()), None);
 }
+
+#[test]
+fn shared_memory_that_goes_before_the_end_is_not_taken_for_a_peak() {
+    let reading = |resident, anonymous, peak| MemoryMap {
+        totals: MemoryTotals {
+            time_ns: 5,
+            resident_bytes: resident * MIB,
+            anonymous_bytes: anonymous * MIB,
+            peak_resident_bytes: peak * MIB,
+        },
+        ..MemoryMap::default()
+    };
+    let mut profile = Profile::default();
+    profile.memory.push(reading(130, 108, 0));
+    // The server has let go of 20 MiB that it shared.
+    profile.memory.push(reading(8, 6, 160));
+    let peak = |profile: &Profile| Coverage::of(profile).expect("a reading").peak_bytes;
+    assert_eq!(peak(&profile), (160 - 22) as f64 * MIB as f64);
+    // A reading knows more than a sum of others.
+    profile.memory.push(reading(180, 139, 160));
+    assert_eq!(peak(&profile), 139.0 * MIB as f64);
+}
