@@ -195,12 +195,15 @@ static void conclude(const struct preparation *prepared, long result)
 {
     const struct shim_slow_path *agent = prepared->agent;
     int saved_errno = errno;
+    /* More than 0 is a listener's descriptor, behind a filter that is there; or a thread that the kernel could not reach, and then
+     * there is none. Nothing is lost but samples where the first is assumed. */
+    bool is_installed = result >= 0;
     bool is_first_filter =
         (prepared->loss == SOME_CALLS || prepared->loss == SOME_CALLS_OF_ALL) && !prepared->was_filtered;
-    if (is_first_filter && result != 0)
+    if (is_first_filter && !is_installed)
         atomic_store_explicit(&is_filtered, false, memory_order_relaxed);
     if (is_first_filter && agent != NULL)
-        agent->after_filter(result == 0);
+        agent->after_filter(is_installed);
     if (prepared->loss == OTHER_THREADS && agent != NULL)
         agent->after_unshare();
     errno = saved_errno;
@@ -209,8 +212,8 @@ static void conclude(const struct preparation *prepared, long result)
 /* Makes the call, which returns an integer, around what a system call of this number and these arguments takes. */
 #define CONFINING(CALL, NUMBER, A, B, C)                                                                               \
     ({                                                                                                                 \
-        struct preparation prepared =                                                           \
-            prepare(loss_by(NUMBER, (unsigned long)(A), (unsigned long)(B), (unsigned long)(C)), (unsigned long)(A)); \
+        enum loss loss = loss_by(NUMBER, (unsigned long)(A), (unsigned long)(B), (unsigned long)(C));                  \
+        struct preparation prepared = prepare(loss, (unsigned long)(A));                                               \
         __auto_type result = (CALL);                                                                                   \
         conclude(&prepared, result);                                                                                   \
         result;                                                                                                        \
@@ -282,7 +285,7 @@ static __attribute__((noinline)) long call_confining(long number, long a, long b
     return CONFINING(next(number, a, b, c, d, e, f), number, a, b, c);
 }
 
-/* Where a system call goes on. */
+/* What `syscall` jumps to. */
 static __attribute__((used)) system_call *way_of_system_call(long number, unsigned long a, unsigned long b, unsigned long c)
 {
     return loss_by(number, a, b, c) == NOTHING ? (system_call *)NEXT(syscall) : call_confining;
@@ -291,8 +294,8 @@ static __attribute__((used)) system_call *way_of_system_call(long number, unsign
 /* A jump, so that a call that returns twice, or on another stack, returns to where it was made. In C it has a type of its own,
  * since libc's has none for what it hands on. */
 #if defined(__x86_64__)
-/* Not in C: the last of seven arguments lies on the stack, and compilers store it once more before they jump. Who passed fewer
- * has a variable of its own there, which another thread may change. */
+/* Not in C: the seventh argument lies on the stack, and compilers store it again before the jump. A caller that passed fewer
+ * arguments has a variable of its own there, which another thread may change meanwhile. */
 EXPORT system_call any_system_call __asm__("syscall");
 __asm__(".pushsection .text\n"
         ".globl syscall\n"

@@ -326,6 +326,7 @@ fn a_program_that_forbids_itself_system_calls_after_an_attach_goes_on() {
         "prctl",
         "prctl_by_number",
         "seccomp",
+        "listener",
         "all_threads",
         "all_threads_after_one",
     ] {

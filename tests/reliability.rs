@@ -151,6 +151,7 @@ fn a_filter_that_kills_at_each_unknown_system_call_does_not_kill_because_of_us()
         ("fork", "prctl"),
         ("alone", "prctl_by_number"),
         ("alone", "seccomp"),
+        ("alone", "listener"),
         ("alone", "all_threads"),
         ("fork", "all_threads"),
         ("alone", "all_threads_after_one"),

@@ -27,6 +27,8 @@ static void install_filter(const char *way, struct sock_filter *rules, unsigned 
     else if (!strcmp(way, "seccomp")) CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter) == 0);
     else if (!strcmp(way, "all_threads"))
         CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter) == 0);
+    else if (!strcmp(way, "listener"))
+        CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &filter) > 0);
     else if (!strcmp(way, "all_threads_after_one")) {
         struct sock_filter rule = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
         struct sock_fprog harmless = {1, &rule};
