@@ -1,5 +1,7 @@
 /* Waits for as many milliseconds as its first argument says, takes 64 MiB by mmap in steps for as many as the second says,
  * and ends 200 ms later. Prints how much anonymous memory the kernel counts then. */
+#include "anonymous.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,19 +9,6 @@
 #include <unistd.h>
 
 enum { STEPS = 64, STEP_BYTES = 1 << 20 };
-
-static long anonymous_kib(void)
-{
-    char line[256];
-    long kib = 0;
-    FILE *file = fopen("/proc/self/smaps_rollup", "r");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL)
-        if (sscanf(line, "Anonymous: %ld kB", &kib) == 1)
-            break;
-    if (file != NULL)
-        fclose(file);
-    return kib;
-}
 
 int main(int count, char **arguments)
 {

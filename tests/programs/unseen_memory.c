@@ -1,5 +1,7 @@
 /* Holds 64 MiB, by mmap ("mmap") or by malloc ("malloc"), and prints how much anonymous memory the kernel counts then. With a
  * second argument it waits for the end of its input, else for a second. */
+#include "anonymous.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,19 +9,6 @@
 #include <unistd.h>
 
 enum { BLOCKS = 1024, BLOCK_BYTES = 64 << 10 };
-
-static long anonymous_kib(void)
-{
-    char line[256];
-    long kib = 0;
-    FILE *file = fopen("/proc/self/smaps_rollup", "r");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL)
-        if (sscanf(line, "Anonymous: %ld kB", &kib) == 1)
-            break;
-    if (file != NULL)
-        fclose(file);
-    return kib;
-}
 
 int main(int count, char **arguments)
 {
