@@ -28,7 +28,12 @@ fn come_and_go(work: &[&str], cycles: usize) {
         running.done(&["detach", &pid, "--no-symbolize"]);
         assert_eq!(running.ask("turn"), "done");
     }
-    assert_eq!(least(&running), before);
+    // There can be fewer: what comes and goes may have been there at each of the first looks.
+    let after = least(&running);
+    assert!(
+        after.0 <= before.0 && after.1 <= before.1,
+        "{before:?}, then {after:?}"
+    );
     let regions = running.mapped_files();
     let regions = regions
         .iter()
@@ -43,13 +48,13 @@ fn a_change_of_user_asks_every_thread_and_each_answers() {
 }
 
 #[test]
-#[ignore = "several loops starve attach of the locks that it needs: it can give up, and the program goes on"]
+#[ignore = "on a busy machine several loops starve attach of the locks that it needs: it gives up, and the program goes on"]
 fn two_threads_that_change_users_beside_new_threads_go_on() {
     come_and_go(&["ids", "ids", "threads"], 3);
 }
 
 #[test]
-#[ignore = "several loops starve attach of the locks that it needs: it can give up, and the program goes on"]
+#[ignore = "on a busy machine several loops starve attach of the locks that it needs: it gives up, and the program goes on"]
 fn all_rendezvous_at_once_go_on() {
     come_and_go(&["cancel", "threads", "fork", "load", "ids"], 3);
 }
