@@ -4,8 +4,11 @@
 
 mod support;
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::Signal;
@@ -20,10 +23,27 @@ const SEIZE: u64 = 0x4206;
 const SYS_PWRITE64: u64 = 18;
 const SYS_PTRACE: u64 = 101;
 
-/// Runs the command under our own ptrace, and kills it when it is about to do the step of this number; steps are its
-/// requests to ptrace and its writes to the program's memory. Whether it came that far.
+/// Runs the command under our own ptrace, and kills it when it is about to do the step of this number. Whether it came that far.
+fn kill_at(step: usize, command: Command) -> bool {
+    let status = follow(
+        command,
+        |at| {
+            if at == step { Then::Kill } else { Then::GoOn }
+        },
+    );
+    matches!(status, WaitStatus::Signaled(_, Signal::SIGKILL, _))
+}
+
+/// What a command that is about to do a step does.
+enum Then {
+    GoOn,
+    Kill,
+}
+
+/// Runs the command under our own ptrace until it ends. Steps are its requests to ptrace and its writes to the program's memory,
+/// counted from 1.
 #[expect(clippy::zombie_processes, reason = "waitpid sees its end")]
-fn kill_at(step: usize, mut command: Command) -> bool {
+fn follow(mut command: Command, mut at: impl FnMut(usize) -> Then) -> WaitStatus {
     command.stdout(Stdio::null()).stderr(Stdio::null());
     // SAFETY: a system call, which allocates nothing.
     unsafe { command.pre_exec(|| Ok(ptrace::traceme()?)) };
@@ -47,15 +67,14 @@ fn kill_at(step: usize, mut command: Command) -> bool {
                     _ => false,
                 };
                 steps += usize::from(is_entry && is_step);
-                if is_entry && is_step && steps == step {
+                if is_entry && is_step && matches!(at(steps), Then::Kill) {
                     ptrace::kill(pid).expect("the command");
-                    waitpid(pid, None).expect("the command");
-                    return true;
+                    return waitpid(pid, None).expect("the command");
                 }
                 is_entry = !is_entry;
             }
             WaitStatus::Stopped(_, other) => signal = Some(other),
-            _ => return false,
+            ended => return ended,
         }
     }
 }
@@ -164,6 +183,54 @@ fn commands_killed_at_random_steps_leave_no_thread_mapping_or_descriptor() {
     attach_and_detach(&running);
     assert_eq!(state(&running), before);
     assert_eq!(running.ask("turn"), "done");
+    running.ends_well();
+}
+
+/// Whether a helper has answered, or wants the library, and waits until the command has noticed.
+fn has_a_waiting_helper(running: &Attached) -> bool {
+    // As `src/attach/helper.rs` has them: the second word of the second page, and its values.
+    const STATE_AT: u64 = 4096 + 8;
+    const WAITING: [u64; 2] = [1, 3];
+    let Some(region) = running.mapped_at("allocsample-attach") else {
+        return false;
+    };
+    let memory = File::open(format!("/proc/{}/mem", running.pid())).expect("its memory");
+    let mut state = [0; 8];
+    let is_read = memory.read_exact_at(&mut state, region + STATE_AT).is_ok();
+    is_read && WAITING.contains(&u64::from_le_bytes(state))
+}
+
+/// A helper that counted its sleeps instead of the time would end at once, since each change of user cuts its sleep short.
+#[test]
+fn a_helper_waits_for_its_command_while_users_are_changed() {
+    const MOMENT: Duration = Duration::from_millis(1500);
+    let plugin = Program::library("plugin.c", "libplugin.so", &[]);
+    let plugin = plugin.path().to_str().expect("a path");
+    let mut running = Attached::start_other("rendezvous.c", &[plugin, "ids"]);
+    attach_and_detach(&running);
+    let before = state(&running);
+    let pid = running.pid();
+    for arguments in [
+        ["attach", &pid, "--interval=16K"],
+        ["detach", &pid, "--no-symbolize"],
+    ] {
+        let mut pauses = 0;
+        // Not if it has found no thread for ten seconds.
+        let is_done = (0..10).any(|_| {
+            let status = follow(running.room.command(&arguments), |_| {
+                if has_a_waiting_helper(&running) {
+                    pauses += 1;
+                    std::thread::sleep(MOMENT);
+                }
+                Then::GoOn
+            });
+            assert!(pauses == 0 || matches!(status, WaitStatus::Exited(_, 0)));
+            pauses > 0
+        });
+        assert!(is_done, "{arguments:?}");
+        assert_eq!(running.ask("turn"), "done");
+    }
+    assert_eq!(state(&running), before);
     running.ends_well();
 }
 

@@ -147,6 +147,10 @@ pub enum AttachError {
         "process {0}: a thread that an earlier attach or detach started in it is still at work after {1} s, perhaps because another one holds the loader's lock; try again"
     )]
     Unfinished(i32, u64),
+    #[error(
+        "process {0}: this command stood still for ten seconds (stopped, or without a processor), and the thread that it had started in the process has ended; try again"
+    )]
+    StoodStill(i32),
     #[error("process {0}: another attach or detach has been at work on it for {1} s; try again")]
     OtherCommand(i32, u64),
     #[error("process {0}: it ended meanwhile")]

@@ -64,6 +64,7 @@ pub(crate) fn find_functions(
         (Word::PthreadSelf, "pthread_self"),
         (Word::PthreadDetach, "pthread_detach"),
         (Word::Usleep, "usleep"),
+        (Word::ClockGettime, "clock_gettime"),
         (Word::Munmap, "munmap"),
     ];
     let for_helper = for_helper

@@ -189,6 +189,13 @@ impl Attached {
         paths
     }
 
+    /// Where the first file of this name is mapped.
+    pub fn mapped_at(&self, name: &str) -> Option<u64> {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid())).expect("the process");
+        let line = maps.lines().find(|line| line.contains(name))?;
+        u64::from_str_radix(line.split_once('-')?.0, 16).ok()
+    }
+
     /// Waits until a helper thread that has answered is gone for the kernel too.
     pub fn settle(&self, threads: usize) {
         while self.entries("task") > threads {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use super::{Helper, TO_WAIT, Work, unreadable};
-use crate::helper::{ANSWERED, END, NOT_ANSWERED, WANTS_LIBRARY, WORKING, Word, place};
+use crate::helper::{ANSWERED, END, LEFT, NOT_ANSWERED, WANTS_LIBRARY, WORKING, Word, place};
 use crate::image::thread_local_bytes;
 use crate::{AttachError, Reply};
 
@@ -23,6 +23,18 @@ impl Work<'_> {
         loop {
             match read(Word::State)? {
                 ANSWERED => break,
+                // This command has stood still, and the helper has ended. What it has answered is there.
+                LEFT => {
+                    let has_answered = read(Word::Answer)? as u32 != NOT_ANSWERED.cast_unsigned()
+                        || read(Word::LoadError)? != 0;
+                    let answer = match has_answered {
+                        true => self.answer(helper),
+                        false => Err(AttachError::StoodStill(pid)),
+                    };
+                    // What fails here is tried again by the next command.
+                    let _ = self.finish_earlier();
+                    return answer;
+                }
                 WANTS_LIBRARY => {
                     if let Err(error) = self.hand_over(helper) {
                         // The helper closes its descriptor and ends.
@@ -39,8 +51,16 @@ impl Work<'_> {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+        let answer = self.answer(helper);
+        self.end(helper)?;
+        answer
+    }
+
+    fn answer(&self, helper: &Helper) -> Result<Reply, AttachError> {
+        let pid = self.target.pid();
+        let read = |word| self.read(helper, word);
         let code = (read(Word::Answer)? as u32).cast_signed();
-        let reply = match (code, read(Word::CopyError)? as i32) {
+        match (code, read(Word::CopyError)? as i32) {
             (NOT_ANSWERED, 0) => Err(self.explain_load_error(&match read(Word::LoadError)? {
                 0 => "for no reason that its loader would give".to_owned(),
                 text => self.memory.text(text),
@@ -53,9 +73,7 @@ impl Work<'_> {
                 code,
                 text: self.memory.text(read(Word::Text)?),
             }),
-        };
-        self.end(helper)?;
-        reply
+        }
     }
 
     fn read(&self, helper: &Helper, word: Word) -> Result<u64, AttachError> {
