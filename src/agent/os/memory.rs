@@ -93,7 +93,7 @@ pub fn leak<T: Sync>(value: T) -> Option<&'static T> {
 /// How long a retired value may still be looked at: longer than anybody waits for something in one.
 const GRACE_NS: u64 = 15_000_000_000;
 /// So many can be retired within that time, and be used again.
-const MOST_RETIRED: usize = 256;
+const MOST_RETIRED: usize = 1024;
 
 /// Values of [`leak`] that were current once, and whose memory is used again. Nobody is asked whether they still look at
 /// one: who began before it was retired has had [`GRACE_NS`].
