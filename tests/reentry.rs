@@ -19,6 +19,9 @@ const AFTERWARDS: u64 = 1000;
 const AFTERWARDS_BYTES: u64 = 1001;
 const AFTER_A_FORK_BYTES: u64 = 1201;
 
+/// A distance: right after compare-and-exchange instructions.
+const AFTER_EXCHANGES: u32 = u32::MAX;
+
 /// How the agent comes into the process.
 #[derive(Clone, Copy)]
 enum By {
@@ -31,7 +34,7 @@ struct Interruptions {
     by: By,
     count: u32,
     actions: &'static str,
-    /// On average, in instructions. 0: where a large frame is made.
+    /// On average, in instructions. 0: where a large frame is made. [`AFTER_EXCHANGES`].
     distance: u32,
     interval_bytes: u32,
     seed: u32,
@@ -70,9 +73,14 @@ impl Interruptions {
         };
         let interval = self.interval_bytes.to_string();
         let run = Program::compiled("reentry.c").run().arg("step");
-        let run = [self.count, self.seed, self.distance]
-            .iter()
-            .fold(run, |run, number| run.arg(number.to_string()))
+        let distance = match self.distance {
+            AFTER_EXCHANGES => "exchanges".to_owned(),
+            distance => distance.to_string(),
+        };
+        let run = run
+            .arg(self.count.to_string())
+            .arg(self.seed.to_string())
+            .arg(distance)
             .args(&[self.actions, self.ending])
             .env("REENTRY_PRELOAD", preload)
             .env("REENTRY_FILE_BYTES", FILE_BYTES)
@@ -203,6 +211,17 @@ fn a_child_forked_after_a_failed_exec_and_a_thread_within_the_same_sample_lives(
 #[test]
 fn a_handler_that_leaves_the_agent_by_a_jump_does_not_end_the_recording() {
     Interruptions::of(300, "j").run();
+}
+
+/// The head of the ring has moved then, and the record has no header yet.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_jump_right_after_a_reservation_leaves_no_hole_in_the_ring() {
+    Interruptions {
+        distance: AFTER_EXCHANGES,
+        ..Interruptions::of(40, "j")
+    }
+    .run();
 }
 
 #[test]

@@ -115,9 +115,10 @@ impl Agent {
         } else {
             self.threads.add_ended(thread.totals());
         }
-        self.threads.leave(thread.slot());
         self.forget_selected();
+        // First: a record that a signal handler writes here does not take the slot for the thread's own.
         slow_path.leave();
+        self.threads.leave(thread.slot());
     }
 
     /// The process is about to end. Returns whether it wants to hear if an exec fails.

@@ -60,7 +60,7 @@ impl Consumer {
             if position == self.head {
                 // Relaxed: the loads of headers so far (acquire) are later than the moves of the head before them, so
                 // the value is not below `position`. Without this test a full ring would be read round and round.
-                self.head = memory.header().head.0.position.load(Ordering::Relaxed);
+                self.head = self.ring.head();
                 if position == self.head {
                     return None;
                 }

@@ -8,13 +8,15 @@
 //! 320     request: generation | value | generation that was obeyed | what | 4 x more
 //! 384     figures: 16 x u64
 //! 512     collections that were asked for, by heap: 256 x (generation of the request << 8 | state)
+//! 2560    the last position that a writer reserved up to, as others saw, by writer: 192 x u64
 //! 4096    data: capacity x 8 bytes
 //! ```
 
 use crate::sync::AtomicU64;
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"ALLOCRNG");
-pub(crate) const VERSION: u64 = 1;
+/// Up to version 1 the head was a position without a writer.
+pub(crate) const VERSION: u64 = 2;
 
 /// Number of pairs of lost counters.
 pub const LOST_REASONS: usize = 7;
@@ -24,6 +26,25 @@ pub const FIGURES: usize = 16;
 
 /// Number of heaps whose collections can be told of.
 pub const HEAPS: usize = 256;
+
+/// Writers that can find out what became of a reservation; number 0 stands for all others.
+pub(crate) const WRITERS: usize = 192;
+
+const WRITER_SHIFT: u32 = 48;
+
+/// The head: the first position that nobody has reserved (48 bits: 2 PiB), and who has reserved up to there (16 bits).
+pub(crate) const fn head_word(position: u64, writer: usize) -> u64 {
+    head_position(position) | (writer as u64) << WRITER_SHIFT
+}
+
+pub(crate) const fn head_position(head: u64) -> u64 {
+    head & ((1 << WRITER_SHIFT) - 1)
+}
+
+/// May be beyond [`WRITERS`] if the program has scribbled on it.
+pub(crate) const fn head_writer(head: u64) -> usize {
+    (head >> WRITER_SHIFT) as usize
+}
 
 pub(crate) const DATA_OFFSET: usize = 4096;
 const _: () = assert!(DATA_OFFSET.is_multiple_of(4096));
@@ -48,6 +69,8 @@ pub(crate) struct Header {
     pub request: Line<Request>,
     pub figures: Line<[AtomicU64; FIGURES]>,
     pub collecting: Line<[AtomicU64; HEAPS]>,
+    /// See [`crate::Ring::reserve_by`].
+    pub reserved_up_to: Line<[AtomicU64; WRITERS]>,
 }
 
 /// A cache line of its own: producers write `head`, the consumer `tail`, and neither should slow the other.
@@ -56,8 +79,8 @@ pub(crate) struct Line<T>(pub T);
 
 #[repr(C)]
 pub(crate) struct Head {
-    /// First position that nobody has reserved.
-    pub position: AtomicU64,
+    /// A [`head_word`].
+    pub word: AtomicU64,
 }
 
 #[repr(C)]
@@ -183,6 +206,7 @@ const _: () = {
     assert!(offset_of!(Header, lost) == offset::LOST);
     assert!(offset_of!(Header, figures) == offset::FIGURES);
     assert!(offset_of!(Header, collecting) == request::COLLECTING as usize);
+    assert!(offset_of!(Header, reserved_up_to) == 2560);
     assert!(offset_of!(Header, request) == request::GENERATION as usize);
     assert!(offset_of!(Request, interval) == (request::INTERVAL - request::GENERATION) as usize);
     assert!(offset_of!(Request, obeyed) == (request::OBEYED - request::GENERATION) as usize);

@@ -56,7 +56,7 @@ pub use consumer::{Consumer, Record};
 pub use layout::{Collecting, FIGURES, HEAPS, LOST_REASONS, file_bytes, request};
 #[cfg(not(loom))]
 pub use pending::Stretch;
-pub use producer::{Priority, Reservation, RingFull};
+pub use producer::{Priority, Progress, Reservation, RingFull, Writer};
 #[cfg(feature = "alloc")]
 pub use recover::{
     RecoverError, Recovered, RecoveredRecord, RecoveredWords, recover, recover_words,

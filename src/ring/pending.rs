@@ -89,7 +89,7 @@ impl Ring {
         let mut position = from;
         let mut rest = words;
         // Relaxed: as in `Consumer::next`.
-        while position != memory.header().head.0.position.load(Ordering::Relaxed) {
+        while position != self.head() {
             let to_end = memory.capacity_words() - (position & (memory.capacity_words() - 1));
             let Some((word, header)) = self.header_soon(position) else {
                 break;

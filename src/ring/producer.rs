@@ -1,6 +1,8 @@
 //! The writing end: reserve, write, commit.
 
-use crate::layout::{MAX_RECORD_WORDS, PADDING, RecordHeader, State};
+use crate::layout::{
+    MAX_RECORD_WORDS, PADDING, RecordHeader, State, WRITERS, head_position, head_word, head_writer,
+};
 use crate::ring::Ring;
 use crate::sync::{Ordering, WordsMut, compiler_fence};
 
@@ -39,12 +41,97 @@ pub struct Reservation<'a> {
     kind: u8,
 }
 
+/// Who reserves, so that it can find out whether it has. No two threads use the same number of a ring at the same time, nor
+/// does a signal handler use that of what it has interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Writer(usize);
+
+impl Writer {
+    /// One that does not find out.
+    pub const OTHER: Self = Self(0);
+
+    /// The writer of this number, from 1 on; [`Self::OTHER`] if there are not so many.
+    pub fn new(number: usize) -> Self {
+        Self(if number < WRITERS { number } else { 0 })
+    }
+
+    /// That number; 0 for [`Self::OTHER`].
+    pub fn number(self) -> usize {
+        self.0
+    }
+}
+
+/// How far a reservation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The head is about to be moved from this position on, or someone else has moved it.
+    Intended(u64),
+    /// The record is there, reserved from the position that was told last.
+    Begun,
+}
+
+/// A part of the ring.
+#[derive(Clone, Copy)]
+struct Place {
+    start: u64,
+    /// Words up to the end of the data, where the record would have crossed it.
+    padding: u64,
+    /// Of the record, with its header.
+    total_words: u64,
+}
+
+impl Place {
+    fn position(&self) -> u64 {
+        self.start.wrapping_add(self.padding)
+    }
+
+    fn end(&self) -> u64 {
+        self.position().wrapping_add(self.total_words)
+    }
+}
+
+/// A part of the ring that is ours, and has no header yet.
+struct Taken {
+    place: Place,
+    used_words: u64,
+}
+
 impl Ring {
     /// Reserves a record of `words` payload words (all zero). A record of up to a quarter of the capacity always fits
     /// into an empty ring; a longer one is always refused.
     ///
     /// Any thread, signal handlers included; lock-free, no system call.
     pub fn reserve(&self, words: usize, priority: Priority) -> Result<Reservation<'_>, RingFull> {
+        self.reserve_by(Writer::OTHER, words, priority, |_| {})
+    }
+
+    /// The same for a writer that a signal handler may take away by a jump at any instruction. It notes what `tell` says, at
+    /// once; whoever finds out about the jump gives that to [`Ring::abandon_intended`] or [`Ring::abandon`].
+    ///
+    /// No instruction both moves the head and notes that it has. So the head bears the writer's number, and whoever moves
+    /// it on stores first how far that writer came: from then on the writer, too, can find out (Attiya, Ben-Baruch and
+    /// Hendler 2018, *Nesting-safe recoverable linearizability*, have such an exchange).
+    #[inline]
+    pub fn reserve_by(
+        &self,
+        writer: Writer,
+        words: usize,
+        priority: Priority,
+        mut tell: impl FnMut(Progress),
+    ) -> Result<Reservation<'_>, RingFull> {
+        let taken = self.take(writer, words, priority, &mut tell)?;
+        Ok(self.begin(&taken, tell))
+    }
+
+    /// Moves the head.
+    #[inline]
+    fn take(
+        &self,
+        writer: Writer,
+        words: usize,
+        priority: Priority,
+        mut tell: impl FnMut(Progress),
+    ) -> Result<Taken, RingFull> {
         let capacity = self.memory.capacity_words();
         let total_words = (words as u64).saturating_add(1);
         if total_words > (capacity / 4).min(MAX_RECORD_WORDS) {
@@ -56,18 +143,16 @@ impl Ring {
             Priority::Last => capacity,
         };
         let header = self.memory.header();
-        let (head, tail) = (&header.head.0.position, &header.tail.0.released);
+        let (head, tail) = (&header.head.0.word, &header.tail.0.released);
         // Acquire: pairs with the release store in `Consumer::release`. The words before it are zeroed, and the head
         // that we load next is not older than the tail: the consumer saw those records committed.
         let mut free_from = tail.load(Ordering::Acquire);
         // Relaxed: the exchange below decides.
-        let mut start = head.load(Ordering::Relaxed);
-        let (padding, position, used_words) = loop {
-            let to_end = capacity - (start & (capacity - 1));
-            let padding = if total_words > to_end { to_end } else { 0 };
+        let mut before = head.load(Ordering::Relaxed);
+        loop {
+            let place = self.place(head_position(before), total_words);
             // Wrapping: positions that the program scribbled on look like a full ring, not like a panic.
-            let end = start.wrapping_add(padding + total_words);
-            let used_words = end.wrapping_sub(free_from);
+            let used_words = place.end().wrapping_sub(free_from);
             if used_words > limit {
                 // The tail may have moved between the two loads.
                 let current = tail.load(Ordering::Acquire);
@@ -75,65 +160,170 @@ impl Ring {
                     return Err(RingFull);
                 }
                 free_from = current;
-                start = head.load(Ordering::Relaxed);
+                before = head.load(Ordering::Relaxed);
                 continue;
             }
-            // Relaxed: the head orders nothing but itself; words are published by their header.
-            match head.compare_exchange_weak(start, end, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => break (padding, start.wrapping_add(padding), used_words),
-                Err(current) => start = current,
+            self.confirm(before, writer);
+            tell(Progress::Intended(place.start));
+            // A handler finds the intent wherever it finds the head moved.
+            compiler_fence(Ordering::SeqCst);
+            let after = head_word(place.end(), writer.0);
+            // Release: pairs with the load in `has_reserved`, which sees what `confirm` has stored. The words are published
+            // by their header.
+            match head.compare_exchange_weak(before, after, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return Ok(Taken { place, used_words }),
+                Err(current) => before = current,
             }
-        };
-        if padding > 0 {
-            let filler = RecordHeader {
-                state: State::Committed,
-                kind: PADDING,
-                words: padding,
-            };
-            self.publish(start, filler);
         }
-        // Relaxed: it tells only the length. The consumer stops at it, and who recovers reads it after our death.
-        self.memory.header_word(position).store(
-            RecordHeader {
-                state: State::Reserved,
-                kind: PADDING,
-                words: total_words,
-            }
-            .encode(position),
-            Ordering::Relaxed,
-        );
-        // Keeps the payload's stores after this one in the program, so that wherever a SIGKILL strikes, the length of a
-        // record is there before any of its words.
-        compiler_fence(Ordering::Release);
-        Ok(Reservation {
-            ring: self,
-            position,
-            total_words,
-            used_words,
-            kind: PADDING,
-        })
     }
 
-    /// Makes padding of a record of `words` payload words at `position` whose [`Reservation`] is forgotten: whoever had it
-    /// will never come back. Does nothing if the record was committed after all, and returns false.
-    pub fn abandon(&self, position: u64, words: usize) -> bool {
+    /// Moves the head as a writer does that is left by a jump right after it. Only for tests.
+    #[cfg(any(test, loom))]
+    pub fn take_and_leave(
+        &self,
+        writer: Writer,
+        words: usize,
+        priority: Priority,
+        tell: impl FnMut(Progress),
+    ) -> Result<(), RingFull> {
+        self.take(writer, words, priority, tell).map(|_| ())
+    }
+
+    /// Writes the headers of what was taken.
+    #[inline]
+    fn begin(&self, taken: &Taken, mut tell: impl FnMut(Progress)) -> Reservation<'_> {
+        let place = taken.place;
+        if place.padding > 0 {
+            self.store_reserved(place.start, place.padding);
+        }
+        self.store_reserved(place.position(), place.total_words);
+        // Keeps the payload's stores after this one in the program, so that wherever a SIGKILL strikes, the length of a
+        // record is there before any of its words. Nothing is committed before it is told that both headers are there.
+        compiler_fence(Ordering::SeqCst);
+        tell(Progress::Begun);
+        compiler_fence(Ordering::SeqCst);
+        if place.padding > 0 {
+            self.publish_padding(place.start, place.padding);
+        }
+        Reservation {
+            ring: self,
+            position: place.position(),
+            total_words: place.total_words,
+            used_words: taken.used_words,
+            kind: PADDING,
+        }
+    }
+
+    /// Makes padding of what a writer has reserved whose last word was [`Progress::Intended`] with this `start`, and that will
+    /// never come back. Does nothing if it has not reserved it, and returns false. The caller is the writer's thread, and
+    /// asks once.
+    pub fn abandon_intended(&self, writer: Writer, start: u64, words: usize) -> bool {
+        let place = self.place(start, (words as u64).saturating_add(1));
+        let is_reserved = self.has_reserved(writer, place.end());
+        if is_reserved {
+            // The headers are zero or say `Reserved`: nothing was committed, so nobody has gone past `start`.
+            if place.padding > 0 {
+                self.publish_padding(place.start, place.padding);
+            }
+            self.publish_padding(place.position(), place.total_words);
+        }
+        is_reserved
+    }
+
+    /// Makes padding of a record of `words` payload words, reserved from `start` on, whose [`Reservation`] is forgotten:
+    /// whoever had it will never come back, and has told [`Progress::Begun`]. Does nothing if the record was committed
+    /// after all, and returns false.
+    pub fn abandon(&self, start: u64, words: usize) -> bool {
+        let place = self.place(start, (words as u64).saturating_add(1));
+        if place.padding > 0 {
+            self.commit_reserved(place.start, place.padding);
+        }
+        self.commit_reserved(place.position(), place.total_words)
+    }
+
+    /// Where a record of so many words is, header included, that is reserved from `start` on.
+    #[inline]
+    fn place(&self, start: u64, total_words: u64) -> Place {
+        let capacity = self.memory.capacity_words();
+        let to_end = capacity - (start & (capacity - 1));
+        let padding = if total_words > to_end { to_end } else { 0 };
+        Place {
+            start,
+            padding,
+            total_words,
+        }
+    }
+
+    /// Stores that the writer which is named in the head has come as far as the head says, before `writer` moves it on. One
+    /// that goes on itself knows.
+    #[inline]
+    fn confirm(&self, head: u64, writer: Writer) {
+        let (number, position) = (head_writer(head), head_position(head));
+        if number == Writer::OTHER.0 || number == writer.0 {
+            return;
+        }
+        // Relaxed: the exchange of the head that follows releases it. The largest: others may store an earlier one late.
+        if let Some(reserved) = self.memory.header().reserved_up_to.0.get(number)
+            && reserved.load(Ordering::Relaxed) < position
+        {
+            reserved.fetch_max(position, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the writer has moved the head to `end`. The calling thread is the only one that does so by its number.
+    fn has_reserved(&self, writer: Writer, end: u64) -> bool {
+        if writer == Writer::OTHER {
+            return false;
+        }
+        let header = self.memory.header();
+        // Acquire: pairs with the exchange in `take`, by which another one has moved the head on, or with a later one. It
+        // has confirmed before.
+        let head = header.head.0.word.load(Ordering::Acquire);
+        let confirmed = header.reserved_up_to.0.get(writer.0);
+        head == head_word(end, writer.0)
+            || confirmed.is_some_and(|up_to| up_to.load(Ordering::Relaxed) == end)
+    }
+
+    #[inline]
+    fn store_reserved(&self, position: u64, words: u64) {
+        let header = RecordHeader {
+            state: State::Reserved,
+            kind: PADDING,
+            words,
+        };
+        // Relaxed: it tells only the length. The consumer stops at it, and who recovers reads it after our death.
+        self.memory
+            .header_word(position)
+            .store(header.encode(position), Ordering::Relaxed);
+    }
+
+    fn commit_reserved(&self, position: u64, words: u64) -> bool {
         let header = |state| {
             RecordHeader {
                 state,
                 kind: PADDING,
-                words: (words as u64).saturating_add(1),
+                words,
             }
             .encode(position)
         };
         // Release: as in `publish`. Only the owner changes the header of a reserved record, and it is the caller. What is at
         // this place of the ring later says another position.
-        let abandoned = self.memory.header_word(position).compare_exchange(
+        let committed = self.memory.header_word(position).compare_exchange(
             header(State::Reserved),
             header(State::Committed),
             Ordering::Release,
             Ordering::Relaxed,
         );
-        abandoned.is_ok()
+        committed.is_ok()
+    }
+
+    fn publish_padding(&self, position: u64, words: u64) {
+        let filler = RecordHeader {
+            state: State::Committed,
+            kind: PADDING,
+            words,
+        };
+        self.publish(position, filler);
     }
 
     fn publish(&self, position: u64, header: RecordHeader) {
@@ -183,5 +373,116 @@ impl Drop for Reservation<'_> {
                 words: self.total_words,
             },
         );
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use core::ptr::NonNull;
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::layout::{DATA_OFFSET, file_bytes};
+
+    #[repr(C, align(4096))]
+    struct Page([u8; DATA_OFFSET]);
+
+    /// A ring of 64 words.
+    fn with_ring(body: impl FnOnce(Ring)) {
+        const CAPACITY: u64 = 64;
+        const { assert!(file_bytes(CAPACITY) <= 2 * size_of::<Page>()) };
+        let mut pages = [Page([0; DATA_OFFSET]), Page([0; DATA_OFFSET])];
+        let base = NonNull::from(&mut pages).cast();
+        // SAFETY: 1. zeroed, aligned, and longer than the ring, which is gone when `body` is. 2. 64. 3. Nobody else has it.
+        body(unsafe { Ring::create(base, CAPACITY, 7) });
+    }
+
+    /// (kind, position) of what the consumer gets.
+    fn read(ring: &Ring) -> Vec<(u8, u64)> {
+        // SAFETY: the last one is gone.
+        let mut consumer = unsafe { ring.consumer() };
+        let mut found = Vec::new();
+        while let Some(record) = consumer.next() {
+            found.push((record.kind, record.position));
+        }
+        consumer.release();
+        found
+    }
+
+    /// Where the writer intends to reserve when it is left right after it has.
+    fn left_after_the_exchange(ring: &Ring, writer: Writer, words: usize) -> u64 {
+        let mut intended = None;
+        let tell = |progress| intended = Some(progress);
+        ring.take_and_leave(writer, words, Priority::Sample, tell)
+            .unwrap();
+        let Some(Progress::Intended(start)) = intended else {
+            panic!("{intended:?}");
+        };
+        start
+    }
+
+    #[test]
+    fn a_writer_left_right_after_the_exchange_holds_nobody_up() {
+        // Alone, and with others behind it.
+        for behind in [0, 1, 3] {
+            with_ring(|ring| {
+                let writer = Writer::new(3);
+                let start = left_after_the_exchange(&ring, writer, 4);
+                for number in 0..behind {
+                    let mut record = ring
+                        .reserve_by(Writer::new(number), 4, Priority::Sample, |_| {})
+                        .unwrap();
+                    record.words_mut().fill(1);
+                    record.commit(9);
+                }
+                assert_eq!(read(&ring), [], "it holds them up");
+                assert!(ring.abandon_intended(writer, start, 4));
+                let expected: Vec<_> = (1..=behind as u64).map(|index| (9, 5 * index)).collect();
+                assert_eq!(read(&ring), expected);
+            });
+        }
+    }
+
+    #[test]
+    fn a_record_that_another_has_reserved_is_not_abandoned() {
+        for (other, words) in [(Writer::new(4), 4), (Writer::OTHER, 4), (Writer::new(4), 5)] {
+            with_ring(|ring| {
+                let record = ring
+                    .reserve_by(other, words, Priority::Sample, |_| {})
+                    .unwrap();
+                // It intended the same, and the exchange of the other came first.
+                assert!(!ring.abandon_intended(Writer::new(3), 0, 4));
+                assert_eq!(read(&ring), []);
+                record.commit(9);
+                assert_eq!(read(&ring), [(9, 0)]);
+                ring.reserve(4, Priority::Sample).unwrap().commit(8);
+                assert!(!ring.abandon_intended(Writer::new(3), 0, 4));
+            });
+        }
+    }
+
+    #[test]
+    fn padding_before_an_abandoned_record_is_passed_over() {
+        for has_begun in [false, true] {
+            with_ring(|ring| {
+                for _ in 0..6 {
+                    ring.reserve(9, Priority::Last).unwrap().commit(9);
+                }
+                assert_eq!(read(&ring).len(), 6);
+                let writer = Writer::new(3);
+                // 4 words are left before the end.
+                if has_begun {
+                    let tell = |_| {};
+                    let record = ring.reserve_by(writer, 6, Priority::Sample, tell).unwrap();
+                    core::mem::forget(record);
+                    assert!(ring.abandon(60, 6));
+                } else {
+                    assert_eq!(left_after_the_exchange(&ring, writer, 6), 60);
+                    assert!(ring.abandon_intended(writer, 60, 6));
+                }
+                ring.reserve(1, Priority::Sample).unwrap().commit(8);
+                assert_eq!(read(&ring), [(8, 71)]);
+            });
+        }
     }
 }

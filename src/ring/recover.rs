@@ -7,7 +7,8 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::layout::{
-    DATA_OFFSET, FIGURES, LOST_REASONS, MAGIC, PADDING, RecordHeader, State, VERSION, offset,
+    DATA_OFFSET, FIGURES, LOST_REASONS, MAGIC, PADDING, RecordHeader, State, VERSION,
+    head_position, offset,
 };
 
 /// A ring as it was found.
@@ -77,7 +78,7 @@ impl fmt::Display for RecoverError {
             Self::NotARing => f.write_str("not an allocsample ring"),
             Self::Version(version) => write!(
                 f,
-                "ring of version {version}, this tool reads version {VERSION}"
+                "ring of version {version}, this tool reads versions 1 to {VERSION}"
             ),
             Self::Geometry(capacity, data) => write!(
                 f,
@@ -97,7 +98,8 @@ pub fn recover(file: &[u8]) -> Result<Recovered, RecoverError> {
         return Err(RecoverError::NotARing);
     }
     let version = word(offset::VERSION)?;
-    if version != VERSION {
+    // A head of version 1 is a position alone.
+    if !(1..=VERSION).contains(&version) {
         return Err(RecoverError::Version(version));
     }
     let (capacity, data_offset) = (word(offset::CAPACITY_WORDS)?, word(offset::DATA_OFFSET)?);
@@ -113,7 +115,7 @@ pub fn recover(file: &[u8]) -> Result<Recovered, RecoverError> {
     for (number, figure) in figures.iter_mut().enumerate() {
         *figure = word(offset::FIGURES + number * 8)?;
     }
-    let (head, tail) = (word(offset::HEAD)?, word(offset::RELEASED)?);
+    let (head, tail) = (head_position(word(offset::HEAD)?), word(offset::RELEASED)?);
     let data = Data {
         bytes: file.get(DATA_OFFSET..).unwrap_or(&[]),
         capacity,

@@ -3,7 +3,7 @@
 #[cfg(not(loom))]
 use core::ptr::NonNull;
 
-use crate::layout::{Collecting, FIGURES, LOST_REASONS, MAGIC, VERSION};
+use crate::layout::{Collecting, FIGURES, LOST_REASONS, MAGIC, VERSION, head_position};
 use crate::sync::{Memory, Ordering};
 
 /// A mapped ring. Copies are the same ring; every method may be called from any thread and from signal handlers.
@@ -58,10 +58,17 @@ impl Ring {
         Ring { memory }
     }
 
+    /// Tells this ring from others that the process has had: the lower half of the profile's id.
+    pub fn id(&self) -> u64 {
+        let [low, _] = &self.memory.header().profile_id;
+        // Relaxed: written once, before anybody had the ring.
+        low.load(Ordering::Relaxed)
+    }
+
     /// First position that nobody has reserved, in words.
     pub fn head(&self) -> u64 {
         // Relaxed: a figure; whoever needs the words behind it looks at their headers.
-        self.memory.header().head.0.position.load(Ordering::Relaxed)
+        head_position(self.memory.header().head.0.word.load(Ordering::Relaxed))
     }
 
     /// First position that is not yet released, in words.

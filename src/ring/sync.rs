@@ -56,7 +56,7 @@ mod model {
                     capacity_words: zero(),
                     data_offset: zero(),
                     closed: zero(),
-                    head: Line(Head { position: zero() }),
+                    head: Line(Head { word: zero() }),
                     tail: Line(Tail {
                         released: zero(),
                         consumed: zero(),
@@ -71,6 +71,7 @@ mod model {
                     }),
                     figures: Line(core::array::from_fn(|_| zero())),
                     collecting: Line(core::array::from_fn(|_| zero())),
+                    reserved_up_to: Line(core::array::from_fn(|_| zero())),
                 },
                 words: (0..capacity_words)
                     .map(|_| Word {

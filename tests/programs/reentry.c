@@ -9,12 +9,16 @@
 //   MEAN 0: the first of ACTIONS at once, and then, one after the other, the others at every turn of a loop that touches
 //   the pages of a large frame. There the call-frame information gives the frame's address by %r11, which no unwinder of
 //   ours follows. (x86-64 only.) From then on the last of ACTIONS, at every third instruction or so.
+//   MEAN exchanges: right after compare-and-exchange instructions of the agent, drawn from all in its code. (x86-64 only.)
 //   COMMAND is run before the first step, with the pid in place of "PID".
 //   $REENTRY_FILE_BYTES limits its files, and so its rings, of which every child makes one.
 // The allocator under it must be one that handlers may call: bump_allocator.c.
 #include "check.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -279,6 +283,32 @@ static bool is_at_probe(void) {
     return errno == 0 && (code & 0xffffffff) == 0x75dc394c;
 }
 
+// Those of the agent's code, as places.
+static void note_exchanges(void) {
+    char path[32], line[PATH_MAX + 128];
+    snprintf(path, sizeof path, "/proc/%d/maps", target);
+    FILE *maps = fopen(path, "r");
+    snprintf(path, sizeof path, "/proc/%d/mem", target);
+    int memory = open(path, O_RDONLY | O_CLOEXEC);
+    CHECK(maps && memory >= 0);
+    while (fgets(line, sizeof line, maps)) {
+        uint64_t start, end;
+        bool is_code = strstr(line, "liballocsample") && strstr(line, " r-x");
+        if (!is_code || sscanf(line, "%" SCNx64 "-%" SCNx64, &start, &end) != 2) continue;
+        size_t bytes = end - start;
+        unsigned char *code = malloc(bytes);
+        CHECK(code && pread(memory, code, bytes, (off_t)start) == (ssize_t)bytes);
+        // lock, any REX.W, cmpxchg of 64 bits
+        for (size_t i = 0; i + 4 <= bytes; i++)
+            if (code[i] == 0xf0 && (code[i + 1] & 0xf8) == 0x48 && code[i + 2] == 0x0f && code[i + 3] == 0xb1)
+                note_place(start + i);
+        free(code);
+    }
+    fclose(maps);
+    close(memory);
+    CHECK(found_places > 0);
+}
+
 static bool set_breakpoint(uint64_t pc) {
     return ptrace(PTRACE_POKEUSER, target, offsetof(struct user, u_debugreg[0]), pc) == 0 &&
            ptrace(PTRACE_POKEUSER, target, offsetof(struct user, u_debugreg[7]), pc ? 1 : 0) == 0;
@@ -286,6 +316,7 @@ static bool set_breakpoint(uint64_t pc) {
 #else
 static uint64_t program_counter(void) { return 0; }
 static bool is_at_probe(void) { return false; }
+static void note_exchanges(void) { CHECK(false); }
 static bool set_breakpoint(uint64_t pc) { return pc == 0; }
 #endif
 
@@ -325,7 +356,7 @@ static void run_command(char **words) {
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-static int follow(unsigned long count, unsigned mean, const char *actions, char last, char **command) {
+static int follow(unsigned long count, unsigned mean, bool at_exchanges, const char *actions, char last, char **command) {
     while (shared->place != BEFORE_WINDOW) {
         CHECK(waitpid(target, NULL, WNOHANG) == 0);
         usleep(1000);
@@ -338,11 +369,15 @@ static int follow(unsigned long count, unsigned mean, const char *actions, char 
     enum { ENOUGH_PLACES = 500, STEPPED = 4 };
     unsigned long injected = 0;
     unsigned left = mean ? gap(mean) : 0;
-    bool is_alive = true, is_there = true;
+    bool is_alive = true, is_there = !at_exchanges;
+    if (at_exchanges) note_exchanges();
     while (is_alive && injected < count) {
         if (shared->place != IN_WINDOW) {
             // To the next window.
             is_alive = goes_to_breakpoint(PTRACE_CONT, 0, &status);
+        } else if (at_exchanges && !is_there) {
+            is_alive = goes_to_place(&is_there, &status);
+            if (is_alive && is_there) is_alive = goes_to_breakpoint(PTRACE_SINGLESTEP, 0, &status);
         } else if (left > 0 || !is_there) {
             left -= left > 0;
             is_alive = goes_to_breakpoint(PTRACE_SINGLESTEP, 0, &status);
@@ -356,7 +391,7 @@ static int follow(unsigned long count, unsigned mean, const char *actions, char 
             if (injected == count && last) shared->action = last;
             is_alive = goes_to_breakpoint(PTRACE_CONT, SIGUSR1, &status);
             if (mean == 0) {
-                is_there = injected >= known;
+                is_there = injected >= known && !at_exchanges;
                 left = is_there ? gap(3) : 0;
                 continue;
             }
@@ -406,5 +441,6 @@ int main(int count, char **words) {
         _exit(127);
     }
     char last = !strcmp(words[6], "_exit") ? '_' : !strcmp(words[6], "exec") ? 'E' : 0;
-    return follow((unsigned long)atol(words[2]), (unsigned)atoi(words[4]), words[5], last, words + 7);
+    bool at_exchanges = !strcmp(words[4], "exchanges");
+    return follow((unsigned long)atol(words[2]), (unsigned)atoi(words[4]), at_exchanges, words[5], last, words + 7);
 }

@@ -15,6 +15,13 @@ const DISABLED: u32 = 2;
 /// Not sampled, because somebody outside wants others.
 const LEFT_OUT: u32 = 4;
 
+/// In the first word of a noted record: where it starts plus one, below the writer's number.
+const RECORD_WRITER_SHIFT: u32 = 56;
+/// In the second one: its words, whether it has begun, and above them the ring.
+const RECORD_WORDS: u64 = (1 << 24) - 1;
+const RECORD_HAS_BEGUN: u64 = 1 << 24;
+const RECORD_RING_SHIFT: u32 = 25;
+
 /// A thread looks at the agent's state after this many bytes at the latest.
 pub(super) const LARGEST_GRANT: u64 = 1 << 20;
 
@@ -72,7 +79,7 @@ pub(super) struct ThreadState {
     pub(super) entered_at: Cell<u64>,
     /// The allocation that is being sampled: its bytes, and the sample points in it. None: 0 points.
     pub(super) pending: (Cell<u64>, Cell<u64>),
-    /// The record that it is writing: its position in the ring plus one, and its words. None: 0.
+    /// The record that it is writing, as [`NotedRecord`] has it in two words. None: 0.
     record: (Cell<u64>, Cell<u64>),
     sampler: UnsafeCell<MaybeUninit<Sampler>>,
 }
@@ -133,6 +140,29 @@ const _: () = assert!(
     size_of::<Allocation>() == 56,
     "c_shim/shim.h asserts the same"
 );
+
+/// A record of the ring that a thread is writing, or is about to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotedRecord {
+    /// Where its reservation starts: 48 bits.
+    pub start: u64,
+    /// Its payload.
+    pub words: usize,
+    /// Number of its writer: 8 bits.
+    pub writer: usize,
+    /// The ring's, as [`NotedRecord::ring_bits`] has it.
+    pub ring: u64,
+    /// Its header is there. Otherwise it may not be reserved.
+    pub has_begun: bool,
+}
+
+impl NotedRecord {
+    /// As much of a ring's id as is noted: 39 bits.
+    #[inline]
+    pub fn ring_bits(id: u64) -> u64 {
+        id << RECORD_RING_SHIFT >> RECORD_RING_SHIFT
+    }
+}
 
 /// What a thread has allocated, exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,26 +230,43 @@ impl ShimThread {
         Phase::from_number(self.phase.get())
     }
 
-    /// Notes the record that it is writing, unless it is at another one.
+    /// Whether it is at a record, which is noted.
     #[inline]
-    pub fn note_record(&self, position: u64, words: usize) -> bool {
-        let (at, length) = &self.state.record;
-        let is_free = at.get() == 0;
-        if is_free {
-            length.set(words as u64);
-            // A handler that comes in between finds none, or all.
-            compiler_fence(Ordering::SeqCst);
-            at.set(position.wrapping_add(1));
-        }
-        is_free
+    pub fn has_record(&self) -> bool {
+        self.state.record.0.get() != 0
+    }
+
+    /// Notes a record that it is about to reserve: another one than before, or from another place on. It has not begun.
+    #[inline]
+    pub fn note_record(&self, record: NotedRecord) {
+        let (start, rest) = &self.state.record;
+        rest.set(record.words as u64 & RECORD_WORDS | record.ring << RECORD_RING_SHIFT);
+        // A handler that comes in between finds none, or all; or the one of before, at which it is no more.
+        compiler_fence(Ordering::SeqCst);
+        let writer = (record.writer as u64) << RECORD_WRITER_SHIFT;
+        start.set(record.start.wrapping_add(1) | writer);
+    }
+
+    /// The record that is noted has begun.
+    #[inline]
+    pub fn record_has_begun(&self) {
+        let rest = &self.state.record.1;
+        rest.set(rest.get() | RECORD_HAS_BEGUN);
     }
 
     /// The record that was noted, which is none from here on.
     #[inline]
-    pub fn take_record(&self) -> Option<(u64, usize)> {
-        let (at, words) = &self.state.record;
-        let position = at.replace(0).checked_sub(1)?;
-        Some((position, words.get() as usize))
+    pub fn take_record(&self) -> Option<NotedRecord> {
+        let (start, rest) = &self.state.record;
+        let start = start.replace(0).checked_sub(1)?;
+        let rest = rest.get();
+        Some(NotedRecord {
+            start: start & ((1 << RECORD_WRITER_SHIFT) - 1),
+            words: (rest & RECORD_WORDS) as usize,
+            writer: (start >> RECORD_WRITER_SHIFT) as usize,
+            ring: rest >> RECORD_RING_SHIFT,
+            has_begun: rest & RECORD_HAS_BEGUN != 0,
+        })
     }
 
     /// Gives the thread bytes to allocate before it asks again, without counting them: the agent is off.

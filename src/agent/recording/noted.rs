@@ -1,15 +1,17 @@
 //! A record that a thread writes where a signal handler may leave it by a jump.
 //!
 //! A record that is reserved and never committed stops the drain thread. So the thread notes the record in its own state,
-//! and whoever finds out about the jump (`reentry.rs`) makes padding of it. A jump in the few instructions between the
-//! reservation and the note goes unnoticed: then the ring fills, and what no longer fits is counted as lost.
+//! and whoever finds out about the jump (`reentry.rs`) makes padding of it. The note is there before the reservation: the
+//! ring knows then whether it was made. It knows that of the threads in the first 191 slots; of others a jump in the few
+//! instructions between the reservation and the record's header goes unnoticed: then the ring fills, and what no longer
+//! fits is counted as lost. So it does if what is left is the record of a handler that had interrupted another record.
 
 use core::sync::atomic::{Ordering, compiler_fence};
 
-use allocsample_ring::{Priority, Reservation, RingFull};
+use allocsample_ring::{Priority, Progress, Reservation, RingFull, Writer};
 
 use super::Recording;
-use crate::os::thread::ShimThread;
+use crate::os::thread::{NotedRecord, ShimThread};
 
 /// A reserved record.
 #[must_use]
@@ -31,19 +33,50 @@ impl Recording {
         words: usize,
         priority: Priority,
     ) -> Result<Noted<'a>, RingFull> {
-        let reservation = self.ring.reserve(words, priority)?;
-        let is_noted = thread.note_record(reservation.position(), words);
-        Ok(Noted {
-            reservation,
-            note: Note(is_noted.then_some(thread)),
-        })
+        if thread.has_record() {
+            let reservation = self.ring.reserve(words, priority)?;
+            let note = Note(None);
+            return Ok(Noted { reservation, note });
+        }
+        // Removes the note also where there is no room.
+        let note = Note(Some(thread));
+        // A thread has its slot to itself while it belongs to us.
+        let slot = if thread.epoch() == 0 {
+            0
+        } else {
+            thread.slot()
+        };
+        let writer = Writer::new(slot as usize);
+        let ring = NotedRecord::ring_bits(self.ring.id());
+        let tell = |progress| match progress {
+            Progress::Intended(start) => thread.note_record(NotedRecord {
+                start,
+                words,
+                writer: writer.number(),
+                ring,
+                has_begun: false,
+            }),
+            Progress::Begun => thread.record_has_begun(),
+        };
+        let reservation = self.ring.reserve_by(writer, words, priority, tell)?;
+        Ok(Noted { reservation, note })
     }
 
     /// Makes padding of the record that the calling thread was at, and will not be again. True: it was written after all.
     pub fn abandon_record_of(&self, thread: &ShimThread) -> bool {
-        thread
-            .take_record()
-            .is_some_and(|(position, words)| !self.ring.abandon(position, words))
+        let Some(record) = thread.take_record() else {
+            return false;
+        };
+        let NotedRecord { start, words, .. } = record;
+        let is_here = record.ring == NotedRecord::ring_bits(self.ring.id());
+        match record.has_begun {
+            true => !(is_here && self.ring.abandon(start, words)),
+            false => {
+                let writer = Writer::new(record.writer);
+                let _not_reserved = is_here && self.ring.abandon_intended(writer, start, words);
+                false
+            }
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! and when one of these assertions fails.
 #![cfg(loom)]
 
-use allocsample_ring::{Consumer, ModelMemory, Priority, Ring, RingFull};
+use allocsample_ring::{Consumer, ModelMemory, Priority, Progress, Ring, RingFull, Writer};
 use loom::thread;
 
 /// Runs `body` in a model of a fresh ring.
@@ -184,5 +184,43 @@ fn a_second_consumer_takes_over_from_the_first() {
         producer.join().unwrap();
         consume(&mut consumer(&ring), &mut kinds);
         assert_eq!(kinds, [1, 2]);
+    });
+}
+
+#[test]
+fn a_writer_that_is_left_right_after_its_exchange_knows_which_one_it_was() {
+    model(16, |ring| {
+        let left = thread::spawn(move || {
+            let (writer, mut intended) = (Writer::new(1), Vec::new());
+            let tell = |progress| match progress {
+                Progress::Intended(start) => intended.push(start),
+                Progress::Begun => unreachable!("it is left before"),
+            };
+            ring.take_and_leave(writer, 1, Priority::Sample, tell)
+                .unwrap();
+            let last = intended.pop().unwrap();
+            for start in intended {
+                if start != last {
+                    assert!(!ring.abandon_intended(writer, start, 1), "another's");
+                }
+            }
+            assert!(ring.abandon_intended(writer, last, 1));
+        });
+        let other = thread::spawn(move || {
+            for kind in [2, 3] {
+                let mut record = ring
+                    .reserve_by(Writer::new(2), 1, Priority::Sample, |_| {})
+                    .unwrap();
+                record.words_mut()[0] = u64::from(kind) * 1000;
+                record.commit(kind);
+            }
+        });
+        let (mut consumer, mut kinds) = (consumer(&ring), Vec::new());
+        consume(&mut consumer, &mut kinds);
+        left.join().unwrap();
+        other.join().unwrap();
+        consume(&mut consumer, &mut kinds);
+        assert_eq!(kinds, [2, 3]);
+        assert_eq!((ring.tail(), ring.head()), (6, 6));
     });
 }

@@ -64,8 +64,8 @@ fn a_file_that_is_no_ring_is_refused_with_the_reason() {
     assert_eq!(recover(&[]), Err(RecoverError::TooShort(0)));
     assert_eq!(recover(&[0; 100_000]), Err(RecoverError::NotARing));
     let mut newer = file();
-    put(&mut newer, 8, 2);
-    assert_eq!(recover(&newer), Err(RecoverError::Version(2)));
+    put(&mut newer, 8, 3);
+    assert_eq!(recover(&newer), Err(RecoverError::Version(3)));
     let mut odd = file();
     put(&mut odd, 32, 65);
     assert_eq!(recover(&odd), Err(RecoverError::Geometry(65, DATA as u64)));
@@ -134,7 +134,7 @@ fn damaged_counters_do_not_hide_the_records() {
 fn a_huge_capacity_is_not_walked_through() {
     let mut damaged = file();
     put(&mut damaged, 32, 1 << 63);
-    put(&mut damaged, HEAD, 1 << 62);
+    put(&mut damaged, HEAD, (1 << 48) - 1);
     put(&mut damaged, TAIL, 0);
     assert!(recover(&damaged).unwrap().unfinished > 0);
     put(&mut damaged, HEAD, 0);
