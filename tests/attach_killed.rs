@@ -7,7 +7,7 @@ mod support;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::ptrace::{self, Options};
@@ -79,22 +79,13 @@ fn follow(mut command: Command, mut at: impl FnMut(usize) -> Then) -> WaitStatus
     }
 }
 
-/// Runs a command. A program that changes its user all the time may keep it from every thread for ten seconds, as it says.
-fn output_of(running: &Attached, arguments: &[&str]) -> Output {
-    const TRIES: usize = 10;
-    let tries = (0..TRIES).map(|_| running.room.output(arguments));
-    let refused = |output: &Output| stderr(output).contains("none of its threads came out");
-    let mut tries = tries.skip_while(refused);
-    tries.next().expect("a thread that can be borrowed")
-}
-
 /// Attaches and detaches. A thread that was started for a command that was killed may have attached already.
 fn attach_and_detach(running: &Attached) {
     let pid = running.pid();
-    let attached = output_of(running, &["attach", &pid]);
+    let attached = running.insist(&["attach", &pid]);
     let is_attached = attached.status.success() || stderr(&attached).contains("already attached");
     assert!(is_attached, "{}", stderr(&attached));
-    let detached = output_of(running, &["detach", &pid, "--no-symbolize"]);
+    let detached = running.insist(&["detach", &pid, "--no-symbolize"]);
     assert!(detached.status.success(), "{}", stderr(&detached));
 }
 

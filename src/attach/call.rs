@@ -30,10 +30,10 @@ const SEARCH_S: u64 = 10;
 const OTHER_COMMAND_S: u64 = 30;
 /// Between two looks for a deadlock.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
-/// How long one thread may take to stop.
+/// How long one thread may take to stop before another one is tried. On a busy machine it takes longer until a thread has its
+/// turn: each time that all have been tried in vain, they get twice as long.
 const ONE_THREAD: Duration = Duration::from_millis(100);
-/// How long one thread is looked at again and again, which slows it down, before another one is tried.
-const TRYING: Duration = Duration::from_millis(50);
+const ONE_THREAD_AT_MOST: Duration = Duration::from_secs(2);
 
 /// One command's work on a process, while no other command is at work on it.
 pub(crate) struct Work<'a> {
@@ -160,12 +160,13 @@ impl Work<'_> {
         let pid = self.target.pid();
         let since = Instant::now();
         let mut refusal = None;
+        let mut patience = ONE_THREAD;
         while since.elapsed() < Duration::from_secs(SEARCH_S) {
             for thread in self.target.threads()? {
                 if self.is_late(thread) {
                     continue;
                 }
-                match self.try_thread(thread, &work) {
+                match self.try_thread(thread, patience, &work) {
                     Ok(Some(done)) => return Ok(done),
                     Ok(None) => {}
                     // Of one thread only, perhaps.
@@ -183,6 +184,7 @@ impl Work<'_> {
                 return Err(refusal);
             }
             self.end_deadlock();
+            patience = (2 * patience).min(ONE_THREAD_AT_MOST);
             std::thread::sleep(Duration::from_millis(5));
         }
         Err(AttachError::NoThread(pid, SEARCH_S))
@@ -200,6 +202,7 @@ impl Work<'_> {
     fn try_thread<T>(
         &self,
         thread: i32,
+        patience: Duration,
         work: impl Fn(&mut Borrowed<'_>) -> Result<Option<T>, AttachError>,
     ) -> Result<Option<T>, AttachError> {
         let status = match self.target.status(thread) {
@@ -235,7 +238,7 @@ impl Work<'_> {
         // From the stop on, until the thread goes on as it was.
         let signals = SigSet::all();
         let before = signals.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK);
-        let tried = self.try_stopped(&mut tracee, work);
+        let tried = self.try_stopped(&mut tracee, patience, work);
         self.release(tracee);
         if let Ok(before) = before {
             let _ = before.thread_set_mask();
@@ -256,14 +259,15 @@ impl Work<'_> {
     fn try_stopped<T>(
         &self,
         tracee: &mut Tracee,
+        patience: Duration,
         work: impl Fn(&mut Borrowed<'_>) -> Result<Option<T>, AttachError>,
     ) -> io::Result<Result<Option<T>, AttachError>> {
-        if !tracee.settle(ONE_THREAD)? {
+        if !tracee.settle(patience)? {
             return Ok(Ok(None));
         }
         match self.forbidden.look_at(self.memory, &tracee.registers()?) {
             Standing::Free => {}
-            Standing::Busy if self.wait_for_it(tracee)? => {}
+            Standing::Busy if self.wait_for_it(tracee, patience)? => {}
             Standing::Busy | Standing::Waiting => return self.let_go(tracee),
         }
         let room = tracee.registers()?.rsp;
@@ -285,19 +289,19 @@ impl Work<'_> {
         Ok(Ok(None))
     }
 
-    /// Looks at the thread again and again, until it can be borrowed. Not by leading it instruction by instruction: the
+    /// Looks at the thread again and again, which slows it down, until it can be borrowed. Not by leading it instruction by instruction: the
     /// kernel lets a thread whose tracer is killed then run into a trap, and the process dies of it.
-    fn wait_for_it(&self, tracee: &mut Tracee) -> io::Result<bool> {
+    fn wait_for_it(&self, tracee: &mut Tracee, patience: Duration) -> io::Result<bool> {
         let since = Instant::now();
         for turn in 0_u64.. {
-            if since.elapsed() > TRYING {
+            if since.elapsed() > patience / 2 {
                 break;
             }
             put_back(tracee, tracee.registers()?, self.target)?;
             tracee.resume(Until::Anything)?;
             // Not in step with what the thread does.
             std::thread::sleep(Duration::from_micros(1 + turn * 37 % 101));
-            if !tracee.settle(ONE_THREAD)? {
+            if !tracee.settle(patience)? {
                 return Ok(false);
             }
             match self.forbidden.look_at(self.memory, &tracee.registers()?) {

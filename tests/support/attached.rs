@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Output, Stdio};
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
@@ -187,6 +187,16 @@ impl Attached {
         let mut paths: Vec<String> = paths.map(|(_, path)| path.to_owned()).collect();
         paths.dedup();
         paths
+    }
+
+    /// Runs a command until a thread can be borrowed. What a program does all the time may keep it from every thread for ten
+    /// seconds, as it says then, and docs/attach.md.
+    pub fn insist(&self, arguments: &[&str]) -> Output {
+        const TRIES: usize = 20;
+        let tries = (0..TRIES).map(|_| self.room.output(arguments));
+        let is_refused = |output: &Output| stderr(output).contains("none of its threads came out");
+        let mut tries = tries.skip_while(is_refused);
+        tries.next().expect("a thread that can be borrowed")
     }
 
     /// Where the first file of this name is mapped.
