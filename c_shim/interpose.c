@@ -24,8 +24,8 @@ _Atomic(uint8_t) shim_block_filter[SHIM_FILTER_GRANULES];
 static void free_before_search(void *block);
 /* Where `free` goes on. Not atomic in name, or a compiler would load it into a register first. */
 static void (*free_goes_on)(void *) = free_before_search;
-void (*_Atomic shim_before_sampled_ends)(const void *block);
-void (*_Atomic shim_after_sample)(uint64_t sample, void *block, size_t size, bool is_realloc);
+static _Atomic(shim_on_sampled *) on_sampled;
+static _Atomic(shim_on_sampled_end *) on_sampled_end;
 
 /* While the agent is off a thread looks up this often whether it is on. */
 #define BYTES_UNTIL_LOOK_WHILE_OFF (UINT64_C(1) << 20)
@@ -33,6 +33,17 @@ void (*_Atomic shim_after_sample)(uint64_t sample, void *block, size_t size, boo
 static const struct shim_slow_path *slow_path(void)
 {
     return atomic_load_explicit(&shim_slow_path, memory_order_acquire);
+}
+
+/* Release: a bridge has prepared what its callback reads. */
+void shim_set_on_sampled(shim_on_sampled *callback)
+{
+    atomic_store_explicit(&on_sampled, callback, memory_order_release);
+}
+
+void shim_set_on_sampled_end(shim_on_sampled_end *callback)
+{
+    atomic_store_explicit(&on_sampled_end, callback, memory_order_release);
 }
 
 COLD void *shim_after_alloc(void *address, size_t size, bool is_realloc, const struct shim_caller *caller)
@@ -44,13 +55,13 @@ COLD void *shim_after_alloc(void *address, size_t size, bool is_realloc, const s
         /* As if it had not been asked for. errno is the next allocator's. */
         return NULL;
     if (agent == NULL) {
-        thread->bytes_until_sample = BYTES_UNTIL_LOOK_WHILE_OFF;
+        thread->counters.bytes_until_sample = BYTES_UNTIL_LOOK_WHILE_OFF;
         return address;
     }
     agent->make_room();
     /* A signal handler that allocated meanwhile may have dealt with the sample point. Charged only if it does not borrow: from
      * here on a handler may leave us at any instruction, and the counter must be one that can run out. */
-    if (shim_charged(size) <= thread->bytes_until_sample) {
+    if (shim_charged(size) <= thread->counters.bytes_until_sample) {
         shim_charge(size);
         return address;
     }
@@ -61,9 +72,9 @@ COLD void *shim_after_alloc(void *address, size_t size, bool is_realloc, const s
     shim_sampled_caller = caller;
     uint64_t sampled = agent->on_alloc(thread, &allocation);
     shim_sampled_caller = interrupted;
-    void (*after_sample)(uint64_t, void *, size_t, bool) = atomic_load_explicit(&shim_after_sample, memory_order_acquire);
-    if (sampled != 0 && after_sample != NULL)
-        after_sample(sampled - 1, address, size, is_realloc);
+    shim_on_sampled *callback = atomic_load_explicit(&on_sampled, memory_order_acquire);
+    if (sampled != 0 && callback != NULL)
+        callback(sampled - 1, address, size, is_realloc);
     errno = saved_errno;
     return address;
 }
@@ -79,15 +90,15 @@ static uint64_t take_sampled(const void *block)
 static uint64_t take_ending(const void *block, const struct shim_caller *caller)
 {
     const struct shim_slow_path *agent = slow_path();
-    if (UNLIKELY((int64_t)shim_thread.bytes_until_sample < 0) && agent != NULL) {
+    if (UNLIKELY((int64_t)shim_thread.counters.bytes_until_sample < 0) && agent != NULL) {
         int saved_errno = errno;
         agent->on_borrowed(&shim_thread, caller);
         errno = saved_errno;
     }
     uint64_t taken = take_sampled(block);
-    void (*before_end)(const void *) = atomic_load_explicit(&shim_before_sampled_ends, memory_order_acquire);
-    if (taken != 0 && before_end != NULL)
-        before_end(block);
+    shim_on_sampled_end *callback = atomic_load_explicit(&on_sampled_end, memory_order_acquire);
+    if (taken != 0 && callback != NULL)
+        callback(block);
     return taken;
 }
 

@@ -5,6 +5,7 @@
  * and memory, and the exec or _exit that ends it is told apart by pid inside the agent. */
 #define _GNU_SOURCE
 #include "attach.h"
+#include "bridges/registry.h"
 #include "confinement.h"
 
 #include <dlfcn.h>

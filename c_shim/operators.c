@@ -81,10 +81,10 @@ static void *next_of(struct watch *watch, const char *name, const void *last_res
     void *next = __atomic_load_n(&watch->next, __ATOMIC_ACQUIRE);
     if (next != NULL)
         return next;
-    shim_thread.muted++;
+    shim_thread.counters.muted++;
     next = find_operator(name, last_resort);
     watch->is_of_allocator = is_of_allocator(next);
-    shim_thread.muted--;
+    shim_thread.counters.muted--;
     __atomic_store_n(&watch->next, next, __ATOMIC_RELEASE);
     return next;
 }
@@ -97,12 +97,12 @@ struct mark {
 
 static ALWAYS_INLINE struct mark mark_now(void)
 {
-    return (struct mark){shim_thread.bytes_until_sample, shim_slow_allocations};
+    return (struct mark){shim_thread.counters.bytes_until_sample, shim_slow_allocations};
 }
 
 static ALWAYS_INLINE bool has_allocated_since(struct mark mark)
 {
-    return shim_thread.bytes_until_sample != mark.bytes_until_sample ||
+    return shim_thread.counters.bytes_until_sample != mark.bytes_until_sample ||
            shim_slow_allocations != mark.slow_allocations;
 }
 
@@ -191,11 +191,11 @@ static enum verdict judge(struct watch *watch, bool has_passed_on)
     }                                                                                                                  \
     static void NAME##_first PARAMETERS                                                                                \
     {                                                                                                                  \
-        shim_thread.muted++;                                                                                           \
+        shim_thread.counters.muted++;                                                                                           \
         void *found = find_operator(#NAME, (const void *)(uintptr_t)delete_by_free);                                   \
         /* One that comes back through free finds the sample taken already. */                                         \
         NAME##_frees = is_of_allocator(found);                                                                         \
-        shim_thread.muted--;                                                                                           \
+        shim_thread.counters.muted--;                                                                                           \
         __atomic_store_n((void **)&NAME##_next, found, __ATOMIC_RELEASE);                                              \
         NAME VALUES;                                                                                                   \
     }

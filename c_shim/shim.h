@@ -5,42 +5,22 @@
 #ifndef ALLOCSAMPLE_SHIM_H
 #define ALLOCSAMPLE_SHIM_H
 
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <sys/types.h>
-#include <sys/uio.h>
+#include "services.h"
 
-#define EXPORT __attribute__((visibility("default")))
-#define HIDDEN __attribute__((visibility("hidden")))
-#define HOT __attribute__((hot))
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-#define COLD __attribute__((cold, noinline))
-#define LIKELY(x) __builtin_expect(!!(x), 1)
-#define UNLIKELY(x) __builtin_expect(!!(x), 0)
+#include <sys/types.h>
 
 /* State of one thread. Zero is the right initial value: a new thread's first allocation takes the slow path, where the
- * agent draws its first gap. `src/agent/thread.rs` mirrors this layout; both sides assert it. */
+ * agent draws its first gap. src/agent/os/thread.rs mirrors this layout; both sides assert it. */
 struct shim_thread {
-    /* Bytes that this thread can still allocate without a sample point. An allocation of more bytes borrows: the value
-     * wraps below zero (2^63 and up) and the slow path runs. It takes the charge back while it calls the next allocator;
-     * in the agent the counter is so large that allocations of a signal handler just count down, and the agent sees how
-     * many bytes they were. */
-    uint64_t bytes_until_sample;
-    /* If not 0, no sample can be taken. The agent stores its phase on this thread here; the lowest four bits count nested
-     * sections of the shim itself. */
-    uint32_t muted;
-    /* The agent's own. */
-    uint32_t serial;
-    /* Bytes allocated while muted: in no estimate, but told. */
-    uint64_t muted_bytes;
+    struct shim_counters counters;
     /* The agent's own. */
     uint64_t agent[29];
 };
-_Static_assert(sizeof(struct shim_thread) == 256, "src/agent/thread.rs mirrors this layout");
-_Static_assert(offsetof(struct shim_thread, muted) == 8, "src/agent/thread.rs mirrors this layout");
-_Static_assert(offsetof(struct shim_thread, agent) == 24, "src/agent/thread.rs mirrors this layout");
+_Static_assert(sizeof(struct shim_thread) == 256, "src/agent/os/thread.rs mirrors this layout");
+_Static_assert(offsetof(struct shim_thread, counters.bytes_until_sample) == 0, "src/agent/os/thread.rs mirrors this layout");
+_Static_assert(offsetof(struct shim_thread, counters.muted) == 8, "src/agent/os/thread.rs mirrors this layout");
+_Static_assert(offsetof(struct shim_thread, counters.muted_bytes) == 16, "src/agent/os/thread.rs mirrors this layout");
+_Static_assert(offsetof(struct shim_thread, agent) == 24, "src/agent/os/thread.rs mirrors this layout");
 
 /* Initial-exec: one instruction to address, no call to __tls_get_addr, which may allocate. */
 extern HIDDEN _Thread_local struct shim_thread shim_thread __attribute__((tls_model("initial-exec")));
@@ -48,14 +28,7 @@ extern HIDDEN _Thread_local struct shim_thread shim_thread __attribute__((tls_mo
 /* Number of calls to shim_after_alloc on this thread. An operator new uses it to detect that it called malloc. */
 extern HIDDEN _Thread_local uint32_t shim_slow_allocations __attribute__((tls_model("initial-exec")));
 
-/* Where the caller of malloc or free stood: all that the unwinder needs to start. */
-struct shim_caller {
-    uintptr_t pc; /* return address into the caller */
-    uintptr_t sp; /* its stack pointer after that return */
-    uintptr_t fp; /* its frame pointer register, whatever it holds */
-};
-
-/* Who called malloc or free, while the agent takes its stack; NULL otherwise. For bridges, whose walkers it asks then. */
+/* Who called malloc or free, while the agent takes the stack of that call; NULL otherwise. */
 extern HIDDEN _Thread_local const struct shim_caller *shim_sampled_caller __attribute__((tls_model("initial-exec")));
 
 /* Where a signal has interrupted a thread. */
@@ -76,7 +49,7 @@ struct shim_allocation {
     uint32_t reserved;
     struct shim_caller caller;
 };
-_Static_assert(sizeof(struct shim_allocation) == 56, "src/agent/thread.rs mirrors this layout");
+_Static_assert(sizeof(struct shim_allocation) == 56, "src/agent/os/thread.rs mirrors this layout");
 
 /* How the process leaves; numbers of record::ExitHow. */
 enum shim_exit { SHIM_EXIT = 0, SHIM_IMMEDIATE_EXIT = 1, SHIM_QUICK_EXIT = 2, SHIM_ABORT = 3, SHIM_EXEC = 4,
@@ -145,12 +118,7 @@ struct shim_slow_path {
 /* NULL while the agent is off: before its constructor, after it failed. */
 extern HIDDEN _Atomic(const struct shim_slow_path *) shim_slow_path;
 
-/* One byte for each granule of 124 bytes of the address space, modulo 4 GiB: not 0 if a sampled block may start there.
- * The agent counts up and down; 255 is for ever. Every free reads one: blocks that lie beside each other share a cache
- * line of it up to 8 KiB. Coarser granules let blocks through to the table because of their neighbours (with pages,
- * nearly all at an interval of 4 KiB), finer ones leave the cache. Thirty-two granules share a byte; which ones is up
- * to the factor: see live.rs. */
-#define SHIM_FILTER_GRANULES (UINT64_C(1) << 20)
+/* See services.h. */
 extern HIDDEN _Atomic(uint8_t) shim_block_filter[SHIM_FILTER_GRANULES];
 
 /* From now on frees ask the filter: before a granule is marked, by whoever marks it. They go on asking for good. Relaxed, as
@@ -159,37 +127,13 @@ HIDDEN void shim_watch_frees(void);
 /* Frees go to the next allocator at once, now that it is found, unless one asked for them to be watched. */
 HIDDEN void shim_pass_frees_on(void);
 
-static inline size_t shim_filter_granule(const void *block)
-{
-#if defined(__x86_64__)
-    /* One instruction, where a compiler takes three. */
-    uint32_t product;
-    __asm__("imull $33, %k1, %0" : "=r"(product) : "r"(block) : "cc");
-#else
-    uint32_t product = (uint32_t)(uintptr_t)block * 33;
-#endif
-    return product >> 12;
-}
-
 static inline bool shim_may_be_sampled(const void *block)
 {
-#if defined(__x86_64__)
-    /* One instruction, where the compiler makes a load and a test of an atomic byte. */
-    bool marked;
-    __asm__("cmpb $0, %1" : "=@ccne"(marked) : "m"(shim_block_filter[shim_filter_granule(block)]));
-    return UNLIKELY(marked);
-#else
-    return UNLIKELY(atomic_load_explicit(&shim_block_filter[shim_filter_granule(block)], memory_order_relaxed) != 0);
-#endif
+    return shim_is_marked(shim_block_filter, block);
 }
 
 /* The symbol `name` in the objects after ours, or NULL. */
 HIDDEN void *shim_find_symbol(const char *name);
-/* A loaded object: its program headers, which no other has, and its path, "" for the program itself. */
-struct shim_object {
-    const void *headers;
-    const char *path;
-};
 /* The object that holds an address; false if none does. Takes the loader's lock for a moment. */
 HIDDEN bool shim_find_object(const void *address, struct shim_object *found);
 /* Whether two functions live in the same shared object. */
@@ -197,18 +141,9 @@ HIDDEN bool shim_same_object(const void *a, const void *b);
 /* Whether the block came from the arena that serves allocations made while we look for the next allocator. */
 HIDDEN bool shim_is_bootstrap_block(const void *block);
 
-/* Joins the language runtime that this process is one of, if there is a bridge for it. Once, before `main`. */
-HIDDEN void bridges_install(void);
-/* The same for PyPy, which is joined only on request. */
-HIDDEN void bridges_install_pypy(void);
-/* A bridge that found its runtime and declined to join it. */
-struct shim_declined {
-    const char *heap, *what, *why;
-};
-/* Returns false if there are no more. */
-HIDDEN bool bridges_declined(size_t index, struct shim_declined *found);
-/* Sets free what another thread of the parent held in a bridge. */
-HIDDEN void bridges_after_fork_in_child(void);
+/* See services.h. */
+HIDDEN void shim_set_on_sampled(shim_on_sampled *callback);
+HIDDEN void shim_set_on_sampled_end(shim_on_sampled_end *callback);
 
 /* Probes for tools outside of the process; on the program's stack. */
 HIDDEN bool shim_probe_alloc_is_on(void);
@@ -225,11 +160,6 @@ HIDDEN void shim_give_back_signal_stack(void *stack);
 HIDDEN struct shim_thread *shim_this_thread(void);
 HIDDEN const void *shim_next_malloc_address(void);
 
-/* What a bridge has to say of a sampled block of malloc's, or of a heap whose samples are malloc's blocks, while it is still
- * there: called in free and realloc, on the thread that calls them. NULL: nothing. It keeps errno. */
-extern HIDDEN void (*_Atomic shim_before_sampled_ends)(const void *block);
-/* The same of one of malloc's that has just become a sample, before its caller gets it. One that realloc made has content. */
-extern HIDDEN void (*_Atomic shim_after_sample)(uint64_t sample, void *block, size_t size, bool is_realloc);
 /* Slow halves of free, for operator delete to share. Returns whether the block may be passed on. */
 HIDDEN bool shim_before_free(void *block, const struct shim_caller *);
 /* Whether a block that nobody frees meanwhile is a sample of malloc's, or of a heap whose samples are malloc's blocks. */
@@ -237,36 +167,15 @@ HIDDEN bool shim_is_sampled(const void *block);
 /* Second half of the slow path of every allocation function: charges the counter, and tells the agent if it borrows. */
 HIDDEN void *shim_after_alloc(void *address, size_t size, bool is_realloc, const struct shim_caller *);
 
-static inline uint64_t shim_charged(size_t size)
-{
-    return size + (size == 0);
-}
-
-/* Subtracts `shim_charged(size)` from a counter of the thread; true if it borrowed, which is when a sample may be due. */
-static inline bool shim_charge_to(uint64_t *counter, size_t size)
-{
-#if defined(__x86_64__)
-    /* The comparison leaves a carry for a size of 0, which the subtraction takes along: 1 is subtracted then. */
-    bool borrowed;
-    __asm__("cmpq $1, %2\n\tsbbq %2, %0" : "+m"(*counter), "=@ccb"(borrowed) : "r"(size));
-    return UNLIKELY(borrowed);
-#else
-    uint64_t charged = shim_charged(size);
-    uint64_t before = *counter;
-    *counter = before - charged;
-    return UNLIKELY(charged > before);
-#endif
-}
-
 static inline bool shim_charge(size_t size)
 {
-    return shim_charge_to(&shim_thread.bytes_until_sample, size);
+    return shim_charge_to(&shim_thread.counters.bytes_until_sample, size);
 }
 
 /* Undoes `shim_charge`: first half of the slow path of every allocation function. */
 static inline void shim_take_back(size_t size)
 {
-    shim_thread.bytes_until_sample += shim_charged(size);
+    shim_thread.counters.bytes_until_sample += shim_charged(size);
 }
 
 /* Defines `TYPE NAME_due(parameters)`, the entry of a slow path that is reached by a tail jump from `malloc` and its kin,

@@ -250,7 +250,7 @@ __asm__(".pushsection .text.unlikely,\"ax\",@progbits\n\t"
 static struct shim_start *prepare_thread(void)
 {
     bool is_wanted = UNLIKELY(atomic_load_explicit(&tick_signal, memory_order_relaxed) != 0);
-    return is_wanted && shim_thread.muted == 0 ? map_signal_stack() : NULL;
+    return is_wanted && shim_thread.counters.muted == 0 ? map_signal_stack() : NULL;
 }
 
 EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument)
@@ -363,7 +363,7 @@ EXPORT_SIGNAL(__sysv_signal)
 static const sigset_t *without_ticks(const sigset_t *set, sigset_t *copy)
 {
     int signal = atomic_load_explicit(&tick_signal, memory_order_relaxed);
-    if (LIKELY(signal == 0) || set == NULL || shim_thread.muted != 0 || sigismember(set, signal) != 1)
+    if (LIKELY(signal == 0) || set == NULL || shim_thread.counters.muted != 0 || sigismember(set, signal) != 1)
         return set;
     *copy = *set;
     sigdelset(copy, signal);

@@ -13,7 +13,8 @@ use support::{Agent, Program, Run, bridge};
 fn walker(source: &str) -> Program {
     let shim = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("c_shim");
     let include = |path: PathBuf| format!("-I{}", path.display());
-    let flags = [include(shim.clone()), include(shim.join("include"))];
+    let places = [shim.clone(), shim.join("include"), shim.join("bridges")];
+    let flags = places.map(include);
     Program::compiled_with(source, &flags.each_ref().map(String::as_str))
 }
 

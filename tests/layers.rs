@@ -1,14 +1,14 @@
 //! Fact: who imports whom. A new edge changes this table, and its commit says why.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// Each room, with the rooms that it may import. Rooms lower down may be imported only by those above them:
-/// cargo itself refuses a cycle.
-const MAY_IMPORT: [(&str, &[&str]); 16] = [
+/// Each room, with the rooms that it imports, no more and no less. Cargo itself refuses a cycle.
+const IMPORTS: [(&str, &[&str]); 16] = [
     ("sampling", &[]),
     ("record", &[]),
     // What it reads is what the profile gets.
@@ -20,7 +20,7 @@ const MAY_IMPORT: [(&str, &[&str]); 16] = [
         &["sampling", "record", "residency", "ring", "agent"],
     ),
     // Record for the words in which processes end.
-    ("preload", &["agent", "drain", "export", "record"]),
+    ("preload", &["agent", "drain", "record"]),
     ("profile", &["record", "ring", "sampling"]),
     // Sampling for a draw of samples that stand for others.
     ("export", &["profile", "sampling"]),
@@ -46,7 +46,6 @@ const MAY_IMPORT: [(&str, &[&str]); 16] = [
             "leaks",
             "diff",
             "attach",
-            "record",
             "residency",
             "sampling",
         ],
@@ -117,19 +116,79 @@ fn imports() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 #[test]
-fn rooms_import_downwards_only() {
+fn rooms_import_what_the_table_says() {
     let imports = imports();
-    let rooms: BTreeSet<&str> = MAY_IMPORT.iter().map(|(room, _)| *room).collect();
-    let real: BTreeSet<&str> = imports.keys().map(|room| &room[..]).collect();
-    assert_eq!(real, rooms, "the table names every room");
-    for (room, allowed) in MAY_IMPORT {
-        for import in &imports[room] {
-            assert!(
-                allowed.contains(&&import[..]),
-                "allocsample-{room} must not import allocsample-{import}"
-            );
-        }
+    let table: BTreeMap<String, BTreeSet<String>> = IMPORTS
+        .iter()
+        .map(|(room, imported)| {
+            let imported = imported.iter().map(|room| (*room).to_owned());
+            ((*room).to_owned(), imported.collect())
+        })
+        .collect();
+    assert_eq!(imports, table);
+}
+
+/// Runs scripts/structure in a copy of the sources, with one file changed.
+fn check_structure(changed: &str, addition: &str) -> Output {
+    let copy = tempfile::tempdir().expect("a directory");
+    let copy_of = |part: &str| {
+        let target = copy.path().join(part);
+        fs::create_dir_all(target.parent().expect("a directory")).expect("a directory");
+        let status = Command::new("cp")
+            .arg("-r")
+            .args([root().join(part), target])
+            .status();
+        assert!(status.expect("cp").success());
+    };
+    for part in ["c_shim", "scripts/structure", "docs/ARCHITECTURE.md"] {
+        copy_of(part);
     }
+    for room in ["src/agent", "src/drain", "src/preload"] {
+        copy_of(room);
+    }
+    let path = copy.path().join(changed);
+    let text = fs::read_to_string(&path).expect("a source");
+    fs::write(path, text + addition).expect("a copy");
+    Command::new(copy.path().join("scripts/structure"))
+        .arg("--check")
+        .output()
+        .expect("Python")
+}
+
+#[test]
+fn bridges_and_core_meet_in_their_two_tables_only() {
+    let output = Command::new(root().join("scripts/structure"))
+        .arg("--check")
+        .output()
+        .expect("Python");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+}
+
+#[test]
+fn a_bridge_that_names_the_core_is_refused() {
+    let output = check_structure(
+        "c_shim/bridges/ruby/ruby.c",
+        "extern int shim_next_malloc_address(void);\nint reaches(void) { return shim_next_malloc_address(); }\n",
+    );
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "error: bridge ruby must not name shim_next_malloc_address of core\n"
+    );
+}
+
+#[test]
+fn a_core_that_names_a_bridge_is_refused() {
+    let output = check_structure(
+        "c_shim/lifecycle.c",
+        "extern int bridge_ruby;\nint reaches(void) { return bridge_ruby; }\n",
+    );
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "error: core must not name bridge_ruby of bridge ruby\n"
+    );
 }
 
 #[test]
@@ -149,8 +208,7 @@ fn offline_rooms_and_arithmetic_have_no_unsafe_code() {
 /// `#![no_std]` may be written as `#![cfg_attr(not(test), no_std)]`.
 #[track_caller]
 fn assert_says(room: &str, attribute: &str) {
-    let text =
-        std::fs::read_to_string(root().join("src").join(room).join("lib.rs")).expect("a room");
+    let text = fs::read_to_string(root().join("src").join(room).join("lib.rs")).expect("a room");
     let says = text
         .lines()
         .any(|line| line.starts_with("#![") && line.contains(attribute));

@@ -217,7 +217,7 @@ fn the_build_is_what_its_code_says() {
         .expect("Python");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    let table = fs::read_to_string(root.join("c_shim/bridges/pypy.c")).expect("the table");
+    let table = fs::read_to_string(root.join("c_shim/bridges/pypy/pypy.c")).expect("the table");
     let found = String::from_utf8_lossy(&output.stdout);
     let fields: Vec<&str> = found.lines().flat_map(|line| line.split(", ")).collect();
     assert_eq!(fields.len(), 5, "{found}");

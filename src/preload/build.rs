@@ -5,7 +5,7 @@ use std::{env, fs};
 
 fn main() {
     let shim = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../c_shim");
-    let sources = [
+    let core = [
         "interpose.c",
         "next.c",
         "operators.c",
@@ -14,45 +14,19 @@ fn main() {
         "attach.c",
         "redirect.c",
         "probes.c",
+        "services.c",
         "ticks.c",
-        "bridges/bridges.c",
-        "bridges/names.c",
-        "bridges/symbols.c",
-        "bridges/code.c",
-        "bridges/foreign.c",
-        "bridges/countdown_threads.c",
-        "bridges/jvm.c",
-        "bridges/jvm_launch.c",
-        "bridges/jvm_layout.c",
-        "bridges/jvm_native.c",
-        "bridges/jvm_stack.c",
-        "bridges/python.c",
-        "bridges/python_deaths.c",
-        "bridges/python_frames.c",
-        "bridges/python_gc.c",
-        "bridges/python_layout.c",
-        "bridges/python_objects.c",
-        "bridges/python_types.c",
-        "bridges/ruby.c",
-        "bridges/lua.c",
-        "bridges/lua_launch.c",
-        "bridges/ocaml.c",
-        "bridges/v8.c",
-        "bridges/v8_code.c",
-        "bridges/v8_heap.c",
-        "bridges/v8_samplers.c",
-        "bridges/libgc.c",
-        "bridges/libgc_links.c",
-        "bridges/mono.c",
-        "bridges/mono_watch.c",
-        "bridges/pypy.c",
-        "bridges/pypy_names.c",
+        "bridges/registry.c",
     ];
+    let bridges = folders(&shim.join("bridges"));
+    let sources = bridges.iter().flat_map(|folder| files(folder, "c"));
     println!("cargo:rerun-if-changed={}", shim.display());
     cc::Build::new()
-        .files(sources.map(|source| shim.join(source)))
+        .files(core.map(|source| shim.join(source)))
+        .files(sources)
         .include(&shim)
         .include(shim.join("include"))
+        .include(shim.join("bridges"))
         .std("gnu11")
         .opt_level(2)
         .pic(true)
@@ -72,7 +46,7 @@ fn main() {
         // Whole: nothing in Rust names `malloc`, which would let the linker leave it out.
         .link_lib_modifier("+whole-archive")
         .compile("allocsample_shim");
-    export(&shim.join("interposed.def"));
+    export(&shim.join("interposed.def"), &bridges);
     // rustc has a version script of its own, and GNU ld takes only one. On x86-64 rustc links by lld anyway.
     if env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch != "x86_64") {
         println!("cargo:rustc-cdylib-link-arg=-fuse-ld=lld");
@@ -90,9 +64,28 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,now");
 }
 
-/// Has the linker export all rows of the table but those that only an attach redirects. Without a version and without a
-/// `local:` part, so that the script can stand beside the one that rustc writes for a cdylib.
-fn export(table: &Path) {
+/// The folders in a directory, by name: each bridge is one.
+fn folders(directory: &Path) -> Vec<PathBuf> {
+    entries(directory, |path| path.is_dir())
+}
+
+fn files(directory: &Path, extension: &str) -> Vec<PathBuf> {
+    entries(directory, |path| {
+        path.extension().is_some_and(|found| found == extension)
+    })
+}
+
+fn entries(directory: &Path, is_wanted: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).expect("the directory is readable");
+    let paths = entries.map(|entry| entry.expect("the directory is readable").path());
+    let mut paths: Vec<PathBuf> = paths.filter(|path| is_wanted(path)).collect();
+    paths.sort();
+    paths
+}
+
+/// Has the linker export all rows of the table but those that only an attach redirects, and what bridges export. Without a
+/// version and without a `local:` part, so that the script can stand beside the one that rustc writes for a cdylib.
+fn export(table: &Path, bridges: &[PathBuf]) {
     let rows = fs::read_to_string(table).expect("the table is readable");
     let names = rows
         .lines()
@@ -100,7 +93,15 @@ fn export(table: &Path) {
         .filter_map(|row| row.strip_suffix(')')?.split_once('('))
         .filter(|(group, _)| group.bytes().all(|letter| letter.is_ascii_uppercase()))
         .filter_map(|(_, row)| row.split(',').next());
-    let script: String = names.map(|name| format!("{name};\n")).collect();
+    // A bridge that exports nothing has no such file.
+    let of_bridges: String = bridges
+        .iter()
+        .filter_map(|folder| fs::read_to_string(folder.join("exports")).ok())
+        .collect();
+    let script: String = names
+        .chain(of_bridges.lines())
+        .map(|name| format!("{name};\n"))
+        .collect();
     let path = PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo")).join("exports.map");
     fs::write(&path, format!("{{ global:\n{script}}};\n")).expect("OUT_DIR is writable");
     println!(

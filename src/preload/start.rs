@@ -20,8 +20,8 @@ unsafe extern "C" {
     fn shim_find_next();
     fn shim_find_functions();
     fn shim_forget_failed_lookups();
-    fn bridges_install();
-    fn bridges_install_pypy();
+    fn bridges_join(on_request: bool);
+    fn bridges_have_scanning_collector() -> bool;
     fn bridges_declined(index: usize, found: *mut Declined) -> bool;
     fn shim_probe_alloc_is_on() -> bool;
     fn shim_probe_alloc(address: u64, size: u64, weighted_bytes: u64);
@@ -105,11 +105,7 @@ unsafe extern "C" fn construct(
     }
     if is_on && bridges != Bridges::None {
         // SAFETY: all objects of the program are loaded, and none of its code has run.
-        unsafe { bridges_install() };
-    }
-    if is_on && bridges == Bridges::Pypy {
-        // SAFETY: as above; and this is the only thread.
-        unsafe { bridges_install_pypy() };
+        unsafe { bridges_join(bridges == Bridges::Pypy) };
     }
     // Most processes are none of the runtimes that were looked for.
     // SAFETY: no code of the program has run that could have errors of its own.
@@ -139,16 +135,6 @@ pub(crate) fn check_directory(config: &Config) -> Result<(), &'static str> {
         libc::ENOENT | libc::ENOTDIR => "no such directory",
         libc::EROFS => "the file system is read-only",
         _ => "no files can be created there",
-    })
-}
-
-/// Whether the program has a collector that stops threads by signals and scans what is between their stack pointer and their
-/// stack's base: libgc (whether or not its heap is shown) or Mono's.
-fn has_scanning_collector() -> bool {
-    let functions = [c"GC_get_stack_base", c"mono_get_root_domain"];
-    functions.iter().any(|function| {
-        // SAFETY: a lookup by name in the program's global scope.
-        !unsafe { libc::dlsym(libc::RTLD_DEFAULT, function.as_ptr()) }.is_null()
     })
 }
 
@@ -182,7 +168,8 @@ pub(crate) fn switch_on(config: Config, unknown_setting: Option<UnknownSetting>)
         malloc_elsewhere: (!is_ours).then(|| path_of_object(first_malloc)),
         unknown_setting,
     };
-    if has_scanning_collector() {
+    // SAFETY: looks up names in the program's global scope.
+    if unsafe { bridges_have_scanning_collector() } {
         AGENT.stay_on_threads_stacks();
     }
     /// Those of before, of which an attach leaves one behind.
@@ -538,7 +525,7 @@ fn on_sampled(address: u64, size: u64, weight: u64) {
     unsafe { shim_probe_alloc(address, size, weight) };
 }
 
-/// `struct shim_declined`.
+/// Mirror of `struct bridge_declined`.
 #[repr(C)]
 struct Declined {
     heap: *const c_char,

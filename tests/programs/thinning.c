@@ -1,6 +1,6 @@
 /* Objects that a machine drew at one interval are samples at a longer one with the probability of that one, whatever their
  * size; a rule that ignores the size would be found out. */
-#include "../../c_shim/bridges/thinning.h"
+#include "../../c_shim/bridges/kit/thinning.h"
 #include "check.h"
 
 #include <math.h>

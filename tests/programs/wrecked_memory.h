@@ -5,7 +5,7 @@
 
 #include "check.h"
 
-#include "../../c_shim/bridges/foreign.c"
+#include "../../c_shim/bridges/kit/foreign.c"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -22,8 +22,6 @@ static uintptr_t wreck_seed = 20261124;
 
 /* ---- what the shim has of the agent ---- */
 
-_Thread_local struct shim_thread shim_thread __attribute__((tls_model("initial-exec")));
-
 static size_t copy_foreign(void *to, size_t room, const struct iovec *from, size_t pieces)
 {
     struct iovec local = {to, room};
@@ -31,15 +29,13 @@ static size_t copy_foreign(void *to, size_t room, const struct iovec *from, size
     return copied < 0 ? 0 : (size_t)copied;
 }
 
-static void own_stack(const struct shim_thread *thread, uintptr_t *start, uintptr_t *end)
+static void own_stack(uintptr_t *start, uintptr_t *end)
 {
-    (void)thread;
     *start = (uintptr_t)__builtin_frame_address(0);
     *end = *start + PAGE; /* less than `main` and its caller have */
 }
 
-static const struct shim_slow_path agent = {.copy_foreign = copy_foreign, .own_stack = own_stack};
-_Atomic(const struct shim_slow_path *) shim_slow_path = &agent;
+const struct shim_services shim_services = {.copy_foreign = copy_foreign, .own_stack = own_stack};
 
 /* ---- wrecks ---- */
 

@@ -1,9 +1,9 @@
 /* Has the walker of Python's frames walk chains that are right, and then a great many that are wrong, for the CPython whose
  * version is the argument. */
 #define _GNU_SOURCE
-#include "../../c_shim/bridges/python_frames.c"
-#include "../../c_shim/bridges/python_layout.c"
-#include "../../c_shim/bridges/python_deaths.c"
+#include "../../c_shim/bridges/python/frames.c"
+#include "../../c_shim/bridges/python/layout.c"
+#include "../../c_shim/bridges/python/deaths.c"
 #include "wrecked_memory.h"
 
 enum { FRAMES = 200, CHUNK_PAGES = 4, ROUNDS = 30000 };

@@ -175,6 +175,7 @@ fn hash_source(source: &Path, hasher: &mut DefaultHasher) {
             source.with_file_name(included),
             shim.join(included),
             shim.join("include").join(included),
+            shim.join("bridges").join(included),
         ];
         let found = places.iter().find(|place| place.exists());
         hash_source(

@@ -1,0 +1,36 @@
+/* A bridge joins one language runtime: this is all that the core knows of it.
+ *
+ * A bridge is a folder here and a row in list.def. It defines `const struct bridge bridge_NAME`, uses the hook ABI
+ * (allocsample.h), `shim_services`, and what kit/ has; names that it exports to the program or its runtime stand in a file
+ * `exports` in its folder, one a line. Nothing else names it. */
+#ifndef ALLOCSAMPLE_BRIDGES_BRIDGE_H
+#define ALLOCSAMPLE_BRIDGES_BRIDGE_H
+
+#include "allocsample.h"
+#include "services.h"
+
+struct bridge {
+    const char *name;
+    /* A symbol in the program's global scope by which the runtime is recognised. NULL: `join` finds out by itself. */
+    const char *runtime_symbol;
+    /* A symbol by which a collector is recognised that stops threads by signals and scans what is between their stack pointer and
+     * their stack's base, also where this bridge is not asked to join. NULL: the runtime has none. */
+    const char *scanning_collector_symbol;
+    /* Only where the user asks for this bridge: it changes code of the runtime. */
+    bool is_on_request;
+    /* Joins the runtime. Once, before `main`: all objects of the program are loaded, none of its code has run. */
+    void (*join)(void);
+    /* Joins it in a process that runs, while its threads do, and leaves it again; as often as one likes, by one thread at a
+     * time. NULL: this bridge does not join at an attach. */
+    void (*attach)(void);
+    void (*detach)(void);
+    /* In a forked child: releases locks that other threads of the parent held. NULL: there are none. */
+    void (*after_fork_in_child)(void);
+};
+
+/* The bridges, from list.def. */
+#define BRIDGE(NAME) extern HIDDEN const struct bridge bridge_##NAME;
+#include "list.def"
+#undef BRIDGE
+
+#endif

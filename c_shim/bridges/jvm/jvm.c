@@ -1,0 +1,625 @@
+/* The JVM's heap as a heap of the hook ABI, by JVMTI (JDK 11 and later, JEP 331).
+ *
+ * The JVM samples by itself, by gaps whose mean is the interval that it is told; it calls back for each object that it has
+ * drawn, once, however large. The object gets a tag, which stands for its address: when the collector finds it dead, the
+ * JVM tells of the tag. Names are asked for at the first sample that needs them, as classes may be unloaded later.
+ *
+ * JVMTI is a table of functions in an order that never changes; what is used of it is declared here. The JVM calls
+ * Agent_OnLoad for `-agentpath:liballocsample.so`, which launch.c adds, and Agent_OnAttach for `jcmd PID
+ * JVMTI.agent_load`. */
+#define _GNU_SOURCE
+#include "jvm.h"
+#include "stack.h"
+#include "kit/names.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+struct line {
+    int64_t start;
+    int32_t number;
+};
+
+struct thread_info {
+    char *name;
+    int32_t priority;
+    bool is_daemon;
+    void *group, *loader;
+};
+
+/* What has a number or a line already, by what tells it apart: never removed, so that a number means one thing. */
+struct entry {
+    uint64_t key, location;
+    uint32_t number, line;
+};
+#define ENTRIES (1u << 16)
+struct table {
+    struct entry *entries;
+    uint32_t used;
+};
+
+static const allocsample_hooks *hooks;
+static allocsample_heap *heap;
+static environment jvmti;
+/* The JVM draws gaps from its start, whether anybody listens or not; to this mean, unless it is told of another. */
+#define INTERVAL_BEFORE_US (512 * 1024)
+/* To what mean it draws them now. */
+static _Atomic(uint64_t) interval_told;
+/* That of a thread's first gap, if it was drawn before the JVM told us of the thread. */
+static uint64_t interval_at_first;
+/* That of the gap that the thread is in. */
+static _Thread_local uint64_t interval_of_gap;
+static struct table methods, places, types;
+static _Atomic(uint64_t) objects;
+static _Atomic(uint64_t) collections;
+static uint64_t gc_begin_ns;
+/* A collection is wanted; one that was is under way. */
+static _Atomic(bool) is_wanted, is_forced;
+/* Guards the tables. Only threads that run a callback or are in native code take it, none of which the JVM stops
+ * meanwhile. In malloc it is not waited for long: what a signal handler interrupted may hold it. */
+static _Atomic(bool) lock;
+/* Places that were seen in malloc, whose names are to be asked for. */
+#define UNNAMED 4096
+static struct frame unnamed[UNNAMED];
+static _Atomic(uint32_t) unnamed_count; /* changed under the lock */
+static _Thread_local bool thread_is_named;
+/* `-agentpath:liballocsample.so=check`: each stack is held against the JVM's, and the profile tells how many differ. */
+static bool is_checking;
+/* How those that the JVM was asked for had been walked. */
+enum { STACKS_DIFFER = JVM_NOT_WALKED + 1, WAYS };
+static _Atomic(uint64_t) stacks[WAYS];
+
+static bool try_lock(void)
+{
+    for (int patience = 0; patience < 1000; patience++) {
+        if (!atomic_exchange_explicit(&lock, true, memory_order_acquire))
+            return true;
+    }
+    return false;
+}
+
+/* The entry of a key, which is not 0, or a free one, whose key is 0; NULL if there is no room. */
+static struct entry *find(struct table *table, uint64_t key, uint64_t location)
+{
+    uint64_t hash = (key + location * UINT64_C(0xd6e8feb86659fd93)) * UINT64_C(0x9e3779b97f4a7c15) >> 32;
+    for (uint32_t i = 0; i < 256; i++) {
+        struct entry *entry = &table->entries[(hash + i) % ENTRIES];
+        if ((entry->key == key && entry->location == location) || entry->key == 0)
+            return entry;
+    }
+    return NULL;
+}
+
+static void give_back(void *memory)
+{
+    if (memory != NULL)
+        CALL(jvmti, DEALLOCATE, (environment, void *), jvmti, memory);
+}
+
+/* ---- names ---- */
+
+/* `Ljava/lang/String;` as `java.lang.String`, `[[I` as `int[][]`. */
+static void write_type(const char *signature, char *text, size_t room)
+{
+    static const char *const primitives[] = {
+        ['B'] = "byte", ['C'] = "char", ['D'] = "double", ['F'] = "float", ['I'] = "int",
+        ['J'] = "long", ['S'] = "short", ['Z'] = "boolean",
+    };
+    size_t dimensions = strspn(signature, "[");
+    const char *element = signature + dimensions;
+    unsigned char kind = (unsigned char)*element;
+    size_t used = 0;
+    if (kind == 'L') {
+        for (element++; *element != 0 && *element != ';' && used + 1 < room; element++)
+            text[used++] = *element == '/' ? '.' : *element;
+    } else if (kind < sizeof primitives / sizeof primitives[0] && primitives[kind] != NULL) {
+        used = strlen(primitives[kind]);
+        memcpy(text, primitives[kind], used + 1);
+    }
+    for (; dimensions > 0 && used + 3 < room; dimensions--, used += 2)
+        memcpy(text + used, "[]", 2);
+    text[used] = 0;
+}
+
+static uint32_t number_of_type(void *class)
+{
+    char *signature = NULL, name[512];
+    if (CALL(jvmti, GET_CLASS_SIGNATURE, (environment, void *, char **, char **), jvmti, class, &signature, NULL) != 0)
+        return 0;
+    jvm_take_lock(&lock);
+    struct entry *entry = find(&types, names_hash(NAMES_SEED, signature), 0);
+    if (entry != NULL && entry->key == 0) {
+        write_type(signature, name, sizeof name);
+        *entry = (struct entry){.key = names_hash(NAMES_SEED, signature), .number = ++types.used};
+        hooks->define_type(heap, entry->number, name, "");
+    }
+    uint32_t number = entry == NULL ? 0 : entry->number;
+    jvm_release_lock(&lock);
+    give_back(signature);
+    return number;
+}
+
+static void define_method(environment jni, void *method, uint32_t number)
+{
+    char *method_name = NULL, *signature = NULL, *file = NULL, name[1024] = "";
+    void *class = NULL;
+    CALL(jvmti, GET_METHOD_NAME, (environment, void *, char **, char **, char **), jvmti, method, &method_name, NULL,
+         NULL);
+    if (CALL(jvmti, GET_METHOD_DECLARING_CLASS, (environment, void *, void **), jvmti, method, &class) == 0) {
+        CALL(jvmti, GET_CLASS_SIGNATURE, (environment, void *, char **, char **), jvmti, class, &signature, NULL);
+        CALL(jvmti, GET_SOURCE_FILE_NAME, (environment, void *, char **), jvmti, class, &file);
+        CALL(jni, JNI_DELETE_LOCAL_REF, (environment, void *), jni, class);
+    }
+    if (signature != NULL)
+        write_type(signature, name, sizeof name / 2);
+    size_t used = strlen(name);
+    snprintf(name + used, sizeof name - used, "%s%s", used > 0 ? "." : "", method_name == NULL ? "?" : method_name);
+    hooks->define_function(heap, number, name, file == NULL ? "" : file, 0);
+    give_back(method_name);
+    give_back(signature);
+    give_back(file);
+}
+
+static uint32_t line_at(void *method, int64_t location)
+{
+    struct line *table = NULL;
+    int32_t count = 0;
+    uint32_t found = 0;
+    if (location < 0 ||
+        CALL(jvmti, GET_LINE_NUMBER_TABLE, (environment, void *, int32_t *, struct line **), jvmti, method, &count,
+             &table) != 0)
+        return 0;
+    int64_t nearest = -1;
+    for (int32_t i = 0; i < count; i++) {
+        if (table[i].start <= location && table[i].start > nearest) {
+            nearest = table[i].start;
+            found = (uint32_t)table[i].number;
+        }
+    }
+    give_back(table);
+    return found;
+}
+
+/* The number of a method, which is defined if it is new. The lock is not held while the JVM is asked: it may stop this
+ * thread for a collection then. */
+static uint32_t number_of_method(environment jni, void *method)
+{
+    jvm_take_lock(&lock);
+    struct entry *entry = find(&methods, (uintptr_t)method, 0);
+    bool is_new = entry != NULL && entry->key == 0;
+    if (is_new)
+        *entry = (struct entry){.key = (uintptr_t)method, .number = ++methods.used};
+    bool is_unnamed = entry != NULL && entry->line == 0;
+    if (is_unnamed)
+        entry->line = 1; /* of a method: whether its name was asked for */
+    uint32_t number = entry == NULL ? 0 : entry->number;
+    jvm_release_lock(&lock);
+    if (is_unnamed)
+        define_method(jni, method, number);
+    return number;
+}
+
+/* Two threads may learn the same at once; their answers are equal. */
+static void learn(environment jni, const struct frame *found, allocsample_frame *frame)
+{
+    frame->function = number_of_method(jni, found->method);
+    frame->line = line_at(found->method, found->location);
+    jvm_take_lock(&lock);
+    struct entry *place = find(&places, (uintptr_t)found->method, (uint64_t)found->location);
+    if (place != NULL)
+        *place = (struct entry){(uintptr_t)found->method, (uint64_t)found->location, frame->function, frame->line};
+    jvm_release_lock(&lock);
+}
+
+/* Where Java code may run. */
+static void name_places(environment jni)
+{
+    while (UNLIKELY(atomic_load_explicit(&unnamed_count, memory_order_relaxed) > 0)) {
+        struct frame place = {0};
+        allocsample_frame frame;
+        jvm_take_lock(&lock);
+        uint32_t count = atomic_load_explicit(&unnamed_count, memory_order_relaxed);
+        if (count > 0) {
+            place = unnamed[count - 1];
+            atomic_store_explicit(&unnamed_count, count - 1, memory_order_relaxed);
+        }
+        jvm_release_lock(&lock);
+        if (place.method != NULL)
+            learn(jni, &place, &frame);
+    }
+}
+
+allocsample_frame jvm_frame_in_malloc(void *method, int64_t location)
+{
+    allocsample_frame frame = {0};
+    if (!try_lock())
+        return frame;
+    const struct entry *place = find(&places, (uintptr_t)method, (uint64_t)location);
+    struct entry *entry = find(&methods, (uintptr_t)method, 0);
+    if (place != NULL && place->key != 0) {
+        frame = (allocsample_frame){.function = place->number, .line = place->line};
+    } else if (entry != NULL) {
+        if (entry->key == 0)
+            *entry = (struct entry){.key = (uintptr_t)method, .number = ++methods.used};
+        frame.function = entry->number;
+        uint32_t count = atomic_load_explicit(&unnamed_count, memory_order_relaxed);
+        if (count < UNNAMED) {
+            unnamed[count] = (struct frame){method, location};
+            atomic_store_explicit(&unnamed_count, count + 1, memory_order_relaxed);
+        }
+    }
+    jvm_release_lock(&lock);
+    return frame;
+}
+
+static void describe(environment jni, const struct frame *found, allocsample_frame *frames, int32_t count)
+{
+    bool is_known[DEPTH];
+    bool are_all_known = true;
+    jvm_take_lock(&lock);
+    for (int32_t i = 0; i < count; i++) {
+        const struct entry *place = find(&places, (uintptr_t)found[i].method, (uint64_t)found[i].location);
+        is_known[i] = place != NULL && place->key != 0;
+        are_all_known &= is_known[i];
+        frames[i] = (allocsample_frame){.function = is_known[i] ? place->number : 0,
+                                        .line = is_known[i] ? place->line : 0};
+    }
+    jvm_release_lock(&lock);
+    for (int32_t i = 0; i < count && !are_all_known; i++) {
+        if (!is_known[i])
+            learn(jni, &found[i], &frames[i]);
+    }
+}
+
+static void name_thread(environment jni, void *thread)
+{
+    struct thread_info info = {0};
+    if (CALL(jvmti, GET_THREAD_INFO, (environment, void *, struct thread_info *), jvmti, thread, &info) != 0)
+        return;
+    if (info.name != NULL)
+        thread_is_named = hooks->thread_name(info.name) == ALLOCSAMPLE_OK;
+    give_back(info.name);
+    CALL(jni, JNI_DELETE_LOCAL_REF, (environment, void *), jni, info.group);
+    CALL(jni, JNI_DELETE_LOCAL_REF, (environment, void *), jni, info.loader);
+}
+
+/* ---- events ---- */
+
+/* To the JVM 0 means every object. */
+static int32_t jvm_interval(uint64_t bytes)
+{
+    return bytes == 1 ? 0 : bytes > INT32_MAX ? INT32_MAX : (int32_t)bytes;
+}
+
+/* What the JVM takes of an interval. */
+static uint64_t possible(uint64_t bytes)
+{
+    return bytes > INT32_MAX ? INT32_MAX : bytes;
+}
+
+/* Under which interval the object was drawn for which the JVM calls now. The thread's next gap is drawn already, before the
+ * call; if another interval is asked for, it holds from the thread's gap after that one on. (Another thread that tells the JVM
+ * between this one's draw and its call has this one take the new interval for the old, once.) */
+static uint64_t interval_of_sample(const allocsample_counters *asked)
+{
+    uint64_t drawn_at = interval_of_gap == 0 ? interval_at_first : interval_of_gap;
+    uint64_t told = atomic_load_explicit(&interval_told, memory_order_relaxed);
+    interval_of_gap = told;
+    uint64_t next = possible(asked->interval);
+    if (UNLIKELY(next != told && next != 0) &&
+        atomic_compare_exchange_strong_explicit(&interval_told, &told, next, memory_order_relaxed, memory_order_relaxed))
+        CALL(jvmti, SET_HEAP_SAMPLING_INTERVAL, (environment, int32_t), jvmti, jvm_interval(next));
+    return drawn_at;
+}
+
+/* The JVM runs Java code. */
+static void begin_to_walk(environment jni)
+{
+    shim_mute();
+    jvm_native_begin(jni);
+    jvm_stack_begin(jvmti, jni);
+    shim_unmute();
+}
+
+static void on_vm_init(environment env, environment jni, void *thread)
+{
+    (void)env;
+    (void)thread;
+    begin_to_walk(jni);
+}
+
+/* The JVM's walker for native code refuses to work unless somebody hears of this. */
+static void on_class_load(environment env, environment jni, void *thread, void *class)
+{
+    (void)env;
+    (void)jni;
+    (void)thread;
+    (void)class;
+}
+
+static void on_class_prepare(environment env, environment jni, void *thread, void *class)
+{
+    (void)env;
+    (void)thread;
+    jvm_stack_has_new_class();
+    shim_mute();
+    jvm_native_has_class(class);
+    name_places(jni);
+    shim_unmute();
+}
+
+static void on_thread_start(environment env, environment jni, void *thread)
+{
+    (void)env;
+    (void)jni;
+    (void)thread;
+    interval_of_gap = atomic_load_explicit(&interval_told, memory_order_relaxed);
+}
+
+static size_t ask_for_stack(environment jni, struct frame *found, allocsample_frame *frames)
+{
+    int32_t count = 0;
+    if (CALL(jvmti, GET_STACK_TRACE, (environment, void *, int32_t, int32_t, struct frame *, int32_t *), jvmti, NULL, 0,
+             DEPTH, found, &count) != 0)
+        return 0;
+    describe(jni, found, frames, count);
+    return (size_t)count;
+}
+
+static void mark(const char *text)
+{
+    uint64_t now = hooks->now_ns();
+    hooks->marker(heap, text, now, now);
+}
+
+/* Asks the JVM after our own walk, which found `count` of the `frames`. */
+static COLD size_t ask_after_walk(environment jni, enum jvm_walked walked, allocsample_frame *frames, size_t count)
+{
+    struct frame found[DEPTH];
+    allocsample_frame asked[DEPTH];
+    size_t asked_count = ask_for_stack(jni, found, asked);
+    if (walked == JVM_HAS_NEW_CODE)
+        jvm_stack_learn(jni, found, asked, asked_count);
+    bool is_wrong = walked == JVM_WALKED &&
+                    (count != asked_count || memcmp(frames, asked, count * sizeof *frames) != 0);
+    atomic_fetch_add_explicit(&stacks[is_wrong ? STACKS_DIFFER : walked], 1, memory_order_relaxed);
+    if (is_wrong && !is_checking) {
+        jvm_stack_is_wrong();
+        mark("Java's stacks are read by the JVM from here on: our own walk found another");
+    }
+    memcpy(frames, asked, asked_count * sizeof *frames);
+    return asked_count;
+}
+
+/* The frames of the calling thread, by our own walk where it is possible. */
+static size_t stack_of_thread(environment jni, allocsample_frame *frames)
+{
+    size_t count;
+    enum jvm_walked walked = jvm_stack_walk(jni, frames, DEPTH, &count);
+    if (LIKELY(walked == JVM_WALKED && !is_checking && !jvm_stack_is_to_be_checked()))
+        return count;
+    return ask_after_walk(jni, walked, frames, count);
+}
+
+/* All that `check` has found. */
+static void tell_of_stacks(void)
+{
+    char text[160];
+    snprintf(text, sizeof text, "Java's stacks: %ju walked as the JVM does, %ju otherwise, %ju of new code, %ju left to it",
+             (uintmax_t)stacks[JVM_WALKED], (uintmax_t)stacks[STACKS_DIFFER], (uintmax_t)stacks[JVM_HAS_NEW_CODE],
+             (uintmax_t)stacks[JVM_NOT_WALKED]);
+    mark(text);
+}
+
+/* ---- collections on request ---- */
+
+/* On any thread, also of the JVM's own and inside malloc. */
+static int32_t want_collection(void *user)
+{
+    (void)user;
+    atomic_store_explicit(&is_wanted, true, memory_order_relaxed);
+    return ALLOCSAMPLE_OK;
+}
+
+/* On a thread of Java's where Java code may run. */
+static COLD void collect(void)
+{
+    if (!atomic_exchange_explicit(&is_wanted, false, memory_order_relaxed))
+        return;
+    uint64_t before = atomic_load_explicit(&collections, memory_order_relaxed);
+    atomic_store_explicit(&is_forced, true, memory_order_relaxed);
+    bool is_done = CALL(jvmti, FORCE_GARBAGE_COLLECTION, (environment), jvmti) == 0;
+    atomic_store_explicit(&is_forced, false, memory_order_relaxed);
+    /* Since JDK 16 a thread of the JVM's tells later which objects have died, or whoever touches this switch does so at once. */
+    CALL(jvmti, SET_EVENT_NOTIFICATION_MODE, (environment, int, int, void *), jvmti, 1, FIRST_EVENT + OBJECT_FREE, NULL);
+    /* A JVM without a collector (Epsilon) says yes and does nothing. */
+    is_done = is_done && atomic_load_explicit(&collections, memory_order_relaxed) != before;
+    hooks->collected(heap, is_done ? ALLOCSAMPLE_OK : ALLOCSAMPLE_OFF);
+}
+
+static void tell_sampled_object(environment jni, void *thread, void *object, void *class, int64_t size)
+{
+    allocsample_frame frames[DEPTH];
+    allocsample_counters asked = {.size = sizeof asked};
+    hooks->counters(heap, &asked);
+    uint64_t interval = interval_of_sample(&asked);
+    /* The JVM goes on drawing. Its walk is most of what a sample costs. */
+    if (!asked.is_on) {
+        hooks->sampled_at(heap, 0, 0, 0, NULL, 0, 0);
+        return;
+    }
+    /* What the JVM allocates for our questions is ours. */
+    shim_mute();
+    name_places(jni);
+    size_t count = stack_of_thread(jni, frames);
+    uint32_t type = number_of_type(class);
+    shim_unmute();
+    if (!thread_is_named)
+        name_thread(jni, thread);
+    /* Multiples of 128, each in a byte of its own of the filter that `freed` asks first. */
+    uint64_t tag = (atomic_fetch_add_explicit(&objects, 1, memory_order_relaxed) + 1) << 7;
+    if (hooks->sampled_at(heap, tag, (uint64_t)size, type, frames, count, interval) == ALLOCSAMPLE_NO_SAMPLE)
+        return;
+    if (CALL(jvmti, SET_TAG, (environment, void *, int64_t), jvmti, object, (int64_t)tag) != 0)
+        hooks->freed(heap, tag);
+}
+
+static void on_sampled_object(environment env, environment jni, void *thread, void *object, void *class, int64_t size)
+{
+    (void)env;
+    tell_sampled_object(jni, thread, object, class, size);
+    if (UNLIKELY(atomic_load_explicit(&is_wanted, memory_order_relaxed)))
+        collect();
+}
+
+/* In the collector, where nothing of the JVM may be called. */
+static void on_object_free(environment env, int64_t tag)
+{
+    (void)env;
+    hooks->freed(heap, (uintptr_t)tag);
+}
+
+static void on_gc_start(environment env)
+{
+    (void)env;
+    gc_begin_ns = hooks->now_ns();
+}
+
+/* The last moment at which names can be asked for. */
+static void on_vm_death(environment env, environment jni)
+{
+    (void)env;
+    jvm_native_end();
+    if (is_checking)
+        tell_of_stacks();
+    shim_mute();
+    name_places(jni);
+    shim_unmute();
+}
+
+static void on_gc_finish(environment env)
+{
+    (void)env;
+    allocsample_gc gc = {
+        .size = sizeof gc,
+        /* JVMTI does not tell which; most are minor ones. */
+        .kind = atomic_load_explicit(&is_forced, memory_order_relaxed) ? ALLOCSAMPLE_MAJOR : ALLOCSAMPLE_MINOR,
+        .id = atomic_fetch_add_explicit(&collections, 1, memory_order_relaxed) + 1,
+        .begin_ns = gc_begin_ns,
+        .end_ns = hooks->now_ns(),
+    };
+    hooks->gc(heap, &gc);
+}
+
+/* ---- start ---- */
+
+static bool make_table(struct table *table)
+{
+    void *memory = mmap(NULL, ENTRIES * sizeof *table->entries, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    table->entries = memory == MAP_FAILED ? NULL : memory;
+    return table->entries != NULL;
+}
+
+static bool register_heap(void)
+{
+    allocsample_heap_description description = {
+        .size = sizeof description,
+        /* Not ALLOCSAMPLE_COLLECTED: the JVM does not say which of its collections are full, so nothing would count as examined
+         * until one is asked for. */
+        .kind = ALLOCSAMPLE_MALLOC,
+        .name = "java",
+        .flags = ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_WALK_IN_FREE | ALLOCSAMPLE_CODE_IS_NO_MODULE,
+        .walk = jvm_native_walk,
+        .collect = want_collection,
+    };
+    allocsample_counters counters = {.size = sizeof counters};
+    heap = hooks->heap_register(&description);
+    if (heap == NULL || hooks->counters(heap, &counters) != ALLOCSAMPLE_OK || counters.interval == 0)
+        return false;
+    interval_told = possible(counters.interval);
+    return true;
+}
+
+static void set_bit(unsigned char *bits, unsigned bit)
+{
+    bits[bit / 8] |= (unsigned char)(1u << bit % 8);
+}
+
+/* The JVM goes on whatever happens here: a profile without its heap is better than no program. */
+static void begin(environment vm, bool is_live)
+{
+    static const unsigned wanted[] = {CAN_TAG, CAN_GET_SOURCE, CAN_GET_LINES, CAN_TELL_GC, CAN_TELL_FREE, CAN_SAMPLE};
+    static const int events[] = {VM_INIT,  VM_DEATH,  THREAD_START, CLASS_LOAD,          CLASS_PREPARE,
+                                 GC_START, GC_FINISH, OBJECT_FREE,  SAMPLED_OBJECT_ALLOC};
+    void *env = NULL, *jni = NULL;
+    /* It may be loaded again, and after a detach there are no hooks: callbacks of before go on with those that they have. */
+    if (heap != NULL)
+        return;
+    hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
+    if (hooks == NULL || !make_table(&methods) || !make_table(&places) || !make_table(&types))
+        return;
+    if (CALL(vm, VM_GET_ENV, (environment, void **, int32_t), vm, &env, JVMTI_VERSION_11) != 0)
+        return;
+    jvmti = env;
+    unsigned char capabilities[16] = {0};
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
+        set_bit(capabilities, wanted[i]);
+    /* Only one agent may have the sampler. Without it native memory still has Java's frames. */
+    bool is_sampler = CALL(jvmti, ADD_CAPABILITIES, (environment, void *), jvmti, capabilities) == 0;
+    if (!is_sampler) {
+        capabilities[CAN_SAMPLE / 8] &= (unsigned char)~(1u << CAN_SAMPLE % 8);
+        if (CALL(jvmti, ADD_CAPABILITIES, (environment, void *), jvmti, capabilities) != 0)
+            return;
+    }
+    if (!register_heap())
+        return;
+    interval_at_first = is_live ? INTERVAL_BEFORE_US : interval_told;
+    if (!is_sampler)
+        mark("another agent samples Java's objects: they are not shown");
+    void *callbacks[EVENTS] = {
+        [VM_INIT] = (void *)on_vm_init,
+        [VM_DEATH] = (void *)on_vm_death,
+        [CLASS_LOAD] = (void *)on_class_load,
+        [CLASS_PREPARE] = (void *)on_class_prepare,
+        [THREAD_START] = (void *)on_thread_start,
+        [GC_START] = (void *)on_gc_start,
+        [GC_FINISH] = (void *)on_gc_finish,
+        [OBJECT_FREE] = (void *)on_object_free,
+        [SAMPLED_OBJECT_ALLOC] = (void *)on_sampled_object,
+    };
+    jvm_native_prepare(vm, jvmti);
+    CALL(jvmti, SET_EVENT_CALLBACKS, (environment, void *, int32_t), jvmti, callbacks, (int32_t)sizeof callbacks);
+    CALL(jvmti, SET_HEAP_SAMPLING_INTERVAL, (environment, int32_t), jvmti,
+         jvm_interval(interval_told));
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
+        CALL(jvmti, SET_EVENT_NOTIFICATION_MODE, (environment, int, int, void *), jvmti, 1, FIRST_EVENT + events[i],
+             NULL);
+    if (is_live && CALL(vm, VM_GET_ENV, (environment, void **, int32_t), vm, &jni, JNI_VERSION_1_6) == 0)
+        begin_to_walk(jni);
+}
+
+static void obey(const char *options)
+{
+    if (options != NULL && strcmp(options, "check") == 0)
+        is_checking = true;
+}
+
+EXPORT int32_t Agent_OnLoad(environment vm, char *options, void *reserved)
+{
+    (void)reserved;
+    obey(options);
+    begin(vm, false);
+    return 0;
+}
+
+EXPORT int32_t Agent_OnAttach(environment vm, char *options, void *reserved)
+{
+    (void)reserved;
+    obey(options);
+    begin(vm, true);
+    return 0;
+}

@@ -1,0 +1,94 @@
+/* What the parts of the bridge to the JVM share: JVMTI and JNI as far as they are used, and names of methods. */
+#ifndef ALLOCSAMPLE_BRIDGES_JVM_H
+#define ALLOCSAMPLE_BRIDGES_JVM_H
+
+#include "allocsample.h"
+#include "bridge.h"
+
+#include <sched.h>
+
+/* Frames of a stack at most. */
+#define DEPTH 512
+
+/* Places in the table of functions (their numbers in the specification, less one). */
+enum {
+    SET_EVENT_NOTIFICATION_MODE = 1,
+    GET_THREAD_INFO = 8,
+    GET_CURRENT_THREAD = 17,
+    DEALLOCATE = 46,
+    GET_CLASS_SIGNATURE = 47,
+    GET_SOURCE_FILE_NAME = 49,
+    GET_CLASS_METHODS = 51,
+    GET_METHOD_NAME = 63,
+    GET_METHOD_DECLARING_CLASS = 64,
+    GET_LINE_NUMBER_TABLE = 69,
+    GET_LOADED_CLASSES = 77,
+    GET_STACK_TRACE = 103,
+    SET_TAG = 106,
+    FORCE_GARBAGE_COLLECTION = 107,
+    SET_EVENT_CALLBACKS = 121,
+    ADD_CAPABILITIES = 141,
+    SET_HEAP_SAMPLING_INTERVAL = 155
+};
+enum { JNI_DELETE_LOCAL_REF = 23, VM_GET_ENV = 6 };
+enum { JVMTI_VERSION_11 = 0x300b0000, JNI_VERSION_1_6 = 0x00010006 };
+/* Events, less the first one's number: places in the table of callbacks. */
+enum {
+    FIRST_EVENT = 50,
+    VM_INIT = 0,
+    VM_DEATH = 1,
+    THREAD_START = 2,
+    CLASS_LOAD = 5,
+    CLASS_PREPARE = 6,
+    GC_START = 31,
+    GC_FINISH = 32,
+    OBJECT_FREE = 33,
+    SAMPLED_OBJECT_ALLOC = 36,
+    EVENTS = 37
+};
+/* Bits of jvmtiCapabilities. */
+enum { CAN_TAG = 0, CAN_GET_SOURCE = 11, CAN_GET_LINES = 12, CAN_TELL_GC = 31, CAN_TELL_FREE = 32, CAN_SAMPLE = 43 };
+
+typedef void *const *const *environment; /* a pointer to a pointer to the table */
+
+#define CALL(ENV, INDEX, TYPE, ...) (((int (*) TYPE)(*(ENV))[INDEX])(__VA_ARGS__))
+
+/* Its holder may be waiting for a processor, which threads in a loop would keep from it. */
+static inline void jvm_take_lock(_Atomic(bool) *lock)
+{
+    for (unsigned tries = 1; atomic_exchange_explicit(lock, true, memory_order_acquire); tries++) {
+        if (tries % 64 == 0)
+            sched_yield();
+    }
+}
+
+static inline void jvm_release_lock(_Atomic(bool) *lock)
+{
+    atomic_store_explicit(lock, false, memory_order_release);
+}
+
+struct frame {
+    void *method;
+    int64_t location;
+};
+
+/* The number and line of a place in a method, as far as they are known: names can be asked for only where Java code may
+ * run. What is not known is found out later. Any thread, also in malloc. */
+HIDDEN allocsample_frame jvm_frame_in_malloc(void *method, int64_t location);
+
+/* Finds the JVM's walker for native code. */
+HIDDEN void jvm_native_prepare(environment vm, environment jvmti);
+
+/* The JVM runs: its stacks can be walked from now on. Where Java code may run. */
+HIDDEN void jvm_native_begin(environment jni);
+
+/* A class has been made ready to run. */
+HIDDEN void jvm_native_has_class(void *class);
+
+/* The JVM ends: its stacks are not walked any more. */
+HIDDEN void jvm_native_end(void);
+
+/* The walker of the hook ABI: Java's frames of a thread that is in native code or in the JVM. */
+HIDDEN size_t jvm_native_walk(void *user, allocsample_frame *frames, size_t capacity);
+
+#endif

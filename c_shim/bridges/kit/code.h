@@ -1,0 +1,35 @@
+/* What the bridges share: changing code of the program in memory. */
+#ifndef ALLOCSAMPLE_BRIDGES_CODE_H
+#define ALLOCSAMPLE_BRIDGES_CODE_H
+
+#include "bridge.h"
+
+/* Puts `length` bytes in place of those at `at`, which are in a loaded object. Other threads see the old page or the new
+ * one, and no page is ever both writable and executable. No thread may stand between the first and the last instruction
+ * that is replaced. False: nothing has changed, as where the system forbids to change code. */
+HIDDEN bool code_put(void *at, const void *bytes, size_t length);
+
+/* Room for code near an object's code. */
+struct code_room {
+    uint8_t *start; /* writable until code_room_close; NULL: none was found */
+    size_t used, length;
+};
+
+/* A page within 1 GiB below `object`, the lowest address of an object. */
+HIDDEN bool code_room_open(struct code_room *room, uintptr_t object);
+
+/* Makes it executable. False: the system forbids it. */
+HIDDEN bool code_room_close(struct code_room *room);
+
+/* Code that does what `at` begins with, `length` bytes of whole instructions, and goes on behind them. The instructions may
+ * stand anywhere, but for one, which has a 32-bit distance to data after `distance_at` bytes; 0: there is none. NULL: too
+ * far. */
+HIDDEN void *code_room_original(struct code_room *room, const void *at, size_t length, size_t distance_at);
+
+/* A jump to `function`, which is anywhere. */
+HIDDEN void *code_room_jump(struct code_room *room, void (*function)(void));
+
+/* Makes the code at `at` jump to `to`, which is in a room near it: in place of its first 5 bytes. */
+HIDDEN bool code_put_jump(void *at, const void *to);
+
+#endif

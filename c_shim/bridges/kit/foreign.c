@@ -1,0 +1,105 @@
+/* See foreign.h. */
+#define _GNU_SOURCE
+#include "kit/foreign.h"
+
+#include <sys/uio.h>
+
+bool foreign_copy(uintptr_t from, void *to, size_t bytes)
+{
+    struct iovec piece = {(void *)from, bytes};
+    return shim_services.copy_foreign(to, bytes, &piece, 1) == bytes;
+}
+
+/* ---- lines ---- */
+
+static uint32_t place_of(uintptr_t thread)
+{
+    return (thread >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 60 & (FOREIGN_THREADS - 1);
+}
+
+void foreign_lines_begin(struct foreign_lines *lines, uintptr_t thread)
+{
+    struct iovec pieces[FOREIGN_LINES];
+    size_t used = 0;
+    uint32_t place = place_of(thread), count = lines->last[place].thread == thread ? lines->last[place].count : 0;
+    lines->count = 0;
+    lines->used = 0;
+    if (count == 0)
+        return;
+    /* Lines that lie side by side are one piece: the kernel takes its time for each piece and page. */
+    for (uint32_t i = 0; i < count; i++) {
+        lines->addresses[i] = lines->last[place].addresses[i];
+        if (i == 0 || lines->addresses[i] != lines->addresses[i - 1] + FOREIGN_LINE_BYTES)
+            pieces[used++] = (struct iovec){(void *)lines->addresses[i], 0};
+        pieces[used - 1].iov_len += FOREIGN_LINE_BYTES;
+    }
+    /* What comes behind a line that is gone is fetched when it is needed. */
+    lines->count = (uint32_t)(shim_services.copy_foreign(lines->bytes, sizeof lines->bytes, pieces, used) / FOREIGN_LINE_BYTES);
+}
+
+void foreign_lines_end(struct foreign_lines *lines, uintptr_t thread)
+{
+    uint32_t place = place_of(thread), count = 0;
+    uintptr_t *last = lines->last[place].addresses;
+    for (uint32_t i = 0; i < lines->count; i++) {
+        if ((lines->used >> i & 1) == 0)
+            continue;
+        /* In order; nearly all are already. */
+        uint32_t at = count++;
+        for (; at > 0 && last[at - 1] > lines->addresses[i]; at--)
+            last[at] = last[at - 1];
+        last[at] = lines->addresses[i];
+    }
+    lines->last[place].thread = thread;
+    lines->last[place].count = count;
+}
+
+/* Where the copy of a line is; NULL: the line is not there, or there is no room. */
+static const uint8_t *line_at(struct foreign_lines *lines, uintptr_t address, bool *is_full)
+{
+    uint32_t at = 0;
+    while (at < lines->count && lines->addresses[at] != address)
+        at++;
+    *is_full = at == FOREIGN_LINES;
+    if (*is_full)
+        return NULL;
+    if (at == lines->count) {
+        if (!foreign_copy(address, lines->bytes[at], FOREIGN_LINE_BYTES))
+            return NULL;
+        lines->addresses[lines->count++] = address;
+    }
+    lines->used |= UINT64_C(1) << at;
+    return lines->bytes[at];
+}
+
+/* ---- readers ---- */
+
+void foreign_reader_begin(struct foreign_reader *reader, struct foreign_lines *lines)
+{
+    *reader = (struct foreign_reader){.lines = lines};
+    /* Owned: the part of the calling thread's stack that was found readable before; it stays mapped while the thread lives. */
+    shim_services.own_stack(&reader->owned[0].start, &reader->owned[0].end);
+}
+
+bool foreign_read_copied(struct foreign_reader *reader, uintptr_t from, void *to, size_t bytes)
+{
+    uint8_t *next = to;
+    if (bytes > UINTPTR_MAX - from)
+        return false;
+    while (reader->lines != NULL && bytes > 0) {
+        size_t into = from % FOREIGN_LINE_BYTES, part = FOREIGN_LINE_BYTES - into;
+        bool is_full;
+        const uint8_t *line = line_at(reader->lines, from - into, &is_full);
+        if (is_full)
+            break;
+        if (line == NULL)
+            return false;
+        if (part > bytes)
+            part = bytes;
+        memcpy(next, line + into, part);
+        next += part;
+        from += part;
+        bytes -= part;
+    }
+    return bytes == 0 || foreign_copy(from, next, bytes);
+}

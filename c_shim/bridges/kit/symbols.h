@@ -1,0 +1,30 @@
+/* What the bridges share: functions of a runtime by their names, and where its native code is. */
+#ifndef ALLOCSAMPLE_BRIDGES_SYMBOLS_H
+#define ALLOCSAMPLE_BRIDGES_SYMBOLS_H
+
+#include "bridge.h"
+
+/* `slot` is the address of a pointer, to a function or to data. */
+struct symbol {
+    void *slot;
+    const char *name;
+};
+
+/* Fills the slots; false, with some of them filled, at the first that is missing. `find` is dlsym in the program's global
+ * scope if it is NULL. */
+HIDDEN bool symbols_find(const struct symbol *symbols, size_t count, void *(*find)(const char *name));
+
+/* The same in the global scope. If the first symbol exists and a later one is missing, records that the bridge for this heap
+ * declined. */
+HIDDEN bool symbols_find_all(const struct symbol *symbols, size_t count, const char *heap);
+
+/* The executable memory of the loaded object that `address` is in. */
+HIDDEN bool symbols_code_of(const void *address, uintptr_t *start, uintptr_t *end);
+
+/* Whether there are `length` bytes of writable memory of a loaded object at `address`. */
+HIDDEN bool symbols_is_data(const void *address, size_t length);
+
+/* The code of the function that begins at `address`, by its symbol's size. */
+HIDDEN bool symbols_function_of(const void *address, uintptr_t *start, uintptr_t *end);
+
+#endif

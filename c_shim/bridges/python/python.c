@@ -1,0 +1,137 @@
+/* Joins a process that is CPython: its small objects as a heap of the hook ABI (objects.c), its frames in all stacks
+ * (frames.c), its collections (gc.c). Before `main`, or at an attach. */
+#define _GNU_SOURCE
+#include "bridge.h"
+#include "python.h"
+#include "deaths.h"
+#include "kit/symbols.h"
+
+#include <dlfcn.h>
+
+static const allocsample_hooks *hooks;
+static allocsample_heap *heap;
+static struct python_symbols symbols;
+static bool has_frames; /* they can be read */
+static _Atomic(bool) is_left; /* by a detach */
+
+static void *symbol(const char *name)
+{
+    return dlsym(RTLD_DEFAULT, name);
+}
+
+/* Between pointers to objects and to functions through memory, which is what POSIX promises for dlsym. */
+#define FIND(SLOT, NAME) (*(void **)&(SLOT) = symbol(NAME))
+
+/* False: this process is no CPython, or one that we know nothing of. */
+static bool find_interpreter(void)
+{
+    FIND(symbols.set_allocator, "PyMem_SetAllocator");
+    if (symbols.set_allocator == NULL)
+        return false; /* most processes that are attached to end here */
+    FIND(symbols.get_allocator, "PyMem_GetAllocator");
+    FIND(symbols.version, "Py_GetVersion");
+    FIND(symbols.thread_state, "PyGILState_GetThisThreadState");
+    FIND(symbols.line_of, "PyCode_Addr2Line");
+    symbols.code_type = symbol("PyCode_Type");
+    symbols.eval_loop = symbol("_PyEval_EvalFrameDefault");
+    /* Without the interpreter's lock there are other structures and other rules. */
+    bool is_free_threaded = symbol("_Py_MergeZeroLocalRefcount") != NULL;
+    hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
+    return symbols.get_allocator != NULL && symbols.version != NULL && hooks != NULL && !is_free_threaded;
+}
+
+static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
+{
+    return atomic_load_explicit(&is_left, memory_order_relaxed) ? 0 : python_frames_walk(user, frames, capacity);
+}
+
+static bool is_sampled(void)
+{
+    allocsample_counters counters = {.size = sizeof counters};
+    return hooks->counters(heap, &counters) == ALLOCSAMPLE_OK && counters.is_on != 0;
+}
+
+/* A process that waits to be told allocates as if we were not there. From then on it is as after an attach: any thread may
+ * be the one that hears of it, in malloc or elsewhere, while others allocate. */
+static void on_change(void *user)
+{
+    (void)user;
+    if (heap != NULL && is_sampled() && !atomic_load_explicit(&is_left, memory_order_relaxed))
+        python_objects_wrap(&symbols);
+}
+
+/* The heap with its frames and collections; false: there can be none. */
+static bool make_heap(void)
+{
+    has_frames = python_frames_prepare(&symbols, hooks);
+    /* A frame of no module that called the loop is a trampoline of -X perf. */
+    allocsample_heap_description description = {
+        .size = sizeof description,
+        .kind = ALLOCSAMPLE_MALLOC,
+        .name = "python",
+        .flags = ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_WALK_IN_FREE | ALLOCSAMPLE_LOOP_HAS_THUNKS |
+                 ALLOCSAMPLE_FREED_BY_MALLOC,
+        .walk = has_frames ? walk : NULL,
+        .on_change = on_change,
+        .collect = python_gc_want,
+    };
+    heap = hooks->heap_register(&description);
+    if (heap == NULL || !python_objects_prepare(hooks, heap))
+        return false;
+    python_frames_belong_to(heap);
+    python_types_prepare(&symbols, hooks, heap);
+    python_types_watch();
+    if (has_frames) {
+        python_gc_prepare(hooks, heap);
+        python_frames_begin();
+    }
+    uintptr_t start, end;
+    if (has_frames && symbols_function_of(symbols.eval_loop, &start, &end))
+        hooks->interpreter_range(heap, start, end);
+    return true;
+}
+
+static void join(void)
+{
+    if (find_interpreter() && make_heap() && is_sampled())
+        python_objects_wrap(&symbols);
+}
+
+static void attach(void)
+{
+    if (heap == NULL && (!find_interpreter() || !make_heap()))
+        return;
+    /* After a detach the heap is that of before, and nobody has told of what was freed since. */
+    python_types_forget();
+    python_types_watch();
+    if (has_frames)
+        python_frames_begin();
+    allocsample_status status = {.size = sizeof status};
+    allocsample_counters counters = {.size = sizeof counters};
+    hooks->counters(heap, &counters);
+    if (hooks->process_status(&status) == ALLOCSAMPLE_OK && status.interval != 0 && status.interval != counters.interval)
+        hooks->control(heap, ALLOCSAMPLE_SET_INTERVAL, status.interval);
+    hooks->control(heap, ALLOCSAMPLE_START, 0);
+    atomic_store_explicit(&is_left, false, memory_order_relaxed);
+    python_objects_wrap(&symbols);
+}
+
+static void detach(void)
+{
+    if (heap == NULL)
+        return;
+    hooks->control(heap, ALLOCSAMPLE_STOP, 0);
+    atomic_store_explicit(&is_left, true, memory_order_relaxed);
+    python_objects_unwrap(&symbols);
+    python_deaths_unwatch();
+    python_types_forget();
+}
+
+const struct bridge bridge_python = {
+    .name = "python",
+    .runtime_symbol = "PyMem_SetAllocator",
+    .join = join,
+    .attach = attach,
+    .detach = detach,
+    .after_fork_in_child = python_frames_after_fork_in_child,
+};

@@ -1,0 +1,29 @@
+/* The list of bridges, for the core: see bridge.h. */
+#ifndef ALLOCSAMPLE_BRIDGES_REGISTRY_H
+#define ALLOCSAMPLE_BRIDGES_REGISTRY_H
+
+#include "services.h"
+
+/* Joins the runtimes that this process has. Once, before `main`. `on_request`: also those that are joined only on request. */
+HIDDEN void bridges_join(bool on_request);
+
+/* The same in a process that runs, while its threads do, and the way back. As often as one likes, by one thread at a time. */
+HIDDEN void bridges_attach(void);
+HIDDEN void bridges_detach(void);
+
+/* In a forked child: releases what other threads of the parent held in a bridge. */
+HIDDEN void bridges_after_fork_in_child(void);
+
+/* Whether the program has a collector that stops threads by signals and scans what is between their stack pointer and their
+ * stack's base. Takes the loader's lock. */
+HIDDEN bool bridges_have_scanning_collector(void);
+
+/* A bridge that found its runtime and declined to join it: see `decline` in services.h. */
+struct bridge_declined {
+    const char *heap, *what, *why;
+};
+HIDDEN void bridges_decline(const char *heap, const char *what, const char *why);
+/* Returns false if there are no more. */
+HIDDEN bool bridges_declined(size_t index, struct bridge_declined *found);
+
+#endif

@@ -1,0 +1,276 @@
+/* Ruby's methods and lines in the stacks of malloc's blocks, and its collections on the agent's time line.
+ *
+ * Frames come from rb_profile_frames, and names from the iseqs that it returns: none of this allocates, and all of it is
+ * about the calling thread, whose frames stay as they are while it is here. Functions of C are left out: what they
+ * allocate is charged to the line of Ruby that called them.
+ *
+ * Ruby has events for its collections, but with any of them on it leaves its fast path of allocation: 6 % in a program of
+ * strings. Instead there is one hidden object, which each collection marks by a function of ours. It is made by a postponed
+ * job, which Ruby runs on its main thread where any code may run, and never from within an allocation. */
+#define _GNU_SOURCE
+#include "allocsample.h"
+#include "bridge.h"
+#include "kit/names.h"
+#include "kit/symbols.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+typedef uintptr_t value; /* VALUE */
+
+/* Frames that are asked for at most. */
+#define DEPTH 512
+/* Types of objects, in the flags that each begins with. */
+enum { TYPE_MASK = 0x1f, TYPE_STRING = 5 };
+/* Below it are nil, true, false, and no addresses. */
+#define FIRST_ADDRESS 4096
+/* A symbol. The reason of a major collection is one, that of a minor one is nil. */
+enum { SYMBOL_MASK = 0xff, SYMBOL_MARK = 0x0c };
+
+enum { STATISTIC_LIVE_SLOTS = 1 };
+
+/* Public functions of libruby, all of them in its headers. */
+static struct {
+    int (*frames)(int start, int limit, value *frames, int *lines);
+    value (*path)(value frame);
+    value (*label)(value frame);
+    value (*first_line)(value frame);
+    char *(*text)(volatile value *string);
+    int (*has_lock)(void);
+    int (*during_gc)(void);
+    int (*register_job)(unsigned flags, void (*job)(void *), void *data);
+    value (*wrap)(value class, void *data, void (*mark)(void *), void (*release)(void *));
+    void (*register_address)(value *);
+    void (*at_exit)(void (*function)(void *));
+    const int *api_version;
+    value (*latest_gc)(value key);
+    size_t (*gc_statistic)(value key);
+    value (*intern)(const char *name);
+    value (*symbol)(value id);
+    void (*collect)(void);
+    size_t (*gc_count)(void);
+} ruby;
+
+static const allocsample_hooks *hooks;
+static allocsample_heap *heap;
+static struct names functions;
+static const value *object_class; /* rb_cObject: 0 until the interpreter stands */
+/* Where a thread keeps its execution context, from its thread pointer; NULL there: the thread is none of Ruby's. */
+static ptrdiff_t context_offset;
+static _Atomic(bool) is_asked;
+static _Atomic(bool) is_wanted; /* a collection */
+
+/* ---- frames ---- */
+
+/* The text of a String, or NULL. */
+static const char *text_of(volatile value string)
+{
+    if (string < FIRST_ADDRESS || string % 8 != 0 || (*(const value *)string & TYPE_MASK) != TYPE_STRING)
+        return NULL;
+    return ruby.text(&string);
+}
+
+static uint32_t number_of(value frame)
+{
+    const char *file = text_of(ruby.path(frame)), *label = text_of(ruby.label(frame));
+    if (file == NULL || label == NULL)
+        return 0;
+    /* A small integer, with its mark shifted out. */
+    uint32_t first_line = (uint32_t)(ruby.first_line(frame) >> 1);
+    return names_function(&functions, hooks, heap, label, file, first_line);
+}
+
+static void watch_collections(void *unused);
+static void tell_collection(void *unused);
+static void collect(void *unused);
+
+/* Whether the calling thread runs Ruby, and its frames can be read. */
+static bool runs_ruby(void)
+{
+    const char *thread = __builtin_thread_pointer();
+    return *object_class != 0 && *(void *const *)(thread + context_offset) != NULL && ruby.has_lock() != 0 &&
+           ruby.during_gc() == 0;
+}
+
+static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
+{
+    (void)user;
+    value found[DEPTH];
+    int lines[DEPTH];
+    if (!runs_ruby())
+        return 0;
+    if (!atomic_exchange_explicit(&is_asked, true, memory_order_relaxed) &&
+        ruby.register_job(0, watch_collections, NULL) == 0)
+        atomic_store_explicit(&is_asked, false, memory_order_relaxed); /* the queue is full: at the next sample */
+    if (__builtin_expect(atomic_load_explicit(&is_wanted, memory_order_relaxed), 0) &&
+        atomic_exchange_explicit(&is_wanted, false, memory_order_relaxed) && ruby.register_job(0, collect, NULL) == 0)
+        atomic_store_explicit(&is_wanted, true, memory_order_relaxed);
+    tell_collection(NULL);
+    int depth = ruby.frames(0, capacity < DEPTH ? (int)capacity : DEPTH, found, lines);
+    size_t count = 0;
+    for (int i = 0; i < depth; i++) {
+        uint32_t number = number_of(found[i]);
+        if (number != 0)
+            frames[count++] = (allocsample_frame){.function = number, .line = lines[i] > 0 ? (uint32_t)lines[i] : 0};
+    }
+    return count;
+}
+
+/* ---- collections ---- */
+
+/* The last one, until its time is known. Changed with Ruby's lock held. */
+static struct {
+    _Atomic(uint64_t) begin_ns; /* 0: none, or taken by whoever tells of it */
+    uint64_t count, live_slots;
+    uint32_t kind;
+    size_t time_before_ms;
+    value major_by, live_slots_key, time_key, object;
+} collection;
+
+/* The time that all collections took so far; counted since Ruby 3.1. */
+static size_t time_ms(void)
+{
+    return collection.time_key == 0 ? 0 : ruby.gc_statistic(collection.time_key);
+}
+
+static void tell_collection(void *unused)
+{
+    (void)unused;
+    uint64_t begin_ns = atomic_exchange_explicit(&collection.begin_ns, 0, memory_order_acquire);
+    if (begin_ns == 0)
+        return;
+    uint64_t values[] = {STATISTIC_LIVE_SLOTS, collection.live_slots};
+    size_t time = time_ms();
+    allocsample_gc gc = {
+        .size = sizeof gc,
+        .kind = collection.kind,
+        .id = ++collection.count,
+        .begin_ns = begin_ns,
+        .end_ns = begin_ns + (time - collection.time_before_ms) * 1000000,
+        .statistics = 1,
+        .values = values,
+    };
+    collection.time_before_ms = time;
+    hooks->gc(heap, &gc);
+}
+
+/* Inside the collector, where nothing may be allocated. Others who ask what an object refers to call it too. */
+static void on_mark(void *unused)
+{
+    (void)unused;
+    if (ruby.during_gc() == 0)
+        return;
+    tell_collection(NULL);
+    bool is_major = (ruby.latest_gc(collection.major_by) & SYMBOL_MASK) == SYMBOL_MARK;
+    collection.kind = is_major ? ALLOCSAMPLE_MAJOR : ALLOCSAMPLE_MINOR;
+    collection.live_slots = ruby.gc_statistic(collection.live_slots_key);
+    atomic_store_explicit(&collection.begin_ns, hooks->now_ns(), memory_order_release);
+}
+
+/* On the main thread, where any code may run. */
+static void watch_collections(void *unused)
+{
+    (void)unused;
+    bool has_time = ruby.api_version[0] > 3 || (ruby.api_version[0] == 3 && ruby.api_version[1] >= 1);
+    collection.major_by = ruby.symbol(ruby.intern("major_by"));
+    collection.live_slots_key = ruby.symbol(ruby.intern("heap_live_slots"));
+    collection.time_key = has_time ? ruby.symbol(ruby.intern("time")) : 0;
+    /* The first question makes the names of the answers, which the collector could not. */
+    ruby.latest_gc(collection.major_by);
+    collection.time_before_ms = time_ms();
+    ruby.gc_statistic(collection.live_slots_key);
+    ruby.register_address(&collection.object);
+    collection.object = ruby.wrap(0, &collection, on_mark, NULL);
+    ruby.at_exit(tell_collection);
+}
+
+/* On the main thread, where any code may run. A full collection, whose sweep gives the blocks of dead objects back at once.
+ * Nothing happens where the program has switched its collector off (GC.disable). */
+static void collect(void *unused)
+{
+    (void)unused;
+    size_t before = ruby.gc_count();
+    ruby.collect();
+    tell_collection(NULL);
+    hooks->collected(heap, ruby.gc_count() != before ? ALLOCSAMPLE_OK : ALLOCSAMPLE_OFF);
+}
+
+static int32_t want_collection(void *user)
+{
+    (void)user;
+    atomic_store_explicit(&is_wanted, true, memory_order_relaxed);
+    return ALLOCSAMPLE_OK;
+}
+
+/* ---- start ---- */
+
+static bool find_functions(void)
+{
+    static const struct symbol symbols[] = {
+        {&ruby.frames, "rb_profile_frames"},
+        {&ruby.path, "rb_profile_frame_path"},
+        {&ruby.label, "rb_profile_frame_label"},
+        {&ruby.first_line, "rb_profile_frame_first_lineno"},
+        {&ruby.text, "rb_string_value_ptr"},
+        {&ruby.has_lock, "ruby_thread_has_gvl_p"},
+        {&ruby.during_gc, "rb_during_gc"},
+        {&ruby.register_job, "rb_postponed_job_register_one"},
+        {&ruby.wrap, "rb_data_object_wrap"},
+        {&ruby.register_address, "rb_gc_register_address"},
+        {&ruby.at_exit, "ruby_vm_at_exit"},
+        {&ruby.api_version, "ruby_api_version"},
+        {&ruby.latest_gc, "rb_gc_latest_gc_info"},
+        {&ruby.gc_statistic, "rb_gc_stat"},
+        {&ruby.intern, "rb_intern"},
+        {&ruby.symbol, "rb_id2sym"},
+        {&ruby.collect, "rb_gc"},
+        {&ruby.gc_count, "rb_gc_count"},
+        {&object_class, "rb_cObject"},
+    };
+    return symbols_find_all(symbols, sizeof symbols / sizeof symbols[0], "ruby");
+}
+
+static void after_fork_in_child(void)
+{
+    names_after_fork_in_child(&functions);
+    atomic_store_explicit(&collection.begin_ns, 0, memory_order_relaxed);
+}
+
+static void join(void)
+{
+    if (!find_functions())
+        return;
+    hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
+    /* Of this thread; the library was loaded with the program, so that it is at the same place in every thread. Ruby 3.0
+     * and later. */
+    const char *context = dlsym(RTLD_DEFAULT, "ruby_current_ec");
+    uintptr_t start, end;
+    if (context == NULL)
+        shim_services.decline("ruby", "ruby_current_ec", "is missing");
+    if (hooks == NULL || context == NULL || !names_make(&functions))
+        return;
+    context_offset = context - (const char *)__builtin_thread_pointer();
+    allocsample_heap_description description = {
+        .size = sizeof description,
+        .kind = ALLOCSAMPLE_TRACED,
+        .name = "ruby",
+        .flags = ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_WHOLE_CODE,
+        .walk = walk,
+        .collect = want_collection,
+    };
+    heap = hooks->heap_register(&description);
+    if (heap == NULL)
+        return;
+    hooks->define_statistic(heap, STATISTIC_LIVE_SLOTS, "live slots", "objects");
+    void *code;
+    memcpy(&code, &ruby.frames, sizeof code);
+    if (symbols_code_of(code, &start, &end))
+        hooks->interpreter_range(heap, start, end);
+}
+
+const struct bridge bridge_ruby = {
+    .name = "ruby",
+    .runtime_symbol = "rb_profile_frames",
+    .join = join,
+    .after_fork_in_child = after_fork_in_child,
+};

@@ -1,0 +1,220 @@
+/* Objects of V8's heap, from its own sampling profiler.
+ *
+ * It draws gaps without memory, as the agent does, so that an object of S bytes is drawn with probability
+ * 1 - exp(-S / interval), and notes the functions on the stack. It has no callback: it keeps a list of the drawn objects that
+ * the collector has not found dead. We read that list before each collection, when everything that was allocated since the
+ * last one is still in it. A number that is new is a sample, one that is missing has died in the collection before. */
+#define _GNU_SOURCE
+#include "kit/thinning.h"
+#include "v8.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+/* v8::String::NO_NULL_TERMINATION | REPLACE_INVALID_UTF8 */
+#define UTF8_OPTIONS (2 | 8)
+
+/* v8::AllocationProfile::Node */
+struct node {
+    const void *name, *script;
+    int32_t script_id, position, line, column;
+    uint32_t id;
+    struct node **children, **children_end, **children_room;
+};
+/* v8::AllocationProfile::Sample */
+struct drawn {
+    uint32_t node;
+    uint64_t size;
+    uint32_t count;
+    uint64_t id;
+};
+struct profile;
+/* v8::AllocationProfile: what its table of functions begins with. `samples` returns a std::vector. */
+struct profile_functions {
+    struct node *(*root)(struct profile *);
+    struct drawn *const *(*samples)(struct profile *);
+    void (*end)(struct profile *);
+    void (*end_and_free)(struct profile *);
+};
+struct profile {
+    const struct profile_functions *functions;
+};
+
+/* A sample of V8's, and the number under which we told it. Empty: id 0. */
+struct v8_live {
+    uint64_t id, block;
+};
+/* A node, with its function's number; `parent` is a node's id, or 0. Empty: id 0. */
+struct v8_place {
+    uint32_t id, parent, function;
+};
+
+static _Atomic(uint64_t) blocks;
+
+/* A number for `freed`: multiples of 128, each in a byte of its own of the filter that it asks first. */
+static uintptr_t address_of(uint64_t block)
+{
+    return (uintptr_t)block << 7;
+}
+
+/* ---- tables: open addressing, at most half full ---- */
+
+/* All zero, and with room for `count` entries; false if there is no memory. */
+static bool empty_table(void **table, size_t *capacity, size_t entry_bytes, size_t count)
+{
+    if (*capacity / 2 >= count && *table != NULL) {
+        memset(*table, 0, *capacity * entry_bytes);
+        return true;
+    }
+    size_t wanted = 1024;
+    while (wanted / 2 < count)
+        wanted *= 2;
+    void *memory = mmap(NULL, wanted * entry_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return false;
+    if (*table != NULL)
+        munmap(*table, *capacity * entry_bytes);
+    *table = memory;
+    *capacity = wanted;
+    return true;
+}
+
+/* Numbers are given one after the other: their low bits are as good as a hash. */
+static struct v8_live *find_live(struct v8_live *table, size_t capacity, uint64_t id)
+{
+    size_t at = id & (capacity - 1);
+    while (table[at].id != 0 && table[at].id != id)
+        at = (at + 1) & (capacity - 1);
+    return &table[at];
+}
+
+static struct v8_place *find_place(const struct v8_sampler *sampler, uint32_t id)
+{
+    size_t at = id & (sampler->places_capacity - 1);
+    while (sampler->places[at].id != 0 && sampler->places[at].id != id)
+        at = (at + 1) & (sampler->places_capacity - 1);
+    return &sampler->places[at];
+}
+
+/* ---- stacks ---- */
+
+static const char *text_of(const void *string, void *isolate, char *buffer, size_t size)
+{
+    int written = string == NULL ? 0 : v8.write_utf8(string, isolate, buffer, (int)size - 1, NULL, UTF8_OPTIONS);
+    buffer[written > 0 ? written : 0] = 0;
+    return buffer;
+}
+
+/* The root stands for no function. */
+static uint32_t function_of(const struct node *node, uint32_t parent, void *isolate)
+{
+    if (parent == 0)
+        return 0;
+    char name[1024] = "", file[1024] = "";
+    bool is_of_script = node->script_id > 0 && node->position >= 0;
+    uint64_t hash;
+    if (is_of_script) {
+        /* No text of a name begins so. */
+        hash = (names_hash(NAMES_SEED, "\x1f") ^ (uint64_t)(uint32_t)node->script_id << 32 ^ (uint32_t)node->position) *
+               UINT64_C(0x9e3779b97f4a7c15);
+    } else {
+        hash = names_hash(NAMES_SEED, text_of(node->name, isolate, name, sizeof name));
+    }
+    bool is_new;
+    /* Workers give the same numbers to other scripts. */
+    uint32_t number = names_number(&v8_names, (hash ^ (is_of_script ? (uintptr_t)isolate : 0)) | 1, &is_new);
+    if (is_new) {
+        text_of(node->name, isolate, name, sizeof name);
+        text_of(node->script, isolate, file, sizeof file);
+        v8_hooks->define_function(v8_heap, number, name[0] == 0 ? "(anonymous)" : name, file,
+                                  node->line > 0 ? (uint32_t)node->line : 0);
+    }
+    return number;
+}
+
+static size_t count_nodes(const struct node *node)
+{
+    size_t count = 1;
+    for (struct node **child = node->children; child != node->children_end; child++)
+        count += count_nodes(*child);
+    return count;
+}
+
+/* V8's tree is as deep as the stacks that it notes. */
+static void add_places(struct v8_sampler *sampler, const struct node *node, uint32_t parent, void *isolate)
+{
+    struct v8_place *place = find_place(sampler, node->id);
+    *place = (struct v8_place){node->id, parent, function_of(node, parent, isolate)};
+    for (struct node **child = node->children; child != node->children_end; child++)
+        add_places(sampler, *child, node->id, isolate);
+}
+
+/* The number under which it is told; 0: it is no sample. */
+static uint64_t tell_sample(const struct v8_sampler *sampler, const struct drawn *drawn, uint64_t asked)
+{
+    allocsample_frame frames[V8_DEPTH];
+    size_t count = 0;
+    uint64_t block = atomic_fetch_add_explicit(&blocks, 1, memory_order_relaxed) + 1;
+    if (sampler->is_retired || !thinning_keeps(block, drawn->size, sampler->interval, asked))
+        return 0;
+    const struct v8_place *place = find_place(sampler, drawn->node);
+    for (; place->id != 0 && count < V8_DEPTH; place = find_place(sampler, place->parent)) {
+        if (place->function != 0)
+            frames[count++] = (allocsample_frame){.function = place->function};
+        if (place->parent == 0)
+            break;
+    }
+    uint64_t interval = asked > sampler->interval ? asked : sampler->interval;
+    bool is_sample = v8_hooks->sampled_at(v8_heap, address_of(block), drawn->size, 0, frames, count, interval) !=
+                     ALLOCSAMPLE_NO_SAMPLE;
+    return is_sample ? block : 0;
+}
+
+/* ---- the list ---- */
+
+static void tell_changes(struct v8_sampler *sampler, struct profile *profile, uint64_t asked, void *isolate)
+{
+    struct node *root = profile->functions->root(profile);
+    struct drawn *const *drawn = profile->functions->samples(profile);
+    size_t count = (size_t)(drawn[1] - drawn[0]);
+    if (!empty_table((void **)&sampler->places, &sampler->places_capacity, sizeof *sampler->places,
+                     count_nodes(root)) ||
+        !empty_table((void **)&sampler->former, &sampler->former_capacity, sizeof *sampler->former, count))
+        return;
+    add_places(sampler, root, 0, isolate);
+    sampler->told = 0;
+    for (const struct drawn *next = drawn[0]; next != drawn[1]; next++) {
+        struct v8_live none = {0}, *known = &none;
+        if (sampler->live != NULL)
+            known = find_live(sampler->live, sampler->live_capacity, next->id);
+        bool is_known = known->id != 0;
+        uint64_t block = is_known ? known->block : tell_sample(sampler, next, asked);
+        *find_live(sampler->former, sampler->former_capacity, next->id) = (struct v8_live){next->id, block};
+        sampler->told += block != 0;
+        known->block = 0;
+    }
+    for (size_t i = 0; i < sampler->live_capacity; i++)
+        if (sampler->live[i].id != 0 && sampler->live[i].block != 0)
+            v8_hooks->freed(v8_heap, address_of(sampler->live[i].block));
+    struct v8_sampler before = *sampler;
+    sampler->live = before.former;
+    sampler->live_capacity = before.former_capacity;
+    sampler->former = before.live;
+    sampler->former_capacity = before.live_capacity;
+}
+
+void v8_tell_samples(struct v8_sampler *sampler, uint64_t asked, void *isolate)
+{
+    struct v8_scope scope;
+    if (sampler->is_retired && sampler->told == 0)
+        return;
+    v8.begin_scope(&scope, isolate);
+    struct shim_quiet before = shim_quiet_begin(shim_services.counters());
+    struct profile *profile = v8.profile_of(sampler->profiler);
+    shim_quiet_end(before);
+    if (profile != NULL) { /* the program has not stopped it */
+        tell_changes(sampler, profile, asked, isolate);
+        profile->functions->end_and_free(profile);
+    }
+    v8.end_scope(&scope);
+}

@@ -1,0 +1,79 @@
+/* What the core does for bridges: see services.h. */
+#include "services.h"
+
+#include "bridges/registry.h"
+#include "interposed.h"
+#include "redirect.h"
+
+static const struct shim_slow_path *slow_path(void)
+{
+    return atomic_load_explicit(&shim_slow_path, memory_order_acquire);
+}
+
+static bool is_on(void)
+{
+    return slow_path() != NULL;
+}
+
+static size_t copy_foreign(void *to, size_t room, const struct iovec *from, size_t pieces)
+{
+    const struct shim_slow_path *agent = slow_path();
+    return agent == NULL ? 0 : agent->copy_foreign(to, room, from, pieces);
+}
+
+static void own_stack(uintptr_t *start, uintptr_t *end)
+{
+    const struct shim_slow_path *agent = slow_path();
+    *start = *end = 0;
+    if (agent != NULL)
+        agent->own_stack(&shim_thread, start, end);
+}
+
+static void *malloc_uncounted(size_t size)
+{
+    return shim_next.malloc(size);
+}
+
+static void *calloc_uncounted(size_t count, size_t size)
+{
+    return shim_next.calloc(count, size);
+}
+
+static const struct shim_caller *sampled_caller(void)
+{
+    return shim_sampled_caller;
+}
+
+static void define_malloc_type(uint32_t type, const char *name)
+{
+    const struct shim_slow_path *agent = slow_path();
+    if (agent != NULL)
+        agent->define_type(type, name);
+}
+
+static struct shim_counters *counters(void)
+{
+    return &shim_thread.counters;
+}
+
+const struct shim_services shim_services = {
+    .version = SHIM_SERVICES_VERSION,
+    .size = sizeof shim_services,
+    .is_on = is_on,
+    .decline = bridges_decline,
+    .copy_foreign = copy_foreign,
+    .own_stack = own_stack,
+    .malloc_uncounted = malloc_uncounted,
+    .calloc_uncounted = calloc_uncounted,
+    .block_filter = shim_block_filter,
+    .is_sampled = shim_is_sampled,
+    .sampled_caller = sampled_caller,
+    .set_on_sampled = shim_set_on_sampled,
+    .set_on_sampled_end = shim_set_on_sampled_end,
+    .define_malloc_type = define_malloc_type,
+    .counters = counters,
+    .find_symbol = shim_find_symbol,
+    .find_object = shim_find_object,
+    .same_object = shim_same_object,
+    .redirect_in_program = shim_redirect_in_program,
+};
