@@ -17,6 +17,9 @@ struct shim_pass {
     /* Slots that were left alone: memory cannot be written to, or nobody knows which function they would come to hold. */
     uint64_t unsure;
 };
+_Static_assert(sizeof(struct shim_pass) == 24 && offsetof(struct shim_pass, pending) == 8 &&
+                   offsetof(struct shim_pass, unsure) == 16,
+               "src/preload/attach.rs mirrors this layout");
 
 /* Finds the next functions from an object that was opened late. Inside of its constructor, when the loader's lock is
  * held: nobody loads or unloads objects meanwhile. False: there is no allocator that could be the next. */

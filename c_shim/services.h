@@ -26,12 +26,15 @@ struct shim_caller {
     uintptr_t sp; /* its stack pointer after that return */
     uintptr_t fp; /* its frame pointer register, whatever it holds */
 };
+_Static_assert(sizeof(struct shim_caller) == 24, "src/agent/os/thread.rs mirrors this layout");
 
 /* A loaded object: its program headers, which no other has, and its path, "" for the program itself. */
 struct shim_object {
     const void *headers;
     const char *path;
 };
+_Static_assert(sizeof(struct shim_object) == 16 && offsetof(struct shim_object, path) == 8,
+               "src/preload/start.rs mirrors this layout");
 
 /* The counters of one thread. Only the thread itself uses them. */
 struct shim_counters {

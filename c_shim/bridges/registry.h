@@ -22,6 +22,9 @@ HIDDEN bool bridges_have_scanning_collector(void);
 struct bridge_declined {
     const char *heap, *what, *why;
 };
+_Static_assert(sizeof(struct bridge_declined) == 24 && offsetof(struct bridge_declined, what) == 8 &&
+                   offsetof(struct bridge_declined, why) == 16,
+               "src/preload/start.rs mirrors this layout");
 HIDDEN void bridges_decline(const char *heap, const char *what, const char *why);
 /* Returns false if there are no more. */
 HIDDEN bool bridges_declined(size_t index, struct bridge_declined *found);

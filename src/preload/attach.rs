@@ -46,6 +46,12 @@ struct Pass {
     unsure: u64,
 }
 
+const _: () = assert!(
+    size_of::<Pass>() == 24
+        && std::mem::offset_of!(Pass, pending) == 8
+        && std::mem::offset_of!(Pass, unsure) == 16
+);
+
 unsafe extern "C" {
     fn shim_find_next();
     fn shim_prepare_late() -> bool;

@@ -44,6 +44,9 @@ struct SlowPath {
     define_type: unsafe extern "C" fn(u32, *const c_char),
 }
 
+// From the header: each field's offset, parameters and result.
+include!(concat!(env!("OUT_DIR"), "/slow_path.rs"));
+
 unsafe extern "C" {
     static shim_slow_path: AtomicPtr<SlowPath>;
     static shim_block_filter: [AtomicU8; FILTER_GRANULES];

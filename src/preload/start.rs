@@ -273,6 +273,8 @@ struct Object {
     path: *const c_char,
 }
 
+const _: () = assert!(size_of::<Object>() == 16 && std::mem::offset_of!(Object, path) == 8);
+
 /// The loaded object that holds an address.
 fn object_of(address: *const c_void) -> Option<Object> {
     let mut object = std::mem::MaybeUninit::uninit();
@@ -532,6 +534,12 @@ struct Declined {
     what: *const c_char,
     why: *const c_char,
 }
+
+const _: () = assert!(
+    size_of::<Declined>() == 24
+        && std::mem::offset_of!(Declined, what) == 8
+        && std::mem::offset_of!(Declined, why) == 16
+);
 
 fn not_joined(index: usize, detail: &mut [u8]) -> usize {
     let mut found = Declined {

@@ -85,6 +85,9 @@ pub struct HookTable {
     collected: unsafe extern "C" fn(HeapHandle, i32) -> i32,
 }
 
+// From the header: each field's offset, parameters and result.
+include!(concat!(env!("OUT_DIR"), "/hook_table.rs"));
+
 static TABLE: HookTable = HookTable {
     size: size_of::<HookTable>() as u32,
     version: VERSION,
