@@ -88,8 +88,10 @@ fn each_site_is_within_its_error_under_every_collector() {
         let heap = rows(&profile, "heaps")
             .iter()
             .find(|heap| heap["name"] == "java");
-        let collections = heap.expect("Java's heap")["minor_collections"].as_f64();
-        assert!(collections >= Some(4.0), "{collector}: {collections:?}");
+        let heap = heap.expect("Java's heap");
+        let count = |kind: &str| heap[kind].as_u64().expect("a number");
+        let collections = count("minor_collections") + count("major_collections");
+        assert!(collections >= 4, "{collector}: {collections}");
     }
 }
 
@@ -350,4 +352,58 @@ fn a_bounded_cache_is_live_and_nothing_else_once_the_jvm_was_asked_to_collect() 
     );
     collected::assert_not_accused(&java.room, "copy.allocsample", "makeEntry");
     java.end();
+}
+
+/// What full collections have found alive of a cache's arrays, what none has looked at, and the standard error of the former. `leaks`
+/// does not accuse the cache.
+fn split_of_cache(room: &Room, java: &[&str]) -> (f64, f64, f64) {
+    let _from_before = std::fs::remove_file(room.path("x.allocsample"));
+    let run = ["run", "-q", "--interval", "32K", "-o", "x.allocsample"];
+    let program = ["-Xmx96m", "CacheAndGarbage", "300000"];
+    let output = room.output(&[&run[..], &["--", "java"], java, &program].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "20000\n");
+    let profile = Profile::read(&room.path("x.allocsample"));
+    let arrays = rows(&profile, "types").iter();
+    let arrays = arrays.clone().find(|row| row["type"] == "byte[]");
+    let arrays = arrays.expect("the arrays' type");
+    let figure = |name: &str| arrays[name].as_f64().expect("a figure");
+    collected::assert_not_accused(room, "x.allocsample", "makeEntry");
+    (
+        figure("live_examined_bytes"),
+        figure("live_unexamined_bytes"),
+        figure("live_examined_bytes_stderr"),
+    )
+}
+
+/// The cache holds 20,000 arrays of 1,016 bytes, and twenty times as many bytes are dropped beside it. A collector that marks while
+/// the program runs has looked at what was there when it began, and old entries that it found dead later are not in it any more.
+#[test]
+fn garbage_that_no_full_collection_has_looked_at_is_told_apart_from_a_cache_under_every_collector()
+{
+    const KNOWN: f64 = 20_000.0 * 1_016.0;
+    // Arrays of the JVM's own classes.
+    const OTHERS: f64 = 0.05 * KNOWN;
+    if !has_java() {
+        return;
+    }
+    let room = compile::java("CacheAndGarbage.java");
+    for collector in collectors() {
+        let option = format!("-XX:+{collector}");
+        let (survived, unexamined, error) = split_of_cache(&room, &[&option]);
+        let stops_all = matches!(collector, "UseSerialGC" | "UseParallelGC");
+        let least = if stops_all { KNOWN } else { 0.75 * KNOWN };
+        assert!(
+            survived < KNOWN + OTHERS + 5.0 * error && survived > least - 5.0 * error,
+            "{collector}: {survived} ± {error} of {KNOWN}"
+        );
+        assert!(unexamined > 0.0, "{collector}");
+    }
+    // Without its counters the JVM does not tell, and nothing counts as looked at.
+    let (survived, unexamined, _) =
+        split_of_cache(&room, &["-XX:+UseSerialGC", "-XX:-UsePerfData"]);
+    assert!(
+        survived == 0.0 && unexamined > KNOWN / 2.0,
+        "{survived}, {unexamined}"
+    );
 }

@@ -197,6 +197,10 @@ typedef struct allocsample_gc {
     const uint64_t *values; /* pairs of an allocsample_statistic and its value */
 } allocsample_gc;
 
+/* In place of a statistic, for ALLOCSAMPLE_MAJOR: the collection has looked at what was allocated before this moment (as
+ * `now_ns` tells it), and counts the rest as alive. For collectors that mark while the program runs; without it, `begin_ns`. */
+#define ALLOCSAMPLE_LOOKED_UNTIL UINT32_C(0xffffffff)
+
 enum {
     ALLOCSAMPLE_START = 1,        /* sampling goes on, from the next call with each nursery */
     ALLOCSAMPLE_STOP = 2,         /* no more samples; those that are pending stay so */

@@ -84,8 +84,8 @@ impl Span {
         let last_ns = until_ns.unwrap_or(0).min(horizon_ns);
         let gcs = profile.vm.gcs.iter();
         let full = gcs.filter(|gc| gc.heap == heap && gc.kind == GcKind::Major);
-        let begins = full.map(|gc| gc.begin_ns);
-        let mut full_ns: Vec<u64> = begins.filter(|&begin| begin <= last_ns).collect();
+        let looked_until = full.map(|gc| gc.looked_until_ns);
+        let mut full_ns: Vec<u64> = looked_until.filter(|&until| until <= last_ns).collect();
         full_ns.sort_unstable();
         let is_late = |begin_ns: &u64| whole.clocks[0].at(*begin_ns) >= LEAST_EXAMINED;
         match full_ns.last().copied().filter(is_late) {
@@ -201,6 +201,7 @@ mod tests {
                 id: begin_ns,
                 begin_ns,
                 end_ns: begin_ns + 20,
+                looked_until_ns: begin_ns,
                 statistics: Vec::new(),
             })
             .collect();

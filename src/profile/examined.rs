@@ -9,7 +9,7 @@ use allocsample_record::{Fate, GcKind, HeapId, HeapKind, ThreadId};
 
 use crate::model::{Profile, Sample};
 
-/// When the last full collection of each collected heap began; 0 if there was none.
+/// Until when the last full collection of each collected heap looked at what was allocated; 0 if there was none.
 #[derive(Clone, Debug, Default)]
 pub struct Examined(BTreeMap<HeapId, u64>);
 
@@ -18,7 +18,7 @@ impl Examined {
     /// threads free objects one by one, as by reference counts, what is not freed is live, even if cycles are collected too.
     ///
     /// A collector may report dead objects only after the collection, as late as at the beginning of the next one. So where it
-    /// frees them one by one, a collection counts if a death, or another collection, came after it had begun.
+    /// frees them one by one, a collection counts if a death, or another collection, came after it had begun to look.
     pub fn of(profile: &Profile) -> Self {
         let mut freed = BTreeSet::new();
         let mut found = BTreeSet::new();
@@ -56,11 +56,12 @@ impl Examined {
         let mut heaps: BTreeMap<HeapId, u64> = all.into_iter().map(|heap| (heap, 0)).collect();
         for gc in profile.vm.gcs.iter().filter(|gc| gc.kind == GcKind::Major) {
             let at = |times: &BTreeMap<HeapId, u64>| times.get(&gc.heap).copied().unwrap_or(0);
-            let is_told = at(&last_death) >= gc.begin_ns
+            // A collector that marks while the program runs reports the dead before the pause that ends its work.
+            let is_told = at(&last_death) >= gc.looked_until_ns
                 || at(&last_begin) > gc.begin_ns
                 || kind(&gc.heap) != Some(HeapKind::Collected);
             if let Some(last) = heaps.get_mut(&gc.heap).filter(|_| is_told) {
-                *last = gc.begin_ns.max(*last);
+                *last = gc.looked_until_ns.max(*last);
             }
         }
         Self(heaps)
@@ -71,7 +72,8 @@ impl Examined {
         self.0.contains_key(&heap)
     }
 
-    /// When the last full collection of a collected heap began whose findings are known.
+    /// Until when the last full collection of a collected heap looked whose findings are known: until it began, or its
+    /// marking did.
     pub fn until_ns(&self, heap: HeapId) -> Option<u64> {
         self.0.get(&heap).copied().filter(|&begin_ns| begin_ns > 0)
     }
@@ -88,6 +90,7 @@ mod tests {
     use super::*;
     use crate::model::Freed;
     use crate::vm::Gc;
+    use allocsample_record::GcRecord;
 
     fn sample(heap: u16, time_ns: u64, first_fate: Option<Fate>) -> Sample {
         Sample {
@@ -133,6 +136,7 @@ mod tests {
                 id: begin_ns,
                 begin_ns,
                 end_ns: begin_ns + 1,
+                looked_until_ns: begin_ns,
                 statistics: Vec::new(),
             });
         }
@@ -150,6 +154,30 @@ mod tests {
         // Without a full collection none of it was examined.
         profile.vm.gcs.retain(|gc| gc.kind != GcKind::Major);
         assert!(Examined::of(&profile).is_unexamined(&profile.samples[2]));
+    }
+
+    /// A collector that marks while the program runs counts what is allocated meanwhile as alive.
+    #[test]
+    fn a_collection_has_looked_at_what_was_there_when_its_marking_began() {
+        let mut profile = Profile::default();
+        let looked_until = u64::from(GcRecord::LOOKED_UNTIL);
+        for (heap, statistics) in [(1, &[7, 8, looked_until, 60][..]), (2, &[7, 8])] {
+            profile.vm.add_gc(&GcRecord {
+                heap: HeapId(heap),
+                kind: GcKind::Major,
+                id: 1,
+                begin_ns: 100,
+                end_ns: 110,
+                statistics,
+            });
+        }
+        let births = [(1, 50), (1, 70), (2, 70), (2, 105)];
+        let births = births.map(|(heap, time_ns)| sample(heap, time_ns, None));
+        let examined = Examined::of(&profile);
+        let unexamined = births.each_ref().map(|it| examined.is_unexamined(it));
+        assert_eq!(unexamined, [false, true, false, true]);
+        assert_eq!(examined.until_ns(HeapId(1)), Some(60));
+        assert!(profile.vm.gcs.iter().all(|gc| gc.statistics == [(7, 8)]));
     }
 
     /// As the JVM, or Node.js, tells of its objects: a thread frees those that a collection has found dead.
@@ -177,11 +205,40 @@ mod tests {
                 id: begin_ns,
                 begin_ns,
                 end_ns: begin_ns + 1,
+                looked_until_ns: begin_ns,
                 statistics: Vec::new(),
             });
         }
         let examined = Examined::of(&profile);
         [0, 1].map(|index| examined.is_unexamined(&profile.samples[index]))
+    }
+
+    #[test]
+    fn a_collection_that_marks_beside_the_program_counts_by_when_its_marking_began() {
+        let mut profile = Profile::default();
+        let heap = crate::Heap {
+            name: "java".to_owned(),
+            kind: Some(HeapKind::Collected),
+            exact_bytes: 0,
+        };
+        profile.vm.heaps.insert(HeapId(1), heap);
+        profile.vm.gcs.push(Gc {
+            heap: HeapId(1),
+            kind: GcKind::Major,
+            id: 1,
+            begin_ns: 120,
+            end_ns: 121,
+            looked_until_ns: 100,
+            statistics: Vec::new(),
+        });
+        let mut dead = sample(1, 10, Some(Fate::Open));
+        // Between the marking and the pause that tells of its end.
+        let (time_ns, thread) = (110, ThreadId(7));
+        dead.set_freed(Freed { time_ns, thread });
+        profile.samples = vec![sample(1, 50, None), sample(1, 105, None), dead];
+        let examined = Examined::of(&profile);
+        let unexamined = [0, 1].map(|index| examined.is_unexamined(&profile.samples[index]));
+        assert_eq!(unexamined, [false, true]);
     }
 
     #[test]

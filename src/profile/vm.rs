@@ -60,6 +60,9 @@ pub struct Gc {
     pub begin_ns: u64,
     /// CLOCK_MONOTONIC.
     pub end_ns: u64,
+    /// Before this moment was allocated what a collection of everything has looked at: before it began, or before the
+    /// marking did that it ended. CLOCK_MONOTONIC.
+    pub looked_until_ns: u64,
     /// Numbers of statistics with their values.
     pub statistics: Vec<(u32, u64)>,
 }
@@ -197,14 +200,19 @@ impl VirtualMachines {
     }
 
     pub(crate) fn add_gc(&mut self, record: &GcRecord<'_>) {
-        let statistics = record.statistics.chunks_exact(2);
+        let pairs = record.statistics.chunks_exact(2);
+        let pairs = pairs.map(|pair| (pair[0] as u32, pair[1]));
+        let (looked, statistics): (Vec<_>, Vec<_>) =
+            pairs.partition(|(number, _)| *number == GcRecord::LOOKED_UNTIL);
+        let looked_until_ns = looked.first().map(|&(_, time_ns)| time_ns);
         self.gcs.push(Gc {
             heap: record.heap,
             kind: record.kind,
             id: record.id,
             begin_ns: record.begin_ns,
             end_ns: record.end_ns,
-            statistics: statistics.map(|pair| (pair[0] as u32, pair[1])).collect(),
+            looked_until_ns: looked_until_ns.unwrap_or(record.begin_ns),
+            statistics,
         });
     }
 

@@ -149,6 +149,9 @@ pub const MAX_GC_STATISTICS: usize = 32;
 impl<'a> GcRecord<'a> {
     /// The kind that goes with it.
     pub const KIND: RecordKind = RecordKind::Gc;
+    /// In place of a statistic's number: the collection has looked at what was allocated before the value, a time of
+    /// CLOCK_MONOTONIC.
+    pub const LOOKED_UNTIL: u32 = u32::MAX;
 
     /// Payload words of this record.
     pub fn words(&self) -> usize {

@@ -9,8 +9,9 @@
  * JVMTI.agent_load`. */
 #define _GNU_SOURCE
 #include "jvm.h"
-#include "stack.h"
+#include "collections.h"
 #include "kit/names.h"
+#include "stack.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -57,7 +58,9 @@ static _Atomic(uint64_t) objects;
 static _Atomic(uint64_t) collections;
 static uint64_t gc_begin_ns;
 /* A collection is wanted; one that was is under way. */
-static _Atomic(bool) is_wanted, is_forced;
+static _Atomic(bool) is_wanted;
+/* Since when one that was is under way; 0: none is. */
+static _Atomic(uint64_t) forced_since_ns;
 /* Guards the tables. Only threads that run a callback or are in native code take it, none of which the JVM stops
  * meanwhile. In malloc it is not waited for long: what a signal handler interrupted may hold it. */
 static _Atomic(bool) lock;
@@ -319,6 +322,7 @@ static uint64_t interval_of_sample(const allocsample_counters *asked)
 static void begin_to_walk(environment jni)
 {
     shim_mute();
+    jvm_collections_begin();
     jvm_native_begin(jni);
     jvm_stack_begin(jvmti, jni);
     shim_unmute();
@@ -430,9 +434,9 @@ static COLD void collect(void)
     if (!atomic_exchange_explicit(&is_wanted, false, memory_order_relaxed))
         return;
     uint64_t before = atomic_load_explicit(&collections, memory_order_relaxed);
-    atomic_store_explicit(&is_forced, true, memory_order_relaxed);
+    atomic_store_explicit(&forced_since_ns, hooks->now_ns(), memory_order_relaxed);
     bool is_done = CALL(jvmti, FORCE_GARBAGE_COLLECTION, (environment), jvmti) == 0;
-    atomic_store_explicit(&is_forced, false, memory_order_relaxed);
+    atomic_store_explicit(&forced_since_ns, 0, memory_order_relaxed);
     /* Since JDK 16 a thread of the JVM's tells later which objects have died, or whoever touches this switch does so at once. */
     CALL(jvmti, SET_EVENT_NOTIFICATION_MODE, (environment, int, int, void *), jvmti, 1, FIRST_EVENT + OBJECT_FREE, NULL);
     /* A JVM without a collector (Epsilon) says yes and does nothing. */
@@ -486,6 +490,7 @@ static void on_gc_start(environment env)
 {
     (void)env;
     gc_begin_ns = hooks->now_ns();
+    jvm_collections_pause_begins(gc_begin_ns);
 }
 
 /* The last moment at which names can be asked for. */
@@ -503,13 +508,19 @@ static void on_vm_death(environment env, environment jni)
 static void on_gc_finish(environment env)
 {
     (void)env;
+    struct jvm_pause pause = jvm_collections_pause_ends();
+    uint64_t forced_ns = atomic_load_explicit(&forced_since_ns, memory_order_relaxed);
+    if (forced_ns != 0 && pause.kind != ALLOCSAMPLE_MAJOR)
+        pause = (struct jvm_pause){ALLOCSAMPLE_MAJOR, forced_ns};
+    uint64_t looked_until[] = {ALLOCSAMPLE_LOOKED_UNTIL, pause.since_ns};
     allocsample_gc gc = {
         .size = sizeof gc,
-        /* JVMTI does not tell which; most are minor ones. */
-        .kind = atomic_load_explicit(&is_forced, memory_order_relaxed) ? ALLOCSAMPLE_MAJOR : ALLOCSAMPLE_MINOR,
+        .kind = pause.kind,
         .id = atomic_fetch_add_explicit(&collections, 1, memory_order_relaxed) + 1,
         .begin_ns = gc_begin_ns,
         .end_ns = hooks->now_ns(),
+        .statistics = pause.kind == ALLOCSAMPLE_MAJOR,
+        .values = looked_until,
     };
     hooks->gc(heap, &gc);
 }
@@ -528,9 +539,7 @@ static bool register_heap(void)
 {
     allocsample_heap_description description = {
         .size = sizeof description,
-        /* Not ALLOCSAMPLE_COLLECTED: the JVM does not say which of its collections are full, so nothing would count as examined
-         * until one is asked for. */
-        .kind = ALLOCSAMPLE_MALLOC,
+        .kind = ALLOCSAMPLE_COLLECTED,
         .name = "java",
         .flags = ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_WALK_IN_FREE | ALLOCSAMPLE_CODE_IS_NO_MODULE,
         .walk = jvm_native_walk,

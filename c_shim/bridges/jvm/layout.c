@@ -45,6 +45,14 @@ static const struct {
     [STATIC_INTERPRETER] = {{"AbstractInterpreter"}, "_code"},
     [STATIC_CALL_STUB_RETURN] = {{"StubRoutines"}, "_call_stub_return_address"},
     [STATIC_VERSION] = {{"Abstract_VM_Version"}, "_vm_major_version", "int"},
+    [STATIC_PERF_START] = {{"PerfMemory"}, "_start", .may_be_missing = true},
+    [STATIC_THREADS] = {{"ThreadsSMRSupport"}, "_java_thread_list", .may_be_missing = true},
+    [THREADS_LENGTH] = {{"ThreadsList"}, "_length", .may_be_missing = true},
+    [THREADS_FIRST] = {{"ThreadsList"}, "_threads", .may_be_missing = true},
+    [STATIC_Z] = {{"ZGlobalsForVMStructs"}, "_instance_p", .may_be_missing = true},
+    [Z_PHASE] = {{"ZGlobalsForVMStructs"}, "_ZGlobalPhase", .may_be_missing = true},
+    [Z_LOAD_GOOD] = {{"ZGlobalsForVMStructs"}, "_ZPointerLoadGoodMask", .may_be_missing = true},
+    [Z_MARK_GOOD] = {{"ZGlobalsForVMStructs"}, "_ZPointerMarkGoodMask", .may_be_missing = true},
     [SIZE_OF_HEAP_BLOCK] = {{"HeapBlock"}, ""},
 };
 

@@ -44,6 +44,16 @@ enum jvm_field {
     STATIC_INTERPRETER,
     STATIC_CALL_STUB_RETURN,
     STATIC_VERSION,
+    /* The performance counters, and Java's threads: a list with their number and a row of their addresses. */
+    STATIC_PERF_START,
+    STATIC_THREADS,
+    THREADS_LENGTH,
+    THREADS_FIRST,
+    /* Of ZGC: a table of the addresses of variables, where it is the collector. */
+    STATIC_Z,
+    Z_PHASE, /* until JDK 20 */
+    Z_LOAD_GOOD, /* since JDK 21, and the next */
+    Z_MARK_GOOD,
     /* The length of what stands before each piece of code in its heap. */
     SIZE_OF_HEAP_BLOCK,
     JVM_FIELDS

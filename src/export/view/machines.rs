@@ -189,6 +189,7 @@ mod tests {
             id: 1,
             begin_ns: 5,
             end_ns: 6,
+            looked_until_ns: 5,
             // The second was never defined.
             statistics: vec![(7, 42), (8, 43)],
         }];

@@ -169,6 +169,7 @@ impl Program {
                 id: ns(at_s),
                 begin_ns: ns(at_s),
                 end_ns: ns(at_s),
+                looked_until_ns: ns(at_s),
                 statistics: Vec::new(),
             });
         }

@@ -1,0 +1,318 @@
+/* Which of the JVM's collections have looked at all of its heap. JVMTI tells of pauses, and not of what they are for.
+ *
+ * Two things tell it. The JVM's performance counters say how many collections of each kind there have been; one that stops
+ * Java's threads from beginning to end (Serial's, Parallel's, and G1's full ones) is seen there. A collector that marks
+ * beside the program's threads looks at what was allocated before it began to mark, and only at that: the rest counts as live.
+ * So it is the pause in which marking began that counts, and the one in which it ended tells of it:
+ *
+ *   G1          marks while the threads have to note the references that they write over. Each has a switch for that, which
+ *               the interpreter's stores look at; where it is, their code says.
+ *   Shenandoah  has a byte of states for each thread, one bit of which is that.
+ *   ZGC         has the colours of its pointers in the table that it has for debuggers (before JDK 21: the phase that it is in).
+ *               They change as marking begins, and again once the dead are known. Since it has generations, it looks only at
+ *               what was old by then.
+ *
+ * All of these change only in pauses, so both ends of each pause are looked at. What is not there, or not as it should be, stays
+ * unknown, and its pauses count as minor ones: generational Shenandoah's, and all where -XX:-UsePerfData hides which collector
+ * there is. */
+#define _GNU_SOURCE
+#include "collections.h"
+#include "kit/foreign.h"
+#include "layout.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+/* ---- the JVM's performance counters (perfMemory.hpp, version 2 of their format, that of all JDKs since 5) ---- */
+
+enum { PERF_MAGIC = (int32_t)0xc0c0feca, PERF_LONG = 'J', PERF_BYTE = 'B' };
+struct perf_prologue {
+    int32_t magic;
+    uint8_t byte_order, major, minor, is_accessible;
+    int32_t used, overflow;
+    int64_t modified;
+    int32_t first, entries;
+};
+struct perf_entry {
+    int32_t length, name, vector;
+    uint8_t type, flags, units, variability;
+    int32_t data;
+};
+
+#define COLLECTORS 4
+struct counter {
+    uintptr_t at; /* 0: none */
+    uint64_t last;
+};
+
+/* What the threads have to do while a collector marks. */
+enum marking { MARKING_UNKNOWN, MARKING_FLAG, MARKING_COLOURS, MARKING_PHASE };
+
+static struct counter full[COLLECTORS], steps[COLLECTORS];
+static enum marking marking;
+static int64_t layout[JVM_FIELDS];
+static _Atomic(bool) is_ready;
+/* MARKING_FLAG: where it is in a thread, and which bits of it. */
+static uint8_t flag_at, flag_bits;
+
+/* Of the pause that Java's threads are in, and of the collection that marks. Guarded by the pause. */
+static uint64_t pause_begin_ns, marking_since_ns;
+static bool has_looked, is_marking, is_marked;
+/* MARKING_COLOURS. A young collection of ZGC's keeps alive what has a tag, so that it is found dead only once it has become old.
+ * That takes as many young collections as objects have ages, and one more, whose copying may still go on: when the last ones
+ * began. */
+#define YOUNG_COLLECTIONS 17
+static uint64_t young_ns[YOUNG_COLLECTIONS];
+static size_t young_count;
+static uintptr_t young_mark, old_mark;
+static bool old_remap;
+
+static int32_t text(uintptr_t from, char *to, size_t room)
+{
+    for (size_t used = 0; used + 1 < room; used++) {
+        if (!foreign_copy(from + used, to + used, 1))
+            return -1;
+        if (to[used] == 0)
+            return (int32_t)used;
+    }
+    return -1;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), end_length = strlen(end);
+    return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
+/* Whose counters there are. */
+struct perf_names {
+    bool has_g1, has_shenandoah;
+};
+
+static void keep_collector(unsigned number, const char *name, struct counter found[COLLECTORS], struct perf_names *names)
+{
+    names->has_g1 |= strncmp(name, "G1 ", 3) == 0;
+    names->has_shenandoah |= strncmp(name, "Shenandoah ", 11) == 0;
+    if (ends_with(name, " full collection pauses"))
+        full[number] = found[number];
+    else if (ends_with(name, " concurrent cycle pauses") || ends_with(name, " major collection pauses") ||
+             strcmp(name, "Shenandoah full") == 0)
+        steps[number] = found[number];
+}
+
+static void read_counters(struct perf_names *names)
+{
+    static const char prefix[] = "sun.gc.collector.";
+    uintptr_t start;
+    struct perf_prologue prologue;
+    struct counter found[COLLECTORS] = {0};
+    char kinds[COLLECTORS][64] = {{0}};
+    if (layout[STATIC_PERF_START] == JVM_HAS_NO)
+        return;
+    start = *(const uintptr_t *)layout[STATIC_PERF_START];
+    if (start == 0 || !foreign_copy(start, &prologue, sizeof prologue) || prologue.magic != PERF_MAGIC ||
+        prologue.major != 2)
+        return;
+    uintptr_t at = start + (uintptr_t)prologue.first;
+    for (int32_t i = 0; i < prologue.entries; i++) {
+        struct perf_entry entry;
+        char name[64];
+        if (!foreign_copy(at, &entry, sizeof entry) || entry.length < (int32_t)sizeof entry)
+            return;
+        if (text(at + (uintptr_t)entry.name, name, sizeof name) > 0 && strncmp(name, prefix, sizeof prefix - 1) == 0) {
+            unsigned number = (unsigned)name[sizeof prefix - 1] - '0';
+            const char *what = name + sizeof prefix;
+            if (number < COLLECTORS && strcmp(what, ".name") == 0 && entry.type == PERF_BYTE)
+                (void)text(at + (uintptr_t)entry.data, kinds[number], sizeof kinds[number]);
+            else if (number < COLLECTORS && strcmp(what, ".invocations") == 0 && entry.type == PERF_LONG)
+                found[number].at = at + (uintptr_t)entry.data;
+        }
+        at += (uintptr_t)entry.length;
+    }
+    for (unsigned number = 0; number < COLLECTORS; number++)
+        keep_collector(number, kinds[number], found, names);
+}
+
+/* Whether one of them has counted since the last look. */
+static bool have_counted(struct counter counters[COLLECTORS])
+{
+    bool has_counted = false;
+    for (size_t i = 0; i < COLLECTORS; i++) {
+        uint64_t now;
+        if (counters[i].at == 0 || !foreign_copy(counters[i].at, &now, sizeof now))
+            continue;
+        has_counted |= now != counters[i].last;
+        counters[i].last = now;
+    }
+    return has_counted;
+}
+
+/* ---- whether it marks ---- */
+
+#if defined(__x86_64__)
+
+/* Looks in the interpreter's code for `cmpb $0, at(%r15)` (G1) or `testb $MARKING, at(%r15)` (Shenandoah), r15 being the thread
+ * there: the first instruction of what it does before it stores a reference. */
+static void find_flag(const struct perf_names *names)
+{
+    enum { PIECE = 4096, LENGTH = 5, LEAST = 8, SHENANDOAH_MARKING = 2 };
+    static const uint8_t of_g1[3] = {0x41, 0x80, 0x7f}, of_shenandoah[3] = {0x41, 0xf6, 0x47};
+    const uint8_t *opcode = names->has_g1 ? of_g1 : of_shenandoah;
+    uint8_t operand = names->has_g1 ? 0 : SHENANDOAH_MARKING;
+    uint8_t code[PIECE], at = 0;
+    unsigned times = 0;
+    if (layout[STATIC_INTERPRETER] == JVM_HAS_NO || layout[INTERPRETER_BEGIN] == JVM_HAS_NO ||
+        layout[INTERPRETER_LENGTH] == JVM_HAS_NO || layout[STATIC_THREADS] == JVM_HAS_NO ||
+        layout[THREADS_LENGTH] == JVM_HAS_NO || layout[THREADS_FIRST] == JVM_HAS_NO)
+        return;
+    uintptr_t queue = *(const uintptr_t *)layout[STATIC_INTERPRETER], begin;
+    int32_t length;
+    if (!foreign_copy(queue + (uintptr_t)layout[INTERPRETER_BEGIN], &begin, sizeof begin) ||
+        !foreign_copy(queue + (uintptr_t)layout[INTERPRETER_LENGTH], &length, sizeof length))
+        return;
+    for (int32_t from = 0; from + LENGTH <= length; from += PIECE - LENGTH + 1) {
+        int32_t bytes = length - from < PIECE ? length - from : PIECE;
+        if (!foreign_copy(begin + (uintptr_t)from, code, (size_t)bytes))
+            return;
+        for (int32_t i = 0; i + LENGTH <= bytes; i++) {
+            if (memcmp(code + i, opcode, sizeof of_g1) != 0 || code[i + 4] != operand)
+                continue;
+            if (times++ > 0 && code[i + 3] != at)
+                return; /* two of them: not what we know */
+            at = code[i + 3];
+        }
+    }
+    if (times < LEAST || at >= 128)
+        return;
+    flag_at = at;
+    flag_bits = names->has_g1 ? 1 : SHENANDOAH_MARKING;
+    marking = MARKING_FLAG;
+}
+
+#else
+
+static void find_flag(const struct perf_names *names)
+{
+    (void)names;
+}
+
+#endif
+
+static void find_colours(void)
+{
+    if (layout[STATIC_Z] == JVM_HAS_NO || *(const uintptr_t *)layout[STATIC_Z] == 0)
+        return;
+    if (layout[Z_PHASE] != JVM_HAS_NO)
+        marking = MARKING_PHASE;
+    else if (layout[Z_LOAD_GOOD] != JVM_HAS_NO && layout[Z_MARK_GOOD] != JVM_HAS_NO)
+        marking = MARKING_COLOURS;
+}
+
+/* What a pointer in ZGC's table points to. */
+static bool read_of_z(enum jvm_field field, void *value, size_t bytes)
+{
+    uintptr_t at;
+    return foreign_copy(*(const uintptr_t *)layout[STATIC_Z] + (uintptr_t)layout[field], &at, sizeof at) &&
+           foreign_copy(at, value, bytes);
+}
+
+/* The switch of the first of Java's threads; all have it in the same position. In a pause the list stays as it is. */
+static bool read_flag(bool *is_set)
+{
+    uintptr_t list = *(const uintptr_t *)layout[STATIC_THREADS], threads, thread;
+    uint32_t count;
+    uint8_t flag;
+    if (!foreign_copy(list + (uintptr_t)layout[THREADS_LENGTH], &count, sizeof count) || count == 0 ||
+        !foreign_copy(list + (uintptr_t)layout[THREADS_FIRST], &threads, sizeof threads) ||
+        !foreign_copy(threads, &thread, sizeof thread) || !foreign_copy(thread + flag_at, &flag, sizeof flag))
+        return false;
+    *is_set = (flag & flag_bits) != 0;
+    return true;
+}
+
+/* Pointers of JDK 21 and later: two bits for the marking of each generation, one of which is good at a time, and four, of which
+ * one is set, for where they have been mapped anew by both. */
+enum { Z_MARKED_YOUNG = 0x300, Z_MARKED_OLD = 0xc00, Z_REMAPPED_BY_OLD = 0xc000 };
+
+static bool read_colours(uint64_t *since_ns, bool *is_set)
+{
+    uintptr_t load_good, mark_good;
+    if (!read_of_z(Z_LOAD_GOOD, &load_good, sizeof load_good) || !read_of_z(Z_MARK_GOOD, &mark_good, sizeof mark_good))
+        return false;
+    uintptr_t young = mark_good & Z_MARKED_YOUNG, mark = mark_good & Z_MARKED_OLD;
+    bool remap = (load_good & Z_REMAPPED_BY_OLD) != 0, is_first = old_mark == 0;
+    if (!is_first && young != young_mark)
+        young_ns[young_count++ % YOUNG_COLLECTIONS] = *since_ns;
+    *since_ns = young_ns[young_count % YOUNG_COLLECTIONS];
+    *is_set = is_first ? false : mark != old_mark ? true : remap != old_remap ? false : is_marking;
+    young_mark = young;
+    old_mark = mark;
+    old_remap = remap;
+    return true;
+}
+
+static bool read_phase(bool *is_set)
+{
+    enum { RELOCATING = 2 };
+    uint32_t phase;
+    bool is_read = read_of_z(Z_PHASE, &phase, sizeof phase);
+    *is_set = phase != RELOCATING;
+    return is_read;
+}
+
+/* Marking that is under way at the first look began nobody knows when. */
+static void look(uint64_t since_ns)
+{
+    bool is_set = false, is_first = !has_looked;
+    bool is_read = marking == MARKING_FLAG      ? read_flag(&is_set)
+                   : marking == MARKING_COLOURS ? read_colours(&since_ns, &is_set)
+                   : marking == MARKING_PHASE   ? read_phase(&is_set)
+                                                : false;
+    has_looked |= is_read;
+    if (!is_read || is_set == is_marking)
+        return;
+    is_marking = is_set;
+    if (is_set)
+        marking_since_ns = is_first ? 0 : since_ns;
+    else
+        is_marked = marking_since_ns != 0;
+}
+
+void jvm_collections_begin(void)
+{
+    struct perf_names names = {0};
+    void *library = dlopen("libjvm.so", RTLD_LAZY | RTLD_NOLOAD);
+    if (library == NULL || atomic_load_explicit(&is_ready, memory_order_relaxed))
+        return;
+    (void)jvm_layout_read(library, layout);
+    read_counters(&names);
+    (void)have_counted(full);
+    (void)have_counted(steps);
+    if (names.has_g1 || names.has_shenandoah)
+        find_flag(&names);
+    else
+        find_colours();
+    atomic_store_explicit(&is_ready, true, memory_order_release);
+}
+
+void jvm_collections_pause_begins(uint64_t now_ns)
+{
+    if (atomic_load_explicit(&is_ready, memory_order_acquire))
+        look(pause_begin_ns); /* what has changed since then did so as the last pause ended */
+    pause_begin_ns = now_ns;
+}
+
+struct jvm_pause jvm_collections_pause_ends(void)
+{
+    struct jvm_pause pause = {.kind = ALLOCSAMPLE_MINOR};
+    if (!atomic_load_explicit(&is_ready, memory_order_acquire))
+        return pause;
+    look(pause_begin_ns);
+    bool is_full = have_counted(full), is_step = have_counted(steps);
+    if (is_full || is_marked)
+        pause = (struct jvm_pause){ALLOCSAMPLE_MAJOR, is_full ? pause_begin_ns : marking_since_ns};
+    else if (is_step)
+        pause.kind = ALLOCSAMPLE_MAJOR_STEP;
+    is_marked = false;
+    return pause;
+}
