@@ -139,7 +139,7 @@ struct preparation {
 static struct preparation prepare(enum loss loss, unsigned long a)
 {
     struct preparation prepared = {
-        .agent = atomic_load_explicit(&shim_slow_path, memory_order_acquire),
+        .agent = shim_agent(),
         .loss = loss,
         .was_filtered = shim_is_filtered(),
     };
@@ -278,7 +278,7 @@ typedef long system_call(long number, long a, long b, long c, long d, long e, lo
 static __attribute__((noinline)) long call_confining(long number, long a, long b, long c, long d, long e, long f)
 {
     system_call *next = (system_call *)NEXT(syscall);
-    const struct shim_slow_path *agent = atomic_load_explicit(&shim_slow_path, memory_order_acquire);
+    const struct shim_slow_path *agent = shim_agent();
     /* Our thread must not be left over, nor end the process with its status. */
     if (number == SYS_exit && agent != NULL && agent->on_raw_exit())
         number = SYS_exit_group;

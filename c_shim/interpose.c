@@ -30,11 +30,6 @@ static _Atomic(shim_on_sampled_end *) on_sampled_end;
 /* While the agent is off a thread looks up this often whether it is on. */
 #define BYTES_UNTIL_LOOK_WHILE_OFF (UINT64_C(1) << 20)
 
-static const struct shim_slow_path *slow_path(void)
-{
-    return atomic_load_explicit(&shim_slow_path, memory_order_acquire);
-}
-
 /* Release: a bridge has prepared what its callback reads. */
 void shim_set_on_sampled(shim_on_sampled *callback)
 {
@@ -50,7 +45,7 @@ COLD void *shim_after_alloc(void *address, size_t size, bool is_realloc, const s
 {
     shim_slow_allocations++;
     struct shim_thread *thread = &shim_thread;
-    const struct shim_slow_path *agent = slow_path();
+    const struct shim_slow_path *agent = shim_agent();
     if (address == NULL)
         /* As if it had not been asked for. errno is the next allocator's. */
         return NULL;
@@ -81,7 +76,7 @@ COLD void *shim_after_alloc(void *address, size_t size, bool is_realloc, const s
 
 static uint64_t take_sampled(const void *block)
 {
-    const struct shim_slow_path *agent = slow_path();
+    const struct shim_slow_path *agent = shim_agent();
     return agent == NULL ? 0 : agent->take_sampled(block);
 }
 
@@ -89,7 +84,7 @@ static uint64_t take_sampled(const void *block)
  * `malloc`: then this is where that comes to light. */
 static uint64_t take_ending(const void *block, const struct shim_caller *caller)
 {
-    const struct shim_slow_path *agent = slow_path();
+    const struct shim_slow_path *agent = shim_agent();
     if (UNLIKELY((int64_t)shim_thread.counters.bytes_until_sample < 0) && agent != NULL) {
         int saved_errno = errno;
         agent->on_borrowed(&shim_thread, caller);
@@ -106,13 +101,13 @@ COLD bool shim_is_sampled(const void *block)
 {
     uint64_t taken = take_sampled(block);
     if (taken != 0)
-        slow_path()->put_back(block, taken);
+        shim_agent()->put_back(block, taken);
     return taken != 0;
 }
 
 static void sampled_block_ended(const void *block, uint64_t taken, const struct shim_caller *caller)
 {
-    const struct shim_slow_path *agent = slow_path();
+    const struct shim_slow_path *agent = shim_agent();
     if (taken == 0 || agent == NULL)
         return;
     int saved_errno = errno;
@@ -257,7 +252,7 @@ static void *realloc_watched(void *block, size_t size, const struct shim_caller 
     }
     if (taken != 0) {
         if (moved == NULL) {
-            const struct shim_slow_path *agent = slow_path();
+            const struct shim_slow_path *agent = shim_agent();
             if (agent != NULL)
                 agent->put_back(block, taken);
         } else {

@@ -20,14 +20,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const struct shim_slow_path *slow_path(void)
-{
-    return atomic_load_explicit(&shim_slow_path, memory_order_acquire);
-}
-
 static bool leaving(enum shim_exit how, int status, const char *path)
 {
-    const struct shim_slow_path *agent = slow_path();
+    const struct shim_slow_path *agent = shim_agent();
     if (agent == NULL)
         return false;
     int saved_errno = errno;
@@ -41,13 +36,13 @@ static bool leaving(enum shim_exit how, int status, const char *path)
 /* Returns the argument for after_fork. */
 static int before_fork(void)
 {
-    const struct shim_slow_path *agent = slow_path();
+    const struct shim_slow_path *agent = shim_agent();
     return agent == NULL ? 0 : agent->before_fork(&shim_thread);
 }
 
 static void after_fork(pid_t child, int before)
 {
-    const struct shim_slow_path *agent = slow_path();
+    const struct shim_slow_path *agent = shim_agent();
     int saved_errno = errno;
     if (child == 0) {
         bridges_after_fork_in_child();
@@ -145,7 +140,7 @@ EXPORT _Noreturn void abort(void)
 
 EXPORT _Noreturn void pthread_exit(void *value)
 {
-    const struct shim_slow_path *agent = slow_path();
+    const struct shim_slow_path *agent = shim_agent();
     if (agent != NULL)
         agent->on_pthread_exit();
     NEXT(pthread_exit)(value);
@@ -156,7 +151,7 @@ EXPORT _Noreturn void pthread_exit(void *value)
 
 static int after_failed_exec(bool tell)
 {
-    const struct shim_slow_path *agent = slow_path();
+    const struct shim_slow_path *agent = shim_agent();
     int saved_errno = errno;
     if (tell && agent != NULL)
         agent->after_exec_failed();
@@ -308,7 +303,7 @@ EXPORT int execle(const char *path, const char *first, ...)
 
 EXPORT int dlclose(void *handle)
 {
-    const struct shim_slow_path *agent = slow_path();
+    const struct shim_slow_path *agent = shim_agent();
     if (agent != NULL)
         agent->before_dlclose();
     int result = NEXT(dlclose)(handle);

@@ -5,25 +5,20 @@
 #include "interposed.h"
 #include "redirect.h"
 
-static const struct shim_slow_path *slow_path(void)
-{
-    return atomic_load_explicit(&shim_slow_path, memory_order_acquire);
-}
-
 static bool is_on(void)
 {
-    return slow_path() != NULL;
+    return shim_agent() != NULL;
 }
 
 static size_t copy_foreign(void *to, size_t room, const struct iovec *from, size_t pieces)
 {
-    const struct shim_slow_path *agent = slow_path();
+    const struct shim_slow_path *agent = shim_agent();
     return agent == NULL ? 0 : agent->copy_foreign(to, room, from, pieces);
 }
 
 static void own_stack(uintptr_t *start, uintptr_t *end)
 {
-    const struct shim_slow_path *agent = slow_path();
+    const struct shim_slow_path *agent = shim_agent();
     *start = *end = 0;
     if (agent != NULL)
         agent->own_stack(&shim_thread, start, end);
@@ -46,7 +41,7 @@ static const struct shim_caller *sampled_caller(void)
 
 static void define_malloc_type(uint32_t type, const char *name)
 {
-    const struct shim_slow_path *agent = slow_path();
+    const struct shim_slow_path *agent = shim_agent();
     if (agent != NULL)
         agent->define_type(type, name);
 }

@@ -118,6 +118,12 @@ struct shim_slow_path {
 /* NULL while the agent is off: before its constructor, after it failed. */
 extern HIDDEN _Atomic(const struct shim_slow_path *) shim_slow_path;
 
+/* The agent as it is now. Acquire: pairs with the store of a table that is complete. */
+static inline const struct shim_slow_path *shim_agent(void)
+{
+    return atomic_load_explicit(&shim_slow_path, memory_order_acquire);
+}
+
 /* See services.h. */
 extern HIDDEN _Atomic(uint8_t) shim_block_filter[SHIM_FILTER_GRANULES];
 

@@ -33,11 +33,6 @@ static _Atomic(uint64_t) shaded;
 /* What each tick carries, so that nobody else's signal is taken for one. */
 static char mark;
 
-static const struct shim_slow_path *slow_path(void)
-{
-    return atomic_load_explicit(&shim_slow_path, memory_order_acquire);
-}
-
 static bool is_tick_signal(int signal)
 {
     return UNLIKELY(signal != 0 && signal == atomic_load_explicit(&tick_signal, memory_order_relaxed));
@@ -75,7 +70,7 @@ static void registers_of(const ucontext_t *context, struct shim_registers *regis
 static void on_signal(int signal, siginfo_t *info, void *context)
 {
     int saved_errno = errno;
-    const struct shim_slow_path *agent = slow_path();
+    const struct shim_slow_path *agent = shim_agent();
     if (info->si_code == SI_TIMER && info->si_value.sival_ptr == &mark) {
         struct shim_registers registers;
         registers_of(context, &registers);
@@ -137,7 +132,7 @@ static void shade_anew(int before, int now)
 /* The program wants our signal. */
 static void yield_signal(int signal)
 {
-    const struct shim_slow_path *agent = slow_path();
+    const struct shim_slow_path *agent = shim_agent();
     int saved_errno = errno;
     atomic_fetch_or(&wanted, bit_of(signal));
     if (is_tick_signal(signal)) {
@@ -212,7 +207,7 @@ __attribute__((used, visibility("hidden"))) struct shim_start shim_thread_begin(
 {
     int saved_errno = errno;
     struct shim_start start = *stack;
-    const struct shim_slow_path *agent = slow_path();
+    const struct shim_slow_path *agent = shim_agent();
     stack = use_signal_stack(stack);
     if (agent != NULL)
         agent->on_thread_start(&shim_thread, stack);
@@ -284,7 +279,7 @@ EXPORT int thrd_create(thrd_t *thread, thrd_start_t start, void *argument)
 
 bool shim_start_ticks(void)
 {
-    const struct shim_slow_path *agent = slow_path();
+    const struct shim_slow_path *agent = shim_agent();
     int signal = agent == NULL ? 0 : take_signal();
     if (signal == 0)
         return false;
@@ -297,7 +292,7 @@ bool shim_start_ticks(void)
 void shim_end_ticks(void)
 {
     int signal = atomic_exchange(&tick_signal, 0);
-    const struct shim_slow_path *agent = slow_path();
+    const struct shim_slow_path *agent = shim_agent();
     if (signal == 0)
         return;
     if (agent != NULL)

@@ -10,12 +10,13 @@
 #define _GNU_SOURCE
 #include "jvm.h"
 #include "collections.h"
+#include "kit/lock.h"
+#include "kit/memory.h"
 #include "kit/names.h"
 #include "stack.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -63,7 +64,7 @@ static _Atomic(bool) is_wanted;
 static _Atomic(uint64_t) forced_since_ns;
 /* Guards the tables. Only threads that run a callback or are in native code take it, none of which the JVM stops
  * meanwhile. In malloc it is not waited for long: what a signal handler interrupted may hold it. */
-static _Atomic(bool) lock;
+static bridge_lock lock;
 /* Places that were seen in malloc, whose names are to be asked for. */
 #define UNNAMED 4096
 static struct frame unnamed[UNNAMED];
@@ -132,7 +133,7 @@ static uint32_t number_of_type(void *class)
     char *signature = NULL, name[512];
     if (CALL(jvmti, GET_CLASS_SIGNATURE, (environment, void *, char **, char **), jvmti, class, &signature, NULL) != 0)
         return 0;
-    jvm_take_lock(&lock);
+    lock_take(&lock);
     struct entry *entry = find(&types, names_hash(NAMES_SEED, signature), 0);
     if (entry != NULL && entry->key == 0) {
         write_type(signature, name, sizeof name);
@@ -140,7 +141,7 @@ static uint32_t number_of_type(void *class)
         hooks->define_type(heap, entry->number, name, "");
     }
     uint32_t number = entry == NULL ? 0 : entry->number;
-    jvm_release_lock(&lock);
+    lock_release(&lock);
     give_back(signature);
     return number;
 }
@@ -190,7 +191,7 @@ static uint32_t line_at(void *method, int64_t location)
  * thread for a collection then. */
 static uint32_t number_of_method(environment jni, void *method)
 {
-    jvm_take_lock(&lock);
+    lock_take(&lock);
     struct entry *entry = find(&methods, (uintptr_t)method, 0);
     bool is_new = entry != NULL && entry->key == 0;
     if (is_new)
@@ -199,7 +200,7 @@ static uint32_t number_of_method(environment jni, void *method)
     if (is_unnamed)
         entry->line = 1; /* of a method: whether its name was asked for */
     uint32_t number = entry == NULL ? 0 : entry->number;
-    jvm_release_lock(&lock);
+    lock_release(&lock);
     if (is_unnamed)
         define_method(jni, method, number);
     return number;
@@ -210,11 +211,11 @@ static void learn(environment jni, const struct frame *found, allocsample_frame 
 {
     frame->function = number_of_method(jni, found->method);
     frame->line = line_at(found->method, found->location);
-    jvm_take_lock(&lock);
+    lock_take(&lock);
     struct entry *place = find(&places, (uintptr_t)found->method, (uint64_t)found->location);
     if (place != NULL)
         *place = (struct entry){(uintptr_t)found->method, (uint64_t)found->location, frame->function, frame->line};
-    jvm_release_lock(&lock);
+    lock_release(&lock);
 }
 
 /* Where Java code may run. */
@@ -223,13 +224,13 @@ static void name_places(environment jni)
     while (UNLIKELY(atomic_load_explicit(&unnamed_count, memory_order_relaxed) > 0)) {
         struct frame place = {0};
         allocsample_frame frame;
-        jvm_take_lock(&lock);
+        lock_take(&lock);
         uint32_t count = atomic_load_explicit(&unnamed_count, memory_order_relaxed);
         if (count > 0) {
             place = unnamed[count - 1];
             atomic_store_explicit(&unnamed_count, count - 1, memory_order_relaxed);
         }
-        jvm_release_lock(&lock);
+        lock_release(&lock);
         if (place.method != NULL)
             learn(jni, &place, &frame);
     }
@@ -254,7 +255,7 @@ allocsample_frame jvm_frame_in_malloc(void *method, int64_t location)
             atomic_store_explicit(&unnamed_count, count + 1, memory_order_relaxed);
         }
     }
-    jvm_release_lock(&lock);
+    lock_release(&lock);
     return frame;
 }
 
@@ -262,7 +263,7 @@ static void describe(environment jni, const struct frame *found, allocsample_fra
 {
     bool is_known[DEPTH];
     bool are_all_known = true;
-    jvm_take_lock(&lock);
+    lock_take(&lock);
     for (int32_t i = 0; i < count; i++) {
         const struct entry *place = find(&places, (uintptr_t)found[i].method, (uint64_t)found[i].location);
         is_known[i] = place != NULL && place->key != 0;
@@ -270,7 +271,7 @@ static void describe(environment jni, const struct frame *found, allocsample_fra
         frames[i] = (allocsample_frame){.function = is_known[i] ? place->number : 0,
                                         .line = is_known[i] ? place->line : 0};
     }
-    jvm_release_lock(&lock);
+    lock_release(&lock);
     for (int32_t i = 0; i < count && !are_all_known; i++) {
         if (!is_known[i])
             learn(jni, &found[i], &frames[i]);
@@ -529,9 +530,7 @@ static void on_gc_finish(environment env)
 
 static bool make_table(struct table *table)
 {
-    void *memory = mmap(NULL, ENTRIES * sizeof *table->entries, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    table->entries = memory == MAP_FAILED ? NULL : memory;
+    table->entries = memory_map(ENTRIES * sizeof *table->entries);
     return table->entries != NULL;
 }
 

@@ -5,8 +5,6 @@
 #include "allocsample.h"
 #include "bridge.h"
 
-#include <sched.h>
-
 /* Frames of a stack at most. */
 #define DEPTH 512
 
@@ -52,20 +50,6 @@ enum { CAN_TAG = 0, CAN_GET_SOURCE = 11, CAN_GET_LINES = 12, CAN_TELL_GC = 31, C
 typedef void *const *const *environment; /* a pointer to a pointer to the table */
 
 #define CALL(ENV, INDEX, TYPE, ...) (((int (*) TYPE)(*(ENV))[INDEX])(__VA_ARGS__))
-
-/* Its holder may be waiting for a processor, which threads in a loop would keep from it. */
-static inline void jvm_take_lock(_Atomic(bool) *lock)
-{
-    for (unsigned tries = 1; atomic_exchange_explicit(lock, true, memory_order_acquire); tries++) {
-        if (tries % 64 == 0)
-            sched_yield();
-    }
-}
-
-static inline void jvm_release_lock(_Atomic(bool) *lock)
-{
-    atomic_store_explicit(lock, false, memory_order_release);
-}
 
 struct frame {
     void *method;

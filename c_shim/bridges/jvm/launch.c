@@ -4,10 +4,10 @@
  * variable JAVA_TOOL_OPTIONS would do as much, but the JVM says on stderr that it has read it. */
 #define _GNU_SOURCE
 #include "bridge.h"
+#include "kit/memory.h"
 
 #include <stdint.h>
 #include <string.h>
-#include <sys/mman.h>
 
 static bool is_wanted;
 
@@ -30,8 +30,8 @@ static char **with_option(int count, char **arguments, const char *prefix)
     /* The option, and the NULL at the end. */
     size_t places = (size_t)count + 2;
     size_t bytes = places * sizeof *arguments + prefix_bytes + path_bytes;
-    char **all = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (all == MAP_FAILED)
+    char **all = memory_map(bytes);
+    if (all == NULL)
         return NULL;
     char *option = (char *)(all + places);
     memcpy(option, prefix, prefix_bytes);

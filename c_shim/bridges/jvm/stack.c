@@ -15,11 +15,12 @@
  * frame whose code has been given up, which then has the address of the code that gives it up, and keeps the other beside. */
 #define _GNU_SOURCE
 #include "stack.h"
+#include "kit/lock.h"
+#include "kit/memory.h"
 #include "layout.h"
 
 #include <dlfcn.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #if defined(__x86_64__)
 
@@ -78,7 +79,7 @@ struct lesson {
 };
 
 /* All below is guarded by this lock, which only callbacks of the JVM take; it is held for no longer than a walk. */
-static _Atomic(bool) lock;
+static bridge_lock lock;
 static struct place *places;
 static allocsample_frame *known;
 static uint32_t places_used, known_used;
@@ -438,9 +439,9 @@ enum jvm_walked jvm_stack_walk(environment jni, allocsample_frame *frames, size_
 {
     if (!atomic_load_explicit(&is_usable, memory_order_acquire))
         return JVM_NOT_WALKED;
-    jvm_take_lock(&lock);
+    lock_take(&lock);
     enum jvm_walked walked = walk(jni, NULL, frames, capacity, count);
-    jvm_release_lock(&lock);
+    lock_release(&lock);
     if (walked == JVM_WALKED)
         atomic_fetch_add_explicit(&walks, 1, memory_order_relaxed);
     return walked;
@@ -460,7 +461,7 @@ void jvm_stack_learn(environment jni, const struct frame *found, const allocsamp
         if (frames[i].function == 0)
             return;
     }
-    jvm_take_lock(&lock);
+    lock_take(&lock);
     lesson.found = found;
     lesson.count = count;
     lesson.used = 0;
@@ -473,7 +474,7 @@ void jvm_stack_learn(environment jni, const struct frame *found, const allocsamp
         if (is_right || place->kind == UNKNOWN)
             keep(place, frames + place->first);
     }
-    jvm_release_lock(&lock);
+    lock_release(&lock);
 }
 
 bool jvm_stack_is_to_be_checked(void)
@@ -514,12 +515,6 @@ static bool find_thread(environment jvmti, environment jni)
     return address != 0 && distance_of_jni < 4096;
 }
 
-static void *make(size_t bytes)
-{
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return memory == MAP_FAILED ? NULL : memory;
-}
-
 void jvm_stack_begin(environment jvmti, environment jni)
 {
     void *library = dlopen("libjvm.so", RTLD_LAZY | RTLD_NOLOAD);
@@ -528,8 +523,8 @@ void jvm_stack_begin(environment jvmti, environment jni)
         return;
     /* Since then no digit is 0. */
     least_digit = *(const int32_t *)layout[STATIC_VERSION] >= 20;
-    places = make(PLACES * sizeof *places);
-    known = make(KNOWN * sizeof *known);
+    places = memory_map(PLACES * sizeof *places);
+    known = memory_map(KNOWN * sizeof *known);
     if (places != NULL && known != NULL)
         atomic_store_explicit(&is_usable, true, memory_order_release);
 }

@@ -1,8 +1,7 @@
 /* See names.h. */
 #define _GNU_SOURCE
 #include "kit/names.h"
-
-#include <sys/mman.h>
+#include "kit/memory.h"
 
 #define ENTRIES (1u << 15)
 
@@ -13,27 +12,15 @@ struct names_entry {
 
 bool names_make(struct names *names)
 {
-    void *memory = mmap(NULL, ENTRIES * sizeof *names->entries, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    names->entries = memory == MAP_FAILED ? NULL : memory;
+    names->entries = memory_map(ENTRIES * sizeof *names->entries);
     return names->entries != NULL;
-}
-
-/* False after some microseconds: whoever holds it was stopped, or is what a signal handler on this thread interrupted. */
-static bool take_lock(struct names *names)
-{
-    for (int patience = 0; patience < 1000; patience++) {
-        if (!atomic_exchange_explicit(&names->lock, true, memory_order_acquire))
-            return true;
-    }
-    return false;
 }
 
 uint32_t names_number(struct names *names, uint64_t hash, bool *is_new)
 {
     uint32_t number = 0;
     *is_new = false;
-    if (!take_lock(names))
+    if (!lock_try(&names->lock))
         return 0;
     for (uint32_t i = 0; i < 64 && number == 0; i++) {
         struct names_entry *entry = &names->entries[(hash + i) % ENTRIES];
@@ -44,7 +31,7 @@ uint32_t names_number(struct names *names, uint64_t hash, bool *is_new)
         if (entry->hash == hash)
             number = entry->number;
     }
-    atomic_store_explicit(&names->lock, false, memory_order_release);
+    lock_release(&names->lock);
     return number;
 }
 
@@ -61,5 +48,5 @@ uint32_t names_function(struct names *names, const allocsample_hooks *hooks, all
 
 void names_after_fork_in_child(struct names *names)
 {
-    atomic_store_explicit(&names->lock, false, memory_order_relaxed);
+    lock_release(&names->lock);
 }

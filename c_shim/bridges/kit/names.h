@@ -4,6 +4,7 @@
 
 #include "allocsample.h"
 #include "bridge.h"
+#include "kit/lock.h"
 
 /* Where a hash begins. */
 #define NAMES_SEED UINT64_C(0xcbf29ce484222325)
@@ -20,7 +21,7 @@ static inline uint64_t names_hash(uint64_t hash, const char *text)
 /* Numbers by the hash of what they stand for. Never removed, so that a number means one thing. */
 struct names {
     struct names_entry *entries; /* NULL: not made */
-    _Atomic(bool) lock;
+    bridge_lock lock;
     uint32_t used;
 };
 

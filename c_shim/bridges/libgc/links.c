@@ -3,8 +3,10 @@
 #define _GNU_SOURCE
 #include "libgc.h"
 
+#include "kit/lock.h"
+#include "kit/memory.h"
+
 #include <string.h>
-#include <sys/mman.h>
 
 /* Sampled blocks that are alive at once; of more, libgc is not asked. */
 #define LINKS (1 << 18)
@@ -22,26 +24,15 @@ static const allocsample_hooks *hooks;
 static allocsample_heap *heap;
 
 /* `lock` guards all of it. Nobody calls libgc while holding it, and libgc calls us while threads run. */
-static _Atomic(bool) lock;
+static bridge_lock lock;
 static struct link *links;
 static size_t used;      /* links beyond have never been taken */
 static size_t last_free; /* where the search for a free one begins */
 
-static void take_lock(void)
-{
-    while (atomic_exchange_explicit(&lock, true, memory_order_acquire))
-        ;
-}
-
-static void release_lock(void)
-{
-    atomic_store_explicit(&lock, false, memory_order_release);
-}
-
 static struct link *take(uintptr_t key)
 {
     struct link *found = NULL;
-    take_lock();
+    lock_take(&lock);
     for (; last_free < used && found == NULL; last_free++)
         if (links[last_free].key == 0)
             found = &links[last_free];
@@ -49,7 +40,7 @@ static struct link *take(uintptr_t key)
         found = &links[used++];
     if (found != NULL)
         *found = (struct link){(void *)key, key};
-    release_lock();
+    lock_release(&lock);
     return found;
 }
 
@@ -66,30 +57,30 @@ void libgc_link(const void *block)
     struct link *link = take(libgc_hidden(block));
     if (link == NULL || libgc.add(&link->hidden, block) == 0)
         return;
-    take_lock();
+    lock_take(&lock);
     give_back(link); /* libgc has no memory */
-    release_lock();
+    lock_release(&lock);
 }
 
 void libgc_unlink(const void *block)
 {
     struct link *found = NULL;
-    take_lock();
+    lock_take(&lock);
     for (size_t i = 0; i < used && found == NULL; i++)
         if (links[i].key == libgc_hidden(block))
             found = &links[i];
-    release_lock();
+    lock_release(&lock);
     if (found == NULL)
         return;
     libgc.remove(&found->hidden);
-    take_lock();
+    lock_take(&lock);
     give_back(found);
-    release_lock();
+    lock_release(&lock);
 }
 
 void libgc_tell_dead(void)
 {
-    take_lock();
+    lock_take(&lock);
     for (size_t i = 0; i < used; i++) {
         uintptr_t key = links[i].key;
         if (key == 0 || __atomic_load_n(&links[i].hidden, __ATOMIC_RELAXED) != NULL)
@@ -97,7 +88,7 @@ void libgc_tell_dead(void)
         give_back(&links[i]);
         hooks->freed(heap, key);
     }
-    release_lock();
+    lock_release(&lock);
 }
 
 bool libgc_links_prepare(const allocsample_hooks *the_hooks, allocsample_heap *the_heap)
@@ -105,13 +96,11 @@ bool libgc_links_prepare(const allocsample_hooks *the_hooks, allocsample_heap *t
     void *add = shim_services.find_symbol("GC_general_register_disappearing_link");
     void *remove = shim_services.find_symbol("GC_unregister_disappearing_link");
     /* Pages of their own, which libgc does not search for references. */
-    void *memory = mmap(NULL, LINKS * sizeof *links, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (add == NULL || remove == NULL || memory == MAP_FAILED)
+    links = memory_map(LINKS * sizeof *links);
+    if (add == NULL || remove == NULL || links == NULL)
         return false;
     memcpy(&libgc.add, &add, sizeof add);
     memcpy(&libgc.remove, &remove, sizeof remove);
-    links = memory;
     hooks = the_hooks;
     heap = the_heap;
     return true;
@@ -119,5 +108,5 @@ bool libgc_links_prepare(const allocsample_hooks *the_hooks, allocsample_heap *t
 
 void libgc_links_after_fork_in_child(void)
 {
-    release_lock();
+    lock_release(&lock);
 }

@@ -5,11 +5,11 @@
  * environment stays as it is: later calls, and children, find what the user has set. */
 #define _GNU_SOURCE
 #include "bridge.h"
+#include "kit/memory.h"
 #include "lua.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #define VARIABLE "LUA_INIT"
 
@@ -69,8 +69,8 @@ static char *with_agent(char *of_user)
     const char *code = of_user == NULL ? "" : of_user;
     struct text text = {NULL, 0};
     add_code(&text, own.path, code);
-    text.to = mmap(NULL, text.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (text.to == MAP_FAILED)
+    text.to = memory_map(text.bytes);
+    if (text.to == NULL)
         return of_user;
     text.bytes = 0;
     add_code(&text, own.path, code);

@@ -4,9 +4,8 @@
 #define _GNU_SOURCE
 #include "mono.h"
 
+#include "kit/memory.h"
 #include "kit/symbols.h"
-
-#include <sys/mman.h>
 
 /* Samples that live at once; beyond, deaths are not noticed. */
 #define WATCHES (1u << 20)
@@ -139,11 +138,9 @@ bool mono_watch_prepare(const allocsample_hooks *the_hooks, allocsample_heap *th
         {&mono.free, "mono_gchandle_free"},
         {&mono.generation, "mono_gc_get_generation"},
     };
-    void *memory = mmap(NULL, WATCHES * sizeof *watches, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED || !symbols_find(symbols, sizeof symbols / sizeof symbols[0], NULL))
+    watches = memory_map(WATCHES * sizeof *watches);
+    if (watches == NULL || !symbols_find(symbols, sizeof symbols / sizeof symbols[0], NULL))
         return false;
-    watches = memory;
     hooks = the_hooks;
     heap = the_heap;
     return true;

@@ -4,12 +4,12 @@
  * of frames, and for compiled code in a map from its addresses. Neither is changed by reading it. A number is looked up
  * in the list of all code objects when it is first met. What is met runs, so its code object is there. */
 #define _GNU_SOURCE
+#include "kit/memory.h"
 #include "pypy.h"
 #include "kit/symbols.h"
 
 #include <dlfcn.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #if defined(__x86_64__)
 
@@ -59,13 +59,6 @@ static _Atomic(bool) is_function_wanted;
 
 /* ---- types ---- */
 
-static void *take(size_t length)
-{
-    void *memory =
-        mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return memory == MAP_FAILED ? NULL : memory;
-}
-
 /* Each line of the text is "member584  GcStruct name { fields }", for the number at the same place of the list, where 0
  * stands for none. Without zlib, which PyPy's library needs itself, types have no names. */
 static void read_types(void)
@@ -78,8 +71,8 @@ static void read_types(void)
     void *found = dlsym(RTLD_DEFAULT, "uncompress");
     unsigned long length = TEXT_MAX - 1;
     memcpy(&uncompress, &found, sizeof found);
-    char *line = take(TEXT_MAX);
-    types = take(TYPES_MAX * sizeof *types);
+    char *line = memory_map(TEXT_MAX);
+    types = memory_map(TYPES_MAX * sizeof *types);
     if (found == NULL || line == NULL || types == NULL ||
         uncompress((uint8_t *)line, &length, packed + sizeof(int64_t), (unsigned long)*(const int64_t *)packed) != 0)
         return;
@@ -234,7 +227,7 @@ bool pypy_names_make(const struct pypy_build *this_build, uintptr_t this_base, c
     uintptr_t address = base + build->frames_of_code;
     thread_offset = (const uint8_t *)thread - (const uint8_t *)__builtin_thread_pointer();
     memcpy(&compiled_frames, &address, sizeof address);
-    functions = take(FUNCTIONS);
+    functions = memory_map(FUNCTIONS);
     read_types();
     return functions != NULL;
 }

@@ -2,9 +2,9 @@
  * did call ours for good, which passes on as before. */
 #define _GNU_SOURCE
 #include "deaths.h"
+#include "kit/memory.h"
 #include "layout.h"
 
-#include <sys/mman.h>
 
 typedef void (*destructor)(void *object);
 
@@ -54,9 +54,7 @@ void python_deaths_unwatch(void)
 
 bool python_alive_make(struct python_alive *alive, uint32_t sets)
 {
-    void *memory = mmap(NULL, 4 * sets * sizeof *alive->objects, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    alive->objects = memory == MAP_FAILED ? NULL : memory;
+    alive->objects = memory_map(4 * sets * sizeof *alive->objects);
     alive->sets = sets;
     return alive->objects != NULL;
 }

@@ -13,13 +13,14 @@
  * met for the first time, and stays true until it ends, which deaths.c tells. Whether it is one is asked before. */
 #define _GNU_SOURCE
 #include "bridge.h"
+#include "kit/lock.h"
+#include "kit/memory.h"
 #include "kit/names.h"
 #include "python.h"
 #include "deaths.h"
 #include "layout.h"
 
 #include <string.h>
-#include <sys/mman.h>
 
 /* _framowner of 3.11 on: of a generator; of the C stack (3.12 on), which is no Python frame and marks an entry. */
 enum { OWNED_BY_GENERATOR = 1, OWNED_BY_C_STACK = 3 };
@@ -48,7 +49,7 @@ static struct number *numbers;
 static struct line *lines;
 static uint32_t numbers_used;
 /* Held for one walk at a time. */
-static _Atomic(bool) lock;
+static bridge_lock lock;
 
 /* ---- names ---- */
 
@@ -103,24 +104,9 @@ static uint32_t line_of(uintptr_t code, uint32_t number, int offset)
     return place->line;
 }
 
-/* False after some microseconds: whoever holds it was stopped, or is what a signal handler on this thread interrupted. */
-static bool take_lock(void)
-{
-    for (int patience = 0; patience < 1000; patience++) {
-        if (!atomic_exchange_explicit(&lock, true, memory_order_acquire))
-            return true;
-    }
-    return false;
-}
-
-static void release_lock(void)
-{
-    atomic_store_explicit(&lock, false, memory_order_release);
-}
-
 void python_frames_after_fork_in_child(void)
 {
-    release_lock();
+    lock_release(&lock);
     python_types_after_fork_in_child();
 }
 
@@ -312,23 +298,16 @@ size_t python_frames_walk(void *user, allocsample_frame *frames, size_t capacity
     if (thread == 0)
         return 0;
     /* Without it frames are shown as functions without names. */
-    bool has_tables = take_lock();
+    bool has_tables = lock_try(&lock);
     if (has_tables)
         foreign_lines_begin(foreign_lines, thread);
     begin(&walk, has_tables ? foreign_lines : NULL, thread);
     size_t count = read_frames(&walk, has_tables, frames, capacity);
     if (has_tables) {
         foreign_lines_end(foreign_lines, thread);
-        release_lock();
+        lock_release(&lock);
     }
     return count;
-}
-
-/* Zeroed memory that is touched as it is needed. */
-static void *map(size_t bytes)
-{
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return memory == MAP_FAILED ? NULL : memory;
 }
 
 bool python_frames_prepare(const struct python_symbols *symbols, const allocsample_hooks *table)
@@ -339,9 +318,9 @@ bool python_frames_prepare(const struct python_symbols *symbols, const allocsamp
     layout = python_layout_of(symbols->version());
     python = *symbols;
     hooks = table;
-    numbers = map(FUNCTIONS * sizeof *numbers);
-    lines = map(LINES * sizeof *lines);
-    foreign_lines = map(sizeof *foreign_lines);
+    numbers = memory_map(FUNCTIONS * sizeof *numbers);
+    lines = memory_map(LINES * sizeof *lines);
+    foreign_lines = memory_map(sizeof *foreign_lines);
     return layout != NULL && python_alive_make(&codes, FUNCTIONS / 4) && numbers != NULL && lines != NULL &&
            foreign_lines != NULL;
 }

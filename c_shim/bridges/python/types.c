@@ -12,6 +12,7 @@
  * it is read at once: all this runs with the interpreter's lock, which whoever ends a type holds. */
 #define _GNU_SOURCE
 #include "bridge.h"
+#include "kit/lock.h"
 #include "kit/names.h"
 #include "python.h"
 #include "deaths.h"
@@ -20,7 +21,6 @@
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -69,7 +69,7 @@ static _Atomic(uintptr_t) module_key;
 /* Guards all below. What waits cannot be freed while it is held: whoever frees it waits. It is held by threads with an
  * interpreter's lock, and by whoever frees a sampled block, which a signal handler may do on a thread that holds it: such a block
  * is none of Python's. */
-static _Atomic(bool) lock;
+static bridge_lock lock;
 static _Thread_local bool holds_lock;
 static struct awaited awaited[AWAITED];
 static _Atomic(uint32_t) awaited_count;
@@ -80,16 +80,13 @@ static bool take_lock(void)
     if (holds_lock)
         return false;
     holds_lock = true;
-    for (unsigned tries = 1; atomic_exchange_explicit(&lock, true, memory_order_acquire); tries++) {
-        if (tries % 64 == 0)
-            sched_yield();
-    }
+    lock_take(&lock);
     return true;
 }
 
 static void release_lock(void)
 {
-    atomic_store_explicit(&lock, false, memory_order_release);
+    lock_release(&lock);
     holds_lock = false;
 }
 

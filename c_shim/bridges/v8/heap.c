@@ -5,11 +5,11 @@
  * the collector has not found dead. We read that list before each collection, when everything that was allocated since the
  * last one is still in it. A number that is new is a sample, one that is missing has died in the collection before. */
 #define _GNU_SOURCE
+#include "kit/memory.h"
 #include "kit/thinning.h"
 #include "v8.h"
 
 #include <string.h>
-#include <sys/mman.h>
 
 /* v8::String::NO_NULL_TERMINATION | REPLACE_INVALID_UTF8 */
 #define UTF8_OPTIONS (2 | 8)
@@ -69,8 +69,8 @@ static bool empty_table(void **table, size_t *capacity, size_t entry_bytes, size
     size_t wanted = 1024;
     while (wanted / 2 < count)
         wanted *= 2;
-    void *memory = mmap(NULL, wanted * entry_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
+    void *memory = memory_map(wanted * entry_bytes);
+    if (memory == NULL)
         return false;
     if (*table != NULL)
         munmap(*table, *capacity * entry_bytes);

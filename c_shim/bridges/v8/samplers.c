@@ -11,10 +11,10 @@
  * known to the first profiler. Where it is not, the heap follows to longer intervals only. The program's use of the isolate's
  * own profiler, which ends the sampler in it, has nothing to do with those that we make. */
 #define _GNU_SOURCE
+#include "kit/memory.h"
 #include "v8.h"
 
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -97,8 +97,8 @@ static void *make_profiler(void *isolate)
     void *heap = v8.make_profiler == NULL ? NULL : heap_of(v8.profiler_of(isolate), isolate);
     if (heap == NULL)
         return NULL;
-    void *memory = mmap(NULL, PROFILER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
+    void *memory = memory_map(PROFILER_BYTES);
+    if (memory == NULL)
         return NULL;
     struct shim_quiet before = shim_quiet_begin(shim_services.counters());
     v8.make_profiler(memory, heap);

@@ -1,0 +1,17 @@
+/* Memory of bridges, which never comes from the program's allocator. */
+#ifndef ALLOCSAMPLE_BRIDGES_MEMORY_H
+#define ALLOCSAMPLE_BRIDGES_MEMORY_H
+
+#include <stddef.h>
+#include <sys/mman.h>
+
+/* Zeroed pages of their own, which become resident as they are touched; NULL if there are none. Given back, if at all, with
+ * munmap. */
+static inline void *memory_map(size_t bytes)
+{
+    void *memory =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+#endif
