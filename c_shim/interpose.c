@@ -18,6 +18,7 @@
 _Thread_local struct shim_thread shim_thread;
 _Thread_local const struct shim_caller *shim_sampled_caller;
 _Thread_local uint32_t shim_slow_allocations;
+_Thread_local bool shim_is_in_operator;
 _Atomic(const struct shim_slow_path *) shim_slow_path;
 _Atomic(uint8_t) shim_block_filter[SHIM_FILTER_GRANULES];
 
@@ -62,7 +63,8 @@ COLD void *shim_after_alloc(void *address, size_t size, bool is_realloc, const s
     }
     int saved_errno = errno;
     struct shim_allocation allocation = {
-        .address = address, .size = size, .charged = shim_charged(size), .is_realloc = is_realloc, .caller = *caller};
+        .address = address, .size = size, .charged = shim_charged(size), .is_realloc = is_realloc,
+        .has_own_frame = shim_is_in_operator, .caller = *caller};
     const struct shim_caller *interrupted = shim_sampled_caller;
     shim_sampled_caller = caller;
     uint64_t sampled = agent->on_alloc(thread, &allocation);

@@ -32,22 +32,25 @@ static void *new_by_malloc(size_t size)
     return block;
 }
 
-static void *new_by_malloc_2(size_t size, uintptr_t alignment_or_nothrow)
+static void *new_nothrow_by_malloc(size_t size, const void *nothrow)
 {
-    /* A reference to std::nothrow is an address; no sane alignment is as large. */
-    if (alignment_or_nothrow >= 1 << 30)
-        return malloc(size == 0 ? 1 : size);
-    void *block = NULL;
-    if (posix_memalign(&block, alignment_or_nothrow < sizeof(void *) ? sizeof(void *) : alignment_or_nothrow, size) != 0)
-        abort();
-    return block;
+    (void)nothrow;
+    return malloc(size == 0 ? 1 : size);
 }
 
-static void *new_by_malloc_3(size_t size, size_t alignment, const void *nothrow)
+static void *new_aligned_nothrow_by_malloc(size_t size, size_t alignment, const void *nothrow)
 {
     (void)nothrow;
     void *block = NULL;
     return posix_memalign(&block, alignment < sizeof(void *) ? sizeof(void *) : alignment, size) == 0 ? block : NULL;
+}
+
+static void *new_aligned_by_malloc(size_t size, size_t alignment)
+{
+    void *block = new_aligned_nothrow_by_malloc(size, alignment, NULL);
+    if (block == NULL)
+        abort();
+    return block;
 }
 
 static void delete_by_free(void *block, size_t a, size_t b)
@@ -106,6 +109,17 @@ static ALWAYS_INLINE bool has_allocated_since(struct mark mark)
            shim_slow_allocations != mark.slow_allocations;
 }
 
+/* The next operator is called with a frame of ours on the stack, which is no frame of the program's: a sample that malloc
+ * takes meanwhile leaves it out. An exception that passes by leaves the flag set until the next call: then samples look for
+ * frames of ours that are not there. */
+#define CALL_FROM_HERE(NEXT, VALUES)                                                                                   \
+    ({                                                                                                                 \
+        shim_is_in_operator = true;                                                                                    \
+        void *allocated = NEXT VALUES;                                                                                 \
+        shim_is_in_operator = false;                                                                                   \
+        allocated;                                                                                                     \
+    })
+
 /* LATER: keep watching. An operator that has called malloc once is watched for ever: other calls may be served from a cache. */
 enum verdict { LATER, ALLOCATES };
 
@@ -142,7 +156,7 @@ static enum verdict judge(struct watch *watch, bool has_passed_on)
     {                                                                                                                  \
         void *(*next)TYPES = (void *(*)TYPES)(uintptr_t)NAME##_watch.next;                                             \
         struct mark before = mark_now();                                                                               \
-        void *block = next VALUES;                                                                                     \
+        void *block = CALL_FROM_HERE(next, VALUES);                                                                    \
         bool has_passed_on = has_allocated_since(before);                                                              \
         if (judge(&NAME##_watch, has_passed_on) == ALLOCATES) {                                                        \
             __atomic_store_n((void **)&NAME##_next, (void *)(uintptr_t)next, __ATOMIC_RELEASE);                        \
@@ -155,7 +169,7 @@ static enum verdict judge(struct watch *watch, bool has_passed_on)
         shim_take_back(size);                                                                                          \
         void *(*next)TYPES = (void *(*)TYPES)(uintptr_t)NAME##_watch.next;                                             \
         struct mark before = mark_now();                                                                              \
-        void *block = next VALUES;                                                                                     \
+        void *block = CALL_FROM_HERE(next, VALUES);                                                                    \
         if (has_allocated_since(before)) {                                                                             \
             atomic_fetch_add_explicit(&NAME##_watch.passed_on, 1, memory_order_relaxed);                               \
             __atomic_store_n(&NAME##_allocates, false, __ATOMIC_RELAXED);                                              \
@@ -201,23 +215,27 @@ static enum verdict judge(struct watch *watch, bool has_passed_on)
     }
 
 #define UNPACK(...) __VA_ARGS__
-#define DECLARE_NEW_1(NAME) void *NAME(size_t size);
-#define DECLARE_NEW_2(NAME) void *NAME(size_t size, uintptr_t b);
-#define DECLARE_NEW_3(NAME) void *NAME(size_t size, size_t b, const void *c);
-#define NEW(NAME, PARAMETERS) DECLARE_NEW_##PARAMETERS(NAME)
+#define DECLARE_NEW_NOTHING(NAME) void *NAME(size_t size);
+#define DECLARE_NEW_NOTHROW(NAME) void *NAME(size_t size, const void *b);
+#define DECLARE_NEW_ALIGNMENT(NAME) void *NAME(size_t size, size_t b);
+#define DECLARE_NEW_ALIGNMENT_NOTHROW(NAME) void *NAME(size_t size, size_t b, const void *c);
+#define NEW(NAME, AFTER_SIZE) DECLARE_NEW_##AFTER_SIZE(NAME)
 #include "interposed.def"
 
 /* `std::align_val_t` is a size_t, `std::nothrow_t &` a pointer. */
-#define NEW_1(NAME) DEFINE_NEW(1, NAME, new_by_malloc, (size_t size), (size_t), (size))
-#define NEW_2(NAME) DEFINE_NEW(2, NAME, new_by_malloc_2, (size_t size, uintptr_t b), (size_t, uintptr_t), (size, b))
-#define NEW_3(NAME)                                                                                                    \
-    DEFINE_NEW(3, NAME, new_by_malloc_3, (size_t size, size_t b, const void *c), (size_t, size_t, const void *),       \
-               (size, b, c))
+#define NEW_NOTHING(NAME) DEFINE_NEW(1, NAME, new_by_malloc, (size_t size), (size_t), (size))
+#define NEW_NOTHROW(NAME)                                                                                              \
+    DEFINE_NEW(2, NAME, new_nothrow_by_malloc, (size_t size, const void *b), (size_t, const void *), (size, b))
+#define NEW_ALIGNMENT(NAME)                                                                                            \
+    DEFINE_NEW(2, NAME, new_aligned_by_malloc, (size_t size, size_t b), (size_t, size_t), (size, b))
+#define NEW_ALIGNMENT_NOTHROW(NAME)                                                                                    \
+    DEFINE_NEW(3, NAME, new_aligned_nothrow_by_malloc, (size_t size, size_t b, const void *c),                         \
+               (size_t, size_t, const void *), (size, b, c))
 #define DELETE_1(NAME) DEFINE_DELETE(1, NAME, (void *block), (void *), (block))
 #define DELETE_2(NAME) DEFINE_DELETE(2, NAME, (void *block, size_t b), (void *, size_t), (block, b))
 #define DELETE_3(NAME)                                                                                                 \
     DEFINE_DELETE(3, NAME, (void *block, size_t b, size_t c), (void *, size_t, size_t), (block, b, c))
 
-#define NEW(NAME, PARAMETERS) NEW_##PARAMETERS(NAME)
+#define NEW(NAME, AFTER_SIZE) NEW_##AFTER_SIZE(NAME)
 #define DELETE(NAME, PARAMETERS) DELETE_##PARAMETERS(NAME)
 #include "interposed.def"

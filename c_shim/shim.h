@@ -28,6 +28,9 @@ extern HIDDEN _Thread_local struct shim_thread shim_thread __attribute__((tls_mo
 /* Number of calls to shim_after_alloc on this thread. An operator new uses it to detect that it called malloc. */
 extern HIDDEN _Thread_local uint32_t shim_slow_allocations __attribute__((tls_model("initial-exec")));
 
+/* Whether a frame of an operator new of ours may be on the stack of this thread's calls of malloc. */
+extern HIDDEN _Thread_local bool shim_is_in_operator __attribute__((tls_model("initial-exec")));
+
 /* Who called malloc or free, while the agent takes the stack of that call; NULL otherwise. */
 extern HIDDEN _Thread_local const struct shim_caller *shim_sampled_caller __attribute__((tls_model("initial-exec")));
 
@@ -46,7 +49,7 @@ struct shim_allocation {
     size_t size;      /* as requested */
     uint64_t charged; /* bytes to charge: 1 for a size of 0 */
     uint32_t is_realloc;
-    uint32_t reserved;
+    uint32_t has_own_frame; /* a frame of ours may be on the stack, which is none of the program's */
     struct shim_caller caller;
 };
 _Static_assert(sizeof(struct shim_allocation) == 56, "src/agent/os/thread.rs mirrors this layout");

@@ -28,6 +28,12 @@ fn counts_once(shapes: &[&str]) {
         let counted = ["total_allocated_bytes", "total_live_bytes"].map(|name| figure(row, name));
         assert_eq!(counted, [BYTES, BYTES / 2.0], "{function}, {shapes:?}");
     }
+    for (stack, _) in profile.stacks() {
+        let ours = stack
+            .iter()
+            .find(|frame| frame.starts_with("_Zn") && frame.ends_with("_slow"));
+        assert_eq!(ours, None, "{shapes:?}: {stack:?}");
+    }
 }
 
 #[test]

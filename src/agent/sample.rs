@@ -53,6 +53,7 @@ impl Agent {
                 caller: allocation.caller,
                 walked: self.heaps.walked_in_malloc(thread),
                 stack: None,
+                has_own_frame: allocation.has_own_frame != 0,
             };
             sampled = match recording::current() {
                 Some(recording) if !self.selection.has_size(due.size) => {
@@ -243,10 +244,13 @@ impl Agent {
             return None;
         };
         self.announce_in(due.thread, recording);
-        let captured = match (due.walked, due.stack) {
+        let mut captured = match (due.walked, due.stack) {
             (Some(heap), Some(stack)) => self.take_given(heap, stack, area),
             _ => self.capture_call(due.thread, due.caller, due.walked, area, recording),
         };
+        if due.has_own_frame && due.walked.is_none() {
+            area.strip_own(&self.modules, &mut captured);
+        }
         self.publish(due, area, recording, &captured)
     }
 
@@ -281,7 +285,7 @@ impl Agent {
         captured: &Captured,
     ) -> Option<SampleId> {
         let key = self.written_key(due.thread);
-        let is_as_walked = is_as_walked(captured, due.walked);
+        let is_as_walked = is_as_walked(captured, due.walked) && !due.has_own_frame;
         let (shared, fresh) = area.told(captured, is_as_walked, key, due.thread.last_sample());
         if let Some(live) = self.live_by_address(due) {
             self.end_freed_past_us(due.thread, live, due.address, recording);
@@ -371,6 +375,8 @@ pub(crate) struct Due<'a> {
     pub walked: Option<&'a Heap>,
     /// Its whole stack, if the machine has given it: frames of `walked`, leaf first.
     pub stack: Option<&'a [RawFrame]>,
+    /// A frame of our operators may be on the stack: see `shim_allocation`.
+    pub has_own_frame: bool,
 }
 
 /// Whether the frames are what the walk found: they are not if they were merged with a machine's, stripped of our own or cut

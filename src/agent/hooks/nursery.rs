@@ -335,6 +335,7 @@ impl Agent {
             caller: *caller,
             walked: (!is_gone).then_some(heap),
             stack: None,
+            has_own_frame: false,
         };
         let id = self.record_object(heap, &due)?;
         if is_gone {
@@ -413,6 +414,7 @@ impl Agent {
             caller: *caller,
             walked: Some(heap),
             stack: Some(stack),
+            has_own_frame: false,
         };
         if index.is_none() {
             // Of 65,536 intervals each has got its number: without one nobody could say what this one stands for.

@@ -132,7 +132,7 @@ pub struct Allocation {
     pub size: u64,
     pub charged: u64,
     pub is_realloc: u32,
-    pub reserved: u32,
+    pub has_own_frame: u32,
     pub caller: Caller,
 }
 
