@@ -19,7 +19,7 @@ pub(crate) struct Joining {
     runs: (usize, usize),
     /// Files of the first profile, with which those of the others are matched.
     paths: Option<Paths>,
-    rows: HashMap<Key, Joined>,
+    rows: BTreeMap<Key, Joined>,
 }
 
 impl Joining {
@@ -29,7 +29,7 @@ impl Joining {
             by,
             runs,
             paths: None,
-            rows: HashMap::new(),
+            rows: BTreeMap::new(),
         }
     }
 
@@ -82,7 +82,7 @@ impl Joining {
 
 /// A line that an edit above it has moved has another number in each build. So where a function has lines in one build
 /// alone, and equally many in the other alone, these are the same lines in their order.
-fn moved_lines(rows: HashMap<Key, Joined>) -> Vec<Joined> {
+fn moved_lines(rows: BTreeMap<Key, Joined>) -> Vec<Joined> {
     type Lines = BTreeMap<u32, Joined>;
     let mut all = Vec::with_capacity(rows.len());
     let mut alone: BTreeMap<(String, String), [Lines; 2]> = BTreeMap::new();
@@ -134,5 +134,25 @@ fn key(by: By, row: &Row, matched: &HashMap<String, String>) -> Key {
         By::Type => (row.name.clone(), row.module.clone(), Vec::new(), 0),
         By::Heap | By::Size | By::Lifetime => (row.name.clone(), String::new(), Vec::new(), 0),
         By::Function | By::Module => (row.name.clone(), row.module.clone(), Vec::new(), 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_in_the_order_of_their_names_whatever_order_they_came_in() {
+        let mut joining = Joining::new(By::Function, (1, 1));
+        let named = |number: u32| Row {
+            name: format!("f{:02}", number * 37 % 60),
+            ..Row::default()
+        };
+        let rows: Vec<Row> = (0..60).map(named).collect();
+        let counts = vec![Counts::default(); rows.len()];
+        joining.add(rows, counts, |_| Estimate::ZERO, 0, false);
+        let joined = joining.into_rows();
+        let names: Vec<&str> = joined.iter().map(|it| it.row.name.as_str()).collect();
+        assert!(names.is_sorted() && names.len() == 60, "{names:?}");
     }
 }

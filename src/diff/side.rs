@@ -1,6 +1,6 @@
 //! How the profiles of each side were sampled, and what was sampled of a row.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use allocsample_profile::{IntervalInfo, Profile, Sample};
 use allocsample_sampling::{Interval, inclusion_probability};
@@ -158,7 +158,7 @@ impl Side {
 
 /// How many samples of each size a row has, before and after, by the regime of the side.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Counts(HashMap<u64, [Vec<u64>; 2]>);
+pub(crate) struct Counts(BTreeMap<u64, [Vec<u64>; 2]>);
 
 impl Counts {
     /// Takes in one sample of the profile with this place in its side.
