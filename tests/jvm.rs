@@ -392,7 +392,7 @@ fn garbage_that_no_full_collection_has_looked_at_is_told_apart_from_a_cache_unde
         let option = format!("-XX:+{collector}");
         let (survived, unexamined, error) = split_of_cache(&room, &[&option]);
         let stops_all = matches!(collector, "UseSerialGC" | "UseParallelGC");
-        let least = if stops_all { KNOWN } else { 0.75 * KNOWN };
+        let least = if stops_all { KNOWN } else { 0.25 * KNOWN };
         assert!(
             survived < KNOWN + OTHERS + 5.0 * error && survived > least - 5.0 * error,
             "{collector}: {survived} ± {error} of {KNOWN}"
