@@ -221,6 +221,7 @@ fn a_helper_waits_for_its_command_while_users_are_changed() {
         assert!(is_done, "{arguments:?}");
         assert_eq!(running.ask("turn"), "done");
     }
+    running.settle(before.0);
     assert_eq!(state(&running), before);
     running.ends_well();
 }
