@@ -115,13 +115,14 @@ impl WorkArea {
         let found = captured.depth;
         modules.strip_own(&mut self.frames, &mut captured.depth);
         if captured.depth < found {
-            self.memo.is_shown_no_more();
+            self.memo.invalidate_shown();
         }
     }
 
-    /// What a record tells of a stack: how many frames it shares with that of the thread's sample `last`, and the others.
+    /// Splits a stack for its record: the number of frames, from the root on, that it shares with the stack of the thread's
+    /// sample `last`, and the other frames.
     /// `is_as_walked`: the frames are those that the walk found.
-    pub(crate) fn told(
+    pub(crate) fn delta_from_last(
         &self,
         captured: &Captured,
         is_as_walked: bool,
@@ -139,9 +140,9 @@ impl WorkArea {
         (shared, frames.get(..frames.len() - shared).unwrap_or(&[]))
     }
 
-    /// The thread's sample `last`, of which [`Self::told`] has said what to tell, is in the ring. `walk` found its frames; 0 if
+    /// The thread's sample `last`, whose frames [`Self::delta_from_last`] has split, is in the ring. `walk` found its frames; 0 if
     /// no walk found just those.
-    pub(crate) fn remember(
+    pub(crate) fn note_written(
         &mut self,
         captured: &Captured,
         shared: usize,

@@ -41,7 +41,7 @@ pub enum Bridges {
 /// What happens to a sample when the ring is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFull {
-    /// It is lost, and counted with its weight.
+    /// The sample is lost, and counted with its weight.
     Drop,
     /// The program waits for the drain thread.
     Wait,
@@ -114,7 +114,7 @@ pub struct ConfigError<'a> {
     pub name: &'static str,
     /// Its value.
     pub value: &'a [u8],
-    /// What would be right.
+    /// The values that are valid, for the user.
     pub expected: &'static str,
 }
 

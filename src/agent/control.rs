@@ -133,7 +133,7 @@ impl Agent {
         if let Some(recording) = recording::current() {
             let (generation, what, interval) = recording.ring.request();
             let seen = self.control.seen.load(Ordering::Relaxed);
-            // One thread puts it in force.
+            // One thread applies it.
             if generation > seen
                 && (self.control.seen)
                     .compare_exchange(seen, generation, Ordering::Relaxed, Ordering::Relaxed)
@@ -165,12 +165,12 @@ impl Agent {
     fn obey(&self, recording: &Recording, generation: u64, what: u64, value: u64) {
         match what {
             request::SET_INTERVAL => {
-                self.put_in_force(recording, Interval::new(value), |_| true);
+                self.apply_interval(recording, Interval::new(value), |_| true);
             }
             request::START => {
                 let before = self.control.interval_before();
                 let interval = before.or(self.config().interval);
-                self.put_in_force(recording, interval, |_| true);
+                self.apply_interval(recording, interval, |_| true);
             }
             request::COLLECT => self.ask_to_collect(recording, generation),
             request::SELECT_THREAD => {
@@ -195,7 +195,7 @@ impl Agent {
             request::FLUSH | request::SNAPSHOT | request::ROTATE | request::RESET => {
                 return recording.ask_for_file_work(what, generation);
             }
-            // Of a newer command, or of nobody who knows what he writes.
+            // A request that this version does not know, from a newer command or a foreign writer.
             _ => {}
         }
         recording.ring.obey(generation);
@@ -214,11 +214,11 @@ impl Agent {
         from: Interval,
         to: Option<Interval>,
     ) -> bool {
-        self.put_in_force(recording, to, |now| now == Some(from))
+        self.apply_interval(recording, to, |now| now == Some(from))
     }
 
     /// Puts an interval in force if the present one is `right`.
-    pub(crate) fn put_in_force(
+    pub(crate) fn apply_interval(
         &self,
         recording: &Recording,
         interval: Option<Interval>,

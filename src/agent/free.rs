@@ -169,7 +169,8 @@ impl Agent {
         }
         let key = self.written_key(thread);
         let is_as_walked = is_as_walked(&captured, walked);
-        let (shared, frames) = area.told(&captured, is_as_walked, key, thread.last_sample());
+        let (shared, frames) =
+            area.delta_from_last(&captured, is_as_walked, key, thread.last_sample());
         let record = FreeStackRecord {
             sample,
             thread: ThreadId(thread.number()),

@@ -21,9 +21,9 @@ pub enum Order {
     Start(Option<Interval>),
     /// No more samples.
     Stop,
-    /// What is in memory is to be in the file.
+    /// Write everything that is in memory to the file.
     Flush,
-    /// The same, and the file is to be copied.
+    /// Flush, then copy the file.
     Snapshot,
     /// The profile is to go on in another file.
     Rotate,
@@ -73,7 +73,7 @@ impl Agent {
                         Order::Stop => None,
                         _ => self.config().interval,
                     });
-                    let is_done = self.put_in_force(recording, interval, |_| true);
+                    let is_done = self.apply_interval(recording, interval, |_| true);
                     slow_path.adopt(&self.control.force());
                     is_done.then_some(()).ok_or(Refusal::Limit)
                 })?;

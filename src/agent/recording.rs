@@ -72,7 +72,7 @@ unsafe impl Sync for Recording {}
 /// Why no recording can be made.
 #[derive(Clone, Copy, Debug)]
 pub struct CannotRecord {
-    /// One line.
+    /// The reason in one line, for the user.
     pub reason: &'static str,
 }
 

@@ -1,19 +1,19 @@
-//! The slow path of malloc: an allocation has borrowed from its thread's counter.
+//! A sample that is due: its stack is captured, its record goes into the ring, its block into the live table.
+//!
+//! malloc's come from `malloc.rs`, those of machines' heaps from `hooks/nursery.rs`.
 
 use allocsample_record::{
     Figure, HeapId, HeapKind, LostReason, RecordKind, SampleFlags, SampleId, SampleRecord, ThreadId,
 };
 use allocsample_ring::Priority;
-use allocsample_sampling::{GapLaw, Interval, SamplePoints, Sampler, Weight};
+use allocsample_sampling::{GapLaw, Interval, SamplePoints, Weight};
 
 use crate::agent::{Agent, WorkArea};
 use crate::config::OnFull;
 use crate::hooks::Heap;
 use crate::live::LiveSamples;
 use crate::os::scratch::Zeroed;
-use crate::os::signals::Held;
-use crate::os::slow_path::SlowPath;
-use crate::os::thread::{Allocation, Caller, ShimThread};
+use crate::os::thread::{Caller, ShimThread};
 use crate::os::{self, clock};
 use crate::recording::{self, DrainState, Recording};
 use crate::stack::Captured;
@@ -21,66 +21,6 @@ use crate::stack::vm::RawFrame;
 use crate::switch::Switch;
 
 impl Agent {
-    /// An allocation has borrowed. Any thread, also in a signal handler.
-    pub fn on_alloc(&self, thread: &ShimThread, allocation: &Allocation) -> Option<SampleId> {
-        self.notice_fork_on(thread);
-        if thread.is_muted() && !self.goes_on(thread, allocation) {
-            return None;
-        }
-        if self.switch.get() != Switch::On {
-            thread.look_again_later();
-            return None;
-        }
-        let since_ns = start_of_timed(thread, allocation.address);
-        let (slow_path, points) = self.enter(thread, allocation.charged, &allocation.caller)?;
-        let mut sampled = None;
-        if points.is_sampled() {
-            let flags = match allocation.is_realloc {
-                0 => SampleFlags::default(),
-                _ => SampleFlags::REALLOC,
-            };
-            let due = Due {
-                thread,
-                address: allocation.address,
-                size: allocation.size,
-                points,
-                heap: HeapId::MALLOC,
-                interval: thread
-                    .interval()
-                    .map_or((None, 0), |(interval, index)| (Some(interval), index)),
-                flags,
-                type_id: 0,
-                caller: allocation.caller,
-                walked: self.heaps.walked_in_malloc(thread),
-                stack: None,
-                has_own_frame: allocation.has_own_frame != 0,
-            };
-            sampled = match recording::current() {
-                Some(recording) if !self.selection.has_size(due.size) => {
-                    self.leave_out(recording, weight_bytes(&due, self.law()));
-                    None
-                }
-                _ => self.run_and_tell(&due, since_ns),
-            };
-            thread.pending_is_done();
-        }
-        self.begin_if_asked(thread);
-        self.obey_requests(thread, &slow_path);
-        sampled
-    }
-
-    /// Whether an allocation on a muted thread is to be looked at: the slow path that muted it is no more, and the grant does
-    /// not suffice.
-    #[cold]
-    #[inline(never)]
-    fn goes_on(&self, thread: &ShimThread, allocation: &Allocation) -> bool {
-        if self.is_in_slow_path(thread, &allocation.caller) {
-            thread.count_muted(allocation.charged);
-            return false;
-        }
-        !thread.charge(allocation.charged)
-    }
-
     /// An object of a virtual machine's heap is a sample. Returns its id, unless it was lost (which is counted).
     pub(crate) fn on_heap_sample(&self, due: &Due<'_>) -> Option<SampleId> {
         self.notice_fork_on(due.thread);
@@ -96,30 +36,6 @@ impl Agent {
         self.run_and_tell(due, since_ns)
     }
 
-    /// Makes the thread known in the profile, which is begun if there is none. False: it cannot be.
-    pub(crate) fn announce(&self, thread: &ShimThread) -> bool {
-        let Some(_slow_path) = self.enter(thread, 0, &Caller::UNKNOWN) else {
-            return false;
-        };
-        let recording = self
-            .areas
-            .run(thread.last_area(), |area| {
-                recording::current().or_else(|| self.begin_recording(area))
-            })
-            .flatten();
-        recording.is_some_and(|recording| self.announce_in(thread, recording))
-    }
-
-    pub(crate) fn announce_in(&self, thread: &ShimThread, recording: &Recording) -> bool {
-        if !thread.is_announced()
-            && recording.announce_thread(thread.number())
-            && recording.is_current()
-        {
-            thread.set_announced();
-        }
-        thread.is_announced()
-    }
-
     /// Counts what a hook lost, wherever that can be said.
     pub(crate) fn count_lost(&self, reason: LostReason, events: u64, bytes: u64) {
         match recording::current() {
@@ -129,64 +45,8 @@ impl Agent {
         }
     }
 
-    /// Gives the thread a number, unless it has one.
-    pub(crate) fn join(&self, thread: &ShimThread) {
-        drop(self.enter(thread, 0, &Caller::UNKNOWN));
-    }
-
-    /// Begins a slow path that was called at `from`, on a thread that joins if it has not. Returns the sample points in the
-    /// `charged` bytes at hand. `None`: one is under way, or no interval is known.
-    pub(crate) fn enter<'a>(
-        &self,
-        thread: &'a ShimThread,
-        charged: u64,
-        from: &Caller,
-    ) -> Option<(SlowPath<'a>, SamplePoints)> {
-        let (slow_path, points) = thread.mute(charged, from);
-        if !slow_path.is_ours() {
-            return None;
-        }
-        if thread.epoch() == self.epoch() {
-            return Some((slow_path, points));
-        }
-        if thread.has_borrowed() {
-            // Interrupted where it allocates: it joins there.
-            return None;
-        }
-        let points = self.join_within(thread, &slow_path, charged)?;
-        Some((slow_path, points))
-    }
-
-    /// Nothing from before counts: the thread is new, or the agent was off, or this is a forked child. A handler that jumped
-    /// out of this would leave a thread that has joined twice.
-    #[cold]
-    #[inline(never)]
-    fn join_within(
-        &self,
-        thread: &ShimThread,
-        slow_path: &SlowPath<'_>,
-        charged: u64,
-    ) -> Option<SamplePoints> {
-        let _held = Held::unless_filtered();
-        if !slow_path.is_ours() {
-            // A signal handler has just forked, and this is the child.
-            return None;
-        }
-        let force = self.control.force();
-        let interval = force.interval.or(self.config().interval)?;
-        let (number, slot) = self.threads.join(thread);
-        let sampler = Sampler::new(self.law(), interval, self.seed().thread(number));
-        slow_path.join(self.epoch(), number, slot, sampler, &force);
-        self.select(thread, slow_path);
-        (self.hooks().on_thread_joined)();
-        Some(match charged {
-            0 => SamplePoints(0),
-            _ => slow_path.first_alloc(charged),
-        })
-    }
-
     /// `since_ns` is when it began, if this one is timed.
-    fn run_and_tell(&self, due: &Due<'_>, since_ns: Option<u64>) -> Option<SampleId> {
+    pub(crate) fn run_and_tell(&self, due: &Due<'_>, since_ns: Option<u64>) -> Option<SampleId> {
         let id = self.run_sample(due);
         if let (Some(since_ns), Some(recording)) = (since_ns, recording::current()) {
             let elapsed_ns = clock::monotonic_ns().saturating_sub(since_ns);
@@ -254,20 +114,6 @@ impl Agent {
         self.publish(due, area, recording, &captured)
     }
 
-    /// The calling thread is sampled from now on, or not: malloc's blocks and time. Its nurseries have a switch of their
-    /// own. False: the agent is off.
-    pub fn enable_thread(&self, thread: &ShimThread, is_on: bool) -> bool {
-        self.notice_fork_on(thread);
-        if self.switch.get() != Switch::On {
-            return false;
-        }
-        let Some((slow_path, _)) = self.enter(thread, 0, &Caller::UNKNOWN) else {
-            return false;
-        };
-        slow_path.enable(is_on);
-        true
-    }
-
     /// Where the sample's block will be, if it is freed by its address.
     fn live_by_address<'a>(&'a self, due: &'a Due<'_>) -> Option<&'a LiveSamples> {
         if due.heap == HeapId::MALLOC {
@@ -286,7 +132,8 @@ impl Agent {
     ) -> Option<SampleId> {
         let key = self.written_key(due.thread);
         let is_as_walked = is_as_walked(captured, due.walked) && !due.has_own_frame;
-        let (shared, fresh) = area.told(captured, is_as_walked, key, due.thread.last_sample());
+        let (shared, fresh) =
+            area.delta_from_last(captured, is_as_walked, key, due.thread.last_sample());
         if let Some(live) = self.live_by_address(due) {
             self.end_freed_past_us(due.thread, live, due.address, recording);
         }
@@ -334,7 +181,7 @@ impl Agent {
         noted.commit_and(RecordKind::Sample as u8, || due.thread.pending_is_done());
         due.thread.set_last_sample(id);
         let walk = if is_as_walked { captured.walk } else { 0 };
-        area.remember(captured, shared, walk, key, due.thread.last_sample());
+        area.note_written(captured, shared, walk, key, due.thread.last_sample());
         let is_wanted_early = self.config().is_attended() || recording.is_asked();
         if is_wanted_early && recording.drain_state() == DrainState::None {
             self.set_drain_to_work(recording, captured.may_hold_loader_locks);
@@ -387,7 +234,7 @@ pub(crate) fn is_as_walked(captured: &Captured, walked: Option<&Heap>) -> bool {
 
 /// When the sample that the thread may be about to take began, if its time is to be taken. The first one makes the files as
 /// well, which is no part of what samples cost.
-fn start_of_timed(thread: &ShimThread, address: u64) -> Option<u64> {
+pub(crate) fn start_of_timed(thread: &ShimThread, address: u64) -> Option<u64> {
     recording::current()?;
     // Of a machine's objects malloc counts no bytes; of malloc's blocks many have the same address.
     let number = thread.total_bytes().wrapping_add(address >> 3);
@@ -413,5 +260,75 @@ pub(crate) fn weight_bytes(due: &Due<'_>, law: GapLaw) -> u64 {
 unsafe impl Zeroed for WorkArea {
     fn forget(&mut self) {
         self.forget_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn due(thread: &ShimThread, size: u64, interval_bytes: u64, points: u64) -> Due<'_> {
+        Due {
+            thread,
+            address: 0x1000,
+            size,
+            points: SamplePoints(points),
+            heap: HeapId::MALLOC,
+            interval: (Interval::new(interval_bytes), 0),
+            flags: SampleFlags::default(),
+            type_id: 0,
+            caller: Caller::UNKNOWN,
+            walked: None,
+            stack: None,
+            has_own_frame: false,
+        }
+    }
+
+    /// Addresses and totals grow by multiples of powers of two: those must not be all timed, or none of them.
+    #[test]
+    fn one_sample_in_sixteen_is_timed_at_any_stride() {
+        const SAMPLES: u64 = 16_000;
+        for stride in [1, 2, 8, 16, 64, 4096, 1 << 20, 24, 1000, 524_288 + 8] {
+            let timed = (0..SAMPLES).filter(|n| is_timed(n * stride)).count() as u64;
+            // The multiplier spreads a progression evenly: no stride here is off by more than a third.
+            let expected = SAMPLES / 16;
+            assert!(timed.abs_diff(expected) < expected / 3, "{stride}: {timed}");
+        }
+    }
+
+    #[test]
+    fn a_sample_weighs_its_size_over_the_chance_to_be_taken() {
+        // SAFETY: zero is the right initial value.
+        let thread: ShimThread = unsafe { core::mem::zeroed() };
+        // size / (1 - exp(-size / interval)), rounded down: 1 byte stands for half a byte more than the interval.
+        let weight = |size| weight_bytes(&due(&thread, size, 1000, 1), GapLaw::Poisson);
+        assert_eq!(weight(1), 1000);
+        assert_eq!(weight(1000), 1581);
+        assert_eq!(weight(100_000), 100_000);
+    }
+
+    #[test]
+    fn a_sample_without_an_interval_weighs_nothing() {
+        // SAFETY: zero is the right initial value.
+        let thread: ShimThread = unsafe { core::mem::zeroed() };
+        let mut due = due(&thread, 64, 1000, 1);
+        due.interval.0 = None;
+        assert_eq!(weight_bytes(&due, GapLaw::Poisson), 0);
+    }
+
+    #[test]
+    fn only_whole_unmerged_stacks_are_as_walked() {
+        let whole = Captured::default();
+        assert!(is_as_walked(&whole, None));
+        let merged = Captured {
+            is_merged: true,
+            ..Captured::default()
+        };
+        assert!(!is_as_walked(&merged, None));
+        let cut = Captured {
+            flags: SampleFlags::TRUNCATED,
+            ..Captured::default()
+        };
+        assert!(!is_as_walked(&cut, None));
     }
 }

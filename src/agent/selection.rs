@@ -44,7 +44,7 @@ impl Detail {
         }
     }
 
-    /// What does not fit is left away.
+    /// Appends `part`, cut to the room that is left.
     fn push(&mut self, part: &[u8]) -> &mut Self {
         let room = self.bytes.iter_mut().skip(self.length);
         for (place, byte) in room.zip(part) {

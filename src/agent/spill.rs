@@ -191,3 +191,30 @@ const _: () = assert!(
     cfg!(target_endian = "little"),
     "files hold little-endian words"
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_room_for_bytes_that_cannot_be_compressed() {
+        // The format's own bound: literals take one byte more for each 255, and the block 16 more.
+        for bytes in [0, 1, 254, 255, 256, 4096, 1 << 20] {
+            assert!(
+                most_compressed(bytes) >= bytes + bytes / 255 + 16,
+                "{bytes}"
+            );
+        }
+    }
+
+    #[test]
+    fn working_memory_is_zero_and_as_long_as_asked() {
+        let found = with_memory(5000, |memory| {
+            let is_zero = memory.iter().all(|&byte| byte == 0);
+            memory.fill(1);
+            (memory.len(), is_zero)
+        });
+        assert_eq!(found, Some((5000, true)));
+        assert_eq!(with_memory(usize::MAX / 2, |_| ()), None);
+    }
+}

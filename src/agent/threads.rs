@@ -48,7 +48,7 @@ impl Threads {
             .fetch_add(totals.muted_bytes, Ordering::Relaxed);
     }
 
-    /// What those threads allocated in sum.
+    /// Bytes that threads which have ended allocated, in sum.
     pub fn ended(&self) -> Totals {
         Totals {
             bytes: self.ended_bytes.load(Ordering::Relaxed),

@@ -31,7 +31,7 @@ impl<T> Handover<T> {
         drop(self.exchange(Some(Box::new(value))));
     }
 
-    /// What was left; nothing is from here on.
+    /// Takes the value that was left, which leaves none.
     pub fn take(&self) -> Option<T> {
         self.exchange(None).map(|value| *value)
     }

@@ -7,7 +7,7 @@ use allocsample_agent::recording::Recording;
 use allocsample_record::{Figure, LostReason, Note};
 use allocsample_sampling::{Controller, Interval, LiveLimit, Window};
 
-/// What has gone through the drain thread.
+/// Amounts that have passed the drain thread so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Drained {
     /// Words of the ring.

@@ -46,7 +46,7 @@ pub struct Rotation {
     size_bytes: Option<u64>,
     keep: Option<usize>,
     most_bytes: Option<u64>,
-    /// Of the present file.
+    /// Number of the present file, and when it began.
     number: u32,
     begin_ns: u64,
     begin_wall_ns: u64,
@@ -63,7 +63,7 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// Of a recording whose first file has just begun.
+    /// The rotation of a recording whose first file has just begun.
     pub fn new(config: &Config, path: &Path, time_ns: u64, wall_ns: u64) -> Self {
         Self {
             path: path.to_owned(),
@@ -85,7 +85,7 @@ impl Rotation {
         }
     }
 
-    /// Of the present file, from 1.
+    /// The number of the present file, from 1.
     pub fn number(&self) -> u32 {
         self.number
     }

@@ -178,7 +178,7 @@ impl Drain {
                 DrainRequest::Work => self.sleep(wake),
                 DrainRequest::Pause => {
                     self.tell_figures()?;
-                    self.remember();
+                    self.keep_for_next_thread();
                     return Ok(());
                 }
                 DrainRequest::Finish => {
@@ -189,8 +189,8 @@ impl Drain {
         }
     }
 
-    /// For the thread that goes on after a pause: the numbers of the stacks in the file.
-    fn remember(&mut self) {
+    /// Keeps the numbers of the stacks in the file for the thread that continues after a pause.
+    fn keep_for_next_thread(&mut self) {
         let memory = Memory {
             recording: self.recording,
             interner: std::mem::take(&mut self.interner),

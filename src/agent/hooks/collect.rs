@@ -33,7 +33,7 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// It has its answer.
+    /// The collection has answered what became of it.
     const RESOLVED: u32 = 1;
     /// Its thread has ended, and no collection has looked at it.
     const LATE: u32 = 2;
@@ -342,7 +342,7 @@ impl Agent {
         is_told
     }
 
-    /// The same, and counts nothing.
+    /// Waits for room in the ring as the settings say; false, and nothing is counted, if there is none.
     fn push_waiting(
         &self,
         recording: &Recording,

@@ -47,9 +47,9 @@ pub struct Description<'a> {
     pub loop_has_thunks: bool,
     /// Whether its walker gives whole stacks, with no native frames among them.
     pub is_walk_whole: bool,
-    /// What its interpreter ranges hold.
+    /// How the code in its interpreter ranges relates to the machine's frames.
     pub native_code: NativeCode,
-    /// What to call.
+    /// The machine's own functions.
     pub callbacks: Callbacks,
 }
 
@@ -95,7 +95,7 @@ pub struct Heap {
     interval_index: AtomicU32,
     /// Grows with each change of the three above.
     generation: AtomicU32,
-    /// How often pending samples were given up.
+    /// Number of times that all pending samples were given up.
     discards: AtomicU32,
     ranges: [(AtomicU64, AtomicU64); RANGES],
     ranges_used: AtomicU32,
@@ -169,7 +169,7 @@ impl Heap {
         )
     }
 
-    /// How often pending samples were given up.
+    /// Number of times that all pending samples were given up.
     pub(crate) fn discards(&self) -> u32 {
         self.discards.load(Ordering::Acquire)
     }
@@ -215,7 +215,7 @@ pub struct Heaps {
     random_rows: AtomicU32,
     /// The heap that is walked in malloc on every thread; 0 for none.
     everywhere: AtomicU32,
-    /// How often compiled code was made, moved or dropped.
+    /// Number of times that compiled code was added, moved or removed.
     code_changes: AtomicU32,
 }
 
@@ -250,7 +250,7 @@ impl Heaps {
         seed.thread(NOT_A_THREAD | self.random_rows.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Those that were registered.
+    /// Heaps that were registered, also those that were unregistered since.
     pub(crate) fn all(&self) -> impl Iterator<Item = &'static Heap> {
         let used = self.used.load(Ordering::Acquire) as usize;
         self.heaps.iter().take(used).filter_map(StaticRef::get)

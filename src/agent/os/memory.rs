@@ -165,7 +165,7 @@ impl<T: Sync> StaticRef<T> {
         Self(AtomicPtr::new(core::ptr::null_mut()))
     }
 
-    /// What was last stored.
+    /// The reference that was stored last.
     pub fn get(&self) -> Option<&'static T> {
         // Acquire: pairs with the release stores below; the value is complete.
         let pointer = self.0.load(Ordering::Acquire);
@@ -250,7 +250,7 @@ pub fn map_shared(fd: i32, bytes: usize) -> Option<NonNull<u8>> {
     unsafe { map_shared_with(fd, core::ptr::null_mut(), bytes, 0) }
 }
 
-/// The same, in the place of other memory of ours.
+/// As [`map_shared`], in place of other memory of ours.
 ///
 /// # Safety
 /// The range is a mapping of ours, in which nobody relies on what is there.

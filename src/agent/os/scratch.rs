@@ -55,7 +55,7 @@ impl Use {
     }
 }
 
-/// What can be in a work area.
+/// A type whose values can live in a work area, which begins as zeros.
 ///
 /// # Safety
 /// All zero bytes are a valid value of the type.

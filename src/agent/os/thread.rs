@@ -10,9 +10,9 @@ use super::slow_path::Phase;
 
 /// Sampling is stopped.
 const PAUSED: u32 = 1;
-/// It is off for this thread.
+/// Sampling is off for this thread, by its own wish.
 const DISABLED: u32 = 2;
-/// Not sampled, because somebody outside wants others.
+/// Not sampled: a filter set from outside (`ctl filter`) leaves this thread out.
 const LEFT_OUT: u32 = 4;
 
 /// In the first word of a noted record: where it starts plus one, below the writer's number.
@@ -185,12 +185,12 @@ pub struct Force {
 }
 
 impl ShimThread {
-    /// Where its timer is noted.
+    /// Sets the address of the timer slot that belongs to this thread.
     pub fn set_tick_place(&self, address: u64) {
         self.state.tick_place.set(address);
     }
 
-    /// That, which is forgotten.
+    /// Returns and clears the address of the timer slot; 0: there was none.
     pub fn take_tick_place(&self) -> u64 {
         self.state.tick_place.replace(0)
     }
@@ -220,7 +220,7 @@ impl ShimThread {
         self.state.signal_stack.set(address);
     }
 
-    /// That, which is forgotten.
+    /// Returns and clears the address of the stack for signals; 0: there was none.
     pub fn take_signal_stack(&self) -> u64 {
         self.state.signal_stack.replace(0)
     }

@@ -9,11 +9,11 @@ pub struct Timer(pub u32);
 pub struct Ticking {
     /// The signal.
     pub signal: i32,
-    /// What comes with it.
+    /// The value that every signal of this timer carries.
     pub mark: u64,
-    /// Processor time until the first one.
+    /// Processor time until the first signal.
     pub first_ns: u64,
-    /// And between two.
+    /// Processor time between two signals.
     pub period_ns: u64,
 }
 

@@ -38,14 +38,14 @@ impl<T: Copy> Vector<T> {
         true
     }
 
-    /// What is in it.
+    /// The elements.
     pub fn as_slice(&self) -> &[T] {
         let base = self.base.unwrap_or(NonNull::dangling());
         // SAFETY: that many were written, into our own memory; none needs none.
         unsafe { core::slice::from_raw_parts(base.as_ptr(), self.length) }
     }
 
-    /// What is in it.
+    /// The elements, to be changed.
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         let base = self.base.unwrap_or(NonNull::dangling());
         // SAFETY: as above, and `&mut self` makes it unique.

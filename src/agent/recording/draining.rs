@@ -21,7 +21,7 @@ pub enum DrainState {
     Starting = 1,
     /// At work: the profile is open.
     Running = 2,
-    /// It has written all and goes.
+    /// It has written everything and is ending.
     Done = 3,
     /// It could not be started, or could not write.
     Failed = 4,

@@ -14,7 +14,7 @@ pub(super) struct BuildId {
 }
 
 impl BuildId {
-    /// That of a module without one.
+    /// The build id of a module that has none.
     pub const NONE: Self = Self {
         bytes: [0; MAX_BUILD_ID_BYTES],
         length: 0,

@@ -116,9 +116,9 @@ pub struct Memo {
     /// Leaf first, up to the end of the array, so that the part which stays is in place.
     frames: [Remembered; MAX_FRAMES],
     count: usize,
-    /// They are in the walker's buffer too: all of them, from its front on.
+    /// Whether the walker's buffer holds exactly these frames, from its front on.
     are_shown: bool,
-    /// Those of the frames, likewise.
+    /// The words that these frames depend on, leaf first, up to the end of the array.
     reads: [Read; MAX_READS],
     /// Readable memory of the thread's stack, in which all of them are.
     own: (u64, u64),
@@ -338,8 +338,8 @@ impl Memo {
         self.remembered_walk = self.walks;
     }
 
-    /// The walker's buffer holds something else than the last walk's frames.
-    pub fn is_shown_no_more(&mut self) {
+    /// Call when the walker's buffer no longer holds the last walk's frames.
+    pub fn invalidate_shown(&mut self) {
         self.are_shown = false;
     }
 
@@ -361,7 +361,7 @@ fn are_unchanged(reads: &[Read]) -> bool {
 }
 
 impl Read {
-    /// Of what is remembered.
+    /// Whether the word still has the value that the remembered walk read.
     #[inline]
     fn is_unchanged(&self) -> bool {
         let pointer: *const u64 = core::ptr::with_exposed_provenance(self.address as usize);
@@ -470,7 +470,7 @@ mod tests {
         assert_eq!(show(&mut memo, 1), (2, [0, 0, 0, 0]));
         assert_eq!(show(&mut memo, 2), (2, [0, 0, 2, 3]));
         assert_eq!(show(&mut memo, 3), (1, [0, 0, 0, 2]));
-        memo.is_shown_no_more();
+        memo.invalidate_shown();
         assert_eq!(show(&mut memo, 1), (2, [0, 2, 3, 0]));
     }
 

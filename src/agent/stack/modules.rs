@@ -308,7 +308,7 @@ impl Modules {
         }
     }
 
-    /// How often that was.
+    /// Number of `dlclose` calls so far.
     pub fn dlclose_count(&self) -> u32 {
         self.dlclose_count.load(Ordering::Acquire)
     }

@@ -60,7 +60,7 @@ impl<'a> StackReader<'a> {
         }
     }
 
-    /// What the walk copied into.
+    /// The copies of pages that the walk has made.
     pub(super) fn into_pages(self) -> &'a mut ForeignPages {
         self.pages
     }
@@ -169,5 +169,32 @@ mod tests {
         // A guard page, or another stack below a hole: what is there is copied, or is gone.
         assert_eq!(found(Some(1)), (before.clone(), Some(0)));
         assert_eq!(found(Some(0)), (before, None));
+    }
+
+    #[test]
+    fn own_words_end_with_the_last_whole_word() {
+        let words = [1_u64, 2, 3];
+        let start = words.as_ptr().expose_provenance() as u64;
+        let own = OwnWords::of(&(start..start + 24)).unwrap();
+        assert_eq!(
+            [0, 8, 16].map(|at| own.read(start + at)),
+            [1, 2, 3].map(Some)
+        );
+        // Not aligned, but whole.
+        assert_eq!(own.read(start + 12), Some(3 << 32));
+        // One byte too far, and one below: no wrapping makes either of them look near.
+        assert_eq!(
+            [17, 24, u64::MAX].map(|at| own.read(start.wrapping_add(at))),
+            [None; 3]
+        );
+        assert_eq!(own.read(0), None);
+        // 23 bytes have two words, of which the last one begins at 15.
+        let shorter = OwnWords::of(&(start..start + 23)).unwrap();
+        assert_eq!(
+            [15, 16].map(|at| shorter.read(start + at).is_some()),
+            [true, false]
+        );
+        assert!(OwnWords::of(&(start..start + 7)).is_none());
+        assert!(OwnWords::of(&(start + 8..start)).is_none());
     }
 }

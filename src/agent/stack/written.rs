@@ -10,9 +10,9 @@ use crate::stack::MemoKey;
 /// When addresses meant what they meant.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct WrittenKey {
-    /// Whose stack it was, and before which `dlclose`.
+    /// The thread, and the number of `dlclose` calls before the walk.
     pub walk: MemoKey,
-    /// How often machines had told of a change of their compiled code.
+    /// Number of times that machines had changed their compiled code before the walk.
     pub code_changes: u32,
 }
 
@@ -37,7 +37,7 @@ pub struct FoundStack<'a> {
     pub walk: u64,
     /// How many of them, counted from the root, are those of another walk.
     pub known: usize,
-    /// That walk.
+    /// The number of the walk that found the known frames.
     pub known_from: u64,
 }
 
@@ -60,7 +60,7 @@ impl WrittenStack {
         known + equal.count()
     }
 
-    /// Nothing is known of any sample.
+    /// Forgets the last sample: the next one shares no frame.
     pub fn forget(&mut self) {
         self.sample = 0;
     }
