@@ -205,11 +205,11 @@ static enum verdict judge(struct watch *watch, bool has_passed_on)
     }                                                                                                                  \
     static void NAME##_first PARAMETERS                                                                                \
     {                                                                                                                  \
-        shim_thread.counters.muted++;                                                                                           \
+        shim_thread.counters.muted++;                                                                                  \
         void *found = find_operator(#NAME, (const void *)(uintptr_t)delete_by_free);                                   \
         /* One that comes back through free finds the sample taken already. */                                         \
         NAME##_frees = is_of_allocator(found);                                                                         \
-        shim_thread.counters.muted--;                                                                                           \
+        shim_thread.counters.muted--;                                                                                  \
         __atomic_store_n((void **)&NAME##_next, found, __ATOMIC_RELEASE);                                              \
         NAME VALUES;                                                                                                   \
     }

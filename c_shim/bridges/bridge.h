@@ -13,15 +13,15 @@ struct bridge {
     const char *name;
     /* A symbol in the program's global scope by which the runtime is recognised. NULL: `join` finds out by itself. */
     const char *runtime_symbol;
-    /* A symbol by which a collector is recognised that stops threads by signals and scans what is between their stack pointer and
-     * their stack's base, also where this bridge is not asked to join. NULL: the runtime has none. */
+    /* A symbol that identifies a conservative collector: one that stops threads with signals and scans their stacks. It is looked
+     * up even if the bridge does not join. NULL: the runtime has no such collector. */
     const char *scanning_collector_symbol;
     /* Only where the user asks for this bridge: it changes code of the runtime. */
     bool is_on_request;
     /* Joins the runtime. Once, before `main`: all objects of the program are loaded, none of its code has run. */
     void (*join)(void);
-    /* Joins it in a process that runs, while its threads do, and leaves it again; as often as one likes, by one thread at a
-     * time. NULL: this bridge does not join at an attach. */
+    /* Joins and leaves the runtime while the program's threads run. May be called repeatedly, by one thread at a time. NULL: the
+     * bridge does not support attach. */
     void (*attach)(void);
     void (*detach)(void);
     /* In a forked child: releases locks that other threads of the parent held. NULL: there are none. */

@@ -7,15 +7,15 @@
 /* Joins the runtimes that this process has. Once, before `main`. `on_request`: also those that are joined only on request. */
 HIDDEN void bridges_join(bool on_request);
 
-/* The same in a process that runs, while its threads do, and the way back. As often as one likes, by one thread at a time. */
+/* Joins and leaves runtimes while the program's threads run. May be called repeatedly, by one thread at a time. */
 HIDDEN void bridges_attach(void);
 HIDDEN void bridges_detach(void);
 
 /* In a forked child: releases what other threads of the parent held in a bridge. */
 HIDDEN void bridges_after_fork_in_child(void);
 
-/* Whether the program has a collector that stops threads by signals and scans what is between their stack pointer and their
- * stack's base. Takes the loader's lock. */
+/* Returns whether the program has a conservative collector, which stops threads with signals and scans their stacks. Takes the
+ * loader's lock. */
 HIDDEN bool bridges_have_scanning_collector(void);
 
 /* A bridge that found its runtime and declined to join it: see `decline` in services.h. */

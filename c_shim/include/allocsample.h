@@ -197,8 +197,8 @@ typedef struct allocsample_gc {
     const uint64_t *values; /* pairs of an allocsample_statistic and its value */
 } allocsample_gc;
 
-/* In place of a statistic, for ALLOCSAMPLE_MAJOR: the collection has looked at what was allocated before this moment (as
- * `now_ns` tells it), and counts the rest as alive. For collectors that mark while the program runs; without it, `begin_ns`. */
+/* Passed in place of a statistic's number with ALLOCSAMPLE_MAJOR, by concurrent collectors. The value is a time of `now_ns`: the
+ * collection has examined the objects that were allocated before it, and treats later ones as live. Default: `begin_ns`. */
 #define ALLOCSAMPLE_LOOKED_UNTIL UINT32_C(0xffffffff)
 
 enum {

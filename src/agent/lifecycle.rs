@@ -116,7 +116,7 @@ impl Agent {
             self.threads.add_ended(thread.totals());
         }
         self.forget_selected();
-        // First: a record that a signal handler writes here does not take the slot for the thread's own.
+        // Before the slot is freed: a signal handler may still write a record as this thread's writer.
         slow_path.leave();
         self.threads.leave(thread.slot());
     }

@@ -30,8 +30,8 @@ const SEARCH_S: u64 = 10;
 const OTHER_COMMAND_S: u64 = 30;
 /// Between two looks for a deadlock.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
-/// How long one thread may take to stop before another one is tried. On a busy machine it takes longer until a thread has its
-/// turn: each time that all have been tried in vain, they get twice as long.
+/// How long a thread may take to stop before the next one is tried. Doubled after every unsuccessful pass over all threads,
+/// because on a busy machine a thread must first be scheduled.
 const ONE_THREAD: Duration = Duration::from_millis(100);
 const ONE_THREAD_AT_MOST: Duration = Duration::from_secs(2);
 
@@ -289,8 +289,8 @@ impl Work<'_> {
         Ok(Ok(None))
     }
 
-    /// Looks at the thread again and again, which slows it down, until it can be borrowed. Not by leading it instruction by instruction: the
-    /// kernel lets a thread whose tracer is killed then run into a trap, and the process dies of it.
+    /// Stops the thread repeatedly until it can be borrowed, which slows it down. It is not single-stepped, because the
+    /// kernel leaves the trap flag set if the tracer is killed, and the process then dies of SIGTRAP.
     fn wait_for_it(&self, tracee: &mut Tracee, patience: Duration) -> io::Result<bool> {
         let since = Instant::now();
         for turn in 0_u64.. {

@@ -27,8 +27,8 @@ pub(crate) const WANTS_LIBRARY: u64 = 3;
 /// The helper has ended and left its memory to the next command.
 pub(crate) const LEFT: u64 = 4;
 
-/// Seconds for which the helper waits for the command before it ends by itself. By the clock: a program that changes its user
-/// in a loop cuts every sleep of its threads short.
+/// Seconds after which the helper exits if the command does not respond. Measured with the clock, not by counting sleeps: a
+/// program that calls `seteuid` in a loop interrupts every sleep of its threads.
 const PATIENCE_S: u64 = 10;
 
 const fn at(word: Word) -> usize {
@@ -191,8 +191,8 @@ std::arch::global_asm!(
     "pop r12",
     "pop rbx",
     "jmp rax",
-    // Seconds since the machine started, as a page tells that the kernel shares: no system call, and not by the processor's
-    // clock, which the process may have been forbidden.
+    // Returns the seconds since boot. The coarse clock needs neither a system call nor the TSC, which the process may have
+    // disabled (PR_SET_TSC).
     "40:",
     "sub rsp, 24",
     "mov edi, 6", // CLOCK_MONOTONIC_COARSE
@@ -413,7 +413,7 @@ mod tests {
     fn the_helpers_code_fits_its_page() {
         let code = code();
         assert!(!code.is_empty() && code.len() as u64 <= PAGE);
-        // It ends in a return, so that it never runs on.
+        // The code ends with a return, so execution never runs past it.
         assert_eq!(code.last(), Some(&0xc3));
         // The borrowed thread's part ends in its system call.
         let entry = entry() as usize;

@@ -33,7 +33,7 @@ const COPY: &str = "/memfd:liballocsample.so";
 
 /// How long we wait for a thread that an earlier command has started, in seconds.
 const PATIENCE_S: u64 = 30;
-/// How long one thread may take to stop: on a busy machine, until it has its turn.
+/// How long a thread may take to stop. On a busy machine it must first be scheduled.
 const STOP: Duration = Duration::from_secs(2);
 /// Between two stops of the thread that is looked at.
 const BETWEEN_STOPS: Duration = Duration::from_millis(20);

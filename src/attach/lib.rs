@@ -148,7 +148,7 @@ pub enum AttachError {
     )]
     Unfinished(i32, u64),
     #[error(
-        "process {0}: this command stood still for ten seconds (stopped, or without a processor), and the thread that it had started in the process has ended; try again"
+        "process {0}: this command was stopped or got no CPU time for ten seconds, so its helper thread has exited; try again"
     )]
     StoodStill(i32),
     #[error("process {0}: another attach or detach has been at work on it for {1} s; try again")]

@@ -8,7 +8,7 @@
 //! 320     request: generation | value | generation that was obeyed | what | 4 x more
 //! 384     figures: 16 x u64
 //! 512     collections that were asked for, by heap: 256 x (generation of the request << 8 | state)
-//! 2560    the last position that a writer reserved up to, as others saw, by writer: 192 x u64
+//! 2560    end of each writer's last reservation, as published by the next writer: 192 x u64
 //! 4096    data: capacity x 8 bytes
 //! ```
 
@@ -27,12 +27,12 @@ pub const FIGURES: usize = 16;
 /// Number of heaps whose collections can be told of.
 pub const HEAPS: usize = 256;
 
-/// Writers that can find out what became of a reservation; number 0 stands for all others.
+/// Writers whose reservations can be resolved after a jump; number 0 stands for all others.
 pub(crate) const WRITERS: usize = 192;
 
 const WRITER_SHIFT: u32 = 48;
 
-/// The head: the first position that nobody has reserved (48 bits: 2 PiB), and who has reserved up to there (16 bits).
+/// The head: the first unreserved position in words (48 bits, enough for 2 PiB) and the last writer (16 bits).
 pub(crate) const fn head_word(position: u64, writer: usize) -> u64 {
     head_position(position) | (writer as u64) << WRITER_SHIFT
 }

@@ -41,21 +41,21 @@ pub struct Reservation<'a> {
     kind: u8,
 }
 
-/// Who reserves, so that it can find out whether it has. No two threads use the same number of a ring at the same time, nor
-/// does a signal handler use that of what it has interrupted.
+/// Identifies who reserves, so that a reservation can be resolved after a jump. A number must not be used by two threads at the
+/// same time, nor by a signal handler that interrupted its user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Writer(usize);
 
 impl Writer {
-    /// One that does not find out.
+    /// A writer whose reservations cannot be resolved.
     pub const OTHER: Self = Self(0);
 
-    /// The writer of this number, from 1 on; [`Self::OTHER`] if there are not so many.
+    /// The writer with this number, from 1 to 191; otherwise [`Self::OTHER`].
     pub fn new(number: usize) -> Self {
         Self(if number < WRITERS { number } else { 0 })
     }
 
-    /// That number; 0 for [`Self::OTHER`].
+    /// Its number; 0 for [`Self::OTHER`].
     pub fn number(self) -> usize {
         self.0
     }
@@ -64,9 +64,9 @@ impl Writer {
 /// How far a reservation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The head is about to be moved from this position on, or someone else has moved it.
+    /// The writer is about to move the head from this position. The attempt may fail.
     Intended(u64),
-    /// The record is there, reserved from the position that was told last.
+    /// The record is reserved from the last position reported, and its header is written.
     Begun,
 }
 
@@ -90,7 +90,7 @@ impl Place {
     }
 }
 
-/// A part of the ring that is ours, and has no header yet.
+/// A reserved part of the ring whose header is not written yet.
 struct Taken {
     place: Place,
     used_words: u64,
@@ -105,12 +105,13 @@ impl Ring {
         self.reserve_by(Writer::OTHER, words, priority, |_| {})
     }
 
-    /// The same for a writer that a signal handler may take away by a jump at any instruction. It notes what `tell` says, at
-    /// once; whoever finds out about the jump gives that to [`Ring::abandon_intended`] or [`Ring::abandon`].
+    /// Like [`Ring::reserve`], for a writer that a signal handler may abandon with `siglongjmp` at any instruction. The caller
+    /// must store every reported [`Progress`] immediately. After a jump, pass the last one to [`Ring::abandon_intended`] or
+    /// [`Ring::abandon`].
     ///
-    /// No instruction both moves the head and notes that it has. So the head bears the writer's number, and whoever moves
-    /// it on stores first how far that writer came: from then on the writer, too, can find out (Attiya, Ben-Baruch and
-    /// Hendler 2018, *Nesting-safe recoverable linearizability*, have such an exchange).
+    /// No single instruction can both move the head and record that it did. Therefore the head contains the number of its last
+    /// writer, and the next writer publishes how far that writer came before it moves the head again. This is the recoverable
+    /// compare-and-swap of Attiya, Ben-Baruch and Hendler (2018), *Nesting-safe recoverable linearizability*.
     #[inline]
     pub fn reserve_by(
         &self,
@@ -177,7 +178,7 @@ impl Ring {
         }
     }
 
-    /// Moves the head as a writer does that is left by a jump right after it. Only for tests.
+    /// Moves the head and stops there, like a writer that is abandoned immediately afterwards. Only for tests.
     #[cfg(any(test, loom))]
     pub fn take_and_leave(
         &self,
@@ -214,9 +215,8 @@ impl Ring {
         }
     }
 
-    /// Makes padding of what a writer has reserved whose last word was [`Progress::Intended`] with this `start`, and that will
-    /// never come back. Does nothing if it has not reserved it, and returns false. The caller is the writer's thread, and
-    /// asks once.
+    /// Turns the reservation of an abandoned writer into padding, where the last progress was [`Progress::Intended`] from `start`.
+    /// Returns false, and changes nothing, if the writer had not reserved it. Call at most once, on the writer's thread.
     pub fn abandon_intended(&self, writer: Writer, start: u64, words: usize) -> bool {
         let place = self.place(start, (words as u64).saturating_add(1));
         let is_reserved = self.has_reserved(writer, place.end());
@@ -254,8 +254,7 @@ impl Ring {
         }
     }
 
-    /// Stores that the writer which is named in the head has come as far as the head says, before `writer` moves it on. One
-    /// that goes on itself knows.
+    /// Publishes how far the head's last writer came, before `writer` moves the head. Not needed if both are the same.
     #[inline]
     fn confirm(&self, head: u64, writer: Writer) {
         let (number, position) = (head_writer(head), head_position(head));
@@ -270,7 +269,7 @@ impl Ring {
         }
     }
 
-    /// Whether the writer has moved the head to `end`. The calling thread is the only one that does so by its number.
+    /// Returns whether `writer` moved the head to `end`. Only the calling thread may use that writer.
     fn has_reserved(&self, writer: Writer, end: u64) -> bool {
         if writer == Writer::OTHER {
             return false;

@@ -1,20 +1,18 @@
-/* Which of the JVM's collections have looked at all of its heap. JVMTI tells of pauses, and not of what they are for.
+/* Detects full collections. JVMTI reports GC pauses but not their kind, so the bridge reads HotSpot's own state at the start and
+ * the end of every pause.
  *
- * Two things tell it. The JVM's performance counters say how many collections of each kind there have been; one that stops
- * Java's threads from beginning to end (Serial's, Parallel's, and G1's full ones) is seen there. A collector that marks
- * beside the program's threads looks at what was allocated before it began to mark, and only at that: the rest counts as live.
- * So it is the pause in which marking began that counts, and the one in which it ended tells of it:
+ * Stop-the-world collectors (Serial, Parallel, and the full collections of G1) increment a performance counter for every full
+ * collection. Concurrent collectors examine only the objects that were allocated before marking started, and treat later ones as
+ * live. For these the bridge detects the pause in which marking starts and the pause in which it ends:
  *
- *   G1          marks while the threads have to note the references that they write over. Each has a switch for that, which
- *               the interpreter's stores look at; where it is, their code says.
- *   Shenandoah  has a byte of states for each thread, one bit of which is that.
- *   ZGC         has the colours of its pointers in the table that it has for debuggers (before JDK 21: the phase that it is in).
- *               They change as marking begins, and again once the dead are known. Since it has generations, it looks only at
- *               what was old by then.
+ *   G1          enables the SATB barrier in every Java thread while it marks. The interpreter's store code contains the offset
+ *               of that flag.
+ *   Shenandoah  sets a bit in every thread's GC state byte.
+ *   ZGC         changes the good colours of its pointers, which it publishes for debuggers, when marking starts and again when
+ *               the dead objects are known (before JDK 21: its phase). Generational ZGC examines only the old generation.
  *
- * All of these change only in pauses, so both ends of each pause are looked at. What is not there, or not as it should be, stays
- * unknown, and its pauses count as minor ones: generational Shenandoah's, and all where -XX:-UsePerfData hides which collector
- * there is. */
+ * This state changes only inside pauses. If it cannot be found or looks unexpected, every pause counts as a minor collection; this
+ * is the case for generational Shenandoah, and under -XX:-UsePerfData for all collectors but ZGC. */
 #define _GNU_SOURCE
 #include "collections.h"
 #include "kit/foreign.h"
@@ -23,7 +21,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-/* ---- the JVM's performance counters (perfMemory.hpp, version 2 of their format, that of all JDKs since 5) ---- */
+/* ---- performance counters (perfMemory.hpp; format version 2, used since JDK 5) ---- */
 
 enum { PERF_MAGIC = (int32_t)0xc0c0feca, PERF_LONG = 'J', PERF_BYTE = 'B' };
 struct perf_prologue {
@@ -45,22 +43,22 @@ struct counter {
     uint64_t last;
 };
 
-/* What the threads have to do while a collector marks. */
+/* How to tell that the collector is marking. */
 enum marking { MARKING_UNKNOWN, MARKING_FLAG, MARKING_COLOURS, MARKING_PHASE };
 
 static struct counter full[COLLECTORS], steps[COLLECTORS];
 static enum marking marking;
 static int64_t layout[JVM_FIELDS];
 static _Atomic(bool) is_ready;
-/* MARKING_FLAG: where it is in a thread, and which bits of it. */
+/* MARKING_FLAG: offset of the flag in a JavaThread, and its bits. */
 static uint8_t flag_at, flag_bits;
 
-/* Of the pause that Java's threads are in, and of the collection that marks. Guarded by the pause. */
+/* The current pause, and the current marking. Only the thread that runs the pause accesses these. */
 static uint64_t pause_begin_ns, marking_since_ns;
 static bool has_looked, is_marking, is_marked;
-/* MARKING_COLOURS. A young collection of ZGC's keeps alive what has a tag, so that it is found dead only once it has become old.
- * That takes as many young collections as objects have ages, and one more, whose copying may still go on: when the last ones
- * began. */
+/* MARKING_COLOURS. Young collections of ZGC keep tagged objects alive, so a sampled object is found dead only after it has been
+ * promoted. Promotion takes up to 16 young collections, and one more may still be relocating. These are the start times of the
+ * last 17. */
 #define YOUNG_COLLECTIONS 17
 static uint64_t young_ns[YOUNG_COLLECTIONS];
 static size_t young_count;
@@ -84,7 +82,7 @@ static bool ends_with(const char *text, const char *end)
     return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
 
-/* Whose counters there are. */
+/* The collectors whose counters exist. */
 struct perf_names {
     bool has_g1, has_shenandoah;
 };
@@ -133,7 +131,7 @@ static void read_counters(struct perf_names *names)
         keep_collector(number, kinds[number], found, names);
 }
 
-/* Whether one of them has counted since the last look. */
+/* Returns whether any of the counters has changed since the last call. */
 static bool have_counted(struct counter counters[COLLECTORS])
 {
     bool has_counted = false;
@@ -147,12 +145,12 @@ static bool have_counted(struct counter counters[COLLECTORS])
     return has_counted;
 }
 
-/* ---- whether it marks ---- */
+/* ---- concurrent marking ---- */
 
 #if defined(__x86_64__)
 
-/* Looks in the interpreter's code for `cmpb $0, at(%r15)` (G1) or `testb $MARKING, at(%r15)` (Shenandoah), r15 being the thread
- * there: the first instruction of what it does before it stores a reference. */
+/* Searches the interpreter for the first instruction of its store barrier: `cmpb $0, offset(%r15)` (G1) or
+ * `testb $MARKING, offset(%r15)` (Shenandoah). %r15 holds the thread. */
 static void find_flag(const struct perf_names *names)
 {
     enum { PIECE = 4096, LENGTH = 5, LEAST = 8, SHENANDOAH_MARKING = 2 };
@@ -178,7 +176,7 @@ static void find_flag(const struct perf_names *names)
             if (memcmp(code + i, opcode, sizeof of_g1) != 0 || code[i + 4] != operand)
                 continue;
             if (times++ > 0 && code[i + 3] != at)
-                return; /* two of them: not what we know */
+                return; /* two different offsets: unknown code */
             at = code[i + 3];
         }
     }
@@ -208,7 +206,7 @@ static void find_colours(void)
         marking = MARKING_COLOURS;
 }
 
-/* What a pointer in ZGC's table points to. */
+/* Reads the variable that a field of ZGC's debugger table points to. */
 static bool read_of_z(enum jvm_field field, void *value, size_t bytes)
 {
     uintptr_t at;
@@ -216,7 +214,7 @@ static bool read_of_z(enum jvm_field field, void *value, size_t bytes)
            foreign_copy(at, value, bytes);
 }
 
-/* The switch of the first of Java's threads; all have it in the same position. In a pause the list stays as it is. */
+/* Reads the flag of the first Java thread. All threads have the same value, and the thread list does not change in a pause. */
 static bool read_flag(bool *is_set)
 {
     uintptr_t list = *(const uintptr_t *)layout[STATIC_THREADS], threads, thread;
@@ -230,8 +228,8 @@ static bool read_flag(bool *is_set)
     return true;
 }
 
-/* Pointers of JDK 21 and later: two bits for the marking of each generation, one of which is good at a time, and four, of which
- * one is set, for where they have been mapped anew by both. */
+/* Pointer colours since JDK 21. Each generation has two marking bits, one of them good at a time. One of four remapping bits is
+ * set; it encodes the parity of both generations' relocations. */
 enum { Z_MARKED_YOUNG = 0x300, Z_MARKED_OLD = 0xc00, Z_REMAPPED_BY_OLD = 0xc000 };
 
 static bool read_colours(uint64_t *since_ns, bool *is_set)
@@ -260,7 +258,7 @@ static bool read_phase(bool *is_set)
     return is_read;
 }
 
-/* Marking that is under way at the first look began nobody knows when. */
+/* Updates the marking state. The start of a marking that was already running at the first call is unknown. */
 static void look(uint64_t since_ns)
 {
     bool is_set = false, is_first = !has_looked;
@@ -298,7 +296,7 @@ void jvm_collections_begin(void)
 void jvm_collections_pause_begins(uint64_t now_ns)
 {
     if (atomic_load_explicit(&is_ready, memory_order_acquire))
-        look(pause_begin_ns); /* what has changed since then did so as the last pause ended */
+        look(pause_begin_ns); /* a change since the last pause took effect at the end of that pause */
     pause_begin_ns = now_ns;
 }
 

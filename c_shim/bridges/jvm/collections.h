@@ -1,4 +1,4 @@
-/* Which of the JVM's collections have looked at all of its heap, and at what was allocated before which moment. */
+/* Detects which GC pauses complete a full collection, and which objects it has examined. */
 #ifndef ALLOCSAMPLE_BRIDGES_JVM_COLLECTIONS_H
 #define ALLOCSAMPLE_BRIDGES_JVM_COLLECTIONS_H
 
@@ -6,18 +6,18 @@
 #include "shim.h"
 
 struct jvm_pause {
-    uint32_t kind; /* ALLOCSAMPLE_MINOR, also where nobody knows */
-    /* ALLOCSAMPLE_MAJOR: what was allocated before this moment has been looked at. */
+    uint32_t kind; /* ALLOCSAMPLE_MINOR if the kind is unknown */
+    /* For ALLOCSAMPLE_MAJOR: objects allocated before this time (CLOCK_MONOTONIC) have been examined. */
     uint64_t since_ns;
 };
 
-/* Finds out what this JVM tells of its collections. Once, while it runs, in a thread that may run Java code. */
+/* Locates the state to read in this JVM. Call once, on a thread attached to the JVM. */
 HIDDEN void jvm_collections_begin(void);
 
-/* Java's threads stand still from here on. */
+/* Call at the start of a pause, when all Java threads have stopped. */
 HIDDEN void jvm_collections_pause_begins(uint64_t now_ns);
 
-/* They are about to go on. On the thread that said that they stand still. */
+/* Call before the Java threads resume, on the thread that called jvm_collections_pause_begins. */
 HIDDEN struct jvm_pause jvm_collections_pause_ends(void);
 
 #endif

@@ -1,7 +1,7 @@
 //! Memory of our own, straight from the kernel; and what fork does to it.
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes that [`map`] gave and [`unmap`] did not take back.
 static MAPPED_BYTES: AtomicU64 = AtomicU64::new(0);
@@ -99,6 +99,8 @@ const MOST_RETIRED: usize = 1024;
 /// one: who began before it was retired has had [`GRACE_NS`].
 pub struct Retired<T> {
     places: [(AtomicPtr<T>, AtomicU64); MOST_RETIRED],
+    /// Places from here on were never used: most processes retire nothing, and look at none.
+    used: AtomicUsize,
 }
 
 impl<T: Sync> Retired<T> {
@@ -107,27 +109,30 @@ impl<T: Sync> Retired<T> {
         Self {
             places: [const { (AtomicPtr::new(core::ptr::null_mut()), AtomicU64::new(0)) };
                 MOST_RETIRED],
+            used: AtomicUsize::new(0),
         }
     }
 
     /// Its memory may be used again after a while. Beyond [`MOST_RETIRED`] it never is. Any thread.
     pub fn retire(&self, value: &T, now_ns: u64) {
         let value = core::ptr::from_ref(value).cast_mut();
-        let is_mine = |place: &&(AtomicPtr<T>, AtomicU64)| {
+        let is_mine = |(_, place): &(usize, &(AtomicPtr<T>, AtomicU64))| {
             let empty = core::ptr::null_mut();
             let exchanged =
                 (place.0).compare_exchange(empty, value, Ordering::Relaxed, Ordering::Relaxed);
             exchanged.is_ok()
         };
-        if let Some(place) = self.places.iter().find(is_mine) {
+        if let Some((index, place)) = self.places.iter().enumerate().find(is_mine) {
             // Release: pairs with `take`.
             place.1.store(now_ns.max(1), Ordering::Release);
+            self.used.fetch_max(index + 1, Ordering::Release);
         }
     }
 
     /// One that was retired long ago, which is the caller's alone from here on. One thread at a time.
     pub fn take(&self, now_ns: u64) -> Option<NonNull<T>> {
-        self.places.iter().find_map(|(place, since_ns)| {
+        let used = self.used.load(Ordering::Acquire);
+        self.places.iter().take(used).find_map(|(place, since_ns)| {
             // Acquire: what the last user did to it is done. 0: none, or it is just being retired.
             let since = since_ns.load(Ordering::Acquire);
             if since == 0 || now_ns.saturating_sub(since) < GRACE_NS {

@@ -1,10 +1,10 @@
 //! A record that a thread writes where a signal handler may leave it by a jump.
 //!
 //! A record that is reserved and never committed stops the drain thread. So the thread notes the record in its own state,
-//! and whoever finds out about the jump (`reentry.rs`) makes padding of it. The note is there before the reservation: the
-//! ring knows then whether it was made. It knows that of the threads in the first 191 slots; of others a jump in the few
-//! instructions between the reservation and the record's header goes unnoticed: then the ring fills, and what no longer
-//! fits is counted as lost. So it does if what is left is the record of a handler that had interrupted another record.
+//! and whoever finds out about the jump (`reentry.rs`) makes padding of it. The note precedes the reservation; the ring can
+//! tell whether the reservation was made. Two cases are not covered: a thread outside the first 191 slots that is left
+//! between the reservation and the record's header, and the record of a signal handler that interrupted another record. In
+//! these cases the ring fills up, and further samples are counted as lost.
 
 use core::sync::atomic::{Ordering, compiler_fence};
 

@@ -23,7 +23,7 @@ impl Work<'_> {
         loop {
             match read(Word::State)? {
                 ANSWERED => break,
-                // This command has stood still, and the helper has ended. What it has answered is there.
+                // The helper gave up waiting, because this command was stopped or starved. Its answer is still there.
                 LEFT => {
                     let has_answered = read(Word::Answer)? as u32 != NOT_ANSWERED.cast_unsigned()
                         || read(Word::LoadError)? != 0;
@@ -31,7 +31,7 @@ impl Work<'_> {
                         true => self.answer(helper),
                         false => Err(AttachError::StoodStill(pid)),
                     };
-                    // What fails here is tried again by the next command.
+                    // If this fails, the next command retries it.
                     let _ = self.finish_earlier();
                     return answer;
                 }
