@@ -34,6 +34,8 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 /// because on a busy machine a thread must first be scheduled.
 const ONE_THREAD: Duration = Duration::from_millis(100);
 const ONE_THREAD_AT_MOST: Duration = Duration::from_secs(2);
+/// How long we wait at the end for threads that have not stopped yet.
+const LAST_THREADS: Duration = Duration::from_secs(2);
 
 /// One command's work on a process, while no other command is at work on it.
 pub(crate) struct Work<'a> {
@@ -163,7 +165,9 @@ impl Work<'_> {
         let mut patience = ONE_THREAD;
         while since.elapsed() < Duration::from_secs(SEARCH_S) {
             for thread in self.target.threads()? {
-                if self.is_late(thread) {
+                self.keep_going();
+                let is_late = |late: &Tracee| late.thread() == thread;
+                if self.late.borrow().iter().any(is_late) {
                     continue;
                 }
                 match self.try_thread(thread, patience, &work) {
@@ -183,19 +187,24 @@ impl Work<'_> {
             if let Some(refusal) = refusal {
                 return Err(refusal);
             }
-            self.end_deadlock();
             patience = (2 * patience).min(ONE_THREAD_AT_MOST);
             std::thread::sleep(Duration::from_millis(5));
         }
         Err(AttachError::NoThread(pid, SEARCH_S))
     }
 
-    /// Lets go of the threads that have stopped late; whether this one is not among them.
-    fn is_late(&self, thread: i32) -> bool {
+    /// Whatever waits for something in the process does this meanwhile: the program may wait for a thread that stands still
+    /// because of us, and we for the program.
+    pub(crate) fn keep_going(&self) {
+        self.let_late_go();
+        self.end_deadlock();
+    }
+
+    /// Lets go of the threads that have stopped late.
+    fn let_late_go(&self) {
         let mut late = self.late.borrow_mut();
         let waiting = late.drain(..).filter_map(|tracee| tracee.release().err());
         *late = waiting.collect();
-        late.iter().any(|tracee| tracee.thread() == thread)
     }
 
     /// `None`: not this one, not now.
@@ -262,7 +271,7 @@ impl Work<'_> {
         patience: Duration,
         work: impl Fn(&mut Borrowed<'_>) -> Result<Option<T>, AttachError>,
     ) -> io::Result<Result<Option<T>, AttachError>> {
-        if !tracee.settle(patience)? {
+        if !self.settle(tracee, patience)? {
             return Ok(Ok(None));
         }
         match self.forbidden.look_at(self.memory, &tracee.registers()?) {
@@ -272,13 +281,33 @@ impl Work<'_> {
         }
         let room = tracee.registers()?.rsp;
         let room = self.forbidden.end_of_stack(room).unwrap_or(u64::MAX);
-        let taken = Borrowed::take(self.target, self.memory, tracee, self.instructions, room)?;
+        let keep_going = || self.keep_going();
+        let taken = Borrowed::take(
+            self.target,
+            self.memory,
+            tracee,
+            self.instructions,
+            room,
+            &keep_going,
+        )?;
         let Some(mut borrowed) = taken else {
             return self.let_go(tracee);
         };
         let done = work(&mut borrowed);
         borrowed.put_back()?;
         Ok(done)
+    }
+
+    /// Stops the thread. False: not within this time, or it has ended.
+    fn settle(&self, tracee: &mut Tracee, patience: Duration) -> io::Result<bool> {
+        let since = Instant::now();
+        while !tracee.settle(ONE_THREAD)? {
+            if tracee.is_gone() || since.elapsed() >= patience {
+                return Ok(false);
+            }
+            self.keep_going();
+        }
+        Ok(true)
     }
 
     /// Not this thread, not now.
@@ -301,7 +330,7 @@ impl Work<'_> {
             tracee.resume(Until::Anything)?;
             // Not in step with what the thread does.
             std::thread::sleep(Duration::from_micros(1 + turn * 37 % 101));
-            if !tracee.settle(patience)? {
+            if !self.settle(tracee, patience)? {
                 return Ok(false);
             }
             match self.forbidden.look_at(self.memory, &tracee.registers()?) {
@@ -314,7 +343,7 @@ impl Work<'_> {
     }
 
     /// Not more often than it makes sense.
-    pub(crate) fn end_deadlock(&self) {
+    fn end_deadlock(&self) {
         let looked = self.looked.get();
         if looked.is_some_and(|looked| looked.elapsed() < BETWEEN_LOOKS) {
             return;
@@ -323,5 +352,17 @@ impl Work<'_> {
         let mut rendezvous = self.rendezvous.borrow_mut();
         let late = rendezvous.look(self.target, self.memory, &self.forbidden);
         self.late.borrow_mut().extend(late);
+    }
+}
+
+impl Drop for Work<'_> {
+    /// A thread that has not stopped by then sleeps in the kernel, uninterruptibly. It would stand still until this process ends.
+    fn drop(&mut self) {
+        let since = Instant::now();
+        self.let_late_go();
+        while !self.late.get_mut().is_empty() && since.elapsed() < LAST_THREADS {
+            std::thread::sleep(Duration::from_millis(1));
+            self.let_late_go();
+        }
     }
 }

@@ -46,6 +46,19 @@ const LEAST_STATE_BYTES: usize = 576;
 /// Matrix registers: not part of a frame unless the process has asked for them.
 const TILES: u64 = 1 << 18;
 
+/// Results of system calls that the kernel makes again, which only tracers see: ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND,
+/// ERESTART_RESTARTBLOCK.
+pub(crate) const RESTARTED: [i64; 4] = [-512, -513, -514, -516];
+
+/// Whether the thread stopped in a system call that the kernel makes again.
+///
+/// The call's number alone does not say so. It is still there when the call has ended, and at the first instruction of a handler
+/// that the call was interrupted for.
+pub(crate) fn is_restarted(registers: &Registers) -> bool {
+    let is_call = registers.orig_rax.cast_signed() >= 0;
+    is_call && RESTARTED.contains(&registers.rax.cast_signed())
+}
+
 /// How a thread was.
 pub(crate) struct Saved {
     pub registers: Registers,
@@ -92,11 +105,8 @@ impl Saved {
     /// stop, but not when it returns from a handler. A call for a time begins that time again.
     fn restarted(&self) -> Registers {
         const SYSCALL_BYTES: u64 = 2;
-        /// ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK: between the kernel and tracers only.
-        const RESTARTED: [i64; 4] = [-512, -513, -514, -516];
         let registers = self.registers;
-        let is_call = registers.orig_rax.cast_signed() >= 0;
-        if !is_call || !RESTARTED.contains(&registers.rax.cast_signed()) {
+        if !is_restarted(&registers) {
             return registers;
         }
         Registers {
@@ -160,8 +170,14 @@ fn general(registers: &Registers) -> [u64; 19] {
 #[cfg(test)]
 mod tests {
     use std::mem::offset_of;
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
 
     use super::*;
+    use crate::tracee::{Stop, Tracee, Until};
 
     fn saved(vectors: Vec<u8>) -> Saved {
         // SAFETY: numbers, for which 0 is a value.
@@ -230,5 +246,38 @@ mod tests {
         assert_eq!((again.rip, again.rax), (saved.registers.rip - 2, 7));
         saved.registers.rax = (-4_i64).cast_unsigned();
         assert_eq!(saved.restarted().rip, saved.registers.rip);
+    }
+
+    /// A handler that was taken for the call that it interrupts would never be run.
+    #[test]
+    fn a_handler_about_to_run_is_told_from_the_call_that_it_interrupts() {
+        const PATIENCE: Duration = Duration::from_secs(60);
+        // The shell waits for its child in one system call, and has a handler.
+        let mut shell = Command::new("bash")
+            .args(["-c", "trap : USR1; cat; read line"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = i32::try_from(shell.id()).unwrap();
+        let waits = || {
+            let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap();
+            call.starts_with(&format!("{} ", libc::SYS_wait4))
+        };
+        while !waits() {
+            std::thread::yield_now();
+        }
+        let mut tracee = Tracee::seize(pid).unwrap();
+        assert!(tracee.settle(PATIENCE).unwrap());
+        assert!(is_restarted(&tracee.registers().unwrap()));
+        tracee.resume(Until::Anything).unwrap();
+        kill(Pid::from_raw(pid), Signal::SIGUSR1).unwrap();
+        assert_eq!(tracee.wait(PATIENCE).unwrap(), Some(Stop::Signal));
+        assert!(tracee.settle(PATIENCE).unwrap());
+        let registers = tracee.registers().unwrap();
+        assert_eq!(registers.orig_rax, libc::SYS_wait4 as u64);
+        assert!(!is_restarted(&registers));
+        drop(tracee);
+        shell.kill().unwrap();
+        shell.wait().unwrap();
     }
 }

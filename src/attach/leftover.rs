@@ -144,7 +144,7 @@ impl Work<'_> {
             if since.elapsed() > Duration::from_secs(PATIENCE_S) {
                 return Err(AttachError::Unfinished(self.target.pid(), PATIENCE_S));
             }
-            self.end_deadlock();
+            self.keep_going();
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -148,7 +148,8 @@ pub enum AttachError {
     )]
     Unfinished(i32, u64),
     #[error(
-        "process {0}: this command was stopped or got no CPU time for ten seconds, so its helper thread has exited; try again"
+        "process {0}: this command was stopped or got no CPU time for ten seconds, so its helper thread has exited; \
+         `allocsample ctl {0} status` says what it has done, or try again"
     )]
     StoodStill(i32),
     #[error("process {0}: another attach or detach has been at work on it for {1} s; try again")]

@@ -7,7 +7,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use crate::borrow::{SIGNAL_RETURN, interrupted_call};
-use crate::frame::{Frame, SIGNAL_AT, SIGNAL_BYTES, Saved};
+use crate::frame::{Frame, RESTARTED, SIGNAL_AT, SIGNAL_BYTES, Saved, is_restarted};
 use crate::image::Memory;
 use crate::target::Target;
 use crate::tracee::{Registers, Stop, Tracee, Until};
@@ -32,9 +32,6 @@ const BLOCKED_SIGNALS: u64 = !(1 << (SETXID - 1));
 /// While it makes system calls, which take microseconds, even that waits: a program that changes its user in a loop would
 /// have this thread do nothing else.
 const ALL_SIGNALS: u64 = u64::MAX;
-
-/// System calls that the kernel makes again after a handler, unless somebody changes the registers meanwhile.
-const RESTARTED: std::ops::RangeInclusive<i64> = -516..=-512;
 
 /// What the C library's handler takes of the stack besides its frame, which is as large as ours.
 const HANDLER_BYTES: u64 = 512;
@@ -80,6 +77,8 @@ pub(crate) struct Borrowed<'a> {
     tracee: &'a mut Tracee,
     saved: Saved,
     instructions: Instructions,
+    /// To be done at every turn of a wait.
+    keep_going: &'a dyn Fn(),
     /// On the thread's own stack, below what it uses.
     frame: u64,
     /// What lies there otherwise.
@@ -91,12 +90,15 @@ pub(crate) struct Borrowed<'a> {
 impl<'a> Borrowed<'a> {
     /// From here on until [`Self::put_back`] no signal of the program's is delivered to the thread. `None`: its stack, of
     /// which `room` says where it ends, has no room for a frame of ours and the C library's handler.
+    ///
+    /// Whenever it waits for the thread, it calls `keep_going` every [`TURN`].
     pub fn take(
         target: &'a Target,
         memory: &'a Memory,
         tracee: &'a mut Tracee,
         instructions: Instructions,
         room: u64,
+        keep_going: &'a dyn Fn(),
     ) -> io::Result<Option<Self>> {
         let registers = tracee.registers()?;
         let saved = Saved {
@@ -119,6 +121,7 @@ impl<'a> Borrowed<'a> {
             tracee,
             saved,
             instructions,
+            keep_going,
             frame: start,
             below_stack,
             has_gone_on: false,
@@ -245,6 +248,7 @@ impl<'a> Borrowed<'a> {
         self.tracee.resume(Until::Anything)?;
         let mut since = Instant::now();
         while !self.tracee.has_created() {
+            (self.keep_going)();
             let stop = self.tracee.wait(TURN)?;
             if self.memory.word(place.has_returned)? != 0 {
                 // It has failed, and the kernel puts the thread back.
@@ -288,6 +292,10 @@ impl<'a> Borrowed<'a> {
 
     /// Takes the thread out of a function in which it waits for a lock. False: it does not, just now, and is stopped if it has
     /// started a thread.
+    ///
+    /// A thread that was interrupted in a system call and stops at the first instruction of a signal handler still bears that
+    /// call's number. Only the call's result tells the two apart: taken out of the C library's handler, the thread would never
+    /// answer, and who changes the user would wait for it for ever.
     fn give_up(&mut self, place: &Place) -> io::Result<bool> {
         while !self.tracee.settle(PATIENCE)? {
             if self.tracee.is_gone() {
@@ -296,6 +304,7 @@ impl<'a> Borrowed<'a> {
         }
         let registers = self.tracee.registers()?;
         let is_waiting = interrupted_call(&registers) == Some(libc::SYS_futex)
+            && is_restarted(&registers)
             && (place.return_to..place.stack).contains(&registers.rsp)
             && !self.tracee.has_created();
         if is_waiting {
@@ -329,15 +338,20 @@ impl<'a> Borrowed<'a> {
     /// The next stop that is not about something else, such as a SIGSTOP for the whole process. `None`: it waits in the
     /// kernel for somebody who does not come.
     fn wait(&mut self) -> io::Result<Option<Stop>> {
+        let mut since = Instant::now();
         loop {
-            match self.tracee.wait(PATIENCE)? {
+            let stop = self.tracee.wait(TURN)?;
+            if stop.is_some() {
+                since = Instant::now();
+            }
+            match stop {
                 Some(Stop::Event) => self.resume()?,
                 Some(Stop::Signal) if !FAULTS.contains(&self.tracee.signal()) => self.resume()?,
                 Some(Stop::Signal) => return Err(self.fault()),
                 Some(stop) => return Ok(Some(stop)),
-                None if self.sleeps() => return Ok(None),
+                None if since.elapsed() > PATIENCE && self.sleeps() => return Ok(None),
                 // On a busy machine it has not had its turn yet.
-                None => {}
+                None => (self.keep_going)(),
             }
         }
     }

@@ -320,10 +320,12 @@ impl Tracee {
 
 impl Drop for Tracee {
     fn drop(&mut self) {
-        if self.is_gone {
+        // A thread that has stopped for a signal since the last look is told that signal. One that has not stopped yet cannot be
+        // let go, and if it stopped between a look and a detach, its signal would be lost: the end of this process lets it go.
+        let is_stopped = self.is_stopped || matches!(self.look(), Ok(Some(_)));
+        if !is_stopped || self.is_gone {
             return;
         }
-        // Only a stopped thread can be let go. One that is not, is with the end of this process.
         let _ = ptrace(libc::PTRACE_DETACH, self.thread, 0, self.signal as usize);
     }
 }

@@ -38,21 +38,20 @@ impl Work<'_> {
                 WANTS_LIBRARY => {
                     if let Err(error) = self.hand_over(helper) {
                         // The helper closes its descriptor and ends.
-                        self.end(helper)?;
+                        self.end(helper);
                         return Err(error);
                     }
                 }
                 _ => {}
             }
-            self.is_late(pid);
-            self.end_deadlock();
+            self.keep_going();
             if since.elapsed() > Duration::from_secs(HELPER_S) {
                 return Err(AttachError::Slow(pid, HELPER_S));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
         let answer = self.answer(helper);
-        self.end(helper)?;
+        self.end(helper);
         answer
     }
 
@@ -78,13 +77,24 @@ impl Work<'_> {
 
     fn read(&self, helper: &Helper, word: Word) -> Result<u64, AttachError> {
         let read = self.memory.word(place(helper.region, word));
-        read.map_err(|_| AttachError::Ended(self.target.pid()))
+        read.map_err(|_| self.lost())
+    }
+
+    /// Why the helper's memory is not there: with the process it is gone, and a helper that nobody came back to unmaps it.
+    fn lost(&self) -> AttachError {
+        let pid = self.target.pid();
+        let status = self.target.status(pid);
+        let is_alive = status.is_ok_and(|status| !matches!(status.letter(), 'Z' | 'X'));
+        match is_alive {
+            true => AttachError::StoodStill(pid),
+            false => AttachError::Ended(pid),
+        }
     }
 
     fn set_state(&self, helper: &Helper, state: u64) -> Result<(), AttachError> {
         let place = place(helper.region, Word::State);
         let written = self.memory.write(place, &state.to_le_bytes());
-        written.map_err(|_| AttachError::Ended(self.target.pid()))
+        written.map_err(|_| self.lost())
     }
 
     /// Writes a copy of the library to the helper's descriptor, and has it go on.
@@ -107,15 +117,18 @@ impl Work<'_> {
         name.push(0);
         self.memory
             .write(self.read(helper, Word::Library)?, &name)
-            .map_err(|_| AttachError::Ended(pid))?;
+            .map_err(|_| self.lost())?;
         self.set_state(helper, WORKING)
     }
 
     /// Lets the helper end, and waits until it has: who looks at the process next finds no thread of ours.
-    fn end(&self, helper: &Helper) -> Result<(), AttachError> {
-        let number = self.read(helper, Word::Helper)?;
+    fn end(&self, helper: &Helper) {
+        let Ok(number) = self.read(helper, Word::Helper) else {
+            // It has ended already.
+            return;
+        };
         let thread = self.target.number_outside(number);
-        self.set_state(helper, END)?;
+        let _ = self.set_state(helper, END);
         let is_there = || match thread {
             Some(thread) => {
                 let found = self.target.number_inside(thread);
@@ -125,9 +138,9 @@ impl Work<'_> {
         };
         let since = Instant::now();
         while since.elapsed() < ENDING && is_there() {
+            self.keep_going();
             std::thread::sleep(Duration::from_millis(1));
         }
-        Ok(())
     }
 
     fn explain_load_error(&self, reason: &str) -> AttachError {
