@@ -5,6 +5,7 @@
 mod support;
 
 use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -25,7 +26,7 @@ const SYS_PTRACE: u64 = 101;
 
 /// Runs the command under our own ptrace, and kills it when it is about to do the step of this number. Whether it came that far.
 fn kill_at(step: usize, command: Command) -> bool {
-    let status = follow(
+    let (status, _) = follow(
         command,
         |at| {
             if at == step { Then::Kill } else { Then::GoOn }
@@ -41,13 +42,13 @@ enum Then {
 }
 
 /// Runs the command under our own ptrace until it ends. Steps are its requests to ptrace and its writes to the program's memory,
-/// counted from 1.
+/// counted from 1. Returns how it ended, and what it wrote to stderr.
 #[expect(clippy::zombie_processes, reason = "waitpid sees its end")]
-fn follow(mut command: Command, mut at: impl FnMut(usize) -> Then) -> WaitStatus {
-    command.stdout(Stdio::null()).stderr(Stdio::null());
+fn follow(mut command: Command, mut at: impl FnMut(usize) -> Then) -> (WaitStatus, String) {
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
     // SAFETY: a system call, which allocates nothing.
     unsafe { command.pre_exec(|| Ok(ptrace::traceme()?)) };
-    let child = command.spawn().expect("the command");
+    let mut child = command.spawn().expect("the command");
     let pid = Pid::from_raw(child.id().cast_signed());
     let options = Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_EXITKILL;
     // It stops at its exec.
@@ -56,7 +57,7 @@ fn follow(mut command: Command, mut at: impl FnMut(usize) -> Then) -> WaitStatus
     let mut signal: Option<Signal> = None;
     let mut is_entry = true;
     let mut steps = 0;
-    loop {
+    let ended = loop {
         ptrace::syscall(pid, signal.take()).expect("the command");
         match waitpid(pid, None).expect("the command") {
             WaitStatus::PtraceSyscall(_) => {
@@ -69,14 +70,18 @@ fn follow(mut command: Command, mut at: impl FnMut(usize) -> Then) -> WaitStatus
                 steps += usize::from(is_entry && is_step);
                 if is_entry && is_step && matches!(at(steps), Then::Kill) {
                     ptrace::kill(pid).expect("the command");
-                    return waitpid(pid, None).expect("the command");
+                    break waitpid(pid, None).expect("the command");
                 }
                 is_entry = !is_entry;
             }
             WaitStatus::Stopped(_, other) => signal = Some(other),
-            ended => return ended,
+            ended => break ended,
         }
-    }
+    };
+    let mut said = String::new();
+    let mut errors = child.stderr.take().expect("a pipe");
+    errors.read_to_string(&mut said).expect("text");
+    (ended, said)
 }
 
 /// Attaches and detaches. A thread that was started for a command that was killed may have attached already.
@@ -195,6 +200,8 @@ fn has_a_waiting_helper(running: &Attached) -> bool {
 #[test]
 fn a_helper_waits_for_its_command_while_users_are_changed() {
     const MOMENT: Duration = Duration::from_millis(1500);
+    // Less than the ten seconds for which a helper waits.
+    const MOMENTS: usize = 3;
     let plugin = Program::library("plugin.c", "libplugin.so", &[]);
     let plugin = plugin.path().to_str().expect("a path");
     let mut running = Attached::start_other("rendezvous.c", &[plugin, "ids"]);
@@ -208,20 +215,50 @@ fn a_helper_waits_for_its_command_while_users_are_changed() {
         let mut pauses = 0;
         // Not if it has found no thread for ten seconds.
         let is_done = (0..10).any(|_| {
-            let status = follow(running.room.command(&arguments), |_| {
-                if has_a_waiting_helper(&running) {
+            let (status, said) = follow(running.room.command(&arguments), |_| {
+                if pauses < MOMENTS && has_a_waiting_helper(&running) {
                     pauses += 1;
                     std::thread::sleep(MOMENT);
                 }
                 Then::GoOn
             });
-            assert!(pauses == 0 || matches!(status, WaitStatus::Exited(_, 0)));
+            let is_well = matches!(status, WaitStatus::Exited(_, 0));
+            assert!(pauses == 0 || is_well, "{pauses}: {status:?}: {said}");
             pauses > 0
         });
         assert!(is_done, "{arguments:?}");
         assert_eq!(running.ask("turn"), "done");
     }
     running.settle(before.0);
+    assert_eq!(state(&running), before);
+    running.ends_well();
+}
+
+/// A helper that nobody comes back to ends by itself: its answer is there for a while, or gone with its memory.
+#[test]
+fn a_command_that_stood_still_has_its_answer_or_says_so() {
+    const LONGER_THAN_A_HELPER_WAITS: Duration = Duration::from_secs(12);
+    let running = Attached::start();
+    attach_and_detach(&running);
+    let before = state(&running);
+    let pid = running.pid();
+    let mut has_stood_still = false;
+    let (status, said) = follow(running.room.command(&["attach", &pid]), |_| {
+        if !has_stood_still && has_a_waiting_helper(&running) {
+            has_stood_still = true;
+            std::thread::sleep(LONGER_THAN_A_HELPER_WAITS);
+        }
+        Then::GoOn
+    });
+    assert!(has_stood_still);
+    match status {
+        WaitStatus::Exited(_, 0) => {}
+        WaitStatus::Exited(_, 1) => {
+            assert!(said.contains("no CPU time for ten seconds"), "{said}");
+        }
+        other => panic!("{other:?}"),
+    }
+    attach_and_detach(&running);
     assert_eq!(state(&running), before);
     running.ends_well();
 }

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-enum { PATIENCE_S = 120, MOST = 8 };
+enum { PATIENCE_S = 300, MOST = 8 };
 static const char *plugin;
 static atomic_bool is_over;
 static _Atomic unsigned long turns[MOST];
