@@ -143,38 +143,25 @@ fn kill_at_each_step(how: &str, command: &[&str]) {
     running.ends_well();
 }
 
-/// What a seed gives, one after the other: xorshift.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
-
-/// `scripts/attach-cycles --kill` does so for longer.
+/// Each step, because each is another state of the borrowed thread; `scripts/attach-cycles --kill` kills at random times.
 #[test]
-fn commands_killed_at_random_steps_leave_no_thread_mapping_or_descriptor() {
-    const STEPS: u64 = 120;
+fn commands_killed_at_each_step_leave_a_program_that_changes_users_as_it_was() {
+    const STEPS: usize = 120;
     let plugin = Program::library("plugin.c", "libplugin.so", &[]);
     let plugin = plugin.path().to_str().expect("a path");
     let mut running = Attached::start_other("rendezvous.c", &[plugin, "ids"]);
     attach_and_detach(&running);
     let before = state(&running);
-    let mut random = Random(0x5eed);
     let pid = running.pid();
-    for _ in 0..30 {
-        let command = match random.below(2) {
-            0 => ["attach", &pid, "--interval", "16K"],
-            _ => ["detach", &pid, "--no-symbolize", "--despite-seccomp"],
-        };
-        let step = usize::try_from(1 + random.below(STEPS)).expect("a number");
-        kill_at(step, running.room.command(&command));
-        // Every thread answers a change of user.
-        assert_eq!(running.ask("turn"), "done");
+    for step in 1..=STEPS {
+        for command in [
+            ["attach", &pid, "--interval", "16K"],
+            ["detach", &pid, "--no-symbolize", "--despite-seccomp"],
+        ] {
+            kill_at(step, running.room.command(&command));
+            // Every thread answers a change of user.
+            assert_eq!(running.ask("turn"), "done");
+        }
     }
     attach_and_detach(&running);
     assert_eq!(state(&running), before);

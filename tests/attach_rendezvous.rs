@@ -4,8 +4,10 @@
 
 mod support;
 
+use std::process::Command;
+
 use support::Program;
-use support::attached::Attached;
+use support::attached::{Attached, Ends};
 use support::room::stderr;
 
 /// Threads and descriptors, without those that the program itself has for a moment.
@@ -70,6 +72,25 @@ fn two_threads_that_change_users_beside_new_threads_go_on() {
 #[test]
 fn all_rendezvous_at_once_go_on() {
     come_and_go(&["cancel", "threads", "fork", "load", "ids"], 3);
+}
+
+/// Threads that starve for a lock are asked to change their user meanwhile, and stop for a tracer that starves as well.
+#[test]
+fn threads_that_starve_beside_busy_processes_go_on() {
+    let processors = std::thread::available_parallelism()
+        .expect("a number")
+        .get();
+    let busy = || {
+        Command::new("sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn()
+    };
+    let busy: Vec<Ends> = (0..3 * processors)
+        .map(|_| Ends(busy().expect("sh")))
+        .collect();
+    come_and_go(&["ids"], 4);
+    come_and_go(&["ids", "ids", "threads"], 2);
+    drop(busy);
 }
 
 #[test]

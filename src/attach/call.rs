@@ -294,8 +294,12 @@ impl Work<'_> {
             return self.let_go(tracee);
         };
         let done = work(&mut borrowed);
-        borrowed.put_back()?;
-        Ok(done)
+        match (done, borrowed.put_back()) {
+            // What was done must not be done again by another thread. One that could not be put back goes back by itself.
+            (Ok(Some(done)), _) => Ok(Ok(Some(done))),
+            (done, Ok(())) => Ok(done),
+            (_, Err(error)) => Err(error),
+        }
     }
 
     /// Stops the thread. False: not within this time, or it has ended.

@@ -36,8 +36,9 @@ const ALL_SIGNALS: u64 = u64::MAX;
 /// What the C library's handler takes of the stack besides its frame, which is as large as ours.
 const HANDLER_BYTES: u64 = 512;
 
-/// Of the instruction `syscall`.
-const SYSCALL_BYTES: u64 = 2;
+/// The instruction `syscall`.
+const SYSTEM_CALL: [u8; 2] = [0x0f, 0x05];
+const SYSCALL_BYTES: u64 = SYSTEM_CALL.len() as u64;
 
 /// Signals that say that what the thread does for us has gone wrong.
 const FAULTS: [i32; 5] = [
@@ -242,8 +243,9 @@ impl<'a> Borrowed<'a> {
         let mut registers = self.registers_for(function, arguments);
         registers.rsp = start;
         registers.rax = 0;
-        self.tracee.set_registers(&registers)?;
+        // First of all: if we are killed between the two, the thread must not wait for a lock without answering.
         self.tracee.set_signal_mask(BLOCKED_SIGNALS)?;
+        self.tracee.set_registers(&registers)?;
         self.tracee.follow(true)?;
         self.tracee.resume(Until::Anything)?;
         let mut since = Instant::now();
@@ -256,13 +258,9 @@ impl<'a> Borrowed<'a> {
                 return self.memory.word(place.result).map(Some);
             }
             let is_late = match stop {
-                Some(Stop::Gone) => return Err(unexpected(Stop::Gone)),
-                Some(Stop::Signal) if FAULTS.contains(&self.tracee.signal()) => {
-                    return Err(self.fault());
-                }
                 Some(Stop::Created) => false,
-                Some(_) => {
-                    self.tracee.resume(Until::Anything)?;
+                Some(stop) => {
+                    self.go_on(stop)?;
                     since.elapsed() > LONGEST
                 }
                 // On a busy machine it has not had its turn yet.
@@ -276,44 +274,108 @@ impl<'a> Borrowed<'a> {
             }
         }
         self.tracee.follow(false)?;
-        loop {
+        self.follow_to_the_end(place, start + 8)
+    }
+
+    /// From the stop at which it has started the thread until the function has returned.
+    ///
+    /// The thread is stopped where it would go back by itself, so that it is put back precisely: a call for a time, for the rest of
+    /// that time. But stops make it slow: while others change the user without a pause, each stop in the C library's handler lets
+    /// the next such signal come before the function gets any further. Then the thread runs without stops and goes back by itself.
+    fn follow_to_the_end(&mut self, place: &Place, stack: u64) -> io::Result<Option<u64>> {
+        const MOST_STOPS: usize = 64;
+        for _ in 0..MOST_STOPS {
             self.resume()?;
             self.wait_for(Stop::SystemCall)?;
             // Its own system calls stop it too.
             let registers = self.tracee.registers()?;
-            if registers.rip == place.end && registers.rsp == start + 8 {
-                break;
+            if (registers.rip, registers.rsp) == (place.end, stack) {
+                self.skip_call()?;
+                self.tracee.set_signal_mask(ALL_SIGNALS)?;
+                return self.memory.word(place.result).map(Some);
             }
         }
-        self.skip_call()?;
-        self.tracee.set_signal_mask(ALL_SIGNALS)?;
-        self.memory.word(place.result).map(Some)
+        self.tracee.resume(Until::Anything)?;
+        loop {
+            (self.keep_going)();
+            let stop = self.tracee.wait(TURN)?;
+            // Looked at first: the thread can have gone back, and ended.
+            if self.memory.word(place.has_returned)? != 0 {
+                self.has_gone_on = true;
+                return self.memory.word(place.result).map(Some);
+            }
+            if let Some(stop) = stop {
+                self.go_on(stop)?;
+            }
+        }
+    }
+
+    /// Without further stops, from one that is not the end of the thread or of what it does for us.
+    fn go_on(&mut self, stop: Stop) -> io::Result<()> {
+        match stop {
+            Stop::Gone => Err(unexpected(Stop::Gone)),
+            Stop::Signal if FAULTS.contains(&self.tracee.signal()) => Err(self.fault()),
+            _ => self.tracee.resume(Until::Anything),
+        }
     }
 
     /// Takes the thread out of a function in which it waits for a lock. False: it does not, just now, and is stopped if it has
     /// started a thread.
     ///
-    /// A thread that was interrupted in a system call and stops at the first instruction of a signal handler still bears that
-    /// call's number. Only the call's result tells the two apart: taken out of the C library's handler, the thread would never
-    /// answer, and who changes the user would wait for it for ever.
+    /// A thread in the C library's handler is followed until it comes out. Taken out of there, it would never answer, and who
+    /// changes the user would wait for it for ever.
     fn give_up(&mut self, place: &Place) -> io::Result<bool> {
-        while !self.tracee.settle(PATIENCE)? {
+        // A handler makes some three system calls, and each is two stops.
+        const MOST_STOPS: usize = 32;
+        self.halt()?;
+        for _ in 0..MOST_STOPS {
+            if self.tracee.has_created() || self.memory.word(place.has_returned)? != 0 {
+                break;
+            }
+            if self.waits_for_a_lock(&self.tracee.registers()?, place) {
+                self.rest()?;
+                self.tracee.set_signal_mask(ALL_SIGNALS)?;
+                return Ok(true);
+            }
+            self.resume()?;
+            match self.wait()? {
+                Some(Stop::Gone) => return Err(unexpected(Stop::Gone)),
+                Some(_) => {}
+                None => self.halt()?,
+            }
+        }
+        if !self.tracee.has_created() {
+            self.tracee.resume(Until::Anything)?;
+        }
+        Ok(false)
+    }
+
+    /// Stops the thread, however long that takes.
+    fn halt(&mut self) -> io::Result<()> {
+        while !self.tracee.settle(TURN)? {
             if self.tracee.is_gone() {
                 return Err(unexpected(Stop::Gone));
             }
+            (self.keep_going)();
         }
-        let registers = self.tracee.registers()?;
-        let is_waiting = interrupted_call(&registers) == Some(libc::SYS_futex)
-            && is_restarted(&registers)
-            && (place.return_to..place.stack).contains(&registers.rsp)
-            && !self.tracee.has_created();
-        if is_waiting {
-            self.rest()?;
-            self.tracee.set_signal_mask(ALL_SIGNALS)?;
-        } else if !self.tracee.has_created() {
-            self.tracee.resume(Until::Anything)?;
+        Ok(())
+    }
+
+    /// Whether a function that has its stack here waits for a lock, or is about to: the kernel makes the call again, or a handler
+    /// has just returned to it. Nobody has woken the thread by then, so nobody counts on it.
+    fn waits_for_a_lock(&self, registers: &Registers, place: &Place) -> bool {
+        const COMMAND: u64 = 0x7f;
+        if !(place.return_to..place.stack).contains(&registers.rsp) {
+            return false;
         }
-        Ok(is_waiting)
+        if is_restarted(registers) {
+            return interrupted_call(registers) == Some(libc::SYS_futex);
+        }
+        let operation = (registers.rsi & COMMAND) as i32;
+        interrupted_call(registers).is_none()
+            && *self.memory.read_some(registers.rip, SYSTEM_CALL.len()) == SYSTEM_CALL
+            && registers.rax == libc::SYS_futex as u64
+            && matches!(operation, libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET)
     }
 
     /// What the thread does for us has gone wrong.
@@ -390,6 +452,9 @@ impl<'a> Borrowed<'a> {
 
     /// The thread is where it was, and will not know.
     pub fn put_back(mut self) -> io::Result<()> {
+        if self.has_gone_on && self.tracee.is_gone() {
+            return Ok(());
+        }
         if self.has_gone_on {
             // A thread that is not stopped now is let go when it stops.
             return match self.tracee.settle(PATIENCE)? {

@@ -25,7 +25,7 @@ pub struct Attached {
 }
 
 /// A child that does not outlive a test that has failed.
-struct Ends(Child);
+pub struct Ends(pub Child);
 
 impl Drop for Ends {
     fn drop(&mut self) {
