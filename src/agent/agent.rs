@@ -410,6 +410,7 @@ impl Agent {
 
     fn tell_what_was_before(&self, recording: &Recording) {
         self.write_late_definitions(recording);
+        self.tell_intervals_of_heaps();
         let force = self.control.force();
         if force.index != 0 {
             // Of the profile before this one: an exec has failed.

@@ -28,6 +28,9 @@ pub struct Carry {
     intervals: BTreeMap<u16, Words>,
     /// The last at which samples were taken, and the last.
     in_force: [Option<IntervalRecord>; 2],
+    /// Of heaps: the last time that each of their intervals came into force, and the last of all. What is alive may have been
+    /// allocated under any.
+    of_heaps: BTreeMap<HeapId, HeapIntervals>,
     modules: Vec<(u64, Words)>,
     space: AddressSpace,
     threads: BTreeMap<ThreadId, Thread>,
@@ -36,6 +39,23 @@ pub struct Carry {
     exact_bytes: BTreeMap<HeapId, Words>,
     nodes: Vec<StackNode>,
     live: FxHashMap<SampleId, Alive>,
+}
+
+struct HeapIntervals {
+    each: BTreeMap<u16, IntervalRecord>,
+    last: IntervalRecord,
+}
+
+/// A record that only says what an interval's number means.
+fn meaning_of(interval: &IntervalRecord) -> Words {
+    let heap = match interval.heap {
+        HeapId::MALLOC => HeapId::MALLOC,
+        _ => IntervalRecord::SOME_HEAP,
+    };
+    let mut words = [0; IntervalRecord::WORDS];
+    // There is room.
+    let _ = IntervalRecord { heap, ..*interval }.encode_into(&mut words);
+    words.into()
 }
 
 #[derive(Default)]
@@ -88,7 +108,17 @@ impl Carry {
         match decoded {
             Decoded::Process(_) => self.process = Some(own()),
             Decoded::Interval(interval) => {
-                self.intervals.entry(interval.index).or_insert_with(own);
+                self.intervals
+                    .entry(interval.index)
+                    .or_insert_with(|| meaning_of(&interval));
+                match interval.heap {
+                    HeapId::MALLOC => {}
+                    IntervalRecord::SOME_HEAP => return,
+                    heap => {
+                        self.add_interval_of(heap, interval);
+                        return;
+                    }
+                }
                 if interval.interval_bytes > 0 {
                     self.in_force[0] = Some(interval);
                 }
@@ -130,6 +160,16 @@ impl Carry {
             }
             _ => {}
         }
+    }
+
+    fn add_interval_of(&mut self, heap: HeapId, interval: IntervalRecord) {
+        let nothing = || HeapIntervals {
+            each: BTreeMap::new(),
+            last: interval,
+        };
+        let intervals = self.of_heaps.entry(heap).or_insert_with(nothing);
+        intervals.each.insert(interval.index, interval);
+        intervals.last = interval;
     }
 
     fn add_fate(&mut self, fate: &FateRecord) {
@@ -229,15 +269,24 @@ impl Carry {
         let [sampled, last] = &self.in_force;
         // A process that is stopped goes on some time at the interval of before.
         let sampled = sampled.filter(|sampled| Some(*sampled) != *last);
-        for interval in [sampled, *last].iter().flatten() {
+        let again = |interval: &IntervalRecord| IntervalRecord {
+            time_ns,
+            ..*interval
+        };
+        let mut write = |interval: IntervalRecord| {
             let mut words = [0; IntervalRecord::WORDS];
-            let again = IntervalRecord {
-                time_ns,
-                ..*interval
-            };
-            if again.encode_into(&mut words).is_some() {
+            if interval.encode_into(&mut words).is_some() {
                 encoder.words(IntervalRecord::KIND, &words);
             }
+        };
+        for interval in [sampled, *last].iter().flatten() {
+            write(again(interval));
+        }
+        for intervals in self.of_heaps.values() {
+            let mut each: Vec<&IntervalRecord> = intervals.each.values().collect();
+            each.sort_by_key(|it| it.time_ns);
+            each.into_iter().for_each(|it| write(*it));
+            write(again(&intervals.last));
         }
         for words in &self.notes {
             encoder.words(RecordKind::Note, words);

@@ -3,9 +3,9 @@
 mod held;
 
 use allocsample_record::{
-    AddressSpace, Decoded, Definition, Event, Fate, FateRecord, FreeRecord, HeapId, ModuleRecord,
-    PartEdge, PartRecord, RecordKind, SampleFlags, SampleId, StackId, StackNode, ThreadId,
-    readable,
+    AddressSpace, Decoded, Definition, Event, Fate, FateRecord, FreeRecord, HeapId, IntervalRecord,
+    ModuleRecord, PartEdge, PartRecord, RecordKind, SampleFlags, SampleId, StackId, StackNode,
+    ThreadId, readable,
 };
 use held::Held;
 use rustc_hash::FxHashMap;
@@ -241,7 +241,7 @@ impl ProfileBuilder {
                     seed: interval.seed,
                 };
                 if !self.is_known_before() {
-                    self.add_interval(interval.index, info);
+                    self.add_interval(interval.index, info, interval.heap);
                 }
             }
             Decoded::Fork(fork) => {
@@ -396,7 +396,8 @@ impl ProfileBuilder {
     }
 
     /// The first record of a number says what it means; those that come later say when it was in force again.
-    fn add_interval(&mut self, index: u16, info: IntervalInfo) {
+    fn add_interval(&mut self, index: u16, info: IntervalInfo, heap: HeapId) {
+        let number = index;
         let (index, intervals) = (usize::from(index), &mut self.profile.intervals);
         if index >= intervals.len() {
             // Numbers of other intervals, which a forked child's parent had.
@@ -411,7 +412,20 @@ impl ProfileBuilder {
         {
             *place = info;
         }
-        // One that a file brings along was in force before, unless it is as of now. A heap's is mostly the one of all.
+        match heap {
+            HeapId::MALLOC => {}
+            IntervalRecord::SOME_HEAP => {
+                self.reach.add_heaps_interval(number);
+                return;
+            }
+            heap => {
+                let own = self.profile.vm.intervals.entry(heap).or_default();
+                make_room(own, 1);
+                own.push(info);
+                return;
+            }
+        }
+        // One that a file brings along was in force before, unless it is as of now.
         let history = &mut self.profile.interval_history;
         let is_same = (history.last()).is_some_and(|last| {
             (last.interval_bytes, last.sampling) == (info.interval_bytes, info.sampling)

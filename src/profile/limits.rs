@@ -114,6 +114,14 @@ impl Profile {
             (self.resident_bytes.len(), 16),
             (self.forks.len(), 16),
             (vm.heaps.len(), ENTRY + size_of::<crate::Heap>()),
+            (
+                vm.intervals.values().map(Vec::capacity).sum(),
+                size_of::<crate::IntervalInfo>(),
+            ),
+            (
+                vm.intervals.len(),
+                ENTRY + size_of::<Vec<crate::IntervalInfo>>(),
+            ),
             (vm.types.len(), ENTRY + size_of::<Type>()),
             (vm.functions.len(), ENTRY + size_of::<Function>()),
             (vm.inlined.len(), ENTRY + size_of::<Vec<(u32, u32)>>()),

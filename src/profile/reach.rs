@@ -22,6 +22,8 @@ pub struct Reach {
     bytes: BTreeMap<u64, u64>,
     /// Heaps and indices of intervals that have samples.
     sampled: BTreeSet<(HeapId, u16)>,
+    /// Indices of intervals that are some heap's, and not malloc's.
+    of_heaps: BTreeSet<u16>,
     /// The size of the smallest sampled block.
     smallest: Option<u64>,
 }
@@ -65,6 +67,11 @@ impl ReachBuilder {
         }
         let smallest = &mut self.reach.smallest;
         *smallest = Some(smallest.map_or(sample.size, |least| least.min(sample.size)));
+    }
+
+    /// The interval with this index is some heap's, and not malloc's.
+    pub fn add_heaps_interval(&mut self, index: u16) {
+        self.reach.of_heaps.insert(index);
     }
 
     /// A sample of malloc's that was taken when its thread had allocated `bytes`, of which `before` precede the file, and the
@@ -178,9 +185,12 @@ impl Profile {
     /// interval; then every heap takes one for every interval that it has samples of.
     pub fn allowances(&self, from_ns: u64, until_ns: u64) -> Allowances<'_> {
         let sampled: BTreeSet<u16> = self.reach.sampled.iter().map(|it| it.1).collect();
+        let in_force = |history: &[IntervalInfo]| in_force(history, from_ns, until_ns);
+        let own = self.vm.intervals.iter();
         let mut all = Allowances {
             profile: self,
-            in_force: self.in_force(from_ns, until_ns),
+            in_force: in_force(&self.interval_history),
+            own: own.map(|(&heap, own)| (heap, in_force(own))).collect(),
             unsampled: [Allowance::default(); 2],
             history: Allowance::default(),
         };
@@ -192,23 +202,25 @@ impl Profile {
                 continue;
             }
             for (place, heap) in [HeapId::MALLOC, ANY_OTHER].into_iter().enumerate() {
+                if heap == HeapId::MALLOC && self.reach.of_heaps.contains(&index) {
+                    continue;
+                }
                 all.unsampled[place] = all.unsampled[place].max(all.under(heap, index));
             }
         }
         all
     }
+}
 
-    /// The intervals of the history, in bytes, and whether they were in force between two moments.
-    fn in_force(&self, from_ns: u64, until_ns: u64) -> BTreeMap<u64, bool> {
-        let history = &self.interval_history;
-        let ends = history.iter().skip(1).map(|next| next.time_ns);
-        let mut intervals = BTreeMap::new();
-        for (change, end_ns) in history.iter().zip(ends.chain([u64::MAX])) {
-            let was_in_force = intervals.entry(change.interval_bytes).or_default();
-            *was_in_force |= change.time_ns <= until_ns && end_ns >= from_ns;
-        }
-        intervals
+/// The intervals of a history, in bytes, and whether they were in force between two moments.
+fn in_force(history: &[IntervalInfo], from_ns: u64, until_ns: u64) -> BTreeMap<u64, bool> {
+    let ends = history.iter().skip(1).map(|next| next.time_ns);
+    let mut intervals = BTreeMap::new();
+    for (change, end_ns) in history.iter().zip(ends.chain([u64::MAX])) {
+        let was_in_force = intervals.entry(change.interval_bytes).or_default();
+        *was_in_force |= change.time_ns <= until_ns && end_ns >= from_ns;
     }
+    intervals
 }
 
 /// A heap whose exact bytes say nothing of intervals.
@@ -220,6 +232,8 @@ pub struct Allowances<'a> {
     profile: &'a Profile,
     /// The intervals of the history, in bytes, and whether they were in force.
     in_force: BTreeMap<u64, bool>,
+    /// The same of the heaps that tell of theirs.
+    own: BTreeMap<HeapId, BTreeMap<u64, bool>>,
     /// Of intervals under which nothing was sampled in any heap: in malloc's, in another.
     unsampled: [Allowance; 2],
     /// Of the intervals of the history, in a heap that follows it.
@@ -227,11 +241,32 @@ pub struct Allowances<'a> {
 }
 
 impl Allowances<'_> {
-    /// In one heap. A heap is sampled with an interval if its samples say so, or if no other heap's do. One whose samples are
-    /// all of intervals in the history follows it, so it may have missed objects under every interval that was in force.
+    /// In all heaps together.
+    pub fn of_process(&self) -> Allowance {
+        let heaps = self.profile.vm.heaps.keys();
+        heaps.fold(self.of(HeapId::MALLOC), |most, &heap| {
+            most.max(self.of(heap))
+        })
+    }
+
+    /// In one heap. It may have missed objects under each of its own intervals that was in force, whether it has samples of it
+    /// or not, and under each that a machine drew its samples with.
+    ///
+    /// In a recording that does not tell heaps' intervals, a heap is sampled with an interval if its samples say so, or if no
+    /// other heap's do. One whose samples are all of intervals in the history follows it, so it may have missed objects under
+    /// every interval that was in force.
     pub fn of(&self, heap: HeapId) -> Allowance {
         let sampled = &self.profile.reach.sampled;
         let own = sampled.range((heap, 0)..=(heap, u16::MAX));
+        if let Some(told) = self.own.get(&heap).filter(|_| heap != HeapId::MALLOC) {
+            let infos = own.filter_map(|it| self.profile.intervals.get(usize::from(it.1)));
+            let drawn = infos.map(|info| info.interval_bytes);
+            let in_force = told.iter().filter(|it| *it.1).map(|it| *it.0);
+            let all = in_force.chain(drawn.filter(|bytes| told.get(bytes) != Some(&false)));
+            return all.fold(Allowance::default(), |most, bytes| {
+                most.max(self.at(heap, bytes))
+            });
+        }
         let others = match own.clone().next() {
             _ if heap == HeapId::MALLOC => self.unsampled[0],
             None => self.unsampled[1],
@@ -251,15 +286,21 @@ impl Allowances<'_> {
 
     /// Under one interval.
     fn under(&self, heap: HeapId, index: u16) -> Allowance {
-        let profile = self.profile;
-        let info = profile.intervals.get(usize::from(index));
-        let Some(interval) = info.and_then(|info| Interval::new(info.interval_bytes)) else {
+        let info = self.profile.intervals.get(usize::from(index));
+        let bytes = info.map_or(0, |info| info.interval_bytes);
+        // A heap's own, or one that a forked child brought along, is not in the history.
+        match self.in_force.get(&bytes) {
+            Some(false) => Allowance::default(),
+            _ => self.at(heap, bytes),
+        }
+    }
+
+    /// With an interval of so many bytes; 0 is none.
+    fn at(&self, heap: HeapId, interval_bytes: u64) -> Allowance {
+        let Some(interval) = Interval::new(interval_bytes) else {
             return Allowance::default();
         };
-        // A heap's own, or one that a forked child brought along, is not in the history.
-        if self.in_force.get(&interval.bytes()) == Some(&false) {
-            return Allowance::default();
-        }
+        let profile = self.profile;
         let smallest = profile.smallest_expected();
         let weight = Weight::new(GapLaw::Poisson, interval);
         let reach = match profile.reach.bytes.get(&interval.bytes()) {
@@ -368,6 +409,47 @@ mod tests {
         assert_eq!(allowance(&[0], u64::MAX), 4_194_304.0);
         assert_eq!(allowance(&[0], 99), 4096.0);
         assert_eq!(allowance(&[2], u64::MAX), 8192.0);
+    }
+
+    #[test]
+    fn a_heap_may_have_missed_objects_under_each_interval_that_it_told_and_malloc_under_none_of_them()
+     {
+        let mut profile = profile(&[(10 << 20, 0), (11 << 20, 0)], 12 << 20);
+        profile.interval_history.truncate(1);
+        let bytes = |profile: &Profile, heap, from_ns, until_ns| {
+            profile.allowance(HeapId(heap), from_ns, until_ns).bytes
+        };
+        // Index 1 is the first interval of both heaps, 2 the second of one of them. Nothing was sampled under that.
+        profile.intervals.truncate(1);
+        profile.intervals.push(interval(0, 8192));
+        profile.intervals.push(interval(100, 1 << 30));
+        let told = [
+            (1, vec![interval(0, 8192), interval(100, 1 << 30)]),
+            (2, vec![interval(0, 8192)]),
+        ];
+        for (heap, own) in told {
+            profile.vm.intervals.insert(HeapId(heap), own);
+            profile
+                .vm
+                .heaps
+                .insert(HeapId(heap), crate::Heap::default());
+        }
+        profile.reach.of_heaps.extend([1, 2]);
+        profile
+            .reach
+            .sampled
+            .extend([(HeapId(0), 0), (HeapId(1), 1)]);
+        assert_eq!(bytes(&profile, 0, 0, u64::MAX), 4096.0);
+        assert_eq!(bytes(&profile, 1, 0, u64::MAX), (1_u64 << 30) as f64);
+        assert_eq!(bytes(&profile, 1, 0, 99), 8192.0);
+        assert_eq!(bytes(&profile, 1, 101, u64::MAX), (1_u64 << 30) as f64);
+        // It has no samples, and nothing to do with what the other was sampled with later.
+        assert_eq!(bytes(&profile, 2, 0, u64::MAX), 8192.0);
+        let of_process = profile.allowances(0, u64::MAX).of_process().bytes;
+        assert_eq!(of_process, (1_u64 << 30) as f64);
+        // In a recording that does not tell them, only samples say which intervals a heap had.
+        profile.vm.intervals.clear();
+        assert_eq!(bytes(&profile, 1, 0, u64::MAX), 8192.0);
     }
 
     #[test]

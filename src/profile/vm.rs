@@ -7,6 +7,8 @@ use allocsample_record::{
     ValueRecord, VmFrame, readable,
 };
 
+use crate::model::IntervalInfo;
+
 /// A heap beside malloc's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heap {
@@ -120,6 +122,9 @@ impl Outcome {
 pub struct VirtualMachines {
     /// The heaps, malloc's not among them.
     pub heaps: BTreeMap<HeapId, Heap>,
+    /// The intervals of each heap, in their order. A heap of an older recording has none: it is not known when which of its
+    /// intervals was in force.
+    pub intervals: BTreeMap<HeapId, Vec<IntervalInfo>>,
     /// By heap and number.
     pub types: BTreeMap<(HeapId, u32), Type>,
     /// By heap and number.

@@ -1,7 +1,7 @@
 //! Facts about the process as a whole: what it is, how it was sampled, how it ended.
 
-use crate::RecordKind;
 use crate::words::{WordReader, WordWriter, high, low, pack, text_words};
+use crate::{HeapId, RecordKind};
 
 /// How gaps between sample points are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -75,7 +75,7 @@ impl<'a> ProcessRecord<'a> {
     }
 }
 
-/// A sampling interval came into force. Samples name it by `index`.
+/// A sampling interval came into force: malloc's, or that of one heap. Samples name it by `index`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IntervalRecord {
     /// CLOCK_MONOTONIC.
@@ -88,13 +88,18 @@ pub struct IntervalRecord {
     pub interval_bytes: u64,
     /// The process's seed.
     pub seed: u64,
+    /// The heap that is sampled with it from then on; [`IntervalRecord::SOME_HEAP`] if the record only says what the number
+    /// means.
+    pub heap: HeapId,
 }
 
 impl IntervalRecord {
     /// The kind that goes with it.
     pub const KIND: RecordKind = RecordKind::Interval;
     /// Payload words.
-    pub const WORDS: usize = 4;
+    pub const WORDS: usize = 5;
+    /// Not malloc's.
+    pub const SOME_HEAP: HeapId = HeapId(u16::MAX);
 
     /// Writes the payload; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
@@ -103,11 +108,12 @@ impl IntervalRecord {
             .word(self.time_ns)?
             .word(pack(u32::from(self.index), self.sampling as u32))?
             .word(self.interval_bytes)?
-            .word(self.seed)?;
+            .word(self.seed)?
+            .word(u64::from(self.heap.0))?;
         Some(writer.used())
     }
 
-    /// Reads a payload back.
+    /// Reads a payload back. Before November 2026 it had no heap: whatever is said is taken for malloc's then.
     pub fn decode(words: &[u64]) -> Option<Self> {
         let mut reader = WordReader::new(words, &[]);
         let time_ns = reader.word()?;
@@ -122,6 +128,7 @@ impl IntervalRecord {
             },
             interval_bytes: reader.word()?,
             seed: reader.word()?,
+            heap: HeapId(u16::try_from(reader.word().unwrap_or(0)).ok()?),
         })
     }
 }
@@ -419,5 +426,30 @@ impl<'a> NoteRecord<'a> {
             note,
             detail: reader.text(high(shape) as usize)?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_says_whose_it_is_and_an_older_one_is_mallocs() {
+        let record = IntervalRecord {
+            time_ns: 1,
+            index: 2,
+            sampling: Sampling::Periodic,
+            interval_bytes: 4096,
+            seed: 3,
+            heap: HeapId(7),
+        };
+        let mut words = [0; IntervalRecord::WORDS];
+        assert_eq!(record.encode_into(&mut words), Some(IntervalRecord::WORDS));
+        assert_eq!(IntervalRecord::decode(&words), Some(record));
+        let older = IntervalRecord {
+            heap: HeapId::MALLOC,
+            ..record
+        };
+        assert_eq!(IntervalRecord::decode(&words[..4]), Some(older));
     }
 }

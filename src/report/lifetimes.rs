@@ -4,7 +4,7 @@
 //! machine; collections tell how often a machine has looked at an object before it found it dead: one for those that
 //! died young.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use allocsample_profile::{GcKind, HeapId, Profile, Sample, Weights};
 use allocsample_sampling::Estimate;
@@ -67,6 +67,8 @@ impl Answer {
         let only = |sum: &u32| if *sum == Sums::NONE { *sum } else { 0 };
         let all = sums.of_sample.iter().map(only);
         let mut all = collect(profile, &clock, 1, all);
+        let of_process = profile.allowances(0, u64::MAX).of_process().bytes;
+        all[0].allow_for(of_process);
         let grouped = |by| {
             let parts = Parts::of(profile, frames, selection, by, top);
             let count = parts.names.len();
@@ -98,6 +100,19 @@ impl Answer {
 }
 
 impl Lifetimes {
+    /// In all figures, for what may have been missed.
+    fn allow_for(&mut self, missed_bytes: f64) {
+        let classes = [
+            &mut self.by_seconds,
+            &mut self.by_bytes,
+            &mut self.by_collections,
+        ];
+        let classes = classes.into_iter().flatten().map(|class| &mut class.bytes);
+        for figure in classes.chain([&mut self.allocated, &mut self.not_freed]) {
+            *figure = figure.allowing_for(missed_bytes);
+        }
+    }
+
     fn to_json(&self, key: &str) -> Value {
         let classes = |classes: &[Class], unit: &str| -> Vec<Value> {
             let class = |class: &Class| {
@@ -217,9 +232,10 @@ fn collect(
     let collections: Vec<f64> = std::iter::once(0.0)
         .chain((0..CLASSES - 2).map(|n| 2f64.powi(exponent(n))))
         .collect();
-    let allowance = profile.allowance(HeapId::MALLOC, 0, u64::MAX).bytes;
-    let nothing = Estimate::ZERO.allowing_for(allowance);
+    let nothing = Estimate::ZERO;
     let classes = |bounds: &[f64]| classes(bounds, nothing);
+    let allowances = profile.allowances(0, u64::MAX);
+    let mut missed: BTreeMap<HeapId, f64> = BTreeMap::new();
     let empty = Lifetimes {
         name: String::new(),
         allocated: nothing,
@@ -236,14 +252,19 @@ fn collect(
     let mut ends: Vec<Vec<(Lived, f64)>> = (0..count).map(|_| Vec::new()).collect();
     let mut weights = Weights::of(profile);
     for (sample, group) in profile.samples.iter().zip(groups) {
-        // Of those that were there when the file began, the short-lived are missing.
-        if sample.is_carried() {
-            continue;
-        }
         let group = group as usize;
         let Some(lifetimes) = all.get_mut(group) else {
             continue;
         };
+        let missed = missed.entry(sample.heap);
+        let missed = *missed.or_insert_with(|| allowances.of(sample.heap).bytes);
+        if lifetimes.allocated.allowance() < missed {
+            lifetimes.allow_for(missed);
+        }
+        // Of those that were there when the file began, the short-lived are missing.
+        if sample.is_carried() {
+            continue;
+        }
         let weight = weights.get(sample).0;
         lifetimes.allocated += weight;
         match clock.lived(sample) {

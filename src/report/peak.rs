@@ -12,7 +12,7 @@
 
 use std::num::NonZeroU64;
 
-use allocsample_profile::{HeapId, Profile, Sample, SampleFlags, Sampling, Weights};
+use allocsample_profile::{Profile, Sample, SampleFlags, Sampling, Weights};
 use allocsample_sampling::{Estimate, GapLaw, Interval, SamplePoints, Weight};
 
 use crate::selection::is_live_at;
@@ -97,7 +97,7 @@ impl Peak {
             halves: moments,
             whole: top.time_ns,
         };
-        let allowance = profile.allowance(HeapId::MALLOC, 0, u64::MAX);
+        let allowance = profile.allowances(0, u64::MAX).of_process();
         let mut bytes = Estimate::ZERO.allowing_for(allowance.bytes);
         for sample in &profile.samples {
             bytes += halves.at(sample, &moments);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use allocsample_profile::{Allowances, HeapId, Profile, Sample, StackId};
+use allocsample_profile::{Allowance, Allowances, HeapId, Profile, Sample, StackId};
 use allocsample_sampling::Estimate;
 use rustc_hash::FxHashMap;
 
@@ -36,8 +36,7 @@ pub struct Figures {
 
 impl Figures {
     /// Of no sample yet; what may have been missed is allowed for.
-    fn allowing_for(missed: &Missed<'_>, heap: HeapId) -> Self {
-        let (allocated, live) = (missed.allocated.of(heap), missed.live.of(heap));
+    fn allowing_for(allocated: Allowance, live: Allowance) -> Self {
         let nothing = Estimate::ZERO;
         Self {
             allocated: nothing.allowing_for(allocated.bytes),
@@ -215,7 +214,7 @@ impl<'a> Sums<'a> {
                 }
             }
         });
-        let whole = Figures::allowing_for(&missed, HeapId::MALLOC);
+        let whole = Figures::allowing_for(missed.allocated.of_process(), missed.live.of_process());
         let order = order(&shards);
         let mut all = Self {
             shards,
@@ -361,7 +360,8 @@ impl<'a> Shard<'a, '_> {
     /// A sum that begins with this sample, or the memory that there is none.
     fn begin(&mut self, sample: &'a Sample, mark: u32, first: u32, passes: bool) -> u32 {
         let allowances = &mut self.allowances;
-        let nothing = || Figures::allowing_for(self.missed, sample.heap);
+        let Missed { allocated, live } = self.missed;
+        let nothing = || Figures::allowing_for(allocated.of(sample.heap), live.of(sample.heap));
         let figures = *allowances.entry(sample.heap).or_insert_with(nothing);
         let mut place = Sums::NONE;
         if passes {

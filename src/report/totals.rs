@@ -76,12 +76,10 @@ impl Totals {
             exact_bytes: profile.exact_bytes(),
         };
         let allowances = profile.allowances(0, u64::MAX);
-        for heap in std::iter::once(HeapId::MALLOC).chain(profile.vm.heaps.keys().copied()) {
-            let allowance = allowances.of(heap);
-            totals.allocated = totals.allocated.allowing_for(allowance.bytes);
-            totals.live = totals.live.allowing_for(allowance.bytes);
-            totals.allocations = totals.allocations.allowing_for(allowance.objects);
-        }
+        let allowance = allowances.of_process();
+        totals.allocated = totals.allocated.allowing_for(allowance.bytes);
+        totals.live = totals.live.allowing_for(allowance.bytes);
+        totals.allocations = totals.allocations.allowing_for(allowance.objects);
         let mut by_thread: FxHashMap<ThreadId, Estimate> = FxHashMap::default();
         let mut counted = Estimate::default();
         // Looked up before: it adds up all threads.

@@ -149,6 +149,7 @@ pub fn interval(encoder: &mut ChunkEncoder, index: u16, interval_bytes: u64) {
         interval_bytes,
         seed: 1,
         time_ns: 1 + u64::from(index),
+        heap: HeapId::MALLOC,
     };
     let mut words = [0; 64];
     let length = interval.encode_into(&mut words).unwrap();

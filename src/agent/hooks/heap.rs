@@ -360,8 +360,11 @@ impl Agent {
         })?;
         let kind = description.kind as u32;
         self.define_name(Definition::Heap, id, 0, kind, description.name, &[]);
-        if let Some(interval) = description.interval {
-            self.set_interval(heap, interval);
+        match description.interval {
+            Some(interval) => {
+                self.set_interval(heap, interval);
+            }
+            None => self.tell_interval_of(heap),
         }
         place.set(Some(heap));
         if description.scans_stacks {
@@ -390,7 +393,27 @@ impl Agent {
             .store(interval.bytes(), Ordering::Relaxed);
         heap.interval_index
             .store(u32::from(index), Ordering::Relaxed);
+        self.tell_interval_of(heap);
         true
+    }
+
+    /// The interval of a heap from now on, where there is a profile. Readers allow for what it may hide.
+    fn tell_interval_of(&self, heap: &Heap) {
+        let (interval, index) = heap.interval();
+        let record = IntervalRecord {
+            heap: heap.id,
+            ..self.interval_record(interval, index)
+        };
+        self.push_or_wait(RecordKind::Interval, IntervalRecord::WORDS, |words| {
+            record.encode_into(words)
+        });
+    }
+
+    /// The intervals of all heaps, into a profile that begins.
+    pub(crate) fn tell_intervals_of_heaps(&self) {
+        for heap in self.heaps.all() {
+            self.tell_interval_of(heap);
+        }
     }
 
     /// The number of an interval in every profile of the process. It is told once: what is told is kept for ever.
@@ -403,7 +426,10 @@ impl Agent {
             {
                 return Some(index);
             }
-            let record = self.next_interval(Some(interval))?;
+            let record = IntervalRecord {
+                heap: IntervalRecord::SOME_HEAP,
+                ..self.next_interval(Some(interval))?
+            };
             let is_told = self.define(RecordKind::Interval, IntervalRecord::WORDS, |words| {
                 record.encode_into(words)
             });
@@ -427,6 +453,7 @@ impl Agent {
             sampling: self.config().sampling,
             interval_bytes: interval.map_or(0, Interval::bytes),
             seed: self.seed().process,
+            heap: HeapId::MALLOC,
         }
     }
 

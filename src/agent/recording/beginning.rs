@@ -4,7 +4,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use allocsample_record::{
-    FileHeader, FormatVersion, IntervalRecord, Note, ProcessRecord, RecordKind,
+    FileHeader, FormatVersion, HeapId, IntervalRecord, Note, ProcessRecord, RecordKind,
 };
 use allocsample_ring::Ring;
 
@@ -308,6 +308,7 @@ impl Recording {
             sampling: config.sampling,
             interval_bytes: interval.map_or(0, allocsample_sampling::Interval::bytes),
             seed,
+            heap: HeapId::MALLOC,
         };
         self.push(RecordKind::Interval, IntervalRecord::WORDS, |words| {
             record.encode_into(words)

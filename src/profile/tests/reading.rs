@@ -89,6 +89,7 @@ fn add_beginning(encoder: &mut ChunkEncoder) {
         sampling: Sampling::Poisson,
         interval_bytes: INTERVAL,
         seed: 3,
+        heap: HeapId::MALLOC,
     };
     let used = interval.encode_into(&mut words).unwrap();
     encoder.words(RecordKind::Interval, &words[..used]);
