@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use allocsample_profile::{Fate, Heap, HeapId, HeapKind, Profile, ReachBuilder, Type};
+use allocsample_report::heaps::Heaps;
 use allocsample_report::lifetimes::Answer;
 use allocsample_report::{By, Estimate, Frames, Request, Row, Selection, Sort, Table, Totals};
 
@@ -28,6 +29,7 @@ pub fn of_drawn_blocks(estimate: &Estimate) -> (f64, f64) {
 
 /// A run, and what is counted of it.
 struct Run<'a> {
+    scenario: Scenario,
     blocks: Vec<Block>,
     begin_ns: u64,
     end_ns: u64,
@@ -95,9 +97,9 @@ impl Run<'_> {
                 self.add("class of lifetimes", &class.bytes, bytes);
             }
         }
-        let allowance = profile.allowance(HeapId::MALLOC, 0, u64::MAX);
-        let none = Estimate::ZERO.allowing_for(allowance.bytes);
         for site in 0..SITES {
+            let allowance = profile.allowance(self.scenario.heap(site), 0, u64::MAX);
+            let none = Estimate::ZERO.allowing_for(allowance.bytes);
             let of_site = answer.sites.iter().find(|it| it.name == name(site));
             let (kept, _) = self.allocated(|it| it.site == site && it.freed_ns.is_none());
             let estimate = of_site.map_or(none, |it| it.not_freed);
@@ -108,8 +110,8 @@ impl Run<'_> {
     fn judge_sites(&mut self, profile: &Profile, totals: &Totals, peak_ns: u64) {
         let selection = Selection::default();
         let table = table(profile, &selection, totals, By::Site);
-        let rows = Rows::of(profile, &table, HeapId::MALLOC);
         for site in 0..SITES {
+            let rows = Rows::of(profile, &table, self.scenario.heap(site));
             let (bytes, count) = self.allocated(|it| it.site == site);
             let row = |figure: fn(&Row) -> Estimate| rows.find(&name(site), figure);
             self.add("site allocated", &row(|it| it.self_allocated), bytes);
@@ -138,13 +140,37 @@ impl Run<'_> {
         self.add("window allocations", &table.selected.allocations, count);
         let live = self.alive(until_ns, is_in);
         self.add("window live", &table.selected.live, live);
-        let rows = Rows::of(profile, &table, HeapId::MALLOC);
         for site in 0..SITES {
+            let rows = Rows::of(profile, &table, self.scenario.heap(site));
             let (bytes, _) = self.allocated(|it| is_in(it) && it.site == site);
             let row = |figure: fn(&Row) -> Estimate| rows.find(&name(site), figure);
             self.add("site in a window", &row(|it| it.self_allocated), bytes);
             let live = self.alive(until_ns, |it| is_in(it) && it.site == site);
             self.add("site live in a window", &row(|it| it.self_live), live);
+        }
+    }
+
+    /// Heaps, and their types.
+    fn judge_heaps(&mut self, profile: &Profile, totals: &Totals) {
+        let heaps = Heaps::of(profile);
+        let table = table(profile, &Selection::default(), totals, By::Type);
+        for site in 0..SITES {
+            let id = self.scenario.heap(site);
+            let (bytes, count) = self.allocated(|it| it.site == site);
+            let live = self.alive(self.end_ns, |it| it.site == site);
+            let share = &heaps.heaps[&id];
+            self.add("heap allocated", &share.allocated, bytes);
+            self.add("heap allocations", &share.allocations, count);
+            self.add("heap live", &share.live, live);
+            if id == HeapId::MALLOC {
+                continue;
+            }
+            let name = format!("type {}", site + 1);
+            let rows = Rows::of(profile, &table, id);
+            let row = |figure: fn(&Row) -> Estimate| rows.find(&name, figure);
+            self.add("type allocated", &row(|it| it.self_allocated), bytes);
+            self.add("type allocations", &rows.count(&name), count);
+            self.add("type live", &row(|it| it.self_live), live);
         }
     }
 
@@ -187,7 +213,7 @@ impl Run<'_> {
 }
 
 /// A return address: the call is before it.
-fn name(site: usize) -> String {
+pub fn name(site: usize) -> String {
     format!("0x{:x}", 0x1000 * (site + 1) - 1)
 }
 
@@ -237,6 +263,7 @@ fn run(samples: f64, scenario: Scenario, seed: u64, judge: Judge, held: &mut Hel
     let (profile, begin_ns) = record(&blocks, scenario, seed);
     let is_known = |block: &Block| scenario != Scenario::Attached || block.time_ns >= begin_ns;
     let mut run = Run {
+        scenario,
         blocks: blocks.into_iter().filter(is_known).collect(),
         begin_ns,
         end_ns: profile.process.end_ns,
@@ -248,7 +275,10 @@ fn run(samples: f64, scenario: Scenario, seed: u64, judge: Judge, held: &mut Hel
     run.judge_totals(&profile, &totals, at_peak);
     run.judge_sites(&profile, &totals, peak_ns);
     run.judge_window(&profile, &totals);
-    run.judge_types(&profile);
+    match scenario {
+        Scenario::Heaps | Scenario::UntoldHeaps => run.judge_heaps(&profile, &totals),
+        _ => run.judge_types(&profile),
+    }
 }
 
 pub fn coverage(samples: f64, scenario: Scenario, seeds: u64, judge: Judge) -> Held {

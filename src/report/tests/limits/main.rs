@@ -6,6 +6,7 @@
 mod coverage;
 mod program;
 mod recording;
+mod worst;
 
 use allocsample_report::{By, Estimate, Frames, Request, Selection, Sort, Table, Totals};
 use allocsample_sampling::Random;
@@ -13,6 +14,7 @@ use allocsample_sampling::Random;
 use coverage::{Judge, coverage, of_a_count, of_drawn_blocks, printed};
 use program::{Block, INTERVAL, program, steady, sums};
 use recording::{Scenario, record};
+use worst::Worst;
 
 /// Sites that are rows of the same run are not independent of each other, so the bound is that of the runs.
 fn complaints(samples: f64, scenario: Scenario, seeds: u64, judge: Judge) -> Vec<String> {
@@ -54,12 +56,37 @@ fn limits_from_the_drawn_blocks_alone_are_refused() {
 }
 
 #[test]
+fn limits_that_do_not_know_the_intervals_of_heaps_are_refused() {
+    let complaints = |scenario| complaints(10.0, scenario, 60, printed);
+    assert!(complaints(Scenario::Heaps).is_empty());
+    let untold = complaints(Scenario::UntoldHeaps);
+    assert!(untold.iter().any(|it| it.contains("type")), "{untold:#?}");
+}
+
+#[test]
 fn a_biased_estimate_is_refused() {
     let biased: Judge = |estimate| {
         let (low, high) = printed(estimate);
         (low * 1.6, high * 1.6)
     };
     assert!(!complaints(10.0, Scenario::Constant, 60, biased).is_empty());
+}
+
+#[test]
+fn smaller_allowances_than_the_printed_ones_would_not_hold() {
+    const SEEDS: u64 = 100;
+    let error = (0.92 * 0.08 / SEEDS as f64).sqrt();
+    for worst in Worst::ALL {
+        for samples in [3.0, 10.0] {
+            let [printed, smaller] = worst.coverage(samples, SEEDS);
+            println!("{worst:?}, {samples}: {printed}, {smaller}");
+            assert!(
+                printed >= 0.92 - 3.0 * error,
+                "{worst:?}, {samples}: {printed}"
+            );
+            assert!(smaller < 0.8, "{worst:?}, {samples}: {smaller} would do");
+        }
+    }
 }
 
 /// For `scripts/bench-accuracy`.
@@ -86,6 +113,13 @@ fn table() {
                 f64::from(hits) / f64::from(all)
             });
             line(scenario.name(), figure, cells);
+        }
+    }
+    for worst in Worst::ALL {
+        let columns = SAMPLES.map(|samples| worst.coverage(samples, SEEDS));
+        for (place, name) in worst.names().into_iter().enumerate() {
+            let (what, figure) = name.split_once(" | ").unwrap();
+            line(what, figure, columns.map(|column| column[place]));
         }
     }
 }

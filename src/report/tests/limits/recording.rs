@@ -4,8 +4,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use allocsample_profile::{
-    Exit, ExitHow, Freed, HeapId, IntervalInfo, Location, ModuleId, Profile, ReachBuilder, Sample,
-    SampleFlags, SampleId, Sampling, StackId, StackNode, Thread, ThreadId,
+    Exit, ExitHow, Fate, Freed, Heap, HeapId, HeapKind, IntervalInfo, Location, ModuleId, Profile,
+    ReachBuilder, Sample, SampleFlags, SampleId, Sampling, StackId, StackNode, Thread, ThreadId,
+    Type,
 };
 use allocsample_sampling::{
     Budget, Controller, GapLaw, Interval, LiveLimit, Random, Sampler, Window,
@@ -30,10 +31,15 @@ pub enum Scenario {
     Attached,
     /// The file begins after half of the run; what was alive is carried over.
     Rotated,
+    /// The first site is malloc's. The second's objects are those of a heap with an interval of its own, a quarter of
+    /// malloc's; the third's those of another heap, whose interval is 16 times as long in the second half.
+    Heaps,
+    /// The same in a recording that does not have the intervals of heaps.
+    UntoldHeaps,
 }
 
 impl Scenario {
-    pub const ALL: [Scenario; 7] = [
+    pub const ALL: [Scenario; 8] = [
         Scenario::Constant,
         Scenario::Changed,
         Scenario::Overhead,
@@ -41,6 +47,7 @@ impl Scenario {
         Scenario::Live,
         Scenario::Attached,
         Scenario::Rotated,
+        Scenario::Heaps,
     ];
 
     /// What it is called in the table.
@@ -53,6 +60,16 @@ impl Scenario {
             Scenario::Live => "`--max-live`",
             Scenario::Attached => "attached",
             Scenario::Rotated => "rotated",
+            Scenario::Heaps => "own intervals",
+            Scenario::UntoldHeaps => "own intervals, untold",
+        }
+    }
+
+    /// Whose blocks a site's are.
+    pub fn heap(self, site: usize) -> HeapId {
+        match self {
+            Scenario::Heaps | Scenario::UntoldHeaps => HeapId(site as u16),
+            _ => HeapId::MALLOC,
         }
     }
 
@@ -155,6 +172,65 @@ impl Keeper {
 
 const SAMPLE_NS: f64 = 2000.0;
 
+/// A heap with intervals of its own.
+struct Machine {
+    id: HeapId,
+    /// From when on, and how many bytes; the last come first.
+    intervals: Vec<(u64, u64)>,
+    /// The index in the profile of the one in force.
+    index: usize,
+    sampler: Sampler,
+}
+
+impl Machine {
+    /// Those of a run, made known to its profile.
+    fn all(scenario: Scenario, end_ns: u64, profile: &mut Profile, seed: u64) -> Vec<Self> {
+        if !matches!(scenario, Scenario::Heaps | Scenario::UntoldHeaps) {
+            return Vec::new();
+        }
+        let steady = vec![(0, INTERVAL / 4)];
+        let changing = vec![(end_ns / 2, 16 * INTERVAL), (0, INTERVAL)];
+        let all = (1..).zip([steady, changing]).map(|(number, intervals)| {
+            let id = HeapId(number);
+            let registered = Heap {
+                name: format!("machine {number}"),
+                kind: Some(HeapKind::External),
+                exact_bytes: 0,
+            };
+            profile.vm.heaps.insert(id, registered);
+            let kind = Type {
+                name: format!("type {}", number + 1),
+                detail: String::new(),
+            };
+            profile.vm.types.insert((id, u32::from(number) + 1), kind);
+            let interval = Interval::new(INTERVAL).unwrap();
+            let random = Random::from_seed(seed ^ 0xBEEF ^ u64::from(number) << 32);
+            Self {
+                id,
+                intervals,
+                index: 0,
+                sampler: Sampler::new(GapLaw::Poisson, interval, random),
+            }
+        });
+        all.collect()
+    }
+
+    /// The interval of now.
+    fn follow(&mut self, time_ns: u64, profile: &mut Profile, reach: &mut ReachBuilder) {
+        while let Some(&(from_ns, bytes)) = self.intervals.last()
+            && from_ns <= time_ns
+        {
+            self.intervals.pop();
+            self.sampler.redraw(Interval::new(bytes).unwrap());
+            let info = info(from_ns, bytes);
+            self.index = profile.intervals.len();
+            profile.intervals.push(info);
+            reach.add_heaps_interval(self.index as u16);
+            profile.vm.intervals.entry(self.id).or_default().push(info);
+        }
+    }
+}
+
 /// The profile of a run, and from when on it knows of allocations.
 pub fn record(blocks: &[Block], scenario: Scenario, seed: u64) -> (Profile, u64) {
     let mut profile = Profile::default();
@@ -185,11 +261,17 @@ pub fn record(blocks: &[Block], scenario: Scenario, seed: u64) -> (Profile, u64)
     let mut deaths: BinaryHeap<Reverse<u64>> = BinaryHeap::new();
     let (thread, mut reach) = (ThreadId(1), ReachBuilder::default());
     let (mut bytes, mut bytes_before) = (0, 0);
+    let mut machines = Machine::all(scenario, end_ns, &mut profile, seed);
     for (number, block) in blocks.iter().enumerate() {
         if scenario == Scenario::Attached && block.time_ns < begin_ns {
             continue;
         }
-        bytes += block.size;
+        let heap = scenario.heap(block.site);
+        for machine in &mut machines {
+            machine.follow(block.time_ns, &mut profile, &mut reach);
+        }
+        let is_mallocs = heap == HeapId::MALLOC;
+        bytes += if is_mallocs { block.size } else { 0 };
         if block.time_ns < begin_ns {
             bytes_before = bytes;
         }
@@ -210,7 +292,12 @@ pub fn record(blocks: &[Block], scenario: Scenario, seed: u64) -> (Profile, u64)
                 }
             }
         }
-        let points = sampler.on_alloc(block.size);
+        let machine = machines.iter_mut().find(|it| it.id == heap);
+        let own = machine.as_ref().map(|it| it.index);
+        let points = match machine {
+            Some(machine) => machine.sampler.on_alloc(block.size),
+            None => sampler.on_alloc(block.size),
+        };
         if !points.is_sampled() {
             continue;
         }
@@ -220,10 +307,8 @@ pub fn record(blocks: &[Block], scenario: Scenario, seed: u64) -> (Profile, u64)
         if is_carried && block.freed_ns.is_some_and(|freed_ns| freed_ns < begin_ns) {
             continue;
         }
-        let index = profile
-            .intervals
-            .iter()
-            .position(|it| it.interval_bytes == interval.bytes());
+        let mut known = profile.intervals.iter();
+        let index = own.or_else(|| known.position(|it| it.interval_bytes == interval.bytes()));
         let mut sample = Sample {
             id: SampleId(number as u64),
             time_ns: block.time_ns,
@@ -231,7 +316,9 @@ pub fn record(blocks: &[Block], scenario: Scenario, seed: u64) -> (Profile, u64)
             thread,
             points: points.0 as u32,
             stack: stacks[block.site],
-            heap: HeapId::MALLOC,
+            heap,
+            type_id: if is_mallocs { 0 } else { block.site as u32 + 1 },
+            first_fate: (!is_mallocs).then_some(Fate::Open),
             interval: index.unwrap() as u16,
             flags: if is_carried {
                 SampleFlags::CARRIED
@@ -244,7 +331,7 @@ pub fn record(blocks: &[Block], scenario: Scenario, seed: u64) -> (Profile, u64)
             sample.set_freed(Freed { time_ns, thread });
         }
         reach.add_size(&sample);
-        if !is_carried {
+        if !is_carried && is_mallocs {
             let history = &profile.interval_history;
             reach.add_bytes(thread, bytes, bytes_before, history);
         }
@@ -263,5 +350,8 @@ pub fn record(blocks: &[Block], scenario: Scenario, seed: u64) -> (Profile, u64)
     };
     profile.threads.insert(thread, of_thread);
     profile.reach = reach.finish(&profile, |_| bytes_before);
+    if scenario == Scenario::UntoldHeaps {
+        profile.vm.intervals.clear();
+    }
     (profile, begin_ns)
 }
