@@ -5,6 +5,8 @@ mod support;
 use std::collections::BTreeMap;
 use std::thread;
 
+use allocsample_profile::{HeapId, IntervalInfo, Profile};
+use allocsample_report::{By, Estimate, Frames, Request, Selection, Sort, Table, Totals, heaps};
 use support::truth::{self, z};
 use support::{Agent, Program, Run};
 
@@ -275,4 +277,201 @@ fn normal_quantile(p: f64) -> f64 {
         }
     }
     low
+}
+
+/// What `tests/vms/intervals.c` says of the objects of a type in a heap.
+#[derive(Clone, Copy, Debug, Default)]
+struct Objects {
+    count: f64,
+    bytes: f64,
+    live_bytes: f64,
+}
+
+/// By heap and type.
+fn objects(stdout: &[u8]) -> BTreeMap<(String, String), Objects> {
+    let text = String::from_utf8_lossy(stdout);
+    let line = |line: &str| match line.split(' ').collect::<Vec<_>>()[..] {
+        ["heap", heap, kind, count, bytes, live_bytes] => {
+            let number = |text: &str| text.parse::<f64>().expect("a number");
+            let objects = Objects {
+                count: number(count),
+                bytes: number(bytes),
+                live_bytes: number(live_bytes),
+            };
+            ((heap.to_owned(), kind.to_owned()), objects)
+        }
+        _ => panic!("the machine says {line:?}"),
+    };
+    text.lines().map(line).collect()
+}
+
+/// By figure and kind of heap: how often its limits held the truth, how often they were looked at, the sum of the truths, and
+/// that of the estimates.
+type Judged = BTreeMap<(String, &'static str), (u32, u32, f64, f64)>;
+
+fn judge(judged: &mut Judged, kind: &str, figure: &'static str, estimate: &Estimate, truth: f64) {
+    let limits = estimate.limits_95().expect("limits");
+    let (held, all, truths, values) = judged.entry((kind.to_owned(), figure)).or_default();
+    *held += u32::from(limits.contain(truth));
+    *all += 1;
+    *truths += truth;
+    *values += estimate.value();
+}
+
+/// 84 heaps with an interval of their own, 84 that change theirs half-way to one 16 times as long, and 84 that have malloc's;
+/// each is a run of its own, since each draws its own sample points.
+#[test]
+fn heaps_with_intervals_of_their_own_are_unbiased_and_within_their_limits() {
+    const EACH: u32 = 84;
+    let program = Program::compiled("../vms/intervals.c");
+    let outcome = program
+        .run()
+        .args(&[&EACH.to_string()])
+        .observed(&Agent::at_interval("64K").seeded(7));
+    let known = objects(&outcome.assert_success().stdout);
+    let path = outcome.profile().path().to_owned();
+    let profile = Profile::open(&path).expect("a profile");
+    let intervals: Vec<u64> = profile
+        .interval_history
+        .iter()
+        .map(|it| it.interval_bytes)
+        .collect();
+    assert_eq!(intervals, [64 << 10], "a heap's own is not the process's");
+
+    let found = heaps::Heaps::of(&profile);
+    let allowances = profile.allowances(0, u64::MAX);
+    let mut judged = Judged::new();
+    let mut expected = BTreeMap::new();
+    for (id, heap) in &profile.vm.heaps {
+        let kind = heap.name.split('.').next().expect("a name");
+        let allowance = allowances.of(*id);
+        // Each may have missed objects under its own intervals, and no others.
+        let longest = match kind {
+            "steady" => 4 << 10,
+            "changing" => 32 << 10,
+            _ => 64 << 10,
+        };
+        assert_eq!(allowance.bytes, f64::from(longest), "{}", heap.name);
+        let mut whole = Objects::default();
+        for kind_of_object in ["small", "mixed"] {
+            let truth = known[&(heap.name.clone(), kind_of_object.to_owned())];
+            whole.count += truth.count;
+            whole.bytes += truth.bytes;
+            whole.live_bytes += truth.live_bytes;
+            let row = found
+                .types
+                .iter()
+                .find(|row| (row.0, &*row.1) == (*id, kind_of_object));
+            let nothing = Estimate::ZERO.allowing_for(allowance.bytes);
+            let no_objects = Estimate::ZERO.allowing_for(allowance.objects);
+            let (bytes, count, live) = match row {
+                Some((_, _, share)) => (share.allocated, share.allocations, share.live),
+                None => (nothing, no_objects, nothing),
+            };
+            judge(&mut judged, kind, "bytes of a type", &bytes, truth.bytes);
+            judge(&mut judged, kind, "objects of a type", &count, truth.count);
+            judge(
+                &mut judged,
+                kind,
+                "live bytes of a type",
+                &live,
+                truth.live_bytes,
+            );
+        }
+        let share = &found.heaps[id];
+        judge(&mut judged, kind, "bytes", &share.allocated, whole.bytes);
+        judge(
+            &mut judged,
+            kind,
+            "objects",
+            &share.allocations,
+            whole.count,
+        );
+        judge(
+            &mut judged,
+            kind,
+            "live bytes",
+            &share.live,
+            whole.live_bytes,
+        );
+        // Of small objects: the interval times the bytes allocated under it; less, where objects are large.
+        let variance = match kind {
+            "steady" => 4096.0 * whole.bytes,
+            "changing" => 2048.0 * (16 << 10) as f64 + 32768.0 * (64 << 10) as f64,
+            _ => 65536.0 * whole.bytes,
+        };
+        *expected.entry(kind.to_owned()).or_insert(0.0) += variance;
+    }
+    for ((kind, figure), (held, all, truths, values)) in &judged {
+        let rate = f64::from(*held) / f64::from(*all);
+        // Three standard errors of so many heaps; types of a heap are not independent of each other where intervals differ.
+        let least = 0.92 - 3.0 * (0.92 * 0.08 / f64::from(EACH)).sqrt();
+        println!(
+            "{kind}: {figure} {:.1} % of {all}, {:.3} of the truth",
+            rate * 100.0,
+            values / truths
+        );
+        assert!(rate >= least, "{kind}: {figure} {:.1} %", rate * 100.0);
+        if *figure == "bytes" || *figure == "live bytes" {
+            let deviation = (values - truths) / expected[kind].sqrt();
+            assert!(
+                deviation.abs() < 4.0,
+                "{kind}: {figure} {deviation:.1} standard errors off"
+            );
+        }
+    }
+    // The process, and malloc beside it.
+    let totals = Totals::of(&profile);
+    let exact = profile.exact_bytes() as f64;
+    assert!(totals.allocated.limits_95().expect("limits").contain(exact));
+    let malloc = found.heaps[&HeapId::MALLOC].allocated;
+    let exact = profile.exact_bytes_of(HeapId::MALLOC) as f64;
+    assert!(malloc.limits_95().expect("limits").contain(exact));
+    assert_eq!(totals.allocated.allowance(), 65536.0);
+
+    // Long after all heaps have got theirs, malloc's interval is still in force.
+    let selection = Selection {
+        since_ns: Some((profile.process.end_ns - profile.process.start_ns) / 2),
+        ..Selection::default()
+    };
+    let request = Request {
+        by: By::Site,
+        sort: Sort::Allocated,
+        selection: &selection,
+        peak: None,
+        limit: usize::MAX,
+    };
+    let table = Table::of(&profile, &Frames::of(&profile), &request);
+    assert_eq!(table.selected.allocated.allowance(), 65536.0);
+    let window = profile.allowance(HeapId::MALLOC, profile.process.end_ns, u64::MAX);
+    assert_eq!(window.bytes, 65536.0);
+}
+
+#[test]
+fn a_file_that_goes_on_knows_the_intervals_of_heaps() {
+    let program = Program::compiled("../vms/intervals.c");
+    let outcome = program
+        .run()
+        .args(&["2", "rotate"])
+        .observed(&Agent::at_interval("64K").seeded(7));
+    outcome.assert_success();
+    let paths = outcome.profile_paths();
+    let is_last = |path: &&std::path::PathBuf| !path.to_string_lossy().contains(".part-");
+    let last = paths.iter().find(is_last).expect("the last file");
+    let profile = Profile::open(last).expect("a profile");
+    assert!(profile.part.before > 0, "{:?}", profile.part);
+    let bytes = |history: &[IntervalInfo]| -> Vec<u64> {
+        history.iter().map(|info| info.interval_bytes).collect()
+    };
+    assert_eq!(bytes(&profile.interval_history), [64 << 10]);
+    for (id, heap) in &profile.vm.heaps {
+        let kind = heap.name.split('.').next().expect("a name");
+        // What is alive may have been allocated under any that it had; the last one goes on.
+        let expected: &[u64] = match kind {
+            "steady" => &[4 << 10, 4 << 10],
+            "changing" => &[2 << 10, 32 << 10, 32 << 10],
+            _ => &[64 << 10, 64 << 10],
+        };
+        assert_eq!(bytes(&profile.vm.intervals[id]), expected, "{}", heap.name);
+    }
 }
