@@ -15,6 +15,7 @@ pub mod pprof;
 pub mod profile;
 pub mod python;
 pub mod regrtest;
+pub mod rendezvous;
 pub mod room;
 pub mod run;
 pub mod running;
