@@ -18,14 +18,8 @@ fn two_threads_that_change_users_beside_new_threads_go_on() {
 }
 
 #[test]
-fn changes_of_user_beside_all_else_go_on() {
-    come_and_go(&["ids", "threads", "fork", "load"], 3);
-}
-
-/// Not beside changes of user: docs/attach.md says what can happen then.
-#[test]
-fn cancellations_beside_all_else_go_on() {
-    come_and_go(&["cancel", "threads", "fork", "load"], 3);
+fn all_rendezvous_at_once_go_on() {
+    come_and_go(&["cancel", "threads", "fork", "load", "ids"], 3);
 }
 
 #[test]

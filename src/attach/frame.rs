@@ -17,7 +17,7 @@ use crate::tracee::Registers;
 const RED_ZONE: u64 = 128;
 
 /// Return address, context, siginfo.
-const FRAME_BYTES: u64 = 8 + 304 + SIGNAL_BYTES;
+pub(crate) const FRAME_BYTES: u64 = 8 + 304 + SIGNAL_BYTES;
 /// Nobody reads what is there.
 pub(crate) const SIGNAL_AT: u64 = 8 + 304;
 pub(crate) const SIGNAL_BYTES: u64 = 128;
@@ -34,7 +34,8 @@ const FLAGS: usize = 1;
 const ALTERNATE_STACK_FLAGS: usize = 4;
 const GENERAL: usize = 6;
 const STATE: usize = GENERAL + 23;
-const SIGNAL_MASK: usize = GENERAL + 32;
+/// The signals that the thread has blocked after the return.
+pub(crate) const SIGNAL_MASK: usize = GENERAL + 32;
 
 /// Where processors leave room in their state, the kernel keeps what it has of it in signal frames.
 const MARK_AT: usize = 464;

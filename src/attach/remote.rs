@@ -10,7 +10,7 @@ use crate::borrow::{SIGNAL_RETURN, interrupted_call};
 use crate::frame::{Frame, RESTARTED, SIGNAL_AT, SIGNAL_BYTES, Saved, is_restarted};
 use crate::image::Memory;
 use crate::target::Target;
-use crate::tracee::{Registers, Stop, Tracee, Until};
+use crate::tracee::{Registers, SETXID, Stop, Tracee, Until, bit};
 
 /// How long a thread may take for what is done in microseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -21,13 +21,9 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// Between two looks at a thread that runs.
 const TURN: Duration = Duration::from_millis(100);
 
-/// By this signal the C library has every thread change its user or group, and waits for each of them. It holds a lock
-/// meanwhile that `pthread_create` takes, and the thread that asks may be the one that everything else waits for.
-const SETXID: u32 = 33;
-
 /// While it calls a function everything else waits until the thread is put back. So does a cancellation, which would unwind the
 /// thread from where it is not; nobody waits for that to be answered.
-const BLOCKED_SIGNALS: u64 = !(1 << (SETXID - 1));
+const BLOCKED_SIGNALS: u64 = !bit(SETXID);
 
 /// While it makes system calls, which take microseconds, even that waits: a program that changes its user in a loop would
 /// have this thread do nothing else.

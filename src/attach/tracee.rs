@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 
 pub(crate) use libc::user_regs_struct as Registers;
 
+use crate::borrow::SIGNAL_RETURN;
+use crate::frame::{FRAME_BYTES, SIGNAL_MASK};
+use crate::image::Memory;
+
 /// Why a thread stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
@@ -38,6 +42,21 @@ pub(crate) struct Tracee {
     /// What it was about to be told when it stopped. It is told when it goes on: a signal that is kept from it is lost.
     signal: i32,
     has_created: bool,
+}
+
+/// By this signal of its own the C library cancels a thread.
+const CANCEL: i32 = 32;
+/// By this one it has every thread change its user or group, and waits for each of them. It holds a lock meanwhile that
+/// `pthread_create` takes, and the thread that asks may be the one that everything else waits for.
+pub(crate) const SETXID: i32 = 33;
+/// How long the delivery of a signal may take, on a busy machine.
+const DELIVERY: Duration = Duration::from_secs(2);
+/// How far up the stack the frame is in which the handler for a change of user was called.
+const HANDLER_BYTES: usize = 768;
+
+/// Of a signal in a mask.
+pub(crate) const fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
 }
 
 const NT_X86_XSTATE: usize = 0x202;
@@ -210,7 +229,20 @@ impl Tracee {
     }
 
     /// Lets it go on, with the signal that it was about to get.
+    ///
+    /// A change of user is delivered first: the thread is at the first instruction of the C library's handler then, or will stop
+    /// there.
     pub fn resume(&mut self, until: Until) -> io::Result<()> {
+        if self.signal == SETXID && self.signal_mask()? & bit(CANCEL) == 0 {
+            self.settle(DELIVERY)?;
+            if !self.is_stopped {
+                return Ok(());
+            }
+        }
+        self.go(until)
+    }
+
+    fn go(&mut self, until: Until) -> io::Result<()> {
         let request = match until {
             Until::Anything => libc::PTRACE_CONT,
             Until::SystemCall => libc::PTRACE_SYSCALL,
@@ -226,19 +258,55 @@ impl Tracee {
     pub fn settle(&mut self, patience: Duration) -> io::Result<bool> {
         self.interrupt()?;
         if self.is_stopped {
-            self.resume(Until::Anything)?;
+            self.go(Until::Anything)?;
         }
         let since = Instant::now();
         while let Some(left) = patience.checked_sub(since.elapsed()) {
             match self.wait(left)? {
-                Some(Stop::Event) => return Ok(true),
+                Some(Stop::Event) => {
+                    self.put_off_cancellation();
+                    return Ok(true);
+                }
                 Some(Stop::Gone) | None => return Ok(false),
                 Some(Stop::SystemCall | Stop::Signal | Stop::Created) => {
-                    self.resume(Until::Anything)?;
+                    self.go(Until::Anything)?;
                 }
             }
         }
         Ok(false)
+    }
+
+    /// Has a thread in the C library's handler for a change of user end the handler before it is cancelled. It is stopped.
+    ///
+    /// Cancelled inside of the handler, a thread ends without an answer, and with that signal blocked; who changes the user waits
+    /// for it for ever (glibc 2.36). Without us that can happen within microseconds only. The handler's return restores the
+    /// signals that were blocked before, whatever becomes of us.
+    fn put_off_cancellation(&self) {
+        let Ok(mask) = self.signal_mask() else {
+            return;
+        };
+        let is_in_handler = mask & (bit(SETXID) | bit(CANCEL)) == bit(SETXID)
+            && self
+                .mask_after_handler()
+                .is_some_and(|after| after & bit(SETXID) == 0);
+        if is_in_handler {
+            // It fails if the thread has just been killed.
+            let _ = self.set_signal_mask(mask | bit(CANCEL));
+        }
+    }
+
+    /// The signals that will be blocked when the innermost handler returns, if the thread has only just entered it.
+    fn mask_after_handler(&self) -> Option<u64> {
+        let memory = Memory::of(self.thread).ok()?;
+        let stack = self.registers().ok()?.rsp & !7;
+        let bytes = memory.read_some(stack, HANDLER_BYTES + FRAME_BYTES as usize);
+        let words = bytes.chunks_exact(8);
+        let words: Vec<u64> = words
+            .map(|word| u64::from_le_bytes(word.try_into().unwrap_or([0; 8])))
+            .collect();
+        let is_return = |&word: &u64| *memory.read_some(word, SIGNAL_RETURN.len()) == SIGNAL_RETURN;
+        let frame = words.iter().take(HANDLER_BYTES / 8).position(is_return)?;
+        words.get(frame + SIGNAL_MASK).copied()
     }
 
     /// Its general registers.
@@ -326,6 +394,9 @@ impl Drop for Tracee {
         if !is_stopped || self.is_gone {
             return;
         }
+        if self.signal == SETXID {
+            let _ = self.settle(DELIVERY);
+        }
         let _ = ptrace(libc::PTRACE_DETACH, self.thread, 0, self.signal as usize);
     }
 }
@@ -341,4 +412,69 @@ fn ptrace(request: libc::c_uint, thread: i32, address: usize, data: usize) -> io
         return Err(io::Error::last_os_error());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// A thread in `pause`, whose number is printed; `ids` has another thread change the user, `cancel` cancels the first. The
+    /// alarm ends a process in which either is waited for in vain.
+    const PROGRAM: &str = r#"
+import ctypes, os, signal, sys, threading
+signal.alarm(60)
+c = ctypes.CDLL(None)
+thread = ctypes.c_ulong()
+before = set(os.listdir("/proc/self/task"))
+c.pthread_create(ctypes.byref(thread), None, c.pause, None)
+print(*(set(os.listdir("/proc/self/task")) - before), flush=True)
+sys.stdin.readline()
+ids = threading.Thread(target=lambda: c.seteuid(os.geteuid()))
+ids.start()
+sys.stdin.readline()
+c.pthread_cancel(thread)
+print("cancelled", flush=True)
+ids.join()
+c.pthread_join(thread, None)
+print("done", flush=True)
+"#;
+
+    /// A thread that is cancelled while we hold it in a handler for a change of user, or before one.
+    #[test]
+    fn a_thread_answers_a_change_of_user_before_it_is_cancelled() {
+        const PATIENCE: Duration = Duration::from_secs(30);
+        for is_in_handler in [false, true] {
+            let mut program = Command::new("python3")
+                .args(["-c", PROGRAM])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut input = program.stdin.take().unwrap();
+            let mut output = BufReader::new(program.stdout.take().unwrap()).lines();
+            let mut line = || output.next().map(Result::unwrap).unwrap_or_default();
+            let thread = line().parse().unwrap();
+            while !std::fs::read_to_string(format!("/proc/{thread}/syscall"))
+                .unwrap()
+                .starts_with(&format!("{} ", libc::SYS_pause))
+            {
+                std::thread::yield_now();
+            }
+            let mut tracee = Tracee::seize(thread).unwrap();
+            input.write_all(b"ids\n").unwrap();
+            assert_eq!(tracee.wait(PATIENCE).unwrap(), Some(Stop::Signal));
+            assert_eq!(tracee.signal(), SETXID);
+            if is_in_handler {
+                assert!(tracee.settle(PATIENCE).unwrap());
+            }
+            input.write_all(b"cancel\n").unwrap();
+            assert_eq!(line(), "cancelled");
+            drop(tracee);
+            assert_eq!(line(), "done");
+            assert!(program.wait().unwrap().success());
+        }
+    }
 }
