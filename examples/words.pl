@@ -1,5 +1,5 @@
 #!/usr/bin/perl
-# Counts words, keeps an index and rewrites lines: the real program whose flame graph is in the README.
+# Counts words, keeps an index and rewrites lines: the program in the flame graph of docs/formats.md.
 use strict;
 use warnings;
 
