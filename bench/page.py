@@ -11,28 +11,30 @@ from bench.text import Findings
 from bench.tools import ROOT
 
 INTRODUCTION = """\
-# What allocsample costs
+# Cost of profiling native programs
 
-Written by `scripts/bench`, on {machine}. Every figure is a comparison of runs that differ in the profiler alone: with the
-same program, the same input, the same allocator. Peers are compared with their own allocator while it does not profile,
-and are asked for what we are asked for: one profile at the end (tcmalloc's sampler writes none).
+Written by `scripts/bench`, on {machine}.
 
-- **Instructions** are counted by callgrind, all threads of the process together. They hardly change from run to run.
-- **CPU time** is user and system time, in rounds of A, B, B, A; shown are median and quartiles of the rounds.
-- An *interval* is the mean number of bytes between two samples; the default is 512 KiB.
+Every figure compares runs of the same program with the same input and the same allocator, which differ only in the profiler.
+Peers are compared with their own allocator without profiling. Every profiler writes one profile at the end, except
+tcmalloc's sampler, which writes none. [runtimes.md](runtimes.md) has the cost of language runtimes.
+
+- **Instructions** are counted by callgrind, for all threads of the process. They hardly change between runs.
+- **CPU time** is user and system time, in rounds of A, B, B, A. Tables show the median and the quartiles of the rounds.
+- An **interval** is the mean number of bytes between two samples; the default is 512 KiB.
 """
 
 BESIDE_PEERS = """\
-What sampling adds, each profiler over its own allocator. Bold: the peer is cheaper, by more than 2 %. The sections below
-say what was run.
+The cost that sampling adds, relative to the profiler's own allocator. In bold, the peer is cheaper by more than 2 %. The
+sections below describe the runs.
 """
 
 MEASURE_AGAIN = """\
-## To measure again
-`scripts/bench` writes this page and the picture; it takes about a quarter of an hour on two cores. `scripts/bench --quick`
-takes two minutes and `--only PART` one part, and both print what they find. `scripts/setup` installs what is needed on
-Debian and Ubuntu. Other work on the machine widens the spread of times, and leaves instruction counts alone.
-`tests/fast_path.rs` holds the fast path to its number of instructions.
+## Repeating the measurements
+`scripts/bench` writes this page and the picture in about a quarter of an hour on two cores. `scripts/bench --quick` takes two
+minutes, and `--only PART` runs one part; both only print their results. `scripts/setup` installs the requirements on Debian 12
+(Ubuntu is untested). Other work on the machine increases the spread of times, but does not affect instruction counts.
+`tests/fast_path.rs` verifies the number of instructions of the fast path.
 """
 
 
@@ -50,9 +52,9 @@ def beside_peers(findings: list[Findings]) -> str:
 def write(findings: list[Findings]) -> None:
     """Replaces the page and its picture."""
     parts = [INTRODUCTION.format(machine=_machine())]
-    parts.append(f"## Beside its peers\n{BESIDE_PEERS}\n{beside_peers(findings)}")
+    parts.append(f"## Comparison with peers\n{BESIDE_PEERS}\n{beside_peers(findings)}")
     parts += [f"## {found.title}\n{found.text}" for found in findings]
-    parts.append(f"## Bounds\nWhat we hold ourselves to, and whether this run kept it.\n\n{bounds(findings)}")
+    parts.append(f"## Bounds\nThe project's own limits, and whether this run stayed within them.\n\n{bounds(findings)}")
     parts.append(MEASURE_AGAIN)
     _replace(ROOT / "docs/cost.md", "\n".join(part.replace("\n\n\n", "\n\n") for part in parts))
     for found in findings:

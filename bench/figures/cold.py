@@ -30,10 +30,11 @@ def measure(tools: Tools, effort: Effort) -> Findings:
         rows.append(row)
     head = ["profiler", *(f"{mebibytes} MiB swept" if mebibytes else "nothing swept" for mebibytes in SWEPT_MIB)]
     lines = [
-        "The samples above come so fast that all they need stays in the caches. In a program that allocates 2 GB/s there are "
-        "4,000 a second at the default interval, and in between it sweeps the caches itself: then a sample waits for memory, some "
-        "hundred lines of code and as many of data. Time of one sampled 64-byte block and its free, 25 calls deep, the "
-        "stack the same, when the program has swept through so much in between; the median of 1,000.\n",
+        "In the samples above, all code and data stay in the caches. In a program that allocates 2 GB/s there are "
+        "4,000 samples a second at the default interval, and the program sweeps the caches between them. A sample "
+        "then waits for memory: about a hundred lines of code and as many of data. The table shows the time of one "
+        "sampled 64-byte block and its free, 25 calls deep, with the same stack, after the program has swept the "
+        "given amount. Values are medians of 1,000.\n",
         text.table(head, rows),
     ]
     return Findings("One sample, with cold caches", "\n".join(lines))

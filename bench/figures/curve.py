@@ -44,7 +44,7 @@ def measure(tools: Tools, effort: Effort) -> Findings:
     rows = [[name, *(text.percent(points[interval]) for interval in intervals)] for name, points in added.items()]
     lines = [
         "![Instructions added to sqlite3 by interval](cost.svg)\n",
-        "The same as a table: instructions added to sqlite3, over the same allocator without the profiler.\n",
+        "The same as a table: instructions added to sqlite3, relative to the same allocator without the profiler.\n",
         text.table(["profiler", *(sizes.text(interval) for interval in intervals)], rows),
     ]
     return Findings("Interval against overhead", "\n".join(lines), drawing=drawing)

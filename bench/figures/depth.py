@@ -60,8 +60,8 @@ def measure(tools: Tools, effort: Effort) -> Findings:
         if name != "allocsample" and (size, interval) in figures and name != shim.name
     ]
     lines = [
-        "CPU time of a whole process that allocates and frees 25 calls deep and does nothing else, over the same "
-        "allocator without the profiler. Those without an interval have the same figure in both columns.\n",
+        "CPU time of a process that only allocates and frees, 25 calls deep, relative to the same allocator without "
+        "the profiler. Rows without an interval have the same figure in both columns.\n",
         text.table(head, rows),
     ]
     return Findings("A program that only allocates", "\n".join(lines), bounds, rivals)

@@ -22,8 +22,9 @@ def measure(tools: Tools, effort: Effort) -> Findings:
             if found.samples >= FEWEST:
                 bounds.append(Bound(f"{name}, {sizes.text(interval)}, bytes on disk a sample", each, 30))
     lines = [
-        "What allocsample wrote for the programs above, module list and symbols' places included; names are found later, but "
-        "those of java's methods and types are in it. *Lost* are samples that were due and found no room, which the profile tells.\n",
+        "Size of the profiles of the programs above, including the module list and the places of symbols. Names are "
+        "looked up later, but java's profile contains its methods and types. *Lost* counts samples that were due "
+        "and found no room in the ring.\n",
         text.table(["program", "interval", "samples", "lost", "file, bytes", "bytes a sample"], rows),
     ]
     return Findings("On disk", "\n".join(lines), bounds)

@@ -46,15 +46,15 @@ def measure(tools: Tools, effort: Effort) -> Findings:
         if setup.base not in (None, PLAIN)
     ]
     text_parts = [
-        "Instructions added to one `malloc` and `free` (callgrind, exact), and CPU time: of 64-byte "
-        "pairs in a tight loop, where each takes 7 ns and hardly anything else is so short, and of replacing random ones of "
-        "1,000 live objects. Each is over the same allocator without the profiler. No sample is due in these runs.\n",
+        "Instructions added to one `malloc` and `free` (callgrind, exact), and CPU time. One time is for 64-byte "
+        "pairs in a tight loop, where a pair takes only 7 ns. The other is for replacing random ones of 1,000 live "
+        "objects. All are relative to the same allocator without the profiler, and no sample is due.\n",
         text.table(["under", "over", *(f"{size} B" for size in SIZES), "time, tight loop", "time, 1,000 live"], rows),
         "\nThe allocators themselves, instructions a pair:\n",
         text.table(["allocator", *(f"{size} B" for size in SIZES)], absolute),
-        "\nWith a working set of 200,000 objects of 64 to 191 bytes (CPU time of replacing random ones, interval 512 KiB); "
-        "the large blocks are there to be sampled, nobody writes to them; and blocks that one thread allocates and "
-        "another frees:\n",
+        "\nCPU time of replacing random ones of 200,000 objects of 64 to 191 bytes, at interval 512 KiB. The large "
+        "blocks exist only to be sampled; nothing writes to them. The last column has blocks that one thread "
+        "allocates and another frees:\n",
         text.table(
             ["under", "over", "no large blocks", "with some 20,000 live samples", "freed by another thread"],
             [_churn_row(name, base, figures) for name, base, figures in churn],

@@ -49,7 +49,7 @@ def measure(tools: Tools, effort: Effort) -> Findings:
         if setup.name == "allocsample":
             bounds.append(Bound(f"start and end of `/bin/true` under {label}", wall.median * 1e3, 5, " ms"))
     lines = [
-        "What `/bin/true` takes more than without the profiler, from start to end, in wall-clock and CPU time.\n",
+        "Wall-clock time, CPU time and instructions that the profiler adds to `/bin/true`, from start to end.\n",
         text.table(["under", "over", "wall clock", "CPU", "instructions"], rows),
     ]
     return Findings("Start and end", "\n".join(lines), bounds, rivals)

@@ -41,8 +41,9 @@ def measure(tools: Tools, effort: Effort) -> Findings:
         Bound(f"resident set over plain, {mebibytes} MiB heap, 4 KiB", ours[4 * KIB][1] * 100, 5, " %"),
     ]
     lines = [
-        f"Resident set of a process that fills a heap with {mebibytes} MiB in blocks of 16 bytes to 4 KiB and frees none, "
-        "over the same allocator without the profiler. Ours counts the ring, which is a file in memory.\n",
+        f"Resident set of a process that fills a heap with {mebibytes} MiB in blocks of 16 bytes to 4 KiB and frees "
+        "none, relative to the same allocator without the profiler. allocsample's includes the ring, a file in "
+        "memory.\n",
         text.table(["profiler", "interval", "without it", "added", ""], rows),
     ]
     return Findings("Memory", "\n".join(lines), bounds, rivals)

@@ -17,10 +17,10 @@ DORMANT_BOUND = 1.0
 """Per cent of the instructions, of an agent that waits to be told to start."""
 
 EXPLANATION = """\
-Instructions of the whole process, all threads, over the same allocator without the profiler (callgrind). redis is linked
-with jemalloc, which is its plain state here, and gets fixed commands in step. *Start* is what of ours is there without any
-sample: what `/bin/true` pays. tcmalloc is missing because it does not sample the first 16 MiB of a process, which is most
-of these runs.
+Instructions of the whole process, all threads, relative to the same allocator without the profiler (callgrind). redis
+is linked with jemalloc, its plain state here, and gets a fixed sequence of commands. *Start* is the cost without any
+sample: what `/bin/true` pays. tcmalloc is missing because it does not sample the first 16 MiB of a process, which is
+most of these runs.
 """
 
 

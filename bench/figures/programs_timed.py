@@ -36,12 +36,13 @@ def measure(tools: Tools, effort: Effort) -> Findings:
         for name, found in ratios.items()
     ]
     lines = [
-        "The same programs with more to do, and java, which compiles and runs a source file; redis is driven by "
-        "redis-benchmark. CPU time over the same allocator without the profiler; a few per cent either way is noise.\n",
+        "CPU time relative to the same allocator without the profiler. The programs are the same with more to do, "
+        "and java, which compiles and runs a source file. redis is driven by redis-benchmark. A few per cent either "
+        "way are noise.\n",
         text.table(["program", *(setup.title for setup in contenders)], rows),
     ]
     if tools.memray_python:
-        lines.append("\nPython's own tools on the same script, over the interpreter without them:\n")
+        lines.append("\nPython's own tools on the same script, relative to the interpreter without them:\n")
         lines.append(text.table(["tool", "CPU"], _python_tools(tools, tools.memray_python)))
     return Findings("Real programs: CPU time", "\n".join(lines), rivals=_rivals(samplers, ratios))
 

@@ -95,15 +95,15 @@ def measure(tools: Tools, effort: Effort) -> Findings:
         "elsewhere",
     ]
     lines = [
-        "One sample of a 64-byte block and its free, all in: what the run at an interval of 4 KiB costs over one without "
-        "samples, by the number of samples. Frames that change from sample to sample are those of one of 256 stacks, or "
-        "such as have not been together before. *Capture* is what the stack takes of it (against a run that "
-        "records no stacks). *In all* includes the thread that writes the profile, which the peers do not have; their "
-        "*in all* is start and end.\n",
+        "Total cost of one sample of a 64-byte block and its free: the difference between a run at interval 4 KiB "
+        "and one without samples, divided by the number of samples. *One of 256*: the frames that change belong to "
+        "one of 256 stacks. *Never seen*: the frames have not occurred together before. *Capture* is the part for "
+        "the stack (relative to a run that records no stacks). *In all* includes the thread that writes the "
+        "profile. The peers have no such thread; their *in all* includes start and end.\n",
         text.table(head, rows),
-        "\njemalloc keeps at most 128 frames of a stack and tcmalloc 31, allocsample 512 unless told otherwise: their "
-        "figures for 505 frames are for the part that they keep. tcmalloc does not sample the first 16 MiB of a process, "
-        "which is taken into account.\n",
+        "\njemalloc keeps at most 128 frames of a stack and tcmalloc 31; allocsample keeps 512 by default. The peers' "
+        "figures for 505 frames are for the frames that they keep. tcmalloc does not sample the first 16 MiB of a "
+        "process; its figures take that into account.\n",
     ]
     return Findings("One sample", "\n".join(lines), _bounds(costs), _rivals(costs))
 

@@ -46,9 +46,9 @@ def measure(tools: Tools, effort: Effort) -> Findings:
             if busy.name == "allocsample" and threads == THREADS[-1]:
                 bounds.append(Bound("sample on one of 16 threads over a single thread's", growth, 1.5, "x"))
     lines = [
-        "64-byte pairs at depth 25 on so many threads, interval 4 KiB: CPU time a sample, as above. *Lost* are "
-        "samples that found the ring full, which a profile tells. Processes share nothing but the machine: what a sample "
-        "costs more in many of them than in one is none of ours.\n",
+        "CPU time per sample of 64-byte pairs at depth 25, by number of threads, at interval 4 KiB. *Lost* samples "
+        "found the ring full; a profile counts them. Processes share only the machine, so a higher cost per sample "
+        "in many processes than in one is not caused by the profiler.\n",
         text.table(["profiler", "threads", "on the programs' threads", "in all", "over one thread", "lost"], rows),
     ]
     return Findings("Threads", "\n".join(lines), bounds)
