@@ -154,7 +154,7 @@ fn a_filter_ends_with_its_profile() {
     let filter = ["ctl", &pid, "filter", "--threads", "nobody"];
     let asked = running.room.output(&filter);
     assert!(
-        stderr(&asked).contains("will do it then"),
+        stderr(&asked).contains("when the program next allocates"),
         "{}",
         stderr(&asked)
     );
@@ -437,7 +437,7 @@ fn a_dormant_agent_is_woken_and_sent_to_sleep() {
     running.fails(&attach, "already attached");
     let output = running.room.output(&["detach", &pid]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(stderr(&output).contains("was started under the agent, which stays"));
+    assert!(stderr(&output).contains("was started under the agent: sampling is stopped"));
     running.ask("churn 4000");
     running.ask("allocate third 10000 500");
     let (room, status) = running.end(0);

@@ -24,7 +24,7 @@ fn what_makes_no_sense_is_one_line_and_status_2() {
         (&["run"], "see `allocsample run --help`"),
         (
             &["join", "a", "b", "-o", "-"],
-            "-: a profile is a file; name one",
+            "-: a profile cannot be written to stdout; name a file",
         ),
         (
             &["run", "--interval", "0", "--", "true"],
@@ -64,17 +64,17 @@ fn what_makes_no_sense_is_one_line_and_status_2() {
         ),
         (
             &["run", "-o", "no/such/x", "--", "true"],
-            "there is no directory",
+            "does not exist; create it first",
         ),
         (&["run", "-o", ".", "--", "true"], "is a directory"),
         (
             &["run", "-o", "/dev/null", "--", "true"],
-            "is no regular file",
+            "is not a regular file",
         ),
         (&["run", "-o", "", "--", "true"], "--output"),
         (
             &["run", "--convert", "gif", "--", "true"],
-            "unknown format; there are firefox,",
+            "unknown format; expected firefox,",
         ),
         (&["report"], "see `allocsample report --help`"),
         (
@@ -87,7 +87,7 @@ fn what_makes_no_sense_is_one_line_and_status_2() {
         ),
         (
             &["report", "x", "--format", "json", "--top", "3"],
-            "leave out --top, or name a table",
+            "omit --top, or select a table",
         ),
         (
             &["report", "x", "--tree", "--top", "3"],
@@ -96,15 +96,15 @@ fn what_makes_no_sense_is_one_line_and_status_2() {
         (&["convert", "x"], "--to <FORMATS>"),
         (
             &["convert", "x", "--to", "gif"],
-            "unknown format; there are firefox,",
+            "unknown format; expected firefox,",
         ),
         (
             &["convert", "x", "--to", "svg,json", "-o", "y"],
-            "one file for 2 formats",
+            "names one file for 2 formats",
         ),
         (
             &["convert", "x", "--to", "json", "--metric", "live"],
-            "--metric is for collapsed and svg",
+            "--metric applies to collapsed and svg",
         ),
     ] {
         assert_error(&room.output(arguments), 2, what);
@@ -491,7 +491,7 @@ fn names_are_added_later_if_the_run_left_them_out() {
     assert!(!before.windows(5).any(|text| text == b"churn"));
     let output = room.output(&["symbolize", "out.allocsample"]);
     assert_eq!(output.status.code(), Some(0));
-    assert!(stderr(&output).contains("places in the code have names"));
+    assert!(stderr(&output).contains("code addresses have names"));
     // Without the program, names can only come from the profile.
     fs::remove_file(room.path("leaky")).unwrap();
     let report = stdout(&room.output(&["report", "out.allocsample"]));

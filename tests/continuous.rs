@@ -159,7 +159,7 @@ fn a_running_process_can_be_told_to_flush_to_rotate_and_to_begin_anew() {
     steps.step();
     assert_eq!(query(&steps.current(), TAKEN), BLOCKS);
     assert_eq!(query(&steps.current(), LIVE), alive_after(2));
-    assert_eq!(steps.ctl("reset"), "begun anew\n");
+    assert_eq!(steps.ctl("reset"), "totals reset\n");
     assert_eq!(query(&steps.current(), TAKEN), 0);
     assert_eq!(query(&steps.current(), LIVE), alive_after(2));
     steps.step();

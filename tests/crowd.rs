@@ -171,11 +171,15 @@ fn a_command_that_has_stopped_in_the_middle_stops_nobody_for_ever() {
     file.write_all_at(&7_u64.to_le_bytes(), request::WHAT)
         .expect("the first page");
     let output = steady.ctl(&["interval", "64K"]).output();
-    assert_error(&output.expect("the command"), 1, "other commands wait");
+    assert_error(
+        &output.expect("the command"),
+        1,
+        "other commands are waiting",
+    );
     drop(file);
     let output = steady.ctl(&["interval", "64K"]).output();
     let output = output.expect("the command");
-    assert_eq!(stdout(&output), "one sample each 64.0 KiB\n");
+    assert_eq!(stdout(&output), "one sample per 64.0 KiB\n");
     steady.ends_well();
 }
 

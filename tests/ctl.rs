@@ -44,8 +44,8 @@ fn each_phase_is_estimated_by_its_own_interval_and_none_while_stopped() {
     running.phase();
     let status = running.ctl(&["status"]);
     for line in [
-        "one sample each 256 KiB after",
-        "one sample each 16.0 KiB after",
+        "one sample per 256 KiB after",
+        "one sample per 16.0 KiB after",
         "stopped after",
     ] {
         assert!(status.contains(line), "{status}");
@@ -80,7 +80,7 @@ fn what_was_asked_before_is_not_forgotten_for_something_else() {
     running.ctl(&["interval", "4K"]);
     running.ctl(&["interval", "16K"]);
     let output = running.room.output(&["ctl", "x.allocsample", "rotate"]);
-    assert_error(&output, 1, "what was asked before is not done yet");
+    assert_error(&output, 1, "an earlier request is still pending");
     running.phase();
     running.ctl(&["rotate"]);
     running.phase();
@@ -150,7 +150,7 @@ fn a_ring_that_was_removed_is_told_and_costs_nothing_else() {
         assert_error(
             &output,
             1,
-            "x.allocsample, by which it is reached; it records on",
+            "x.allocsample was removed, so commands cannot reach it",
         );
     }
     for _ in 0..3 {
@@ -178,10 +178,10 @@ fn an_idle_process_takes_an_interval_before_its_first_sample() {
     let status = running.room.output(&["ctl", &pid, "status"]);
     assert!(stdout(&status).contains("no sample yet"), "{status:?}");
     let said = asked_before_first_sample(&running, &pid, &["interval", "16K"]);
-    assert!(said.contains("has not allocated since"), "{said}");
+    assert!(said.contains("when the program next allocates"), "{said}");
     running.phase();
     let status = running.ctl(&["status"]);
-    assert!(status.contains("one sample each 16.0 KiB"), "{status}");
+    assert!(status.contains("one sample per 16.0 KiB"), "{status}");
     let rest = format!("/tmp/.allocsample-request-{pid}");
     assert!(!std::path::Path::new(&rest).exists(), "{rest}");
     for _ in 0..3 {
@@ -202,7 +202,7 @@ fn a_process_that_has_allocated_without_a_sample_takes_what_is_asked() {
     // Of two intervals the second is what is wanted, and nothing else takes its place.
     asked_before_first_sample(&running, &pid, &["interval", "16K"]);
     let output = running.room.output(&["ctl", &pid, "rotate"]);
-    assert_error(&output, 1, "what was asked before is not done yet");
+    assert_error(&output, 1, "an earlier request is still pending");
     let output = running.room.output(&["ctl", &pid, "snapshot"]);
     assert_error(&output, 1, "has taken no sample yet");
     for _ in 0..3 {
@@ -304,7 +304,7 @@ fn mistakes_get_a_line_and_a_status() {
     assert_error(
         &ctl(&["x.allocsample", "interval", "0"]),
         2,
-        "not a number of bytes",
+        "expected a number of bytes",
     );
     assert_error(&ctl(&["none.allocsample", "status"]), 1, "none.allocsample");
     assert_error(&ctl(&["4194304", "status"]), 1, "there is no such process");
@@ -314,6 +314,6 @@ fn mistakes_get_a_line_and_a_status() {
     assert_error(
         &ctl(&["x.allocsample", "snapshot", "-o", "there"]),
         1,
-        "is there already",
+        "already exists",
     );
 }

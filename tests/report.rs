@@ -193,7 +193,7 @@ fn types_can_be_chosen_and_followed_to_their_callers() {
     let from = json(&room, &["--callgraph", "--type", "Node", "--from", root]);
     assert_eq!(from["tree"][0]["function"], root);
     let missing = room.output(&["report", "x.allocsample", "--callgraph", "--type", "Nobody"]);
-    assert_error(&missing, 1, "no type is called Nobody");
+    assert_error(&missing, 1, "there is no type Nobody");
 }
 
 #[test]
@@ -303,7 +303,10 @@ fn what_makes_no_sense_is_refused() {
         ),
         (&["--from", "main"], "--callgraph"),
         (&["--at-peak", "--until", "1s"], "cannot be used with"),
-        (&["--summary", "--format", "csv"], "--summary is text"),
+        (
+            &["--summary", "--format", "csv"],
+            "--summary prints text only",
+        ),
         (&["--lifetimes", "--sort", "live"], "cannot be used with"),
     ] {
         let output = room.output(&[&["report", "x"], options].concat());

@@ -473,7 +473,7 @@ fn a_ring_that_is_there_already_costs_a_name_and_no_profile() {
     let whose = if is_foreign { ", of user 65534" } else { "" };
     assert!(
         said.contains(&format!(
-            "x.allocsample.ring is there already{whose}; the profile gets a number"
+            "x.allocsample.ring already exists{whose}; the profile gets a number"
         )),
         "{said}"
     );

@@ -276,12 +276,12 @@ fn what_cannot_be_chosen_is_refused() {
             .output(&[&["ctl", "x.allocsample"], arguments].concat());
         assert_error(&output, status, why);
     };
-    refused(&["filter", "--sizes", "10"], 2, "not FROM..TO");
-    refused(&["filter", "--sizes", "20..10"], 2, "not FROM..TO");
+    refused(&["filter", "--sizes", "10"], 2, "expected FROM..TO");
+    refused(&["filter", "--sizes", "20..10"], 2, "expected FROM..TO");
     refused(
         &["filter", "--threads", "a*b"],
         2,
-        "not the name of a thread",
+        "expected a thread's name",
     );
     refused(
         &["filter", "--threads", "sixteen-letters-"],

@@ -15,7 +15,7 @@ pub use reading::*;
 pub use recording::*;
 pub use running::*;
 
-/// Where a program's memory goes, at a cost that nobody notices.
+/// Low-overhead sampling heap profiler for Linux
 #[derive(Debug, Parser)]
 #[command(
     name = "allocsample",
@@ -24,10 +24,10 @@ pub use running::*;
     after_help = "Example: allocsample run -- python3 script.py"
 )]
 pub struct Arguments {
-    /// Read profiles that need far more memory or time than their size suggests (by default they are cut or refused)
+    /// Lift the limits on memory, time and output for the size of a profile
     #[arg(long, global = true, hide_short_help = true)]
     pub no_limits: bool,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }

@@ -70,7 +70,7 @@ pub fn write_directory(
     let named = || path.display().to_string();
     let is_there = match fs::symlink_metadata(path) {
         Ok(about) if about.is_symlink() => bail!(link_in_the_way(path)),
-        Ok(about) if !about.is_dir() => bail!("{}: is a file, and a directory is needed", named()),
+        Ok(about) if !about.is_dir() => bail!("{}: is a file; a directory is needed", named()),
         found => found.is_ok(),
     };
     let directory = tempfile::Builder::new()
@@ -163,7 +163,7 @@ fn place(path: &Path) -> anyhow::Result<Place> {
         }
         if fs::metadata(path).with_context(named)?.is_file() {
             bail!(
-                "{}: leads to a file; name it, or write to - instead",
+                "{}: refers to a file; name that file, or write to - instead",
                 named()
             );
         }
@@ -221,9 +221,11 @@ pub fn profile_aside<T>(
     make: impl FnOnce(&Path) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     if path.as_os_str() == "-" {
-        return Err(Usage("-: a profile is a file; name one".to_owned()).into());
+        return Err(
+            Usage("-: a profile cannot be written to stdout; name a file".to_owned()).into(),
+        );
     }
-    let is_there = || bail!("{}: is there already", path.display());
+    let is_there = || bail!("{}: already exists", path.display());
     if fs::symlink_metadata(path).is_ok() {
         return is_there();
     }
@@ -365,7 +367,7 @@ mod tests {
             fs::write(&path, "another's")?;
             Ok(())
         });
-        assert!(made.unwrap_err().to_string().contains("there already"));
+        assert!(made.unwrap_err().to_string().contains("already exists"));
         assert_eq!(fs::read_to_string(&path).unwrap(), "another's");
     }
 

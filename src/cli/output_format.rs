@@ -28,7 +28,7 @@ impl OutputFormat {
 
 /// A name that is no format's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown format; there are {}, html, parquet", Format::ALL.map(Format::name).join(", "))]
+#[error("unknown format; expected {}, html or parquet", Format::ALL.map(Format::name).join(", "))]
 pub struct UnknownOutputFormat;
 
 impl FromStr for OutputFormat {

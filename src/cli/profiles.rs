@@ -30,7 +30,7 @@ pub fn open(path: &Path) -> anyhow::Result<Profile> {
 /// Gives names to a profile without any.
 fn name(profile: &mut Profile, path: &Path) {
     if profile.symbols.frames.is_empty() {
-        let _progress = Progress::start("symbolising");
+        let _progress = Progress::start("symbolizing");
         memory::without_bound(|| profile.symbolize_below(root_of(path)));
     }
 }
@@ -45,7 +45,7 @@ pub fn open_series(paths: &[PathBuf]) -> anyhow::Result<Profile> {
     let mut profile = Profile::open_series(paths, progress.read_bytes())?;
     drop(progress);
     // Some of them may have names, and others not.
-    let _progress = Progress::start("symbolising");
+    let _progress = Progress::start("symbolizing");
     memory::without_bound(|| profile.symbolize());
     Ok(profile)
 }
@@ -76,7 +76,7 @@ pub fn complete_with(
     readings: &HashMap<u32, Vec<MemoryMap>>,
 ) -> anyhow::Result<Finished> {
     let what = if symbolize {
-        "symbolising"
+        "symbolizing"
     } else {
         "completing"
     };

@@ -48,11 +48,11 @@ pub fn find(what: &str) -> anyhow::Result<Found> {
     match (in_maps(pid, &maps), removed(&maps)) {
         (Some(path), _) => Ok(Found::Profile(path)),
         (None, Some(path)) => bail!(
-            "process {pid}: somebody has removed the ring of its profile, {path}, by which it is reached; it records on, and the profile, if it is still there, is whole when it ends"
+            "process {pid}: the ring of its profile {path} was removed, so commands cannot reach it; recording continues, and the profile is complete when the process ends"
         ),
         (None, None) if waits_for_sample(pid, &maps) => Ok(Found::NoSampleYet(pid)),
         (None, None) => bail!(
-            "process {pid} writes no profile: it was not started under the agent, or was detached from"
+            "process {pid} writes no profile: it was not started under the agent, or was detached; `allocsample attach {pid}` starts one"
         ),
     }
 }

@@ -107,7 +107,7 @@ fn interval_lines(profile: &Profile) -> Vec<String> {
         let after = units::duration(after_ns as f64 / 1e9);
         let what = match info.interval_bytes {
             0 => "stopped".to_owned(),
-            bytes => format!("one sample each {}", units::bytes(bytes as f64)),
+            bytes => format!("one sample per {}", units::bytes(bytes as f64)),
         };
         lines.push(format!("interval   {what} after {after}"));
     }

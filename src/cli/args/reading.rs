@@ -6,10 +6,10 @@ use clap::{Parser, ValueEnum};
 
 use crate::output_format::OutputFormat;
 
-/// Say where memory goes: totals, and the functions, sites, lines, types, threads, ... that allocate
+/// Report where memory goes: totals, and a table of functions, sites, lines, types, threads, ...
 ///
-/// Every figure is an estimate with its standard error. A profile without names gets them for the report, but not for
-/// ever: that is `allocsample symbolize`. docs/report.md explains each column.
+/// Every figure is an estimate with its standard error. Names that the profile lacks are looked up for this report only;
+/// `allocsample symbolize` stores them. docs/report.md explains every column.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
@@ -24,31 +24,31 @@ pub struct Report {
     /// The profile
     pub file: PathBuf,
 
-    /// Text for people, or JSON (everything, or what --by, --tree, ... ask for) or CSV for scripts
+    /// Output format; JSON has everything, or the part that --by, --tree, ... select
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
 
-    /// What the rows of the table are [default: function]
+    /// Rows of the table [default: function]
     #[arg(long, value_name = "WHAT")]
     pub by: Option<By>,
 
-    /// What is largest on top; growth is live bytes at the end less those half-way [default: bytes]
+    /// Sort order, largest first; growth is live bytes at the end minus those half-way [default: bytes]
     #[arg(long, value_name = "WHAT")]
     pub sort: Option<Sort>,
 
-    /// Rows of the table at most [default: 20, and all in JSON and CSV]
+    /// Maximum number of rows [default: 20; all in JSON and CSV]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
 
-    /// The call tree instead of the table
+    /// Show the call tree instead of the table
     #[arg(long, conflicts_with_all = ["by", "top"])]
     pub tree: bool,
 
-    /// Who allocates, and who calls that: the tree from what allocates up to its callers
+    /// Show the allocating functions with their callers below, as a tree
     #[arg(long, conflicts_with_all = ["by", "top", "tree"])]
     pub callgraph: bool,
 
-    /// Only objects of this type (its whole name), with --callgraph
+    /// With --callgraph: only objects of this type (full name)
     #[arg(
         long = "type",
         value_name = "TYPE",
@@ -57,7 +57,7 @@ pub struct Report {
     )]
     pub type_name: Option<String>,
 
-    /// The ways from this function down to what allocates, with --callgraph
+    /// With --callgraph: show the paths from this function down to the allocations
     #[arg(
         long,
         value_name = "FUNCTION",
@@ -66,23 +66,23 @@ pub struct Report {
     )]
     pub from: Option<String>,
 
-    /// How long blocks live, in seconds and in bytes allocated meanwhile; of all, and of each type and site
+    /// Show how long blocks live, in seconds and in bytes allocated meanwhile; in total, and by type and site
     #[arg(long, conflicts_with_all = ["by", "sort", "tree", "callgraph", "at_peak"])]
     pub lifetimes: bool,
 
-    /// Objects that hold the same as others, of machines that hash them; of all, and of each type and site
+    /// Show objects with equal contents, for virtual machines that hash them; in total, and by type and site
     #[arg(long, conflicts_with_all = ["by", "sort", "tree", "callgraph", "lifetimes", "at_peak"])]
     pub redundancy: bool,
 
-    /// Only the totals
+    /// Show only the totals
     #[arg(long, conflicts_with_all = ["by", "sort", "top", "tree", "callgraph", "lifetimes", "redundancy"])]
     pub summary: bool,
 
-    /// As it was when most bytes were alive: live is what was alive then, and what came later is left out
+    /// Show the moment with most live bytes; later allocations are left out
     #[arg(long, conflicts_with_all = ["until", "summary"])]
     pub at_peak: bool,
 
-    /// Which samples
+    /// Selected samples
     #[command(flatten)]
     pub narrow: Narrow,
 }
@@ -94,27 +94,27 @@ pub struct Narrow {
     #[arg(long, value_name = "REGEX", conflicts_with = "summary")]
     pub filter: Option<String>,
 
-    /// Only objects of types whose names match
+    /// Only objects of matching types
     #[arg(long, value_name = "REGEX", conflicts_with = "summary")]
     pub only_type: Option<String>,
 
-    /// No objects of types whose names match
+    /// No objects of matching types
     #[arg(long, value_name = "REGEX", conflicts_with = "summary")]
     pub ignore_type: Option<String>,
 
-    /// Only what a function whose name matches called, directly or not
+    /// Only allocations below a matching function, directly or not
     #[arg(long, value_name = "REGEX", conflicts_with = "summary")]
     pub only_caller: Option<String>,
 
-    /// Only threads whose names, or numbers (tid), match
+    /// Only threads with a matching name or number (tid)
     #[arg(long, value_name = "REGEX", conflicts_with = "summary")]
     pub only_thread: Option<String>,
 
-    /// Only what was allocated later than this after the start: 10s, 250ms, 1.5m, 2h
+    /// Only allocations after this time since the start: 10s, 250ms, 1.5m, 2h
     #[arg(long, value_name = "TIME", conflicts_with = "summary")]
     pub since: Option<Moment>,
 
-    /// Only what was allocated earlier than this after the start; live is what was alive then
+    /// Only allocations before this time since the start; live then means live at this time
     #[arg(long, value_name = "TIME", conflicts_with = "summary")]
     pub until: Option<Moment>,
 }
@@ -149,12 +149,12 @@ impl std::str::FromStr for Moment {
     }
 }
 
-/// Say which sites leak, and how sure that is
+/// Find the sites that leak, with the evidence for each
 ///
-/// Sites are ranked by evidence, not by size. The verdicts are leak (old blocks are never freed, and more come at a
-/// steady rate), possible leak (nothing was freed), growing (old blocks are freed too, or all when the program ends),
-/// undecided, cache-like (has stopped growing), start-up and steady. A leak is named when it has kept some 24 times the
-/// interval. docs/leaks.md explains the tests.
+/// Sites are ranked by evidence, not by size. The verdicts are leak (old blocks are never freed, and more come at a steady
+/// rate), possible leak (nothing was freed), growing (old blocks are freed too, or all when the program ends), undecided,
+/// cache-like (has stopped growing), start-up and steady. A leak is named when it has kept about 24 times the interval.
+/// docs/leaks.md explains the tests.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
@@ -163,11 +163,11 @@ Examples:
   allocsample leaks monday.allocsample tuesday.allocsample wednesday.allocsample
   allocsample leaks app.allocsample --format json | jq '.suspects[0]'")]
 pub struct Leaks {
-    /// The profile, or several of one recording in any order: parts, snapshots. They are judged as one
+    /// The profile, or several files of one recording (parts, snapshots) in any order, which are judged as one
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
 
-    /// Text for people, JSON with everything or CSV with a line for each row for scripts
+    /// Output format; JSON has everything, CSV one line per row
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
 
@@ -175,11 +175,11 @@ pub struct Leaks {
     #[arg(long)]
     pub all: bool,
 
-    /// Sites at most
+    /// Maximum number of sites
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
 
-    /// Callers of each site at most
+    /// Maximum number of callers per site
     #[arg(long, value_name = "N", default_value_t = 12)]
     pub depth: usize,
 
@@ -199,11 +199,11 @@ pub enum Format {
     Csv,
 }
 
-/// Say what changed from one profile to another, and what is only noise
+/// Show what changed between two profiles, without sampling noise
 ///
-/// Rows are matched by name, so the profiles may be of different builds. Shown are changes that sampling alone does not
-/// explain: among them at most 5 % are noise (false discovery rate, Benjamini and Hochberg). Two runs of one program also
-/// differ by themselves: give several runs of each side, separated by --, to include that.
+/// Rows are matched by name, so you can compare different builds. Shown are changes that sampling does not explain; at most
+/// 5 % of them are noise (false discovery rate, Benjamini and Hochberg). Runs of the same program also differ by themselves:
+/// give several runs per side, separated by --, to include that.
 #[derive(Debug, Parser)]
 #[command(
     override_usage = "allocsample diff [OPTIONS] <BEFORE> <AFTER>\n       allocsample diff [OPTIONS] <BEFORE>... -- <AFTER>...",
@@ -216,7 +216,7 @@ Examples:
   allocsample diff monday.allocsample friday.allocsample --to html -o week.html"
 )]
 pub struct Diff {
-    /// The profile before and the one after; with --, one or more runs before
+    /// The profiles before and after; with --, one or more runs before
     #[arg(required = true, value_name = "PROFILE")]
     pub files: Vec<PathBuf>,
 
@@ -224,19 +224,19 @@ pub struct Diff {
     #[arg(last = true, value_name = "AFTER")]
     pub after: Vec<PathBuf>,
 
-    /// What is compared
+    /// The measure to compare
     #[arg(long, value_name = "WHAT", default_value = "allocated")]
     pub measure: Measure,
 
-    /// What the rows are
+    /// Rows of the table
     #[arg(long, value_name = "WHAT", default_value = "function")]
     pub by: By,
 
-    /// Divide each by its length in seconds
+    /// Divide both sides by their length in seconds
     #[arg(long, conflicts_with = "per_count")]
     pub per_second: bool,
 
-    /// Divide the first by N and the second by M: requests, rows, what you know of
+    /// Divide the first side by N and the second by M, such as requests or rows
     #[arg(long, value_name = "N,M")]
     pub per_count: Option<PerCount>,
 
@@ -244,23 +244,23 @@ pub struct Diff {
     #[arg(long, value_name = "REGEX")]
     pub filter: Option<String>,
 
-    /// Text for people, JSON with everything or CSV with a line for each row for scripts
+    /// Output format; JSON has everything, CSV one line per row
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
 
-    /// Write a page for a browser instead, with a flame graph of both and the tables of all kinds of rows
+    /// Write a page for the browser instead, with a flame graph of both profiles and all tables
     #[arg(long, value_name = "PAGE", conflicts_with_all = ["format", "filter", "measure", "by", "top", "all"])]
     pub to: Option<Page>,
 
-    /// Where to write the page; - is stdout [default: beside the second profile]
+    /// Path of the page; - is stdout [default: beside the second profile]
     #[arg(short, long, value_name = "OUT", requires = "to")]
     pub output: Option<PathBuf>,
 
-    /// Rows at most
+    /// Maximum number of rows
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,
 
-    /// Noise too
+    /// Also show noise
     #[arg(long)]
     pub all: bool,
 }
@@ -274,7 +274,7 @@ impl Diff {
             }
             _ if self.after.is_empty() => {
                 return Err(
-                    "expected two profiles, BEFORE AFTER, or several of each side, BEFORE... -- AFTER...",
+                    "expected two profiles, BEFORE AFTER, or several per side, BEFORE... -- AFTER...",
                 );
             }
             files => (files, self.after.as_slice()),
@@ -313,28 +313,28 @@ impl std::str::FromStr for PerCount {
     }
 }
 
-/// Make one profile of the files of a recording that went on in others (`run --rotate-every`, `--window`, `ctl rotate`)
+/// Join the files of a rotating recording (`run --rotate-every`, `--window`, `ctl rotate`) into one profile
 ///
-/// The process may be running: it does not notice. Each file can be read by itself, too.
+/// The process may be running; it is not affected. Every command can also read every file by itself.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
   allocsample join 4711 -o last-minutes.allocsample
-  allocsample join app.allocsample                       the parts beside it, and it
+  allocsample join app.allocsample                       with the parts beside it
   allocsample join app.part-7.allocsample app.part-8.allocsample -o both.allocsample")]
 pub struct Join {
-    /// A pid, or the last file of a recording, with which those before it are found; or all files, in the order of time
+    /// A pid, or the last file of a recording (earlier files are found), or all files in order
     #[arg(required = true, value_name = "PID|FILE")]
     pub what: Vec<String>,
 
-    /// Where to write it [default: NAME.joined.allocsample here]
+    /// Path of the joined profile [default: NAME.joined.allocsample here]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
 
-/// Write function names, files and lines into a profile, so that it can leave the machine
+/// Store function names, files and lines in a profile, to read it on another machine
 ///
-/// `allocsample run` does this at the end. A profile that a killed process left behind gets its last records too.
+/// `allocsample run` does this at the end. For a killed process, this also adds the last records to the profile.
 #[derive(Debug, Parser)]
 #[command(after_help = "Example: allocsample symbolize app.allocsample")]
 pub struct Symbolize {
@@ -344,9 +344,9 @@ pub struct Symbolize {
 
 /// Convert a profile to other tools' formats
 ///
-/// firefox: profiler.firefox.com; pprof: go tool pprof and others; collapsed: one line for each stack, for flame graph
-/// tools; svg: a flame graph; json: everything, for scripts; speedscope: www.speedscope.app; csv: a line for each sample;
-/// html: a page with everything, for a browser; parquet: the tables of `allocsample query`, a directory of files.
+/// firefox: profiler.firefox.com; pprof: go tool pprof and others; collapsed: one line per stack, for flame graph tools;
+/// svg: a flame graph; json: everything, for scripts; speedscope: www.speedscope.app; csv: one line per sample; html: a page
+/// for the browser; parquet: the tables of `allocsample query`, as a directory of files.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
@@ -364,19 +364,20 @@ pub struct Convert {
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', required = true, value_parser = str::parse::<OutputFormat>)]
     pub to: Vec<OutputFormat>,
 
-    /// Which bytes collapsed and svg show [default: allocated]
+    /// The measure that collapsed and svg show [default: allocated]
     #[arg(long, value_name = "WHAT")]
     pub metric: Option<Metric>,
 
-    /// Where to write a single format, with gzip if the name ends in .gz; - is stdout [default: beside the profile]
+    /// Path for a single format, compressed if it ends in .gz; - is stdout [default: beside the profile]
     #[arg(short, long, value_name = "OUT")]
     pub output: Option<PathBuf>,
 }
 
-/// Answer a question in SQL: the tables are samples, frees, stacks, frames, functions, types, threads, gc, markers, ...
+/// Query a profile with SQL
 ///
-/// `SELECT * FROM tables` describes all tables and columns; docs/queries.md has recipes. Times count from the start of
-/// the profile. The profile is never changed.
+/// Tables are samples, frees, stacks, frames, functions, types, threads, gc, markers, ...; `SELECT * FROM tables` describes
+/// all tables and columns, and docs/queries.md has examples. Times count from the start of the profile. A query never changes
+/// the profile.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
@@ -391,42 +392,42 @@ pub struct Query {
     /// The query; - reads it from stdin
     pub sql: String,
 
-    /// Columns for people, JSON or CSV for scripts
+    /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     pub format: QueryFormat,
 
-    /// Give up after this many seconds; 0 waits without end
+    /// Stop after this many seconds; 0 means no limit
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub timeout: u64,
 }
 
 /// Show a profile in the browser: flame graph, memory over time, tables, heat map, leaks, collections, sources
 ///
-/// Prints the address, opens it, and serves it on 127.0.0.1 until Ctrl-C. `convert --to html` writes the same page into a
+/// Serves the page on 127.0.0.1 until Ctrl-C, prints the address and opens it. `convert --to html` writes the same page to a
 /// file.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
   allocsample view app.allocsample
-  allocsample view --against monday.allocsample friday.allocsample      what changed, as `diff` says
+  allocsample view --against monday.allocsample friday.allocsample      with the changes that `diff` finds
   allocsample view --firefox app.allocsample                opens profiler.firefox.com; nothing is uploaded")]
 pub struct View {
     /// The profile
     pub file: PathBuf,
 
-    /// In the Firefox Profiler, which fetches the profile from this machine
+    /// Open the profile in the Firefox Profiler, which fetches it from this machine
     #[arg(long)]
     pub firefox: bool,
 
-    /// An earlier profile, with which this one is compared
+    /// An earlier profile to compare with
     #[arg(long, value_name = "BEFORE", conflicts_with = "firefox")]
     pub against: Option<PathBuf>,
 
-    /// The port to serve on; 0 is any that is free
+    /// Port to serve on; 0 selects a free port
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub port: u16,
 
-    /// Print the address and open nothing
+    /// Print the address without opening it
     #[arg(long)]
     pub no_open: bool,
 }
@@ -477,6 +478,6 @@ pub enum Measure {
 pub enum Metric {
     Allocated,
     Live,
-    /// Nanoseconds of processors, of a run with --time-hz
+    /// CPU time in nanoseconds, from --time-hz
     Cpu,
 }

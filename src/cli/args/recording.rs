@@ -11,16 +11,15 @@ use clap::{Args, Parser, ValueEnum};
 use super::name_of;
 use crate::output_format::OutputFormat;
 
-/// What is sampled, and what is kept of a sample: the same for processes that are started and for those that run already.
+/// Options about samples, which `run` and `attach` share.
 #[derive(Debug, Default, Args)]
 pub struct Capture {
-    /// Mean number of allocated bytes between two samples: 512K, 1M, ...; 1 records every allocation; off records none
+    /// Mean number of allocated bytes between two samples (512K, 1M, ...); 1 records every allocation, off records none
     /// [default: 512K]
     #[arg(long, value_name = "BYTES", value_parser = interval)]
     pub interval: Option<String>,
 
-    /// How samples are spaced: poisson gives standard errors, periodic a sample point every BYTES exactly
-    /// [default: poisson]
+    /// Spacing of samples: poisson (random, with standard errors) or periodic (exactly every BYTES) [default: poisson]
     #[arg(long, value_name = "LAW")]
     pub sampling: Option<Sampling>,
 
@@ -28,23 +27,23 @@ pub struct Capture {
     #[arg(long, value_name = "NUMBER")]
     pub seed: Option<u64>,
 
-    /// How stacks are captured: by unwind tables, with frame pointers where there are none (auto or dwarf), by frame
-    /// pointers alone (fp), or not at all [default: auto]
+    /// How to capture stacks: auto and dwarf use unwind tables, and frame pointers where these are missing; fp uses frame
+    /// pointers only; none captures no stacks [default: auto]
     #[arg(long, value_name = "HOW")]
     pub unwind: Option<Unwind>,
 
-    /// Frames that are kept of a stack, 1 to 4096; what called them shows as (truncated) [default: 512]
+    /// Maximum number of frames per stack, 1 to 4096; longer stacks end in (truncated) [default: 512]
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub max_depth: Option<u16>,
 
-    /// What happens when samples come faster than they can be written: they are lost and counted, or the program waits
-    /// [default: drop, and wait at --interval 1]
+    /// If samples come faster than they can be written: drop and count them, or make the program wait
+    /// [default: drop; wait at --interval 1]
     #[arg(long, value_name = "WHAT")]
     pub on_full: Option<OnFull>,
 }
 
 impl Capture {
-    /// The agent's variables for what was given.
+    /// The agent's environment variables for the given options.
     pub fn settings(&self) -> impl Iterator<Item = (&'static str, String)> {
         let given = [
             ("ALLOCSAMPLE_INTERVAL", self.interval.clone()),
@@ -63,11 +62,11 @@ impl Capture {
     }
 }
 
-/// Run a program under the agent, then say where its profile is and what is in it
+/// Run a program and record a profile of it
 ///
-/// The program's input, output and exit status are its own; what allocsample has to say goes to stderr after it ended.
-/// The options set the agent's environment variables (--interval sets ALLOCSAMPLE_INTERVAL and so on); an option that is
-/// not given leaves the variable as it is.
+/// The program keeps its input, output and exit status. When it has ended, allocsample prints a summary on stderr.
+/// Options set the agent's environment variables (--interval sets ALLOCSAMPLE_INTERVAL and so on); options that you omit
+/// leave the variables unchanged.
 #[derive(Debug, Default, Parser)]
 #[command(after_help = "\
 Examples:
@@ -75,7 +74,7 @@ Examples:
   allocsample run --interval 64K -o /tmp/redis.%p.allocsample -- redis-server --port 7777
   allocsample run --convert firefox,svg -- ./app")]
 pub struct Run {
-    /// Where to write the profile: %p stands for the pid, %n for the program's name, %t for the time
+    /// Path of the profile; %p is the pid, %n the program's name, %t the time
     /// [default: allocsample.%n.%p.allocsample]
     #[arg(short, long, value_name = "TEMPLATE")]
     pub output: Option<PathBuf>,
@@ -83,78 +82,77 @@ pub struct Run {
     #[command(flatten)]
     pub capture: Capture,
 
-    /// Whether sampling is on from the start [default: on]
+    /// Start with sampling on, or off until `ctl PID start` [default: on]
     #[arg(long, value_name = "ON|OFF")]
     pub start: Option<Start>,
 
-    /// Whether frames and heaps of language runtimes are shown: of all that the agent knows (CPython, JVM, Ruby, Lua, OCaml, Node.js, libgc, Mono), of none, or of PyPy too, whose code is changed in memory for that
-    /// [default: auto]
+    /// Record frames and heaps of language runtimes: auto (CPython, JVM, Ruby, Lua, OCaml, Node.js, libgc, Mono), none, or
+    /// pypy (also PyPy, whose code is then changed in memory) [default: auto]
     #[arg(long, value_name = "WHICH")]
     pub runtime: Option<Runtime>,
 
-    /// Whether the processes that the program starts get profiles of their own [default: follow]
+    /// Whether child processes get their own profiles [default: follow]
     #[arg(long, value_name = "WHAT")]
     pub children: Option<Children>,
 
-    /// Let sampling take no more than this share of the program's own processor time, 1% say: the interval is adapted as
-    /// the program runs, down to the one given (4K if none is), and each sample keeps its own
+    /// Keep sampling below this share of the program's CPU time, such as 1%, by adapting the interval; --interval is the
+    /// shortest one (4K if omitted)
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub max_overhead: Option<String>,
 
-    /// Take no more samples than these in a second: the interval is adapted as for --max-overhead
+    /// Maximum number of samples per second, by adapting the interval as for --max-overhead
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_samples_per_second: Option<u32>,
 
-    /// Let no more samples than these be alive at the same time, in each process: the interval becomes four times as long
-    /// each time that the room left has halved
+    /// Maximum number of live samples per process; the interval becomes four times as long whenever the room left has
+    /// halved
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(100..))]
     pub max_live: Option<u32>,
 
-    /// Let no process write more than this to its profile (64M, 1G, ..., 1M at least): the interval doubles each time that
-    /// the room left has halved
+    /// Maximum size of a process's profile (64M, 1G, ...; at least 1M); the interval doubles whenever the room left has
+    /// halved
     #[arg(long, value_name = "BYTES", value_parser = size)]
     pub max_size: Option<String>,
 
-    /// Go on in another file after this time (30s, 10m, 1h, 7d); those before are kept as NAME.part-N.allocsample, and each
-    /// can be read by itself
+    /// Start a new file after this time (30s, 10m, 1h, 7d); finished files are NAME.part-N.allocsample, each readable by
+    /// itself
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub rotate_every: Option<String>,
 
-    /// Go on in another file when the present one has grown by this (64K, 16M, ...)
+    /// Start a new file when the current one has grown by this size (64K, 16M, ...)
     #[arg(long, value_name = "BYTES", value_parser = rotate_size)]
     pub rotate_size: Option<String>,
 
-    /// Keep so many files beside the one that is being written; the oldest goes [default: all]
+    /// Number of finished files to keep; the oldest is deleted [default: all]
     #[arg(long, value_name = "NUMBER")]
     pub keep: Option<u32>,
 
-    /// Keep the last time (10m, 1h, ...) only, in a ring of files; `allocsample join` makes one of them
+    /// Keep only the last 10m, 1h, ... in a ring of files; `allocsample join` makes one profile of them
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub window: Option<String>,
 
-    /// Write a copy of the profile, NAME.snapshot-N.allocsample, when the program gets this signal; a program that uses the
-    /// signal itself is left alone
+    /// Write a copy of the profile, NAME.snapshot-N.allocsample, when the program gets this signal; ignored if the program
+    /// uses the signal itself
     #[arg(long, value_name = "SIGNAL")]
     pub snapshot_on: Option<SnapshotSignal>,
 
-    /// Also look where threads spend their time, so many times in each second of a processor that one uses: 99, say
-    /// [default: not]
+    /// Also sample CPU time, at this rate per CPU-second, such as 99 [default: off]
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub time_hz: Option<u32>,
 
-    /// Leave the addresses in the profile without names; `allocsample symbolize` can add them later
+    /// Do not look up names; `allocsample symbolize` can add them later
     #[arg(long)]
     pub no_symbolize: bool,
 
-    /// Convert the profiles at the end, into files beside them: formats of `allocsample convert`, separated by commas
+    /// Convert the profiles at the end to these formats of `allocsample convert`, separated by commas
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', value_parser = str::parse::<OutputFormat>)]
     pub convert: Vec<OutputFormat>,
 
-    /// Show the profile in the browser at the end, as a page that is written beside it
+    /// Write the profile as a page and open it in the browser at the end
     #[arg(long)]
     pub open: bool,
 
-    /// Say nothing but errors
+    /// Print only errors
     #[arg(short, long)]
     pub quiet: bool,
 
@@ -168,11 +166,11 @@ pub struct Run {
     pub command: Vec<OsString>,
 }
 
-/// Begin a profile of a process that runs already
+/// Start a profile of a running process
 ///
-/// Puts the agent into the process and redirects its calls of the allocator, which stops one of its threads for some
-/// milliseconds. What was allocated before is in no figure. A process that was started under the agent and waits
-/// (`run --start off`) is told to start. docs/attach.md says what is possible, and what is not.
+/// Loads the agent into the process and redirects its calls of the allocator. One of its threads stops for some
+/// milliseconds. Earlier allocations are not counted. A process that was started with `run --start off` starts sampling.
+/// docs/attach.md lists requirements and limits.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
@@ -184,31 +182,31 @@ pub struct Attach {
     #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: i32,
 
-    /// Where the process is to write the profile: %p stands for the pid, %n for the program's name, %t for the time
-    /// [default: allocsample.%n.%p.allocsample here, or in its own directory if it cannot see this one]
+    /// Path of the profile; %p is the pid, %n the program's name, %t the time
+    /// [default: allocsample.%n.%p.allocsample here, or in the process's own directory if it cannot see this one]
     #[arg(short, long, value_name = "TEMPLATE")]
     pub output: Option<PathBuf>,
 
     #[command(flatten)]
     pub capture: Capture,
 
-    /// Whether processes that it forks from now on get profiles of their own [default: ignore]
+    /// Whether processes that it forks from now on get their own profiles [default: ignore]
     #[arg(long, value_name = "WHAT")]
     pub children: Option<Children>,
 
-    /// Whether CPython's functions and small objects are shown; other runtimes are joined at their start only [default: auto]
+    /// Record CPython's functions and small objects; other runtimes can only be joined at their start [default: auto]
     #[arg(long, value_name = "WHICH")]
     pub runtime: Option<RunningRuntime>,
 
-    /// Attach even if a filter of system calls may kill the process for it
+    /// Attach even if a system call filter may kill the process for it
     #[arg(long)]
     pub despite_seccomp: bool,
 }
 
-/// End the profile of a process that was attached to, and let it run as before
+/// End the profile of an attached process; the process continues as before
 ///
-/// Calls of the allocator go where they went before. The agent stays in memory, idle, since somebody may still hold a
-/// pointer to a function of it. The process can be attached to again, for another profile.
+/// Restores the calls of the allocator. The agent stays in memory, idle, because the program may hold pointers to its
+/// functions. You can attach to the process again for another profile.
 #[derive(Debug, Parser)]
 #[command(after_help = "Example: allocsample detach 4711")]
 pub struct Detach {
@@ -216,11 +214,11 @@ pub struct Detach {
     #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: i32,
 
-    /// Leave the addresses in the profile without names; `allocsample symbolize` can add them later
+    /// Do not look up names; `allocsample symbolize` can add them later
     #[arg(long)]
     pub no_symbolize: bool,
 
-    /// Detach even if a filter of system calls may kill the process for it
+    /// Detach even if a system call filter may kill the process for it
     #[arg(long)]
     pub despite_seccomp: bool,
 }

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-/// Steer the agent in a running process: status, start, stop, another interval, a snapshot
+/// Control the agent in a running process: status, start, stop, interval, snapshot, ...
 ///
-/// Works for every process that was started under the agent, with ALLOCSAMPLE_START=off (`run --start off`) for one that
-/// is to wait for `start`. Each sample keeps the interval that it was taken with, so estimates stay right.
+/// Works for every process that was started under the agent or attached to. With ALLOCSAMPLE_START=off (`run --start
+/// off`) a process waits for `start`. Every sample keeps its interval, so estimates stay correct after a change.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
@@ -19,7 +19,7 @@ pub struct Ctl {
     #[arg(value_name = "PID|FILE")]
     pub what: String,
 
-    /// What to do
+    /// The action
     #[command(subcommand)]
     pub action: CtlAction,
 }
@@ -27,71 +27,71 @@ pub struct Ctl {
 /// What `ctl` does.
 #[derive(Debug, Subcommand)]
 pub enum CtlAction {
-    /// Say what has been recorded so far, and at which intervals
+    /// Show the recording so far, and its intervals
     Status,
-    /// Take samples again, at the interval of before unless told otherwise
+    /// Resume sampling, at the former interval by default
     #[command(visible_alias = "resume")]
     Start {
         /// Mean number of allocated bytes between two samples
         #[arg(long, value_name = "BYTES")]
         interval: Option<String>,
     },
-    /// Take no more samples; frees of those that were taken are still told
+    /// Pause sampling; frees of earlier samples are still recorded
     #[command(visible_alias = "pause")]
     Stop,
     /// Change the mean number of allocated bytes between two samples
     Interval {
-        /// 512K, 1M, ...; 1 records every allocation
+        /// The interval (512K, 1M, ...); 1 records every allocation
         #[arg(value_name = "BYTES")]
         interval: String,
     },
-    /// Sample one thread, or do not; it hears of it when it has allocated up to 1 MiB
+    /// Turn sampling on or off for one thread (takes effect within its next 1 MiB of allocations)
     Thread {
-        /// Its number in the kernel, as `top -H` and /proc/PID/task show it
+        /// The thread's number, as in `top -H` and /proc/PID/task
         #[arg(value_name = "TID")]
         tid: u32,
 
-        /// Whether it is sampled from now on
+        /// Sample it, or do not
         #[arg(value_name = "on|off")]
         state: OnOff,
     },
-    /// Sample only blocks of some sizes, and threads of some names; without options all again
+    /// Sample only blocks of some sizes or threads of some names; without options sample everything again
     ///
-    /// What is in is estimated as without a filter. What is left out is in no figure: the exact bytes of threads and the
-    /// number of samples and their weight are told in the report.
+    /// Selected allocations are estimated as without a filter. Excluded allocations are in no estimate. The report shows
+    /// the exact bytes of excluded threads, and the number and weight of samples of excluded sizes.
     #[command(after_help = "\
 Examples:
-  allocsample ctl 4711 filter --threads 'worker-*'         those whose names begin so
+  allocsample ctl 4711 filter --threads 'worker-*'         threads with names that begin so
   allocsample ctl 4711 filter --sizes 64K..                blocks of 64 KiB or more
   allocsample ctl 4711 filter                              everything again")]
     Filter {
-        /// A thread's name, or the beginning of one with * behind it; at most 15 bytes
+        /// A thread's name, or the beginning of one followed by *; at most 15 bytes
         #[arg(long, value_name = "NAME")]
         threads: Option<String>,
 
-        /// FROM..TO in bytes, both included; either may be left out
+        /// Sizes from FROM to TO in bytes, inclusive; you may omit either
         #[arg(long, value_name = "FROM..TO")]
         sizes: Option<String>,
     },
-    /// Write what is in memory to the profile's file, now
+    /// Write the samples in memory to the profile now
     Flush,
-    /// Go on in another file; the present one is kept as NAME.part-N.allocsample
+    /// Start a new file; the current one becomes NAME.part-N.allocsample
     Rotate,
-    /// Begin anew: forget what was allocated so far, but for what is alive
+    /// Reset the totals; blocks that are still live stay tracked
     Reset,
-    /// Have the runtimes of languages collect their heaps, so that what is live is known
+    /// Make language runtimes run a full GC, to separate live objects from garbage
     ///
-    /// Until a full collection has looked at an object nobody knows whether it is garbage. The runtime collects at its next
-    /// safe point, on a thread of the program: that takes as long as its own full collections do, and finalizers run. Said is
-    /// for each heap whether it was collected. CPython, the JVM, Node.js and Ruby can be asked.
+    /// The runtime collects at its next safe point, on a thread of the program. That takes as long as any full GC of the
+    /// runtime, and finalizers run. Prints for every heap whether it was collected. Supported by CPython, the JVM, Node.js
+    /// and Ruby.
     Gc,
-    /// Write what has been recorded so far into a profile of its own, which is complete and has names
+    /// Write a copy of the recording so far, with names; the recording continues
     Snapshot {
-        /// First have the runtimes collect their heaps, as `gc` does
+        /// Run a full GC first, as `gc` does
         #[arg(long)]
         gc: bool,
 
-        /// Where to write it [default: NAME.snapshot.N.allocsample here]
+        /// Path of the copy [default: NAME.snapshot.N.allocsample here]
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
@@ -106,51 +106,50 @@ pub enum OnOff {
     Off,
 }
 
-/// Serve what running processes have recorded over HTTP, for scrapers and browsers
+/// Serve the profiles of running processes over HTTP, for scrapers and browsers
 ///
-/// The address that is printed holds a secret, so that nobody else on the machine can read it. Below it are a page of all
-/// processes, a page of each, and profiles in the form of pprof, which Parca, Pyroscope, Grafana Alloy and `go tool pprof`
-/// fetch: PID/debug/pprof/heap, with ?seconds=N for the allocations of the next N seconds alone. The processes notice
-/// nothing.
+/// The printed address contains a secret, so other users cannot read it. Below it are a page of all processes, a page for
+/// every process, and profiles in pprof format for Parca, Pyroscope, Grafana Alloy and `go tool pprof`: PID/debug/pprof/heap,
+/// or with ?seconds=N the allocations of the next N seconds. Profiles are read from outside the processes.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
   allocsample serve                                        every process of mine that writes a profile
-  allocsample serve 4711 --secret ~/.allocsample-secret    one, at an address that stays the same")]
+  allocsample serve 4711 --secret ~/.allocsample-secret    one process, at a fixed address")]
 pub struct Serve {
-    /// Pids, or profiles that processes are writing [default: all that I may look into]
+    /// Pids, or profiles that processes are writing [default: all processes that you may read]
     #[arg(value_name = "PID|FILE")]
     pub what: Vec<String>,
 
-    /// Where to listen; port 0 is any that is free
+    /// Address to listen on; port 0 selects a free port
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4041")]
     pub listen: std::net::SocketAddr,
 
-    /// A file with the secret, which is made if it does not exist [default: another secret each time]
+    /// File with the secret, created if missing [default: a new secret for every start]
     #[arg(long, value_name = "FILE")]
     pub secret: Option<PathBuf>,
 }
 
-/// Send what a running process records to Pyroscope or an OpenTelemetry Collector, again and again until the process ends
+/// Push the profile of a running process to Pyroscope or an OpenTelemetry Collector until the process ends
 ///
-/// The process notices nothing: its profile is read from outside. Each time goes what was allocated since the last time that
-/// was accepted, and all that is in use; so while the server is away nothing is lost and nothing piles up.
+/// Each push carries the allocations since the last acknowledged push and the current live heap, so an outage loses nothing
+/// and queues nothing. The profile is read from outside the process.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
   allocsample push 4711 --to http://pyroscope:4040 --label env=production
-  allocsample push 4711 --to https://profiles.example.net --user 1234     the password in ALLOCSAMPLE_PUSH_PASSWORD
+  allocsample push 4711 --to https://profiles.example.net --user 1234     password in ALLOCSAMPLE_PUSH_PASSWORD
   allocsample push 4711 --to http://collector:4318 --protocol otlp")]
 pub struct Push {
     /// A pid, or the profile that a process is writing
     #[arg(value_name = "PID|FILE")]
     pub what: String,
 
-    /// The server; its push API is below this address
+    /// Base URL of the server
     #[arg(long, value_name = "URL")]
     pub to: String,
 
-    /// What the server speaks: Pyroscope's push API, or OTLP over HTTP (its profiles signal, which is not stable yet)
+    /// Protocol: Pyroscope's push API, or OTLP over HTTP (the profiles signal, not stable yet)
     #[arg(long, value_name = "NAME", default_value = "pyroscope")]
     pub protocol: Protocol,
 
@@ -158,23 +157,23 @@ pub struct Push {
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub every: u64,
 
-    /// Send once and end
+    /// Push once and exit
     #[arg(long)]
     pub once: bool,
 
-    /// The service's name [default: the program's]
+    /// Name of the service [default: the program's name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
 
-    /// A label of the profiles; may be given again
+    /// Label of the profiles; may be repeated
     #[arg(long = "label", value_name = "NAME=VALUE")]
     pub labels: Vec<Label>,
 
-    /// User for the server; the password is taken from ALLOCSAMPLE_PUSH_PASSWORD
+    /// User name for the server; the password is read from ALLOCSAMPLE_PUSH_PASSWORD
     #[arg(long)]
     pub user: Option<String>,
 
-    /// Tenant of the server, for one that has several
+    /// Tenant, for a server with several
     #[arg(long)]
     pub tenant: Option<String>,
 }
@@ -204,13 +203,13 @@ impl std::str::FromStr for Label {
                     && !value.is_empty()
             })
             .map(|(name, value)| Self(name.to_owned(), value.to_owned()))
-            .ok_or("expected NAME=VALUE, the name of letters, digits and _")
+            .ok_or("expected NAME=VALUE with letters, digits and _ in the name")
     }
 }
 
-/// Watch who holds memory while a program runs
+/// Watch which functions hold memory while a program runs
 ///
-/// Keys: l, g, a, c sort by live bytes, growth, allocated bytes, count; s shows sites; / finds; p pauses; q quits.
+/// Keys: l, g, a, c sort by live bytes, growth, allocated bytes, count; s shows sites; / searches; p pauses; q quits.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:

@@ -51,7 +51,7 @@ pub fn attach(options: &Attach) -> anyhow::Result<Ending> {
             say(format_args!("process {pid}: {}", profile.display()))
         }
         answer::ALREADY if reply.text.is_empty() => bail!(
-            "process {pid}: it was started under the agent, and has allocated nothing yet that could be sampled"
+            "process {pid}: it was started under the agent, but has not allocated enough for a sample yet"
         ),
         answer::ALREADY => bail!("process {pid}: already attached, {}", reply.text),
         answer::REFUSED => bail!("process {pid}: {}", reply.text),
@@ -95,7 +95,7 @@ pub fn detach(options: &Detach) -> anyhow::Result<Ending> {
         answer::PRELOADED => {
             let profile = running::profile_of(&pid.to_string())?;
             exit::remark(format_args!(
-                "process {pid} was started under the agent, which stays: sampling is stopped"
+                "process {pid} was started under the agent: sampling is stopped, and the agent stays loaded"
             ));
             ctl::stop(&profile)
         }
@@ -111,7 +111,7 @@ fn wait_until_written(pid: i32, profile: &Path) -> anyhow::Result<()> {
     while running::has_open(pid, profile) {
         if since.elapsed() > PATIENCE {
             bail!(
-                "{}: process {pid} is detached, and its thread still writes the profile after {} s; read it when `lsof` no longer names the process",
+                "{}: process {pid} is detached, but its thread is still writing the profile after {} s; read it when `lsof` no longer lists the process",
                 profile.display(),
                 PATIENCE.as_secs()
             );
@@ -135,7 +135,7 @@ fn say(what: std::fmt::Arguments<'_>) -> anyhow::Result<Ending> {
 
 fn other_version(pid: i32, reply: &Reply) -> anyhow::Error {
     anyhow::anyhow!(
-        "process {pid}: the agent in it is of another version, and answered {}",
+        "process {pid}: its agent has another version, and answered {}",
         reply.code
     )
 }
@@ -175,7 +175,7 @@ fn output_template(asked_for: Option<&Path>, target: &Target) -> anyhow::Result<
         true => std::env::current_dir().context("the working directory is gone")?,
         false => target
             .working_directory()
-            .context("its working directory is not to be seen: name a file with -o")?,
+            .context("its working directory is not accessible: name a file with -o")?,
     };
     // A percent sign in a directory's own name is no placeholder.
     let mut escaped = Vec::new();

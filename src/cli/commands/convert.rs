@@ -23,12 +23,12 @@ pub fn run(arguments: &Convert) -> anyhow::Result<Ending> {
         )
     };
     if arguments.metric.is_some() && !arguments.to.iter().any(shows_one_metric) {
-        let what = "--metric is for collapsed and svg; the other formats have all kinds of bytes";
+        let what = "--metric applies to collapsed and svg only; other formats contain all measures";
         return Err(Usage(what.into()).into());
     }
     if let (Some(output), [_, _, ..]) = (&arguments.output, arguments.to.as_slice()) {
         return Err(Usage(format!(
-            "--output {} is one file for {} formats; leave it out, or give one format",
+            "--output {} names one file for {} formats; omit it, or give one format",
             output.display(),
             arguments.to.len()
         ))
@@ -48,7 +48,7 @@ pub fn run(arguments: &Convert) -> anyhow::Result<Ending> {
         match &arguments.output {
             Some(output) if output.as_os_str() == "-" => match format {
                 OutputFormat::Parquet => {
-                    let what = "parquet is a directory of files; give it a name with --output";
+                    let what = "parquet writes a directory; name it with --output";
                     return Err(Usage(what.into()).into());
                 }
                 _ => output_file::write_stdout(|out| fill(&profile, format, &options, out))?,

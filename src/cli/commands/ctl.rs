@@ -47,7 +47,7 @@ pub fn run(arguments: &Ctl) -> anyhow::Result<Ending> {
         CtlAction::Interval { interval } => ask(&path, parse(interval)?),
         CtlAction::Flush => order(&path, ring::FLUSH, "flushed"),
         CtlAction::Rotate => rotate(&path),
-        CtlAction::Reset => order(&path, ring::RESET, "begun anew"),
+        CtlAction::Reset => order(&path, ring::RESET, "totals reset"),
         CtlAction::Thread { tid, state } => select_thread(&arguments.what, &path, *tid, *state),
         CtlAction::Filter { threads, sizes } => filter(&path, threads.as_deref(), sizes.as_deref()),
     }
@@ -66,9 +66,9 @@ fn before_first_sample(pid: u32, action: &CtlAction) -> anyhow::Result<Ending> {
             })?;
             return Ok(Ending::SUCCESS);
         }
-        CtlAction::Gc => bail!(
-            "process {pid} has taken no sample yet: there is no object whose fate a collection could tell"
-        ),
+        CtlAction::Gc => {
+            bail!("process {pid} has taken no sample yet, so a collection would show nothing")
+        }
         CtlAction::Snapshot { .. } => {
             bail!("process {pid} has taken no sample yet: there is nothing to copy")
         }
@@ -83,7 +83,7 @@ fn before_first_sample(pid: u32, action: &CtlAction) -> anyhow::Result<Ending> {
         }
         CtlAction::Flush => (Asked::plain(ring::FLUSH), "flushed".to_owned()),
         CtlAction::Rotate => (Asked::plain(ring::ROTATE), "rotated".to_owned()),
-        CtlAction::Reset => (Asked::plain(ring::RESET), "begun anew".to_owned()),
+        CtlAction::Reset => (Asked::plain(ring::RESET), "totals reset".to_owned()),
         CtlAction::Thread { tid, state } => thread_request(pid, *tid, *state)?,
         CtlAction::Filter { threads, sizes } => {
             filter_request(threads.as_deref(), sizes.as_deref())?
@@ -100,7 +100,7 @@ fn select_thread(what: &str, path: &Path, tid: u32, state: OnOff) -> anyhow::Res
     let pid = match what.parse() {
         Ok(pid) => pid,
         Err(_) => running::process_of(path)
-            .with_context(|| format!("{}: its process is not to be found", path.display()))?,
+            .with_context(|| format!("{}: its process was not found", path.display()))?,
     };
     let (asked, told) = thread_request(pid, tid, state)?;
     request(path, &asked, || Ok(told))
@@ -136,7 +136,11 @@ fn filter_request(threads: Option<&str>, sizes: Option<&str>) -> anyhow::Result<
         more: [most, name[0], name[1], 0],
     };
     let all = threads.is_none() && sizes.is_none();
-    let told = if all { "all is sampled" } else { "filtered" };
+    let told = if all {
+        "everything is sampled"
+    } else {
+        "filtered"
+    };
     Ok((asked, told.to_owned()))
 }
 
@@ -152,7 +156,7 @@ fn name_words(pattern: &str) -> anyhow::Result<[u64; 2]> {
     let is_plain = !name.contains('*') && name.bytes().all(|byte| byte > END);
     if !is_plain || name.len() > MOST || (name.is_empty() && end.is_some()) {
         return Err(Usage(format!(
-            "'{pattern}': not the name of a thread, nor the beginning of one and *; at most {MOST} bytes"
+            "'{pattern}': expected a thread's name, or the beginning of one followed by *, of at most {MOST} bytes"
         ))
         .into());
     }
@@ -165,7 +169,11 @@ fn name_words(pattern: &str) -> anyhow::Result<[u64; 2]> {
 }
 
 fn size_range(text: &str) -> anyhow::Result<(u64, u64)> {
-    let refused = || Usage(format!("'{text}': not FROM..TO in bytes, such as 1K..64K"));
+    let refused = || {
+        Usage(format!(
+            "'{text}': expected FROM..TO in bytes, such as 1K..64K"
+        ))
+    };
     let (from, to) = text.split_once("..").ok_or_else(refused)?;
     let bytes = |text: &str, default| match text {
         "" | "0" => Ok(default),
@@ -201,7 +209,10 @@ pub fn is_stopped(path: &Path) -> anyhow::Result<bool> {
 fn parse(text: &str) -> anyhow::Result<u64> {
     match Interval::parse(text.as_bytes()) {
         Ok(IntervalSetting::Every(interval)) => Ok(interval.bytes()),
-        _ => Err(Usage(format!("'{text}': not a number of bytes, 1 to 2^63-1")).into()),
+        _ => Err(Usage(format!(
+            "'{text}': expected a number of bytes from 1 to 2^63-1"
+        ))
+        .into()),
     }
 }
 
@@ -239,7 +250,7 @@ fn rotate(path: &Path) -> anyhow::Result<Ending> {
         let after = parts_before(path).with_context(|| path.display().to_string())?;
         match after.into_iter().rfind(|part| !before.contains(part)) {
             Some(part) => Ok(part.display().to_string()),
-            None => bail!("{}: it could not go on in another file", path.display()),
+            None => bail!("{}: cannot start a new file", path.display()),
         }
     })
 }
@@ -247,7 +258,7 @@ fn rotate(path: &Path) -> anyhow::Result<Ending> {
 fn in_words(interval_bytes: u64) -> String {
     match interval_bytes {
         0 => "stopped".to_owned(),
-        bytes => format!("one sample each {}", units::bytes(bytes as f64)),
+        bytes => format!("one sample per {}", units::bytes(bytes as f64)),
     }
 }
 

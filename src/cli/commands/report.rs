@@ -52,11 +52,11 @@ fn refuse_what_has_no_table(arguments: &Report) -> Result<(), Usage> {
     let is_whole = arguments.by.is_none() && shape(arguments) == Shape::Table(By::default());
     match arguments.format {
         Format::Json if is_whole && arguments.top.is_some() => Err(Usage(
-            "--format json prints all tables in full: leave out --top, or name a table with --by"
+            "--format json prints all tables in full: omit --top, or select a table with --by"
                 .into(),
         )),
         Format::Json | Format::Csv if arguments.summary => Err(Usage(
-            "--summary is text; --format json has the same under totals".into(),
+            "--summary prints text only; --format json has the same under totals".into(),
         )),
         _ => Ok(()),
     }
@@ -66,7 +66,7 @@ fn check_function(arguments: &Report, profile: &Profile, name: &str) -> anyhow::
     let frames = Frames::of(profile);
     if !frames.all().iter().any(|frame| frame.function == name) {
         let file = arguments.file.display();
-        bail!("{file}: no function is called {name}; `report` shows which there are");
+        bail!("{file}: there is no function {name}; `allocsample report` lists them");
     }
     Ok(())
 }
@@ -79,7 +79,7 @@ fn the_type(
 ) -> anyhow::Result<allocsample_report::Regex> {
     if !profile.vm.types.values().any(|known| known.name == name) {
         let file = arguments.file.display();
-        bail!("{file}: no type is called {name}; `report --by type` shows which there are");
+        bail!("{file}: there is no type {name}; `allocsample report --by type` lists them");
     }
     Ok(Selection::exactly(name)?)
 }

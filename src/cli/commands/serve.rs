@@ -86,7 +86,7 @@ impl Served {
             // Scrapers expect it at the root of what they are pointed at.
             Some(("debug", what)) => match processes.as_slice() {
                 [(name, _)] => (name.as_str(), format!("debug/{what}")),
-                _ => return not_there("not one process is served: put its pid before /debug"),
+                _ => return not_there("there is not exactly one process: put a pid before /debug"),
             },
             Some((name, what)) => (name, what.to_owned()),
             None => return not_there(""),

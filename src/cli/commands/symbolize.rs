@@ -23,7 +23,7 @@ pub fn run(arguments: &Symbolize) -> anyhow::Result<Ending> {
     }
     let (named, all) = count_named(&finished.profile);
     exit::remark(format_args!(
-        "{path}: {named} of {all} places in the code have names"
+        "{path}: {named} of {all} code addresses have names"
     ));
     Ok(Ending::SUCCESS)
 }

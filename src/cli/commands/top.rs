@@ -32,7 +32,7 @@ pub fn run(arguments: &Top) -> anyhow::Result<Ending> {
     let mut source = GrowingProfile::new(path);
     let first = read(&mut source)?;
     if !std::io::stdout().is_terminal() {
-        let what = "top draws on a terminal; `allocsample report` prints";
+        let what = "top needs a terminal; use `allocsample report`";
         return Err(Usage(what.into()).into());
     }
     let mut screen = Screen::default();

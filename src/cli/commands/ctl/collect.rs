@@ -53,7 +53,7 @@ pub fn before_snapshot(path: &Path) -> anyhow::Result<()> {
 
 fn impossible(heaps: &[(String, Collecting)]) -> String {
     match heaps {
-        [] => "it has no heap with a collector".to_owned(),
+        [] => "it has no heap with a garbage collector".to_owned(),
         heaps => {
             let names: Vec<&str> = heaps.iter().map(|(name, _)| name.as_str()).collect();
             format!(
@@ -67,9 +67,7 @@ fn impossible(heaps: &[(String, Collecting)]) -> String {
 fn in_words(state: Collecting) -> &'static str {
     match state {
         Collecting::Done => "collected",
-        Collecting::Asked => {
-            "asked, not yet done: the program has not come to a place where it can collect"
-        }
+        Collecting::Asked => "requested, not yet done: the program has not reached a safe point",
         Collecting::Declined => "not collected: its collector is off, or it has none now",
         Collecting::Impossible => "cannot be asked to collect",
     }

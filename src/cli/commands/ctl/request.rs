@@ -90,7 +90,7 @@ pub fn ask(path: &Path, asked: &Asked, wait: Wait) -> anyhow::Result<Option<Obey
         && !is_obeyed(&file, path, before, Wait::new()).with_context(named)?
     {
         bail!(
-            "{}: what was asked before is not done yet, as the program has not allocated since; ask again when it has",
+            "{}: an earlier request is still pending, because the program has not allocated since; try again later",
             path.display()
         );
     }
@@ -111,9 +111,9 @@ pub fn is_first_obeyed(path: &Path) -> anyhow::Result<bool> {
 pub fn later(pid: Option<u32>) -> String {
     match pid.filter(|&pid| running::is_stopped(pid)) {
         Some(pid) => format!(
-            "asked; process {pid} is stopped (SIGSTOP, or a debugger), and will do it once it continues and allocates"
+            "requested; process {pid} is stopped (SIGSTOP, or a debugger), and reacts when it continues and allocates"
         ),
-        None => "asked; the program has not allocated since, and will do it then".to_owned(),
+        None => "requested; takes effect when the program next allocates".to_owned(),
     }
 }
 
@@ -165,7 +165,7 @@ fn wait_for_turn(file: &File, path: &Path) -> anyhow::Result<()> {
             (since, last) = (Instant::now(), now);
         } else if since.elapsed() > QUEUE_PATIENCE {
             bail!(
-                "{}: other commands wait for the program, or have stopped; try again",
+                "{}: other commands are waiting for the program, or are stopped; try again",
                 path.display()
             );
         }

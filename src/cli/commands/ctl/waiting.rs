@@ -48,7 +48,7 @@ pub fn request(pid: u32, asked: &Asked, told: &str) -> anyhow::Result<Ending> {
 /// The agent has put the request into its ring as the first one.
 fn is_taken(pid: u32, told: &str) -> anyhow::Result<Ending> {
     let Found::Profile(path) = running::find(&pid.to_string())? else {
-        bail!("process {pid}: somebody else has removed the request; try again");
+        bail!("process {pid}: another command removed the request; try again");
     };
     if !request::is_first_obeyed(&path)? {
         exit::remark(request::later(Some(pid)));
@@ -112,7 +112,7 @@ impl Place {
                     && !asked.replaces(before.what, before.value) =>
             {
                 bail!(
-                    "process {pid}: what was asked before is not done yet, as the program has not allocated since; ask again when it has"
+                    "process {pid}: an earlier request is still pending, because the program has not allocated since; try again later"
                 )
             }
             _ => Ok(()),

@@ -102,7 +102,7 @@ fn complete(options: &Run, path: &Path, readings: &Readings) -> anyhow::Result<O
     }));
     completed.unwrap_or_else(|_| {
         bail!(
-            "{}: completing it failed; `allocsample report` may still read it",
+            "{}: cannot complete it; `allocsample report` may still read it",
             path.display()
         )
     })
@@ -181,9 +181,7 @@ fn headline(found: &Found, pid: u32) -> String {
     if found.profile.process.pid == pid {
         format!("the profile is {path}")
     } else {
-        format!(
-            "the program itself ended without a sample; the largest profile of its children is {path}"
-        )
+        format!("the program itself took no sample; the largest profile of its children is {path}")
     }
 }
 
@@ -204,7 +202,7 @@ fn why_there_is_no_profile(
         return "no profile: the interval is off; give --interval 512K to record".into();
     }
     if setting(options.start.map(name_of), "ALLOCSAMPLE_START") == "off" {
-        return "no profile: sampling was off from the start and nobody switched it on".into();
+        return "no profile: sampling was off from the start and was never turned on".into();
     }
     let ended = match ending {
         Ending::Signal(signal) => format!("signal {signal} ended the program"),

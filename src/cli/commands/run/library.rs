@@ -36,7 +36,7 @@ impl Library {
             }
             None => {
                 let executable =
-                    std::env::current_exe().context("cannot tell where this program is")?;
+                    std::env::current_exe().context("cannot find the path of this program")?;
                 around(&executable)?
             }
         };

@@ -75,7 +75,7 @@ impl Template {
         }
         let named = fixed_name(self.path.as_os_str()).and_then(|name| std::fs::metadata(name).ok());
         if named.is_some_and(|named| !named.is_file()) {
-            return refuse("is no regular file, as a profile must be; name another".into());
+            return refuse("is not a regular file; name another".into());
         }
         let directory = match self.path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -88,7 +88,7 @@ impl Template {
         if !directory.is_dir() {
             let directory = directory.display();
             return refuse(format!(
-                "there is no directory {directory}; create it first"
+                "directory {directory} does not exist; create it first"
             ));
         }
         // Permission bits do not tell all (root, read-only and special file systems): a nameless file does.
@@ -115,7 +115,7 @@ impl Template {
                 uid => format!(", of user {uid}"),
             };
             Some(format!(
-                "{} is there already{whose}; the profile gets a number, as in {}",
+                "{} already exists{whose}; the profile gets a number, as in {}",
                 path.display(),
                 numbered(&name).display()
             ))
@@ -323,6 +323,6 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let check = |path: PathBuf| Template { path }.check().unwrap_err().to_string();
         assert!(check(directory.path().into()).contains("is a directory"));
-        assert!(check(directory.path().join("no/x")).contains("there is no directory"));
+        assert!(check(directory.path().join("no/x")).contains("does not exist"));
     }
 }

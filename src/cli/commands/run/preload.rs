@@ -58,7 +58,7 @@ fn complaint(output: &Output) -> Option<String> {
     let missing = lines(&output.stdout)
         .into_iter()
         .filter_map(|line| Some(line.strip_suffix("=> not found")?.trim().to_owned()))
-        .map(|library| format!("{library} is not there"));
+        .map(|library| format!("{library} is missing"));
     let first = on_stderr.into_iter().chain(missing).next()?;
     // "sh: error while loading shared libraries: x.so: why", or
     // "ERROR: ld.so: object '/x.so' from LD_PRELOAD cannot be preloaded (why): ignored."
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(said("\tlibc.so.6 => /lib/libc.so.6 (0x7f)\n", ""), None);
         assert_eq!(
             said("\tlibgcc_s.so.1 => not found\n", "").as_deref(),
-            Some("libgcc_s.so.1 is not there")
+            Some("libgcc_s.so.1 is missing")
         );
         let ignored = "ERROR: ld.so: object '/a.so' from LD_PRELOAD cannot be preloaded (cannot open shared object file): ignored.\n";
         let fatal = "/bin/sh: error while loading shared libraries: a.so: cannot open\n";

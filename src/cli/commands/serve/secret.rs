@@ -33,7 +33,7 @@ pub fn of_file(path: &Path) -> anyhow::Result<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     if secret.len() < SHORTEST || !secret.chars().all(is_plain) {
         bail!(
-            "{}: expected {SHORTEST} letters and digits or more in one line",
+            "{}: expected one line of at least {SHORTEST} letters and digits",
             named()
         );
     }
