@@ -24,7 +24,7 @@ pub use running::*;
     after_help = "Example: allocsample run -- python3 script.py"
 )]
 pub struct Arguments {
-    /// Lift the limits on memory, time and output for the size of a profile
+    /// Lift the limits on memory, time and output that protect against hostile profiles
     #[arg(long, global = true, hide_short_help = true)]
     pub no_limits: bool,
     /// The command.

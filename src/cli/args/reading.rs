@@ -6,7 +6,7 @@ use clap::{Parser, ValueEnum};
 
 use crate::output_format::OutputFormat;
 
-/// Report where memory goes: totals, and a table of functions, sites, lines, types, threads, ...
+/// Report where memory goes, by function, site, line, type, thread, ...
 ///
 /// Every figure is an estimate with its standard error. Names that the profile lacks are looked up for this report only;
 /// `allocsample symbolize` stores them. docs/report.md explains every column.
@@ -313,9 +313,9 @@ impl std::str::FromStr for PerCount {
     }
 }
 
-/// Join the files of a rotating recording (`run --rotate-every`, `--window`, `ctl rotate`) into one profile
+/// Join the files of a rotating recording into one profile
 ///
-/// The process may be running; it is not affected. Every command can also read every file by itself.
+/// `run --rotate-every`, `run --window` and `ctl rotate` make such files. The process may be running; it is not affected. Every command can also read every file by itself.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
@@ -332,9 +332,9 @@ pub struct Join {
     pub output: Option<PathBuf>,
 }
 
-/// Store function names, files and lines in a profile, to read it on another machine
+/// Store names of functions, files and lines in a profile
 ///
-/// `allocsample run` does this at the end. For a killed process, this also adds the last records to the profile.
+/// A profile with names can be read on another machine. `allocsample run` does this at the end. For a killed process, this also adds the last records to the profile.
 #[derive(Debug, Parser)]
 #[command(after_help = "Example: allocsample symbolize app.allocsample")]
 pub struct Symbolize {
@@ -401,9 +401,9 @@ pub struct Query {
     pub timeout: u64,
 }
 
-/// Show a profile in the browser: flame graph, memory over time, tables, heat map, leaks, collections, sources
+/// Show a profile in the browser
 ///
-/// Serves the page on 127.0.0.1 until Ctrl-C, prints the address and opens it. `convert --to html` writes the same page to a
+/// The page has a flame graph, memory over time, tables, a heat map, leaks, collections and source lines. Serves the page on 127.0.0.1 until Ctrl-C, prints the address and opens it. `convert --to html` writes the same page to a
 /// file.
 #[derive(Debug, Parser)]
 #[command(after_help = "\

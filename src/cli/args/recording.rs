@@ -104,13 +104,13 @@ pub struct Run {
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_samples_per_second: Option<u32>,
 
-    /// Maximum number of live samples per process; the interval becomes four times as long whenever the room left has
-    /// halved
+    /// Maximum number of live samples per process; the interval becomes four times as long whenever half of
+    /// the remaining room is used
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(100..))]
     pub max_live: Option<u32>,
 
-    /// Maximum size of a process's profile (64M, 1G, ...; at least 1M); the interval doubles whenever the room left has
-    /// halved
+    /// Maximum size of a process's profile (64M, 1G, ...; at least 1M); the interval doubles whenever half of
+    /// the remaining room is used
     #[arg(long, value_name = "BYTES", value_parser = size)]
     pub max_size: Option<String>,
 
@@ -203,9 +203,9 @@ pub struct Attach {
     pub despite_seccomp: bool,
 }
 
-/// End the profile of an attached process; the process continues as before
+/// End the profile of an attached process
 ///
-/// Restores the calls of the allocator. The agent stays in memory, idle, because the program may hold pointers to its
+/// The process continues as before. Restores the calls of the allocator. The agent stays in memory, idle, because the program may hold pointers to its
 /// functions. You can attach to the process again for another profile.
 #[derive(Debug, Parser)]
 #[command(after_help = "Example: allocsample detach 4711")]

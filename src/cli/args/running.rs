@@ -130,9 +130,9 @@ pub struct Serve {
     pub secret: Option<PathBuf>,
 }
 
-/// Push the profile of a running process to Pyroscope or an OpenTelemetry Collector until the process ends
+/// Push the profile of a running process to Pyroscope or an OpenTelemetry Collector
 ///
-/// Each push carries the allocations since the last acknowledged push and the current live heap, so an outage loses nothing
+/// Pushes until the process ends. Each push carries the allocations since the last acknowledged push and the current live heap, so an outage loses nothing
 /// and queues nothing. The profile is read from outside the process.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
