@@ -57,7 +57,7 @@ pub enum CtlAction {
     },
     /// Sample only blocks of some sizes or threads of some names; without options sample everything again
     ///
-    /// Selected allocations are estimated as without a filter. Excluded allocations are in no estimate. The report shows
+    /// Selected allocations have the same estimates as without a filter. Excluded ones are not estimated. The report shows
     /// the exact bytes of excluded threads, and the number and weight of samples of excluded sizes.
     #[command(after_help = "\
 Examples:
