@@ -108,7 +108,7 @@ pub enum OnOff {
 
 /// Serve the profiles of running processes over HTTP, for scrapers and browsers
 ///
-/// The printed address contains a secret, so other users cannot read it. Below it are a page of all processes, a page for
+/// The printed address contains a secret that other users do not know. Below it are a page of all processes, a page for
 /// every process, and profiles in pprof format for Parca, Pyroscope, Grafana Alloy and `go tool pprof`: PID/debug/pprof/heap,
 /// or with ?seconds=N the allocations of the next N seconds. Profiles are read from outside the processes.
 #[derive(Debug, Parser)]
