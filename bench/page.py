@@ -13,6 +13,8 @@ from bench.tools import ROOT
 INTRODUCTION = """\
 # Cost of profiling native programs
 
+[All pages](README.md) · [Glossary](glossary.md)
+
 Written by `scripts/bench`, on {machine}.
 
 Every figure compares runs of the same program with the same input and the same allocator, which differ only in the profiler.
