@@ -164,7 +164,7 @@ impl Figures {
         Self {
             is_complete: profile.is_complete(),
             exact: profile.exact_bytes() as f64,
-            found: samples().map(|sample| profile.bytes(sample).value()).sum(),
+            found: samples().map(|sample| profile.bytes(&sample).value()).sum(),
             lost: profile.lost.samples().1,
             afterwards: of_size(AFTERWARDS_BYTES),
             after_a_fork: of_size(AFTER_A_FORK_BYTES),

@@ -198,7 +198,7 @@ impl Diff {
                             _ => !sample.is_carried(),
                         }
                     {
-                        counts.add(sample, law, run, is_after);
+                        counts.add(&sample, law, run, is_after);
                     }
                 }
                 let figure = |row: &Row| divided(figure(row, measure), divisor);

@@ -64,7 +64,7 @@ impl Side {
         let own = &mut self.regimes[start..];
         for sample in &profile.samples {
             if let Some(regime) = own.get_mut(usize::from(sample.interval)) {
-                regime.share += profile.bytes(sample).value();
+                regime.share += profile.bytes(&sample).value();
             }
         }
         let sampled: f64 = own.iter().map(|regime| regime.share).sum();

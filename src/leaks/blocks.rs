@@ -1,6 +1,6 @@
 //! The blocks of one site, with what is asked of each of them again and again.
 //!
-//! A profile's samples are 72 bytes each, and those of a site are far apart. So what the tests and the verdict need is
+//! A profile's samples are columns, and the rows of a site are far apart. So what the tests and the verdict need is
 //! copied once, with the progress of the program at each birth and death by each clock.
 
 use allocsample_profile::Sample;
@@ -49,16 +49,16 @@ pub(crate) struct Blocks {
 
 impl Blocks {
     /// Replaces what was in it. Samples come with the bytes that they stand for, in the order of their births.
-    pub fn fill<'s>(&mut self, samples: impl Iterator<Item = (&'s Sample, f64)>, span: &Span) {
+    pub fn fill(&mut self, samples: impl Iterator<Item = (Sample, f64)>, span: &Span) {
         self.lives.resize_with(span.clocks.len(), Vec::new);
         self.lives.iter_mut().for_each(Vec::clear);
         self.freed_at_end = 0.0;
         for (sample, bytes) in samples.filter(|(sample, _)| span.contains(sample)) {
-            if span.death_ns(sample).is_none() && sample.freed_ns.is_some() {
+            if span.death_ns(&sample).is_none() && sample.freed_ns.is_some() {
                 self.freed_at_end += bytes;
             }
             for (clock, lives) in self.lives.iter_mut().enumerate() {
-                lives.push(span.life(clock, sample, bytes));
+                lives.push(span.life(clock, &sample, bytes));
             }
         }
     }
@@ -132,7 +132,7 @@ mod tests {
         // The blocks of the site before are forgotten.
         for count in [1, 4] {
             let samples = samples[..count].iter();
-            let samples = samples.map(|(sample, bytes)| (sample, *bytes));
+            let samples = samples.copied();
             blocks.fill(samples, &span);
         }
         for clock in [0, 1] {

@@ -56,7 +56,7 @@ impl Setting<'_, '_> {
         let mut weights = Weights::of(self.profile);
         let each = (0..self.sites.count()).flat_map(|site| self.sites.samples(site));
         each.filter(|sample| self.span(sample.heap).is_live(sample))
-            .map(|sample| weights.get(sample).0.value())
+            .map(|sample| weights.get(&sample).0.value())
             .sum()
     }
 }
@@ -86,7 +86,7 @@ impl<'a, 'p> Candidate<'a, 'p> {
         candidate
     }
 
-    fn samples(&self) -> impl Iterator<Item = &'p Sample> {
+    fn samples(&self) -> impl Iterator<Item = Sample> {
         self.setting.sites.samples(self.site)
     }
 
@@ -101,7 +101,7 @@ impl<'a, 'p> Candidate<'a, 'p> {
     fn sum(&self, is_counted: impl Fn(&Sample) -> bool) -> Estimate {
         self.samples()
             .filter(|sample| is_counted(sample))
-            .map(|sample| self.bytes(sample))
+            .map(|sample| self.bytes(&sample))
             .sum()
     }
 
@@ -117,7 +117,7 @@ impl<'a, 'p> Candidate<'a, 'p> {
     /// Takes the site's blocks into the room.
     pub fn fill(&self, room: &mut Room) {
         let samples = self.samples();
-        let samples = samples.map(|sample| (sample, self.bytes(sample).value()));
+        let samples = samples.map(|sample| (sample, self.bytes(&sample).value()));
         room.blocks.fill(samples, self.span);
     }
 
@@ -128,11 +128,13 @@ impl<'a, 'p> Candidate<'a, 'p> {
         weights: &RefCell<Weights<'p>>,
         room: &mut Room,
     ) {
-        let each = sites.iter().flat_map(|&site| setting.sites.samples(site));
-        let mut samples: Vec<&Sample> = each.collect();
-        samples.sort_by_key(|sample| sample.time_ns);
-        let with_bytes = samples.into_iter().map(|sample| {
-            let bytes = weights.borrow_mut().get(sample).0.value();
+        let samples = &setting.profile.samples;
+        let each = sites.iter().flat_map(|&site| setting.sites.indices(site));
+        let mut rows: Vec<usize> = each.collect();
+        rows.sort_by_key(|&row| samples.at(row).time_ns);
+        let with_bytes = rows.into_iter().map(|row| {
+            let sample = samples.at(row);
+            let bytes = weights.borrow_mut().get(&sample).0.value();
             (sample, bytes)
         });
         let heap = sites.first().map(|&site| setting.heap(site));
@@ -204,7 +206,7 @@ impl<'a, 'p> Candidate<'a, 'p> {
             .filter(|sample| self.is_live(sample))
             .map(|sample| {
                 let age_ns = self.span.end_ns.saturating_sub(sample.time_ns);
-                (age_ns as f64 / 1e9, self.bytes(sample).value())
+                (age_ns as f64 / 1e9, self.bytes(&sample).value())
             })
             .collect();
         ages.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -225,7 +227,7 @@ impl<'a, 'p> Candidate<'a, 'p> {
         let mut by_thread: BTreeMap<ThreadId, f64> = BTreeMap::new();
         for sample in self.samples() {
             if let Some(freed) = sample.freed() {
-                *by_thread.entry(freed.thread).or_default() += self.bytes(sample).value();
+                *by_thread.entry(freed.thread).or_default() += self.bytes(&sample).value();
             }
         }
         let named = |(id, bytes)| (self.thread_name(id), bytes);
@@ -237,8 +239,8 @@ impl<'a, 'p> Candidate<'a, 'p> {
         let mut stack = Vec::new();
         for index in self.setting.sites.indices(self.site) {
             if let Some(code) = self.setting.sites.freed_in(index, &mut stack) {
-                let sample = &self.setting.profile.samples[index];
-                *by_code.entry(code).or_default() += self.bytes(sample).value();
+                let sample = self.setting.profile.samples.at(index);
+                *by_code.entry(code).or_default() += self.bytes(&sample).value();
             }
         }
         let owned = |(code, bytes): (Vec<&str>, f64)| {
@@ -249,7 +251,7 @@ impl<'a, 'p> Candidate<'a, 'p> {
     }
 
     fn thread_name(&self, id: ThreadId) -> String {
-        let is_managed = |sample: &Sample| sample.heap != HeapId::MALLOC;
+        let is_managed = |sample: Sample| sample.heap != HeapId::MALLOC;
         match self.setting.profile.threads.get(&id) {
             // No thread of the program: its objects are found dead in a collection.
             _ if id == ThreadId(0) && self.samples().any(is_managed) => "the collector".to_owned(),

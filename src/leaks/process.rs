@@ -91,8 +91,8 @@ fn window(profile: &Profile, heap: HeapId, span: &Span) -> Window {
         sample.heap == heap && is_tracked && span.contains(sample)
     });
     let lives = samples.map(|sample| {
-        let bytes = weights.get(sample).0.value();
-        span.life(0, sample, bytes)
+        let bytes = weights.get(&sample).0.value();
+        span.life(0, &sample, bytes)
     });
     Window::of_each(lives, WARM_UP)
 }

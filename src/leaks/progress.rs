@@ -204,10 +204,10 @@ mod tests {
             time_ns,
             ..Default::default()
         };
-        profile.samples = vec![sample_at(210), sample_at(700)];
+        profile.samples = vec![sample_at(210), sample_at(700)].into();
         assert_eq!(observed_from_ns(&profile), 200);
         assert_eq!(unobserved_ns(&profile, 550), 198 + 50);
-        profile.samples.insert(0, sample_at(1));
+        profile.samples = [sample_at(1)].into_iter().chain(&profile.samples).collect();
         assert_eq!(observed_from_ns(&profile), 0, "it began with the run");
         assert_eq!(unobserved_ns(&profile, 1000), 198 + 100);
     }

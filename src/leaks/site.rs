@@ -51,7 +51,7 @@ impl Numbers {
             let Some(charged) = group.charged else {
                 return NONE;
             };
-            let sample = &profile.samples[group.first as usize];
+            let sample = &profile.samples.at(group.first as usize);
             let next = u32::try_from(types.len()).unwrap_or(NONE);
             let type_number = *types.entry(type_of(profile, sample)).or_insert(next);
             let path = paths.number(sample, charged as usize);
@@ -88,7 +88,7 @@ impl Group {
         let mut known = Pairs::for_things(profile.stacks.count() as usize + 1);
         let mut groups: Vec<Self> = Vec::new();
         let mut stack = Vec::new();
-        let number_of = |(first, sample): (u32, &Sample)| {
+        let number_of = |(first, sample): (u32, Sample)| {
             if sample.flags.contains(SampleFlags::UNTRACKED) {
                 return NONE;
             }
@@ -98,11 +98,11 @@ impl Group {
                 return number;
             }
             let is_passed = passes.is_all() || {
-                frames.fill(sample, &mut stack);
+                frames.fill(&sample, &mut stack);
                 passes.any(&stack)
             };
             let charged = is_passed.then(|| {
-                let charged = frames.charged_to(sample, &mut stack);
+                let charged = frames.charged_to(&sample, &mut stack);
                 // Stacks have some thousand frames at most.
                 charged.map_or(0, |(index, _)| index as u32)
             });
@@ -149,9 +149,9 @@ impl<'a> Sites<'a> {
     }
 
     /// The samples of a site.
-    pub fn samples(&self, site: usize) -> impl Iterator<Item = &'a Sample> {
+    pub fn samples(&self, site: usize) -> impl Iterator<Item = Sample> + use<'_, 'a> {
         let profile = self.profile;
-        self.indices(site).map(|index| &profile.samples[index])
+        self.indices(site).map(|index| profile.samples.at(index))
     }
 
     /// The same as indices into the profile's.
@@ -166,7 +166,7 @@ impl<'a> Sites<'a> {
         const FEW: usize = 3;
         let of = self.profile.free_stack(index)?;
         self.frames.fill_stack(of, stack);
-        let heap = self.profile.samples[index].heap;
+        let heap = self.profile.samples.at(index).heap;
         let charged = self.frames.charged(heap, stack)?;
         let name = |id: &FrameId| self.frames.frame(*id).function.as_str();
         let above = &stack[charged..];
@@ -184,7 +184,7 @@ impl<'a> Sites<'a> {
     /// The names of a site.
     pub fn describe(&self, site: usize) -> Option<Site> {
         let profile = self.profile;
-        let sample = self.samples(site).next()?;
+        let sample = &self.samples(site).next()?;
         let mut stack: Vec<FrameId> = Vec::new();
         self.frames.fill(sample, &mut stack);
         let charged = self.frames.charged(sample.heap, &stack)?;

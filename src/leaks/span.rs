@@ -191,7 +191,7 @@ mod tests {
     fn recorded(full_ns: &[u64]) -> Profile {
         let mut profile = Profile::default();
         profile.process.end_ns = 1000;
-        profile.samples = vec![sample(100, None), sample(300, Some(810)), sample(900, None)];
+        profile.samples = vec![sample(100, None), sample(300, Some(810)), sample(900, None)].into();
         profile.vm.heaps.insert(HeapId(1), Default::default());
         profile.vm.gcs = full_ns
             .iter()
@@ -215,7 +215,7 @@ mod tests {
             let whole = Span::whole(&profile, 950);
             let (heap, span) = Span::collected(&profile, &whole).remove(0);
             assert_eq!(heap, HeapId(1));
-            let live = profile.samples.iter().map(|it| span.is_live(it));
+            let live = profile.samples.iter().map(|it| span.is_live(&it));
             (span.is_unexamined, live.collect::<Vec<bool>>())
         };
         // The second one was found dead by the collection that ends the run.

@@ -384,7 +384,6 @@ impl ProfileBuilder {
         }
         self.reach.add_size(&sample);
         self.by_id.insert(sample.id, self.profile.samples.len());
-        make_room(&mut self.profile.samples, 1);
         self.profile.samples.push(sample);
     }
 
@@ -438,11 +437,12 @@ impl ProfileBuilder {
     /// The end of a sample that is not there (it was malformed, or its chunk is) says nothing.
     fn add_free(&mut self, free: &FreeRecord) {
         self.seen(free.time_ns);
-        if let Some(sample) = self.living(free.sample) {
-            sample.set_freed(Freed {
+        if let Some(row) = self.living(free.sample) {
+            let freed = Freed {
                 time_ns: free.time_ns,
                 thread: free.thread,
-            });
+            };
+            self.profile.samples.set_freed(row, freed);
         }
     }
 
@@ -454,37 +454,41 @@ impl ProfileBuilder {
         }
     }
 
-    /// A sample whose end was not told yet.
-    fn living(&mut self, id: SampleId) -> Option<&mut Sample> {
-        let index = self.by_id.get(id, &self.profile.samples)?;
-        let sample = self.profile.samples.get_mut(index)?;
-        sample.freed_ns.is_none().then_some(sample)
+    /// The row of a sample whose end was not told yet.
+    fn living(&mut self, id: SampleId) -> Option<usize> {
+        let row = self.by_id.get(id, &self.profile.samples)?;
+        let sample = self.profile.samples.get(row)?;
+        sample.freed_ns.is_none().then_some(row)
     }
 
     fn add_fate(&mut self, fate: &FateRecord) {
         if !self.before.is_told {
             self.seen(fate.time_ns);
         }
-        let Some(sample) = self.living(fate.sample) else {
+        let Some(row) = self.living(fate.sample) else {
             return;
         };
-        if fate.type_id != 0 {
-            sample.type_id = fate.type_id;
-        }
-        if matches!(sample.first_fate, None | Some(Fate::Open)) {
-            sample.first_fate = Some(fate.fate);
-        }
+        let samples = &mut self.profile.samples;
+        let sample = samples.at(row);
+        let type_id = match fate.type_id {
+            0 => sample.type_id,
+            type_id => type_id,
+        };
+        let first_fate = match sample.first_fate {
+            None | Some(Fate::Open) => fate.fate,
+            Some(first_fate) => first_fate,
+        };
+        samples.set_outcome(row, type_id, Some(first_fate));
         if fate.fate == Fate::Dead {
-            sample.set_freed(Freed {
+            let freed = Freed {
                 time_ns: fate.time_ns,
                 thread: ThreadId(0),
-            });
+            };
+            samples.set_freed(row, freed);
         }
-        if fate.content_hash != 0
-            && let Some(index) = self.by_id.get(fate.sample, &self.profile.samples)
-        {
+        if fate.content_hash != 0 {
             let hashes = &mut self.profile.content_hashes;
-            hashes.insert(index, fate.content_hash);
+            hashes.insert(row, fate.content_hash);
         }
     }
 
@@ -524,7 +528,7 @@ impl ProfileBuilder {
             samples, stacks, ..
         } = &self.profile;
         let last_stacks = self.last_stacks.get_or_insert_with(|| {
-            let stack = |sample: &Sample| (sample.thread, sample.stack);
+            let stack = |sample: Sample| (sample.thread, sample.stack);
             samples.iter().map(stack).collect()
         });
         let last = *last_stacks.get(&thread)?;

@@ -124,7 +124,8 @@ mod tests {
             // Freed one by one, if at all: typed objects of reference counts, and malloc's.
             sample(2, 160, Some(Fate::Open)),
             sample(0, 160, None),
-        ];
+        ]
+        .into();
         for (kind, begin_ns) in [
             (GcKind::Major, 100),
             (GcKind::Minor, 155),
@@ -147,13 +148,13 @@ mod tests {
         };
         profile.vm.gcs.push(cycles);
         let examined = Examined::of(&profile);
-        let unexamined = profile.samples.iter().map(|it| examined.is_unexamined(it));
+        let unexamined = profile.samples.iter().map(|it| examined.is_unexamined(&it));
         let unexamined: Vec<bool> = unexamined.collect();
         assert_eq!(unexamined, [false, false, false, true, true, false, false]);
         assert!(examined.is_collected(HeapId(1)) && !examined.is_collected(HeapId(2)));
         // Without a full collection none of it was examined.
         profile.vm.gcs.retain(|gc| gc.kind != GcKind::Major);
-        assert!(Examined::of(&profile).is_unexamined(&profile.samples[2]));
+        assert!(Examined::of(&profile).is_unexamined(&profile.samples.at(2)));
     }
 
     /// A collector that marks while the program runs counts what is allocated meanwhile as alive.
@@ -189,7 +190,7 @@ mod tests {
             exact_bytes: 0,
         };
         profile.vm.heaps.insert(HeapId(1), heap);
-        profile.samples = vec![sample(1, 50, Some(Fate::Open)), sample(1, 150, None)];
+        profile.samples = vec![sample(1, 50, Some(Fate::Open)), sample(1, 150, None)].into();
         for &time_ns in deaths_ns {
             let mut dead = sample(1, 10, Some(Fate::Open));
             let thread = ThreadId(7);
@@ -210,7 +211,7 @@ mod tests {
             });
         }
         let examined = Examined::of(&profile);
-        [0, 1].map(|index| examined.is_unexamined(&profile.samples[index]))
+        [0, 1].map(|index| examined.is_unexamined(&profile.samples.at(index)))
     }
 
     #[test]
@@ -235,9 +236,9 @@ mod tests {
         // Between the marking and the pause that tells of its end.
         let (time_ns, thread) = (110, ThreadId(7));
         dead.set_freed(Freed { time_ns, thread });
-        profile.samples = vec![sample(1, 50, None), sample(1, 105, None), dead];
+        profile.samples = vec![sample(1, 50, None), sample(1, 105, None), dead].into();
         let examined = Examined::of(&profile);
-        let unexamined = [0, 1].map(|index| examined.is_unexamined(&profile.samples[index]));
+        let unexamined = [0, 1].map(|index| examined.is_unexamined(&profile.samples.at(index)));
         assert_eq!(unexamined, [false, true]);
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A few kilobytes can expand to gigabytes: LZ4 blocks expand up to 255 times, a node of a stack takes four bytes before that,
 //! and every sample can refer to the deepest stack. So readers count what they build, and stop where a file asks for more
-//! than any agent writes. A sample and its free take 12 bytes of a file and 74 of memory, an agent's stacks are at most
+//! than any agent writes. A sample and its free take 12 bytes of a file and some 40 of memory, an agent's stacks are at most
 //! [`DEEPEST`] frames deep.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use allocsample_record::{ChunkKind, Location, ModuleId, SymbolFrame, VmFrame};
 use rustc_hash::FxHashSet;
 
-use crate::model::{Profile, Sample, Tick};
+use crate::model::{Profile, Tick};
 use crate::vm::{Function, Gc, Marker, Statistic, Type, Value};
 
 /// Frames of the deepest stack that an agent records.
@@ -97,7 +97,6 @@ impl Profile {
         const PLACE: usize = 640;
         let vm = &self.vm;
         let held = [
-            (self.samples.capacity(), size_of::<Sample>()),
             (self.stacks.nodes().len(), NODE),
             (self.stacks.places().len(), PLACE),
             (self.ticks.capacity(), size_of::<Tick>()),
@@ -132,7 +131,8 @@ impl Profile {
         ];
         held.iter()
             .map(|&(count, each)| count as u64 * each as u64)
-            .sum()
+            .sum::<u64>()
+            + self.samples.held_bytes()
     }
 
     /// Whether no stack is deeper than one of an agent's.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU64;
 
 use crate::reach::Reach;
+use crate::samples::Samples;
 use crate::stacks::StackTable;
 use crate::vm::{Outcome, VirtualMachines};
 use allocsample_record::{
@@ -31,7 +32,7 @@ pub struct Profile {
     /// Names of locations; empty until the profile is symbolised.
     pub symbols: SymbolTable,
     /// All samples, in the order in which they were recorded.
-    pub samples: Vec<Sample>,
+    pub samples: Samples,
     /// All samples of time, in the order in which they were recorded.
     pub ticks: Vec<Tick>,
     /// Hashes of the contents of samples, by their index; of those whose machine gave one.
@@ -180,7 +181,7 @@ pub struct Thread {
     pub muted_bytes: u64,
 }
 
-/// One sampled allocation. Profiles have millions of them, so each field is as small as it can be: 72 bytes in all.
+/// One sampled allocation, as [`Samples`] hold it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
     /// Its identity.
@@ -212,8 +213,6 @@ pub struct Sample {
     /// What the first collection said of it; `None` in a heap without a collector, or before its first word.
     pub first_fate: Option<Fate>,
 }
-
-const _: () = assert!(size_of::<Sample>() <= 72);
 
 impl Sample {
     /// Whether it was alive at the end of the profile. One that was not tracked is not counted.

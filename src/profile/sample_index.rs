@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use allocsample_record::SampleId;
 
-use crate::model::Sample;
+use crate::samples::Samples;
 
 /// Samples are some 30 words apart.
 const WORDS_PER_PLACE_LOG2: u32 = 6;
@@ -51,14 +51,12 @@ impl SampleIndex {
     }
 
     /// The index of the sample with this id.
-    pub(crate) fn get(&self, id: SampleId, samples: &[Sample]) -> Option<usize> {
+    pub(crate) fn get(&self, id: SampleId, samples: &Samples) -> Option<usize> {
         let place = (id.0 >> WORDS_PER_PLACE_LOG2) as usize;
         let at = |place: usize| self.first.get(place).map(|&index| index as usize);
         let here = at(place).and_then(|start| {
             let end = at(place + 1).unwrap_or(samples.len());
-            let all = samples.get(start..end)?;
-            let found = all.iter().position(|sample| sample.id == id)?;
-            Some(start + found)
+            (start..end.min(samples.len())).find(|&row| samples.id(row) == id)
         });
         here.or_else(|| self.others.get(&id).copied())
     }
@@ -67,10 +65,11 @@ impl SampleIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Sample;
 
     fn check(ids: &[u64]) {
         let mut index = SampleIndex::default();
-        let mut samples: Vec<Sample> = Vec::new();
+        let mut samples = Samples::default();
         for &id in ids {
             index.insert(SampleId(id), samples.len());
             samples.push(Sample {

@@ -69,7 +69,7 @@ impl<'a> Index<'a> {
         let mut numbers = Numbers::default();
         let mut frames = Vec::new();
         for sample in &profile.samples {
-            index.add(sample, &mut numbers, &mut frames);
+            index.add(&sample, &mut numbers, &mut frames);
         }
         for tick in &profile.ticks {
             index.add(&stand_in(tick), &mut numbers, &mut frames);
@@ -214,10 +214,10 @@ mod tests {
         let index = Index::new(&profile);
         let ticks: Vec<Sample> = profile.ticks.iter().map(stand_in).collect();
         let mut numbers = HashMap::new();
-        for sample in profile.samples.iter().chain(&ticks) {
-            let number = index.stack_of(sample);
+        for sample in profile.samples.iter().chain(ticks) {
+            let number = index.stack_of(&sample);
             assert!((1..=index.last_stack()).contains(&number));
-            let named: Vec<Frame> = profile.stack_frames(sample);
+            let named: Vec<Frame> = profile.stack_frames(&sample);
             let key = (sample.stack, named.last().cloned(), sample.heap);
             assert_eq!(*numbers.entry(key).or_insert(number), number);
             let name = |function: u32| &index.functions[function as usize - 1].name;

@@ -1,5 +1,7 @@
 //! The rows of each table, in the order of the columns in `table.rs`.
 
+use std::ops::Range;
+
 use allocsample_profile::{HeapId, Profile, Sample, Weights};
 use allocsample_report::{Coverage, FrameId};
 
@@ -9,6 +11,12 @@ use crate::table::Value;
 
 /// Rows of large tables that are made together: each column reads them again, from a cache.
 const AT_ONCE: usize = 4096;
+
+/// The rows `0..count`, [`AT_ONCE`] and then the rest.
+fn parts(count: usize) -> impl Iterator<Item = Range<usize>> {
+    let starts = (0..count).step_by(AT_ONCE);
+    starts.map(move |start| start..count.min(start + AT_ONCE))
+}
 
 /// Times count from the start of the profile.
 struct Clock(u64);
@@ -47,21 +55,21 @@ pub(crate) fn samples<E>(
     let clock = Clock::of(profile);
     let mut weights = Weights::of(profile);
     let mut computed = Vec::new();
-    for (part, samples) in profile.samples.chunks(AT_ONCE).enumerate() {
+    for rows in parts(profile.samples.len()) {
+        let each = || profile.samples.range(rows.clone());
         computed.clear();
-        computed.extend(samples.iter().map(|sample| {
-            let (bytes, objects) = weights.get(sample);
-            (bytes, objects, index.stack_of(sample))
+        computed.extend(each().map(|sample| {
+            let (bytes, objects) = weights.get(&sample);
+            (bytes, objects, index.stack_of(&sample))
         }));
-        let type_of = |sample: &Sample| {
+        let type_of = |sample: Sample| {
             let type_id = sample.outcome()?.type_id;
             index.types.get(&(sample.heap, type_id)).copied()
         };
-        let survived = |sample: &Sample| sample.outcome()?.survived();
-        let positions = (part * AT_ONCE..).take(samples.len());
-        let each = || samples.iter();
+        let survived = |sample: Sample| sample.outcome()?.survived();
+        let content_hash = |row| profile.content_hashes.get(&row).copied();
         let computed = || computed.iter();
-        sink.rows(samples.len(), |to| {
+        sink.rows(rows.len(), |to| {
             to.next(each().map(|it| it.id.0));
             to.next(each().map(|it| clock.since_start(it.time_ns)));
             to.next(each().map(|it| heap(it.heap)));
@@ -76,12 +84,12 @@ pub(crate) fn samples<E>(
             to.next(computed().map(|&(.., stack)| stack));
             to.next(computed().map(|&(.., stack)| index.charged(stack)));
             to.next(each().map(type_of));
-            to.next(each().map(Sample::is_live));
+            to.next(each().map(|it| it.is_live()));
             to.next(each().map(|it| Some(clock.since_start(it.freed()?.time_ns))));
-            to.next(each().map(lifetime_ns));
+            to.next(each().map(|it| lifetime_ns(&it)));
             to.next(each().map(survived));
-            to.next(positions.map(|position| profile.content_hashes.get(&position).copied()));
-            to.next(each().map(Sample::is_carried));
+            to.next(rows.clone().map(content_hash));
+            to.next(each().map(|it| it.is_carried()));
         })?;
     }
     Ok(())
@@ -121,18 +129,15 @@ pub(crate) fn frees<E>(
     let clock = Clock::of(profile);
     let mut weights = Weights::of(profile);
     let mut computed = Vec::new();
-    for (part, samples) in profile.samples.chunks(AT_ONCE).enumerate() {
+    for rows in parts(profile.samples.len()) {
         computed.clear();
-        computed.extend(
-            (part * AT_ONCE..)
-                .zip(samples)
-                .filter_map(|(position, sample)| {
-                    let freed = sample.freed()?;
-                    let stack = profile.free_stack(position);
-                    let stack = stack.map(|stack| index.stack_of(&stand_in_at(stack)));
-                    Some((sample, freed, weights.get(sample), stack))
-                }),
-        );
+        computed.extend(rows.filter_map(|row| {
+            let sample = profile.samples.at(row);
+            let freed = sample.freed()?;
+            let stack = profile.free_stack(row);
+            let stack = stack.map(|stack| index.stack_of(&stand_in_at(stack)));
+            Some((sample, freed, weights.get(&sample), stack))
+        }));
         let each = || computed.iter();
         sink.rows(computed.len(), |to| {
             to.next(each().map(|(sample, ..)| sample.id.0));

@@ -190,29 +190,28 @@ fn footprint(size: u64) -> f64 {
 }
 
 /// Sampled blocks that were alive at a moment, and the bytes that each stands for, with their overhead.
-fn live_at(profile: &Profile, time_ns: u64) -> Vec<(&Sample, f64)> {
+fn live_at(profile: &Profile, time_ns: u64) -> impl Iterator<Item = (Sample, f64)> {
     let mut weights = Weights::of(profile);
-    let is_live = |sample: &&Sample| {
+    let is_live = move |sample: &Sample| {
         sample.time_ns <= time_ns
             && sample.freed_ns.is_none_or(|freed| freed.get() > time_ns)
             && !sample.flags.contains(SampleFlags::UNTRACKED)
     };
     let live = profile.samples.iter().filter(is_live);
-    live.map(|sample| {
-        let (bytes, objects) = weights.get(sample);
+    live.map(move |sample| {
+        let (bytes, objects) = weights.get(&sample);
         let mut bytes = bytes.value();
         if sample.heap == HeapId::MALLOC {
             bytes += objects.value() * (footprint(sample.size) - sample.size as f64);
         }
         (sample, bytes)
     })
-    .collect()
 }
 
 /// Without mappings: what was live then, or at the end of the samples before it.
 fn most_live(profile: &Profile, moment: &MemoryTotals) -> f64 {
     let live = live_at(profile, moment.time_ns);
-    live.iter().map(|(_, bytes)| bytes).sum()
+    live.map(|(_, bytes)| bytes).sum()
 }
 
 /// Heaps whose samples lie in other mappings than their objects: a sampled object of CPython's is made as large ones are, by

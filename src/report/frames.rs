@@ -24,7 +24,7 @@ impl FrameId {
 /// All frames, and the way from a sample to those of its stack.
 #[derive(Debug)]
 pub struct Frames<'a> {
-    profile: &'a Profile,
+    pub(crate) profile: &'a Profile,
     frames: Vec<Frame>,
     parts: Vec<Part>,
     /// Part of `inlined` for each place of the profile's stacks.
@@ -55,7 +55,7 @@ impl<'a> Frames<'a> {
             frames.spans.push((start, number(frames.inlined.len())));
         }
         for sample in &profile.samples {
-            if let Some(missing) = missing_root(sample) {
+            if let Some(missing) = missing_root(&sample) {
                 frames.add_missing(missing);
             }
         }
@@ -255,7 +255,7 @@ impl<'a> Paths<'a> {
     pub fn prepare(&mut self) {
         let profile = self.frames.profile;
         let last = profile.samples.last();
-        let below = self.below(last.and_then(|last| self.frames.missing_root(last)));
+        let below = self.below(last.and_then(|last| self.frames.missing_root(&last)));
         for node in 1..=profile.stacks.count() {
             self.path(below, StackId(node));
         }
@@ -403,9 +403,9 @@ mod tests {
         let frames = Frames::of(profile);
         let mut stack = Vec::new();
         for sample in &profile.samples {
-            frames.fill(sample, &mut stack);
+            frames.fill(&sample, &mut stack);
             let named: Vec<Frame> = stack.iter().map(|id| frames.frame(*id).clone()).collect();
-            let expected = profile.stack_frames(sample);
+            let expected = profile.stack_frames(&sample);
             assert_eq!(named, expected);
             frames.fill_stack(sample.stack, &mut stack);
             let mut callers = Vec::new();
@@ -414,12 +414,12 @@ mod tests {
                 frames.fill_stack(frames.caller_of(sample.stack, index), &mut callers);
                 assert_eq!(callers, stack[index + 1..]);
             }
-            frames.fill(sample, &mut stack);
+            frames.fill(&sample, &mut stack);
             let charged = frames
                 .charged(sample.heap, &stack)
                 .map(|place| &named[place]);
             assert_eq!(charged, charged_frame(profile, sample.heap, &expected));
-            let to = frames.charged_to(sample, &mut Vec::new());
+            let to = frames.charged_to(&sample, &mut Vec::new());
             assert_eq!(to.map(|(_, id)| frames.frame(id)), charged);
             assert_eq!(to.map(|(at, _)| &named[at]), charged);
         }
@@ -435,10 +435,10 @@ mod tests {
         let mut random = Random::from_seed(3);
         let mut stack = Vec::new();
         for sample in &profile.samples {
-            frames.fill(sample, &mut stack);
+            frames.fill(&sample, &mut stack);
             let from = random.below(stack.len() as u64) as usize;
             for from in [0, from] {
-                let number = paths.number(sample, from);
+                let number = paths.number(&sample, from);
                 let rest = stack[from..].iter();
                 let names: Vec<String> =
                     rest.map(|id| frames.frame(*id).function.clone()).collect();

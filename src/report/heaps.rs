@@ -225,7 +225,7 @@ impl Heaps {
         for sample in &profile.samples {
             let type_id = sample.outcome().map(|outcome| outcome.type_id);
             let share = shares.entry((sample.heap, type_id)).or_default();
-            share.add(sample, weights.get(sample), &examined);
+            share.add(&sample, weights.get(&sample), &examined);
         }
         let mut with_types: BTreeSet<HeapId> =
             profile.vm.types.keys().map(|&(heap, _)| heap).collect();
@@ -341,7 +341,7 @@ pub fn name(profile: &Profile, heap: HeapId) -> &str {
 
 /// Lines for a reader: heaps, types and what the collectors did; none if malloc's is the only heap.
 pub fn lines(profile: &Profile) -> Vec<String> {
-    let is_malloc = |sample: &Sample| sample.heap == HeapId::MALLOC;
+    let is_malloc = |sample: Sample| sample.heap == HeapId::MALLOC;
     if profile.vm.heaps.is_empty() && profile.samples.iter().all(is_malloc) {
         return Vec::new();
     }

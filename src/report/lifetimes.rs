@@ -171,7 +171,7 @@ impl Clock {
             .samples
             .iter()
             .filter(|sample| !sample.is_carried())
-            .map(|sample| (sample.time_ns, weights.get(sample).0.value()))
+            .map(|sample| (sample.time_ns, weights.get(&sample).0.value()))
             .collect();
         if !steps.is_sorted_by_key(|step| step.0) {
             steps.sort_by_key(|step| step.0);
@@ -265,9 +265,9 @@ fn collect(
         if sample.is_carried() {
             continue;
         }
-        let weight = weights.get(sample).0;
+        let weight = weights.get(&sample).0;
         lifetimes.allocated += weight;
-        match clock.lived(sample) {
+        match clock.lived(&sample) {
             None if sample.is_live() => lifetimes.not_freed += weight,
             None => {}
             Some(lived) => {

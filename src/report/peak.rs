@@ -12,7 +12,7 @@
 
 use std::num::NonZeroU64;
 
-use allocsample_profile::{Profile, Sample, SampleFlags, Sampling, Weights};
+use allocsample_profile::{Profile, Sample, SampleFlags, Samples, Sampling, Weights};
 use allocsample_sampling::{Estimate, GapLaw, Interval, SamplePoints, Weight};
 
 use crate::selection::is_live_at;
@@ -100,7 +100,7 @@ impl Peak {
         let allowance = profile.allowances(0, u64::MAX).of_process();
         let mut bytes = Estimate::ZERO.allowing_for(allowance.bytes);
         for sample in &profile.samples {
-            bytes += halves.at(sample, &moments);
+            bytes += halves.at(&sample, &moments);
         }
         Self {
             bytes: with_error_of_moment(bytes, top.bytes - bytes.value()),
@@ -163,8 +163,8 @@ impl<'a> Halves<'a> {
     fn last_moment(&self, half: usize, top: &Top) -> u64 {
         let ends = tracked(&self.profile.samples).filter_map(|(_, sample)| {
             let freed_ns = sample.freed_ns?.get();
-            let is_in = match self.interval(sample) {
-                Some(interval) => is_in_half(sample, half, interval),
+            let is_in = match self.interval(&sample) {
+                Some(interval) => is_in_half(&sample, half, interval),
                 None => true,
             };
             (is_in && freed_ns > top.time_ns).then_some(freed_ns - 1)
@@ -280,7 +280,7 @@ fn largest(profile: &Profile, mut weight: impl FnMut(&Sample) -> f64) -> Top {
     const DEATH: u32 = 1 << 31;
     let mut events = vec![0u32; ends[bins.count] as usize];
     for (index, sample) in tracked(samples) {
-        for (time, mark) in times(sample).zip([0, DEATH]) {
+        for (time, mark) in times(&sample).zip([0, DEATH]) {
             let bin = bins.of_time(time);
             if may_have_peak[bin] {
                 let place = &mut ends[bin];
@@ -295,8 +295,8 @@ fn largest(profile: &Profile, mut weight: impl FnMut(&Sample) -> f64) -> Top {
     for (&end, &level) in ends.iter().zip(&bins.levels) {
         changes.clear();
         for &event in &events[start..end as usize] {
-            let sample = &samples[(event & !DEATH) as usize];
-            let bytes = weight(sample);
+            let sample = samples.at((event & !DEATH) as usize);
+            let bytes = weight(&sample);
             let is_birth = event & DEATH == 0;
             let time = match sample.freed_ns {
                 Some(freed_ns) if !is_birth => freed_ns.get(),
@@ -325,13 +325,13 @@ fn largest(profile: &Profile, mut weight: impl FnMut(&Sample) -> f64) -> Top {
 }
 
 /// Samples whose ends are seen, with their indices.
-fn tracked(samples: &[Sample]) -> impl Iterator<Item = (u32, &Sample)> {
+fn tracked(samples: &Samples) -> impl Iterator<Item = (u32, Sample)> + '_ {
     let all = (0u32..).zip(samples);
     all.filter(|(_, sample)| !sample.flags.contains(SampleFlags::UNTRACKED))
 }
 
 /// Of birth, and of death.
-fn times(sample: &Sample) -> impl Iterator<Item = u64> {
+fn times(sample: &Sample) -> impl Iterator<Item = u64> + use<> {
     let death = sample.freed_ns.map(NonZeroU64::get);
     std::iter::once(sample.time_ns).chain(death)
 }
@@ -367,9 +367,9 @@ impl Bins {
         };
         let mut died = vec![0.0; count];
         for (_, sample) in tracked(&profile.samples) {
-            let bytes = weight(sample);
+            let bytes = weight(&sample);
             let mut of_birth_and_death = [&mut bins.born, &mut died].into_iter();
-            for time in times(sample) {
+            for time in times(&sample) {
                 let bin = bin_of(time, bins.first_ns, bins.scale, count);
                 bins.events[bin] += 1;
                 if let Some(sums) = of_birth_and_death.next() {

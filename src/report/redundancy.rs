@@ -115,7 +115,7 @@ fn hashed(profile: &Profile) -> Vec<Hashed> {
         .filter_map(|(&index, &hash)| {
             let sample = profile.samples.get(index).filter(|it| !it.is_carried())?;
             let type_id = sample.outcome().map_or(0, |outcome| outcome.type_id);
-            let (bytes, objects) = weights.get(sample);
+            let (bytes, objects) = weights.get(&sample);
             Some(Hashed {
                 index,
                 content: (sample.heap, type_id, hash),

@@ -130,15 +130,20 @@ impl Figures {
 
 /// What was allocated with one stack, in one heap, and with one mark.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sum<'a> {
-    /// The first of its samples: all have the same stack, missing root and heap.
-    pub(crate) sample: &'a Sample,
+pub(crate) struct Sum {
     /// What the caller tells samples apart by.
     pub(crate) mark: u32,
     /// The index of its first sample.
     first: u32,
     key: Key,
     pub(crate) figures: Figures,
+}
+
+impl Sum {
+    /// The first of its samples: all have the same stack, missing root and heap.
+    pub(crate) fn sample(&self, profile: &Profile) -> Sample {
+        profile.samples.at(self.first as usize)
+    }
 }
 
 /// What tells samples of one stack apart: those of the flags that say why a root is missing, and the heap.
@@ -149,9 +154,9 @@ fn key(sample: &Sample) -> Key {
 }
 
 /// All samples that were selected.
-pub(crate) struct Sums<'a> {
+pub(crate) struct Sums {
     /// Each has the stacks of a thread's own.
-    shards: Vec<Vec<Sum<'a>>>,
+    shards: Vec<Vec<Sum>>,
     /// Shards and indices, in the order in which their stacks first came.
     order: Vec<(u32, u32)>,
     /// For each sample of the profile the index of its sum; [`Sums::NONE`] if it was not selected.
@@ -160,7 +165,7 @@ pub(crate) struct Sums<'a> {
     pub(crate) whole: Figures,
 }
 
-impl<'a> Sums<'a> {
+impl Sums {
     pub(crate) const NONE: u32 = u32::MAX;
 
     /// Adds up by stack, and apart by what `mark` says of samples. `keeps_samples` fills `of_sample`.
@@ -168,8 +173,8 @@ impl<'a> Sums<'a> {
     /// Several threads do it, each for some of the stacks: then every sum is added up in the order of its samples, and no
     /// figure depends on how many threads there are.
     pub(crate) fn of(
-        profile: &'a Profile,
-        frames: &Frames<'a>,
+        profile: &Profile,
+        frames: &Frames<'_>,
         selection: &Selection,
         window: Window,
         keeps_samples: bool,
@@ -197,7 +202,7 @@ impl<'a> Sums<'a> {
             let of_sample = shard.add_all(profile, frames, selector, keeps_samples, &mark);
             (shard.sums, of_sample)
         };
-        let mut shards: Vec<Vec<Sum<'a>>> = Vec::new();
+        let mut shards: Vec<Vec<Sum>> = Vec::new();
         let mut of_sample = Vec::new();
         std::thread::scope(|scope| {
             let shard = &shard;
@@ -237,19 +242,19 @@ impl<'a> Sums<'a> {
     }
 
     /// One of them, in the order in which their stacks first came.
-    pub(crate) fn at(&self, number: u32) -> &Sum<'a> {
+    pub(crate) fn at(&self, number: u32) -> &Sum {
         let (shard, index) = self.order[number as usize];
         &self.shards[shard as usize][index as usize]
     }
 
     /// The same, to be changed.
-    pub(crate) fn at_mut(&mut self, number: u32) -> &mut Sum<'a> {
+    pub(crate) fn at_mut(&mut self, number: u32) -> &mut Sum {
         let (shard, index) = self.order[number as usize];
         &mut self.shards[shard as usize][index as usize]
     }
 
     /// In the order in which their stacks first came.
-    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &Sum<'a>> {
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &Sum> {
         let order = self.order.iter();
         order.map(|&(shard, index)| &self.shards[shard as usize][index as usize])
     }
@@ -267,7 +272,7 @@ fn threads_for(samples: usize) -> u32 {
 }
 
 /// The sums of all shards by the first sample of each.
-fn order(shards: &[Vec<Sum<'_>>]) -> Vec<(u32, u32)> {
+fn order(shards: &[Vec<Sum>]) -> Vec<(u32, u32)> {
     let mut order = Vec::with_capacity(shards.iter().map(Vec::len).sum());
     let mut next = vec![0u32; shards.len()];
     let first = |shard: usize, index: u32| Some(shards[shard].get(index as usize)?.first);
@@ -282,12 +287,12 @@ fn order(shards: &[Vec<Sum<'_>>]) -> Vec<(u32, u32)> {
 }
 
 /// The sums of some of the stacks.
-struct Shard<'a, 'm> {
+struct Shard<'m> {
     number: u32,
     /// How many shards there are.
     count: u32,
     missed: &'m Missed<'m>,
-    sums: Vec<Sum<'a>>,
+    sums: Vec<Sum>,
     /// What every sum of a heap begins with.
     allowances: BTreeMap<HeapId, Figures>,
     /// For each stack the first of its sums.
@@ -296,12 +301,12 @@ struct Shard<'a, 'm> {
     others: FxHashMap<(StackId, Key, u32), u32>,
 }
 
-impl<'a> Shard<'a, '_> {
+impl Shard<'_> {
     /// Adds its own of the samples; if `keeps_samples` the answer has the index of the sum of each.
     fn add_all(
         &mut self,
-        profile: &'a Profile,
-        frames: &Frames<'a>,
+        profile: &Profile,
+        frames: &Frames<'_>,
         mut selector: Selector<'_>,
         keeps_samples: bool,
         mark: impl Fn(&Sample) -> u32,
@@ -318,18 +323,18 @@ impl<'a> Shard<'a, '_> {
                 continue;
             }
             let mut place = Sums::NONE;
-            if selector.passes(sample) {
-                let mark = mark(sample);
-                place = self.find(sample, mark).unwrap_or_else(|| {
-                    frames.fill(sample, &mut stack);
+            if selector.passes(&sample) {
+                let mark = mark(&sample);
+                place = self.find(&sample, mark).unwrap_or_else(|| {
+                    frames.fill(&sample, &mut stack);
                     let charged = frames.charged(sample.heap, &stack);
                     let passes = selector.passes_stack(&stack, charged);
-                    self.begin(sample, mark, first, passes)
+                    self.begin(&sample, mark, first, passes)
                 });
             }
             if let Some(sum) = self.sums.get_mut(place as usize) {
                 sum.figures
-                    .take(sample, &selector.window, weights.get(sample), &mut halves);
+                    .take(&sample, &selector.window, weights.get(&sample), &mut halves);
             }
             if keeps_samples {
                 of_sample.push(place);
@@ -358,7 +363,7 @@ impl<'a> Shard<'a, '_> {
     }
 
     /// A sum that begins with this sample, or the memory that there is none.
-    fn begin(&mut self, sample: &'a Sample, mark: u32, first: u32, passes: bool) -> u32 {
+    fn begin(&mut self, sample: &Sample, mark: u32, first: u32, passes: bool) -> u32 {
         let allowances = &mut self.allowances;
         let Missed { allocated, live } = self.missed;
         let nothing = || Figures::allowing_for(allocated.of(sample.heap), live.of(sample.heap));
@@ -367,7 +372,6 @@ impl<'a> Shard<'a, '_> {
         if passes {
             place = u32::try_from(self.sums.len()).unwrap_or(Sums::NONE);
             self.sums.push(Sum {
-                sample,
                 mark,
                 first,
                 key: key(sample),

@@ -94,10 +94,10 @@ impl Totals {
         let mut weights = Weights::of(profile);
         let examined = Examined::of(profile);
         for sample in &profile.samples {
-            let (bytes, objects) = weights.get(sample);
+            let (bytes, objects) = weights.get(&sample);
             if sample.is_live() {
                 totals.live += bytes;
-                if examined.is_unexamined(sample) {
+                if examined.is_unexamined(&sample) {
                     totals.unexamined += bytes;
                 }
             }
@@ -264,7 +264,7 @@ mod tests {
         assert!(two.threads.values().all(|z| *z > -1.1), "{:?}", two.threads);
         let (_, two) = several(&profile, 100 * LONG);
         assert!(!two.is_passed(), "{:?}", two.z);
-        profile.samples.clear();
+        profile.samples = Default::default();
         let (one, two) = several(&profile, LONG / 2);
         assert!(
             !one.is_passed() && two.is_passed(),

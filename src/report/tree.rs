@@ -59,7 +59,7 @@ impl Tree {
         let sums = Sums::of(profile, frames, selection, window, false, |_| 0);
         let mut ends = Vec::with_capacity(sums.count() as usize);
         for sum in sums.iter() {
-            let node = walk.node(sum.sample);
+            let node = walk.node(&sum.sample(profile));
             if node != ROOT {
                 selected.add(&sum.figures);
                 ends.push((node, *sort.of(&sum.figures), sum.figures.excess()));

@@ -84,7 +84,7 @@ impl Cells {
             let bucket = |time_ns: u64| sums.bucket(time_ns.saturating_sub(start_ns));
             let key = Key {
                 site,
-                kind: kinds.of(profile, sample),
+                kind: kinds.of(profile, &sample),
                 thread: threads.get(&sample.thread).copied().unwrap_or(0),
                 born: bucket(sample.time_ns),
                 died: match sample.freed() {
@@ -105,13 +105,13 @@ impl Cells {
                     None => 2,
                 },
             };
-            let (bytes, objects) = weights.get(sample);
+            let (bytes, objects) = weights.get(&sample);
             let sample = Sums {
                 bytes: bytes.value(),
                 variance: bytes.variance().unwrap_or(0.0),
                 objects: objects.value(),
                 samples: 1,
-                at_peak: halves.at(sample, &totals.peak.moments).value(),
+                at_peak: halves.at(&sample, &totals.peak.moments).value(),
             };
             sums.add(key, &sample);
             if sums.len() > MOST_CELLS && sums.buckets > FEWEST_BUCKETS {

@@ -101,7 +101,7 @@ mod tests {
         let groups = Groups::of(&profile);
         let mut expected = HashMap::new();
         for (sample, group) in profile.samples.iter().zip(&groups.of_sample) {
-            let key = (sample.stack, missing_root(sample), sample.heap);
+            let key = (sample.stack, missing_root(&sample), sample.heap);
             let next = expected.len();
             assert_eq!(
                 *expected.entry(key).or_insert(next),

@@ -18,7 +18,7 @@ impl Prefixes {
     pub fn of(profile: &Profile, groups: &Groups) -> Self {
         let mut weights = vec![0.0; profile.stacks.count() as usize + 1];
         for (group, weight) in groups.folded() {
-            let stack = profile.samples[group.first as usize].stack;
+            let stack = profile.samples.at(group.first as usize).stack;
             weights[stack.0 as usize] += weight;
         }
         // Callers come first: each has its own sum when it is its turn.

@@ -136,7 +136,7 @@ impl Sites {
         let mut below: Vec<Below> = Vec::new();
         let mut stack: Vec<FrameId> = Vec::new();
         let site_of = |group: &Group| {
-            let sample = &profile.samples[group.first as usize];
+            let sample = &profile.samples.at(group.first as usize);
             let name = heaps::name(profile, sample.heap);
             let heap = text(&mut self.known.heaps, &mut self.heaps, name);
             let charged = frames.charged_to(sample, &mut stack);
@@ -353,7 +353,7 @@ mod tests {
             let parent = |node: &u32| there(nodes[*node as usize].parent);
             let path = std::iter::successors(there(site.node), parent);
             let names: Vec<&str> = path.map(name).collect();
-            let frames = profile.stack_frames(sample);
+            let frames = profile.stack_frames(&sample);
             let expected: Vec<&str> = frames.iter().map(|it| it.function.as_str()).collect();
             assert_eq!(names, expected);
             let charged = charged_frame(&profile, sample.heap, &frames);

@@ -22,7 +22,7 @@ impl<'a> From<&'a Profile> for View<'a> {
         let machines = Machines::new(profile);
         let mut objects = FxHashMap::default();
         for sample in &profile.samples {
-            if let Some(missing) = missing_root(sample) {
+            if let Some(missing) = missing_root(&sample) {
                 names.cut(sample.stack, missing);
             }
             if let Some(outcome) = sample.outcome() {
@@ -77,7 +77,7 @@ fn about(profile: &Profile) -> About {
     let process = &profile.process;
     let taken = profile.samples.iter().filter(|it| !it.is_carried());
     let mut weights = Weights::of(profile);
-    let estimates = taken.map(|sample| weights.get(sample).0);
+    let estimates = taken.map(|sample| weights.get(&sample).0);
     let allocated = estimates.reduce(|sum, more| sum + more);
     let (lost_samples, lost_bytes) = profile.lost.samples();
     About {
@@ -334,11 +334,14 @@ mod tests {
             sample(2, 10, generated, SampleFlags::TRUNCATED),
             sample(3, 20, main, SampleFlags::UNTRACKED),
             sample(4, 40, StackId::EMPTY, SampleFlags::default()),
-        ];
-        profile.samples[0].set_freed(Freed {
+        ]
+        .into();
+        let mut freed = profile.samples.at(0);
+        freed.set_freed(Freed {
             time_ns: 50,
             thread: ThreadId(0),
         });
+        profile.samples.set(0, freed);
         profile
     }
 
@@ -382,16 +385,16 @@ mod tests {
         let expected: f64 = profile
             .samples
             .iter()
-            .map(|s| profile.bytes(s).value())
+            .map(|s| profile.bytes(&s).value())
             .sum();
         assert!((bytes / expected - 1.0).abs() < 1e-12);
         let live: f64 = view.samples.iter().map(|s| Metric::Live.bytes(&s)).sum();
-        let is_live = |s: &&allocsample_profile::Sample| s.is_live();
+        let is_live = |s: &allocsample_profile::Sample| s.is_live();
         let expected: f64 = profile
             .samples
             .iter()
             .filter(is_live)
-            .map(|s| profile.bytes(s).value())
+            .map(|s| profile.bytes(&s).value())
             .sum();
         assert!((live / expected - 1.0).abs() < 1e-12);
         assert!(

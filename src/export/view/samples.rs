@@ -92,9 +92,11 @@ impl Samples<'_> {
         match self {
             Samples::Recorded(source) => {
                 let sample = source.at(index);
-                let (bytes, objects) =
-                    (source.profile.bytes(sample), source.profile.objects(sample));
-                source.sample(sample, bytes, objects)
+                let (bytes, objects) = (
+                    source.profile.bytes(&sample),
+                    source.profile.objects(&sample),
+                );
+                source.sample(&sample, bytes, objects)
             }
             Samples::Merged(_, merged) => merged.get(index),
             #[cfg(test)]
@@ -107,7 +109,7 @@ impl Samples<'_> {
         match self {
             Samples::Recorded(source) => {
                 let none = Estimate::default();
-                source.sample(source.at(index), none, none)
+                source.sample(&source.at(index), none, none)
             }
             samples => Sample {
                 bytes: 0.0,
@@ -122,7 +124,7 @@ impl Samples<'_> {
         match self {
             Samples::Recorded(source) => {
                 let sample = source.at(index);
-                (source.heap(sample), end(sample))
+                (source.heap(&sample), end(&sample))
             }
             samples => {
                 let sample = samples.get(index);
@@ -136,7 +138,7 @@ impl Samples<'_> {
         match self {
             Samples::Recorded(source) => {
                 let sample = source.at(index);
-                (sample.time_ns, end(sample))
+                (sample.time_ns, end(&sample))
             }
             Samples::Merged(_, merged) => merged.life(index),
             #[cfg(test)]
@@ -180,8 +182,8 @@ impl Lookup<'_> {
         match (self.samples, &mut self.weights) {
             (Samples::Recorded(source), Some(weights)) => {
                 let sample = source.at(index);
-                let (bytes, objects) = weights.get(sample);
-                source.sample(sample, bytes, objects)
+                let (bytes, objects) = weights.get(&sample);
+                source.sample(&sample, bytes, objects)
             }
             (samples, _) => samples.get(index),
         }
@@ -191,7 +193,7 @@ impl Lookup<'_> {
     pub fn bytes(&mut self, index: usize) -> f64 {
         match (self.samples, &mut self.weights) {
             (Samples::Recorded(source), Some(weights)) => {
-                let (bytes, _) = weights.get(source.at(index));
+                let (bytes, _) = weights.get(&source.at(index));
                 bytes.value()
             }
             (samples, _) => samples.get(index).bytes,
@@ -230,21 +232,21 @@ impl Source<'_> {
     /// ring, in which threads may overtake each other by a moment.)
     pub(super) fn order(profile: &Profile) -> Option<Vec<u32>> {
         let samples = &profile.samples;
-        if samples.is_sorted_by_key(|sample| sample.time_ns) {
+        if samples.iter().is_sorted_by_key(|sample| sample.time_ns) {
             return None;
         }
         // A profile has no more samples than 32 bits can number: they would not fit into memory.
         let mut order: Vec<u32> = (0..).take(samples.len()).collect();
-        order.sort_by_key(|&index| samples[index as usize].time_ns);
+        order.sort_by_key(|&index| samples.at(index as usize).time_ns);
         Some(order)
     }
 
-    fn at(&self, index: usize) -> &Recorded {
+    fn at(&self, index: usize) -> Recorded {
         let index = self
             .order
             .as_ref()
             .map_or(index, |order| order[index] as usize);
-        &self.profile.samples[index]
+        self.profile.samples.at(index)
     }
 
     fn sample(&self, sample: &Recorded, bytes: Estimate, objects: Estimate) -> Sample {

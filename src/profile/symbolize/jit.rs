@@ -22,7 +22,7 @@ impl Profile {
             .filter(|(_, sample)| is_with_code(sample.stack))
             .map(|(index, _)| index)
             .collect();
-        with_code.sort_by_key(|&index| self.samples[index as usize].time_ns);
+        with_code.sort_by_key(|&index| self.samples.at(index as usize).time_ns);
         let mut needed = Needed {
             living: Living::of(&code),
             numbers: HashMap::new(),
@@ -30,13 +30,13 @@ impl Profile {
         };
         let mut stacks = Stacks::of(&mut self.stacks, self.samples.len());
         for index in with_code {
-            let sample = &mut self.samples[index as usize];
+            let sample = self.samples.at(index as usize);
             needed.living.advance(sample.time_ns);
             let renamed = stacks.renamed(sample.stack, |location| {
                 needed.location(location, sample.time_ns)
             });
             let Some(stack) = renamed else { break };
-            sample.stack = stack;
+            self.samples.set_stack(index as usize, stack);
         }
         let mut numbered: Vec<(usize, usize)> = needed.numbers.into_iter().collect();
         numbered.sort_by_key(|&(_, number)| number);

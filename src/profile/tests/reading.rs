@@ -146,13 +146,13 @@ fn a_whole_profile_gives_its_samples_stacks_and_frees() {
     );
     let offsets: Vec<u64> = profile
         .stacks
-        .locations(profile.samples[13].stack)
+        .locations(profile.samples.at(13).stack)
         .map(|place| place.offset)
         .collect();
     assert_eq!(offsets, [300, 200, 100]);
     assert_eq!(profile.recovery.stopped, None);
     assert_eq!(profile.exact_bytes(), 64 * 1091);
-    let frames = profile.stack_frames(&profile.samples[0]);
+    let frames = profile.stack_frames(&profile.samples.at(0));
     assert_eq!(frames[0].function, "none.so+0x12b");
     // No record of the end: the process was killed.
     assert!(!profile.is_complete());
@@ -368,7 +368,7 @@ fn mutated_profiles_are_read_without_panic() {
         }
         if let Ok(mut profile) = scratch.open(&bytes) {
             for sample in &profile.samples {
-                let _ = (profile.stack_frames(sample), profile.bytes(sample));
+                let _ = (profile.stack_frames(&sample), profile.bytes(&sample));
             }
             profile.symbolize();
         }
@@ -404,13 +404,19 @@ fn packed_records_are_interned_with_the_rest() {
     for (shared, frames) in [(0, &frames[..]), (1, &frames[..2]), (3, &[])] {
         let profile = with_packed_sample(shared, frames);
         assert_eq!(profile.samples.len(), 11);
-        assert_eq!(profile.samples[10].stack, profile.samples[0].stack);
-        assert_eq!(profile.samples[10].id, SampleId(1000));
-        assert_eq!(profile.samples[10].type_id, 5);
+        assert_eq!(profile.samples.at(10).stack, profile.samples.at(0).stack);
+        assert_eq!(profile.samples.at(10).id, SampleId(1000));
+        assert_eq!(profile.samples.at(10).type_id, 5);
     }
     // A stack that was never told.
     let profile = with_packed_sample(4, &frames[..1]);
-    assert!(profile.samples[10].flags.contains(SampleFlags::TRUNCATED));
+    assert!(
+        profile
+            .samples
+            .at(10)
+            .flags
+            .contains(SampleFlags::TRUNCATED)
+    );
 }
 
 /// Ten samples of a thread in a chunk of events, and one in a packed chunk.
@@ -481,7 +487,7 @@ fn equal_nodes_are_one() {
     let stacks = &profile.stacks;
     assert_eq!(stacks.count(), 4);
     let parent = |stack| stacks.node(stack).unwrap().parent;
-    let [first, known, other] = [0, 10, 11].map(|index| profile.samples[index].stack);
+    let [first, known, other] = [0, 10, 11].map(|index| profile.samples.at(index).stack);
     assert_eq!(known, parent(first));
     assert_eq!(parent(other), known);
 }

@@ -139,10 +139,11 @@ fn with_python(live_mib: u64) -> Profile {
 fn a_block_in_several_mappings_counts_in_each() {
     let mut profile = with_python(150);
     profile.vm.heaps.clear();
-    let sample = profile.samples.first_mut().expect("a sample");
+    let mut sample = profile.samples.at(0);
     sample.heap = HeapId::MALLOC;
     sample.address = (1 << 40) - 4096;
     sample.size = 200 * MIB + 4096;
+    profile.samples.set(0, sample);
     let coverage = Coverage::of(&profile).expect("a reading");
     assert!((coverage.seen_bytes / MIB as f64 - 216.0).abs() < 0.1);
 }
@@ -153,7 +154,11 @@ fn objects_that_are_known_by_keys_have_their_place_where_there_is_room() {
     for heap in profile.vm.heaps.values_mut() {
         heap.name = "mono".to_owned();
     }
-    profile.samples.first_mut().expect("a sample").address = 128;
+    let sample = Sample {
+        address: 128,
+        ..profile.samples.at(0)
+    };
+    profile.samples.set(0, sample);
     let map = profile.memory.first_mut().expect("a reading");
     // Small ones together are at no address, not even at that of a key.
     map.mappings.insert(0, mapping(0, 1, 1, 0));

@@ -67,7 +67,7 @@ impl Total {
 }
 
 impl Groups {
-    fn own<'a>(&'a self, sums: &'a Sums<'_>, index: usize) -> &'a Figures {
+    fn own<'a>(&'a self, sums: &'a Sums, index: usize) -> &'a Figures {
         match self.own.get(index) {
             Some(own) => own,
             None => &sums.at(self.groups[index].sum).figures,
@@ -87,7 +87,7 @@ pub struct Grouped<'a> {
     frames: &'a Frames<'a>,
     by: By,
     window: Window,
-    sums: Sums<'a>,
+    sums: Sums,
     groups: Groups,
     /// Indices of groups, largest first.
     order: Vec<usize>,
@@ -255,7 +255,7 @@ impl TypeMarks {
 }
 
 /// Groups of frames: a sum is part of each that is on its stack, and charged to one.
-fn by_frame(frames: &Frames<'_>, by: By, sums: &Sums<'_>) -> Groups {
+fn by_frame(frames: &Frames<'_>, by: By, sums: &Sums) -> Groups {
     let keys = keys(frames, by);
     /// No group yet.
     const NONE: u32 = u32::MAX;
@@ -265,7 +265,8 @@ fn by_frame(frames: &Frames<'_>, by: By, sums: &Sums<'_>) -> Groups {
     let mut groups = Groups::default();
     let mut stack = Vec::new();
     for (number, sum) in (0..).zip(sums.iter()) {
-        frames.fill(sum.sample, &mut stack);
+        let sample = sum.sample(frames.profile);
+        frames.fill(&sample, &mut stack);
         for id in &stack {
             let key = keys.of_frame[id.index()] as usize;
             if std::mem::replace(&mut seen[key], number + 1) == number + 1 {
@@ -283,7 +284,7 @@ fn by_frame(frames: &Frames<'_>, by: By, sums: &Sums<'_>) -> Groups {
             groups.total[places[key] as usize].add(&sum.figures);
         }
         // There is a frame: a stack without any has one that says so.
-        let own = frames.charged(sum.sample.heap, &stack).unwrap_or(0);
+        let own = frames.charged(sample.heap, &stack).unwrap_or(0);
         let place = places[keys.of_frame[stack[own].index()] as usize];
         groups.own[place as usize].add(&sum.figures);
         groups.charged.push(place);
@@ -303,7 +304,7 @@ fn keys(frames: &Frames<'_>, by: By) -> FrameKeys {
 }
 
 /// Groups of whole sums, of which the first gets what is in the others too.
-fn by_sum(frames: &Frames<'_>, by: By, sums: &mut Sums<'_>) -> Groups {
+fn by_sum(frames: &Frames<'_>, by: By, sums: &mut Sums) -> Groups {
     let mut paths = (by == By::Site).then(|| Paths::new(frames));
     // Of what tells groups apart: a group's number is that of its key.
     let mut keys = Numbering::default();
@@ -311,9 +312,10 @@ fn by_sum(frames: &Frames<'_>, by: By, sums: &mut Sums<'_>) -> Groups {
     let mut stack = Vec::new();
     for number in 0..sums.count() {
         let sum = sums.at(number);
+        let sample = sum.sample(frames.profile);
         let key = match &mut paths {
-            Some(paths) => paths.number(sum.sample, 0),
-            None if by == By::Heap => u32::from(sum.sample.heap.0),
+            Some(paths) => paths.number(&sample, 0),
+            None if by == By::Heap => u32::from(sample.heap.0),
             None => sum.mark,
         };
         let place = keys.number(key);
@@ -325,8 +327,8 @@ fn by_sum(frames: &Frames<'_>, by: By, sums: &mut Sums<'_>) -> Groups {
         }
         let mut frame = None;
         if by == By::Site {
-            frames.fill(sum.sample, &mut stack);
-            let own = frames.charged(sum.sample.heap, &stack);
+            frames.fill(&sample, &mut stack);
+            let own = frames.charged(sample.heap, &stack);
             frame = own.map(|own| stack[own]);
         }
         groups.groups.push(Group { sum: number, frame });
@@ -335,12 +337,7 @@ fn by_sum(frames: &Frames<'_>, by: By, sums: &mut Sums<'_>) -> Groups {
 }
 
 /// Indices of the groups, largest first; equal ones by name, so that a report does not depend on chance.
-fn order(
-    frames: &Frames<'_>,
-    request: &Request<'_>,
-    groups: &Groups,
-    sums: &Sums<'_>,
-) -> Vec<usize> {
+fn order(frames: &Frames<'_>, request: &Request<'_>, groups: &Groups, sums: &Sums) -> Vec<usize> {
     let mut order: Vec<usize> = (0..groups.groups.len()).collect();
     let size = |&index: &usize| {
         let own = groups.own(sums, index);
@@ -371,7 +368,7 @@ fn row(
     profile: &Profile,
     frames: &Frames<'_>,
     by: By,
-    (groups, sums, window): (&Groups, &Sums<'_>, &Window),
+    (groups, sums, window): (&Groups, &Sums, &Window),
     index: usize,
     stack: &mut Vec<FrameId>,
 ) -> Row {
@@ -390,7 +387,7 @@ fn row(
         ..Row::default()
     };
     let sum = sums.at(group.sum);
-    let sample = sum.sample;
+    let sample = &sum.sample(profile);
     if let Some(frame) = group.frame.map(|id| frames.frame(id)) {
         row.name.clone_from(&frame.function);
         row.file.clone_from(&frame.file);

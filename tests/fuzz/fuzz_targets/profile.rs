@@ -10,7 +10,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     if let Ok(profile) = allocsample_profile::Profile::open(file.path()) {
         for sample in &profile.samples {
-            let _ = (profile.stack_frames(sample), profile.bytes(sample));
+            let _ = (profile.stack_frames(&sample), profile.bytes(&sample));
         }
     }
 });

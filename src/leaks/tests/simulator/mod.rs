@@ -142,20 +142,21 @@ impl Program {
         self.site(number, size, bytes_per_s, course, life);
         let end_s = self.exit_s();
         let found_s = |garbage_s: f64| ((garbage_s / every_s).floor() + 1.0) * every_s;
-        for sample in &mut self.profile.samples[first..] {
+        for row in first..self.profile.samples.len() {
+            let mut sample = self.profile.samples.at(row);
             sample.heap = heap;
             sample.first_fate = Some(Fate::Open);
             let garbage = sample.freed().map(|freed| freed.time_ns);
             sample.freed_ns = None;
             sample.freed_by = ThreadId(0);
-            let Some(garbage_ns) = garbage else { continue };
-            let dead_s = found_s((garbage_ns - ns(0.0)) as f64 / 1e9);
-            if dead_s < end_s {
+            let dead_s = garbage.map(|ended_ns| found_s((ended_ns - ns(0.0)) as f64 / 1e9));
+            if let Some(dead_s) = dead_s.filter(|&dead_s| dead_s < end_s) {
                 sample.set_freed(Freed {
                     time_ns: ns(dead_s),
                     thread: ThreadId(0),
                 });
             }
+            self.profile.samples.set(row, sample);
         }
         self.profile.vm.heaps.insert(heap, Heap::default());
         // Minor collections tell that it is a collected heap.
@@ -262,7 +263,9 @@ impl Program {
 
     /// The profile, judged.
     pub fn findings(mut self) -> Findings {
-        self.profile.samples.sort_by_key(|sample| sample.time_ns);
+        let mut samples: Vec<Sample> = self.profile.samples.iter().collect();
+        samples.sort_by_key(|sample| sample.time_ns);
+        self.profile.samples = samples.into();
         Findings::of(&self.profile, &Filter::all())
     }
 }

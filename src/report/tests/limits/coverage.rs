@@ -179,11 +179,13 @@ impl Run<'_> {
         let heap = HeapId(1);
         let mut typed = profile.clone();
         let mut reach = ReachBuilder::default();
-        for sample in &mut typed.samples {
+        for row in 0..typed.samples.len() {
+            let mut sample = typed.samples.at(row);
             sample.heap = heap;
             sample.first_fate = Some(Fate::Open);
             sample.type_id = sample.stack.0;
-            reach.add_size(sample);
+            reach.add_size(&sample);
+            typed.samples.set(row, sample);
         }
         typed.reach = reach.finish(profile, |_| 0);
         let registered = Heap {

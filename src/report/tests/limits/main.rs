@@ -142,7 +142,7 @@ fn the_peak_of_a_steady_program_is_what_it_has_alive() {
                     sample.time_ns <= time_ns
                         && sample.freed().is_none_or(|freed| freed.time_ns > time_ns)
                 });
-                live.map(|sample| profile.bytes(sample).value())
+                live.map(|sample| profile.bytes(&sample).value())
                     .sum::<f64>()
             };
             plain += at(peak.after_ns) / truth / SEEDS as f64;

@@ -97,7 +97,7 @@ impl Worst {
                 let rows = Table::of(profile, &Frames::of(profile), &request).rows;
                 let row = rows.iter().find(|row| row.name == name(0));
                 let own = profile.samples.iter().filter(|sample| sample.stack.0 == 1);
-                let own: Estimate = own.map(|sample| profile.bytes(sample)).sum();
+                let own: Estimate = own.map(|sample| profile.bytes(&sample)).sum();
                 // Where it has no sample at all, both know as much.
                 let none = profile.allowance(allocsample_profile::HeapId::MALLOC, 0, u64::MAX);
                 let none = Estimate::ZERO.allowing_for(none.bytes);
