@@ -7,8 +7,11 @@ use crate::model::{Profile, Sample};
 /// A power of two.
 const PLACES: usize = 1 << 12;
 
-/// A sample's size, interval and points, with its bytes and objects.
-type Entry = ((u64, u16, u32), Estimate, Estimate);
+/// A sample's size and interval, and its points if they matter.
+type Key = (u64, u16, u32);
+
+/// With bytes and objects.
+type Entry = (Key, Estimate, Estimate);
 
 /// Remembers the weights of the last sizes: a weight costs two exponentials, and programs ask for the same sizes again.
 #[derive(Debug)]
@@ -30,6 +33,9 @@ impl<'a> Weights<'a> {
     }
 
     /// The bytes and the allocations that a sample stands for: [`Profile::bytes`] and [`Profile::objects`].
+    ///
+    /// Inlined, so that no more of a sample is read from its columns than the key.
+    #[inline]
     pub fn get(&mut self, sample: &Sample) -> (Estimate, Estimate) {
         let points = if self.is_periodic { sample.points } else { 0 };
         let key = (sample.size, sample.interval, points);
@@ -42,7 +48,19 @@ impl<'a> Weights<'a> {
         {
             return (bytes, objects);
         }
-        let (bytes, objects) = (self.profile.bytes(sample), self.profile.objects(sample));
+        self.compute(key, sample.points, place)
+    }
+
+    #[cold]
+    fn compute(&mut self, key: Key, points: u32, place: usize) -> (Estimate, Estimate) {
+        let (size, interval, _) = key;
+        let sample = Sample {
+            size,
+            interval,
+            points,
+            ..Sample::default()
+        };
+        let (bytes, objects) = (self.profile.bytes(&sample), self.profile.objects(&sample));
         self.known[place] = Some((key, bytes, objects));
         (bytes, objects)
     }

@@ -21,6 +21,7 @@ pub enum Fate {
 
 impl Fate {
     /// The fate with this number.
+    #[inline]
     pub fn from_number(number: u32) -> Option<Self> {
         [
             Self::Dead,
