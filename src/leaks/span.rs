@@ -104,17 +104,20 @@ impl Span {
     }
 
     /// Whether a sample was born in it.
+    #[inline]
     pub fn contains(&self, sample: &Sample) -> bool {
         sample.time_ns <= self.end_ns
     }
 
     /// When a sample was freed, if that was before the horizon.
+    #[inline]
     pub fn death_ns(&self, sample: &Sample) -> Option<u64> {
         let freed = sample.freed()?;
         Some(freed.time_ns).filter(|&time_ns| time_ns <= self.horizon_ns)
     }
 
     /// Born in it, and not freed before the horizon.
+    #[inline]
     pub fn is_live(&self, sample: &Sample) -> bool {
         self.contains(sample) && self.death_ns(sample).is_none()
     }

@@ -137,7 +137,7 @@ impl Samples {
     }
 
     /// The sample of a row, if there is such a row.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, row: usize) -> Option<Sample> {
         (row < self.len()).then(|| self.put_together(row))
     }
@@ -146,8 +146,7 @@ impl Samples {
     ///
     /// # Panics
     /// If there is no such row.
-    #[inline]
-    #[track_caller]
+    #[inline(always)]
     pub fn at(&self, row: usize) -> Sample {
         assert!(row < self.len(), "no sample {row} of {}", self.len());
         self.put_together(row)
@@ -273,7 +272,8 @@ pub struct Iter<'a> {
 impl Iterator for Iter<'_> {
     type Item = Sample;
 
-    #[inline]
+    // As `at`: what is not inlined reads all columns.
+    #[inline(always)]
     fn next(&mut self) -> Option<Sample> {
         let row = self.rows.next()?;
         Some(self.samples.put_together(row))
