@@ -182,7 +182,7 @@ fn parquet_has_the_same_tables() {
     let Some(python) = python_with("duckdb") else {
         return;
     };
-    let script = "import duckdb\nprint(*duckdb.connect().execute('''SELECT sum(bytes), sum(bytes * live), count(*),
+    let script = "import duckdb\nprint(*duckdb.connect().execute('''SELECT sum(bytes), sum(bytes) FILTER (WHERE live), count(*),
         (SELECT count(*) FROM 'x.parquet/frames.parquet') FROM 'x.parquet/samples.parquet' ''').fetchone())";
     let output = Command::new(python)
         .args(["-c", script])

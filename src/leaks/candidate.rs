@@ -64,17 +64,13 @@ impl Setting<'_, '_> {
 pub(crate) struct Candidate<'a, 'p> {
     setting: &'a Setting<'a, 'p>,
     site: usize,
-    weights: &'a RefCell<Weights<'p>>,
+    weights: &'a RefCell<Weights>,
     span: &'a Span,
     pub live: Estimate,
 }
 
 impl<'a, 'p> Candidate<'a, 'p> {
-    pub fn of(
-        setting: &'a Setting<'a, 'p>,
-        site: usize,
-        weights: &'a RefCell<Weights<'p>>,
-    ) -> Self {
+    pub fn of(setting: &'a Setting<'a, 'p>, site: usize, weights: &'a RefCell<Weights>) -> Self {
         let mut candidate = Self {
             setting,
             site,
@@ -125,7 +121,7 @@ impl<'a, 'p> Candidate<'a, 'p> {
     pub fn fill_with(
         setting: &Setting<'_, 'p>,
         sites: &[usize],
-        weights: &RefCell<Weights<'p>>,
+        weights: &RefCell<Weights>,
         room: &mut Room,
     ) {
         let samples = &setting.profile.samples;

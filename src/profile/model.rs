@@ -109,6 +109,17 @@ pub struct IntervalInfo {
     pub seed: u64,
 }
 
+impl IntervalInfo {
+    /// The weights of samples taken under it; `None` if it is none.
+    pub fn weight(&self) -> Option<Weight> {
+        let law = match self.sampling {
+            Sampling::Poisson => GapLaw::Poisson,
+            Sampling::Periodic => GapLaw::Periodic,
+        };
+        Some(Weight::new(law, Interval::new(self.interval_bytes)?))
+    }
+}
+
 /// What the agent told of itself. All zero in profiles of before it did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnCost {
@@ -418,12 +429,7 @@ impl Profile {
 
     /// The weights of samples taken under a sample's interval.
     pub fn weight(&self, sample: &Sample) -> Option<Weight> {
-        let info = self.intervals.get(usize::from(sample.interval))?;
-        let law = match info.sampling {
-            Sampling::Poisson => GapLaw::Poisson,
-            Sampling::Periodic => GapLaw::Periodic,
-        };
-        Some(Weight::new(law, Interval::new(info.interval_bytes)?))
+        self.intervals.get(usize::from(sample.interval))?.weight()
     }
 
     /// Bytes that a sample stands for.

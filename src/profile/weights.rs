@@ -1,8 +1,8 @@
 //! What samples stand for, computed once for each size.
 
-use allocsample_sampling::Estimate;
+use allocsample_sampling::{Estimate, SamplePoints, Weight};
 
-use crate::model::{Profile, Sample};
+use crate::model::{IntervalInfo, Profile, Sample};
 
 /// A power of two.
 const PLACES: usize = 1 << 12;
@@ -15,18 +15,23 @@ type Entry = (Key, Estimate, Estimate);
 
 /// Remembers the weights of the last sizes: a weight costs two exponentials, and programs ask for the same sizes again.
 #[derive(Debug)]
-pub struct Weights<'a> {
-    profile: &'a Profile,
+pub struct Weights {
+    /// By interval.
+    laws: Vec<Option<Weight>>,
+    /// The smallest block that a count allows for.
+    smallest: u64,
     /// The sample points of a sample matter.
     is_periodic: bool,
     known: Vec<Option<Entry>>,
 }
 
-impl<'a> Weights<'a> {
+impl Weights {
     /// Of a profile's samples.
-    pub fn of(profile: &'a Profile) -> Self {
+    pub fn of(profile: &Profile) -> Self {
+        let law = |info: &IntervalInfo| info.weight();
         Self {
-            profile,
+            laws: profile.intervals.iter().map(law).collect(),
+            smallest: profile.smallest_expected(),
             is_periodic: profile.is_periodic(),
             known: vec![None; PLACES],
         }
@@ -48,19 +53,17 @@ impl<'a> Weights<'a> {
         {
             return (bytes, objects);
         }
-        self.compute(key, sample.points, place)
+        self.compute(key, SamplePoints(sample.points.into()), place)
     }
 
     #[cold]
-    fn compute(&mut self, key: Key, points: u32, place: usize) -> (Estimate, Estimate) {
+    fn compute(&mut self, key: Key, points: SamplePoints, place: usize) -> (Estimate, Estimate) {
         let (size, interval, _) = key;
-        let sample = Sample {
-            size,
-            interval,
-            points,
-            ..Sample::default()
-        };
-        let (bytes, objects) = (self.profile.bytes(&sample), self.profile.objects(&sample));
+        let law = self.laws.get(usize::from(interval)).copied().flatten();
+        let (bytes, objects) = law.map_or_else(Default::default, |law| {
+            let bytes = law.bytes_estimate(size, points);
+            (bytes, law.objects_estimate(size, points, self.smallest))
+        });
         self.known[place] = Some((key, bytes, objects));
         (bytes, objects)
     }
@@ -69,7 +72,6 @@ impl<'a> Weights<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::IntervalInfo;
     use allocsample_record::Sampling;
     use allocsample_sampling::Random;
 

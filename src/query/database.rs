@@ -1,11 +1,10 @@
-//! SQL over a profile's tables, by SQLite in memory.
+//! SQL over a profile's tables, by SQLite.
 //!
-//! A table is filled when a query reads it, and has only the columns that the query reads: SQLite tells which when it
-//! prepares the query for empty tables that have all of them. The database is made read-only before the query runs, and the
-//! query may not attach files or load extensions.
+//! The tables are virtual: SQLite asks for each value when a query needs it, and nothing is copied. They cannot be written
+//! to, and a query may not attach files or load extensions.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use allocsample_profile::{Estimate, Limits, Profile, limits_are_lifted};
@@ -13,25 +12,13 @@ use rusqlite::functions::FunctionFlags;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, ErrorCode, ToSql};
+use rusqlite::{Connection, ErrorCode, Statement};
 
 use crate::answer::{Answer, Cell};
-use crate::block::{Block, Sink};
-use crate::index::Index;
-use crate::table::{Kind, Table, Value, tables};
+use crate::table::tables;
+use crate::virtual_table::{Shared, add_tables};
 
-/// Columns that are worth an index when their table is filled: what tables are joined on.
-const JOINED_ON: [(&str, &str); 7] = [
-    ("samples", "stack_id"),
-    ("samples", "function_id"),
-    ("frees", "sample_id"),
-    ("frames", "stack_id"),
-    ("calls", "call_id"),
-    ("functions", "function_id"),
-    ("stacks", "stack_id"),
-];
-
-/// Memory that a query may take besides the tables that it reads, and an answer as much, where [`Database::allow`] says no less.
+/// Memory that a query may take, and an answer as much, where [`Database::allow`] says no less.
 const MOST_BYTES: usize = 1 << 30;
 /// The longest text that a query may make. SQLite looks at the clock between two steps, and a step like `instr` takes time in
 /// proportion to the product of two lengths.
@@ -41,9 +28,6 @@ const LONGEST_PATTERN: i32 = 1000;
 
 /// Steps of SQLite's virtual machine between two looks at the clock. One step can make a text of the longest, in a millisecond.
 const STEPS_BETWEEN_LOOKS: i32 = 500;
-
-/// Rows that are filled together.
-const BLOCK_ROWS: usize = 4096;
 
 /// Why a query has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -64,11 +48,6 @@ pub enum QueryError {
     /// It took too much memory.
     #[error("it takes more than {} MiB of memory; ask for fewer or shorter rows, export them by `convert --to parquet`, or use --no-limits", .0 >> 20)]
     TooLarge(usize),
-    /// Its tables take too much memory.
-    #[error(
-        "the tables that it reads take far more memory than a profile of this size does (--no-limits allows it)"
-    )]
-    TablesTooLarge,
     /// It made a text that is too long.
     #[error("it makes a text of more than {} MiB", LONGEST_TEXT >> 20)]
     TextTooLong,
@@ -91,7 +70,11 @@ impl From<rusqlite::Error> for QueryError {
             rusqlite::Error::MultipleStatement => "one query at a time".to_owned(),
             other => other.to_string(),
         };
-        if text.contains("not authorized") || text.contains("readonly database") {
+        let is_refused = |what: &&str| text.contains(what);
+        if ["not authorized", "readonly database", "may not be modified"]
+            .iter()
+            .any(is_refused)
+        {
             return Self::NotReadOnly;
         }
         Self::Sql(text)
@@ -99,72 +82,56 @@ impl From<rusqlite::Error> for QueryError {
 }
 
 /// A profile that answers SQL.
-pub struct Database<'a> {
-    profile: &'a Profile,
-    /// Whole tables without rows.
-    empty: Connection,
-    /// Tables with what was asked for so far.
+pub struct Database {
     connection: Connection,
-    index: Option<Index<'a>>,
-    /// By table, which of its columns are there.
-    filled: HashMap<&'static str, Vec<bool>>,
+    shared: Arc<Shared>,
     most_bytes: usize,
 }
 
-impl<'a> Database<'a> {
-    /// Makes empty tables.
-    pub fn new(profile: &'a Profile) -> Result<Self, QueryError> {
-        let [empty, connection] = [(); 2].map(|()| open());
-        let (empty, connection) = (empty?, connection?);
-        for table in tables() {
-            empty.execute_batch(&definition(table, |_| true))?;
-        }
-        for table in tables() {
-            for column in table.columns {
-                let row = [
-                    table.name,
-                    column.name,
-                    sql_type(column.kind),
-                    column.meaning,
-                ];
-                connection.execute("INSERT INTO tables VALUES (?, ?, ?, ?)", row)?;
-            }
-        }
+impl Database {
+    /// Of a profile's tables. Nothing is read yet.
+    pub fn new(profile: Arc<Profile>) -> Result<Self, QueryError> {
+        let most_bytes = match limits_are_lifted() {
+            true => usize::MAX,
+            false => MOST_BYTES,
+        };
+        let shared = Shared::of(profile, most_bytes);
+        let connection = Connection::open_in_memory()?;
+        connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, LONGEST_TEXT)?;
+        connection.set_limit(Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, LONGEST_PATTERN)?;
+        // Temporary tables in files could fill a disk.
+        connection.pragma_update(None, "temp_store", "memory")?;
+        add_functions(&connection)?;
+        add_tables(&connection, &shared)?;
+        describe_tables(&connection)?;
+        connection.pragma_update(None, "query_only", true)?;
         Ok(Self {
-            profile,
-            empty,
             connection,
-            index: None,
-            filled: HashMap::new(),
-            most_bytes: match limits_are_lifted() {
-                true => usize::MAX,
-                false => MOST_BYTES,
-            },
+            shared,
+            most_bytes,
         })
     }
 
-    /// A query may take no more than so many bytes besides the tables that it reads, and an answer as much, unless limits are
-    /// lifted.
+    /// A query may take no more than so many bytes, and an answer as much, unless limits are lifted.
     pub fn allow(&mut self, bytes: u64) {
         if !limits_are_lifted() {
             let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
             self.most_bytes = self.most_bytes.min(bytes);
+            let shared = &self.shared.most_bytes;
+            shared.store(self.most_bytes, Ordering::Relaxed);
         }
     }
 
-    /// Answers one query, and gives up when its own work takes longer than `timeout`. (Filling the tables that it reads comes
-    /// before that, in time proportional to the profile.) The whole answer is in memory.
+    /// Answers one query, and gives up when that takes longer than `timeout`. (To number stacks and to put rows in order
+    /// takes time in proportion to the profile, and is not interrupted.) The whole answer is in memory.
     pub fn query(&mut self, sql: &str, timeout: Option<Duration>) -> Result<Answer, QueryError> {
-        self.fill_for(sql)?;
-        self.connection.pragma_update(None, "query_only", true)?;
         self.limit_memory()?;
         let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let is_late = move || end.is_some_and(|end| Instant::now() >= end);
         self.connection
             .progress_handler(STEPS_BETWEEN_LOOKS, Some(is_late))?;
-        let answer = self.run(sql);
+        let answer = self.prepare(sql).and_then(|statement| self.run(statement));
         self.connection.progress_handler(0, None::<fn() -> bool>)?;
-        self.connection.pragma_update(None, "query_only", false)?;
         match answer {
             // The progress handler is the only one that interrupts.
             Err(QueryError::Interrupted) => Err(QueryError::TooSlow(timeout.unwrap_or_default())),
@@ -173,45 +140,43 @@ impl<'a> Database<'a> {
         }
     }
 
-    /// Fills the tables that a query reads.
-    pub fn fill_for(&mut self, sql: &str) -> Result<(), QueryError> {
-        for (table, columns) in self.read_by(sql)? {
-            self.fill(table, columns).map_err(|error| match error {
-                QueryError::TooLarge(_) => QueryError::TablesTooLarge,
-                error => error,
-            })?;
-        }
-        Ok(())
-    }
-
-    /// From here on SQLite takes so much more memory than its tables at most. The limit is of the whole process, and SQLite
-    /// lowers it but never raises it.
+    /// From here on SQLite takes so much memory at most. The limit is of the whole process, and SQLite lowers it but never
+    /// raises it.
     fn limit_memory(&self) -> Result<(), QueryError> {
         if limits_are_lifted() {
             return Ok(());
         }
-        let number = |name| {
-            self.connection
-                .pragma_query_value(None, name, |row| row.get::<_, i64>(0))
-        };
-        let tables = number("page_count")?.saturating_mul(number("page_size")?);
-        // A sort may hold all of them once more.
-        let most = tables.saturating_mul(2);
-        let most = most.saturating_add(i64::try_from(self.most_bytes).unwrap_or(i64::MAX));
+        let most = i64::try_from(self.most_bytes).unwrap_or(i64::MAX);
         // It answers with the limit in force.
         self.connection
             .pragma_update_and_check(None, "hard_heap_limit", most, |_| Ok(()))?;
         Ok(())
     }
 
-    fn run(&self, sql: &str) -> Result<Answer, QueryError> {
-        let mut statement = self.connection.prepare(sql)?;
-        let columns: Vec<String> = statement
-            .column_names()
-            .into_iter()
-            .map(str::to_owned)
-            .collect();
-        let mut answer = Answer::new(columns);
+    /// Refuses what is no query.
+    fn prepare(&self, sql: &str) -> Result<Statement<'_>, QueryError> {
+        let is_allowed = |context: AuthContext<'_>| match context.action {
+            AuthAction::Read { .. }
+            | AuthAction::Select
+            | AuthAction::Recursive
+            | AuthAction::Function { .. } => Authorization::Allow,
+            _ => Authorization::Deny,
+        };
+        self.connection.authorizer(Some(is_allowed))?;
+        let statement = self.connection.prepare(sql);
+        self.connection
+            .authorizer(None::<fn(AuthContext<'_>) -> Authorization>)?;
+        let statement = statement?;
+        match (statement.column_count() > 0, statement.readonly()) {
+            (true, true) => Ok(statement),
+            (false, true) => Err(QueryError::Empty),
+            (_, false) => Err(QueryError::NotReadOnly),
+        }
+    }
+
+    fn run(&self, mut statement: Statement<'_>) -> Result<Answer, QueryError> {
+        let names = statement.column_names();
+        let mut answer = Answer::new(names.into_iter().map(str::to_owned).collect());
         let width = answer.columns().len();
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
@@ -223,130 +188,20 @@ impl<'a> Database<'a> {
         }
         Ok(answer)
     }
-
-    /// The tables that a query reads or names, each with which of its columns, found out by preparing it. Refuses what is
-    /// no query.
-    fn read_by(&self, sql: &str) -> Result<Vec<(&'static Table, Vec<bool>)>, QueryError> {
-        let read = Arc::new(Mutex::new(HashSet::new()));
-        let seen = Arc::clone(&read);
-        self.empty
-            .authorizer(Some(move |context: AuthContext<'_>| match context.action {
-                AuthAction::Read {
-                    table_name,
-                    column_name,
-                } => {
-                    if let Ok(mut seen) = seen.lock() {
-                        seen.insert((table_name.to_owned(), column_name.to_owned()));
-                    }
-                    Authorization::Allow
-                }
-                AuthAction::Select | AuthAction::Recursive | AuthAction::Function { .. } => {
-                    Authorization::Allow
-                }
-                _ => Authorization::Deny,
-            }))?;
-        let prepared = self
-            .empty
-            .prepare(sql)
-            .map(|statement| (statement.column_count() > 0, statement.readonly()));
-        self.empty
-            .authorizer(None::<fn(AuthContext<'_>) -> Authorization>)?;
-        match prepared? {
-            (false, true) => return Err(QueryError::Empty),
-            (_, false) => return Err(QueryError::NotReadOnly),
-            (true, true) => {}
-        }
-        let read = read.lock().map(|read| read.clone()).unwrap_or_default();
-        // Of a table that is only joined, by USING or as NATURAL, nothing is told to the authorizer.
-        let words = sql.split(|letter: char| !(letter.is_alphanumeric() || letter == '_'));
-        let words: HashSet<String> = words.map(str::to_ascii_lowercase).collect();
-        let is_read = |table: &Table, column: &str| {
-            read.contains(&(table.name.to_owned(), column.to_owned()))
-                || words.contains(column)
-                || words.contains("natural")
-        };
-        let is_table_read = |table: &&Table| {
-            words.contains(table.name) || read.iter().any(|(name, _)| name == table.name)
-        };
-        let with_columns = |table: &'static Table| {
-            let columns = table.columns.iter();
-            (table, columns.map(|it| is_read(table, it.name)).collect())
-        };
-        Ok(tables()
-            .iter()
-            .filter(is_table_read)
-            .map(with_columns)
-            .collect())
-    }
-
-    /// A row of a few numbers takes a fifth of the room of a whole one.
-    fn fill(&mut self, table: &'static Table, mut wanted: Vec<bool>) -> Result<(), QueryError> {
-        if let Some(filled) = self.filled.get(table.name) {
-            if wanted
-                .iter()
-                .zip(filled)
-                .all(|(wanted, there)| *there || !wanted)
-            {
-                return Ok(());
-            }
-            // With what an earlier query wanted, once more.
-            for (wanted, there) in wanted.iter_mut().zip(filled) {
-                *wanted |= there;
-            }
-            let drop = format!("DROP TABLE {}", table.name);
-            self.connection.execute_batch(&drop)?;
-        }
-        let mut has_columns = wanted.clone();
-        if !has_columns.contains(&true) {
-            // Its rows are counted, at most. There is no table without a column.
-            has_columns[0] = true;
-        }
-        let definition = definition(table, |position| has_columns[position]);
-        self.connection.execute_batch(&definition)?;
-        let index = self.index.get_or_insert_with(|| Index::new(self.profile));
-        let marks = vec!["?"; has_columns.iter().filter(|it| **it).count()].join(", ");
-        let insert = format!("INSERT INTO {} VALUES ({marks})", table.name);
-        let transaction = self.connection.unchecked_transaction()?;
-        {
-            let mut statement = transaction.prepare(&insert)?;
-            let mut insert = |row: &[Value<'_>]| {
-                let wanted = row.iter().zip(&wanted).filter(|(_, is_wanted)| **is_wanted);
-                for (position, (value, _)) in (1..).zip(wanted) {
-                    statement.raw_bind_parameter(position, value)?;
-                }
-                statement.raw_execute().map(drop)
-            };
-            let mut insert_all = |block: &mut Block| block.each_row(&mut insert);
-            let is_wanted = |position: usize| wanted[position];
-            let mut sink = Sink::new(table, is_wanted, BLOCK_ROWS, &mut insert_all);
-            table.rows(self.profile, index, &mut sink)?;
-            sink.end()?;
-        }
-        for (column, _) in table.columns.iter().zip(&wanted).filter(|it| *it.1) {
-            let (name, column) = (table.name, column.name);
-            if JOINED_ON.contains(&(name, column)) {
-                transaction.execute_batch(&format!(
-                    "CREATE INDEX {name}_by_{column} ON {name} ({column})"
-                ))?;
-            }
-        }
-        transaction.commit()?;
-        self.filled.insert(table.name, wanted);
-        Ok(())
-    }
 }
 
-/// A database with what all have: functions, and the table that describes the others.
-fn open() -> rusqlite::Result<Connection> {
-    let connection = Connection::open_in_memory()?;
-    connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, LONGEST_TEXT)?;
-    connection.set_limit(Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, LONGEST_PATTERN)?;
-    // Temporary tables in files could fill a disk.
-    connection.pragma_update(None, "temp_store", "memory")?;
-    add_functions(&connection)?;
+/// Fills the table that describes the others, each of which is known from then on.
+fn describe_tables(connection: &Connection) -> rusqlite::Result<()> {
     connection
         .execute_batch("CREATE TABLE tables (name TEXT, column TEXT, type TEXT, meaning TEXT)")?;
-    Ok(connection)
+    for table in tables() {
+        for column in table.columns {
+            let kind = column.kind.sql_type();
+            let row = [table.name, column.name, kind, column.meaning];
+            connection.execute("INSERT INTO tables VALUES (?, ?, ?, ?)", row)?;
+        }
+    }
+    Ok(())
 }
 
 /// SQLite's own mathematics is a compile-time choice, and off.
@@ -387,35 +242,6 @@ fn add_functions(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// With those of its columns at whose positions `has` is true.
-fn definition(table: &Table, has: impl Fn(usize) -> bool) -> String {
-    let columns = table.columns.iter().enumerate();
-    let columns: Vec<String> = columns
-        .filter(|(position, _)| has(*position))
-        .map(|(_, column)| format!("\"{}\" {}", column.name, sql_type(column.kind)))
-        .collect();
-    format!("CREATE TABLE {} ({})", table.name, columns.join(", "))
-}
-
-fn sql_type(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Integer => "INTEGER",
-        Kind::Real => "REAL",
-        Kind::Text => "TEXT",
-    }
-}
-
-impl ToSql for Value<'_> {
-    fn to_sql(&self) -> rusqlite::Result<rusqlite::types::ToSqlOutput<'_>> {
-        Ok(rusqlite::types::ToSqlOutput::Borrowed(match *self {
-            Value::Null => ValueRef::Null,
-            Value::Integer(number) => ValueRef::Integer(number),
-            Value::Real(number) => ValueRef::Real(number),
-            Value::Text(text) => ValueRef::Text(text.as_bytes()),
-        }))
-    }
-}
-
 fn cell(value: ValueRef<'_>) -> Cell {
     match value {
         ValueRef::Null => Cell::Null,
@@ -430,78 +256,189 @@ fn cell(value: ValueRef<'_>) -> Cell {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocsample_profile::Sample;
+    use allocsample_profile::{
+        Freed, Location, ModuleId, Sample, SampleId, StackId, StackNode, Thread, ThreadId,
+    };
 
+    /// Samples of three stacks in two threads, with and without types and frees.
+    fn profile() -> Arc<Profile> {
+        let mut profile = Profile::default();
+        for node in 0..3 {
+            profile.stacks.push(StackNode {
+                parent: StackId(node),
+                location: Location {
+                    module: ModuleId::NONE,
+                    offset: u64::from(node) + 7,
+                },
+            });
+        }
+        for thread in [1, 2, 9] {
+            profile.threads.insert(ThreadId(thread), Thread::default());
+        }
+        for number in 0..4000_u64 {
+            let mut sample = Sample {
+                id: SampleId(number * 3 + 5),
+                size: number * 7919 % 4001,
+                thread: ThreadId(1 + number as u32 * 31 % 2),
+                stack: StackId(number as u32 * 17 % 4),
+                time_ns: number * 10,
+                ..Sample::default()
+            };
+            if number % 3 == 0 {
+                let (time_ns, thread) = (number * 10 + number * 7 % 100, ThreadId(2));
+                sample.set_freed(Freed { time_ns, thread });
+            }
+            profile.samples.push(sample);
+        }
+        Arc::new(profile)
+    }
+
+    fn rows(database: &mut Database, sql: &str) -> Vec<String> {
+        let answer = database.query(sql, None).expect(sql);
+        let mut out = Vec::new();
+        answer.write(crate::Format::Csv, &mut out).expect("memory");
+        let text = String::from_utf8(out).expect("text");
+        text.lines().skip(1).map(str::to_owned).collect()
+    }
+
+    /// `+column` keeps SQLite from handing a comparison or an order over to the table.
     #[test]
-    fn a_query_without_end_ends() {
-        let profile = Profile::default();
-        let mut database = Database::new(&profile).unwrap();
-        let endless = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t) SELECT";
-        let timeout = Some(Duration::from_millis(50));
-        let counted = database.query(&format!("{endless} max(x) FROM t"), timeout);
-        assert!(
-            matches!(counted, Err(QueryError::TooSlow(_))),
-            "{counted:?}"
+    fn rows_that_a_table_finds_are_those_that_sqlite_would() {
+        let mut database = Database::new(profile()).expect("tables");
+        let columns = [
+            "sample_id",
+            "size",
+            "thread_id",
+            "stack_id",
+            "freed_ns",
+            "live",
+            "type_id",
+        ];
+        let values = [
+            "-1", "0", "1", "2", "5", "8", "11", "2000", "NULL", "2.0", "1.5", "'x'",
+        ];
+        for column in columns {
+            for comparison in ["=", "<", "<=", ">", ">=", "IS", "<>"] {
+                for value in values {
+                    let ask = |column: &str| {
+                        format!(
+                            "SELECT sample_id FROM samples WHERE {column} {comparison} {value} ORDER BY +sample_id"
+                        )
+                    };
+                    let found = rows(&mut database, &ask(column));
+                    let expected = rows(&mut database, &ask(&format!("+{column}")));
+                    assert_eq!(found, expected, "{column} {comparison} {value}");
+                }
+            }
+            let ask = |column: &str| {
+                format!("SELECT {column}, count(*), sum(size) FROM samples GROUP BY {column}")
+            };
+            let found = rows(&mut database, &ask(column));
+            assert_eq!(found, rows(&mut database, &ask(&format!("+{column}"))));
+            let ask = |column: &str| format!("SELECT {column} FROM samples ORDER BY {column}");
+            let found = rows(&mut database, &ask(column));
+            assert_eq!(found, rows(&mut database, &ask(&format!("+{column}"))));
+        }
+        // A text is made a number for a column of numbers, but not for what is computed.
+        let text = rows(
+            &mut database,
+            "SELECT sample_id FROM samples WHERE size = '77'",
         );
-        database.allow(100_000);
-        let listed = database.query(&format!("{endless} x FROM t"), None);
-        assert!(matches!(listed, Err(QueryError::TooLarge(_))), "{listed:?}");
-        let long = database.query("SELECT zeroblob(1000000000)", None);
-        assert!(matches!(long, Err(QueryError::TextTooLong)), "{long:?}");
-        let pattern = "SELECT '' LIKE printf('%.*c', 2000, '%')";
-        assert!(database.query(pattern, None).is_err());
-        let one = database.query("SELECT 1", timeout).unwrap();
-        assert_eq!(one.number(0, 0), Some(1.0));
+        let number = rows(
+            &mut database,
+            "SELECT sample_id FROM samples WHERE size = 77",
+        );
+        assert_eq!((text.len(), text), (1, number));
+        for (ours, theirs) in [
+            (
+                "samples.size BETWEEN 100 AND 200 AND thread_id IN (1, 9, NULL)",
+                "+samples.size BETWEEN 100 AND 200 AND +thread_id IN (1, 9, NULL)",
+            ),
+            (
+                "function_id IN (SELECT function_id FROM functions WHERE function = '0x7')",
+                "+function_id IN (SELECT +function_id FROM functions WHERE +function = '0x7')",
+            ),
+        ] {
+            let ask =
+                |condition| format!("SELECT sample_id FROM samples WHERE {condition} ORDER BY 1");
+            let found = rows(&mut database, &ask(ours));
+            assert!(!found.is_empty());
+            assert_eq!(found, rows(&mut database, &ask(theirs)));
+        }
     }
 
     #[test]
-    fn columns_that_a_later_query_reads_are_there_for_it() {
-        let mut profile = Profile::default();
-        for size in 1..=4 {
-            let sample = Sample {
-                size,
-                address: 100 + size,
-                ..Sample::default()
-            };
-            profile.samples.push(sample);
-        }
-        let mut database = Database::new(&profile).unwrap();
-        for (sql, expected) in [
-            ("SELECT sum(size) FROM samples", 10.0),
-            ("SELECT sum(address) FROM samples", 410.0),
-            ("SELECT count(*) FROM samples", 4.0),
-            ("SELECT sum(size + address) FROM samples", 420.0),
-            // Whole rows, where names or places of columns tell which is meant.
-            (
-                "SELECT sum(a) FROM (SELECT *, size * 2 AS a FROM samples)",
-                20.0,
-            ),
-            (
-                "WITH w(i, p, c) AS (SELECT * FROM heaps) SELECT count(*) FROM w",
-                f64::NAN,
-            ),
-            (
-                "WITH w(i, h, k, b, a, o) AS (SELECT * FROM heaps) SELECT count(k) FROM w",
-                1.0,
-            ),
-            (
-                "SELECT count(*) FROM heaps NATURAL JOIN (SELECT * FROM heaps)",
-                1.0,
-            ),
-            (
-                "SELECT count(*) FROM (SELECT * FROM heaps UNION ALL SELECT * FROM heaps)",
-                2.0,
-            ),
-            (
-                "SELECT count(*) FROM samples WHERE EXISTS (SELECT * FROM threads)",
-                0.0,
-            ),
-            ("SELECT count(*) FROM samples, heaps", 4.0),
+    fn joins_find_each_row_by_its_number() {
+        let mut database = Database::new(profile()).expect("tables");
+        let joined = "SELECT count(*), sum(depth) FROM samples JOIN stacks USING (stack_id)";
+        assert_eq!(rows(&mut database, joined), ["4000,7000"]);
+        let frames = "SELECT count(*) FROM frames JOIN stacks USING (stack_id) JOIN functions ON frames.function_id = functions.function_id";
+        assert_eq!(rows(&mut database, frames), ["7"]);
+        let freed =
+            "SELECT count(*), sum(samples.time_ns) FROM frees JOIN samples USING (sample_id)";
+        assert_eq!(rows(&mut database, freed), ["1334,26673330"]);
+        let threads = "SELECT thread_id, count(sample_id) FROM threads LEFT JOIN samples USING (thread_id) GROUP BY thread_id";
+        assert_eq!(rows(&mut database, threads), ["1,2000", "2,2000", "9,0"]);
+        let unknown = "SELECT count(*) FROM samples JOIN types USING (type_id)";
+        assert_eq!(rows(&mut database, unknown), ["0"]);
+    }
+
+    #[test]
+    fn stacks_are_numbered_only_for_queries_that_read_them() {
+        for (sql, is_numbered) in [
+            ("SELECT sum(bytes), count(thread_id) FROM samples", false),
+            ("SELECT count(lifetime_ns) FROM frees", false),
+            ("SELECT count(*) FROM threads, heaps", false),
+            ("SELECT max(stack_id) FROM samples", true),
+            ("SELECT max(function_id) FROM samples", true),
+            ("SELECT * FROM stacks", true),
+            ("SELECT count(*) FROM functions", true),
         ] {
-            match database.query(sql, None) {
-                Ok(answer) => assert_eq!(answer.number(0, 0), Some(expected), "{sql}"),
-                Err(error) => assert!(expected.is_nan(), "{sql}: {error}"),
-            }
+            let mut database = Database::new(profile()).expect("tables");
+            database.query(sql, None).expect(sql);
+            assert_eq!(database.shared.made.has_index(), is_numbered, "{sql}");
         }
+    }
+
+    #[test]
+    fn nothing_can_be_written() {
+        let mut database = Database::new(profile()).expect("tables");
+        for sql in [
+            "DELETE FROM samples",
+            "UPDATE samples SET size = 0",
+            "INSERT INTO samples (size) VALUES (1)",
+            "INSERT INTO tables (name) VALUES (1)",
+            "DROP TABLE samples",
+            "CREATE TABLE x (y)",
+            "CREATE VIRTUAL TABLE x USING samples",
+            "ATTACH 'other' AS y",
+            "PRAGMA query_only = 0",
+        ] {
+            let refused = database.query(sql, None);
+            assert!(
+                matches!(refused, Err(QueryError::NotReadOnly)),
+                "{sql}: {refused:?}"
+            );
+        }
+        assert_eq!(
+            rows(&mut database, "SELECT count(*) FROM samples"),
+            ["4000"]
+        );
+    }
+
+    /// Memory for the order of a table is a part of what a query may take.
+    #[test]
+    fn a_table_too_large_to_be_put_in_order_is_read_from_one_end_to_the_other() {
+        let sql = "SELECT sample_id FROM samples WHERE size = 77";
+        let mut free = Database::new(profile()).expect("tables");
+        let mut bound = Database::new(profile()).expect("tables");
+        // Not `allow`: SQLite's limit is the whole process's, other tests' too.
+        bound
+            .shared
+            .most_bytes
+            .store(12 * 4000 - 1, Ordering::Relaxed);
+        assert_eq!(rows(&mut free, sql), rows(&mut bound, sql));
+        let orders = |database: &Database| database.shared.order_count();
+        assert_eq!((orders(&free), orders(&bound)), (1, 0));
     }
 }

@@ -2,31 +2,14 @@
 
 use std::collections::HashMap;
 
-use allocsample_profile::{Frame, HeapId, Profile, Sample, StackId, Tick};
-use allocsample_report::{FrameId, Frames, Kinds, Pairs};
-
-/// A sample with the stack of a tick.
-pub(crate) fn stand_in(tick: &Tick) -> Sample {
-    Sample {
-        flags: tick.flags,
-        ..stand_in_at(tick.stack)
-    }
-}
-
-/// A sample with the stack of a free.
-pub(crate) fn stand_in_at(stack: StackId) -> Sample {
-    Sample {
-        stack,
-        heap: HeapId::MALLOC,
-        ..Sample::default()
-    }
-}
+use allocsample_profile::{Frame, HeapId, Profile, Sample, StackId, StackTable};
+use allocsample_report::{FrameId, Frames, Kinds, Names, Pairs};
 
 /// Stacks and functions by number. Made once, as the samples refer to both.
 ///
 /// There may be a million stacks, with tens of millions of frames: those are walked again for each row that needs them.
-pub(crate) struct Index<'a> {
-    frames: Frames<'a>,
+pub(crate) struct Index {
+    names: Names,
     /// What tells apart what is allocated with one stack: its missing root, and the heap, in which it may be charged
     /// differently.
     kinds: Kinds<(Option<FrameId>, HeapId)>,
@@ -36,7 +19,8 @@ pub(crate) struct Index<'a> {
     pub functions: Vec<Function>,
     /// The function of each frame; 0 for those that are on no stack.
     function_of_frame: Vec<u32>,
-    pub types: HashMap<(HeapId, u32), u32>,
+    /// All frames that are on a stack.
+    pub calls: Vec<FrameId>,
 }
 
 /// A stack.
@@ -54,45 +38,61 @@ pub(crate) struct Function {
     pub file: Option<String>,
 }
 
-impl<'a> Index<'a> {
-    pub fn new(profile: &'a Profile) -> Self {
+impl Index {
+    pub fn new(profile: &Profile) -> Self {
         let frames = Frames::of(profile);
         let mut index = Self {
             function_of_frame: vec![0; frames.all().len()],
-            frames,
+            names: Names::default(),
             kinds: Kinds::default(),
             stack_numbers: Pairs::for_things(profile.stacks.count() as usize + 1),
             stacks: Vec::new(),
             functions: Vec::new(),
-            types: profile.vm.types.keys().copied().zip(1..).collect(),
+            calls: Vec::new(),
         };
         let mut numbers = Numbers::default();
-        let mut frames = Vec::new();
+        let mut room = Vec::new();
+        let ticks = profile.ticks.iter().map(|tick| Sample {
+            flags: tick.flags,
+            stack: tick.stack,
+            ..Sample::default()
+        });
+        let frees = profile.free_stacks.iter().map(|&(_, stack)| Sample {
+            stack,
+            ..Sample::default()
+        });
         for sample in &profile.samples {
-            index.add(&sample, &mut numbers, &mut frames);
+            index.add(&frames, &sample, &mut numbers, &mut room);
         }
-        for tick in &profile.ticks {
-            index.add(&stand_in(tick), &mut numbers, &mut frames);
+        for other in ticks.chain(frees) {
+            index.add(&frames, &other, &mut numbers, &mut room);
         }
-        for (_, stack) in &profile.free_stacks {
-            index.add(&stand_in_at(*stack), &mut numbers, &mut frames);
-        }
+        index.names = frames.into_names();
+        let calls = index.names.ids();
+        index.calls = calls.filter(|&id| index.function_of(id) != 0).collect();
         index
     }
 
-    /// Numbers a sample's stack and its functions. `frames` is room to work in.
-    fn add(&mut self, sample: &Sample, numbers: &mut Numbers, frames: &mut Vec<FrameId>) {
-        let missing_root = self.frames.missing_root(sample);
+    /// Numbers a sample's stack and its functions. `room` is to work in.
+    fn add(
+        &mut self,
+        frames: &Frames<'_>,
+        sample: &Sample,
+        numbers: &mut Numbers,
+        room: &mut Vec<FrameId>,
+    ) {
+        let missing_root = frames.missing_root(sample);
         let kind = self.kinds.number((missing_root, sample.heap));
         let number = self.stack_numbers.number(sample.stack.0, kind);
         if (number as usize) < self.stacks.len() {
             return;
         }
-        self.frames.fill(sample, frames);
-        let charged = self.frames.charged(sample.heap, frames);
-        let charged = charged.map_or(0, |charged| self.number_function(numbers, frames[charged]));
-        for &frame in frames.iter() {
-            self.number_function(numbers, frame);
+        frames.fill(sample, room);
+        let charged = frames.charged(sample.heap, room);
+        let mut function = |id| self.number_function(numbers, frames, id);
+        let charged = charged.map_or(0, |charged| function(room[charged]));
+        for &frame in room.iter() {
+            function(frame);
         }
         self.stacks.push(Stack {
             of_profile: sample.stack,
@@ -102,17 +102,17 @@ impl<'a> Index<'a> {
     }
 
     /// Number of a sample's stack, from 1.
+    #[inline]
     pub fn stack_of(&self, sample: &Sample) -> u32 {
-        let kind = (self.frames.missing_root(sample), sample.heap);
+        let kind = (self.names.missing_root(sample), sample.heap);
         let number = self.kinds.get(kind);
         number
             .and_then(|kind| self.stack_numbers.get(sample.stack.0, kind))
             .map_or(0, |number| number + 1)
     }
 
-    /// The number of the last stack.
-    pub fn last_stack(&self) -> u32 {
-        number(self.stacks.len())
+    pub fn stack_count(&self) -> usize {
+        self.stacks.len()
     }
 
     fn stack(&self, number: u32) -> Option<&Stack> {
@@ -126,12 +126,42 @@ impl<'a> Index<'a> {
     }
 
     /// Puts the frames of the stack with this number into `frames`, innermost first.
-    pub fn fill(&self, stack: u32, frames: &mut Vec<FrameId>) {
+    pub fn fill(&self, profile: &Profile, stack: u32, frames: &mut Vec<FrameId>) {
         frames.clear();
         if let Some(stack) = self.stack(stack) {
-            self.frames.fill_stack(stack.of_profile, frames);
+            self.names
+                .fill_of(&profile.stacks, stack.of_profile, frames);
             frames.extend(stack.missing_root);
         }
+    }
+
+    /// The innermost function of a stack.
+    pub fn innermost(&self, profile: &Profile, stack: u32) -> Option<u32> {
+        let stack = self.stack(stack)?;
+        let node = self.names.node_of(&profile.stacks, stack.of_profile);
+        let leaf = node.and_then(|(_, inlined)| inlined.first().copied());
+        leaf.or(stack.missing_root).map(|id| self.function_of(id))
+    }
+
+    /// Where the frames of each stack begin if all are put behind each other, and where the last ones end.
+    pub fn frame_starts(&self, stacks: &StackTable) -> Vec<u64> {
+        // Callers have lower numbers than what they call.
+        let mut depths = vec![0_u32; stacks.count() as usize + 1];
+        for node in 1..=stacks.count() {
+            if let Some((caller, inlined)) = self.names.node_of(stacks, StackId(node)) {
+                let above = depths.get(caller.0 as usize).copied().unwrap_or(0);
+                depths[node as usize] = above.saturating_add(inlined.len() as u32);
+            }
+        }
+        let mut starts = Vec::with_capacity(self.stacks.len() + 1);
+        let mut next = 0;
+        for stack in &self.stacks {
+            starts.push(next);
+            let depth = depths.get(stack.of_profile.0 as usize).copied();
+            next += u64::from(depth.unwrap_or(0)) + u64::from(stack.missing_root.is_some());
+        }
+        starts.push(next);
+        starts
     }
 
     /// The function of a frame of a stack.
@@ -139,16 +169,15 @@ impl<'a> Index<'a> {
         self.function_of_frame[id.index()]
     }
 
-    /// All frames that are on a stack.
-    pub fn frames_on_stacks(&self) -> impl Iterator<Item = (FrameId, &Frame)> {
-        let all = self.frames.ids().zip(self.frames.all());
-        all.filter(|(id, _)| self.function_of(*id) != 0)
+    /// What a row of `calls` is.
+    pub fn call(&self, row: usize) -> &Frame {
+        self.names.frame(self.calls[row])
     }
 
-    fn number_function(&mut self, numbers: &mut Numbers, id: FrameId) -> u32 {
+    fn number_function(&mut self, numbers: &mut Numbers, frames: &Frames<'_>, id: FrameId) -> u32 {
         let of_frame = &mut self.function_of_frame[id.index()];
         if *of_frame == 0 {
-            let frame = self.frames.frame(id);
+            let frame = frames.frame(id);
             let functions = &mut self.functions;
             let key = (frame.function.clone(), frame.module.clone());
             *of_frame = *numbers.entry(key).or_insert_with(|| {
@@ -175,7 +204,7 @@ pub(crate) fn number(length: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocsample_profile::{Location, ModuleId, SampleFlags, StackNode};
+    use allocsample_profile::{Location, ModuleId, SampleFlags, StackNode, Tick};
     use allocsample_report::charged_frame;
 
     /// Stacks with shared callers, with and without their roots, in two heaps; and ticks with some of them.
@@ -212,17 +241,23 @@ mod tests {
     fn stacks_have_the_frames_that_the_profile_names() {
         let profile = profile();
         let index = Index::new(&profile);
-        let ticks: Vec<Sample> = profile.ticks.iter().map(stand_in).collect();
+        let ticks: Vec<Sample> = (profile.ticks.iter())
+            .map(|tick| Sample {
+                flags: tick.flags,
+                stack: tick.stack,
+                ..Sample::default()
+            })
+            .collect();
         let mut numbers = HashMap::new();
         for sample in profile.samples.iter().chain(ticks) {
             let number = index.stack_of(&sample);
-            assert!((1..=index.last_stack()).contains(&number));
+            assert!((1..=index.stack_count() as u32).contains(&number));
             let named: Vec<Frame> = profile.stack_frames(&sample);
             let key = (sample.stack, named.last().cloned(), sample.heap);
             assert_eq!(*numbers.entry(key).or_insert(number), number);
             let name = |function: u32| &index.functions[function as usize - 1].name;
             let mut frames = Vec::new();
-            index.fill(number, &mut frames);
+            index.fill(&profile, number, &mut frames);
             let calls: Vec<_> = (frames.iter())
                 .map(|&id| name(index.function_of(id)))
                 .collect();
@@ -232,6 +267,6 @@ mod tests {
             let expected = charged.map(|frame| &frame.function);
             assert_eq!(index.charged(number).map(name), expected);
         }
-        assert_eq!(numbers.len(), index.last_stack() as usize);
+        assert_eq!(numbers.len(), index.stack_count());
     }
 }

@@ -2,16 +2,17 @@
 //!
 //! [`tables`] says what the tables are and what their columns mean, once; [`Database`] answers SQL over them, [`parquet`]
 //! writes them. `docs/queries.md` describes them for users.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod answer;
-mod block;
 mod database;
 mod index;
+mod order;
 pub mod parquet;
-mod rows;
+mod reader;
 mod table;
+mod virtual_table;
 
 pub use answer::{Answer, Format};
 pub use database::{Database, QueryError};
-pub use table::{Column, Kind, Table, Value, tables};
+pub use table::{Column, Kind, SCHEMA_VERSION, Table, tables};

@@ -3,20 +3,23 @@
 //! Rows are streamed: each thread that writes has no more than one row group of one table in memory.
 
 use std::io::Write;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use allocsample_profile::Profile;
-use parquet::basic::{Compression, Encoding, LogicalType, Repetition, Type as PhysicalType};
-use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
+use parquet::basic::{
+    Compression, Encoding, LogicalType, Repetition, TimeUnit, Type as PhysicalType,
+};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::{ColumnPath, Type, TypePtr};
 
-use crate::block::{Block, Sink, Texts, Values};
-use crate::index::Index;
-use crate::table::{Kind, Table, tables};
+use crate::reader::{Made, Reader, Scratch};
+use crate::table::{Column, Kind, SCHEMA_VERSION, Table, Value, tables};
 
 /// Rows that are written together.
 const GROUP_ROWS: usize = 128 * 1024;
@@ -58,7 +61,7 @@ pub fn write<W: Write + Send>(
     open: impl Fn(&'static str) -> std::io::Result<W> + Sync,
     close: impl Fn(W) -> std::io::Result<()> + Sync,
 ) -> Result<(), WriteError> {
-    let index = Index::new(profile);
+    let made = Made::default();
     let is_large = |table: &&Table| LARGE.contains(&table.name);
     let mut in_turn: Vec<&Table> = tables().iter().collect();
     in_turn.sort_by_key(|table| {
@@ -71,7 +74,7 @@ pub fn write<W: Write + Send>(
     let next = AtomicUsize::new(0);
     let write_some = || -> Result<(), WriteError> {
         while let Some(table) = in_turn.get(next.fetch_add(1, Ordering::Relaxed)) {
-            close(write_table(profile, &index, table, open(table.name)?)?)?;
+            close(write_table(profile, &made, table, open(table.name)?)?)?;
         }
         Ok(())
     };
@@ -91,17 +94,34 @@ pub fn write<W: Write + Send>(
 
 fn write_table<W: Write + Send>(
     profile: &Profile,
-    index: &Index<'_>,
+    made: &Made,
     table: &Table,
     out: W,
 ) -> Result<W, WriteError> {
     let properties = Arc::new(properties(table));
     let mut writer = SerializedFileWriter::new(out, schema(table)?, properties)?;
-    let (mut levels, mut array) = (Vec::new(), Vec::new());
-    let mut write = |block: &mut Block| write_group(block, &mut writer, &mut levels, &mut array);
-    let mut sink = Sink::new(table, |_| true, GROUP_ROWS, &mut write);
-    table.rows(profile, index, &mut sink)?;
-    sink.end()?;
+    let mut scratch = Scratch::default();
+    let mut reader = Reader {
+        profile,
+        made,
+        scratch: &mut scratch,
+    };
+    let rows = reader.rows(table);
+    for begin in (0..rows).step_by(GROUP_ROWS) {
+        let mut group = writer.next_row_group()?;
+        for column in 0..table.columns.len() {
+            let Some(mut out) = group.next_column()? else {
+                break;
+            };
+            let end = rows.min(begin.saturating_add(GROUP_ROWS));
+            for row in (begin..end).step_by(BATCH_ROWS) {
+                let batch = row..end.min(row + BATCH_ROWS);
+                write_batch(&mut reader, table, column, batch, &mut out)?;
+            }
+            out.close()?;
+        }
+        group.close()?;
+    }
     Ok(writer.into_inner()?)
 }
 
@@ -109,15 +129,20 @@ fn properties(table: &Table) -> WriterProperties {
     let mut properties = WriterProperties::builder()
         .set_compression(Compression::LZ4_RAW)
         .set_created_by("allocsample".to_owned())
+        .set_key_value_metadata(Some(vec![KeyValue::new(
+            "allocsample.schema_version".to_owned(),
+            SCHEMA_VERSION.to_string(),
+        )]))
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_write_batch_size(BATCH_ROWS);
     for column in table.columns {
         let path = ColumnPath::from(column.name);
         properties = match column.kind {
             // Numbers and times mostly grow, and small ones take few bits so, without a search in a dictionary.
-            Kind::Integer => properties
+            Kind::Integer | Kind::Timestamp => properties
                 .set_column_dictionary_enabled(path.clone(), false)
                 .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED),
+            Kind::Boolean => properties.set_column_dictionary_enabled(path, false),
             // Whoever looks for rows does so by numbers and times.
             Kind::Real => properties.set_column_statistics_enabled(path, EnabledStatistics::None),
             // The text of a stack does not come again.
@@ -135,6 +160,11 @@ fn schema(table: &Table) -> Result<TypePtr, ParquetError> {
             Kind::Integer => (PhysicalType::INT64, None),
             Kind::Real => (PhysicalType::DOUBLE, None),
             Kind::Text => (PhysicalType::BYTE_ARRAY, Some(LogicalType::String)),
+            Kind::Boolean => (PhysicalType::BOOLEAN, None),
+            Kind::Timestamp => (
+                PhysicalType::INT64,
+                Some(LogicalType::timestamp(true, TimeUnit::NANOS)),
+            ),
         };
         let field = Type::primitive_type_builder(column.name, physical)
             .with_logical_type(logical)
@@ -149,77 +179,71 @@ fn schema(table: &Table) -> Result<TypePtr, ParquetError> {
     Ok(Arc::new(schema.build()?))
 }
 
-/// Writes the rows of a block. `levels` and `array` are room to work in.
-fn write_group<W: Write + Send>(
-    block: &mut Block,
-    writer: &mut SerializedFileWriter<W>,
-    levels: &mut Vec<i16>,
-    array: &mut Vec<ByteArray>,
-) -> Result<(), WriteError> {
-    let rows = block.rows();
-    let mut group = writer.next_row_group()?;
-    for filled in block.columns_mut() {
-        let Some(mut out) = group.next_column()? else {
-            break;
-        };
-        // A level for each row, 1 where there is a value, if some may have none.
-        levels.clear();
-        let levels = match filled.column.is_nullable {
-            true => {
-                levels.resize(rows, 1);
-                for &row in &filled.missing {
-                    levels[row as usize] = 0;
-                }
-                Some(levels.as_slice())
-            }
-            false => None,
-        };
-        match &mut filled.values {
-            Values::Integers(values) => {
-                out.typed::<Int64Type>().write_batch(values, levels, None)?;
-            }
-            Values::Reals(values) => {
-                out.typed::<DoubleType>()
-                    .write_batch(values, levels, None)?;
-            }
-            Values::Texts(texts) => write_texts(texts, levels, &mut out, array)?,
+/// Writes some rows of a column.
+fn write_batch(
+    reader: &mut Reader<'_>,
+    table: &Table,
+    column: usize,
+    rows: Range<usize>,
+    out: &mut SerializedColumnWriter<'_>,
+) -> Result<(), ParquetError> {
+    let Column {
+        kind, is_nullable, ..
+    } = table.columns[column];
+    let read = Batch {
+        table,
+        column,
+        rows,
+    };
+    match kind {
+        Kind::Integer | Kind::Timestamp => {
+            let (values, levels) = read.values(reader, |it| it.integer());
+            let levels = is_nullable.then_some(&*levels);
+            out.typed::<Int64Type>()
+                .write_batch(&values, levels, None)?;
         }
-        out.close()?;
+        Kind::Boolean => {
+            let (values, levels) = read.values(reader, |it| Some(it.integer()? != 0));
+            let levels = is_nullable.then_some(&*levels);
+            out.typed::<BoolType>().write_batch(&values, levels, None)?;
+        }
+        Kind::Real => {
+            let (values, levels) = read.values(reader, |it| it.real());
+            let levels = is_nullable.then_some(&*levels);
+            out.typed::<DoubleType>()
+                .write_batch(&values, levels, None)?;
+        }
+        Kind::Text => {
+            let (values, levels) = read.values(reader, |it| it.text().map(ByteArray::from));
+            let levels = is_nullable.then_some(&*levels);
+            out.typed::<ByteArrayType>()
+                .write_batch(&values, levels, None)?;
+        }
     }
-    group.close()?;
     Ok(())
 }
 
-/// Writes the texts of a column, some at a time: the encoder's form of one is larger than most of them. `array` is room to
-/// work in.
-fn write_texts(
-    texts: &mut Texts,
-    mut levels: Option<&[i16]>,
-    out: &mut SerializedColumnWriter<'_>,
-    array: &mut Vec<ByteArray>,
-) -> Result<(), ParquetError> {
-    let room = String::with_capacity(texts.bytes.len());
-    let bytes = ByteArray::from(std::mem::replace(&mut texts.bytes, room).into_bytes());
-    let distinct: Vec<ByteArray> = (texts.ranges.iter())
-        .map(|&(begin, end)| bytes.slice(begin, end - begin))
-        .collect();
-    let mut numbers = texts.numbers.as_slice();
-    let is_there = |&&level: &&i16| level == 1;
-    loop {
-        let here = levels.map(|levels| levels.split_at(levels.len().min(BATCH_ROWS)));
-        let count = here.map_or(numbers.len().min(BATCH_ROWS), |(here, _)| {
-            here.iter().filter(is_there).count()
-        });
-        let (some, rest) = numbers.split_at(count);
-        array.extend(some.iter().map(|&number| distinct[number as usize].clone()));
-        out.typed::<ByteArrayType>()
-            .write_batch(array, here.map(|(here, _)| here), None)?;
-        array.clear();
-        numbers = rest;
-        levels = here.map(|(_, rest)| rest);
-        if levels.map_or(rest.is_empty(), <[i16]>::is_empty) {
-            break;
+/// Some rows of a column.
+struct Batch<'a> {
+    table: &'a Table,
+    column: usize,
+    rows: Range<usize>,
+}
+
+impl Batch<'_> {
+    /// The values that there are, and for each row a level: 1 where there is one.
+    fn values<T>(
+        self,
+        reader: &mut Reader<'_>,
+        kept: impl Fn(Value<'_>) -> Option<T>,
+    ) -> (Vec<T>, Vec<i16>) {
+        let mut values = Vec::with_capacity(self.rows.len());
+        let mut levels = Vec::with_capacity(self.rows.len());
+        for row in self.rows {
+            let value = kept(reader.value(self.table, row, self.column));
+            levels.push(value.is_some().into());
+            values.extend(value);
         }
+        (values, levels)
     }
-    Ok(())
 }

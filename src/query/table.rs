@@ -1,13 +1,18 @@
-//! The tables: their names, their columns, what each column means.
+//! The tables: their names, their columns, what each column means, and where its values are in a profile.
 
-use allocsample_profile::Profile;
+use allocsample_profile::{Freed, Gc, HeapId, Sample, Thread, ThreadId, Type};
+use allocsample_report::FrameId;
 
-use crate::block::Sink;
-use crate::index::Index;
-use crate::rows;
+use crate::index::{Function, number};
+use crate::reader::Reader;
+
+/// The version of the tables, in SQL as in Parquet. It grows when a column goes, or is no longer what it was; new columns
+/// and tables do not change it.
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Kind {
     /// A whole number.
     Integer,
@@ -15,10 +20,28 @@ pub enum Kind {
     Real,
     /// Text.
     Text,
+    /// True or false: 1 or 0 in SQL.
+    Boolean,
+    /// A moment: nanoseconds since 1970, UTC.
+    Timestamp,
+}
+
+impl Kind {
+    /// As SQL calls it.
+    pub fn sql_type(self) -> &'static str {
+        match self {
+            Self::Integer => "INTEGER",
+            Self::Real => "REAL",
+            Self::Text => "TEXT",
+            Self::Boolean => "BOOLEAN",
+            Self::Timestamp => "TIMESTAMP",
+        }
+    }
 }
 
 /// A column.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Column {
     /// Its name, with its unit.
     pub name: &'static str,
@@ -28,19 +51,49 @@ pub struct Column {
     pub is_nullable: bool,
     /// What it means.
     pub meaning: &'static str,
+    pub(crate) read: Read,
 }
+
+/// Reads the value in a row.
+pub(crate) type Read = for<'r> fn(&'r mut Reader<'_>, usize) -> Value<'r>;
 
 /// A value of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Value<'a> {
+pub(crate) enum Value<'a> {
     /// Not known, or there is none.
     Null,
-    /// Of an integer column. Numbers of 64 bits that have no sign keep their bits.
+    /// Of a column of integers, truths or timestamps. Numbers of 64 bits that have no sign keep their bits.
     Integer(i64),
     /// Of a real column.
     Real(f64),
     /// Of a text column.
     Text(&'a str),
+}
+
+impl<'a> Value<'a> {
+    /// An integer, a truth or a timestamp.
+    pub fn integer(self) -> Option<i64> {
+        match self {
+            Self::Integer(number) => Some(number),
+            _ => None,
+        }
+    }
+
+    /// A real number.
+    pub fn real(self) -> Option<f64> {
+        match self {
+            Self::Real(number) => Some(number),
+            _ => None,
+        }
+    }
+
+    /// A text.
+    pub fn text(self) -> Option<&'a str> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
 }
 
 impl From<u64> for Value<'_> {
@@ -58,6 +111,24 @@ impl From<u32> for Value<'_> {
 impl From<bool> for Value<'_> {
     fn from(truth: bool) -> Self {
         Self::Integer(i64::from(truth))
+    }
+}
+
+impl From<usize> for Value<'_> {
+    fn from(number: usize) -> Self {
+        Self::from(number as u64)
+    }
+}
+
+impl From<HeapId> for Value<'_> {
+    fn from(id: HeapId) -> Self {
+        Self::from(u32::from(id.0))
+    }
+}
+
+impl From<ThreadId> for Value<'_> {
+    fn from(id: ThreadId) -> Self {
+        Self::from(id.0)
     }
 }
 
@@ -81,6 +152,7 @@ impl<'a, T: Into<Value<'a>>> From<Option<T>> for Value<'a> {
 
 /// One table of a profile.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Table {
     /// Its name.
     pub name: &'static str,
@@ -88,59 +160,8 @@ pub struct Table {
     pub meaning: &'static str,
     /// Its columns.
     pub columns: &'static [Column],
-    pub(crate) source: Source,
-}
-
-/// Which function makes the rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
-    Process,
-    Samples,
-    Frees,
-    Stacks,
-    Frames,
-    Calls,
-    Functions,
-    Types,
-    Threads,
-    Heaps,
-    Gc,
-    GcStatistics,
-    Markers,
-    Counters,
-    Modules,
-    Ticks,
-    Coverage,
-}
-
-impl Table {
-    /// Hands all rows to `sink`.
-    pub(crate) fn rows<E>(
-        &self,
-        profile: &Profile,
-        index: &Index<'_>,
-        sink: &mut Sink<'_, E>,
-    ) -> Result<(), E> {
-        match self.source {
-            Source::Process => rows::process(profile, sink),
-            Source::Samples => rows::samples(profile, index, sink),
-            Source::Frees => rows::frees(profile, index, sink),
-            Source::Stacks => rows::stacks(index, sink),
-            Source::Frames => rows::frames(index, sink),
-            Source::Calls => rows::calls(index, sink),
-            Source::Functions => rows::functions(index, sink),
-            Source::Types => rows::types(profile, index, sink),
-            Source::Threads => rows::threads(profile, sink),
-            Source::Heaps => rows::heaps(profile, sink),
-            Source::Gc => rows::gc(profile, sink),
-            Source::GcStatistics => rows::gc_statistics(profile, sink),
-            Source::Markers => rows::markers(profile, sink),
-            Source::Counters => rows::counters(profile, sink),
-            Source::Modules => rows::modules(profile, sink),
-            Source::Ticks => rows::ticks(profile, index, sink),
-            Source::Coverage => rows::coverage(profile, sink),
-        }
-    }
+    /// How many rows it has.
+    pub(crate) rows: fn(&Reader<'_>) -> usize,
 }
 
 /// All tables.
@@ -148,24 +169,29 @@ pub fn tables() -> &'static [Table] {
     TABLES
 }
 
-const fn integer(name: &'static str, meaning: &'static str) -> Column {
-    column(name, Kind::Integer, meaning)
+const fn integer(name: &'static str, meaning: &'static str, read: Read) -> Column {
+    column(name, Kind::Integer, meaning, read)
 }
 
-const fn real(name: &'static str, meaning: &'static str) -> Column {
-    column(name, Kind::Real, meaning)
+const fn real(name: &'static str, meaning: &'static str, read: Read) -> Column {
+    column(name, Kind::Real, meaning, read)
 }
 
-const fn text(name: &'static str, meaning: &'static str) -> Column {
-    column(name, Kind::Text, meaning)
+const fn text(name: &'static str, meaning: &'static str, read: Read) -> Column {
+    column(name, Kind::Text, meaning, read)
 }
 
-const fn column(name: &'static str, kind: Kind, meaning: &'static str) -> Column {
+const fn truth(name: &'static str, meaning: &'static str, read: Read) -> Column {
+    column(name, Kind::Boolean, meaning, read)
+}
+
+const fn column(name: &'static str, kind: Kind, meaning: &'static str, read: Read) -> Column {
     Column {
         name,
         kind,
         is_nullable: false,
         meaning,
+        read,
     }
 }
 
@@ -179,277 +205,569 @@ const fn nullable(column: Column) -> Column {
 
 const fn table(
     name: &'static str,
-    source: Source,
     meaning: &'static str,
+    rows: fn(&Reader<'_>) -> usize,
     columns: &'static [Column],
 ) -> Table {
     Table {
         name,
         meaning,
         columns,
-        source,
+        rows,
     }
 }
 
 const TABLES: &[Table] = &[
     table(
         "process",
-        Source::Process,
         "the process; one row",
+        |_| 1,
         &[
-            integer("pid", "its number"),
-            text("executable", "path of the program"),
-            text("command", "its arguments, with spaces between them"),
-            integer("start_unix_ns", "when recording began, since 1970"),
-            integer("duration_ns", "length of the profile"),
-            integer("interval_bytes", "mean bytes between two sample points"),
-            integer("exact_bytes", "bytes that went through all counters"),
-            integer("lost_samples", "samples that could not be kept"),
-            integer("lost_bytes", "bytes that they stood for"),
+            integer("pid", "its number", |it, _| it.profile.process.pid.into()),
+            text("executable", "path of the program", |it, _| {
+                it.profile.process.executable.as_str().into()
+            }),
+            text(
+                "command",
+                "its arguments, with spaces between them",
+                |it, _| it.own(it.profile.process.command_line.join(" ")),
+            ),
+            column(
+                "start_unix_ns",
+                Kind::Timestamp,
+                "when recording began, since 1970",
+                |it, _| it.profile.process.start_wall_ns.into(),
+            ),
+            integer("duration_ns", "length of the profile", |it, _| {
+                let process = &it.profile.process;
+                process.end_ns.saturating_sub(process.start_ns).into()
+            }),
+            integer(
+                "interval_bytes",
+                "mean bytes between two sample points",
+                |it, _| it.profile.interval_bytes().into(),
+            ),
+            integer(
+                "exact_bytes",
+                "bytes that went through all counters",
+                |it, _| it.profile.exact_bytes().into(),
+            ),
+            integer("lost_samples", "samples that could not be kept", |it, _| {
+                it.profile.lost.samples().0.into()
+            }),
+            integer("lost_bytes", "bytes that they stood for", |it, _| {
+                it.profile.lost.samples().1.into()
+            }),
+            integer("schema_version", "version of these tables", |_, _| {
+                SCHEMA_VERSION.into()
+            }),
         ],
     ),
     table(
         "samples",
-        Source::Samples,
         "a sampled allocation",
+        |it| it.profile.samples.len(),
         &[
-            integer("sample_id", "its number"),
-            integer("time_ns", "when it was allocated"),
-            integer("heap_id", "from which heap"),
-            integer("thread_id", "by which thread"),
-            integer("address", "where the block was"),
-            integer("size", "bytes that were asked for"),
-            integer("points", "sample points inside it"),
-            real("bytes", "bytes that it stands for: add these up"),
+            integer("sample_id", "its number", |it, row| {
+                sample(it, row).id.0.into()
+            }),
+            integer("time_ns", "when it was allocated", |it, row| {
+                it.since_start(sample(it, row).time_ns).into()
+            }),
+            integer("heap_id", "from which heap", |it, row| {
+                sample(it, row).heap.into()
+            }),
+            integer("thread_id", "by which thread", |it, row| {
+                sample(it, row).thread.into()
+            }),
+            integer("address", "where the block was", |it, row| {
+                sample(it, row).address.into()
+            }),
+            integer("size", "bytes that were asked for", |it, row| {
+                sample(it, row).size.into()
+            }),
+            integer("points", "sample points inside it", |it, row| {
+                sample(it, row).points.into()
+            }),
+            real(
+                "bytes",
+                "bytes that it stands for: add these up",
+                |it, row| it.weight(row).0.value().into(),
+            ),
             real(
                 "bytes_variance",
                 "variance of that: the root of its sum is the standard error",
+                |it, row| it.weight(row).0.variance().into(),
             ),
-            real("objects", "allocations that it stands for"),
-            real("objects_variance", "variance of that"),
-            integer("stack_id", "its stack"),
+            real("objects", "allocations that it stands for", |it, row| {
+                it.weight(row).1.value().into()
+            }),
+            real("objects_variance", "variance of that", |it, row| {
+                it.weight(row).1.variance().into()
+            }),
+            integer("stack_id", "its stack", |it, row| {
+                it.index().stack_of(&sample(it, row)).into()
+            }),
             nullable(integer(
                 "function_id",
                 "the function that it is charged to: the first one outside the allocator",
+                |it, row| {
+                    it.index()
+                        .charged(it.index().stack_of(&sample(it, row)))
+                        .into()
+                },
             )),
-            nullable(integer("type_id", "its type")),
-            integer("live", "1 if it was alive at the end, otherwise 0"),
-            nullable(integer("freed_ns", "when it was freed")),
-            nullable(integer("lifetime_ns", "from its allocation to its free")),
+            nullable(integer("type_id", "its type", |it, row| {
+                it.type_of(&sample(it, row)).into()
+            })),
+            truth("live", "whether it was alive at the end", |it, row| {
+                sample(it, row).is_live().into()
+            }),
+            nullable(integer("freed_ns", "when it was freed", |it, row| {
+                freed(it, row)
+                    .map(|freed| it.since_start(freed.time_ns))
+                    .into()
+            })),
             nullable(integer(
-                "survived",
-                "1 if it survived its first collection, 0 if it died young",
+                "lifetime_ns",
+                "from its allocation to its free",
+                |it, row| lifetime_ns(it, row).into(),
             )),
-            nullable(integer("content_hash", "hash of its content")),
-            integer(
+            nullable(truth(
+                "survived",
+                "true if it survived its first collection, false if it died young",
+                |it, row| {
+                    sample(it, row)
+                        .outcome()
+                        .and_then(|it| it.survived())
+                        .into()
+                },
+            )),
+            nullable(integer("content_hash", "hash of its content", |it, row| {
+                it.profile.content_hashes.get(&row).copied().into()
+            })),
+            truth(
                 "carried",
-                "1 if it was alive when the file began: not allocated in it; otherwise 0",
+                "whether it was alive when the file began: not allocated in it",
+                |it, row| sample(it, row).is_carried().into(),
             ),
         ],
     ),
     table(
         "frees",
-        Source::Frees,
         "the free of a sampled allocation",
+        |it| it.freed().len(),
         &[
-            integer("sample_id", "of which sample"),
-            integer("time_ns", "when"),
-            integer("thread_id", "by which thread; 0 if it was not known"),
-            real("bytes", "bytes that the sample stands for"),
-            real("objects", "allocations that it stands for"),
-            nullable(integer("lifetime_ns", "since its allocation")),
+            integer("sample_id", "of which sample", |it, row| {
+                sample(it, it.freed_row(row)).id.0.into()
+            }),
+            integer("time_ns", "when", |it, row| {
+                freed(it, it.freed_row(row))
+                    .map(|freed| it.since_start(freed.time_ns))
+                    .into()
+            }),
+            integer(
+                "thread_id",
+                "by which thread; 0 if it was not known",
+                |it, row| sample(it, it.freed_row(row)).freed_by.into(),
+            ),
+            real("bytes", "bytes that the sample stands for", |it, row| {
+                it.weight(it.freed_row(row)).0.value().into()
+            }),
+            real("objects", "allocations that it stands for", |it, row| {
+                it.weight(it.freed_row(row)).1.value().into()
+            }),
+            nullable(integer("lifetime_ns", "since its allocation", |it, row| {
+                lifetime_ns(it, it.freed_row(row)).into()
+            })),
             nullable(integer(
                 "stack_id",
                 "where; NULL for most: the stack of one in eight is taken",
+                |it, row| it.free_stack(row).into(),
             )),
             nullable(integer(
                 "function_id",
                 "the function of it that lets the block go",
+                |it, row| {
+                    it.free_stack(row)
+                        .and_then(|stack| it.index().charged(stack))
+                        .into()
+                },
             )),
         ],
     ),
     table(
         "stacks",
-        Source::Stacks,
         "a stack: the site of allocations",
+        |it| it.index().stack_count(),
         &[
-            integer("stack_id", "its number"),
-            integer("depth", "how many functions it has"),
+            integer("stack_id", "its number", |_, row| (row + 1).into()),
+            integer("depth", "how many functions it has", |it, row| {
+                it.depth(row).into()
+            }),
             nullable(integer(
                 "function_id",
                 "the function that its allocations are charged to",
+                |it, row| it.index().charged(number(row + 1)).into(),
             )),
             text(
                 "stack",
                 "its functions, outermost first, with ; between them",
+                |it, row| it.stack_text(row),
             ),
         ],
     ),
     table(
         "frames",
-        Source::Frames,
         "a function on a stack",
+        |it| it.frame_count(),
         &[
-            integer("stack_id", "of which stack"),
-            integer("depth", "0 is the innermost"),
-            integer("function_id", "which function"),
-            integer("call_id", "where in it the next one is called"),
+            integer("stack_id", "of which stack", |it, row| {
+                (it.stack_at(row) + 1).into()
+            }),
+            integer("depth", "0 is the innermost", |it, row| {
+                it.depth_at(row).into()
+            }),
+            integer("function_id", "which function", |it, row| {
+                let frame = it.frame_at(row);
+                frame.map(|frame| it.index().function_of(frame)).into()
+            }),
+            integer(
+                "call_id",
+                "where in it the next one is called",
+                |it, row| it.frame_at(row).map(call_id).into(),
+            ),
         ],
     ),
     table(
         "calls",
-        Source::Calls,
         "a place in a function from which it calls",
+        |it| it.index().calls.len(),
         &[
-            integer("call_id", "its number"),
-            integer("function_id", "which function"),
-            nullable(text("file", "source file")),
-            nullable(integer("line", "line in that")),
+            integer("call_id", "its number", |it, row| {
+                call_id(it.index().calls[row]).into()
+            }),
+            integer("function_id", "which function", |it, row| {
+                it.index().function_of(it.index().calls[row]).into()
+            }),
+            nullable(text("file", "source file", |it, row| {
+                it.index().call(row).file.as_deref().into()
+            })),
+            nullable(integer("line", "line in that", |it, row| {
+                Some(it.index().call(row).line)
+                    .filter(|&line| line != 0)
+                    .into()
+            })),
         ],
     ),
     table(
         "functions",
-        Source::Functions,
         "a function of a module",
+        |it| it.index().functions.len(),
         &[
-            integer("function_id", "its number"),
-            text("function", "its name, or module+0x123 if it has none"),
-            text("module", "file name of its module"),
-            nullable(text("file", "source file in which it was first met")),
+            integer("function_id", "its number", |_, row| (row + 1).into()),
+            text(
+                "function",
+                "its name, or module+0x123 if it has none",
+                |it, row| function(it, row).name.as_str().into(),
+            ),
+            text("module", "file name of its module", |it, row| {
+                function(it, row).module.as_str().into()
+            }),
+            nullable(text(
+                "file",
+                "source file in which it was first met",
+                |it, row| function(it, row).file.as_deref().into(),
+            )),
         ],
     ),
     table(
         "types",
-        Source::Types,
         "a type of objects, as a virtual machine named it",
+        |it| it.types().len(),
         &[
-            nullable(integer("type_id", "its number")),
-            integer("heap_id", "of which heap"),
-            text("type", "its name"),
-            text("detail", "what else is known of it"),
+            nullable(integer("type_id", "its number", |_, row| (row + 1).into())),
+            integer("heap_id", "of which heap", |it, row| {
+                it.types()[row].0.into()
+            }),
+            text("type", "its name", |it, row| {
+                described(it, row).map(|it| it.name.as_str()).into()
+            }),
+            text("detail", "what else is known of it", |it, row| {
+                described(it, row).map(|it| it.detail.as_str()).into()
+            }),
         ],
     ),
     table(
         "threads",
-        Source::Threads,
         "a thread",
+        |it| it.threads().len(),
         &[
-            integer("thread_id", "our number of it"),
-            integer("tid", "the kernel's"),
-            text("thread", "its name"),
-            integer("start_ns", "when it was first seen"),
-            nullable(integer("end_ns", "when it ended")),
-            integer("exact_bytes", "bytes that went through its counter"),
-            integer("muted_bytes", "bytes allocated while it was muted"),
+            integer("thread_id", "our number of it", |it, row| {
+                it.threads()[row].into()
+            }),
+            integer("tid", "the kernel's", |it, row| {
+                thread(it, row).map(|it| it.tid).into()
+            }),
+            text("thread", "its name", |it, row| {
+                thread(it, row).map(|it| it.name.as_str()).into()
+            }),
+            integer("start_ns", "when it was first seen", |it, row| {
+                thread(it, row)
+                    .map(|thread| it.since_start(thread.start_ns))
+                    .into()
+            }),
+            nullable(integer("end_ns", "when it ended", |it, row| {
+                thread(it, row)
+                    .and_then(|thread| Some(it.since_start(thread.end_ns?)))
+                    .into()
+            })),
+            integer(
+                "exact_bytes",
+                "bytes that went through its counter",
+                |it, row| thread(it, row).map(|it| it.exact_bytes).into(),
+            ),
+            integer(
+                "muted_bytes",
+                "bytes allocated while it was muted",
+                |it, row| thread(it, row).map(|it| it.muted_bytes).into(),
+            ),
         ],
     ),
     table(
         "heaps",
-        Source::Heaps,
         "an allocator under observation",
+        |it| it.heaps().len(),
         &[
-            integer("heap_id", "its number"),
-            text("heap", "its name"),
-            nullable(text("kind", "malloc, nursery or external")),
-            integer("exact_bytes", "bytes that went through it while sampled"),
+            integer("heap_id", "its number", |it, row| it.heaps()[row].id.into()),
+            text("heap", "its name", |it, row| {
+                it.heaps()[row].name.as_str().into()
+            }),
+            nullable(text("kind", "malloc, nursery or external", |it, row| {
+                it.heaps()[row].kind.as_deref().into()
+            })),
+            integer(
+                "exact_bytes",
+                "bytes that went through it while sampled",
+                |it, row| it.heaps()[row].exact_bytes.into(),
+            ),
             real(
                 "bytes_allowance",
                 "bytes that one more block would stand for: the last argument of limit_low and limit_high",
+                |it, row| it.heaps()[row].allowance.bytes.into(),
             ),
-            real("objects_allowance", "allocations that it would stand for"),
+            real(
+                "objects_allowance",
+                "allocations that it would stand for",
+                |it, row| it.heaps()[row].allowance.objects.into(),
+            ),
         ],
     ),
     table(
         "gc",
-        Source::Gc,
         "a collection",
+        |it| it.profile.vm.gcs.len(),
         &[
-            integer("gc_id", "its number"),
-            integer("heap_id", "of which heap"),
-            text("kind", "minor or major"),
-            integer("begin_ns", "when it began"),
-            integer("end_ns", "when it ended"),
-            integer("duration_ns", "how long it took"),
+            integer("gc_id", "its number", |_, row| (row + 1).into()),
+            integer("heap_id", "of which heap", |it, row| {
+                gc(it, row).heap.into()
+            }),
+            text("kind", "minor or major", |it, row| {
+                it.own(format!("{:?}", gc(it, row).kind).to_lowercase())
+            }),
+            integer("begin_ns", "when it began", |it, row| {
+                it.since_start(gc(it, row).begin_ns).into()
+            }),
+            integer("end_ns", "when it ended", |it, row| {
+                it.since_start(gc(it, row).end_ns).into()
+            }),
+            integer("duration_ns", "how long it took", |it, row| {
+                gc(it, row)
+                    .end_ns
+                    .saturating_sub(gc(it, row).begin_ns)
+                    .into()
+            }),
         ],
     ),
     table(
         "gc_statistics",
-        Source::GcStatistics,
         "what a virtual machine counted in a collection",
+        |it| it.gc_statistics().len(),
         &[
-            integer("gc_id", "in which collection"),
-            nullable(text("statistic", "what")),
-            nullable(text("unit", "in which unit")),
-            integer("value", "how many"),
+            integer("gc_id", "in which collection", |it, row| {
+                (it.gc_statistics()[row].0 + 1).into()
+            }),
+            nullable(text("statistic", "what", |it, row| {
+                it.gc_statistic(row).0.map(|it| it.name.as_str()).into()
+            })),
+            nullable(text("unit", "in which unit", |it, row| {
+                it.gc_statistic(row).0.map(|it| it.unit.as_str()).into()
+            })),
+            integer("value", "how many", |it, row| it.gc_statistic(row).1.into()),
         ],
     ),
     table(
         "markers",
-        Source::Markers,
         "a named span of time",
+        |it| it.profile.vm.markers.len(),
         &[
-            text("marker", "its name"),
-            integer("heap_id", "of which heap"),
-            text("kind", "span or phase"),
-            integer("begin_ns", "when it began"),
-            integer("end_ns", "when it ended"),
+            text("marker", "its name", |it, row| {
+                it.profile.vm.markers[row].name.as_str().into()
+            }),
+            integer("heap_id", "of which heap", |it, row| {
+                it.profile.vm.markers[row].heap.into()
+            }),
+            text("kind", "span or phase", |it, row| {
+                match it.profile.vm.markers[row].is_phase {
+                    true => "phase".into(),
+                    false => "span".into(),
+                }
+            }),
+            integer("begin_ns", "when it began", |it, row| {
+                it.since_start(it.profile.vm.markers[row].begin_ns).into()
+            }),
+            integer("end_ns", "when it ended", |it, row| {
+                it.since_start(it.profile.vm.markers[row].end_ns).into()
+            }),
         ],
     ),
     table(
         "counters",
-        Source::Counters,
         "a reading of a quantity",
+        |it| it.profile.resident_bytes.len() + it.profile.vm.values.len(),
         &[
-            integer("time_ns", "when"),
-            nullable(integer("heap_id", "of which heap; none for the process")),
+            integer("time_ns", "when", |it, row| {
+                it.since_start(it.reading(row).time_ns).into()
+            }),
+            nullable(integer(
+                "heap_id",
+                "of which heap; none for the process",
+                |it, row| it.reading(row).heap.into(),
+            )),
             nullable(text(
                 "counter",
                 "of what; `resident set` is the kernel's figure",
+                |it, row| it.reading(row).name.into(),
             )),
-            nullable(text("unit", "in which unit")),
-            integer("value", "how much"),
+            nullable(text("unit", "in which unit", |it, row| {
+                it.reading(row).unit.into()
+            })),
+            integer("value", "how much", |it, row| it.reading(row).value.into()),
         ],
     ),
     table(
         "modules",
-        Source::Modules,
         "an executable or shared object",
+        |it| it.profile.modules.len(),
         &[
-            integer("module_id", "its number"),
-            text("module", "its file's name"),
-            text("path", "its file"),
-            nullable(text("build_id", "in hexadecimal digits")),
-            integer("start", "where it was mapped"),
-            integer("end", "first address after it"),
+            integer("module_id", "its number", |_, row| (row + 1).into()),
+            text("module", "its file's name", |it, row| {
+                it.profile.modules[row].name().into()
+            }),
+            text("path", "its file", |it, row| {
+                it.profile.modules[row].path.as_str().into()
+            }),
+            nullable(text("build_id", "in hexadecimal digits", |it, row| {
+                let bytes = &it.profile.modules[row].build_id;
+                let text = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+                match bytes.is_empty() {
+                    true => Value::Null,
+                    false => it.own(text),
+                }
+            })),
+            integer("start", "where it was mapped", |it, row| {
+                it.profile.modules[row].start.into()
+            }),
+            integer("end", "first address after it", |it, row| {
+                it.profile.modules[row].end.into()
+            }),
         ],
     ),
     table(
         "ticks",
-        Source::Ticks,
         "a sample of time (`run --time-hz`)",
+        |it| it.profile.ticks.len(),
         &[
-            integer("time_ns", "when"),
-            integer("thread_id", "the thread that was found at work"),
+            integer("time_ns", "when", |it, row| {
+                it.since_start(it.profile.ticks[row].time_ns).into()
+            }),
+            integer(
+                "thread_id",
+                "the thread that was found at work",
+                |it, row| it.profile.ticks[row].thread.into(),
+            ),
             integer(
                 "cpu_ns",
                 "time of a processor that it stands for: add these up",
+                |it, row| it.profile.ticks[row].cpu_ns.into(),
             ),
-            integer("stack_id", "its stack"),
-            nullable(integer("function_id", "the innermost function of that")),
+            integer("stack_id", "its stack", |it, row| it.tick_stack(row).into()),
+            nullable(integer(
+                "function_id",
+                "the innermost function of that",
+                |it, row| {
+                    let innermost = it.index().innermost(it.profile, it.tick_stack(row));
+                    innermost.into()
+                },
+            )),
         ],
     ),
     table(
         "coverage",
-        Source::Coverage,
         "anonymous memory of the process near its peak, by who has it; no rows if nobody read it",
+        |it| it.coverage().len(),
         &[
-            text("owner", "the sampled heaps, or whoever has the rest"),
-            integer("is_sampled", "1 for the sampled heaps"),
-            real("bytes", "how much"),
+            text(
+                "owner",
+                "the sampled heaps, or whoever has the rest",
+                |it, row| it.coverage()[row].owner.as_str().into(),
+            ),
+            truth("is_sampled", "true for the sampled heaps", |it, row| {
+                it.coverage()[row].is_sampled.into()
+            }),
+            real("bytes", "how much", |it, row| {
+                it.coverage()[row].bytes.into()
+            }),
             nullable(text(
                 "likely_owner",
                 "whose it most likely is, where that is not known",
+                |it, row| it.coverage()[row].likely_owner.as_deref().into(),
             )),
         ],
     ),
 ];
+
+#[inline(always)]
+fn sample(it: &Reader<'_>, row: usize) -> Sample {
+    it.profile.samples.at(row)
+}
+
+#[inline(always)]
+fn freed(it: &Reader<'_>, row: usize) -> Option<Freed> {
+    sample(it, row).freed()
+}
+
+fn lifetime_ns(it: &Reader<'_>, row: usize) -> Option<u64> {
+    let sample = sample(it, row);
+    Some(sample.freed_ns?.get().saturating_sub(sample.time_ns))
+}
+
+fn call_id(frame: FrameId) -> u32 {
+    number(frame.index() + 1)
+}
+
+fn function<'t>(it: &Reader<'t>, row: usize) -> &'t Function {
+    &it.index().functions[row]
+}
+
+fn described<'t>(it: &Reader<'t>, row: usize) -> Option<&'t Type> {
+    it.profile.vm.types.get(&it.types()[row])
+}
+
+fn thread<'t>(it: &Reader<'t>, row: usize) -> Option<&'t Thread> {
+    it.profile.threads.get(&it.threads()[row])
+}
+
+fn gc<'t>(it: &Reader<'t>, row: usize) -> &'t Gc {
+    &it.profile.vm.gcs[row]
+}

@@ -3,7 +3,9 @@
 //! A program has some ten thousand places that call, a million stacks of them and ten million samples. Names are looked
 //! up once for each place; from there on a frame is a number.
 
-use allocsample_profile::{Frame, HeapId, Profile, Sample, StackId, missing_root};
+use std::ops::Deref;
+
+use allocsample_profile::{Frame, HeapId, Profile, Sample, StackId, StackTable, missing_root};
 use rustc_hash::FxHashMap;
 
 use crate::allocator::{self, Part};
@@ -21,75 +23,17 @@ impl FrameId {
     }
 }
 
-/// All frames, and the way from a sample to those of its stack.
-#[derive(Debug)]
-pub struct Frames<'a> {
-    pub(crate) profile: &'a Profile,
+/// All frames, and the way from a stack to its own, without the profile.
+#[derive(Debug, Default)]
+pub struct Names {
     frames: Vec<Frame>,
-    parts: Vec<Part>,
     /// Part of `inlined` for each place of the profile's stacks.
     spans: Vec<(u32, u32)>,
     inlined: Vec<FrameId>,
-    numbers: FxHashMap<Frame, FrameId>,
     missing: Vec<(&'static str, FrameId)>,
 }
 
-impl<'a> Frames<'a> {
-    /// Names all places of a profile.
-    pub fn of(profile: &'a Profile) -> Self {
-        let mut frames = Self {
-            profile,
-            frames: Vec::new(),
-            parts: Vec::new(),
-            spans: Vec::new(),
-            inlined: Vec::new(),
-            numbers: FxHashMap::default(),
-            missing: Vec::new(),
-        };
-        for &location in profile.stacks.places() {
-            let start = number(frames.inlined.len());
-            for frame in profile.frames(location) {
-                let id = frames.intern(frame);
-                frames.inlined.push(id);
-            }
-            frames.spans.push((start, number(frames.inlined.len())));
-        }
-        for sample in &profile.samples {
-            if let Some(missing) = missing_root(&sample) {
-                frames.add_missing(missing);
-            }
-        }
-        for missing in crate::time::missing_roots(profile) {
-            frames.add_missing(missing);
-        }
-        frames.numbers = FxHashMap::default();
-        frames
-    }
-
-    fn add_missing(&mut self, missing: &'static str) {
-        if !self.missing.iter().any(|(name, _)| *name == missing) {
-            let id = self.intern(Frame {
-                function: missing.to_owned(),
-                file: None,
-                line: 0,
-                module: String::new(),
-                is_symbolized: true,
-            });
-            self.missing.push((missing, id));
-        }
-    }
-
-    fn intern(&mut self, frame: Frame) -> FrameId {
-        if let Some(&id) = self.numbers.get(&frame) {
-            return id;
-        }
-        let id = FrameId(number(self.frames.len()));
-        self.parts.push(allocator::part_of(&frame));
-        self.frames.push(frame.clone());
-        self.numbers.insert(frame, id);
-        id
-    }
-
+impl Names {
     /// A frame.
     pub fn frame(&self, id: FrameId) -> &Frame {
         &self.frames[id.index()]
@@ -106,23 +50,17 @@ impl<'a> Frames<'a> {
     }
 
     /// The caller's stack, and the frames of a node, leaf first; `None` for the empty stack.
-    pub fn node(&self, stack: StackId) -> Option<(StackId, &[FrameId])> {
-        let (parent, place) = self.profile.stacks.parent_and_place(stack)?;
+    pub fn node_of(&self, stacks: &StackTable, stack: StackId) -> Option<(StackId, &[FrameId])> {
+        let (parent, place) = stacks.parent_and_place(stack)?;
         let (start, end) = self.spans[place as usize];
         Some((parent, &self.inlined[start as usize..end as usize]))
     }
 
-    /// Puts the frames of a sample's stack into `stack`, leaf first, as [`Profile::stack_frames`] would.
-    pub fn fill(&self, sample: &Sample, stack: &mut Vec<FrameId>) {
-        self.fill_stack(sample.stack, stack);
-        stack.extend(self.missing_root(sample));
-    }
-
-    /// The same for a stack that is not a sample's: what may be missing at its root is not known.
-    pub fn fill_stack(&self, of: StackId, stack: &mut Vec<FrameId>) {
+    /// Puts the frames of one of the profile's stacks into `stack`, leaf first. What may be missing at its root is not known.
+    pub fn fill_of(&self, stacks: &StackTable, of: StackId, stack: &mut Vec<FrameId>) {
         stack.clear();
         let mut at = of;
-        while let Some((parent, inlined)) = self.node(at) {
+        while let Some((parent, inlined)) = self.node_of(stacks, at) {
             stack.extend_from_slice(inlined);
             at = parent;
         }
@@ -133,6 +71,99 @@ impl<'a> Frames<'a> {
         let missing = missing_root(sample)?;
         let known = self.missing.iter().find(|(name, _)| *name == missing);
         known.map(|(_, id)| *id)
+    }
+}
+
+/// All frames of a profile, and the way from a sample to those of its stack.
+#[derive(Debug)]
+pub struct Frames<'a> {
+    pub(crate) profile: &'a Profile,
+    names: Names,
+    parts: Vec<Part>,
+    numbers: FxHashMap<Frame, FrameId>,
+}
+
+impl Deref for Frames<'_> {
+    type Target = Names;
+
+    fn deref(&self) -> &Names {
+        &self.names
+    }
+}
+
+impl<'a> Frames<'a> {
+    /// Names all places of a profile.
+    pub fn of(profile: &'a Profile) -> Self {
+        let mut frames = Self {
+            profile,
+            names: Names::default(),
+            parts: Vec::new(),
+            numbers: FxHashMap::default(),
+        };
+        for &location in profile.stacks.places() {
+            let start = number(frames.inlined.len());
+            for frame in profile.frames(location) {
+                let id = frames.intern(frame);
+                frames.names.inlined.push(id);
+            }
+            let end = number(frames.inlined.len());
+            frames.names.spans.push((start, end));
+        }
+        for sample in &profile.samples {
+            if let Some(missing) = missing_root(&sample) {
+                frames.add_missing(missing);
+            }
+        }
+        for missing in crate::time::missing_roots(profile) {
+            frames.add_missing(missing);
+        }
+        frames.numbers = FxHashMap::default();
+        frames
+    }
+
+    /// What they are without the profile.
+    pub fn into_names(self) -> Names {
+        self.names
+    }
+
+    fn add_missing(&mut self, missing: &'static str) {
+        if !self.missing.iter().any(|(name, _)| *name == missing) {
+            let id = self.intern(Frame {
+                function: missing.to_owned(),
+                file: None,
+                line: 0,
+                module: String::new(),
+                is_symbolized: true,
+            });
+            self.names.missing.push((missing, id));
+        }
+    }
+
+    fn intern(&mut self, frame: Frame) -> FrameId {
+        if let Some(&id) = self.numbers.get(&frame) {
+            return id;
+        }
+        let id = FrameId(number(self.frames.len()));
+        self.parts.push(allocator::part_of(&frame));
+        self.names.frames.push(frame.clone());
+        self.numbers.insert(frame, id);
+        id
+    }
+
+    /// The caller's stack, and the frames of a node, leaf first; `None` for the empty stack.
+    pub fn node(&self, stack: StackId) -> Option<(StackId, &[FrameId])> {
+        self.node_of(&self.profile.stacks, stack)
+    }
+
+    /// Puts the frames of a sample's stack into `stack`, leaf first, as [`Profile::stack_frames`] would.
+    pub fn fill(&self, sample: &Sample, stack: &mut Vec<FrameId>) {
+        self.fill_stack(sample.stack, stack);
+        stack.extend(self.missing_root(sample));
+    }
+
+    /// The same for a stack that is not a sample's: what may be missing at its root is not known.
+    pub fn fill_stack(&self, of: StackId, stack: &mut Vec<FrameId>) {
+        self.fill_of(&self.profile.stacks, of, stack);
     }
 
     /// Where in a stack the frame is that an allocation in `heap` is charged to, see [`allocator`].

@@ -37,7 +37,7 @@ pub use allocsample_profile::Weights;
 pub use allocsample_sampling::Estimate;
 pub use coverage::Coverage;
 pub use document::Document;
-pub use frames::{FrameId, Frames, Paths};
+pub use frames::{FrameId, Frames, Names, Paths};
 pub use numbering::{NONE, Numbering};
 pub use pairs::{Kinds, Pairs};
 pub use peak::{Halves, Peak, PeakMoments};

@@ -116,7 +116,7 @@ pub struct Halves<'a> {
     profile: &'a Profile,
     /// By index of the interval; `None` where there is nothing to split: every allocation was recorded, or periodically.
     intervals: Vec<Option<Interval>>,
-    weights: Weights<'a>,
+    weights: Weights,
 }
 
 impl<'a> Halves<'a> {

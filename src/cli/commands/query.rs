@@ -1,6 +1,7 @@
 //! `allocsample query`: SQL over a profile's tables.
 
 use std::io::read_to_string;
+use std::sync::Arc;
 use std::time::Duration;
 
 use allocsample_query::{Database, Format, QueryError};
@@ -20,16 +21,14 @@ pub fn run(arguments: &Query) -> anyhow::Result<Ending> {
     let profile = profiles::open(&arguments.file)?;
     let timeout = (arguments.timeout != 0).then(|| Duration::from_secs(arguments.timeout));
     let progress = Progress::start("asking");
-    let answer = Database::new(&profile)
+    let answer = Database::new(Arc::new(profile))
         .and_then(|mut database| {
             // The bound on the command's memory holds for the query and its answer, too. This one says so better.
             database.allow(memory::allowance(profiles::bytes_of(&arguments.file)));
             database.query(&sql, timeout)
         })
         .map_err(|error| match error {
-            QueryError::TooSlow(_) | QueryError::TooLarge(_) | QueryError::TablesTooLarge => {
-                anyhow!("query: {error}")
-            }
+            QueryError::TooSlow(_) | QueryError::TooLarge(_) => anyhow!("query: {error}"),
             error => Usage(format!("query: {error}")).into(),
         })?;
     drop(progress);

@@ -173,7 +173,7 @@ impl Samples<'_> {
 #[derive(Debug)]
 pub(crate) struct Lookup<'a> {
     samples: &'a Samples<'a>,
-    weights: Option<Weights<'a>>,
+    weights: Option<Weights>,
 }
 
 impl Lookup<'_> {
