@@ -26,7 +26,7 @@ struct shim_caller {
     uintptr_t sp; /* its stack pointer after that return */
     uintptr_t fp; /* its frame pointer register, whatever it holds */
 };
-_Static_assert(sizeof(struct shim_caller) == 24, "src/agent/os/thread.rs mirrors this layout");
+_Static_assert(sizeof(struct shim_caller) == 24, "src/agent/shim.rs mirrors this layout");
 
 /* A loaded object: its program headers, which no other has, and its path, "" for the program itself. */
 struct shim_object {

@@ -10,17 +10,17 @@
 #include <sys/types.h>
 
 /* State of one thread. Zero is the right initial value: a new thread's first allocation takes the slow path, where the
- * agent draws its first gap. src/agent/os/thread.rs mirrors this layout; both sides assert it. */
+ * agent draws its first gap. src/agent/accounting/thread.rs mirrors this layout; both sides assert it. */
 struct shim_thread {
     struct shim_counters counters;
     /* The agent's own. */
     uint64_t agent[29];
 };
-_Static_assert(sizeof(struct shim_thread) == 256, "src/agent/os/thread.rs mirrors this layout");
-_Static_assert(offsetof(struct shim_thread, counters.bytes_until_sample) == 0, "src/agent/os/thread.rs mirrors this layout");
-_Static_assert(offsetof(struct shim_thread, counters.muted) == 8, "src/agent/os/thread.rs mirrors this layout");
-_Static_assert(offsetof(struct shim_thread, counters.muted_bytes) == 16, "src/agent/os/thread.rs mirrors this layout");
-_Static_assert(offsetof(struct shim_thread, agent) == 24, "src/agent/os/thread.rs mirrors this layout");
+_Static_assert(sizeof(struct shim_thread) == 256, "src/agent/accounting/thread.rs mirrors this layout");
+_Static_assert(offsetof(struct shim_thread, counters.bytes_until_sample) == 0, "src/agent/accounting/thread.rs mirrors this layout");
+_Static_assert(offsetof(struct shim_thread, counters.muted) == 8, "src/agent/accounting/thread.rs mirrors this layout");
+_Static_assert(offsetof(struct shim_thread, counters.muted_bytes) == 16, "src/agent/accounting/thread.rs mirrors this layout");
+_Static_assert(offsetof(struct shim_thread, agent) == 24, "src/agent/accounting/thread.rs mirrors this layout");
 
 /* Initial-exec: one instruction to address, no call to __tls_get_addr, which may allocate. */
 extern HIDDEN _Thread_local struct shim_thread shim_thread __attribute__((tls_model("initial-exec")));
@@ -41,7 +41,7 @@ struct shim_registers {
     uintptr_t fp;
     uintptr_t link; /* aarch64 */
 };
-_Static_assert(sizeof(struct shim_registers) == 32, "src/agent/os/thread.rs mirrors this layout");
+_Static_assert(sizeof(struct shim_registers) == 32, "src/agent/shim.rs mirrors this layout");
 
 /* An allocation that would borrow. */
 struct shim_allocation {
@@ -52,7 +52,7 @@ struct shim_allocation {
     uint32_t has_own_frame; /* a frame of ours may be on the stack, which is none of the program's */
     struct shim_caller caller;
 };
-_Static_assert(sizeof(struct shim_allocation) == 56, "src/agent/os/thread.rs mirrors this layout");
+_Static_assert(sizeof(struct shim_allocation) == 56, "src/agent/shim.rs mirrors this layout");
 
 /* How the process leaves; numbers of record::ExitHow. */
 enum shim_exit { SHIM_EXIT = 0, SHIM_IMMEDIATE_EXIT = 1, SHIM_QUICK_EXIT = 2, SHIM_ABORT = 3, SHIM_EXEC = 4,

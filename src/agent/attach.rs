@@ -2,10 +2,10 @@
 
 use allocsample_record::{ExitHow, Note};
 
+use crate::accounting::thread::ShimThread;
 use crate::agent::Agent;
 use crate::lifecycle::FINISH_PATIENCE_MS;
 use crate::os::clock;
-use crate::os::thread::ShimThread;
 use crate::path::Path;
 use crate::recording::{self, DrainRequest, DrainState, Recording};
 use crate::spill;
@@ -21,7 +21,7 @@ impl Agent {
     /// Makes the profile now, rather than with the first sample: who attaches wants to hear that it cannot be. After an
     /// error the agent is off. The thread must be muted.
     pub fn begin_now(&self) -> Result<&'static Recording, &'static str> {
-        let begun = self.areas.run_once(|area| self.try_to_begin(area));
+        let begun = self.capture.in_area_once(|area| self.try_to_begin(area));
         let result = match begun {
             Some(Ok(Some(recording))) => Ok(recording),
             Some(Ok(None)) => Err("the disk is too slow"),
@@ -51,7 +51,7 @@ impl Agent {
         // A record that is begun and not finished would hide those behind it from the drain thread.
         let own = thread.number();
         for _ in 0..LOOKS {
-            if !self.threads.is_any_muted(own) {
+            if !self.accounting.threads.is_any_muted(own) {
                 break;
             }
             clock::sleep_ms(SETTLE_MS);
@@ -62,7 +62,7 @@ impl Agent {
         }
         recording::forget();
         self.epoch_ended();
-        self.threads.clear();
+        self.accounting.threads.clear();
         let recording = recording?;
         recording.let_go();
         Some(recording.path.clone())
@@ -72,23 +72,23 @@ impl Agent {
     fn drain_to_the_end(&self, recording: &Recording) {
         // It waits for records that are being written, which a process that ends need not.
         if recording.drain_state() == DrainState::None && recording.claim_drain_start() {
-            self.start_drain(recording);
+            self.publisher.start_drain(recording);
         }
         match recording.drain_state() {
             DrainState::Running | DrainState::Starting => {
                 match recording.ask_drain(DrainRequest::Finish, FINISH_PATIENCE_MS) {
-                    true => (self.hooks().join_drain)(recording),
-                    false => (self.hooks().leave_drain)(recording),
+                    true => (self.setup.hooks().join_drain)(recording),
+                    false => (self.setup.hooks().leave_drain)(recording),
                 }
             }
             DrainState::None | DrainState::Failed => {
                 // If it fails the ring's file stays, and the reader finds the records there.
                 spill::finish(
                     recording,
-                    self.hooks().compress,
+                    self.setup.hooks().compress,
                     self.config().max_size_bytes,
                 );
-                (self.hooks().leave_drain)(recording);
+                (self.setup.hooks().leave_drain)(recording);
             }
             DrainState::Done => {}
         }

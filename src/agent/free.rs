@@ -5,13 +5,15 @@ use allocsample_record::{
 };
 use allocsample_ring::Priority;
 
-use crate::agent::{Agent, WorkArea};
-use crate::live::LiveSamples;
+use crate::accounting::thread::ShimThread;
+use crate::agent::Agent;
+use crate::blocks::BlocksOf;
+use crate::capture::WorkArea;
 use crate::os::clock;
 use crate::os::stack_room::make_room;
-use crate::os::thread::{Caller, ShimThread};
 use crate::recording::{self, Recording};
 use crate::sample::{is_as_walked, is_timed};
+use crate::shim::Caller;
 use crate::switch::Switch;
 
 impl Agent {
@@ -19,14 +21,14 @@ impl Agent {
     /// that has ended when the block has been freed (a signal handler has forked, and this is the child), the sample is
     /// another profile's.
     pub fn take_sampled(&self, address: u64) -> u64 {
-        let taken = self.live.take(&self.filter, address);
+        let taken = self.blocks.of_malloc().take(address);
         taken.map_or(0, |id| self.epoch_bits() | (id + 1))
     }
 
     /// The block was not freed after all.
     pub fn put_back(&self, address: u64, taken: u64) {
         if let Some(id) = self.id_taken(taken)
-            && !self.live.insert(&self.filter, address, id)
+            && !self.blocks.of_malloc().insert(address, id)
             && let Some(recording) = recording::current()
         {
             recording.count_lost(LostReason::LiveTableFull, 1, 0);
@@ -42,11 +44,11 @@ impl Agent {
     pub(crate) fn end_freed_past_us(
         &self,
         thread: &ShimThread,
-        live: &LiveSamples,
+        blocks: BlocksOf<'_>,
         address: u64,
         recording: &Recording,
     ) {
-        let Some(id) = live.take(&self.filter, address) else {
+        let Some(id) = blocks.take(address) else {
             return;
         };
         let record = FreeRecord {
@@ -86,9 +88,9 @@ impl Agent {
         let since_ns = clock::monotonic_ns();
         while let Written::NoRoom = self.write_free(thread, taken, is_known, since_ns, caller) {
             let recording = recording::current();
-            let may_wait = |recording| !is_within && self.wait_for_space(recording, true);
+            let may_wait = |recording| !is_within && self.publisher.wait_for_space(recording, true);
             if !recording.is_some_and(may_wait) {
-                self.count_lost(LostReason::FreeRingFull, 1, 0);
+                self.publisher.count_lost(LostReason::FreeRingFull, 1, 0);
                 break;
             }
         }
@@ -148,7 +150,7 @@ impl Agent {
         let (Some(id), Some(recording)) = (self.id_taken(taken), recording::current()) else {
             return;
         };
-        let _none_free = self.areas.run(thread.last_area(), |area| {
+        let _none_free = self.capture.in_area(thread, |area| {
             self.publish_free(thread, SampleId(id), caller, area, recording);
         });
     }
@@ -163,11 +165,11 @@ impl Agent {
         recording: &Recording,
     ) {
         let walked = self.heaps.walked_in_free(thread);
-        let captured = self.capture_call(thread, caller, walked, area, recording);
+        let captured = self.capture.call(thread, caller, walked, area, recording);
         if captured.depth == 0 {
             return;
         }
-        let key = self.written_key(thread);
+        let key = self.capture.written_key(thread);
         let is_as_walked = is_as_walked(&captured, walked);
         let (shared, frames) =
             area.delta_from_last(&captured, is_as_walked, key, thread.last_sample());

@@ -2,11 +2,12 @@
 
 use allocsample_sampling::{SamplePoints, Sampler};
 
+use crate::accounting::slow_path::SlowPath;
+use crate::accounting::thread::ShimThread;
 use crate::agent::Agent;
 use crate::os::signals::Held;
-use crate::os::slow_path::SlowPath;
-use crate::os::thread::{Caller, ShimThread};
 use crate::recording::{self, Recording};
+use crate::shim::Caller;
 use crate::switch::Switch;
 
 impl Agent {
@@ -16,8 +17,8 @@ impl Agent {
             return false;
         };
         let recording = self
-            .areas
-            .run(thread.last_area(), |area| {
+            .capture
+            .in_area(thread, |area| {
                 recording::current().or_else(|| self.begin_recording(area))
             })
             .flatten();
@@ -77,13 +78,13 @@ impl Agent {
             // A signal handler has just forked, and this is the child.
             return None;
         }
-        let force = self.control.force();
+        let force = self.accounting.control.force();
         let interval = force.interval.or(self.config().interval)?;
-        let (number, slot) = self.threads.join(thread);
-        let sampler = Sampler::new(self.law(), interval, self.seed().thread(number));
+        let (number, slot) = self.accounting.threads.join(thread);
+        let sampler = Sampler::new(self.setup.law(), interval, self.seed().thread(number));
         slow_path.join(self.epoch(), number, slot, sampler, &force);
-        self.select(thread, slow_path);
-        (self.hooks().on_thread_joined)();
+        self.accounting.selection.select(thread, slow_path);
+        (self.setup.hooks().on_thread_joined)();
         Some(match charged {
             0 => SamplePoints(0),
             _ => slow_path.first_alloc(charged),

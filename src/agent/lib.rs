@@ -2,7 +2,7 @@
 //!
 //! Everything here runs inside somebody else's `malloc`. It does not allocate from their heap, takes no lock, does not
 //! unwind, and uses a few hundred bytes of their stack: the work is done in a work area ([`os::scratch`]). While it
-//! runs the thread is muted ([`os::slow_path`]): what a signal handler allocates meanwhile is counted, not sampled.
+//! runs the thread is muted ([`accounting::slow_path`]): what a signal handler allocates meanwhile is counted, not sampled.
 //!
 //! ```text
 //! on_alloc: counter -> sampler -> (sample due) work area -> stack -> live table -> ring -> drain thread, if needed
@@ -24,13 +24,15 @@
 #[cfg(test)]
 extern crate std;
 
+mod accounting;
 mod agent;
 mod attach;
+mod blocks;
 mod capture;
 pub mod config;
-mod control;
 mod free;
 pub mod hooks;
+mod identity;
 mod joining;
 mod lifecycle;
 mod live;
@@ -38,23 +40,29 @@ mod malloc;
 pub mod os;
 mod path;
 pub mod process_control;
+mod publishing;
 pub mod recording;
 mod reentry;
+mod requests;
 mod sample;
-pub mod selection;
+mod setup;
+mod shim;
 mod spill;
 pub mod stack;
 mod switch;
-mod threads;
 mod ticks;
 mod waiting;
 
-pub use agent::{Agent, Hooks, Start};
+pub use accounting::selection::Filter;
+pub use accounting::thread::ShimThread;
+pub use agent::Agent;
 pub use allocsample_sampling::Interval;
 pub use lifecycle::Forking;
 pub use live::{BlockFilter, FILTER_GRANULES};
 pub use os::clock::avoid_source as read_clock_by_system_calls;
 pub use os::stack_room::make_room;
-pub use os::thread::{Allocation, Caller, Interrupted, ShimThread};
 pub use path::Path;
+pub use publishing::Publisher;
+pub use setup::{Hooks, Start};
+pub use shim::{Allocation, Caller, Interrupted};
 pub use switch::Switch;

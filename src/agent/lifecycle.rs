@@ -1,20 +1,17 @@
 //! Fork, exec, the ends of threads and of the process.
 
-use core::sync::atomic::Ordering;
-
 use allocsample_record::{
     ExecRecord, ExitHow, ExitRecord, ForkRecord, Note, RecordKind, ThreadEndRecord, ThreadId,
     ThreadTotalRecord,
 };
 
+use crate::accounting::slow_path::SlowPath;
+use crate::accounting::thread::{ShimThread, Totals};
 use crate::agent::Agent;
-use crate::config::Unwind;
 use crate::os::signals::Held;
-use crate::os::slow_path::SlowPath;
-use crate::os::thread::{Caller, ShimThread, Totals};
 use crate::os::{self, clock, process};
-use crate::path::Path;
 use crate::recording::{self, DrainRequest, DrainState, Recording};
+use crate::shim::Caller;
 use crate::spill;
 use crate::stack;
 use crate::switch::Switch;
@@ -86,7 +83,7 @@ impl Agent {
         self.notice_fork_on(thread);
         let signal_stack = self.end_ticks_of(thread);
         if signal_stack != 0 {
-            (self.hooks().give_back_signal_stack)(signal_stack);
+            (self.setup.hooks().give_back_signal_stack)(signal_stack);
         }
         if thread.epoch() != self.epoch() {
             return;
@@ -113,12 +110,12 @@ impl Agent {
                 record.encode_into(words)
             });
         } else {
-            self.threads.add_ended(thread.totals());
+            self.accounting.threads.add_ended(thread.totals());
         }
-        self.forget_selected();
+        self.accounting.selection.forget_calling_thread();
         // Before the slot is freed: a signal handler may still write a record as this thread's writer.
         slow_path.leave();
-        self.threads.leave(thread.slot());
+        self.accounting.threads.leave(thread.slot());
     }
 
     /// The process is about to end. Returns whether it wants to hear if an exec fails.
@@ -169,7 +166,7 @@ impl Agent {
             DrainState::None | DrainState::Failed => {
                 spill::finish(
                     recording,
-                    self.hooks().compress,
+                    self.setup.hooks().compress,
                     self.config().max_size_bytes,
                 );
             }
@@ -185,9 +182,9 @@ impl Agent {
         let ended = recording::current();
         recording::forget();
         self.epoch_ended();
-        self.threads.clear();
+        self.accounting.threads.clear();
         if let Some(ended) = ended {
-            (self.hooks().leave_drain)(ended);
+            (self.setup.hooks().leave_drain)(ended);
             ended.let_go();
         }
         match thread.is_muted() {
@@ -207,8 +204,8 @@ impl Agent {
         if how != ExitHow::Exit || !is_wanted {
             return None;
         }
-        self.areas
-            .run(thread.last_area(), |area| self.begin_recording(area))
+        self.capture
+            .in_area(thread, |area| self.begin_recording(area))
             .flatten()
     }
 
@@ -238,16 +235,14 @@ impl Agent {
             }
             write_total(own, thread.totals());
         }
-        self.threads.for_each_other(own, write_total);
+        self.accounting.threads.for_each_other(own, write_total);
         self.write_ended_before(recording);
         // A signal handler ends the recording where the thread that began it was about to tell that.
-        self.tell_lost_before(recording);
+        self.publisher.write_lost_before(recording);
         for heap in self.heaps.all() {
-            self.tell_exact_bytes(heap);
+            self.publisher.write_exact_bytes(heap);
         }
-        if self.config().unwind == Unwind::Verify {
-            self.write_compared(recording);
-        }
+        self.capture.write_compared(recording);
         recording.tell_figures();
         if how == ExitHow::Exec {
             let record = ExecRecord { time_ns, path };
@@ -269,20 +264,20 @@ impl Agent {
             // What there is to tell is another recording's.
             return;
         }
-        self.threads.for_each_quiet(|number, totals| {
+        self.accounting.threads.for_each_quiet(|number, totals| {
             let record = total_record(number, totals);
             recording.push(RecordKind::ThreadTotal, ThreadTotalRecord::WORDS, |words| {
                 record.encode_into(words)
             });
         });
         for heap in self.heaps.all() {
-            self.tell_exact_bytes(heap);
+            self.publisher.write_exact_bytes(heap);
         }
     }
 
     /// The exact total of the threads that ended before the recording began, under the number 0.
     pub(crate) fn write_ended_before(&self, recording: &Recording) {
-        let ended = self.threads.ended();
+        let ended = self.accounting.threads.ended();
         if ended.bytes == 0 {
             return;
         }
@@ -292,22 +287,12 @@ impl Agent {
         });
     }
 
-    fn write_compared(&self, recording: &Recording) {
-        let mut detail = Path::new();
-        detail
-            .push_decimal(self.compared.known.load(Ordering::Relaxed))
-            .push(b" with a known rest, ")
-            .push_decimal(self.compared.different.load(Ordering::Relaxed))
-            .push(b" different");
-        recording.note(Note::StacksCompared, detail.as_bytes());
-    }
-
     /// Whether it is this process that ends, and not a child that has its memory. Behind a filter nobody can be asked: then
     /// what only a child of vfork may do is left untold.
     fn is_own_end(&self, how: ExitHow) -> bool {
         match os::is_filtered() {
             true => !matches!(how, ExitHow::ImmediateExit | ExitHow::Exec),
-            false => process::pid() == self.pid(),
+            false => process::pid() == self.identity.pid(),
         }
     }
 
@@ -316,18 +301,18 @@ impl Agent {
     pub fn before_confinement(&self, thread: &ShimThread, caller: &Caller) {
         self.notice_fork_on(thread);
         let is_on = self.switch.get() == Switch::On && !self.is_in_slow_path(thread, caller);
-        if !is_on || os::is_filtered() || process::pid() != self.pid() {
+        if !is_on || os::is_filtered() || process::pid() != self.identity.pid() {
             return;
         }
         let _slow_path = thread.mute(0, caller);
         let recording = recording::current().or_else(|| {
-            self.areas
-                .run(thread.last_area(), |area| self.begin_recording(area))
+            self.capture
+                .in_area(thread, |area| self.begin_recording(area))
                 .flatten()
         });
         if let Some(recording) = recording {
             if recording.drain_state() == DrainState::None && process::may_have_threads() {
-                self.set_drain_to_work(recording, false);
+                self.publisher.set_drain_to_work(recording, false);
             }
             recording.wait_for_drain_start();
         }
@@ -339,17 +324,20 @@ impl Agent {
     /// stays there for the reader. Children have the filter, too, and no profiles.
     pub fn before_filter(&self, thread: &ShimThread, caller: Caller) {
         self.before_confinement(thread, &caller);
-        if os::is_filtered() || self.switch.get() != Switch::On || process::pid() != self.pid() {
+        if os::is_filtered()
+            || self.switch.get() != Switch::On
+            || process::pid() != self.identity.pid()
+        {
             return;
         }
         // The return from a handler is a system call, too.
-        (self.hooks().end_ticks)();
+        (self.setup.hooks().end_ticks)();
         stack::learn_own_stack(thread);
         let recording = recording::current();
         if let Some(recording) = recording {
             // A first sample makes memory for these.
             self.walk_once(thread, caller, recording);
-            self.live.prepare();
+            self.blocks.prepare();
         }
         os::set_filtered();
         if let Some(recording) = recording {
@@ -375,8 +363,8 @@ impl Agent {
         let Some(_slow_path) = self.enter(thread, 0, &caller) else {
             return;
         };
-        let _none_free = self.areas.run(thread.last_area(), |area| {
-            self.capture_call(thread, caller, None, area, recording);
+        let _none_free = self.capture.in_area(thread, |area| {
+            self.capture.call(thread, caller, None, area, recording);
         });
     }
 
@@ -398,7 +386,7 @@ impl Agent {
         {
             // One that a disk holds up does not hold up the program.
             if recording.ask_drain(DrainRequest::Pause, FINISH_PATIENCE_MS) {
-                (self.hooks().join_drain)(recording);
+                (self.setup.hooks().join_drain)(recording);
             }
         }
     }
@@ -445,7 +433,9 @@ impl Agent {
     /// Whether this is the main thread of a process that has a profile. Behind a filter, or where a program has forbidden itself
     /// nearly everything, nobody can be asked.
     fn is_leaving_main(&self) -> bool {
-        self.switch.get() == Switch::On && !os::is_filtered() && process::tid() == self.pid()
+        self.switch.get() == Switch::On
+            && !os::is_filtered()
+            && process::tid() == self.identity.pid()
     }
 }
 

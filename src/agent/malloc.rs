@@ -1,11 +1,12 @@
 //! The slow path of malloc: an allocation has borrowed from its thread's counter.
 
-use allocsample_record::{HeapId, SampleFlags, SampleId};
+use allocsample_record::{HeapId, LostReason, SampleFlags, SampleId};
 
+use crate::accounting::thread::ShimThread;
 use crate::agent::Agent;
-use crate::os::thread::{Allocation, ShimThread};
 use crate::recording;
 use crate::sample::{Due, start_of_timed, weight_bytes};
+use crate::shim::Allocation;
 use crate::switch::Switch;
 
 impl Agent {
@@ -44,8 +45,12 @@ impl Agent {
                 has_own_frame: allocation.has_own_frame != 0,
             };
             sampled = match recording::current() {
-                Some(recording) if !self.selection.has_size(due.size) => {
-                    self.leave_out(recording, weight_bytes(&due, self.law()));
+                Some(recording) if !self.accounting.selection.has_size(due.size) => {
+                    recording.count_lost(
+                        LostReason::LeftOut,
+                        1,
+                        weight_bytes(&due, self.setup.law()),
+                    );
                     None
                 }
                 _ => self.run_and_tell(&due, since_ns),

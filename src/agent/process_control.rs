@@ -6,12 +6,13 @@ use allocsample_record::{Figure, LostReason};
 use allocsample_ring::request;
 use allocsample_sampling::Interval;
 
+use crate::accounting::selection::Filter;
+use crate::accounting::slow_path::SlowPath;
+use crate::accounting::thread::ShimThread;
 use crate::agent::Agent;
-use crate::os::slow_path::SlowPath;
-use crate::os::thread::{Caller, ShimThread};
 use crate::os::{self, clock, process};
 use crate::recording::{self, DrainState, Recording};
-use crate::selection::Filter;
+use crate::shim::Caller;
 use crate::switch::Switch;
 
 /// What is asked.
@@ -65,7 +66,7 @@ impl Agent {
             Order::Start(_) | Order::Stop => {
                 return self.with_recording(thread, |recording, slow_path| {
                     let interval = match order {
-                        Order::Start(None) => self.control.interval_before(),
+                        Order::Start(None) => self.accounting.control.interval_before(),
                         Order::Start(interval) => interval,
                         _ => None,
                     };
@@ -74,7 +75,7 @@ impl Agent {
                         _ => self.config().interval,
                     });
                     let is_done = self.apply_interval(recording, interval, |_| true);
-                    slow_path.adopt(&self.control.force());
+                    slow_path.adopt(&self.accounting.control.force());
                     is_done.then_some(()).ok_or(Refusal::Limit)
                 })?;
             }
@@ -87,7 +88,7 @@ impl Agent {
         // Not as a muted thread: a file ends with the totals of those that are quiet (`Agent::tell_totals`), and this one is.
         recording.ask_for_file_work(what, 0);
         let ticket = recording.take_ticket();
-        self.set_drain_to_work(recording, false);
+        self.publisher.set_drain_to_work(recording, false);
         for _ in 0..FILE_WORK_MS {
             if recording.drain_state() == DrainState::Failed {
                 break;
@@ -105,8 +106,11 @@ impl Agent {
     pub fn order_thread(&self, thread: &ShimThread, tid: u32, is_in: bool) -> Result<(), Refusal> {
         self.with_recording(thread, |recording, slow_path| {
             let tid = if tid == 0 { process::tid() } else { tid };
-            let is_done = self.select_thread(recording, tid, is_in);
-            self.select(thread, slow_path);
+            let is_done = self
+                .accounting
+                .selection
+                .select_thread(recording, tid, is_in);
+            self.accounting.selection.select(thread, slow_path);
             is_done.then_some(()).ok_or(Refusal::Limit)
         })?
     }
@@ -114,8 +118,8 @@ impl Agent {
     /// From their next look at the agent on threads are sampled as the filter says; the calling one at once.
     pub fn order_filter(&self, thread: &ShimThread, filter: &Filter) -> Result<(), Refusal> {
         self.with_recording(thread, |recording, slow_path| {
-            self.set_filter(recording, filter);
-            self.select(thread, slow_path);
+            self.accounting.selection.filter(recording, filter);
+            self.accounting.selection.select(thread, slow_path);
         })
     }
 
@@ -178,12 +182,13 @@ impl Agent {
             .enter(thread, 0, &Caller::UNKNOWN)
             .ok_or(Refusal::Off)?;
         let recording = self
-            .areas
-            .run(thread.last_area(), |area| {
+            .capture
+            .in_area(thread, |area| {
                 recording::current().or_else(|| {
                     let begun = self.begin_recording(area)?;
                     if self.config().is_stopped {
-                        self.write_interval(begun, None, None);
+                        self.publisher
+                            .write_interval(begun, None, None, self.seed());
                     }
                     Some(begun)
                 })

@@ -8,14 +8,15 @@ use allocsample_record::{
 use allocsample_ring::Priority;
 use allocsample_sampling::{GapLaw, Interval, SamplePoints, Weight};
 
-use crate::agent::{Agent, WorkArea};
+use crate::accounting::thread::ShimThread;
+use crate::agent::Agent;
+use crate::blocks::BlocksOf;
+use crate::capture::WorkArea;
 use crate::config::OnFull;
 use crate::hooks::Heap;
-use crate::live::LiveSamples;
-use crate::os::scratch::Zeroed;
-use crate::os::thread::{Caller, ShimThread};
 use crate::os::{self, clock};
 use crate::recording::{self, DrainState, Recording};
+use crate::shim::Caller;
 use crate::stack::Captured;
 use crate::stack::vm::RawFrame;
 use crate::switch::Switch;
@@ -28,21 +29,16 @@ impl Agent {
             return None;
         }
         if self.is_in_slow_path(due.thread, &due.caller) {
-            self.count_lost(LostReason::Reentered, 1, weight_bytes(due, self.law()));
+            self.publisher.count_lost(
+                LostReason::Reentered,
+                1,
+                weight_bytes(due, self.setup.law()),
+            );
             return None;
         }
         let since_ns = start_of_timed(due.thread, due.address);
         let _slow_path = self.enter(due.thread, 0, &due.caller)?;
         self.run_and_tell(due, since_ns)
-    }
-
-    /// Counts what a hook lost, wherever that can be said.
-    pub(crate) fn count_lost(&self, reason: LostReason, events: u64, bytes: u64) {
-        match recording::current() {
-            Some(recording) => recording.count_lost(reason, events, bytes),
-            None if reason.is_sample_missing() => self.count_lost_before_recording(bytes),
-            None => {}
-        }
     }
 
     /// `since_ns` is when it began, if this one is timed.
@@ -53,9 +49,9 @@ impl Agent {
             recording.count_time(Figure::TimedSamples, elapsed_ns);
         }
         let id = id?;
-        if (self.hooks().has_listener)() {
-            let weight = weight_bytes(due, self.law());
-            (self.hooks().on_sampled)(due.address, due.size, weight);
+        if (self.setup.hooks().has_listener)() {
+            let weight = weight_bytes(due, self.setup.law());
+            (self.setup.hooks().on_sampled)(due.address, due.size, weight);
         }
         Some(id)
     }
@@ -72,8 +68,8 @@ impl Agent {
                 return None;
             }
             let taken = self
-                .areas
-                .run(due.thread.last_area(), |area| self.take_sample(due, area));
+                .capture
+                .in_area(due.thread, |area| self.take_sample(due, area));
             if let Some(taken) = taken {
                 return taken;
             }
@@ -81,7 +77,8 @@ impl Agent {
                 clock::sleep_ms(1);
             }
         }
-        self.count_lost(LostReason::NoMemory, 1, weight_bytes(due, self.law()));
+        self.publisher
+            .count_lost(LostReason::NoMemory, 1, weight_bytes(due, self.setup.law()));
         None
     }
 
@@ -98,29 +95,33 @@ impl Agent {
         }
         let Some(recording) = recording::current().or_else(|| self.begin_recording(area)) else {
             if !self.is_over_for(due.thread) {
-                self.count_lost_before_recording(weight_bytes(due, self.law()));
+                self.publisher
+                    .count_lost_before_recording(weight_bytes(due, self.setup.law()));
                 due.thread.pending_is_done();
             }
             return None;
         };
         self.announce_in(due.thread, recording);
         let mut captured = match (due.walked, due.stack) {
-            (Some(heap), Some(stack)) => self.take_given(heap, stack, area),
-            _ => self.capture_call(due.thread, due.caller, due.walked, area, recording),
+            (Some(heap), Some(stack)) => self.capture.given(heap, stack, area),
+            _ => self
+                .capture
+                .call(due.thread, due.caller, due.walked, area, recording),
         };
         if due.has_own_frame && due.walked.is_none() {
-            area.strip_own(&self.modules, &mut captured);
+            self.capture.strip_own(area, &mut captured);
         }
         self.publish(due, area, recording, &captured)
     }
 
-    /// Where the sample's block will be, if it is freed by its address.
-    fn live_by_address<'a>(&'a self, due: &'a Due<'_>) -> Option<&'a LiveSamples> {
+    /// The blocks that the sample belongs to, if it is freed by its address.
+    fn blocks_of<'a>(&'a self, due: &'a Due<'_>) -> Option<BlocksOf<'a>> {
         if due.heap == HeapId::MALLOC {
-            return Some(&self.live);
+            return Some(self.blocks.of_malloc());
         }
         let heap = due.walked?;
-        matches!(heap.kind, HeapKind::Malloc | HeapKind::External).then(|| self.live_of(heap))
+        let is_by_address = matches!(heap.kind, HeapKind::Malloc | HeapKind::External);
+        is_by_address.then(|| self.blocks.of(heap))
     }
 
     fn publish(
@@ -130,20 +131,27 @@ impl Agent {
         recording: &Recording,
         captured: &Captured,
     ) -> Option<SampleId> {
-        let key = self.written_key(due.thread);
+        let key = self.capture.written_key(due.thread);
         let is_as_walked = is_as_walked(captured, due.walked) && !due.has_own_frame;
         let (shared, fresh) =
             area.delta_from_last(captured, is_as_walked, key, due.thread.last_sample());
-        if let Some(live) = self.live_by_address(due) {
-            self.end_freed_past_us(due.thread, live, due.address, recording);
+        if let Some(blocks) = self.blocks_of(due) {
+            self.end_freed_past_us(due.thread, blocks, due.address, recording);
         }
         let words = SampleRecord::words(fresh.len());
         let mut noted = loop {
             match recording.reserve_on(due.thread, words, Priority::Sample) {
                 Ok(noted) => break noted,
-                Err(_) if self.wait_for_space(recording, captured.may_hold_loader_locks) => {}
+                Err(_)
+                    if self
+                        .publisher
+                        .wait_for_space(recording, captured.may_hold_loader_locks) => {}
                 Err(_) => {
-                    recording.count_lost(LostReason::RingFull, 1, weight_bytes(due, self.law()));
+                    recording.count_lost(
+                        LostReason::RingFull,
+                        1,
+                        weight_bytes(due, self.setup.law()),
+                    );
                     due.thread.pending_is_done();
                     return None;
                 }
@@ -151,15 +159,19 @@ impl Agent {
         };
         let id = noted.reservation.position();
         let mut flags = captured.flags.with(due.flags);
-        if due.heap == HeapId::MALLOC && !self.live.insert(&self.filter, due.address, id) {
+        if due.heap == HeapId::MALLOC && !self.blocks.of_malloc().insert(due.address, id) {
             flags = flags.with(SampleFlags::UNTRACKED);
-            recording.count_lost(LostReason::LiveTableFull, 1, weight_bytes(due, self.law()));
+            recording.count_lost(
+                LostReason::LiveTableFull,
+                1,
+                weight_bytes(due, self.setup.law()),
+            );
         }
         let record = SampleRecord {
             time_ns: clock::monotonic_ns(),
             address: due.address,
             size: due.size,
-            thread: ThreadId(due.thread.number()),
+            thread: ThreadId(key.walk.thread),
             heap: due.heap,
             flags,
             points: u32::try_from(due.points.0).unwrap_or(u32::MAX),
@@ -174,7 +186,7 @@ impl Agent {
         if self.is_over_for(due.thread) {
             drop(noted);
             if due.heap == HeapId::MALLOC {
-                self.live.take_as(&self.filter, due.address, id);
+                self.blocks.of_malloc().take_as(due.address, id);
             }
             return None;
         }
@@ -182,25 +194,19 @@ impl Agent {
         due.thread.set_last_sample(id);
         let walk = if is_as_walked { captured.walk } else { 0 };
         area.note_written(captured, shared, walk, key, due.thread.last_sample());
-        let is_wanted_early = self.config().is_attended() || recording.is_asked();
-        if is_wanted_early && recording.drain_state() == DrainState::None {
-            self.set_drain_to_work(recording, captured.may_hold_loader_locks);
+        if recording.drain_state() == DrainState::None
+            && (self.config().is_attended() || recording.is_asked())
+        {
+            self.publisher
+                .set_drain_to_work(recording, captured.may_hold_loader_locks);
         }
         if recording.is_worth_draining(used_words) {
             let ring = &recording.ring;
             ring.raise_figure(Figure::MostRingWords as usize, used_words);
-            self.set_drain_to_work(recording, captured.may_hold_loader_locks);
+            self.publisher
+                .set_drain_to_work(recording, captured.may_hold_loader_locks);
         }
         Some(SampleId(id))
-    }
-
-    pub(crate) fn wait_for_space(
-        &self,
-        recording: &Recording,
-        may_hold_loader_locks: bool,
-    ) -> bool {
-        self.set_drain_to_work(recording, may_hold_loader_locks);
-        recording.wait_for_space(self.config().on_full)
     }
 }
 
@@ -254,13 +260,6 @@ pub(crate) fn weight_bytes(due: &Due<'_>, law: GapLaw) -> u64 {
     };
     // Saturates, which `as` does from floats.
     Weight::new(law, interval).bytes(due.size, due.points) as u64
-}
-
-// SAFETY: numbers and bytes may be zero. The unwinder's cache is behind a `LazyCache`, for which zero means absent.
-unsafe impl Zeroed for WorkArea {
-    fn forget(&mut self) {
-        self.forget_all();
-    }
 }
 
 #[cfg(test)]

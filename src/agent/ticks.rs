@@ -14,11 +14,13 @@ use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use allocsample_record::{Figure, RecordKind, SampleFlags, ThreadId, TickRecord};
 use allocsample_ring::Priority;
 
-use crate::agent::{Agent, WorkArea};
-use crate::os::thread::{Interrupted, ShimThread};
+use crate::accounting::thread::ShimThread;
+use crate::agent::Agent;
+use crate::capture::WorkArea;
 use crate::os::timer::{self, Ticking, Timer};
 use crate::os::{clock, process};
 use crate::recording::{self, DrainState, Recording};
+use crate::shim::Interrupted;
 use crate::stack::{Captured, From};
 use crate::switch::Switch;
 
@@ -55,6 +57,16 @@ impl Ticks {
         for before in &self.before_ns {
             before.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// Writes the period, and the time that could not be recorded before there was a recording.
+    pub(crate) fn begin_recording(&self, recording: &Recording, period_ns: Option<u64>) {
+        let ring = &recording.ring;
+        let figures = [Figure::TicksInAgentNs, Figure::TicksNotRecordedNs];
+        for (figure, before) in figures.into_iter().zip(&self.before_ns) {
+            ring.add_figure(figure as usize, before.swap(0, Ordering::Relaxed));
+        }
+        ring.set_figure(Figure::TickPeriodNs as usize, period_ns.unwrap_or(0));
     }
 
     fn take_place(&self, tid: u32) -> Option<&AtomicU64> {
@@ -183,7 +195,7 @@ impl Agent {
 
     /// The thread has used a processor for another `periods` periods. In a signal handler.
     pub fn on_tick(&self, thread: &ShimThread, interrupted: &Interrupted, periods: u64) {
-        let is_stopped = self.control.force().interval.is_none();
+        let is_stopped = self.accounting.control.force().interval.is_none();
         if self.switch.get() != Switch::On || is_stopped || !thread.is_enabled() {
             return;
         }
@@ -194,8 +206,8 @@ impl Agent {
         };
         let is_recorded = thread.epoch() == self.epoch()
             && self
-                .areas
-                .run_aside(thread.last_area(), |area| {
+                .capture
+                .in_area_aside(thread, |area| {
                     self.take_tick(thread, interrupted, cpu_ns, area)
                 })
                 .unwrap_or(false);
@@ -218,16 +230,6 @@ impl Agent {
         }
     }
 
-    /// What a recording must know of the time before it.
-    pub(crate) fn tell_ticks(&self, recording: &Recording) {
-        let ring = &recording.ring;
-        let figures = [Figure::TicksInAgentNs, Figure::TicksNotRecordedNs];
-        for (figure, before) in figures.into_iter().zip(&self.ticks.before_ns) {
-            ring.add_figure(figure as usize, before.swap(0, Ordering::Relaxed));
-        }
-        ring.set_figure(Figure::TickPeriodNs as usize, self.tick_period_ns());
-    }
-
     /// On the area's stack. False: it was not recorded, nor counted.
     fn take_tick(
         &self,
@@ -241,16 +243,18 @@ impl Agent {
         };
         self.announce_in(thread, recording);
         let from = From::Interrupted(*interrupted);
-        let mut captured = self.capture(thread, &from, area, recording);
-        let may_start_drain = self.wants_drain(recording) && self.may_start_thread(area, &captured);
+        let mut captured = self.capture.walk(thread, &from, area, recording);
+        let may_start_drain =
+            self.wants_drain(recording) && self.capture.may_start_thread(area, &captured);
         // The entry of malloc, before anything of it is ours alone.
-        area.strip_own(&self.modules, &mut captured);
+        self.capture.strip_own(area, &mut captured);
         if let Some(heap) = self.heaps.walked_in_ticks(thread) {
-            self.add_vm_frames(thread, heap, area, &mut captured);
+            self.capture
+                .add_vm_frames(thread, heap, area, &mut captured);
         }
         self.publish_tick(thread, cpu_ns, area, recording, &captured);
         if may_start_drain {
-            self.set_drain_to_work(recording, false);
+            self.publisher.set_drain_to_work(recording, false);
         }
         true
     }
@@ -259,16 +263,6 @@ impl Agent {
     fn wants_drain(&self, recording: &Recording) -> bool {
         let is_wanted_early = self.config().is_attended() || recording.is_asked();
         recording.drain_state() == DrainState::None && (is_wanted_early || recording.has_work())
-    }
-
-    /// Whether the interrupted thread can start another one: its stack, our own frames among it, shows that no lock is held
-    /// which that takes. A malloc that stands before ours may have some of the program's own.
-    fn may_start_thread(&self, area: &WorkArea, captured: &Captured) -> bool {
-        let frames = area.frames.get(..captured.depth).unwrap_or(&[]);
-        captured.flags == SampleFlags::default()
-            && !captured.may_hold_loader_locks
-            && !self.has_malloc_elsewhere()
-            && self.locking_code.is_left_by(frames)
     }
 
     fn publish_tick(

@@ -8,9 +8,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use allocsample_ring::{WAITING_BYTES, WAITING_DIRECTORY, WAITING_NAME, WaitingRequest};
 
+use crate::accounting::thread::ShimThread;
 use crate::agent::Agent;
 use crate::os::file::{self, File};
-use crate::os::thread::ShimThread;
 use crate::os::{self, clock, process};
 use crate::path::decimal;
 use crate::recording::{self, Recording};
@@ -56,13 +56,14 @@ impl Agent {
         if !is_stopped && !is_due {
             return;
         }
-        let begun = self.areas.run(thread.last_area(), |area| {
+        let begun = self.capture.in_area(thread, |area| {
             (is_stopped || read().is_some())
                 .then(|| self.begin_recording(area))
                 .flatten()
         });
         if let Some(recording) = begun.flatten().filter(|_| is_stopped) {
-            self.write_interval(recording, None, None);
+            self.publisher
+                .write_interval(recording, None, None, self.seed());
         }
     }
 

@@ -283,7 +283,9 @@ unsafe extern "C" fn own_stack(thread: *const ShimThread, start: *mut u64, end: 
 unsafe extern "C" fn define_type(type_id: u32, name: *const c_char) {
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) }.to_bytes();
-    AGENT.define_name(Definition::Type, HeapId::MALLOC, type_id, 0, name, &[]);
+    AGENT
+        .publisher()
+        .define_name(Definition::Type, HeapId::MALLOC, type_id, 0, name, &[]);
 }
 
 /// Where this thread stands; inlined, so that it is the caller whose frame comes next.

@@ -6,13 +6,14 @@ use allocsample_record::{
     Fate, FateRecord, FreeRecord, LostReason, RecordKind, SampleId, ThreadId,
 };
 
+use crate::accounting::thread::ShimThread;
 use crate::agent::Agent;
 use crate::hooks::heap::Heap;
 use crate::hooks::nursery::{HookSlot, NurseryState, Object};
 use crate::os::clock;
-use crate::os::thread::ShimThread;
 use crate::os::vector::Vector;
-use crate::recording::{self, Recording};
+use crate::publishing::Publisher;
+use crate::recording;
 
 /// Mirror of `allocsample_pending`: a sample whose object nobody has looked at.
 #[repr(C)]
@@ -102,26 +103,6 @@ impl Agent {
         .unwrap_or(0)
     }
 
-    /// Copies samples of threads that have ended, which wait for a minor collection like their young ones did.
-    pub fn pending_late(&self, heap: &Heap, to: &mut [Pending], cursor: &mut u64) -> usize {
-        heap.with_old(|old| {
-            if *cursor == 0 {
-                old.retain(|pending| !pending.is_resolved());
-            }
-            copy_pending(old.as_slice(), to, cursor, Pending::is_late)
-        })
-    }
-
-    /// Copies samples of a heap that wait for a major collection; returns how many.
-    pub fn pending_old(&self, heap: &Heap, to: &mut [Pending], cursor: &mut u64) -> usize {
-        heap.with_old(|old| {
-            if *cursor == 0 {
-                old.retain(|pending| !pending.is_resolved());
-            }
-            copy_pending(old.as_slice(), to, cursor, |_| true)
-        })
-    }
-
     /// Takes the answers of a minor collection; returns how many were expected.
     pub fn resolve_young(
         &self,
@@ -141,13 +122,13 @@ impl Agent {
                 };
                 taken += 1;
                 // May wait for space: not with the old samples locked.
-                let fate = self.tell_fate(pending, resolution, gc, time_ns);
+                let fate = self.publisher.write_fate(pending, resolution, gc, time_ns);
                 if matches!(fate, Fate::Alive | Fate::Promoted) {
                     let survivor = Pending {
                         state: 0,
                         ..*pending
                     };
-                    heap.with_old(|old| self.keep_old(heap, old, survivor));
+                    heap.with_old(|old| heap.keep_old(&self.publisher, old, survivor));
                 }
             }
             taken
@@ -155,19 +136,72 @@ impl Agent {
         .unwrap_or(0)
     }
 
+    /// The block at this address is about to be freed.
+    pub fn heap_freed(&self, thread: &ShimThread, heap: &Heap, address: u64) {
+        let Some(id) = self.blocks.of(heap).take(address) else {
+            return;
+        };
+        let record = FreeRecord {
+            time_ns: clock::monotonic_ns(),
+            sample: SampleId(id),
+            thread: ThreadId(thread.number()),
+        };
+        self.publisher
+            .push_or_wait(RecordKind::Free, FreeRecord::WORDS, |words| {
+                record.encode_into(words)
+            });
+        (self.setup.hooks().on_heap_freed)(address);
+    }
+
+    /// The block is about to move.
+    pub fn heap_moved(&self, heap: &Heap, from: u64, to: u64) {
+        if let Some(id) = self.blocks.of(heap).take(from)
+            && !self.blocks.of(heap).insert(to, id)
+        {
+            self.publisher.count_lost(LostReason::LiveTableFull, 1, 0);
+        }
+    }
+}
+
+impl Heap {
+    /// Copies samples of threads that have ended, which wait for a minor collection like their young ones did.
+    pub fn pending_late(&self, to: &mut [Pending], cursor: &mut u64) -> usize {
+        self.with_old(|old| {
+            if *cursor == 0 {
+                old.retain(|pending| !pending.is_resolved());
+            }
+            copy_pending(old.as_slice(), to, cursor, Pending::is_late)
+        })
+    }
+
+    /// Copies samples of a heap that wait for a major collection; returns how many.
+    pub fn pending_old(&self, to: &mut [Pending], cursor: &mut u64) -> usize {
+        self.with_old(|old| {
+            if *cursor == 0 {
+                old.retain(|pending| !pending.is_resolved());
+            }
+            copy_pending(old.as_slice(), to, cursor, |_| true)
+        })
+    }
+
     /// Takes the answers of a minor collection about samples of threads that have ended; returns how many were expected.
-    pub fn resolve_late(&self, heap: &Heap, resolutions: &[Resolution], gc: u64) -> usize {
-        self.resolve_listed(heap, resolutions, gc, Pending::is_late)
+    pub fn resolve_late(
+        &self,
+        publisher: &Publisher,
+        resolutions: &[Resolution],
+        gc: u64,
+    ) -> usize {
+        self.resolve_listed(publisher, resolutions, gc, Pending::is_late)
     }
 
     /// Takes the answers of a major collection; returns how many were expected.
-    pub fn resolve_old(&self, heap: &Heap, resolutions: &[Resolution], gc: u64) -> usize {
-        self.resolve_listed(heap, resolutions, gc, |_| true)
+    pub fn resolve_old(&self, publisher: &Publisher, resolutions: &[Resolution], gc: u64) -> usize {
+        self.resolve_listed(publisher, resolutions, gc, |_| true)
     }
 
     fn resolve_listed(
         &self,
-        heap: &Heap,
+        publisher: &Publisher,
         resolutions: &[Resolution],
         gc: u64,
         is_asked: impl Fn(&Pending) -> bool,
@@ -179,14 +213,14 @@ impl Agent {
                 Fate::from_number(resolution.fate),
                 Some(Fate::Alive | Fate::Promoted)
             );
-            let claimed = heap.with_old(|old| {
+            let claimed = self.with_old(|old| {
                 let pending = claim(old.as_mut_slice(), resolution, &is_asked)?;
                 let before = *pending;
                 if is_alive {
                     pending.address = resolution.address;
                     pending.state = 0;
                 } else {
-                    heap.open.fetch_sub(1, Ordering::Relaxed);
+                    self.open.fetch_sub(1, Ordering::Relaxed);
                 }
                 Some(before)
             });
@@ -197,57 +231,65 @@ impl Agent {
             // One that has survived before is nothing to tell.
             if !is_alive || pending.is_late() {
                 // May wait for space: not with the old samples locked.
-                self.tell_fate(&mut pending, resolution, gc, time_ns);
+                publisher.write_fate(&mut pending, resolution, gc, time_ns);
             }
         }
         taken
     }
 
     /// Gives up what a heap still waits for; what a nursery does, at the next call with it.
-    pub fn discard(&self, heap: &Heap) {
-        heap.count_discard();
+    pub fn discard(&self, publisher: &Publisher) {
+        self.count_discard();
         let time_ns = clock::monotonic_ns();
-        heap.with_old(|old| {
+        self.with_old(|old| {
             for pending in old
                 .as_slice()
                 .iter()
                 .filter(|pending| !pending.is_resolved())
             {
-                heap.open.fetch_sub(1, Ordering::Relaxed);
-                self.give_up(pending, time_ns);
+                self.open.fetch_sub(1, Ordering::Relaxed);
+                publisher.write_unknown_fate(pending, time_ns);
             }
             old.clear();
         });
     }
 
     /// Gives up young samples of before the heap was told so.
-    pub(crate) fn give_up_young(&self, heap: &Heap, state: &mut NurseryState) {
-        let discards = heap.discards();
+    pub(crate) fn give_up_young(&self, publisher: &Publisher, state: &mut NurseryState) {
+        let discards = self.discards();
         if state.discards != discards {
             state.discards = discards;
             let time_ns = clock::monotonic_ns();
             let young = state.young.as_slice().iter();
             for pending in young.filter(|pending| !pending.is_resolved()) {
-                self.give_up(pending, time_ns);
+                publisher.write_unknown_fate(pending, time_ns);
             }
             state.young.clear();
         }
     }
 
     /// Samples that wait for a major collection. Any thread at any time.
-    pub fn old_count(&self, heap: &Heap) -> u64 {
-        heap.open.load(Ordering::Relaxed)
+    pub fn old_count(&self) -> u64 {
+        self.open.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn keep_old(&self, heap: &Heap, old: &mut Vector<Pending>, pending: Pending) {
+    pub(crate) fn keep_old(
+        &self,
+        publisher: &Publisher,
+        old: &mut Vector<Pending>,
+        pending: Pending,
+    ) {
         if old.push(pending) {
-            heap.open.fetch_add(1, Ordering::Relaxed);
+            self.open.fetch_add(1, Ordering::Relaxed);
         } else {
-            self.count_lost(LostReason::LiveTableFull, 1, 0);
+            publisher.count_lost(LostReason::LiveTableFull, 1, 0);
         }
     }
+}
 
-    fn tell_fate(
+impl Publisher {
+    /// Writes the answer about a pending sample, and returns it.
+    pub(super) fn write_fate(
         &self,
         pending: &mut Pending,
         resolution: &Resolution,
@@ -272,7 +314,8 @@ impl Agent {
         fate
     }
 
-    fn give_up(&self, pending: &Pending, time_ns: u64) {
+    /// Writes that nobody will say what becomes of a pending sample.
+    pub(super) fn write_unknown_fate(&self, pending: &Pending, time_ns: u64) {
         self.push_fate(&FateRecord {
             time_ns,
             sample: SampleId(pending.id),
@@ -284,7 +327,7 @@ impl Agent {
     }
 
     /// A sample is of this type, which is not 0; it has not ended yet. False: there is no room to say so.
-    pub fn tell_type(&self, sample: SampleId, type_id: u32) -> bool {
+    pub fn write_type(&self, sample: SampleId, type_id: u32) -> bool {
         let typed = FateRecord::of_type(sample, type_id, clock::monotonic_ns());
         let is_told = typed.zip(recording::current()).map(|(typed, recording)| {
             self.push_waiting(recording, RecordKind::Fate, FateRecord::WORDS, |words| {
@@ -298,64 +341,6 @@ impl Agent {
         self.push_or_wait(RecordKind::Fate, FateRecord::WORDS, |words| {
             record.encode_into(words)
         });
-    }
-
-    /// The block at this address is about to be freed.
-    pub fn heap_freed(&self, thread: &ShimThread, heap: &Heap, address: u64) {
-        let Some(id) = self.live_of(heap).take(&self.filter, address) else {
-            return;
-        };
-        let record = FreeRecord {
-            time_ns: clock::monotonic_ns(),
-            sample: SampleId(id),
-            thread: ThreadId(thread.number()),
-        };
-        self.push_or_wait(RecordKind::Free, FreeRecord::WORDS, |words| {
-            record.encode_into(words)
-        });
-        (self.hooks().on_heap_freed)(address);
-    }
-
-    /// The block is about to move.
-    pub fn heap_moved(&self, heap: &Heap, from: u64, to: u64) {
-        if let Some(id) = self.live_of(heap).take(&self.filter, from)
-            && !self.live_of(heap).insert(&self.filter, to, id)
-        {
-            self.count_lost(LostReason::LiveTableFull, 1, 0);
-        }
-    }
-
-    /// Writes a record of a hook, waiting for space if the settings say so; counts it if there is none.
-    pub(crate) fn push_or_wait(
-        &self,
-        kind: RecordKind,
-        words: usize,
-        encode: impl Fn(&mut [u64]) -> Option<usize>,
-    ) -> bool {
-        let Some(recording) = recording::current() else {
-            return false;
-        };
-        let is_told = self.push_waiting(recording, kind, words, encode);
-        if !is_told {
-            recording.count_lost(LostReason::FreeRingFull, 1, 0);
-        }
-        is_told
-    }
-
-    /// Waits for room in the ring as the settings say; false, and nothing is counted, if there is none.
-    fn push_waiting(
-        &self,
-        recording: &Recording,
-        kind: RecordKind,
-        words: usize,
-        encode: impl Fn(&mut [u64]) -> Option<usize>,
-    ) -> bool {
-        while !recording.push(kind, words, &encode) {
-            if !self.wait_for_space(recording, true) {
-                return false;
-            }
-        }
-        true
     }
 }
 

@@ -3,25 +3,21 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use allocsample_record::{Definition, HeapId, HeapKind, IntervalRecord, RecordKind, Sampling};
+use allocsample_record::{Definition, HeapId, HeapKind};
 use allocsample_sampling::{Interval, Random, Seed};
 
+use crate::accounting::thread::ShimThread;
 use crate::agent::Agent;
 use crate::hooks::collect::Pending;
 use crate::hooks::on_request::Wanted;
-use crate::live::{BlockFilter, LiveSamples};
-use crate::os::clock;
+use crate::live::LiveSamples;
 use crate::os::memory::{self, StaticRef};
 use crate::os::spin::Spin;
-use crate::os::thread::ShimThread;
 use crate::os::vector::Vector;
-use crate::recording::Recording;
 use crate::stack::vm::{NativeCode, VmWalk};
 
 const MAX_HEAPS: usize = 255;
 const RANGES: usize = 16;
-/// Different intervals of heaps whose numbers are used again.
-const TOLD: usize = 512;
 
 /// What a virtual machine says of a heap.
 pub struct Description<'a> {
@@ -142,7 +138,7 @@ impl Heap {
 
     /// The machine has taken it back.
     pub(crate) fn is_gone(&self) -> bool {
-        // Acquire: pairs with the release in `take_back_heap`.
+        // Acquire: pairs with the release in `take_back`.
         self.is_gone.load(Ordering::Acquire)
     }
 
@@ -199,6 +195,38 @@ impl Heap {
         })
     }
 
+    /// Switches sampling of a heap on or off, from the next call with each nursery on.
+    pub fn switch(&self, is_on: bool) {
+        let is_on = is_on && !self.is_gone();
+        self.is_on.store(is_on, Ordering::Relaxed);
+        self.changed();
+    }
+
+    /// The machine takes it back: no samples any more, whatever is asked for later.
+    pub fn take_back(&self) {
+        self.is_gone.store(true, Ordering::Release);
+        self.switch(false);
+    }
+
+    /// Native code in this range runs the machine's frames. False: too many ranges.
+    pub fn add_interpreter_range(&self, start: u64, end: u64) -> bool {
+        // Two may come at the same time.
+        let index = self.ranges_used.fetch_add(1, Ordering::Relaxed);
+        let Some((from, to)) = self.ranges.get(index as usize) else {
+            self.ranges_used.fetch_sub(1, Ordering::Relaxed);
+            return false;
+        };
+        // In between it ends at 0, and holds nothing. Release: pairs with `is_interpreter`.
+        from.store(start, Ordering::Relaxed);
+        to.store(end, Ordering::Release);
+        true
+    }
+
+    /// Its table of sampled blocks; `None` if they are malloc's blocks.
+    pub(crate) fn own_blocks(&self) -> Option<&LiveSamples> {
+        (!self.is_freed_by_malloc).then_some(&self.live)
+    }
+
     /// Runs `work` with the old samples.
     pub(crate) fn with_old<R>(&self, work: impl FnOnce(&mut Vector<Pending>) -> R) -> R {
         self.old.with(work)
@@ -209,14 +237,9 @@ impl Heap {
 pub struct Heaps {
     heaps: [StaticRef<Heap>; MAX_HEAPS],
     used: AtomicU32,
-    intervals: AtomicU32,
-    /// Intervals of heaps, which every profile of the process is told: bytes, 0 for none, and number.
-    told: Spin<[(u64, u16); TOLD]>,
     random_rows: AtomicU32,
     /// The heap that is walked in malloc on every thread; 0 for none.
     everywhere: AtomicU32,
-    /// Number of times that compiled code was added, moved or removed.
-    code_changes: AtomicU32,
 }
 
 impl Heaps {
@@ -225,23 +248,9 @@ impl Heaps {
         Self {
             heaps: [const { StaticRef::new() }; MAX_HEAPS],
             used: AtomicU32::new(0),
-            // 0 is malloc's.
-            intervals: AtomicU32::new(1),
-            told: Spin::new([(0, 0); TOLD]),
             random_rows: AtomicU32::new(0),
-            code_changes: AtomicU32::new(0),
             everywhere: AtomicU32::new(0),
         }
-    }
-
-    /// How often compiled code was made, moved or dropped: addresses in it may mean something else since.
-    pub fn code_changes(&self) -> u32 {
-        self.code_changes.load(Ordering::Relaxed)
-    }
-
-    /// It happens again. Before the record of it.
-    pub fn code_changed(&self) {
-        self.code_changes.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Random numbers for a nursery, in no thread's row.
@@ -289,39 +298,27 @@ impl Heaps {
             .filter(|heap| !heap.is_gone())
     }
 
-    /// The profile so far is complete: samples and bytes are its.
-    pub(crate) fn forget_samples(&self, filter: &BlockFilter) {
+    /// The profile so far is complete: later ones count from zero.
+    pub(crate) fn forget_counts(&self) {
         for heap in self.all() {
             heap.exact_bytes.store(0, Ordering::Relaxed);
             heap.samples.store(0, Ordering::Relaxed);
-            heap.live.clear(filter);
         }
     }
 
     /// In a forked child: samples and bytes are the parent's.
-    pub(crate) fn restart(&self, filter: &BlockFilter) {
+    pub(crate) fn restart(&self) {
+        self.forget_counts();
         for heap in self.all() {
-            heap.exact_bytes.store(0, Ordering::Relaxed);
-            heap.samples.store(0, Ordering::Relaxed);
             heap.wanted.forget();
             heap.old.break_lock();
             heap.with_old(Vector::clear);
             heap.open.store(0, Ordering::Relaxed);
-            heap.live.clear(filter);
         }
-        self.told.break_lock();
     }
 }
 
 impl Agent {
-    /// Where the heap's samples are that are freed by their address.
-    pub(crate) fn live_of<'a>(&'a self, heap: &'a Heap) -> &'a LiveSamples {
-        match heap.is_freed_by_malloc {
-            true => &self.live,
-            false => &heap.live,
-        }
-    }
-
     /// Registers a heap; `None` if there are too many or no memory is left.
     pub fn register_heap(&self, description: &Description<'_>) -> Option<&'static Heap> {
         let interval = description.interval.or(self.config().interval);
@@ -345,7 +342,9 @@ impl Agent {
             live: LiveSamples::new(),
             exact_bytes: AtomicU64::new(0),
             samples: AtomicU64::new(0),
-            is_on: AtomicBool::new(interval.is_some() && self.control.force().interval.is_some()),
+            is_on: AtomicBool::new(
+                interval.is_some() && self.accounting.control.force().interval.is_some(),
+            ),
             is_gone: AtomicBool::new(false),
             samples_by_itself: AtomicBool::new(false),
             interval_bytes: AtomicU64::new(interval.map_or(0, Interval::bytes)),
@@ -359,12 +358,13 @@ impl Agent {
             wanted: Wanted::new(),
         })?;
         let kind = description.kind as u32;
-        self.define_name(Definition::Heap, id, 0, kind, description.name, &[]);
+        self.publisher
+            .define_name(Definition::Heap, id, 0, kind, description.name, &[]);
         match description.interval {
             Some(interval) => {
                 self.set_interval(heap, interval);
             }
-            None => self.tell_interval_of(heap),
+            None => self.publisher.write_interval_of(heap, self.seed()),
         }
         place.set(Some(heap));
         if description.scans_stacks {
@@ -386,107 +386,15 @@ impl Agent {
     }
 
     fn set_interval(&self, heap: &Heap, interval: Interval) -> bool {
-        let Some(index) = self.tell_interval(interval) else {
+        let Some(index) = self.publisher.interval_of_heaps(interval, self.seed()) else {
             return false;
         };
         heap.interval_bytes
             .store(interval.bytes(), Ordering::Relaxed);
         heap.interval_index
             .store(u32::from(index), Ordering::Relaxed);
-        self.tell_interval_of(heap);
+        self.publisher.write_interval_of(heap, self.seed());
         true
-    }
-
-    /// The interval of a heap from now on, where there is a profile. Readers allow for what it may hide.
-    fn tell_interval_of(&self, heap: &Heap) {
-        let (interval, index) = heap.interval();
-        let record = IntervalRecord {
-            heap: heap.id,
-            ..self.interval_record(interval, index)
-        };
-        self.push_or_wait(RecordKind::Interval, IntervalRecord::WORDS, |words| {
-            record.encode_into(words)
-        });
-    }
-
-    /// The intervals of all heaps, into a profile that begins.
-    pub(crate) fn tell_intervals_of_heaps(&self) {
-        for heap in self.heaps.all() {
-            self.tell_interval_of(heap);
-        }
-    }
-
-    /// The number of an interval in every profile of the process. It is told once: what is told is kept for ever.
-    pub(crate) fn tell_interval(&self, interval: Interval) -> Option<u16> {
-        self.heaps.told.with(|told| {
-            let mut places = told.iter_mut();
-            let place = places.find(|(bytes, _)| *bytes == 0 || *bytes == interval.bytes());
-            if let Some(&(bytes, index)) = place.as_deref()
-                && bytes != 0
-            {
-                return Some(index);
-            }
-            let record = IntervalRecord {
-                heap: IntervalRecord::SOME_HEAP,
-                ..self.next_interval(Some(interval))?
-            };
-            let is_told = self.define(RecordKind::Interval, IntervalRecord::WORDS, |words| {
-                record.encode_into(words)
-            });
-            if let Some(place) = place.filter(|_| is_told) {
-                *place = (interval.bytes(), record.index);
-            }
-            is_told.then_some(record.index)
-        })
-    }
-
-    /// The record of an interval that is new in the profile; `None`: there have been too many.
-    fn next_interval(&self, interval: Option<Interval>) -> Option<IntervalRecord> {
-        let index = self.heaps.intervals.fetch_add(1, Ordering::Relaxed);
-        Some(self.interval_record(interval, u16::try_from(index).ok()?))
-    }
-
-    fn interval_record(&self, interval: Option<Interval>, index: u16) -> IntervalRecord {
-        IntervalRecord {
-            time_ns: clock::monotonic_ns(),
-            index,
-            sampling: self.config().sampling,
-            interval_bytes: interval.map_or(0, Interval::bytes),
-            seed: self.seed().process,
-            heap: HeapId::MALLOC,
-        }
-    }
-
-    /// Writes that malloc is sampled at this interval from now on; returns its number, which is a new one unless it has
-    /// one already.
-    pub(crate) fn write_interval(
-        &self,
-        recording: &Recording,
-        interval: Option<Interval>,
-        index: Option<u16>,
-    ) -> Option<u16> {
-        let record = match index {
-            Some(index) => self.interval_record(interval, index),
-            None => self.next_interval(interval)?,
-        };
-        recording
-            .push(RecordKind::Interval, IntervalRecord::WORDS, |words| {
-                record.encode_into(words)
-            })
-            .then_some(record.index)
-    }
-
-    /// Switches sampling of a heap on or off, from the next call with each nursery on.
-    pub fn switch_heap(&self, heap: &Heap, is_on: bool) {
-        let is_on = is_on && !heap.is_gone();
-        heap.is_on.store(is_on, Ordering::Relaxed);
-        heap.changed();
-    }
-
-    /// The machine takes it back: no samples any more, whatever is asked for later.
-    pub fn take_back_heap(&self, heap: &Heap) {
-        heap.is_gone.store(true, Ordering::Release);
-        self.switch_heap(heap, false);
     }
 
     /// As malloc's: on at this interval, or off. A machine that draws its samples itself has an interval of its own.
@@ -494,27 +402,6 @@ impl Agent {
         if let Some(interval) = interval.filter(|_| !heap.samples_by_itself()) {
             self.set_interval(heap, interval);
         }
-        self.switch_heap(heap, interval.is_some());
-    }
-
-    /// Native code in this range runs the machine's frames. False: too many ranges.
-    pub fn add_interpreter_range(&self, heap: &Heap, start: u64, end: u64) -> bool {
-        // Two may come at the same time.
-        let index = heap.ranges_used.fetch_add(1, Ordering::Relaxed);
-        let Some((from, to)) = heap.ranges.get(index as usize) else {
-            heap.ranges_used.fetch_sub(1, Ordering::Relaxed);
-            return false;
-        };
-        // In between it ends at 0, and holds nothing. Release: pairs with `is_interpreter`.
-        from.store(start, Ordering::Relaxed);
-        to.store(end, Ordering::Release);
-        true
-    }
-
-    pub(crate) fn law(&self) -> allocsample_sampling::GapLaw {
-        match self.config().sampling {
-            Sampling::Poisson => allocsample_sampling::GapLaw::Poisson,
-            Sampling::Periodic => allocsample_sampling::GapLaw::Periodic,
-        }
+        heap.switch(interval.is_some());
     }
 }

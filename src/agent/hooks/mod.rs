@@ -5,17 +5,15 @@
 //! pending, resolve: young list --alive--> old list of the heap --dead--> fate record
 //! ```
 //! A nursery and its young list belong to one thread ([`nursery`]); the old samples of a heap to whoever collects it
-//! ([`heap`]). What a machine defines once ([`definitions`]) is kept, so that a profile that begins later, or in a
+//! ([`heap`]). What a machine defines once (`publishing/definitions.rs`) is kept, so that a profile that begins later, or in a
 //! forked child, has it too.
 
 mod collect;
-mod definitions;
 mod heap;
 mod nursery;
 mod on_request;
 mod timeline;
 
 pub use collect::{Pending, Resolution};
-pub use definitions::Definitions;
 pub use heap::{Callbacks, Description, Heap, Heaps};
 pub use nursery::{HookSlot, Object};

@@ -7,13 +7,14 @@ use core::sync::atomic::Ordering;
 use allocsample_record::{Definition, HeapKind, LostReason, SampleFlags, SampleId};
 use allocsample_sampling::{Interval, Nursery, Overflow, SamplePoints, Sampler};
 
+use crate::accounting::thread::ShimThread;
 use crate::agent::Agent;
 use crate::hooks::collect::Pending;
 use crate::hooks::heap::Heap;
 use crate::os::stack_room::make_room;
-use crate::os::thread::{Caller, ShimThread};
 use crate::os::vector::Vector;
 use crate::sample::{Due, weight_bytes};
+use crate::shim::Caller;
 use crate::stack::vm::RawFrame;
 use crate::switch::Switch;
 
@@ -86,7 +87,7 @@ impl NurseryState {
             let (interval, _) = heap.interval();
             if let Some(interval) = interval {
                 let random = agent.heaps.new_random(agent.seed());
-                self.sampler = Sampler::new(agent.law(), interval, random);
+                self.sampler = Sampler::new(agent.setup.law(), interval, random);
             }
             self.generation = 0;
         }
@@ -146,7 +147,7 @@ impl Agent {
         let random = self.heaps.new_random(self.seed());
         let state = NurseryState {
             nursery: Nursery::new(free, top),
-            sampler: Sampler::new(self.law(), interval, random),
+            sampler: Sampler::new(self.setup.law(), interval, random),
             young: Vector::new(),
             discards: heap.discards(),
             told_bytes: 0,
@@ -178,7 +179,7 @@ impl Agent {
             state.told_bytes = state.nursery.bytes();
             state.discards = heap.discards();
         }
-        self.give_up_young(heap, state);
+        heap.give_up_young(&self.publisher, state);
     }
 
     /// The object failed the limit and fits below `top`. Returns the new limit.
@@ -266,7 +267,7 @@ impl Agent {
             let left = state.young.as_slice();
             heap.with_old(|old| {
                 for &pending in left.iter().filter(|pending| !pending.is_resolved()) {
-                    self.keep_old(heap, old, pending.late());
+                    heap.keep_old(&self.publisher, old, pending.late());
                 }
             });
             state.young.release();
@@ -343,13 +344,13 @@ impl Agent {
         }
         let pending = Pending::new(id, object);
         let is_tracked = match heap.kind {
-            HeapKind::Malloc | HeapKind::External | HeapKind::Collected => self
-                .live_of(heap)
-                .insert(&self.filter, object.address, id.0),
+            HeapKind::Malloc | HeapKind::External | HeapKind::Collected => {
+                self.blocks.of(heap).insert(object.address, id.0)
+            }
             HeapKind::Nursery | HeapKind::Traced => state.young.push(pending),
         };
         if !is_tracked {
-            self.count_lost(LostReason::LiveTableFull, 1, 0);
+            self.publisher.count_lost(LostReason::LiveTableFull, 1, 0);
         }
         if let Some(on_sample) = heap.callbacks.on_sample {
             let user = heap.callbacks.user;
@@ -391,12 +392,15 @@ impl Agent {
         if drawn_at.is_none() {
             heap.set_samples_by_itself();
         }
-        if !self.selects(thread) {
+        if !self.accounting.selection.selects(thread) {
             return None;
         }
         let (interval, index) = match drawn_at {
             // By its number in the profile: the heap's own may change while we look.
-            Some(interval) => (Some(interval), self.tell_interval(interval)),
+            Some(interval) => (
+                Some(interval),
+                self.publisher.interval_of_heaps(interval, self.seed()),
+            ),
             None => {
                 let (interval, index) = heap.interval();
                 (interval, Some(index))
@@ -418,15 +422,16 @@ impl Agent {
         };
         if index.is_none() {
             // Of 65,536 intervals each has got its number: without one nobody could say what this one stands for.
-            self.count_lost(LostReason::NoMemory, 1, weight_bytes(&due, self.law()));
+            self.publisher.count_lost(
+                LostReason::NoMemory,
+                1,
+                weight_bytes(&due, self.setup.law()),
+            );
             return None;
         }
         let id = self.record_object(heap, &due)?;
-        if !self
-            .live_of(heap)
-            .insert(&self.filter, object.address, id.0)
-        {
-            self.count_lost(LostReason::LiveTableFull, 1, 0);
+        if !self.blocks.of(heap).insert(object.address, id.0) {
+            self.publisher.count_lost(LostReason::LiveTableFull, 1, 0);
         }
         Some(id)
     }
@@ -437,6 +442,7 @@ impl Agent {
             return false;
         }
         let heap = allocsample_record::HeapId::MALLOC;
-        self.define_name(Definition::Thread, heap, thread.number(), 0, name, &[])
+        self.publisher
+            .define_name(Definition::Thread, heap, thread.number(), 0, name, &[])
     }
 }

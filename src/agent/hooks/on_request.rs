@@ -75,7 +75,7 @@ impl Agent {
                 &b"collection on request: declined"[..],
             ),
         };
-        self.tell_marker(&MarkerRecord {
+        self.publisher.write_marker(&MarkerRecord {
             heap: heap.id,
             is_phase: false,
             begin_ns: heap.wanted.since_ns.load(Ordering::Relaxed),

@@ -6,10 +6,11 @@ use allocsample_record::{
     CodeRecord, GcRecord, MAX_NAME_BYTES, MarkerRecord, RecordKind, ValueRecord,
 };
 
+use crate::accounting::thread::ShimThread;
 use crate::agent::Agent;
 use crate::hooks::heap::Heap;
 use crate::os::clock;
-use crate::os::thread::ShimThread;
+use crate::publishing::Publisher;
 use crate::recording;
 use crate::switch::Switch;
 
@@ -24,18 +25,30 @@ impl Agent {
     }
 
     /// A collection that has ended, and how much was allocated up to it.
-    pub fn tell_gc(&self, record: &GcRecord<'_>) -> bool {
+    pub fn write_gc(&self, record: &GcRecord<'_>) -> bool {
         if let Some(heap) = self.heaps.get(record.heap) {
-            self.tell_exact_bytes(heap);
+            self.publisher.write_exact_bytes(heap);
         }
-        self.push_or_wait(RecordKind::Gc, record.words(), |words| {
-            record.encode_into(words)
-        })
+        self.publisher
+            .push_or_wait(RecordKind::Gc, record.words(), |words| {
+                record.encode_into(words)
+            })
     }
 
+    /// A change of compiled code. Kept for later profiles.
+    pub fn write_code(&self, record: &CodeRecord) -> bool {
+        self.capture.code_changed();
+        self.publisher
+            .define(RecordKind::Code, CodeRecord::WORDS, |words| {
+                record.encode_into(words)
+            })
+    }
+}
+
+impl Publisher {
     /// The exact total of a heap, as far as its threads have told it.
-    pub(crate) fn tell_exact_bytes(&self, heap: &Heap) {
-        self.tell_value(
+    pub(crate) fn write_exact_bytes(&self, heap: &Heap) {
+        self.write_value(
             heap,
             ValueRecord::EXACT_BYTES,
             heap.exact_bytes.load(Ordering::Relaxed),
@@ -43,7 +56,7 @@ impl Agent {
     }
 
     /// A reading of a statistic.
-    pub fn tell_value(&self, heap: &Heap, statistic: u32, value: u64) -> bool {
+    pub fn write_value(&self, heap: &Heap, statistic: u32, value: u64) -> bool {
         let record = ValueRecord {
             time_ns: clock::monotonic_ns(),
             heap: heap.id,
@@ -56,18 +69,10 @@ impl Agent {
     }
 
     /// A span with a name, or a phase.
-    pub fn tell_marker(&self, record: &MarkerRecord<'_>) -> bool {
+    pub fn write_marker(&self, record: &MarkerRecord<'_>) -> bool {
         let name = record.name.get(..MAX_NAME_BYTES).unwrap_or(record.name);
         let record = MarkerRecord { name, ..*record };
         self.push_or_wait(RecordKind::Marker, record.words(), |words| {
-            record.encode_into(words)
-        })
-    }
-
-    /// A change of compiled code. Kept for later profiles.
-    pub fn tell_code(&self, record: &CodeRecord) -> bool {
-        self.heaps.code_changed();
-        self.define(RecordKind::Code, CodeRecord::WORDS, |words| {
             record.encode_into(words)
         })
     }

@@ -11,13 +11,13 @@ use allocsample_ring::Ring;
 use super::holding::RETIRED;
 use super::{CURRENT, CannotRecord, DrainRequest, DrainState, Recording, current};
 use crate::config::{Config, OnFull, UnknownSetting};
-use crate::hooks::Definitions;
 use crate::os::clock::Patience;
 use crate::os::file::{self, File};
 use crate::os::futex;
 use crate::os::signals::Held;
 use crate::os::{Errno, clock, memory, process};
 use crate::path::{Path, file_name};
+use crate::publishing::definitions::Definitions;
 
 /// Ring sizes that are tried in turn, in words: 4 MiB, 1 MiB, 256 KiB.
 const CAPACITIES_WORDS: [u64; 3] = [1 << 19, 1 << 17, 1 << 15];

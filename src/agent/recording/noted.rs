@@ -11,7 +11,7 @@ use core::sync::atomic::{Ordering, compiler_fence};
 use allocsample_ring::{Priority, Progress, Reservation, RingFull, Writer};
 
 use super::Recording;
-use crate::os::thread::{NotedRecord, ShimThread};
+use crate::accounting::thread::{NotedRecord, ShimThread};
 
 /// A reserved record.
 #[must_use]

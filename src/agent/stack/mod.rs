@@ -23,7 +23,8 @@ mod written;
 use allocsample_record::SampleFlags;
 use framehop::{CacheNative, FrameAddress, MustNotAllocateDuringUnwind, UnwindRegsNative};
 
-use crate::os::thread::{Caller, Interrupted, ShimThread};
+use crate::accounting::thread::ShimThread;
+use crate::shim::{Caller, Interrupted};
 pub use foreign::ForeignPages;
 use memo::{Frame, FramePointer};
 pub use memo::{Memo, MemoKey};
@@ -93,6 +94,7 @@ pub fn learn_own_stack(thread: &ShimThread) {
 
 impl Walk<'_> {
     /// Fills `frames` with the stack above `from`; `on_module` hears of each module that is run through for the first time.
+    #[inline]
     pub fn capture(
         &mut self,
         thread: &ShimThread,

@@ -3,8 +3,8 @@
 use core::ops::Range;
 
 use super::foreign::ForeignPages;
+use crate::accounting::thread::ShimThread;
 use crate::os::memory::is_readable;
-use crate::os::thread::ShimThread;
 
 const PAGE: u64 = 4096;
 /// Beyond this distance from the top a stack pointer is taken to be on another stack.

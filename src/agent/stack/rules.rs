@@ -234,7 +234,8 @@ impl Rules {
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
-    use crate::os::thread::{Caller, Interrupted, ShimThread};
+    use crate::accounting::thread::ShimThread;
+    use crate::shim::{Caller, Interrupted};
     use crate::stack::modules::Modules;
     use crate::stack::{ForeignPages, From, Memo, Walk, step};
     use std::vec::Vec;

@@ -113,8 +113,8 @@ pub(super) unsafe extern "C" fn heap_unregister(heap: HeapHandle) -> i32 {
     let Some(heap) = (unsafe { heap_of(heap) }) else {
         return INVALID;
     };
-    AGENT.take_back_heap(heap);
-    AGENT.discard(heap);
+    heap.take_back();
+    heap.discard(AGENT.publisher());
     OK
 }
 
@@ -125,13 +125,13 @@ pub(super) unsafe extern "C" fn control(heap: HeapHandle, operation: u32, value:
         return INVALID;
     };
     match operation {
-        1 => AGENT.switch_heap(heap, true),
-        2 => AGENT.switch_heap(heap, false),
+        1 => heap.switch(true),
+        2 => heap.switch(false),
         3 => match Interval::new(value) {
             Some(interval) => return result(AGENT.set_heap_interval(heap, interval)),
             None => return INVALID,
         },
-        4 => AGENT.discard(heap),
+        4 => heap.discard(AGENT.publisher()),
         _ => return INVALID,
     }
     OK
@@ -159,6 +159,6 @@ pub(super) unsafe extern "C" fn counters(heap: HeapHandle, counters: *mut RawCou
     to.interval = found.interval_bytes;
     to.exact_bytes = found.exact_bytes;
     to.samples = found.samples;
-    to.pending = AGENT.old_count(heap);
+    to.pending = heap.old_count();
     OK
 }

@@ -38,7 +38,11 @@ unsafe fn define(
     let Some(heap) = heap else {
         return INVALID;
     };
-    result(AGENT.define_name(kind, heap.id(), id, value, name, detail))
+    result(
+        AGENT
+            .publisher()
+            .define_name(kind, heap.id(), id, value, name, detail),
+    )
 }
 
 pub(super) unsafe extern "C" fn define_type(
@@ -95,7 +99,11 @@ pub(super) unsafe extern "C" fn define_inlined(
         line.copy_from_slice(&frame.line.to_le_bytes());
     }
     let told = pairs.get(..count * 8).unwrap_or(&[]);
-    result(AGENT.define_name(Definition::Inlined, heap.id(), id, 0, told, &[]))
+    result(
+        AGENT
+            .publisher()
+            .define_name(Definition::Inlined, heap.id(), id, 0, told, &[]),
+    )
 }
 
 pub(super) unsafe extern "C" fn shadow_stack(heap: HeapHandle, stack: *const ShadowStack) -> i32 {
@@ -116,7 +124,7 @@ pub(super) unsafe extern "C" fn shadow_stack(heap: HeapHandle, stack: *const Sha
 pub(super) unsafe extern "C" fn interpreter_range(heap: HeapHandle, start: u64, end: u64) -> i32 {
     // SAFETY: the header's rules.
     match unsafe { heap_of(heap) } {
-        Some(heap) if start < end => result(AGENT.add_interpreter_range(heap, start, end)),
+        Some(heap) if start < end => result(heap.add_interpreter_range(start, end)),
         _ => INVALID,
     }
 }
@@ -135,7 +143,7 @@ unsafe fn change_code(
     let Some(heap) = (unsafe { heap_of(heap) }) else {
         return INVALID;
     };
-    result(AGENT.tell_code(&CodeRecord {
+    result(AGENT.write_code(&CodeRecord {
         time_ns: clock::monotonic_ns(),
         change,
         start,

@@ -187,7 +187,7 @@ pub(super) unsafe extern "C" fn typed(heap: HeapHandle, id: u64, type_id: u32) -
     if unsafe { heap_of(heap) }.is_none() || id == NO_SAMPLE || type_id == 0 {
         return INVALID;
     }
-    result(AGENT.tell_type(SampleId(id), type_id))
+    result(AGENT.publisher().write_type(SampleId(id), type_id))
 }
 
 pub(super) unsafe extern "C" fn freed(heap: HeapHandle, address: u64) {
@@ -230,9 +230,9 @@ pub(super) unsafe extern "C" fn pending(
         (Some(GcKind::Minor), Some(heap), Some(slot)) => {
             AGENT.pending_young(heap, slot, samples, cursor)
         }
-        (Some(GcKind::Minor), Some(heap), None) => AGENT.pending_late(heap, samples, cursor),
+        (Some(GcKind::Minor), Some(heap), None) => heap.pending_late(samples, cursor),
         (Some(GcKind::Major | GcKind::MajorStep), Some(heap), _) => {
-            AGENT.pending_old(heap, samples, cursor)
+            heap.pending_old(samples, cursor)
         }
         _ => 0,
     }
@@ -257,9 +257,11 @@ pub(super) unsafe extern "C" fn resolve(
         (Some(GcKind::Minor), Some(heap), Some(slot)) => {
             AGENT.resolve_young(heap, slot, resolutions, gc_id)
         }
-        (Some(GcKind::Minor), Some(heap), None) => AGENT.resolve_late(heap, resolutions, gc_id),
+        (Some(GcKind::Minor), Some(heap), None) => {
+            heap.resolve_late(AGENT.publisher(), resolutions, gc_id)
+        }
         (Some(GcKind::Major | GcKind::MajorStep), Some(heap), _) => {
-            AGENT.resolve_old(heap, resolutions, gc_id)
+            heap.resolve_old(AGENT.publisher(), resolutions, gc_id)
         }
         _ => 0,
     }

@@ -2,9 +2,9 @@
 
 use std::ffi::c_char;
 
+use allocsample_agent::Filter;
 use allocsample_agent::Interval;
 use allocsample_agent::process_control::{Order, Refusal};
-use allocsample_agent::selection::Filter;
 
 use super::{INVALID, KeepErrno, LIMIT, OFF, OK, text_of};
 use crate::AGENT;

@@ -47,7 +47,7 @@ pub(super) unsafe extern "C" fn gc(heap: HeapHandle, gc: *const RawGc) -> i32 {
         unsafe { std::slice::from_raw_parts(raw.values, count) }
     };
     AGENT.begin_time_line(this_thread());
-    result(AGENT.tell_gc(&GcRecord {
+    result(AGENT.write_gc(&GcRecord {
         heap: heap.id(),
         kind,
         id: raw.id,
@@ -73,7 +73,7 @@ unsafe fn mark(
         return INVALID;
     };
     AGENT.begin_time_line(this_thread());
-    result(AGENT.tell_marker(&MarkerRecord {
+    result(AGENT.publisher().write_marker(&MarkerRecord {
         heap: heap.id(),
         is_phase,
         begin_ns,
@@ -104,7 +104,7 @@ pub(super) unsafe extern "C" fn value(heap: HeapHandle, statistic: u32, value: u
     match unsafe { heap_of(heap) } {
         Some(heap) => {
             AGENT.begin_time_line(this_thread());
-            result(AGENT.tell_value(heap, statistic, value))
+            result(AGENT.publisher().write_value(heap, statistic, value))
         }
         None => INVALID,
     }

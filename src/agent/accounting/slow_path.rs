@@ -22,8 +22,9 @@ use core::sync::atomic::{Ordering, compiler_fence};
 
 use allocsample_sampling::{SamplePoints, Sampler};
 
-use super::memory;
-use super::thread::{Caller, Force, LARGEST_GRANT, ShimThread};
+use super::thread::{Force, LARGEST_GRANT, ShimThread};
+use crate::os::memory;
+use crate::shim::Caller;
 
 /// Value of `granted` while the counter counts muted bytes. No grant is this large.
 const MUTED: u64 = 1 << 62;

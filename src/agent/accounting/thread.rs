@@ -1,4 +1,4 @@
-//! The state of one of the program's threads, in thread-local memory that the C shim owns.
+//! The sampling state of one of the program's threads, in thread-local memory that the C shim owns.
 
 use core::cell::{Cell, UnsafeCell};
 use core::mem::MaybeUninit;
@@ -90,56 +90,6 @@ const _: () = assert!(
 );
 const _: () = assert!(core::mem::offset_of!(ShimThread, phase) == 8);
 const _: () = assert!(core::mem::offset_of!(ShimThread, state) == 24);
-
-/// Mirror of `struct shim_caller`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-#[expect(missing_docs, reason = "documented in shim.h")]
-pub struct Caller {
-    pub pc: u64,
-    pub sp: u64,
-    pub fp: u64,
-}
-
-impl Caller {
-    /// Of a hook that does not know.
-    pub const UNKNOWN: Self = Self {
-        pc: 0,
-        sp: 0,
-        fp: 0,
-    };
-}
-
-/// Mirror of `struct shim_registers`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-#[expect(missing_docs, reason = "documented in shim.h")]
-pub struct Interrupted {
-    pub pc: u64,
-    pub sp: u64,
-    pub fp: u64,
-    pub link: u64,
-}
-
-const _: () = assert!(size_of::<Interrupted>() == 32, "shim.h asserts the same");
-
-/// Mirror of `struct shim_allocation`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-#[expect(missing_docs, reason = "documented in shim.h")]
-pub struct Allocation {
-    pub address: u64,
-    pub size: u64,
-    pub charged: u64,
-    pub is_realloc: u32,
-    pub has_own_frame: u32,
-    pub caller: Caller,
-}
-
-const _: () = assert!(
-    size_of::<Allocation>() == 56,
-    "c_shim/shim.h asserts the same"
-);
 
 /// A record of the ring that a thread is writing, or is about to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -315,7 +265,7 @@ impl ShimThread {
         self.state.vm_heap.set(heap);
     }
 
-    /// Which work area it used last, for [`super::scratch::Pool::run`].
+    /// Which work area it used last, for [`crate::os::scratch::Pool::run`].
     pub fn last_area(&self) -> &Cell<u32> {
         &self.state.last_area
     }

@@ -1,15 +1,10 @@
 //! Everything that virtual machines have defined, for profiles that begin later.
 
-use allocsample_record::{
-    CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, Definition, DefinitionRecord, HeapId,
-    MAX_NAME_BYTES, RecordKind,
-};
+use allocsample_record::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, RecordKind};
 use allocsample_ring::{Priority, Ring};
 
-use crate::agent::Agent;
 use crate::os::file::File;
 use crate::os::memory::{self, StaticRef};
-use crate::recording::{self, Recording};
 
 /// 32 MiB of address space, of which only what is used becomes memory.
 const CAPACITY_WORDS: u64 = 1 << 22;
@@ -37,7 +32,8 @@ impl Definitions {
         Some(self.ring.set_if_empty(memory::leak(ring)?))
     }
 
-    fn keep(
+    /// Keeps a record. False: there is no room for it.
+    pub(crate) fn keep(
         &self,
         kind: RecordKind,
         words: usize,
@@ -99,63 +95,5 @@ impl Definitions {
         // SAFETY: mapped above; the slices are not used any more.
         unsafe { memory::unmap(copy, bytes) };
         is_written.then_some(to)
-    }
-}
-
-impl Agent {
-    /// Keeps a record that every profile of the process must have, and writes it into the present one.
-    pub(crate) fn define(
-        &self,
-        kind: RecordKind,
-        words: usize,
-        encode: impl Fn(&mut [u64]) -> Option<usize>,
-    ) -> bool {
-        let is_kept = self.definitions.keep(kind, words, &encode);
-        match recording::current() {
-            Some(_) => self.push_or_wait(kind, words, encode),
-            None => is_kept,
-        }
-    }
-
-    /// A name with its number. False: there is no room for it.
-    pub fn define_name(
-        &self,
-        kind: Definition,
-        heap: HeapId,
-        id: u32,
-        value: u32,
-        name: &[u8],
-        detail: &[u8],
-    ) -> bool {
-        let cut = |text| -> &[u8] {
-            let text: &[u8] = text;
-            text.get(..MAX_NAME_BYTES).unwrap_or(text)
-        };
-        let record = DefinitionRecord {
-            kind,
-            heap,
-            id,
-            value,
-            name: cut(name),
-            detail: cut(detail),
-        };
-        // A thread's number is this recording's alone.
-        if kind == Definition::Thread {
-            return recording::current().is_some_and(|recording| {
-                recording.push(RecordKind::Definition, record.words(), |words| {
-                    record.encode_into(words)
-                })
-            });
-        }
-        self.define(RecordKind::Definition, record.words(), |words| {
-            record.encode_into(words)
-        })
-    }
-
-    /// After the recording became visible to all: what was defined in between is in none yet.
-    pub(crate) fn write_late_definitions(&self, recording: &Recording) {
-        if let Ok(file) = File::open_to_append(recording.path.as_c_str()) {
-            self.definitions.write(&file, recording.definitions_to);
-        }
     }
 }

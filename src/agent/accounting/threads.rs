@@ -2,8 +2,8 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use crate::accounting::thread::{ShimThread, THREAD_BYTES, Totals};
 use crate::os::memory;
-use crate::os::thread::{ShimThread, THREAD_BYTES, Totals};
 
 const SLOTS: usize = 4096;
 

@@ -1,17 +1,45 @@
 //! Captures the stack of a sample: native frames, and a virtual machine's frames among them.
 
-use core::sync::atomic::Ordering;
+mod own_code;
+mod work_area;
 
-use allocsample_record::{RecordKind, SampleFlags};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::agent::{Agent, WorkArea};
-use crate::config::Unwind;
+use allocsample_record::{Note, RecordKind, SampleFlags};
+
+use crate::accounting::thread::ShimThread;
+use crate::config::{Config, Unwind};
 use crate::hooks::Heap;
-use crate::os::thread::{Caller, ShimThread};
+use crate::os::scratch::Pool;
+use crate::path::Path;
 use crate::recording::Recording;
+use crate::setup::Setup;
+use crate::shim::Caller;
+use crate::stack::locking::LockingCode;
+use crate::stack::modules::Modules;
 use crate::stack::shadow::{Ending, ShadowStack};
 use crate::stack::vm::{self, NativeCode, RawFrame};
 use crate::stack::{Captured, From, MemoKey, RuleCache, Walk, WrittenKey};
+pub(crate) use work_area::WorkArea;
+
+/// The memory that walks need, and what is known about the code that they pass.
+pub(crate) struct Capture {
+    pub setup: Setup,
+    areas: Pool<WorkArea>,
+    pub modules: Modules,
+    pub locking_code: LockingCode,
+    /// The agent's, as [`Self::after_epoch`] gave it.
+    epoch: AtomicU32,
+    /// Number of times that compiled code was added, moved or removed.
+    code_changes: AtomicU32,
+    compared: Compared,
+}
+
+/// Counts of the stacks that were walked twice, see [`Unwind::Verify`].
+struct Compared {
+    known: AtomicU64,
+    different: AtomicU64,
+}
 
 /// The machine's own stack on this thread, if it has told where that is.
 fn shadow_stack_of(thread: &ShimThread, heap: &Heap) -> Option<ShadowStack> {
@@ -24,9 +52,112 @@ fn shadow_stack_of(thread: &ShimThread, heap: &Heap) -> Option<ShadowStack> {
     Some(unsafe { pointer.read() })
 }
 
-impl Agent {
+impl Capture {
+    /// In epoch 1.
+    pub const fn new() -> Self {
+        Self {
+            setup: Setup::new(),
+            areas: Pool::new(),
+            modules: Modules::new(),
+            locking_code: LockingCode::new(),
+            epoch: AtomicU32::new(1),
+            code_changes: AtomicU32::new(0),
+            compared: Compared {
+                known: AtomicU64::new(0),
+                different: AtomicU64::new(0),
+            },
+        }
+    }
+
+    /// Runs `work` with a work area, on the area's stack unless [`Self::stay_on_threads_stacks`]. `None`: there is no memory
+    /// for one.
+    #[inline]
+    pub fn in_area<R>(
+        &self,
+        thread: &ShimThread,
+        work: impl FnOnce(&mut WorkArea) -> R,
+    ) -> Option<R> {
+        self.areas.run(thread.last_area(), work)
+    }
+
+    /// The same in a signal handler, which may have interrupted the thread in its own area.
+    pub fn in_area_aside<R>(
+        &self,
+        thread: &ShimThread,
+        work: impl FnOnce(&mut WorkArea) -> R,
+    ) -> Option<R> {
+        self.areas.run_aside(thread.last_area(), work)
+    }
+
+    /// The same on a thread that will not take samples.
+    pub fn in_area_once<R>(&self, work: impl FnOnce(&mut WorkArea) -> R) -> Option<R> {
+        self.areas.run_once(work)
+    }
+
+    /// Takes back the area of a slow path that a signal handler has left by a jump.
+    pub fn give_up_area(&self, thread: &ShimThread) {
+        self.areas.leave(thread.last_area());
+    }
+
+    /// Whether the stack pointer `sp` is in the area that the thread works in.
+    pub fn is_in_area(&self, thread: &ShimThread, sp: u64) -> bool {
+        self.areas.is_at_work_at(thread.last_area(), sp)
+    }
+
+    /// From now on samples run on the stacks of the threads that take them, not beside them.
+    pub fn stay_on_threads_stacks(&self) {
+        self.areas.stay();
+    }
+
+    /// Another epoch has begun: what was remembered of stacks belongs to an earlier one.
+    pub fn after_epoch(&self, epoch: u32) {
+        self.epoch.store(epoch, Ordering::Relaxed);
+        self.modules.after_epoch(epoch);
+    }
+
+    /// In a forked child, where the other threads and what they were at do not exist.
+    pub fn restart(&self) {
+        self.areas.forget();
+        self.modules.restart();
+    }
+
+    /// Compiled code is added, moved or removed: addresses in it may mean something else from now on. To be called before
+    /// the change is recorded.
+    pub fn code_changed(&self) {
+        self.code_changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Removes the frames of our own code from what was found.
+    pub fn strip_own(&self, area: &mut WorkArea, captured: &mut Captured) {
+        area.strip_own(&self.modules, captured);
+    }
+
+    /// Writes how many stacks were walked twice, if any were to be.
+    pub fn write_compared(&self, recording: &Recording) {
+        if self.setup.config().unwind != Unwind::Verify {
+            return;
+        }
+        let mut detail = Path::new();
+        detail
+            .push_decimal(self.compared.known.load(Ordering::Relaxed))
+            .push(b" with a known rest, ")
+            .push_decimal(self.compared.different.load(Ordering::Relaxed))
+            .push(b" different");
+        recording.note(Note::StacksCompared, detail.as_bytes());
+    }
+
+    /// Whether the interrupted thread can start another one: its stack, our own frames among it, shows that no lock is held
+    /// which that takes. A malloc that stands before ours may have some of the program's own.
+    pub fn may_start_thread(&self, area: &WorkArea, captured: &Captured) -> bool {
+        let frames = area.frames.get(..captured.depth).unwrap_or(&[]);
+        captured.flags == SampleFlags::default()
+            && !captured.may_hold_loader_locks
+            && !self.setup.has_malloc_elsewhere()
+            && self.locking_code.is_left_by(frames)
+    }
+
     /// The stack above a call of malloc, free or a hook, with the frames of the machine that `walked` belongs to.
-    pub(crate) fn capture_call(
+    pub fn call(
         &self,
         thread: &ShimThread,
         caller: Caller,
@@ -36,24 +167,19 @@ impl Agent {
     ) -> Captured {
         let from = From::Call(caller);
         let Some(heap) = walked else {
-            return self.capture(thread, &from, area, recording);
+            return self.walk(thread, &from, area, recording);
         };
-        self.take_whole_walk(thread, heap, area).unwrap_or_else(|| {
-            let mut captured = self.capture(thread, &from, area, recording);
-            area.strip_own(&self.modules, &mut captured);
+        self.whole_walk(thread, heap, area).unwrap_or_else(|| {
+            let mut captured = self.walk(thread, &from, area, recording);
+            self.strip_own(area, &mut captured);
             self.add_vm_frames(thread, heap, area, &mut captured);
             captured
         })
     }
 
     /// The machine's own view of the stack, which is all there is.
-    pub(crate) fn take_given(
-        &self,
-        heap: &Heap,
-        stack: &[RawFrame],
-        area: &mut WorkArea,
-    ) -> Captured {
-        let merged = area.merged.get_mut(..self.config().max_depth);
+    pub fn given(&self, heap: &Heap, stack: &[RawFrame], area: &mut WorkArea) -> Captured {
+        let merged = area.merged.get_mut(..self.setup.config().max_depth);
         let (depth, has_room) = vm::interleave(
             heap.id,
             &[],
@@ -75,7 +201,7 @@ impl Agent {
     }
 
     /// The stack as the heap's walker gives it, if that is all there is; `None` if it is not, or the walker finds nothing.
-    fn take_whole_walk(
+    fn whole_walk(
         &self,
         thread: &ShimThread,
         heap: &Heap,
@@ -90,7 +216,7 @@ impl Agent {
     }
 
     /// Asks the machine for its frames and puts them where they belong. They are in `merged` then.
-    pub(crate) fn add_vm_frames(
+    pub fn add_vm_frames(
         &self,
         thread: &ShimThread,
         heap: &Heap,
@@ -104,7 +230,7 @@ impl Agent {
             pages,
             ..
         } = area;
-        let depth = self.config().max_depth;
+        let depth = self.setup.config().max_depth;
         let vm_frames = vm_frames.get_mut(..depth).unwrap_or(&mut []);
         let (walked, ending) = match (shadow_stack_of(thread, heap), heap.callbacks.walk) {
             (Some(shadow), _) => shadow.read(vm_frames, pages),
@@ -154,14 +280,16 @@ impl Agent {
         }
     }
 
-    pub(crate) fn capture(
+    pub fn walk(
         &self,
         thread: &ShimThread,
         from: &From,
         area: &mut WorkArea,
         recording: &Recording,
     ) -> Captured {
-        let unwind = self.config().unwind;
+        let Config {
+            unwind, max_depth, ..
+        } = *self.setup.config();
         if unwind == Unwind::None {
             return Captured::default();
         }
@@ -176,7 +304,7 @@ impl Agent {
             ..
         } = area;
         let cache = cache.get_or_insert_with(self.modules.examined(), RuleCache::new_in);
-        let frames = frames.get_mut(..self.config().max_depth).unwrap_or(&mut []);
+        let frames = frames.get_mut(..max_depth).unwrap_or(&mut []);
         let mut walk = Walk {
             modules: &self.modules,
             cache,
@@ -200,10 +328,9 @@ impl Agent {
         if unwind == Unwind::Verify {
             full_memo.forget();
             let found = walk.frames.get(..captured.depth).unwrap_or(&[]);
-            let depth = self.config().max_depth;
             let mut full_walk = Walk {
                 memo: full_memo,
-                frames: full_frames.get_mut(..depth).unwrap_or(&mut []),
+                frames: full_frames.get_mut(..max_depth).unwrap_or(&mut []),
                 cache: walk.cache,
                 without_rules: true,
                 ..walk
@@ -222,18 +349,18 @@ impl Agent {
         captured
     }
 
-    pub(crate) fn memo_key(&self, thread: &ShimThread) -> MemoKey {
+    fn memo_key(&self, thread: &ShimThread) -> MemoKey {
         MemoKey {
             thread: thread.number(),
-            epoch: self.epoch(),
+            epoch: self.epoch.load(Ordering::Relaxed),
             dlclose_count: self.modules.dlclose_count(),
         }
     }
 
-    pub(crate) fn written_key(&self, thread: &ShimThread) -> WrittenKey {
+    pub fn written_key(&self, thread: &ShimThread) -> WrittenKey {
         WrittenKey {
             walk: self.memo_key(thread),
-            code_changes: self.heaps.code_changes(),
+            code_changes: self.code_changes.load(Ordering::Relaxed),
         }
     }
 }

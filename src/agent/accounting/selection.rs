@@ -5,11 +5,10 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use allocsample_record::{LostReason, Note, THREAD_NAME_BYTES};
+use allocsample_record::{Note, THREAD_NAME_BYTES};
 
-use crate::agent::Agent;
-use crate::os::slow_path::SlowPath;
-use crate::os::thread::ShimThread;
+use crate::accounting::slow_path::SlowPath;
+use crate::accounting::thread::ShimThread;
 use crate::os::{self, process};
 use crate::path::decimal;
 use crate::recording::Recording;
@@ -205,11 +204,11 @@ fn begins_with(name: &[u8; THREAD_NAME_BYTES], wanted: impl Iterator<Item = u8>)
 /// In [`Filter::name`], behind a name that is meant as a whole.
 pub const END_OF_NAME: u8 = 1;
 
-impl Agent {
+impl Selection {
     /// Lets the thread be in or out. Its own allocation has been dealt with, or has not been looked at.
     pub(crate) fn select(&self, thread: &ShimThread, slow_path: &SlowPath<'_>) {
         // Behind a filter of system calls nobody can be asked who he is.
-        if self.selection.is_any() && !os::is_filtered() {
+        if self.is_any() && !os::is_filtered() {
             self.select_by_name(thread, slow_path);
         }
     }
@@ -217,9 +216,7 @@ impl Agent {
     /// Apart, so that what is always on the program's stack stays small.
     #[inline(never)]
     fn select_by_name(&self, thread: &ShimThread, slow_path: &SlowPath<'_>) {
-        let is_in = self
-            .selection
-            .has_thread(process::tid(), &process::thread_name());
+        let is_in = self.has_thread(process::tid(), &process::thread_name());
         if is_in != thread.is_selected() {
             slow_path.select(is_in);
         }
@@ -227,26 +224,25 @@ impl Agent {
 
     /// Whether the calling thread is in now. It may not have heard of the latest change: its machine allocates, not malloc.
     pub(crate) fn selects(&self, thread: &ShimThread) -> bool {
-        if !self.selection.is_any() {
+        if !self.is_any() {
             return true;
         }
         if os::is_filtered() {
             return thread.is_selected();
         }
-        self.selection
-            .has_thread(process::tid(), &process::thread_name())
+        self.has_thread(process::tid(), &process::thread_name())
     }
 
     /// The thread ends.
-    pub(crate) fn forget_selected(&self) {
-        if self.selection.is_any() && !os::is_filtered() {
-            self.selection.forget_thread(process::tid());
+    pub(crate) fn forget_calling_thread(&self) {
+        if self.is_any() && !os::is_filtered() {
+            self.forget_thread(process::tid());
         }
     }
 
     /// From its next look at the agent on the thread of this number is sampled, or not. False: there are too many already.
     pub(crate) fn select_thread(&self, recording: &Recording, tid: u32, is_in: bool) -> bool {
-        if !self.selection.set_thread(tid, is_in) {
+        if !self.set_thread(tid, is_in) {
             return false;
         }
         let mut detail = Detail::new();
@@ -260,8 +256,8 @@ impl Agent {
     }
 
     /// From their next look on threads are sampled as the filter says.
-    pub(crate) fn set_filter(&self, recording: &Recording, filter: &Filter) {
-        self.selection.set_filter(filter);
+    pub(crate) fn filter(&self, recording: &Recording, filter: &Filter) {
+        self.set_filter(filter);
         let mut detail = Detail::new();
         if filter.name != [0; 2] {
             let [low, high] = filter.name;
@@ -290,11 +286,6 @@ impl Agent {
                 .push(b" bytes"),
         };
         recording.note(Note::Selection, detail.as_bytes());
-    }
-
-    /// A sample that nobody wants, and the bytes that it stands for.
-    pub(crate) fn leave_out(&self, recording: &Recording, bytes: u64) {
-        recording.count_lost(LostReason::LeftOut, 1, bytes);
     }
 }
 

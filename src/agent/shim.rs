@@ -1,0 +1,51 @@
+//! Structures of `c_shim/shim.h` that the shim passes by pointer.
+
+/// Mirror of `struct shim_caller`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "documented in shim.h")]
+pub struct Caller {
+    pub pc: u64,
+    pub sp: u64,
+    pub fp: u64,
+}
+
+impl Caller {
+    /// Of a hook that does not know.
+    pub const UNKNOWN: Self = Self {
+        pc: 0,
+        sp: 0,
+        fp: 0,
+    };
+}
+
+/// Mirror of `struct shim_registers`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "documented in shim.h")]
+pub struct Interrupted {
+    pub pc: u64,
+    pub sp: u64,
+    pub fp: u64,
+    pub link: u64,
+}
+
+const _: () = assert!(size_of::<Interrupted>() == 32, "shim.h asserts the same");
+
+/// Mirror of `struct shim_allocation`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "documented in shim.h")]
+pub struct Allocation {
+    pub address: u64,
+    pub size: u64,
+    pub charged: u64,
+    pub is_realloc: u32,
+    pub has_own_frame: u32,
+    pub caller: Caller,
+}
+
+const _: () = assert!(
+    size_of::<Allocation>() == 56,
+    "c_shim/shim.h asserts the same"
+);
