@@ -57,9 +57,7 @@ impl Agent {
             thread: ThreadId(thread.number()),
         };
         // Not noted on the thread: while an allocation is being sampled the noted record is the sample's.
-        let is_written = recording.push(RecordKind::Free, FreeRecord::WORDS, |words| {
-            record.encode_into(words)
-        });
+        let is_written = recording.push(&record);
         if !is_written {
             recording.count_lost(LostReason::FreeRingFull, 1, 0);
         }

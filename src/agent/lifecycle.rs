@@ -1,8 +1,7 @@
 //! Fork, exec, the ends of threads and of the process.
 
 use allocsample_record::{
-    ExecRecord, ExitHow, ExitRecord, ForkRecord, Note, RecordKind, ThreadEndRecord, ThreadId,
-    ThreadTotalRecord,
+    ExecRecord, ExitHow, ExitRecord, ForkRecord, Note, ThreadEndRecord, ThreadId, ThreadTotalRecord,
 };
 
 use crate::accounting::slow_path::SlowPath;
@@ -69,9 +68,7 @@ impl Agent {
                 time_ns: clock::monotonic_ns(),
                 child_pid: child.cast_unsigned(),
             };
-            recording.push(RecordKind::Fork, ForkRecord::WORDS, |words| {
-                record.encode_into(words)
-            });
+            recording.push(&record);
         }
         if forking == Forking::Muted {
             drop(SlowPath::again(thread));
@@ -106,9 +103,7 @@ impl Agent {
                 time_ns: clock::monotonic_ns(),
                 total: total_record(thread.number(), thread.totals()),
             };
-            recording.push(RecordKind::ThreadEnd, ThreadEndRecord::WORDS, |words| {
-                record.encode_into(words)
-            });
+            recording.push(&record);
         } else {
             self.accounting.threads.add_ended(thread.totals());
         }
@@ -220,9 +215,7 @@ impl Agent {
         let time_ns = clock::monotonic_ns();
         let write_total = |number, totals| {
             let record = total_record(number, totals);
-            recording.push_at_end(RecordKind::ThreadTotal, ThreadTotalRecord::WORDS, |words| {
-                record.encode_into(words)
-            });
+            recording.push_at_end(&record);
         };
         let own = if thread.epoch() == self.epoch() {
             thread.number()
@@ -246,9 +239,7 @@ impl Agent {
         recording.tell_figures();
         if how == ExitHow::Exec {
             let record = ExecRecord { time_ns, path };
-            recording.push_at_end(RecordKind::Exec, record.words(), |words| {
-                record.encode_into(words)
-            });
+            recording.push_at_end(&record);
         }
         recording.announce_exit(&ExitRecord {
             time_ns,
@@ -266,9 +257,7 @@ impl Agent {
         }
         self.accounting.threads.for_each_quiet(|number, totals| {
             let record = total_record(number, totals);
-            recording.push(RecordKind::ThreadTotal, ThreadTotalRecord::WORDS, |words| {
-                record.encode_into(words)
-            });
+            recording.push(&record);
         });
         for heap in self.heaps.all() {
             self.publisher.write_exact_bytes(heap);
@@ -282,9 +271,7 @@ impl Agent {
             return;
         }
         let record = total_record(0, ended);
-        recording.push_at_end(RecordKind::ThreadTotal, ThreadTotalRecord::WORDS, |words| {
-            record.encode_into(words)
-        });
+        recording.push_at_end(&record);
     }
 
     /// Whether it is this process that ends, and not a child that has its memory. Behind a filter nobody can be asked: then

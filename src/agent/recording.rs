@@ -13,7 +13,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use allocsample_record::{
-    ExitRecord, Figure, LostReason, Note, NoteRecord, RecordKind, THREAD_NAME_BYTES,
+    ExitRecord, Figure, LostReason, Note, NoteRecord, RingRecord, THREAD_NAME_BYTES,
     ThreadStartRecord,
 };
 use allocsample_ring::{Priority, Ring};
@@ -92,42 +92,26 @@ pub fn forget() {
 impl Recording {
     /// Writes an essential record; false if even the reserve for those is used up. Any thread, also in a signal handler. No
     /// other handler gets in between, which could leave the record by a jump.
-    pub fn push(
-        &self,
-        kind: RecordKind,
-        words: usize,
-        encode: impl FnOnce(&mut [u64]) -> Option<usize>,
-    ) -> bool {
-        self.push_as(Priority::Essential, kind, words, encode)
+    pub fn push(&self, record: &impl RingRecord) -> bool {
+        self.push_as(Priority::Essential, record)
     }
 
     /// The same for a record that is written once, at an end. There is room for it also where frees have filled the ring,
     /// and a filter of system calls lets nobody wait.
-    pub fn push_at_end(
-        &self,
-        kind: RecordKind,
-        words: usize,
-        encode: impl FnOnce(&mut [u64]) -> Option<usize>,
-    ) -> bool {
-        self.push_as(Priority::Last, kind, words, encode)
+    pub fn push_at_end(&self, record: &impl RingRecord) -> bool {
+        self.push_as(Priority::Last, record)
     }
 
-    fn push_as(
-        &self,
-        priority: Priority,
-        kind: RecordKind,
-        words: usize,
-        encode: impl FnOnce(&mut [u64]) -> Option<usize>,
-    ) -> bool {
+    fn push_as<R: RingRecord>(&self, priority: Priority, record: &R) -> bool {
         let _held = Held::unless_filtered();
-        let Ok(mut reservation) = self.ring.reserve(words, priority) else {
+        let Ok(mut reservation) = self.ring.reserve(record.words(), priority) else {
             return false;
         };
-        if encode(reservation.words_mut()).is_none() {
+        if record.encode_into(reservation.words_mut()).is_none() {
             return false;
         }
         let used_words = reservation.used_words();
-        reservation.commit(kind as u8);
+        reservation.commit(R::KIND as u8);
         self.nudge_if_due(used_words);
         true
     }
@@ -146,9 +130,7 @@ impl Recording {
             note,
             detail,
         };
-        self.push(RecordKind::Note, record.words(), |words| {
-            record.encode_into(words)
-        });
+        self.push(&record);
     }
 
     /// Writes the start of the calling thread.
@@ -164,16 +146,12 @@ impl Recording {
             tid,
             name,
         };
-        self.push(RecordKind::ThreadStart, ThreadStartRecord::WORDS, |words| {
-            record.encode_into(words)
-        })
+        self.push(&record)
     }
 
     /// Writes the end of the process.
     pub fn announce_exit(&self, record: &ExitRecord) {
-        self.push_at_end(RecordKind::Exit, ExitRecord::WORDS, |words| {
-            record.encode_into(words)
-        });
+        self.push_at_end(record);
     }
 
     /// Counts something that could not be kept.

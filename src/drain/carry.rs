@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use allocsample_record::{
     AddressSpace, ChunkEncoder, CodeRecord, Decoded, Definition, Event, Fate, FateRecord,
     FileSample, HeapId, IntervalRecord, LastStackRecord, ModuleAgainRecord, ModuleUnloadRecord,
-    PartRecord, RecordKind, SampleFlags, SampleId, StackId, StackNode, ThreadId, ThreadTotalRecord,
-    ValueRecord,
+    PartRecord, RecordKind, RingRecord, SampleFlags, SampleId, StackId, StackNode, ThreadId,
+    ThreadTotalRecord, ValueRecord,
 };
 use rustc_hash::FxHashMap;
 

@@ -377,7 +377,7 @@ impl<'a> ChunkDecoder<'a> {
         };
         let mut words = [0; FateRecord::WORDS];
         record.encode_into(&mut words)?;
-        let (kind, words) = (FateRecord::KIND as u8, words.to_vec());
+        let (kind, words) = (RecordKind::Fate as u8, words.to_vec());
         Some(Event::Words { kind, words })
     }
 

@@ -1,7 +1,7 @@
 //! What a collector tells: the fates of samples, its collections, its marks on the time line.
 
 use crate::words::{WordReader, WordWriter, high, low, pack, text_words};
-use crate::{HeapId, RecordKind, SampleId};
+use crate::{HeapId, SampleId};
 
 /// What became of a sampled object. The numbers are those of `allocsample.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,8 +53,6 @@ pub struct FateRecord {
 }
 
 impl FateRecord {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::Fate;
     /// Payload words.
     pub const WORDS: usize = 5;
 
@@ -148,8 +146,6 @@ pub struct GcRecord<'a> {
 pub const MAX_GC_STATISTICS: usize = 32;
 
 impl<'a> GcRecord<'a> {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::Gc;
     /// In place of a statistic's number: the collection has looked at what was allocated before the value, a time of
     /// CLOCK_MONOTONIC.
     pub const LOOKED_UNTIL: u32 = u32::MAX;
@@ -204,9 +200,6 @@ pub struct MarkerRecord<'a> {
 }
 
 impl<'a> MarkerRecord<'a> {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::Marker;
-
     /// Payload words of this record.
     pub fn words(&self) -> usize {
         3 + text_words(self.name.len())
@@ -254,8 +247,6 @@ pub struct ValueRecord {
 }
 
 impl ValueRecord {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::Value;
     /// Payload words.
     pub const WORDS: usize = 3;
     /// Bytes that were allocated in the heap while it was sampled: what its samples estimate.

@@ -1,7 +1,7 @@
 //! What a virtual machine tells of its heaps once: the heap itself, its types, its functions, its statistics.
 
+use crate::HeapId;
 use crate::words::{WordReader, WordWriter, high, low, pack, text_words};
-use crate::{HeapId, RecordKind};
 
 /// Longest name that is kept, in bytes; longer ones are cut.
 pub const MAX_NAME_BYTES: usize = 1024;
@@ -94,9 +94,6 @@ pub enum Definition {
 }
 
 impl<'a> DefinitionRecord<'a> {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::Definition;
-
     /// Payload words of this record.
     pub fn words(&self) -> usize {
         3 + text_words(self.name.len()) + text_words(self.detail.len())
@@ -225,8 +222,6 @@ pub enum CodeChange {
 }
 
 impl CodeRecord {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::Code;
     /// Payload words.
     pub const WORDS: usize = 5;
 

@@ -30,6 +30,7 @@ mod header;
 mod heap;
 #[cfg(feature = "alloc")]
 mod inspected;
+mod kinds;
 mod lost;
 mod memory;
 mod module;
@@ -59,6 +60,7 @@ pub use heap::{
 };
 #[cfg(feature = "alloc")]
 pub use inspected::Inspected;
+pub use kinds::{Decoded, RecordKind, RingRecord};
 pub use lost::{LOST_REASONS, LostReason};
 pub use memory::MemoryTotals;
 #[cfg(feature = "alloc")]
@@ -86,7 +88,6 @@ pub use thread::{
 };
 pub use tick::{FileTickRecord, TICK_FIXED_WORDS, TickRecord};
 pub use varint::{MAX_VARINT_BYTES, put_signed, put_unsigned, take_signed, take_unsigned};
-pub use words::{Decoded, RecordKind};
 
 /// Number of a module in the order of its [`ModuleRecord`]s in one profile, from 1. [`ModuleId::NONE`] is code that
 /// belongs to no module: JIT code, or an address we could not attribute.

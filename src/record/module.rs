@@ -1,7 +1,7 @@
 //! The record of an executable or shared object that code was seen in.
 
+use crate::ModuleId;
 use crate::words::{WordReader, WordWriter, text_words};
-use crate::{ModuleId, RecordKind};
 
 /// Longest build id that is kept (the linkers' default is 20 bytes, SHA-1).
 pub const MAX_BUILD_ID_BYTES: usize = 32;
@@ -24,9 +24,6 @@ pub struct ModuleRecord<'a> {
 }
 
 impl<'a> ModuleRecord<'a> {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::Module;
-
     /// Payload words of this record.
     pub fn words(&self) -> usize {
         5 + text_words(self.build_id.len()) + text_words(self.path.len())
@@ -80,8 +77,6 @@ pub struct ModuleAgainRecord {
 }
 
 impl ModuleAgainRecord {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::ModuleAgain;
     /// Payload words.
     pub const WORDS: usize = 4;
 
@@ -118,8 +113,6 @@ pub struct ModuleUnloadRecord {
 }
 
 impl ModuleUnloadRecord {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::ModuleUnload;
     /// Payload words.
     pub const WORDS: usize = 2;
 

@@ -1,6 +1,5 @@
 //! Where one file of a recording ends and the next one begins.
 
-use crate::RecordKind;
 use crate::words::{WordReader, WordWriter, high, low, pack};
 
 /// Which end of a file a [`PartRecord`] stands at.
@@ -27,8 +26,6 @@ pub struct PartRecord {
 }
 
 impl PartRecord {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::Part;
     /// Payload words.
     pub const WORDS: usize = 3;
 

@@ -1,7 +1,7 @@
 //! Facts about the process as a whole: what it is, how it was sampled, how it ended.
 
+use crate::HeapId;
 use crate::words::{WordReader, WordWriter, high, low, pack, text_words};
-use crate::{HeapId, RecordKind};
 
 /// How gaps between sample points are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -32,9 +32,6 @@ pub struct ProcessRecord<'a> {
 }
 
 impl<'a> ProcessRecord<'a> {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::Process;
-
     /// Payload words of this record.
     pub fn words(&self) -> usize {
         4 + text_words(self.executable.len()) + text_words(self.command_line.len())
@@ -94,8 +91,6 @@ pub struct IntervalRecord {
 }
 
 impl IntervalRecord {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::Interval;
     /// Payload words.
     pub const WORDS: usize = 5;
     /// Not malloc's.
@@ -143,8 +138,6 @@ pub struct ForkRecord {
 }
 
 impl ForkRecord {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::Fork;
     /// Payload words.
     pub const WORDS: usize = 2;
 
@@ -175,9 +168,6 @@ pub struct ExecRecord<'a> {
 }
 
 impl<'a> ExecRecord<'a> {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::Exec;
-
     /// Payload words of this record.
     pub fn words(&self) -> usize {
         2 + text_words(self.path.len())
@@ -237,8 +227,6 @@ pub struct ExitRecord {
 }
 
 impl ExitRecord {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::Exit;
     /// Payload words.
     pub const WORDS: usize = 3;
 
@@ -296,8 +284,6 @@ pub struct CounterRecord {
 }
 
 impl CounterRecord {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::Counter;
     /// Payload words.
     pub const WORDS: usize = 3;
 
@@ -378,9 +364,6 @@ pub struct NoteRecord<'a> {
 }
 
 impl<'a> NoteRecord<'a> {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::Note;
-
     /// Payload words of this record.
     pub fn words(&self) -> usize {
         2 + text_words(self.detail.len())

@@ -1,7 +1,7 @@
 //! The record of one sampled allocation, with the record of its end.
 
 use crate::words::{WordReader, WordWriter, high, low, pack};
-use crate::{HeapId, RecordKind, SampleId, ThreadId};
+use crate::{HeapId, SampleId, ThreadId};
 
 /// Words of a sample before its frames.
 pub const SAMPLE_FIXED_WORDS: usize = 7;
@@ -78,9 +78,6 @@ pub struct SampleRecord<'a> {
 }
 
 impl<'a> SampleRecord<'a> {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::Sample;
-
     /// Payload words of a sample with `frames` frames that are not shared.
     pub const fn words(frames: usize) -> usize {
         SAMPLE_FIXED_WORDS + frames
@@ -144,8 +141,6 @@ pub struct FreeRecord {
 }
 
 impl FreeRecord {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::Free;
     /// Payload words.
     pub const WORDS: usize = 3;
 
@@ -184,9 +179,6 @@ pub struct FreeStackRecord<'a> {
 }
 
 impl<'a> FreeStackRecord<'a> {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::FreeStack;
-
     /// Payload words with `frames` frames that are not shared.
     pub const fn words(frames: usize) -> usize {
         2 + frames
@@ -226,8 +218,6 @@ pub struct FileFreeStackRecord {
 }
 
 impl FileFreeStackRecord {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::FileFreeStack;
     /// Payload words.
     pub const WORDS: usize = 2;
 

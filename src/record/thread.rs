@@ -1,7 +1,7 @@
 //! The life of a thread: first seen, ended, or still running when the process ended.
 
+use crate::ThreadId;
 use crate::words::{WordReader, WordWriter, high, low, pack};
-use crate::{RecordKind, ThreadId};
 
 /// The kernel's limit for a thread's name, with its NUL.
 pub const THREAD_NAME_BYTES: usize = 16;
@@ -20,8 +20,6 @@ pub struct ThreadStartRecord {
 }
 
 impl ThreadStartRecord {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::ThreadStart;
     /// Payload words.
     pub const WORDS: usize = 2 + THREAD_NAME_BYTES / 8;
 
@@ -63,8 +61,6 @@ pub struct ThreadEndRecord {
 }
 
 impl ThreadEndRecord {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::ThreadEnd;
     /// Payload words.
     pub const WORDS: usize = 1 + ThreadTotalRecord::WORDS;
 
@@ -98,8 +94,6 @@ pub struct ThreadTotalRecord {
 }
 
 impl ThreadTotalRecord {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::ThreadTotal;
     /// Payload words.
     pub const WORDS: usize = 3;
 
@@ -134,8 +128,6 @@ pub struct LastStackRecord {
 }
 
 impl LastStackRecord {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::LastStack;
     /// Payload words.
     pub const WORDS: usize = 1;
 

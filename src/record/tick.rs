@@ -1,7 +1,7 @@
 //! The record of a thread that was found at work: a sample of time.
 
 use crate::words::{WordReader, WordWriter, high, low, pack};
-use crate::{RecordKind, SampleFlags, ThreadId};
+use crate::{SampleFlags, ThreadId};
 
 /// Words of a tick before its frames.
 pub const TICK_FIXED_WORDS: usize = 3;
@@ -22,9 +22,6 @@ pub struct TickRecord<'a> {
 }
 
 impl<'a> TickRecord<'a> {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::Tick;
-
     /// Payload words of a tick with `frames` frames.
     pub const fn words(frames: usize) -> usize {
         TICK_FIXED_WORDS + frames
@@ -77,8 +74,6 @@ pub struct FileTickRecord {
 }
 
 impl FileTickRecord {
-    /// The kind that goes with it.
-    pub const KIND: RecordKind = RecordKind::FileTick;
     /// Payload words.
     pub const WORDS: usize = 5;
 

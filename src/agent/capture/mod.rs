@@ -5,7 +5,7 @@ mod work_area;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use allocsample_record::{Note, RecordKind, SampleFlags};
+use allocsample_record::{Note, SampleFlags};
 
 use crate::accounting::thread::ShimThread;
 use crate::config::{Config, Unwind};
@@ -320,9 +320,7 @@ impl Capture {
         let captured = walk.capture(thread, from, |module| {
             if module.must_announce(epoch) {
                 let record = module.record(path);
-                recording.push(RecordKind::Module, record.words(), |words| {
-                    record.encode_into(words)
-                });
+                recording.push(&record);
             }
         });
         if unwind == Unwind::Verify {

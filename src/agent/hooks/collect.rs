@@ -2,9 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use allocsample_record::{
-    Fate, FateRecord, FreeRecord, LostReason, RecordKind, SampleId, ThreadId,
-};
+use allocsample_record::{Fate, FateRecord, FreeRecord, LostReason, SampleId, ThreadId};
 
 use crate::accounting::thread::ShimThread;
 use crate::agent::Agent;
@@ -146,10 +144,7 @@ impl Agent {
             sample: SampleId(id),
             thread: ThreadId(thread.number()),
         };
-        self.publisher
-            .push_or_wait(RecordKind::Free, FreeRecord::WORDS, |words| {
-                record.encode_into(words)
-            });
+        self.publisher.push_or_wait(&record);
         (self.setup.hooks().on_heap_freed)(address);
     }
 
@@ -329,18 +324,14 @@ impl Publisher {
     /// A sample is of this type, which is not 0; it has not ended yet. False: there is no room to say so.
     pub fn write_type(&self, sample: SampleId, type_id: u32) -> bool {
         let typed = FateRecord::of_type(sample, type_id, clock::monotonic_ns());
-        let is_told = typed.zip(recording::current()).map(|(typed, recording)| {
-            self.push_waiting(recording, RecordKind::Fate, FateRecord::WORDS, |words| {
-                typed.encode_into(words)
-            })
-        });
+        let is_told = typed
+            .zip(recording::current())
+            .map(|(typed, recording)| self.push_waiting(recording, &typed));
         is_told == Some(true)
     }
 
     fn push_fate(&self, record: &FateRecord) {
-        self.push_or_wait(RecordKind::Fate, FateRecord::WORDS, |words| {
-            record.encode_into(words)
-        });
+        self.push_or_wait(record);
     }
 }
 

@@ -2,9 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use allocsample_record::{
-    CodeRecord, GcRecord, MAX_NAME_BYTES, MarkerRecord, RecordKind, ValueRecord,
-};
+use allocsample_record::{CodeRecord, GcRecord, MAX_NAME_BYTES, MarkerRecord, ValueRecord};
 
 use crate::accounting::thread::ShimThread;
 use crate::agent::Agent;
@@ -29,19 +27,13 @@ impl Agent {
         if let Some(heap) = self.heaps.get(record.heap) {
             self.publisher.write_exact_bytes(heap);
         }
-        self.publisher
-            .push_or_wait(RecordKind::Gc, record.words(), |words| {
-                record.encode_into(words)
-            })
+        self.publisher.push_or_wait(record)
     }
 
     /// A change of compiled code. Kept for later profiles.
     pub fn write_code(&self, record: &CodeRecord) -> bool {
         self.capture.code_changed();
-        self.publisher
-            .define(RecordKind::Code, CodeRecord::WORDS, |words| {
-                record.encode_into(words)
-            })
+        self.publisher.define(record)
     }
 }
 
@@ -63,17 +55,13 @@ impl Publisher {
             statistic,
             value,
         };
-        self.push_or_wait(RecordKind::Value, ValueRecord::WORDS, |words| {
-            record.encode_into(words)
-        })
+        self.push_or_wait(&record)
     }
 
     /// A span with a name, or a phase.
     pub fn write_marker(&self, record: &MarkerRecord<'_>) -> bool {
         let name = record.name.get(..MAX_NAME_BYTES).unwrap_or(record.name);
         let record = MarkerRecord { name, ..*record };
-        self.push_or_wait(RecordKind::Marker, record.words(), |words| {
-            record.encode_into(words)
-        })
+        self.push_or_wait(&record)
     }
 }

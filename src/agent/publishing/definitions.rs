@@ -1,6 +1,6 @@
 //! Everything that virtual machines have defined, for profiles that begin later.
 
-use allocsample_record::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, RecordKind};
+use allocsample_record::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, RingRecord};
 use allocsample_ring::{Priority, Ring};
 
 use crate::os::file::File;
@@ -33,20 +33,15 @@ impl Definitions {
     }
 
     /// Keeps a record. False: there is no room for it.
-    pub(crate) fn keep(
-        &self,
-        kind: RecordKind,
-        words: usize,
-        encode: impl FnOnce(&mut [u64]) -> Option<usize>,
-    ) -> bool {
-        let Some(Ok(mut reservation)) = self.ring().map(|ring| ring.reserve(words, Priority::Last))
-        else {
+    pub(crate) fn keep<R: RingRecord>(&self, record: &R) -> bool {
+        let reserve = |ring: &'static Ring| ring.reserve(record.words(), Priority::Last);
+        let Some(Ok(mut reservation)) = self.ring().map(reserve) else {
             return false;
         };
-        if encode(reservation.words_mut()).is_none() {
+        if record.encode_into(reservation.words_mut()).is_none() {
             return false;
         }
-        reservation.commit(kind as u8);
+        reservation.commit(R::KIND as u8);
         true
     }
 

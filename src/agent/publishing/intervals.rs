@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use allocsample_record::{HeapId, IntervalRecord, RecordKind};
+use allocsample_record::{HeapId, IntervalRecord};
 use allocsample_sampling::{Interval, Seed};
 
 use super::Publisher;
@@ -61,9 +61,7 @@ impl Publisher {
                 heap: IntervalRecord::SOME_HEAP,
                 ..self.interval_record(Some(interval), index, seed)
             };
-            let is_defined = self.define(RecordKind::Interval, IntervalRecord::WORDS, |words| {
-                record.encode_into(words)
-            });
+            let is_defined = self.define(&record);
             if let Some(place) = place.filter(|_| is_defined) {
                 *place = (interval.bytes(), index);
             }
@@ -78,9 +76,7 @@ impl Publisher {
             heap: heap.id,
             ..self.interval_record(interval, index, seed)
         };
-        self.push_or_wait(RecordKind::Interval, IntervalRecord::WORDS, |words| {
-            record.encode_into(words)
-        });
+        self.push_or_wait(&record);
     }
 
     /// Writes that malloc is sampled at this interval from now on (`None`: not at all). Returns its number, which is a new one
@@ -97,11 +93,7 @@ impl Publisher {
             None => self.intervals.next()?,
         };
         let record = self.interval_record(interval, index, seed);
-        recording
-            .push(RecordKind::Interval, IntervalRecord::WORDS, |words| {
-                record.encode_into(words)
-            })
-            .then_some(index)
+        recording.push(&record).then_some(index)
     }
 
     fn interval_record(

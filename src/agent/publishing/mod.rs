@@ -5,7 +5,7 @@ mod intervals;
 mod lost_before;
 
 use allocsample_record::{
-    Definition, DefinitionRecord, HeapId, LostReason, MAX_NAME_BYTES, Note, RecordKind,
+    Definition, DefinitionRecord, HeapId, LostReason, MAX_NAME_BYTES, Note, RingRecord,
 };
 
 use crate::config::Bridges;
@@ -89,31 +89,20 @@ impl Publisher {
     }
 
     /// Writes a record, waiting for space if the settings say so; counts it as lost if there is none.
-    pub(crate) fn push_or_wait(
-        &self,
-        kind: RecordKind,
-        words: usize,
-        encode: impl Fn(&mut [u64]) -> Option<usize>,
-    ) -> bool {
+    pub(crate) fn push_or_wait(&self, record: &impl RingRecord) -> bool {
         let Some(recording) = recording::current() else {
             return false;
         };
-        let is_told = self.push_waiting(recording, kind, words, encode);
-        if !is_told {
+        let is_written = self.push_waiting(recording, record);
+        if !is_written {
             recording.count_lost(LostReason::FreeRingFull, 1, 0);
         }
-        is_told
+        is_written
     }
 
-    /// Waits for room in the ring as the settings say; false, and nothing is counted, if there is none.
-    pub(crate) fn push_waiting(
-        &self,
-        recording: &Recording,
-        kind: RecordKind,
-        words: usize,
-        encode: impl Fn(&mut [u64]) -> Option<usize>,
-    ) -> bool {
-        while !recording.push(kind, words, &encode) {
+    /// Writes a record, waiting for space if the settings say so; false, and nothing is counted, if there is none.
+    pub(crate) fn push_waiting(&self, recording: &Recording, record: &impl RingRecord) -> bool {
+        while !recording.push(record) {
             if !self.wait_for_space(recording, true) {
                 return false;
             }
@@ -154,16 +143,12 @@ impl Publisher {
         }
     }
 
-    /// Keeps a record that every profile of the process must have, and writes it into the present one.
-    pub(crate) fn define(
-        &self,
-        kind: RecordKind,
-        words: usize,
-        encode: impl Fn(&mut [u64]) -> Option<usize>,
-    ) -> bool {
-        let is_kept = self.definitions.keep(kind, words, &encode);
+    /// Keeps a record that every profile of the process must have, and writes it into the present one. False: there is no
+    /// room for it.
+    pub(crate) fn define(&self, record: &impl RingRecord) -> bool {
+        let is_kept = self.definitions.keep(record);
         match recording::current() {
-            Some(_) => self.push_or_wait(kind, words, encode),
+            Some(_) => self.push_or_wait(record),
             None => is_kept,
         }
     }
@@ -192,14 +177,8 @@ impl Publisher {
         };
         // A thread's number is this recording's alone.
         if kind == Definition::Thread {
-            return recording::current().is_some_and(|recording| {
-                recording.push(RecordKind::Definition, record.words(), |words| {
-                    record.encode_into(words)
-                })
-            });
+            return recording::current().is_some_and(|recording| recording.push(&record));
         }
-        self.define(RecordKind::Definition, record.words(), |words| {
-            record.encode_into(words)
-        })
+        self.define(&record)
     }
 }

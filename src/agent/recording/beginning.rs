@@ -3,9 +3,7 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use allocsample_record::{
-    FileHeader, FormatVersion, HeapId, IntervalRecord, Note, ProcessRecord, RecordKind,
-};
+use allocsample_record::{FileHeader, FormatVersion, HeapId, IntervalRecord, Note, ProcessRecord};
 use allocsample_ring::Ring;
 
 use super::holding::RETIRED;
@@ -299,9 +297,7 @@ impl Recording {
         seed: u64,
     ) {
         let time_ns = process.start_mono_ns;
-        self.push(RecordKind::Process, process.words(), |words| {
-            process.encode_into(words)
-        });
+        self.push(process);
         let record = IntervalRecord {
             time_ns,
             index: 0,
@@ -310,8 +306,6 @@ impl Recording {
             seed,
             heap: HeapId::MALLOC,
         };
-        self.push(RecordKind::Interval, IntervalRecord::WORDS, |words| {
-            record.encode_into(words)
-        });
+        self.push(&record);
     }
 }

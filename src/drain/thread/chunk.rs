@@ -3,8 +3,8 @@
 use allocsample_agent::os::{self, clock, file};
 use allocsample_record::{
     ChunkEncoder, CounterId, CounterRecord, Decoded, FateRecord, FileFreeStackRecord, FileSample,
-    FileTickRecord, ModuleAgainRecord, RecordKind, SampleFlags, SampleId, SampleRecord, StackId,
-    TickRecord,
+    FileTickRecord, ModuleAgainRecord, RecordKind, RingRecord, SampleFlags, SampleId, SampleRecord,
+    StackId, TickRecord,
 };
 
 use super::Drain;

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use allocsample_agent::os::{clock, futex};
 use allocsample_agent::recording::DrainRequest;
-use allocsample_record::{ChunkEncoder, ChunkKind, Note, PartEdge, PartRecord};
+use allocsample_record::{ChunkEncoder, ChunkKind, Note, PartEdge, PartRecord, RingRecord};
 use allocsample_ring::request;
 
 use super::{CHUNK_WORDS, Drain, DrainError};
