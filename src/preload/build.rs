@@ -8,24 +8,14 @@ mod tables;
 
 fn main() {
     let shim = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../c_shim");
-    let core = [
-        "interpose.c",
-        "next.c",
-        "operators.c",
-        "lifecycle.c",
-        "confinement.c",
-        "attach.c",
-        "redirect.c",
-        "probes.c",
-        "services.c",
-        "ticks.c",
-        "bridges/registry.c",
-    ];
+    let core = files(&shim, "c");
+    let registry = shim.join("bridges/registry.c");
     let bridges = folders(&shim.join("bridges"));
     let sources = bridges.iter().flat_map(|folder| files(folder, "c"));
     println!("cargo:rerun-if-changed={}", shim.display());
     cc::Build::new()
-        .files(core.map(|source| shim.join(source)))
+        .files(core)
+        .file(registry)
         .files(sources)
         .file(check_tables(&shim))
         .include(&shim)

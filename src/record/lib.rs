@@ -38,6 +38,7 @@ mod module;
 mod name;
 mod packed;
 mod part;
+mod plain;
 mod process;
 mod sample;
 #[cfg(feature = "alloc")]
@@ -65,27 +66,24 @@ pub use lost::{LOST_REASONS, LostReason};
 pub use memory::MemoryTotals;
 #[cfg(feature = "alloc")]
 pub use memory::{MemoryMap, MemoryMapping};
-pub use module::{
-    MAX_BUILD_ID_BYTES, MAX_PATH_BYTES, ModuleAgainRecord, ModuleRecord, ModuleUnloadRecord,
-};
+pub use module::{MAX_BUILD_ID_BYTES, MAX_PATH_BYTES, ModuleAgainRecord, ModuleRecord};
 #[cfg(feature = "alloc")]
 pub use name::{is_plain, readable, readable_char};
 pub use packed::Packer;
 #[cfg(feature = "alloc")]
 pub use packed::{Packed, Unpacker};
 pub use part::{PartEdge, PartRecord};
+pub use plain::*;
 pub use process::{
-    CounterId, CounterRecord, ExecRecord, ExitHow, ExitRecord, ForkRecord, IntervalRecord, Note,
-    NoteRecord, ProcessRecord, Sampling,
+    CounterId, CounterRecord, ExecRecord, ExitHow, ExitRecord, IntervalRecord, Note, NoteRecord,
+    ProcessRecord, Sampling,
 };
 pub use sample::{
-    FileFreeStackRecord, FreeRecord, FreeStackRecord, SAMPLE_FIXED_WORDS, SampleFlags, SampleRecord,
+    FileFreeStackRecord, FreeStackRecord, SAMPLE_FIXED_WORDS, SampleFlags, SampleRecord,
 };
 #[cfg(feature = "alloc")]
 pub use symbol::{CodeGeneration, SymbolFrame, SymbolTable};
-pub use thread::{
-    LastStackRecord, THREAD_NAME_BYTES, ThreadEndRecord, ThreadStartRecord, ThreadTotalRecord,
-};
+pub use thread::{LastStackRecord, THREAD_NAME_BYTES, ThreadEndRecord, ThreadStartRecord};
 pub use tick::{FileTickRecord, TICK_FIXED_WORDS, TickRecord};
 pub use varint::{MAX_VARINT_BYTES, put_signed, put_unsigned, take_signed, take_unsigned};
 

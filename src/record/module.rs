@@ -102,33 +102,3 @@ impl ModuleAgainRecord {
         })
     }
 }
-
-/// A module is no longer mapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ModuleUnloadRecord {
-    /// CLOCK_MONOTONIC.
-    pub time_ns: u64,
-    /// Start of the range it had.
-    pub start: u64,
-}
-
-impl ModuleUnloadRecord {
-    /// Payload words.
-    pub const WORDS: usize = 2;
-
-    /// Writes the payload; `None` if it does not fit.
-    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
-        let mut writer = WordWriter::new(words);
-        writer.word(self.time_ns)?.word(self.start)?;
-        Some(writer.used())
-    }
-
-    /// Reads a payload back.
-    pub fn decode(words: &[u64]) -> Option<Self> {
-        let mut reader = WordReader::new(words, &[]);
-        Some(Self {
-            time_ns: reader.word()?,
-            start: reader.word()?,
-        })
-    }
-}

@@ -128,36 +128,6 @@ impl IntervalRecord {
     }
 }
 
-/// The process forked; the child writes its own profile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ForkRecord {
-    /// CLOCK_MONOTONIC.
-    pub time_ns: u64,
-    /// The child.
-    pub child_pid: u32,
-}
-
-impl ForkRecord {
-    /// Payload words.
-    pub const WORDS: usize = 2;
-
-    /// Writes the payload; `None` if it does not fit.
-    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
-        let mut writer = WordWriter::new(words);
-        writer.word(self.time_ns)?.word(u64::from(self.child_pid))?;
-        Some(writer.used())
-    }
-
-    /// Reads a payload back.
-    pub fn decode(words: &[u64]) -> Option<Self> {
-        let mut reader = WordReader::new(words, &[]);
-        Some(Self {
-            time_ns: reader.word()?,
-            child_pid: low(reader.word()?),
-        })
-    }
-}
-
 /// The process is about to replace itself by another program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExecRecord<'a> {

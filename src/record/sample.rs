@@ -129,42 +129,6 @@ impl<'a> SampleRecord<'a> {
     }
 }
 
-/// The end of a sampled allocation: freed, or moved away by realloc.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FreeRecord {
-    /// CLOCK_MONOTONIC.
-    pub time_ns: u64,
-    /// Which sample.
-    pub sample: SampleId,
-    /// The freeing thread (0 if it was not known: it was in a slow path of ours, or ending).
-    pub thread: ThreadId,
-}
-
-impl FreeRecord {
-    /// Payload words.
-    pub const WORDS: usize = 3;
-
-    /// Writes the payload; `None` if it does not fit.
-    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
-        let mut writer = WordWriter::new(words);
-        writer
-            .word(self.time_ns)?
-            .word(self.sample.0)?
-            .word(u64::from(self.thread.0))?;
-        Some(writer.used())
-    }
-
-    /// Reads a payload back.
-    pub fn decode(words: &[u64]) -> Option<Self> {
-        let mut reader = WordReader::new(words, &[]);
-        Some(Self {
-            time_ns: reader.word()?,
-            sample: SampleId(reader.word()?),
-            thread: ThreadId(low(reader.word()?)),
-        })
-    }
-}
-
 /// Where a sampled allocation was freed. Told of some of them, behind their [`FreeRecord`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeStackRecord<'a> {
@@ -241,6 +205,7 @@ impl FileFreeStackRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FreeRecord;
     use proptest::prelude::*;
 
     proptest! {

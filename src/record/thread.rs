@@ -1,7 +1,7 @@
 //! The life of a thread: first seen, ended, or still running when the process ended.
 
-use crate::ThreadId;
 use crate::words::{WordReader, WordWriter, high, low, pack};
+use crate::{ThreadId, ThreadTotalRecord};
 
 /// The kernel's limit for a thread's name, with its NUL.
 pub const THREAD_NAME_BYTES: usize = 16;
@@ -77,43 +77,6 @@ impl ThreadEndRecord {
         Some(Self {
             time_ns,
             total: ThreadTotalRecord::decode(total)?,
-        })
-    }
-}
-
-/// What went through a thread's counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ThreadTotalRecord {
-    /// Which thread; 0 for all those together that ended before the recording began.
-    pub thread: ThreadId,
-    /// Bytes requested by successful allocations while sampling was on: what the samples estimate.
-    pub bytes: u64,
-    /// Bytes that were due to be counted but came from inside the agent's own work or from a signal handler that
-    /// interrupted it. They are in no estimate.
-    pub muted_bytes: u64,
-}
-
-impl ThreadTotalRecord {
-    /// Payload words.
-    pub const WORDS: usize = 3;
-
-    /// Writes the payload; `None` if it does not fit.
-    pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
-        let mut writer = WordWriter::new(words);
-        writer
-            .word(u64::from(self.thread.0))?
-            .word(self.bytes)?
-            .word(self.muted_bytes)?;
-        Some(writer.used())
-    }
-
-    /// Reads a payload back.
-    pub fn decode(words: &[u64]) -> Option<Self> {
-        let mut reader = WordReader::new(words, &[]);
-        Some(Self {
-            thread: ThreadId(low(reader.word()?)),
-            bytes: reader.word()?,
-            muted_bytes: reader.word()?,
         })
     }
 }
