@@ -83,7 +83,7 @@ impl Agent {
             // A request that this version does not know, from a newer command or a foreign writer.
             _ => {}
         }
-        recording.ring.obey(generation);
+        recording.ring.set_obeyed(generation);
     }
 
     /// The interval of malloc that is in force now; `None` while sampling is stopped.

@@ -8,22 +8,22 @@ use crate::sync::{Ordering, Words, compiler_fence};
 /// process killed before that, or a consumer dropped before that, leaves them to be read again.
 pub struct Consumer {
     ring: Ring,
-    /// Next record to read.
+    /// Position of the next record to read.
     position: u64,
-    /// Up to here everything is released.
+    /// Everything before this position is released.
     released: u64,
-    /// The head when it was last looked at. Producers write it all the time: it is fetched from them only when
-    /// everything before it has been read.
+    /// The head as last read. Producers write it all the time, so it is read again only when everything before it was
+    /// consumed.
     head: u64,
 }
 
 /// A committed record.
 pub struct Record<'a> {
-    /// Where it was reserved, in words.
+    /// Position of its reservation, in words.
     pub position: u64,
-    /// As committed, not 0.
+    /// The kind that the producer committed; never 0, which is padding.
     pub kind: u8,
-    /// Its payload.
+    /// The payload.
     pub words: Words<'a>,
 }
 
@@ -47,8 +47,8 @@ impl Ring {
 impl Consumer {
     /// The next committed record; padding is skipped. `None`: the next one is not committed yet, or there is none.
     ///
-    /// It stops for good at a record whose writer will never commit it, or whose header the program has overwritten;
-    /// the ring then fills up, what does not fit is counted, and `recover` finds the rest.
+    /// It stops for good at a record that its writer never commits, or that has a header overwritten by the program. The ring
+    /// then fills up, records that do not fit are counted as lost, and `recover` finds the rest.
     #[expect(
         clippy::should_implement_trait,
         reason = "a record borrows the consumer, which an Iterator cannot express"

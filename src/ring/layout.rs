@@ -15,7 +15,7 @@
 use crate::sync::AtomicU64;
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"ALLOCRNG");
-/// Up to version 1 the head was a position without a writer.
+/// The format of the ring. In version 1 the head was a position without a writer.
 pub(crate) const VERSION: u64 = 2;
 
 /// Number of pairs of lost counters.
@@ -24,7 +24,7 @@ pub const LOST_REASONS: usize = 7;
 /// Number of figures.
 pub const FIGURES: usize = 16;
 
-/// Number of heaps whose collections can be told of.
+/// Number of heaps that have a word for collections on request.
 pub const HEAPS: usize = 256;
 
 /// Writers whose reservations can be resolved after a jump; number 0 stands for all others.
@@ -49,7 +49,7 @@ pub(crate) const fn head_writer(head: u64) -> usize {
 pub(crate) const DATA_OFFSET: usize = 4096;
 const _: () = assert!(DATA_OFFSET.is_multiple_of(4096));
 
-/// Length in bytes of the file (and mapping) of a ring of this capacity.
+/// Length in bytes of the file, and of the mapping, of a ring with this capacity.
 pub const fn file_bytes(capacity_words: u64) -> usize {
     DATA_OFFSET + capacity_words as usize * size_of::<u64>()
 }
@@ -69,17 +69,17 @@ pub(crate) struct Header {
     pub request: Line<Request>,
     pub figures: Line<[AtomicU64; FIGURES]>,
     pub collecting: Line<[AtomicU64; HEAPS]>,
-    /// See [`crate::Ring::reserve_by`].
+    /// End of each writer's last reservation, see [`crate::Ring::reserve_by`].
     pub reserved_up_to: Line<[AtomicU64; WRITERS]>,
 }
 
-/// A cache line of its own: producers write `head`, the consumer `tail`, and neither should slow the other.
+/// A value in a cache line of its own: producers write `head` and the consumer `tail` without slowing each other.
 #[repr(C, align(64))]
 pub(crate) struct Line<T>(pub T);
 
 #[repr(C)]
 pub(crate) struct Head {
-    /// A [`head_word`].
+    /// Position and last writer, see [`head_word`].
     pub word: AtomicU64,
 }
 
@@ -97,37 +97,37 @@ pub(crate) struct LostCounter {
     pub bytes: AtomicU64,
 }
 
-/// What somebody outside of the process wants of it: written into the file, read by the agent's slow path.
+/// A request from outside the process: written into the file by `allocsample ctl`, read by the agent's slow path.
 #[repr(C)]
 pub(crate) struct Request {
-    /// Grows with each request, after the other field was set; 0 for none.
+    /// Number of the request, written after the other fields; 0: there was none. Each request increments it.
     pub generation: AtomicU64,
-    /// For another interval the mean bytes between two samples from now on, 0 for none; else see [`request`].
+    /// For [`request::SET_INTERVAL`] the new mean number of bytes between two samples, 0 to stop. Otherwise see [`request`].
     pub interval: AtomicU64,
-    /// The last generation that the agent has obeyed.
+    /// Generation of the last request that the agent has carried out.
     pub obeyed: AtomicU64,
-    /// What is wanted: one of [`request`]'s numbers.
+    /// The kind of request: one of the numbers in [`request`].
     pub what: AtomicU64,
-    /// What one value does not say.
+    /// Further arguments of the request.
     pub more: [AtomicU64; 4],
 }
 
-/// How far a heap's collection is that somebody has asked for.
+/// Progress of a collection that was requested from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Collecting {
-    /// Its machine cannot be asked.
+    /// The virtual machine has no callback for requests.
     Impossible = 1,
-    /// Its machine will collect at its next safe point.
+    /// The virtual machine will collect at its next safe point.
     Asked = 2,
-    /// It has.
+    /// The collection is complete.
     Done = 3,
-    /// It will not.
+    /// The virtual machine declined.
     Declined = 4,
 }
 
 impl Collecting {
-    /// What a word of [`request::COLLECTING`] says of this request.
+    /// Decodes a word of [`request::COLLECTING`]. `None`: it belongs to another request.
     pub fn from_word(word: u64, generation: u64) -> Option<Self> {
         if word >> 8 != generation {
             return None;
@@ -142,38 +142,39 @@ impl Collecting {
     }
 }
 
-/// Offsets of the request in a ring's file, for those who write it: see [`crate::Ring::request`].
+/// Offsets of the request in a ring's file, and the kinds of requests: see [`crate::Ring::request`].
 pub mod request {
     /// The generation, a little-endian u64. Written last.
     pub const GENERATION: u64 = 320;
-    /// The interval in bytes, or 0; or another value, as said below.
+    /// The argument: an interval in bytes, or what the kind of request says.
     pub const INTERVAL: u64 = 328;
-    /// The generation that was obeyed.
+    /// Generation of the last request that was carried out.
     pub const OBEYED: u64 = 336;
-    /// What is wanted: one of the numbers that follow.
+    /// The kind of request: one of the numbers below.
     pub const WHAT: u64 = 344;
-    /// Four more values.
+    /// Four more arguments.
     pub const MORE: u64 = 352;
-    /// Another interval, or none.
+    /// Set the interval; 0 stops sampling.
     pub const SET_INTERVAL: u64 = 0;
-    /// What is in the ring is to be in the file.
+    /// Write everything in the ring to the file.
     pub const FLUSH: u64 = 1;
-    /// As [`FLUSH`], and the file is to be copied. Asked for by a signal; `allocsample ctl` copies by itself.
+    /// [`FLUSH`], then copy the file. Only a signal asks for this; `allocsample ctl` makes its own copy.
     pub const SNAPSHOT: u64 = 2;
-    /// The profile is to go on in another file.
+    /// Continue the profile in another file.
     pub const ROTATE: u64 = 3;
-    /// As [`ROTATE`], and the file so far is to be forgotten.
+    /// [`ROTATE`], and delete the file so far.
     pub const RESET: u64 = 4;
-    /// One thread is to be sampled, or not. Value: its number in the kernel times 2, plus 1 for yes.
+    /// Sample one thread, or stop sampling it. Argument: its kernel tid times 2, plus 1 to sample it.
     pub const SELECT_THREAD: u64 = 5;
-    /// Only some sizes, and threads of some names. Value: the smallest size. More: the largest one, and 16 bytes with which
-    /// names begin, of which one of value 1 says that the name ends there; NULs for all.
+    /// Sample only some sizes, and threads with some names. Argument: the smallest size. Further arguments: the largest size,
+    /// and a prefix of thread names in 16 bytes. A byte of value 1 ends a name that must match as a whole. All NUL: every
+    /// thread.
     pub const FILTER: u64 = 6;
-    /// Samples are to be taken again, at the last interval at which they were.
+    /// Resume sampling at the last interval.
     pub const START: u64 = 7;
-    /// Heaps are to be collected: see [`COLLECTING`].
+    /// Collect all heaps of virtual machines: see [`COLLECTING`].
     pub const COLLECT: u64 = 8;
-    /// What became of that, a u64 for each heap: see [`crate::Collecting`].
+    /// Progress of [`COLLECT`], a u64 for each heap: see [`crate::Collecting`].
     pub const COLLECTING: u64 = 512;
 }
 
@@ -235,7 +236,7 @@ pub(crate) struct RecordHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// Its writer is at work, or died there.
+    /// The writer has not committed it, and may have died.
     Reserved = 0x52,
     Committed = 0x43,
 }

@@ -1,27 +1,27 @@
-//! What lies in the ring, as it lies there, for a process that ends without a drain thread.
+//! Reads the ring in place, for a process that ends without a drain thread.
 
 use crate::layout::{PADDING, RecordHeader, State};
 use crate::ring::Ring;
 use crate::sync::Ordering;
 
-/// What stands at a place of the ring.
+/// A contiguous part of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stretch<'a> {
     /// A committed record.
     Record {
-        /// As committed, not 0.
+        /// The kind that the producer committed; never 0.
         kind: u8,
         /// Its payload.
         payload: &'a [u64],
     },
-    /// So many words that nobody needs to read.
+    /// Padding of this many words.
     Padding(u64),
-    /// So many words of a record that was reserved and not committed.
+    /// A record of this many words that was reserved and not committed.
     Unfinished(u64),
 }
 
 impl Stretch<'_> {
-    /// Its words, the header's included.
+    /// Length in words, header included.
     pub fn words(&self) -> u64 {
         match self {
             // A slice's length fits.
@@ -31,7 +31,7 @@ impl Stretch<'_> {
     }
 }
 
-/// How often [`Ring::copy_pending`] looks again at a record whose header is due within nanoseconds.
+/// Number of times that [`Ring::copy_pending`] reads a header again that its writer is about to store.
 const HEADER_ATTEMPTS: usize = 1000;
 
 impl Ring {
@@ -41,8 +41,8 @@ impl Ring {
         self.memory.header().tail.0.released.load(Ordering::Acquire)
     }
 
-    /// What lies between the positions `from` and `to`, in order and where it lies, while producers may be running. It ends
-    /// before `to` where a record's writer has stopped between its reservation and its header.
+    /// Returns the parts of the ring between the positions `from` and `to`, in order, while producers may be running. Ends
+    /// before `to` at a record that was reserved and has no header yet.
     ///
     /// Async-signal-safe, lock-free.
     ///
@@ -119,7 +119,7 @@ impl Ring {
         position
     }
 
-    /// The header at a position that is reserved, which its writer may be about to store.
+    /// Waits briefly for the header at a reserved position.
     fn header_soon(&self, position: u64) -> Option<(u64, RecordHeader)> {
         (0..HEADER_ATTEMPTS).find_map(|_| {
             // Acquire: pairs with the release store in `Ring::publish`.

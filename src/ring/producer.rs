@@ -6,14 +6,15 @@ use crate::layout::{
 use crate::ring::Ring;
 use crate::sync::{Ordering, WordsMut, compiler_fence};
 
-/// Who may use the last eighth of the ring, and the last 64th.
+/// How full the ring may become by a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
     /// Leaves an eighth of the capacity free.
     Sample,
-    /// Leaves a 64th free. For what makes the records before it meaningful: frees, modules, threads.
+    /// Leaves a 64th free. For records that give others their meaning: frees, modules, threads.
     Essential,
-    /// May fill the ring. For what is written once, when nobody may be left to make room: totals, and how it ended.
+    /// May fill the ring. For records written once at the end, when no drain thread may be left to make room: totals, the
+    /// exit.
     Last,
 }
 
@@ -35,7 +36,7 @@ impl core::error::Error for RingFull {}
 pub struct Reservation<'a> {
     ring: &'a Ring,
     position: u64,
-    /// With the header.
+    /// Length in words, header included.
     total_words: u64,
     used_words: u64,
     kind: u8,
@@ -55,7 +56,7 @@ impl Writer {
         Self(if number < WRITERS { number } else { 0 })
     }
 
-    /// Its number; 0 for [`Self::OTHER`].
+    /// The number; 0 for [`Self::OTHER`].
     pub fn number(self) -> usize {
         self.0
     }
@@ -74,9 +75,9 @@ pub enum Progress {
 #[derive(Clone, Copy)]
 struct Place {
     start: u64,
-    /// Words up to the end of the data, where the record would have crossed it.
+    /// Words of padding in front of a record that would have crossed the end of the data.
     padding: u64,
-    /// Of the record, with its header.
+    /// Length of the record in words, header included.
     total_words: u64,
 }
 
@@ -190,7 +191,7 @@ impl Ring {
         self.take(writer, words, priority, tell).map(|_| ())
     }
 
-    /// Writes the headers of what was taken.
+    /// Writes the headers of the record and of the padding in front of it.
     #[inline]
     fn begin(&self, taken: &Taken, mut tell: impl FnMut(Progress)) -> Reservation<'_> {
         let place = taken.place;
@@ -230,9 +231,8 @@ impl Ring {
         is_reserved
     }
 
-    /// Makes padding of a record of `words` payload words, reserved from `start` on, whose [`Reservation`] is forgotten:
-    /// whoever had it will never come back, and has told [`Progress::Begun`]. Does nothing if the record was committed
-    /// after all, and returns false.
+    /// Turns an abandoned record of `words` payload words, reserved from `start` on, into padding, where the last progress was
+    /// [`Progress::Begun`]. Returns false, and changes nothing, if the record was committed.
     pub fn abandon(&self, start: u64, words: usize) -> bool {
         let place = self.place(start, (words as u64).saturating_add(1));
         if place.padding > 0 {
@@ -241,7 +241,7 @@ impl Ring {
         self.commit_reserved(place.position(), place.total_words)
     }
 
-    /// Where a record of so many words is, header included, that is reserved from `start` on.
+    /// Returns where a record of `total_words` words, header included, lies that is reserved from `start` on.
     #[inline]
     fn place(&self, start: u64, total_words: u64) -> Place {
         let capacity = self.memory.capacity_words();
@@ -356,7 +356,7 @@ impl Reservation<'_> {
         }
     }
 
-    /// Hands the record to the consumer. Kind 0 makes it padding.
+    /// Makes the record visible to the consumer. Kind 0 makes it padding.
     pub fn commit(mut self, kind: u8) {
         self.kind = kind;
     }

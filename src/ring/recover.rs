@@ -1,4 +1,4 @@
-//! What a process left in its ring, read from the file without trust in any byte of it.
+//! Recovers the records that a process left in its ring. No byte of the file is trusted.
 //!
 //! Records are found by their headers. Where a header is missing or damaged, the search goes on word by word: a
 //! header's check depends on its position, so payload is not mistaken for one.
@@ -11,39 +11,40 @@ use crate::layout::{
     head_position, offset,
 };
 
-/// A ring as it was found.
+/// The contents of a ring's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
-    /// Of the profile that the ring belongs to.
+    /// Id of the profile that the ring belongs to.
     pub profile_id: u128,
     /// (events, bytes) for each reason.
     pub lost: [(u64, u64); LOST_REASONS],
-    /// What the agent told of itself, by the number of a `record::Figure`.
+    /// The agent's figures about itself, by the number of a `record::Figure`.
     pub figures: [u64; FIGURES],
     /// Whether the process ended in order.
     pub closed: bool,
-    /// First position that nobody had reserved, as the file says.
+    /// First position that was not reserved, according to the file.
     pub head: u64,
-    /// First position that was not released, as the file says.
+    /// First position that was not released, according to the file.
     pub tail: u64,
-    /// From here on everything that was committed is in `records`. None if the file's positions cannot be true.
+    /// `records` contains everything that was committed from this position on. `None`: the positions in the file are
+    /// inconsistent.
     pub whole_from: Option<u64>,
-    /// Committed records that the consumer had not finished with, in order.
+    /// Committed records that were not released, in order.
     pub records: Vec<RecoveredRecord>,
-    /// Places where a record was reserved and not committed, or damaged.
+    /// Number of records that were reserved and not committed, or are damaged.
     pub unfinished: u64,
-    /// Words that had something in them and are beyond the end of the file.
+    /// Number of used words beyond the end of the file.
     pub missing_words: u64,
 }
 
 /// A committed record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveredRecord {
-    /// Where it was reserved, in words.
+    /// Position of its reservation, in words.
     pub position: u64,
-    /// As committed, not 0.
+    /// The kind that the producer committed; never 0.
     pub kind: u8,
-    /// Its payload.
+    /// The payload.
     pub words: Vec<u64>,
 }
 
@@ -52,9 +53,9 @@ pub struct RecoveredRecord {
 pub struct RecoveredWords {
     /// Committed records, in order.
     pub records: Vec<RecoveredRecord>,
-    /// Places where a record was reserved and not committed, or damaged.
+    /// Number of records that were reserved and not committed, or are damaged.
     pub unfinished: u64,
-    /// Words of the stretch that are not there.
+    /// Words of the stretch that are missing from the file.
     pub missing_words: u64,
 }
 
@@ -159,15 +160,15 @@ struct Data<'a> {
 }
 
 impl Data<'_> {
-    /// Where the records begin that nobody has touched: up to `consumed` they were read, and some of them are zeroed already.
+    /// Returns where the untouched records begin. Those before `consumed` were read, and some of them are zeroed already.
     fn whole_from(&self, tail: u64, consumed: u64, head: u64) -> Option<u64> {
         let is_plausible = tail <= head && head - tail <= self.capacity;
         let is_releasing = (tail..=head).contains(&consumed);
         is_plausible.then_some(if is_releasing { consumed } else { tail })
     }
 
-    /// The records where the positions cannot be true, so that one of them is damaged: both ends are tried, since wrong
-    /// positions fit no header.
+    /// Finds records although the positions are inconsistent, so that one of them is damaged. Tries both; a wrong position
+    /// fits no header.
     fn search(&self, tail: u64, head: u64) -> RecoveredWords {
         let from_tail = self.scan(tail, tail.saturating_add(self.capacity));
         if !from_tail.records.is_empty() {
@@ -187,8 +188,8 @@ impl Data<'_> {
     }
 }
 
-/// Walks `[from, to)` from header to header. `word` gives a position's word, or, for one beyond the end of the file, the
-/// next position that may have one: a damaged capacity does not make us walk through what is not there.
+/// Walks `[from, to)` from header to header. `word` returns the word at a position, or, beyond the end of the file, the next
+/// position that may have one, so that a damaged capacity does not cost a walk through missing words.
 fn scan(from: u64, to: u64, word: impl Fn(u64) -> Result<u64, u64>) -> RecoveredWords {
     let mut found = RecoveredWords::default();
     let mut position = from;

@@ -58,14 +58,14 @@ impl Ring {
         Ring { memory }
     }
 
-    /// Tells this ring from others that the process has had: the lower half of the profile's id.
+    /// Distinguishes this ring from others of the same process: the lower half of the profile's id.
     pub fn id(&self) -> u64 {
         let [low, _] = &self.memory.header().profile_id;
         // Relaxed: written once, before anybody had the ring.
         low.load(Ordering::Relaxed)
     }
 
-    /// First position that nobody has reserved, in words.
+    /// First position that is not reserved, in words.
     pub fn head(&self) -> u64 {
         // Relaxed: a figure; whoever needs the words behind it looks at their headers.
         head_position(self.memory.header().head.0.word.load(Ordering::Relaxed))
@@ -83,13 +83,12 @@ impl Ring {
         self.head().saturating_sub(tail).min(self.capacity_words())
     }
 
-    /// Words that the ring holds: a power of two.
+    /// Capacity in words: a power of two.
     pub fn capacity_words(&self) -> u64 {
         self.memory.capacity_words()
     }
 
-    /// Counts something that could not be recorded. `reason` is the number of a `record::LostReason`; one that does
-    /// not exist is counted under the first.
+    /// Counts lost events. `reason` is the number of a `record::LostReason`; a number that does not exist counts as the first.
     pub fn count_lost(&self, reason: usize, events: u64, bytes: u64) {
         let counters = &self.memory.header().lost.0;
         if let Some(counter) = counters.get(reason).or(counters.first()) {
@@ -109,7 +108,7 @@ impl Ring {
         })
     }
 
-    /// Adds to a figure. `figure` is the number of a `record::Figure`; one that does not exist is left out.
+    /// Adds to a figure. `figure` is the number of a `record::Figure`; a number that does not exist is ignored.
     pub fn add_figure(&self, figure: usize, value: u64) {
         if let Some(place) = self.memory.header().figures.0.get(figure) {
             // Relaxed, as in all of these: plain figures.
@@ -124,7 +123,7 @@ impl Ring {
         }
     }
 
-    /// Raises a figure to a value that was reached. Of two threads that do it at the same time one may be missed.
+    /// Raises a figure to a value that was reached. If two threads do so at the same time, one value may be lost.
     pub fn raise_figure(&self, figure: usize, value: u64) {
         if let Some(place) = self.memory.header().figures.0.get(figure)
             && place.load(Ordering::Relaxed) < value
@@ -141,8 +140,7 @@ impl Ring {
             .map(|place| place.load(Ordering::Relaxed))
     }
 
-    /// The last request of somebody outside: its generation (0 for none), what is wanted ([`crate::request`]), and the
-    /// mean bytes between two samples if it is that (0 for none).
+    /// The last request from outside: generation (0: there was none), kind ([`crate::request`]), and argument.
     pub fn request(&self) -> (u64, u64, u64) {
         let request = &self.memory.header().request.0;
         // Acquire: the others were written before. It is another process that wrote both.
@@ -154,14 +152,14 @@ impl Ring {
         )
     }
 
-    /// What the last request says beyond that.
+    /// Further arguments of the last request.
     pub fn request_more(&self) -> [u64; 4] {
         let more = &self.memory.header().request.0.more;
         // Relaxed: read after the generation, which was written after them.
         more.each_ref().map(|word| word.load(Ordering::Relaxed))
     }
 
-    /// Makes a request from within: one that was left before there was a ring.
+    /// Enters a request that was left in a file before there was a ring.
     pub fn ask(&self, what: u64, value: u64, more: [u64; 4]) {
         let request = &self.memory.header().request.0;
         request.what.store(what, Ordering::Relaxed);
@@ -173,7 +171,7 @@ impl Ring {
         request.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Tells how far the collection of a heap is that a request asked for. One of a number that does not exist is left out.
+    /// Publishes the progress of a heap's collection on request. A heap without a word for it is ignored.
     pub fn set_collecting(&self, heap: usize, generation: u64, state: Collecting) {
         if let Some(place) = self.memory.header().collecting.0.get(heap) {
             // Release: whoever sees that it is done finds what it told before. Another process, which reads the file.
@@ -181,8 +179,8 @@ impl Ring {
         }
     }
 
-    /// Tells that a request, and all before it, is done.
-    pub fn obey(&self, generation: u64) {
+    /// Publishes that this request and all earlier ones are carried out.
+    pub fn set_obeyed(&self, generation: u64) {
         // Relaxed: a figure for whoever asked.
         let request = &self.memory.header().request.0;
         request.obeyed.fetch_max(generation, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! A request to a process that has no ring yet, left in a file that its agent looks for.
+//! A request to a process that has no ring yet: a file that its agent looks for.
 //!
 //! ```text
 //! 0   magic
@@ -6,9 +6,10 @@
 //! 16  what | value | 4 x more, as in the ring's first page
 //! ```
 
-/// The directory of these files, as the process sees it. The name is [`NAME`] and the process's number for itself.
+/// The directory of these files, in the mount namespace of the process. The file name is [`NAME`] and the pid that the process
+/// has in its own namespace.
 pub const DIRECTORY: &str = "/tmp/";
-/// What the file's name begins with.
+/// Prefix of the file name.
 pub const NAME: &str = ".allocsample-request-";
 
 const MAGIC: [u8; 8] = *b"ALLOCREQ";
@@ -17,16 +18,16 @@ const WORDS: usize = 8;
 /// Length of the file in bytes.
 pub const BYTES: usize = WORDS * 8;
 
-/// See the module.
+/// A request, see the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitingRequest {
     /// When the process started: field 22 of /proc/PID/stat.
     pub start_ticks: u64,
     /// One of the numbers of [`crate::request`].
     pub what: u64,
-    /// What goes with it.
+    /// The argument.
     pub value: u64,
-    /// The rest of that.
+    /// Further arguments.
     pub more: [u64; 4],
 }
 
@@ -51,7 +52,7 @@ impl WaitingRequest {
         bytes
     }
 
-    /// Reads it back; `None` for a file that is something else, or not complete.
+    /// Decodes a file's content; `None` if it is something else, or not complete.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
         let mut words = bytes.chunks_exact(8).map(|word| {
@@ -70,7 +71,7 @@ impl WaitingRequest {
     }
 }
 
-/// When a process started, from its /proc/PID/stat.
+/// Reads the start time of a process, in clock ticks, from its /proc/PID/stat.
 pub fn start_ticks(stat: &[u8]) -> Option<u64> {
     // Behind the name, which may hold anything, comes field 3.
     let after_name = stat.iter().rposition(|&byte| byte == b')')? + 2;

@@ -1,4 +1,4 @@
-//! Which interval keeps the cost of sampling at what a user allows.
+//! Chooses the interval that keeps the cost of sampling at a budget.
 //!
 //! Samples per second are proportional to the bytes per second over the interval, as long as blocks are smaller than the
 //! interval. So after a window in which samples cost `used` where `allowed` would have been right, the next interval is
@@ -14,22 +14,22 @@
 
 use crate::Interval;
 
-/// What is allowed. At least one of the two.
+/// The budget: at least one of the two limits is set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Budget {
-    /// Time of the agent over time of the program, both of processors: 0.01 is one percent.
+    /// CPU time of the agent divided by that of the program: 0.01 is one percent.
     pub overhead: Option<f64>,
-    /// Samples in a second of the clock.
+    /// Samples per second of wall-clock time.
     pub samples_per_second: Option<f64>,
-    /// No interval below this one.
+    /// The interval never gets shorter than this.
     pub shortest: Interval,
 }
 
 impl Budget {
-    /// The shortest interval to begin with, when nothing is known of the program: one that allocates a GiB in a second takes no
-    /// more samples than are allowed. The controller comes down from there, by a factor of at most four in a window.
+    /// The interval to begin with, while nothing is known about the program: at 1 GiB/s it takes no more samples than are
+    /// allowed. The controller shortens it from there, by a factor of at most four per window.
     ///
-    /// The other way round a loud program would take thousands of samples before anybody looks.
+    /// Starting from a short interval, a program that allocates a lot would take thousands of samples before the first look.
     pub fn shortest_first(&self) -> Interval {
         const LOUD_BYTES_PER_S: f64 = (1_u64 << 30) as f64;
         let bound = self.samples_per_second.map_or(1.0, |rate| {
@@ -40,38 +40,38 @@ impl Budget {
     }
 }
 
-/// What happened since the window before.
+/// Measurements of one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Window {
-    /// Time of the clock.
+    /// Wall-clock time.
     pub elapsed_ns: f64,
-    /// Time of processors for the program, without the agent's.
+    /// CPU time of the program, without the agent's.
     pub program_ns: f64,
-    /// Time of processors for the agent.
+    /// CPU time of the agent.
     pub agent_ns: f64,
-    /// Samples that were due.
+    /// Samples that were due, taken or lost.
     pub samples: f64,
 }
 
-/// Windows in which fewer samples were taken, and fewer were allowed, are put together: their ratio would be luck.
-/// At 100 it has a standard error of a tenth.
+/// Windows are merged until this many samples were taken, or allowed: the ratio of fewer would be noise. At 100 samples its
+/// standard error is a tenth.
 const ENOUGH_SAMPLES: f64 = 100.0;
-/// Seconds over which a debt is paid back.
+/// Time over which a debt is paid back, in seconds.
 const PAY_BACK_S: f64 = 2.0;
-/// Steps of the interval in an octave: a cost is held to a tenth, and few intervals come into a profile.
+/// Number of intervals per octave: fine enough to hold a cost to a tenth, with few different intervals in a profile.
 const STEPS: f64 = 4.0;
-/// In effect none.
+/// So long that no sample is taken.
 const LONGEST_BYTES: f64 = (1_u64 << 40) as f64;
 
-/// One of the two limits.
+/// The state of one of the two limits.
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
-    /// Used so far less allowed so far, in the unit of the limit.
+    /// The amount used minus the amount allowed so far, in the unit of the limit.
     debt: f64,
 }
 
 impl Account {
-    /// Closes a window of `seconds`; returns by how much the interval should grow. `unit` is what one sample uses.
+    /// Ends a window of `seconds`. Returns the factor by which the interval should grow. One sample uses `unit`.
     fn close(&mut self, used: f64, rate: f64, seconds: f64, unit: f64) -> f64 {
         let allowed = rate * seconds;
         let most = rate * PAY_BACK_S;
@@ -87,14 +87,14 @@ impl Account {
 pub struct Controller {
     budget: Budget,
     window: Window,
-    /// Of one sample, as far as is known.
+    /// Estimated CPU time of one sample, in nanoseconds.
     sample_ns: f64,
     overhead: Account,
     rate: Account,
 }
 
 impl Controller {
-    /// Nothing seen yet.
+    /// A controller that has seen no window.
     pub fn new(budget: Budget) -> Self {
         /// Until one was measured.
         const FIRST_GUESS_NS: f64 = 2_000.0;
@@ -107,17 +107,17 @@ impl Controller {
         }
     }
 
-    /// What is allowed.
+    /// The budget.
     pub fn budget(&self) -> &Budget {
         &self.budget
     }
 
-    /// No interval below this one from now on.
+    /// From now on the interval never gets shorter than this.
     pub fn set_shortest(&mut self, shortest: Interval) {
         self.budget.shortest = shortest;
     }
 
-    /// Looks at what happened while `interval` was in force. `Some`: another one is to be put in force.
+    /// Evaluates a window in which `interval` applied. `Some`: the interval to apply next.
     pub fn observe(&mut self, interval: Interval, window: &Window) -> Option<Interval> {
         let sum = &mut self.window;
         sum.elapsed_ns += window.elapsed_ns.max(0.0);
@@ -154,7 +154,7 @@ impl Controller {
     }
 }
 
-/// The interval nearest to so many bytes of those that stand `STEPS` to an octave.
+/// The interval nearest to this many bytes, on a grid of `STEPS` per octave.
 fn step(bytes: f64) -> Interval {
     let steps = libm::round(libm::log2(bytes.clamp(1.0, LONGEST_BYTES)) * STEPS);
     let rounded = libm::round(libm::exp2(steps / STEPS));
@@ -162,7 +162,7 @@ fn step(bytes: f64) -> Interval {
     Interval::new(rounded as u64).unwrap_or(Interval::EVERY_ALLOCATION)
 }
 
-/// Reads `1%` or `0.25%` as millionths: 10,000 and 2,500. `None` if it is nothing of that kind, below 0.01% or above 100%.
+/// Reads `1%` or `0.25%` as millionths: 10,000 and 2,500. `None` if it is no percentage, or outside 0.01% to 100%.
 pub fn parse_percent(text: &[u8]) -> Option<u32> {
     let number = text.strip_suffix(b"%")?;
     let mut parts = number.splitn(2, |&byte| byte == b'.');

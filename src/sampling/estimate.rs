@@ -20,9 +20,9 @@ pub struct Estimate {
     value: f64,
     /// Not a number: cannot be estimated. (An `Option` would take a third more, and readers keep millions of these.)
     variance_or_nan: f64,
-    /// What is certain, because it was drawn: the quantity is at least this. Minus infinity for a difference.
+    /// Lower bound of the quantity: the part that was sampled. Minus infinity for a difference.
     drawn: f64,
-    /// What one more small block would have added. Four bytes are precise enough.
+    /// The allowance: what one more small block would have added. Four bytes are precise enough.
     allowance: f32,
     /// Fewer than 2^32: a sample has an index of 32 bits.
     samples: u32,
@@ -57,7 +57,7 @@ impl Limits {
 const NORMAL_95: f64 = 1.959_963_984_540_054;
 
 impl Estimate {
-    /// Nothing was sampled, and nothing is allowed for.
+    /// An exact zero: nothing was sampled, and the allowance is 0.
     pub const ZERO: Estimate = Estimate {
         value: 0.0,
         variance_or_nan: 0.0,
@@ -66,7 +66,7 @@ impl Estimate {
         samples: 0,
     };
 
-    /// Below so many effective samples the limits are not symmetric, and a standard error misleads.
+    /// With fewer effective samples the limits are asymmetric, and a standard error misleads.
     pub const FEW: f64 = 30.0;
 
     /// From parts that were stored. `variance` is `None` where it cannot be estimated (periodic sampling).
@@ -80,7 +80,7 @@ impl Estimate {
         }
     }
 
-    /// Of a sample that has `drawn` itself, where one more would have added up to `allowance`.
+    /// The estimate from a single sample of `drawn` bytes or objects. One more sample would have added up to `allowance`.
     pub(crate) fn of_sample(value: f64, variance: Option<f64>, drawn: f64, allowance: f64) -> Self {
         Self {
             drawn,
@@ -99,13 +99,13 @@ impl Estimate {
         }
     }
 
-    /// The same with this much of it certain.
+    /// The same estimate with another lower bound.
     #[must_use]
     pub fn with_drawn(self, drawn: f64) -> Self {
         Self { drawn, ..self }
     }
 
-    /// The same with an error more, independent of the sampling, of this variance.
+    /// The same estimate with the variance of a further error that is independent of sampling.
     #[must_use]
     pub fn with_more_variance(self, variance: f64) -> Self {
         Self {
@@ -114,7 +114,7 @@ impl Estimate {
         }
     }
 
-    /// The same quantity taken away, to be added to others.
+    /// The negated quantity, to be subtracted from others by adding it.
     #[must_use]
     pub fn negated(self) -> Self {
         Self {
@@ -124,7 +124,7 @@ impl Estimate {
         }
     }
 
-    /// The same in another unit, of which one is `divisor` of this one.
+    /// The same quantity in a unit that is `divisor` times as large.
     #[must_use]
     pub fn divided_by(self, divisor: f64) -> Self {
         Self {
@@ -155,22 +155,22 @@ impl Estimate {
         self.variance().map(with_allowance)
     }
 
-    /// Number of samples that it rests on.
+    /// Number of samples in the estimate.
     pub fn samples(&self) -> u64 {
         u64::from(self.samples)
     }
 
-    /// What is certain of it: the bytes, or the number, of the blocks that were drawn. 0 for a difference.
+    /// Lower bound: the bytes, or the number, of the blocks that were sampled. 0 for a difference.
     pub fn drawn(&self) -> f64 {
         self.drawn.max(0.0)
     }
 
-    /// What one more small block would have added.
+    /// The allowance: what one more small block would have added.
     pub fn allowance(&self) -> f64 {
         f64::from(self.allowance)
     }
 
-    /// Whether nothing can have been missed: every allocation was recorded.
+    /// Whether the value is exact: every allocation was recorded.
     pub fn is_exact(&self) -> bool {
         self.variance_or_nan == 0.0 && self.allowance == 0.0
     }

@@ -4,7 +4,7 @@
 /// more terms.
 const LARGE_SHAPE: f64 = 300.0;
 
-/// From so many samples on a formula replaces the search: it is within 0.1 % of it.
+/// With at least this many samples a formula replaces the search; the two agree within 0.1 %.
 const MANY: f64 = 30.0;
 
 /// The standard normal distribution has 2.5 % above this.

@@ -7,11 +7,11 @@ use core::fmt;
 pub struct Interval(u64);
 
 impl Interval {
-    /// 1: every allocation is a sample.
+    /// 1 byte: every allocation is a sample.
     pub const EVERY_ALLOCATION: Interval = Interval(1);
-    /// 512 KiB: a sample for each half megabyte, which costs a program well under a percent.
+    /// 512 KiB: one sample for every half megabyte, which costs a program well under one percent.
     pub const DEFAULT: Interval = Interval(512 << 10);
-    /// 2^63 - 1: in effect never.
+    /// 2^63 - 1 bytes: practically no samples.
     pub const MAX: Interval = Interval(u64::MAX >> 1);
 
     /// `None`: 0, or above [`Interval::MAX`].
@@ -22,7 +22,7 @@ impl Interval {
         Some(Interval(bytes))
     }
 
-    /// In bytes.
+    /// The interval in bytes.
     pub const fn bytes(self) -> u64 {
         self.0
     }
@@ -82,16 +82,16 @@ impl fmt::Display for Interval {
     }
 }
 
-/// What a user asked for.
+/// The setting of a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IntervalSetting {
-    /// No samples.
+    /// Take no samples.
     Off,
-    /// One for each so many bytes.
+    /// Take one sample per this many bytes on average.
     Every(Interval),
 }
 
-/// Why a text is no interval. Its message leaves out the text, which the caller names.
+/// Why a text is not an interval. The message does not contain the text; the caller names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IntervalError {
     /// 0 means "every allocation" to some profilers and "off" to others.

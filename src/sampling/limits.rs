@@ -3,29 +3,29 @@
 
 use crate::interval::{Interval, IntervalSetting};
 
-/// What each of these expects, as an error says it.
+/// The values that these settings accept, for error messages.
 type Expected = &'static str;
 
-/// What a profile may grow to.
+/// The maximum size of a profile.
 pub fn parse_max_size(text: &[u8]) -> Result<u64, Expected> {
     // What a drain thread writes at once must fit.
     parse_size(text, 1 << 20).ok_or("expected bytes, at least 1M, as in 64M or 1G")
 }
 
-/// The same for one that goes on in other files.
+/// The maximum size of a profile in several files, all parts together.
 pub fn parse_max_size_rotated(text: &[u8]) -> Result<u64, Expected> {
     // What waits in a full ring comes to 2 MiB, and must fit beside the file before.
     parse_size(text, 8 << 20)
         .ok_or("expected at least 8M for a profile that goes on in other files")
 }
 
-/// How large a file grows before the profile goes on in another.
+/// The size at which a profile continues in another file.
 pub fn parse_rotate_size(text: &[u8]) -> Result<u64, Expected> {
     // A file has more to say first than to say, below this.
     parse_size(text, 64 << 10).ok_or("expected bytes, at least 64K, as in 16M or 1G")
 }
 
-/// A time of the profile in milliseconds.
+/// A duration in milliseconds.
 pub fn parse_time_ms(text: &[u8]) -> Result<u64, Expected> {
     time_ms(text).ok_or("expected a time from 1s to 365d, as in 30s, 10m, 1h or 7d")
 }

@@ -1,4 +1,4 @@
-//! Which interval keeps the number of live samples below what a user allows.
+//! Chooses the interval that keeps the number of live samples below a limit.
 
 use crate::Interval;
 
@@ -8,19 +8,19 @@ use crate::Interval;
 #[derive(Clone, Copy, Debug)]
 pub struct LiveLimit {
     most: u64,
-    /// With all of the room free.
+    /// The interval while there are no live samples.
     first: Interval,
-    /// How often the interval has become four times as long.
+    /// Number of times that the interval was quadrupled.
     level: u32,
-    /// With so many alive it does once more.
+    /// The interval is quadrupled again at this number of live samples.
     next: u64,
 }
 
 impl LiveLimit {
-    /// In effect no samples: 2^40 bytes and more.
+    /// Intervals from 2^40 bytes on: practically no samples.
     const MOST_LEVEL: u32 = 20;
 
-    /// Nothing is alive yet.
+    /// A limit while there are no live samples.
     pub fn new(most: u64, first: Interval) -> Self {
         Self {
             most,
@@ -30,7 +30,7 @@ impl LiveLimit {
         }
     }
 
-    /// `Some`: this interval is to be in force.
+    /// Returns the interval to apply next, if it changes.
     pub fn look(&mut self, live: u64) -> Option<Interval> {
         let before = self.level;
         if live >= self.next {

@@ -25,7 +25,7 @@ use crate::{Interval, SamplePoints, Sampler};
 /// switches, collects or changes the interval tells where `free` stands, and gets the limit that holds from then on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nursery {
-    /// Up to here the bytes are accounted to the sampler.
+    /// The sampler has accounted for the bytes up to here.
     start: u64,
     top: u64,
     is_on: bool,
@@ -33,14 +33,14 @@ pub struct Nursery {
     bytes: u64,
 }
 
-/// What the machine must compare `free + size` with: larger is the slow path.
+/// The limit for `free + size`: the machine takes its slow path above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NurseryLimit(pub u64);
 
-/// What to do with an object that failed the limit.
+/// What happens to an object that is beyond the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overflow {
-    /// It is allocated where it is, with so many sample points in it; no collection.
+    /// It is allocated there without a collection, and contains this many sample points.
     Continue(SamplePoints, NurseryLimit),
     /// It does not fit: the machine undoes the bump, collects, calls [`Nursery::on_collected`] and tries again.
     Collect,

@@ -1,4 +1,4 @@
-//! The random numbers behind the gaps.
+//! Random numbers for the gaps between sample points.
 
 /// Seed of a process. Each thread derives a stream of its own from it, and so does a forked child: two threads that
 /// share a stream would sample at the same places, and their errors would add up instead of averaging out.
@@ -9,12 +9,12 @@ pub struct Seed {
 }
 
 impl Seed {
-    /// The stream of a thread, by our number of it.
+    /// The stream of the thread with this number.
     pub fn thread(self, thread: u32) -> Random {
         Random::from_seed(mix(self.process) ^ mix(THREAD_SALT ^ u64::from(thread)))
     }
 
-    /// The stream of a thread's ticks.
+    /// The stream that a thread's time samples use.
     pub fn ticks_of_thread(self, thread: u32) -> Random {
         Random::from_seed(mix(self.process) ^ mix(TICK_SALT ^ u64::from(thread)))
     }

@@ -1,4 +1,4 @@
-//! What one sample stands for.
+//! How many bytes and objects one sample stands for.
 
 use crate::{Estimate, GapLaw, Interval, SamplePoints};
 
@@ -73,8 +73,8 @@ impl Weight {
         Estimate::of_sample(value, variance, 1.0, self.unit_objects(smallest.min(size)))
     }
 
-    /// The bytes that one small sample more would have added: the allowance of an [`Estimate`] of bytes. 0 where nothing
-    /// can have been missed.
+    /// The allowance of an [`Estimate`] of bytes: what one more small sample would have added. 0 if every allocation is a
+    /// sample.
     pub fn unit_bytes(&self) -> f64 {
         if self.is_exact() {
             return 0.0;
@@ -82,8 +82,8 @@ impl Weight {
         self.interval.bytes() as f64
     }
 
-    /// The objects that one sample more of `smallest` bytes would have added: the allowance of an [`Estimate`] of objects
-    /// that are at least so large. 0 where nothing can have been missed.
+    /// The allowance of an [`Estimate`] of objects of at least `smallest` bytes: what one more sample of that size would have
+    /// added. 0 if every allocation is a sample.
     pub fn unit_objects(&self, smallest: u64) -> f64 {
         if self.is_exact() {
             return 0.0;

@@ -28,7 +28,7 @@ impl Drain {
                 // The figures, too, are to be in the file.
                 _ => self.tell_figures()?,
             }
-            self.recording.ring.obey(generation);
+            self.recording.ring.set_obeyed(generation);
         }
         self.recording.tickets_are_done(ticket);
         // What waits in the ring has come since the file began as much as what is in it.
