@@ -40,14 +40,14 @@ impl AddressSpace {
         Self::default()
     }
 
-    /// Bytes of memory that it takes, about.
+    /// Approximate memory use in bytes.
     pub fn held_bytes(&self) -> u64 {
         /// An entry of a tree whose nodes are half full.
         const ENTRY: usize = 96;
         (ENTRY * (self.by_start.len() + self.code.len())) as u64
     }
 
-    /// Takes a new module, which replaces all that it overlaps; returns its number.
+    /// Adds a new module, which replaces all that it overlaps; returns its number.
     pub fn map(&mut self, record: &ModuleRecord<'_>) -> ModuleId {
         self.modules += 1;
         let module = ModuleId(self.modules);
@@ -60,7 +60,7 @@ impl AddressSpace {
         module
     }
 
-    /// Takes a module that has its number already. One whose number was never given is not taken.
+    /// Adds a module that has its number already. A number that was never given is refused.
     pub fn map_again(&mut self, record: &ModuleAgainRecord) {
         if (1..=self.modules).contains(&record.module.0) {
             self.place(record);
@@ -93,7 +93,7 @@ impl AddressSpace {
         self.by_start.remove(&record.start);
     }
 
-    /// Follows a change of compiled code. New code replaces all that it touches: that memory was used again.
+    /// Applies a change of compiled code. New code replaces all that it overlaps: the memory was reused.
     pub fn change_code(&mut self, record: &CodeRecord) {
         match record.change {
             CodeChange::Add => self.add_code(record.start, record.end, record.frame),
@@ -133,7 +133,7 @@ impl AddressSpace {
             })
     }
 
-    /// Compiled code that there is now, as if it were made at `time_ns`.
+    /// The compiled code that exists now, as records of its creation at `time_ns`.
     pub fn code(&self, time_ns: u64) -> impl Iterator<Item = CodeRecord> + '_ {
         self.code
             .iter()

@@ -1,33 +1,33 @@
-//! The frame around every piece of a profile after its header.
+//! Chunks: the pieces of a profile that follow its header.
 
 /// Length of a chunk's header.
 pub const CHUNK_HEADER_BYTES: usize = 40;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"ASCK");
 
-/// What a chunk holds. The numbers are part of the file format.
+/// The content of a chunk. The numbers are part of the file format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum ChunkKind {
     /// Events as the drain thread encodes them, compressed as one LZ4 block.
     Events = 1,
-    /// Ring records in few bytes ([`crate::Packer`]), of which the frames are compressed as one LZ4 block: how a process
-    /// without a drain thread leaves its records at its end, and how those of a killed one are kept.
+    /// Packed ring records ([`crate::Packer`]), whose frames are compressed as one LZ4 block. A process without a drain thread
+    /// writes them at its end, and so does a reader that keeps the records of a killed process.
     Packed = 2,
     /// Symbols, compressed as one LZ4 block; the last such chunk counts.
     Symbols = 3,
     /// The lost counters of the ring's header at this moment, 16 bytes (events, bytes) a [`crate::LostReason`]; the
     /// last such chunk counts.
     Lost = 4,
-    /// What a virtual machine had defined before the profile began: ring words as they lie in a ring, at positions of their
-    /// own from 0, which say nothing about the ring.
+    /// Definitions of virtual machines from before the profile began: ring words, at positions that start at 0 and have
+    /// nothing to do with the ring.
     Definitions = 5,
     /// Figures of the agent about itself at this moment, 8 bytes a [`crate::Figure`]; the last such chunk counts.
     Figures = 6,
-    /// Events, compressed as `Events` are, of before the file began: what it needs to stand by itself. The first begins
-    /// with a [`crate::PartRecord`], and numbers of stack nodes begin anew there.
+    /// Events from before the file began, compressed like `Events`: all that the file needs to be read alone. The first such
+    /// chunk begins with a [`crate::PartRecord`], and stack nodes are numbered from there.
     Carried = 7,
-    /// The lost counters when the file began, as in `Lost`: what was lost before is told in the file before.
+    /// The lost counters when the file began, as in `Lost`: earlier losses are in the file before.
     LostBefore = 8,
     /// The figures when the file began, as in `Figures`.
     FiguresBefore = 9,
@@ -35,12 +35,12 @@ pub enum ChunkKind {
     /// [`crate::MemoryTotals`], or a whole `MemoryMap`. Written by the drain thread, by a process at its end, or by a
     /// command that watched the process from outside.
     Memory = 10,
-    /// What the files of the modules say about themselves, compressed as one LZ4 block: runtimes and allocators that are
-    /// linked into them. The last such chunk counts. Written with the names, by a command.
+    /// Runtimes and allocators that are linked into the modules, as their files say, compressed as one LZ4 block. The last
+    /// such chunk counts. Written together with the symbols, by a command.
     Inspected = 11,
 }
 
-/// Stands before each chunk's payload.
+/// The header in front of each chunk's payload.
 ///
 /// ```text
 /// 0..4 "ASCK" | 4..6 kind | 6..8 reserved | 8..12 stored bytes | 12..16 raw bytes | 16..24 ring from | 24..32 ring to

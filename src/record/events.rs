@@ -88,7 +88,7 @@ struct Deltas {
 }
 
 impl Deltas {
-    /// What the number of a fate's sample is told by.
+    /// The id that a fate's sample is encoded relative to.
     fn id_before(&mut self, fate: Fate) -> &mut u64 {
         match fate {
             Fate::Open => &mut self.sample,
@@ -174,7 +174,7 @@ impl ChunkEncoder {
         self.last.time_ns = free.time_ns;
     }
 
-    /// Adds what a machine has said of a sample.
+    /// Adds the fate of a sample.
     pub fn fate(&mut self, fate: &FateRecord) {
         let id = fate.sample.0;
         let before = core::mem::replace(self.last.id_before(fate.fate), id);
@@ -212,7 +212,7 @@ impl ChunkEncoder {
         core::mem::take(&mut self.bytes)
     }
 
-    /// Memory of a chunk that [`Self::take`] gave and that has been used, for the next one.
+    /// Takes back the memory of a chunk from [`Self::take`], to be reused for the next one.
     pub fn give_back(&mut self, mut bytes: Vec<u8>) {
         if self.bytes.is_empty() {
             bytes.clear();
@@ -251,7 +251,7 @@ pub struct ChunkDecoder<'a> {
 }
 
 impl<'a> ChunkDecoder<'a> {
-    /// Over a chunk's raw bytes, with `nodes` stack nodes read from the profile before it.
+    /// Decodes a chunk's raw bytes, after `nodes` stack nodes in earlier chunks of the profile.
     pub fn new(raw: &'a [u8], nodes: u32) -> Self {
         Self {
             input: raw,
@@ -353,7 +353,7 @@ impl<'a> ChunkDecoder<'a> {
         })
     }
 
-    /// As its record's words.
+    /// Decodes a fate into the words of its ring record.
     fn fate(&mut self) -> Option<Event> {
         let mut given = [0; FATE_WORDS];
         let count = usize::try_from(self.unsigned()?).ok()?;

@@ -1,4 +1,4 @@
-//! What the agent tells of itself.
+//! Figures of the agent about itself.
 
 /// Places for figures in the ring's header and in a chunk of the file.
 pub const FIGURES: usize = 16;
@@ -7,39 +7,38 @@ pub const FIGURES: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Figure {
-    /// Samples of which the time was taken: about one in sixteen.
+    /// Number of samples that were timed: about one in sixteen.
     TimedSamples = 0,
-    /// Their time from the slow path's start to its end, in nanoseconds.
+    /// Time of the timed samples, from start to end of the slow path, in nanoseconds.
     TimedSamplesNs = 1,
-    /// Frees of samples of which the time was taken: about one in sixteen.
+    /// Number of frees of samples that were timed: about one in sixteen.
     TimedFrees = 2,
-    /// Their time, in nanoseconds.
+    /// Time of the timed frees, in nanoseconds.
     TimedFreesNs = 3,
-    /// Time of a processor that the drain thread has used, in nanoseconds.
+    /// CPU time of the drain thread, in nanoseconds.
     DrainNs = 4,
-    /// Time of processors that the whole process has used, in nanoseconds, at the last look.
+    /// CPU time of the whole process, in nanoseconds, when it was last read.
     ProcessNs = 5,
-    /// Most words of the ring that were in use at the same time.
+    /// Highest number of ring words in use at the same time.
     MostRingWords = 6,
-    /// Words that the ring has.
+    /// Capacity of the ring in words.
     RingWords = 7,
-    /// Memory that the agent has asked the kernel for and not given back, in bytes of address space. What it has not
-    /// touched takes no memory.
+    /// Address space that the agent has mapped, in bytes. Untouched parts of it use no memory.
     MappedBytes = 8,
     /// Length of the profile, in bytes.
     WrittenBytes = 9,
-    /// Time of processors between two ticks of a thread, in nanoseconds; 0: there are no ticks.
+    /// CPU time between two time samples of a thread, in nanoseconds; 0: time is not sampled.
     TickPeriodNs = 10,
-    /// Time that ticks stand for which came while the agent itself was at work: what sampling allocations costs, above all.
+    /// CPU time of ticks that interrupted the agent: mostly the cost of sampling allocations.
     TicksInAgentNs = 11,
-    /// Time that ticks stand for which found no room in the ring.
+    /// CPU time of ticks that did not fit into the ring.
     TicksRingFullNs = 12,
-    /// Time that ticks stand for which could not be recorded for another reason: no memory, no profile.
+    /// CPU time of ticks that were not recorded for another reason: no memory, no profile.
     TicksNotRecordedNs = 13,
 }
 
 impl Figure {
-    /// Those that only grow while the process runs: a file that begins later takes off what they were then.
+    /// Figures that only grow while the process runs. A file that begins later subtracts their values at its beginning.
     pub const SUMS: [Figure; 6] = [
         Figure::TimedSamples,
         Figure::TimedSamplesNs,

@@ -1,9 +1,9 @@
-//! What a collector tells: the fates of samples, its collections, its marks on the time line.
+//! Records of a garbage collector: fates of samples, collections, markers on the timeline.
 
 use crate::words::{WordReader, WordWriter, high, low, pack, text_words};
 use crate::{HeapId, SampleId};
 
-/// What became of a sampled object. The numbers are those of `allocsample.h`.
+/// The fate of a sampled object. The numbers are those of `allocsample.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Fate {
@@ -13,9 +13,9 @@ pub enum Fate {
     Alive = 1,
     /// Alive, and moved out of the young generation.
     Promoted = 2,
-    /// Nobody will know: the virtual machine gave it up.
+    /// Unknown for good: the virtual machine gave the sample up.
     Unknown = 3,
-    /// Nothing yet; the record tells the type alone.
+    /// Still open: the record only gives the type.
     Open = 4,
 }
 
@@ -38,11 +38,11 @@ impl Fate {
 /// The fate of a sample, as a collection found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FateRecord {
-    /// CLOCK_MONOTONIC.
+    /// Time of the event, CLOCK_MONOTONIC in nanoseconds.
     pub time_ns: u64,
-    /// Which sample.
+    /// The sample.
     pub sample: SampleId,
-    /// What became of it.
+    /// The fate.
     pub fate: Fate,
     /// Its type, 0 if it is not known.
     pub type_id: u32,
@@ -53,10 +53,10 @@ pub struct FateRecord {
 }
 
 impl FateRecord {
-    /// Payload words.
+    /// Length of the payload in words.
     pub const WORDS: usize = 5;
 
-    /// What a sample's own record says of its type; `None` if that is nothing.
+    /// Makes a record that only gives the type of a sample; `None` for type 0, which is no type.
     pub fn of_type(sample: SampleId, type_id: u32, time_ns: u64) -> Option<Self> {
         (type_id != 0).then_some(Self {
             time_ns,
@@ -68,7 +68,7 @@ impl FateRecord {
         })
     }
 
-    /// Writes the payload; `None` if it does not fit.
+    /// Encodes the payload and returns its words; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
         let mut writer = WordWriter::new(words);
         writer
@@ -80,7 +80,7 @@ impl FateRecord {
         Some(writer.used())
     }
 
-    /// Reads a payload back.
+    /// Decodes a payload.
     pub fn decode(words: &[u64]) -> Option<Self> {
         let mut reader = WordReader::new(words, &[]);
         let (time_ns, sample, fate) = (reader.word()?, reader.word()?, reader.word()?);
@@ -108,14 +108,14 @@ pub enum GcKind {
 }
 
 impl GcKind {
-    /// The kind with this number.
+    /// Decodes the number of a kind.
     pub fn from_number(number: u32) -> Option<Self> {
         [Self::Minor, Self::Major, Self::MajorStep]
             .into_iter()
             .find(|&kind| kind as u32 == number)
     }
 
-    /// What a reader is told.
+    /// The name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Minor => "minor",
@@ -125,18 +125,18 @@ impl GcKind {
     }
 }
 
-/// A collection, with the statistics that the virtual machine gives of it.
+/// A garbage collection, with the statistics of the virtual machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GcRecord<'a> {
-    /// Whose.
+    /// The heap.
     pub heap: HeapId,
-    /// Which kind.
+    /// The kind of the collection.
     pub kind: GcKind,
     /// Its number, chosen by the virtual machine.
     pub id: u64,
-    /// CLOCK_MONOTONIC.
+    /// Time of the event, CLOCK_MONOTONIC in nanoseconds.
     pub begin_ns: u64,
-    /// CLOCK_MONOTONIC.
+    /// Time of the event, CLOCK_MONOTONIC in nanoseconds.
     pub end_ns: u64,
     /// Pairs of a statistic's number and its value.
     pub statistics: &'a [u64],
@@ -147,15 +147,15 @@ pub const MAX_GC_STATISTICS: usize = 32;
 
 impl<'a> GcRecord<'a> {
     /// In place of a statistic's number: the collection has looked at what was allocated before the value, a time of
-    /// CLOCK_MONOTONIC.
+    /// Time of the event, CLOCK_MONOTONIC in nanoseconds.
     pub const LOOKED_UNTIL: u32 = u32::MAX;
 
-    /// Payload words of this record.
+    /// Length of the payload in words.
     pub fn words(&self) -> usize {
         4 + self.statistics.len()
     }
 
-    /// Writes the payload; `None` if it does not fit.
+    /// Encodes the payload and returns its words; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
         let mut writer = WordWriter::new(words);
         writer
@@ -167,7 +167,7 @@ impl<'a> GcRecord<'a> {
         Some(writer.used())
     }
 
-    /// Reads a payload back.
+    /// Decodes a payload.
     pub fn decode(words: &'a [u64]) -> Option<Self> {
         let mut reader = WordReader::new(words, &[]);
         let owner = reader.word()?;
@@ -187,11 +187,11 @@ impl<'a> GcRecord<'a> {
 /// A span on the time line with a name: a phase of the virtual machine, or whatever it marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MarkerRecord<'a> {
-    /// Whose.
+    /// The heap.
     pub heap: HeapId,
     /// Whether it is a phase: the state from its begin on, until the next one.
     pub is_phase: bool,
-    /// CLOCK_MONOTONIC.
+    /// Time of the event, CLOCK_MONOTONIC in nanoseconds.
     pub begin_ns: u64,
     /// CLOCK_MONOTONIC; equal to the begin for a moment.
     pub end_ns: u64,
@@ -200,12 +200,12 @@ pub struct MarkerRecord<'a> {
 }
 
 impl<'a> MarkerRecord<'a> {
-    /// Payload words of this record.
+    /// Length of the payload in words.
     pub fn words(&self) -> usize {
         3 + text_words(self.name.len())
     }
 
-    /// Writes the payload; `None` if it does not fit.
+    /// Encodes the payload and returns its words; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
         let mut writer = WordWriter::new(words);
         writer
@@ -219,7 +219,7 @@ impl<'a> MarkerRecord<'a> {
         Some(writer.used())
     }
 
-    /// Reads a payload back; `text` is the same words as bytes.
+    /// Decodes a payload; `text` is the same words as bytes.
     pub fn decode(words: &'a [u64], text: &'a [u8]) -> Option<Self> {
         let mut reader = WordReader::new(words, text);
         let owner = reader.word()?;
@@ -236,23 +236,23 @@ impl<'a> MarkerRecord<'a> {
 /// A reading of a quantity that the virtual machine defined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueRecord {
-    /// CLOCK_MONOTONIC.
+    /// Time of the event, CLOCK_MONOTONIC in nanoseconds.
     pub time_ns: u64,
-    /// Whose; the exact bytes of a heap if `statistic` is [`ValueRecord::EXACT_BYTES`].
+    /// The heap.
     pub heap: HeapId,
-    /// Which.
+    /// The statistic; [`ValueRecord::EXACT_BYTES`] for the exact bytes of the heap.
     pub statistic: u32,
     /// Its value, in its unit.
     pub value: u64,
 }
 
 impl ValueRecord {
-    /// Payload words.
+    /// Length of the payload in words.
     pub const WORDS: usize = 3;
     /// Bytes that were allocated in the heap while it was sampled: what its samples estimate.
     pub const EXACT_BYTES: u32 = u32::MAX;
 
-    /// Writes the payload; `None` if it does not fit.
+    /// Encodes the payload and returns its words; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
         let mut writer = WordWriter::new(words);
         writer
@@ -262,7 +262,7 @@ impl ValueRecord {
         Some(writer.used())
     }
 
-    /// Reads a payload back.
+    /// Decodes a payload.
     pub fn decode(words: &[u64]) -> Option<Self> {
         let mut reader = WordReader::new(words, &[]);
         let (time_ns, owner) = (reader.word()?, reader.word()?);

@@ -16,13 +16,13 @@ pub struct FormatVersion {
 }
 
 impl FormatVersion {
-    /// The latest that this build reads and writes: a file that goes on where another ended.
+    /// The latest version that this build reads and writes: for a file that continues another one.
     pub const CURRENT: FormatVersion = FormatVersion { major: 4, minor: 0 };
-    /// A file that begins where recording does: the oldest that this build reads.
+    /// The oldest version that this build reads: for a file that begins with the recording.
     pub const WHOLE: FormatVersion = FormatVersion { major: 3, minor: 0 };
 }
 
-/// What stands at the front of every profile.
+/// The header at the front of every profile.
 ///
 /// ```text
 /// 0..8 "ALLOCSMP" | 8..10 major | 10..12 minor | 12..16 reserved | 16..32 profile id | 32..60 reserved | 60..64 CRC-32 of 0..60
@@ -35,7 +35,7 @@ pub struct FileHeader {
     pub profile_id: u128,
 }
 
-/// Why the first bytes are not those of a profile that we can read.
+/// Why a file cannot be read as a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderError {
     /// No bytes at all.

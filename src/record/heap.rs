@@ -1,9 +1,9 @@
-//! What a virtual machine tells of its heaps once: the heap itself, its types, its functions, its statistics.
+//! Definitions of virtual machines: heaps, types, functions, statistics.
 
 use crate::HeapId;
 use crate::words::{WordReader, WordWriter, high, low, pack, text_words};
 
-/// Longest name that is kept, in bytes; longer ones are cut.
+/// Maximum length of a name in bytes; longer ones are cut.
 pub const MAX_NAME_BYTES: usize = 1024;
 
 /// How a heap gives out memory. The numbers are those of `allocsample.h`.
@@ -23,7 +23,7 @@ pub enum HeapKind {
 }
 
 impl HeapKind {
-    /// The kind with this number.
+    /// Decodes the number of a kind.
     pub fn from_number(number: u32) -> Option<Self> {
         [
             Self::Malloc,
@@ -41,12 +41,12 @@ impl HeapKind {
         matches!(self, Self::Nursery | Self::Traced | Self::Collected)
     }
 
-    /// Whether the end of a block is told by its address.
+    /// Whether the virtual machine reports the end of a block by its address.
     pub fn is_freed_by_address(self) -> bool {
         matches!(self, Self::Malloc | Self::External | Self::Collected)
     }
 
-    /// What a reader is told.
+    /// The name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Malloc => "malloc",
@@ -58,12 +58,12 @@ impl HeapKind {
     }
 }
 
-/// A thing that has a number and names: what all definitions have in common.
+/// A definition: a number and names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DefinitionRecord<'a> {
-    /// What is defined.
+    /// The kind of definition.
     pub kind: Definition,
-    /// Whose it is.
+    /// The heap that the number belongs to.
     pub heap: HeapId,
     /// Its number, chosen by the virtual machine (a heap's own number again).
     pub id: u32,
@@ -75,7 +75,7 @@ pub struct DefinitionRecord<'a> {
     pub detail: &'a [u8],
 }
 
-/// What a [`DefinitionRecord`] defines. A later one of the same number replaces an earlier one.
+/// The kind of a [`DefinitionRecord`]. A later definition of the same number replaces an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Definition {
@@ -87,19 +87,19 @@ pub enum Definition {
     Function = 2,
     /// A quantity with a unit.
     Statistic = 3,
-    /// The name of a thread; the number is ours.
+    /// The name of a thread; its number is the one in the profile.
     Thread = 4,
-    /// Functions that a compiler made one of: the name is pairs of a function and a line, 32 bits each, innermost first.
+    /// Inlined functions: the name consists of pairs of a function and a line, 32 bits each, innermost first.
     Inlined = 5,
 }
 
 impl<'a> DefinitionRecord<'a> {
-    /// Payload words of this record.
+    /// Length of the payload in words.
     pub fn words(&self) -> usize {
         3 + text_words(self.name.len()) + text_words(self.detail.len())
     }
 
-    /// Writes the payload; `None` if it does not fit.
+    /// Encodes the payload and returns its words; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
         let mut writer = WordWriter::new(words);
         writer
@@ -117,7 +117,7 @@ impl<'a> DefinitionRecord<'a> {
         Some(writer.used())
     }
 
-    /// Reads a payload back; `text` is the same words as bytes.
+    /// Decodes a payload; `text` is the same words as bytes.
     pub fn decode(words: &'a [u64], text: &'a [u8]) -> Option<Self> {
         let mut reader = WordReader::new(words, text);
         let (owner, value, lengths) = (reader.word()?, reader.word()?, reader.word()?);
@@ -148,7 +148,7 @@ impl<'a> DefinitionRecord<'a> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VmFrame {
-    /// Whose function.
+    /// The heap that the function belongs to.
     pub heap: HeapId,
     /// The function's number.
     pub function: u32,
@@ -197,9 +197,9 @@ impl VmFrame {
 /// Code that a compiler made at run time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeRecord {
-    /// CLOCK_MONOTONIC.
+    /// Time of the event, CLOCK_MONOTONIC in nanoseconds.
     pub time_ns: u64,
-    /// What happens to the range.
+    /// The kind of change.
     pub change: CodeChange,
     /// First address.
     pub start: u64,
@@ -222,10 +222,10 @@ pub enum CodeChange {
 }
 
 impl CodeRecord {
-    /// Payload words.
+    /// Length of the payload in words.
     pub const WORDS: usize = 5;
 
-    /// Writes the payload; `None` if it does not fit.
+    /// Encodes the payload and returns its words; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
         let mut writer = WordWriter::new(words);
         writer
@@ -237,7 +237,7 @@ impl CodeRecord {
         Some(writer.used())
     }
 
-    /// Reads a payload back.
+    /// Decodes a payload.
     pub fn decode(words: &[u64]) -> Option<Self> {
         let mut reader = WordReader::new(words, &[]);
         Some(Self {

@@ -37,7 +37,7 @@ impl LostReason {
         Self::LeftOut,
     ];
 
-    /// What a reader is told.
+    /// The name in reports.
     pub fn description(self) -> &'static str {
         match self {
             Self::RingFull => "ring full",

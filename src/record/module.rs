@@ -24,12 +24,12 @@ pub struct ModuleRecord<'a> {
 }
 
 impl<'a> ModuleRecord<'a> {
-    /// Payload words of this record.
+    /// Length of the payload in words.
     pub fn words(&self) -> usize {
         5 + text_words(self.build_id.len()) + text_words(self.path.len())
     }
 
-    /// Writes the payload; `None` if it does not fit.
+    /// Encodes the payload and returns its words; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
         let mut writer = WordWriter::new(words);
         writer
@@ -43,7 +43,7 @@ impl<'a> ModuleRecord<'a> {
         Some(writer.used())
     }
 
-    /// Reads a payload back; `text` is the same words as bytes.
+    /// Decodes a payload; `text` is the same words as bytes.
     pub fn decode(words: &'a [u64], text: &'a [u8]) -> Option<Self> {
         let mut reader = WordReader::new(words, text);
         let (start, end, bias) = (reader.word()?, reader.word()?, reader.word()?);
@@ -77,10 +77,10 @@ pub struct ModuleAgainRecord {
 }
 
 impl ModuleAgainRecord {
-    /// Payload words.
+    /// Length of the payload in words.
     pub const WORDS: usize = 4;
 
-    /// Writes the payload; `None` if it does not fit.
+    /// Encodes the payload and returns its words; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
         let mut writer = WordWriter::new(words);
         writer
@@ -91,7 +91,7 @@ impl ModuleAgainRecord {
         Some(writer.used())
     }
 
-    /// Reads a payload back.
+    /// Decodes a payload.
     pub fn decode(words: &[u64]) -> Option<Self> {
         let mut reader = WordReader::new(words, &[]);
         Some(Self {

@@ -23,7 +23,7 @@ pub fn is_plain(c: char) -> bool {
     !c.is_control() && !is_format(c)
 }
 
-/// What stands for a character in a name.
+/// The replacement of a character in a name.
 pub fn readable_char(c: char) -> char {
     match c {
         '\t' | '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}' => ' ',

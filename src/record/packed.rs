@@ -36,7 +36,7 @@ const SAME_SHAPE: u8 = 128;
 const MOST_RECORD_BYTES: usize = 128;
 const _: () = assert!(2 + (1 + REMEMBERED) * MAX_VARINT_BYTES <= MOST_RECORD_BYTES);
 
-/// What the next record of a kind is told by.
+/// The values that the next record of a kind is encoded relative to.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     words: [u64; REMEMBERED],
@@ -172,7 +172,7 @@ fn put_difference(out: &mut [u8], before: u64, word: u64) -> Option<usize> {
 }
 
 #[cfg(feature = "alloc")]
-/// What a [`Packer`] packed.
+/// Reads the output of a [`Packer`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packed {
     /// A record.

@@ -15,21 +15,21 @@ pub enum PartEdge {
 /// The border between two files of one recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartRecord {
-    /// CLOCK_MONOTONIC.
+    /// Time of the event, CLOCK_MONOTONIC in nanoseconds.
     pub time_ns: u64,
     /// CLOCK_REALTIME at the same moment.
     pub wall_ns: u64,
     /// Number of the file that the record is in, from 1.
     pub number: u32,
-    /// Which end of it.
+    /// Which end of the file.
     pub edge: PartEdge,
 }
 
 impl PartRecord {
-    /// Payload words.
+    /// Length of the payload in words.
     pub const WORDS: usize = 3;
 
-    /// Writes the payload; `None` if it does not fit.
+    /// Encodes the payload and returns its words; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
         let mut writer = WordWriter::new(words);
         writer
@@ -39,7 +39,7 @@ impl PartRecord {
         Some(writer.used())
     }
 
-    /// Reads a payload back.
+    /// Decodes a payload.
     pub fn decode(words: &[u64]) -> Option<Self> {
         let mut reader = WordReader::new(words, &[]);
         let (time_ns, wall_ns) = (reader.word()?, reader.word()?);

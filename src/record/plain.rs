@@ -67,10 +67,10 @@ macro_rules! plain_records {
         }
 
         impl $name {
-            /// Payload words.
+            /// Length of the payload in words.
             pub const WORDS: usize = [$(stringify!($field)),*].len();
 
-            /// Writes the payload; `None` if it does not fit.
+            /// Encodes the payload and returns its words; `None` if it does not fit.
             #[inline]
             pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
                 let mut writer = WordWriter::new(words);
@@ -92,23 +92,23 @@ macro_rules! plain_records {
 plain_records! {
     /// The process forked; the child writes its own profile.
     ForkRecord {
-        /// CLOCK_MONOTONIC.
+        /// Time of the event, CLOCK_MONOTONIC in nanoseconds.
         time_ns: u64,
-        /// The child.
+        /// The pid of the child.
         child_pid: u32,
     }
 
     /// A module is no longer mapped.
     ModuleUnloadRecord {
-        /// CLOCK_MONOTONIC.
+        /// Time of the event, CLOCK_MONOTONIC in nanoseconds.
         time_ns: u64,
-        /// Start of the range it had.
+        /// Start address of the module.
         start: u64,
     }
 
-    /// What went through a thread's counter.
+    /// The exact number of bytes that a thread allocated.
     ThreadTotalRecord {
-        /// Which thread; 0 for all those together that ended before the recording began.
+        /// The thread; 0 for the sum of all threads that ended before the recording began.
         thread: ThreadId,
         /// Bytes requested by successful allocations while sampling was on: what the samples estimate.
         bytes: u64,
@@ -119,9 +119,9 @@ plain_records! {
 
     /// The end of a sampled allocation: freed, or moved away by realloc.
     FreeRecord {
-        /// CLOCK_MONOTONIC.
+        /// Time of the event, CLOCK_MONOTONIC in nanoseconds.
         time_ns: u64,
-        /// Which sample.
+        /// The sample.
         sample: SampleId,
         /// The freeing thread (0 if it was not known: it was in a slow path of ours, or ending).
         thread: ThreadId,

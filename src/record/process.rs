@@ -1,4 +1,4 @@
-//! Facts about the process as a whole: what it is, how it was sampled, how it ended.
+//! Records about the process as a whole: its identity, how it was sampled, how it ended.
 
 use crate::HeapId;
 use crate::words::{WordReader, WordWriter, high, low, pack, text_words};
@@ -19,7 +19,7 @@ pub enum Sampling {
 pub struct ProcessRecord<'a> {
     /// Its pid in its own pid namespace.
     pub pid: u32,
-    /// Its parent's.
+    /// The pid of its parent.
     pub parent_pid: u32,
     /// CLOCK_MONOTONIC when the agent started.
     pub start_mono_ns: u64,
@@ -32,12 +32,12 @@ pub struct ProcessRecord<'a> {
 }
 
 impl<'a> ProcessRecord<'a> {
-    /// Payload words of this record.
+    /// Length of the payload in words.
     pub fn words(&self) -> usize {
         4 + text_words(self.executable.len()) + text_words(self.command_line.len())
     }
 
-    /// Writes the payload; `None` if it does not fit.
+    /// Encodes the payload and returns its words; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
         let mut writer = WordWriter::new(words);
         writer
@@ -53,7 +53,7 @@ impl<'a> ProcessRecord<'a> {
         Some(writer.used())
     }
 
-    /// Reads a payload back; `text` is the same words as bytes.
+    /// Decodes a payload; `text` is the same words as bytes.
     pub fn decode(words: &'a [u64], text: &'a [u8]) -> Option<Self> {
         let mut reader = WordReader::new(words, text);
         let pids = reader.word()?;
@@ -75,9 +75,9 @@ impl<'a> ProcessRecord<'a> {
 /// A sampling interval came into force: malloc's, or that of one heap. Samples name it by `index`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IntervalRecord {
-    /// CLOCK_MONOTONIC.
+    /// Time of the event, CLOCK_MONOTONIC in nanoseconds.
     pub time_ns: u64,
-    /// From 0, in order.
+    /// The number that samples name; the first is 0.
     pub index: u16,
     /// The law of the gaps.
     pub sampling: Sampling,
@@ -91,12 +91,12 @@ pub struct IntervalRecord {
 }
 
 impl IntervalRecord {
-    /// Payload words.
+    /// Length of the payload in words.
     pub const WORDS: usize = 5;
-    /// Not malloc's.
+    /// In place of a heap: the number is used by heaps of virtual machines.
     pub const SOME_HEAP: HeapId = HeapId(u16::MAX);
 
-    /// Writes the payload; `None` if it does not fit.
+    /// Encodes the payload and returns its words; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
         let mut writer = WordWriter::new(words);
         writer
@@ -131,19 +131,19 @@ impl IntervalRecord {
 /// The process is about to replace itself by another program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExecRecord<'a> {
-    /// CLOCK_MONOTONIC.
+    /// Time of the event, CLOCK_MONOTONIC in nanoseconds.
     pub time_ns: u64,
     /// The program it asked for, as given.
     pub path: &'a [u8],
 }
 
 impl<'a> ExecRecord<'a> {
-    /// Payload words of this record.
+    /// Length of the payload in words.
     pub fn words(&self) -> usize {
         2 + text_words(self.path.len())
     }
 
-    /// Writes the payload; `None` if it does not fit.
+    /// Encodes the payload and returns its words; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
         let mut writer = WordWriter::new(words);
         writer
@@ -153,7 +153,7 @@ impl<'a> ExecRecord<'a> {
         Some(writer.used())
     }
 
-    /// Reads a payload back; `text` is the same words as bytes.
+    /// Decodes a payload; `text` is the same words as bytes.
     pub fn decode(words: &'a [u64], text: &'a [u8]) -> Option<Self> {
         let mut reader = WordReader::new(words, text);
         let time_ns = reader.word()?;
@@ -165,7 +165,7 @@ impl<'a> ExecRecord<'a> {
     }
 }
 
-/// By which door the process left.
+/// How the process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ExitHow {
@@ -188,19 +188,19 @@ pub enum ExitHow {
 /// The process ended in a way that let us write this; one without it was killed, or is still running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExitRecord {
-    /// CLOCK_MONOTONIC.
+    /// Time of the event, CLOCK_MONOTONIC in nanoseconds.
     pub time_ns: u64,
-    /// By which door.
+    /// How it ended.
     pub how: ExitHow,
-    /// The status given to it, if this door knows one.
+    /// The exit status, if there is one.
     pub status: Option<i32>,
 }
 
 impl ExitRecord {
-    /// Payload words.
+    /// Length of the payload in words.
     pub const WORDS: usize = 3;
 
-    /// Writes the payload; `None` if it does not fit.
+    /// Encodes the payload and returns its words; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
         let mut writer = WordWriter::new(words);
         let status = self.status.unwrap_or(0).cast_unsigned();
@@ -211,7 +211,7 @@ impl ExitRecord {
         Some(writer.used())
     }
 
-    /// Reads a payload back.
+    /// Decodes a payload.
     pub fn decode(words: &[u64]) -> Option<Self> {
         let mut reader = WordReader::new(words, &[]);
         let time_ns = reader.word()?;
@@ -245,19 +245,19 @@ pub enum CounterId {
 /// One reading of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CounterRecord {
-    /// CLOCK_MONOTONIC.
+    /// Time of the event, CLOCK_MONOTONIC in nanoseconds.
     pub time_ns: u64,
-    /// Which.
+    /// The quantity.
     pub counter: CounterId,
     /// Its value, in its unit.
     pub value: u64,
 }
 
 impl CounterRecord {
-    /// Payload words.
+    /// Length of the payload in words.
     pub const WORDS: usize = 3;
 
-    /// Writes the payload; `None` if it does not fit.
+    /// Encodes the payload and returns its words; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
         let mut writer = WordWriter::new(words);
         writer
@@ -267,7 +267,7 @@ impl CounterRecord {
         Some(writer.used())
     }
 
-    /// Reads a payload back.
+    /// Decodes a payload.
     pub fn decode(words: &[u64]) -> Option<Self> {
         let mut reader = WordReader::new(words, &[]);
         let time_ns = reader.word()?;
@@ -283,7 +283,7 @@ impl CounterRecord {
     }
 }
 
-/// Something a reader of the profile must know to read it right.
+/// A fact that a reader of the profile must know to interpret it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum Note {
@@ -325,21 +325,21 @@ pub enum Note {
 /// A [`Note`] with its detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoteRecord<'a> {
-    /// CLOCK_MONOTONIC.
+    /// Time of the event, CLOCK_MONOTONIC in nanoseconds.
     pub time_ns: u64,
-    /// What.
+    /// The fact.
     pub note: Note,
     /// Free text, usually UTF-8.
     pub detail: &'a [u8],
 }
 
 impl<'a> NoteRecord<'a> {
-    /// Payload words of this record.
+    /// Length of the payload in words.
     pub fn words(&self) -> usize {
         2 + text_words(self.detail.len())
     }
 
-    /// Writes the payload; `None` if it does not fit.
+    /// Encodes the payload and returns its words; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
         let mut writer = WordWriter::new(words);
         writer
@@ -352,7 +352,7 @@ impl<'a> NoteRecord<'a> {
         Some(writer.used())
     }
 
-    /// Reads a payload back; `text` is the same words as bytes.
+    /// Decodes a payload; `text` is the same words as bytes.
     pub fn decode(words: &'a [u64], text: &'a [u8]) -> Option<Self> {
         let mut reader = WordReader::new(words, text);
         let time_ns = reader.word()?;

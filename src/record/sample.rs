@@ -34,13 +34,13 @@ impl SampleFlags {
         SampleFlags(self.0 | other.0)
     }
 
-    /// Those of `self` that are in `other`, too.
+    /// The flags that are in both sets.
     #[must_use]
     pub fn only(self, other: SampleFlags) -> SampleFlags {
         SampleFlags(self.0 & other.0)
     }
 
-    /// Those of `self` that are not in `other`.
+    /// The flags of `self` that are not in `other`.
     pub fn without(self, other: SampleFlags) -> SampleFlags {
         SampleFlags(self.0 & !other.0)
     }
@@ -49,15 +49,15 @@ impl SampleFlags {
 /// One sampled allocation. Its [`SampleId`] is the position of the record in the ring.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleRecord<'a> {
-    /// CLOCK_MONOTONIC.
+    /// Time of the event, CLOCK_MONOTONIC in nanoseconds.
     pub time_ns: u64,
-    /// What the allocator returned.
+    /// The address of the block.
     pub address: u64,
     /// Requested bytes (0 is possible and weighs as 1).
     pub size: u64,
     /// The allocating thread.
     pub thread: ThreadId,
-    /// The allocator.
+    /// The heap.
     pub heap: HeapId,
     /// See [`SampleFlags`].
     pub flags: SampleFlags,
@@ -83,7 +83,7 @@ impl<'a> SampleRecord<'a> {
         SAMPLE_FIXED_WORDS + frames
     }
 
-    /// Writes the payload; `None` if it does not fit.
+    /// Encodes the payload and returns its words; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
         let mut writer = WordWriter::new(words);
         writer
@@ -129,10 +129,10 @@ impl<'a> SampleRecord<'a> {
     }
 }
 
-/// Where a sampled allocation was freed. Told of some of them, behind their [`FreeRecord`].
+/// The stack where a sampled allocation was freed. Some frees have one, after their [`FreeRecord`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeStackRecord<'a> {
-    /// Which sample.
+    /// The sample.
     pub sample: SampleId,
     /// The freeing thread.
     pub thread: ThreadId,
@@ -148,7 +148,7 @@ impl<'a> FreeStackRecord<'a> {
         2 + frames
     }
 
-    /// Writes the payload; `None` if it does not fit.
+    /// Encodes the payload and returns its words; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
         let mut writer = WordWriter::new(words);
         writer
@@ -175,14 +175,14 @@ impl<'a> FreeStackRecord<'a> {
 /// A [`FreeStackRecord`] in a file, where its stack is a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileFreeStackRecord {
-    /// Which sample.
+    /// The sample.
     pub sample: SampleId,
     /// Number of the stack in the file.
     pub stack: u32,
 }
 
 impl FileFreeStackRecord {
-    /// Payload words.
+    /// Length of the payload in words.
     pub const WORDS: usize = 2;
 
     /// The payload.
@@ -190,7 +190,7 @@ impl FileFreeStackRecord {
         [self.sample.0, u64::from(self.stack)]
     }
 
-    /// Reads a payload back.
+    /// Decodes a payload.
     pub fn decode(words: &[u64]) -> Option<Self> {
         let &[sample, stack, ..] = words else {
             return None;

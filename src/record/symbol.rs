@@ -34,13 +34,13 @@ pub struct SymbolFrame {
 pub struct CodeGeneration {
     /// Its first byte.
     pub start: u64,
-    /// Behind its last one.
+    /// The byte after its last one.
     pub end: u64,
-    /// CLOCK_MONOTONIC.
+    /// Time of the event, CLOCK_MONOTONIC in nanoseconds.
     pub since_ns: u64,
     /// CLOCK_MONOTONIC; `u64::MAX` for code that stayed.
     pub until_ns: u64,
-    /// What it is called.
+    /// Its name.
     pub frame: SymbolFrame,
 }
 
@@ -54,15 +54,15 @@ impl CodeGeneration {
 
 /// Frames of one location. Compilers inline some dozens of calls into each other.
 const MOST_INLINED: usize = 1 << 10;
-/// What a location takes besides its frames, in a node of a tree that is half full.
+/// Memory of a location besides its frames: an entry of a half-full tree node.
 const LOCATION_BYTES: usize = 2 * (size_of::<Location>() + size_of::<Vec<SymbolFrame>>());
 
-/// What each location is called.
+/// The symbols of all locations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SymbolTable {
     /// Frames of each location, innermost first.
     pub frames: BTreeMap<Location, Vec<SymbolFrame>>,
-    /// Code of no module, where it is known when it stood where.
+    /// Code outside of modules, with the time that it existed.
     pub code: Vec<CodeGeneration>,
 }
 

@@ -1,4 +1,4 @@
-//! The life of a thread: first seen, ended, or still running when the process ended.
+//! Records of threads: first seen, ended, or still running when the process ended.
 
 use crate::words::{WordReader, WordWriter, high, low, pack};
 use crate::{ThreadId, ThreadTotalRecord};
@@ -9,21 +9,21 @@ pub const THREAD_NAME_BYTES: usize = 16;
 /// A thread reached the agent for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadStartRecord {
-    /// CLOCK_MONOTONIC.
+    /// Time of the event, CLOCK_MONOTONIC in nanoseconds.
     pub time_ns: u64,
-    /// Our number.
+    /// The number of the thread in the profile.
     pub thread: ThreadId,
-    /// The kernel's.
+    /// The kernel's tid.
     pub tid: u32,
     /// Its name at that moment, padded with NUL.
     pub name: [u8; THREAD_NAME_BYTES],
 }
 
 impl ThreadStartRecord {
-    /// Payload words.
+    /// Length of the payload in words.
     pub const WORDS: usize = 2 + THREAD_NAME_BYTES / 8;
 
-    /// Writes the payload; `None` if it does not fit.
+    /// Encodes the payload and returns its words; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
         let mut writer = WordWriter::new(words);
         writer
@@ -33,7 +33,7 @@ impl ThreadStartRecord {
         Some(writer.used())
     }
 
-    /// Reads a payload back.
+    /// Decodes a payload.
     pub fn decode(words: &[u64]) -> Option<Self> {
         let mut reader = WordReader::new(words, &[]);
         let time_ns = reader.word()?;
@@ -54,24 +54,24 @@ impl ThreadStartRecord {
 /// A thread ended; its totals are exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadEndRecord {
-    /// CLOCK_MONOTONIC.
+    /// Time of the event, CLOCK_MONOTONIC in nanoseconds.
     pub time_ns: u64,
     /// Which thread, and what it allocated.
     pub total: ThreadTotalRecord,
 }
 
 impl ThreadEndRecord {
-    /// Payload words.
+    /// Length of the payload in words.
     pub const WORDS: usize = 1 + ThreadTotalRecord::WORDS;
 
-    /// Writes the payload; `None` if it does not fit.
+    /// Encodes the payload and returns its words; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
         let (time, total) = words.split_first_mut()?;
         *time = self.time_ns;
         Some(1 + self.total.encode_into(total)?)
     }
 
-    /// Reads a payload back.
+    /// Decodes a payload.
     pub fn decode(words: &[u64]) -> Option<Self> {
         let (&time_ns, total) = words.split_first()?;
         Some(Self {
@@ -84,24 +84,24 @@ impl ThreadEndRecord {
 /// The stack of a running thread's last sample before the file began, which its next one may share frames with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastStackRecord {
-    /// Our number.
+    /// The number of the thread in the profile.
     pub thread: ThreadId,
     /// Number of the leaf's node in the file; 0 for no frames.
     pub stack: u32,
 }
 
 impl LastStackRecord {
-    /// Payload words.
+    /// Length of the payload in words.
     pub const WORDS: usize = 1;
 
-    /// Writes the payload; `None` if it does not fit.
+    /// Encodes the payload and returns its words; `None` if it does not fit.
     pub fn encode_into(&self, words: &mut [u64]) -> Option<usize> {
         let mut writer = WordWriter::new(words);
         writer.word(pack(self.thread.0, self.stack))?;
         Some(writer.used())
     }
 
-    /// Reads a payload back.
+    /// Decodes a payload.
     pub fn decode(words: &[u64]) -> Option<Self> {
         let word = WordReader::new(words, &[]).word()?;
         Some(Self {

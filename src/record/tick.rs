@@ -1,4 +1,4 @@
-//! The record of a thread that was found at work: a sample of time.
+//! Time samples: where a thread was when it had used a certain CPU time.
 
 use crate::words::{WordReader, WordWriter, high, low, pack};
 use crate::{SampleFlags, ThreadId};
@@ -6,14 +6,14 @@ use crate::{SampleFlags, ThreadId};
 /// Words of a tick before its frames.
 pub const TICK_FIXED_WORDS: usize = 3;
 
-/// A thread had used a processor for another period, or several.
+/// A thread had used the CPU for one more period, or several.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TickRecord<'a> {
-    /// CLOCK_MONOTONIC.
+    /// Time of the event, CLOCK_MONOTONIC in nanoseconds.
     pub time_ns: u64,
-    /// Time of a processor that it stands for.
+    /// CPU time that the sample stands for, in nanoseconds.
     pub cpu_ns: u64,
-    /// Whose.
+    /// The thread.
     pub thread: ThreadId,
     /// Whether and why the root is missing.
     pub flags: SampleFlags,
@@ -42,7 +42,7 @@ impl<'a> TickRecord<'a> {
         Some(writer.used())
     }
 
-    /// Reads a payload back.
+    /// Decodes a payload.
     pub fn decode(words: &'a [u64]) -> Option<Self> {
         let mut reader = WordReader::new(words, &[]);
         let time_ns = reader.word()?;
@@ -61,11 +61,11 @@ impl<'a> TickRecord<'a> {
 /// A [`TickRecord`] in a file, where its stack is a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileTickRecord {
-    /// CLOCK_MONOTONIC.
+    /// Time of the event, CLOCK_MONOTONIC in nanoseconds.
     pub time_ns: u64,
-    /// Time of a processor that it stands for.
+    /// CPU time that the sample stands for, in nanoseconds.
     pub cpu_ns: u64,
-    /// Whose.
+    /// The thread.
     pub thread: ThreadId,
     /// Whether and why the root is missing.
     pub flags: SampleFlags,
@@ -74,7 +74,7 @@ pub struct FileTickRecord {
 }
 
 impl FileTickRecord {
-    /// Payload words.
+    /// Length of the payload in words.
     pub const WORDS: usize = 5;
 
     /// The payload: a word for each field, since words are varints in a file.
@@ -88,7 +88,7 @@ impl FileTickRecord {
         ]
     }
 
-    /// Reads a payload back.
+    /// Decodes a payload.
     pub fn decode(words: &[u64]) -> Option<Self> {
         let &[time_ns, cpu_ns, thread, flags, stack, ..] = words else {
             return None;

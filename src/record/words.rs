@@ -82,7 +82,7 @@ impl<'a> WordReader<'a> {
     }
 }
 
-/// Two halves in one word.
+/// Packs two halves into one word.
 pub(crate) const fn pack(low: u32, high: u32) -> u64 {
     low as u64 | (high as u64) << 32
 }
