@@ -1,4 +1,4 @@
-//! Beginning and ending a recording in the middle of a process's life.
+//! Begins and ends a recording while the program runs.
 
 use allocsample_record::{ExitHow, Note};
 
@@ -11,15 +11,14 @@ use crate::recording::{self, DrainRequest, DrainState, Recording};
 use crate::spill;
 use crate::switch::Switch;
 
-/// A thread that has seen the agent switched on is in its slow path after this time, or through it.
+/// After this time, a thread that saw the agent switched on has entered its slow path or left it.
 const SETTLE_MS: u32 = 10;
-/// How often we look again whether a thread is still in there. One that a signal handler has jumped out of seems to be,
-/// for ever.
+/// Number of further looks for threads in slow paths. One that was left by a jump looks like that for ever.
 const LOOKS: u32 = 100;
 
 impl Agent {
-    /// Makes the profile now, rather than with the first sample: who attaches wants to hear that it cannot be. After an
-    /// error the agent is off. The thread must be muted.
+    /// Begins the profile now, not with the first sample, so that an attach reports if it cannot. After an error the agent is
+    /// off. The thread must be muted.
     pub fn begin_now(&self) -> Result<&'static Recording, &'static str> {
         let begun = self.capture.in_area_once(|area| self.try_to_begin(area));
         let result = match begun {
@@ -68,7 +67,7 @@ impl Agent {
         Some(recording.path.clone())
     }
 
-    /// Writes what is in the ring. On a disk that does not move our thread keeps it, until it has written it.
+    /// Writes everything in the ring. If the disk hangs, the drain thread keeps the ring until it is written.
     fn drain_to_the_end(&self, recording: &Recording) {
         // It waits for records that are being written, which a process that ends need not.
         if recording.drain_state() == DrainState::None && recording.claim_drain_start() {
@@ -94,7 +93,7 @@ impl Agent {
         }
     }
 
-    /// Says in the profile that the process was running before.
+    /// Notes in the profile that the process was running before.
     pub fn note_attached(
         &self,
         recording: &Recording,

@@ -1,4 +1,4 @@
-//! What the environment asks of the agent.
+//! The settings, read from the environment.
 
 mod unknown;
 
@@ -17,12 +17,12 @@ const DEFAULT_INTERVAL: Interval = match Interval::new(512 * 1024) {
     None => Interval::EVERY_ALLOCATION,
 };
 const DEFAULT_MAX_DEPTH: usize = 512;
-/// Frames that a work area has room for.
+/// Maximum number of frames of a stack.
 pub const LARGEST_MAX_DEPTH: usize = 4096;
 /// Kernels look at timers 100 to 1,000 times a second, and tell how many ticks they have missed.
 const LARGEST_TIME_HZ: u64 = 10_000;
 
-/// With fewer samples there is little to say of anything.
+/// With fewer live samples estimates are too rough.
 const LEAST_MAX_LIVE: u64 = 100;
 const LIVE_EXPECTED: &str = "expected a number of samples, at least 100";
 const DEFAULT_TEMPLATE: &[u8] = b"allocsample.%n.%p.allocsample";
@@ -30,7 +30,7 @@ const DEFAULT_TEMPLATE: &[u8] = b"allocsample.%n.%p.allocsample";
 /// Whether the agent joins the language runtimes that it knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bridges {
-    /// Whichever the process turns out to be.
+    /// Join every known runtime in the process.
     Auto,
     /// As [`Self::Auto`], and PyPy, whose code is changed in memory for it.
     Pypy,
@@ -38,7 +38,7 @@ pub enum Bridges {
     None,
 }
 
-/// What happens to a sample when the ring is full.
+/// What to do with a sample when the ring is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFull {
     /// The sample is lost, and counted with its weight.
@@ -52,10 +52,9 @@ pub enum OnFull {
 pub enum Unwind {
     /// By call-frame information, with frame pointers where there is none.
     Auto,
-    /// By frame pointers alone: faster, and short of the root wherever code keeps none.
+    /// By frame pointers alone: faster, but stacks end at code without frame pointers.
     FramePointers,
-    /// As [`Self::Auto`]; and each stack is walked a second time, each step by the unwinder, and compared. Slow: for tests of
-    /// ours.
+    /// As [`Self::Auto`], and each stack is walked again by the unwinder alone and compared. Slow: for our tests.
     Verify,
     /// No stacks.
     None,
@@ -144,12 +143,12 @@ impl Config {
         run_pid: None,
     };
 
-    /// Whether somebody has to look at what sampling costs, from the first sample on.
+    /// Whether the cost of sampling is controlled, from the first sample on.
     pub fn is_watched(&self) -> bool {
         self.max_overhead_ppm.is_some() || self.max_samples_per_second.is_some()
     }
 
-    /// Whether the drain thread is to be there from the first sample on.
+    /// Whether the drain thread is needed from the first sample on.
     pub(crate) fn is_attended(&self) -> bool {
         self.is_watched()
             || self.max_live.is_some()
@@ -157,13 +156,12 @@ impl Config {
             || self.snapshot_signal.is_some()
     }
 
-    /// Whether the profile goes on in other files by itself.
+    /// Whether the profile continues in other files by itself.
     pub fn is_rotated(&self) -> bool {
         self.rotate_every_ms.is_some() || self.rotate_size_bytes.is_some()
     }
 
-    /// The shortest interval that a controller may choose: the one that was asked for, or one at which a program is known
-    /// in every detail.
+    /// The shortest interval that a controller may choose: the user's, or one that shows every detail.
     pub fn shortest_interval(&self) -> Interval {
         const SHORTEST: Interval = match Interval::new(4096) {
             Some(interval) => interval,
@@ -174,7 +172,7 @@ impl Config {
             .unwrap_or(SHORTEST)
     }
 
-    /// What sampling may cost.
+    /// The budget of sampling.
     pub fn budget(&self) -> Budget {
         Budget {
             overhead: self.max_overhead_ppm.map(|ppm| f64::from(ppm) / 1e6),
@@ -183,8 +181,8 @@ impl Config {
         }
     }
 
-    /// The interval that a process begins with; `None` if it waits to be told. Where samples in a second are limited it is long
-    /// at first.
+    /// The interval that a process begins with; `None` if sampling starts on request. Long if the samples per second are
+    /// limited.
     pub fn first_interval(&self) -> Option<Interval> {
         let interval = self.interval.filter(|_| !self.is_stopped)?;
         Some(match self.max_samples_per_second {
@@ -402,7 +400,7 @@ impl Config {
         &mut self,
         lookup: &impl Fn(&str) -> Option<&'a [u8]>,
     ) -> Result<(), ConfigError<'a>> {
-        /// So many files cover a window, and one more is being written.
+        /// Number of complete files that cover a window; one more is being written.
         const WINDOW_PARTS: u32 = 4;
         let time = |name: &'static str| match lookup(name) {
             None => Ok(None),

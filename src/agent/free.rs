@@ -17,15 +17,15 @@ use crate::shim::Caller;
 use crate::switch::Switch;
 
 impl Agent {
-    /// Takes the block out of the live samples; 0 if it is none, otherwise its id plus one, below the number of the epoch: if
-    /// that has ended when the block has been freed (a signal handler has forked, and this is the child), the sample is
-    /// another profile's.
+    /// Removes the block from the live samples. Returns 0 if it is none, otherwise its id plus one, and in the upper bits the
+    /// epoch: if the epoch has changed when the block is freed (a signal handler has forked, and this is the child), the
+    /// sample belongs to another profile.
     pub fn take_sampled(&self, address: u64) -> u64 {
         let taken = self.blocks.of_malloc().take(address);
         taken.map_or(0, |id| self.epoch_bits() | (id + 1))
     }
 
-    /// The block was not freed after all.
+    /// Undoes [`Self::take_sampled`]: the block was not freed after all.
     pub fn put_back(&self, address: u64, taken: u64) {
         if let Some(id) = self.id_taken(taken)
             && !self.blocks.of_malloc().insert(address, id)
@@ -67,13 +67,13 @@ impl Agent {
         u64::from(self.epoch()) << ID_BITS
     }
 
-    /// The id of a sample that [`Self::take_sampled`] took in this epoch.
+    /// Decodes a result of [`Self::take_sampled`]. `None`: it is no sample, or one of another epoch.
     pub fn id_taken(&self, taken: u64) -> Option<u64> {
         let id = (taken & ID_MASK).checked_sub(1)?;
         (taken >> ID_BITS << ID_BITS == self.epoch_bits()).then_some(id)
     }
 
-    /// A sampled block has ended. Any thread, also in a signal handler; waits for space only outside of slow paths.
+    /// Records the free of a sampled block. Any thread, also in a signal handler; waits for space only outside of slow paths.
     pub fn on_free(&self, thread: &ShimThread, taken: u64, caller: &Caller) {
         make_room();
         self.notice_fork_on(thread);
@@ -103,7 +103,7 @@ impl Agent {
         }
     }
 
-    /// Whoever forks in the middle of it leaves the child memory for the record.
+    /// Writes the free record. If a signal handler forks meanwhile, the child finds memory in place of the ring.
     fn write_free(
         &self,
         thread: &ShimThread,
@@ -133,13 +133,12 @@ impl Agent {
         Written::Yes
     }
 
-    /// A thread that has never allocated while the agent was on frees for others; it joins now. One that has ended does not
-    /// come back for what its last destructors free.
+    /// Lets a thread join that only frees. A thread that has ended does not join again for frees of its last destructors.
     fn joins_by_freeing(&self, thread: &ShimThread) -> bool {
         !thread.has_left() && self.switch.get() == Switch::On && self.announce(thread)
     }
 
-    /// Writes where a block was freed: no more than a help to the reader, for which nobody waits.
+    /// Writes the stack of a free. It is an extra: nobody waits for space.
     fn take_free(&self, thread: &ShimThread, taken: u64, caller: Caller) {
         let (slow_path, _) = thread.mute(0, &caller);
         if !slow_path.is_ours() || self.switch.get() != Switch::On {
@@ -153,7 +152,7 @@ impl Agent {
         });
     }
 
-    /// On the area's stack.
+    /// Captures and writes the stack of a free, on the area's stack.
     fn publish_free(
         &self,
         thread: &ShimThread,
@@ -193,7 +192,7 @@ impl Agent {
 const ID_BITS: u32 = 48;
 const ID_MASK: u64 = (1 << ID_BITS) - 1;
 
-/// What became of a record.
+/// Whether a record was written.
 enum Written {
     Yes,
     /// The ring is full.
@@ -202,9 +201,9 @@ enum Written {
     NotWanted,
 }
 
-/// Whether the stack of this free is taken: one in eight, which tells what usually frees the blocks of a site for an eighth
-/// of what all would cost. Nothing else may depend on the sample's number in the same way, [`is_timed`] least of all. The
-/// finish of splitmix64 (Steele, Lea and Flood 2014), of which each bit depends on all of the number.
+/// Whether this free is recorded with its stack: one in eight, which shows the usual callers of free for an eighth of the
+/// cost. The choice must be independent of other choices by the sample's number, such as [`is_timed`]. Uses the finalizer of
+/// splitmix64 (Steele, Lea and Flood 2014), in which each bit depends on the whole number.
 fn has_stack(taken: u64) -> bool {
     let mixed = (taken ^ taken >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);

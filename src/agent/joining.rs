@@ -11,7 +11,7 @@ use crate::shim::Caller;
 use crate::switch::Switch;
 
 impl Agent {
-    /// Makes the thread known in the profile, which is begun if there is none. False: it cannot be.
+    /// Writes the thread's start to the profile, which is begun if there is none. False: that is impossible.
     pub(crate) fn announce(&self, thread: &ShimThread) -> bool {
         let Some(_slow_path) = self.enter(thread, 0, &Caller::UNKNOWN) else {
             return false;
@@ -35,7 +35,7 @@ impl Agent {
         thread.is_announced()
     }
 
-    /// Gives the thread a number, unless it has one.
+    /// Gives the thread a number if it has none.
     pub(crate) fn join(&self, thread: &ShimThread) {
         drop(self.enter(thread, 0, &Caller::UNKNOWN));
     }
@@ -91,8 +91,8 @@ impl Agent {
         })
     }
 
-    /// The calling thread is sampled from now on, or not: malloc's blocks and time. Its nurseries have a switch of their
-    /// own. False: the agent is off.
+    /// Turns sampling of the calling thread on or off, for malloc and time. Its nurseries have a switch of their own. False:
+    /// the agent is off.
     pub fn enable_thread(&self, thread: &ShimThread, is_on: bool) -> bool {
         self.notice_fork_on(thread);
         if self.switch.get() != Switch::On {

@@ -15,9 +15,8 @@ use crate::spill;
 use crate::stack;
 use crate::switch::Switch;
 
-/// How long an exit waits for a drain thread that writes nothing. It writes a mebibyte at a time, and what it has not
-/// written stays in the ring's file for the reader: a disk that does not answer costs the program this time, and nothing
-/// is lost.
+/// Time that an exit waits for a drain thread that makes no progress. Records that are not written stay in the ring's file for
+/// the reader, so a disk that hangs costs this time but no records.
 pub(crate) const FINISH_PATIENCE_MS: u32 = 2_000;
 
 /// State of a thread that forks.
@@ -25,9 +24,9 @@ pub(crate) const FINISH_PATIENCE_MS: u32 = 2_000;
 pub enum Forking {
     /// The agent was off when it began.
     Unnoticed = 0,
-    /// It stays muted until the fork is done.
+    /// The thread stays muted until the fork is done.
     Muted = 1,
-    /// It forks in a signal handler that interrupted a slow path.
+    /// A signal handler forks that interrupted a slow path.
     WithinSlowPath = 2,
 }
 
@@ -75,7 +74,7 @@ impl Agent {
         }
     }
 
-    /// The calling thread is about to end; its totals are final, unless later destructors allocate.
+    /// Records the end of the calling thread. Its totals are final, unless later destructors allocate.
     pub fn on_thread_end(&self, thread: &ShimThread) {
         self.notice_fork_on(thread);
         let signal_stack = self.end_ticks_of(thread);
@@ -113,7 +112,8 @@ impl Agent {
         self.accounting.threads.leave(thread.slot());
     }
 
-    /// The process is about to end. Returns whether it wants to hear if an exec fails.
+    /// Completes the profile: the process is about to end. Returns whether [`Self::after_exec_failed`] must be called if an
+    /// exec fails.
     pub fn on_exit(
         &self,
         thread: &ShimThread,
@@ -170,8 +170,8 @@ impl Agent {
         true
     }
 
-    /// The program goes on: with a profile of its own, since the one before is complete. All threads join anew, and what they
-    /// were at when it ended goes nowhere.
+    /// Begins another profile after a failed exec, since the one before is complete. All threads join again; unfinished
+    /// records of theirs are dropped.
     pub fn after_exec_failed(&self, thread: &ShimThread) {
         let _held = Held::unless_filtered();
         let ended = recording::current();
@@ -189,8 +189,8 @@ impl Agent {
         self.switch.change(Switch::Finished, Switch::On);
     }
 
-    /// A profile without samples says what there was to sample. Only at an orderly exit, and only if it is wanted: not
-    /// of every little child of a shell.
+    /// Begins a profile at the exit of a process without samples. Only at an orderly exit, and only for the process that `run`
+    /// started, not for every child of a shell.
     fn begin_at_exit(&self, thread: &ShimThread, how: ExitHow) -> Option<&'static Recording> {
         let is_wanted = self
             .config()
@@ -248,8 +248,8 @@ impl Agent {
         });
     }
 
-    /// Writes what each running thread that is quiet and each machine's heap has allocated so far. Of a thread that is not,
-    /// its last sample tells. The drain thread, where a file ends.
+    /// Writes the exact totals of all threads that are not in a slow path, and of all heaps, at the end of a file. The total
+    /// of any other thread is in its last sample. Called by the drain thread.
     pub fn tell_totals(&self, recording: &Recording) {
         if !recording.is_current() {
             // What there is to tell is another recording's.
@@ -264,7 +264,7 @@ impl Agent {
         }
     }
 
-    /// The exact total of the threads that ended before the recording began, under the number 0.
+    /// Writes the exact total of the threads that ended before the recording began, as thread 0.
     pub(crate) fn write_ended_before(&self, recording: &Recording) {
         let ended = self.accounting.threads.ended();
         if ended.bytes == 0 {
@@ -274,8 +274,8 @@ impl Agent {
         recording.push_at_end(&record);
     }
 
-    /// Whether it is this process that ends, and not a child that has its memory. Behind a filter nobody can be asked: then
-    /// what only a child of vfork may do is left untold.
+    /// Whether this process is ending, and not a vfork child in its memory. Behind a filter of system calls the kernel cannot
+    /// be asked; an exit that only a vfork child may make is ignored then.
     fn is_own_end(&self, how: ExitHow) -> bool {
         match os::is_filtered() {
             true => !matches!(how, ExitHow::ImmediateExit | ExitHow::Exec),
@@ -283,8 +283,8 @@ impl Agent {
         }
     }
 
-    /// The process is about to give up its root directory or its rights, after which nobody could open the profile: the
-    /// drain thread opens it now. Not in a child of vfork, whose memory is its parent's.
+    /// Has the drain thread open the profile: the process is about to give up its root directory or its rights, and could not
+    /// open it later. Does nothing in a vfork child, which uses its parent's memory.
     pub fn before_confinement(&self, thread: &ShimThread, caller: &Caller) {
         self.notice_fork_on(thread);
         let is_on = self.switch.get() == Switch::On && !self.is_in_slow_path(thread, caller);
@@ -332,8 +332,7 @@ impl Agent {
         }
     }
 
-    /// The filter was installed, or the kernel refused it, as it does to those who have not given up new privileges. Then all is
-    /// as before.
+    /// Called when the filter is installed, or when the kernel has refused it; then everything is as before.
     pub fn after_filter(&self, is_installed: bool) {
         if !os::is_filtered() {
             return;
@@ -355,15 +354,15 @@ impl Agent {
         });
     }
 
-    /// Another mount namespace is about to be entered, which needs a root directory that no other thread shares: the
-    /// drain thread, if it is just being started, must have got its own.
+    /// Waits until a starting drain thread has a root directory of its own: to enter a mount namespace, a thread must not
+    /// share it.
     pub fn before_entering_mounts(&self) {
         if let Some(recording) = recording::current() {
             recording.wait_for_drain_start();
         }
     }
 
-    /// Stops the drain thread for a while: the process is to have no thread of ours.
+    /// Pauses the drain thread, so that the process has no thread of ours.
     pub fn before_unshare(&self) {
         if let Some(recording) = recording::current()
             && matches!(
@@ -378,7 +377,7 @@ impl Agent {
         }
     }
 
-    /// The drain thread may come back when there is work.
+    /// Allows the drain thread to start again.
     pub fn after_unshare(&self) {
         if let Some(recording) = recording::current()
             && self.switch.get() == Switch::On
@@ -387,8 +386,8 @@ impl Agent {
         }
     }
 
-    /// The calling thread ends by `pthread_exit`. If it is the main thread, the drain thread must find out when it is
-    /// the last one, and go, or the process would never end.
+    /// Notes that the main thread ends by `pthread_exit`. The drain thread then ends when it is the last thread, or the
+    /// process would never end.
     pub fn on_pthread_exit(&self) {
         if self.is_leaving_main()
             && let Some(recording) = recording::current()

@@ -1,4 +1,4 @@
-//! Which addresses are live samples.
+//! Finds the live sample at an address.
 //!
 //! Three levels. The *block filter*, a byte for each granule of some 128 bytes, is read by every `free`: zero means "not
 //! sampled". While there is one sample in the granule the byte has a tag of its address, which all but one in 128 others
@@ -35,8 +35,8 @@ fn hash(address: u64) -> u64 {
     (address >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The byte of a granule with two samples or more is their number, up to this one, which stays for ever: the true number is
-/// lost. 1 is one sample whose tag is lost.
+/// The byte of a granule with two samples or more is their number. At this value it stays: the true number is lost. 1 is one
+/// sample whose tag is lost.
 const TOO_MANY: u8 = 127;
 
 /// The byte of a granule with this address as its only sample: more than [`TOO_MANY`].
@@ -48,7 +48,7 @@ fn tag(address: u64) -> u8 {
 /// One byte for each granule; owned by the C shim, whose `free` reads it.
 pub struct BlockFilter {
     bytes: &'static [AtomicU8; FILTER_GRANULES],
-    /// Has `free` read the filter from now on: it does not while all of it is zero.
+    /// Makes `free` read the filter from now on. It does not while the filter is all zero.
     watch_frees: fn(),
 }
 
@@ -86,7 +86,7 @@ impl BlockFilter {
             });
     }
 
-    /// False: the address is no sample.
+    /// Whether the address may be a sample. False is certain.
     fn may_hold(&self, address: u64) -> bool {
         match self.byte(address).load(Ordering::Relaxed) {
             0 => false,
@@ -154,7 +154,7 @@ impl Table {
 /// The live samples of a heap whose blocks are freed by address: malloc's, or one that a virtual machine registered.
 pub struct LiveSamples {
     tables: [StaticRef<Table>; TABLES],
-    /// The tables up to here may be there, and none behind: it only grows.
+    /// Number of tables that may exist. It only grows.
     made: AtomicUsize,
 }
 
@@ -167,7 +167,7 @@ impl LiveSamples {
         }
     }
 
-    /// Remembers a sample; false if there is no room, which the caller counts as lost.
+    /// Adds a sample. False: there is no room, which the caller counts as lost.
     pub fn insert(&self, filter: &BlockFilter, address: u64, id: u64) -> bool {
         filter.mark(address);
         let is_in = self.insert_unmarked(address, id);
@@ -204,12 +204,12 @@ impl LiveSamples {
         table.insert(address, id)
     }
 
-    /// Takes the memory for the first ones now.
+    /// Allocates the first table now.
     pub fn prepare(&self) {
         self.make(0);
     }
 
-    /// The table with this number, which is made if it is not there.
+    /// Returns the table with this number, and allocates it if necessary.
     fn make(&self, number: usize) -> Option<&'static Table> {
         let place = self.tables.get(number)?;
         let made = || Table::with_buckets(FIRST_BUCKETS << (2 * number)).and_then(memory::leak);
@@ -218,7 +218,7 @@ impl LiveSamples {
         Some(table)
     }
 
-    /// The sample at this address, which is no longer live then.
+    /// Removes the sample at this address and returns its id.
     pub fn take(&self, filter: &BlockFilter, address: u64) -> Option<u64> {
         if !filter.may_hold(address) {
             return None;
@@ -228,7 +228,7 @@ impl LiveSamples {
         Some(id)
     }
 
-    /// Takes the sample at this address if it has this id.
+    /// Removes the sample at this address if it has this id.
     pub fn take_as(&self, filter: &BlockFilter, address: u64, id: u64) {
         if let Some(found) = self.take(filter, address)
             && found != id
@@ -250,7 +250,7 @@ impl LiveSamples {
             .find_map(|table| table.take(address))
     }
 
-    /// Forgets all: in a forked child they are the parent's. Only while no other thread exists.
+    /// Removes all samples: in a forked child they are the parent's. Only while no other thread exists.
     pub fn clear(&self, filter: &BlockFilter) {
         for table in self.tables.iter().filter_map(StaticRef::get) {
             for place in table.addresses.as_flattened() {

@@ -10,7 +10,7 @@ use crate::shim::Allocation;
 use crate::switch::Switch;
 
 impl Agent {
-    /// An allocation has borrowed. Any thread, also in a signal handler.
+    /// Handles an allocation that has borrowed from the counter. Any thread, also in a signal handler.
     pub fn on_alloc(&self, thread: &ShimThread, allocation: &Allocation) -> Option<SampleId> {
         self.notice_fork_on(thread);
         if thread.is_muted() && !self.goes_on(thread, allocation) {
@@ -62,8 +62,8 @@ impl Agent {
         sampled
     }
 
-    /// Whether an allocation on a muted thread is to be looked at: the slow path that muted it is no more, and the grant does
-    /// not suffice.
+    /// Whether an allocation on a muted thread needs a slow path: the one that muted it is gone, and the grant does not
+    /// suffice.
     #[cold]
     #[inline(never)]
     fn goes_on(&self, thread: &ShimThread, allocation: &Allocation) -> bool {

@@ -48,17 +48,17 @@ impl Path {
         self.is_too_long
     }
 
-    /// Without NUL.
+    /// The path without the NUL.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.length).unwrap_or(&[])
     }
 
-    /// For the kernel. A NUL inside ends it early.
+    /// The path as the kernel takes it. An embedded NUL ends it early.
     pub fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
     }
 
-    /// Everything up to the last slash, or the working directory.
+    /// The directory of the path: everything before the last slash, or `.`.
     pub fn directory(&self) -> Path {
         let mut directory = Path::new();
         match self.as_bytes().iter().rposition(|&byte| byte == b'/') {
@@ -70,7 +70,7 @@ impl Path {
     }
 }
 
-/// `number` in decimal, at the end of `digits`.
+/// Writes `number` in decimal at the end of `digits`, and returns the digits.
 pub fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
     let mut start = digits.len();
     for (at, place) in digits.iter_mut().enumerate().rev() {

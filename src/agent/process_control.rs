@@ -1,4 +1,4 @@
-//! What the program itself may ask of its agent.
+//! Control of the agent by the program itself, through the hook ABI.
 
 use core::sync::atomic::Ordering;
 
@@ -15,33 +15,33 @@ use crate::recording::{self, DrainState, Recording};
 use crate::shim::Caller;
 use crate::switch::Switch;
 
-/// What is asked.
+/// An order of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Samples again: at this interval, or at the one of before.
+    /// Resume sampling, at this interval or at the last one.
     Start(Option<Interval>),
-    /// No more samples.
+    /// Stop sampling.
     Stop,
     /// Write everything that is in memory to the file.
     Flush,
     /// Flush, then copy the file.
     Snapshot,
-    /// The profile is to go on in another file.
+    /// Continue the profile in another file.
     Rotate,
-    /// The same, and the file so far is to be forgotten.
+    /// Continue the profile in another file, and delete the present one.
     Reset,
 }
 
-/// Why it was not done.
+/// Why an order was not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The agent is off, or this is a moment at which it can do nothing: it was interrupted, or confined.
+    /// The agent is off, was interrupted by the caller, or is confined.
     Off,
-    /// The drain thread has not done it in time, or too many things are told apart.
+    /// The drain thread was too slow, or there are too many different intervals or selected threads.
     Limit,
 }
 
-/// How it is; bytes, and times in nanoseconds.
+/// The state of the agent. Sizes are in bytes, times in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(missing_docs, reason = "documented in allocsample.h")]
 pub struct Status {
@@ -59,8 +59,8 @@ pub struct Status {
 }
 
 impl Agent {
-    /// Does it, or has it done: what concerns files is done when this returns. On a thread of the program, which holds no lock
-    /// of the loader's, nor one that a thread needs to start.
+    /// Carries out an order; work on files is complete when this returns. The calling thread must hold no lock of the dynamic
+    /// loader, nor one that a starting thread takes.
     pub fn order(&self, thread: &ShimThread, order: Order) -> Result<(), Refusal> {
         let what = match order {
             Order::Start(_) | Order::Stop => {
@@ -102,7 +102,7 @@ impl Agent {
         Err(Refusal::Limit)
     }
 
-    /// The thread of this number, or the calling one for 0, is sampled from its next look at the agent on, or not.
+    /// Turns sampling on or off for the thread with this tid (0: the calling thread), from its next slow path on.
     pub fn order_thread(&self, thread: &ShimThread, tid: u32, is_in: bool) -> Result<(), Refusal> {
         self.with_recording(thread, |recording, slow_path| {
             let tid = if tid == 0 { process::tid() } else { tid };
@@ -115,7 +115,7 @@ impl Agent {
         })?
     }
 
-    /// From their next look at the agent on threads are sampled as the filter says; the calling one at once.
+    /// Sets the filter. The calling thread applies it at once, the others at their next slow path.
     pub fn order_filter(&self, thread: &ShimThread, filter: &Filter) -> Result<(), Refusal> {
         self.with_recording(thread, |recording, slow_path| {
             self.accounting.selection.filter(recording, filter);
@@ -123,7 +123,7 @@ impl Agent {
         })
     }
 
-    /// How it is, and where the profile lies. The path is copied as far as there is room, and ends in NUL.
+    /// Returns the state of the agent, and copies the profile's path, cut to the room in `path` and ended by NUL.
     pub fn status(&self, path: &mut [u8]) -> Result<Status, Refusal> {
         self.notice_fork();
         if self.switch.get() != Switch::On {
@@ -168,7 +168,7 @@ impl Agent {
         Ok(status)
     }
 
-    /// On a muted thread, with the recording, which is begun if there is none.
+    /// Mutes the thread and runs `work` with the recording, which is begun if there is none.
     fn with_recording<R>(
         &self,
         thread: &ShimThread,
@@ -199,17 +199,18 @@ impl Agent {
     }
 }
 
-/// How long the drain thread may take.
+/// Time limit for the drain thread.
 const FILE_WORK_MS: u32 = 10_000;
 
 impl Recording {
-    /// Of what was asked before: [`Recording::is_ticket_done`] will tell.
+    /// Takes a ticket for all earlier requests. [`Recording::is_ticket_done`] returns true once they are done.
     fn take_ticket(&self) -> u32 {
         // Release: pairs with `ticket`, so that who reads the number finds what was asked.
         self.tickets.fetch_add(1, Ordering::Release) + 1
     }
 
-    /// For the drain thread, before it looks what is asked: all of that is done when it then calls `tickets_are_done`.
+    /// The newest ticket. The drain thread reads it before it looks for requests, and passes it to [`Self::tickets_are_done`]
+    /// afterwards.
     pub fn ticket(&self) -> u32 {
         self.tickets.load(Ordering::Acquire)
     }

@@ -27,7 +27,7 @@ pub use draining::{DrainRequest, DrainState};
 pub use holding::with_drain_thread;
 pub(crate) use holding::{bequeath_rings, leave_rings};
 
-/// A profile in the making.
+/// A profile that is being written.
 pub struct Recording {
     /// The ring that all threads write.
     pub ring: Ring,
@@ -37,39 +37,39 @@ pub struct Recording {
     pub ring_path: Path,
     /// Counts the reasons to wake the drain thread.
     pub wake: AtomicU32,
-    /// Whether the drain thread sleeps, or is about to: who finds work for it wakes it once.
+    /// Whether the drain thread sleeps, or is about to. A thread that finds work for it clears this and wakes it once.
     is_drain_asleep: AtomicBool,
-    /// So many words in the ring are worth draining: see [`Self::drain_from`].
+    /// Number of words in the ring that are worth waking the drain thread: see [`Self::drain_from`].
     enough_words: AtomicU64,
     /// Counts the times that the drain thread has given space back.
     pub space: AtomicU32,
-    /// Where the ring is mapped, and its bytes.
+    /// Address and length of the ring's mapping.
     ring_place: (NonNull<u8>, usize),
     given_up_at: AtomicU32,
-    /// Forked children get the ring.
+    /// Whether forked children inherit the ring.
     is_bequeathed: AtomicBool,
-    /// The program, until the recording ends, and the drain thread: see [`Self::let_go`].
+    /// Number of users of the ring: the program, until the recording ends, and the drain thread. See [`Self::let_go`].
     holders: AtomicU32,
-    /// Number of the drain thread for the kernel, and for libc until it is joined; 0 for none.
+    /// Tid of the drain thread, and its pthread_t until it is joined; 0 for none.
     drain_tid: AtomicU32,
     drain_thread: AtomicU64,
-    /// Definitions up to here are in the file.
+    /// Position up to which definitions are in the file.
     pub(crate) definitions_to: u64,
     state: AtomicU32,
     request: AtomicU32,
     main_exited: AtomicU32,
-    /// What somebody outside wants of the files, below the generation of the request; 0 for nothing.
+    /// The requested work on the files, and in the upper bits the generation of the request; 0 for none.
     asked: AtomicU64,
-    /// Threads of the program that wait for such work have taken numbers up to this one.
+    /// The last ticket that a thread waiting for such work has taken.
     pub(crate) tickets: AtomicU32,
-    /// Up to this one it is done.
+    /// The last ticket whose work is done.
     pub(crate) tickets_done: AtomicU32,
 }
 
 // SAFETY: of its fields only the place of the ring is a pointer, and that is only passed to the kernel.
 unsafe impl Sync for Recording {}
 
-/// Why no recording can be made.
+/// Why a recording cannot be begun.
 #[derive(Clone, Copy, Debug)]
 pub struct CannotRecord {
     /// The reason in one line, for the user.
@@ -154,12 +154,12 @@ impl Recording {
         self.push_at_end(record);
     }
 
-    /// Counts something that could not be kept.
+    /// Counts lost events and the bytes that they stand for.
     pub fn count_lost(&self, reason: LostReason, events: u64, bytes: u64) {
         self.ring.count_lost(reason as usize, events, bytes);
     }
 
-    /// Tells figures that come from elsewhere. Any thread.
+    /// Updates the figures that come from outside the recording. Any thread.
     pub fn tell_figures(&self) {
         if os::is_filtered() {
             return;
@@ -172,10 +172,10 @@ impl Recording {
         tell(Figure::ProcessNs, clock::process_ns());
     }
 
-    /// Counts the time of a slow path in which a sample was taken or ended; `timed` is the figure of their number, and the
-    /// next one that of their time.
+    /// Adds the time of a slow path that took or ended a sample. `timed` is the figure that counts them, and the next figure
+    /// sums up their time.
     pub(crate) fn count_time(&self, timed: Figure, elapsed_ns: u64) {
-        /// What takes many times longer than others was waiting for a processor, which is nobody's cost.
+        /// A slow path that takes this many times the mean was waiting for a CPU, which is not its cost.
         const LONGEST: u64 = 16;
         const ENOUGH_FOR_A_MEAN: u64 = 16;
         let number = timed as usize;

@@ -1,4 +1,4 @@
-//! Does what somebody outside asks for, and what the drain thread that keeps a budget wants.
+//! Carries out requests from outside, and changes of the interval by the drain thread.
 //!
 //! A request from outside lies in the first page of the ring, which is a file that only the same user may write. The slow path
 //! looks there, at each sample and at least once per MiB of each thread. The first thread that finds a new request applies it;
@@ -16,7 +16,8 @@ use crate::recording::{self, Recording};
 use crate::shim::Caller;
 
 impl Agent {
-    /// Looks for a request, and lets the thread adopt what is in force. Its own allocation has been dealt with.
+    /// Looks for a request, and applies the present interval and selection to the thread. Its own allocation has been dealt
+    /// with.
     pub(crate) fn obey_requests(&self, thread: &ShimThread, slow_path: &SlowPath<'_>) {
         if let Some(recording) = recording::current() {
             let (generation, what, interval) = recording.ring.request();
@@ -31,7 +32,7 @@ impl Agent {
         }
     }
 
-    /// The same on a thread whose machine allocates, while malloc may be silent: only if something was asked for.
+    /// The same on a thread of a virtual machine, which may never call malloc: only if there is a new request.
     pub fn obey_if_asked(&self, thread: &ShimThread) {
         let is_asked = recording::current()
             .is_some_and(|recording| self.accounting.control.is_new(recording.ring.request().0));
@@ -40,7 +41,7 @@ impl Agent {
         }
     }
 
-    /// Apart, so that what is always on the program's stack stays small.
+    /// A function of its own, to keep the frame of its caller small: that is on the program's stack.
     #[cold]
     #[inline(never)]
     fn obey(&self, recording: &Recording, generation: u64, what: u64, value: u64) {
@@ -91,8 +92,8 @@ impl Agent {
         self.accounting.control.force().interval
     }
 
-    /// For a controller: puts another interval in force (`None` stops sampling), unless it is not `from` any more that is
-    /// in force. Any thread.
+    /// Replaces the interval `from` (`None`: stops sampling). Returns false if another interval applies by now. For the drain
+    /// thread; may be called on any thread.
     pub fn change_interval(
         &self,
         recording: &Recording,

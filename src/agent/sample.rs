@@ -1,6 +1,6 @@
-//! A sample that is due: its stack is captured, its record goes into the ring, its block into the live table.
+//! Takes a sample: captures the stack, writes the record to the ring, adds the block to the live table.
 //!
-//! malloc's come from `malloc.rs`, those of machines' heaps from `hooks/nursery.rs`.
+//! Samples of malloc come from `malloc.rs`, those of virtual machines' heaps from `hooks/nursery.rs`.
 
 use allocsample_record::{
     Figure, HeapId, HeapKind, LostReason, RecordKind, SampleFlags, SampleId, SampleRecord, ThreadId,
@@ -41,7 +41,7 @@ impl Agent {
         self.run_and_tell(due, since_ns)
     }
 
-    /// `since_ns` is when it began, if this one is timed.
+    /// Takes the sample and reports it to listeners. `since_ns` is the time at which it began, if it is timed.
     pub(crate) fn run_and_tell(&self, due: &Due<'_>, since_ns: Option<u64>) -> Option<SampleId> {
         let id = self.run_sample(due);
         if let (Some(since_ns), Some(recording)) = (since_ns, recording::current()) {
@@ -57,7 +57,7 @@ impl Agent {
     }
 
     fn run_sample(&self, due: &Due<'_>) -> Option<SampleId> {
-        /// Where samples wait, this long for others to finish theirs: more threads may be at one than there can be areas.
+        /// Time to wait for a work area if samples may wait: there may be more threads than areas.
         const PATIENCE_MS: u32 = 10_000;
         let patience_ms = match self.config().on_full {
             OnFull::Wait if !os::is_filtered() => PATIENCE_MS,
@@ -82,13 +82,13 @@ impl Agent {
         None
     }
 
-    /// Whether what the thread, which is in a slow path, is at belongs to no profile any more: a signal handler has forked, and
-    /// this is the child; or an exec has ended the profile, and has failed.
+    /// Whether the profile that the slow path belongs to has ended: a signal handler has forked and this is the child, or a
+    /// failed exec has ended the profile.
     fn is_over_for(&self, thread: &ShimThread) -> bool {
         thread.epoch() != self.epoch()
     }
 
-    /// On the area's stack.
+    /// Captures and publishes the sample, on the area's stack.
     fn take_sample(&self, due: &Due<'_>, area: &mut WorkArea) -> Option<SampleId> {
         if self.is_over_for(due.thread) {
             return None;
@@ -214,19 +214,19 @@ impl Agent {
 pub(crate) struct Due<'a> {
     pub thread: &'a ShimThread,
     pub address: u64,
-    /// As asked for.
+    /// Requested size in bytes.
     pub size: u64,
     pub points: SamplePoints,
     pub heap: HeapId,
-    /// With its number in the profile.
+    /// The interval, with its number in the profile.
     pub interval: (Option<Interval>, u16),
     pub flags: SampleFlags,
-    /// The object's, 0 if it is not known.
+    /// Type of the object; 0 if it is not known.
     pub type_id: u32,
     pub caller: Caller,
-    /// Whose frames are to be among the native ones.
+    /// The heap of the virtual machine that adds its frames to the native ones.
     pub walked: Option<&'a Heap>,
-    /// Its whole stack, if the machine has given it: frames of `walked`, leaf first.
+    /// The whole stack, if the virtual machine passed it: frames of `walked`, leaf first.
     pub stack: Option<&'a [RawFrame]>,
     /// A frame of our operators may be on the stack: see `shim_allocation`.
     pub has_own_frame: bool,
@@ -238,8 +238,7 @@ pub(crate) fn is_as_walked(captured: &Captured, walked: Option<&Heap>) -> bool {
     !captured.is_merged && walked.is_none() && !captured.flags.contains(SampleFlags::TRUNCATED)
 }
 
-/// When the sample that the thread may be about to take began, if its time is to be taken. The first one makes the files as
-/// well, which is no part of what samples cost.
+/// Returns the present time if the sample that may follow is to be timed. The first sample is not: it also creates the files.
 pub(crate) fn start_of_timed(thread: &ShimThread, address: u64) -> Option<u64> {
     recording::current()?;
     // Of a machine's objects malloc counts no bytes; of malloc's blocks many have the same address.
@@ -247,13 +246,13 @@ pub(crate) fn start_of_timed(thread: &ShimThread, address: u64) -> Option<u64> {
     is_timed(number).then(clock::monotonic_ns)
 }
 
-/// Whether the time of this one is to be taken: one in sixteen, whatever the pattern of the numbers that tell them apart.
+/// Whether the sample with this number is timed: one in sixteen, whatever the pattern of the numbers.
 pub(crate) fn is_timed(number: u64) -> bool {
     const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
     number.wrapping_mul(GOLDEN) >> 60 == 0
 }
 
-/// What the sample stands for, rounded down.
+/// The bytes that the sample stands for, rounded down.
 pub(crate) fn weight_bytes(due: &Due<'_>, law: GapLaw) -> u64 {
     let Some(interval) = due.interval.0 else {
         return 0;

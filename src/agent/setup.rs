@@ -8,7 +8,7 @@ use crate::os::memory::StaticRef;
 use crate::recording::Recording;
 use crate::spill;
 
-/// What the agent cannot do itself.
+/// Functions of the library around the agent, which it cannot implement itself.
 pub struct Hooks {
     /// Starts the drain thread of a recording, which it lets go of at its end; returns whether it could. Called outside of
     /// libc's locks.
@@ -17,18 +17,17 @@ pub struct Hooks {
     pub compress: spill::Compress,
     /// Waits until the recording's drain thread is gone for the kernel too.
     pub join_drain: fn(&Recording),
-    /// Nobody will wait for the recording's drain thread.
+    /// Detaches the recording's drain thread: nobody will join it.
     pub leave_drain: fn(&Recording),
     /// A thread has taken its first slow path: its end is to be reported by [`Agent::on_thread_end`].
     pub on_thread_joined: fn(),
-    /// Memory of our own must be made fit for use in a forked child.
+    /// Makes our own allocator usable in a forked child.
     pub after_fork_in_child: fn(),
     /// A thread that has ended gives back its stack for signals: see [`Agent::on_thread_start`].
     pub give_back_signal_stack: fn(u64),
-    /// No more ticks: a filter of system calls is about to be installed.
+    /// Stops time samples for good: a filter of system calls is about to be installed.
     pub end_ticks: fn(),
-    /// Whether somebody wants to hear of samples. What a sample stands for takes as long to work out as all else that is
-    /// told of it.
+    /// Whether there is a listener for samples. The weight of a sample is only computed for listeners.
     pub has_listener: fn() -> bool,
     /// A sample was recorded: its address, its size, and the bytes that it stands for. On the program's stack.
     pub on_sampled: fn(u64, u64, u64),
@@ -55,8 +54,8 @@ pub struct Start {
     pub unknown_setting: Option<UnknownSetting>,
 }
 
-/// What the agent was last started with. Every part that reads settings has one of its own; all are set before the agent is
-/// switched on.
+/// The settings that the agent was last started with. Every part that reads settings has its own copy of this reference; all
+/// copies are set before the agent is switched on.
 pub(crate) struct Setup(StaticRef<Start>);
 
 impl Setup {

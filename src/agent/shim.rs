@@ -11,7 +11,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Of a hook that does not know.
+    /// The caller of a hook that does not know it.
     pub const UNKNOWN: Self = Self {
         pc: 0,
         sp: 0,

@@ -1,5 +1,5 @@
-//! How a process without a drain thread leaves its records: packed and compressed, behind what the profile has. To encode
-//! them as the drain thread does would take such a process longer than all its samples did, and save little more.
+//! Writes the ring's records to the profile in a process without a drain thread: packed and compressed. Encoding them as the
+//! drain thread does would take longer than the samples took, and save little more.
 //!
 //! No memory but our own, no lock that the program could hold, no thread: safe at `_exit` in a signal handler, where the
 //! handler did not interrupt us. If anything fails, the ring file stays, and the reader finds the records there.
@@ -21,8 +21,8 @@ use crate::recording::Recording;
 /// does not fit.
 pub type Compress = fn(&[u8], &mut [u8]) -> Option<usize>;
 
-/// Bytes that no LZ4 block of so many bytes exceeds: one byte in 255, and sixteen, by the format's own documentation;
-/// with room, as the crate asks for a tenth.
+/// Maximum length of an LZ4 block of this many bytes. The format adds at most one byte in 255, and sixteen; the crate asks for
+/// room for a tenth.
 const fn most_compressed(bytes: usize) -> usize {
     bytes + bytes / 10 + 32
 }
@@ -95,7 +95,7 @@ fn write_ring(recording: &Recording, file: &File, compress: Compress) -> Option<
     written.flatten()
 }
 
-/// Packs what lies at these positions; up to which one that was.
+/// Packs the records in this range of positions. Returns the position that it came to.
 fn pack(recording: &Recording, range: Range<u64>, packer: &mut Packer<'_>) -> Option<u64> {
     let mut position = range.start;
     // SAFETY: no drain thread runs, so there is no consumer; the head was read before.
@@ -110,7 +110,7 @@ fn pack(recording: &Recording, range: Range<u64>, packer: &mut Packer<'_>) -> Op
     Some(position)
 }
 
-/// `None`: there is no memory.
+/// Runs `work` with zeroed working memory. `None`: there is no memory.
 fn with_memory<R>(bytes: usize, work: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
     let place = memory::map(bytes)?;
     // SAFETY: fresh memory of this many bytes, zeroed.
@@ -134,8 +134,8 @@ fn write_lost(recording: &Recording, file: &File) -> Option<()> {
     write_words(recording, file, ChunkKind::Lost, &words)
 }
 
-/// How much memory the process has at its end: nobody else may have read it. One file of the kernel's that takes some
-/// microseconds, however large the process is; where it cannot be read there is no such chunk.
+/// Writes how much memory the process has at its end. Reading the kernel's file takes some microseconds, however large the
+/// process is. If it cannot be read, the chunk is left out.
 fn write_memory(recording: &Recording, file: &File, compress: Compress) -> Option<()> {
     const MOST: usize = MemoryTotals::MAX_BYTES;
     let Some(totals) = residency::at_end() else {
@@ -155,7 +155,7 @@ fn write_memory(recording: &Recording, file: &File, compress: Compress) -> Optio
         .ok()
 }
 
-/// What the agent tells of itself. The length of the profile includes what is written here.
+/// Writes the agent's figures about itself. The length of the profile includes this chunk.
 fn write_figures(recording: &Recording, file: &File) -> Option<()> {
     let chunk_bytes = CHUNK_HEADER_BYTES + 8 * FIGURES;
     let length = file.length().ok()? + chunk_bytes as u64;
@@ -167,7 +167,7 @@ fn write_figures(recording: &Recording, file: &File) -> Option<()> {
     write_words(recording, file, ChunkKind::Figures, &figures)
 }
 
-/// A chunk of at most [`FIGURES`] words.
+/// Writes a chunk of at most [`FIGURES`] words.
 fn write_words(recording: &Recording, file: &File, kind: ChunkKind, words: &[u64]) -> Option<()> {
     let mut payload = [0; 8 * FIGURES];
     for (place, value) in payload.chunks_exact_mut(8).zip(words) {

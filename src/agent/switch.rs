@@ -1,4 +1,4 @@
-//! Whether the agent works.
+//! The state of the agent: off, on, failed or finished.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,13 +10,13 @@ pub enum Switch {
     Off = 0,
     /// Sampling.
     On = 1,
-    /// Something went wrong, and was told; off for good.
+    /// Something went wrong and was reported; off for good.
     Failed = 2,
-    /// The process is at its end, everything is written.
+    /// The process is ending and everything is written.
     Finished = 3,
 }
 
-/// The one switch.
+/// The state of the agent, shared by all threads.
 pub struct SwitchCell(AtomicU32);
 
 impl SwitchCell {

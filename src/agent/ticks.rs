@@ -1,9 +1,9 @@
-//! Time samples: where a thread is whenever it has used a processor for another period.
+//! Time samples: the stack of a thread whenever it has used the CPU for another period.
 //!
-//! Each thread has a timer of its own on its own processor time, so that ticks count time exactly, whoever else runs. A
-//! tick is a signal handler, and may have interrupted anything: the program inside malloc, the loader, a handler, or the
-//! agent. It touches nothing that an interrupted slow path uses: a tick that falls into one is not recorded but counted
-//! as time of the agent's own, and while a tick is recorded no sample is taken. So the two kinds never nest.
+//! Each thread has a timer on its own CPU time, so ticks count time exactly, whatever else runs. A tick is a signal handler
+//! and may interrupt anything: the program inside malloc, the loader, a handler, or the agent. It touches nothing that an
+//! interrupted slow path uses. A tick in a slow path is not recorded but counted as time of the agent, and no sample is taken
+//! while a tick is recorded. So the two kinds never nest.
 //!
 //! ```text
 //! thread starts: join, timer     tick: guard -> work area -> stack -> ring     thread ends: timer away, stack away
@@ -24,7 +24,7 @@ use crate::shim::Interrupted;
 use crate::stack::{Captured, From};
 use crate::switch::Switch;
 
-/// Threads that can have a timer at the same time.
+/// Maximum number of threads that have a timer at the same time.
 const PLACES: usize = 4096;
 
 /// The timers of all threads.
@@ -34,7 +34,7 @@ pub struct Ticks {
     mark: AtomicU64,
     /// A thread's tid (upper half) and its timer plus one, 0 if it has none just now; 0 for nobody.
     places: [AtomicU64; PLACES],
-    /// Time in the agent, and time that could not be recorded, before there was a recording to say so in.
+    /// CPU time of the agent, and CPU time that was not recorded, from before there was a recording.
     before_ns: [AtomicU64; 2],
 }
 
@@ -49,7 +49,7 @@ impl Ticks {
         }
     }
 
-    /// In a forked child: its parent's timers are not its own, and its other threads are not here.
+    /// Forgets all timers, in a forked child: it inherits neither the timers nor the other threads.
     pub(crate) fn forget(&self) {
         for place in &self.places {
             place.store(0, Ordering::Relaxed);
@@ -79,8 +79,8 @@ impl Ticks {
         })
     }
 
-    /// Makes the timer of a place that has a thread and none. Nobody else gets in between: who ends the thread, or all
-    /// timers, meanwhile finds the place changed afterwards, or we do.
+    /// Creates the timer of a place that has a thread but no timer. If the thread ends meanwhile, or all timers do, one of the
+    /// two sides notices that the place has changed.
     fn start(&self, place: &AtomicU64, first_ns: u64, period_ns: u64) {
         // Again if they were stopped meanwhile, without this one: they may have been started again.
         while self.try_to_start(place, first_ns, period_ns) {}
@@ -132,7 +132,7 @@ impl Agent {
         self.config().tick_period_ns.unwrap_or(0)
     }
 
-    /// From now on ticks come by `signal` and carry `mark`; threads that were stopped go on.
+    /// Starts the timers of all threads. Their ticks come by `signal` and carry `mark`.
     pub fn start_ticks(&self, signal: i32, mark: u64) {
         self.ticks.mark.store(mark, Ordering::Relaxed);
         // Release: pairs with the acquire in `start`; who sees the signal sees the mark.
@@ -143,7 +143,7 @@ impl Agent {
         }
     }
 
-    /// No timer runs any more, until they are started again.
+    /// Stops the timers of all threads, until they are started again.
     pub fn stop_ticks(&self) {
         self.ticks.signal.store(0, Ordering::Release);
         for place in &self.ticks.places {
@@ -193,7 +193,7 @@ impl Agent {
         thread.take_signal_stack()
     }
 
-    /// The thread has used a processor for another `periods` periods. In a signal handler.
+    /// Records that the thread has used the CPU for `periods` more periods. In a signal handler.
     pub fn on_tick(&self, thread: &ShimThread, interrupted: &Interrupted, periods: u64) {
         let is_stopped = self.accounting.control.force().interval.is_none();
         if self.switch.get() != Switch::On || is_stopped || !thread.is_enabled() {
@@ -230,7 +230,7 @@ impl Agent {
         }
     }
 
-    /// On the area's stack. False: it was not recorded, nor counted.
+    /// Captures and records a tick, on the area's stack. False: it was neither recorded nor counted.
     fn take_tick(
         &self,
         thread: &ShimThread,
@@ -259,7 +259,7 @@ impl Agent {
         true
     }
 
-    /// Whether the drain thread should be there, and is not: samples would start it, but there may be none.
+    /// Whether the drain thread is needed and does not exist. Samples would start it, but there may be none.
     fn wants_drain(&self, recording: &Recording) -> bool {
         let is_wanted_early = self.config().is_attended() || recording.is_asked();
         recording.drain_state() == DrainState::None && (is_wanted_early || recording.has_work())

@@ -1,7 +1,7 @@
 //! Takes a request that was left for the process before it had a ring.
 //!
-//! Without a sample there is no ring, and nothing that `ctl` could write to. It leaves a file; whoever begins the recording
-//! looks for it, and so does the slow path of a process that takes its samples at a long interval, at most ten times a second.
+//! Before the first sample there is no ring that `ctl` could write to, so it leaves a file. The agent looks for the file when
+//! it begins the recording, and, in a process without a sample, in its slow path at most ten times a second.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use crate::recording::{self, Recording};
 
 const LOOK_NS: u64 = 100_000_000;
 
-/// When the slow path last looked.
+/// When the slow path last looked for the file.
 pub(crate) struct LastLook(AtomicU64);
 
 impl LastLook {
@@ -26,7 +26,7 @@ impl LastLook {
         Self(AtomicU64::new(0))
     }
 
-    /// Whether it is time; only one of several threads is told so.
+    /// Returns true on one thread once the time has come.
     fn is_due(&self, now_ns: u64) -> bool {
         let last_ns = self.0.load(Ordering::Relaxed);
         now_ns.saturating_sub(last_ns) >= LOOK_NS
@@ -37,8 +37,7 @@ impl LastLook {
 }
 
 impl Agent {
-    /// Begins the recording of a process without a sample if somebody could not ask for anything otherwise. Inlined: most
-    /// processes have a recording.
+    /// Begins the recording of a process without a sample if a request waits for it. Inlined: most processes have a recording.
     #[inline]
     pub(crate) fn begin_if_asked(&self, thread: &ShimThread) {
         if recording::current().is_none() {
@@ -46,7 +45,7 @@ impl Agent {
         }
     }
 
-    /// Apart, so that what is always on the program's stack stays small.
+    /// A function of its own, to keep the frame of its caller small: that is on the program's stack.
     #[cold]
     #[inline(never)]
     fn look_for_request(&self, thread: &ShimThread) {
@@ -67,7 +66,7 @@ impl Agent {
         }
     }
 
-    /// Puts what was asked before there was a recording where all requests are.
+    /// Enters the waiting request into the ring, where all requests are.
     #[cold]
     pub(crate) fn take_waiting_request(&self, recording: &Recording) {
         if os::is_filtered() {

@@ -10,10 +10,11 @@ use allocsample_sampling::Interval;
 use super::thread::Force;
 use crate::os::spin::Spin;
 
-/// Intervals that can be told apart in one profile. A controller needs 157 (`allocsample_sampling::Controller`); the rest
-/// is for people.
+/// Maximum number of different intervals in one profile. A controller needs 157 (`allocsample_sampling::Controller`); the rest
+/// is for requests.
 const PLACES: usize = 1024;
-/// How many turns of other threads we wait for one that changes the interval, until the change is left to the next look.
+/// Number of times that a thread yields while another one changes the interval, before it leaves its own change to the next
+/// slow path.
 const CHANGE_TURNS: u32 = 1000;
 
 struct Place {
@@ -55,7 +56,8 @@ impl Control {
         }
     }
 
-    /// As the settings say; `None` is stopped. At the start, and in a forked child, where no other thread is.
+    /// Resets everything to this interval (`None`: sampling is stopped). At the start, and in a forked child, where no other
+    /// thread exists.
     pub fn reset(&self, interval: Option<Interval>) {
         self.changing.break_lock();
         self.seen.store(0, Ordering::Relaxed);

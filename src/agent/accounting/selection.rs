@@ -1,4 +1,4 @@
-//! Which allocations of malloc are sampled at all: those of some threads, of some sizes.
+//! Selects the threads and block sizes that are sampled.
 //!
 //! A thread that is left out counts its bytes exactly, as muted ones. A sample whose size is left out is counted with its
 //! weight. Neither is decided by a look at the distance to the next sample point, so what is in is estimated as before.
@@ -13,7 +13,7 @@ use crate::os::{self, process};
 use crate::path::decimal;
 use crate::recording::Recording;
 
-/// Threads that may be told apart by their numbers.
+/// Maximum number of threads that can be selected by tid.
 const THREADS: usize = 64;
 
 /// See the module. Every field is an atomic of its own: who reads while another thread changes two of them takes one from
@@ -63,12 +63,12 @@ impl Detail {
     }
 }
 
-/// What somebody outside wants to have sampled.
+/// A filter set from outside, or by the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filter {
-    /// Sizes of blocks, in bytes.
+    /// The smallest block size, in bytes.
     pub least_bytes: u64,
-    /// The largest one.
+    /// The largest block size, in bytes.
     pub most_bytes: u64,
     /// As it lies in memory: the bytes with which names begin. One that ends in NUL is a whole name.
     pub name: [u64; 2],
@@ -114,7 +114,7 @@ impl Selection {
         }
     }
 
-    /// As it was: in a forked child, and for another profile.
+    /// Selects everything: in a forked child, and for another profile.
     pub fn clear(&self) {
         for thread in &self.threads {
             thread.store(0, Ordering::Relaxed);
@@ -134,7 +134,7 @@ impl Selection {
         self.is_any.store(1, Ordering::Release);
     }
 
-    /// False: no more threads can be told apart.
+    /// Selects or excludes a thread. False: too many threads are selected.
     fn set_thread(&self, tid: u32, is_in: bool) -> bool {
         let word = u64::from(tid) << 1 | u64::from(is_in);
         let is_its_own = |place: &&AtomicU64| place.load(Ordering::Relaxed) >> 1 == u64::from(tid);
@@ -205,7 +205,7 @@ fn begins_with(name: &[u8; THREAD_NAME_BYTES], wanted: impl Iterator<Item = u8>)
 pub const END_OF_NAME: u8 = 1;
 
 impl Selection {
-    /// Lets the thread be in or out. Its own allocation has been dealt with, or has not been looked at.
+    /// Applies the selection to the calling thread, between two of its allocations.
     pub(crate) fn select(&self, thread: &ShimThread, slow_path: &SlowPath<'_>) {
         // Behind a filter of system calls nobody can be asked who he is.
         if self.is_any() && !os::is_filtered() {
@@ -213,7 +213,7 @@ impl Selection {
         }
     }
 
-    /// Apart, so that what is always on the program's stack stays small.
+    /// A function of its own, to keep the frame of its caller small: that is on the program's stack.
     #[inline(never)]
     fn select_by_name(&self, thread: &ShimThread, slow_path: &SlowPath<'_>) {
         let is_in = self.has_thread(process::tid(), &process::thread_name());
@@ -222,7 +222,7 @@ impl Selection {
         }
     }
 
-    /// Whether the calling thread is in now. It may not have heard of the latest change: its machine allocates, not malloc.
+    /// Whether the calling thread is selected now. Its own state may be older than the latest change if it never calls malloc.
     pub(crate) fn selects(&self, thread: &ShimThread) -> bool {
         if !self.is_any() {
             return true;
@@ -233,14 +233,14 @@ impl Selection {
         self.has_thread(process::tid(), &process::thread_name())
     }
 
-    /// The thread ends.
+    /// Forgets the calling thread, which is about to end.
     pub(crate) fn forget_calling_thread(&self) {
         if self.is_any() && !os::is_filtered() {
             self.forget_thread(process::tid());
         }
     }
 
-    /// From its next look at the agent on the thread of this number is sampled, or not. False: there are too many already.
+    /// Selects a thread by its tid, or excludes it, from its next slow path on. False: too many threads are selected.
     pub(crate) fn select_thread(&self, recording: &Recording, tid: u32, is_in: bool) -> bool {
         if !self.set_thread(tid, is_in) {
             return false;
@@ -255,7 +255,7 @@ impl Selection {
         true
     }
 
-    /// From their next look on threads are sampled as the filter says.
+    /// Replaces the filter. Each thread applies it at its next slow path.
     pub(crate) fn filter(&self, recording: &Recording, filter: &Filter) {
         self.set_filter(filter);
         let mut detail = Detail::new();

@@ -37,7 +37,7 @@ const MUTED_GRANT: u64 = 1 << 16;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum Phase {
-    /// Nowhere.
+    /// Not in the agent.
     Quiet = 0,
     /// At the beginning of a slow path: nothing has been settled.
     Entering = 0x10,
@@ -139,7 +139,7 @@ impl ShimThread {
         (slow_path, points)
     }
 
-    /// Begins to write a record, wherever the thread is: others see that it is at it. The counter counts on.
+    /// Marks that the thread is writing a record. Its counter keeps counting.
     pub fn begin_record(&self, from: &Caller) -> SlowPath<'_> {
         self.begin(Phase::Brief, from)
             .unwrap_or(SlowPath::within(self))
@@ -173,7 +173,7 @@ impl ShimThread {
         self.phase.set(Phase::OfTheAgent as u32);
     }
 
-    /// Whether it is.
+    /// Whether the calling thread is one of our own.
     pub fn is_of_the_agent(&self) -> bool {
         self.phase() == Phase::OfTheAgent
     }
@@ -184,7 +184,7 @@ impl ShimThread {
         self.phase.get() != Phase::Quiet as u32
     }
 
-    /// Where that was called.
+    /// Return address and stack pointer of the call that entered the slow path.
     pub fn entered(&self) -> (u64, u64) {
         (self.state.entered.0.get(), self.state.entered.1.get())
     }
@@ -249,8 +249,8 @@ impl ShimThread {
         self.bytes_until_sample.get().cast_signed() < 0
     }
 
-    /// Nobody is there any more. Returns the bytes that were allocated since, and not sampled; that allocation's are among
-    /// them.
+    /// Settles a counter that was left borrowed by a jump. Returns the bytes allocated since the last grant, the abandoned
+    /// allocation's included; they are not sampled.
     pub fn settle_borrowed(&self) -> u64 {
         let state = &self.state;
         let counter = self.bytes_until_sample.get();
@@ -296,8 +296,8 @@ impl ShimThread {
         undone
     }
 
-    /// In a forked child, or after the end of a profile: the thread joins anew, whatever it was at. It is not in a slow path,
-    /// or in one that ends here.
+    /// Makes the thread join again, in a forked child or after the end of a profile. It is not in a slow path, or in one that
+    /// ends here.
     pub fn begin_anew(&self) {
         self.give_up();
         self.state.last_area.set(0);
@@ -348,7 +348,7 @@ impl ShimThread {
         self.bytes_until_sample.set(grant);
     }
 
-    /// What the thread may allocate before it asks again.
+    /// The bytes that the thread may allocate before its next slow path.
     #[inline]
     fn next_grant(&self) -> u64 {
         match self.sampler() {
@@ -385,7 +385,7 @@ impl ShimThread {
 }
 
 impl<'a> SlowPath<'a> {
-    /// Within another one.
+    /// The token of a nested entry, which changes nothing.
     fn within(thread: &'a ShimThread) -> Self {
         Self {
             thread,
@@ -454,21 +454,21 @@ impl<'a> SlowPath<'a> {
         points
     }
 
-    /// From here on this thread is sampled, or not.
+    /// Turns sampling of this thread on or off.
     pub fn enable(&self, is_on: bool) {
         if self.is_ours() {
             self.thread.enable(is_on);
         }
     }
 
-    /// From here on the selection has this thread, or not.
+    /// Includes this thread in the selection, or excludes it.
     pub fn select(&self, is_in: bool) {
         if self.is_ours() {
             self.thread.select(is_in);
         }
     }
 
-    /// From here on another interval is in force. All that was allocated before is settled.
+    /// Switches the thread to another interval. Everything that it allocated before is settled.
     pub fn adopt(&self, force: &Force) {
         if !self.is_ours() {
             return;
@@ -484,7 +484,7 @@ impl<'a> SlowPath<'a> {
         }
     }
 
-    /// The thread leaves: its next allocation joins anew.
+    /// Makes the thread join again at its next allocation.
     pub fn leave(&self) {
         if self.is_ours() {
             self.thread.state.epoch.set(0);
@@ -498,7 +498,7 @@ impl<'a> SlowPath<'a> {
         is_outermost
     }
 
-    /// The token of what was left open on this thread.
+    /// The token of a slow path that [`Self::leave_open`] left open on this thread.
     pub fn again(thread: &'a ShimThread) -> Self {
         Self {
             thread,

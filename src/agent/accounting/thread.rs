@@ -56,16 +56,16 @@ pub(super) struct ThreadState {
     pub(super) interval_index: Cell<u32>,
     /// [`PAUSED`], [`DISABLED`], [`LEFT_OUT`]. If any: bytes are counted as muted.
     pub(super) is_paused: Cell<u32>,
-    /// What the counter was last set to, or [`super::slow_path`]'s mark while the agent is at work.
+    /// The value that the counter was last set to, or a marker of [`super::slow_path`] while the agent is at work.
     pub(super) granted: Cell<u64>,
     pub(super) total_bytes: Cell<u64>,
-    /// What `total_bytes` is from the moment on in which a slow path has settled.
+    /// The value that replaces `total_bytes` when a slow path settles.
     pub(super) settled_bytes: Cell<u64>,
     /// Its last sample's id plus one; 0 for none.
     pub(super) last_sample: Cell<u64>,
     stack_low: Cell<u64>,
     stack_high: Cell<u64>,
-    /// Where its timer is noted; 0 for nowhere.
+    /// Address of the slot with its timer; 0 for none.
     tick_place: Cell<u64>,
     /// A stack for signals that it got from us; 0 for none.
     signal_stack: Cell<u64>,
@@ -114,7 +114,7 @@ impl NotedRecord {
     }
 }
 
-/// What a thread has allocated, exactly.
+/// The exact number of bytes that a thread has allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Totals {
     /// Counted bytes.
@@ -155,12 +155,12 @@ impl ShimThread {
         self.state.shadow_stack.set(address);
     }
 
-    /// Whether this thread is sampled, if any is.
+    /// Whether the thread is neither disabled nor excluded by the selection.
     pub fn is_enabled(&self) -> bool {
         self.state.is_paused.get() & (DISABLED | LEFT_OUT) == 0
     }
 
-    /// Whether the selection has this thread.
+    /// Whether the selection includes this thread.
     pub fn is_selected(&self) -> bool {
         self.state.is_paused.get() & LEFT_OUT == 0
     }
@@ -180,7 +180,7 @@ impl ShimThread {
         Phase::from_number(self.phase.get())
     }
 
-    /// Whether it is at a record, which is noted.
+    /// Whether the thread has noted a record that it is writing.
     #[inline]
     pub fn has_record(&self) -> bool {
         self.state.record.0.get() != 0
@@ -197,14 +197,14 @@ impl ShimThread {
         start.set(record.start.wrapping_add(1) | writer);
     }
 
-    /// The record that is noted has begun.
+    /// The header of the noted record is written.
     #[inline]
     pub fn record_has_begun(&self) {
         let rest = &self.state.record.1;
         rest.set(rest.get() | RECORD_HAS_BEGUN);
     }
 
-    /// The record that was noted, which is none from here on.
+    /// Returns and clears the noted record.
     #[inline]
     pub fn take_record(&self) -> Option<NotedRecord> {
         let (start, rest) = &self.state.record;
@@ -280,7 +280,7 @@ impl ShimThread {
         self.state.is_announced.get() != 0
     }
 
-    /// Its start is in the profile now.
+    /// Notes that its start is in the profile.
     pub fn set_announced(&self) {
         self.state.is_announced.set(1);
     }
@@ -290,7 +290,7 @@ impl ShimThread {
         self.state.last_sample.get()
     }
 
-    /// This sample is in the ring now.
+    /// Notes the last sample that is in the ring.
     pub fn set_last_sample(&self, id: u64) {
         self.state.last_sample.set(id + 1);
     }
@@ -305,13 +305,13 @@ impl ShimThread {
         self.state.stack_low.get()..self.state.stack_high.get()
     }
 
-    /// Remembers the answer of a look at the stack.
+    /// Sets the range that [`Self::stack`] returns.
     pub fn set_stack(&self, stack: core::ops::Range<u64>) {
         self.state.stack_low.set(stack.start);
         self.state.stack_high.set(stack.end);
     }
 
-    /// The next allocation joins anew.
+    /// Makes the thread join again at its next allocation.
     pub fn forget(&self) {
         self.state.epoch.set(0);
         // An allocation that a signal handler has interrupted at its very beginning will take its charge back, and joins.
@@ -386,7 +386,7 @@ impl ShimThread {
         Some(unsafe { self.state.sampler.get().read().assume_init() })
     }
 
-    /// Replaces it.
+    /// Replaces the sampler.
     #[inline]
     pub(super) fn set_sampler(&self, sampler: Sampler) {
         // SAFETY: as above; a `Sampler` needs no drop.
@@ -409,7 +409,7 @@ impl ShimThread {
     }
 }
 
-/// What [`ShimThread`] says of itself in a copy that the kernel made.
+/// The fields of a [`ShimThread`] in a copy that the kernel made.
 struct Copy {
     phase: Phase,
     counter: u64,

@@ -1,6 +1,6 @@
-//! Variables that look like settings of ours and are none.
+//! Finds environment variables that look like settings of ours and are not.
 
-/// What [`super::Config::read`] looks for.
+/// The settings that [`super::Config::read`] reads.
 pub(super) const NAMES: [&str; 21] = [
     "CHILDREN",
     "INTERVAL",
@@ -24,10 +24,10 @@ pub(super) const NAMES: [&str; 21] = [
     "UNWIND",
     "WINDOW",
 ];
-/// What the command looks for, and hands down to the programs that it runs.
+/// Settings of the command, which programs that it runs inherit.
 const NAMES_OF_COMMAND: [&str; 2] = ["LIBRARY", "PUSH_PASSWORD"];
 
-/// A variable that looks like a setting and is none, such as a misspelt one: its name, as much of it as fits.
+/// The name of a variable that looks like a setting and is not, such as a misspelt one; cut if it is long.
 #[derive(Clone, Copy)]
 pub struct UnknownSetting {
     name: [u8; 64],
@@ -35,7 +35,7 @@ pub struct UnknownSetting {
 }
 
 impl UnknownSetting {
-    /// The first among the entries (`NAME=value`) of an environment.
+    /// Returns the first unknown setting among the entries (`NAME=value`) of an environment.
     pub fn among<'a>(mut entries: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
         let entry = entries.find(|entry| is_unknown(entry))?;
         let name = entry.split(|&byte| byte == b'=').next()?;

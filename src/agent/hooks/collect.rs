@@ -1,4 +1,4 @@
-//! What becomes of samples: the machine asks which objects to look at, and answers.
+//! Fates of samples in collected heaps: the virtual machine asks for pending samples and resolves them.
 
 use core::sync::atomic::Ordering;
 
@@ -13,7 +13,7 @@ use crate::os::vector::Vector;
 use crate::publishing::Publisher;
 use crate::recording;
 
-/// Mirror of `allocsample_pending`: a sample whose object nobody has looked at.
+/// Mirror of `allocsample_pending`: a sample whose fate is not known.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pending {
@@ -21,7 +21,7 @@ pub struct Pending {
     pub id: u64,
     /// Its place in the list.
     pub slot: u64,
-    /// Where the object is.
+    /// Address of the object.
     pub address: u64,
     /// Its size in bytes.
     pub size: u64,
@@ -32,7 +32,7 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// The collection has answered what became of it.
+    /// A collection has resolved it.
     const RESOLVED: u32 = 1;
     /// Its thread has ended, and no collection has looked at it.
     const LATE: u32 = 2;
@@ -56,7 +56,7 @@ impl Pending {
         self.state & Self::LATE != 0
     }
 
-    /// For the heap's list, when the thread ends.
+    /// The same sample for the heap's list, when its thread ends.
     pub(crate) fn late(self) -> Self {
         Self {
             state: Self::LATE,
@@ -71,13 +71,13 @@ impl Pending {
 pub struct Resolution {
     /// The sample.
     pub id: u64,
-    /// As in [`Pending`].
+    /// Its place in the list, as in [`Pending`].
     pub slot: u64,
-    /// Where the object is now, if it lives.
+    /// Address of the object now, if it lives.
     pub address: u64,
-    /// 0 for none.
+    /// Hash of the content; 0 for none.
     pub content_hash: u64,
-    /// 0 for "as before".
+    /// Type of the object; 0 for "as before".
     pub type_id: u32,
     /// Number of a [`Fate`].
     pub fate: u32,
@@ -134,7 +134,7 @@ impl Agent {
         .unwrap_or(0)
     }
 
-    /// The block at this address is about to be freed.
+    /// Records that the block at this address is about to be freed.
     pub fn heap_freed(&self, thread: &ShimThread, heap: &Heap, address: u64) {
         let Some(id) = self.blocks.of(heap).take(address) else {
             return;
@@ -148,7 +148,7 @@ impl Agent {
         (self.setup.hooks().on_heap_freed)(address);
     }
 
-    /// The block is about to move.
+    /// Records that the block is about to move.
     pub fn heap_moved(&self, heap: &Heap, from: u64, to: u64) {
         if let Some(id) = self.blocks.of(heap).take(from)
             && !self.blocks.of(heap).insert(to, id)
@@ -232,7 +232,7 @@ impl Heap {
         taken
     }
 
-    /// Gives up what a heap still waits for; what a nursery does, at the next call with it.
+    /// Gives up all pending samples of the heap; those of a nursery at the next call with it.
     pub fn discard(&self, publisher: &Publisher) {
         self.count_discard();
         let time_ns = clock::monotonic_ns();
@@ -249,7 +249,7 @@ impl Heap {
         });
     }
 
-    /// Gives up young samples of before the heap was told so.
+    /// Gives up young samples from before the last [`Heap::discard`].
     pub(crate) fn give_up_young(&self, publisher: &Publisher, state: &mut NurseryState) {
         let discards = self.discards();
         if state.discards != discards {
@@ -263,7 +263,7 @@ impl Heap {
         }
     }
 
-    /// Samples that wait for a major collection. Any thread at any time.
+    /// Number of samples that wait for a major collection. Any thread at any time.
     pub fn old_count(&self) -> u64 {
         self.open.load(Ordering::Relaxed)
     }
@@ -321,7 +321,7 @@ impl Publisher {
         });
     }
 
-    /// A sample is of this type, which is not 0; it has not ended yet. False: there is no room to say so.
+    /// Writes the type, not 0, of a live sample. False: there is no room.
     pub fn write_type(&self, sample: SampleId, type_id: u32) -> bool {
         let typed = FateRecord::of_type(sample, type_id, clock::monotonic_ns());
         let is_told = typed
@@ -335,7 +335,7 @@ impl Publisher {
     }
 }
 
-/// The sample that an answer is for, unless it has one already. By its slot, or by its id alone.
+/// Finds the sample of a resolution by its slot and marks it resolved. `None`: it is another one, or is resolved already.
 fn claim<'a>(
     list: &'a mut [Pending],
     resolution: &Resolution,

@@ -19,9 +19,9 @@ use crate::stack::vm::{NativeCode, VmWalk};
 const MAX_HEAPS: usize = 255;
 const RANGES: usize = 16;
 
-/// What a virtual machine says of a heap.
+/// The description of a heap by its virtual machine.
 pub struct Description<'a> {
-    /// How it gives out memory.
+    /// How the heap allocates.
     pub kind: HeapKind,
     /// Its name.
     pub name: &'a [u8],
@@ -29,15 +29,15 @@ pub struct Description<'a> {
     pub interval: Option<Interval>,
     /// Whether its walker may be called inside malloc.
     pub is_walked_in_malloc: bool,
-    /// Inside free too, where it is called inside malloc.
+    /// Whether its walker may also be called inside free.
     pub is_walked_in_free: bool,
-    /// On threads without a nursery too.
+    /// Whether its walker may be called on threads without a nursery.
     pub is_walked_everywhere: bool,
     /// Whether its walker may be called in a signal handler.
     pub is_walked_in_ticks: bool,
-    /// Whether its collector takes all from a stopped thread's stack pointer up to the stack's base for the stack.
+    /// Whether its collector scans a stopped thread's stack from the stack pointer to the base.
     pub scans_stacks: bool,
-    /// Whether its sampled objects are malloc's blocks, of whose end `free` tells.
+    /// Whether its sampled objects are blocks of malloc, which end by `free`.
     pub is_freed_by_malloc: bool,
     /// Whether what called its interpreter loop from outside of all modules is none of the program's functions.
     pub loop_has_thunks: bool,
@@ -52,15 +52,15 @@ pub struct Description<'a> {
 /// Functions of the virtual machine.
 #[derive(Clone, Copy)]
 pub struct Callbacks {
-    /// Passed to them.
+    /// The argument of the callbacks.
     pub user: *mut c_void,
     /// Fills in the machine's frames.
     pub walk: Option<VmWalk>,
-    /// Hears of each sample.
+    /// Called after each sample.
     pub on_sample: Option<unsafe extern "C" fn(*mut c_void, u64, usize, u64, u32)>,
-    /// Hears that sampling goes on, ends or has another interval.
+    /// Called when sampling starts, stops or changes its interval.
     pub on_change: Option<unsafe extern "C" fn(*mut c_void)>,
-    /// Takes note that a collection is wanted; negative: there will be none.
+    /// Requests a collection. A negative result declines it.
     pub collect: Option<unsafe extern "C" fn(*mut c_void) -> i32>,
 }
 
@@ -84,7 +84,7 @@ pub struct Heap {
     pub(crate) exact_bytes: AtomicU64,
     pub(crate) samples: AtomicU64,
     is_on: AtomicBool,
-    /// The machine has taken it back: it is never on again, and none of its callbacks is called.
+    /// The heap was unregistered: it is never on again, and none of its callbacks is called.
     is_gone: AtomicBool,
     samples_by_itself: AtomicBool,
     interval_bytes: AtomicU64,
@@ -97,7 +97,7 @@ pub struct Heap {
     ranges_used: AtomicU32,
     /// Survivors of minor collections. Locked for a batch at most, by threads that collect.
     old: Spin<Vector<Pending>>,
-    /// How many of them wait for an answer, for those who may not lock.
+    /// Number of samples in `old` that are not resolved, for threads that must not lock.
     pub(crate) open: AtomicU64,
     pub(crate) wanted: Wanted,
 }
@@ -107,9 +107,9 @@ pub struct Heap {
 pub struct Counters {
     /// Whether it is sampled.
     pub is_on: bool,
-    /// The interval that holds from now on; 0 for none.
+    /// The present interval; 0 for none.
     pub interval_bytes: u64,
-    /// Bytes allocated while it was sampled, as far as its threads have told them.
+    /// Bytes allocated while it was sampled, up to the last call of each thread.
     pub exact_bytes: u64,
     /// Samples that were recorded.
     pub samples: u64,
@@ -136,13 +136,13 @@ impl Heap {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// The machine has taken it back.
+    /// Whether the heap was unregistered.
     pub(crate) fn is_gone(&self) -> bool {
         // Acquire: pairs with the release in `take_back`.
         self.is_gone.load(Ordering::Acquire)
     }
 
-    /// The machine draws its samples; it cannot be told of another interval.
+    /// Whether the virtual machine draws the samples itself, at an interval of its own.
     pub(crate) fn samples_by_itself(&self) -> bool {
         self.samples_by_itself.load(Ordering::Relaxed)
     }
@@ -157,7 +157,7 @@ impl Heap {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The interval that holds from now on, with its number in the profile.
+    /// The present interval, with its number in the profile.
     pub(crate) fn interval(&self) -> (Option<Interval>, u16) {
         (
             Interval::new(self.interval_bytes.load(Ordering::Relaxed)),
@@ -202,13 +202,13 @@ impl Heap {
         self.changed();
     }
 
-    /// The machine takes it back: no samples any more, whatever is asked for later.
+    /// Unregisters the heap: it is never sampled again.
     pub fn take_back(&self) {
         self.is_gone.store(true, Ordering::Release);
         self.switch(false);
     }
 
-    /// Native code in this range runs the machine's frames. False: too many ranges.
+    /// Adds a range of native code that runs the machine's frames. False: there are too many ranges.
     pub fn add_interpreter_range(&self, start: u64, end: u64) -> bool {
         // Two may come at the same time.
         let index = self.ranges_used.fetch_add(1, Ordering::Relaxed);
@@ -253,7 +253,7 @@ impl Heaps {
         }
     }
 
-    /// Random numbers for a nursery, in no thread's row.
+    /// A random stream for a nursery, different from those of threads.
     pub(crate) fn new_random(&self, seed: Seed) -> Random {
         const NOT_A_THREAD: u32 = 1 << 31;
         seed.thread(NOT_A_THREAD | self.random_rows.fetch_add(1, Ordering::Relaxed))
@@ -265,7 +265,7 @@ impl Heaps {
         self.heaps.iter().take(used).filter_map(StaticRef::get)
     }
 
-    /// The one with this number.
+    /// The heap with this number.
     pub(crate) fn get(&self, id: HeapId) -> Option<&'static Heap> {
         self.heaps.get(usize::from(id.0).checked_sub(1)?)?.get()
     }
@@ -378,7 +378,7 @@ impl Agent {
         Some(heap)
     }
 
-    /// From the next call with each nursery on.
+    /// Sets the interval of a heap; each nursery adopts it at its next call.
     pub fn set_heap_interval(&self, heap: &Heap, interval: Interval) -> bool {
         let is_set = self.set_interval(heap, interval);
         heap.changed();
@@ -397,7 +397,7 @@ impl Agent {
         true
     }
 
-    /// As malloc's: on at this interval, or off. A machine that draws its samples itself has an interval of its own.
+    /// Applies a change of malloc's interval to a heap. A virtual machine that draws its samples itself keeps its interval.
     pub(crate) fn let_heap_follow(&self, heap: &Heap, interval: Option<Interval>) {
         if let Some(interval) = interval.filter(|_| !heap.samples_by_itself()) {
             self.set_interval(heap, interval);

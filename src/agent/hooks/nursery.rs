@@ -33,15 +33,15 @@ const _: () = assert!(
 );
 const _: () = assert!(align_of::<HookSlot>() <= 8);
 
-/// What the machine keeps for us of one thread.
+/// The state of one thread's nursery, in memory of the virtual machine.
 pub(crate) struct NurseryState {
     nursery: Nursery,
     sampler: Sampler,
     /// Samples that no minor collection has looked at, by ascending id.
     pub(crate) young: Vector<Pending>,
-    /// Which of the heap's discards were heeded.
+    /// Number of the heap's discards that were applied.
     pub(crate) discards: u32,
-    /// Of `nursery.bytes()`, what the heap knows.
+    /// The part of `nursery.bytes()` that was added to the heap's exact bytes.
     told_bytes: u64,
     epoch: u32,
     generation: u32,
@@ -54,9 +54,9 @@ pub(crate) struct NurseryState {
 /// An object that is being allocated.
 #[derive(Clone, Copy, Debug)]
 pub struct Object {
-    /// Where.
+    /// Its address.
     pub address: u64,
-    /// Bytes, as asked for.
+    /// Requested size in bytes.
     pub size: u64,
     /// Number of its type, 0 if it is not known.
     pub type_id: u32,
@@ -78,8 +78,7 @@ impl HookSlot {
 }
 
 impl NurseryState {
-    /// Takes over what changed: the heap's switch and interval, and whether this is a forked child. `free` is where the
-    /// nursery stands.
+    /// Adopts changes of the heap's switch and interval, and a fork. `free` is the present position of the nursery.
     fn refresh(&mut self, agent: &Agent, heap: &Heap, free: u64) {
         if self.is_inherited {
             // The random numbers are the parent's.
@@ -128,7 +127,7 @@ impl NurseryState {
 }
 
 impl Agent {
-    /// `free` and `top` of a nursery that begins, or goes on elsewhere. Returns the limit.
+    /// Begins a nursery at `free` up to `top`, or moves it there. Returns the limit.
     pub fn nursery_begin(
         &self,
         thread: &ShimThread,
@@ -167,8 +166,8 @@ impl Agent {
         .unwrap_or(top)
     }
 
-    /// Before anything is done with a nursery: what waits in it may be a parent's, or may have been given up. The limit
-    /// stays what it was, so that the object at hand is a sample if it was to be one.
+    /// Called before each use of a nursery: its pending samples may be a parent's, or may have been given up. The limit stays,
+    /// so that the object at hand is a sample if it was to be one.
     pub(crate) fn renew(&self, heap: &Heap, state: &mut NurseryState) {
         self.notice_fork();
         let epoch = self.epoch();
@@ -182,7 +181,7 @@ impl Agent {
         heap.give_up_young(&self.publisher, state);
     }
 
-    /// The object failed the limit and fits below `top`. Returns the new limit.
+    /// Handles an object that is beyond the limit and fits below `top`. Returns the new limit.
     pub fn nursery_point(
         &self,
         thread: &ShimThread,
@@ -216,7 +215,7 @@ impl Agent {
         .unwrap_or(top)
     }
 
-    /// The nursery stood at `old_free` and goes on from `free` to `top`. Returns the limit.
+    /// Moves a nursery that stood at `old_free` to `free` up to `top`. Returns the limit.
     pub fn nursery_sync(
         &self,
         thread: &ShimThread,
@@ -240,7 +239,7 @@ impl Agent {
         .unwrap_or(top)
     }
 
-    /// Sampling of one thread on or off. Returns the limit; `None` if the slot was never begun.
+    /// Turns sampling of one thread on or off. Returns the limit; `None` if the slot was never begun.
     pub fn nursery_enable(
         &self,
         heap: &Heap,
@@ -258,7 +257,7 @@ impl Agent {
         })
     }
 
-    /// The thread leaves; its young samples become old ones.
+    /// Ends the nursery of a thread; its young samples become old ones.
     pub fn nursery_end(&self, heap: &Heap, slot: &HookSlot, free: u64) {
         slot.with(|state| {
             self.renew(heap, state);
@@ -275,7 +274,7 @@ impl Agent {
         slot.is_begun.set(0);
     }
 
-    /// An object outside of the nursery, which stands at `free`. Returns its sample, if it is one, and the limit.
+    /// Handles an object outside of the nursery, which stands at `free`. Returns the sample, if any, and the limit.
     pub fn alloc_outside(
         &self,
         thread: &ShimThread,
@@ -302,8 +301,8 @@ impl Agent {
         .unwrap_or_default()
     }
 
-    /// Samples are where what was asked for is obeyed. While there are none, a machine that takes nothing from malloc would not
-    /// hear that it is to go on.
+    /// Looks for requests while sampling of the heap is off. Otherwise they are looked for at each sample, so a thread that
+    /// never calls malloc would not notice that sampling is to start again.
     fn obey_while_off(&self, thread: &ShimThread, heap: &Heap) {
         if !heap.is_on() {
             self.obey_if_asked(thread);
@@ -374,8 +373,8 @@ impl Agent {
         Some(id)
     }
 
-    /// An object that the machine itself has drawn, with its whole stack, leaf first: at the interval `drawn_at`, or at that
-    /// of the heap, which keeps it from now on.
+    /// Records an object that the machine itself has drawn, with its whole stack, leaf first. The interval is `drawn_at`, or
+    /// that of the heap, which keeps it from now on.
     pub fn heap_sampled(
         &self,
         thread: &ShimThread,
@@ -436,7 +435,7 @@ impl Agent {
         Some(id)
     }
 
-    /// The calling thread's name, in the machine's words.
+    /// Records the name that the machine has for the calling thread.
     pub fn name_thread(&self, thread: &ShimThread, name: &[u8]) -> bool {
         if self.switch.get() != Switch::On || !self.announce(thread) {
             return false;

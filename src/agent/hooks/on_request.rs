@@ -1,7 +1,7 @@
-//! Collections that somebody outside asks for (`allocsample ctl PID gc`).
+//! Collections on request (`allocsample ctl PID gc`).
 //!
-//! The agent calls nothing of a machine that collects: the heap's callback notes what is wanted, and the machine collects where
-//! it can. Its answer goes into the ring's first page, where the command waits for it, and onto the time line.
+//! The agent does not run a collection itself: the heap's callback notes the request, and the machine collects at a safe
+//! point. Its answer goes into the ring's first page, where the command waits for it, and onto the timeline.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,9 +13,9 @@ use crate::hooks::heap::Heap;
 use crate::os::clock;
 use crate::recording::{self, Recording};
 
-/// What a heap is asked for and has not answered yet.
+/// A request that the heap has not answered yet.
 pub(crate) struct Wanted {
-    /// The request's; 0 for none.
+    /// Generation of the request; 0 for none.
     generation: AtomicU64,
     since_ns: AtomicU64,
 }
@@ -29,7 +29,7 @@ impl Wanted {
         }
     }
 
-    /// In a forked child: who asked waits for the parent.
+    /// Forgets the request, in a forked child: the command waits for the parent.
     pub fn forget(&self) {
         self.generation.store(0, Ordering::Relaxed);
     }
@@ -62,7 +62,7 @@ impl Agent {
         }
     }
 
-    /// The machine has collected what it was asked to, or will not. False: nobody has asked.
+    /// Records that the machine has collected on request, or declined. False: there was no request.
     pub fn heap_collected(&self, heap: &Heap, is_done: bool) -> bool {
         let generation = heap.wanted.generation.swap(0, Ordering::AcqRel);
         if generation == 0 {

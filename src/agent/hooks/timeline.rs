@@ -1,4 +1,4 @@
-//! Collections, phases, marks and readings.
+//! Records of virtual machines on the timeline: collections, phases, markers, readings.
 
 use core::sync::atomic::Ordering;
 
@@ -22,7 +22,7 @@ impl Agent {
         }
     }
 
-    /// A collection that has ended, and how much was allocated up to it.
+    /// Writes a collection that has ended, and the exact bytes up to it.
     pub fn write_gc(&self, record: &GcRecord<'_>) -> bool {
         if let Some(heap) = self.heaps.get(record.heap) {
             self.publisher.write_exact_bytes(heap);
@@ -30,7 +30,7 @@ impl Agent {
         self.publisher.push_or_wait(record)
     }
 
-    /// A change of compiled code. Kept for later profiles.
+    /// Writes a change of compiled code, and keeps it for later profiles.
     pub fn write_code(&self, record: &CodeRecord) -> bool {
         self.capture.code_changed();
         self.publisher.define(record)
@@ -38,7 +38,7 @@ impl Agent {
 }
 
 impl Publisher {
-    /// The exact total of a heap, as far as its threads have told it.
+    /// Writes the exact bytes of a heap, up to the last call of each thread.
     pub(crate) fn write_exact_bytes(&self, heap: &Heap) {
         self.write_value(
             heap,
@@ -47,7 +47,7 @@ impl Publisher {
         );
     }
 
-    /// A reading of a statistic.
+    /// Writes a reading of a statistic.
     pub fn write_value(&self, heap: &Heap, statistic: u32, value: u64) -> bool {
         let record = ValueRecord {
             time_ns: clock::monotonic_ns(),
@@ -58,7 +58,7 @@ impl Publisher {
         self.push_or_wait(&record)
     }
 
-    /// A span with a name, or a phase.
+    /// Writes a named span, or a phase.
     pub fn write_marker(&self, record: &MarkerRecord<'_>) -> bool {
         let name = record.name.get(..MAX_NAME_BYTES).unwrap_or(record.name);
         let record = MarkerRecord { name, ..*record };

@@ -5,17 +5,17 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 /// `clock_gettime`.
 pub type ClockGetTime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> libc::c_int;
 
-/// The kernel's own, as a number. Not whoever has its name in this process: a sanitizer may not be ready yet, and others
-/// tell the program a time that is not the time.
+/// Address of the vDSO's function; 0: use a system call. The symbol of that name in the process may be a sanitizer's that is
+/// not ready, or a library's that fakes the time.
 static SOURCE: AtomicUsize = AtomicUsize::new(0);
 
-/// Tells it; before that time costs a system call.
+/// Sets the function. Before that, reading the time costs a system call.
 pub fn set_source(source: ClockGetTime) {
     SOURCE.store(source as usize, Ordering::Release);
 }
 
-/// The processor's own clock is about to be forbidden on pain of death (`PR_SET_TSC`): the kernel's function reads it, and a
-/// system call does not.
+/// Reads the time by system calls from now on. The program is about to forbid reading the time stamp counter (`PR_SET_TSC`),
+/// which the vDSO uses.
 pub fn avoid_source() {
     SOURCE.store(0, Ordering::Release);
 }
@@ -46,30 +46,30 @@ pub fn monotonic_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
 
-/// CLOCK_REALTIME, read once to tie the other to the calendar.
+/// CLOCK_REALTIME in nanoseconds, read once to relate the other clock to it.
 pub fn wall_ns() -> u64 {
     read(libc::CLOCK_REALTIME)
 }
 
-/// Time of processors that this process has used.
+/// CPU time of this process, in nanoseconds.
 pub fn process_ns() -> u64 {
     read(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// Time of a processor that the calling thread has used.
+/// CPU time of the calling thread, in nanoseconds.
 pub fn thread_ns() -> u64 {
     read(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// How long somebody is willing to wait, from its making on. Signals end single waits early, and a timer of the program's may
-/// send them for ever.
+/// A time limit for a wait that is made of several. Signals end single waits early, and a timer of the program may send them
+/// for ever.
 pub struct Patience {
     since_ns: u64,
     ms: u32,
 }
 
 impl Patience {
-    /// So many milliseconds.
+    /// A time limit that starts now.
     pub fn of_ms(ms: u32) -> Self {
         Self {
             since_ns: monotonic_ns(),
@@ -77,7 +77,7 @@ impl Patience {
         }
     }
 
-    /// Milliseconds that are left, more than 0; `None`: it is over.
+    /// Remaining milliseconds, more than 0; `None`: the limit is over.
     pub fn left_ms(&self) -> Option<u32> {
         let waited_ms = monotonic_ns().saturating_sub(self.since_ns) / 1_000_000;
         let left_ms = u64::from(self.ms).saturating_sub(waited_ms);
@@ -85,7 +85,7 @@ impl Patience {
     }
 }
 
-/// Lets time pass, by a system call that is no cancellation point.
+/// Sleeps by a system call that is no cancellation point.
 pub fn sleep_ms(ms: u32) {
     let time = libc::timespec {
         tv_sec: i64::from(ms / 1000),

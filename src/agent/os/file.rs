@@ -148,14 +148,14 @@ impl File {
             .map(|end| end as u64)
     }
 
-    /// Cuts it back to `length` bytes.
+    /// Truncates the file to `length` bytes.
     pub fn truncate(&self, length: u64) -> Result<(), Errno> {
         // SAFETY: no memory is involved.
         check(unsafe { libc::syscall(libc::SYS_ftruncate, self.0, length) }).map(drop)
     }
 }
 
-/// Removes a name.
+/// Removes a file.
 pub fn unlink(path: &CStr) {
     // SAFETY: `path` is a C string.
     unsafe { libc::syscall(libc::SYS_unlinkat, libc::AT_FDCWD, path.as_ptr(), 0) };
@@ -175,7 +175,7 @@ pub fn is_writable_directory(path: &CStr) -> Result<(), Errno> {
     .map(drop)
 }
 
-/// Says a line on standard error: for a bad configuration, and nothing else.
+/// Writes a line to standard error: only for errors that keep the profile from being written.
 pub fn complain(parts: &[&[u8]]) {
     let length = parts.iter().map(|part| part.len() as u64).sum();
     if !has_room_on_stderr(length) {
@@ -194,8 +194,8 @@ pub fn complain(parts: &[&[u8]]) {
     }
 }
 
-/// False: standard error is a file, and with so many bytes more it were longer than this process may write one, for which the
-/// answer is a signal that kills.
+/// False: standard error is a file that this many bytes would extend beyond the process's file size limit, which raises a
+/// fatal signal.
 fn has_room_on_stderr(bytes: u64) -> bool {
     let limit = size_limit();
     if limit == libc::RLIM_INFINITY {

@@ -32,7 +32,7 @@ pub fn map(bytes: usize) -> Option<NonNull<u8>> {
     Some(base)
 }
 
-/// What the system call returned: an address, or -1.
+/// Decodes the result of mmap: an address, or -1.
 fn mapped(base: libc::c_long) -> Option<NonNull<u8>> {
     if base == -1 {
         return None;
@@ -90,9 +90,9 @@ pub fn leak<T: Sync>(value: T) -> Option<&'static T> {
     }
 }
 
-/// How long a retired value may still be looked at: longer than anybody waits for something in one.
+/// Time that a retired value may still be in use: longer than any wait on one.
 const GRACE_NS: u64 = 15_000_000_000;
-/// So many can be retired within that time, and be used again.
+/// Maximum number of retired values whose memory is reused.
 const MOST_RETIRED: usize = 1024;
 
 /// Values of [`leak`] that were current once, and whose memory is used again. Nobody is asked whether they still look at
@@ -104,7 +104,7 @@ pub struct Retired<T> {
 }
 
 impl<T: Sync> Retired<T> {
-    /// None yet.
+    /// No retired values.
     pub const fn new() -> Self {
         Self {
             places: [const { (AtomicPtr::new(core::ptr::null_mut()), AtomicU64::new(0)) };
@@ -178,7 +178,7 @@ impl<T: Sync> StaticRef<T> {
         unsafe { pointer.as_ref() }
     }
 
-    /// Replaces it.
+    /// Replaces the reference.
     pub fn set(&self, value: Option<&'static T>) {
         let pointer = value.map_or(core::ptr::null_mut(), |value| {
             core::ptr::from_ref(value).cast_mut()
@@ -285,7 +285,7 @@ unsafe fn map_shared_with(fd: i32, base: *mut u8, bytes: usize, flags: i32) -> O
     Some(base)
 }
 
-/// From now on children of fork get a mapping of [`map_shared`].
+/// Makes forked children inherit a mapping of [`map_shared`].
 pub fn inherit(base: NonNull<u8>, bytes: usize) {
     // SAFETY: our own mapping, of which nothing is changed in this process.
     unsafe { libc::syscall(libc::SYS_madvise, base.as_ptr(), bytes, libc::MADV_DOFORK) };

@@ -1,28 +1,28 @@
-//! Who this process is.
+//! Facts about this process and the calling thread.
 
 use core::ffi::CStr;
 
 use super::{check, file::File};
 
-/// This process.
+/// The pid.
 pub fn pid() -> u32 {
     // SAFETY: no arguments; a direct call, since some libcs cache the number across clone.
     unsafe { libc::syscall(libc::SYS_getpid) }.cast_unsigned() as u32
 }
 
-/// Its parent.
+/// The parent's pid.
 pub fn parent_pid() -> u32 {
     // SAFETY: no arguments.
     unsafe { libc::syscall(libc::SYS_getppid) }.cast_unsigned() as u32
 }
 
-/// This thread.
+/// The tid of the calling thread.
 pub fn tid() -> u32 {
     // SAFETY: no arguments.
     unsafe { libc::syscall(libc::SYS_gettid) }.cast_unsigned() as u32
 }
 
-/// Lets another thread run.
+/// Yields to another thread.
 pub fn yield_now() {
     // SAFETY: no arguments.
     unsafe { libc::syscall(libc::SYS_sched_yield) };
@@ -48,8 +48,7 @@ pub fn wait_until_gone(tid: u32) {
     }
 }
 
-/// Whether a thread of ours is nothing to the number of threads that this user may have. At a limit that is nearly reached
-/// it could be the one too many.
+/// Whether one more thread is far from the user's limit on threads. Close to the limit, ours could be the one too many.
 pub fn may_have_threads() -> bool {
     const FEW: u64 = 64;
     super::limit(libc::RLIMIT_NPROC) >= FEW
@@ -135,7 +134,7 @@ pub fn is_only_zombie_leader_left() -> bool {
     leader_and_threads() == Some((b'Z', 2))
 }
 
-/// How many threads this process has. 0 if the kernel does not say.
+/// Number of threads of this process; 0 if the kernel does not say.
 pub fn threads() -> u64 {
     leader_and_threads().map_or(0, |(_, threads)| threads)
 }

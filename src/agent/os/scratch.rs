@@ -29,12 +29,12 @@ pub struct Pool<A: 'static> {
     stays: AtomicBool,
 }
 
-/// Who uses an area. A cache line of its own: each sample writes it twice.
+/// The use of an area. In a cache line of its own: each sample writes it twice.
 #[repr(align(64))]
 struct Use {
-    /// True from birth: an area belongs to who made it until it is pushed.
+    /// Initially true: a new area belongs to the thread that made it, until it is pushed.
     is_busy: AtomicBool,
-    /// The user has left by a jump, and may come back for all that is known.
+    /// The user has left by a jump, and may come back.
     is_left: AtomicBool,
     /// Where the user has noted the area's address in its frame on the program's stack.
     noted_at: AtomicU64,
@@ -60,7 +60,7 @@ impl Use {
 /// # Safety
 /// All zero bytes are a valid value of the type.
 pub unsafe trait Zeroed {
-    /// Whoever was at work here has left in the middle.
+    /// Resets the value: its last user was interrupted and did not finish.
     fn forget(&mut self);
 }
 
@@ -241,7 +241,7 @@ impl<A: Zeroed> Pool<A> {
         self.uses.iter().take(made).position(Use::take)
     }
 
-    /// Not if the area is none of these any more: the process has been forked since.
+    /// Returns an area to the pool, unless the process was forked since: then it is not one of this pool.
     fn push(&self, index: usize, area: *mut A) {
         let place = self.areas.get(index);
         let is_here = place.is_some_and(|place| place.load(Ordering::Relaxed) == area);

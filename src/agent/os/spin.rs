@@ -1,4 +1,4 @@
-//! A lock for moments that are short and not of the program: collectors at work, threads that are muted.
+//! A lock for short sections of the agent: during collections, or on muted threads.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ pub struct Spin<T> {
 unsafe impl<T: Send> Sync for Spin<T> {}
 
 impl<T> Spin<T> {
-    /// Free.
+    /// Unlocked.
     pub const fn new(value: T) -> Self {
         Self {
             is_locked: AtomicBool::new(false),

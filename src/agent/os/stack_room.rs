@@ -3,7 +3,7 @@
 use core::hint::black_box;
 use core::mem::MaybeUninit;
 
-/// What a slow path takes of the program's stack before it is on one of its own, and then some.
+/// Stack that a slow path uses before it moves to its own, with some reserve.
 const BYTES: usize = 1024;
 
 /// Takes the fault now if the stack cannot grow as far as the slow path will need: a program that handles its stack

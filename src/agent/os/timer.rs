@@ -4,16 +4,16 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timer(pub u32);
 
-/// What a timer sends, and when.
+/// The signal of a timer, and its times.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticking {
     /// The signal.
     pub signal: i32,
     /// The value that every signal of this timer carries.
     pub mark: u64,
-    /// Processor time until the first signal.
+    /// CPU time until the first signal.
     pub first_ns: u64,
-    /// Processor time between two signals.
+    /// CPU time between two signals.
     pub period_ns: u64,
 }
 

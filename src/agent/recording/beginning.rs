@@ -1,4 +1,4 @@
-//! The files of a recording are made, and what it says of itself first.
+//! Creates the files of a recording and writes its first records.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use crate::publishing::definitions::Definitions;
 /// Ring sizes that are tried in turn, in words: 4 MiB, 1 MiB, 256 KiB.
 const CAPACITIES_WORDS: [u64; 3] = [1 << 19, 1 << 17, 1 << 15];
 
-/// What a new recording says of itself first.
+/// The facts that a recording begins with.
 pub struct Beginning<'a> {
     /// The settings.
     pub config: &'a Config,
@@ -36,9 +36,9 @@ pub struct Beginning<'a> {
     pub unknown_setting: Option<&'a UnknownSetting>,
     /// The process this one was forked from.
     pub forked_from: Option<u32>,
-    /// What virtual machines have defined so far.
+    /// All definitions of virtual machines so far.
     pub definitions: &'a Definitions,
-    /// For paths and arguments.
+    /// Buffer for paths and arguments.
     pub buffer: &'a mut [u8; 8192],
 }
 
@@ -47,10 +47,10 @@ static BEGINNING: AtomicU32 = AtomicU32::new(NOBODY);
 
 const NOBODY: u32 = 0;
 const SOMEBODY: u32 = 1;
-/// Somebody who takes so long that nobody waits any more.
+/// A thread that takes so long that others do not wait for it.
 const TOO_LONG: u32 = 2;
 
-/// In a forked child: who was creating one does not exist here.
+/// Forgets a thread that was creating files: it does not exist in a forked child.
 pub(super) fn forget() {
     BEGINNING.store(NOBODY, Ordering::Relaxed);
 }
@@ -261,7 +261,7 @@ fn create_files(config: &Config, program: &[u8], wall_ns: u64) -> Result<Files, 
     })
 }
 
-/// At the place of a ring that ended long ago, if that is as large.
+/// Maps the ring, in place of an ended one of the same size if there is one.
 fn create_ring(
     file: &File,
     profile_id: u128,

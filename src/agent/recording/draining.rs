@@ -11,7 +11,7 @@ use crate::os::futex;
 /// Bits of a request that say what is wanted.
 const ASKED_BITS: u32 = 8;
 
-/// Whether our thread runs.
+/// State of the drain thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum DrainState {
@@ -39,7 +39,7 @@ impl DrainState {
     }
 }
 
-/// What the drain thread is asked to do.
+/// A request to the drain thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum DrainRequest {
@@ -57,14 +57,14 @@ impl Recording {
         self.is_worth_draining(self.ring.used_words())
     }
 
-    /// Whether so many words in the ring are.
+    /// Whether this many words in the ring are worth draining.
     pub fn is_worth_draining(&self, used_words: u64) -> bool {
         let enough = self.enough_words.load(Ordering::Relaxed);
         used_words >= enough.min(self.ring.capacity_words() / 4)
     }
 
-    /// From now on so many words in the ring wake the drain thread, where a quarter of the ring would be more: a controller
-    /// must see a burst before it has used up what is allowed.
+    /// From now on this many words in the ring wake the drain thread, if that is less than a quarter of it. A controller must
+    /// notice a burst before it uses up the budget.
     pub fn drain_from(&self, words: u64) {
         self.enough_words.store(words, Ordering::Relaxed);
     }
@@ -81,7 +81,7 @@ impl Recording {
         }
     }
 
-    /// Sleeps unless there is work, or `wake` was counted up beyond `wake`. The drain thread's.
+    /// Sleeps until there is work, or the counter differs from `wake`. Only the drain thread calls this.
     pub fn sleep_until_work(&self, wake: u32, timeout_ms: Option<u32>) {
         self.is_drain_asleep.store(true, Ordering::Relaxed);
         // Pairs with the fence in `nudge_drain`.
@@ -92,7 +92,7 @@ impl Recording {
         self.is_drain_asleep.store(false, Ordering::Relaxed);
     }
 
-    /// Wakes the drain thread, which looks for itself what there is to do.
+    /// Wakes the drain thread, which finds out by itself what to do.
     pub fn wake_drain(&self) {
         // Release: pairs with the drain thread's acquire; it sees the request.
         self.wake.fetch_add(1, Ordering::Release);
@@ -101,7 +101,7 @@ impl Recording {
         }
     }
 
-    /// As [`Self::wake_drain`], when a filter is about to forbid it: from here on the thread looks by itself.
+    /// As [`Self::wake_drain`], before a filter of system calls forbids it: from here on the drain thread polls.
     pub fn wake_drain_for_the_last_time(&self) {
         self.wake.fetch_add(1, Ordering::Release);
         futex::wake_all(&self.wake);
@@ -109,7 +109,7 @@ impl Recording {
 
     /// Waits until the drain thread has given space back, if the settings say so and it can. False: do not wait (again).
     pub fn wait_for_space(&self, on_full: OnFull) -> bool {
-        /// A thread that moves nothing for this long is stuck.
+        /// A drain thread without progress for this long is stuck.
         const PATIENCE_MS: u32 = 10_000;
         let before = self.space.load(Ordering::Acquire);
         if on_full == OnFull::Drop
@@ -153,12 +153,12 @@ impl Recording {
         self.wake_drain();
     }
 
-    /// Whether there is such a request.
+    /// Whether there is a request about the files.
     pub fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed) != 0
     }
 
-    /// Takes the request: what, and its generation. The drain thread's.
+    /// Takes the request about the files: its kind and generation. Only the drain thread calls this.
     pub fn take_asked(&self) -> Option<(u64, u64)> {
         match self.asked.swap(0, Ordering::Acquire) {
             0 => None,
@@ -184,7 +184,7 @@ impl Recording {
         is_claimed
     }
 
-    /// The drain thread (or who failed to start it) says how it is.
+    /// Sets the state. Called by the drain thread, or by the thread that failed to start it.
     pub fn set_drain_state(&self, state: DrainState) {
         self.state.store(state as u32, Ordering::Release);
         futex::wake_all(&self.state);
@@ -201,7 +201,7 @@ impl Recording {
         }
     }
 
-    /// What the drain thread is to do.
+    /// The present request to the drain thread.
     pub fn drain_request(&self) -> DrainRequest {
         match self.request.load(Ordering::Acquire) {
             0 => DrainRequest::Work,

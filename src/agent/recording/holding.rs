@@ -1,4 +1,4 @@
-//! Who still has a ring: the program, the drain thread, and children that are forked inside the agent.
+//! Decides when a ring can be unmapped: it may be used by the program, the drain thread, and children forked inside the agent.
 //!
 //! A ring is mapped until both the program and the drain thread have let go of it. The program lets go when the recording
 //! ends; a drain thread that waits for a disk keeps the ring until it has written it. Then memory takes the ring's place: a
@@ -15,7 +15,7 @@ use super::{DrainState, Recording};
 use crate::os::clock;
 use crate::os::memory::{self, Retired, StaticRef};
 
-/// More rings than these are mapped at the same time only if as many drain threads wait for a disk.
+/// Maximum number of mapped rings that are tracked. More exist only if as many drain threads wait for a disk.
 const MOST: usize = 64;
 
 /// Recordings that ended: a later one takes the memory of one, and the addresses of its ring, so that a process which is
@@ -101,22 +101,22 @@ impl Recording {
         RETIRED.retire(self, clock::monotonic_ns());
     }
 
-    /// Number of its drain thread for the kernel; 0 if none has begun.
+    /// Tid of the drain thread; 0 if none has begun.
     pub fn drain_tid(&self) -> u32 {
         self.drain_tid.load(Ordering::Acquire)
     }
 
-    /// The drain thread tells its number.
+    /// Sets the tid of the drain thread.
     pub fn set_drain_tid(&self, tid: u32) {
         self.drain_tid.store(tid, Ordering::Release);
     }
 
-    /// Notes libc's name of the drain thread, which has to be joined or detached.
+    /// Sets the pthread_t of the drain thread, which must be joined or detached.
     pub fn set_drain_thread(&self, thread: u64) {
         self.drain_thread.store(thread, Ordering::Release);
     }
 
-    /// That, for who joins or detaches it; 0 if there is none.
+    /// Returns and clears the pthread_t of the drain thread, to join or detach it; 0 if there is none.
     pub fn take_drain_thread(&self) -> u64 {
         self.drain_thread.swap(0, Ordering::AcqRel)
     }

@@ -1,4 +1,4 @@
-//! What the headers of a mapped module tell: its build id, and where its unwind tables are.
+//! Reads the headers of a mapped module: its build id and the place of its unwind tables.
 
 use core::ops::Range;
 
@@ -6,7 +6,7 @@ use allocsample_record::MAX_BUILD_ID_BYTES;
 
 use crate::os::memory;
 
-/// What the linker calls a build: a hash of its content, as a rule.
+/// The build id that the linker wrote, usually a hash of the content.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct BuildId {
     bytes: [u8; MAX_BUILD_ID_BYTES],

@@ -54,7 +54,7 @@ impl Grace {
         }
     }
 
-    /// For what has just been taken out of sight.
+    /// The present phase, for something that was just taken out of sight.
     pub(super) fn now(&self) -> Phase {
         Phase(self.phase.load(Ordering::SeqCst))
     }

@@ -1,4 +1,4 @@
-//! What the last walk of a thread found, so that the next one can stop where nothing has changed.
+//! Remembers the last walk of a thread, so that the next one can stop where nothing has changed.
 //!
 //! One step of a walk is a function of the frame's address, of three registers ([`Frame`]), of the unwind rules of the
 //! code, and of the words that it reads. So is therefore the whole rest of a walk from a frame on. The memo holds each
@@ -21,7 +21,7 @@ const MAX_FRAMES: usize = 1024;
 /// Two words a frame are read with a frame pointer, one without.
 const MAX_READS: usize = 2 * MAX_FRAMES;
 
-/// What becomes of the frame pointer in a step to the caller, as a rule says it (its bits, so that telling takes no time).
+/// How a step to the caller uses the frame pointer (the bits of a rule, so that no conversion is needed).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct FramePointer(u8);
 
@@ -43,7 +43,7 @@ impl FramePointer {
 /// A frame before it is unwound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Frame {
-    /// What the record shows: the address behind the call, or behind the interrupted instruction's first byte.
+    /// The address in the record: after the call, or after the interrupted instruction's first byte.
     pub shown: u64,
     pub sp: u64,
     pub fp: u64,
@@ -69,8 +69,8 @@ struct Remembered {
     /// This frame, or one nearer to the root, is inside the dynamic loader or was interrupted by a signal. While the walk
     /// is under way: this frame.
     may_hold_loader_locks: bool,
-    /// What the rest of the walk from here on does with the frame pointer: never [`FramePointer::PASSED`]. While the walk is
-    /// under way: what the step to the caller does.
+    /// How the rest of the walk from here on uses the frame pointer: never [`FramePointer::PASSED`]. While the walk is under
+    /// way: how the step to the caller uses it.
     frame_pointer: FramePointer,
 }
 
@@ -95,14 +95,14 @@ struct Read {
     value: u64,
 }
 
-/// Whose stack it was, and when.
+/// The thread that a walk belongs to, and the state of loaded code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MemoKey {
     /// Number of the thread; 0 for nobody.
     pub thread: u32,
     /// The start of the agent that gave the number.
     pub epoch: u32,
-    /// How often code may have been unmapped before.
+    /// Number of dlclose calls so far.
     pub dlclose_count: u32,
 }
 
@@ -111,7 +111,7 @@ pub struct Memo {
     key: MemoKey,
     /// Walks so far.
     walks: u64,
-    /// The walk whose frames these are.
+    /// Number of the walk that is remembered.
     remembered_walk: u64,
     /// Leaf first, up to the end of the array, so that the part which stays is in place.
     frames: [Remembered; MAX_FRAMES],
@@ -343,7 +343,7 @@ impl Memo {
         self.are_shown = false;
     }
 
-    /// Nothing of this walk can be used again.
+    /// Drops everything that is remembered.
     pub fn forget(&mut self) {
         self.count = 0;
     }

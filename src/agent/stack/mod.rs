@@ -57,7 +57,7 @@ pub struct Captured {
     /// Frames of the buffer, counted from its end, that were taken from the last walk that is remembered: the root's, unless
     /// it is truncated.
     pub known: usize,
-    /// The number of that walk.
+    /// The number of the remembered walk.
     pub known_from: u64,
     /// The number of this walk.
     pub walk: u64,
@@ -67,21 +67,21 @@ pub struct Captured {
     pub interrupted_sp: u64,
 }
 
-/// What a walk needs besides the thread.
+/// The inputs and working memory of a walk.
 pub struct Walk<'a> {
     /// The modules of the process.
     pub modules: &'a Modules,
     /// Working memory.
     pub cache: &'a mut RuleCache,
-    /// The last walk.
+    /// The remembered last walk.
     pub memo: &'a mut Memo,
-    /// Whose stack this is.
+    /// The thread and epoch that the walk belongs to.
     pub key: MemoKey,
-    /// Never by call-frame information.
+    /// Use frame pointers alone, no call-frame information.
     pub only_frame_pointers: bool,
-    /// Each step is made as if it were the first of its kind.
+    /// Make each step by the unwinder, without rules or the memo.
     pub without_rules: bool,
-    /// Filled with return addresses.
+    /// Buffer for return addresses.
     pub frames: &'a mut [u64],
     /// For copies of what is not the thread's own stack. `None` while the walk has it.
     pub pages: Option<&'a mut ForeignPages>,

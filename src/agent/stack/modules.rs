@@ -22,7 +22,7 @@ const SLOTS: usize = 4096;
 const PROBES: usize = 16;
 /// Entries that wait for their memory to be used again; more are leaked.
 const RETIRED: usize = 64;
-/// How many turns of other threads we wait for one that examines a module, until the walk goes on without.
+/// Number of times that a walk yields to a thread that examines a module, before it continues without the module.
 const LEARNING_TURNS: u32 = 1000;
 
 /// `struct dl_find_object` of glibc's `<dlfcn.h>`.
@@ -51,7 +51,7 @@ pub struct Module {
     start: u64,
     end: u64,
     bias: u64,
-    /// Another one each time that the same file is loaded.
+    /// Differs each time the same file is loaded.
     link_map: AtomicUsize,
     eh_frame_hdr: u64,
     build_id: BuildId,
@@ -60,7 +60,7 @@ pub struct Module {
     unwinder: ModuleUnwinder,
     /// The `dlclose` count at which the entry was last compared with memory.
     checked_at: AtomicU32,
-    /// The start of the agent in whose profile it is.
+    /// The epoch of the profile that describes it.
     announced_in: AtomicU32,
 }
 
@@ -79,7 +79,7 @@ impl Module {
         &self.unwinder
     }
 
-    /// True once for each start of the agent: the module must be written to the profile.
+    /// Returns true once per epoch: the module must be written to the profile.
     pub fn must_announce(&self, epoch: u32) -> bool {
         self.announced_in.load(Ordering::Relaxed) != epoch
             && self.announced_in.swap(epoch, Ordering::Relaxed) != epoch
@@ -274,7 +274,7 @@ impl Modules {
         self.find_object.store(find as usize, Ordering::Release);
     }
 
-    /// From now on code may be unmapped.
+    /// Called before `dlclose`: code may be unmapped from now on.
     pub fn before_dlclose(&self) {
         // First: whoever sees the new count sees this too.
         self.unloading.fetch_add(1, Ordering::Release);
@@ -297,7 +297,7 @@ impl Modules {
         self.unloading.load(Ordering::Acquire) == 0
     }
 
-    /// The profile with this number begins, in which no module is told of yet.
+    /// Called when another epoch begins, whose profile describes no module yet.
     pub fn after_epoch(&self, epoch: u32) {
         self.rules_are_of(epoch, 1);
     }
@@ -425,7 +425,7 @@ impl Modules {
     }
 }
 
-/// Works out all that is to be known of a module.
+/// Reads the identity and the unwind tables of a module.
 fn examine(found: &FoundObject) -> Option<Module> {
     let start = found.start.addr() as u64;
     let end = found.end.addr() as u64;

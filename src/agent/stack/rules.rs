@@ -58,7 +58,7 @@ impl Generation {
     }
 }
 
-/// What a walk knows of the caller after a step, and which words of the stack it took.
+/// The caller's registers after a step, and the stack words that the step read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Step {
     pub pc: u64,
@@ -175,7 +175,7 @@ impl Rule {
         })
     }
 
-    /// What becomes of the frame pointer in the step.
+    /// How the step uses the frame pointer.
     pub fn frame_pointer(self) -> FramePointer {
         FramePointer::by_rule(self.0)
     }
@@ -208,7 +208,7 @@ impl Rules {
         (is_its && is_now).then_some(Rule(rule))
     }
 
-    /// Remembers one.
+    /// Adds a rule.
     pub fn insert(&self, pc: u64, rule: Rule) {
         if let Some((place, key)) = self.entry(pc) {
             place.store(rule.0, Ordering::Relaxed);
@@ -216,7 +216,7 @@ impl Rules {
         }
     }
 
-    /// Forgets all.
+    /// Removes all rules.
     pub fn clear(&self) {
         for (rule, _) in &self.0 {
             rule.store(0, Ordering::Relaxed);

@@ -13,7 +13,7 @@ use super::vm::RawFrame;
 pub struct ShadowStack {
     /// Bytes of this description.
     pub size: u32,
-    /// Of a row of frames, the bytes of one; 0 for a chain of them.
+    /// Size of a frame in bytes, for a row of frames; 0 for a chain.
     pub frame_bytes: u32,
     /// Address of the machine's pointer to the newest frame of a chain, or behind the newest of a row.
     pub top: u64,

@@ -32,7 +32,7 @@ impl RawFrame {
 /// A machine's own walker.
 pub type VmWalk = unsafe extern "C" fn(*mut c_void, *mut RawFrame, usize) -> usize;
 
-/// What the machine has told of its native code.
+/// How the machine's native code relates to its frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NativeCode {
     /// The interpreter loop.
