@@ -5,11 +5,12 @@ use std::sync::Arc;
 use allocsample_record::{Location, ModuleId, SampleFlags, StackId, VmFrame};
 
 use crate::model::{Profile, Sample};
+use crate::symbolize::is_nameless;
 
 /// One function of a stack, as shown.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Frame {
-    /// Demangled name, or `module+0x1234`.
+    /// Demangled name, or `module+0x1234`: the start of the function if that is known, otherwise the call.
     pub function: String,
     /// Source file.
     pub file: Option<String>,
@@ -44,12 +45,20 @@ impl Profile {
         {
             Some(frames) => frames
                 .iter()
-                .map(|frame| Frame {
-                    function: text(&frame.function).unwrap_or_else(place),
-                    file: text(&frame.file),
-                    line: frame.line,
-                    module: module_name.to_owned(),
-                    is_symbolized: frame.function.is_some(),
+                .map(|frame| {
+                    let is_nameless = is_nameless(frame);
+                    let function = match text(&frame.function) {
+                        Some(start) if is_nameless => format!("{module_name}{start}"),
+                        Some(name) => name,
+                        None => place(),
+                    };
+                    Frame {
+                        function,
+                        file: text(&frame.file),
+                        line: frame.line,
+                        module: module_name.to_owned(),
+                        is_symbolized: frame.function.is_some() && !is_nameless,
+                    }
                 })
                 .collect(),
             None => vec![Frame {

@@ -5,9 +5,11 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use addr2line::Loader;
+use addr2line::gimli::{BaseAddresses, EhFrame, EhFrameHdr, LittleEndian, UnwindSection};
 use allocsample_record::{Location, SymbolFrame, readable};
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 
+use super::nameless;
 use crate::model::Module;
 
 /// Names those of the module's locations that have one.
@@ -18,7 +20,13 @@ pub(super) fn symbolize(
 ) -> Vec<(Location, Vec<SymbolFrame>)> {
     let path = file_of(module);
     let inside = root.map(|root| root.join(path.strip_prefix("/").unwrap_or(path)));
-    let read = |path: &Path| Some((path.to_owned(), Symbols::read(path, &module.build_id)?));
+    let addresses = || locations.iter().map(|location| address_of(*location));
+    let read = |path: &Path| {
+        Some((
+            path.to_owned(),
+            Symbols::read(path, &module.build_id, addresses())?,
+        ))
+    };
     let found = match &inside {
         None => read(path),
         // The process may have gone, and its root with it. Another root may have another file there: the build id tells.
@@ -35,8 +43,7 @@ pub(super) fn symbolize(
     locations
         .iter()
         .filter_map(|&location| {
-            // The call lies before the return address.
-            let address = location.offset.wrapping_sub(1);
+            let address = address_of(location);
             let frames = debug
                 .as_ref()
                 .and_then(|debug| dwarf_frames(debug, address));
@@ -51,6 +58,11 @@ pub(super) fn symbolize(
             Some((location, frames))
         })
         .collect()
+}
+
+/// An address within the call: it lies before the return address.
+fn address_of(location: Location) -> u64 {
+    location.offset.wrapping_sub(1)
 }
 
 /// The kernel's mark on the path of a program whose file was replaced while it ran. By an upgrade, usually, but also by
@@ -134,13 +146,15 @@ fn read_elf(path: &Path) -> Option<Vec<u8>> {
 /// Functions with a known extent, by address.
 struct Symbols {
     by_address: Vec<Symbol>,
+    /// Where functions begin and end by the unwind tables, by address. Stripped files have these, too.
+    extents: Vec<(u64, u64)>,
     /// Whether debug information expands to no more than it may.
     has_sound_dwarf: bool,
 }
 
 impl Symbols {
     /// `None` if there is no such file, or it is not the one that ran.
-    fn read(path: &Path, build_id: &[u8]) -> Option<Self> {
+    fn read(path: &Path, build_id: &[u8], addresses: impl Iterator<Item = u64>) -> Option<Self> {
         let bytes = read_elf(path)?;
         let file = object::File::parse(&*bytes).ok()?;
         if file.build_id().ok().flatten().unwrap_or(&[]) != build_id {
@@ -164,17 +178,61 @@ impl Symbols {
         symbols.dedup_by_key(|symbol| symbol.start);
         Some(Self {
             by_address: symbols,
+            extents: extents(&file, addresses),
             has_sound_dwarf,
         })
     }
 
-    /// The function that covers `address`; never merely the nearest below.
+    /// The function that covers `address`; never merely the nearest below. Without a symbol it is called after its start.
     fn name(&self, address: u64) -> Option<String> {
         let symbols = &self.by_address;
         let after = symbols.partition_point(|symbol| symbol.start <= address);
-        let symbol = symbols.get(after.checked_sub(1)?)?;
-        (address < symbol.end).then(|| demangle(&symbol.name))
+        let symbol = after.checked_sub(1).map(|index| &symbols[index]);
+        match symbol.filter(|symbol| address < symbol.end) {
+            Some(symbol) => Some(demangle(&symbol.name)),
+            None => {
+                let after = self.extents.partition_point(|(start, _)| *start <= address);
+                let (start, end) = *self.extents.get(after.checked_sub(1)?)?;
+                (address < end).then(|| nameless(start))
+            }
+        }
     }
+}
+
+/// The extents of the functions that cover these addresses, by the unwind tables, in order.
+fn extents(file: &object::File<'_>, addresses: impl Iterator<Item = u64>) -> Vec<(u64, u64)> {
+    let section = |name| {
+        let section = file.section_by_name(name)?;
+        Some((section.address(), section.data().ok()?))
+    };
+    let (Some((header_at, header)), Some((frames_at, frames))) =
+        (section(".eh_frame_hdr"), section(".eh_frame"))
+    else {
+        return Vec::new();
+    };
+    let text_at = section(".text").map_or(0, |(address, _)| address);
+    let bases = BaseAddresses::default()
+        .set_eh_frame_hdr(header_at)
+        .set_eh_frame(frames_at)
+        .set_text(text_at);
+    let address_bytes = if file.is_64() { 8 } else { 4 };
+    let Ok(header) = EhFrameHdr::new(header, LittleEndian).parse(&bases, address_bytes) else {
+        return Vec::new();
+    };
+    let Some(table) = header.table() else {
+        return Vec::new();
+    };
+    let frames = EhFrame::new(frames, LittleEndian);
+    let extent = |address| {
+        let cie = EhFrame::cie_from_offset;
+        let entry = table.fde_for_address(&frames, &bases, address, cie).ok()?;
+        let start = entry.initial_address();
+        Some((start, start.checked_add(entry.len())?))
+    };
+    let mut extents: Vec<(u64, u64)> = addresses.filter_map(extent).collect();
+    extents.sort_unstable();
+    extents.dedup();
+    extents
 }
 
 /// Whether the compressed sections of a file claim to expand to what compilers' do.

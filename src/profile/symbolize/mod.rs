@@ -1,7 +1,8 @@
 //! Names for locations: from DWARF, from symbol tables, from the maps that JIT compilers write.
 //!
 //! A name is given only if it is sure: the file on disk must be the one that ran (same build id), and a symbol must
-//! cover the address with its size. What is left stays `module+0x1234`.
+//! cover the address with its size. A function without a symbol is called `module+0x1200`, after its start by the unwind
+//! tables; where there are none, `module+0x1234`, after the call.
 
 mod elf;
 mod generations;
@@ -17,6 +18,20 @@ use std::sync::Mutex;
 use allocsample_record::{Location, ModuleId, SymbolFrame};
 
 use crate::model::{Module, Profile};
+
+/// The name of a function that has no symbol, but a known start; the name of its module goes before it.
+pub(crate) fn nameless(start: u64) -> String {
+    format!("{NAMELESS}{start:x}")
+}
+
+/// How the name of a function begins that has no symbol.
+const NAMELESS: &str = "+0x";
+
+/// Whether a function has this name for want of a symbol.
+pub(crate) fn is_nameless(frame: &SymbolFrame) -> bool {
+    let name = frame.function.as_deref();
+    name.is_some_and(|name| name.starts_with(NAMELESS))
+}
 
 /// The root directory of the process that a profile's path leads through (`/proc/4711/root/...`), as that of a process in a
 /// container does: its modules are found below it.
@@ -49,7 +64,9 @@ impl Profile {
         let mut wanted: BTreeMap<ModuleId, Vec<Location>> = BTreeMap::new();
         let locations: BTreeSet<Location> = self.stacks.places().iter().copied().collect();
         for location in locations {
-            if !self.symbols.frames.contains_key(&location) {
+            let known = self.symbols.frames.get(&location);
+            // Today the file may have a symbol.
+            if known.is_none_or(|frames| frames.iter().any(is_nameless)) {
                 wanted.entry(location.module).or_default().push(location);
             }
         }
