@@ -52,6 +52,21 @@ pub enum Command {
     Push(Push),
 }
 
+impl Command {
+    /// Which function it charges an allocation to, if it reads profiles.
+    pub fn charge(&self) -> Option<&Charge> {
+        match self {
+            Self::Report(Report { charge, .. })
+            | Self::Leaks(Leaks { charge, .. })
+            | Self::Diff(Diff { charge, .. })
+            | Self::Convert(Convert { charge, .. })
+            | Self::Query(Query { charge, .. })
+            | Self::View(View { charge, .. }) => Some(charge),
+            _ => None,
+        }
+    }
+}
+
 /// The name of an option's value, as it is typed.
 pub fn name_of(value: impl ValueEnum) -> String {
     value
@@ -89,7 +104,9 @@ fn one_line(rendered: &str) -> String {
             command = words.take_while(is_name).collect::<Vec<_>>().join(" ");
             break;
         }
-        if line.is_empty() || line.starts_with("For more information") {
+        // An option that does not exist is a mistake, and hardly ever a value.
+        let is_about_values = line.starts_with("tip: to pass ");
+        if line.is_empty() || line.starts_with("For more information") || is_about_values {
             continue;
         }
         if !said.is_empty() {

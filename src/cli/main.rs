@@ -13,6 +13,7 @@ mod output_bound;
 mod output_file;
 mod output_format;
 mod packed;
+mod processes;
 mod profiles;
 mod progress;
 mod running;
@@ -31,6 +32,9 @@ fn main() -> std::process::ExitCode {
     };
     if arguments.no_limits {
         allocsample_profile::lift_limits();
+    }
+    if let Some(charge) = arguments.command.charge() {
+        profiles::charge(charge);
     }
     let result = match arguments.command {
         Command::Run(run) => commands::run::run(&run),

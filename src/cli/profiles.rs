@@ -2,14 +2,27 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use allocsample_profile::{
-    FinishError, Finished, MemoryMap, Profile, ReadError, finish_with, root_of,
+    Charging, FinishError, Finished, MemoryMap, Profile, ReadError, finish_with, root_of,
 };
 use anyhow::Context;
 
+use crate::args::Charge;
 use crate::progress::Progress;
 use crate::{exit, memory, output_bound, running};
+
+static CHARGING: OnceLock<Charging> = OnceLock::new();
+
+/// Says which functions the profiles that are opened from now on charge.
+pub fn charge(charge: &Charge) {
+    let charging = CHARGING.set(Charging {
+        skips_wrappers: !charge.no_skip,
+        allocators: charge.allocator_function.clone(),
+    });
+    debug_assert!(charging.is_ok(), "a process has one command");
+}
 
 /// Reads a profile. One without names gets them in memory; the file stays as it is. From now on the command takes no more
 /// memory than it may for its profiles.
@@ -19,6 +32,7 @@ pub fn open(path: &Path) -> anyhow::Result<Profile> {
     let progress = Progress::reading(&[path]);
     let mut profile = Profile::open_watched(path, progress.read_bytes()).with_context(named)?;
     drop(progress);
+    profile.charging = CHARGING.get().cloned().unwrap_or_default();
     if let Some(stopped) = &profile.recovery.stopped {
         exit::remark(format_args!("{}: {stopped}", path.display()));
     }
@@ -44,6 +58,7 @@ pub fn open_series(paths: &[PathBuf]) -> anyhow::Result<Profile> {
     let progress = Progress::reading(paths);
     let mut profile = Profile::open_series(paths, progress.read_bytes())?;
     drop(progress);
+    profile.charging = CHARGING.get().cloned().unwrap_or_default();
     // Some of them may have names, and others not.
     let _progress = Progress::start("symbolizing");
     memory::without_bound(|| profile.symbolize());

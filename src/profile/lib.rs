@@ -47,8 +47,8 @@ pub use inspect::{Runtime, Support};
 pub use join::{JoinError, join, join_recording, joined_name};
 pub use limits::{lift_limits, limits_are_lifted};
 pub use model::{
-    Exit, Freed, IntervalInfo, Lost, Module, OwnCost, Part, ProcessInfo, Profile, Recovery, Sample,
-    Thread, Tick,
+    Charging, Exit, Freed, IntervalInfo, Lost, Module, OwnCost, Part, ProcessInfo, Profile,
+    Recovery, Sample, Thread, Tick,
 };
 pub use parts::parts_before;
 pub use reach::{Allowance, Allowances, Reach, ReachBuilder};

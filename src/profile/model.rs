@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU64;
 
+use regex::Regex;
+
 use crate::reach::Reach;
 use crate::samples::Samples;
 use crate::stacks::StackTable;
@@ -64,6 +66,26 @@ pub struct Profile {
     pub vm: VirtualMachines,
     /// What its intervals can have hidden.
     pub reach: Reach,
+    /// How readers want allocations charged.
+    pub charging: Charging,
+}
+
+/// Which functions besides the allocator are passed over when an allocation is charged to a function.
+#[derive(Clone, Debug)]
+pub struct Charging {
+    /// Whether wrappers of the allocator are: those known by name and those that the samples show.
+    pub skips_wrappers: bool,
+    /// Functions that the user calls allocators.
+    pub allocators: Option<Regex>,
+}
+
+impl Default for Charging {
+    fn default() -> Self {
+        Self {
+            skips_wrappers: true,
+            allocators: None,
+        }
+    }
 }
 
 /// The process.

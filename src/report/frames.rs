@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 use crate::allocator::{self, Part};
 use crate::numbering::NONE;
 use crate::steps::Steps;
+use crate::wrappers::{self, Skipped};
 
 /// Number of a frame in [`Frames`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -81,6 +82,7 @@ pub struct Frames<'a> {
     names: Names,
     parts: Vec<Part>,
     numbers: FxHashMap<Frame, FrameId>,
+    skipped: Vec<Skipped>,
 }
 
 impl Deref for Frames<'_> {
@@ -99,6 +101,7 @@ impl<'a> Frames<'a> {
             names: Names::default(),
             parts: Vec::new(),
             numbers: FxHashMap::default(),
+            skipped: Vec::new(),
         };
         for &location in profile.stacks.places() {
             let start = number(frames.inlined.len());
@@ -118,7 +121,15 @@ impl<'a> Frames<'a> {
             frames.add_missing(missing);
         }
         frames.numbers = FxHashMap::default();
+        let mut parts = std::mem::take(&mut frames.parts);
+        frames.skipped = wrappers::skip(&frames, &mut parts, &profile.charging);
+        frames.parts = parts;
         frames
+    }
+
+    /// Wrappers of the allocator that are passed over, those of most samples first.
+    pub fn skipped(&self) -> &[Skipped] {
+        &self.skipped
     }
 
     /// What they are without the profile.

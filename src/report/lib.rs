@@ -31,6 +31,7 @@ mod totals;
 mod tree;
 pub mod units;
 mod width;
+mod wrappers;
 
 pub use allocator::charged_frame;
 pub use allocsample_profile::Weights;
@@ -48,3 +49,4 @@ pub use table::{By, Grouped, Request, Row, Sort, Table};
 pub use totals::{Audit, Totals};
 pub use tree::{Direction, Tree};
 pub use width::Width;
+pub use wrappers::Skipped;

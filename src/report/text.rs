@@ -17,6 +17,7 @@ use crate::time::CpuTime;
 use crate::totals::{Audit, Totals};
 use crate::tree::{Direction, Tree};
 use crate::width::Width;
+use crate::wrappers;
 use crate::{cost, heaps, runtimes, units};
 
 /// What follows the summary.
@@ -99,6 +100,10 @@ pub fn write(
         for line in machines {
             write_labelled(&line, options, out)?;
         }
+        writeln!(out)?;
+    }
+    if let Some(line) = wrappers::line(frames.skipped()) {
+        write_labelled(&line, options, out)?;
         writeln!(out)?;
     }
     let peak = Some(totals.peak.moments);

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
+use regex::Regex;
 
 use crate::output_format::OutputFormat;
 
@@ -85,6 +86,22 @@ pub struct Report {
     /// Selected samples
     #[command(flatten)]
     pub narrow: Narrow,
+
+    /// Which function is charged
+    #[command(flatten)]
+    pub charge: Charge,
+}
+
+/// Which function an allocation is charged to.
+#[derive(Debug, Default, clap::Args)]
+pub struct Charge {
+    /// Charge wrappers of the allocator (xmalloc, zmalloc, ...) instead of their callers
+    #[arg(long)]
+    pub no_skip: bool,
+
+    /// Charge the callers of functions whose names match, as if these were allocators
+    #[arg(long, value_name = "REGEX")]
+    pub allocator_function: Option<Regex>,
 }
 
 /// Samples that are left out. What remains is shown with its share of the whole.
@@ -186,6 +203,10 @@ pub struct Leaks {
     /// Only samples with a function, file or module that matches this regular expression
     #[arg(long, value_name = "REGEX")]
     pub filter: Option<String>,
+
+    /// Which function is charged
+    #[command(flatten)]
+    pub charge: Charge,
 }
 
 /// How answers are printed.
@@ -263,6 +284,10 @@ pub struct Diff {
     /// Also show noise
     #[arg(long)]
     pub all: bool,
+
+    /// Which function is charged
+    #[command(flatten)]
+    pub charge: Charge,
 }
 
 impl Diff {
@@ -371,6 +396,10 @@ pub struct Convert {
     /// Path for a single format, compressed if it ends in .gz; - is stdout [default: beside the profile]
     #[arg(short, long, value_name = "OUT")]
     pub output: Option<PathBuf>,
+
+    /// Which function is charged
+    #[command(flatten)]
+    pub charge: Charge,
 }
 
 /// Query a profile with SQL
@@ -399,6 +428,10 @@ pub struct Query {
     /// Stop after this many seconds; 0 means no limit
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub timeout: u64,
+
+    /// Which function is charged
+    #[command(flatten)]
+    pub charge: Charge,
 }
 
 /// Show a profile in the browser
@@ -430,6 +463,10 @@ pub struct View {
     /// Print the address without opening it
     #[arg(long)]
     pub no_open: bool,
+
+    /// Which function is charged
+    #[command(flatten)]
+    pub charge: Charge,
 }
 
 /// How a query's answer is printed.
