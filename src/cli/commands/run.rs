@@ -2,6 +2,7 @@
 
 mod aftermath;
 mod child;
+mod fold;
 pub mod library;
 mod memory;
 mod output;

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use allocsample_export::Options;
 use allocsample_profile::{MemoryMap, Profile};
 use allocsample_report::time::CpuTime;
-use allocsample_report::{Coverage, Totals, runtimes, text};
+use allocsample_report::{Coverage, Totals, runtimes, text, units};
 use anyhow::bail;
 
+use super::fold::{Folded, fold};
 use super::memory::Readings;
 use super::output::Template;
 use crate::args::{Run, name_of};
@@ -21,10 +22,10 @@ use crate::profiles;
 const NAMED_CHILDREN: usize = 10;
 
 /// A profile of this run.
-struct Found {
-    path: PathBuf,
-    profile: Profile,
-    is_running: bool,
+pub struct Found {
+    pub path: PathBuf,
+    pub profile: Profile,
+    pub is_running: bool,
 }
 
 /// Completes the profiles, converts them if asked to, and says what came of it. What goes wrong here is said and no more:
@@ -44,13 +45,22 @@ pub fn run(
             Err(error) => exit::complain(&exit::in_one_line(&error)),
         }
     }
+    let mut main = main_profile(&found, pid);
+    let mut folded = Folded::default();
+    // Who names the pid wants a file for every process.
+    if let Some(before) = main
+        && !template.names_every_process()
+    {
+        let (after, moved) = fold(&mut found, before, template.only_name().as_deref());
+        (main, folded) = (Some(after), moved);
+    }
     for Found { path, profile, .. } in &found {
         for &format in &options.convert {
             convert_beside(options, path, profile, format);
         }
     }
     if options.open
-        && let Some(main) = main_profile(&found, pid)
+        && let Some(main) = main
     {
         let Found { path, profile, .. } = &found[main];
         convert_beside(options, path, profile, OutputFormat::Html);
@@ -59,7 +69,7 @@ pub fn run(
     if options.quiet {
         return;
     }
-    let Some(main) = main_profile(&found, pid) else {
+    let Some(main) = main else {
         if paths.is_empty() {
             let elsewhere = memory_elsewhere(readings.get(&pid));
             let advice = match elsewhere.is_empty() {
@@ -89,6 +99,21 @@ pub fn run(
             "{} (pid {}{running})",
             shown(&other.path),
             other.profile.process.pid
+        ));
+    }
+    if folded.count > 0 {
+        exit::remark(format_args!(
+            "{} allocated {} in all; {} in {}",
+            match folded.count {
+                1 => "1 other process".to_owned(),
+                count => format!("{count} other processes"),
+            },
+            units::bytes(folded.allocated_bytes as f64),
+            match folded.count {
+                1 => "its profile is",
+                _ => "their profiles are",
+            },
+            shown(&folded.directory)
         ));
     }
     describe(&found[main], pid);

@@ -17,6 +17,7 @@ const DEFAULT: &str = "allocsample.%n.%p.allocsample";
 #[derive(Debug)]
 pub struct Template {
     path: PathBuf,
+    is_default: bool,
 }
 
 /// The files that a template could name, as they were at one moment.
@@ -47,7 +48,9 @@ impl Template {
         let path = asked_for
             .map(|path| path.as_os_str().to_owned())
             .or_else(|| std::env::var_os("ALLOCSAMPLE_OUTPUT").filter(|path| !path.is_empty()))
-            .unwrap_or_else(|| OsString::from(DEFAULT));
+            .filter(|path| path != DEFAULT);
+        let is_default = path.is_none();
+        let path = path.unwrap_or_else(|| OsString::from(DEFAULT));
         if path.is_empty() {
             return Err(Usage("--output needs the name of a file".into()).into());
         }
@@ -59,7 +62,18 @@ impl Template {
             escaped.push(byte);
         }
         let path = PathBuf::from(OsString::from_vec(escaped)).join(path);
-        Ok(Self { path })
+        Ok(Self { path, is_default })
+    }
+
+    /// Whether the user asked for a file with the pid in its name: one for every process.
+    pub fn names_every_process(&self) -> bool {
+        let template = self.path.as_os_str().as_bytes();
+        !self.is_default && template.windows(2).any(|two| two == b"%p")
+    }
+
+    /// The name that the user asked for, if it is the same for every process.
+    pub fn only_name(&self) -> Option<PathBuf> {
+        fixed_name(self.path.as_os_str()).map(PathBuf::from)
     }
 
     /// What the agent is told.
@@ -270,6 +284,7 @@ mod tests {
             fs::write(in_it(old), "old").unwrap();
         }
         let template = Template {
+            is_default: false,
             path: in_it("%n.%p.p"),
         };
         let before = template.snapshot();
@@ -286,6 +301,7 @@ mod tests {
     fn placeholders_in_directories_are_followed() {
         let directory = tempfile::tempdir().unwrap();
         let template = Template {
+            is_default: false,
             path: directory.path().join("run-%p/%n.p"),
         };
         assert!(template.check().is_ok());
@@ -307,6 +323,7 @@ mod tests {
         let odd = directory.path().join("100%p");
         fs::create_dir(&odd).unwrap();
         let template = Template {
+            is_default: false,
             path: directory.path().join("100%%p/x.allocsample"),
         };
         assert!(template.check().is_ok());
@@ -321,7 +338,15 @@ mod tests {
     #[test]
     fn a_directory_or_a_missing_one_is_refused() {
         let directory = tempfile::tempdir().unwrap();
-        let check = |path: PathBuf| Template { path }.check().unwrap_err().to_string();
+        let check = |path: PathBuf| {
+            Template {
+                path,
+                is_default: false,
+            }
+            .check()
+            .unwrap_err()
+            .to_string()
+        };
         assert!(check(directory.path().into()).contains("is a directory"));
         assert!(check(directory.path().join("no/x")).contains("does not exist"));
     }

@@ -1,0 +1,193 @@
+//! Keeps a run's directory tidy: one profile for the program, and one directory for the small ones of its children.
+//!
+//! A shell script or a launcher starts dozens of processes that allocate next to nothing. Their profiles move into a
+//! directory beside the program's profile, which takes the name that the user asked for.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::aftermath::Found;
+
+/// A process that allocated less is of no interest,
+const ALWAYS_SMALL_BYTES: u64 = 1 << 20;
+/// and one that allocated less than the program divided by this.
+const SMALL_SHARE: u64 = 100;
+
+/// The profiles that were moved.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Folded {
+    /// Where they are.
+    pub directory: PathBuf,
+    /// How many.
+    pub count: usize,
+    /// What their processes allocated.
+    pub allocated_bytes: u64,
+}
+
+/// Moves the small profiles out of the way, and gives the one at `main` the name that its run asked for if one of them had
+/// it. Returns the index of the main profile in what is left. What cannot be moved stays where it is.
+pub fn fold(found: &mut Vec<Found>, main: usize, asked_for: Option<&Path>) -> (usize, Folded) {
+    let bytes = |found: &Found| found.profile.exact_bytes();
+    let least = ALWAYS_SMALL_BYTES.max(bytes(&found[main]) / SMALL_SHARE);
+    let is_small =
+        |index: usize| index != main && !found[index].is_running && bytes(&found[index]) < least;
+    let mut small: Vec<usize> = (0..found.len()).filter(|&index| is_small(index)).collect();
+    if small.is_empty() {
+        return (main, Folded::default());
+    }
+    small.sort_by_key(|&index| found[index].profile.process.start_wall_ns);
+    let name = asked_for.unwrap_or(&found[main].path);
+    let Ok(directory) = new_directory(&name.with_extension("processes")) else {
+        return (main, Folded::default());
+    };
+    let mut folded = Folded {
+        directory,
+        ..Folded::default()
+    };
+    let digits = small.len().to_string().len();
+    let mut moved = Vec::new();
+    for (place, &index) in (1..).zip(&small) {
+        let process = &found[index].profile.process;
+        let program = Path::new(&process.executable).file_name();
+        let program = program.map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let to = format!("{place:0digits$}.{program}.{}.allocsample", process.pid);
+        if fs::rename(&found[index].path, folded.directory.join(to)).is_ok() {
+            folded.count += 1;
+            folded.allocated_bytes += bytes(&found[index]);
+            moved.push(index);
+        }
+    }
+    let path = &found[main].path;
+    if let Some(asked_for) = asked_for
+        && !asked_for.exists()
+        && !found[main].is_running
+        && fs::rename(path, asked_for).is_ok()
+    {
+        found[main].path = asked_for.to_owned();
+    }
+    let main = main - moved.iter().filter(|&&index| index < main).count();
+    let mut index = 0;
+    found.retain(|_| {
+        index += 1;
+        !moved.contains(&(index - 1))
+    });
+    (main, folded)
+}
+
+/// A directory that was not there before: `NAME`, or `NAME.2` and so on.
+fn new_directory(name: &Path) -> io::Result<PathBuf> {
+    let numbered = (2..1000).map(|number| {
+        let mut name = name.as_os_str().to_owned();
+        name.push(format!(".{number}"));
+        PathBuf::from(name)
+    });
+    let mut last = None;
+    for name in std::iter::once(name.to_owned()).chain(numbered) {
+        match fs::create_dir(&name) {
+            Ok(()) => return Ok(name),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => last = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| io::ErrorKind::AlreadyExists.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use allocsample_profile::Profile;
+
+    use super::*;
+
+    /// Profiles in a directory: the file, the pid, the bytes that the process allocated, and whether it runs.
+    fn profiles(name: &str, all: &[(&str, u32, u64, bool)]) -> (PathBuf, Vec<Found>) {
+        let directory =
+            std::env::temp_dir().join(format!("allocsample-fold-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir(&directory).unwrap();
+        let found = all.iter().map(|&(file, pid, bytes, is_running)| {
+            let path = directory.join(file);
+            fs::write(&path, pid.to_string()).unwrap();
+            let mut profile = Profile::default();
+            profile.process.pid = pid;
+            profile.process.executable = "/bin/sh".to_owned();
+            profile.process.start_wall_ns = u64::from(pid);
+            let id = allocsample_profile::ThreadId(1);
+            profile.threads.entry(id).or_default().exact_bytes = bytes;
+            Found {
+                path,
+                profile,
+                is_running,
+            }
+        });
+        let found = found.collect();
+        (directory, found)
+    }
+
+    fn files(directory: &Path) -> Vec<String> {
+        let mut files: Vec<String> = fs::read_dir(directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        files.sort();
+        files
+    }
+
+    #[test]
+    fn small_profiles_move_and_the_programs_gets_the_name_of_the_run() {
+        let all = [
+            ("a.allocsample", 7, 1000, false),
+            ("a.1.allocsample", 9, 500 << 20, false),
+            ("a.2.allocsample", 8, 2000, false),
+            ("a.3.allocsample", 10, 20 << 20, false),
+            ("a.4.allocsample", 11, 10, true),
+        ];
+        let (directory, mut found) = profiles("move", &all);
+        let (main, folded) = fold(&mut found, 1, Some(&directory.join("a.allocsample")));
+        assert_eq!((folded.count, folded.allocated_bytes), (2, 3000));
+        assert_eq!(found[main].profile.process.pid, 9);
+        assert_eq!(found.len(), 3);
+        assert_eq!(
+            fs::read_to_string(directory.join("a.allocsample")).unwrap(),
+            "9"
+        );
+        let left = [
+            "a.3.allocsample",
+            "a.4.allocsample",
+            "a.allocsample",
+            "a.processes",
+        ];
+        assert_eq!(files(&directory), left);
+        let moved = ["1.sh.7.allocsample", "2.sh.8.allocsample"];
+        assert_eq!(files(&directory.join("a.processes")), moved);
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn an_older_file_and_an_older_directory_are_kept() {
+        let all = [
+            ("a.1.allocsample", 7, 1000, false),
+            ("a.2.allocsample", 9, 5 << 20, false),
+        ];
+        let (directory, mut found) = profiles("older", &all);
+        fs::write(directory.join("a.allocsample"), "older").unwrap();
+        fs::create_dir(directory.join("a.processes")).unwrap();
+        let (main, folded) = fold(&mut found, 1, Some(&directory.join("a.allocsample")));
+        assert_eq!(folded.directory, directory.join("a.processes.2"));
+        assert_eq!(
+            fs::read_to_string(directory.join("a.allocsample")).unwrap(),
+            "older"
+        );
+        assert_eq!(found[main].path, directory.join("a.2.allocsample"));
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_single_profile_stays_where_it_is() {
+        let (directory, mut found) = profiles("single", &[("a.allocsample", 7, 10, false)]);
+        let (main, folded) = fold(&mut found, 0, Some(&directory.join("a.allocsample")));
+        assert_eq!((main, folded), (0, Folded::default()));
+        assert_eq!(files(&directory), ["a.allocsample"]);
+        fs::remove_dir_all(directory).unwrap();
+    }
+}
