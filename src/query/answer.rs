@@ -55,7 +55,7 @@ impl Cell {
     /// For people: no line break or control character of a name reaches the terminal.
     fn shown(&self) -> String {
         match self {
-            Cell::Real(number) => format!("{number:.1}"),
+            Cell::Real(number) => shown(*number),
             other => readable(other.text().as_bytes()).into_owned(),
         }
     }
@@ -63,6 +63,35 @@ impl Cell {
     fn is_number(&self) -> bool {
         !matches!(self, Cell::Text(_))
     }
+}
+
+/// A number for people, with one decimal, or as many as show four digits of a small one.
+fn shown(number: f64) -> String {
+    let size = number.abs();
+    if size == 0.0 || size >= 100.0 || !number.is_finite() {
+        return format!("{number:.1}");
+    }
+    if size < 1e-6 {
+        return format!("{number:.3e}");
+    }
+    let decimals = (3.0 - size.log10().floor()).max(1.0) as usize;
+    let text = format!("{number:.decimals$}");
+    match text.trim_end_matches('0') {
+        whole if whole.ends_with('.') => format!("{whole}0"),
+        short => short.to_owned(),
+    }
+}
+
+/// Names as keys of an object: one that comes again has its number behind it.
+fn keys(columns: &[String]) -> Vec<String> {
+    let mut keys: Vec<String> = Vec::new();
+    for column in columns {
+        let numbered = (2..).map(|number| format!("{column}_{number}"));
+        let mut names = std::iter::once(column.clone()).chain(numbered);
+        let free = names.find(|name| !keys.contains(name));
+        keys.push(free.expect("there are more names than columns"));
+    }
+    keys
 }
 
 impl Answer {
@@ -155,8 +184,9 @@ impl Answer {
 
     fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "[")?;
+        let keys = keys(&self.columns);
         for (position, row) in self.rows.iter().enumerate() {
-            let cells = self.columns.iter().cloned();
+            let cells = keys.iter().cloned();
             let object: Map<_, _> = cells.zip(row.iter().map(Cell::json)).collect();
             serde_json::to_writer(&mut *out, &object)?;
             let comma = if position + 1 < self.rows.len() {
@@ -208,7 +238,7 @@ mod tests {
 
     #[test]
     fn people_get_columns_and_no_control_characters() {
-        let expected = "function  bytes\na,\"b\"\u{fffd}      1.2\n              7\n";
+        let expected = "function  bytes\na,\"b\"\u{fffd}     1.25\n              7\n";
         assert_eq!(printed(Format::Table), expected);
     }
 
@@ -219,5 +249,31 @@ mod tests {
         let rows: serde_json::Value = serde_json::from_str(&printed(Format::Json)).unwrap();
         assert_eq!(rows[0]["bytes"], 1.25);
         assert_eq!(rows[1]["function"], json!(null));
+    }
+
+    #[test]
+    fn small_numbers_keep_four_digits() {
+        let texts = [0.0, 0.001, -0.5, 1.0, 12.3456, 123.456, 1e9, 2.5e-9].map(shown);
+        let expected = [
+            "0.0",
+            "0.001",
+            "-0.5",
+            "1.0",
+            "12.35",
+            "123.5",
+            "1000000000.0",
+            "2.500e-9",
+        ];
+        assert_eq!(texts, expected);
+    }
+
+    #[test]
+    fn columns_of_one_name_are_all_in_the_json() {
+        let mut answer = Answer::new(["a", "a", "a_2", "a"].map(String::from).to_vec());
+        answer.push((1..=4).map(Cell::Integer).collect());
+        let mut out = Vec::new();
+        answer.write(Format::Json, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text, "[\n{\"a\":1,\"a_2\":2,\"a_2_2\":3,\"a_3\":4}\n]\n");
     }
 }

@@ -29,7 +29,15 @@ pub fn run(arguments: &Query) -> anyhow::Result<Ending> {
         })
         .map_err(|error| match error {
             QueryError::TooSlow(_) | QueryError::TooLarge(_) => anyhow!("query: {error}"),
-            error => Usage(format!("query: {error}")).into(),
+            error => {
+                let tables = allocsample_query::tables().iter().map(|table| table.name);
+                let tables: Vec<&str> = tables.collect();
+                let hint = match error.to_string().starts_with("no such table") {
+                    true => format!("; the tables are {}", tables.join(", ")),
+                    false => String::new(),
+                };
+                Usage(format!("query: {error}{hint}")).into()
+            }
         })?;
     drop(progress);
     let format = match arguments.format {
