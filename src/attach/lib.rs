@@ -92,9 +92,13 @@ pub enum AttachError {
     )]
     YamaForGood(i32, u32),
     #[error(
-        "process {0}: the system does not permit to trace it; CAP_SYS_PTRACE is needed, which root has"
+        "process {0}: the system does not permit tracing it; CAP_SYS_PTRACE is needed: attach as root"
     )]
     NotPermitted(i32),
+    #[error(
+        "process {0}: the system does not let even root trace it: a sandbox, a user namespace or a security module protects it"
+    )]
+    Protected(i32),
     #[error("process {0}: it is a program of another word size or processor")]
     OtherMachine(i32),
     #[error(

@@ -269,6 +269,7 @@ fn refusal(pid: i32, users: Option<(u32, u32)>, scope: Option<u32>) -> AttachErr
         (Some((owner, own)), _) if owner != own && own != 0 => AttachError::OtherUser(pid),
         (_, Some(scope @ 3..)) => AttachError::YamaForGood(pid, scope),
         (_, Some(scope @ 1..)) => AttachError::Yama(pid, scope),
+        (Some((_, 0)), _) => AttachError::Protected(pid),
         _ => AttachError::NotPermitted(pid),
     }
 }
@@ -348,6 +349,7 @@ mod tests {
         assert!(said(Some((1000, 0)), Some(3)).contains("until the machine is started anew"));
         for scope in [Some(0), None] {
             assert!(said(Some((1000, 1000)), scope).contains("CAP_SYS_PTRACE is needed"));
+            assert!(said(Some((1000, 0)), scope).contains("even root"));
         }
     }
 

@@ -10,13 +10,14 @@ use clap::{Args, Parser, ValueEnum};
 
 use super::name_of;
 use crate::output_format::OutputFormat;
+use crate::processes;
 
 /// Options about samples, which `run` and `attach` share.
 #[derive(Debug, Default, Args)]
 pub struct Capture {
     /// Mean number of allocated bytes between two samples (512K, 1M, ...); 1 records every allocation, off records none
     /// [default: 512K]
-    #[arg(long, value_name = "BYTES", value_parser = interval)]
+    #[arg(short, long, value_name = "BYTES", value_parser = interval)]
     pub interval: Option<String>,
 
     /// Spacing of samples: poisson (random, with standard errors) or periodic (exactly every BYTES) [default: poisson]
@@ -178,8 +179,8 @@ Examples:
   allocsample attach 4711 --interval 64K -o /tmp/redis.%p.allocsample
   allocsample detach 4711")]
 pub struct Attach {
-    /// The process
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    /// The process: its number, or the name of a program that one process runs
+    #[arg(value_name = "PID|NAME", value_parser = processes::pid)]
     pub pid: i32,
 
     /// Path of the profile; %p is the pid, %n the program's name, %t the time
@@ -210,8 +211,8 @@ pub struct Attach {
 #[derive(Debug, Parser)]
 #[command(after_help = "Example: allocsample detach 4711")]
 pub struct Detach {
-    /// The process
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    /// The process: its number, or the name of a program that one process runs
+    #[arg(value_name = "PID|NAME", value_parser = processes::pid)]
     pub pid: i32,
 
     /// Do not look up names; `allocsample symbolize` can add them later

@@ -1,0 +1,103 @@
+//! Processes by number or by name.
+
+use std::fs;
+use std::path::Path;
+
+/// Candidates that an error lists.
+const LISTED: usize = 6;
+/// Characters of a candidate's command line.
+const SHOWN: usize = 60;
+
+/// The number of the process that the user means: `4711`, or the name of a program that one process runs.
+pub fn pid(text: &str) -> Result<i32, String> {
+    if text.parse::<i64>().is_ok() {
+        let number = text.parse().ok().filter(|pid| *pid > 0);
+        return number.ok_or_else(|| "a process has a number from 1 on".to_owned());
+    }
+    let mut found = named(text);
+    match found.as_slice() {
+        [] => Err("no process runs a program of that name; give a pid".to_owned()),
+        [(pid, _)] => Ok(*pid),
+        _ => {
+            let count = found.len();
+            found.truncate(LISTED);
+            let list = found
+                .iter()
+                .map(|(pid, command)| format!("{pid} ({command})"));
+            let list = list.collect::<Vec<_>>().join(", ");
+            let more = match count.checked_sub(LISTED) {
+                None | Some(0) => String::new(),
+                Some(more) => format!(", and {more} more"),
+            };
+            Err(format!(
+                "{count} processes run it; give one of these pids: {list}{more}"
+            ))
+        }
+    }
+}
+
+/// Processes that run a program of this name, with their command lines, by number. Our own is none of them.
+fn named(name: &str) -> Vec<(i32, String)> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let own = std::process::id().cast_signed();
+    let found = pids.filter(|pid| *pid != own).filter_map(|pid| {
+        let process = Path::new("/proc").join(pid.to_string());
+        let executable = fs::read_link(process.join("exe")).unwrap_or_default();
+        let command = fs::read(process.join("cmdline")).unwrap_or_default();
+        let command = String::from_utf8_lossy(&command).into_owned();
+        let first = command.split('\0').next().unwrap_or_default();
+        let title = fs::read_to_string(process.join("comm")).unwrap_or_default();
+        let is_meant = is_called(name, title.trim_end())
+            || is_called(name, file_name(Path::new(first)))
+            || is_called(name, file_name(&executable));
+        let command = command
+            .trim_end_matches('\0')
+            .replace(|it: char| it.is_control(), " ");
+        let shown = match command.char_indices().nth(SHOWN) {
+            Some((end, _)) => format!("{}...", &command[..end]),
+            None => command,
+        };
+        is_meant.then_some((pid, shown))
+    });
+    let mut found: Vec<(i32, String)> = found.collect();
+    found.sort_unstable();
+    found
+}
+
+/// Whether a program of this name is meant: `python` means `python3.11`, too.
+fn is_called(name: &str, program: &str) -> bool {
+    let is_version = |rest: &str| rest.chars().all(|it| it.is_ascii_digit() || it == '.');
+    program.strip_prefix(name).is_some_and(is_version)
+}
+
+fn file_name(path: &Path) -> &str {
+    path.file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_means_every_version_of_a_program() {
+        assert!(is_called("python", "python3.11"));
+        assert!(is_called("python3", "python3"));
+        assert!(!is_called("python", "python-config"));
+        assert!(!is_called("python3.1", "python3"));
+        assert!(!is_called("python", ""));
+    }
+
+    #[test]
+    fn a_number_is_taken_as_it_is_and_a_foreign_name_is_refused() {
+        assert_eq!(pid("4711"), Ok(4711));
+        assert!(pid("0").is_err() && pid("-7").is_err() && pid("99999999999").is_err());
+        assert!(
+            pid("no-program-has-this-name")
+                .unwrap_err()
+                .contains("give a pid")
+        );
+    }
+}
