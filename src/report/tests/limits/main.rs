@@ -93,7 +93,7 @@ fn smaller_allowances_than_the_printed_ones_would_not_hold() {
 #[test]
 #[ignore = "prints the table of docs/accuracy.md; takes minutes"]
 fn table() {
-    const SEEDS: u64 = 200;
+    const SEEDS: u64 = 1000;
     const SAMPLES: [f64; 5] = [1.0, 3.0, 10.0, 30.0, 100.0];
     let line = |scenario: &str, figure: &str, cells: [f64; 5]| {
         let cells = cells.map(|cell| format!("{:.1}", 100.0 * cell));
