@@ -297,7 +297,7 @@ fn recorded_s(path: &Path) -> f64 {
 fn ticks_alone_go_on_in_other_files() {
     let (room, truth_s, said) = busy(&["--rotate-every", "1s"]);
     // The summary that `run` prints.
-    assert!(said.contains(" of processors in "), "{said}");
+    assert!(said.contains(" of CPU time in "), "{said}");
     let files = parts(&room, "x");
     assert!(!files.is_empty());
     let last = room.path("x.allocsample");

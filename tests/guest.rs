@@ -308,11 +308,11 @@ fn a_variable_that_is_no_setting_is_named_in_the_profile_and_not_on_the_terminal
     let outcome = run.unchanged(&often().with("ALLOCSAMPLE_INTERVALL", "1"));
     let notes = outcome.assert_success().profile().report["notes"].to_string();
     assert!(
-        notes.contains("ALLOCSAMPLE_INTERVALL is no setting"),
+        notes.contains("ALLOCSAMPLE_INTERVALL is not a setting"),
         "{notes}"
     );
     let notes = unchanged(&run).profile().report["notes"].to_string();
-    assert!(!notes.contains("is no setting"), "{notes}");
+    assert!(!notes.contains("is not a setting"), "{notes}");
 }
 
 #[test]

@@ -164,14 +164,15 @@ impl Stress {
         };
         // A machine whose objects are malloc's blocks has none of its own.
         let each = match self.bytes_per_collection > 0.0 {
-            true => format!("; one each {}", units::bytes(self.bytes_per_collection)),
+            true => format!(", one per {}", units::bytes(self.bytes_per_collection)),
             false => String::new(),
         };
         format!(
-            "{} {} collections of {}: {:.1} ms in all ({:.1}% of the run), {:.3} ms on average, {:.3} ms the longest{each}{survived}",
+            "{}: {} {} GC{}, {:.1} ms total ({:.1}% of the run), mean {:.3} ms, max {:.3} ms{each}{survived}",
+            self.heap,
             all.count,
             self.kind.name(),
-            self.heap,
+            if all.count == 1 { "" } else { "s" },
             ms(all.total_ns as f64),
             self.share_of_run * 100.0,
             ms(all.mean_ns()),

@@ -202,10 +202,10 @@ pub fn summary_lines(profile: &Profile, totals: &Totals) -> Vec<String> {
         0 => "no interval".to_owned(),
         1 => "every allocation".to_owned(),
         bytes => format!(
-            "one sample each {}{}",
+            "one per {} on average{}",
             units::bytes(bytes as f64),
             if profile.is_periodic() {
-                ", periodic (no standard errors)"
+                ", periodic: no standard errors"
             } else {
                 ""
             }
@@ -213,7 +213,7 @@ pub fn summary_lines(profile: &Profile, totals: &Totals) -> Vec<String> {
     };
     let end = match &profile.exit {
         Some(exit) => exit.describe(),
-        None if profile.part.is_continued => "goes on in another file".to_owned(),
+        None if profile.part.is_continued => "continues in another file".to_owned(),
         None => "incomplete: killed, or still running".to_owned(),
     };
     let (lost, lost_bytes) = profile.lost.samples();
@@ -221,7 +221,7 @@ pub fn summary_lines(profile: &Profile, totals: &Totals) -> Vec<String> {
         Some(z) => format!(
             "estimate - exact = {z:+.1} standard errors, of what the sampled heaps allocated"
         ),
-        None => "there is no standard error to compare by".to_owned(),
+        None => "periodic samples have no standard error to compare with".to_owned(),
     };
     let mut lines = vec![
         format!(
@@ -245,7 +245,7 @@ pub fn summary_lines(profile: &Profile, totals: &Totals) -> Vec<String> {
             units::duration(totals.peak.after_ns as f64 / 1e9),
         ),
         format!(
-            "samples    {}, {interval}; lost {}{}",
+            "samples    {} ({interval}), {} lost{}",
             units::count(profile.samples.len() as f64),
             units::count(lost as f64),
             if lost > 0 {
@@ -300,7 +300,7 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
     if profile.part.before > 0 {
         let carried = profile.samples.iter().filter(|it| it.is_carried()).count();
         lines.push(format!(
-            "note: part {} of a recording: {} samples were alive when it began; they count as live, and not as allocated",
+            "note: part {} of a recording: {} samples were live when it began; they count as live but not as allocated",
             profile.part.before + 1,
             units::count(carried as f64),
         ));
@@ -311,12 +311,12 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             Note::SwitchedOff => lines.push(format!("note: the agent switched itself off: {detail}")),
             Note::ForkedFrom => lines.push(format!("note: forked from process {detail}")),
             Note::StacksCompared => lines.push(format!("note: stacks compared: {detail}")),
-            Note::Attached => lines.push(format!("note: attached to a running process, what it allocated before is not here: {detail}")),
+            Note::Attached => lines.push(format!("note: attached to a running process; earlier allocations are not included: {detail}")),
             Note::NoSnapshot => lines.push(format!("note: a snapshot could not be written: {detail}")),
-            Note::NotRotated => lines.push(format!("note: the profile could not go on in another file: {detail}")),
-            Note::Filtered => lines.push("note: a filter of system calls was installed: children have no profiles, and threads no names".to_owned()),
+            Note::NotRotated => lines.push(format!("note: the profile could not continue in a new file: {detail}")),
+            Note::Filtered => lines.push("note: a system call filter was installed: children have no profiles, and threads have no names".to_owned()),
             Note::Selection => lines.push(format!("note: sampled from some moment on: {detail}")),
-            Note::UnknownSetting => lines.push(format!("note: {detail} is no setting, and changed nothing (is it misspelt?)")),
+            Note::UnknownSetting => lines.push(format!("note: {detail} is not a setting and had no effect (is it misspelt?)")),
             Note::DiskFull => lines.push(format!("note: there was no room for the profile for a while: {detail}")),
             // `runtimes` says it where it matters.
             Note::NextAllocator | Note::NotJoined | Note::MallocIsElsewhere => {}
@@ -337,13 +337,13 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
     }
     if recovery.unfinished_records > 0 {
         lines.push(format!(
-            "note: {} records were being written when it died",
+            "note: {} records were being written when the process died",
             recovery.unfinished_records
         ));
     }
     if recovery.malformed_records > 0 {
         lines.push(format!(
-            "warning: {} malformed records were left out",
+            "warning: {} malformed records were skipped",
             recovery.malformed_records
         ));
     }
@@ -351,7 +351,7 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
         let (events, bytes) = profile.lost.of(reason);
         if events > 0 && reason == LostReason::LeftOut {
             lines.push(format!(
-                "note: {events} samples, which stand for {}, were left out by the filter of sizes, and are in no figure",
+                "note: {events} samples (representing {}) are not included: excluded by the filter of sizes",
                 units::bytes(bytes as f64)
             ));
         } else if events > 0 {
@@ -374,7 +374,7 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
         .fold(0, u64::saturating_add);
     if muted > 0 {
         lines.push(format!(
-            "note: {} were allocated while sampling was stopped, by threads that are left out, by signal handlers that interrupted the agent, or by libc on its behalf (its thread), and are in no figure",
+            "note: {} are not included: allocated while sampling was off, on excluded threads, in signal handlers that interrupted the agent, or by libc for the agent",
             units::bytes(muted as f64)
         ));
     }

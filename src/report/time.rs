@@ -131,7 +131,7 @@ impl CpuTime {
     /// For people: one line about the whole.
     pub fn line(&self) -> String {
         format!(
-            "time       {} of processors in {} ticks, one each {}; {} in the agent{}",
+            "time       {} of CPU time in {} ticks (one per {}), {} in the agent{}",
             cost::time(self.recorded_s * 1e9),
             units::count(self.ticks as f64),
             cost::time(self.period_s * 1e9),

@@ -289,7 +289,7 @@ fn status(what: &str, path: &Path) -> anyhow::Result<Ending> {
         writeln!(out, "profile    {}", path.display())?;
         writeln!(
             out,
-            "samples    {}, {} alive; lost {lost} ({})",
+            "samples    {}, {} live, {lost} lost ({})",
             profile.samples.len(),
             profile
                 .samples
