@@ -236,7 +236,7 @@ impl Agent {
             self.publisher.write_exact_bytes(heap);
         }
         self.capture.write_compared(recording);
-        recording.tell_figures();
+        recording.update_figures();
         if how == ExitHow::Exec {
             let record = ExecRecord { time_ns, path };
             recording.push_at_end(&record);
@@ -250,7 +250,7 @@ impl Agent {
 
     /// Writes the exact totals of all threads that are not in a slow path, and of all heaps, at the end of a file. The total
     /// of any other thread is in its last sample. Called by the drain thread.
-    pub fn tell_totals(&self, recording: &Recording) {
+    pub fn write_totals(&self, recording: &Recording) {
         if !recording.is_current() {
             // What there is to tell is another recording's.
             return;

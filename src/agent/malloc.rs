@@ -53,12 +53,12 @@ impl Agent {
                     );
                     None
                 }
-                _ => self.run_and_tell(&due, since_ns),
+                _ => self.take_and_report(&due, since_ns),
             };
             thread.pending_is_done();
         }
         self.begin_if_asked(thread);
-        self.obey_requests(thread, &slow_path);
+        self.apply_requests(thread, &slow_path);
         sampled
     }
 

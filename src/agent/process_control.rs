@@ -85,7 +85,7 @@ impl Agent {
             Order::Reset => request::RESET,
         };
         let recording = self.with_recording(thread, |recording, _| recording)?;
-        // Not as a muted thread: a file ends with the totals of those that are quiet (`Agent::tell_totals`), and this one is.
+        // Not as a muted thread: a file ends with the totals of those that are quiet (`Agent::write_totals`), and this one is.
         recording.ask_for_file_work(what, 0);
         let ticket = recording.take_ticket();
         self.publisher.set_drain_to_work(recording, false);
@@ -141,7 +141,7 @@ impl Agent {
         for (to, from) in path.iter_mut().take(room).zip(recording.path.as_bytes()) {
             *to = *from;
         }
-        recording.tell_figures();
+        recording.update_figures();
         let ring = &recording.ring;
         let figures = ring.figures();
         let figure = |figure: Figure| figures.get(figure as usize).copied().unwrap_or(0);

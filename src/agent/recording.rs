@@ -160,7 +160,7 @@ impl Recording {
     }
 
     /// Updates the figures that come from outside the recording. Any thread.
-    pub fn tell_figures(&self) {
+    pub fn update_figures(&self) {
         if os::is_filtered() {
             return;
         }

@@ -18,11 +18,11 @@ use crate::shim::Caller;
 impl Agent {
     /// Looks for a request, and applies the present interval and selection to the thread. Its own allocation has been dealt
     /// with.
-    pub(crate) fn obey_requests(&self, thread: &ShimThread, slow_path: &SlowPath<'_>) {
+    pub(crate) fn apply_requests(&self, thread: &ShimThread, slow_path: &SlowPath<'_>) {
         if let Some(recording) = recording::current() {
             let (generation, what, interval) = recording.ring.request();
             if self.accounting.control.take(generation) {
-                self.obey(recording, generation, what, interval);
+                self.carry_out(recording, generation, what, interval);
             }
         }
         self.accounting.selection.select(thread, slow_path);
@@ -33,18 +33,18 @@ impl Agent {
     }
 
     /// The same on a thread of a virtual machine, which may never call malloc: only if there is a new request.
-    pub fn obey_if_asked(&self, thread: &ShimThread) {
+    pub fn apply_new_request(&self, thread: &ShimThread) {
         let is_asked = recording::current()
             .is_some_and(|recording| self.accounting.control.is_new(recording.ring.request().0));
         if is_asked && let Some((slow_path, _)) = self.enter(thread, 0, &Caller::UNKNOWN) {
-            self.obey_requests(thread, &slow_path);
+            self.apply_requests(thread, &slow_path);
         }
     }
 
     /// A function of its own, to keep the frame of its caller small: that is on the program's stack.
     #[cold]
     #[inline(never)]
-    fn obey(&self, recording: &Recording, generation: u64, what: u64, value: u64) {
+    fn carry_out(&self, recording: &Recording, generation: u64, what: u64, value: u64) {
         match what {
             request::SET_INTERVAL => {
                 self.apply_interval(recording, Interval::new(value), |_| true);

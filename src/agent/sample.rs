@@ -38,12 +38,12 @@ impl Agent {
         }
         let since_ns = start_of_timed(due.thread, due.address);
         let _slow_path = self.enter(due.thread, 0, &due.caller)?;
-        self.run_and_tell(due, since_ns)
+        self.take_and_report(due, since_ns)
     }
 
     /// Takes the sample and reports it to listeners. `since_ns` is the time at which it began, if it is timed.
-    pub(crate) fn run_and_tell(&self, due: &Due<'_>, since_ns: Option<u64>) -> Option<SampleId> {
-        let id = self.run_sample(due);
+    pub(crate) fn take_and_report(&self, due: &Due<'_>, since_ns: Option<u64>) -> Option<SampleId> {
+        let id = self.take_when_free(due);
         if let (Some(since_ns), Some(recording)) = (since_ns, recording::current()) {
             let elapsed_ns = clock::monotonic_ns().saturating_sub(since_ns);
             recording.count_time(Figure::TimedSamples, elapsed_ns);
@@ -56,7 +56,7 @@ impl Agent {
         Some(id)
     }
 
-    fn run_sample(&self, due: &Due<'_>) -> Option<SampleId> {
+    fn take_when_free(&self, due: &Due<'_>) -> Option<SampleId> {
         /// Time to wait for a work area if samples may wait: there may be more threads than areas.
         const PATIENCE_MS: u32 = 10_000;
         let patience_ms = match self.config().on_full {

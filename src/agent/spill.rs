@@ -159,7 +159,7 @@ fn write_memory(recording: &Recording, file: &File, compress: Compress) -> Optio
 fn write_figures(recording: &Recording, file: &File) -> Option<()> {
     let chunk_bytes = CHUNK_HEADER_BYTES + 8 * FIGURES;
     let length = file.length().ok()? + chunk_bytes as u64;
-    recording.tell_figures();
+    recording.update_figures();
     recording
         .ring
         .set_figure(Figure::WrittenBytes as usize, length);

@@ -1,4 +1,4 @@
-//! What a file must say first to stand by itself, when it goes on where another ended.
+//! The facts that a file must begin with to be readable alone, when it continues another one.
 //!
 //! It follows the events of the file so far, and keeps of them what later events refer to: the process, the intervals,
 //! the modules in the order of their numbers, threads, definitions, and the samples that are alive with their stacks.
@@ -15,7 +15,7 @@ use allocsample_record::{
 };
 use rustc_hash::FxHashMap;
 
-/// Notes that go with every file. A process has a handful.
+/// Maximum number of notes that are repeated in every file. A process has a handful.
 const MOST_NOTES: usize = 64;
 
 type Words = Box<[u64]>;
@@ -24,12 +24,12 @@ type Words = Box<[u64]>;
 #[derive(Default)]
 pub struct Carry {
     process: Option<Words>,
-    /// By number: what each means.
+    /// The meaning of each interval number.
     intervals: BTreeMap<u16, Words>,
-    /// The last at which samples were taken, and the last.
+    /// The last interval at which samples were taken, and the last one.
     in_force: [Option<IntervalRecord>; 2],
-    /// Of heaps: the last time that each of their intervals came into force, and the last of all. What is alive may have been
-    /// allocated under any.
+    /// For each heap, the last record of each of its intervals, and the last of all: live objects may have been allocated
+    /// under any of them.
     of_heaps: BTreeMap<HeapId, HeapIntervals>,
     modules: Vec<(u64, Words)>,
     space: AddressSpace,
@@ -192,9 +192,9 @@ impl Carry {
         }
     }
 
-    /// Writes it for a file that begins with `part`, with the last stacks of threads that run. `next` is called whenever
-    /// the encoder has enough for a chunk, and at the end. Returns the numbers in the new file of the nodes of this one:
-    /// [`StackId::EMPTY`] for those that it lacks.
+    /// Writes the facts for a file that begins with `part`, with the last stacks of running threads. `next` is called whenever
+    /// the encoder has enough for a chunk, and at the end. Returns, for each stack node of this file, its number in the new
+    /// one, or [`StackId::EMPTY`] if it is not there.
     pub fn write<E>(
         &self,
         part: &PartRecord,
@@ -293,7 +293,7 @@ impl Carry {
         }
     }
 
-    /// All that ever were, so that they keep their numbers; then none is mapped; then those that are.
+    /// Writes all modules that ever were, so that they keep their numbers, then that none is mapped, then those that are.
     fn write_modules(&self, time_ns: u64, encoder: &mut ChunkEncoder) {
         for (_, words) in &self.modules {
             encoder.words(RecordKind::Module, words);
@@ -320,7 +320,7 @@ impl Carry {
         }
     }
 
-    /// Those that run, and those that have left something alive behind.
+    /// Writes the threads that run, and those that allocated something that is alive.
     fn write_threads(&self, live: &[&Alive], encoder: &mut ChunkEncoder) {
         let used: BTreeSet<ThreadId> = live.iter().map(|alive| alive.sample.thread).collect();
         for (&id, thread) in &self.threads {
@@ -346,7 +346,7 @@ impl Carry {
         }
     }
 
-    /// A stack's number in the new file; its nodes are written if they were not.
+    /// Returns a stack's number in the new file, and writes its nodes if necessary.
     fn write_stack(
         &self,
         stack: StackId,

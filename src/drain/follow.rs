@@ -1,4 +1,4 @@
-//! Reads the file that we write, behind ourselves.
+//! Reads back the file that the drain thread writes.
 
 use std::io::{Error, ErrorKind};
 
@@ -9,19 +9,19 @@ use allocsample_record::{
 use crate::carry::Carry;
 use crate::writer::ChunkWriter;
 
-/// What is known of the file up to some chunk. Nothing is kept of it in between: a process that never begins another file
-/// pays nothing for being able to.
+/// The state of the file up to some chunk. It is only built when another file begins, so that other processes do not pay for
+/// it.
 #[derive(Default)]
 pub struct Follower {
     offset: u64,
-    /// What the file's events come to.
+    /// The facts from the file's events.
     pub carry: Carry,
-    /// What virtual machines had defined before recording began: payloads, as they stand in the file.
+    /// Payloads of the chunks with definitions from before the recording began.
     pub definitions: Vec<Vec<u8>>,
 }
 
 impl Follower {
-    /// Takes the next chunk in; false at the end of the file.
+    /// Processes the next chunk; false at the end of the file.
     pub fn step(&mut self, file: &ChunkWriter) -> std::io::Result<bool> {
         let offset = self.offset.max(FILE_HEADER_BYTES as u64);
         if offset >= file.length() {

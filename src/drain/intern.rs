@@ -16,13 +16,13 @@ pub struct StackInterner {
     /// Numbers of the modules that have a build id.
     modules: FxHashMap<ModuleKey, ModuleId>,
     nodes: NodeTable,
-    /// What `nodes` calls locations.
+    /// The numbers of locations in `nodes`.
     places: Places,
     /// Locations of addresses under the present map of modules; at most [`ADDRESSES`].
     addresses: FxHashMap<u64, Place>,
     /// Frames that were met lately under the present map of modules, where [`recent_index`] puts them.
     recent: Vec<Recent>,
-    /// The last stack of each thread, root first: its next sample tells only what is new.
+    /// The last stack of each thread, root first: its next sample only contains the frames that differ.
     last: FxHashMap<ThreadId, Vec<StackId>>,
 }
 
@@ -44,7 +44,7 @@ fn recent_index(parent: StackId, address: u64) -> usize {
     (hash >> 52) as usize % RECENT
 }
 
-/// What makes two modules the same: path, build id, size, and where in itself it begins.
+/// The identity of a module: path, build id, size, and the offset at which it begins.
 type ModuleKey = (Box<[u8]>, Box<[u8]>, u64, u64);
 
 /// Addresses that are remembered before all are forgotten: 1 MiB of them.
@@ -62,8 +62,8 @@ impl StackInterner {
         self.last.iter().filter_map(leaf)
     }
 
-    /// A new file begins, with the same modules. `numbers` are those that the nodes of the last file have in it, in their
-    /// order; the last stacks are among them.
+    /// Begins a new file with the same modules. `numbers` are the numbers in it of the last file's nodes, in their order; the
+    /// last stacks are among them.
     pub fn begin_file(&mut self, numbers: &[StackId]) {
         self.nodes = NodeTable::default();
         self.recent.clear();
@@ -113,20 +113,21 @@ impl StackInterner {
         self.space.change_code(code);
     }
 
-    /// An address may mean another location now. The last stacks stay: who shares one has seen that it means the same.
+    /// Forgets addresses: they may belong to another location now. The last stacks stay, since a thread only shares frames
+    /// whose code it found unchanged.
     fn forget_addresses(&mut self) {
         self.addresses.clear();
         self.recent.clear();
     }
 
-    /// Nodes are written again then; what this file calls them stays good.
+    /// Forgets places and nodes. Nodes are written again then; numbers in this file stay valid.
     fn forget_places(&mut self) {
         self.addresses.clear();
         self.places = Places::default();
         self.nodes = NodeTable::default();
     }
 
-    /// The thread tells no more stacks.
+    /// Forgets the last stack of a thread that has ended.
     pub fn end_thread(&mut self, thread: ThreadId) {
         self.last.remove(&thread);
     }
@@ -173,8 +174,8 @@ impl StackInterner {
         stack
     }
 
-    /// Goes from a stack to the one that has these addresses on top of it, leaf first, and tells the number of each on the
-    /// way.
+    /// Returns the stack with these addresses, leaf first, on top of another one, and passes the number of each stack on the
+    /// way to the callback.
     fn descend(
         &mut self,
         below: StackId,

@@ -1,4 +1,4 @@
-//! Keeps the agent within its budgets: looks at what sampling costs, and asks for another interval.
+//! Keeps the agent within its budgets: measures the cost of sampling and changes the interval.
 
 use allocsample_agent::Agent;
 use allocsample_agent::config::Config;
@@ -55,7 +55,7 @@ pub struct Keeper {
     size: Option<SizeLimit>,
     live: Option<LiveLimit>,
     last: Look,
-    /// Where the ring was when we last woke, and whether nothing came since the time before.
+    /// Head of the ring at the last wake-up, and whether it had not moved since the one before.
     head: u64,
     is_quiet: bool,
     sample: MeanTime,
@@ -72,13 +72,13 @@ const LEAST_WORDS: f64 = 16.0;
 /// thousand samples a second.
 fn burst_samples(rate: Option<f64>) -> f64 {
     const MOST: f64 = 2000.0;
-    /// What the controller needs to choose an interval.
+    /// Minimum number of samples for the controller to choose an interval.
     const LEAST: f64 = 100.0;
     rate.map_or(MOST, |rate| (rate / 5.0).clamp(LEAST, MOST))
 }
 
 impl Keeper {
-    /// With what the settings allow.
+    /// A keeper of the budgets in the settings.
     pub fn new(agent: &'static Agent, recording: &'static Recording) -> Self {
         let config = agent.config();
         let budget = config.budget();
@@ -112,9 +112,9 @@ impl Keeper {
         keeper
     }
 
-    /// How long the drain thread may sleep.
+    /// Maximum time that the drain thread may sleep.
     pub fn patience_ms(&self) -> Option<u32> {
-        /// A burst that does not fill a quarter of the ring in this time is none.
+        /// A load that does not fill a quarter of the ring in this time is no burst.
         const WATCHFUL_MS: u32 = 100;
         const IDLE_MS: u32 = 1000;
         let is_watchful = self.controller.is_some() || self.live.is_some();
@@ -139,7 +139,7 @@ impl Keeper {
         }
     }
 
-    /// Looks at what happened since the last time, and changes the interval if that is called for.
+    /// Measures the cost since the last call, and changes the interval if necessary.
     pub fn keep(&mut self, drained: &Drained, written_bytes: u64) {
         let Some(interval) = self.agent.interval_in_force() else {
             self.last = self.look();
@@ -196,7 +196,7 @@ impl Keeper {
         self.agent.change_interval(self.recording, from, to);
     }
 
-    /// What happened since the last look; `None`: too little to say.
+    /// Measurements since the last look; `None`: too few.
     fn window(&mut self, now: &Look, drained: &Drained) -> Option<Window> {
         /// The kernel adds a running thread's time to its process at its ticks, up to 10 ms apart.
         const TICKS_NS: f64 = 30e6;
@@ -242,14 +242,14 @@ impl Keeper {
     }
 }
 
-/// Samples that live, as far as can be told: what waits in the ring is like what was.
+/// Estimated number of live samples. Records that wait in the ring are taken to be like those drained so far.
 fn alive(recording: &Recording, drained: &Drained) -> u64 {
     let alive = drained.samples.saturating_sub(drained.frees);
     let waiting = recording.ring.used_words() as f64 / drained.words.max(1) as f64;
     alive + (alive as f64 * waiting.min(1.0)) as u64
 }
 
-/// Takes no more samples: there is no room for them in the file.
+/// Stops sampling: the file has no room for more samples.
 pub fn stop_for_size(agent: &Agent, recording: &Recording) {
     if let Some(interval) = agent.interval_in_force()
         && agent.change_interval(recording, interval, None)
@@ -258,18 +258,18 @@ pub fn stop_for_size(agent: &Agent, recording: &Recording) {
     }
 }
 
-/// Whether a budget of the settings needs somebody who looks.
+/// Whether the settings have a budget that must be watched.
 pub fn is_needed(config: &Config) -> bool {
     config.is_watched() || config.max_size_bytes.is_some() || config.max_live.is_some()
 }
 
-/// What is to be done for the profile's size.
+/// What to do about the profile's size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Room {
     Enough,
-    /// At this interval it fills as it may.
+    /// Use this interval: the profile grows at the allowed rate.
     Adapt(Interval),
-    /// There is room for the ends of the samples that live, and no more.
+    /// Stop sampling: there is only room for the ends of live samples.
     Full,
 }
 

@@ -1,4 +1,4 @@
-//! Which stack nodes are in the profile already: as many as fit into a bounded table.
+//! A bounded table of the stack nodes that are in the profile already.
 //!
 //! A node that was forgotten is written again, and all that are below it with it, for a node is told apart by its parent's
 //! number. So those that are asked for again and again, near the roots, stay; and a table that forgets much grows.
@@ -36,7 +36,7 @@ struct Bucket {
     parents: [u32; WAYS],
     places: [u32; WAYS],
     numbers: [u32; WAYS],
-    /// A bit for each way that was found since all of them were.
+    /// A bit for each way that was found since the bits were last cleared.
     found: u32,
 }
 
@@ -67,7 +67,7 @@ impl Bucket {
         self.numbers[WAYS - 1] != 0
     }
 
-    /// Whether somebody asked for each of its nodes.
+    /// Whether each of its nodes was found since the bits were last cleared.
     fn is_all_found(&self) -> bool {
         self.found == (1 << WAYS) - 1
     }
@@ -95,7 +95,7 @@ impl Bucket {
 pub(crate) struct NodeTable {
     buckets: Vec<Bucket>,
     used: usize,
-    /// Since the table has its size.
+    /// Number of nodes forgotten since the table was last resized.
     forgotten: usize,
     most_buckets: usize,
 }

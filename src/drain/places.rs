@@ -16,15 +16,15 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// With so many, 10 MiB of them, it is time to begin anew.
+    /// Maximum number of locations, in 10 MiB; then all are forgotten.
     const MOST: usize = 1 << 18;
 
-    /// Whether whoever keeps numbers should forget them, and this too.
+    /// Whether all numbers should be forgotten, here and wherever they are kept.
     pub(crate) fn is_full(&self) -> bool {
         self.locations.len() >= Self::MOST
     }
 
-    /// The number of a location, a new one unless it has one.
+    /// The number of a location, which gets one if it has none.
     pub(crate) fn number(&mut self, location: Location) -> Place {
         let locations = &mut self.locations;
         *self.numbers.entry(location).or_insert_with(|| {

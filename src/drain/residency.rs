@@ -1,10 +1,10 @@
-//! Reads how much memory the process has, when that is due.
+//! Reads the memory use of the process, when a reading is due.
 
 use allocsample_agent::os::clock;
 use allocsample_record::MemoryMap;
 use allocsample_residency::{Due, Source, Watch};
 
-/// The watch over our own process.
+/// The readings of our own process.
 #[derive(Clone, Debug)]
 pub struct Residency {
     source: Source,
@@ -32,13 +32,13 @@ impl Residency {
         u32::try_from(left_ns / NS_PER_MS + 1).unwrap_or(u32::MAX)
     }
 
-    /// Another file begins, which is to have readings of its own.
+    /// Begins another file, which gets readings of its own.
     pub fn begin_file(&mut self) {
         self.watch.begin_file();
         self.next_ns = 0;
     }
 
-    /// A reading that the profile is to have, if one is due.
+    /// Returns a reading for the profile, if one is due.
     pub fn look(&mut self) -> Option<MemoryMap> {
         let now_ns = clock::monotonic_ns();
         if now_ns < self.next_ns {

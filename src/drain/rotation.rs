@@ -1,4 +1,4 @@
-//! When a recording goes on in another file, how the files are called, and which of them stay.
+//! Decides when a recording continues in another file, names the files, and deletes old ones.
 //!
 //! The file that is being written always has the profile's own name, `app.allocsample`; one that is complete is called
 //! `app.part-N.allocsample`, N from 1. At every moment there is a file of the profile's name, whole up to what is in the
@@ -27,7 +27,7 @@ struct Part {
     end_wall_ns: u64,
 }
 
-/// What is known when the present file ends.
+/// Time and size at the end of the present file.
 #[derive(Clone, Copy, Debug)]
 pub struct Border {
     /// CLOCK_MONOTONIC.
@@ -50,16 +50,16 @@ pub struct Rotation {
     number: u32,
     begin_ns: u64,
     begin_wall_ns: u64,
-    /// What it had to say first, in bytes, and the ring position at which it began.
+    /// Length of the present file's first facts in bytes, and the ring position at which it began.
     first_bytes: u64,
     first_position: u64,
     /// Complete files, oldest first.
     parts: VecDeque<Part>,
-    /// Complete files that are gone.
+    /// Number of complete files that were deleted.
     deleted: u64,
     retry_ns: u64,
-    /// Whether a failure was told.
-    pub is_told: bool,
+    /// Whether a failure was reported in the profile.
+    pub is_reported: bool,
 }
 
 impl Rotation {
@@ -81,7 +81,7 @@ impl Rotation {
             parts: VecDeque::new(),
             deleted: 0,
             retry_ns: 0,
-            is_told: false,
+            is_reported: false,
         }
     }
 
@@ -90,7 +90,7 @@ impl Rotation {
         self.number
     }
 
-    /// Whether it is time for another file. One that nothing has come into goes on.
+    /// Whether it is time for another file. A file without records since it began continues.
     pub fn is_due(&self, time_ns: u64, length: u64, position: u64) -> bool {
         if position == self.first_position || time_ns < self.retry_ns {
             return false;
@@ -100,7 +100,7 @@ impl Rotation {
         is_old || is_long
     }
 
-    /// How long until time alone may make it due.
+    /// Time until the next file is due by its age.
     pub fn patience_ms(&self, time_ns: u64) -> Option<u32> {
         let due_ns = (self.begin_ns + self.every_ns?).max(self.retry_ns);
         let ms = due_ns.saturating_sub(time_ns).div_ceil(1_000_000);
@@ -109,12 +109,12 @@ impl Rotation {
         Some(u32::try_from(ms.max(LEAST_MS)).unwrap_or(u32::MAX))
     }
 
-    /// Not again for a while.
+    /// Postpones the next attempt after a failure.
     pub fn put_off(&mut self, time_ns: u64) {
         self.retry_ns = time_ns + RETRY_NS;
     }
 
-    /// Where the next file is made.
+    /// Path under which the next file is prepared.
     pub fn aside(&self) -> PathBuf {
         named(&self.path, b".next")
     }
@@ -163,7 +163,7 @@ impl Rotation {
         Ok(())
     }
 
-    /// Where a copy of the present file may be put.
+    /// A path for a copy of the present file.
     pub fn copy_path(&self) -> PathBuf {
         let path = |number| beside(&self.path, format!(".snapshot-{number}").as_bytes());
         (1..ATTEMPTS)
@@ -192,7 +192,7 @@ impl Rotation {
         Err(std::io::Error::from(std::io::ErrorKind::AlreadyExists))
     }
 
-    /// Gives the oldest complete file up; false if there is none.
+    /// Deletes the oldest complete file; false if there is none.
     pub fn drop_oldest(&mut self) -> bool {
         let Some(part) = self.parts.pop_front() else {
             return false;
@@ -203,12 +203,12 @@ impl Rotation {
         true
     }
 
-    /// Whether the present file has more in it than it had to say first.
+    /// Whether the present file contains records beyond its first facts.
     pub fn has_grown(&self, position: u64) -> bool {
         position != self.first_position
     }
 
-    /// How long the present file may become, as long as the others stay.
+    /// Maximum length of the present file, as long as the others stay.
     pub fn room(&self) -> Option<u64> {
         let parts: u64 = self.parts.iter().map(|part| part.bytes).sum();
         self.most_bytes.map(|most| most.saturating_sub(parts))
@@ -219,7 +219,7 @@ impl Rotation {
         self.parts.iter().map(|part| part.bytes).sum()
     }
 
-    /// The index is for people and scripts; readers look at the files themselves. So it may fail.
+    /// Writes the index, which is for people and scripts. Readers look at the files themselves, so errors are ignored.
     fn write_index(&self) {
         let aside = named(&self.path, b".index.next");
         drop(std::fs::remove_file(&aside));
@@ -263,7 +263,7 @@ impl Rotation {
     }
 }
 
-/// Has the names of a file and its neighbours reach the disk. One that does not has the files all the same, by their old
+/// Syncs the directory of a file, so that its name survives a power failure. Without that the files survive under their old
 /// names.
 fn sync_directory(path: &Path) {
     let parent = path

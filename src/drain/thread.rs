@@ -1,4 +1,4 @@
-//! The thread's loop.
+//! The loop of the drain thread.
 
 mod chunk;
 mod files;
@@ -25,7 +25,7 @@ use crate::writer::ChunkWriter;
 /// A chunk ends after this many ring words, so that a reader's memory for one is bounded.
 const CHUNK_WORDS: u64 = 1 << 17;
 
-/// Why the thread gave up. The ring stays, and keeps what fits.
+/// Why the drain thread gave up. The ring stays, and keeps what fits.
 #[derive(Debug, thiserror::Error)]
 pub enum DrainError {
     /// The profile cannot be opened or written.
@@ -33,7 +33,7 @@ pub enum DrainError {
     Write(#[from] std::io::Error),
 }
 
-/// Works until it is asked to end.
+/// Runs the drain thread until it is asked to end.
 pub fn run(agent: &'static Agent, recording: &'static Recording) -> Result<(), DrainError> {
     isolate();
     // Of another recording, if the process was forked or an exec failed.
@@ -118,7 +118,7 @@ fn isolate() {
     }
 }
 
-/// What a paused thread leaves to the next one.
+/// The state that a paused drain thread leaves to the next one.
 struct Memory {
     recording: &'static Recording,
     interner: StackInterner,
@@ -177,7 +177,7 @@ impl Drain {
                 }
                 DrainRequest::Work => self.sleep(wake),
                 DrainRequest::Pause => {
-                    self.tell_figures()?;
+                    self.update_figures()?;
                     self.keep_for_next_thread();
                     return Ok(());
                 }
@@ -203,9 +203,9 @@ impl Drain {
     }
 
     fn sleep(&self, wake: u32) {
-        /// How soon the end of the last thread is noticed, once main has gone by pthread_exit.
+        /// Polling interval for the end of the last thread, after main has called pthread_exit.
         const LOOK_FOR_LAST_THREAD_MS: u32 = 50;
-        /// Behind a filter of system calls nobody wakes us.
+        /// Polling interval behind a filter of system calls, where nobody wakes us.
         const LOOK_FOR_WORK_MS: u32 = 20;
         let timeout_ms = if os::is_filtered() {
             Some(LOOK_FOR_WORK_MS)
@@ -226,7 +226,7 @@ impl Drain {
         self.recording.has_main_exited() && process::is_only_zombie_leader_left()
     }
 
-    /// When this thread returns, libc finds no other, and exits with status 0 as it would have without us.
+    /// Ends as the last thread of the process: libc then exits with status 0, as it would have without us.
     fn end_with_process(&mut self) -> Result<(), DrainError> {
         let record = ExitRecord {
             time_ns: clock::monotonic_ns(),
@@ -238,14 +238,14 @@ impl Drain {
         self.finish()
     }
 
-    fn tell_figures(&mut self) -> Result<(), DrainError> {
-        self.recording.tell_figures();
+    fn update_figures(&mut self) -> Result<(), DrainError> {
+        self.recording.update_figures();
         let figures = self.recording.ring.figures();
         let position = self.consumer.position();
         self.write(|writer| writer.append_figures(ChunkKind::Figures, &figures, position))
     }
 
-    /// How much memory the process has, if that is due. The kernel may refuse to tell behind a filter.
+    /// Writes the memory use of the process, if a reading is due. Behind a filter the kernel may refuse it.
     fn write_memory(&mut self) -> Result<(), DrainError> {
         if os::is_filtered() {
             return Ok(());
@@ -267,15 +267,15 @@ impl Drain {
         {
             self.append_memory(&map)?;
         }
-        self.tell_figures()?;
+        self.update_figures()?;
         // What other threads still add goes nowhere: the process is at its end.
         self.recording.ring.close();
         file::unlink(self.recording.ring_path.as_c_str());
         Ok(())
     }
 
-    /// Everything, if those that are at a record finish it soon: on a busy machine a thread may have lost the processor
-    /// between the begin of its record and the end, and what others have written since lies behind it.
+    /// Drains everything, and waits briefly for unfinished records: on a busy machine a thread may have been preempted within
+    /// its record, and later records lie behind it.
     fn drain_rest(&mut self) -> Result<(), DrainError> {
         const LOOKS: u32 = 1000;
         for _ in 0..LOOKS {
@@ -288,8 +288,7 @@ impl Drain {
         Ok(())
     }
 
-    /// The rest of the ring will be used soon, when a quarter has been. Its pages come here rather than on threads of the
-    /// program.
+    /// Populates the ring's pages once a quarter of it is used, so that the program's threads do not have to.
     fn populate_ring(&mut self, head: u64) {
         if !self.is_ring_populated && head >= self.recording.ring.capacity_words() / 4 {
             self.is_ring_populated = true;
@@ -299,7 +298,7 @@ impl Drain {
         }
     }
 
-    /// Everything that is committed now, in one chunk or more.
+    /// Drains everything that is committed now, in one chunk or more.
     fn drain_all(&mut self) -> Result<(), DrainError> {
         let end = self.recording.ring.head();
         self.populate_ring(end);
@@ -319,7 +318,7 @@ impl Drain {
             // Only now: until here the ring had it too.
             self.consumer.release();
             self.drained.words += to - from;
-            self.recording.tell_figures();
+            self.recording.update_figures();
             let ring = &self.recording.ring;
             if !os::is_filtered() {
                 ring.set_figure(Figure::DrainNs as usize, clock::thread_ns());

@@ -20,12 +20,12 @@ pub struct ChunkWriter {
     file: std::fs::File,
     length: u64,
     most_bytes: u64,
-    /// The chunk that is being made. It stays: large memory that comes and goes disturbs all threads of the process.
+    /// Buffer for the present chunk. It is kept: mapping and unmapping large memory slows down all threads of the process.
     chunk: Vec<u8>,
 }
 
 impl ChunkWriter {
-    /// Opens a profile that the agent has created; what would make it longer than `most_bytes` is refused.
+    /// Opens a profile that the agent has created. Writes beyond `most_bytes` fail.
     pub fn open(path: &CStr, most_bytes: Option<u64>) -> std::io::Result<Self> {
         use std::os::unix::ffi::OsStrExt;
         let path = Path::new(std::ffi::OsStr::from_bytes(path.to_bytes()));
@@ -43,7 +43,7 @@ impl ChunkWriter {
         })
     }
 
-    /// Makes the file that is to come after this one, with the same identity.
+    /// Creates the file that follows this one, with the same profile id.
     pub fn create_next(&self, path: &Path) -> std::io::Result<Self> {
         let mut header = [0; FILE_HEADER_BYTES];
         self.read_at(0, &mut header)?;
@@ -97,12 +97,12 @@ impl ChunkWriter {
         write().inspect_err(|_| drop(std::fs::remove_file(aside)))
     }
 
-    /// Comes back when the disk has what was written so far.
+    /// Waits until everything written so far is on the disk.
     pub fn sync(&self) -> std::io::Result<()> {
         synced(self.file.sync_data())
     }
 
-    /// Sets how long the file may become.
+    /// Sets the maximum length of the file.
     pub fn set_most_bytes(&mut self, most_bytes: Option<u64>) {
         self.most_bytes = most_bytes.unwrap_or(u64::MAX);
     }
@@ -112,7 +112,7 @@ impl ChunkWriter {
         self.file.read_exact_at(bytes, offset)
     }
 
-    /// Takes back what was appended beyond `length`.
+    /// Truncates the file to `length`.
     pub fn cut(&mut self, length: u64) -> std::io::Result<()> {
         self.file.set_len(length)?;
         self.length = length;
@@ -129,7 +129,7 @@ impl ChunkWriter {
         self.append_packed(ChunkKind::Events, raw, ring)
     }
 
-    /// Writes one chunk of what was before the file.
+    /// Writes one chunk of facts from before the file.
     pub fn append_carried(&mut self, raw: &[u8], position: u64) -> std::io::Result<()> {
         self.append_packed(ChunkKind::Carried, raw, position..position)
     }
@@ -139,7 +139,7 @@ impl ChunkWriter {
         self.append(ChunkKind::Definitions, payload, position)
     }
 
-    /// Writes the counts of what was lost so far: `Lost`, or `LostBefore` at the beginning of a file.
+    /// Writes the lost counters: `Lost`, or `LostBefore` at the beginning of a file.
     pub fn append_lost(
         &mut self,
         kind: ChunkKind,
@@ -154,7 +154,7 @@ impl ChunkWriter {
         self.append(kind, &payload, position)
     }
 
-    /// Writes what the agent tells of itself: `Figures`, or `FiguresBefore` at the beginning of a file.
+    /// Writes the agent's figures about itself: `Figures`, or `FiguresBefore` at the beginning of a file.
     pub fn append_figures(
         &mut self,
         kind: ChunkKind,
@@ -165,19 +165,19 @@ impl ChunkWriter {
         self.append(kind, &payload, position)
     }
 
-    /// Writes how much memory the process has.
+    /// Writes a reading of the process's memory.
     pub fn append_memory(&mut self, payload: &[u8], position: u64) -> std::io::Result<()> {
         self.append_packed(ChunkKind::Memory, payload, position..position)
     }
 
-    /// A chunk as it is.
+    /// Writes a chunk without compression.
     fn append(&mut self, kind: ChunkKind, payload: &[u8], position: u64) -> std::io::Result<()> {
         let body = self.room_for(payload.len());
         body[..payload.len()].copy_from_slice(payload);
         self.write_chunk(kind, payload.len(), payload.len(), position..position)
     }
 
-    /// A compressed chunk.
+    /// Compresses and writes a chunk.
     fn append_packed(
         &mut self,
         kind: ChunkKind,
@@ -189,7 +189,7 @@ impl ChunkWriter {
         self.write_chunk(kind, raw.len(), stored, ring)
     }
 
-    /// Where a chunk's payload is to be put.
+    /// Returns the buffer for a chunk's payload.
     fn room_for(&mut self, payload_bytes: usize) -> &mut [u8] {
         let needed = CHUNK_HEADER_BYTES + payload_bytes;
         if self.chunk.len() < needed {

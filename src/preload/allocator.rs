@@ -22,7 +22,7 @@ const CLASSES: usize = 13;
 const LARGEST: usize = 1 << (SMALLEST_SHIFT as usize + CLASSES - 1);
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// What is to be done when the kernel gives no memory.
+/// What to do when the kernel has no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
     /// Ask again.
@@ -72,7 +72,7 @@ impl Reserve {
     }
 }
 
-/// Whether so much of the reserve is used that nobody should start what needs more.
+/// Whether more than half of the reserve is used, so that sampling should stop.
 pub fn is_reserve_low() -> bool {
     RESERVE.used.load(Ordering::Relaxed) > RESERVE_BYTES / 2
 }
@@ -127,7 +127,7 @@ impl State {
 /// See the module.
 pub struct OwnAllocator {
     lock: AtomicBool,
-    /// Whoever had the lock did not give it back in a long time.
+    /// The lock was not released for a long time: its holder has left by a jump.
     is_left_locked: AtomicBool,
     state: UnsafeCell<State>,
     on_shortage: OnShortage,
@@ -161,7 +161,7 @@ impl OwnAllocator {
         }
     }
 
-    /// `None`: somebody has left with the lock.
+    /// Runs `work` with the lock. `None`: the lock will never be released.
     fn with_state<R>(&self, work: impl FnOnce(&mut State) -> R) -> Option<R> {
         const PATIENCE: u32 = 100_000;
         let mut patience = match self.is_left_locked.load(Ordering::Relaxed) {

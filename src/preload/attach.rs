@@ -18,7 +18,7 @@ use crate::AGENT;
 use crate::slow_path::{here, this_thread};
 use crate::start;
 
-/// What the names contain under which the command opens the library in order to wait: nobody else spells a path like that.
+/// Part of the path by which the command opens the library for an attach: nobody else spells a path like that.
 const TO_WAIT: &[u8] = b"/././";
 
 /// The answer of a call of the command.
@@ -27,13 +27,13 @@ const TO_WAIT: &[u8] = b"/././";
 enum Answer {
     /// Done; the text is the path of the profile.
     Done = 0,
-    /// It is so already; the text is the path of the profile.
+    /// Already attached; the text is the path of the profile.
     Already = 1,
-    /// It cannot be; the text says why.
+    /// Refused; the text says why.
     Refused = 2,
     /// Nothing to detach from.
     Idle = 3,
-    /// Calls reach us by symbol order, and always will.
+    /// The library was loaded with the program, and cannot be detached.
     Preloaded = 4,
 }
 
@@ -62,10 +62,10 @@ unsafe extern "C" {
     fn bridges_detach();
 }
 
-/// Whether the constructor has found no allocator that could come next.
+/// Whether the constructor has found no next allocator.
 static HAS_NO_ALLOCATOR: AtomicU32 = AtomicU32::new(0);
 
-/// The process of which a thread attaches or detaches; 0 for none.
+/// Pid of the process in which a thread attaches or detaches; 0 for none.
 static BUSY: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the library was opened by the command.
@@ -80,7 +80,7 @@ pub fn is_late() -> bool {
     unsafe { shim_is_late() }
 }
 
-/// Looks around, in the constructor.
+/// Looks for the allocator, in the constructor.
 pub fn prepare() {
     // SAFETY: in a constructor, so the loader's lock is held by this thread.
     let is_prepared = unsafe { shim_prepare_late() };
@@ -143,7 +143,7 @@ fn alone(text: &mut Text, work: impl FnOnce(&mut Text) -> Answer) -> Answer {
     answer
 }
 
-/// Whether no other thread of this process is at it. One of a parent that was at it when it forked does not exist here.
+/// Claims the right to attach or detach. A claim by the parent process is void in a forked child.
 fn begin_alone(busy: &AtomicU32, pid: u32) -> bool {
     let other = busy.load(Ordering::Relaxed);
     // Acquire and release: the calls come one after the other.
@@ -299,7 +299,7 @@ impl Text {
         Self { length: 0, ..*self }
     }
 
-    /// Adds what there is room for.
+    /// Appends `part`, cut to the room that is left.
     fn push(&mut self, part: &[u8]) -> &mut Self {
         let room = self.capacity.saturating_sub(self.length + 1);
         let part = part.get(..part.len().min(room)).unwrap_or(part);

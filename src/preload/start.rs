@@ -1,4 +1,4 @@
-//! Start and stop: the library's constructor and destructor, and the threads' ends.
+//! The library's constructor and destructor, and the ends of threads.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -138,7 +138,7 @@ pub(crate) fn check_directory(config: &Config) -> Result<(), &'static str> {
     })
 }
 
-/// From here on the agent works as the settings say. False: there is no memory for it.
+/// Switches the agent on with these settings. False: there is no memory for it.
 pub(crate) fn switch_on(config: Config, unknown_setting: Option<UnknownSetting>) -> bool {
     // SAFETY: reads a pointer of the shim.
     let next_malloc = unsafe { shim_next_malloc_address() };
@@ -172,7 +172,7 @@ pub(crate) fn switch_on(config: Config, unknown_setting: Option<UnknownSetting>)
     if unsafe { bridges_have_scanning_collector() } {
         AGENT.stay_on_threads_stacks();
     }
-    /// Those of before, of which an attach leaves one behind.
+    /// Earlier settings: each attach leaves one behind.
     static RETIRED: memory::Retired<Start> = memory::Retired::new();
     let now_ns = clock::monotonic_ns();
     let Some(start) = memory::leak_again(RETIRED.take(now_ns), start) else {
@@ -193,8 +193,7 @@ pub(crate) fn switch_on(config: Config, unknown_setting: Option<UnknownSetting>)
     true
 }
 
-/// Has a signal ask for a snapshot, unless somebody else has a use for it. A program that sets a disposition of its own
-/// later has that.
+/// Installs the handler of the snapshot signal, unless the signal has one. A program may replace it later.
 fn take_signal(signal: c_int) {
     // SAFETY: the kernel fills in what all zero bytes are a value of.
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -347,7 +346,7 @@ fn is_definition(address: *const c_void) -> bool {
     found != 0 && !symbol.is_null() && unsafe { (*symbol.cast::<libc::Elf64_Sym>()).st_shndx } != 0
 }
 
-/// Looks up what only some C libraries have.
+/// Looks up functions that only some C libraries have.
 fn ask_loader() {
     // SAFETY: lookups by name.
     let (find_object, stack_end) = unsafe {
@@ -433,7 +432,7 @@ fn start_drain(recording: &Recording) -> bool {
     result == 0
 }
 
-/// It ends when it is done, and libc then gives back its stack.
+/// Detaches the drain thread: libc frees its stack when it ends.
 fn leave_drain(recording: &Recording) {
     let thread = recording.take_drain_thread();
     if thread != 0 {

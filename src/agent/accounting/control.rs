@@ -75,8 +75,8 @@ impl Control {
         let mut filled = (0..).zip(self.places.iter().take(used));
         let (number, place) = filled.find(|(number, place)| {
             // The first interval of a profile is never "stopped", even if the place says so.
-            let is_told = *number > 0 || interval_bytes > 0;
-            is_told && place.interval_bytes.load(Ordering::Relaxed) == interval_bytes
+            let is_real = *number > 0 || interval_bytes > 0;
+            is_real && place.interval_bytes.load(Ordering::Relaxed) == interval_bytes
         })?;
         Some((number, place.index.load(Ordering::Relaxed) as u16))
     }

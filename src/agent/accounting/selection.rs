@@ -172,11 +172,11 @@ impl Selection {
     }
 
     fn has_thread(&self, tid: u32, name: &[u8; THREAD_NAME_BYTES]) -> bool {
-        let told = self.threads.iter().find_map(|place| {
+        let selected = self.threads.iter().find_map(|place| {
             let word = place.load(Ordering::Relaxed);
             (word >> 1 == u64::from(tid)).then_some(word & 1 != 0)
         });
-        told.unwrap_or_else(|| self.has_name(name))
+        selected.unwrap_or_else(|| self.has_name(name))
     }
 
     fn has_name(&self, name: &[u8; THREAD_NAME_BYTES]) -> bool {

@@ -86,7 +86,7 @@ impl WorkArea {
             false => &self.frames,
         };
         let fresh = frames.get(..captured.depth.saturating_sub(shared));
-        (self.written).remember(shared, fresh.unwrap_or(&[]), walk, key, last);
+        (self.written).note(shared, fresh.unwrap_or(&[]), walk, key, last);
     }
 }
 

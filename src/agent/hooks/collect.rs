@@ -324,10 +324,10 @@ impl Publisher {
     /// Writes the type, not 0, of a live sample. False: there is no room.
     pub fn write_type(&self, sample: SampleId, type_id: u32) -> bool {
         let typed = FateRecord::of_type(sample, type_id, clock::monotonic_ns());
-        let is_told = typed
+        let is_written = typed
             .zip(recording::current())
             .map(|(typed, recording)| self.push_waiting(recording, &typed));
-        is_told == Some(true)
+        is_written == Some(true)
     }
 
     fn push_fate(&self, record: &FateRecord) {

@@ -42,7 +42,7 @@ pub(crate) struct NurseryState {
     /// Number of the heap's discards that were applied.
     pub(crate) discards: u32,
     /// The part of `nursery.bytes()` that was added to the heap's exact bytes.
-    told_bytes: u64,
+    counted_bytes: u64,
     epoch: u32,
     generation: u32,
     interval_index: u16,
@@ -118,11 +118,11 @@ impl NurseryState {
         self.nursery.limit(&self.sampler).0
     }
 
-    fn tell_bytes(&mut self, heap: &Heap) {
+    fn count_bytes(&mut self, heap: &Heap) {
         let bytes = self.nursery.bytes();
         heap.exact_bytes
-            .fetch_add(bytes.wrapping_sub(self.told_bytes), Ordering::Relaxed);
-        self.told_bytes = bytes;
+            .fetch_add(bytes.wrapping_sub(self.counted_bytes), Ordering::Relaxed);
+        self.counted_bytes = bytes;
     }
 }
 
@@ -149,7 +149,7 @@ impl Agent {
             sampler: Sampler::new(self.setup.law(), interval, random),
             young: Vector::new(),
             discards: heap.discards(),
-            told_bytes: 0,
+            counted_bytes: 0,
             epoch: self.epoch(),
             generation: 0,
             interval_index,
@@ -175,7 +175,7 @@ impl Agent {
             state.epoch = epoch;
             state.is_inherited = true;
             state.young.clear();
-            state.told_bytes = state.nursery.bytes();
+            state.counted_bytes = state.nursery.bytes();
             state.discards = heap.discards();
         }
         heap.give_up_young(&self.publisher, state);
@@ -209,7 +209,7 @@ impl Agent {
                     // The machine's top and ours differ; it decides.
                     Overflow::Collect => top,
                 };
-            state.tell_bytes(heap);
+            state.count_bytes(heap);
             limit
         })
         .unwrap_or(top)
@@ -225,7 +225,7 @@ impl Agent {
         free: u64,
         top: u64,
     ) -> u64 {
-        self.obey_while_off(thread, heap);
+        self.apply_requests_while_off(thread, heap);
         slot.with(|state| {
             state
                 .nursery
@@ -233,7 +233,7 @@ impl Agent {
             self.renew(heap, state);
             state.young.retain(|pending| !pending.is_resolved());
             state.refresh(self, heap, free);
-            state.tell_bytes(heap);
+            state.count_bytes(heap);
             state.limit()
         })
         .unwrap_or(top)
@@ -252,7 +252,7 @@ impl Agent {
             state.is_enabled = is_on;
             state.refresh(self, heap, free);
             state.switch(heap, free);
-            state.tell_bytes(heap);
+            state.count_bytes(heap);
             state.limit()
         })
     }
@@ -262,7 +262,7 @@ impl Agent {
         slot.with(|state| {
             self.renew(heap, state);
             state.nursery.switch_off(&mut state.sampler, free);
-            state.tell_bytes(heap);
+            state.count_bytes(heap);
             let left = state.young.as_slice();
             heap.with_old(|old| {
                 for &pending in left.iter().filter(|pending| !pending.is_resolved()) {
@@ -284,7 +284,7 @@ impl Agent {
         free: u64,
         caller: &Caller,
     ) -> (Option<SampleId>, Option<u64>) {
-        self.obey_while_off(thread, heap);
+        self.apply_requests_while_off(thread, heap);
         slot.with(|state| {
             self.renew(heap, state);
             let (points, _) = state
@@ -295,7 +295,7 @@ impl Agent {
                 .then(|| self.sample_object(thread, heap, state, &object, points, caller))
                 .flatten();
             state.refresh(self, heap, free);
-            state.tell_bytes(heap);
+            state.count_bytes(heap);
             (id, Some(state.limit()))
         })
         .unwrap_or_default()
@@ -303,9 +303,9 @@ impl Agent {
 
     /// Looks for requests while sampling of the heap is off. Otherwise they are looked for at each sample, so a thread that
     /// never calls malloc would not notice that sampling is to start again.
-    fn obey_while_off(&self, thread: &ShimThread, heap: &Heap) {
+    fn apply_requests_while_off(&self, thread: &ShimThread, heap: &Heap) {
         if !heap.is_on() {
-            self.obey_if_asked(thread);
+            self.apply_new_request(thread);
         }
     }
 
@@ -319,7 +319,7 @@ impl Agent {
         caller: &Caller,
     ) -> Option<SampleId> {
         // A machine may take nothing from malloc. What is obeyed here holds from the next point on.
-        self.obey_if_asked(thread);
+        self.apply_new_request(thread);
         // One that the machine has taken back: the point was there already, but nobody may be asked or told.
         let is_gone = heap.is_gone();
         let due = Due {
@@ -384,7 +384,7 @@ impl Agent {
         drawn_at: Option<Interval>,
         caller: &Caller,
     ) -> Option<SampleId> {
-        self.obey_if_asked(thread);
+        self.apply_new_request(thread);
         if !heap.is_on() || !heap.kind.is_freed_by_address() {
             return None;
         }

@@ -185,7 +185,7 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
         beginning.config,
         beginning.seed,
     );
-    recording.tell_figures();
+    recording.update_figures();
     recording.note(Note::NextAllocator, beginning.next_allocator);
     if let Some(module) = beginning.malloc_elsewhere {
         recording.note(Note::MallocIsElsewhere, module);

@@ -82,7 +82,7 @@ mod tests {
     const OURS: u64 = 4005;
     const PROGRAM: u64 = 77;
 
-    fn told() -> LockingCode {
+    fn locking_code() -> LockingCode {
         let code = LockingCode::new();
         for ((start, end), number) in code.ranges.iter().zip(1..) {
             start.store(1000 * number, Ordering::Relaxed);
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_thread_in_its_own_code_may_start_another() {
-        let code = told();
+        let code = locking_code();
         assert!(code.is_left_by(&[PROGRAM, PROGRAM, LIBC, LIBC, PROGRAM]));
         assert!(code.is_left_by(&[PROGRAM, LIBC, LIBC]));
         assert!(code.is_left_by(&[PROGRAM, PROGRAM, OURS, LIBC, LIBC]));
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_may_hold_a_lock_must_not() {
-        let code = told();
+        let code = locking_code();
         for inner in [LIBC, LOADER, ALLOCATOR, OURS] {
             assert!(!code.is_left_by(&[inner, PROGRAM, LIBC, LIBC, PROGRAM]));
             assert!(!code.is_left_by(&[PROGRAM, inner, PROGRAM, LIBC, LIBC, PROGRAM]));

@@ -65,15 +65,9 @@ impl WrittenStack {
         self.sample = 0;
     }
 
-    /// The sample `last` is in the ring: `shared` frames as they are here, and `fresh` ones, leaf first, found by `walk`.
-    pub fn remember(
-        &mut self,
-        shared: usize,
-        fresh: &[u64],
-        walk: u64,
-        key: WrittenKey,
-        last: u64,
-    ) {
+    /// Notes the stack of the sample `last`, which is in the ring: `shared` frames of the stack noted before, and `fresh`
+    /// ones, leaf first, found by `walk`.
+    pub fn note(&mut self, shared: usize, fresh: &[u64], walk: u64, key: WrittenKey, last: u64) {
         let places = self.frames.get_mut(shared..).unwrap_or(&mut []);
         for (place, frame) in places.iter_mut().zip(fresh.iter().rev()) {
             *place = *frame;
@@ -141,7 +135,7 @@ mod tests {
                 let shared = written.shared(&found, KEY, last);
                 let fresh = frames.get(..frames.len() - shared).unwrap();
                 last = index as u64 + 1;
-                written.remember(shared, fresh, walk, KEY, last);
+                written.note(shared, fresh, walk, KEY, last);
                 read.truncate(shared);
                 proptest::prop_assert_eq!(read.len(), shared);
                 read.extend(fresh.iter().rev());
@@ -155,7 +149,7 @@ mod tests {
     fn nothing_is_shared_with_another_sample_or_another_time() {
         let mut written = empty();
         assert_eq!(written.shared(&alone(&[1, 2]), KEY, 0), 0);
-        written.remember(0, &[1, 2], 1, KEY, 7);
+        written.note(0, &[1, 2], 1, KEY, 7);
         assert_eq!(written.shared(&alone(&[5, 2]), KEY, 7), 1);
         assert_eq!(written.shared(&alone(&[5, 2]), KEY, 8), 0);
         let walk = MemoKey {

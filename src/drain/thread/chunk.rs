@@ -1,4 +1,4 @@
-//! One chunk: the ring's records as they are in a file, with the numbers of their stacks.
+//! Encodes the ring's records as a chunk of the file, with numbers of their stacks.
 
 use allocsample_agent::os::{self, clock, file};
 use allocsample_record::{
@@ -10,7 +10,7 @@ use allocsample_record::{
 use super::Drain;
 use crate::intern::StackInterner;
 
-/// Records that are another in the file, or that tell something of how addresses become stacks.
+/// Kinds that are encoded differently in the file, or affect the interning of stacks. All others are copied.
 const CHANGED: [RecordKind; 9] = [
     RecordKind::Sample,
     RecordKind::Tick,
@@ -92,7 +92,7 @@ impl Drain {
         }
     }
 
-    /// The resident set, once a chunk.
+    /// Writes the resident set, once per chunk.
     pub(super) fn write_counter(&mut self) {
         let Some(value) = resident_bytes() else {
             return;

@@ -1,4 +1,4 @@
-//! What becomes of the file: it finds room or waits for it, is copied, or the thread goes on in another one.
+//! Work on the profile's files: makes room or waits for it, copies, continues in another file.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +13,7 @@ use crate::rotation::Border;
 use crate::writer::ChunkWriter;
 
 impl Drain {
-    /// What was asked for from outside, and what the settings say is due.
+    /// Carries out requests about the files, and what is due by the settings.
     pub(super) fn do_file_work(&mut self) -> Result<(), DrainError> {
         let ticket = self.recording.ticket();
         if let Some((what, generation)) = self.recording.take_asked() {
@@ -22,11 +22,11 @@ impl Drain {
                 request::ROTATE => self.rotate(true)?,
                 request::RESET => self.rotate(false)?,
                 request::SNAPSHOT => {
-                    self.tell_figures()?;
+                    self.update_figures()?;
                     self.copy();
                 }
                 // The figures, too, are to be in the file.
-                _ => self.tell_figures()?,
+                _ => self.update_figures()?,
             }
             self.recording.ring.set_obeyed(generation);
         }
@@ -85,7 +85,7 @@ impl Drain {
         }
     }
 
-    /// Goes on in another file. If that cannot be, everything stays as it is, and is tried again later.
+    /// Continues in another file. If that fails, the present file continues and the rotation is tried again later.
     fn rotate(&mut self, keeps: bool) -> Result<(), DrainError> {
         self.is_rotating = true;
         // For a moment, until the oldest is gone.
@@ -96,7 +96,7 @@ impl Drain {
         rotated
     }
 
-    /// The oldest files go until all together have what they may.
+    /// Deletes the oldest files until all together are within the limit.
     fn make_files_fit(&mut self) {
         let is_too_long = |drain: &Self| {
             let room = drain.rotation.room();
@@ -134,9 +134,9 @@ impl Drain {
     }
 
     fn rotate_without_limit(&mut self, mut keeps: bool) -> Result<(), DrainError> {
-        self.agent.tell_totals(self.recording);
+        self.agent.write_totals(self.recording);
         self.drain_all()?;
-        self.tell_figures()?;
+        self.update_figures()?;
         while let Err(error) = self.try_to_rotate(keeps) {
             drop(std::fs::remove_file(self.rotation.aside()));
             if is_for_want_of_room(&error) && self.rotation.drop_oldest() {
@@ -147,7 +147,7 @@ impl Drain {
                 continue;
             }
             self.rotation.put_off(clock::monotonic_ns());
-            if !std::mem::replace(&mut self.rotation.is_told, true) {
+            if !std::mem::replace(&mut self.rotation.is_reported, true) {
                 let reason = error.to_string();
                 self.recording.note(Note::NotRotated, reason.as_bytes());
             }
@@ -220,7 +220,7 @@ impl Drain {
 
     /// Reads the file so far, and empties the ring meanwhile where it would overflow.
     fn follow(&mut self) -> std::io::Result<Follower> {
-        /// Under a load that never lets us catch up the file would never end.
+        /// Maximum number of passes: under a load that never lets us catch up, the file would never end.
         const ROUNDS: u32 = 4;
         let mut follower = Follower::default();
         let mut rounds = 0;
@@ -235,13 +235,13 @@ impl Drain {
     }
 }
 
-/// Whether a limit or the disk refuses more, and less of older files would help.
+/// Whether a write failed for a limit or a full disk, so that deleting older files helps.
 fn is_for_want_of_room(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
 }
 
-/// Of others, who may give some of it back. A limit of the process's own stays.
+/// Whether the disk is full, which may change. A limit of the process itself does not.
 fn is_disk_full(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
     matches!(error.kind(), QuotaExceeded | StorageFull)

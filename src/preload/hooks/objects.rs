@@ -138,7 +138,7 @@ pub(super) unsafe extern "C" fn sampled_at(
 ) -> u64 {
     let Some(drawn_at) = Interval::new(interval) else {
         let _errno = KeepErrno::new();
-        AGENT.obey_if_asked(this_thread());
+        AGENT.apply_new_request(this_thread());
         return NO_SAMPLE;
     };
     // SAFETY: the header's rules.
