@@ -200,3 +200,6 @@ impl Recording {
         current().is_some_and(|current| core::ptr::eq(self, current))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -365,3 +365,6 @@ core::arch::global_asm!(
     ".size allocsample_call_on_stack, . - allocsample_call_on_stack",
     ".popsection",
 );
+
+#[cfg(test)]
+mod tests;

@@ -146,28 +146,13 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
         }
         return discard(NO_ROOM);
     };
-    let recording = Recording {
-        ring: mapped_ring,
-        path: path.clone(),
-        ring_path: ring_path.clone(),
-        wake: AtomicU32::new(0),
-        is_drain_asleep: AtomicBool::new(false),
-        enough_words: AtomicU64::new(u64::MAX),
-        space: AtomicU32::new(0),
+    let recording = Recording::new(
+        mapped_ring,
+        path.clone(),
+        ring_path.clone(),
         ring_place,
-        given_up_at: AtomicU32::new(u32::MAX),
-        is_bequeathed: AtomicBool::new(false),
-        holders: AtomicU32::new(1),
-        drain_tid: AtomicU32::new(0),
-        drain_thread: AtomicU64::new(0),
         definitions_to,
-        state: AtomicU32::new(DrainState::None as u32),
-        request: AtomicU32::new(DrainRequest::Work as u32),
-        main_exited: AtomicU32::new(0),
-        asked: AtomicU64::new(0),
-        tickets: AtomicU32::new(0),
-        tickets_done: AtomicU32::new(0),
-    };
+    );
     let Some(recording) = memory::leak_again(retired, recording) else {
         return discard("out of memory");
     };
@@ -289,6 +274,38 @@ fn create_ring(
 }
 
 impl Recording {
+    /// A recording whose ring nobody uses yet, without a drain thread.
+    pub(super) fn new(
+        ring: Ring,
+        path: Path,
+        ring_path: Path,
+        ring_place: (NonNull<u8>, usize),
+        definitions_to: u64,
+    ) -> Self {
+        Self {
+            ring,
+            path,
+            ring_path,
+            wake: AtomicU32::new(0),
+            is_drain_asleep: AtomicBool::new(false),
+            enough_words: AtomicU64::new(u64::MAX),
+            space: AtomicU32::new(0),
+            ring_place,
+            given_up_at: AtomicU32::new(u32::MAX),
+            is_bequeathed: AtomicBool::new(false),
+            holders: AtomicU32::new(1),
+            drain_tid: AtomicU32::new(0),
+            drain_thread: AtomicU64::new(0),
+            definitions_to,
+            state: AtomicU32::new(DrainState::None as u32),
+            request: AtomicU32::new(DrainRequest::Work as u32),
+            main_exited: AtomicU32::new(0),
+            asked: AtomicU64::new(0),
+            tickets: AtomicU32::new(0),
+            tickets_done: AtomicU32::new(0),
+        }
+    }
+
     fn write_beginning(
         &self,
         process: &ProcessRecord<'_>,

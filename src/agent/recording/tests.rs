@@ -1,0 +1,231 @@
+use core::sync::atomic::Ordering;
+
+use allocsample_record::{ForkRecord, NoteRecord, RecordKind};
+use allocsample_ring::request;
+use std::vec::Vec;
+
+use super::*;
+use crate::accounting::thread::ShimThread;
+
+const CAPACITY_WORDS: u64 = 1 << 12;
+
+/// Without files: the ring is plain memory that is never given back.
+fn recording() -> Recording {
+    let bytes = allocsample_ring::file_bytes(CAPACITY_WORDS);
+    let base = memory::map(bytes).unwrap();
+    // SAFETY: fresh and zeroed, mapped for ever, aligned to a page.
+    let ring = unsafe { Ring::create(base, CAPACITY_WORDS, 7) };
+    Recording::new(ring, Path::new(), Path::new(), (base, bytes), 0)
+}
+
+fn new_thread() -> ShimThread {
+    // SAFETY: all zero bytes are a thread that has not joined.
+    unsafe { core::mem::zeroed() }
+}
+
+/// The kinds of the records that the drain thread would get.
+fn drained(recording: &Recording) -> Vec<u8> {
+    // SAFETY: the only consumer.
+    let mut consumer = unsafe { recording.ring.consumer() };
+    let mut kinds = Vec::new();
+    while let Some(record) = consumer.next() {
+        kinds.push(record.kind);
+    }
+    kinds
+}
+
+#[test]
+fn of_two_requests_the_one_that_does_more_stays_with_the_later_generation() {
+    let recording = recording();
+    assert_eq!(recording.take_asked(), None);
+    recording.ask_for_file_work(request::ROTATE, 5);
+    recording.ask_for_file_work(request::FLUSH, 9);
+    assert!(recording.is_asked());
+    assert_eq!(recording.take_asked(), Some((request::ROTATE, 9)));
+    assert_eq!(recording.take_asked(), None);
+    // From inside there is no generation, and the one from outside is not lost.
+    recording.ask_for_file_work(request::SNAPSHOT, 3);
+    recording.ask_for_file_work(request::RESET, 0);
+    assert_eq!(recording.take_asked(), Some((request::RESET, 3)));
+}
+
+#[test]
+fn each_request_wakes_the_drain_thread_once_more() {
+    let recording = recording();
+    let before = recording.wake.load(Ordering::Relaxed);
+    recording.ask_for_file_work(request::FLUSH, 1);
+    assert_eq!(recording.wake.load(Ordering::Relaxed), before + 1);
+    // A nudge wakes only a thread that sleeps.
+    recording.nudge_drain();
+    assert_eq!(recording.wake.load(Ordering::Relaxed), before + 1);
+    recording.is_drain_asleep.store(true, Ordering::Relaxed);
+    recording.nudge_drain();
+    recording.nudge_drain();
+    assert_eq!(recording.wake.load(Ordering::Relaxed), before + 2);
+}
+
+#[test]
+fn one_of_many_threads_starts_the_drain_thread() {
+    let recording = recording();
+    let claims = std::thread::scope(|scope| {
+        let claim = || recording.claim_drain_start();
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(claim)).collect();
+        let claims = threads.into_iter().map(|thread| thread.join().unwrap());
+        claims.filter(|&is_claimed| is_claimed).count()
+    });
+    assert_eq!(claims, 1);
+    assert_eq!(recording.drain_state(), DrainState::Starting);
+    assert_eq!(recording.holders.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn a_drain_thread_that_was_paused_may_start_again() {
+    let recording = recording();
+    for (state, after) in [
+        (DrainState::Done, DrainState::None),
+        (DrainState::Running, DrainState::Running),
+        (DrainState::Failed, DrainState::Failed),
+    ] {
+        recording.set_drain_state(state);
+        recording.allow_drain_again();
+        assert_eq!(recording.drain_state(), after);
+        assert_eq!(recording.drain_request(), DrainRequest::Work);
+    }
+}
+
+#[test]
+fn a_quarter_of_the_ring_is_worth_draining_or_what_was_asked_for_if_that_is_less() {
+    let recording = recording();
+    let quarter = CAPACITY_WORDS / 4;
+    let edges = |recording: &Recording, words| {
+        [words - 1, words].map(|used| recording.is_worth_draining(used))
+    };
+    assert_eq!(edges(&recording, quarter), [false, true]);
+    recording.drain_from(100);
+    assert_eq!(edges(&recording, 100), [false, true]);
+    recording.drain_from(u64::MAX);
+    assert_eq!(edges(&recording, quarter), [false, true]);
+    assert!(!recording.has_work());
+}
+
+#[test]
+fn a_slow_path_that_waited_for_a_processor_counts_as_sixteen_usual_ones_at_most() {
+    let recording = recording();
+    let sum = || recording.ring.figures()[Figure::TimedSamplesNs as usize];
+    // Until there is a mean, a millisecond at most.
+    recording.count_time(Figure::TimedSamples, 5_000_000);
+    assert_eq!(sum(), 1_000_000);
+    for _ in 1..16 {
+        recording.count_time(Figure::TimedSamples, 0);
+    }
+    // The mean is 62,500 ns now.
+    recording.count_time(Figure::TimedSamples, 40_000_000);
+    assert_eq!(sum(), 1_000_000 + 16 * 62_500);
+    recording.count_time(Figure::TimedSamples, 300);
+    assert_eq!(sum(), 1_000_000 + 16 * 62_500 + 300);
+    assert_eq!(recording.ring.figures()[Figure::TimedSamples as usize], 18);
+}
+
+#[test]
+fn a_record_that_does_not_fit_leaves_room_for_those_at_the_end() {
+    let recording = recording();
+    let record = ForkRecord {
+        time_ns: 1,
+        child_pid: 2,
+    };
+    let mut pushed = 0_u64;
+    while recording.push(&record) {
+        pushed += 1;
+        assert!(pushed < CAPACITY_WORDS);
+    }
+    assert!(recording.push_at_end(&record));
+    assert_eq!(drained(&recording).len() as u64, pushed + 1);
+}
+
+#[test]
+fn records_of_any_size_are_drained_in_order() {
+    let recording = recording();
+    recording.note(Note::Attached, b"a detail");
+    assert!(recording.push(&ForkRecord {
+        time_ns: 1,
+        child_pid: 2,
+    }));
+    let note = NoteRecord {
+        time_ns: 1,
+        note: Note::Filtered,
+        detail: &[b'x'; 1000],
+    };
+    assert!(recording.push_at_end(&note));
+    let expected = [RecordKind::Note, RecordKind::Fork, RecordKind::Note];
+    assert_eq!(drained(&recording), expected.map(|kind| kind as u8));
+}
+
+#[test]
+fn a_record_that_was_left_by_a_jump_does_not_stop_those_behind_it() {
+    let recording = recording();
+    let thread = new_thread();
+    let noted = recording
+        .reserve_on(&thread, 5, Priority::Essential)
+        .unwrap();
+    assert!(thread.has_record());
+    // The handler's own record is not noted: the interrupted one is.
+    let within = recording
+        .reserve_on(&thread, 2, Priority::Essential)
+        .unwrap();
+    within.commit(RecordKind::Free as u8);
+    assert!(thread.has_record());
+    core::mem::forget(noted);
+    assert!(!recording.abandon_record_of(&thread));
+    assert!(!thread.has_record());
+    let after = recording
+        .reserve_on(&thread, 1, Priority::Essential)
+        .unwrap();
+    after.commit(RecordKind::Fork as u8);
+    let expected = [RecordKind::Free, RecordKind::Fork].map(|kind| kind as u8);
+    assert_eq!(drained(&recording), expected);
+}
+
+#[test]
+fn a_record_that_was_committed_before_the_jump_stays() {
+    let recording = recording();
+    let thread = new_thread();
+    let noted = recording
+        .reserve_on(&thread, 5, Priority::Essential)
+        .unwrap();
+    let mut is_written = None;
+    noted.commit_and(RecordKind::Sample as u8, || {
+        // A handler comes in here, and finds out that the thread has left the slow path.
+        is_written = Some(recording.abandon_record_of(&thread));
+    });
+    assert_eq!(is_written, Some(true));
+    assert!(!thread.has_record());
+    assert_eq!(drained(&recording), [RecordKind::Sample as u8]);
+}
+
+#[test]
+fn a_note_about_another_ring_touches_nothing() {
+    let recording = recording();
+    let thread = new_thread();
+    let noted = recording
+        .reserve_on(&thread, 5, Priority::Essential)
+        .unwrap();
+    let mut record = thread.take_record().unwrap();
+    record.ring ^= 1;
+    thread.note_record(record);
+    assert!(!recording.abandon_record_of(&thread));
+    noted.commit(RecordKind::Sample as u8);
+    assert_eq!(drained(&recording), [RecordKind::Sample as u8]);
+}
+
+#[test]
+fn a_record_without_room_leaves_no_note() {
+    let recording = recording();
+    let thread = new_thread();
+    let too_long = CAPACITY_WORDS as usize;
+    assert!(
+        recording
+            .reserve_on(&thread, too_long, Priority::Last)
+            .is_err()
+    );
+    assert!(!thread.has_record());
+}
