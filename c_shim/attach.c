@@ -32,7 +32,7 @@ static bool is_definition(const void *address)
            (symbol == NULL || ((const ElfW(Sym) *)symbol)->st_shndx != SHN_UNDEF);
 }
 
-/* What the calls of most objects reach: the first definition in the order of the program's global scope. */
+/* The function that calls of most objects reach: the first definition in the program's global scope. */
 static void *find_definition(const char *name)
 {
     void *first = dlsym(RTLD_DEFAULT, name);

@@ -32,9 +32,9 @@ enum loss {
     CLOCK,
     /* The system calls that a filter does not know: of the calling thread, and of those that it starts. */
     SOME_CALLS,
-    /* The same of each thread, ours among them. */
+    /* The same for all threads, ours included. */
     SOME_CALLS_OF_ALL,
-    /* All but reading, writing and ending. */
+    /* Strict mode: every system call except reading, writing and ending. */
     NEARLY_ALL_CALLS,
     /* The calling thread, which may be the main one; the others go on. */
     THREAD,
@@ -128,7 +128,7 @@ bool shim_is_filtered(void)
     return atomic_load_explicit(&is_filtered, memory_order_relaxed);
 }
 
-/* What the agent did beforehand, and is to be told of afterwards. */
+/* What must be undone or confirmed after the system call. */
 struct preparation {
     const struct shim_slow_path *agent;
     enum loss loss;
@@ -151,7 +151,7 @@ static struct preparation prepare(enum loss loss, unsigned long a)
         return prepared;
     switch (loss) {
     case HOME:
-        /* Only root can do it, and has something to lose. */
+        /* Only root can make this call, and loses rights by it. */
         if (geteuid() == 0)
             agent->before_confinement();
         break;
@@ -274,7 +274,7 @@ EXPORT int prctl(int option, ...)
 
 typedef long system_call(long number, long a, long b, long c, long d, long e, long f);
 
-/* In a frame of its own: the way past it has none. */
+/* A function of its own, so that the common path needs no frame. */
 static __attribute__((noinline)) long call_confining(long number, long a, long b, long c, long d, long e, long f)
 {
     system_call *next = (system_call *)NEXT(syscall);
@@ -285,7 +285,7 @@ static __attribute__((noinline)) long call_confining(long number, long a, long b
     return CONFINING(next(number, a, b, c, d, e, f), number, a, b, c);
 }
 
-/* What `syscall` jumps to. */
+/* The function that `syscall` jumps to. */
 static __attribute__((used)) system_call *way_of_system_call(long number, unsigned long a, unsigned long b, unsigned long c)
 {
     return loss_by(number, a, b, c) == NOTHING ? (system_call *)NEXT(syscall) : call_confining;

@@ -1,4 +1,4 @@
-/* What the process has given up. */
+/* Rights and system calls that the process has given up. */
 #ifndef ALLOCSAMPLE_CONFINEMENT_H
 #define ALLOCSAMPLE_CONFINEMENT_H
 

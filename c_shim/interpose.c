@@ -23,7 +23,7 @@ _Atomic(const struct shim_slow_path *) shim_slow_path;
 _Atomic(uint8_t) shim_block_filter[SHIM_FILTER_GRANULES];
 
 static void free_before_search(void *block);
-/* Where `free` goes on. Not atomic in name, or a compiler would load it into a register first. */
+/* The function that `free` jumps to. Not declared atomic, or a compiler would load it into a register first. */
 static void (*free_goes_on)(void *) = free_before_search;
 static _Atomic(shim_on_sampled *) on_sampled;
 static _Atomic(shim_on_sampled_end *) on_sampled_end;
@@ -48,7 +48,7 @@ COLD void *shim_after_alloc(void *address, size_t size, bool is_realloc, const s
     struct shim_thread *thread = &shim_thread;
     const struct shim_slow_path *agent = shim_agent();
     if (address == NULL)
-        /* As if it had not been asked for. errno is the next allocator's. */
+        /* Return as if there were no agent. errno is the next allocator's. */
         return NULL;
     if (agent == NULL) {
         thread->counters.bytes_until_sample = BYTES_UNTIL_LOOK_WHILE_OFF;

@@ -27,7 +27,7 @@ enum shim_group { SHIM_MALLOC, SHIM_COMPOSED, SHIM_NEW, SHIM_DELETE, SHIM_PROCES
 struct shim_function {
     const char *name;
     enum shim_group group;
-    /* In a process that was attached to: ours, which goes into slots that hold `next`. */
+    /* Our function, which replaces `next` in slots of a process that was attached to. */
     void *own;
     /* The definition that the program's calls reach without us. NULL: not looked up yet, or there is none. In a process that was
      * attached to it is NULL also if the function is not redirected. */

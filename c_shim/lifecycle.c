@@ -175,7 +175,7 @@ static bool cannot_run(const char *path)
     return cannot;
 }
 
-/* The same for a command that execvp searches for in PATH. */
+/* Whether an exec of a command that execvp searches for in PATH is certain to fail. */
 static bool cannot_find(const char *file)
 {
     if (file == NULL || *file == '\0' || strchr(file, '/') != NULL)
@@ -202,7 +202,7 @@ static bool cannot_find(const char *file)
     }
 }
 
-/* Not by name below: in a process that was attached to, the name is libc's. */
+/* Called through a pointer below: in a process that was attached to, the name is libc's. */
 static int execve_told(const char *path, char *const argv[], char *const envp[])
 {
     bool tell = !cannot_run(path) && leaving(SHIM_EXEC, 0, path);

@@ -97,7 +97,7 @@ static void free_aligned_sized_by_free(void *block, size_t alignment, size_t siz
 
 /* ---- first calls ---- */
 
-/* Not 0 on a thread that is inside shim_find_next. */
+/* Nesting depth of shim_find_next on this thread. */
 static _Thread_local int finding __attribute__((tls_model("initial-exec")));
 
 static void *malloc_first(size_t size)

@@ -42,7 +42,7 @@ struct job {
     struct shim_pass pass;
 };
 
-/* What is to be known of an object. */
+/* The parts of a loaded object that a pass needs. */
 struct object {
     uintptr_t bias;
     const ElfW(Sym) *symbols;
@@ -365,7 +365,7 @@ static int look_for_other_malloc(struct dl_phdr_info *info, size_t size, void *a
 
 /* ---- passes ---- */
 
-/* Not 0 while a thread is in a pass. */
+/* 1 while a thread is in a pass. */
 static _Atomic(uint32_t) is_busy;
 static _Atomic(bool) is_redirecting;
 /* How many objects had been loaded, and unloaded, at the last pass that left nothing pending. */

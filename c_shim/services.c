@@ -1,4 +1,4 @@
-/* What the core does for bridges: see services.h. */
+/* The services of the core for bridges: see services.h. */
 #include "services.h"
 
 #include "bridges/registry.h"

@@ -61,7 +61,7 @@ typedef void shim_on_sampled_end(const void *block);
 /* Changes with each function that is added, removed or given another meaning. */
 #define SHIM_SERVICES_VERSION 1
 
-/* All functions may be called on any thread, also in a signal handler, unless they say otherwise. They keep errno. */
+/* Unless a function says otherwise, it may be called on any thread, also in a signal handler, and keeps errno. */
 struct shim_services {
     uint32_t version; /* SHIM_SERVICES_VERSION of the core */
     uint32_t size;    /* of this table in bytes */
@@ -92,7 +92,7 @@ struct shim_services {
     _Atomic(uint8_t) *block_filter;
     /* Whether a block that nobody frees meanwhile is a sample of malloc's, or of a heap whose samples are malloc's blocks. */
     bool (*is_sampled)(const void *block);
-    /* Who called malloc or free, while the agent takes the stack of that call; NULL otherwise. */
+    /* The caller of malloc or free, while the agent captures the stack of that call; NULL otherwise. */
     const struct shim_caller *(*sampled_caller)(void);
     /* There is one callback of each kind; a second caller replaces the first. */
     void (*set_on_sampled)(shim_on_sampled *callback);
@@ -100,7 +100,7 @@ struct shim_services {
     /* Names a type of malloc's blocks, as `define_type` of the hook ABI does for other heaps. */
     void (*define_malloc_type)(uint32_t type, const char *name);
 
-    /* Those of the calling thread; for shim_mute and shim_quiet_begin. */
+    /* The counters of the calling thread, for shim_mute and shim_quiet_begin. */
     struct shim_counters *(*counters)(void);
 
     /* ---- loaded objects; none of these in a signal handler ---- */
@@ -153,7 +153,7 @@ static inline bool shim_is_marked(_Atomic(uint8_t) *filter, const void *block)
 
 /* ---- allocations that a bridge causes on the calling thread ---- */
 
-/* Between these two no sample is taken, and bytes are counted as muted. Sections may be nested. */
+/* Between shim_mute and shim_unmute no sample is taken, and bytes are counted as muted. Sections may be nested. */
 static inline void shim_mute(void)
 {
     shim_services.counters()->muted++;
@@ -169,7 +169,7 @@ struct shim_quiet {
     uint64_t bytes_until_sample, muted_bytes;
 };
 
-/* Between these two nothing is counted at all: the calling thread's counters are afterwards what they were before. */
+/* Between shim_quiet_begin and shim_quiet_end nothing is counted: the calling thread's counters are restored. */
 static inline struct shim_quiet shim_quiet_begin(struct shim_counters *counters)
 {
     struct shim_quiet before = {counters, counters->bytes_until_sample, counters->muted_bytes};
@@ -186,7 +186,7 @@ static inline void shim_quiet_end(struct shim_quiet before)
 
 /* ---- counters of bytes ---- */
 
-/* What an allocation of `size` bytes is charged: one of 0 bytes counts as 1. */
+/* The charge for an allocation of `size` bytes: an allocation of 0 bytes counts as 1. */
 static inline uint64_t shim_charged(size_t size)
 {
     return size + (size == 0);

@@ -13,7 +13,7 @@
  * agent draws its first gap. src/agent/accounting/thread.rs mirrors this layout; both sides assert it. */
 struct shim_thread {
     struct shim_counters counters;
-    /* The agent's own. */
+    /* State of the agent. */
     uint64_t agent[29];
 };
 _Static_assert(sizeof(struct shim_thread) == 256, "src/agent/accounting/thread.rs mirrors this layout");
@@ -28,13 +28,13 @@ extern HIDDEN _Thread_local struct shim_thread shim_thread __attribute__((tls_mo
 /* Number of calls to shim_after_alloc on this thread. An operator new uses it to detect that it called malloc. */
 extern HIDDEN _Thread_local uint32_t shim_slow_allocations __attribute__((tls_model("initial-exec")));
 
-/* Whether a frame of an operator new of ours may be on the stack of this thread's calls of malloc. */
+/* Whether one of our operators new may have called malloc on this thread. */
 extern HIDDEN _Thread_local bool shim_is_in_operator __attribute__((tls_model("initial-exec")));
 
-/* Who called malloc or free, while the agent takes the stack of that call; NULL otherwise. */
+/* The caller of malloc or free, while the agent captures the stack of that call; NULL otherwise. */
 extern HIDDEN _Thread_local const struct shim_caller *shim_sampled_caller __attribute__((tls_model("initial-exec")));
 
-/* Where a signal has interrupted a thread. */
+/* The registers of a thread that a signal has interrupted. */
 struct shim_registers {
     uintptr_t pc; /* the instruction that comes next */
     uintptr_t sp;
@@ -56,7 +56,7 @@ _Static_assert(sizeof(struct shim_allocation) == 56, "src/agent/shim.rs mirrors 
 
 /* How the process leaves; numbers of record::ExitHow. */
 enum shim_exit { SHIM_EXIT = 0, SHIM_IMMEDIATE_EXIT = 1, SHIM_QUICK_EXIT = 2, SHIM_ABORT = 3, SHIM_EXEC = 4,
-                 /* Not at all: the program goes on without us. */
+                 /* The program continues without us. */
                  SHIM_GIVING_UP = 5 };
 
 /* What the agent does for the shim. All functions keep errno to themselves; none allocates from the program's heap,
@@ -67,9 +67,9 @@ struct shim_slow_path {
     /* Called after a successful allocation that would borrow. It is not charged yet; the agent resets the counter.
      * Returns the sample's number plus one, or 0 if it is not sampled. */
     uint64_t (*on_alloc)(struct shim_thread *, const struct shim_allocation *);
-    /* The block may be sampled (its page is marked). If it is, it is no longer: returns its sample id plus one, else 0. */
+    /* The block may be sampled (its granule is marked). Removes it from the live samples; returns its id plus one, 0 if it is none. */
     uint64_t (*take_sampled)(const void *block);
-    /* The sampled block taken above was freed, or is about to be. */
+    /* The sampled block that take_sampled returned was freed, or is about to be. */
     void (*on_free)(struct shim_thread *, uint64_t taken, const struct shim_caller *);
     /* The block taken above was not freed after all (realloc failed). */
     void (*put_back)(const void *block, uint64_t taken);
@@ -86,18 +86,18 @@ struct shim_slow_path {
     void (*on_pthread_exit)(void);
     /* The calling thread is about to end by the system call. True: as the program's last one, so that the process must end. */
     bool (*on_raw_exit)(void);
-    /* Between these two the process has no thread of ours. */
+    /* Stops the agent's thread, and allows it again. */
     void (*before_unshare)(void);
     void (*after_unshare)(void);
     /* A mount namespace is about to be entered. */
     void (*before_entering_mounts)(void);
     /* The process is about to give up its root directory or its rights. */
     void (*before_confinement)(void);
-    /* The processor's clock is about to be forbidden. */
+    /* Reading the time stamp counter is about to be forbidden. */
     void (*before_clock_is_forbidden)(void);
     /* A filter of system calls is about to be installed. */
     void (*before_filter)(void);
-    /* It was, or was not. */
+    /* The filter was installed, or was not. */
     void (*after_filter)(bool is_installed);
     /* Between these two code may be unmapped, and other code mapped in its place. */
     void (*before_dlclose)(void);
@@ -106,7 +106,7 @@ struct shim_slow_path {
     void (*on_tick)(struct shim_thread *, const struct shim_registers *registers, uint64_t periods);
     /* A thread begins while there are ticks. `signal_stack` is NULL, or for shim_give_back_signal_stack at its end. */
     void (*on_thread_start)(struct shim_thread *, void *signal_stack);
-    /* Ticks come by this signal, and carry this mark. */
+    /* Starts time samples by this signal, with this mark. */
     void (*start_ticks)(int signal, const void *mark);
     void (*stop_ticks)(void);
     /* Copies memory that may be gone, piece by piece, up to the first byte that is gone or has no room; returns how many bytes
@@ -121,7 +121,7 @@ struct shim_slow_path {
 /* NULL while the agent is off: before its constructor, after it failed. */
 extern HIDDEN _Atomic(const struct shim_slow_path *) shim_slow_path;
 
-/* The agent as it is now. Acquire: pairs with the store of a table that is complete. */
+/* The present table. Acquire: pairs with the store of a complete table. */
 static inline const struct shim_slow_path *shim_agent(void)
 {
     return atomic_load_explicit(&shim_slow_path, memory_order_acquire);

@@ -30,7 +30,7 @@ static _Atomic(uint64_t) wanted;
 /* Signals whose handlers block ours because we had them do so, by number. */
 static _Atomic(uint64_t) shaded;
 
-/* What each tick carries, so that nobody else's signal is taken for one. */
+/* The value that each tick carries, to tell it from signals of others. */
 static char mark;
 
 static bool is_tick_signal(int signal)
@@ -150,7 +150,7 @@ static void yield_signal(int signal)
 
 /* ---- the stack for signals ---- */
 
-/* At the low end of a thread's signal stack: what the thread is to do. */
+/* The start function of a thread, stored at the low end of its signal stack. */
 struct shim_start {
     void *(*start)(void *);
     void *argument;
@@ -201,7 +201,7 @@ void shim_give_back_signal_stack(void *stack)
 
 /* ---- threads ---- */
 
-/* What a new thread of the program begins with. The frame of this function is gone when the program's begins. */
+/* The start function of the program's new threads. The frame of this function is gone when the program's begins. */
 struct shim_start shim_thread_begin(struct shim_start *stack);
 __attribute__((used, visibility("hidden"))) struct shim_start shim_thread_begin(struct shim_start *stack)
 {

@@ -48,11 +48,11 @@ static allocsample_heap *heap;
 static environment jvmti;
 /* The JVM draws gaps from its start, whether anybody listens or not; to this mean, unless it is told of another. */
 #define INTERVAL_BEFORE_US (512 * 1024)
-/* To what mean it draws them now. */
+/* The mean of the gaps that the JVM draws now. */
 static _Atomic(uint64_t) interval_told;
-/* That of a thread's first gap, if it was drawn before the JVM told us of the thread. */
+/* The mean of a thread's first gap, if it was drawn before the JVM reported the thread. */
 static uint64_t interval_at_first;
-/* That of the gap that the thread is in. */
+/* The mean of the gap that the thread is in. */
 static _Thread_local uint64_t interval_of_gap;
 static struct table methods, places, types;
 static _Atomic(uint64_t) objects;
@@ -218,7 +218,7 @@ static void learn(environment jni, const struct frame *found, allocsample_frame 
     lock_release(&lock);
 }
 
-/* Where Java code may run. */
+/* Runs in a context where Java code may run. */
 static void name_places(environment jni)
 {
     while (UNLIKELY(atomic_load_explicit(&unnamed_count, memory_order_relaxed) > 0)) {
@@ -292,13 +292,13 @@ static void name_thread(environment jni, void *thread)
 
 /* ---- events ---- */
 
-/* To the JVM 0 means every object. */
+/* To the JVM, 0 means every object. */
 static int32_t jvm_interval(uint64_t bytes)
 {
     return bytes == 1 ? 0 : bytes > INT32_MAX ? INT32_MAX : (int32_t)bytes;
 }
 
-/* What the JVM takes of an interval. */
+/* The interval as the JVM accepts it. */
 static uint64_t possible(uint64_t bytes)
 {
     return bytes > INT32_MAX ? INT32_MAX : bytes;
@@ -409,7 +409,7 @@ static size_t stack_of_thread(environment jni, allocsample_frame *frames)
     return ask_after_walk(jni, walked, frames, count);
 }
 
-/* All that `check` has found. */
+/* The result of `check`. */
 static void tell_of_stacks(void)
 {
     char text[160];
@@ -456,7 +456,7 @@ static void tell_sampled_object(environment jni, void *thread, void *object, voi
         hooks->sampled_at(heap, 0, 0, 0, NULL, 0, 0);
         return;
     }
-    /* What the JVM allocates for our questions is ours. */
+    /* The JVM's allocations for our questions are not the program's. */
     shim_mute();
     name_places(jni);
     size_t count = stack_of_thread(jni, frames);
@@ -480,7 +480,7 @@ static void on_sampled_object(environment env, environment jni, void *thread, vo
         collect();
 }
 
-/* In the collector, where nothing of the JVM may be called. */
+/* Called in the collector, where no JVM function may be called. */
 static void on_object_free(environment env, int64_t tag)
 {
     (void)env;

@@ -1,4 +1,4 @@
-/* What the parts of the bridge to the JVM share: JVMTI and JNI as far as they are used, and names of methods. */
+/* Declarations shared by the parts of the JVM bridge: the used parts of JVMTI and JNI, and names of methods. */
 #ifndef ALLOCSAMPLE_BRIDGES_JVM_H
 #define ALLOCSAMPLE_BRIDGES_JVM_H
 

@@ -9,7 +9,7 @@
 static const struct {
     const char *types[2];
     const char *name;
-    /* That of which we know how to read it; NULL: a pointer, or a part. */
+    /* The type that we can read; NULL: a pointer, or a nested structure. */
     const char *kind;
     bool may_be_missing;
 } wanted[JVM_FIELDS] = {

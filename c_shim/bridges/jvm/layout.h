@@ -49,7 +49,7 @@ enum jvm_field {
     STATIC_THREADS,
     THREADS_LENGTH,
     THREADS_FIRST,
-    /* Of ZGC: a table of the addresses of variables, where it is the collector. */
+    /* If ZGC is the collector: a table of addresses of its variables. */
     STATIC_Z,
     Z_PHASE, /* until JDK 20 */
     Z_LOAD_GOOD, /* since JDK 21, and the next */

@@ -46,11 +46,11 @@ enum kind {
     /* A return address that was changed; the one before is in the frame. */
     DEOPTIMIZED,
     INTERPRETED,
-    /* Where a virtual thread's frames end, and its carrier's begin. */
+    /* The boundary between a virtual thread's frames and its carrier's. */
     END
 };
 
-/* What a return address or a place in interpreted code stands for. */
+/* The meaning of a return address or of a place in interpreted code. */
 struct place {
     uintptr_t at;     /* the return address, or the method's */
     uintptr_t within; /* the bytecode's address, of interpreted code */
@@ -70,7 +70,7 @@ struct cursor {
     uintptr_t pc, sp, fp;
 };
 
-/* What is being learned from an answer of the JVM. */
+/* The frames that are being learnt from an answer of the JVM. */
 struct lesson {
     const struct frame *found;
     size_t count;
@@ -323,7 +323,7 @@ static bool is_interpreter(uintptr_t pc)
     return pc - word_at(queue, layout[INTERPRETER_BEGIN]) < (uintptr_t)int_at(queue, layout[INTERPRETER_LENGTH]);
 }
 
-/* From a frame that has a frame pointer to its caller. */
+/* Steps from a frame with a frame pointer to its caller. */
 static bool step_by_fp(const struct stack *stack, uintptr_t sp, struct cursor *cursor)
 {
     const uintptr_t *fp = (const uintptr_t *)cursor->fp;

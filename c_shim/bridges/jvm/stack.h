@@ -8,7 +8,7 @@ enum jvm_walked {
     JVM_WALKED,
     /* There is code in it that is not known yet: the JVM is to be asked, and `jvm_stack_learn` to be told. */
     JVM_HAS_NEW_CODE,
-    /* Only the JVM knows. */
+    /* Only the JVM can tell. */
     JVM_NOT_WALKED
 };
 
@@ -21,7 +21,7 @@ HIDDEN void jvm_stack_has_new_class(void);
 /* The calling thread's frames, from the innermost on. In a callback of the JVM. */
 HIDDEN enum jvm_walked jvm_stack_walk(environment jni, allocsample_frame *frames, size_t capacity, size_t *count);
 
-/* What the JVM found in the same callback, and what it means. */
+/* The frames that the JVM found in the same callback, and their meaning. */
 HIDDEN void jvm_stack_learn(environment jni, const struct frame *found, const allocsample_frame *frames, size_t count);
 
 /* Whether the stack just walked is one of those that the JVM is asked for nevertheless. */

@@ -17,7 +17,7 @@
 
 enum { JUMP_NEAR = 5, JUMP_FAR = 14 };
 
-/* Where in which file the page at `address` is from. */
+/* The file, and the offset in it, that the page at `address` was mapped from. */
 struct origin {
     uintptr_t address;
     const char *path;
@@ -47,7 +47,7 @@ static void *map_copy(uintptr_t first, size_t length)
     void *copy = MAP_FAILED;
     int file = dl_iterate_phdr(look_at, &origin) == 0 ? -1 : open(origin.path, O_RDONLY | O_CLOEXEC);
     if (file >= 0) {
-        /* Of a file that has become shorter there would be no memory. */
+        /* A file that was truncated has no page here. */
         if (lseek(file, 0, SEEK_END) >= origin.offset + (off_t)length)
             copy = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, origin.offset);
         close(file);
@@ -64,7 +64,7 @@ bool code_put(void *at, const void *bytes, size_t length)
     uint8_t *copy = map_copy(first, end - first);
     if (copy == MAP_FAILED)
         return false;
-    /* As it stands there, whatever the file holds by now. */
+    /* Copies the page as it is in memory: the file may have changed. */
     memcpy(copy, (const void *)first, end - first);
     memcpy(copy + (start - first), bytes, length);
     if (mprotect(copy, end - first, PROT_READ | PROT_EXEC) != 0 ||

@@ -1,4 +1,4 @@
-/* What the bridges share: changing code of the program in memory. */
+/* For all bridges: changing code of the program in memory. */
 #ifndef ALLOCSAMPLE_BRIDGES_CODE_H
 #define ALLOCSAMPLE_BRIDGES_CODE_H
 

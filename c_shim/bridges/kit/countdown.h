@@ -23,7 +23,7 @@ struct countdown {
     allocsample_nursery *nursery; /* NULL: none of these blocks is sampled */
 };
 
-/* Where the nursery stands. */
+/* Present position of the nursery. */
 static inline uint64_t countdown_free(const struct countdown *countdown)
 {
     return countdown->limit - countdown->left;

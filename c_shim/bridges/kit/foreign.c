@@ -33,7 +33,7 @@ void foreign_lines_begin(struct foreign_lines *lines, uintptr_t thread)
             pieces[used++] = (struct iovec){(void *)lines->addresses[i], 0};
         pieces[used - 1].iov_len += FOREIGN_LINE_BYTES;
     }
-    /* What comes behind a line that is gone is fetched when it is needed. */
+    /* Lines after one that is gone are fetched when they are needed. */
     lines->count = (uint32_t)(shim_services.copy_foreign(lines->bytes, sizeof lines->bytes, pieces, used) / FOREIGN_LINE_BYTES);
 }
 
@@ -44,7 +44,7 @@ void foreign_lines_end(struct foreign_lines *lines, uintptr_t thread)
     for (uint32_t i = 0; i < lines->count; i++) {
         if ((lines->used >> i & 1) == 0)
             continue;
-        /* In order; nearly all are already. */
+        /* Sorts the entries, which are nearly sorted already. */
         uint32_t at = count++;
         for (; at > 0 && last[at - 1] > lines->addresses[i]; at--)
             last[at] = last[at - 1];
@@ -54,7 +54,7 @@ void foreign_lines_end(struct foreign_lines *lines, uintptr_t thread)
     lines->last[place].count = count;
 }
 
-/* Where the copy of a line is; NULL: the line is not there, or there is no room. */
+/* The copy of a line; NULL: the line is gone, or there is no room. */
 static const uint8_t *line_at(struct foreign_lines *lines, uintptr_t address, bool *is_full)
 {
     uint32_t at = 0;

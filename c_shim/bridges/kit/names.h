@@ -1,4 +1,4 @@
-/* What the bridges share: numbers for names. */
+/* For all bridges: numbers for names. */
 #ifndef ALLOCSAMPLE_BRIDGES_NAMES_H
 #define ALLOCSAMPLE_BRIDGES_NAMES_H
 
@@ -6,7 +6,7 @@
 #include "bridge.h"
 #include "kit/lock.h"
 
-/* Where a hash begins. */
+/* Initial value of a hash. */
 #define NAMES_SEED UINT64_C(0xcbf29ce484222325)
 
 /* FNV-1a of `text`, continued from `hash`; never 0. The end of the text counts, so that "ab", "c" is not "a", "bc". */
@@ -36,7 +36,7 @@ HIDDEN uint32_t names_number(struct names *names, uint64_t hash, bool *is_new);
 HIDDEN uint32_t names_function(struct names *names, const allocsample_hooks *hooks, allocsample_heap *heap,
                                const char *name, const char *file, uint32_t first_line);
 
-/* In a forked child: whoever was in here is not any more. */
+/* Releases the lock in a forked child: its holder does not exist there. */
 HIDDEN void names_after_fork_in_child(struct names *names);
 
 #endif

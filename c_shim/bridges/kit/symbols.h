@@ -1,4 +1,4 @@
-/* What the bridges share: functions of a runtime by their names, and where its native code is. */
+/* For all bridges: looking up functions of a runtime and the range of its native code. */
 #ifndef ALLOCSAMPLE_BRIDGES_SYMBOLS_H
 #define ALLOCSAMPLE_BRIDGES_SYMBOLS_H
 

@@ -257,7 +257,7 @@ static void join(void)
 {
     void *heap_size = shim_services.find_symbol("GC_get_heap_size");
     void *many = shim_services.find_symbol("GC_generic_malloc_many");
-    /* Of libgc 8: without it, blocks of middling sizes would be missed. */
+    /* New in libgc 8: without it, blocks of medium size would be missed. */
     void *global = shim_services.find_symbol("GC_malloc_kind_global");
     if (heap_size == NULL || many == NULL || global == NULL)
         return;

@@ -1,4 +1,4 @@
-/* What the parts of libgc's bridge share. */
+/* Declarations shared by the parts of the libgc bridge. */
 #ifndef ALLOCSAMPLE_BRIDGES_LIBGC_H
 #define ALLOCSAMPLE_BRIDGES_LIBGC_H
 

@@ -33,7 +33,7 @@ static void add(struct text *text, const char *string)
     add_bytes(text, string, strlen(string));
 }
 
-/* As a literal of Lua. */
+/* Writes a string as a Lua literal. */
 static void add_quoted(struct text *text, const char *string)
 {
     add(text, "\"");

@@ -90,11 +90,11 @@ static allocsample_heap *heap;
 static const struct layout *layout;
 static struct names functions;
 static _Atomic(uint64_t) collections;
-/* Whose block the sample of this thread is. */
+/* The state whose block this thread's sample is. */
 static _Thread_local struct state *sampled_state;
-/* It is LuaJIT, which has Lua 5.1's interface. */
+/* Whether it is LuaJIT, which has the interface of Lua 5.1. */
 static bool is_luajit;
-/* From a call to its caller is a step. By its level, from the leaf on, it is one more each time. */
+/* Whether a call's caller can be found in one step. By level, each frame takes one step more than the one before. */
 static bool can_step;
 
 /* ---- frames ---- */
@@ -207,7 +207,7 @@ static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
 
 /* ---- blocks ---- */
 
-/* Those of the calling thread, asked for once: every block of Lua's passes here. */
+/* The counters of the calling thread, looked up once: every block of Lua passes here. */
 static ALWAYS_INLINE struct shim_counters *counters_of_thread(void)
 {
     static _Thread_local struct shim_counters *known __attribute__((tls_model("initial-exec")));
@@ -433,7 +433,7 @@ static bool begin(void)
         .kind = ALLOCSAMPLE_COLLECTED,
         .name = "lua",
         .flags = ALLOCSAMPLE_WHOLE_CODE,
-        /* In compiled code LuaJIT's frames are not where its debug interface looks for them. */
+        /* LuaJIT's debug interface does not find the frames of compiled code. */
         .walk = is_luajit ? NULL : walk,
     };
     heap = hooks->heap_register(&description);

@@ -1,4 +1,4 @@
-/* What the parts of the bridge to Lua share. */
+/* Declarations shared by the parts of the Lua bridge. */
 #ifndef ALLOCSAMPLE_BRIDGES_LUA_H
 #define ALLOCSAMPLE_BRIDGES_LUA_H
 

@@ -164,7 +164,7 @@ static int32_t put_frame(void *method, int32_t native_offset, int32_t il_offset,
     return stack->count == DEPTH;
 }
 
-/* In `alloc`. */
+/* Called inside `alloc`. */
 static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
 {
     (void)user;
@@ -193,7 +193,7 @@ COLD static void tell(void *object, size_t size)
     int before = errno;
     struct stack stack;
     stack.count = 0;
-    /* What Mono allocates for our questions is ours. */
+    /* Mono's allocations for our questions are not the program's. */
     shim_mute();
     mono.walk(put_frame, &stack);
     uint32_t type = type_of(object);
@@ -227,7 +227,7 @@ static void on_allocation(void *unused, void *object)
 
 /* ---- collections ---- */
 
-/* All events of one come on the thread that collects. */
+/* All events of a collection come on the thread that collects. */
 static _Thread_local struct {
     uint64_t begin_ns, end_ns;
     int32_t majors;      /* that there were before */

@@ -59,7 +59,7 @@ struct mono_watch *mono_watch_take(void)
             atomic_fetch_sub_explicit(&used, 1, memory_order_acq_rel);
             return NULL;
         }
-        /* Who searches may have been faster. */
+        /* Another thread may have taken it. */
         if (!take(index))
             return NULL;
     }
@@ -108,7 +108,7 @@ static void look_at(struct mono_watch *watch, bool are_old_collected)
     }
 }
 
-/* What is to be looked at, and whether somebody does: who comes meanwhile leaves it to that thread. */
+/* The handles to look at, and whether a thread is doing so; others leave the work to it. */
 enum { ASK_YOUNG = 1, ASK_OLD = 2 };
 static _Atomic(uint32_t) asked;
 static _Atomic(bool) is_looking;

@@ -76,7 +76,7 @@ static uint32_t number_of(const struct place *place)
     return names_function(&functions, hooks, heap, name, place->file, 0);
 }
 
-/* What a place in the program's table of names was found to be. Callbacks run under OCaml's master lock. */
+/* Cache of names of code locations. Callbacks run under OCaml's master lock. */
 static struct known {
     const void *names;
     uint32_t number, line;

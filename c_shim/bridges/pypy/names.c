@@ -182,7 +182,7 @@ static size_t compiled(const struct pypy_frame *frame, allocsample_frame *frames
 {
     intptr_t found[2 * COMPILED_MAX];
     size_t count = 0;
-    /* Where it called from is below where its stack began. */
+    /* The word below the start of the frame holds the address that it called from. */
     intptr_t address = ((const intptr_t *)frame->value)[-1];
     int64_t words = compiled_frames(found, 0, address, 2 * COMPILED_MAX);
     for (int64_t i = 0; i + 1 < words && count < capacity; i += 2) {

@@ -32,7 +32,7 @@ enum { SCANNING, MARKING, SWEEPING, FINALIZING };
 /* The header of one that has moved: where to is behind it. */
 #define FORWARDED ((uint64_t)-42)
 
-/* What the functions begin with: whole instructions that may stand anywhere. */
+/* The first instructions of the functions: whole and position-independent. */
 #define RESERVE_BEGINS "\x41\x56\x49\x89\xf6"         /* push %r14; mov %rsi,%r14 */
 #define COLLECT_BEGINS "\x41\x57\x41\x56\x41\x55"     /* push %r15; push %r14; push %r13 */
 #define STEP_BEGINS COLLECT_BEGINS
@@ -190,7 +190,7 @@ JUMPED_TO static uintptr_t on_reserve(void *gc, uintptr_t size)
         bool is_pressed = is_under_pressure(gc, object);
         if (object + size <= seen.top && !is_pressed)
             return take(gc, object, size);
-        /* Where it stood before is not known; bytes since then are in no figure. */
+        /* The former position is not known; bytes since then are in no figure. */
         if (is_pressed)
             object = seen.free;
         set_top(gc, seen.top);
@@ -206,7 +206,7 @@ JUMPED_TO static uintptr_t on_reserve(void *gc, uintptr_t size)
     return take(gc, reserved, size);
 }
 
-/* In place of _minor_collection(gc). */
+/* Replaces _minor_collection(gc). */
 JUMPED_TO static void on_collect(void *gc)
 {
     uint64_t begin_ns = hooks->now_ns();
@@ -223,7 +223,7 @@ JUMPED_TO static void on_collect(void *gc)
         go_on(gc, free, word_of(gc, build->free));
 }
 
-/* In place of major_collection_step(gc, size). */
+/* Replaces major_collection_step(gc, size). */
 JUMPED_TO static void on_step(void *gc, intptr_t size)
 {
     uint64_t begin_ns = hooks->now_ns();
@@ -232,7 +232,7 @@ JUMPED_TO static void on_step(void *gc, intptr_t size)
     step(gc, size);
     pypy_is_collecting = false;
     uintptr_t after = word_of(gc, build->state);
-    /* All that lives is marked, and nothing has been freed. */
+    /* All live objects are marked, and nothing has been freed. */
     if (before == MARKING && after == SWEEPING)
         resolve(ALLOCSAMPLE_MAJOR);
     bool is_last = before == FINALIZING && after == SCANNING;
@@ -256,7 +256,7 @@ static bool is_logged(void)
     return (*(const volatile intptr_t *)(base + build->log_sections) & 1) != 0;
 }
 
-/* In place of pypy_debug_start. */
+/* Replaces pypy_debug_start. */
 JUMPED_TO static intptr_t on_log_start(const char *section, intptr_t wants_time)
 {
     intptr_t time = log_start(section, wants_time);
@@ -266,7 +266,7 @@ JUMPED_TO static intptr_t on_log_start(const char *section, intptr_t wants_time)
     return time;
 }
 
-/* In place of pypy_debug_stop. */
+/* Replaces pypy_debug_stop. */
 JUMPED_TO static intptr_t on_log_stop(const char *section, intptr_t wants_time)
 {
     size_t depth = sections.depth == 0 ? 64 : --sections.depth;

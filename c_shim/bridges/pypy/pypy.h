@@ -50,7 +50,7 @@ HIDDEN allocsample_type pypy_type(const allocsample_hooks *hooks, allocsample_he
 /* Whether the calling thread collects. */
 extern HIDDEN _Thread_local bool pypy_is_collecting __attribute__((tls_model("initial-exec")));
 
-/* Of the calling thread: functions of Python. */
+/* Walks the Python functions of the calling thread. */
 HIDDEN size_t pypy_walk(void *user, allocsample_frame *frames, size_t capacity);
 
 /* Names functions that were met without the interpreter's lock. Under it, outside of a collection. */

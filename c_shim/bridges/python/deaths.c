@@ -45,7 +45,7 @@ void python_deaths_unwatch(void)
 {
     for (size_t i = 0; i < PYTHON_MORTALS; i++) {
         destructor expected = ours[i];
-        /* Whoever came after us calls us. */
+        /* A hook that was installed after ours calls ours, which then stays. */
         if (mortals[i].slot != NULL)
             atomic_compare_exchange_strong_explicit(mortals[i].slot, &expected, mortals[i].original, memory_order_release,
                                                     memory_order_relaxed);

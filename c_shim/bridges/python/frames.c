@@ -53,7 +53,7 @@ static bridge_lock lock;
 
 /* ---- names ---- */
 
-/* What is read of a code object. */
+/* The fields that are read of a code object. */
 enum { CODE_BYTES = 136 };
 
 static uintptr_t word_in(const uint8_t *bytes, size_t offset)

@@ -97,7 +97,7 @@ static int install(void *unused)
     void *function = callbacks == NULL ? NULL : api.new_function(&method, NULL, NULL);
     if (function != NULL)
         is_told = api.append(callbacks, function) == 0;
-    /* It is the same moment that they wait for. */
+    /* Both wait for the same moment. */
     python_types_begin();
     void *owned[] = {function, callbacks, module};
     for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++) {

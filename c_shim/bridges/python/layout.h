@@ -1,4 +1,4 @@
-/* Where CPython's structures have what is read of them. */
+/* Offsets of the fields of CPython's structures that the bridge reads. */
 #ifndef ALLOCSAMPLE_BRIDGES_PYTHON_LAYOUT_H
 #define ALLOCSAMPLE_BRIDGES_PYTHON_LAYOUT_H
 
@@ -22,10 +22,10 @@ struct python_layout {
     uint16_t chunk, limit;   /* in PyThreadState: the piece of memory in which frames are made, and its end; 0: none such */
 };
 
-/* In all versions: in PyObject, and in PyTypeObject. */
+/* Offsets in PyObject and PyTypeObject, the same in all versions. */
 enum { PYTHON_TYPE = 8, PYTHON_TYPE_NAME = 24, PYTHON_TYPE_DEALLOC = 48, PYTHON_TYPE_FLAGS = 168, PYTHON_TYPE_DICT = 264 };
 
-/* Of the interpreter with this version (`Py_GetVersion`); NULL: not known. */
+/* Returns the layout of the interpreter with this version (`Py_GetVersion`); NULL: not known. */
 HIDDEN const struct python_layout *python_layout_of(const char *version);
 
 /* A str as UTF-8, cut to what has room. Empty for one that is not in the compact form, which names always are, for 0, and
@@ -33,7 +33,7 @@ HIDDEN const struct python_layout *python_layout_of(const char *version);
 HIDDEN void python_copy_text(const struct python_layout *layout, struct foreign_reader *reader, uintptr_t string, char *text,
                              size_t room);
 
-/* In objects that somebody keeps alive meanwhile. */
+/* For objects that are kept alive during the read. */
 static inline uintptr_t python_word_at(uintptr_t address)
 {
     uintptr_t word;

@@ -38,7 +38,7 @@ static _Thread_local struct {
 static const allocsample_hooks *hooks;
 static allocsample_heap *heap;
 static struct countdown_threads threads;
-/* Those of the object domain, which are those of the memory domain too, and those of the raw domain. */
+/* The original allocators of the object and memory domains, and of the raw domain. */
 static struct python_allocator next, next_raw;
 
 /* The charge of an object of `size` bytes borrowed: whether the object is a sample. If not, it is charged. */
@@ -63,7 +63,7 @@ static size_t asked_size(void)
     return sampled_object.size + (sampled_object.size == 0);
 }
 
-/* Not by the interposed malloc: the object has been charged. */
+/* Calls the next allocator, not the interposed malloc: the object was charged already. */
 static void *raw_malloc(void *context, size_t size)
 {
     if (UNLIKELY(sampled_object.is_asked) && size == TOO_LARGE)
@@ -184,7 +184,7 @@ COLD static void *realloc_at_limit(void *context, void *old, size_t size, bool i
     return tell(sampled, size, is_object && old != NULL) != NULL ? sampled : block;
 }
 
-/* Of the domain of memory only tables of dictionaries are told, which do not grow. */
+/* From the memory domain only tables of dictionaries are reported, which do not grow. */
 static void *realloc_large(void *context, void *old, size_t size, bool is_object)
 {
     large_block = is_object && old != NULL ? GROWN_OBJECT : NO_BLOCK;
@@ -295,7 +295,7 @@ void python_objects_unwrap(const struct python_symbols *symbols)
     struct python_allocator now;
     for (int domain = DOMAIN_MEM; domain <= DOMAIN_OBJ; domain++) {
         symbols->get_allocator(domain, &now);
-        /* Whoever came after us calls us: there we stay, idle. */
+        /* A later hook calls us, so ours stays installed and only passes on. */
         if (now.malloc == object_malloc || now.malloc == memory_malloc)
             symbols->set_allocator(domain, &next);
     }

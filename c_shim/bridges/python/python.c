@@ -19,7 +19,7 @@ static void *symbol(const char *name)
     return dlsym(RTLD_DEFAULT, name);
 }
 
-/* Between pointers to objects and to functions through memory, which is what POSIX promises for dlsym. */
+/* Converts pointers to objects and functions through memory, as POSIX allows for dlsym. */
 #define FIND(SLOT, NAME) (*(void **)&(SLOT) = symbol(NAME))
 
 /* False: this process is no CPython, or one that we know nothing of. */

@@ -14,7 +14,7 @@ struct python_allocator {
     void (*free)(void *, void *);
 };
 
-/* What of the interpreter is used. Found by name: nothing of Python is linked. */
+/* Functions and variables of the interpreter, looked up by name: nothing of Python is linked. */
 struct python_symbols {
     void (*get_allocator)(int domain, struct python_allocator *); /* PyMem_GetAllocator */
     void (*set_allocator)(int domain, struct python_allocator *);
@@ -25,7 +25,7 @@ struct python_symbols {
     const void *eval_loop; /* _PyEval_EvalFrameDefault */
 };
 
-/* What wraps the allocators will use; false if it cannot. */
+/* Sets the hooks and the heap that the allocator wrappers use; false if they cannot work. */
 HIDDEN bool python_objects_prepare(const allocsample_hooks *hooks, allocsample_heap *heap);
 
 /* Wraps the allocators of small objects, if they are the interpreter's own and are not wrapped yet; and lets go of them. */
@@ -35,15 +35,15 @@ HIDDEN void python_objects_unwrap(const struct python_symbols *symbols);
 /* Prepares the walker for an interpreter of this version; false if its frames cannot be read. */
 HIDDEN bool python_frames_prepare(const struct python_symbols *symbols, const allocsample_hooks *hooks);
 
-/* Nothing is known of the program's code objects: what was may have ended. From now on it is told when one ends. */
+/* Forgets all code objects, which may have ended, and from now on notices when one ends. */
 HIDDEN void python_frames_begin(void);
-/* The same of types. */
+/* The same for types. */
 HIDDEN void python_types_watch(void);
 
-/* In a forked child: no other thread walks. Of types, too. */
+/* Releases the locks of frames and types in a forked child: their holders do not exist there. */
 HIDDEN void python_frames_after_fork_in_child(void);
 
-/* From now on functions are defined in this heap. */
+/* Sets the heap in which functions are defined. */
 HIDDEN void python_frames_belong_to(allocsample_heap *heap);
 
 /* Whether the calling thread is importing a module. */

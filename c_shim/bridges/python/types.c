@@ -38,7 +38,7 @@ struct awaited {
     uint32_t looks;
 };
 #define AWAITED 64
-/* What has no type after so many looks has none. */
+/* Maximum number of looks for the type of an object. */
 #define LOOKS 32
 
 /* A type that was met among the blocks of a heap. */
@@ -61,7 +61,7 @@ static const struct python_layout *layout;
 static uintptr_t type_of_types;
 static const allocsample_hooks *hooks;
 static allocsample_heap *heap;
-/* Of types in Python's heap, and in malloc's. */
+/* Numbers of types in Python's heap, and in malloc's. */
 static struct names names, names_of_malloc;
 /* The str "__module__", once there is an interpreter that can make it. */
 static _Atomic(uintptr_t) module_key;

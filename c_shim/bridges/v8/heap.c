@@ -59,7 +59,7 @@ static uintptr_t address_of(uint64_t block)
 
 /* ---- tables: open addressing, at most half full ---- */
 
-/* All zero, and with room for `count` entries; false if there is no memory. */
+/* Makes an empty table with room for `count` entries; false if there is no memory. */
 static bool empty_table(void **table, size_t *capacity, size_t entry_bytes, size_t count)
 {
     if (*capacity / 2 >= count && *table != NULL) {

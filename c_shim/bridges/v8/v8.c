@@ -40,14 +40,14 @@ static struct isolate {
     _Atomic(uint64_t) collections_begun, collections_ended;
     _Atomic(bool) can_collect; /* it is joined, and lives */
 } isolates[ISOLATES];
-/* How often a collection was wanted. */
+/* Number of collections that were requested. */
 static _Atomic(uint64_t) collections_wanted;
 static _Atomic(uint64_t) collections;
 /* NULL, or whether V8 (before version 11) has made the key under which threads keep their isolate: before, it takes
  * somebody else's for it. */
 static const volatile bool *is_key_made;
 
-/* In an interrupt. */
+/* Runs in an interrupt of V8. */
 static void visit(void *address, void *data);
 static bool is_collection_wanted(const struct isolate *isolate);
 
@@ -317,7 +317,7 @@ static bool is_in_file(const char *path, const char *text)
     while (file >= 0 && !is_found && (got = read(file, bytes + kept, sizeof bytes - kept)) > 0) {
         size_t filled = kept + (size_t)got;
         is_found = memmem(bytes, filled, text, length) != NULL;
-        /* What may be the beginning of it. */
+        /* The end of the buffer is kept: it may be the beginning of `text`. */
         kept = filled < length ? filled : length - 1;
         memmove(bytes, bytes + filled - kept, kept);
     }

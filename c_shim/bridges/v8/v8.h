@@ -1,4 +1,4 @@
-/* What the parts of V8's bridge share. */
+/* Declarations shared by the parts of the V8 bridge. */
 #ifndef ALLOCSAMPLE_BRIDGES_V8_H
 #define ALLOCSAMPLE_BRIDGES_V8_H
 
