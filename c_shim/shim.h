@@ -67,7 +67,8 @@ struct shim_slow_path {
     /* Called after a successful allocation that would borrow. It is not charged yet; the agent resets the counter.
      * Returns the sample's number plus one, or 0 if it is not sampled. */
     uint64_t (*on_alloc)(struct shim_thread *, const struct shim_allocation *);
-    /* The block may be sampled (its granule is marked). Removes it from the live samples; returns its id plus one, 0 if it is none. */
+    /* The block may be sampled (its granule is marked). Removes it from the live samples and returns its id plus one; 0 if it
+     * is no sample. */
     uint64_t (*take_sampled)(const void *block);
     /* The sampled block that take_sampled returned was freed, or is about to be. */
     void (*on_free)(struct shim_thread *, uint64_t taken, const struct shim_caller *);

@@ -76,15 +76,6 @@ static bool is_checking;
 enum { STACKS_DIFFER = JVM_NOT_WALKED + 1, WAYS };
 static _Atomic(uint64_t) stacks[WAYS];
 
-static bool try_lock(void)
-{
-    for (int patience = 0; patience < 1000; patience++) {
-        if (!atomic_exchange_explicit(&lock, true, memory_order_acquire))
-            return true;
-    }
-    return false;
-}
-
 /* The entry of a key, which is not 0, or a free one, whose key is 0; NULL if there is no room. */
 static struct entry *find(struct table *table, uint64_t key, uint64_t location)
 {
@@ -239,7 +230,7 @@ static void name_places(environment jni)
 allocsample_frame jvm_frame_in_malloc(void *method, int64_t location)
 {
     allocsample_frame frame = {0};
-    if (!try_lock())
+    if (!lock_try(&lock))
         return frame;
     const struct entry *place = find(&places, (uintptr_t)method, (uint64_t)location);
     struct entry *entry = find(&methods, (uintptr_t)method, 0);
