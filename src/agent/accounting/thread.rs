@@ -10,7 +10,7 @@ use super::slow_path::Phase;
 
 /// Sampling is stopped.
 const PAUSED: u32 = 1;
-/// Sampling is off for this thread, by its own wish.
+/// Sampling is off for this thread, by a call of its own.
 const DISABLED: u32 = 2;
 /// Not sampled: a filter set from outside (`ctl filter`) leaves this thread out.
 const LEFT_OUT: u32 = 4;
@@ -75,7 +75,7 @@ pub(super) struct ThreadState {
     pub(super) is_adrift: Cell<u32>,
     /// Where the outermost slow path was called: return address and stack pointer.
     pub(super) entered: (Cell<u64>, Cell<u64>),
-    /// Where its [`Caller`] lies, which lives as long as the slow path.
+    /// Address of its [`Caller`], which exists as long as the slow path.
     pub(super) entered_at: Cell<u64>,
     /// The allocation that is being sampled: its bytes, and the sample points in it. None: 0 points.
     pub(super) pending: (Cell<u64>, Cell<u64>),
@@ -96,18 +96,18 @@ const _: () = assert!(core::mem::offset_of!(ShimThread, state) == 24);
 pub struct NotedRecord {
     /// Where its reservation starts: 48 bits.
     pub start: u64,
-    /// Its payload.
+    /// Words of its payload.
     pub words: usize,
     /// Number of its writer: 8 bits.
     pub writer: usize,
-    /// The ring's, as [`NotedRecord::ring_bits`] has it.
+    /// The ring's id, cut by [`NotedRecord::ring_bits`].
     pub ring: u64,
-    /// Its header is there. Otherwise it may not be reserved.
+    /// Whether its header is written. If not, it may not even be reserved.
     pub has_begun: bool,
 }
 
 impl NotedRecord {
-    /// As much of a ring's id as is noted: 39 bits.
+    /// The part of a ring's id that is noted: 39 bits.
     #[inline]
     pub fn ring_bits(id: u64) -> u64 {
         id << RECORD_RING_SHIFT >> RECORD_RING_SHIFT
@@ -130,7 +130,7 @@ pub struct Force {
     pub interval: Option<Interval>,
     /// Its number in the profile.
     pub index: u16,
-    /// Differs from that of any other time.
+    /// Number of the change that put it in force.
     pub change: u32,
 }
 
@@ -175,7 +175,7 @@ impl ShimThread {
         self.state.signal_stack.replace(0)
     }
 
-    /// Where the agent is on this thread.
+    /// The phase of the agent on this thread.
     pub(super) fn phase(&self) -> Phase {
         Phase::from_number(self.phase.get())
     }
@@ -219,7 +219,7 @@ impl ShimThread {
         })
     }
 
-    /// Gives the thread bytes to allocate before it asks again, without counting them: the agent is off.
+    /// Gives the thread a grant that is not counted, while the agent is off.
     pub fn look_again_later(&self) {
         self.state.epoch.set(0);
         self.bytes_until_sample.set(LARGEST_GRANT);
@@ -241,7 +241,7 @@ impl ShimThread {
         self.state.change.get()
     }
 
-    /// Whether it joined once and does not belong to us now: it is ending, or its process is a forked child.
+    /// Whether the thread has joined before and must join again: it is ending, or its process is a forked child.
     pub fn has_left(&self) -> bool {
         self.epoch() == 0 && self.state.number.get() != 0
     }
@@ -265,7 +265,7 @@ impl ShimThread {
         self.state.vm_heap.set(heap);
     }
 
-    /// Which work area it used last, for [`crate::os::scratch::Pool::run`].
+    /// The work area that it used last, for [`crate::os::scratch::Pool::run`].
     pub fn last_area(&self) -> &Cell<u32> {
         &self.state.last_area
     }
@@ -393,7 +393,7 @@ impl ShimThread {
         unsafe { self.state.sampler.get().write(MaybeUninit::new(sampler)) };
     }
 
-    /// [`DISABLED`] or [`LEFT_OUT`] is on from here on, or off.
+    /// Sets or clears [`DISABLED`] or [`LEFT_OUT`].
     fn set_flag(&self, flag: u32, is_set: bool) {
         let others = self.state.is_paused.get() & !flag;
         let flag = if is_set { flag } else { 0 };

@@ -1,4 +1,4 @@
-//! Which threads have joined, for their exact totals when the process ends.
+//! The running threads, for their exact totals when the process ends.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -10,7 +10,7 @@ const SLOTS: usize = 4096;
 struct Slot {
     /// 0 while free.
     number: AtomicU32,
-    /// Where the thread's state is.
+    /// Address of the thread's state.
     address: AtomicU64,
 }
 
@@ -41,14 +41,14 @@ impl Threads {
         }
     }
 
-    /// Adds what a thread allocated that ended while there was no recording to say so in.
+    /// Adds the totals of a thread that ended while there was no recording.
     pub fn add_ended(&self, totals: Totals) {
         self.ended_bytes.fetch_add(totals.bytes, Ordering::Relaxed);
         self.ended_muted_bytes
             .fetch_add(totals.muted_bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that threads which have ended allocated, in sum.
+    /// Sum of the totals of those threads.
     pub fn ended(&self) -> Totals {
         Totals {
             bytes: self.ended_bytes.load(Ordering::Relaxed),
@@ -56,7 +56,7 @@ impl Threads {
         }
     }
 
-    /// A new number, and a slot (plus one, 0 for none).
+    /// Gives the thread a new number and a slot. Returns the number, and the slot plus one; 0: there is no slot.
     pub fn join(&self, thread: &ShimThread) -> (u32, u32) {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         for (index, slot) in self.slots.iter().enumerate() {
@@ -87,8 +87,8 @@ impl Threads {
         }
     }
 
-    /// Number and totals of each running thread but `except`. A thread may be ending just now: its memory is copied by
-    /// the kernel, which tells if it is gone.
+    /// Visits the number and totals of each running thread except `except`. A thread may be ending: the kernel copies its
+    /// memory, and fails if it is gone.
     pub fn for_each_other(&self, except: u32, mut visit: impl FnMut(u32, Totals)) {
         let used = self.used_slots.load(Ordering::Relaxed);
         for slot in self.slots.iter().take(used) {
@@ -106,8 +106,8 @@ impl Threads {
         }
     }
 
-    /// Number and totals of each thread that allocates nothing just now: what it has allocated is in its samples. Of one
-    /// that does, some of the figures are from before and some from after.
+    /// Visits the number and totals of each thread that is not allocating at the moment. The figures of one that is could be
+    /// inconsistent; its total is in its samples.
     pub fn for_each_quiet(&self, mut visit: impl FnMut(u32, Totals)) {
         let used = self.used_slots.load(Ordering::Relaxed);
         for slot in self.slots.iter().take(used) {
@@ -128,7 +128,7 @@ impl Threads {
         }
     }
 
-    /// Whether a running thread but `except` is in a slow path.
+    /// Whether a running thread other than `except` is in a slow path.
     pub fn is_any_muted(&self, except: u32) -> bool {
         let used = self.used_slots.load(Ordering::Relaxed);
         self.slots.iter().take(used).any(|slot| {
@@ -143,7 +143,7 @@ impl Threads {
         })
     }
 
-    /// Forgets all: in a forked child.
+    /// Removes all threads, in a forked child.
     pub fn clear(&self) {
         for slot in &self.slots {
             slot.address.store(0, Ordering::Relaxed);
@@ -172,5 +172,87 @@ mod tests {
         assert_eq!(threads.ended(), sum);
         threads.clear();
         assert_eq!(threads.ended().muted_bytes, 0);
+    }
+
+    fn new_thread() -> ShimThread {
+        // SAFETY: all zero bytes are a thread that has not joined.
+        unsafe { core::mem::zeroed() }
+    }
+
+    fn seen(threads: &Threads, except: u32) -> std::vec::Vec<u32> {
+        let mut numbers = std::vec::Vec::new();
+        threads.for_each_other(except, |number, _| numbers.push(number));
+        numbers
+    }
+
+    #[test]
+    fn numbers_are_never_used_again_but_slots_are() {
+        let threads = std::boxed::Box::new(Threads::new());
+        let states = [new_thread(), new_thread(), new_thread()];
+        let [first, second, third] = &states;
+        assert_eq!(threads.join(first), (1, 1));
+        assert_eq!(threads.join(second), (2, 2));
+        assert_eq!(seen(&threads, 0), [1, 2]);
+        assert_eq!(seen(&threads, 2), [1]);
+        threads.leave(1);
+        assert_eq!(seen(&threads, 0), [2]);
+        assert_eq!(threads.join(third), (3, 1));
+        assert_eq!(seen(&threads, 0), [3, 2]);
+        // A thread without a slot leaves none.
+        threads.leave(0);
+        assert_eq!(seen(&threads, 0), [3, 2]);
+        threads.clear();
+        assert_eq!(seen(&threads, 0), []);
+        assert_eq!(threads.join(first).0, 1, "a child's threads begin at 1");
+    }
+
+    #[test]
+    fn a_thread_without_a_free_slot_joins_all_the_same() {
+        let threads = std::boxed::Box::new(Threads::new());
+        let state = new_thread();
+        for number in 1..=SLOTS as u32 {
+            assert_eq!(threads.join(&state), (number, number));
+        }
+        assert_eq!(threads.join(&state), (SLOTS as u32 + 1, 0));
+        threads.leave(7);
+        assert_eq!(threads.join(&state), (SLOTS as u32 + 2, 7));
+    }
+
+    #[test]
+    fn a_thread_in_a_slow_path_is_muted_and_not_quiet() {
+        let threads = std::boxed::Box::new(Threads::new());
+        let states = [new_thread(), new_thread()];
+        let [busy, quiet] = &states;
+        threads.join(busy);
+        threads.join(quiet);
+        let quiet_numbers = || {
+            let mut numbers = std::vec::Vec::new();
+            threads.for_each_quiet(|number, _| numbers.push(number));
+            numbers
+        };
+        assert_eq!(quiet_numbers(), [1, 2]);
+        assert!(!threads.is_any_muted(0));
+        let (slow_path, _) = busy.mute(0, &crate::shim::Caller::UNKNOWN);
+        assert_eq!(quiet_numbers(), [2]);
+        assert!(threads.is_any_muted(0) && threads.is_any_muted(2));
+        assert!(!threads.is_any_muted(1), "its own does not count");
+        drop(slow_path);
+        // A thread of our own is at work, but in no slow path.
+        busy.mute_for_good();
+        assert!(!threads.is_any_muted(0));
+        assert_eq!(quiet_numbers(), [2]);
+    }
+
+    #[test]
+    fn a_thread_whose_memory_is_gone_is_left_out() {
+        let threads = std::boxed::Box::new(Threads::new());
+        let page = memory::map(4096).unwrap();
+        // SAFETY: a page of zeros, which are a thread that has not joined.
+        threads.join(unsafe { page.cast::<ShimThread>().as_ref() });
+        assert_eq!(seen(&threads, 0), [1]);
+        // SAFETY: mapped above; nothing refers to it any more.
+        unsafe { memory::unmap(page, 4096) };
+        assert_eq!(seen(&threads, 0), []);
+        assert!(!threads.is_any_muted(0));
     }
 }

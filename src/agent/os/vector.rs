@@ -52,7 +52,7 @@ impl<T: Copy> Vector<T> {
         unsafe { core::slice::from_raw_parts_mut(base.as_ptr(), self.length) }
     }
 
-    /// Keeps those that pass, in their order.
+    /// Keeps the elements that pass, in their order.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
         let all = self.as_mut_slice();
         let mut kept = 0;

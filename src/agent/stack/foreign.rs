@@ -10,7 +10,7 @@ use crate::os::memory::copy_if_mapped;
 const PAGE: usize = 4096;
 const PAGES: usize = 8;
 
-/// The pages that a walk has looked at last. All zero bytes are a valid value: no pages.
+/// The pages that a walk has copied last. All zero bytes are a valid value: no pages.
 pub struct ForeignPages {
     /// Where each page is, plus one; 0 for none.
     places: [u64; PAGES],

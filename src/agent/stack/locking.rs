@@ -1,4 +1,4 @@
-//! Whether an interrupted thread may start another one, by what its stack shows.
+//! Decides by its stack whether an interrupted thread may start another one.
 //!
 //! To start a thread takes locks of libc, of the dynamic loader and of the allocator, which a signal may have come in the
 //! middle of. Who holds one is inside that code, so it is on the stack; but so is libc where each thread begins:
@@ -11,28 +11,28 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::modules::Modules;
 
-/// Libc, the loader, the next allocator, and we.
+/// Libc, the loader, the next allocator, and our own library.
 const MODULES: usize = 4;
 
 /// `__libc_start_call_main` and `__libc_start_main`, or our wrapper, `start_thread` and `clone`. More is something else, such
 /// as handlers of `exit`.
 const MOST_AT_ROOT: usize = 3;
 
-/// The code that has such locks.
+/// The modules that contain such locks.
 pub struct LockingCode {
     /// Start and end of each module, 0 if it is not known.
     ranges: [(AtomicU64, AtomicU64); MODULES],
 }
 
 impl LockingCode {
-    /// Not known.
+    /// No module is known.
     pub const fn new() -> Self {
         Self {
             ranges: [const { (AtomicU64::new(0), AtomicU64::new(0)) }; MODULES],
         }
     }
 
-    /// Tells an address in each of the modules. Once, at start.
+    /// Sets the modules, each by an address in it. Once, at start.
     pub fn set(&self, modules: &Modules, addresses: [u64; MODULES]) {
         for ((start, end), address) in self.ranges.iter().zip(addresses) {
             if let Some(range) = modules.range_of(address) {
@@ -49,7 +49,7 @@ impl LockingCode {
         })
     }
 
-    /// Whether a whole stack, leaf first, shows a thread that is in none of it. In a signal handler.
+    /// Whether a whole stack, leaf first, has no frame in these modules except at its root. In a signal handler.
     pub(crate) fn is_left_by(&self, frames: &[u64]) -> bool {
         let mut ranges = self.ranges.iter();
         if !ranges.all(|(start, _)| start.load(Ordering::Relaxed) != 0) {

@@ -19,13 +19,13 @@ pub struct ShadowStack {
     pub top: u64,
     /// The oldest frame of a row.
     pub base: u64,
-    /// Where in a frame the function's number is.
+    /// Offset of the function's number in a frame.
     pub function_offset: u32,
-    /// Where the line is, or [`ShadowStack::NOWHERE`].
+    /// Offset of the line, or [`ShadowStack::NOWHERE`].
     pub line_offset: u32,
-    /// Where the word is that is not 0 in an entry, or [`ShadowStack::NOWHERE`].
+    /// Offset of the word that is not 0 in an entry, or [`ShadowStack::NOWHERE`].
     pub entry_offset: u32,
-    /// Where a frame of a chain keeps the address of its caller's, 0 in the oldest.
+    /// Offset of the address of the caller's frame, for a chain; 0 there is the oldest frame.
     pub caller_offset: u32,
 }
 
@@ -38,7 +38,7 @@ pub enum Ending {
     Whole,
     /// The buffer is full.
     Full,
-    /// At something that is no frame.
+    /// At memory that cannot be read, or is no frame.
     Broken,
 }
 
@@ -46,7 +46,7 @@ impl ShadowStack {
     /// No such field.
     pub const NOWHERE: u32 = u32::MAX;
 
-    /// Whether the machine filled it in as it should.
+    /// Whether the description is consistent.
     pub fn is_sensible(&self) -> bool {
         self.size as usize >= size_of::<Self>()
             && self.top != 0

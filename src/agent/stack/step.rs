@@ -53,7 +53,7 @@ pub(super) fn by_epilogue(
     None
 }
 
-/// Whether the bytes before `return_address` end in a call instruction: what a wrong guess rarely points behind.
+/// Whether the bytes before `return_address` end in a call instruction. A wrong guess rarely does.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn is_behind_call(return_address: u64, reader: &mut StackReader) -> bool {
     let Some(start) = return_address.checked_sub(7) else {
@@ -100,7 +100,7 @@ const SIGNAL_RETURN: &[u8] = &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05]; // 
 #[cfg(target_arch = "aarch64")]
 const SIGNAL_RETURN: &[u8] = &[0x68, 0x11, 0x80, 0xd2, 0x01, 0, 0, 0xd4]; // mov x8, #139; svc #0
 
-/// Whether a handler returns here to leave its signal frame.
+/// Whether this is the code that a signal handler returns to.
 pub(super) fn is_signal_return(
     return_address: u64,
     current: Option<&'static Module>,

@@ -37,14 +37,13 @@ pub type VmWalk = unsafe extern "C" fn(*mut c_void, *mut RawFrame, usize) -> usi
 pub enum NativeCode {
     /// The interpreter loop.
     Loop,
-    /// All of it.
+    /// All of the machine's native code.
     Whole,
-    /// All code outside of modules is its, and can be walked by nobody else.
+    /// All code outside of modules; only the machine can walk it.
     OutsideModules,
 }
 
-/// Merges two views of a stack, both leaf first, into `merged`; returns how many frames there are, and whether all of
-/// them had room.
+/// Merges two views of a stack, both leaf first, into `merged`. Returns the number of frames, and whether all of them fitted.
 ///
 /// Each native frame that `is_interpreter` says is an activation of the interpreter loop gives way to the machine's
 /// frames that it runs: up to the first one that is marked as its entry. Where the machine has none left, the native

@@ -1,4 +1,4 @@
-//! What a machine says of its heaps.
+//! The hooks about heaps.
 
 use std::ffi::{c_char, c_void};
 use std::mem::offset_of;

@@ -29,8 +29,8 @@ const LIMIT: i32 = -2;
 const OFF: i32 = -3;
 const NO_SAMPLE: u64 = u64::MAX;
 const VERSION: u32 = 1;
-/// Shadow stacks, inlined functions, switches of threads, late samples, walks in ticks, a program's own control, what a
-/// heap hears of changes, collections on request: all that the header has bits for.
+/// All capabilities of the header: shadow stacks, inlined functions, switches of threads, late samples, walks in ticks,
+/// control by the program, notices of changes, collections on request.
 const CAPABILITIES: u64 = 1 | 2 | 4 | 8 | 16 | 32 | 64 | 128;
 
 type HeapHandle = *const Heap;
@@ -167,11 +167,11 @@ unsafe fn text_of<'a>(text: *const c_char) -> &'a [u8] {
     unsafe { CStr::from_ptr(text) }.to_bytes()
 }
 
-/// Keeps errno over a call.
+/// Restores errno when dropped.
 pub(crate) struct KeepErrno(i32);
 
 impl KeepErrno {
-    /// As it is now.
+    /// Saves errno.
     pub(crate) fn new() -> Self {
         // SAFETY: errno is always readable.
         Self(unsafe { *libc::__errno_location() })

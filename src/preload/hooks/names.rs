@@ -1,4 +1,4 @@
-//! What a machine says of its names, its code and its frames.
+//! The hooks about names, code and frames.
 
 use std::ffi::c_char;
 

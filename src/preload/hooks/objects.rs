@@ -1,4 +1,4 @@
-//! Objects: those that are sampled, and what becomes of them.
+//! The hooks about objects: sampling, and their fates.
 
 use allocsample_agent::Interval;
 use allocsample_agent::hooks::{Object, Pending, Resolution};

@@ -1,4 +1,4 @@
-//! The part of the hook table by which a program steers its own agent.
+//! The hooks by which a program controls its own agent.
 
 use std::ffi::c_char;
 

@@ -1,4 +1,4 @@
-//! Collections, phases, marks and readings.
+//! The hooks about the timeline: collections, phases, markers, readings.
 
 use std::ffi::c_char;
 
