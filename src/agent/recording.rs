@@ -202,4 +202,4 @@ impl Recording {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

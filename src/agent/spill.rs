@@ -195,6 +195,10 @@ const _: () = assert!(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::process;
+    use crate::path::Path;
+    use crate::recording::tests::recording_at;
+    use allocsample_record::{ForkRecord, LostReason};
 
     #[test]
     fn there_is_room_for_bytes_that_cannot_be_compressed() {
@@ -216,5 +220,130 @@ mod tests {
         });
         assert_eq!(found, Some((5000, true)));
         assert_eq!(with_memory(usize::MAX / 2, |_| ()), None);
+    }
+
+    /// A recording with files of its own in a new directory, whose profile begins with these bytes.
+    struct Files {
+        recording: Recording,
+        profile: std::path::PathBuf,
+        ring: std::path::PathBuf,
+    }
+
+    const BEGINNING: &[u8] = b"the header";
+
+    fn files(name: &str) -> Files {
+        let directory = std::env::temp_dir().join(std::format!("spill-{name}-{}", process::pid()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let (profile, ring) = (directory.join("profile"), directory.join("ring"));
+        std::fs::write(&profile, BEGINNING).unwrap();
+        std::fs::write(&ring, b"").unwrap();
+        let path = |file: &std::path::Path| {
+            let mut path = Path::new();
+            path.push(file.as_os_str().as_encoded_bytes());
+            path
+        };
+        let recording = recording_at(path(&profile), path(&ring));
+        for child_pid in 0..10 {
+            assert!(recording.push(&ForkRecord {
+                time_ns: 5,
+                child_pid
+            }));
+        }
+        Files {
+            recording,
+            profile,
+            ring,
+        }
+    }
+
+    impl Files {
+        /// The kinds of the chunks that were appended, each of which is whole.
+        fn chunks(&self) -> std::vec::Vec<u16> {
+            let bytes = std::fs::read(&self.profile).unwrap();
+            let mut rest = bytes.strip_prefix(BEGINNING).unwrap();
+            let mut kinds = std::vec::Vec::new();
+            while let Some((header, behind)) = rest.split_at_checked(CHUNK_HEADER_BYTES) {
+                let header = ChunkHeader::decode(header).unwrap();
+                let (payload, behind) = behind.split_at(header.stored_bytes as usize);
+                assert!(header.matches(payload));
+                kinds.push(header.kind);
+                rest = behind;
+            }
+            assert!(rest.is_empty());
+            kinds
+        }
+    }
+
+    impl Drop for Files {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(self.profile.parent().unwrap());
+        }
+    }
+
+    /// No compression, which the reader would notice, but not this test.
+    fn copy(from: &[u8], to: &mut [u8]) -> Option<usize> {
+        to.get_mut(..from.len())?.copy_from_slice(from);
+        Some(from.len())
+    }
+
+    #[test]
+    fn records_losses_and_figures_are_appended_and_the_ring_is_removed() {
+        let files = files("whole");
+        assert!(finish(&files.recording, copy, None));
+        let chunks = files.chunks();
+        let expected = [ChunkKind::Packed, ChunkKind::Memory, ChunkKind::Figures];
+        assert_eq!(chunks, expected.map(|kind| kind as u16));
+        assert!(files.recording.ring.is_closed());
+        assert!(!files.ring.exists());
+    }
+
+    #[test]
+    fn losses_are_written_only_if_there_are_any() {
+        let files = files("lost");
+        files.recording.count_lost(LostReason::RingFull, 1, 100);
+        assert!(finish(&files.recording, copy, None));
+        assert!(files.chunks().contains(&(ChunkKind::Lost as u16)));
+    }
+
+    #[test]
+    fn a_failure_leaves_the_profile_as_it_was_and_the_ring_for_the_reader() {
+        let files = files("failing");
+        let bytes = std::fs::metadata(&files.profile).unwrap().len();
+        // The frames cannot be compressed, or the profile would be longer than it may be.
+        assert!(!finish(&files.recording, |_, _| None, None));
+        assert!(!finish(&files.recording, copy, Some(bytes + 4096)));
+        assert_eq!(files.chunks(), []);
+        assert!(files.ring.exists() && !files.recording.ring.is_closed());
+        assert!(finish(&files.recording, copy, Some(1 << 20)));
+    }
+
+    #[test]
+    fn a_ring_without_records_has_no_chunk_of_them() {
+        let files = files("empty");
+        // SAFETY: the only consumer.
+        let mut consumer = unsafe { files.recording.ring.consumer() };
+        while consumer.next().is_some() {}
+        consumer.release();
+        drop(consumer);
+        assert!(finish(&files.recording, copy, None));
+        assert!(!files.chunks().contains(&(ChunkKind::Packed as u16)));
+    }
+
+    #[test]
+    fn records_that_were_left_are_gaps_of_their_length() {
+        let files = files("gaps");
+        let ring = &files.recording.ring;
+        let reserve = || ring.reserve(7, allocsample_ring::Priority::Last).unwrap();
+        drop(reserve());
+        core::mem::forget(reserve());
+        let (mut records, mut frames) = ([0; 4096], [0; 4096]);
+        let mut packer = Packer::new(&mut records, &mut frames);
+        let range = ring.pending_from()..ring.head();
+        let to = pack(&files.recording, range.clone(), &mut packer);
+        assert_eq!(to, Some(range.end));
+        // Of each gap its kind and its words, the header's included.
+        let (records_bytes, _) = packer.used();
+        let end = records.get(records_bytes - 4..records_bytes).unwrap();
+        assert_eq!(end, [0, 8, 127, 8]);
     }
 }

@@ -375,3 +375,94 @@ fn copy_pending(
     }
     copied
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    /// Samples with ascending ids from 100 on, of which some are resolved or late.
+    fn list(states: &[u32]) -> Vec<Pending> {
+        let object = |number| Object {
+            address: 0x1000 + 16 * number,
+            size: 16,
+            type_id: 3,
+        };
+        (0..)
+            .zip(states)
+            .map(|(number, &state)| Pending {
+                state,
+                ..Pending::new(SampleId(100 + number), &object(number))
+            })
+            .collect()
+    }
+
+    fn answer(id: u64, slot: u64) -> Resolution {
+        Resolution {
+            id,
+            slot,
+            address: 0,
+            content_hash: 0,
+            type_id: 0,
+            fate: Fate::Dead as u32,
+        }
+    }
+
+    proptest! {
+        /// Whatever the size of the machine's buffer, it gets each open sample once, with a slot by which it is found again.
+        #[test]
+        fn batches_hold_each_open_sample_once(
+            states in prop::collection::vec(0..4_u32, 0..40),
+            capacity in 1..7_usize,
+            only_late: bool,
+        ) {
+            let mut list = list(&states);
+            let is_asked = |pending: &Pending| !only_late || pending.is_late();
+            let open: Vec<u64> = list
+                .iter()
+                .filter(|pending| !pending.is_resolved() && is_asked(pending))
+                .map(|pending| pending.id)
+                .collect();
+            let (mut cursor, mut ids) = (0, Vec::new());
+            let mut buffer = std::vec![Pending::new(SampleId(0), &Object { address: 0, size: 0, type_id: 0 }); capacity];
+            loop {
+                let copied = copy_pending(&list, &mut buffer, &mut cursor, is_asked);
+                prop_assert!(copied <= capacity);
+                if copied == 0 {
+                    break;
+                }
+                for pending in buffer.iter().take(copied) {
+                    ids.push(pending.id);
+                    // Answered at once, which must not disturb the batches to come.
+                    let claimed = claim(&mut list, &answer(pending.id, pending.slot), is_asked);
+                    prop_assert_eq!(claimed.map(|found| found.id), Some(pending.id));
+                }
+            }
+            prop_assert_eq!(ids, open);
+        }
+    }
+
+    #[test]
+    fn a_second_answer_a_wrong_id_and_a_wrong_slot_are_refused() {
+        let mut list = list(&[0, 0, Pending::LATE]);
+        assert!(claim(&mut list, &answer(101, 1), |_| true).is_some());
+        assert!(claim(&mut list, &answer(101, 1), |_| true).is_none());
+        assert!(claim(&mut list, &answer(101, 0), |_| true).is_none());
+        assert!(claim(&mut list, &answer(100, 3), |_| true).is_none());
+        assert!(claim(&mut list, &answer(100, u64::MAX), |_| true).is_none());
+        assert!(claim(&mut list, &answer(100, 0), Pending::is_late).is_none());
+        assert!(claim(&mut list, &answer(102, 2), Pending::is_late).is_some());
+    }
+
+    #[test]
+    fn the_sample_of_an_ended_thread_is_open_and_late() {
+        let resolved = Pending {
+            state: Pending::RESOLVED,
+            ..*list(&[0]).first().unwrap()
+        };
+        let late = resolved.late();
+        assert!(late.is_late() && !late.is_resolved());
+        assert_eq!((late.id, late.address), (resolved.id, resolved.address));
+    }
+}

@@ -10,12 +10,17 @@ use crate::accounting::thread::ShimThread;
 const CAPACITY_WORDS: u64 = 1 << 12;
 
 /// Without files: the ring is plain memory that is never given back.
-fn recording() -> Recording {
+pub(crate) fn recording() -> Recording {
+    recording_at(Path::new(), Path::new())
+}
+
+/// The same with files, which the caller makes.
+pub(crate) fn recording_at(path: Path, ring_path: Path) -> Recording {
     let bytes = allocsample_ring::file_bytes(CAPACITY_WORDS);
     let base = memory::map(bytes).unwrap();
     // SAFETY: fresh and zeroed, mapped for ever, aligned to a page.
     let ring = unsafe { Ring::create(base, CAPACITY_WORDS, 7) };
-    Recording::new(ring, Path::new(), Path::new(), (base, bytes), 0)
+    Recording::new(ring, path, ring_path, (base, bytes), 0)
 }
 
 fn new_thread() -> ShimThread {
