@@ -1,6 +1,6 @@
 //! Samples by site: the functions of a stack, from the one that is charged to the root, and the type if there is one.
 
-use allocsample_profile::{Frame, HeapId, Profile, Sample, SampleFlags};
+use allocsample_profile::{Frame, HeapId, MissingRoot, Profile, Sample, SampleFlags};
 use allocsample_report::{Filter, FrameId, Frames, Kinds, NONE, Pairs, Paths};
 use rustc_hash::FxHashMap;
 
@@ -84,7 +84,7 @@ impl Group {
     /// In the order in which they first came, and the index of each sample's; [`NONE`] for those whose ends are not known.
     fn all(profile: &Profile, frames: &Frames<'_>, filter: &Filter) -> (Vec<Self>, Vec<u32>) {
         let passes = filter.frames(frames);
-        let mut kinds: Kinds<(u16, HeapId, u32)> = Kinds::default();
+        let mut kinds: Kinds<(Option<MissingRoot>, HeapId, u32)> = Kinds::default();
         let mut known = Pairs::for_things(profile.stacks.count() as usize + 1);
         let mut groups: Vec<Self> = Vec::new();
         let mut stack = Vec::new();
@@ -92,7 +92,7 @@ impl Group {
             if sample.flags.contains(SampleFlags::UNTRACKED) {
                 return NONE;
             }
-            let kind = kinds.number((sample.flags.0, sample.heap, sample.type_id));
+            let kind = kinds.number((sample.missing_root(), sample.heap, sample.type_id));
             let number = known.number(sample.stack.0, kind);
             if (number as usize) < groups.len() {
                 return number;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use allocsample_record::{Location, ModuleId, SampleFlags, StackId, VmFrame};
+use allocsample_record::{Location, ModuleId, VmFrame};
 
 use crate::model::{Profile, Sample};
 use crate::symbolize::is_nameless;
@@ -133,9 +133,9 @@ impl Profile {
             .locations(sample.stack)
             .flat_map(|location| self.frames(location))
             .collect();
-        if let Some(missing) = missing_root(sample) {
+        if let Some(missing) = sample.missing_root() {
             frames.push(Frame {
-                function: missing.to_owned(),
+                function: missing.name().to_owned(),
                 file: None,
                 line: 0,
                 module: String::new(),
@@ -148,22 +148,4 @@ impl Profile {
 
 fn text(name: &Option<Arc<str>>) -> Option<String> {
     name.as_deref().map(str::to_owned)
-}
-
-/// The pseudo-frame at the root of a stack that does not reach its thread's start.
-pub fn missing_root(sample: &Sample) -> Option<&'static str> {
-    missing_root_of(sample.stack, sample.flags)
-}
-
-/// As [`missing_root`], of any stack.
-pub fn missing_root_of(stack: StackId, flags: SampleFlags) -> Option<&'static str> {
-    if flags.contains(SampleFlags::TRUNCATED) {
-        Some("(truncated)")
-    } else if flags.contains(SampleFlags::UNWIND_FAILED) {
-        Some("(unwind failed)")
-    } else if stack == StackId::EMPTY {
-        Some("(no stack)")
-    } else {
-        None
-    }
 }

@@ -16,6 +16,7 @@ mod frames;
 mod inspect;
 mod join;
 mod limits;
+mod missing_root;
 mod model;
 mod new_file;
 mod nodes;
@@ -42,10 +43,11 @@ pub use allocsample_ring::{
 pub use allocsample_sampling::{Estimate, Limits};
 pub use examined::Examined;
 pub use finish::{FinishError, Finished, finish, finish_with, snapshot};
-pub use frames::{Frame, missing_root, missing_root_of};
+pub use frames::Frame;
 pub use inspect::{Runtime, Support};
 pub use join::{JoinError, join, join_recording, joined_name};
 pub use limits::{lift_limits, limits_are_lifted};
+pub use missing_root::MissingRoot;
 pub use model::{
     Charging, Exit, Freed, IntervalInfo, Lost, Module, OwnCost, Part, ProcessInfo, Profile,
     Recovery, Sample, Thread, Tick,

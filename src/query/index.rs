@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use allocsample_profile::{Frame, HeapId, Profile, Sample, StackId, StackTable};
+use allocsample_profile::{Frame, HeapId, MissingRoot, Profile, Sample, StackId, StackTable};
 use allocsample_report::{FrameId, Frames, Kinds, Names, Pairs};
 
 /// Stacks and functions by number. Made once, as the samples refer to both.
@@ -12,7 +12,7 @@ pub(crate) struct Index {
     names: Names,
     /// What tells apart what is allocated with one stack: its missing root, and the heap, in which it may be charged
     /// differently.
-    kinds: Kinds<(Option<FrameId>, HeapId)>,
+    kinds: Kinds<(Option<MissingRoot>, HeapId)>,
     /// By stack of the profile and kind.
     stack_numbers: Pairs,
     stacks: Vec<Stack>,
@@ -26,7 +26,7 @@ pub(crate) struct Index {
 /// A stack.
 struct Stack {
     of_profile: StackId,
-    missing_root: Option<FrameId>,
+    missing_root: Option<MissingRoot>,
     /// The function that its allocations are charged to; 0 for none.
     charged: u32,
 }
@@ -81,7 +81,7 @@ impl Index {
         numbers: &mut Numbers,
         room: &mut Vec<FrameId>,
     ) {
-        let missing_root = frames.missing_root(sample);
+        let missing_root = sample.missing_root();
         let kind = self.kinds.number((missing_root, sample.heap));
         let number = self.stack_numbers.number(sample.stack.0, kind);
         if (number as usize) < self.stacks.len() {
@@ -104,8 +104,7 @@ impl Index {
     /// Number of a sample's stack, from 1.
     #[inline]
     pub fn stack_of(&self, sample: &Sample) -> u32 {
-        let kind = (self.names.missing_root(sample), sample.heap);
-        let number = self.kinds.get(kind);
+        let number = self.kinds.get((sample.missing_root(), sample.heap));
         number
             .and_then(|kind| self.stack_numbers.get(sample.stack.0, kind))
             .map_or(0, |number| number + 1)
@@ -131,7 +130,7 @@ impl Index {
         if let Some(stack) = self.stack(stack) {
             self.names
                 .fill_of(&profile.stacks, stack.of_profile, frames);
-            frames.extend(stack.missing_root);
+            frames.extend(self.names.missing_root(stack.missing_root));
         }
     }
 
@@ -140,7 +139,8 @@ impl Index {
         let stack = self.stack(stack)?;
         let node = self.names.node_of(&profile.stacks, stack.of_profile);
         let leaf = node.and_then(|(_, inlined)| inlined.first().copied());
-        leaf.or(stack.missing_root).map(|id| self.function_of(id))
+        leaf.or(self.names.missing_root(stack.missing_root))
+            .map(|id| self.function_of(id))
     }
 
     /// Where the frames of each stack begin if all are put behind each other, and where the last ones end.

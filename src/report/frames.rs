@@ -5,7 +5,7 @@
 
 use std::ops::Deref;
 
-use allocsample_profile::{Frame, HeapId, Profile, Sample, StackId, StackTable, missing_root};
+use allocsample_profile::{Frame, HeapId, MissingRoot, Profile, Sample, StackId, StackTable, Tick};
 use rustc_hash::FxHashMap;
 
 use crate::allocator::{self, Part};
@@ -31,7 +31,8 @@ pub struct Names {
     /// Part of `inlined` for each place of the profile's stacks.
     spans: Vec<(u32, u32)>,
     inlined: Vec<FrameId>,
-    missing: Vec<(&'static str, FrameId)>,
+    /// The pseudo-frames at missing roots that there are.
+    missing: [Option<FrameId>; MissingRoot::COUNT],
 }
 
 impl Names {
@@ -67,11 +68,9 @@ impl Names {
         }
     }
 
-    /// The pseudo-frame that stands for the root of a sample's stack, if that is missing.
-    pub fn missing_root(&self, sample: &Sample) -> Option<FrameId> {
-        let missing = missing_root(sample)?;
-        let known = self.missing.iter().find(|(name, _)| *name == missing);
-        known.map(|(_, id)| *id)
+    /// The pseudo-frame that stands for the root of a stack, if that is missing.
+    pub fn missing_root(&self, missing: Option<MissingRoot>) -> Option<FrameId> {
+        self.missing[missing? as usize]
     }
 }
 
@@ -112,12 +111,9 @@ impl<'a> Frames<'a> {
             let end = number(frames.inlined.len());
             frames.names.spans.push((start, end));
         }
-        for sample in &profile.samples {
-            if let Some(missing) = missing_root(&sample) {
-                frames.add_missing(missing);
-            }
-        }
-        for missing in crate::time::missing_roots(profile) {
+        let of_samples = profile.samples.iter().map(|it| it.missing_root());
+        let of_ticks = profile.ticks.iter().map(Tick::missing_root);
+        for missing in of_samples.chain(of_ticks).flatten() {
             frames.add_missing(missing);
         }
         frames.numbers = FxHashMap::default();
@@ -137,16 +133,16 @@ impl<'a> Frames<'a> {
         self.names
     }
 
-    fn add_missing(&mut self, missing: &'static str) {
-        if !self.missing.iter().any(|(name, _)| *name == missing) {
+    fn add_missing(&mut self, missing: MissingRoot) {
+        if self.missing[missing as usize].is_none() {
             let id = self.intern(Frame {
-                function: missing.to_owned(),
+                function: missing.name().to_owned(),
                 file: None,
                 line: 0,
                 module: String::new(),
                 is_symbolized: true,
             });
-            self.names.missing.push((missing, id));
+            self.names.missing[missing as usize] = Some(id);
         }
     }
 
@@ -169,7 +165,7 @@ impl<'a> Frames<'a> {
     /// Puts the frames of a sample's stack into `stack`, leaf first, as [`Profile::stack_frames`] would.
     pub fn fill(&self, sample: &Sample, stack: &mut Vec<FrameId>) {
         self.fill_stack(sample.stack, stack);
-        stack.extend(self.missing_root(sample));
+        stack.extend(self.missing_root(sample.missing_root()));
     }
 
     /// The same for a stack that is not a sample's: what may be missing at its root is not known.
@@ -297,7 +293,7 @@ impl<'a> Paths<'a> {
     pub fn prepare(&mut self) {
         let profile = self.frames.profile;
         let last = profile.samples.last();
-        let below = self.below(last.and_then(|last| self.frames.missing_root(&last)));
+        let below = self.below(last.and_then(|last| self.frames.missing_root(last.missing_root())));
         for node in 1..=profile.stacks.count() {
             self.path(below, StackId(node));
         }
@@ -343,7 +339,7 @@ impl<'a> Paths<'a> {
     /// The number of a sample's stack without the frames before the one at `from`.
     pub fn number(&mut self, sample: &Sample, from: usize) -> u32 {
         let frames = self.frames;
-        let below = self.below(frames.missing_root(sample));
+        let below = self.below(frames.missing_root(sample.missing_root()));
         let (mut stack, mut before) = (sample.stack, from);
         while before > 0
             && let Some((parent, inlined)) = frames.node(stack)

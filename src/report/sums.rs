@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use allocsample_profile::{Allowance, Allowances, HeapId, Profile, Sample, StackId};
+use allocsample_profile::{Allowance, Allowances, HeapId, MissingRoot, Profile, Sample, StackId};
 use allocsample_sampling::Estimate;
 use rustc_hash::FxHashMap;
 
@@ -146,11 +146,11 @@ impl Sum {
     }
 }
 
-/// What tells samples of one stack apart: those of the flags that say why a root is missing, and the heap.
-type Key = (u16, HeapId);
+/// What tells samples of one stack apart: why the root is missing, and the heap.
+type Key = (Option<MissingRoot>, HeapId);
 
 fn key(sample: &Sample) -> Key {
-    (sample.flags.0 & 3, sample.heap)
+    (sample.missing_root(), sample.heap)
 }
 
 /// All samples that were selected.

@@ -1,6 +1,6 @@
 //! Where threads spent their time: the sums of ticks by function.
 
-use allocsample_profile::{Figure, Profile, Sample, missing_root_of};
+use allocsample_profile::{Figure, Profile, Sample};
 use allocsample_sampling::Estimate;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::{Value, json};
@@ -208,12 +208,6 @@ fn with_error(time: &Estimate) -> String {
         cost::time(time.value() * 1e9),
         cost::time(error * 1e9)
     )
-}
-
-/// The names of roots that are missing from stacks of ticks.
-pub(crate) fn missing_roots(profile: &Profile) -> impl Iterator<Item = &'static str> + '_ {
-    let ticks = profile.ticks.iter();
-    ticks.filter_map(|tick| missing_root_of(tick.stack, tick.flags))
 }
 
 #[cfg(test)]

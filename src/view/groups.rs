@@ -1,6 +1,6 @@
 //! Samples by stack and heap, before anything of them is named.
 
-use allocsample_profile::{HeapId, Profile, SampleFlags};
+use allocsample_profile::{HeapId, MissingRoot, Profile};
 use allocsample_report::{Kinds, Pairs};
 
 /// Samples of one stack in one heap. The same stack may be charged differently in two heaps.
@@ -22,17 +22,12 @@ pub(crate) struct Groups {
 
 impl Groups {
     pub fn of(profile: &Profile) -> Self {
-        let mut kinds: Kinds<(SampleFlags, HeapId)> = Kinds::default();
+        let mut kinds: Kinds<(Option<MissingRoot>, HeapId)> = Kinds::default();
         let mut known = Pairs::for_things(profile.stacks.count() as usize + 1);
         let mut groups: Vec<Group> = Vec::new();
         let mut weights: Vec<f64> = Vec::new();
         let numbered = (0..).zip(&profile.samples).map(|(first, sample)| {
-            // What `missing_root` would say of this stack, as a number.
-            let missing = match sample.flags.only(SampleFlags::TRUNCATED) {
-                SampleFlags(0) => sample.flags.only(SampleFlags::UNWIND_FAILED),
-                truncated => truncated,
-            };
-            let kind = kinds.number((missing, sample.heap));
+            let kind = kinds.number((sample.missing_root(), sample.heap));
             let group = known.number(sample.stack.0, kind);
             if group as usize == groups.len() {
                 groups.push(Group {
@@ -83,7 +78,7 @@ pub(crate) fn keep_largest(profiles: &mut [Groups], most: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocsample_profile::{Sample, StackId, missing_root};
+    use allocsample_profile::{Sample, SampleFlags, StackId};
     use std::collections::HashMap;
 
     #[test]
@@ -101,7 +96,7 @@ mod tests {
         let groups = Groups::of(&profile);
         let mut expected = HashMap::new();
         for (sample, group) in profile.samples.iter().zip(&groups.of_sample) {
-            let key = (sample.stack, missing_root(&sample), sample.heap);
+            let key = (sample.stack, sample.missing_root(), sample.heap);
             let next = expected.len();
             assert_eq!(
                 *expected.entry(key).or_insert(next),

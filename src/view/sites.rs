@@ -140,7 +140,7 @@ impl Sites {
             let name = heaps::name(profile, sample.heap);
             let heap = text(&mut self.known.heaps, &mut self.heaps, name);
             let charged = frames.charged_to(sample, &mut stack);
-            let root = frames.missing_root(sample);
+            let root = frames.missing_root(sample.missing_root());
             if !group.is_kept {
                 let called = charged.map(|(_, id)| of_frame[id.index()]);
                 let callers = frames.caller_of(sample.stack, charged.map_or(0, |(depth, _)| depth));

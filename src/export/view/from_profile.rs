@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use allocsample_profile::{
-    Figure, Frame, Location as Place, ModuleId, Outcome, Profile, StackId, ThreadId, Weights,
-    missing_root, missing_root_of,
+    Figure, Frame, Location as Place, MissingRoot, ModuleId, Outcome, Profile, StackId, ThreadId,
+    Weights,
 };
 use rustc_hash::FxHashMap;
 
@@ -22,7 +22,7 @@ impl<'a> From<&'a Profile> for View<'a> {
         let machines = Machines::new(profile);
         let mut objects = FxHashMap::default();
         for sample in &profile.samples {
-            if let Some(missing) = missing_root(&sample) {
+            if let Some(missing) = sample.missing_root() {
                 names.cut(sample.stack, missing);
             }
             if let Some(outcome) = sample.outcome() {
@@ -40,7 +40,7 @@ impl<'a> From<&'a Profile> for View<'a> {
             .map(|tick| Tick {
                 time_ns: tick.time_ns,
                 thread: thread_indices.get(&tick.thread).copied().unwrap_or(0),
-                stack: match missing_root_of(tick.stack, tick.flags) {
+                stack: match tick.missing_root() {
                     Some(missing) => names.cut(tick.stack, missing),
                     None => tick.stack.0 as usize - 1,
                 },
@@ -141,7 +141,7 @@ struct Names<'a> {
     profile: &'a Profile,
     /// The profile's places first, in their order.
     locations: Vec<Location>,
-    by_name: HashMap<&'static str, LocationIndex>,
+    by_root: [Option<LocationIndex>; MissingRoot::COUNT],
     by_type: HashMap<(&'a str, Survival), LocationIndex>,
     stacks: Stacks<'a>,
     cut: CutStacks,
@@ -153,7 +153,7 @@ impl<'a> Names<'a> {
         Self {
             profile,
             locations: places.map(|&place| location(profile, place)).collect(),
-            by_name: HashMap::new(),
+            by_root: Default::default(),
             by_type: HashMap::new(),
             stacks: Stacks::new(&profile.stacks),
             cut: CutStacks::default(),
@@ -161,7 +161,7 @@ impl<'a> Names<'a> {
     }
 
     /// A stack whose root is missing for this reason. It is another one than the same frames with a root.
-    fn cut(&mut self, leaf: StackId, missing: &'static str) -> StackIndex {
+    fn cut(&mut self, leaf: StackId, missing: MissingRoot) -> StackIndex {
         let stacks = &self.profile.stacks;
         let mut new = Vec::new();
         let mut stack = leaf;
@@ -186,7 +186,7 @@ impl<'a> Names<'a> {
     fn push(
         &mut self,
         stack: StackId,
-        missing: &'static str,
+        missing: MissingRoot,
         parent: Option<StackIndex>,
         location: LocationIndex,
     ) -> StackIndex {
@@ -195,12 +195,12 @@ impl<'a> Names<'a> {
         index
     }
 
-    fn pseudo_frame(&mut self, name: &'static str) -> LocationIndex {
+    fn pseudo_frame(&mut self, missing: MissingRoot) -> LocationIndex {
         let locations = &mut self.locations;
-        *self.by_name.entry(name).or_insert_with(|| {
+        *self.by_root[missing as usize].get_or_insert_with(|| {
             locations.push(Location {
                 lines: vec![Line {
-                    function: name.to_owned(),
+                    function: missing.name().to_owned(),
                     ..Line::default()
                 }],
                 ..Location::default()

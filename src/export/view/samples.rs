@@ -1,7 +1,7 @@
 //! The samples of a view, in the order of time.
 
 use allocsample_profile::{
-    Estimate, HeapId, Profile, Sample as Recorded, StackId, ThreadId, Weights, missing_root,
+    Estimate, HeapId, MissingRoot, Profile, Sample as Recorded, StackId, ThreadId, Weights,
 };
 use rustc_hash::FxHashMap;
 use std::ops::Range;
@@ -34,23 +34,16 @@ pub(crate) struct Source<'a> {
 
 /// Which stack of the view stands for one of the profile below a pseudo-frame, for each of those.
 #[derive(Debug, Default)]
-pub(crate) struct CutStacks(Vec<(&'static str, Vec<u32>)>);
+pub(crate) struct CutStacks([Vec<u32>; MissingRoot::COUNT]);
 
 impl CutStacks {
-    pub(super) fn get(&self, stack: StackId, missing: &'static str) -> Option<StackIndex> {
-        // Nearly always the same text at the same place: comparing it takes longer.
-        let is_it = |name: &'static str| std::ptr::eq(name, missing) || name == missing;
-        let (_, indices) = self.0.iter().find(|(name, _)| is_it(name))?;
+    pub(super) fn get(&self, stack: StackId, missing: MissingRoot) -> Option<StackIndex> {
+        let indices = &self.0[missing as usize];
         (*indices.get(stack.0 as usize)? as usize).checked_sub(1)
     }
 
-    pub(super) fn insert(&mut self, stack: StackId, missing: &'static str, index: StackIndex) {
-        let known = self.0.iter().position(|(name, _)| *name == missing);
-        let place = known.unwrap_or_else(|| {
-            self.0.push((missing, Vec::new()));
-            self.0.len() - 1
-        });
-        let indices = &mut self.0[place].1;
+    pub(super) fn insert(&mut self, stack: StackId, missing: MissingRoot, index: StackIndex) {
+        let indices = &mut self.0[missing as usize];
         if indices.len() <= stack.0 as usize {
             indices.resize(stack.0 as usize + 1, 0);
         }
@@ -278,7 +271,7 @@ impl Source<'_> {
     }
 
     fn stack(&self, sample: &Recorded) -> StackIndex {
-        match missing_root(sample) {
+        match sample.missing_root() {
             Some(missing) => self.cut.get(sample.stack, missing).unwrap_or(0),
             None => (sample.stack.0 as usize).saturating_sub(1),
         }
