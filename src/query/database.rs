@@ -335,6 +335,11 @@ mod tests {
             };
             let found = rows(&mut database, &ask(column));
             assert_eq!(found, rows(&mut database, &ask(&format!("+{column}"))));
+            let plan = format!(
+                "EXPLAIN QUERY PLAN SELECT {column}, max(size) FROM samples GROUP BY {column} ORDER BY 2 DESC"
+            );
+            let plan = rows(&mut database, &plan).join("\n");
+            assert!(!plan.contains("FOR GROUP BY"), "{plan}");
             let ask = |column: &str| format!("SELECT {column} FROM samples ORDER BY {column}");
             let found = rows(&mut database, &ask(column));
             assert_eq!(found, rows(&mut database, &ask(&format!("+{column}"))));

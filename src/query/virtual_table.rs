@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use allocsample_profile::Profile;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::vtab::{
-    Context, Filters, IndexConstraintOp, IndexInfo, Module, VTab, VTabConnection, VTabCursor,
-    sqlite3_vtab, sqlite3_vtab_cursor,
+    Context, DistinctMode, Filters, IndexConstraintOp, IndexInfo, Module, VTab, VTabConnection,
+    VTabCursor, sqlite3_vtab, sqlite3_vtab_cursor,
 };
 use rusqlite::{Connection, Error, ToSql};
 
@@ -219,10 +219,15 @@ impl VirtualTable {
             *bound = Some(number);
             plan.column = Some(column);
         }
+        // Groups may come in any order, each in one piece.
+        let are_groups = matches!(
+            info.distinct(),
+            DistinctMode::Grouped | DistinctMode::Distinct
+        );
         let mut wanted = info.order_bys();
         if let (Some(first), None) = (wanted.next(), wanted.next())
             && let Ok(column) = usize::try_from(first.column())
-            && !first.is_order_by_desc()
+            && (are_groups || !first.is_order_by_desc())
             && is_ordered(self.table.columns[column].kind)
             && plan.column.is_none_or(|known| known == column)
         {
