@@ -240,8 +240,8 @@ impl<'t> Reader<'t> {
         if !self.scratch.stack.contains(&row) {
             let starts = self.frame_starts();
             let next = self.scratch.stack_index as usize + 1;
-            let is_next = |index: usize| starts.get(index + 1).is_some_and(|&end| row < end);
-            let index = match row == self.scratch.stack.end && is_next(next) {
+            let bounds = starts.get(next).zip(starts.get(next + 1));
+            let index = match bounds.is_some_and(|(&start, &end)| (start..end).contains(&row)) {
                 true => next,
                 false => starts.partition_point(|&start| start <= row) - 1,
             };
