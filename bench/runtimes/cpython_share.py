@@ -27,8 +27,8 @@ def section(scratch, agent):
     if wrapper is None or tools.valgrind() is None:
         return None
     lines = [
-        "Instructions over the plain program's, all threads together (callgrind): of allocators that are wrapped by functions"
-        " which only hand on, and of allocsample.",
+        "Instructions relative to the plain program, all threads together (callgrind). *Wrapped, no more* wraps the "
+        "allocators with functions that only forward.",
         "",
         "| program | wrapped, no more | allocsample, 512 KiB | 64 KiB | 32 KiB |",
         "| --- | --- | --- | --- | --- |",

@@ -37,9 +37,9 @@ def section(scratch, agent, rounds):
     if sampler is None:
         return None
     lines = [
-        f"What the JVM itself takes of that, in {rounds} rounds: an agent whose callback does nothing, and one that only marks"
-        " each sample and is told when it has died, which nobody does without who tells what is alive. Binary trees as GCBench"
-        " has them, and 25 calls deeper.",
+        f"The JVM's own part of that cost, in {rounds} rounds. One agent has a callback that does nothing. Another "
+        "marks every sample and is notified of its death, as every profiler of live objects must be. The programs "
+        "are binary trees as in GCBench, and the same 25 calls deeper.",
         "",
         "| program | interval | callback that does nothing | and is told of deaths | allocsample |",
         "| --- | --- | --- | --- | --- |",
