@@ -88,7 +88,7 @@ pub enum AttachError {
     )]
     Yama(i32, u32),
     #[error(
-        "process {0}: the system lets nobody trace it until the machine is started anew (kernel.yama.ptrace_scope = {1})"
+        "process {0}: the system lets nobody trace it until a reboot (kernel.yama.ptrace_scope = {1})"
     )]
     YamaForGood(i32, u32),
     #[error(

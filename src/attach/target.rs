@@ -346,7 +346,7 @@ mod tests {
         assert!(said(Some((1000, 1000)), Some(1)).contains("ptrace_scope = 1); attach as root"));
         assert!(said(Some((1000, 1000)), Some(2)).contains("ptrace_scope = 2); attach as root"));
         // That setting cannot be taken back, and binds root too.
-        assert!(said(Some((1000, 0)), Some(3)).contains("until the machine is started anew"));
+        assert!(said(Some((1000, 0)), Some(3)).contains("until a reboot"));
         for scope in [Some(0), None] {
             assert!(said(Some((1000, 1000)), scope).contains("CAP_SYS_PTRACE is needed"));
             assert!(said(Some((1000, 0)), scope).contains("even root"));

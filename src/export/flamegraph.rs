@@ -33,7 +33,7 @@ fn subtitle(view: &View) -> String {
         command = command.chars().take(99).chain(['…']).collect();
     }
     format!(
-        "{command} (pid {}), one sample each {} bytes",
+        "{command} (pid {}), one sample per {} bytes",
         about.pid, about.interval_bytes
     )
 }

@@ -86,7 +86,7 @@ pub(crate) fn sentence(finding: &Finding, told: &Told) -> String {
             format!("Grew during the run and has nearly stopped: {live}, {rate} now.")
         }
         (Verdict::CacheLike, _) => format!("Grew during the run and has stopped: {live}."),
-        (Verdict::StartUp, _) => format!("Allocated when the program began, and kept: {live}."),
+        (Verdict::StartUp, _) => format!("Allocated at start-up and still held: {live}."),
         (Verdict::Steady, Reason::Swings) => {
             format!("Rises and falls: {live} now, no more than before.")
         }

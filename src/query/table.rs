@@ -487,7 +487,7 @@ const TABLES: &[Table] = &[
         |it| it.types().len(),
         &[
             nullable(integer("type_id", "its number", |_, row| (row + 1).into())),
-            integer("heap_id", "of which heap", |it, row| {
+            integer("heap_id", "the heap's id", |it, row| {
                 it.types()[row].0.into()
             }),
             text("type", "its name", |it, row| {
@@ -569,7 +569,7 @@ const TABLES: &[Table] = &[
         |it| it.profile.vm.gcs.len(),
         &[
             integer("gc_id", "its number", |_, row| (row + 1).into()),
-            integer("heap_id", "of which heap", |it, row| {
+            integer("heap_id", "the heap's id", |it, row| {
                 gc(it, row).heap.into()
             }),
             text("kind", "minor or major", |it, row| {
@@ -614,7 +614,7 @@ const TABLES: &[Table] = &[
             text("marker", "its name", |it, row| {
                 it.profile.vm.markers[row].name.as_str().into()
             }),
-            integer("heap_id", "of which heap", |it, row| {
+            integer("heap_id", "the heap's id", |it, row| {
                 it.profile.vm.markers[row].heap.into()
             }),
             text("kind", "span or phase", |it, row| {
@@ -641,7 +641,7 @@ const TABLES: &[Table] = &[
             }),
             nullable(integer(
                 "heap_id",
-                "of which heap; none for the process",
+                "the heap's id; none for the process",
                 |it, row| it.reading(row).heap.into(),
             )),
             nullable(text(
@@ -714,7 +714,7 @@ const TABLES: &[Table] = &[
     ),
     table(
         "coverage",
-        "anonymous memory of the process near its peak, by who has it; no rows if nobody read it",
+        "anonymous memory of the process near its peak, by owner; no rows if it was not read",
         |it| it.coverage().len(),
         &[
             text(

@@ -73,7 +73,7 @@ pub fn lines(profile: &Profile) -> Vec<String> {
             format!(" ({:.2} % of the program's own time)", share * 100.0)
         });
         lines.push(format!(
-            "agent      {}{share}: {} a sample, {} a free, {} in its thread; ring {:.0} % full at most, {} of address space, {} written",
+            "agent      {}{share}: {} per sample, {} per free, {} in its thread; ring {:.0} % full at most, {} of address space, {} written",
             time(cost.total_ns),
             time(cost.sample_ns),
             time(cost.free_ns),

@@ -129,7 +129,7 @@ impl Coverage {
             let allocators: Vec<_> = self.allocators.iter().map(named).collect();
             let whence = match &self.likely {
                 _ if self.is_attached => format!("it was allocated before the attach, or {ANY}"),
-                Some(likely) => format!("most likely it is of {likely}"),
+                Some(likely) => format!("it most likely belongs to {likely}"),
                 None if allocators.is_empty() => format!("it {ANY}"),
                 None => format!("it {ANY} ({})", allocators.join(", ")),
             };

@@ -30,7 +30,7 @@ pub fn lines(profile: &Profile) -> Vec<String> {
 fn malloc_is_elsewhere(module: &str) -> String {
     let file = module.rsplit('/').next().unwrap_or(module);
     if file.starts_with("libc.so") || file.starts_with("libc-") {
-        "note: the agent was loaded when the program ran already: no block of malloc's is in this profile, only objects of runtimes that it joined".to_owned()
+        "note: the agent was loaded into a running program: no malloc blocks are in this profile, only objects of runtimes".to_owned()
     } else {
         format!(
             "note: {module} brings its own malloc in front of ours: what it serves is not in this profile"
@@ -349,7 +349,7 @@ mod tests {
         for (module, line) in [
             (
                 "/lib/libc.so.6",
-                "note: the agent was loaded when the program ran already: no block of malloc's is in this profile, only objects of runtimes that it joined",
+                "note: the agent was loaded into a running program: no malloc blocks are in this profile, only objects of runtimes",
             ),
             (
                 "/usr/bin/server",

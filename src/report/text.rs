@@ -315,7 +315,7 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             Note::NoSnapshot => lines.push(format!("note: a snapshot could not be written: {detail}")),
             Note::NotRotated => lines.push(format!("note: the profile could not continue in a new file: {detail}")),
             Note::Filtered => lines.push("note: a system call filter was installed: children have no profiles, and threads have no names".to_owned()),
-            Note::Selection => lines.push(format!("note: sampled from some moment on: {detail}")),
+            Note::Selection => lines.push(format!("note: the selection changed during the run: {detail}")),
             Note::UnknownSetting => lines.push(format!("note: {detail} is not a setting and had no effect (is it misspelt?)")),
             Note::DiskFull => lines.push(format!("note: there was no room for the profile for a while: {detail}")),
             // `runtimes` says it where it matters.

@@ -62,7 +62,7 @@ fn an_allocator_inside_a_module_is_named_where_it_is_the_only_one() {
     assert_eq!(
         coverage.warning().as_deref(),
         Some(
-            "warning: 285 MiB of the process's memory is not in this profile: most likely it is of _polars_runtime.so (its own jemalloc)"
+            "warning: 285 MiB of the process's memory is not in this profile: it most likely belongs to _polars_runtime.so (its own jemalloc)"
         )
     );
     // Of two nobody knows which.
