@@ -422,4 +422,14 @@ mod tests {
             assert_eq!(Estimate::from_parts(1.0, None, 1).limits_95(), None);
         }
     }
+
+    #[test]
+    fn only_an_estimate_without_variance_and_allowance_is_exact() {
+        let estimate =
+            |variance, allowance| Estimate::from_parts(10.0, variance, 1).allowing_for(allowance);
+        assert!(estimate(Some(0.0), 0.0).is_exact());
+        assert!(!estimate(Some(1.0), 0.0).is_exact());
+        assert!(!estimate(Some(0.0), 1.0).is_exact());
+        assert!(!estimate(None, 0.0).is_exact());
+    }
 }

@@ -145,6 +145,17 @@ mod tests {
     }
 
     #[test]
+    fn the_allowance_is_what_one_more_sample_would_stand_for() {
+        let weight = poisson(1000);
+        assert_eq!(weight.unit_bytes(), 1000.0);
+        // 1 / (1 - exp(-S/N)).
+        assert_close(weight.unit_objects(1000), 1.581_976_706_869_326_4);
+        assert_close(weight.unit_objects(1), 1.0 / -libm::expm1(-0.001));
+        let exact = poisson(1);
+        assert_eq!((exact.unit_bytes(), exact.unit_objects(1)), (0.0, 0.0));
+    }
+
+    #[test]
     fn known_values() {
         let half_mib = Interval::DEFAULT;
         assert_close(
