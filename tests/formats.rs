@@ -322,7 +322,7 @@ fn parquet_adds_up_to_the_report_in_duckdb() {
     for case in cases() {
         let directory = case.convert("parquet", "parquet");
         let script = "import duckdb, json, sys\n\
-            sql = f\"SELECT sum(bytes), sum(bytes * live) FROM '{sys.argv[1]}/samples.parquet'\"\n\
+            sql = f\"SELECT sum(bytes), sum(bytes) FILTER (WHERE live) FROM '{sys.argv[1]}/samples.parquet'\"\n\
             print(json.dumps(duckdb.connect().execute(sql).fetchall()[0]))";
         let output = Command::new(&python)
             .args(["-c", script])

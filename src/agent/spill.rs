@@ -324,7 +324,6 @@ mod tests {
         let mut consumer = unsafe { files.recording.ring.consumer() };
         while consumer.next().is_some() {}
         consumer.release();
-        drop(consumer);
         assert!(finish(&files.recording, copy, None));
         assert!(!files.chunks().contains(&(ChunkKind::Packed as u16)));
     }

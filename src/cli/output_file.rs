@@ -146,6 +146,34 @@ enum Place {
 }
 
 /// Looks at what is at the place of an output, which must be nobody else's.
+/// Gives a file another name, which nothing may have so far.
+pub fn rename_to_new(path: &Path, to: &Path) -> io::Result<()> {
+    Ok(rustix::fs::renameat_with(
+        CWD,
+        path,
+        CWD,
+        to,
+        RenameFlags::NOREPLACE,
+    )?)
+}
+
+/// Makes a directory for its owner alone: `NAME`, or `NAME.2` and so on if there is one.
+pub fn new_directory(name: &Path) -> io::Result<PathBuf> {
+    const NUMBERS: u32 = 1000;
+    let numbered = (2..NUMBERS).map(|number| {
+        let mut name = name.as_os_str().to_owned();
+        name.push(format!(".{number}"));
+        PathBuf::from(name)
+    });
+    for name in std::iter::once(name.to_owned()).chain(numbered) {
+        match DirBuilder::new().mode(0o700).create(&name) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|()| name),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
 fn place(path: &Path) -> anyhow::Result<Place> {
     let named = || path.display().to_string();
     let about = match fs::symlink_metadata(path) {

@@ -410,7 +410,7 @@ pub struct Convert {
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
-  allocsample query app.allocsample 'SELECT sum(bytes), sum(bytes * live) FROM samples'
+  allocsample query app.allocsample 'SELECT sum(bytes), sum(bytes) FILTER (WHERE live) FROM samples'
   allocsample query app.allocsample 'SELECT function, sum(bytes) AS bytes FROM samples JOIN functions USING (function_id)
       GROUP BY function ORDER BY bytes DESC LIMIT 10'
   allocsample query app.allocsample --format csv 'SELECT * FROM frees' > frees.csv")]

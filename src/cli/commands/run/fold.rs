@@ -3,11 +3,10 @@
 //! A shell script or a launcher starts dozens of processes that allocate next to nothing. Their profiles move into a
 //! directory beside the program's profile, which takes the name that the user asked for.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use super::aftermath::Found;
+use crate::output_file::{new_directory, rename_to_new};
 
 /// A process that allocated less is of no interest,
 const ALWAYS_SMALL_BYTES: u64 = 1 << 20;
@@ -52,7 +51,7 @@ pub fn fold(found: &mut Vec<Found>, main: usize, asked_for: Option<&Path>) -> (u
         let program = Path::new(&process.executable).file_name();
         let program = program.map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         let to = format!("{place:0digits$}.{program}.{}.allocsample", process.pid);
-        if fs::rename(&found[index].path, folded.directory.join(to)).is_ok() {
+        if rename_to_new(&found[index].path, &folded.directory.join(to)).is_ok() {
             folded.count += 1;
             folded.allocated_bytes += bytes(&found[index]);
             moved.push(index);
@@ -60,9 +59,8 @@ pub fn fold(found: &mut Vec<Found>, main: usize, asked_for: Option<&Path>) -> (u
     }
     let path = &found[main].path;
     if let Some(asked_for) = asked_for
-        && !asked_for.exists()
         && !found[main].is_running
-        && fs::rename(path, asked_for).is_ok()
+        && rename_to_new(path, asked_for).is_ok()
     {
         found[main].path = asked_for.to_owned();
     }
@@ -75,26 +73,10 @@ pub fn fold(found: &mut Vec<Found>, main: usize, asked_for: Option<&Path>) -> (u
     (main, folded)
 }
 
-/// A directory that was not there before: `NAME`, or `NAME.2` and so on.
-fn new_directory(name: &Path) -> io::Result<PathBuf> {
-    let numbered = (2..1000).map(|number| {
-        let mut name = name.as_os_str().to_owned();
-        name.push(format!(".{number}"));
-        PathBuf::from(name)
-    });
-    let mut last = None;
-    for name in std::iter::once(name.to_owned()).chain(numbered) {
-        match fs::create_dir(&name) {
-            Ok(()) => return Ok(name),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => last = Some(error),
-            Err(error) => return Err(error),
-        }
-    }
-    Err(last.unwrap_or_else(|| io::ErrorKind::AlreadyExists.into()))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use allocsample_profile::Profile;
 
     use super::*;
