@@ -199,6 +199,7 @@ mod tests {
     use crate::path::Path;
     use crate::recording::tests::recording_at;
     use allocsample_record::{ForkRecord, LostReason};
+    use core::sync::atomic::{AtomicU32, Ordering};
 
     #[test]
     fn there_is_room_for_bytes_that_cannot_be_compressed() {
@@ -286,6 +287,15 @@ mod tests {
         Some(from.len())
     }
 
+    /// Fails from the second chunk on.
+    fn copy_once(from: &[u8], to: &mut [u8]) -> Option<usize> {
+        static CALLS: AtomicU32 = AtomicU32::new(0);
+        match CALLS.fetch_add(1, Ordering::Relaxed) {
+            0 => copy(from, to),
+            _ => None,
+        }
+    }
+
     #[test]
     fn records_losses_and_figures_are_appended_and_the_ring_is_removed() {
         let files = files("whole");
@@ -311,6 +321,10 @@ mod tests {
         let bytes = std::fs::metadata(&files.profile).unwrap().len();
         // The frames cannot be compressed, or the profile would be longer than it may be.
         assert!(!finish(&files.recording, |_, _| None, None));
+        assert!(
+            !finish(&files.recording, copy_once, None),
+            "half of the chunks"
+        );
         assert!(!finish(&files.recording, copy, Some(bytes + 4096)));
         assert_eq!(files.chunks(), []);
         assert!(files.ring.exists() && !files.recording.ring.is_closed());
