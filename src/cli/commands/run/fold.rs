@@ -5,6 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
+use allocsample_profile::Part;
+
 use super::aftermath::Found;
 use crate::output_file::{new_directory, rename_to_new};
 
@@ -30,7 +32,7 @@ pub fn fold(found: &mut Vec<Found>, main: usize, asked_for: Option<&Path>) -> (u
     let bytes = |found: &Found| found.profile.exact_bytes();
     let least = ALWAYS_SMALL_BYTES.max(bytes(&found[main]) / SMALL_SHARE);
     let is_small =
-        |index: usize| index != main && !found[index].is_running && bytes(&found[index]) < least;
+        |index: usize| index != main && is_whole(&found[index]) && bytes(&found[index]) < least;
     let mut small: Vec<usize> = (0..found.len()).filter(|&index| is_small(index)).collect();
     if small.is_empty() {
         return (main, Folded::default());
@@ -59,7 +61,7 @@ pub fn fold(found: &mut Vec<Found>, main: usize, asked_for: Option<&Path>) -> (u
     }
     let path = &found[main].path;
     if let Some(asked_for) = asked_for
-        && !found[main].is_running
+        && is_whole(&found[main])
         && rename_to_new(path, asked_for).is_ok()
     {
         found[main].path = asked_for.to_owned();
@@ -73,11 +75,18 @@ pub fn fold(found: &mut Vec<Found>, main: usize, asked_for: Option<&Path>) -> (u
     (main, folded)
 }
 
+/// Whether a profile is that of a process which has ended, in one file. The parts of a rotated recording belong together by
+/// their names, and a snapshot belongs to the one who asked for it.
+fn is_whole(found: &Found) -> bool {
+    let has_ended = !found.is_running && found.profile.exit.is_some();
+    has_ended && found.profile.part == Part::default()
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
 
-    use allocsample_profile::Profile;
+    use allocsample_profile::{Exit, ExitHow, Profile};
 
     use super::*;
 
@@ -95,6 +104,11 @@ mod tests {
             profile.process.executable = "/bin/sh".to_owned();
             profile.process.start_wall_ns = u64::from(pid);
             let id = allocsample_profile::ThreadId(1);
+            profile.exit = (!is_running).then_some(Exit {
+                time_ns: 0,
+                how: ExitHow::Exit,
+                status: Some(0),
+            });
             profile.threads.entry(id).or_default().exact_bytes = bytes;
             Found {
                 path,
@@ -170,6 +184,24 @@ mod tests {
         let (main, folded) = fold(&mut found, 0, Some(&directory.join("a.allocsample")));
         assert_eq!((main, folded), (0, Folded::default()));
         assert_eq!(files(&directory), ["a.allocsample"]);
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn parts_and_snapshots_stay_where_they_are() {
+        let all = [
+            ("a.allocsample", 7, 5 << 20, false),
+            ("a.part-1.allocsample", 7, 10, false),
+            ("a.part-2.allocsample", 7, 10, false),
+            ("a.snapshot.allocsample", 7, 10, true),
+        ];
+        let (directory, mut found) = profiles("parts", &all);
+        found[1].profile.part.is_continued = true;
+        found[2].profile.part.before = 1;
+        found[3].is_running = false;
+        let (main, folded) = fold(&mut found, 0, Some(&directory.join("a.allocsample")));
+        assert_eq!((main, found.len(), folded), (0, 4, Folded::default()));
+        assert_eq!(files(&directory).len(), 4);
         fs::remove_dir_all(directory).unwrap();
     }
 }
