@@ -144,7 +144,7 @@ fn a_report_tells_what_the_agent_cost() {
         .text();
     assert!(
         text.lines()
-            .any(|line| line.starts_with("agent ") && line.contains("a sample")),
+            .any(|line| line.starts_with("agent ") && line.contains("per sample")),
         "{text}"
     );
 }

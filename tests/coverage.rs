@@ -498,7 +498,7 @@ fn a_jvm_that_loads_the_agent_is_said_to_lack_what_malloc_serves() {
     let profile = jvm.room.directory().join(name);
     for text in all_that_is_said(&profile) {
         assert!(
-            text.contains("no block of malloc's is in this profile"),
+            text.contains("no malloc blocks are in this profile"),
             "{text}"
         );
         assert!(!text.contains("brings its own malloc"), "{text}");

@@ -169,7 +169,7 @@ fn a_filter_that_kills_at_each_unknown_system_call_does_not_kill_because_of_us()
         assert!(before.samples > 0 && behind.samples > 0, "{way} by {how}");
         profile.is_accounted_for(64.0);
         let notes = profile.report["notes"].to_string();
-        assert!(notes.contains("a filter of system calls"), "{notes}");
+        assert!(notes.contains("a system call filter"), "{notes}");
     }
 }
 
