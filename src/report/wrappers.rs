@@ -180,8 +180,8 @@ const KNOWN: &[&str] = &[
 /// Words in the names of functions that allocate for others, in lower case.
 const HINTS: &[&str] = &["alloc", "strdup", "strndup", "memdup", "newmem", "getmem"];
 
-/// No more stacks than these are looked at: more would not change the verdict.
-const STACKS: usize = 100_000;
+/// Of more nodes of stacks than these, a part is looked at: more would not change the verdict.
+const NODES: u32 = 300_000;
 /// Wrappers that call wrappers.
 const LEVELS: usize = 6;
 
@@ -391,22 +391,25 @@ pub(crate) fn skip(frames: &Frames<'_>, parts: &mut [Part], charging: &Charging)
 /// Stacks of malloc's samples that no virtual machine's language is in: there, the language is charged anyway.
 fn stacks(frames: &Frames<'_>, parts: &[Part], function_of: impl Fn(FrameId) -> u32) -> Vec<Stack> {
     let profile = frames.profile;
-    let mut sizes: FxHashMap<StackId, Sizes> = FxHashMap::default();
-    for sample in profile
-        .samples
-        .iter()
-        .filter(|it| it.heap == HeapId::MALLOC)
-    {
-        let log = (sample.size.max(1) as f64).log2();
-        sizes.entry(sample.stack).or_default().add(Sizes {
-            count: 1,
-            sum: log,
-            squares: log * log,
-        });
+    let nodes = profile.stacks.count();
+    let step = nodes.div_ceil(NODES).max(1);
+    // By the number of the stack divided by `step`.
+    let mut sizes = vec![Sizes::default(); (nodes / step) as usize + 1];
+    for sample in &profile.samples {
+        let is_looked_at = sample.heap == HeapId::MALLOC && sample.stack.0 % step == 0;
+        if let Some(sizes) = sizes.get_mut((sample.stack.0 / step) as usize)
+            && is_looked_at
+        {
+            let log = (sample.size.max(1) as f64).log2();
+            sizes.add(Sizes {
+                count: 1,
+                sum: log,
+                squares: log * log,
+            });
+        }
     }
-    let mut sizes: Vec<(StackId, Sizes)> = sizes.into_iter().collect();
-    sizes.sort_unstable_by_key(|(stack, _)| *stack);
-    let step = sizes.len().div_ceil(STACKS).max(1);
+    let sizes = (0..).map(|number| StackId(number * step)).zip(sizes);
+    let sizes = sizes.filter(|(_, sizes)| sizes.count > 0);
     let is_of_language = |frame: &FrameId| {
         let module = frames.frame(*frame).module.as_str();
         profile
@@ -416,27 +419,24 @@ fn stacks(frames: &Frames<'_>, parts: &[Part], function_of: impl Fn(FrameId) -> 
             .any(|machine| machine.name == module)
     };
     let mut own = Vec::new();
-    let stacks = sizes
-        .into_iter()
-        .step_by(step)
-        .filter_map(|(stack, sizes)| {
-            frames.fill_stack(stack, &mut own);
-            let passed = own
+    let stacks = sizes.filter_map(|(stack, sizes)| {
+        frames.fill_stack(stack, &mut own);
+        let passed = own
+            .iter()
+            .take_while(|it| parts[it.index()] == Part::Allocator)
+            .count();
+        let is_of_container = own
+            .get(passed)
+            .is_some_and(|it| parts[it.index()] == Part::Library);
+        (!is_of_container && !own.iter().any(is_of_language)).then(|| Stack {
+            functions: own[passed..]
                 .iter()
-                .take_while(|it| parts[it.index()] == Part::Allocator)
-                .count();
-            let is_of_container = own
-                .get(passed)
-                .is_some_and(|it| parts[it.index()] == Part::Library);
-            (!is_of_container && !own.iter().any(is_of_language)).then(|| Stack {
-                functions: own[passed..]
-                    .iter()
-                    .map(|frame| function_of(*frame))
-                    .collect(),
-                passed: 0,
-                sizes,
-            })
-        });
+                .map(|frame| function_of(*frame))
+                .collect(),
+            passed: 0,
+            sizes,
+        })
+    });
     stacks.collect()
 }
 
