@@ -73,9 +73,9 @@ pub struct Profile {
 /// Which functions besides the allocator are passed over when an allocation is charged to a function.
 #[derive(Clone, Debug)]
 pub struct Charging {
-    /// Whether wrappers of the allocator are: those known by name and those that the samples show.
+    /// Whether wrappers of the allocator are passed over: those known by name, and those that the samples show.
     pub skips_wrappers: bool,
-    /// Functions that the user calls allocators.
+    /// Functions whose callers the user wants to be charged.
     pub allocators: Option<Regex>,
 }
 

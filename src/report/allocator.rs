@@ -114,12 +114,17 @@ pub(crate) fn part_of(frame: &Frame) -> Part {
 }
 
 fn is_allocator(function: &str) -> bool {
-    ALLOCATORS
-        .iter()
-        .any(|pattern| match pattern.split_once('*') {
-            None => function == *pattern,
-            Some((start, end)) => function.starts_with(start) && function.ends_with(end),
-        })
+    ALLOCATORS.iter().any(|pattern| fits(pattern, function))
+}
+
+/// Whether a name fits a pattern in which at most one `*` stands for any text.
+pub(crate) fn fits(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => name == pattern,
+        Some((start, end)) => {
+            name.len() >= start.len() + end.len() && name.starts_with(start) && name.ends_with(end)
+        }
+    }
 }
 
 /// The frame that an allocation is charged to: the first one outside the allocator and the standard libraries of C++ and

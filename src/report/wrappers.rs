@@ -1,204 +1,22 @@
 //! Finds a program's own wrappers of the allocator, such as `zmalloc` or `xmalloc`, so that their callers are charged.
 //!
 //! Some wrappers are known by name. The others show in the samples: a wrapper does nothing but allocate, so it appears in
-//! stacks right above the allocator and nowhere else; it has several callers; and the size of a block depends on the caller,
-//! because the wrapper passes its argument on. A function that allocates objects of its own fails the last test.
+//! stacks right above the allocator and nowhere else; it has several callers; and its sizes vary by a doubling or more, or
+//! depend on the caller, because it passes its argument on. A function whose objects all have one size fails the last test.
+
+mod names;
 
 use allocsample_profile::{Charging, HeapId, StackId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::allocator::Part;
 use crate::frames::{FrameId, Frames};
-
-/// Names of well-known wrappers. A `*` stands for any text.
-const KNOWN: &[&str] = &[
-    // The C library.
-    "strdup",
-    "__strdup",
-    "strndup",
-    "__strndup",
-    "wcsdup",
-    "asprintf",
-    "vasprintf",
-    "__asprintf*",
-    "__vasprintf*",
-    // GNU programs, git.
-    "xmalloc*",
-    "do_xmalloc",
-    "xcalloc",
-    "xzalloc",
-    "xrealloc*",
-    "x2realloc",
-    "x2nrealloc",
-    "xnmalloc",
-    "xnrealloc",
-    "xpalloc",
-    "ximalloc",
-    "xstrdup",
-    "xstrndup",
-    "xmemdup*",
-    // redis and valkey.
-    "zmalloc*",
-    "zcalloc*",
-    "zrealloc*",
-    "ztrymalloc*",
-    "ztrycalloc*",
-    "ztryrealloc*",
-    "zstrdup",
-    "valkey_malloc*",
-    "valkey_calloc*",
-    "valkey_realloc*",
-    // Perl.
-    "Perl_safesysmalloc",
-    "Perl_safesyscalloc",
-    "Perl_safesysrealloc",
-    // R.
-    "Rf_allocVector",
-    "Rf_allocVector3",
-    "R_alloc",
-    "R_chk_calloc",
-    "R_chk_realloc",
-    // PostgreSQL.
-    "palloc*",
-    "repalloc*",
-    "pstrdup",
-    "pnstrdup",
-    "pg_malloc*",
-    "pg_realloc",
-    "pg_strdup",
-    "MemoryContextAlloc*",
-    "MemoryContextStrdup",
-    "AllocSetAlloc*",
-    "AllocSetRealloc",
-    "GenerationAlloc*",
-    "SlabAlloc*",
-    // SQLite.
-    "sqlite3MemMalloc",
-    "sqlite3MemRealloc",
-    "sqlite3Malloc*",
-    "sqlite3Realloc",
-    "sqlite3_malloc*",
-    "sqlite3_realloc*",
-    "sqlite3DbMalloc*",
-    "sqlite3DbRealloc*",
-    "sqlite3DbStrDup",
-    "sqlite3DbStrNDup",
-    // GLib, Qt, Tcl, PHP.
-    "g_malloc*",
-    "g_realloc*",
-    "g_try_malloc*",
-    "g_try_realloc*",
-    "g_slice_alloc*",
-    "g_strdup",
-    "g_strndup",
-    "g_memdup*",
-    "QArrayData::allocate*",
-    "QArrayData::reallocate*",
-    "QTypedArrayData<*>::allocate*",
-    "QTypedArrayData<*>::reallocate*",
-    "Tcl_Alloc",
-    "Tcl_AttemptAlloc",
-    "Tcl_Realloc",
-    "Tcl_AttemptRealloc",
-    "TclpAlloc",
-    "TclpRealloc",
-    "TclThreadAllocObj",
-    "__zend_malloc",
-    "__zend_calloc",
-    "__zend_realloc",
-    "_emalloc*",
-    "_ecalloc*",
-    "_erealloc*",
-    "_estrdup*",
-    "_estrndup*",
-    "_safe_emalloc*",
-    "_safe_malloc*",
-    "_safe_realloc*",
-    // Apache, nginx, OpenSSL, FFmpeg.
-    "apr_palloc*",
-    "apr_pcalloc*",
-    "apr_allocator_alloc",
-    "apr_pstrdup",
-    "apr_pstrndup",
-    "ngx_alloc",
-    "ngx_calloc",
-    "ngx_memalign",
-    "ngx_palloc*",
-    "ngx_pnalloc",
-    "ngx_pcalloc",
-    "CRYPTO_malloc",
-    "CRYPTO_zalloc",
-    "CRYPTO_realloc",
-    "CRYPTO_clear_realloc",
-    "CRYPTO_aligned_alloc",
-    "CRYPTO_strdup",
-    "CRYPTO_strndup",
-    "CRYPTO_memdup",
-    "av_malloc*",
-    "av_calloc",
-    "av_realloc*",
-    "av_memdup",
-    "av_strdup",
-    // Runtimes.
-    "uv__malloc",
-    "uv__calloc",
-    "uv__realloc",
-    "uv__strdup",
-    "PyMem_Malloc",
-    "PyMem_Calloc",
-    "PyMem_Realloc",
-    "PyMem_Raw*alloc",
-    "_PyMem_Raw*alloc",
-    "PyObject_Malloc",
-    "PyObject_Calloc",
-    "PyObject_Realloc",
-    "_PyObject_Malloc",
-    "_PyObject_Calloc",
-    "_PyObject_Realloc",
-    "PyDataMem_*NEW*",
-    "ruby_xmalloc*",
-    "ruby_xcalloc*",
-    "ruby_xrealloc*",
-    "objspace_xmalloc*",
-    "objspace_xcalloc*",
-    "objspace_xrealloc*",
-    "luaM_malloc_",
-    "luaM_realloc_",
-    "luaM_saferealloc_",
-    "luaM_growaux_",
-    "lj_alloc_malloc",
-    "lj_alloc_realloc",
-    "lj_mem_realloc",
-    "lj_mem_newgco",
-    "scm_malloc",
-    "scm_calloc",
-    "scm_realloc",
-    "scm_gc_malloc*",
-    "__crystal_malloc*",
-];
-
-/// Words in the names of functions that allocate for others, in lower case.
-const HINTS: &[&str] = &["alloc", "strdup", "strndup", "memdup", "newmem", "getmem"];
+use names::{is_hinted, is_known};
 
 /// Of more nodes of stacks than these, a part is looked at: more would not change the verdict.
 const NODES: u32 = 300_000;
 /// Wrappers that call wrappers.
 const LEVELS: usize = 6;
-
-/// Whether a well-known wrapper has this name.
-pub(crate) fn is_known(function: &str) -> bool {
-    KNOWN.iter().any(|pattern| matches(pattern, function))
-}
-
-/// Whether a name fits a pattern in which at most one `*` stands for any text.
-pub(crate) fn matches(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => name == pattern,
-        Some((start, end)) => {
-            name.len() >= start.len() + end.len() && name.starts_with(start) && name.ends_with(end)
-        }
-    }
-}
 
 /// What the samples say of a function right above the allocator.
 #[derive(Default)]
@@ -295,9 +113,9 @@ struct Stack {
 pub struct Skipped {
     /// Its name.
     pub function: String,
-    /// Samples of malloc that it was passed over in.
+    /// Samples of malloc in which it was passed over, among those that were looked at.
     pub samples: u64,
-    /// Of so many.
+    /// All samples of malloc that were looked at.
     pub of_samples: u64,
 }
 
@@ -440,11 +258,6 @@ fn stacks(frames: &Frames<'_>, parts: &[Part], function_of: impl Fn(FrameId) -> 
     stacks.collect()
 }
 
-fn is_hinted(function: &str) -> bool {
-    let function = function.to_ascii_lowercase();
-    HINTS.iter().any(|hint| function.contains(hint))
-}
-
 /// Wrappers that the samples show. `without_hint`: among functions with any name.
 fn found(
     stacks: &[Stack],
@@ -485,152 +298,4 @@ fn found(
 }
 
 #[cfg(test)]
-mod tests {
-    use allocsample_sampling::Random;
-
-    use super::*;
-
-    const WRAPPER: u32 = 1;
-    const CALLERS: u32 = 10;
-    const MAIN: u32 = 99;
-
-    /// Samples of these sizes with this stack.
-    fn stack(functions: &[u32], sizes: impl IntoIterator<Item = u64>) -> Stack {
-        let mut all = Sizes::default();
-        for size in sizes {
-            let log = (size as f64).log2();
-            all.add(Sizes {
-                count: 1,
-                sum: log,
-                squares: log * log,
-            });
-        }
-        Stack {
-            functions: functions.to_vec(),
-            passed: 0,
-            sizes: all,
-        }
-    }
-
-    fn is_found(stacks: &[Stack], is_hinted: bool) -> bool {
-        let found = found(stacks, &FxHashSet::default(), |_| is_hinted, true);
-        found.contains(&WRAPPER)
-    }
-
-    /// A function that allocates for four callers, each of which passes a size of its own.
-    fn wrapper() -> Vec<Stack> {
-        let caller = |number: u32| {
-            let sizes = std::iter::repeat_n(48 << number, 20);
-            stack(&[WRAPPER, CALLERS + number, MAIN], sizes)
-        };
-        (0..4).map(caller).collect()
-    }
-
-    #[test]
-    fn a_function_that_passes_sizes_on_is_a_wrapper() {
-        assert!(is_found(&wrapper(), false));
-    }
-
-    #[test]
-    fn a_function_that_makes_objects_of_one_size_is_none() {
-        let caller = |number| {
-            stack(
-                &[WRAPPER, CALLERS + number, MAIN],
-                std::iter::repeat_n(48, 20),
-            )
-        };
-        let stacks: Vec<Stack> = (0..4).map(caller).collect();
-        assert!(!is_found(&stacks, false));
-        assert!(!is_found(&stacks, true));
-    }
-
-    #[test]
-    fn a_function_that_calls_others_which_allocate_is_none() {
-        let mut stacks = wrapper();
-        stacks.push(stack(&[7, WRAPPER, CALLERS, MAIN], [64; 4]));
-        assert!(!is_found(&stacks, false));
-    }
-
-    #[test]
-    fn a_function_with_one_caller_is_none() {
-        let stacks = [stack(
-            &[WRAPPER, CALLERS, MAIN],
-            (0..80).map(|number| 16 << (number % 9)),
-        )];
-        assert!(!is_found(&stacks, false));
-        assert!(!is_found(&stacks, true));
-    }
-
-    #[test]
-    fn a_name_that_says_so_needs_less_evidence() {
-        let caller = |number: u32| stack(&[WRAPPER, CALLERS + number, MAIN], [48 << number; 5]);
-        let stacks: Vec<Stack> = (0..2).map(caller).collect();
-        assert!(!is_found(&stacks, false));
-        assert!(is_found(&stacks, true));
-    }
-
-    #[test]
-    fn a_function_that_only_wrappers_call_is_part_of_them() {
-        let known = FxHashSet::from_iter([CALLERS]);
-        let inner = [stack(&[WRAPPER, CALLERS, MAIN], [48])];
-        assert_eq!(found(&inner, &known, |_| false, false), [WRAPPER]);
-        let shared = [
-            stack(&[WRAPPER, CALLERS, MAIN], [48]),
-            stack(&[WRAPPER, CALLERS + 1, MAIN], [48]),
-        ];
-        assert!(found(&shared, &known, |_| false, false).is_empty());
-    }
-
-    #[test]
-    fn names_fit_patterns() {
-        for name in ["xmalloc", "zmalloc_usable", "PyMem_RawMalloc", "strdup"] {
-            assert!(is_known(name), "{name}");
-        }
-        for name in [
-            "malloc",
-            "zmallo",
-            "PyMem_RawFree",
-            "my_xmalloc",
-            "make_node",
-        ] {
-            assert!(!is_known(name), "{name}");
-        }
-        // The parts around the star do not overlap.
-        assert!(!matches("ab*ba", "aba") && matches("ab*ba", "abba"));
-        assert!(is_hinted("my_pool_Alloc") && !is_hinted("make_node"));
-    }
-
-    /// Of 200 programs with a wrapper and a factory whose objects have two sizes at random, whoever calls: how often each is
-    /// taken for a wrapper.
-    #[test]
-    fn random_programs_have_their_wrappers_found_and_their_factories_kept() {
-        const FACTORY: u32 = 2;
-        const PROGRAMS: u64 = 200;
-        let (mut wrappers, mut factories) = (0, 0);
-        for seed in 1..=PROGRAMS {
-            let mut random = Random::from_seed(seed);
-            let mut stacks = Vec::new();
-            for number in 0..4 + random.below(20) as u32 {
-                // What a caller asks for: sizes about one of its own.
-                let typical = 16 << random.below(10);
-                let samples = 8 + random.below(40);
-                let sizes = (0..samples).map(|_| typical + random.below(typical));
-                stacks.push(stack(
-                    &[WRAPPER, CALLERS + number, MAIN],
-                    sizes.collect::<Vec<_>>(),
-                ));
-                let sizes = (0..samples).map(|_| if random.below(2) == 0 { 48 } else { 64 });
-                stacks.push(stack(
-                    &[FACTORY, CALLERS + number, MAIN],
-                    sizes.collect::<Vec<_>>(),
-                ));
-            }
-            let found = found(&stacks, &FxHashSet::default(), |_| false, true);
-            wrappers += u64::from(found.contains(&WRAPPER));
-            factories += u64::from(found.contains(&FACTORY));
-        }
-        // Seeds are fixed. A wrapper may have one caller of nine tenths.
-        assert!(wrappers * 100 >= 97 * PROGRAMS, "{wrappers}");
-        assert!(factories * 100 <= PROGRAMS, "{factories}");
-    }
-}
+mod tests;

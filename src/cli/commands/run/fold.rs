@@ -10,9 +10,9 @@ use allocsample_profile::Part;
 use super::aftermath::Found;
 use crate::output_file::{new_directory, rename_to_new};
 
-/// A process that allocated less is of no interest,
+/// The profile of a process that allocated less than this is small.
 const ALWAYS_SMALL_BYTES: u64 = 1 << 20;
-/// and one that allocated less than the program divided by this.
+/// So is that of a process that allocated less than the program's own bytes divided by this.
 const SMALL_SHARE: u64 = 100;
 
 /// The profiles that were moved.
