@@ -1,7 +1,7 @@
 //! The interval at which malloc is sampled now.
 //!
-//! An interval and its number in the profile are written to a place once, and never changed; what is in force is one word
-//! that names the place. So a reader gets an interval with its own number.
+//! Every place holds an interval and its number in the profile. It is written once and never changed. One word names the
+//! place in force, so a reader always gets an interval together with its own number.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -94,7 +94,7 @@ impl Control {
 
     fn set(&self, place: u64) {
         let before = self.force.load(Ordering::Relaxed);
-        // Release: who sees the word sees the place that it names.
+        // Release: a reader of the word also sees the place that it names.
         self.force
             .store(((before >> 16) + 1) << 16 | place, Ordering::Release);
     }

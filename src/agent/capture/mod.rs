@@ -22,7 +22,7 @@ use crate::stack::vm::{self, NativeCode, RawFrame};
 use crate::stack::{Captured, From, MemoKey, RuleCache, Walk, WrittenKey};
 pub(crate) use work_area::WorkArea;
 
-/// The memory that walks need, and what is known about the code that they pass.
+/// The memory for stack walks, and the modules known so far.
 pub(crate) struct Capture {
     pub setup: Setup,
     areas: Pool<WorkArea>,

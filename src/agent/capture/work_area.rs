@@ -98,7 +98,7 @@ pub(crate) struct LazyCache {
 }
 
 impl LazyCache {
-    /// A cache is made anew after this many modules: it tells them apart by numbers of 16 bits.
+    /// Number of modules after which a cache is replaced: it identifies modules by numbers of 16 bits.
     const MODULES: u32 = 1 << 15;
 
     /// `examined` is the number of modules that have been examined.

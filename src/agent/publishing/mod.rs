@@ -1,4 +1,4 @@
-//! What goes into the profile: records in the ring, definitions for every profile, counts of what is missing.
+//! Writes to the profile: records in the ring, definitions for every profile, and counts of lost records.
 
 pub(crate) mod definitions;
 mod intervals;

@@ -38,7 +38,7 @@ fn allocate(thread: &ShimThread, bytes: u64) {
 fn assert_totals(thread: &ShimThread, bytes: u64, muted_bytes: u64) {
     let expected = Totals { bytes, muted_bytes };
     let mut copy = [0; THREAD_BYTES];
-    // SAFETY: plain numbers, of which the copy has room for all.
+    // SAFETY: the source is valid and consists of plain numbers, and the copy is large enough for all of them.
     unsafe {
         core::ptr::from_ref(thread)
             .cast::<u8>()
