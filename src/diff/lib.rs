@@ -12,10 +12,10 @@ mod null;
 mod paths;
 mod runs;
 mod side;
-mod significance;
 pub mod text;
 
 use allocsample_profile::Profile;
+use allocsample_report::significance::{FALSE_DISCOVERY_RATE, benjamini_hochberg};
 use allocsample_report::{By, Filter, Row, Sort, Table, Totals};
 use allocsample_sampling::Estimate;
 
@@ -23,8 +23,6 @@ use joining::Joining;
 use null::Null;
 use runs::{DETECTABLE_BY_SAMPLING, Values};
 use side::{Counts, Side};
-
-pub use significance::{FALSE_DISCOVERY_RATE, benjamini_hochberg};
 
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

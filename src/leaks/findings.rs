@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use allocsample_profile::{Frame, Profile};
+use allocsample_report::significance::benjamini_hochberg;
 use allocsample_report::{Filter, Weights};
 use allocsample_sampling::Estimate;
 
@@ -14,7 +15,6 @@ use crate::growth::{WARM_UP, Window};
 use crate::parallel;
 use crate::process::ProcessGrowth;
 use crate::progress;
-use crate::significance::adjust;
 use crate::site::Sites;
 use crate::span::Span;
 use crate::together;
@@ -145,7 +145,7 @@ impl Findings {
         let live = setting.live_sites();
         let process = ProcessGrowth::of(profile, &setting.whole, |heap| setting.span(heap));
         let p_values: Vec<Option<f64>> = live.iter().map(|live| live.p_value).collect();
-        let adjusted = adjust(&p_values);
+        let adjusted = benjamini_hochberg(&p_values);
         let circumstances = |place: usize| {
             let Live {
                 site,

@@ -23,7 +23,6 @@ mod process;
 mod progress;
 mod sentence;
 mod sign_flip;
-mod significance;
 mod site;
 mod span;
 mod survival;

@@ -22,6 +22,7 @@ mod random_profile;
 pub mod redundancy;
 pub mod runtimes;
 mod selection;
+pub mod significance;
 mod steps;
 mod sums;
 mod table;

@@ -1,11 +1,12 @@
-//! Whether a difference is more than the luck of sampling.
+//! Correction of p-values for the number of rows that are tested.
 
 /// Of the changes that are called significant, at most this share is noise, on average.
 pub const FALSE_DISCOVERY_RATE: f64 = 0.05;
 
 /// Adjusts p-values for their number, in their order: with the p-values sorted, the i-th of m becomes the least of
 /// `p_j m / j` over all j >= i. Y. Benjamini and Y. Hochberg, "Controlling the false discovery rate", Journal of the Royal
-/// Statistical Society B 57 (1995), 289-300. Those that are not known are not counted.
+/// Statistical Society B 57 (1995), 289-300. If nothing changed at all, a level is the probability of any false alarm, as with
+/// Bonferroni's correction, which finds less where several did. Those that are not known are not counted.
 pub fn benjamini_hochberg(p_values: &[Option<f64>]) -> Vec<Option<f64>> {
     let mut order: Vec<usize> = (0..p_values.len())
         .filter(|&index| p_values[index].is_some())
