@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use allocsample_report::csv::{line, number, optional};
+use allocsample_report::csv::{Lines, number, optional};
 
 use crate::Diff;
 
@@ -25,11 +25,12 @@ pub fn diff(diff: &Diff, out: &mut dyn Write) -> io::Result<()> {
         "significant",
         "detectable",
     ];
-    line(out, head)?;
+    let mut lines = Lines::new(out);
+    lines.line(head)?;
     for RowFields(fields) in diff.rows.iter().map(RowFields::of) {
-        line(out, fields)?;
+        lines.line(fields)?;
     }
-    Ok(())
+    lines.finish()
 }
 
 struct RowFields([String; 15]);

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use allocsample_report::csv::{line, number, optional};
+use allocsample_report::csv::{Lines, number, optional};
 
 use crate::{Finding, Findings};
 
@@ -41,11 +41,12 @@ pub fn leaks(findings: &Findings, out: &mut dyn Write) -> io::Result<()> {
         "onset_s",
         "group",
     ];
-    line(out, head)?;
+    let mut lines = Lines::new(out);
+    lines.line(head)?;
     for finding in &findings.sites {
-        line(out, fields(finding))?;
+        lines.line(fields(finding))?;
     }
-    Ok(())
+    lines.finish()
 }
 
 fn fields(finding: &Finding) -> [String; 31] {

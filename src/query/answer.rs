@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use allocsample_profile::readable;
+use allocsample_report::csv;
 use serde_json::{Map, json};
 
 /// How an answer is printed.
@@ -200,22 +201,12 @@ impl Answer {
     }
 
     fn write_csv(&self, out: &mut dyn Write) -> io::Result<()> {
-        let mut writer = csv::Writer::from_writer(out);
-        writer.write_record(&self.columns).map_err(io_error)?;
+        let mut lines = csv::Lines::new(out);
+        lines.line(&self.columns)?;
         for row in &self.rows {
-            writer
-                .write_record(row.iter().map(Cell::text))
-                .map_err(io_error)?;
+            lines.line(row.iter().map(Cell::text))?;
         }
-        writer.flush()
-    }
-}
-
-/// What fails is the writer; its kind is kept, a broken pipe for one.
-fn io_error(error: csv::Error) -> io::Error {
-    match error.into_kind() {
-        csv::ErrorKind::Io(error) => error,
-        other => io::Error::other(format!("{other:?}")),
+        lines.finish()
     }
 }
 

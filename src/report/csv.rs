@@ -8,23 +8,30 @@ use crate::lifetimes::{Answer, Lifetimes};
 use crate::redundancy;
 use crate::table::{By, Grouped};
 
-/// Writes a line; fields are quoted where they must be.
-pub fn line<S: AsRef<str>>(
-    out: &mut dyn Write,
-    fields: impl IntoIterator<Item = S>,
-) -> io::Result<()> {
-    for (index, field) in fields.into_iter().enumerate() {
-        if index > 0 {
-            out.write_all(b",")?;
-        }
-        let field = field.as_ref();
-        if field.contains([',', '"', '\n', '\r']) {
-            write!(out, "\"{}\"", field.replace('"', "\"\""))?;
-        } else {
-            out.write_all(field.as_bytes())?;
-        }
+/// Lines of fields on their way out. [`Lines::finish`] sends the last of them.
+pub struct Lines<'a>(::csv::Writer<&'a mut dyn Write>);
+
+impl<'a> Lines<'a> {
+    /// No line yet.
+    pub fn new(out: &'a mut dyn Write) -> Self {
+        Self(::csv::Writer::from_writer(out))
     }
-    out.write_all(b"\n")
+
+    /// Writes a line; fields are quoted where they must be.
+    pub fn line<S: AsRef<[u8]>>(&mut self, fields: impl IntoIterator<Item = S>) -> io::Result<()> {
+        self.0
+            .write_record(fields)
+            .map_err(|error| match error.into_kind() {
+                // A broken pipe, for one, is recognised by its kind.
+                ::csv::ErrorKind::Io(error) => error,
+                other => io::Error::other(format!("{other:?}")),
+            })
+    }
+
+    /// Sends what has not been sent yet.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// A number, unrounded.
@@ -54,7 +61,8 @@ pub fn table(table: &Grouped<'_>, out: &mut dyn Write) -> io::Result<()> {
         .into_iter()
         .flat_map(|name| ["", "_stderr", "_low95", "_high95"].map(|end| format!("{name}{end}")));
     let head = head.into_iter().map(str::to_owned).chain(figures);
-    line(out, head.chain(["samples".to_owned()]))?;
+    let mut lines = Lines::new(out);
+    lines.line(head.chain(["samples".to_owned()]))?;
     for row in table.rows() {
         let name = match by {
             // Leaf first, as in the JSON.
@@ -81,9 +89,9 @@ pub fn table(table: &Grouped<'_>, out: &mut dyn Write) -> io::Result<()> {
         ];
         let figures = figures.into_iter().flat_map(with_error);
         let samples = row.self_allocated.samples().to_string();
-        line(out, place.into_iter().chain(figures).chain([samples]))?;
+        lines.line(place.into_iter().chain(figures).chain([samples]))?;
     }
-    Ok(())
+    lines.finish()
 }
 
 /// Lifetimes, with a line for each class of each group.
@@ -100,19 +108,20 @@ pub fn lifetimes(answer: &Answer, out: &mut dyn Write) -> io::Result<()> {
         "bytes_high95",
         "samples",
     ];
-    line(out, head)?;
+    let mut lines = Lines::new(out);
+    lines.line(head)?;
     for (of, group) in answer.each() {
-        lifetimes_of(of, group, out)?;
+        lifetimes_of(of, group, &mut lines)?;
     }
-    Ok(())
+    lines.finish()
 }
 
-fn lifetimes_of(of: &str, group: &Lifetimes, out: &mut dyn Write) -> io::Result<()> {
+fn lifetimes_of(of: &str, group: &Lifetimes, lines: &mut Lines<'_>) -> io::Result<()> {
     let mut print = |unit: &str, from: String, to: String, bytes: &Estimate| {
         let name = [of, &group.name, unit].map(str::to_owned);
         let samples = bytes.samples().to_string();
         let fields = name.into_iter().chain([from, to]).chain(with_error(bytes));
-        line(out, fields.chain([samples]))
+        lines.line(fields.chain([samples]))
     };
     for (unit, classes) in [
         ("s", &group.by_seconds),
@@ -139,7 +148,8 @@ pub fn redundancy(answer: &redundancy::Answer, out: &mut dyn Write) -> io::Resul
         "repeated_bytes_at_least",
         "alike",
     ];
-    line(out, head)?;
+    let mut lines = Lines::new(out);
+    lines.line(head)?;
     for (of, group) in answer.each() {
         let fields = [
             of.to_owned(),
@@ -151,9 +161,9 @@ pub fn redundancy(answer: &redundancy::Answer, out: &mut dyn Write) -> io::Resul
             number(group.repeated_bytes),
             optional(group.alike),
         ];
-        line(out, fields)?;
+        lines.line(fields)?;
     }
-    Ok(())
+    lines.finish()
 }
 
 /// A figure with its standard error and its 95 % limits.
@@ -184,11 +194,11 @@ mod tests {
     #[test]
     fn fields_are_quoted_where_they_must_be() {
         let mut out = Vec::new();
-        line(
-            &mut out,
-            ["plain", "a,b", "say \"x\"", "two\nlines", "", "1.5"],
-        )
-        .unwrap();
+        let mut lines = Lines::new(&mut out);
+        lines
+            .line(["plain", "a,b", "say \"x\"", "two\nlines", "", "1.5"])
+            .unwrap();
+        lines.finish().unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),
             "plain,\"a,b\",\"say \"\"x\"\"\",\"two\nlines\",,1.5\n"

@@ -135,12 +135,10 @@ impl Tree {
 
     /// For spreadsheets: a line for each node, parents first.
     pub fn write_csv(&self, out: &mut dyn Write) -> io::Result<()> {
-        csv::line(
-            out,
-            [
-                "depth", "function", "value", "stderr", "low95", "high95", "samples",
-            ],
-        )?;
+        let mut lines = csv::Lines::new(out);
+        lines.line([
+            "depth", "function", "value", "stderr", "low95", "high95", "samples",
+        ])?;
         let mut left: Vec<(u32, usize)> = vec![(ROOT, 0)];
         while let Some((node, depth)) = left.pop() {
             if node != ROOT {
@@ -149,12 +147,12 @@ impl Tree {
                 let samples = figure.samples().to_string();
                 let numbers = csv::with_error(figure).into_iter().chain([samples]);
                 let fields = [depth.to_string(), name].into_iter().chain(numbers);
-                csv::line(out, fields)?;
+                lines.line(fields)?;
             }
             let children = self.children(node).iter().rev();
             left.extend(children.map(|&child| (child, depth + 1)));
         }
-        Ok(())
+        lines.finish()
     }
 
     /// Prints callers above what they call (or the other way round), with the figure below each. A path without a branch
