@@ -1,15 +1,14 @@
-//! Whether a thread can be borrowed: stopped where it stands, made to call `pthread_create`, and put back.
+//! Whether a thread can be borrowed: stopped where it is, made to call `pthread_create`, and put back.
 //!
-//! That function allocates, and takes locks of the C library for a moment. A thread that is inside of the allocator, of
-//! the loader or of functions of the C library's own may hold those locks, or have left data half changed; then the call
-//! would wait for itself. So a thread can be borrowed if
+//! That function allocates, and takes locks of the C library for a moment. A thread inside the allocator, the loader
+//! or the C library may hold those locks, or may have left data half changed; the call would then deadlock. So a
+//! thread can be borrowed if
 //!
-//! - it runs code that is neither the C library's, nor the loader's, nor an allocator's; or it waits in a system call in
-//!   which programs spend their time, and which none of those makes while it holds a lock;
-//! - it is not in a signal handler that interrupted such code: the frames that the kernel has put on its stack say where
-//!   it was;
-//! - if it waits in a futex, it waits neither for an allocator's lock nor, as `setuid` does, for every other thread: none of
-//!   the functions that led there is one of these.
+//! - it runs code outside the C library, the loader and any allocator; or it waits in a system call in which programs
+//!   usually wait, and which none of those makes while it holds a lock;
+//! - it is not in a signal handler that interrupted such code: the signal frames on its stack say where it was;
+//! - if it waits in a futex, it waits neither for an allocator's lock nor, as `setuid` does, for all other threads:
+//!   none of those functions is on its stack.
 //!
 //! Constructors of libraries are no obstacle: the loader's lock is held, but starting a thread does not take it.
 
@@ -19,20 +18,21 @@ use crate::image::{Image, Memory};
 use crate::target::{Mapping, file_name, is_agent};
 use crate::tracee::Registers;
 
-/// How far up a stack is looked through for signal frames.
+/// How many bytes of a stack are searched for signal frames.
 const MOST_STACK_BYTES: u64 = 1 << 20;
 
-/// How far up a stack the caller of a function is that waits for a lock.
+/// How many bytes of a stack are searched for the caller of a function that waits for a lock.
 const LOCK_FRAME_BYTES: usize = 256;
 
-/// The C library's allocator has functions without names before and between those with: it is one file of 25 KiB.
+/// The C library's allocator has unnamed functions before and between the named ones: it is one object file of 25
+/// KiB.
 const ALLOCATOR_MARGIN: u64 = 16 << 10;
 
 /// `mov $15, %rax; syscall`: what a signal handler returns to, in every C library.
 pub(crate) const SIGNAL_RETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 
-/// From the address that a handler returns to, up to the interrupted instruction's: 8 bytes, and in the kernel's
-/// `struct ucontext` 40 before the registers, of which that is the 17th.
+/// Offset from the address that a handler returns to, up to the interrupted instruction's address: 8 bytes, 40 in the
+/// kernel's `struct ucontext` before the registers, and 16 registers before this one.
 const INTERRUPTED_BY_8: usize = 1 + 5 + 16;
 
 const ALLOCATOR_FUNCTIONS: [&str; 12] = [
@@ -93,25 +93,25 @@ const WAITING_CALLS: [i64; 25] = [
     libc::SYS_restart_syscall,
 ];
 
-/// What a thread is at.
+/// What a thread is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// It can be borrowed.
     Free,
-    /// Not now; a few instructions further it may be different.
+    /// Not now; a few instructions later it may be possible.
     Busy,
-    /// Not while this system call lasts.
+    /// Not until this system call ends.
     Waiting,
 }
 
 /// The parts of a process's code where a thread must not be borrowed.
 pub(crate) struct Forbidden {
-    /// To run in.
+    /// Code that a borrowed thread must not be running.
     running: Vec<Range<u64>>,
     loader: Vec<Range<u64>>,
-    /// To wait in for a futex.
+    /// Code that must not have led to the futex in which a borrowed thread waits.
     locking: Vec<Range<u64>>,
-    /// Those of them that ask every thread.
+    /// Functions of the C library that ask every thread.
     asking: Vec<Range<u64>>,
     /// Where signal handlers return to.
     signal_returns: Vec<u64>,
@@ -192,7 +192,8 @@ impl Forbidden {
             }
             self.running.extend(code);
         } else if image.function("malloc").is_some() {
-            // A library for this purpose; or a program with an allocator in it, of which only some functions have names.
+            // A library of this purpose; or a program with an allocator in it, only some of whose functions have
+            // names.
             let is_library = name.contains(".so");
             self.locking.extend(match is_library {
                 true => code.clone(),
@@ -211,7 +212,7 @@ impl Forbidden {
         stack.map(|stack| stack.start)
     }
 
-    /// Whether a function that asks every thread called what waits with its stack here.
+    /// Whether a function that asks every thread called the code that waits with its stack here.
     pub fn is_asking(&self, memory: &Memory, stack: u64) -> bool {
         let bytes = memory.read_some(stack & !7, LOCK_FRAME_BYTES);
         let words = bytes.chunks_exact(8);
@@ -219,7 +220,7 @@ impl Forbidden {
         words.any(|word| is_in(&self.asking, word))
     }
 
-    /// What the thread with these registers is at.
+    /// What the thread with these registers is doing.
     pub fn look_at(&self, memory: &Memory, registers: &Registers) -> Standing {
         let call = interrupted_call(registers);
         let busy = match call {
@@ -231,7 +232,7 @@ impl Forbidden {
             None => Standing::Busy,
         };
         let mapping = |address| self.mappings.iter().find(move |m| m.contains(address));
-        // A stack or code that was mapped since: somebody will know what it is a moment later.
+        // A stack or code that was mapped after the list was read; the next look reads the list again.
         let Some(stack) = mapping(registers.rsp).filter(|_| mapping(registers.rip).is_some())
         else {
             return busy;
@@ -320,12 +321,12 @@ mod tests {
         // Every thread is waited for.
         stack[2] = libc::setegid as *const () as u64 + 4;
         assert_eq!(look(waiting, Some(libc::SYS_futex)), Standing::Waiting);
-        // A lock of the allocator's is waited for; anywhere else the word is a left-over.
+        // This waits for a lock of the allocator. Elsewhere on the stack the same word is a leftover.
         stack[2] = malloc + 4;
         assert_eq!(look(waiting, Some(libc::SYS_futex)), Standing::Waiting);
         assert_eq!(look(waiting, Some(libc::SYS_poll)), Standing::Free);
         assert_eq!(look(here, None), Standing::Free);
-        // A signal frame, which says where its handler came in.
+        // A signal frame, which says where its handler interrupted the thread.
         stack[1000] = *forbidden.signal_returns.first().unwrap();
         for (interrupted, standing) in [(malloc, Standing::Busy), (here, Standing::Free)] {
             stack[1000 + INTERRUPTED_BY_8] = interrupted;

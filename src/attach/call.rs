@@ -1,4 +1,4 @@
-//! The whole: a thread is borrowed, starts a helper thread, and the helper calls the agent's function.
+//! The whole procedure: a borrowed thread starts a helper thread, and the helper calls the agent's function.
 
 mod hear;
 mod start;
@@ -21,14 +21,14 @@ use crate::target::{OTHER_TRACER, Target};
 use crate::tracee::{Tracee, Until};
 use crate::{AttachError, Reply, Request};
 
-/// What the names contain under which the library is opened: by it the agent knows that it is to wait, and no other library has
-/// such a name.
+/// Part of the file name under which the library is opened. The agent recognises by it that it must wait; no other
+/// library has such a name.
 const TO_WAIT: &[u8] = b"/././";
 /// How long we look for a thread that can be borrowed, in seconds.
 const SEARCH_S: u64 = 10;
 /// How long we wait for another command, in seconds.
 const OTHER_COMMAND_S: u64 = 30;
-/// Between two looks for a deadlock.
+/// Time between two looks for a deadlock.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 /// How long a thread may take to stop before the next one is tried. Doubled after every unsuccessful pass over all threads,
 /// because on a busy machine a thread must first be scheduled.
@@ -47,8 +47,8 @@ pub(crate) struct Work<'a> {
     forbidden: Forbidden,
     /// The agent's function, if the agent is there.
     present: Option<u64>,
-    /// Threads that were asked to stop and have not yet: on a busy machine, or inside of a system call that does not
-    /// end. They are let go when they do.
+    /// Threads that were asked to stop and have not stopped yet: on a busy machine, or in a system call that does not
+    /// end. They are released when they stop.
     late: RefCell<Vec<Tracee>>,
     rendezvous: RefCell<Rendezvous>,
     looked: Cell<Option<Instant>>,
@@ -76,7 +76,8 @@ pub(crate) fn call(target: &Target, request: &Request<'_>) -> Result<Reply, Atta
     }
     let started = work.on_some_thread(|borrowed| work.start_on(borrowed));
     if let Err(AttachError::NoHelper { .. }) = started {
-        // The thread has gone on before it could unmap the memory. If this fails too, it is left to the next command.
+        // The thread has gone on before it could unmap the memory. If this attempt fails too, the next command does
+        // it.
         let _ = finish(target, request, &memory);
     }
     work.hear(&started?)
@@ -96,7 +97,7 @@ pub(crate) fn finish_earlier(target: &Target, despite_seccomp: bool) -> Result<(
     }
 }
 
-/// Its memory, and the right to work on it: until this is dropped, no other command is.
+/// The process's memory, and the right to work on it: no other command works on it until this is dropped.
 fn reach(target: &Target) -> Result<Memory, AttachError> {
     let pid = target.pid();
     if target.status(pid)?.lists("x86_Thread_features", "shstk") {
@@ -114,7 +115,7 @@ fn reach(target: &Target) -> Result<Memory, AttachError> {
     Ok(memory)
 }
 
-/// Ends what commands have begun that were killed.
+/// Finishes or undoes what killed commands have begun.
 fn finish(target: &Target, request: &Request<'_>, memory: &Memory) -> Result<(), AttachError> {
     if leftover::is_any(target)? {
         Work::on(target, request, memory)?.finish_earlier()?;
@@ -130,7 +131,7 @@ fn unreadable(library: &Path, error: io::Error) -> AttachError {
 }
 
 impl<'a> Work<'a> {
-    /// As the process is now.
+    /// The process in its present state.
     fn on(
         target: &'a Target,
         request: &'a Request<'_>,
@@ -154,7 +155,7 @@ impl<'a> Work<'a> {
 }
 
 impl Work<'_> {
-    /// Looks for a thread that can be borrowed, and has it do this.
+    /// Looks for a thread that can be borrowed, and makes it do this.
     pub(crate) fn on_some_thread<T>(
         &self,
         work: impl Fn(&mut Borrowed<'_>) -> Result<Option<T>, AttachError>,
@@ -173,13 +174,13 @@ impl Work<'_> {
                 match self.try_thread(thread, patience, &work) {
                     Ok(Some(done)) => return Ok(done),
                     Ok(None) => {}
-                    // Of one thread only, perhaps.
+                    // Perhaps the reason holds for one thread only.
                     Err(
                         error @ (AttachError::SeccompFilter(_) | AttachError::SeccompStrict(_)),
                     ) => {
                         refusal = Some(error);
                     }
-                    // A command that has given the lock back may trace until it ends.
+                    // Another command may trace the process until it ends, even after it has released the lock.
                     Err(AttachError::Traced { .. }) if since.elapsed() < OTHER_TRACER => {}
                     Err(error) => return Err(error),
                 }
@@ -193,21 +194,21 @@ impl Work<'_> {
         Err(AttachError::NoThread(pid, SEARCH_S))
     }
 
-    /// Whatever waits for something in the process does this meanwhile: the program may wait for a thread that stands still
-    /// because of us, and we for the program.
+    /// Runs during every wait for the process: the program may wait for a thread that we have stopped, while we wait
+    /// for the program.
     pub(crate) fn keep_going(&self) {
         self.let_late_go();
         self.end_deadlock();
     }
 
-    /// Lets go of the threads that have stopped late.
+    /// Releases the threads that have stopped late.
     fn let_late_go(&self) {
         let mut late = self.late.borrow_mut();
         let waiting = late.drain(..).filter_map(|tracee| tracee.release().err());
         *late = waiting.collect();
     }
 
-    /// `None`: not this one, not now.
+    /// Borrows this thread; `None` if that is not possible now.
     fn try_thread<T>(
         &self,
         thread: i32,
@@ -216,7 +217,7 @@ impl Work<'_> {
     ) -> Result<Option<T>, AttachError> {
         let status = match self.target.status(thread) {
             Ok(status) => status,
-            // It has just ended.
+            // The thread has just ended.
             Err(_) if thread != self.target.pid() => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -230,7 +231,7 @@ impl Work<'_> {
         if status.letter() == 'Z' {
             return Ok(None);
         }
-        // A thread that has just ended is not to be traced either.
+        // A thread that has just ended cannot be traced either.
         let has_ended = || {
             let status = self.target.status(thread);
             status.map_or(true, |status| matches!(status.letter(), 'Z' | 'X'))
@@ -244,7 +245,7 @@ impl Work<'_> {
             Ok(tracee) => tracee,
             Err(error) => return explain(error),
         };
-        // From the stop on, until the thread goes on as it was.
+        // Measured from the stop until the thread runs as before.
         let signals = SigSet::all();
         let before = signals.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK);
         let tried = self.try_stopped(&mut tracee, patience, work);
@@ -258,7 +259,7 @@ impl Work<'_> {
         }
     }
 
-    /// Lets the thread go, now or when it stops.
+    /// Releases the thread, now or when it stops.
     pub(crate) fn release(&self, tracee: Tracee) {
         if let Err(tracee) = tracee.release() {
             self.late.borrow_mut().push(tracee);
@@ -295,14 +296,14 @@ impl Work<'_> {
         };
         let done = work(&mut borrowed);
         match (done, borrowed.put_back()) {
-            // What was done must not be done again by another thread. One that could not be put back goes back by itself.
+            // Another thread must not do the same again. A thread that could not be put back goes back by itself.
             (Ok(Some(done)), _) => Ok(Ok(Some(done))),
             (done, Ok(())) => Ok(done),
             (_, Err(error)) => Err(error),
         }
     }
 
-    /// Stops the thread. False: not within this time, or it has ended.
+    /// Stops the thread; false if it does not stop within this time, or has ended.
     fn settle(&self, tracee: &mut Tracee, patience: Duration) -> io::Result<bool> {
         let since = Instant::now();
         while !tracee.settle(ONE_THREAD)? {
@@ -314,7 +315,7 @@ impl Work<'_> {
         Ok(true)
     }
 
-    /// Not this thread, not now.
+    /// This thread cannot be borrowed now.
     fn let_go<T>(&self, tracee: &Tracee) -> io::Result<Result<Option<T>, AttachError>> {
         if !tracee.is_gone() {
             put_back(tracee, tracee.registers()?, self.target)?;
@@ -332,7 +333,7 @@ impl Work<'_> {
             }
             put_back(tracee, tracee.registers()?, self.target)?;
             tracee.resume(Until::Anything)?;
-            // Not in step with what the thread does.
+            // Pauses of varying length, so that the looks do not stay in step with what the thread does.
             std::thread::sleep(Duration::from_micros(1 + turn * 37 % 101));
             if !self.settle(tracee, patience)? {
                 return Ok(false);
@@ -360,7 +361,8 @@ impl Work<'_> {
 }
 
 impl Drop for Work<'_> {
-    /// A thread that has not stopped by then sleeps in the kernel, uninterruptibly. It would stand still until this process ends.
+    /// A thread that has not stopped by now sleeps uninterruptibly in the kernel. It stays stopped until this process
+    /// ends.
     fn drop(&mut self) {
         let since = Instant::now();
         self.let_late_go();

@@ -1,8 +1,8 @@
-//! What lets a borrowed thread go on by itself if we die: a signal frame that holds all that it was.
+//! The signal frame that puts a borrowed thread back even if we die: it holds the thread's whole state.
 //!
-//! Wherever the thread is led, it returns to `rt_sigreturn` with this frame on its stack, as out of a signal handler. If we
-//! are there, we see that system call come and replace it. If we were killed, the kernel executes it, and the thread is
-//! where it was, with its registers, vector registers and blocked signals.
+//! Wherever the thread is sent, it returns to `rt_sigreturn` with this frame on its stack, as from a signal handler.
+//! While we are alive, we intercept that system call and replace it. If we were killed, the kernel executes it, and
+//! the thread is where it was, with its registers, vector registers and blocked signals.
 //!
 //! ```text
 //! frame: | return address | struct ucontext, 304 | siginfo, not read |
@@ -13,7 +13,7 @@
 
 use crate::tracee::Registers;
 
-/// What functions may use below the stack pointer without moving it.
+/// Bytes below the stack pointer that functions may use without moving it.
 const RED_ZONE: u64 = 128;
 
 /// Return address, context, siginfo.
@@ -23,7 +23,7 @@ pub(crate) const SIGNAL_AT: u64 = 8 + 304;
 pub(crate) const SIGNAL_BYTES: u64 = 128;
 const STATE_ALIGNMENT: u64 = 64;
 
-/// All components are there; the stack segment is to be as it was.
+/// All components are present; the stack segment is restored.
 const CONTEXT_FLAGS: u64 = 7;
 
 /// Neither of the values that the kernel knows: the alternate stack, which nobody can read from outside, stays.
@@ -34,10 +34,11 @@ const FLAGS: usize = 1;
 const ALTERNATE_STACK_FLAGS: usize = 4;
 const GENERAL: usize = 6;
 const STATE: usize = GENERAL + 23;
-/// The signals that the thread has blocked after the return.
+/// The signals that are blocked after the return.
 pub(crate) const SIGNAL_MASK: usize = GENERAL + 32;
 
-/// Where processors leave room in their state, the kernel keeps what it has of it in signal frames.
+/// The part of the processor's state that is reserved for software: in signal frames the kernel describes the state
+/// there.
 const MARK_AT: usize = 464;
 const COMPONENTS_AT: usize = 512;
 const FIRST_MARK: u32 = 0x4650_5853;
@@ -53,26 +54,26 @@ pub(crate) const RESTARTED: [i64; 4] = [-512, -513, -514, -516];
 
 /// Whether the thread stopped in a system call that the kernel makes again.
 ///
-/// The call's number alone does not say so. It is still there when the call has ended, and at the first instruction of a handler
-/// that the call was interrupted for.
+/// The number of the call is not enough: it is still there after the call has ended, and at the first instruction of
+/// a handler that interrupted the call.
 pub(crate) fn is_restarted(registers: &Registers) -> bool {
     let is_call = registers.orig_rax.cast_signed() >= 0;
     is_call && RESTARTED.contains(&registers.rax.cast_signed())
 }
 
-/// How a thread was.
+/// The state of a thread.
 pub(crate) struct Saved {
     pub registers: Registers,
-    /// The system call that it was in, if it was in one.
+    /// The system call that it was in, if any.
     pub call_again: u64,
     /// As ptrace reads it: with the components of this machine where the mark is to be.
     pub vectors: Vec<u8>,
     pub signal_mask: u64,
 }
 
-/// Bytes that are a frame if they are at this address.
+/// Bytes that form a frame when they are at this address.
 pub(crate) struct Frame {
-    /// Of the return address. A function called with the stack pointer here finds its stack aligned as it expects.
+    /// Address of the return address. A function that is called with the stack pointer here finds its stack aligned.
     pub start: u64,
     pub bytes: Vec<u8>,
 }
@@ -87,7 +88,7 @@ impl Saved {
     pub fn below(&self, end: u64, return_address: u64) -> Frame {
         let state = self.state();
         let state_at = (end - state.len() as u64) & !(STATE_ALIGNMENT - 1);
-        // As the kernel has it: a multiple of 16, less 8.
+        // As the kernel places it: a multiple of 16, minus 8.
         let start = ((state_at - FRAME_BYTES) & !15) - 8;
         let mut words = [0_u64; FRAME_BYTES as usize / 8];
         words[0] = return_address;
@@ -102,8 +103,8 @@ impl Saved {
         Frame { start, bytes }
     }
 
-    /// The registers from which an interrupted system call is made again. The kernel does that when a thread goes on from a
-    /// stop, but not when it returns from a handler. A call for a time begins that time again.
+    /// The registers from which an interrupted system call is restarted. The kernel restarts it when a thread
+    /// continues from a stop, but not when it returns from a handler. A call with a timeout starts its time again.
     fn restarted(&self) -> Registers {
         const SYSCALL_BYTES: u64 = 2;
         let registers = self.registers;
@@ -148,7 +149,7 @@ impl Saved {
     }
 }
 
-/// How far these components reach, as this processor stores them.
+/// How many bytes these components take, as this processor stores them.
 fn state_bytes(components: u64) -> usize {
     let present = (2..63).filter(|component| components & (1 << component) != 0);
     let ends = present.map(|component| {
@@ -249,7 +250,7 @@ mod tests {
         assert_eq!(saved.restarted().rip, saved.registers.rip);
     }
 
-    /// A handler that was taken for the call that it interrupts would never be run.
+    /// A handler that was mistaken for the call that it interrupts would never run.
     #[test]
     fn a_handler_about_to_run_is_told_from_the_call_that_it_interrupts() {
         const PATIENCE: Duration = Duration::from_secs(60);

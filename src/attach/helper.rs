@@ -1,11 +1,11 @@
-//! The thread that is started in the other process: its code, and the memory that it works with.
+//! The thread that is started in the other process: its code and its memory.
 //!
 //! ```text
 //! region: | code, a page | words, strings, the answer's text | stack of the borrowed thread |
 //! ```
 //!
-//! The words say at any moment who may be using the region, so that the next command can end what a killed one began
-//! (`leftover.rs`).
+//! At every moment the words say who may be using the region, so that the next command can finish the work of a
+//! killed one (`leftover.rs`).
 
 pub(crate) const PAGE: u64 = 4096;
 pub(crate) const DATA_BYTES: u64 = 32 << 10;
@@ -13,7 +13,7 @@ const STACK_BYTES: u64 = 64 << 10;
 const TEXT_BYTES: u64 = 8 << 10;
 pub(crate) const REGION_BYTES: u64 = PAGE + DATA_BYTES + STACK_BYTES;
 
-/// What the first word says: it is a region of ours, and the words are those below.
+/// The value of the first word: this is a region of ours, with the words below.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"aSamplH1");
 
 /// At work, or not begun yet. Values of [`Word::State`].
@@ -35,9 +35,10 @@ const fn at(word: Word) -> usize {
     8 * word as usize
 }
 
-// First the code that the borrowed thread's function returns to: it stores the result, says that the thread has left the
-// function, and lets the kernel put everything back. Then the helper thread's code. rdi: the words. It answers, waits until we
-// have read the answer, and lets its own memory be unmapped by a jump, from where it does not come back here.
+// First comes the code that the borrowed thread's function returns to. It stores the result, records that the thread
+// has left the function, and lets the kernel put everything back. Then comes the helper thread's code, with the words
+// in rdi. It answers, waits until we have read the answer, and jumps to `munmap` for its own memory, from which it
+// does not return.
 std::arch::global_asm!(
     ".pushsection .rodata.allocsample_helper, \"a\", @progbits",
     ".globl allocsample_helper_start",
@@ -89,7 +90,7 @@ std::arch::global_asm!(
     "test eax, eax",
     "js 28f",
     "mov qword ptr [rbx + {descriptor}], rax",
-    // Hardly any process uses a number as high as this; it keeps its own where the limit allows none.
+    // Hardly any process uses so high a number. The descriptor keeps its own number where the limit forbids this one.
     "mov r12d, 1023",
     "21:",
     "mov edi, dword ptr [rbx + {descriptor}]",
@@ -171,7 +172,8 @@ std::arch::global_asm!(
     "call 40f",
     "cmp rax, r12",
     "jle 6b",
-    // Nobody came. If the borrowed thread is still in there, the memory is left to the next command.
+    // The command did not respond. If the borrowed thread is still in the function, the memory is left to the next
+    // command.
     "7:",
     "cmp qword ptr [rbx + {state}], {end}",
     "je 8f",
@@ -254,7 +256,7 @@ pub(crate) fn code() -> &'static [u8] {
     unsafe { std::slice::from_raw_parts(start, end.addr() - start.addr()) }
 }
 
-/// Where the helper thread begins in [`code`]; what is in front of it is for the borrowed thread.
+/// Where the helper thread begins in [`code`]; the code before it is for the borrowed thread.
 pub(crate) fn entry() -> u64 {
     let start = &raw const allocsample_helper_start;
     let entry = &raw const allocsample_helper_entry;
@@ -276,7 +278,7 @@ pub(crate) enum Word {
     Result,
     /// The helper's own number, in that namespace; 0: it has not begun, or the next word is not 0.
     Helper,
-    /// A filter may kill the process for system calls: none is made that can be done without.
+    /// A filter may kill the process for a system call, so the helper makes only those that it needs.
     IsFiltered,
     /// 0: to be looked up in the library.
     Function,
@@ -317,7 +319,7 @@ pub(crate) fn place(region: u64, word: Word) -> u64 {
     region + PAGE + at(word) as u64
 }
 
-/// The helper's memory as it is to be: words, then what they point to.
+/// The initial content of the helper's memory: words, then the data that they point to.
 pub(crate) struct Data {
     words: [u64; WORDS],
     bytes: Vec<u8>,
@@ -355,7 +357,7 @@ impl Data {
         self.point_to(Word::Library, &name);
     }
 
-    /// As it is to be in a region at this address. `None`: it does not fit.
+    /// The content for a region at this address; `None` if it does not fit.
     pub fn encode(&self, region: u64) -> Option<Vec<u8>> {
         const POINTERS: [Word; 6] = [
             Word::File,

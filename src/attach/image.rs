@@ -1,6 +1,6 @@
 //! The functions of a module, read from the memory of the process that has loaded it.
 //!
-//! Not from its file: that may have been replaced since, or lie in a file system that we do not see.
+//! The file is not used: it may have been replaced since, or lie in a file system that we do not see.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 pub(crate) struct Memory(File);
 
 impl Memory {
-    /// To read, and to write to where the process could write itself.
+    /// For reading, and for writing where the process could write itself.
     pub fn of(pid: i32) -> io::Result<Self> {
         let file = File::options()
             .read(true)
@@ -21,8 +21,8 @@ impl Memory {
         Ok(Self(file))
     }
 
-    /// Keeps other commands from the process until this is dropped, or this command has ended in whatever way. Only who may trace
-    /// the process can open this file, and lock it.
+    /// Keeps other commands from the process until this is dropped or this command ends for any reason. Only users
+    /// who may trace the process can open this file and lock it.
     pub fn lock(&self) -> io::Result<()> {
         Ok(self.0.try_lock()?)
     }
@@ -49,7 +49,7 @@ impl Memory {
         Ok(u64::from_le_bytes(word))
     }
 
-    /// A string that ends in 0, or what is before the end of its page at least.
+    /// A string that ends in 0, or at least its part on this page.
     pub fn text(&self, address: u64) -> String {
         let bytes = self.read_some(address, 1024);
         let end = bytes.iter().position(|&byte| byte == 0);
@@ -62,7 +62,7 @@ impl Memory {
 pub(crate) struct Symbol {
     pub address: u64,
     pub bytes: u64,
-    /// Of the version that a program is linked with today.
+    /// In the version that programs are linked with today.
     is_default: bool,
 }
 
@@ -88,7 +88,7 @@ const DT_GNU_HASH: u64 = 0x6fff_fef5;
 const DT_VERSYM: u64 = 0x6fff_fff0;
 const STT_FUNC: u8 = 2;
 const VERSION_HIDDEN: u16 = 0x8000;
-/// No module has more; a table that claims to is none.
+/// No module has more; a table that claims more is damaged.
 const MOST_SYMBOLS: u64 = 1 << 22;
 
 fn invalid() -> io::Error {
@@ -150,7 +150,7 @@ impl Image {
             entries
                 .find_map(|entry| (u64_at(entry, 0).ok()? == tag).then(|| u64_at(entry, 8).ok())?)
         };
-        // The loader has made addresses of these words, except where it cannot write.
+        // The loader has turned these words into addresses, except where it cannot write.
         let address_of = |tag| {
             value(tag).map(|address| match address < bias {
                 true => bias.wrapping_add(address),

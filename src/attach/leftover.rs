@@ -1,4 +1,4 @@
-//! What a command that was killed has left in a process, and how the next one ends it.
+//! What a killed command leaves in a process, and how the next command removes it.
 //!
 //! ```text
 //! descriptor   of the file that was to be mapped for a helper         closed
@@ -9,8 +9,8 @@
 //! region       whose helper has ended                                 unmapped
 //! ```
 //!
-//! All are recognised by the name of the file, which everybody sees in `/proc/PID/maps` and in `/proc/PID/fd`. That no command
-//! is at work on them is known by the lock that each has on the process's memory (`image.rs`).
+//! Everything is recognised by the file's name, which `/proc/PID/maps` and `/proc/PID/fd` show. The lock that every
+//! command takes on the process's memory (`image.rs`) tells that no command is at work on it.
 
 use std::fs;
 use std::io;
@@ -35,7 +35,7 @@ const COPY: &str = "/memfd:liballocsample.so";
 const PATIENCE_S: u64 = 30;
 /// How long a thread may take to stop. On a busy machine it must first be scheduled.
 const STOP: Duration = Duration::from_secs(2);
-/// Between two stops of the thread that is looked at.
+/// Time between two stops of the thread that is examined.
 const BETWEEN_STOPS: Duration = Duration::from_millis(20);
 
 /// The mapped regions.
@@ -80,12 +80,12 @@ enum Use {
     None,
     /// Of another version of the command.
     Unknown,
-    /// By a thread that this command can only wait for.
+    /// A thread uses it that this command can only wait for.
     Busy,
 }
 
 impl Work<'_> {
-    /// Ends what earlier commands have begun.
+    /// Finishes or undoes what earlier commands have begun.
     pub(crate) fn finish_earlier(&self) -> Result<(), AttachError> {
         let mappings = self.target.mappings()?;
         let mut unused = Vec::new();
@@ -105,8 +105,8 @@ impl Work<'_> {
     }
 
     fn remove(&self, borrowed: &mut Borrowed<'_>, unused: &[Range<u64>], files: &[u64]) {
-        // A helper can have unmapped its own just before it ended, and the program has something else there now. Nobody else
-        // unmaps what is still there.
+        // A helper may have unmapped its own region just before it ended, and the program may have mapped something
+        // else there since. Only helpers and commands unmap a region that is still there.
         let mapped = self.target.mappings().unwrap_or_default();
         let mapped = regions(&mapped);
         for region in unused.iter().filter(|region| mapped.contains(region)) {
@@ -117,7 +117,7 @@ impl Work<'_> {
         let thread = borrowed.thread();
         for &file in files {
             let path = format!("/proc/{}/task/{thread}/fd/{file}", self.target.pid());
-            // The program can have closed it meanwhile, or this thread has other descriptors.
+            // The program may have closed it meanwhile, or this thread has a descriptor table of its own.
             let link = fs::read_link(path).unwrap_or_default();
             let is_ours = link
                 .to_str()
@@ -128,7 +128,7 @@ impl Work<'_> {
         }
     }
 
-    /// Waits until no thread uses the region. False: it is gone, or not to be understood.
+    /// Waits until no thread uses the region; false if the region is gone or its content makes no sense.
     fn wait_until_unused(&self, region: &Range<u64>) -> Result<bool, AttachError> {
         let since = Instant::now();
         let mut caller = Caller::default();
@@ -137,7 +137,7 @@ impl Work<'_> {
                 Ok(Use::None) => return Ok(true),
                 Ok(Use::Unknown) => return Ok(false),
                 Ok(Use::Busy) => {}
-                // The helper has unmapped it, and ends.
+                // The helper has unmapped the region and is ending.
                 Err(_) if self.memory.word(region.start).is_err() => return Ok(false),
                 Err(error) => return Err(self.target.explain(error, "its memory cannot be read")),
             }
@@ -165,7 +165,7 @@ impl Work<'_> {
         let state = read(Word::State)?;
         // One that has not begun yet has no number.
         if helper != 0 && self.target.number_outside(helper).is_none() {
-            // Its own memory map may be that of a child, which has no such thread.
+            // The memory map may be that of a child, which has no such thread.
             return Ok(Use::None);
         }
         if matches!(state, ANSWERED | WANTS_LIBRARY) {
@@ -186,7 +186,7 @@ impl Work<'_> {
         let mut tracee = match Tracee::seize(thread) {
             Ok(tracee) => tracee,
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(false),
-            // It is ending, or another command has it.
+            // The thread is ending, or another command traces it.
             Err(_) => return Ok(true),
         };
         let mut is_inside = true;
@@ -210,8 +210,8 @@ struct Caller {
 }
 
 impl Caller {
-    /// Whether it does not use the region any more. It is not stopped again once that is known: who waits for something would
-    /// never be seen to wait.
+    /// Whether the thread no longer uses the region. Once that is known, the thread is not stopped again: with
+    /// repeated stops, a waiting thread would never be seen waiting.
     fn has_left(&mut self, work: &Work<'_>, region: &Range<u64>, number: u64) -> bool {
         let is_early = self
             .looked
@@ -226,7 +226,7 @@ impl Caller {
     }
 }
 
-/// Whether there is anything to be ended.
+/// Whether anything must be finished or undone.
 pub(crate) fn is_any(target: &Target) -> Result<bool, AttachError> {
     let regions = regions(&target.mappings()?);
     Ok(!regions.is_empty() || !descriptors(target, target.pid()).is_empty())
@@ -238,7 +238,7 @@ pub(crate) fn describe(pid: i32) -> Option<String> {
     let regions = regions(&target.mappings().ok()?);
     let files = descriptors(target, pid).len();
     let memory = Memory::of(pid).ok()?;
-    // Of a command that is at work just now.
+    // This belongs to a command that is at work now.
     if regions.is_empty() && files == 0 || memory.lock().is_err() {
         return None;
     }

@@ -14,8 +14,8 @@
 //! leftover ends what a command has begun that was killed
 //! ```
 //!
-//! A borrowed thread is not made to open the library: it may hold the loader's lock, or the allocator's. It calls
-//! `pthread_create`, which takes neither for long, and goes on where it was, after some milliseconds. The thread
+//! A borrowed thread must not open the library: it may hold the loader's lock or the allocator's. It calls
+//! `pthread_create`, which takes neither for long, and continues where it was a few milliseconds later. The thread
 //! that it started waits for locks like any other.
 
 #[cfg(target_arch = "x86_64")]
@@ -45,16 +45,16 @@ use std::path::{Path, PathBuf};
 
 pub use target::Target;
 
-/// What a process is to call.
+/// The call that a process is to make.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// `liballocsample.so`, for the case that the process has not loaded it yet; `None`: then there is nothing to do.
+    /// `liballocsample.so`, in case the process has not loaded it yet; if `None`, such a process is left alone.
     pub library: Option<&'a Path>,
     /// An exported function of the library, of the type of `allocsample_attach`.
     pub function: &'a str,
     /// `NAME=value` each.
     pub settings: &'a [String],
-    /// Even if a filter of system calls could end the process.
+    /// Attach even if a filter of system calls could end the process.
     pub despite_seccomp: bool,
 }
 
@@ -67,7 +67,7 @@ pub struct Reply {
     pub text: String,
 }
 
-/// Why a process cannot be attached to, or detached from. Each is one line, and says what to do if there is something.
+/// Why a process cannot be attached to, or detached from. Every message is one line, with the remedy if there is one.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum AttachError {
@@ -174,21 +174,21 @@ pub enum AttachError {
     OtherArchitecture,
 }
 
-/// Makes the process call the function, and waits for its answer. What earlier calls have begun that were interrupted is
-/// finished or undone before.
+/// Makes the process call the function, and waits for its answer. First finishes or undoes what interrupted calls
+/// have begun.
 #[cfg(target_arch = "x86_64")]
 pub fn call(target: &Target, request: &Request<'_>) -> Result<Reply, AttachError> {
     call::call(target, request)
 }
 
-/// Finishes or undoes what earlier calls have begun that were interrupted, and no more than that.
+/// Finishes or undoes what interrupted calls have begun, and nothing else.
 #[cfg(target_arch = "x86_64")]
 pub fn finish_earlier(target: &Target, despite_seccomp: bool) -> Result<(), AttachError> {
     call::finish_earlier(target, despite_seccomp)
 }
 
-/// What interrupted calls have left in the process, in words. `None`: nothing, or another call is at work on it, or it cannot
-/// be looked into.
+/// Describes what interrupted calls have left in the process. `None` if there is nothing, if another call is at work
+/// on it, or if we may not look into it.
 #[cfg(target_arch = "x86_64")]
 pub fn leftover(pid: i32) -> Option<String> {
     leftover::describe(pid)

@@ -1,4 +1,5 @@
-//! What is used of the process's own code: functions of its C library, two instructions, the agent if it is there.
+//! The parts of the process's own code that we use: functions of its C library, two instructions, and the agent if it
+//! is loaded.
 
 use crate::AttachError;
 use crate::borrow::{SIGNAL_RETURN, is_c_library};

@@ -1,7 +1,7 @@
-//! Work that a borrowed thread does for us, before it goes on as if nothing had been.
+//! Work that a borrowed thread does for us before it continues unchanged.
 //!
-//! From [`Borrowed::take`] on the thread goes on as it was wherever we are killed: each of its ways ends in a frame
-//! (`frame.rs`) of which the kernel puts everything back.
+//! From [`Borrowed::take`] on the thread goes back by itself if we are killed at any moment: every path ends in a
+//! frame (`frame.rs`) from which the kernel restores everything.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -12,31 +12,31 @@ use crate::image::Memory;
 use crate::target::Target;
 use crate::tracee::{Registers, SETXID, Stop, Tracee, Until, bit};
 
-/// How long a thread may take for what is done in microseconds.
+/// How long a thread may take for work of a few microseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a thread may wait for a lock that others get again and again.
+/// How long a thread may wait for a lock that others take again and again.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Between two looks at a thread that runs.
+/// Time between two looks at a running thread.
 const TURN: Duration = Duration::from_millis(100);
 
-/// While it calls a function everything else waits until the thread is put back. So does a cancellation, which would unwind the
-/// thread from where it is not; nobody waits for that to be answered.
+/// Signals that are blocked while the thread calls a function: all others wait until it is put back. So does a
+/// cancellation, which would unwind the thread from the wrong place; nobody waits for the answer to that.
 const BLOCKED_SIGNALS: u64 = !bit(SETXID);
 
-/// While it makes system calls, which take microseconds, even that waits: a program that changes its user in a loop would
-/// have this thread do nothing else.
+/// Signals that are blocked while the thread makes system calls, which take microseconds. A program that changes its
+/// user in a loop would otherwise keep this thread busy with nothing else.
 const ALL_SIGNALS: u64 = u64::MAX;
 
-/// What the C library's handler takes of the stack besides its frame, which is as large as ours.
+/// Stack that the C library's handler takes besides its frame, which is as large as ours.
 const HANDLER_BYTES: u64 = 512;
 
 /// The instruction `syscall`.
 const SYSTEM_CALL: [u8; 2] = [0x0f, 0x05];
 const SYSCALL_BYTES: u64 = SYSTEM_CALL.len() as u64;
 
-/// Signals that say that what the thread does for us has gone wrong.
+/// Signals that show that the thread's work for us has gone wrong.
 const FAULTS: [i32; 5] = [
     libc::SIGSEGV,
     libc::SIGBUS,
@@ -67,28 +67,28 @@ pub(crate) struct Place {
     pub result: u64,
 }
 
-/// A stopped thread, and how it was.
+/// A stopped thread, and its state at the stop.
 pub(crate) struct Borrowed<'a> {
     target: &'a Target,
     memory: &'a Memory,
     tracee: &'a mut Tracee,
     saved: Saved,
     instructions: Instructions,
-    /// To be done at every turn of a wait.
+    /// Runs at every turn of a wait.
     keep_going: &'a dyn Fn(),
     /// On the thread's own stack, below what it uses.
     frame: u64,
-    /// What lies there otherwise.
+    /// What was there before.
     below_stack: Vec<u8>,
     /// The kernel has put it back.
     has_gone_on: bool,
 }
 
 impl<'a> Borrowed<'a> {
-    /// From here on until [`Self::put_back`] no signal of the program's is delivered to the thread. `None`: its stack, of
-    /// which `room` says where it ends, has no room for a frame of ours and the C library's handler.
+    /// From here until [`Self::put_back`] no signal of the program is delivered to the thread. `None` if its stack,
+    /// whose end `room` knows, has no room for our frame and the C library's handler.
     ///
-    /// Whenever it waits for the thread, it calls `keep_going` every [`TURN`].
+    /// Calls `keep_going` every [`TURN`] while it waits for the thread.
     pub fn take(
         target: &'a Target,
         memory: &'a Memory,
@@ -138,7 +138,7 @@ impl<'a> Borrowed<'a> {
         self.tracee.is_gone()
     }
 
-    /// Puts a string where the thread's next system calls find it; it replaces the one before. Returns its address.
+    /// Puts a string where the thread's next system calls find it, and replaces the one before. Returns its address.
     pub fn lay_down(&self, text: &[u8]) -> io::Result<u64> {
         let mut text = text.to_vec();
         text.push(0);
@@ -160,7 +160,7 @@ impl<'a> Borrowed<'a> {
         let [rdi, rsi, rdx, r10, r8, r9] = arguments;
         Registers {
             rip: code,
-            // Whose first word is what `code` returns to.
+            // The frame's first word is the address that `code` returns to.
             rsp: self.frame,
             rdi,
             rsi,
@@ -170,7 +170,7 @@ impl<'a> Borrowed<'a> {
             r10,
             r8,
             r9,
-            // No system call is to be restarted in place of this.
+            // No system call may be restarted in place of this one.
             orig_rax: u64::MAX,
             // Direction: up, as functions expect it.
             eflags: self.saved.registers.eflags & !0x400,
@@ -195,7 +195,7 @@ impl<'a> Borrowed<'a> {
             let result = self.tracee.registers()?.rax.cast_signed();
             self.rest()?;
             match result {
-                // The handler comes now, and then the system call once more.
+                // The handler runs now, and the system call once more after it.
                 result if RESTARTED.contains(&result) => {}
                 -4095..=-1 => return Err(io::Error::from_raw_os_error(-result as i32)),
                 _ => return Ok(result.cast_unsigned()),
@@ -203,8 +203,8 @@ impl<'a> Borrowed<'a> {
         }
     }
 
-    /// To the next begin or end of a system call at this place. Those of a handler of the C library's have their stack
-    /// below, and its return ends where it came in.
+    /// Runs to the next entry or exit of a system call at this place. System calls of a handler of the C library have
+    /// their stack below; its return ends where it interrupted the thread.
     fn run_to(&mut self, code: u64, stack: u64) -> io::Result<()> {
         loop {
             self.resume()?;
@@ -216,7 +216,7 @@ impl<'a> Borrowed<'a> {
         }
     }
 
-    /// In place of the system call that it is about to make, none is made.
+    /// Replaces the system call that the thread is about to make by none.
     fn skip_call(&mut self) -> io::Result<()> {
         self.rest()?;
         self.resume()?;
@@ -224,10 +224,10 @@ impl<'a> Borrowed<'a> {
         self.rest()
     }
 
-    /// One call of a function that starts a thread. `None`: it does not return, and was given up.
+    /// Calls a function that starts a thread. `None` if it did not return and was given up.
     ///
-    /// Until the thread is started this one runs without a stop: it may be asked again and again to change its user while it
-    /// waits for a lock, and must not be slower at that than who asks.
+    /// Until the thread is started this one runs without stops: while it waits for a lock, it may be asked again and
+    /// again to change its user, and must be as fast at that as the thread that asks.
     pub fn function_call(
         &mut self,
         function: u64,
@@ -239,7 +239,8 @@ impl<'a> Borrowed<'a> {
         let mut registers = self.registers_for(function, arguments);
         registers.rsp = start;
         registers.rax = 0;
-        // First of all: if we are killed between the two, the thread must not wait for a lock without answering.
+        // This comes first: if we are killed between the two steps, the thread must not wait for a lock with this
+        // signal blocked.
         self.tracee.set_signal_mask(BLOCKED_SIGNALS)?;
         self.tracee.set_registers(&registers)?;
         self.tracee.follow(true)?;
@@ -249,7 +250,7 @@ impl<'a> Borrowed<'a> {
             (self.keep_going)();
             let stop = self.tracee.wait(TURN)?;
             if self.memory.word(place.has_returned)? != 0 {
-                // It has failed, and the kernel puts the thread back.
+                // The call has failed, and the kernel puts the thread back.
                 self.has_gone_on = true;
                 return self.memory.word(place.result).map(Some);
             }
@@ -259,7 +260,7 @@ impl<'a> Borrowed<'a> {
                     self.go_on(stop)?;
                     since.elapsed() > LONGEST
                 }
-                // On a busy machine it has not had its turn yet.
+                // On a busy machine the thread may not have run yet.
                 None => since.elapsed() > LONGEST || since.elapsed() > PATIENCE && self.sleeps(),
             };
             if is_late {
@@ -273,17 +274,18 @@ impl<'a> Borrowed<'a> {
         self.follow_to_the_end(place, start + 8)
     }
 
-    /// From the stop at which it has started the thread until the function has returned.
+    /// Runs the thread from the stop at which it has started the new thread until the function has returned.
     ///
-    /// The thread is stopped where it would go back by itself, so that it is put back precisely: a call for a time, for the rest of
-    /// that time. But stops make it slow: while others change the user without a pause, each stop in the C library's handler lets
-    /// the next such signal come before the function gets any further. Then the thread runs without stops and goes back by itself.
+    /// The thread is stopped at the instruction that would put it back, so that we put it back precisely: a call with
+    /// a timeout then continues with the rest of its time. But stops make it slow. While others change the user
+    /// without a pause, every stop in the C library's handler lets the next such signal arrive before the function
+    /// gets any further. In that case the thread runs without stops and goes back by itself.
     fn follow_to_the_end(&mut self, place: &Place, stack: u64) -> io::Result<Option<u64>> {
         const MOST_STOPS: usize = 64;
         for _ in 0..MOST_STOPS {
             self.resume()?;
             self.wait_for(Stop::SystemCall)?;
-            // Its own system calls stop it too.
+            // The thread's own system calls stop it too.
             let registers = self.tracee.registers()?;
             if (registers.rip, registers.rsp) == (place.end, stack) {
                 self.skip_call()?;
@@ -295,7 +297,7 @@ impl<'a> Borrowed<'a> {
         loop {
             (self.keep_going)();
             let stop = self.tracee.wait(TURN)?;
-            // Looked at first: the thread can have gone back, and ended.
+            // Checked first: the thread may have gone back and ended.
             if self.memory.word(place.has_returned)? != 0 {
                 self.has_gone_on = true;
                 return self.memory.word(place.result).map(Some);
@@ -306,7 +308,7 @@ impl<'a> Borrowed<'a> {
         }
     }
 
-    /// Without further stops, from one that is not the end of the thread or of what it does for us.
+    /// Runs without further stops, from a stop that is neither the end of the thread nor the end of its work for us.
     fn go_on(&mut self, stop: Stop) -> io::Result<()> {
         match stop {
             Stop::Gone => Err(unexpected(Stop::Gone)),
@@ -315,13 +317,13 @@ impl<'a> Borrowed<'a> {
         }
     }
 
-    /// Takes the thread out of a function in which it waits for a lock. False: it does not, just now, and is stopped if it has
-    /// started a thread.
+    /// Takes the thread out of a function in which it waits for a lock. False if it does not wait now; it is then
+    /// stopped if it has started a thread.
     ///
-    /// A thread in the C library's handler is followed until it comes out. Taken out of there, it would never answer, and who
-    /// changes the user would wait for it for ever.
+    /// A thread in the C library's handler is followed until it leaves the handler. Taken out of the handler, it
+    /// would never answer, and the thread that changes the user would wait forever.
     fn give_up(&mut self, place: &Place) -> io::Result<bool> {
-        // A handler makes some three system calls, and each is two stops.
+        // A handler makes about three system calls, with two stops each.
         const MOST_STOPS: usize = 32;
         self.halt()?;
         for _ in 0..MOST_STOPS {
@@ -357,8 +359,8 @@ impl<'a> Borrowed<'a> {
         Ok(())
     }
 
-    /// Whether a function that has its stack here waits for a lock, or is about to: the kernel makes the call again, or a handler
-    /// has just returned to it. Nobody has woken the thread by then, so nobody counts on it.
+    /// Whether a function that has its stack here waits for a lock, or is about to: the kernel restarts the call, or
+    /// a handler has just returned to it. Nobody has woken the thread by then, so nobody relies on it.
     fn waits_for_a_lock(&self, registers: &Registers, place: &Place) -> bool {
         const COMMAND: u64 = 0x7f;
         if !(place.return_to..place.stack).contains(&registers.rsp) {
@@ -374,7 +376,7 @@ impl<'a> Borrowed<'a> {
             && matches!(operation, libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET)
     }
 
-    /// What the thread does for us has gone wrong.
+    /// The thread's work for us has gone wrong.
     fn fault(&mut self) -> io::Error {
         let signal = self.tracee.take_signal();
         let error = io::Error::other(format!("the thread got signal {signal}"));
@@ -393,8 +395,8 @@ impl<'a> Borrowed<'a> {
         }
     }
 
-    /// The next stop that is not about something else, such as a SIGSTOP for the whole process. `None`: it waits in the
-    /// kernel for somebody who does not come.
+    /// Returns the next stop that belongs to this work, so not, for example, a SIGSTOP for the whole process. `None`
+    /// if the thread waits in the kernel for an event that does not come.
     fn wait(&mut self) -> io::Result<Option<Stop>> {
         let mut since = Instant::now();
         loop {
@@ -408,13 +410,13 @@ impl<'a> Borrowed<'a> {
                 Some(Stop::Signal) => return Err(self.fault()),
                 Some(stop) => return Ok(Some(stop)),
                 None if since.elapsed() > PATIENCE && self.sleeps() => return Ok(None),
-                // On a busy machine it has not had its turn yet.
+                // On a busy machine the thread may not have run yet.
                 None => (self.keep_going)(),
             }
         }
     }
 
-    /// Whether the thread waits, whenever one looks.
+    /// Whether the thread is found waiting at every look.
     fn sleeps(&self) -> bool {
         const LOOKS: u32 = 20;
         (0..LOOKS).all(|_| {
@@ -424,12 +426,12 @@ impl<'a> Borrowed<'a> {
         })
     }
 
-    /// Stops it where the next instruction is the one that puts everything back. The kernel restarts an interrupted system
-    /// call from such a stop only. False: it has ended.
+    /// Stops the thread where the next instruction is the one that puts everything back. The kernel restarts an
+    /// interrupted system call only from such a stop. False if the thread has ended.
     fn settle(&mut self) -> io::Result<bool> {
         let at_rest = (self.instructions.signal_return, self.frame + 8);
         loop {
-            // It is stopped, or about to be: nothing else is left to be waited for.
+            // The thread is stopped or about to be; there is nothing else to wait for.
             while !self.tracee.settle(PATIENCE)? {
                 if self.tracee.is_gone() {
                     return Ok(false);
@@ -439,20 +441,20 @@ impl<'a> Borrowed<'a> {
             if (registers.rip, registers.rsp) == at_rest {
                 return Ok(true);
             }
-            // In a handler of the C library's, for which somebody waits.
+            // In a handler of the C library, whose end another thread waits for.
             let (code, stack) = at_rest;
             self.run_to(code + SIGNAL_RETURN.len() as u64, stack)?;
             self.skip_call()?;
         }
     }
 
-    /// The thread is where it was, and will not know.
+    /// The thread is where it was, and notices nothing.
     pub fn put_back(mut self) -> io::Result<()> {
         if self.has_gone_on && self.tracee.is_gone() {
             return Ok(());
         }
         if self.has_gone_on {
-            // A thread that is not stopped now is let go when it stops.
+            // A thread that is not stopped now is released when it stops.
             return match self.tracee.settle(PATIENCE)? {
                 true => put_back(self.tracee, self.tracee.registers()?, self.target),
                 false => Ok(()),
@@ -474,10 +476,10 @@ impl<'a> Borrowed<'a> {
     }
 }
 
-/// The system call that an interrupted thread makes again if nobody puts it back.
+/// The system call that an interrupted thread restarts unless we put the thread back first.
 ///
-/// One that the kernel has restarted once has the number of `restart_syscall`, which does not survive a return from a
-/// signal frame. Its own number is in front of the instruction, where the C library loads it.
+/// A call that the kernel has restarted once has the number of `restart_syscall`, which does not survive a return
+/// from a signal frame. The original number is in the instruction before, where the C library loads it.
 fn call_again(memory: &Memory, registers: &Registers) -> u64 {
     if registers.orig_rax != libc::SYS_restart_syscall as u64 {
         return registers.orig_rax;
@@ -489,10 +491,10 @@ fn call_again(memory: &Memory, registers: &Registers) -> u64 {
     }
 }
 
-/// Lets a thread that we stopped go on with its registers as they were.
+/// Lets a stopped thread continue with its original registers.
 ///
-/// Some system calls end with EINTR when a thread is merely stopped for a moment (`epoll_wait`, for one). No signal was
-/// the reason, so no program expects it there: such a call is made once more.
+/// Some system calls (`epoll_wait`, for one) end with EINTR when a thread is merely stopped for a moment. There was
+/// no signal, so no program expects that error: such a call is made once more.
 pub(crate) fn put_back(
     tracee: &Tracee,
     mut registers: Registers,

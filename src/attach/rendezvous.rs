@@ -1,7 +1,7 @@
-//! Frees a process of a deadlock in its C library that loading the agent can complete.
+//! Releases a process from a deadlock in its C library that loading the agent can complete.
 //!
-//! Three threads wait for each other for good (seen with glibc 2.36), and any library with static thread-local memory
-//! is enough for it, whoever opens it:
+//! Three threads wait for each other forever (seen with glibc 2.36). Opening any library with static thread-local
+//! memory can complete it:
 //!
 //! ```text
 //! dlopen          holds the lock of thread-local memory, waits for that of stacks
@@ -9,8 +9,9 @@
 //! pthread_create  has to finish that thread's thread-local memory, waits for that lock
 //! ```
 //!
-//! `seteuid` need not wait: the new thread inherits what its creator has, who answers like any other thread, and if it runs by
-//! then, it is asked in the next round. So the word at which `seteuid` waits gets the value that it has once the thread runs.
+//! `seteuid` need not wait: the new thread inherits the user of its creator, which answers like any other thread; and
+//! if the new thread runs by then, the next round asks it. So we give the word at which `seteuid` waits the value
+//! that it has once the thread runs.
 
 use std::fs;
 use std::io;
@@ -22,32 +23,32 @@ use crate::remote::put_back;
 use crate::target::Target;
 use crate::tracee::Tracee;
 
-/// What the C library stores in a new thread's word when somebody waits for it to run, and what it stores once it does.
+/// Values that the C library stores in a new thread's word: when somebody waits for it to run, and once it runs.
 const AWAITED: u32 = -2_i32 as u32;
 const RUNS: u32 = 0;
 
-/// A thread takes microseconds from its creation to its first instruction. Nothing is lost if one on a busy machine takes
-/// longer: see above.
+/// A thread takes microseconds from its creation to its first instruction. If one takes longer on a busy machine,
+/// releasing the waiting thread does no harm: see above.
 const PATIENCE: Duration = Duration::from_millis(500);
 const STOP_PATIENCE: Duration = Duration::from_millis(100);
 
-/// A thread that waits in `setuid` or one of its kin for another one to run.
+/// A thread that waits in `setuid` or a similar function for another one to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Waiter {
     thread: i32,
     word: u64,
-    /// How often it has given up the processor: it has not moved if this has not.
+    /// Its number of context switches: if this is unchanged, the thread has not moved.
     switches: Option<u64>,
 }
 
-/// Looks for a thread that waits so, each time that it is asked.
+/// Looks for such a thread whenever it is asked to.
 #[derive(Debug, Default)]
 pub(crate) struct Rendezvous {
     seen: Option<(Waiter, Instant)>,
 }
 
 impl Rendezvous {
-    /// Frees the thread that has waited since an earlier look. Returns it if it has not stopped yet.
+    /// Releases the thread that has waited since an earlier look. Returns it if it has not stopped yet.
     pub fn look(
         &mut self,
         target: &Target,
@@ -62,7 +63,7 @@ impl Rendezvous {
                 }
                 self.seen = None;
                 let mut tracee = Tracee::seize(now.thread).ok()?;
-                // It has gone on, or ended, if that fails.
+                // If this fails, the thread has continued or ended.
                 let _ = free(&mut tracee, target, memory, now);
                 return tracee.release().err();
             }
@@ -89,7 +90,7 @@ fn find(target: &Target, memory: &Memory, forbidden: &Forbidden) -> Option<Waite
     })
 }
 
-/// The word at which a thread waits, and its stack pointer, if it waits for a word to have another value than [`AWAITED`].
+/// The word at which a thread waits, and its stack pointer, if it waits for a value other than [`AWAITED`].
 fn parse(call: &str) -> Option<(u64, u64)> {
     const COMMAND: u64 = 0x7f;
     let mut fields = call.split_whitespace();
@@ -113,7 +114,7 @@ fn value(memory: &Memory, word: u64) -> io::Result<u32> {
 }
 
 fn free(tracee: &mut Tracee, target: &Target, memory: &Memory, waiter: Waiter) -> io::Result<()> {
-    // Stopped, nobody else but the new thread changes the word, and that to the same value.
+    // While the waiting thread is stopped, only the new thread changes the word, and to the same value.
     if !tracee.settle(STOP_PATIENCE)? {
         return Ok(());
     }
@@ -124,7 +125,7 @@ fn free(tracee: &mut Tracee, target: &Target, memory: &Memory, waiter: Waiter) -
     if still_waits {
         memory.write(waiter.word, &RUNS.to_le_bytes())?;
     }
-    // The kernel makes the system call once more, which looks at the word.
+    // The kernel restarts the system call, which reads the word again.
     put_back(tracee, registers, target)
 }
 

@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 
 use crate::AttachError;
 
-/// How long another tracer may be there.
+/// How long another tracer may stay.
 pub(crate) const OTHER_TRACER: Duration = Duration::from_secs(2);
 
-/// A process that the agent could be put into.
+/// A process that the agent could be loaded into.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     pid: i32,
-    /// Found out while it was there to be asked.
+    /// Read while the process was still there.
     shares_our_root: bool,
 }
 
-/// A mapped file, or what takes its place.
+/// A mapped file, or the kernel's substitute for its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub start: u64,
@@ -71,8 +71,8 @@ impl Target {
                 tracer: tracer as i32,
             });
         }
-        // Neither a thread of the kernel nor a process that is about to end has memory; threads of the kernel are
-        // children of the second process, in every system.
+        // Neither kernel threads nor processes that are about to end have memory; kernel threads are children of
+        // process 2 on every system.
         if status.field("VmSize").is_none() {
             return Err(match pid == 2 || status.number("PPid") == Some(2) {
                 true => AttachError::KernelThread(pid),
@@ -83,7 +83,8 @@ impl Target {
         Ok(target)
     }
 
-    /// How it is, when nobody traces it, or has done so for a while: another command of ours is through in a moment.
+    /// The process when nobody traces it. Waits for a while for a tracer to leave: another command of ours takes a
+    /// moment.
     fn status_without_tracer(&self) -> Result<Status, AttachError> {
         let since = Instant::now();
         loop {
@@ -96,12 +97,12 @@ impl Target {
         }
     }
 
-    /// Its number, as we see it.
+    /// Its number in our pid namespace.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Whether it has loaded the agent: from the start, or since an earlier attach.
+    /// Whether it has loaded the agent, at its start or in an earlier attach.
     pub fn has_agent(&self) -> Result<bool, AttachError> {
         Ok(self.mappings()?.iter().any(is_agent))
     }
@@ -111,16 +112,16 @@ impl Target {
         self.shares_our_root
     }
 
-    /// Its working directory, by its own name.
+    /// Its working directory, as the process names it.
     pub fn working_directory(&self) -> Option<PathBuf> {
         let link = |name| fs::read_link(format!("/proc/{}/{name}", self.pid)).ok();
         let directory = link("cwd")?;
-        // In another root directory by chroot both are told as we see them.
+        // In another root directory by chroot, the kernel shows both from our root.
         let inside = directory.strip_prefix(link("root")?).ok()?;
         Some(Path::new("/").join(inside))
     }
 
-    /// Where a path of the process is found by us.
+    /// Where we find a path of the process.
     pub fn path_from_here(&self, path: &str) -> PathBuf {
         match self.shares_our_root() {
             true => PathBuf::from(path),
@@ -144,14 +145,14 @@ impl Target {
         Ok(threads)
     }
 
-    /// What the kernel says of a thread.
+    /// The kernel's account of a thread.
     pub(crate) fn status(&self, thread: i32) -> Result<Status, AttachError> {
         fs::read_to_string(format!("/proc/{}/task/{thread}/status", self.pid))
             .map(Status)
             .map_err(|error| self.explain(error, "its state cannot be read"))
     }
 
-    /// The number that a thread has for itself, where its process numbers threads for itself, as in a container.
+    /// The thread's number in its own pid namespace, as in a container.
     pub(crate) fn number_inside(&self, thread: i32) -> Result<u64, AttachError> {
         let status = self.status(thread)?;
         let inside = status.field("NSpid").and_then(|numbers| {
@@ -162,7 +163,7 @@ impl Target {
         Ok(inside.unwrap_or_else(|| u64::from(thread.unsigned_abs())))
     }
 
-    /// Our number for the thread that has this number for itself; `None`: there is none.
+    /// Our number for the thread with this number in its own pid namespace; `None` if there is none.
     pub(crate) fn number_outside(&self, inside: u64) -> Option<i32> {
         let is_it = |thread: &i32| {
             self.number_inside(*thread)
@@ -236,13 +237,13 @@ impl Target {
             return Err(AttachError::OtherLibc { pid, libc });
         }
         let mut start = [0; 20];
-        // A process that ends has lost its mappings, or some.
+        // A process that is ending has lost some or all of its mappings.
         if mappings.is_empty() {
             return Err(AttachError::Ended(pid));
         }
         let program = fs::File::open(format!("/proc/{pid}/exe"))
             .and_then(|file| std::os::unix::fs::FileExt::read_exact_at(&file, &mut start, 0));
-        // 64 bits, and our own processor.
+        // 64 bits, and this machine's architecture.
         let machine = u16::from_le_bytes([start[18], start[19]]);
         if program.is_ok() && (start[4] != 2 || machine != OUR_MACHINE) {
             return Err(AttachError::OtherMachine(pid));
@@ -263,7 +264,8 @@ impl Target {
     }
 }
 
-/// Why a process may not be traced that nobody traces: by its user and ours, and Yama's setting, as far as they are known.
+/// Why a process without a tracer may not be traced: by its user and ours, and by Yama's setting, as far as they are
+/// known.
 fn refusal(pid: i32, users: Option<(u32, u32)>, scope: Option<u32>) -> AttachError {
     match (users, scope) {
         (Some((owner, own)), _) if owner != own && own != 0 => AttachError::OtherUser(pid),
@@ -285,13 +287,13 @@ const OUR_MACHINE: u16 = 62;
 #[cfg(not(target_arch = "x86_64"))]
 const OUR_MACHINE: u16 = 183;
 
-/// The last part of a path, without the kernel's remark that the file was replaced.
+/// The last part of a path, without the kernel's note that the file was replaced.
 pub(crate) fn file_name(path: &str) -> &str {
     let path = path.strip_suffix(" (deleted)").unwrap_or(path);
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// Whether this is a part of the agent: by the name of its file, or of the memory that it was copied to.
+/// Whether this is the agent, by the name of its file or of the memory that it was copied to.
 pub(crate) fn is_agent(mapping: &Mapping) -> bool {
     matches!(
         file_name(&mapping.path),
@@ -314,7 +316,7 @@ impl Status {
         self.field(name)?.parse().ok()
     }
 
-    /// Whether a line is a list that has this word.
+    /// Whether a line is a list that contains this word.
     pub fn lists(&self, name: &str, word: &str) -> bool {
         self.field(name)
             .is_some_and(|list| list.split_whitespace().any(|found| found == word))
@@ -345,7 +347,7 @@ mod tests {
         assert!(said(Some((1000, 65534)), Some(1)).contains("belongs to another user"));
         assert!(said(Some((1000, 1000)), Some(1)).contains("ptrace_scope = 1); attach as root"));
         assert!(said(Some((1000, 1000)), Some(2)).contains("ptrace_scope = 2); attach as root"));
-        // That setting cannot be taken back, and binds root too.
+        // That setting cannot be revoked, and binds root too.
         assert!(said(Some((1000, 0)), Some(3)).contains("until a reboot"));
         for scope in [Some(0), None] {
             assert!(said(Some((1000, 1000)), scope).contains("CAP_SYS_PTRACE is needed"));

@@ -10,22 +10,22 @@ use crate::borrow::SIGNAL_RETURN;
 use crate::frame::{FRAME_BYTES, SIGNAL_MASK};
 use crate::image::Memory;
 
-/// Why a thread stands still.
+/// Why a thread is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// Because we asked for it, or the whole process is stopped.
+    /// We asked for it, or the whole process is stopped.
     Event,
     /// At the begin or end of a system call.
     SystemCall,
     /// A signal is about to be delivered: [`Tracee::signal`].
     Signal,
-    /// It has started a thread, which is not traced any more.
+    /// It has started a thread, which is no longer traced.
     Created,
     /// The thread has ended.
     Gone,
 }
 
-/// How a thread goes on.
+/// How a thread continues.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Until {
     /// Until something happens.
@@ -34,24 +34,24 @@ pub(crate) enum Until {
     SystemCall,
 }
 
-/// A thread that we trace. It goes on where it stands when this is dropped.
+/// A thread that we trace. Dropping this lets it continue from where it is.
 pub(crate) struct Tracee {
     thread: i32,
     is_stopped: bool,
     is_gone: bool,
-    /// What it was about to be told when it stopped. It is told when it goes on: a signal that is kept from it is lost.
+    /// The signal that it stopped for. It is delivered when the thread continues: a suppressed signal is lost.
     signal: i32,
     has_created: bool,
 }
 
-/// By this signal of its own the C library cancels a thread.
+/// The C library's own signal that cancels a thread.
 const CANCEL: i32 = 32;
-/// By this one it has every thread change its user or group, and waits for each of them. It holds a lock meanwhile that
-/// `pthread_create` takes, and the thread that asks may be the one that everything else waits for.
+/// The C library's own signal that makes every thread change its user or group. The sender waits for all of them,
+/// holds a lock that `pthread_create` takes, and may be the thread that everything else waits for.
 pub(crate) const SETXID: i32 = 33;
 /// How long the delivery of a signal may take, on a busy machine.
 const DELIVERY: Duration = Duration::from_secs(2);
-/// How far up the stack the frame is in which the handler for a change of user was called.
+/// How many bytes of the stack are searched for the frame of the handler for a change of user.
 const HANDLER_BYTES: usize = 768;
 
 /// Of a signal in a mask.
@@ -81,7 +81,7 @@ impl Tracee {
         })
     }
 
-    /// Whether it stops when it has started a thread. It is stopped.
+    /// Sets whether it stops when it has started a thread. The thread must be stopped.
     pub fn follow(&self, is_to_stop: bool) -> io::Result<()> {
         let mut options = libc::PTRACE_O_TRACESYSGOOD;
         if is_to_stop {
@@ -90,12 +90,12 @@ impl Tracee {
         ptrace(libc::PTRACE_SETOPTIONS, self.thread, 0, options as usize)
     }
 
-    /// Whether it has started a thread since.
+    /// Whether it has started a thread since then.
     pub fn has_created(&self) -> bool {
         self.has_created
     }
 
-    /// The thread that it has started is traced too; it is let go as soon as it stops, which it does before it runs.
+    /// The new thread is traced too. It is released as soon as it stops, which it does before it runs.
     fn let_created_go(&mut self) -> io::Result<()> {
         let mut number: libc::c_ulong = 0;
         ptrace(
@@ -111,12 +111,12 @@ impl Tracee {
             signal: 0,
             has_created: false,
         };
-        // On a busy machine it may take its time. Left traced, it would never run.
+        // On a busy machine that may take a while. Left traced, the thread would never run.
         while created.wait(Duration::from_secs(1))?.is_none() {}
         Ok(())
     }
 
-    /// Lets it go as soon as it has stopped. `Err`: it has not yet.
+    /// Releases it as soon as it has stopped. `Err` if it has not stopped yet.
     pub fn release(mut self) -> Result<(), Self> {
         match self.is_stopped || !matches!(self.wait(Duration::ZERO), Ok(None)) {
             true => Ok(()),
@@ -139,7 +139,7 @@ impl Tracee {
         ptrace(libc::PTRACE_INTERRUPT, self.thread, 0, 0)
     }
 
-    /// Waits until it stops. `None`: it has not within that time.
+    /// Waits until it stops; `None` if it does not stop within that time.
     pub fn wait(&mut self, patience: Duration) -> io::Result<Option<Stop>> {
         let since = Instant::now();
         loop {
@@ -151,15 +151,15 @@ impl Tracee {
         }
     }
 
-    /// What it has stopped for, if it has.
+    /// Why it has stopped, if it has.
     ///
-    /// A signal's stop is only looked at and never collected: the kernel forgets the signal of a collected stop, and if we were
-    /// killed before the thread goes on, it would never hear of it. By such a signal the C library changes the user of all
-    /// threads, and waits for each.
+    /// A stop for a signal is only looked at and never collected: the kernel forgets the signal of a collected stop,
+    /// so that the thread would lose it if we were killed now. The C library changes the user of all threads by such
+    /// a signal, and waits for each of them.
     fn look(&mut self) -> io::Result<Option<Stop>> {
         let mut found = MaybeUninit::<libc::siginfo_t>::zeroed();
         let kinds = libc::WEXITED | libc::WSTOPPED | libc::__WALL;
-        // SAFETY: what is found is written to a place of ours.
+        // SAFETY: the result is written to memory of ours.
         let waited = unsafe {
             libc::waitid(
                 libc::P_PID,
@@ -206,10 +206,10 @@ impl Tracee {
         }))
     }
 
-    /// Takes note for the kernel of what [`Self::look`] has found, which is there still.
+    /// Collects the stop that [`Self::look`] has found and left in place.
     fn collect(&self) {
         let mut status = 0;
-        // SAFETY: the status is written to a place of ours.
+        // SAFETY: the status is written to memory of ours.
         unsafe { libc::waitpid(self.thread, &raw mut status, libc::__WALL | libc::WNOHANG) };
     }
 
@@ -218,20 +218,20 @@ impl Tracee {
         Stop::Gone
     }
 
-    /// The signal that it gets when it goes on; 0 for none.
+    /// The signal that is delivered when it continues; 0 for none.
     pub fn signal(&self) -> i32 {
         self.signal
     }
 
-    /// Keeps the signal from it.
+    /// Suppresses the signal.
     pub fn take_signal(&mut self) -> i32 {
         std::mem::take(&mut self.signal)
     }
 
-    /// Lets it go on, with the signal that it was about to get.
+    /// Lets it continue, and delivers the signal that it stopped for.
     ///
-    /// A change of user is delivered first: the thread is at the first instruction of the C library's handler then, or will stop
-    /// there.
+    /// A change of user is delivered first: the thread is then at the first instruction of the C library's handler,
+    /// or will stop there.
     pub fn resume(&mut self, until: Until) -> io::Result<()> {
         if self.signal == SETXID && self.signal_mask()? & bit(CANCEL) == 0 {
             self.settle(DELIVERY)?;
@@ -254,7 +254,7 @@ impl Tracee {
         Ok(())
     }
 
-    /// Stops it at a point from which the kernel restarts what it interrupted, whatever it is at now.
+    /// Stops it at a point from which the kernel restarts whatever the stop interrupted.
     pub fn settle(&mut self, patience: Duration) -> io::Result<bool> {
         self.interrupt()?;
         if self.is_stopped {
@@ -276,11 +276,12 @@ impl Tracee {
         Ok(false)
     }
 
-    /// Has a thread in the C library's handler for a change of user end the handler before it is cancelled. It is stopped.
+    /// Makes a stopped thread in the C library's handler for a change of user finish the handler before it is
+    /// cancelled.
     ///
-    /// Cancelled inside of the handler, a thread ends without an answer, and with that signal blocked; who changes the user waits
-    /// for it for ever (glibc 2.36). Without us that can happen within microseconds only. The handler's return restores the
-    /// signals that were blocked before, whatever becomes of us.
+    /// A thread that is cancelled inside the handler ends without an answer and with that signal blocked, and the
+    /// thread that changes the user waits for it forever (glibc 2.36). Without us, the window for that is a few
+    /// microseconds. The handler's return restores the signals that were blocked before, even if we are killed.
     fn put_off_cancellation(&self) {
         let Ok(mask) = self.signal_mask() else {
             return;
@@ -290,7 +291,7 @@ impl Tracee {
                 .mask_after_handler()
                 .is_some_and(|after| after & bit(SETXID) == 0);
         if is_in_handler {
-            // It fails if the thread has just been killed.
+            // This fails if the thread has just been killed.
             let _ = self.set_signal_mask(mask | bit(CANCEL));
         }
     }
@@ -375,7 +376,7 @@ impl Tracee {
         Ok(mask)
     }
 
-    /// Blocks these signals and no others.
+    /// Blocks exactly these signals.
     pub fn set_signal_mask(&self, mask: u64) -> io::Result<()> {
         ptrace(
             libc::PTRACE_SETSIGMASK,
@@ -388,8 +389,9 @@ impl Tracee {
 
 impl Drop for Tracee {
     fn drop(&mut self) {
-        // A thread that has stopped for a signal since the last look is told that signal. One that has not stopped yet cannot be
-        // let go, and if it stopped between a look and a detach, its signal would be lost: the end of this process lets it go.
+        // A thread that has stopped for a signal since the last look gets that signal. A thread that has not stopped
+        // yet cannot be released: if it stopped between a look and a detach, its signal would be lost. The end of
+        // this process releases it.
         let is_stopped = self.is_stopped || matches!(self.look(), Ok(Some(_)));
         if !is_stopped || self.is_gone {
             return;
@@ -401,7 +403,7 @@ impl Drop for Tracee {
     }
 }
 
-/// `address` and `data` are numbers, or addresses of ours that the kernel reads or fills as the request says.
+/// `address` and `data` are numbers, or addresses of ours that the kernel reads or fills, depending on the request.
 fn ptrace(request: libc::c_uint, thread: i32, address: usize, data: usize) -> io::Result<()> {
     let address: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(address);
     let data: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(data);
@@ -421,8 +423,8 @@ mod tests {
 
     use super::*;
 
-    /// A thread in `pause`, whose number is printed; `ids` has another thread change the user, `cancel` cancels the first. The
-    /// alarm ends a process in which either is waited for in vain.
+    /// Runs a thread in `pause` and prints its number. `ids` makes another thread change the user, `cancel` cancels
+    /// the first. The alarm ends a process in which either waits forever.
     const PROGRAM: &str = r#"
 import ctypes, os, signal, sys, threading
 signal.alarm(60)
@@ -442,7 +444,7 @@ c.pthread_join(thread, None)
 print("done", flush=True)
 "#;
 
-    /// A thread that is cancelled while we hold it in a handler for a change of user, or before one.
+    /// Cancels a thread that we hold in a handler for a change of user, or just before one.
     #[test]
     fn a_thread_answers_a_change_of_user_before_it_is_cancelled() {
         const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,9 +1,8 @@
 //! The facts that a file must begin with to be readable alone, when it continues another one.
 //!
-//! It follows the events of the file so far, and keeps of them what later events refer to: the process, the intervals,
-//! the modules in the order of their numbers, threads, definitions, and the samples that are alive with their stacks.
-//! Whoever reads what [`Carry::write`] makes of it, and then the events of the new file, knows as much of what lives as
-//! whoever has read both files.
+//! They are the process, the intervals, the modules in the order of their numbers, the threads, the definitions, and
+//! the live samples with their stacks. [`Carry`] collects them from the events of the file so far. A reader of the
+//! new file thus knows as much about live blocks as a reader of both files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,16 +19,16 @@ const MOST_NOTES: usize = 64;
 
 type Words = Box<[u64]>;
 
-/// See the module.
+/// Collects the facts; see the module.
 #[derive(Default)]
 pub struct Carry {
     process: Option<Words>,
     /// The meaning of each interval number.
     intervals: BTreeMap<u16, Words>,
-    /// The last interval at which samples were taken, and the last one.
+    /// The last interval at which samples were taken, and the last interval of all, which may be "none".
     in_force: [Option<IntervalRecord>; 2],
-    /// For each heap, the last record of each of its intervals, and the last of all: live objects may have been allocated
-    /// under any of them.
+    /// For each heap, the last record of each of its intervals, and the last record of all. Both are needed, because
+    /// live objects may have been allocated under any interval.
     of_heaps: BTreeMap<HeapId, HeapIntervals>,
     modules: Vec<(u64, Words)>,
     space: AddressSpace,
@@ -90,7 +89,7 @@ impl Carry {
             let thread = self.threads.entry(sample.thread).or_default();
             thread.bytes = thread.bytes.max(sample.thread_bytes);
         }
-        // The end of one that is not tracked will not be told.
+        // No record tells the end of an object that is not tracked.
         if !sample.flags.contains(SampleFlags::UNTRACKED) {
             self.live.insert(sample.id, Alive { sample, fate: None });
         }
@@ -192,9 +191,9 @@ impl Carry {
         }
     }
 
-    /// Writes the facts for a file that begins with `part`, with the last stacks of running threads. `next` is called whenever
-    /// the encoder has enough for a chunk, and at the end. Returns, for each stack node of this file, its number in the new
-    /// one, or [`StackId::EMPTY`] if it is not there.
+    /// Writes the facts for a file that begins with `part`, with the last stacks of running threads. Calls `next`
+    /// whenever the encoder has enough for a chunk, and at the end. Returns the new number of each stack node of this
+    /// file, or [`StackId::EMPTY`] for a node that the new file does not have.
     pub fn write<E>(
         &self,
         part: &PartRecord,
@@ -267,7 +266,7 @@ impl Carry {
             encoder.words(RecordKind::Interval, words);
         }
         let [sampled, last] = &self.in_force;
-        // A process that is stopped goes on some time at the interval of before.
+        // A process whose sampling is stopped still uses the earlier interval for a while.
         let sampled = sampled.filter(|sampled| Some(*sampled) != *last);
         let again = |interval: &IntervalRecord| IntervalRecord {
             time_ns,
@@ -293,7 +292,8 @@ impl Carry {
         }
     }
 
-    /// Writes all modules that ever were, so that they keep their numbers, then that none is mapped, then those that are.
+    /// Writes all modules in the order of their numbers, so that these stay valid; then that none is mapped; then the
+    /// modules that are mapped.
     fn write_modules(&self, time_ns: u64, encoder: &mut ChunkEncoder) {
         for (_, words) in &self.modules {
             encoder.words(RecordKind::Module, words);
@@ -320,7 +320,7 @@ impl Carry {
         }
     }
 
-    /// Writes the threads that run, and those that allocated something that is alive.
+    /// Writes the threads that run, and those that allocated a live block.
     fn write_threads(&self, live: &[&Alive], encoder: &mut ChunkEncoder) {
         let used: BTreeSet<ThreadId> = live.iter().map(|alive| alive.sample.thread).collect();
         for (&id, thread) in &self.threads {
@@ -377,7 +377,7 @@ impl Carry {
 
     /// Stack nodes of the file so far.
     pub fn nodes(&self) -> u32 {
-        // The decoder counts them in 32 bits.
+        // The decoder counts nodes in 32 bits.
         self.nodes.len() as u32
     }
 }

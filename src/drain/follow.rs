@@ -9,8 +9,8 @@ use allocsample_record::{
 use crate::carry::Carry;
 use crate::writer::ChunkWriter;
 
-/// The state of the file up to some chunk. It is only built when another file begins, so that other processes do not pay for
-/// it.
+/// The state of the file up to some chunk. It is only built when another file begins, so that processes without
+/// rotation do not pay for it.
 #[derive(Default)]
 pub struct Follower {
     offset: u64,

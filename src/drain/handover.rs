@@ -1,13 +1,14 @@
-//! A place where one drain thread leaves something for the next.
+//! A place where one drain thread leaves a value for the next.
 //!
-//! There is no lock: a program may fork while a drain thread is here, and the child's drain thread would wait for ever for a
-//! thread that only its parent has. The value changes hands in one exchange of a pointer, so a child finds all of it or nothing.
+//! There is no lock. If the program forks while a drain thread holds one, the child's drain thread would wait forever
+//! for a thread that only the parent has. The value changes hands in one exchange of a pointer, so a child finds all
+//! of it or nothing.
 
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// See the module.
+/// The place; see the module.
 pub struct Handover<T> {
     /// From `Box::into_raw`, or null.
     left: AtomicPtr<T>,
@@ -38,7 +39,7 @@ impl<T> Handover<T> {
 
     fn exchange(&self, value: Option<Box<T>>) -> Option<Box<T>> {
         let value = value.map_or(ptr::null_mut(), Box::into_raw);
-        // Acquire and release: whoever takes the value sees all of it.
+        // Acquire and release: the thread that takes the value sees all of it.
         let before = self.left.swap(value, Ordering::AcqRel);
         // SAFETY: 1. it came from `Box::into_raw` above; 2. the exchange has taken it out, so nobody else has it.
         (!before.is_null()).then(|| unsafe { Box::from_raw(before) })

@@ -1,4 +1,4 @@
-//! Stacks as nodes of a tree, each written once (or again after it was forgotten).
+//! Stacks as nodes of a tree. Each node is written once, and again if the table of nodes has forgotten it.
 
 use allocsample_record::{
     AddressSpace, ChunkEncoder, CodeRecord, ModuleAgainRecord, ModuleId, ModuleRecord,
@@ -20,7 +20,7 @@ pub struct StackInterner {
     places: Places,
     /// Locations of addresses under the present map of modules; at most [`ADDRESSES`].
     addresses: FxHashMap<u64, Place>,
-    /// Frames that were met lately under the present map of modules, where [`recent_index`] puts them.
+    /// Recently seen frames under the present map of modules, at the places that [`recent_index`] gives.
     recent: Vec<Recent>,
     /// The last stack of each thread, root first: its next sample only contains the frames that differ.
     last: FxHashMap<ThreadId, Vec<StackId>>,
@@ -34,11 +34,12 @@ struct Recent {
     number: StackId,
 }
 
-/// Places of frames that were met lately: 64 KiB.
+/// Number of places for recently seen frames: 64 KiB.
 const RECENT: usize = 1 << 12;
 
 fn recent_index(parent: StackId, address: u64) -> usize {
-    // The fractions of the golden ratio and of the square root of 2, made odd: the upper bits depend on everything.
+    // The fractional parts of the golden ratio and of the square root of 2, made odd: every bit of the input affects
+    // the upper bits of the product.
     let mixed = address.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(parent.0);
     let hash = mixed.wrapping_mul(0x6a09_e667_f3bc_c909);
     (hash >> 52) as usize % RECENT
@@ -47,7 +48,7 @@ fn recent_index(parent: StackId, address: u64) -> usize {
 /// The identity of a module: path, build id, size, and the offset at which it begins.
 type ModuleKey = (Box<[u8]>, Box<[u8]>, u64, u64);
 
-/// Addresses that are remembered before all are forgotten: 1 MiB of them.
+/// Maximum number of remembered addresses (1 MiB); then all are forgotten.
 const ADDRESSES: usize = 1 << 16;
 
 impl StackInterner {
@@ -62,8 +63,8 @@ impl StackInterner {
         self.last.iter().filter_map(leaf)
     }
 
-    /// Begins a new file with the same modules. `numbers` are the numbers in it of the last file's nodes, in their order; the
-    /// last stacks are among them.
+    /// Begins a new file with the same modules. `numbers` maps the last file's nodes, in their order, to nodes of the
+    /// new file, which include the last stacks.
     pub fn begin_file(&mut self, numbers: &[StackId]) {
         self.nodes = NodeTable::default();
         self.recent.clear();
@@ -74,7 +75,7 @@ impl StackInterner {
         }
     }
 
-    /// A module was mapped. If the profile knows it already, the record of that is returned.
+    /// Records that a module was mapped. Returns the module's record if the profile has it already.
     pub fn map(&mut self, module: &ModuleRecord<'_>) -> Option<ModuleAgainRecord> {
         self.forget_addresses();
         let key = (
@@ -101,26 +102,26 @@ impl StackInterner {
         None
     }
 
-    /// A module is gone.
+    /// Records that a module was unmapped.
     pub fn unmap(&mut self, module: &ModuleUnloadRecord) {
         self.forget_addresses();
         self.space.unmap(module);
     }
 
-    /// Compiled code was made, moved or dropped.
+    /// Records that compiled code was made, moved or dropped.
     pub fn change_code(&mut self, code: &CodeRecord) {
         self.forget_addresses();
         self.space.change_code(code);
     }
 
-    /// Forgets addresses: they may belong to another location now. The last stacks stay, since a thread only shares frames
-    /// whose code it found unchanged.
+    /// Forgets addresses, which may belong to other locations now. The last stacks stay: a thread shares only frames
+    /// whose code it has found unchanged.
     fn forget_addresses(&mut self) {
         self.addresses.clear();
         self.recent.clear();
     }
 
-    /// Forgets places and nodes. Nodes are written again then; numbers in this file stay valid.
+    /// Forgets places and nodes. Nodes are then written again; numbers that this file uses stay valid.
     fn forget_places(&mut self) {
         self.addresses.clear();
         self.places = Places::default();
@@ -132,7 +133,7 @@ impl StackInterner {
         self.last.remove(&thread);
     }
 
-    /// Whether the thread's last stack is known as far as `shared` frames from the root.
+    /// Whether at least `shared` frames of the thread's last stack are known, counted from the root.
     pub fn knows(&self, thread: ThreadId, shared: usize) -> bool {
         shared <= self.last.get(&thread).map_or(0, Vec::len)
     }
@@ -145,8 +146,8 @@ impl StackInterner {
         self.last.get(&thread)?.get(index).copied()
     }
 
-    /// The number of a stack that is no thread's last one, such as a tick's: `below`, and on top of it these addresses, leaf
-    /// first. New nodes are added to `encoder`.
+    /// Returns the number of a stack that is not the last one of a thread, such as a tick's: these addresses, leaf
+    /// first, on top of `below`. Adds new nodes to `encoder`.
     pub fn intern_below(
         &mut self,
         below: StackId,
@@ -156,8 +157,8 @@ impl StackInterner {
         self.descend(below, frames, encoder, |_| {})
     }
 
-    /// The number of a thread's stack: the first `shared` frames of its last one, counted from the root, and then return
-    /// addresses, leaf first. New nodes are added to `encoder`.
+    /// Returns the number of a thread's stack: these return addresses, leaf first, on top of the first `shared`
+    /// frames of the thread's last stack. Adds new nodes to `encoder`.
     pub fn intern(
         &mut self,
         thread: ThreadId,
@@ -174,8 +175,8 @@ impl StackInterner {
         stack
     }
 
-    /// Returns the stack with these addresses, leaf first, on top of another one, and passes the number of each stack on the
-    /// way to the callback.
+    /// Returns the stack with these addresses, leaf first, on top of another one. Passes the number of every stack on
+    /// the way to the callback.
     fn descend(
         &mut self,
         below: StackId,
@@ -191,7 +192,7 @@ impl StackInterner {
             self.forget_places();
         }
         let mut parent = below;
-        // Nothing is below a node that has just been written.
+        // A new node has no nodes below it yet.
         let mut is_parent_new = false;
         for &address in frames.iter().rev() {
             let place = &mut self.recent[recent_index(parent, address)];
@@ -276,7 +277,7 @@ mod tests {
         assert_eq!((again.module, again.start), (ModuleId(1), 300));
         assert_eq!(interner.intern(ThreadId(1), 0, &[350], &mut encoder), first);
         assert_ne!(first, other);
-        // Without a build id nobody knows.
+        // A module without a build id cannot be recognised when it is mapped again.
         assert_eq!(interner.map(&module(b"/b", b"", 100)), None);
         assert_eq!(interner.map(&module(b"/b", b"", 100)), None);
     }

@@ -7,7 +7,7 @@ use allocsample_agent::recording::Recording;
 use allocsample_record::{Figure, LostReason, Note};
 use allocsample_sampling::{Controller, Interval, LiveLimit, Window};
 
-/// Amounts that have passed the drain thread so far.
+/// Totals that have passed through the drain thread so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Drained {
     /// Words of the ring.
@@ -18,7 +18,7 @@ pub struct Drained {
     pub frees: u64,
 }
 
-/// Counters that only grow, at a moment.
+/// The totals at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 struct Look {
     time_ns: u64,
@@ -29,7 +29,7 @@ struct Look {
     timed: [(u64, u64); 2],
 }
 
-/// The mean time of one kind of slow path, which follows what the program does now.
+/// The mean time of one kind of slow path. Recent measurements count most.
 #[derive(Clone, Copy, Debug)]
 struct MeanTime {
     ns: f64,
@@ -40,14 +40,14 @@ impl MeanTime {
         let number = now.0.saturating_sub(before.0);
         if number > 0 {
             let mean = now.1.saturating_sub(before.1) as f64 / number as f64;
-            // A few measurements say little.
+            // A few measurements are not enough for a mean.
             let share = (number as f64 / 16.0).min(0.25);
             self.ns += (mean - self.ns) * share;
         }
     }
 }
 
-/// See the module.
+/// The budgets, and what is known of the cost; see the module.
 pub struct Keeper {
     agent: &'static Agent,
     recording: &'static Recording,
@@ -55,21 +55,21 @@ pub struct Keeper {
     size: Option<SizeLimit>,
     live: Option<LiveLimit>,
     last: Look,
-    /// Head of the ring at the last wake-up, and whether it had not moved since the one before.
+    /// Head of the ring at the last wake-up, and whether it had stood still since the wake-up before.
     head: u64,
     is_quiet: bool,
     sample: MeanTime,
     free: MeanTime,
-    /// Samples a second that are allowed.
+    /// Maximum number of samples per second.
     rate: Option<f64>,
 }
 
-/// Words of a sample whose stack is that of the one before.
+/// Ring words of a sample whose stack equals that of the sample before.
 const LEAST_WORDS: f64 = 16.0;
 
-/// With so many samples since the last look there is no time to wait for the kernel's ticks. Where a rate is allowed they
-/// are what it allows in a fifth of a second: at the start the interval is still the shortest, and a burst takes a hundred
-/// thousand samples a second.
+/// After this many samples the keeper does not wait for the kernel's next tick. With a limit on the rate, it is the
+/// number that the limit allows in a fifth of a second: the interval is shortest at the start, and a burst takes
+/// 100,000 samples per second.
 fn burst_samples(rate: Option<f64>) -> f64 {
     const MOST: f64 = 2000.0;
     /// Minimum number of samples for the controller to choose an interval.
@@ -91,7 +91,7 @@ impl Keeper {
             last: Look::default(),
             head: recording.ring.head(),
             is_quiet: false,
-            // Until they are measured.
+            // Used until these times have been measured.
             sample: MeanTime { ns: 1000.0 },
             free: MeanTime { ns: 150.0 },
             rate: budget.samples_per_second,
@@ -100,7 +100,7 @@ impl Keeper {
         if let Some(rate) = budget.samples_per_second {
             recording.drain_from((burst_samples(Some(rate)) * LEAST_WORDS) as u64);
         }
-        // Files that come and go need no care: the oldest goes.
+        // A rotating recording needs no limit on one file, because the oldest file is deleted.
         let most_bytes = config.max_size_bytes.filter(|_| !config.is_rotated());
         let first = if config.is_watched() {
             config.shortest_interval()
@@ -114,7 +114,7 @@ impl Keeper {
 
     /// Maximum time that the drain thread may sleep.
     pub fn patience_ms(&self) -> Option<u32> {
-        /// A load that does not fill a quarter of the ring in this time is no burst.
+        /// A load that does not fill a quarter of the ring in this time is not a burst.
         const WATCHFUL_MS: u32 = 100;
         const IDLE_MS: u32 = 1000;
         let is_watchful = self.controller.is_some() || self.live.is_some();
@@ -160,7 +160,7 @@ impl Keeper {
             return;
         }
         if let Some(size) = &mut self.size {
-            // What is in the ring takes as much in the file as what was.
+            // Records in the ring are assumed to take as much space in the file as those before them.
             let waiting = self.recording.ring.used_words() as f64;
             let per_word = written_bytes as f64 / drained.words.max(1) as f64;
             let written_bytes = written_bytes.saturating_add((waiting * per_word) as u64);
@@ -192,19 +192,19 @@ impl Keeper {
     }
 
     fn change(&self, from: Interval, to: Option<Interval>) {
-        // If somebody else has changed it meanwhile, that holds until the next look.
+        // If a request has changed the interval meanwhile, the requested one stays until the next look.
         self.agent.change_interval(self.recording, from, to);
     }
 
-    /// Measurements since the last look; `None`: too few.
+    /// Returns the measurements since the last look; `None` if there are too few.
     fn window(&mut self, now: &Look, drained: &Drained) -> Option<Window> {
         /// The kernel adds a running thread's time to its process at its ticks, up to 10 ms apart.
         const TICKS_NS: f64 = 30e6;
-        /// The program pays more than what is timed: the way into the slow path and out of it, and what a sample throws
-        /// out of the caches. Measured from outside (`scripts/bench-budget`).
+        /// The program pays for more than the time measured here: for entering and leaving the slow path, and for the
+        /// cache lines that a sample evicts. The factor was measured from outside (`scripts/bench-budget`).
         const UNTIMED: f64 = 1.4;
         let last = self.last;
-        // What is in the ring is not decoded yet; it is like what was.
+        // Records in the ring are not decoded yet; they are assumed to be like those before them.
         const FIRST_GUESS_WORDS: f64 = 40.0;
         let words_of_one = match drained.samples {
             0 => FIRST_GUESS_WORDS,
@@ -220,7 +220,7 @@ impl Keeper {
         for (number, mean) in [&mut self.sample, &mut self.free].into_iter().enumerate() {
             mean.add(last.timed[number], now.timed[number]);
         }
-        // Not what it used just now, which was for samples of before.
+        // Not the time since the last look, which was spent on earlier samples.
         const FIRST_GUESS_NS: f64 = 300.0;
         let drain_ns = match drained.samples {
             0 => FIRST_GUESS_NS,
@@ -242,7 +242,7 @@ impl Keeper {
     }
 }
 
-/// Estimated number of live samples. Records that wait in the ring are taken to be like those drained so far.
+/// Estimated number of live samples. Records in the ring are assumed to be like those drained so far.
 fn alive(recording: &Recording, drained: &Drained) -> u64 {
     let alive = drained.samples.saturating_sub(drained.frees);
     let waiting = recording.ring.used_words() as f64 / drained.words.max(1) as f64;
@@ -273,16 +273,16 @@ enum Room {
     Full,
 }
 
-/// Spreads what may be written over a time that nobody knows: at the present rate what is left must last four times as
-/// long as all has lasted so far. So each doubling of the time takes some sixth of what is left: of 64 MiB a program has
-/// 4 MiB left after a week, if it wants as much as that.
+/// Spreads the space that is left over a run of unknown length: at the present rate, the rest must last four times as
+/// long as the run so far. Every doubling of the run thus takes about a sixth of the rest. Of 64 MiB, a program that
+/// would use it all has 4 MiB left after a week.
 #[derive(Clone, Copy, Debug)]
 struct SizeLimit {
     most_bytes: u64,
     start_ns: u64,
-    /// The interval that was in force before anything had to be done.
+    /// The interval before the first change.
     first: Interval,
-    /// At the last change, or when so little was written since that it says nothing.
+    /// Time and size at the last change, or when too little had been written since to measure a rate.
     last: (u64, u64),
 }
 
@@ -304,9 +304,9 @@ impl SizeLimit {
         written_bytes: u64,
         time_ns: u64,
     ) -> Room {
-        /// For modules, threads, names of what comes later, and the end.
+        /// Room for modules, threads, later names, and the end of the profile.
         const RESERVE_BYTES: u64 = 64 << 10;
-        /// An end of a sample, with its share of a chunk.
+        /// Bytes of the end of a sample, with its share of a chunk.
         const FREE_BYTES: u64 = 16;
         const SHORTEST_RUN_S: f64 = 10.0;
         const LASTS: f64 = 4.0;
@@ -319,13 +319,13 @@ impl SizeLimit {
         let seconds = (time_ns.saturating_sub(last_ns) as f64 / 1e9).max(1e-4);
         let written = written_bytes.saturating_sub(last_bytes);
         let run_s = (time_ns.saturating_sub(self.start_ns) as f64 / 1e9).max(SHORTEST_RUN_S);
-        // A rate is known after a while, or after so much that there is no time to wait for one.
+        // A rate is known after some time, or after so many bytes that there is no time to wait.
         if seconds < run_s / 16.0 && written < left / 16 {
             return Room::Enough;
         }
         self.last = (time_ns, written_bytes);
         let factor = written as f64 / seconds * LASTS * run_s / left as f64;
-        // Shorter again only if it was much too long.
+        // The interval shrinks only if it was much too long.
         let factor = match factor {
             ..0.25 => 0.5,
             ..1.0 => return Room::Enough,
@@ -356,8 +356,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const S: u64 = 1_000_000_000;
 
-    /// A program that allocates a gigabyte a second, 20 bytes a sample: what it has written after so many seconds, and the
-    /// times at which the interval changed.
+    /// Simulates a program that allocates 1 GB/s, at 20 bytes per sample. Returns the bytes written after this many
+    /// seconds, and the times at which the interval changed.
     fn fill(size: &mut SizeLimit, seconds: u64) -> (u64, Vec<u64>) {
         let mut interval = Interval::new(4096).unwrap();
         let mut written = 0;
@@ -383,7 +383,7 @@ mod tests {
         let (after_a_week, changes) = fill(&mut limit(), WEEK_S);
         let (after_a_day, _) = fill(&mut limit(), WEEK_S / 7);
         assert!(after_a_week < 63 * MIB, "{after_a_week}");
-        // Much of it is used, and the last six days have their share.
+        // Most of the space is used, and some is left for the last six days.
         assert!(after_a_week > 48 * MIB, "{after_a_week}");
         assert!(
             after_a_week - after_a_day > MIB / 4,

@@ -1,7 +1,8 @@
 //! A bounded table of the stack nodes that are in the profile already.
 //!
-//! A node that was forgotten is written again, and all that are below it with it, for a node is told apart by its parent's
-//! number. So those that are asked for again and again, near the roots, stay; and a table that forgets much grows.
+//! A forgotten node is written again under a new number, and so are all nodes below it, because a node is identified
+//! by its parent's number. The table therefore keeps nodes that are often asked for, near the roots, and grows when
+//! it forgets too many.
 
 use allocsample_record::StackId;
 
@@ -19,14 +20,14 @@ pub(crate) struct Node {
 /// Nodes in a bucket.
 const WAYS: usize = 5;
 const FIRST_BUCKETS: usize = 1 << 6;
-/// 2 MiB, and 163,840 nodes: what a program of a million lines is found in at any one time, and what fits into the
-/// cache of a processor that another program wants to use too.
+/// 2 MiB, for 163,840 nodes. That is enough for the part of a million-line program that runs at one time, and leaves
+/// room in the CPU's cache for the program.
 const CACHED_BUCKETS: usize = 1 << 15;
-/// 64 MiB, and five million nodes, of a program that has so many: ten million samples at a million sites, of which each node is
-/// written once, or twice. With 2 MiB it was 37 times, which took 332 MB and a minute to read.
+/// 64 MiB, for five million nodes. With ten million samples at a million sites, every node is then written once or
+/// twice. With 2 MiB it was 37 times: 332 MB, which took a minute to read.
 const MOST_BUCKETS: usize = 1 << 20;
-/// A table as large as the cache, or larger, doubles after it has forgotten this part of the nodes that it holds: its memory
-/// follows what it would cost on the disk.
+/// A table as large as the cache, or larger, doubles when it has forgotten this share of its nodes. Its memory thus
+/// follows the disk space that it saves.
 const FORGOTTEN_TO_GROW: f64 = 0.25;
 
 /// A cache line. Number 0 is an empty place.
@@ -36,7 +37,7 @@ struct Bucket {
     parents: [u32; WAYS],
     places: [u32; WAYS],
     numbers: [u32; WAYS],
-    /// A bit for each way that was found since the bits were last cleared.
+    /// One bit per place: whether its node was found since the bits were last cleared.
     found: u32,
 }
 
@@ -62,7 +63,7 @@ impl Bucket {
         Some(StackId(self.numbers[way]))
     }
 
-    /// The last place is the last to be taken.
+    /// The last place is filled last.
     fn is_full(&self) -> bool {
         self.numbers[WAYS - 1] != 0
     }
@@ -72,8 +73,8 @@ impl Bucket {
         self.found == (1 << WAYS) - 1
     }
 
-    /// In an empty place, or in that of the oldest of those that nobody asked for: callers that were written again are
-    /// among those, and all that is below them.
+    /// Takes an empty place, or that of the oldest node that was not found again. Forgetting a caller forgets the
+    /// nodes below it, since the caller gets a new number.
     fn insert(&mut self, node: Node, number: StackId) {
         let key = |&way: &usize| (self.found >> way & 1, self.numbers.get(way));
         let way = (0..WAYS).min_by_key(key).unwrap_or(0);
@@ -90,8 +91,8 @@ impl Bucket {
     }
 }
 
-/// Numbers of nodes. One that was forgotten is written to the profile again, under another number, as are those below it;
-/// readers take equal nodes for one. So the memory of a program that never has the same stack twice is bounded.
+/// Numbers of nodes, in bounded memory even if a program never repeats a stack. A forgotten node is written to the
+/// profile again under another number, as are those below it; readers treat equal nodes as one.
 pub(crate) struct NodeTable {
     buckets: Vec<Bucket>,
     used: usize,
@@ -116,7 +117,7 @@ impl NodeTable {
     pub(crate) fn find(&mut self, node: Node) -> Option<StackId> {
         let [first, second] = self.choices(node);
         let bucket = &mut self.buckets[first];
-        // Only if the first is full can it be in the second: no place ever becomes empty.
+        // A node is in the second bucket only if the first is full: no place ever becomes empty.
         match bucket.find(node) {
             None if bucket.is_full() => self.buckets[second].find(node),
             found => found,
@@ -161,12 +162,13 @@ impl NodeTable {
         }
     }
 
-    /// Moves a node of a full bucket to the other one that it may be in, if there is room; returns where it was. So the
-    /// table is nearly full before it forgets anything; without this it forgets one in thirty when a fifth is free.
+    /// Moves a node of a full bucket to its other bucket, if that has room; returns the place it left. The table is
+    /// thus nearly full before it forgets anything. Without this it forgets one node in thirty when a fifth of it is
+    /// still empty.
     fn make_room(&mut self, bucket: usize) -> Option<(usize, usize)> {
         (0..WAYS).find_map(|way| {
             let (node, number) = self.buckets[bucket].node(way)?;
-            // Its second: the first was full when it came here, and still is.
+            // This bucket is its second one: the first was full when the node came, and still is.
             let [_, other] = self.choices(node);
             if self.buckets[other].is_full() {
                 return None;
@@ -257,7 +259,7 @@ mod tests {
         assert!(written(&mut table, 2 * places, 2)[1] > places);
     }
 
-    /// A stack of twenty frames of a binary tree, of which so few fit that whoever forgets its root forgets all.
+    /// Stacks of twenty frames of a binary tree. So few fit that forgetting the root would forget all.
     #[test]
     fn what_is_asked_for_again_and_again_stays() {
         let mut table = NodeTable {
@@ -279,7 +281,8 @@ mod tests {
                 });
             }
         }
-        // Sixteen levels fit; without a second chance for those that are found it is ten nodes a stack.
+        // Sixteen levels fit. Without a second chance for nodes that are found again, ten nodes per stack are
+        // rewritten.
         assert!(last < 8 * STACKS, "{last}");
     }
 

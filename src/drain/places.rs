@@ -7,8 +7,7 @@ use rustc_hash::FxHashMap;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place(pub(crate) u32);
 
-/// Locations that have a number. A program has some ten thousand places that call; one that makes code all the time has
-/// more and more.
+/// Locations that have a number. A program has about ten thousand call sites; one that generates code has ever more.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     numbers: FxHashMap<Location, Place>,
@@ -24,12 +23,12 @@ impl Places {
         self.locations.len() >= Self::MOST
     }
 
-    /// The number of a location, which gets one if it has none.
+    /// Returns the number of a location; assigns one if necessary.
     pub(crate) fn number(&mut self, location: Location) -> Place {
         let locations = &mut self.locations;
         *self.numbers.entry(location).or_insert_with(|| {
             locations.push(location);
-            // Not many more than `MOST`: they are forgotten between two stacks.
+            // May exceed `MOST` slightly: numbers are only forgotten between two stacks.
             Place(locations.len() as u32 - 1)
         })
     }

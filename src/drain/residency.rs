@@ -57,8 +57,8 @@ impl Residency {
         }
     }
 
-    /// The last reading, whatever is due. The end of the process waits for it: mappings only where memory has changed since
-    /// they were last read, within the budget of the watch.
+    /// Reads once more, whether a reading is due or not. The process waits for this at its end. It reads only
+    /// mappings whose memory has changed since the last reading, within the budget of the watch.
     pub fn last_look(&mut self) -> Option<MemoryMap> {
         let now_ns = clock::monotonic_ns();
         let totals = self.source.totals_and_peak(now_ns)?;
@@ -77,7 +77,7 @@ impl Residency {
         let before_ns = clock::thread_ns();
         let map = self.source.map(now_ns);
         let cost_ns = clock::thread_ns().saturating_sub(before_ns);
-        // One that could not be read costs, too.
+        // A failed reading costs time, too.
         let totals = map.as_ref().map(|map| map.totals).unwrap_or_default();
         self.watch.mapped(&totals, cost_ns);
         map

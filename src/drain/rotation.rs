@@ -1,8 +1,9 @@
 //! Decides when a recording continues in another file, names the files, and deletes old ones.
 //!
-//! The file that is being written always has the profile's own name, `app.allocsample`; one that is complete is called
-//! `app.part-N.allocsample`, N from 1. At every moment there is a file of the profile's name, whole up to what is in the
-//! ring: the next one is made aside, the present one gets its second name, and then one call puts the next in its place.
+//! The current file always has the profile's own name, `app.allocsample`; a complete one is called
+//! `app.part-N.allocsample`, N from 1. At every moment a file with the profile's name exists, complete except for
+//! what is in the ring: the next file is prepared aside, the current one gets its second name, and one call puts the
+//! next in its place.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -34,11 +35,11 @@ pub struct Border {
     pub time_ns: u64,
     /// CLOCK_REALTIME.
     pub wall_ns: u64,
-    /// Bytes of the file that ends.
+    /// Bytes of the finished file.
     pub bytes: u64,
 }
 
-/// See the module.
+/// The state of a rotation; see the module.
 #[derive(Clone, Debug)]
 pub struct Rotation {
     path: PathBuf,
@@ -104,7 +105,7 @@ impl Rotation {
     pub fn patience_ms(&self, time_ns: u64) -> Option<u32> {
         let due_ns = (self.begin_ns + self.every_ns?).max(self.retry_ns);
         let ms = due_ns.saturating_sub(time_ns).div_ceil(1_000_000);
-        // At once would be all the time, if there is nothing to begin another file for.
+        // Zero would make the thread spin if there is nothing to begin another file for.
         const LEAST_MS: u64 = 100;
         Some(u32::try_from(ms.max(LEAST_MS)).unwrap_or(u32::MAX))
     }
@@ -119,8 +120,9 @@ impl Rotation {
         named(&self.path, b".next")
     }
 
-    /// Puts the next file, which is complete and lies [`Self::aside`], in the place of the present one, which stays under
-    /// its own name if `keeps`. The disk has what is in both: whatever comes, a name leads to a whole file. `first_bytes` is the length of the next one, `position` where in the ring it begins.
+    /// Puts the next file, complete at [`Self::aside`], in the place of the current one, which keeps its own part
+    /// name if `keeps`. Both are synced to disk first, so that the name leads to a complete file even after a power
+    /// failure. `first_bytes` is the length of the next file, `position` the ring position at which it begins.
     pub fn change(
         &mut self,
         border: &Border,
@@ -134,7 +136,7 @@ impl Rotation {
         };
         if let Err(error) = std::fs::rename(self.aside(), &self.path) {
             if let Some(path) = path {
-                // If the first name is gone with it, nothing was lost: this is the file.
+                // If the first name has disappeared as well, nothing is lost: the file has this name.
                 match self.path.exists() {
                     true => drop(std::fs::remove_file(&path)),
                     false => drop(std::fs::rename(&path, &self.path)),
@@ -182,7 +184,7 @@ impl Rotation {
             match std::fs::hard_link(&self.path, &path) {
                 Ok(()) => return Ok(path),
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                // A file system without links: for a moment there is no file of the profile's name.
+                // A file system without hard links: for a moment no file has the profile's name.
                 Err(_) if !path.exists() => {
                     return std::fs::rename(&self.path, &path).map(|()| path);
                 }
@@ -197,7 +199,7 @@ impl Rotation {
         let Some(part) = self.parts.pop_front() else {
             return false;
         };
-        // It may have been taken away.
+        // Somebody else may have removed it.
         drop(std::fs::remove_file(&part.path));
         self.deleted += 1;
         true
@@ -208,7 +210,7 @@ impl Rotation {
         position != self.first_position
     }
 
-    /// Maximum length of the present file, as long as the others stay.
+    /// Maximum length of the current file, given the length of the complete ones.
     pub fn room(&self) -> Option<u64> {
         let parts: u64 = self.parts.iter().map(|part| part.bytes).sum();
         self.most_bytes.map(|most| most.saturating_sub(parts))

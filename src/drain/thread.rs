@@ -25,7 +25,7 @@ use crate::writer::ChunkWriter;
 /// A chunk ends after this many ring words, so that a reader's memory for one is bounded.
 const CHUNK_WORDS: u64 = 1 << 17;
 
-/// Why the drain thread gave up. The ring stays, and keeps what fits.
+/// Why the drain thread gave up. The ring stays, and keeps as many records as fit.
 #[derive(Debug, thiserror::Error)]
 pub enum DrainError {
     /// The profile cannot be opened or written.
@@ -36,7 +36,7 @@ pub enum DrainError {
 /// Runs the drain thread until it is asked to end.
 pub fn run(agent: &'static Agent, recording: &'static Recording) -> Result<(), DrainError> {
     isolate();
-    // Of another recording, if the process was forked or an exec failed.
+    // A memory of another recording is no use; there is one if the process was forked or an exec failed.
     let memory = MEMORY
         .take()
         .filter(|memory| std::ptr::eq(memory.recording, recording));
@@ -62,14 +62,14 @@ pub fn run(agent: &'static Agent, recording: &'static Recording) -> Result<(), D
     });
     let config = agent.config();
     let writer = ChunkWriter::open(recording.path.as_c_str(), rotation.room())?;
-    // Whatever the program does to its root, its rights and its descriptors from here on, this thread can write.
+    // From here on this thread can write, whatever the program does to its root directory, rights and descriptors.
     recording.set_drain_state(DrainState::Running);
     let mut drain = Drain {
         agent,
         recording,
         writer,
-        // SAFETY: the right to start the thread is taken once, so this is the only consumer; after a pause the one
-        // before it is gone.
+        // SAFETY: the right to start the thread is taken once, so this is the only consumer; after a pause its
+        // predecessor has ended.
         consumer: unsafe { recording.ring.consumer() },
         interner,
         encoder,
@@ -80,7 +80,7 @@ pub fn run(agent: &'static Agent, recording: &'static Recording) -> Result<(), D
         is_full_told: false,
         keeper: keeper::is_needed(config).then(|| Keeper::new(agent, recording)),
         is_ring_populated: false,
-        // What was lost before this thread began is not in the file yet.
+        // Losses from before this thread began are not in the file yet.
         lost: [(0, 0); allocsample_record::LOST_REASONS],
     };
     drain.run().inspect_err(|error| {
@@ -89,22 +89,22 @@ pub fn run(agent: &'static Agent, recording: &'static Recording) -> Result<(), D
         if is_too_large && config.max_size_bytes.is_some() && recording.is_current() {
             keeper::stop_for_size(agent, recording);
         }
-        // From here on samples gather in the ring; those that find no room are counted there.
+        // From here on samples stay in the ring; those that do not fit are counted there.
         recording
             .ring
             .count_lost(LostReason::WriteFailed as usize, 1, 0);
     })
 }
 
-/// A table of descriptors of our own, empty: the program may close or replace any of its descriptors, and finds none
-/// of ours; and none of its files is kept open by us. Without kernel support (before 5.9) the table stays shared.
+/// An empty table of descriptors for this thread alone: the program cannot close or replace our descriptors, and we
+/// keep none of its files open. Kernels before 5.9 do not support this; there the table stays shared.
 ///
-/// A root and a working directory of our own, too: a program that shares them with another thread cannot enter another
-/// mount namespace, and where it goes by `chroot` the profile may be out of sight. The working directory is the root's,
+/// A root and a working directory for this thread alone, too. A program that shares them with another thread cannot
+/// enter another mount namespace, and a `chroot` could hide the profile from us. The working directory is the root,
 /// so that no file system is kept busy.
 fn isolate() {
     const CLOSE_RANGE_UNSHARE: libc::c_uint = 2;
-    // SAFETY: this thread uses no descriptor yet. The change of directory is this thread's alone, or is not made.
+    // SAFETY: this thread uses no descriptor yet. The change of directory affects this thread alone, or is not made.
     unsafe {
         libc::syscall(
             libc::SYS_close_range,
@@ -118,7 +118,7 @@ fn isolate() {
     }
 }
 
-/// The state that a paused drain thread leaves to the next one.
+/// The state that a paused drain thread leaves to its successor.
 struct Memory {
     recording: &'static Recording,
     interner: StackInterner,
@@ -161,7 +161,7 @@ impl Drain {
             self.do_file_work()?;
             self.write_memory()?;
             if let Some(keeper) = &mut self.keeper
-                // Otherwise the budget is that of the recording that came after.
+                // Otherwise the budget is that of a recording that has begun since.
                 && self.recording.is_current()
             {
                 keeper.keep(&self.drained, self.writer.length());
@@ -170,7 +170,7 @@ impl Drain {
                 DrainRequest::Work if self.is_last_thread() => return self.end_with_process(),
                 DrainRequest::Work if self.recording.has_work() => {
                     if self.consumer.position() == position {
-                        // A record is open: its thread has lost the processor, or left it by a jump, and then for ever.
+                        // A record is open: its thread was preempted, or a jump has left it open for good.
                         const LOOK_AGAIN_MS: u32 = 5;
                         futex::wait(&self.recording.wake, wake, Some(LOOK_AGAIN_MS));
                     }
@@ -205,7 +205,7 @@ impl Drain {
     fn sleep(&self, wake: u32) {
         /// Polling interval for the end of the last thread, after main has called pthread_exit.
         const LOOK_FOR_LAST_THREAD_MS: u32 = 50;
-        /// Polling interval behind a filter of system calls, where nobody wakes us.
+        /// Polling interval under a filter of system calls, where nobody can wake this thread.
         const LOOK_FOR_WORK_MS: u32 = 20;
         let timeout_ms = if os::is_filtered() {
             Some(LOOK_FOR_WORK_MS)
@@ -226,7 +226,7 @@ impl Drain {
         self.recording.has_main_exited() && process::is_only_zombie_leader_left()
     }
 
-    /// Ends as the last thread of the process: libc then exits with status 0, as it would have without us.
+    /// Ends as the last thread of the process. libc then exits with status 0, as it would without the agent.
     fn end_with_process(&mut self) -> Result<(), DrainError> {
         let record = ExitRecord {
             time_ns: clock::monotonic_ns(),
@@ -268,7 +268,7 @@ impl Drain {
             self.append_memory(&map)?;
         }
         self.update_figures()?;
-        // What other threads still add goes nowhere: the process is at its end.
+        // Losses that other threads count from now on are not written: the process is ending.
         self.recording.ring.close();
         file::unlink(self.recording.ring_path.as_c_str());
         Ok(())
@@ -308,14 +308,14 @@ impl Drain {
             self.read_chunk(from + CHUNK_WORDS);
             let to = self.consumer.position();
             if to == from {
-                // A record is reserved and not committed yet; its writer is at it, or died with it.
+                // A record is reserved but not committed yet: its writer is still at work, or died.
                 break;
             }
             self.write_counter();
             let raw = self.encoder.take();
             self.write(|writer| writer.append_events(&raw, from..to))?;
             self.encoder.give_back(raw);
-            // Only now: until here the ring had it too.
+            // Only now may the ring give up the records: the file has them.
             self.consumer.release();
             self.drained.words += to - from;
             self.recording.update_figures();

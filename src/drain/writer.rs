@@ -10,7 +10,7 @@ use allocsample_record::{
 };
 use lz4_flex::block::{compress_into, get_maximum_output_size};
 
-/// Compresses `raw` into `to` as one block; its length. `None`: it does not fit.
+/// Compresses `raw` into `to` as one block and returns its length; `None` if it does not fit.
 pub fn compress(raw: &[u8], to: &mut [u8]) -> Option<usize> {
     compress_into(raw, to).ok()
 }
@@ -20,7 +20,8 @@ pub struct ChunkWriter {
     file: std::fs::File,
     length: u64,
     most_bytes: u64,
-    /// Buffer for the present chunk. It is kept: mapping and unmapping large memory slows down all threads of the process.
+    /// Buffer for the current chunk. It is reused: mapping and unmapping large memory slows down all threads of the
+    /// process.
     chunk: Vec<u8>,
 }
 
@@ -54,7 +55,7 @@ impl ChunkWriter {
             ..header
         }
         .encode();
-        // One that was left behind when somebody was killed over it.
+        // A file that a killed process left behind.
         drop(std::fs::remove_file(path));
         let mut file = std::fs::OpenOptions::new()
             .read(true)
@@ -72,7 +73,7 @@ impl ChunkWriter {
         })
     }
 
-    /// Copies the file to `path`, by way of `aside`: it is there whole or not at all.
+    /// Copies the file to `path`, by way of `aside`, so that `path` is complete or absent.
     pub fn copy(&self, aside: &Path, path: &Path) -> std::io::Result<()> {
         drop(std::fs::remove_file(aside));
         let write = || -> std::io::Result<()> {
@@ -134,7 +135,7 @@ impl ChunkWriter {
         self.append_packed(ChunkKind::Carried, raw, position..position)
     }
 
-    /// Writes a chunk of definitions as it stood in another file.
+    /// Writes a chunk of definitions unchanged from another file.
     pub fn append_definitions(&mut self, payload: &[u8], position: u64) -> std::io::Result<()> {
         self.append(ChunkKind::Definitions, payload, position)
     }
@@ -193,7 +194,7 @@ impl ChunkWriter {
     fn room_for(&mut self, payload_bytes: usize) -> &mut [u8] {
         let needed = CHUNK_HEADER_BYTES + payload_bytes;
         if self.chunk.len() < needed {
-            // Not `resize`, which would copy what is in it.
+            // Not `resize`, which would copy the old content.
             self.chunk = vec![0; needed.next_power_of_two()];
         }
         &mut self.chunk[CHUNK_HEADER_BYTES..]
@@ -217,7 +218,7 @@ impl ChunkWriter {
             return Err(std::io::Error::from(std::io::ErrorKind::FileTooLarge));
         }
         if let Err(error) = self.file.write_all(chunk) {
-            // No half chunk in the middle: what follows it could not be read.
+            // No half chunk may stay in the middle: readers could not read anything after it.
             self.file.set_len(self.length)?;
             return Err(error);
         }
@@ -226,7 +227,7 @@ impl ChunkWriter {
     }
 }
 
-/// A file system, or a filter of system calls, that knows no such order is no reason to stop.
+/// Continue if the file system, or a filter of system calls, does not know this call.
 fn synced(result: std::io::Result<()>) -> std::io::Result<()> {
     result.or_else(|error| match error.raw_os_error() {
         Some(libc::EIO | libc::ENOSPC | libc::EDQUOT) => Err(error),

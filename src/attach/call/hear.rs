@@ -1,4 +1,5 @@
-//! The helper's answer: the command waits for it, hands over a copy of the library if it is asked for one, and lets the helper end.
+//! The helper's answer: the command waits for it, passes a copy of the library if the helper asks for one, and lets
+//! the helper end.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -23,7 +24,8 @@ impl Work<'_> {
         loop {
             match read(Word::State)? {
                 ANSWERED => break,
-                // The helper gave up waiting, because this command was stopped or starved. Its answer is still there.
+                // The helper gave up waiting, because this command was stopped or got no CPU time. Its answer is
+                // still there.
                 LEFT => {
                     let has_answered = read(Word::Answer)? as u32 != NOT_ANSWERED.cast_unsigned()
                         || read(Word::LoadError)? != 0;
@@ -80,7 +82,7 @@ impl Work<'_> {
         read.map_err(|_| self.lost())
     }
 
-    /// Why the helper's memory is not there: with the process it is gone, and a helper that nobody came back to unmaps it.
+    /// Why the helper's memory is missing: the process has ended, or a helper that gave up waiting has unmapped it.
     fn lost(&self) -> AttachError {
         let pid = self.target.pid();
         let status = self.target.status(pid);
@@ -121,7 +123,8 @@ impl Work<'_> {
         self.set_state(helper, WORKING)
     }
 
-    /// Lets the helper end, and waits until it has: who looks at the process next finds no thread of ours.
+    /// Lets the helper end and waits until it has ended, so that nobody sees a thread of ours in the process
+    /// afterwards.
     fn end(&self, helper: &Helper) {
         let Ok(number) = self.read(helper, Word::Helper) else {
             // It has ended already.

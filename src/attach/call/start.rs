@@ -1,7 +1,7 @@
 //! What the borrowed thread does: it maps memory for the helper, and starts it.
 //!
-//! The memory is a file in memory, so that its name tells the next command what it is, should this one be killed. The thread
-//! that is borrowed is written into it before it is mapped.
+//! The memory is a file in memory, whose name tells the next command what it is if this one is killed. The number of
+//! the borrowed thread is written into it before it is mapped.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +15,7 @@ use crate::remote::{Borrowed, Place};
 use crate::target::Status;
 
 impl Work<'_> {
-    /// `None`: the thread did not come back from it, and was put back.
+    /// `None` if the thread did not return from it and was put back.
     pub(super) fn start_on(
         &self,
         borrowed: &mut Borrowed<'_>,
@@ -23,7 +23,7 @@ impl Work<'_> {
         let pid = self.target.pid();
         let is_filtered = is_filtered(&self.target.status(borrowed.thread())?);
         let data = self.data(self.target.number_inside(borrowed.thread())?, is_filtered)?;
-        // What another thread was borrowed for in vain.
+        // What another thread tried in vain.
         let region = match self.spare.take() {
             Some(region) => region,
             None => self.map_region(borrowed, is_filtered)?,
@@ -72,8 +72,8 @@ impl Work<'_> {
             (None, Some(library)) => library,
             (None, None) => return Err(AttachError::NoAgent(self.target.pid())),
         };
-        // The name stays in the loader's list, and debuggers open what stands there, in their own process. So it is the file's
-        // own path where there is one.
+        // The name stays in the loader's list, and debuggers open that path in their own process. So it is the file's
+        // own path if there is one.
         let directory = library.parent();
         // Under another name the agent would not be found again.
         let has_its_name = library.ends_with("liballocsample.so");
@@ -88,7 +88,7 @@ impl Work<'_> {
         Ok(data)
     }
 
-    /// By a file with a name, or without if there is none to be had: no descriptor is free, perhaps.
+    /// Maps a named file, or memory without a name if that fails, for example because no descriptor is free.
     fn map_region(
         &self,
         borrowed: &mut Borrowed<'_>,
@@ -140,7 +140,7 @@ impl Work<'_> {
                 .ok()?;
         }
         let region = map(borrowed, Some(descriptor)).ok()?;
-        // The program can have put another file in this place.
+        // The program may have put another file in this place.
         let is_ours = [(Word::Magic, MAGIC), (Word::Caller, caller)]
             .iter()
             .all(|&(word, value)| self.memory.word(place(region, word)).ok() == Some(value));
@@ -167,7 +167,7 @@ impl Work<'_> {
         })
     }
 
-    /// What `pthread_create` returns. `None`: it did not come back.
+    /// The result of `pthread_create`; `None` if it did not return.
     fn create_thread(
         &self,
         borrowed: &mut Borrowed<'_>,
@@ -214,6 +214,6 @@ fn map(borrowed: &mut Borrowed<'_>, descriptor: Option<u64>) -> io::Result<u64> 
 }
 
 fn unmap(borrowed: &mut Borrowed<'_>, region: u64) {
-    // The thread is put back in any case; the next command finds what stays mapped.
+    // The thread is put back in any case. The next command finds memory that stays mapped.
     let _ = borrowed.system_call(libc::SYS_munmap, [region, REGION_BYTES, 0, 0, 0, 0]);
 }

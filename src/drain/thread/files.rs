@@ -25,13 +25,13 @@ impl Drain {
                     self.update_figures()?;
                     self.copy();
                 }
-                // The figures, too, are to be in the file.
+                // The agent's figures must be in the file, too.
                 _ => self.update_figures()?,
             }
             self.recording.ring.set_obeyed(generation);
         }
         self.recording.tickets_are_done(ticket);
-        // What waits in the ring has come since the file began as much as what is in it.
+        // The head of the ring, not its tail: records that wait in the ring count as part of the current file, too.
         let (now_ns, head) = (clock::monotonic_ns(), self.recording.ring.head());
         if self.rotation.is_due(now_ns, self.writer.length(), head) {
             self.rotate(true)?;
@@ -39,8 +39,8 @@ impl Drain {
         Ok(())
     }
 
-    /// Writes a chunk. Where there is no room for it, on the disk or in what all files together may have, the oldest file
-    /// goes first; if there is none, and it is the disk that is full, room may come.
+    /// Writes a chunk. If the disk or the limit of all files together has no room for it, the oldest file is deleted
+    /// first. If there is none and the disk is full, this waits for room.
     pub(super) fn write(
         &mut self,
         append: impl Fn(&mut ChunkWriter) -> std::io::Result<()>,
@@ -55,8 +55,8 @@ impl Drain {
         Ok(())
     }
 
-    /// Waits a while for room on the disk; false if the process wants to end, or this thread to. What is sampled meanwhile
-    /// gathers in the ring; what finds no room there is counted.
+    /// Waits a while for room on the disk; false if the process or this thread is to end. Meanwhile samples stay in
+    /// the ring; those that do not fit are counted there.
     fn wait_for_room(&mut self, error: &std::io::Error) -> bool {
         const RETRY_NS: u64 = 2_000_000_000;
         const LOOK_MS: u32 = 100;
@@ -66,7 +66,7 @@ impl Drain {
         }
         let deadline_ns = clock::monotonic_ns() + RETRY_NS;
         while clock::monotonic_ns() < deadline_ns {
-            // As in `run`: read before the request.
+            // As in `run`: read before the request, so that no wake is missed.
             let wake = self.recording.wake.load(Ordering::Acquire);
             if self.recording.drain_request() != DrainRequest::Work || self.is_last_thread() {
                 return false;
@@ -76,7 +76,7 @@ impl Drain {
         true
     }
 
-    /// Copies the file as it is. There may be no room for a copy; then there is none, and a note.
+    /// Copies the file as it is. If the disk has no room for a copy, a note says so.
     fn copy(&self) {
         let aside = self.rotation.aside();
         if let Err(error) = self.writer.copy(&aside, &self.rotation.copy_path()) {
@@ -88,7 +88,7 @@ impl Drain {
     /// Continues in another file. If that fails, the present file continues and the rotation is tried again later.
     fn rotate(&mut self, keeps: bool) -> Result<(), DrainError> {
         self.is_rotating = true;
-        // For a moment, until the oldest is gone.
+        // Above the limit for a moment, until the oldest file is deleted.
         self.writer.set_most_bytes(None);
         let rotated = self.rotate_without_limit(keeps);
         self.is_rotating = false;
@@ -96,7 +96,7 @@ impl Drain {
         rotated
     }
 
-    /// Deletes the oldest files until all together are within the limit.
+    /// Deletes the oldest files until the rest is within the limit.
     fn make_files_fit(&mut self) {
         let is_too_long = |drain: &Self| {
             let room = drain.rotation.room();
@@ -106,8 +106,8 @@ impl Drain {
         self.writer.set_most_bytes(self.rotation.room());
     }
 
-    /// Before a chunk comes: if it could find no room, the oldest file goes; and if there is none, what is in the present
-    /// one, but for what lives.
+    /// Makes room before a chunk that may not fit: deletes the oldest file, or, if there is none, begins the current
+    /// one again with live blocks alone.
     pub(super) fn make_room(&mut self) -> Result<(), DrainError> {
         const CHUNK_BYTES: u64 = CHUNK_WORDS * 8;
         let is_rotated = self.agent.config().is_rotated();
@@ -142,7 +142,7 @@ impl Drain {
             if is_for_want_of_room(&error) && self.rotation.drop_oldest() {
                 continue;
             }
-            // Both together may not be: the present one would have to go as the oldest.
+            // The two files do not fit together: the current one would be deleted as the oldest.
             if error.kind() == std::io::ErrorKind::FileTooLarge && std::mem::take(&mut keeps) {
                 continue;
             }
@@ -157,7 +157,7 @@ impl Drain {
     }
 
     fn try_to_rotate(&mut self, keeps: bool) -> std::io::Result<()> {
-        // Most of it now, while the ring is empty; the end below.
+        // Most of the file now, while the ring is empty; its end below.
         self.writer.sync()?;
         let follower = self.follow()?;
         let position = self.consumer.position();
@@ -207,7 +207,7 @@ impl Drain {
             .and_then(|()| next.sync())
             .and_then(|()| self.rotation.change(&border, first_bytes, position, keeps));
         if let Err(error) = changed {
-            // It goes on after all.
+            // The recording continues after all.
             self.writer.cut(length)?;
             return Err(error);
         }
@@ -218,9 +218,9 @@ impl Drain {
         Ok(())
     }
 
-    /// Reads the file so far, and empties the ring meanwhile where it would overflow.
+    /// Reads the file so far, and empties the ring in between before it overflows.
     fn follow(&mut self) -> std::io::Result<Follower> {
-        /// Maximum number of passes: under a load that never lets us catch up, the file would never end.
+        /// Maximum number of passes. Without it, the file would never end under a load that we cannot catch up with.
         const ROUNDS: u32 = 4;
         let mut follower = Follower::default();
         let mut rounds = 0;
@@ -235,13 +235,13 @@ impl Drain {
     }
 }
 
-/// Whether a write failed for a limit or a full disk, so that deleting older files helps.
+/// Whether a write failed because of a limit or a full disk, so that deleting older files helps.
 fn is_for_want_of_room(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
 }
 
-/// Whether the disk is full, which may change. A limit of the process itself does not.
+/// Whether the disk is full, which may pass. A limit on the process itself does not.
 fn is_disk_full(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
     matches!(error.kind(), QuotaExceeded | StorageFull)
