@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The command line.
 
 mod reading;
 mod recording;
@@ -53,7 +53,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Which function it charges an allocation to, if it reads profiles.
+    /// Which function it charges an allocation to; `None` for commands that read no profile.
     pub fn charge(&self) -> Option<&Charge> {
         match self {
             Self::Report(Report { charge, .. })
@@ -74,7 +74,7 @@ pub fn name_of(value: impl ValueEnum) -> String {
         .map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// Reads the command line. Help and version are printed here, and so is the one line about what makes no sense.
+/// Reads the command line. Prints help and version here, and the one line about a mistake.
 pub fn parse() -> Result<Arguments, ExitCode> {
     Arguments::try_parse().map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -104,7 +104,7 @@ fn one_line(rendered: &str) -> String {
             command = words.take_while(is_name).collect::<Vec<_>>().join(" ");
             break;
         }
-        // An option that does not exist is a mistake, and hardly ever a value.
+        // The tip about passing an option as a value is left out: an unknown option is nearly always a mistake.
         let is_about_values = line.starts_with("tip: to pass ");
         if line.is_empty() || line.starts_with("For more information") || is_about_values {
             continue;

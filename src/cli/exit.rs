@@ -1,4 +1,4 @@
-//! How the command ends: one line about what went wrong, with the status that says whose fault it was.
+//! How the command ends: one line about the failure, with the status that says whose mistake it was.
 //!
 //! ```text
 //! 0  done, or the reader of our output went away (a broken pipe is success)
@@ -15,12 +15,12 @@ use allocsample_profile::readable;
 use nix::sys::signal::{Signal, raise};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 
-/// Status of a request that makes no sense.
+/// Status of a request that is invalid.
 pub const USAGE: u8 = 2;
 /// Status of a failure.
 pub const FAILURE: u8 = 1;
 
-/// How a command that did its work ends.
+/// How a command that succeeded ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// With this status.
@@ -30,11 +30,11 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// All went well.
+    /// Success.
     pub const SUCCESS: Ending = Ending::Status(0);
 }
 
-/// An error in what was asked for: it ends with status 2 instead of 1.
+/// An invalid request: the command ends with status 2 instead of 1.
 #[derive(Debug)]
 pub struct Usage(pub String);
 
@@ -46,7 +46,7 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// Turns the result of a command into the end of the process; does not come back if that is death by a signal.
+/// Turns the result of a command into the end of the process; does not return if that is death by a signal.
 pub fn with(result: anyhow::Result<Ending>) -> ExitCode {
     match result {
         Ok(Ending::Status(status)) => ExitCode::from(status),
@@ -65,12 +65,12 @@ pub fn in_one_line(error: &anyhow::Error) -> String {
     let mut said = String::new();
     for cause in error.chain() {
         let cause = cause.to_string();
-        // The number says nothing that the words before it do not.
+        // Without the number of an I/O error, which adds nothing to its words.
         let cause = match cause.rsplit_once(" (os error ") {
             Some((words, _)) => words,
             None => &cause,
         };
-        // Some errors print their cause and name it as such.
+        // Some errors print their cause and also name it as their source.
         if said.ends_with(cause) {
             continue;
         }
@@ -82,18 +82,18 @@ pub fn in_one_line(error: &anyhow::Error) -> String {
     said
 }
 
-/// `error: what`, in one line on stderr. A stderr that cannot be written to is nobody's concern.
+/// Prints `error: what` as one line on stderr. Ignores a stderr that cannot be written to.
 pub fn complain(what: &str) {
     let _ = writeln!(io::stderr(), "error: {}", one_line(what));
 }
 
-/// Errors name files and programs, and no name may give orders to a terminal.
+/// Errors name files and programs, and a name must not control the terminal.
 fn one_line(what: &str) -> String {
     let lines: Vec<_> = what.split('\n').map(str::trim).collect();
     readable(lines.join(" ").as_bytes()).into_owned()
 }
 
-/// `allocsample: what`, in one line on stderr: something that the user should know about a program that runs anyway.
+/// Prints `allocsample: what` as one line on stderr: a note about a program that runs anyway.
 pub fn remark(what: impl fmt::Display) {
     let what = what.to_string();
     let _ = writeln!(io::stderr(), "allocsample: {}", readable(what.as_bytes()));
@@ -107,18 +107,19 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Ends by `signal`, so that whoever waits for us sees what it would have seen of the program itself. The program
-/// left a core file if it was to leave one; we leave none.
+/// Ends by `signal`, so that our parent sees the same as from the program itself. The program has left its core file;
+/// we leave none.
 fn die_of(signal: i32) -> ExitCode {
     let no_core = Rlimit {
         current: Some(0),
         maximum: Some(0),
     };
-    // Best effort, both: the limit keeps the kernel from writing a file, the flag from starting a core handler.
+    // Both are best effort: the limit keeps the kernel from writing a core file, the flag from starting a core
+    // handler.
     let _ = setrlimit(Resource::Core, no_core);
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     match Signal::try_from(signal) {
-        // Cannot be caught, so there is no default to restore.
+        // This signal cannot be caught, so there is no default to restore.
         Ok(Signal::SIGKILL) => {
             let _ = raise(Signal::SIGKILL);
         }
@@ -127,7 +128,7 @@ fn die_of(signal: i32) -> ExitCode {
         }
         Err(_) => {}
     }
-    // A real-time signal, or one that does not kill by default here: the status that a shell would show.
+    // A real-time signal, or one that does not end a process by default: use the status that a shell would show.
     ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX))
 }
 

@@ -1,11 +1,11 @@
-//! What is left out of an answer: expressions and times from the command line.
+//! Selections of samples from the command line: expressions and times.
 
 use allocsample_report::{Filter, Regex, Selection};
 
 use crate::args::Narrow;
 use crate::exit::Usage;
 
-/// The samples that `--filter` is about; all without it.
+/// The samples that match `--filter`; all samples without it.
 pub fn parse(pattern: Option<&str>) -> Result<Filter, Usage> {
     let Some(pattern) = pattern else {
         return Ok(Filter::all());
@@ -13,7 +13,7 @@ pub fn parse(pattern: Option<&str>) -> Result<Filter, Usage> {
     Filter::new(pattern).map_err(|error| refuse("--filter", pattern, &error.to_string()))
 }
 
-/// The samples that all of a report's options are about.
+/// The samples that match all options of a report.
 pub fn selection(arguments: &Narrow) -> Result<Selection, Usage> {
     let regex = |option: &str, pattern: &Option<String>| -> Result<Option<Regex>, Usage> {
         let Some(pattern) = pattern else {
@@ -42,7 +42,7 @@ pub fn selection(arguments: &Narrow) -> Result<Selection, Usage> {
     })
 }
 
-/// The error draws a picture below the expression; its last line says what is wrong.
+/// The error draws a picture below the expression; its last line names the problem.
 fn refuse(option: &str, pattern: &str, error: &str) -> Usage {
     let why = error.lines().last().unwrap_or_default();
     let why = why.strip_prefix("error: ").unwrap_or(why);

@@ -11,7 +11,7 @@ use crate::running;
 pub struct GrowingProfile {
     path: PathBuf,
     symbols: Option<SymbolTable>,
-    /// How many files were looked into, and what was found in them.
+    /// Number of files that were inspected, and the results.
     inspected: (usize, Vec<Inspected>),
 }
 
@@ -30,12 +30,12 @@ impl GrowingProfile {
         &self.path
     }
 
-    /// As it stands now, with names.
+    /// Reads the profile in its present state, with names.
     pub fn read(&mut self) -> anyhow::Result<Profile> {
         self.read_since(u64::MAX)
     }
 
-    /// As [`Self::read`], with what came since then into files that are complete, as long as they are there.
+    /// Like [`Self::read`], plus the files that were completed since then, as long as they exist.
     pub fn read_since(&mut self, since_ns: u64) -> anyhow::Result<Profile> {
         let named = || self.path.display().to_string();
         let mut profile = Profile::open_since(&self.path, since_ns).with_context(named)?;

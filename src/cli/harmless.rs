@@ -1,27 +1,27 @@
-//! Output for a terminal in which no name can give the terminal orders.
+//! Output for a terminal in which no name can control the terminal.
 //!
-//! Names of functions, types, threads and files come from other people's programs. An escape sequence in one could change
-//! the terminal's title, its clipboard, or what the reader believes to see.
+//! Names of functions, types, threads and files come from other people's programs. An escape sequence in a name could
+//! change the terminal's title, its clipboard, or what the reader sees.
 
 use std::io::{self, Write};
 
 /// Passes text on, with `?` for control characters. Line breaks, tabs and colours pass.
 pub struct Harmless<W> {
     inner: W,
-    /// The beginning of something that is harmless or not: it may be cut at the end of a write.
+    /// The beginning of a sequence that may be harmless: a write can end in its middle.
     pending: Vec<u8>,
 }
 
-/// What a few bytes are.
+/// The kind of a few bytes.
 #[derive(Debug, PartialEq, Eq)]
 enum Meaning {
     Text,
     Order,
-    /// More bytes will tell.
+    /// More bytes are needed.
     Open,
 }
 
-/// No colour is longer.
+/// No colour sequence is longer.
 const LONGEST_COLOUR: usize = 24;
 
 impl<W: Write> Harmless<W> {
@@ -37,7 +37,7 @@ impl<W: Write> Harmless<W> {
             Meaning::Open => return Ok(()),
             Meaning::Text => self.inner.write_all(&self.pending)?,
             Meaning::Order => {
-                // Only the first byte makes it one; what follows is text, or begins anew.
+                // Only the first byte is replaced; the rest is text, or the start of another sequence.
                 let rest = self.pending.split_off(1);
                 let rest = match (self.pending.first(), rest.as_slice()) {
                     // A control character of two bytes in UTF-8.
@@ -98,7 +98,7 @@ impl<W: Write> Write for Harmless<W> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // Nothing more will come to complete it.
+        // No more bytes will come to complete it.
         if !self.pending.is_empty() {
             self.pending.clear();
             self.inner.write_all(b"?")?;

@@ -1,7 +1,7 @@
-//! A small HTTP server, for those who know its address.
+//! A small HTTP server, for clients that know its secret address.
 //!
-//! The address holds a random number: other users of the machine, and pages of other origins, cannot guess it. On
-//! loopback a request under another host's name (a name that was made to point here) is refused.
+//! The address contains a random number, which other users of the machine and pages of other origins cannot guess. On
+//! loopback, a request under another host's name (a name that was made to point here) is refused.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -12,29 +12,29 @@ use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longer requests are none of a browser's.
+/// No browser sends longer requests.
 const MOST_REQUEST_BYTES: u64 = 16 * 1024;
 /// How long a request may take to arrive.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A client must take its answer at this rate at least, once [`PATIENCE`] is over.
+/// Minimum rate at which a client must take its answer, once [`PATIENCE`] is over.
 const SLOWEST_BYTES_PER_S: u64 = 64 << 10;
-/// Requests that are answered at the same time, each by a thread.
+/// Requests that are answered at the same time, each by one thread.
 const MOST_AT_ONCE: usize = 16;
 /// Connections that wait for one of these threads.
 const MOST_WAITING: usize = 16;
-/// Refused connections that are still open.
+/// Refused connections that stay open for a while.
 const MOST_REFUSED: usize = 64;
-/// Until a connection is accepted again after one could not be.
+/// Pause after a connection that could not be accepted.
 const AFTER_ERROR: Duration = Duration::from_millis(50);
 
-/// What is asked for.
+/// A request.
 #[derive(Debug, Default)]
 pub struct Request {
     /// GET, ...
     pub method: String,
-    /// As it came, without what follows a question mark.
+    /// The path as it came, without the question mark and the rest.
     pub path: String,
-    /// What followed it.
+    /// The text after the question mark.
     pub query: String,
 }
 
@@ -48,19 +48,19 @@ impl Request {
     }
 }
 
-/// What it is answered with.
+/// An answer.
 #[derive(Debug)]
 pub struct Response {
-    /// As in `200 OK`.
+    /// Status line, such as `200 OK`.
     pub status: &'static str,
-    /// Lines of the header besides those about length and connection.
+    /// Header lines besides those about length and connection.
     pub headers: Vec<(&'static str, String)>,
     /// Left out when only the header is asked for.
     pub body: Arc<Vec<u8>>,
 }
 
 impl Response {
-    /// A document of this type, not to be kept by anybody.
+    /// A document of this type, which nobody may cache.
     pub fn document(mime: &str, body: impl Into<Arc<Vec<u8>>>) -> Self {
         Self {
             status: "200 OK",
@@ -73,7 +73,7 @@ impl Response {
         }
     }
 
-    /// No document, and perhaps a line that says why.
+    /// An answer without a document, perhaps with a line that says why.
     pub fn refusal(status: &'static str, why: &str) -> Self {
         let mut body = why.to_owned().into_bytes();
         let mut headers = Vec::new();
@@ -97,7 +97,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens; port 0 is any that is free.
+    /// Listens; port 0 selects a free one.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let bound = listener.local_addr()?;
@@ -113,13 +113,13 @@ impl Server {
         &self.host
     }
 
-    /// Answers requests, a fixed number of them at the same time. Some more wait, and the rest get a 503. Does not return,
-    /// unless no thread can be started.
+    /// Answers requests, a fixed number of them at the same time. Some more wait, and the rest get a 503. Returns
+    /// only if no thread can be started.
     pub fn serve(&self, answer: impl Fn(&Request) -> Response + Send + Sync + 'static) {
         let answer = Arc::new(answer);
         let host = self.is_loopback.then(|| self.host.clone());
         let pool = Pool::start(MOST_AT_ONCE, MOST_WAITING, move |stream: TcpStream| {
-            // It fails if the browser has gone away, which is no error.
+            // This fails if the browser has gone away, which is not an error.
             let _ = converse(&stream, host.as_deref(), &*answer);
         });
         let Some(pool) = pool else {
@@ -133,7 +133,7 @@ impl Server {
                         refused.add(stream);
                     }
                 }
-                // Too many open files, for example: it would fail again at once.
+                // Too many open files, for example: another attempt would fail at once.
                 Err(_) => std::thread::sleep(AFTER_ERROR),
             }
         }
@@ -159,7 +159,7 @@ impl Refused {
             send(&stream, "GET", &response)?;
             stream.shutdown(Shutdown::Write)
         };
-        // It fails if the client has gone away.
+        // This fails if the client has gone away.
         if refuse().is_err() {
             return;
         }
@@ -172,11 +172,12 @@ impl Refused {
     }
 }
 
-/// Threads that take what they are given in turn.
+/// Threads that take jobs in turn.
 struct Pool<T>(SyncSender<T>);
 
 impl<T: Send + 'static> Pool<T> {
-    /// With so many threads, or fewer if there cannot be more; `None` if there can be none. `most_waiting` things wait.
+    /// A pool of this many threads, or fewer if the system refuses more; `None` if it refuses all. At most
+    /// `most_waiting` jobs wait.
     fn start(
         threads: usize,
         most_waiting: usize,
@@ -200,7 +201,7 @@ impl<T: Send + 'static> Pool<T> {
         (started > 0).then_some(Self(give))
     }
 
-    /// Gives it back if too many wait.
+    /// Returns the job if too many wait.
     fn give(&self, what: T) -> Result<(), T> {
         self.0.try_send(what).map_err(|error| match error {
             TrySendError::Full(what) | TrySendError::Disconnected(what) => what,
@@ -208,7 +209,7 @@ impl<T: Send + 'static> Pool<T> {
     }
 }
 
-/// A request as it arrives. All of it must be here before the deadline: a byte now and then does not extend it.
+/// Reads a request. All of it must arrive before the deadline: sending a byte now and then does not extend it.
 struct Incoming<'a> {
     stream: &'a TcpStream,
     deadline: Instant,
@@ -231,7 +232,7 @@ pub fn secret() -> String {
     format!("{:016x}{:016x}", random(), random())
 }
 
-/// One request and its answer. `host`: the only name to answer to.
+/// Serves one request. `host` is the only name to answer to.
 fn converse(
     stream: &TcpStream,
     host: Option<&str>,
@@ -290,7 +291,7 @@ fn send(stream: &TcpStream, method: &str, response: &Response) -> io::Result<()>
     send_all(stream, body, deadline)
 }
 
-/// Sends all of it before the deadline, which a client that takes a byte now and then does not extend.
+/// Sends everything before the deadline. A client that takes a byte now and then does not extend it.
 fn send_all(mut stream: &TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -312,7 +313,7 @@ fn send_all(mut stream: &TcpStream, mut bytes: &[u8], deadline: Instant) -> io::
 pub mod tests {
     use super::*;
 
-    /// What a request gets from an answer, over a real connection.
+    /// Returns what a client gets for a request, over a real connection.
     pub fn asked(server: &Server, request: &str, answer: &impl Fn(&Request) -> Response) -> String {
         let mut stream = TcpStream::connect(server.listener.local_addr().unwrap()).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
@@ -359,7 +360,7 @@ pub mod tests {
         let pool = pool.unwrap();
         assert_eq!(pool.give(1), Ok(()));
         assert_eq!(begins.recv(), Ok(1));
-        // It is at work; two wait, and one more is given back.
+        // One job is at work, two wait, and one more is returned.
         assert_eq!(
             [2, 3, 4].map(|number| pool.give(number)),
             [Ok(()), Ok(()), Err(4)]
@@ -367,7 +368,7 @@ pub mod tests {
         end.send(()).unwrap();
         assert_eq!(begins.recv(), Ok(2));
         assert_eq!(pool.give(5), Ok(()));
-        // Those who wait for an end get one.
+        // Clients that wait for the end of the connection get it.
         drop(end);
         assert_eq!((begins.recv(), begins.recv()), (Ok(3), Ok(5)));
     }
@@ -394,7 +395,7 @@ pub mod tests {
             refused.add(server.listener.accept().unwrap().0);
         }
         assert_eq!(refused.0.len(), MOST_REFUSED);
-        // None of them has said a word.
+        // None of these clients has sent anything.
         for mut client in clients {
             let mut answer = String::new();
             client.read_to_string(&mut answer).unwrap();
@@ -407,7 +408,7 @@ pub mod tests {
         let server = server();
         let client = TcpStream::connect(server.listener.local_addr().unwrap()).unwrap();
         let (stream, _) = server.listener.accept().unwrap();
-        // Too late from the beginning.
+        // Too late from the start.
         let sent = send_all(&stream, b"x", Instant::now());
         assert_eq!(sent.unwrap_err().kind(), io::ErrorKind::TimedOut);
         drop(client);
@@ -428,7 +429,7 @@ pub mod tests {
         };
         let now = Instant::now();
         assert_eq!(read(now + Duration::from_secs(600)), Ok(1));
-        // One more byte has come, and it is too late.
+        // One more byte arrives, too late.
         assert_eq!(read(now), Err(io::ErrorKind::TimedOut));
     }
 

@@ -1,8 +1,8 @@
-//! What the shell gave us and does not stay as it was.
+//! State that the shell gave us and that start-up changes.
 //!
-//! A Rust program starts by ignoring SIGPIPE and by opening `/dev/null` over closed standard descriptors; and to learn
-//! how a child ends, SIGCHLD must not be ignored. A program that we start must see none of that. A constructor runs
-//! before `main`, so it looks first.
+//! A Rust program starts by ignoring SIGPIPE and by opening `/dev/null` over closed standard descriptors; and a
+//! parent learns how its child ends only if SIGCHLD is not ignored. The programs that we start must get the original
+//! state. A constructor runs before `main`, so it can read that.
 
 use std::sync::OnceLock;
 
@@ -11,15 +11,15 @@ use std::sync::OnceLock;
 pub struct Inherited {
     /// SIGPIPE was ignored (as under systemd, or after `trap '' PIPE`).
     pub is_sigpipe_ignored: bool,
-    /// SIGCHLD was ignored: then the kernel tells nobody how a child ended.
+    /// SIGCHLD was ignored: the kernel then does not report how a child ended.
     pub is_sigchld_ignored: bool,
-    /// Those of the descriptors 0, 1 and 2 that were closed.
+    /// The descriptors among 0, 1 and 2 that were closed.
     pub closed: Vec<i32>,
 }
 
 static INHERITED: OnceLock<Inherited> = OnceLock::new();
 
-/// What it was; the default state if it could not be seen.
+/// The original state; the default if it could not be read.
 pub fn inherited() -> Inherited {
     INHERITED.get().cloned().unwrap_or_default()
 }

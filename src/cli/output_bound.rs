@@ -1,31 +1,31 @@
-//! How long an output may become: a format that says the same in many words turns a small file into a full disk.
+//! A limit on the length of an output: a verbose format can turn a small file into a full disk.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use allocsample_profile::limits_are_lifted;
 
-/// What any output may have.
+/// Bytes that any output may have.
 const BASE_BYTES: u64 = 512 << 20;
-/// What it may have for each byte of the profiles.
+/// Further bytes that it may have per byte of the profiles.
 const TIMES: u64 = 512;
 
 /// Bytes of the profiles that were read.
 static PROFILES_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Allows for the output of one more profile.
+/// Raises the limit for one more profile.
 pub fn allow_profile(file_bytes: u64) {
     PROFILES_BYTES.fetch_add(file_bytes, Ordering::Relaxed);
 }
 
-/// Passes on what is written until it is too much.
+/// Passes everything on until the limit is reached.
 pub struct Bounded<W> {
     out: W,
     left: u64,
 }
 
 impl<W> Bounded<W> {
-    /// For the profiles that were read.
+    /// With the limit for the profiles that were read.
     pub fn new(out: W) -> Self {
         let profiles_bytes = PROFILES_BYTES.load(Ordering::Relaxed);
         let left = match limits_are_lifted() {
@@ -35,7 +35,7 @@ impl<W> Bounded<W> {
         Self { out, left }
     }
 
-    /// What is written to.
+    /// The underlying output.
     pub fn into_inner(self) -> W {
         self.out
     }

@@ -1,8 +1,8 @@
-//! Where every file that a command writes is created.
+//! The place where every file that a command writes is created.
 //!
-//! The command runs as root, in directories where everybody may write. So it follows no symbolic link that somebody may have
-//! put in its way, writes aside under a random name, and renames: a file is complete or not there. New files are their
-//! owner's alone (0600); one that replaces a file of the same user keeps that file's mode.
+//! The command may run as root, in directories where everybody may write. So it follows no symbolic link that another
+//! user may have put there, writes aside under a random name, and renames: a file is complete or absent. Only their
+//! owner can read new files (0600); a file that replaces one of the same user keeps its mode.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -21,8 +21,8 @@ use crate::output_bound::Bounded;
 
 const OWNER_ONLY: u32 = 0o600;
 
-/// Writes `path` through `fill`: aside first, then renamed, so that an error leaves what was there before. Pipes and
-/// devices, which cannot be replaced, are written to directly.
+/// Writes `path` through `fill`: aside first, then renamed, so that after an error the earlier file is still there.
+/// Pipes and devices, which cannot be replaced, are written to directly.
 pub fn write(
     path: &Path,
     fill: impl FnOnce(&mut (dyn Write + Send)) -> anyhow::Result<()>,
@@ -61,8 +61,8 @@ pub fn write(
     Ok(())
 }
 
-/// Writes files into the directory `path`, which is made if it is not there. `fill` writes them into a directory aside; when all
-/// are complete, each takes its place.
+/// Writes files into the directory `path`, creating it if necessary. `fill` writes them into a directory aside; they
+/// are renamed when all are complete.
 pub fn write_directory(
     path: &Path,
     fill: impl FnOnce(&Aside) -> anyhow::Result<()>,
@@ -87,7 +87,7 @@ pub fn write_directory(
             .create(path)
             .with_context(named)?;
     }
-    // Through a descriptor: the owner of a directory that was there could replace it by a link meanwhile.
+    // Through a descriptor: the owner of an existing directory could meanwhile replace it by a link.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let place = rustix::fs::open(path, flags, Mode::empty());
     let place = place.map_err(io::Error::from).with_context(named)?;
@@ -116,7 +116,7 @@ fn is_ours(uid: u32) -> bool {
     uid == rustix::process::geteuid().as_raw()
 }
 
-/// A directory that only we can write into.
+/// A directory that only we can write to.
 pub struct Aside(PathBuf);
 
 impl Aside {
@@ -126,7 +126,7 @@ impl Aside {
     }
 }
 
-/// A file that was not there, and that only its owner can read.
+/// A new file that only its owner can read.
 pub fn create_new(path: &Path) -> io::Result<File> {
     File::options()
         .write(true)
@@ -135,7 +135,7 @@ pub fn create_new(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// What an output replaces.
+/// What an output would replace.
 enum Place {
     Free,
     File {

@@ -1,4 +1,4 @@
-//! All formats that a profile can be converted to, whichever room writes them.
+//! All formats that a profile can be converted to, whichever crate writes them.
 
 use std::str::FromStr;
 
@@ -16,7 +16,7 @@ pub enum OutputFormat {
 }
 
 impl OutputFormat {
-    /// How its files' names end, without the dot; no two formats share one.
+    /// The extension of its files, without the dot; no two formats share one.
     pub fn extension(self) -> &'static str {
         match self {
             Self::Export(format) => format.extension(),
@@ -26,7 +26,7 @@ impl OutputFormat {
     }
 }
 
-/// A name that is no format's.
+/// The error for a name that is not a format's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown format; expected {}, html or parquet", Format::ALL.map(Format::name).join(", "))]
 pub struct UnknownOutputFormat;

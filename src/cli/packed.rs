@@ -1,4 +1,4 @@
-//! Gzip, made beside the thread that makes what is packed.
+//! Gzip on a thread of its own, beside the thread that writes.
 
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -6,13 +6,13 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-/// What is handed over at once: each call of the packer costs as much as packing some hundred bytes.
+/// Bytes handed over at once: every call of the packer costs as much as compressing some hundred bytes.
 const BLOCK: usize = 1 << 18;
 
 /// Blocks that may wait for the packer.
 const WAITING: usize = 4;
 
-/// Packs what `fill` writes.
+/// Compresses what `fill` writes.
 ///
 /// # Errors
 /// Those of `fill`, and of `out`.
@@ -33,7 +33,7 @@ pub fn write(
         // The packer ends when nothing more can come.
         drop(writer);
         let packed = packer.join();
-        // Its error is why there was no more writing.
+        // The packer's error explains why writing has ended.
         packed.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         filled
     })
@@ -44,21 +44,22 @@ fn pack(
     used: &Sender<Vec<u8>>,
     out: &mut (dyn Write + Send),
 ) -> io::Result<()> {
-    // The quickest level makes a tenth of JSON; the best one is some percent smaller, and takes five times as long.
+    // The fastest level compresses JSON to a tenth. The best one makes it some percent smaller and takes five times
+    // as long.
     let mut packer = GzEncoder::new(out, Compression::fast());
     for block in blocks {
         packer.write_all(&block)?;
-        // Nobody wants it back at the end.
+        // Nobody takes the block back at the end.
         let _ = used.send(block);
     }
     packer.finish()?.flush()
 }
 
-/// What is handed to the packer.
+/// The side that hands blocks to the packer.
 struct Blocks {
     block: Vec<u8>,
     full: SyncSender<Vec<u8>>,
-    /// Blocks that were packed: their memory is there already.
+    /// Used blocks, returned for reuse.
     empty: Receiver<Vec<u8>>,
 }
 

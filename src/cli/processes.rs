@@ -1,4 +1,4 @@
-//! Processes by number or by name.
+//! Finds processes by number or by name.
 
 use std::fs;
 use std::path::Path;
@@ -65,7 +65,7 @@ fn named(name: &str) -> Vec<(i32, String)> {
     found
 }
 
-/// Whether a program of this name is meant: `python` means `python3.11`, too.
+/// Whether this name stands for a program: `python` also means `python3.11`.
 fn is_called(name: &str, program: &str) -> bool {
     let is_version = |rest: &str| rest.chars().all(|it| it.is_ascii_digit() || it == '.');
     program.strip_prefix(name).is_some_and(is_version)

@@ -15,7 +15,7 @@ use crate::{exit, memory, output_bound, running};
 
 static CHARGING: OnceLock<Charging> = OnceLock::new();
 
-/// Says which functions the profiles that are opened from now on charge.
+/// Sets which functions are charged in profiles that are opened from now on.
 pub fn charge(charge: &Charge) {
     let charging = CHARGING.set(Charging {
         skips_wrappers: !charge.no_skip,
@@ -24,8 +24,8 @@ pub fn charge(charge: &Charge) {
     debug_assert!(charging.is_ok(), "a process has one command");
 }
 
-/// Reads a profile. One without names gets them in memory; the file stays as it is. From now on the command takes no more
-/// memory than it may for its profiles.
+/// Reads a profile. Names that it lacks are added in memory; the file stays as it is. From now on the command has the
+/// memory limit for its profiles.
 pub fn open(path: &Path) -> anyhow::Result<Profile> {
     let named = || path.display().to_string();
     allow(bytes_of(path));
@@ -59,13 +59,13 @@ pub fn open_series(paths: &[PathBuf]) -> anyhow::Result<Profile> {
     let mut profile = Profile::open_series(paths, progress.read_bytes())?;
     drop(progress);
     profile.charging = CHARGING.get().cloned().unwrap_or_default();
-    // Some of them may have names, and others not.
+    // Some of the files may have names, and others not.
     let _progress = Progress::start("symbolizing");
     memory::without_bound(|| profile.symbolize());
     Ok(profile)
 }
 
-/// Allows for a profile of so many bytes, and for what is made of it.
+/// Raises the limits of memory and output for a profile of this size.
 fn allow(file_bytes: u64) {
     memory::allow_profile(file_bytes);
     output_bound::allow_profile(file_bytes);
@@ -79,12 +79,12 @@ pub fn bytes_of(path: &Path) -> u64 {
     length(path) + length(Path::new(&ring))
 }
 
-/// Makes a profile whole: records that a killed process left beside it, and names unless they are not wanted.
+/// Completes a profile: adds the records that a killed process left beside it, and names if they are wanted.
 pub fn complete(path: &Path, symbolize: bool) -> anyhow::Result<Finished> {
     complete_with(path, symbolize, &HashMap::new())
 }
 
-/// The same, with what was read from outside of its process's memory, by pid.
+/// The same, with figures about the process's memory that were read from outside, by pid.
 pub fn complete_with(
     path: &Path,
     symbolize: bool,
@@ -99,12 +99,12 @@ pub fn complete_with(
     finish_with(path, symbolize, readings).with_context(|| path.display().to_string())
 }
 
-/// Whether the error is that what was read cannot be written.
+/// Whether the error means that the profile was read but cannot be written.
 pub fn is_write_error(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(FinishError::Write(_)))
 }
 
-/// Whether the error is that the file is something else than a profile.
+/// Whether the error means that the file is not a profile.
 pub fn is_foreign(error: &anyhow::Error) -> bool {
     matches!(
         error.downcast_ref(),

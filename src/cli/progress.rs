@@ -1,4 +1,4 @@
-//! A sign of life on a terminal when something takes more than a second.
+//! A progress display on a terminal for work that takes more than a second.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -13,19 +13,20 @@ use indicatif::{ProgressBar, ProgressStyle};
 const QUIET_FOR: Duration = Duration::from_secs(1);
 const EACH: Duration = Duration::from_millis(100);
 
-/// Shows a spinner or a bar on stderr from the second second of its life to its end; nothing if stderr is no terminal.
+/// Shows a spinner or a bar on stderr, from one second after its creation to its end; nothing if stderr is not a
+/// terminal.
 pub struct Progress {
     shown: Option<(Sender<()>, JoinHandle<()>)>,
     read_bytes: Arc<AtomicU64>,
 }
 
 impl Progress {
-    /// Begins the wait for the first second. `what` is what we are doing, as in `adding up`.
+    /// Starts the first second. `what` names the work, as in `adding up`.
     pub fn start(what: impl Into<String>) -> Self {
         Self::of(what.into(), 0)
     }
 
-    /// A bar for the reading of these files: [`Self::read_bytes`] says how far it is.
+    /// A bar for reading these files; [`Self::read_bytes`] moves it.
     pub fn reading(paths: &[impl AsRef<Path>]) -> Self {
         let what = match paths {
             [path] => format!("reading {}", path.as_ref().display()),
@@ -36,12 +37,12 @@ impl Progress {
         Self::of(what, bytes)
     }
 
-    /// What was read so far.
+    /// Adds bytes that were read.
     pub fn read_bytes(&self) -> &AtomicU64 {
         &self.read_bytes
     }
 
-    /// A bar if it is known how many bytes there are, else a spinner.
+    /// A bar if the number of bytes is known, otherwise a spinner.
     fn of(what: String, bytes: u64) -> Self {
         let read_bytes = Arc::new(AtomicU64::new(0));
         if !std::io::stderr().is_terminal() {

@@ -12,15 +12,15 @@ use rustix::time::ClockId;
 
 use crate::growing;
 
-/// What a process that has the agent writes.
+/// What a process with the agent writes.
 pub enum Found {
     /// This profile.
     Profile(PathBuf),
-    /// Nothing so far, the process with this number: it has taken no sample.
+    /// Nothing yet: the process with this number has not taken a sample.
     NoSampleYet(u32),
 }
 
-/// The profile of a pid, or at a path.
+/// The profile of a pid or at a path.
 pub fn profile_of(what: &str) -> anyhow::Result<PathBuf> {
     match find(what)? {
         Found::Profile(path) => Ok(path),
@@ -32,8 +32,8 @@ pub fn profile_of(what: &str) -> anyhow::Result<PathBuf> {
 
 /// The profile of a pid, if it has one, or at a path.
 ///
-/// The ring is a mapped file: a process shows which one is its own. Where the process has another root, as in a
-/// container, the path is looked up there.
+/// The ring is a mapped file, so the list of mappings shows which one belongs to the process. If the process has
+/// another root, as in a container, the path is looked up there.
 pub fn find(what: &str) -> anyhow::Result<Found> {
     let Ok(pid) = what.parse::<u32>() else {
         return Ok(Found::Profile(PathBuf::from(what)));
@@ -57,8 +57,8 @@ pub fn find(what: &str) -> anyhow::Result<Found> {
     }
 }
 
-/// Whether a process without a ring was started with the agent, and not with `ALLOCSAMPLE_INTERVAL=off`. One that was attached to
-/// has a ring until it is detached from.
+/// Whether a process without a ring was started with the agent, and not with `ALLOCSAMPLE_INTERVAL=off`. A process
+/// that was attached to has a ring until it is detached from.
 fn waits_for_sample(pid: u32, maps: &str) -> bool {
     let has_library = maps
         .lines()
@@ -79,20 +79,20 @@ pub fn is_stopped(pid: u32) -> bool {
     state.starts_with(['T', 't'])
 }
 
-/// The profile that a process writes whose ring has no name any more.
+/// The profile of a process whose ring has lost its name.
 fn removed(maps: &str) -> Option<String> {
     let path = maps.lines().find_map(|line| {
         let at = line.find('/')?;
         line[at..].strip_suffix(".allocsample.ring (deleted)")
     })?;
     let path = format!("{path}.allocsample");
-    // One that is complete is none of a process that goes on, as after an exec that has failed.
+    // A complete profile does not belong to a process that still runs. One may remain after a failed exec.
     let profile = Profile::open(Path::new(&path));
     let is_complete = profile.is_ok_and(|profile| profile.exit.is_some());
     (!is_complete).then_some(path)
 }
 
-/// Every process that writes a profile and that we may look into, with the profile.
+/// All processes that write a profile and that we may look into, with their profiles.
 pub fn all() -> Vec<(u32, PathBuf)> {
     let Ok(processes) = std::fs::read_dir("/proc") else {
         return Vec::new();
@@ -110,13 +110,13 @@ pub fn all() -> Vec<(u32, PathBuf)> {
     found
 }
 
-/// The time that a process has used so far, in nanoseconds, if all its threads sleep now.
+/// CPU time that a process has used so far, in nanoseconds, if all its threads sleep now.
 pub fn at_rest(pid: u32) -> Option<u64> {
     let mut used_ns = 0;
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).ok()? {
         let task = task.ok()?.path();
         let stat = std::fs::read_to_string(task.join("stat")).ok()?;
-        // Behind the name, which may hold anything.
+        // After the name, which may contain anything.
         let (_, state) = stat.rsplit_once(") ")?;
         if !state.starts_with(['S', 'T', 't']) {
             return None;
@@ -135,8 +135,8 @@ pub fn process_of(profile: &Path) -> Option<u32> {
     Some(pid)
 }
 
-/// Adds what the kernel says of the process's memory now, if it runs and its profile has no list of mappings: the agent has
-/// no thread that reads one as long as it has written little.
+/// Adds the kernel's figures about the process's memory, if the process runs and its profile has no list of mappings.
+/// The agent has no thread that reads the list until the ring fills.
 pub fn add_memory(profile: &mut Profile, path: &Path) {
     let has_mappings = (profile.memory.iter()).any(|map| !map.mappings.is_empty());
     if has_mappings || !growing::is_running(profile) {
@@ -150,14 +150,13 @@ pub fn add_memory(profile: &mut Profile, path: &Path) {
     profile.memory.extend(map);
 }
 
-/// Device and number: tells files apart, whatever their names.
+/// Device and inode: identify a file whatever its name.
 fn file_at(path: &Path) -> Option<(u64, u64)> {
     let status = std::fs::metadata(path).ok()?;
     Some((status.dev(), status.ino()))
 }
 
-/// The number that a thread has for itself, where its process numbers threads for itself, as in a container; `None`: the
-/// process has no such thread.
+/// The number of a thread in its own pid namespace, as in a container; `None` if the process has no such thread.
 pub fn number_inside(pid: u32, tid: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
@@ -173,7 +172,7 @@ fn in_maps(pid: u32, maps: &str) -> Option<PathBuf> {
         let at = line.find('/')?;
         line[at..].strip_suffix(".ring")
     });
-    // After a chroot the path may be told from the root of the process's mounts on.
+    // After a chroot the kernel may show the path from the root of the process's mounts.
     let root = std::fs::read_link(format!("/proc/{pid}/root")).unwrap_or_default();
     rings.find_map(|path| {
         let inside = Path::new(path).strip_prefix(&root).ok();
@@ -196,7 +195,7 @@ fn in_maps(pid: u32, maps: &str) -> Option<PathBuf> {
     })
 }
 
-/// Whether the file beside this one is a ring of ours, as its first bytes say.
+/// Whether the file beside this one is a ring of ours, by its first bytes.
 fn is_ring(profile: &str) -> bool {
     let mut start = [0; 8];
     let ring = std::fs::File::open(ring_of(Path::new(profile)));
@@ -210,13 +209,13 @@ pub fn ring_of(profile: &Path) -> PathBuf {
     PathBuf::from(ring)
 }
 
-/// Whether some thread of the process has this file open. Our thread in it has descriptors of its own.
+/// Whether a thread of the process has this file open. Our thread in it has a descriptor table of its own.
 pub fn has_open(pid: i32, path: &Path) -> bool {
     let Ok(file) = fs::metadata(path) else {
         return false;
     };
     let is_it = |link: &Path| {
-        // Only what has its name is looked at: the program may have files that do not answer.
+        // Opens only files of this name: other files of the program may not answer.
         let is_named = fs::read_link(link).is_ok_and(|to| to.file_name() == path.file_name());
         is_named
             && fs::metadata(link)

@@ -1,4 +1,4 @@
-//! What can be typed about profiles that were written.
+//! Arguments of commands that read finished profiles.
 
 use std::path::PathBuf;
 
@@ -209,7 +209,7 @@ pub struct Leaks {
     pub charge: Charge,
 }
 
-/// How answers are printed.
+/// How an answer is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// For people.

@@ -1,4 +1,4 @@
-//! What can be typed to record a program.
+//! Arguments of commands that record a program.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -255,7 +255,7 @@ pub enum Runtime {
     Pypy,
 }
 
-/// Which of those that run already are joined.
+/// Which runtimes that already run are joined.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum RunningRuntime {
     Auto,
@@ -285,7 +285,7 @@ pub enum OnFull {
     Wait,
 }
 
-/// Accepts what the agent accepts, and hands it on as it was typed.
+/// Accepts what the agent accepts, and passes it on as it was typed.
 fn interval(text: &str) -> Result<String, IntervalError> {
     Interval::parse(text.as_bytes()).map(|_| text.to_owned())
 }

@@ -1,4 +1,4 @@
-//! What can be typed about processes that run.
+//! Arguments of commands about running processes.
 
 use std::path::PathBuf;
 
@@ -97,7 +97,7 @@ Examples:
     },
 }
 
-/// Whether something is done.
+/// A switch in an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnOff {
     /// Yes.
@@ -178,7 +178,7 @@ pub struct Push {
     pub tenant: Option<String>,
 }
 
-/// What a server speaks.
+/// The protocol of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Protocol {
     /// Pyroscope's push API.
@@ -187,7 +187,7 @@ pub enum Protocol {
     Otlp,
 }
 
-/// A label: a name that such servers take, and a value.
+/// A label: a name and a value that such servers accept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label(pub String, pub String);
 

@@ -1,4 +1,4 @@
-//! `allocsample attach` and `allocsample detach`: the agent into a running process, and out of its work.
+//! `allocsample attach` and `allocsample detach`: loads the agent into a running process, and ends its work there.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::args::{Attach, Children, Detach, RunningRuntime, name_of};
 use crate::exit::{self, Ending, Usage};
 use crate::{output_file, profiles, running};
 
-/// What `allocsample_attach` and its twin answer; src/preload/attach.rs has the same numbers.
+/// Results of `allocsample_attach` and `allocsample_detach`; src/preload/attach.rs has the same numbers.
 mod answer {
     pub const DONE: i32 = 0;
     pub const ALREADY: i32 = 1;
@@ -24,11 +24,11 @@ mod answer {
 
 const DEFAULT_NAME: &str = "allocsample.%n.%p.allocsample";
 
-/// Begins a profile of the process, or goes on with the one that it has.
+/// Begins a profile of the process, or resumes the one that it has.
 pub fn attach(options: &Attach) -> anyhow::Result<Ending> {
     let target = Target::find(options.pid)?;
     if target.has_agent()? {
-        // A detach that was killed may still be at work in there: its profile is as good as ended.
+        // A killed detach may still be at work in the process. Its profile is about to end.
         allocsample_attach::finish_earlier(&target, options.despite_seccomp)?;
         if let Ok(profile) = running::profile_of(&options.pid.to_string()) {
             return start_again(options, &profile);
@@ -59,7 +59,7 @@ pub fn attach(options: &Attach) -> anyhow::Result<Ending> {
     }
 }
 
-/// The process has a profile already, which may be stopped.
+/// The process has a profile already. Sampling may be stopped.
 fn start_again(options: &Attach, profile: &Path) -> anyhow::Result<Ending> {
     let pid = options.pid;
     if !ctl::is_stopped(profile)? {
@@ -72,7 +72,7 @@ fn start_again(options: &Attach, profile: &Path) -> anyhow::Result<Ending> {
     say(format_args!("process {pid}: {}", profile.display()))
 }
 
-/// Completes the profile; the process goes on as if nobody had ever been there.
+/// Completes the profile. The process continues without the agent.
 pub fn detach(options: &Detach) -> anyhow::Result<Ending> {
     let pid = options.pid;
     let target = Target::find(pid)?;
@@ -104,7 +104,8 @@ pub fn detach(options: &Detach) -> anyhow::Result<Ending> {
     }
 }
 
-/// The agent answers after two seconds although its thread, which may get no processor, still writes. Two would then be at it.
+/// The agent answers after two seconds even if its thread, which may get no CPU time, is still writing. Two would
+/// then write to the file.
 fn wait_until_written(pid: i32, profile: &Path) -> anyhow::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(60);
     let since = Instant::now();
@@ -140,7 +141,8 @@ fn other_version(pid: i32, reply: &Reply) -> anyhow::Error {
     )
 }
 
-/// What the agent is to do, as it would find it in the environment. Ours is not the process's: only what was typed counts.
+/// The agent's settings in the form of environment variables. Our own environment is not the process's: only typed
+/// options count.
 fn settings(options: &Attach, target: &Target) -> anyhow::Result<Vec<String>> {
     let output = output_template(options.output.as_deref(), target)?;
     let output = output
@@ -162,7 +164,8 @@ fn settings(options: &Attach, target: &Target) -> anyhow::Result<Vec<String>> {
         .collect())
 }
 
-/// An absolute path in the process's own file system: relative to our directory if it sees that, else to its own.
+/// An absolute path in the process's file system: relative to our directory if the process sees it, otherwise to its
+/// own.
 fn output_template(asked_for: Option<&Path>, target: &Target) -> anyhow::Result<PathBuf> {
     let path = asked_for.unwrap_or(Path::new(DEFAULT_NAME));
     if path.as_os_str().is_empty() {
@@ -177,7 +180,7 @@ fn output_template(asked_for: Option<&Path>, target: &Target) -> anyhow::Result<
             .working_directory()
             .context("its working directory is not accessible: name a file with -o")?,
     };
-    // A percent sign in a directory's own name is no placeholder.
+    // A percent sign in a directory's name is not a placeholder.
     let mut escaped = Vec::new();
     for &byte in directory.as_os_str().as_bytes() {
         escaped.extend((byte == b'%').then_some(byte));

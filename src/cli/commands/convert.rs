@@ -14,7 +14,7 @@ use crate::output_format::OutputFormat;
 use crate::progress::Progress;
 use crate::{output_file, packed, profiles};
 
-/// Writes the formats that were asked for.
+/// Writes the requested formats.
 pub fn run(arguments: &Convert) -> anyhow::Result<Ending> {
     let shows_one_metric = |format: &OutputFormat| {
         matches!(
@@ -81,7 +81,7 @@ pub fn write(
     }
 }
 
-/// Whether the name asks for gzip; pprof always is.
+/// Whether the name asks for gzip; pprof is always compressed.
 fn is_packed(format: OutputFormat, output: &Path) -> bool {
     output.extension().is_some_and(|it| it == "gz") && format != OutputFormat::Export(Format::Pprof)
 }
@@ -102,7 +102,7 @@ pub fn fill(
     }
 }
 
-/// Where a converted profile goes if nobody says otherwise: `X.svg` for `X.allocsample`.
+/// The default path of a converted profile: `X.svg` for `X.allocsample`.
 pub fn beside(input: &Path, format: OutputFormat) -> PathBuf {
     let is_profile = input.extension().is_some_and(|it| it == "allocsample");
     let stem = if is_profile {
@@ -116,7 +116,7 @@ pub fn beside(input: &Path, format: OutputFormat) -> PathBuf {
     input.with_file_name(name)
 }
 
-/// Keeps an error of the output recognisable as one: a broken pipe is success.
+/// Keeps an error of the output recognisable: a broken pipe is success.
 fn explain(error: ExportError) -> anyhow::Error {
     match error {
         ExportError::Io(error) => error.into(),

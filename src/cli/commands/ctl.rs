@@ -1,4 +1,4 @@
-//! `allocsample ctl`: steers the agent in a running process, and asks how it is.
+//! `allocsample ctl`: controls the agent in a running process, and shows its state.
 
 mod collect;
 mod request;
@@ -19,7 +19,7 @@ use crate::exit::{Ending, Usage};
 use crate::running::Found;
 use crate::{output_file, running};
 
-/// Does what is asked.
+/// Carries out the action.
 pub fn run(arguments: &Ctl) -> anyhow::Result<Ending> {
     let found = running::find(&arguments.what);
     if let (Err(_), CtlAction::Status, Some(left)) =
@@ -53,7 +53,7 @@ pub fn run(arguments: &Ctl) -> anyhow::Result<Ending> {
     }
 }
 
-/// The same of a process that has no ring yet.
+/// Carries out the action on a process that has no ring yet.
 fn before_first_sample(pid: u32, action: &CtlAction) -> anyhow::Result<Ending> {
     let at = |interval_bytes| Asked {
         value: interval_bytes,
@@ -106,7 +106,7 @@ fn select_thread(what: &str, path: &Path, tid: u32, state: OnOff) -> anyhow::Res
     request(path, &asked, || Ok(told))
 }
 
-/// What is asked, and what is said once it is done.
+/// The request, and the line that is printed once it is done.
 fn thread_request(pid: u32, tid: u32, state: OnOff) -> anyhow::Result<(Asked, String)> {
     let Some(inner) = running::number_inside(pid, tid) else {
         bail!("process {pid}: it has no thread {tid}");
@@ -144,7 +144,7 @@ fn filter_request(threads: Option<&str>, sizes: Option<&str>) -> anyhow::Result<
     Ok((asked, told.to_owned()))
 }
 
-/// The bytes with which names are to begin; behind a whole one its end.
+/// The prefix of names to sample, as bytes; an end mark follows a complete name.
 fn name_words(pattern: &str) -> anyhow::Result<[u64; 2]> {
     /// The kernel's limit, without the NUL.
     const MOST: usize = 15;
@@ -186,12 +186,12 @@ fn size_range(text: &str) -> anyhow::Result<(u64, u64)> {
     }
 }
 
-/// No more samples.
+/// Stops sampling.
 pub fn stop(path: &Path) -> anyhow::Result<Ending> {
     ask(path, 0)
 }
 
-/// Samples again, at the interval of before unless another is given.
+/// Resumes sampling, at the earlier interval unless another one is given.
 pub fn start(path: &Path, interval: Option<&str>) -> anyhow::Result<Ending> {
     let interval_bytes = match interval {
         Some(text) => parse(text)?,
@@ -216,7 +216,7 @@ fn parse(text: &str) -> anyhow::Result<u64> {
     }
 }
 
-/// The last one at which samples were taken.
+/// The last interval at which samples were taken.
 fn interval_before(path: &Path) -> anyhow::Result<u64> {
     let profile = profile(path)?;
     let taken = profile
@@ -229,12 +229,12 @@ fn interval_before(path: &Path) -> anyhow::Result<u64> {
         .context("no interval is known: use ctl PID interval BYTES")
 }
 
-/// Without names, which nobody will read.
+/// Without names, which nobody reads here.
 fn profile(path: &Path) -> anyhow::Result<Profile> {
     Profile::open(path).with_context(|| path.display().to_string())
 }
 
-/// Asks for another interval, or for none.
+/// Requests another interval, or none.
 fn ask(path: &Path, interval_bytes: u64) -> anyhow::Result<Ending> {
     let asked = Asked {
         value: interval_bytes,
@@ -243,7 +243,7 @@ fn ask(path: &Path, interval_bytes: u64) -> anyhow::Result<Ending> {
     request(path, &asked, || Ok(in_words(interval_bytes)))
 }
 
-/// Lets the profile go on in another file.
+/// Continues the profile in another file.
 fn rotate(path: &Path) -> anyhow::Result<Ending> {
     let before = parts_before(path).unwrap_or_default();
     request(path, &Asked::plain(ring::ROTATE), || {
@@ -262,7 +262,8 @@ fn in_words(interval_bytes: u64) -> String {
     }
 }
 
-/// A line about what an attach or detach that was interrupted has left in a process; `None`: nothing, or `what` is no pid.
+/// A line about what an interrupted attach or detach has left in a process; `None` if there is nothing, or if `what`
+/// is not a pid.
 fn interrupted(what: &str) -> Option<String> {
     let left = allocsample_attach::leftover(what.parse().ok()?)?;
     Some(format!(
@@ -302,7 +303,7 @@ fn status(what: &str, path: &Path) -> anyhow::Result<Ending> {
             out,
             "live       {} of {} allocated",
             units::bytes_with_error(&totals.live),
-            // Not what is known exactly: a running process has not told all of it.
+            // Estimates, because a running process has not reported all of its exact counts yet.
             units::bytes_with_error(&totals.allocated),
         )?;
         writeln!(
@@ -341,7 +342,8 @@ fn take_snapshot(path: &Path, output: Option<&Path>) -> anyhow::Result<Ending> {
     Ok(Ending::SUCCESS)
 }
 
-/// `app.allocsample` gives `app.snapshot.1.allocsample` in the working directory, or the next number that is free.
+/// The default path of a snapshot: `app.snapshot.1.allocsample` in the working directory for `app.allocsample`, or
+/// the next free number.
 fn free_name(path: &Path) -> anyhow::Result<PathBuf> {
     let stem = path.file_stem().unwrap_or(path.as_os_str());
     (1..10_000)

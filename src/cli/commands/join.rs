@@ -1,4 +1,4 @@
-//! `allocsample join`: the files of a recording that went on in others, as one.
+//! `allocsample join`: makes one profile of the files of a rotating recording.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::exit::Ending;
 use crate::progress::Progress;
 use crate::{output_file, running};
 
-/// Does it.
+/// Runs the command.
 pub fn run(arguments: &Join) -> anyhow::Result<Ending> {
     let what = &arguments.what;
     if let [only] = &what[..] {
@@ -26,7 +26,7 @@ pub fn run(arguments: &Join) -> anyhow::Result<Ending> {
     })
 }
 
-/// What `join` makes of files of which this is the last one, and their number.
+/// Joins the files of which this is the last one. Returns the profile and the number of files.
 fn write(
     arguments: &Join,
     last: &Path,

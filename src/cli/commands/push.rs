@@ -1,7 +1,7 @@
-//! `allocsample push`: what a running process records, sent to a server again and again.
+//! `allocsample push`: sends the profile of a running process to a server at regular times.
 //!
-//! The profile is read from outside. What goes is what was allocated since the last push that was accepted: while the
-//! server is away nothing is buffered, the next push has it all.
+//! The profile is read from outside. Every push carries the allocations since the last acknowledged one: an outage
+//! loses nothing and queues nothing.
 
 mod endpoint;
 mod otlp;
@@ -18,10 +18,10 @@ use crate::running;
 use otlp::Otlp;
 use pyroscope::Pyroscope;
 
-/// A server that refuses is asked again after twice the time, up to so many times the usual one.
+/// After refusals the pause doubles, up to this many times the usual one.
 const LONGEST_PAUSE: u32 = 16;
 
-/// A server, by what it speaks.
+/// A server, by its protocol.
 enum Server {
     Pyroscope(Pyroscope),
     Otlp(Otlp),
@@ -54,13 +54,13 @@ pub fn run(arguments: &args::Push) -> anyhow::Result<Ending> {
     let server = Server::new(arguments, &service_name(arguments, &profile))?;
     let every = Duration::from_secs(arguments.every);
     let mut since_ns = 0;
-    // Files that were complete before are not told.
+    // Files that were complete before the first push are not sent.
     let begin_ns = profile.process.start_ns;
     let mut refusals: u32 = 0;
     loop {
         match server.push(&profile, since_ns) {
             Ok(()) => {
-                // What comes now is later; a moment that was told is not told again.
+                // Later pushes begin after this moment; no moment is sent twice.
                 since_ns = profile.process.end_ns + 1;
                 if refusals > 0 {
                     exit::remark(format_args!("{}: accepted again", arguments.to));
@@ -90,9 +90,9 @@ pub fn run(arguments: &args::Push) -> anyhow::Result<Ending> {
     }
 }
 
-/// How many times the usual pause comes after so many refusals in a row.
+/// Length of the pause after this many refusals in a row, in usual pauses.
 fn pauses(refusals: u32) -> u32 {
-    // A server may be away for days.
+    // A server may be unreachable for days.
     2_u32.saturating_pow(refusals).min(LONGEST_PAUSE)
 }
 

@@ -1,4 +1,4 @@
-//! `allocsample serve`: what running processes have recorded, over HTTP.
+//! `allocsample serve`: profiles of running processes over HTTP.
 
 mod page;
 mod secret;
@@ -19,7 +19,7 @@ use crate::http::{Request, Response, Server};
 use crate::output_format::OutputFormat;
 use crate::{output_file, running};
 
-/// `?seconds=` at most: a scraper that waits longer has given up.
+/// Maximum of `?seconds=`: a scraper gives up before that.
 const LONGEST_PERIOD_S: u64 = 3600;
 
 /// Serves until it is interrupted.
@@ -30,7 +30,7 @@ pub fn run(arguments: &args::Serve) -> anyhow::Result<Ending> {
         .map(|what| Ok((name_of(what), running::profile_of(what)?)))
         .collect::<anyhow::Result<_>>()?;
     for (_, path) in &named {
-        // Fails here, in one line, rather than in the browser.
+        // A mistake is reported here, in one line, rather than in the browser.
         GrowingProfile::new(path.clone()).read()?;
     }
     let secret = match &arguments.secret {
@@ -49,7 +49,7 @@ pub fn run(arguments: &args::Serve) -> anyhow::Result<Ending> {
     Ok(Ending::SUCCESS)
 }
 
-/// What a process is called in addresses: its pid, or the name of its profile.
+/// The name of a process in addresses: its pid, or the name of its profile.
 fn name_of(what: &str) -> String {
     let file = what.rsplit('/').next().unwrap_or(what);
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '~');
@@ -60,9 +60,9 @@ fn name_of(what: &str) -> String {
 
 struct Served {
     prefix: String,
-    /// As asked for; empty for every process that can be found.
+    /// The processes in the arguments; empty for every process that can be found.
     named: Vec<(String, PathBuf)>,
-    /// Profiles that were read before: what they know of names is kept.
+    /// Profiles that were read before, kept for their names.
     open: Mutex<HashMap<PathBuf, Arc<Mutex<GrowingProfile>>>>,
 }
 
@@ -83,7 +83,7 @@ impl Served {
                     page::of(&self.prefix, &processes).into_bytes(),
                 );
             }
-            // Scrapers expect it at the root of what they are pointed at.
+            // Scrapers expect this path at the root of the address that they were given.
             Some(("debug", what)) => match processes.as_slice() {
                 [(name, _)] => (name.as_str(), format!("debug/{what}")),
                 _ => return not_there("there is not exactly one process: put a pid before /debug"),
@@ -147,7 +147,7 @@ impl Served {
             std::thread::sleep(Duration::from_secs(seconds));
         }
         let mut body = Vec::new();
-        // The process may have gone on in another file meanwhile.
+        // The process may have continued in another file meanwhile.
         let since_ns = match options.allocated_since_ns {
             0 => u64::MAX,
             since_ns => since_ns,

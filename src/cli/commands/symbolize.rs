@@ -1,4 +1,4 @@
-//! `allocsample symbolize`: a profile with its names in it.
+//! `allocsample symbolize`: stores names in a profile.
 
 use allocsample_profile::Profile;
 use anyhow::bail;
@@ -28,7 +28,7 @@ pub fn run(arguments: &Symbolize) -> anyhow::Result<Ending> {
     Ok(Ending::SUCCESS)
 }
 
-/// Places in the code that have a function's name, and all of them.
+/// Number of places in the code that have a function's name, and number of all places.
 fn count_named(profile: &Profile) -> (usize, usize) {
     let places = profile.stacks.places();
     let is_named = |place: &&_| profile.frames(**place).iter().any(|f| f.is_symbolized);

@@ -1,7 +1,7 @@
-//! `allocsample top`: a live table of who holds memory.
+//! `allocsample top`: a live table of the functions that hold memory.
 //!
-//! The growing profile is read again and again together with its ring, by a thread of ours: the program notices nothing.
-//! A reading may take a fifth of the time at most, so that a large profile is read less often.
+//! A thread of ours reads the growing profile and its ring again and again; the program is not involved. Reading
+//! takes at most a fifth of the time, so a large profile is read less often.
 
 mod screen;
 
@@ -28,7 +28,7 @@ const KEY_WAIT: Duration = Duration::from_millis(100);
 /// Shows the table until `q` is typed.
 pub fn run(arguments: &Top) -> anyhow::Result<Ending> {
     let path = running::profile_of(&arguments.what)?;
-    // Fails here, in one line, rather than on a screen.
+    // A mistake is reported here, in one line, rather than on a screen.
     let mut source = GrowingProfile::new(path);
     let first = read(&mut source)?;
     if !std::io::stdout().is_terminal() {
@@ -55,7 +55,7 @@ fn interact(
         while let Ok(reading) = readings.try_recv() {
             match reading {
                 Ok(reading) => screen.show(reading),
-                // What was read stays on the screen.
+                // The last reading stays on the screen.
                 Err(error) => screen.end(&format!("{error:#}")),
             }
         }
@@ -110,7 +110,7 @@ fn reading(path: &Path, profile: &Profile) -> Reading {
     }
 }
 
-/// Reads on until the other end of the second channel is dropped.
+/// Reads until the other end of the second channel is dropped.
 fn start(mut source: GrowingProfile) -> (Receiver<anyhow::Result<Reading>>, Sender<()>) {
     let (send, readings) = channel();
     let (stop, stopped) = channel::<()>();

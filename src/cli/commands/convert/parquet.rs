@@ -8,8 +8,7 @@ use allocsample_query::parquet;
 
 use crate::output_file;
 
-/// Makes the directory `output`, or fills one that is there. Files are written aside, and take their places when all of them
-/// are complete.
+/// Creates or fills the directory `output`. Files are written aside, and renamed when all of them are complete.
 pub fn write(profile: &Profile, output: &Path) -> anyhow::Result<()> {
     output_file::write_directory(output, |aside| {
         parquet::write(

@@ -1,4 +1,4 @@
-//! Has the runtimes of a process collect their heaps, and says what became of it.
+//! Makes the runtimes of a process collect their heaps, and reports the result for each.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -11,12 +11,12 @@ use super::request::{Asked, Obeyed, Wait, ask, later};
 use crate::exit::{self, Ending};
 use crate::{output_file, running};
 
-/// How long a runtime may take to come to a safe point, and for the collection.
+/// How long a runtime may take to reach a safe point and to collect.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A program that has done nothing for so long collects nothing.
+/// A program that was idle for this long does not reach a safe point.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// What became of each heap, on standard output. It fails if none can be asked.
+/// Prints the result for every heap. Fails if no heap can be collected on request.
 pub fn run(path: &Path) -> anyhow::Result<Ending> {
     let Some(heaps) = collect(path)? else {
         exit::remark(later(running::process_of(path)));
@@ -35,7 +35,7 @@ pub fn run(path: &Path) -> anyhow::Result<Ending> {
     Ok(Ending::SUCCESS)
 }
 
-/// What is not collected is said on standard error, and the snapshot is taken all the same.
+/// Prints on stderr which heaps were not collected; the snapshot is taken anyway.
 pub fn before_snapshot(path: &Path) -> anyhow::Result<()> {
     match collect(path)? {
         None => exit::remark(later(running::process_of(path))),
@@ -73,7 +73,7 @@ fn in_words(state: Collecting) -> &'static str {
     }
 }
 
-/// The heaps with what became of each, once that is known of all; `None`: the process has not seen the request.
+/// The results for all heaps, once all are known; `None` if the process has not seen the request.
 fn collect(path: &Path) -> anyhow::Result<Option<Vec<(String, Collecting)>>> {
     let asked = Asked::plain(ring::COLLECT);
     let Some(obeyed) = ask(path, &asked, Wait::of(PATIENCE, IDLE))? else {

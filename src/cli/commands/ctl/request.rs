@@ -1,7 +1,7 @@
-//! What is asked of an agent, by way of the first page of its ring's file.
+//! Requests to an agent, by way of the first page of its ring's file.
 //!
-//! Commands take turns by a lock on that file, which the process itself never looks at: nothing that a command does,
-//! or does not do, keeps the program waiting.
+//! Commands take turns by a lock on that file, which the process itself never looks at. No command, not even a
+//! stopped one, can make the program wait.
 
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -14,14 +14,14 @@ use anyhow::{Context, bail};
 use crate::exit::{self, Ending};
 use crate::{output_file, running};
 
-/// How long we wait to hear that a request is in force.
+/// How long we wait for the process to carry out a request.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// See [`Wait`].
 const IDLE: Duration = Duration::from_millis(100);
-/// How long others may have the lock while nothing is asked or done.
+/// How long another command may hold the lock without any progress.
 const QUEUE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is asked for: a number of [`request`], and what goes with it.
+/// A request: one of the numbers of [`request`], and its arguments.
 pub struct Asked {
     pub what: u64,
     pub value: u64,
@@ -29,7 +29,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// That needs nothing more than its number.
+    /// A request without arguments.
     pub fn plain(what: u64) -> Self {
         Self {
             what,
@@ -38,14 +38,14 @@ impl Asked {
         }
     }
 
-    /// Whether this leaves nothing of what was asked before, if that is not done yet.
+    /// Whether this request makes an earlier one void that is not carried out yet.
     pub fn replaces(&self, what: u64, value: u64) -> bool {
         let is_same_thread = self.value >> 1 == value >> 1;
         self.what == what && (what != request::SELECT_THREAD || is_same_thread)
     }
 }
 
-/// Writes a request into the ring, and waits until it was obeyed; then it says what `told` gives.
+/// Writes a request into the ring, waits until it is carried out, and prints the line from `told`.
 pub fn request(
     path: &Path,
     asked: &Asked,
@@ -60,7 +60,7 @@ pub fn request(
     Ok(Ending::SUCCESS)
 }
 
-/// A request that was obeyed.
+/// A request that was carried out.
 pub struct Obeyed {
     /// The ring's file.
     pub file: File,
@@ -68,7 +68,7 @@ pub struct Obeyed {
     pub generation: u64,
 }
 
-/// Writes a request into the ring, and waits until it was obeyed; `None`: it will be later.
+/// Writes a request into the ring, and waits until it is carried out; `None` if that will happen later.
 pub fn ask(path: &Path, asked: &Asked, wait: Wait) -> anyhow::Result<Option<Obeyed>> {
     let ring = running::ring_of(path);
     let named = || ring.display().to_string();
@@ -79,7 +79,7 @@ pub fn ask(path: &Path, asked: &Asked, wait: Wait) -> anyhow::Result<Option<Obey
         }
         Err(error) => return Err(error).with_context(named),
     };
-    // One at a time: two requests under one number would be one.
+    // One at a time: two requests with the same number would count as one.
     wait_for_turn(&file, path)?;
     let before = word(&file, request::GENERATION).with_context(named)?;
     let (what, value) = (
@@ -100,14 +100,14 @@ pub fn ask(path: &Path, asked: &Asked, wait: Wait) -> anyhow::Result<Option<Obey
     Ok(is_obeyed.then_some(Obeyed { file, generation }))
 }
 
-/// Whether what was asked before there was a ring is done, or soon is.
+/// Whether a request from before the ring existed is carried out, or soon will be.
 pub fn is_first_obeyed(path: &Path) -> anyhow::Result<bool> {
     let ring = running::ring_of(path);
     let file = open(&ring).with_context(|| ring.display().to_string())?;
     is_obeyed(&file, path, 1, Wait::new()).with_context(|| ring.display().to_string())
 }
 
-/// Why it is not done yet.
+/// Why it is not carried out yet.
 pub fn later(pid: Option<u32>) -> String {
     match pid.filter(|&pid| running::is_stopped(pid)) {
         Some(pid) => format!(
@@ -117,8 +117,8 @@ pub fn later(pid: Option<u32>) -> String {
     }
 }
 
-/// Opens a ring to write to it. Its directory may be open to others: what is there may be a link to something else. A ring that
-/// the agent is just making has its name before its first bytes, and is waited for.
+/// Opens a ring for writing. Others may be able to write to its directory, so the name may be a link to another file.
+/// A ring that the agent is just creating has its name before its first bytes; this waits for those.
 fn open(ring: &Path) -> std::io::Result<File> {
     const MAGIC: &[u8; 8] = b"ALLOCRNG";
     let since = Instant::now();
@@ -140,8 +140,8 @@ fn open(ring: &Path) -> std::io::Result<File> {
     }
 }
 
-/// Takes the lock. Of a thousand that wait each gets its turn; one that was stopped while it had the lock stops us, but not
-/// for ever.
+/// Takes the lock. Each of a thousand waiting commands gets its turn. A command that was stopped while it held the
+/// lock delays us, but not forever.
 fn wait_for_turn(file: &File, path: &Path) -> anyhow::Result<()> {
     const LONGEST_PAUSE: Duration = Duration::from_millis(50);
     let state = || {
@@ -181,11 +181,11 @@ fn write(file: &File, asked: &Asked, generation: u64) -> std::io::Result<()> {
     for (at, value) in (request::MORE..).step_by(8).zip(asked.more) {
         put(at, value)?;
     }
-    // Last: it makes the agent look at the others.
+    // Written last: this makes the agent look at the other words.
     put(request::GENERATION, generation)
 }
 
-/// Whether a request was obeyed, or soon is.
+/// Whether a request is carried out, or soon will be.
 fn is_obeyed(file: &File, path: &Path, generation: u64, mut wait: Wait) -> std::io::Result<bool> {
     while word(file, request::OBEYED)? < generation {
         if !wait.goes_on(|| running::process_of(path)) {
@@ -195,23 +195,23 @@ fn is_obeyed(file: &File, path: &Path, generation: u64, mut wait: Wait) -> std::
     Ok(true)
 }
 
-/// The wait for a process to do something. One that sleeps allocates nothing, and is not waited for.
+/// Waits for a process to act. A sleeping process allocates nothing, so this does not wait for it.
 pub struct Wait {
     since: Instant,
     patience: Duration,
-    /// A process that has used no processor for so long is idle.
+    /// A process that has used no CPU time for this long is idle.
     idle: Duration,
     next_look: Duration,
     at_rest: Option<u64>,
 }
 
 impl Wait {
-    /// Begins now.
+    /// Begins to wait now.
     pub fn new() -> Self {
         Self::of(PATIENCE, IDLE)
     }
 
-    /// For what takes the process longer.
+    /// With more patience, for requests that take the process longer.
     pub fn of(patience: Duration, idle: Duration) -> Self {
         Self {
             since: Instant::now(),
@@ -222,7 +222,7 @@ impl Wait {
         }
     }
 
-    /// Waits a little; false: no longer.
+    /// Waits a little; false when the time is over.
     pub fn goes_on(&mut self, process: impl Fn() -> Option<u32>) -> bool {
         let elapsed = self.since.elapsed();
         if elapsed > self.patience {

@@ -1,7 +1,7 @@
-//! What is asked of an agent before its process has taken a sample, and so before there is a ring.
+//! Requests to an agent whose process has not taken a sample yet, and so has no ring.
 //!
-//! The request is left in a file of the process's `/tmp`. Its agent takes it when it begins its recording, and begins that
-//! when it sees the file: at the next slow path of one of its threads.
+//! The request is left in a file in the process's `/tmp`. When a slow path of one of the process's threads sees the
+//! file, the agent begins its recording and takes the request.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -18,7 +18,7 @@ use crate::exit::{self, Ending};
 use crate::output_file;
 use crate::running::{self, Found};
 
-/// Leaves it, and waits a little for the process to take it; then it says what is `told`.
+/// Leaves the request, waits a little for the process to take it, and prints the line from `told`.
 pub fn request(pid: u32, asked: &Asked, told: &str) -> anyhow::Result<Ending> {
     let place = Place::of(pid)?;
     place.refuse_if_another_waits(pid, asked)?;
@@ -28,7 +28,7 @@ pub fn request(pid: u32, asked: &Asked, told: &str) -> anyhow::Result<Ending> {
         if !place.path.exists() {
             return is_taken(pid, told);
         }
-        // It may have taken its first sample just before the file was there, and never looks for it then.
+        // The process may have taken its first sample just before the file existed; it then never looks for the file.
         if let Ok(Found::Profile(path)) = running::find(&pid.to_string()) {
             match fs::remove_file(&place.path) {
                 Ok(()) => return request::request(&path, asked, || Ok(told.to_owned())),
@@ -59,14 +59,14 @@ fn is_taken(pid: u32, told: &str) -> anyhow::Result<Ending> {
 }
 
 struct Place {
-    /// Through the open directory.
+    /// Path through the descriptor of the open directory.
     path: PathBuf,
-    /// As seen from here.
+    /// Path in our own file system.
     shown: String,
-    /// Open while `path` is used.
+    /// Keeps `path` valid.
     _directory: OwnedFd,
     start_ticks: u64,
-    /// Whose process it is.
+    /// The user that the process runs as.
     owner: (u32, u32),
 }
 
@@ -79,7 +79,7 @@ impl Place {
         let inner = running::number_inside(pid, pid).with_context(context)?;
         let owner = fs::metadata(&process).with_context(context)?;
         let root = fs::File::open(format!("{process}/root")).with_context(context)?;
-        // A link in the process's root leads to a place in that root, whatever it says.
+        // A link in the process's root leads to a place in that root, even if it is absolute.
         let directory = rustix::fs::openat2(
             &root,
             WAITING_DIRECTORY,
@@ -119,7 +119,7 @@ impl Place {
         }
     }
 
-    /// Aside first: the agent sees all of it or nothing.
+    /// Written aside first: the agent sees a complete file or none.
     fn leave(&self, asked: &Asked) -> anyhow::Result<()> {
         let request = WaitingRequest {
             start_ticks: self.start_ticks,
@@ -135,7 +135,7 @@ impl Place {
             .open(&aside)
             .and_then(|mut file| {
                 file.write_all(&request.encode())?;
-                // The agent takes no word of anybody but its own user.
+                // The agent accepts requests only from its own user and root.
                 if file.metadata()?.uid() != self.owner.0 {
                     fchown(&file, Some(self.owner.0), Some(self.owner.1))?;
                 }

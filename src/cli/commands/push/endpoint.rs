@@ -1,4 +1,4 @@
-//! Where pushes go: one address, with who we are.
+//! Where pushes go: an address, and our credentials.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const MOST_SHOWN: u64 = 200;
 /// Bytes of an answer that are read.
 const MOST_READ: u64 = 1 << 20;
 
-/// A server's address, and how we introduce ourselves.
+/// A server's address, and our credentials.
 pub struct Endpoint {
     agent: ureq::Agent,
     server: String,
@@ -23,7 +23,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// As the arguments say; `path` follows the address that they give, and `headers` go with each push.
+    /// The endpoint of these arguments. `path` follows their address, and every push has these `headers`.
     pub fn new(
         arguments: &args::Push,
         path: &'static str,
@@ -55,7 +55,7 @@ impl Endpoint {
         })
     }
 
-    /// Sends `body`; what the server answers.
+    /// Sends `body` and returns the server's answer.
     pub fn post(&self, body: &[u8]) -> anyhow::Result<Vec<u8>> {
         let named = || self.server.clone();
         let mut request = self.agent.post(format!("{}{}", self.server, self.path));

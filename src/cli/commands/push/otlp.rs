@@ -1,4 +1,5 @@
-//! OpenTelemetry's protocol (OTLP over HTTP, protobuf): the profiles signal of a Collector, or of what speaks as one.
+//! OpenTelemetry's protocol (OTLP over HTTP, protobuf): the profiles signal, for a Collector or a server that speaks
+//! the same.
 
 use allocsample_export::write_otlp;
 use allocsample_profile::Profile;
@@ -32,7 +33,7 @@ pub struct Otlp {
 }
 
 impl Otlp {
-    /// As the arguments say.
+    /// The server of these arguments.
     pub fn new(arguments: &args::Push, service: &str) -> anyhow::Result<Self> {
         let headers = [("Content-Type", "application/x-protobuf")];
         let labels = arguments.labels.iter();
@@ -45,7 +46,7 @@ impl Otlp {
         })
     }
 
-    /// Sends what was allocated since then, and what is in use.
+    /// Sends the allocations since then, and the live heap.
     pub fn push(&self, profile: &Profile, since_ns: u64) -> anyhow::Result<()> {
         let process = &profile.process;
         let attribute = |name: &str, value: String| (name.to_owned(), value);
@@ -58,7 +59,7 @@ impl Otlp {
         let body = write_otlp(profile, since_ns, &resource)
             .context("the profile has too many stacks for OTLP")?;
         let answer = self.endpoint.post(&body)?;
-        // What it does not say, it accepts.
+        // It accepts the rest.
         let answer = Response::decode(&answer[..]).unwrap_or_default();
         match answer.partial_success {
             Some(partial) if partial.rejected_profiles > 0 => bail!(

@@ -1,4 +1,4 @@
-//! Pyroscope's push API: `push.v1.PusherService/Push` by the Connect protocol, which Grafana Alloy takes as well.
+//! Pyroscope's push API: `push.v1.PusherService/Push` by the Connect protocol, which Grafana Alloy accepts as well.
 
 use allocsample_export::{Format, Options};
 use allocsample_profile::Profile;
@@ -48,13 +48,13 @@ pub struct Pyroscope {
 }
 
 impl Pyroscope {
-    /// As the arguments say.
+    /// The server of these arguments.
     pub fn new(arguments: &args::Push, service: &str) -> anyhow::Result<Self> {
         let label = |name: &str, value: &str| LabelPair {
             name: name.to_owned(),
             value: value.to_owned(),
         };
-        // The name under which it keeps the profiles of Go's heaps, whose values are named as ours are.
+        // The name that Pyroscope uses for profiles of Go's heap, which have the same sample types as ours.
         let mut labels = vec![label("__name__", "memory"), label("service_name", service)];
         let given = arguments.labels.iter();
         labels.extend(given.map(|args::Label(name, value)| label(name, value)));
@@ -68,7 +68,7 @@ impl Pyroscope {
         })
     }
 
-    /// Sends what was allocated since then, and what is in use.
+    /// Sends the allocations since then, and the live heap.
     pub fn push(&self, profile: &Profile, since_ns: u64) -> anyhow::Result<()> {
         let message = PushRequest {
             series: vec![Series {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use allocsample_profile::readable;
 
-/// What it is.
+/// Media type of the page.
 pub const MIME: &str = "text/html; charset=utf-8";
 
 /// The page, with a line for each process.

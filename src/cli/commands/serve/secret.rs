@@ -1,4 +1,4 @@
-//! A secret that stays the same: in a file that nobody else can read.
+//! A permanent secret, in a file that no other user can read.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -9,10 +9,10 @@ use anyhow::{Context, bail};
 
 use crate::output_file;
 
-/// As many characters cannot be guessed, if they are random.
+/// Minimum length: so many random characters cannot be guessed.
 const SHORTEST: usize = 16;
 
-/// What is in the file, which is made if it does not exist.
+/// The secret in the file, which is created if it does not exist.
 pub fn of_file(path: &Path) -> anyhow::Result<String> {
     let named = || path.display().to_string();
     match fs::metadata(path) {

@@ -1,4 +1,4 @@
-//! What `top` shows, and what its keys do. Knows no terminal, no file and no clock.
+//! The screen of `top` and its keys. It uses no terminal, no file and no clock.
 
 use std::collections::HashMap;
 
@@ -37,15 +37,15 @@ pub struct Reading {
     pub lost: u64,
     /// The share of the process's anonymous memory that the sampled heaps account for.
     pub coverage: Option<f64>,
-    /// What is not sampled of the runtimes in the process, a line each.
+    /// A line for each runtime in the process whose memory is not sampled.
     pub unseen: Vec<String>,
     pub functions: Vec<Entry>,
     pub sites: Vec<Entry>,
-    /// Live bytes of the rows in the reading before, by detail and name.
+    /// Live bytes of the rows in the previous reading, by detail and name.
     pub before: HashMap<(String, String), f64>,
 }
 
-/// What a key asks for.
+/// The action of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Continue,
@@ -65,14 +65,14 @@ enum Order {
 #[derive(Debug, Default)]
 pub struct Screen {
     reading: Reading,
-    /// Came while paused.
+    /// A reading that came while paused.
     waiting: Option<Reading>,
     /// Seconds between the last two readings.
     between_s: f64,
     order: Order,
     by_site: bool,
     is_paused: bool,
-    /// Why there will be no other reading.
+    /// Why there will be no further reading.
     gone: Option<String>,
     filter: String,
     is_typing: bool,
@@ -100,12 +100,12 @@ impl Screen {
         self.reading = reading;
     }
 
-    /// There will be no other reading.
+    /// Says that there will be no further reading.
     pub fn end(&mut self, why: &str) {
         self.gone = Some(printable(why));
     }
 
-    /// Obeys a key.
+    /// Carries out the action of a key.
     pub fn press(&mut self, key: KeyEvent) -> Action {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
             return Action::Quit;
@@ -153,7 +153,7 @@ impl Screen {
         }
     }
 
-    /// Live bytes that a row gained since the reading before, each second; `None` in the first one.
+    /// Growth of a row's live bytes since the previous reading, per second; `None` in the first reading.
     fn growth(&self, entry: &Entry) -> Option<f64> {
         if self.reading.before.is_empty() || self.between_s <= 0.0 {
             return None;
@@ -190,7 +190,7 @@ impl Screen {
     pub fn draw(&mut self, frame: &mut Frame<'_>) {
         let mut headline = self.headline();
         let unseen = self.unseen(frame.area().width);
-        // The table needs room, too.
+        // Leaves room for the table.
         let room = usize::from(frame.area().height / 2).saturating_sub(headline.len());
         headline.extend(unseen.into_iter().take(room));
         let [head, body, foot] = Layout::vertical([
@@ -249,7 +249,7 @@ impl Screen {
         let title = printable(&reading.title);
         let bold = Style::new().add_modifier(Modifier::BOLD);
         vec![
-            // What changes comes first: a path may be longer than a line.
+            // Figures that change come first: a path may be longer than a line.
             Line::from(vec![
                 Span::raw(format!("{state}, {:.1} s  ", reading.after_s)),
                 Span::styled(title, bold),
@@ -287,7 +287,7 @@ impl Screen {
     }
 
     fn cells(&self, (entry, growth): &(&Entry, Option<f64>)) -> Row<'static> {
-        // Less than the error of the row is no growth.
+        // A difference below the row's error is not growth.
         let noise = entry.live.stderr().unwrap_or(0.0) / self.between_s.max(1e-9);
         let growth = match *growth {
             Some(growth) if growth > noise && growth > 0.0 => {
@@ -328,7 +328,7 @@ impl Screen {
     }
 }
 
-/// A name may hold anything; a terminal obeys control characters.
+/// A name may contain anything, and a terminal obeys control characters.
 fn printable(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
@@ -440,7 +440,7 @@ mod tests {
         let head: Vec<_> = lines[3..5].iter().map(|line| line.trim()).collect();
         assert_eq!(head.join(" "), line);
         assert!(lines[5].contains("live"), "{}", lines[5]);
-        // However many they are, the table stays.
+        // The table stays visible, however many lines there are.
         screen.reading.unseen = vec![line.to_owned(); 50];
         assert!(
             drawn_on(&mut screen, 60)
