@@ -303,6 +303,30 @@ mod tests {
     }
 
     #[test]
+    fn a_record_without_even_its_header_is_none() {
+        let header = RecordHeader {
+            state: State::Committed,
+            kind: 2,
+            words: 0,
+        };
+        assert_eq!(RecordHeader::decode(header.encode(64), 64), None);
+    }
+
+    #[test]
+    fn the_progress_of_a_collection_is_read_back_for_its_request_only() {
+        use Collecting::{Asked, Declined, Done, Impossible};
+        for state in [Impossible, Asked, Done, Declined] {
+            for generation in [1, 2, 255, 256, 0xab_cdef] {
+                let word = state.word(generation);
+                assert_eq!(Collecting::from_word(word, generation), Some(state));
+                assert_eq!(Collecting::from_word(word, generation + 1), None);
+            }
+        }
+        assert_eq!(Collecting::from_word(7 << 8 | 5, 7), None);
+        assert_eq!(Collecting::from_word(0, 0), None);
+    }
+
+    #[test]
     fn a_header_counts_only_where_it_was_written() {
         let header = RecordHeader {
             state: State::Committed,

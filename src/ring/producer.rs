@@ -378,6 +378,8 @@ impl Drop for Reservation<'_> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use core::ptr::NonNull;
+    use std::boxed::Box;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
     use std::vec::Vec;
 
     use super::*;
@@ -461,8 +463,37 @@ mod tests {
     }
 
     #[test]
+    fn a_record_is_read_up_to_the_end_of_the_ring_and_not_past_it() {
+        for (words, expected) in [(14, [(8, 50)].as_slice()), (15, &[])] {
+            with_ring(|ring| {
+                for _ in 0..5 {
+                    ring.reserve(9, Priority::Last).unwrap().commit(9);
+                }
+                assert_eq!(read(&ring).len(), 5);
+                ring.reserve(13, Priority::Sample).unwrap().commit(9);
+                let header = RecordHeader {
+                    state: State::Committed,
+                    kind: 8,
+                    words,
+                };
+                ring.publish(50, header);
+                assert_eq!(read(&ring), expected);
+            });
+        }
+    }
+
+    #[test]
     fn padding_before_an_abandoned_record_is_passed_over() {
-        for has_begun in [false, true] {
+        enum Left {
+            AfterTheExchange,
+            BetweenTheHeaders,
+            WithTheRecord,
+        }
+        for left in [
+            Left::AfterTheExchange,
+            Left::BetweenTheHeaders,
+            Left::WithTheRecord,
+        ] {
             with_ring(|ring| {
                 for _ in 0..6 {
                     ring.reserve(9, Priority::Last).unwrap().commit(9);
@@ -470,14 +501,31 @@ mod tests {
                 assert_eq!(read(&ring).len(), 6);
                 let writer = Writer::new(3);
                 // 4 words are left before the end.
-                if has_begun {
-                    let tell = |_| {};
-                    let record = ring.reserve_by(writer, 6, Priority::Sample, tell).unwrap();
-                    core::mem::forget(record);
-                    assert!(ring.abandon(60, 6));
-                } else {
-                    assert_eq!(left_after_the_exchange(&ring, writer, 6), 60);
-                    assert!(ring.abandon_intended(writer, 60, 6));
+                match left {
+                    Left::AfterTheExchange => {
+                        assert_eq!(left_after_the_exchange(&ring, writer, 6), 60);
+                        assert!(ring.abandon_intended(writer, 60, 6));
+                    }
+                    Left::BetweenTheHeaders => {
+                        // Both headers are there, and that of the padding is not published yet.
+                        let tell = |progress| {
+                            if progress == Progress::Begun {
+                                resume_unwind(Box::new(()));
+                            }
+                        };
+                        let reserve = || {
+                            let _ = ring.reserve_by(writer, 6, Priority::Sample, tell);
+                        };
+                        assert!(catch_unwind(AssertUnwindSafe(reserve)).is_err());
+                        assert_eq!(read(&ring), []);
+                        assert!(ring.abandon(60, 6));
+                    }
+                    Left::WithTheRecord => {
+                        let tell = |_| {};
+                        let record = ring.reserve_by(writer, 6, Priority::Sample, tell).unwrap();
+                        core::mem::forget(record);
+                        assert!(ring.abandon(60, 6));
+                    }
                 }
                 ring.reserve(1, Priority::Sample).unwrap().commit(8);
                 assert_eq!(read(&ring), [(8, 71)]);

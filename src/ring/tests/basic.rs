@@ -3,8 +3,8 @@
 
 mod mapping;
 
-use allocsample_ring::{Priority, RingFull};
-use mapping::Mapping;
+use allocsample_ring::{Collecting, Priority, RingFull, request};
+use mapping::{Mapping, PROFILE_ID};
 
 #[test]
 fn records_come_out_in_order_with_their_kind_and_position() {
@@ -144,7 +144,38 @@ fn losses_are_counted_by_reason() {
         ring.lost(),
         [(1, 3), (3, 150), (0, 0), (0, 0), (1, 7), (0, 0), (0, 0)]
     );
+    assert_eq!(ring.id(), PROFILE_ID as u64);
     assert!(!ring.is_closed());
     ring.close();
     assert!(ring.is_closed());
+}
+
+#[test]
+fn a_request_and_its_progress_are_where_the_command_looks() {
+    let mapping = Mapping::new(64);
+    let ring = mapping.ring();
+    let word = |at: u64| {
+        let at = at as usize;
+        let file = mapping.file();
+        u64::from_le_bytes(file[at..at + 8].try_into().unwrap())
+    };
+    assert_eq!(ring.request(), (0, 0, 0));
+    ring.ask(request::FILTER, 70, [71, 72, 73, 74]);
+    assert_eq!(ring.request(), (1, request::FILTER, 70));
+    assert_eq!(ring.request_more(), [71, 72, 73, 74]);
+    let places = [request::GENERATION, request::WHAT, request::INTERVAL];
+    assert_eq!(places.map(word), [1, request::FILTER, 70]);
+    let more = [0, 8, 16, 24].map(|offset| word(request::MORE + offset));
+    assert_eq!(more, [71, 72, 73, 74]);
+    ring.ask(request::COLLECT, 0, [0; 4]);
+    assert_eq!(ring.request(), (2, request::COLLECT, 0));
+    ring.set_collecting(5, 2, Collecting::Done);
+    ring.set_collecting(256, 2, Collecting::Done);
+    let state = |heap: u64| Collecting::from_word(word(request::COLLECTING + 8 * heap), 2);
+    assert_eq!([4, 5, 6].map(state), [None, Some(Collecting::Done), None]);
+    assert_eq!(word(request::OBEYED), 0);
+    ring.set_obeyed(2);
+    // A slower thread.
+    ring.set_obeyed(1);
+    assert_eq!(word(request::OBEYED), 2);
 }

@@ -29,6 +29,11 @@ fn file() -> Vec<u8> {
         record.commit(kind);
     }
     ring.count_lost(2, 3, 4000);
+    ring.set_figure(3, 8);
+    ring.add_figure(3, 5);
+    ring.raise_figure(15, 7);
+    ring.raise_figure(15, 6);
+    ring.set_figure(16, 1);
     mapping.file()
 }
 
@@ -45,6 +50,9 @@ fn everything_that_the_file_says_comes_back() {
     let recovered = recover(&file()).unwrap();
     assert_eq!(recovered.profile_id, PROFILE_ID);
     assert_eq!(recovered.lost[2], (3, 4000));
+    let mut figures = [0; 16];
+    (figures[3], figures[15]) = (13, 7);
+    assert_eq!(recovered.figures, figures);
     assert_eq!((recovered.tail, recovered.head), (50, 85));
     assert!(!recovered.closed);
     assert_eq!(kinds(&recovered), [1, 2, 3, 4, 5]);
