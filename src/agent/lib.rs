@@ -2,7 +2,7 @@
 //!
 //! Everything here runs inside somebody else's `malloc`. It does not allocate from their heap, takes no lock, does not
 //! unwind, and uses a few hundred bytes of their stack: the work is done in a work area ([`os::scratch`]). While it
-//! runs the thread is muted ([`accounting::slow_path`]): what a signal handler allocates meanwhile is counted, not sampled.
+//! runs the thread is muted (`accounting::slow_path`): what a signal handler allocates meanwhile is counted, not sampled.
 //!
 //! ```text
 //! on_alloc: counter -> sampler -> (sample due) work area -> stack -> live table -> ring -> drain thread, if needed

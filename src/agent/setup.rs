@@ -19,11 +19,11 @@ pub struct Hooks {
     pub join_drain: fn(&Recording),
     /// Detaches the recording's drain thread: nobody will join it.
     pub leave_drain: fn(&Recording),
-    /// A thread has taken its first slow path: its end is to be reported by [`Agent::on_thread_end`].
+    /// A thread has taken its first slow path: its end is to be reported by [`crate::Agent::on_thread_end`].
     pub on_thread_joined: fn(),
     /// Makes our own allocator usable in a forked child.
     pub after_fork_in_child: fn(),
-    /// A thread that has ended gives back its stack for signals: see [`Agent::on_thread_start`].
+    /// A thread that has ended gives back its stack for signals: see [`crate::Agent::on_thread_start`].
     pub give_back_signal_stack: fn(u64),
     /// Stops time samples for good: a filter of system calls is about to be installed.
     pub end_ticks: fn(),
@@ -33,8 +33,8 @@ pub struct Hooks {
     pub on_sampled: fn(u64, u64, u64),
     /// A sampled block of a heap other than malloc's was freed.
     pub on_heap_freed: fn(u64),
-    /// Writes the detail of a [`Note::NotJoined`] for the declined bridge with this index. Returns its length in bytes, or 0
-    /// if there are no more.
+    /// Writes the detail of a [`NotJoined`](allocsample_record::Note::NotJoined) note for the declined bridge with this index.
+    /// Returns its length in bytes, or 0 if there are no more.
     pub not_joined: fn(usize, &mut [u8]) -> usize,
 }
 

@@ -129,7 +129,7 @@ impl<'a> SampleRecord<'a> {
     }
 }
 
-/// The stack where a sampled allocation was freed. Some frees have one, after their [`FreeRecord`].
+/// The stack where a sampled allocation was freed. Some frees have one, after their [`FreeRecord`](crate::FreeRecord).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeStackRecord<'a> {
     /// The sample.

@@ -96,7 +96,7 @@ const GRACE_NS: u64 = 15_000_000_000;
 const MOST_RETIRED: usize = 1024;
 
 /// Values of [`leak`] that were current once, and whose memory is used again. Nobody is asked whether they still look at
-/// one: who began before it was retired has had [`GRACE_NS`].
+/// one: who began before it was retired has had `GRACE_NS`.
 pub struct Retired<T> {
     places: [(AtomicPtr<T>, AtomicU64); MOST_RETIRED],
     /// Places from here on were never used: most processes retire nothing, and look at none.
@@ -113,7 +113,7 @@ impl<T: Sync> Retired<T> {
         }
     }
 
-    /// Its memory may be used again after a while. Beyond [`MOST_RETIRED`] it never is. Any thread.
+    /// Its memory may be used again after a while. Beyond `MOST_RETIRED` it never is. Any thread.
     pub fn retire(&self, value: &T, now_ns: u64) {
         let value = core::ptr::from_ref(value).cast_mut();
         let is_mine = |(_, place): &(usize, &(AtomicPtr<T>, AtomicU64))| {

@@ -3,9 +3,9 @@
 //! One loop, three kinds of steps: by the call-frame information of the module that the frame is in ([`modules`]), out
 //! of a signal frame by the registers that the kernel saved there, and, for code that no module covers (JIT), by the
 //! frame pointer. Every step is checked: the stack pointer must rise, memory is read only where it can be
-//! ([`reader`]), and a return address must lie in a module or behind a call instruction. A walk that fails a check ends
+//! (`reader`), and a return address must lie in a module or behind a call instruction. A walk that fails a check ends
 //! there and says so. A step that was made before, from one return address known to be good to another, is made by its
-//! rule alone ([`rules`]). A walk that meets what the last one left unchanged ends as that one did ([`memo`]).
+//! rule alone (`rules`). A walk that meets what the last one left unchanged ends as that one did (`memo`).
 
 mod elf;
 mod foreign;

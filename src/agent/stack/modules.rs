@@ -4,7 +4,7 @@
 //! module (identity, unwinder) is kept in a table. An entry is trusted if the loader still says the same of it; after a
 //! `dlclose` its build id is compared too, since another module may have taken its place. Entries whose addresses belong
 //! to another module now are taken out; their memory is used again when no walk can still be looking at it
-//! ([`super::grace`]), so that a program may load and unload for ever.
+//! (`super::grace`), so that a program may load and unload for ever.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -314,7 +314,7 @@ impl Modules {
     }
 
     /// The module that holds `address`, which must be code on the calling thread's stack (that keeps it mapped), between
-    /// [`Self::enter`] and its end. Allocates from the agent's own memory when it is met for the first time.
+    /// `Self::enter` and its end. Allocates from the agent's own memory when it is met for the first time.
     pub fn find(&self, address: u64) -> Option<&'static Module> {
         let found = self.ask_loader(address)?;
         if let Some(known) = self.known(&found) {
