@@ -114,19 +114,23 @@ fn what_makes_no_sense_is_one_line_and_status_2() {
 #[test]
 fn every_command_has_help_with_an_example() {
     let room = Room::without_agent();
-    for arguments in [
-        &["--help"][..],
-        &["run", "--help"],
-        &["report", "--help"],
-        &["symbolize", "--help"],
-        &["convert", "--help"],
-        &["query", "--help"],
-        &["view", "--help"],
-        &["top", "--help"],
-    ] {
-        let output = room.output(arguments);
+    let help = |command: &[&str]| {
+        let output = room.output(&[command, &["--help"]].concat());
         assert_eq!(output.status.code(), Some(0));
-        assert!(stdout(&output).contains("Example"), "{arguments:?}");
+        stdout(&output)
+    };
+    let main = help(&[]);
+    assert!(main.contains("Example"), "{main}");
+    let commands = main.split("Commands:\n").nth(1).expect("the commands");
+    let lines = commands.lines().take_while(|line| !line.is_empty());
+    // A description may continue in further lines, which are indented more.
+    let names: Vec<_> = lines
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert!(names.len() >= 15, "{names:?}");
+    for name in names {
+        assert!(help(&[name]).contains("Example"), "{name}");
     }
 }
 

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use support::directory::Directory;
 use support::{Agent, Program, Run, agent_library, is_root, skip};
 
 const INTERVAL: f64 = 4096.0;
@@ -90,7 +91,8 @@ fn the_users_own_preload_reaches_children_and_grandchildren() {
 
 #[test]
 fn blanks_and_colons_in_the_path_of_the_library_do_not_split_the_preload() {
-    let directory = support::run::fresh_directory().join("a blank: and a colon");
+    let room = Directory::new();
+    let directory = room.join("a blank: and a colon");
     fs::create_dir_all(&directory).expect("a directory");
     let command = directory.join("allocsample");
     support::copy(support::command(), &command);
@@ -319,11 +321,12 @@ fn a_variable_that_is_no_setting_is_named_in_the_profile_and_not_on_the_terminal
 fn a_directory_that_cannot_be_written_is_named_in_one_line() {
     let hello = Program::compiled("hello.c").run();
     let bare = hello.bare();
-    let file = support::run::fresh_directory().join("a file");
+    let directory = Directory::new();
+    let file = directory.join("a file");
     fs::write(&file, "").expect("a file");
     let mut places: Vec<PathBuf> =
         vec!["/no/such/place".into(), file.join("below"), "/proc".into()];
-    let closed = support::run::fresh_directory().join("closed");
+    let closed = directory.join("closed");
     fs::create_dir(&closed).expect("a directory");
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o500)).expect("a closed directory");
     if !is_root() {

@@ -14,6 +14,7 @@ use std::sync::OnceLock;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::Value;
+use support::directory::Directory;
 use support::profile::Profile;
 use support::{Agent, Outcome, Program};
 
@@ -154,19 +155,18 @@ impl Law {
 fn play(law: Law, interval: u64, seed: u64, script: &str) -> Outcome {
     static PROGRAM: OnceLock<Program> = OnceLock::new();
     let program = PROGRAM.get_or_init(|| Program::compiled_with("../vms/script.c", &["-lm"]));
-    let file = support::run::fresh_directory().join("script");
+    let directory = Directory::new();
+    let file = directory.join("script");
     fs::write(&file, script).expect("a file");
     let agent = Agent::at_interval(interval)
         .with("ALLOCSAMPLE_SAMPLING", law.name())
         .seeded(seed);
-    let outcome = program
+    program
         .run()
         .arg(&file)
         .arg(law.name())
         .arg(interval.to_string())
-        .observed(&agent);
-    fs::remove_file(file).expect("the script");
-    outcome
+        .observed(&agent)
 }
 
 fn close(what: &str, found: f64, wanted: f64) -> Result<(), String> {

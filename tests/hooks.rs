@@ -8,6 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use support::collected::AtWork;
+use support::directory::Directory;
 use support::profile::figure;
 use support::{Agent, Outcome, Program, Room, Run, bridge, is_installed, skip};
 
@@ -239,7 +240,7 @@ fn the_fast_path_is_the_same_code_with_and_without_the_abi() {
         skip("no objdump (Debian: binutils)");
         return;
     }
-    let directory = support::run::fresh_directory();
+    let directory = Directory::new();
     let disassembly = |flags: &[&str]| {
         let object = directory.join("gc.o");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vms/gc.c");
@@ -265,7 +266,8 @@ fn the_fast_path_is_the_same_code_with_and_without_the_abi() {
 
 /// Instructions of the interpreter loop and of what it calls, as callgrind counts them.
 fn instructions(program: &Program, workload: &[&str], preloaded: Option<&Path>) -> f64 {
-    let counts = support::run::fresh_directory().join("counts");
+    let directory = Directory::new();
+    let counts = directory.join("counts");
     let mut command = Command::new("valgrind");
     command
         .args(["--tool=callgrind", "--quiet", "--toggle-collect=loop*"])
@@ -316,7 +318,8 @@ fn more_than_65536_samples_may_be_pending() {
 #[test]
 fn sanitizers_find_nothing_in_24_threads_that_switch_at_random() {
     // The agent itself is not instrumented: what it does is judged by loom and by the tests of its rooms.
-    let file = support::run::fresh_directory().join("tsan.supp");
+    let directory = Directory::new();
+    let file = directory.join("tsan.supp");
     std::fs::write(&file, "called_from_lib:liballocsample.so\n").expect("a file");
     let suppressions = format!("suppressions={} report_thread_leaks=0", file.display());
     for sanitizer in ["-fsanitize=thread", "-fsanitize=address"] {

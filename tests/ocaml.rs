@@ -4,20 +4,39 @@
 mod support;
 
 use std::fs;
-use std::path::PathBuf;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
 
 use support::compile::has_ocaml;
+use support::directory::Directory;
 use support::profile::{Profile, Site};
-use support::{Agent, Outcome, Room, Run, bridge, compile, is_installed, run, truth};
+use support::{Agent, Outcome, Room, Run, bridge, compile, is_installed, truth};
 
-/// The compiled program, in a directory of its own.
-fn compiled(name: &str, options: &[&str]) -> PathBuf {
-    compile::ocaml(name, options, &run::fresh_directory().join("work"))
+/// A compiled program, in a directory of its own.
+struct Compiled {
+    path: PathBuf,
+    _directory: Directory,
+}
+
+impl Deref for Compiled {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn compiled(name: &str, options: &[&str]) -> Compiled {
+    let directory = Directory::new();
+    Compiled {
+        path: compile::ocaml(name, options, &directory.join("work")),
+        _directory: directory,
+    }
 }
 
 fn known_sites(times: &str, agent: &Agent) -> Outcome {
     let program = compiled("known_sites", &["unix.cmxa"]);
-    let outcome = Run::of(program).arg(times).unchanged(agent);
+    let outcome = Run::of(&*program).arg(times).unchanged(agent);
     outcome.assert_success();
     outcome
 }
@@ -124,7 +143,7 @@ fn threads_exceptions_signals_finalisers_and_forks_are_no_trouble() {
     }
     let program = compiled("busy", &["unix.cmxa", "threads.cmxa", "bigarray.cmxa"]);
     for interval in ["64", "4K", "512K"] {
-        let outcome = Run::of(&program).unchanged(&Agent::at_interval(interval));
+        let outcome = Run::of(&*program).unchanged(&Agent::at_interval(interval));
         assert_eq!(outcome.status.code(), Some(2), "{}", outcome.complaints());
         assert!(outcome.complaints().contains("as it should"));
         assert_eq!(outcome.profiles().len(), 2, "the program and its child");
@@ -137,7 +156,7 @@ fn a_program_that_samples_by_itself_goes_first() {
         return;
     }
     let program = compiled("own_memprof", &[]);
-    let outcome = Run::of(&program).unchanged(&Agent::at_interval("4K"));
+    let outcome = Run::of(&*program).unchanged(&Agent::at_interval("4K"));
     outcome.assert_success();
     assert_eq!(outcome.text(), "sampled 2 times, 100000 kept\n");
     let profile = outcome.profile();
@@ -161,7 +180,7 @@ fn a_compiler_of_others_is_a_program_too() {
     if !has_ocaml() || !is_installed("ocamlopt.opt") {
         return;
     }
-    let directory = run::fresh_directory().join("work");
+    let directory = Directory::new();
     fs::write(
         directory.join("a.ml"),
         "let () = print_int (List.length [1; 2; 3])",

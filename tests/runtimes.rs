@@ -7,6 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use support::directory::Directory;
 use support::{Agent, Outcome, Run, is_installed, regrtest, skip};
 
 /// Runs a shell script both ways.
@@ -132,7 +133,7 @@ fn gcc_comes_through() {
         source += &format!("s ^= f{number}(a, b);\n");
     }
     source += "return s; }\n";
-    let directory = support::run::fresh_directory();
+    let directory = Directory::new();
     let file = directory.join("large.c");
     fs::write(&file, source).expect("a source file");
     let run = script("gcc -O2 -c -o large.o \"$FILE\"; cksum large.o").env("FILE", &file);
@@ -183,7 +184,7 @@ fn java_comes_through() {
     if missing(&["java"]) {
         return;
     }
-    let directory = support::run::fresh_directory();
+    let directory = Directory::new();
     let source = directory.join("Work.java");
     let text = "import java.util.*; import java.util.stream.*;
 public class Work { public static void main(String[] a) throws Exception {
@@ -198,7 +199,7 @@ public class Work { public static void main(String[] a) throws Exception {
         skip("no javac");
         return;
     }
-    let run = Run::of("java").arg("-cp").arg(&directory).arg("Work");
+    let run = Run::of("java").arg("-cp").arg(&*directory).arg("Work");
     for interval in ["4K", "512K"] {
         let outcome = run.unchanged(&Agent::at_interval(interval));
         assert_eq!(outcome.status.code(), Some(5));

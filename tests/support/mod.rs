@@ -10,6 +10,7 @@ pub mod attached;
 pub mod bridge;
 pub mod collected;
 pub mod compile;
+pub mod directory;
 pub mod hostile;
 pub mod pprof;
 pub mod profile;

@@ -5,15 +5,15 @@ use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
+use super::agent_library;
+use super::directory::Directory;
 use super::profile::Profile;
-use super::{agent_library, scratch};
 
 /// No test program needs a tenth of this on an idle machine; who needs more hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -74,7 +74,7 @@ pub struct Outcome {
     pub stdout: Vec<u8>,
     /// What it complained of.
     pub stderr: Vec<u8>,
-    directory: PathBuf,
+    directory: Directory,
 }
 
 impl Run {
@@ -156,7 +156,7 @@ impl Run {
     }
 
     fn execute(&self, agent: Option<&Agent>) -> Outcome {
-        let directory = fresh_directory();
+        let directory = Directory::new();
         let mut command = Command::new(&self.program);
         command
             .args(&self.arguments)
@@ -189,7 +189,7 @@ impl Run {
 
 /// Runs `command` to its end in a process group of its own. It writes into files: a descendant that outlives it cannot
 /// keep us waiting at a pipe.
-pub fn finish(mut command: Command, directory: PathBuf, patience: Duration) -> Outcome {
+pub fn finish(mut command: Command, directory: Directory, patience: Duration) -> Outcome {
     let stdout = directory.join("stdout");
     let stderr = directory.join("stderr");
     command
@@ -228,20 +228,6 @@ fn wait(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
     killpg(group, Signal::SIGKILL).expect("a process to end");
     child.wait().expect("a child");
     None
-}
-
-/// A new directory with `work` and `profiles` in it, both open to every user.
-pub fn fresh_directory() -> PathBuf {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let directory = scratch().join(format!("runs/{}.{number}", std::process::id()));
-    for name in ["work", "profiles"] {
-        let part = directory.join(name);
-        fs::create_dir_all(&part).expect("a directory for the run");
-        let open: fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o777);
-        fs::set_permissions(&part, open).expect("an open directory");
-    }
-    directory
 }
 
 impl Outcome {
@@ -327,14 +313,5 @@ impl Outcome {
             "with the agent (left) and without (right)"
         );
         assert!(self.stdout == other.stdout && self.stderr == other.stderr);
-    }
-}
-
-impl Drop for Outcome {
-    fn drop(&mut self) {
-        if !thread::panicking() {
-            // What cannot be removed is found again in target/tmp.
-            let _ = fs::remove_dir_all(&self.directory);
-        }
     }
 }
