@@ -18,7 +18,7 @@ fn what_makes_no_sense_is_one_line_and_status_2() {
         (&[][..], "no command given; see `allocsample --help`"),
         (
             &["frobnicate"],
-            "unrecognized subcommand 'frobnicate'; see `allocsample --help`",
+            "unrecognized subcommand 'frobnicate'; tip: `allocsample run -- frobnicate` profiles a program; see `allocsample --help`",
         ),
         (&["runn"], "a similar subcommand exists: 'run'"),
         (&["run"], "see `allocsample run --help`"),

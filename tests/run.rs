@@ -34,12 +34,16 @@ fn a_program_that_is_missing_or_cannot_be_run_has_a_shells_status() {
             127,
             "./orphan: its interpreter or loader does not exist",
         ),
-        ("./data", 126, "./data: permission denied"),
+        (
+            "./data",
+            126,
+            "./data: permission denied: it is not executable",
+        ),
         ("/", 126, "/: is a directory"),
     ] {
         let output = room.output(&["run", "--", program]);
         assert_eq!(output.status.code(), Some(status), "{program}");
-        assert_eq!(stderr(&output), format!("allocsample: {what}\n"));
+        assert_eq!(stderr(&output), format!("error: {what}\n"));
     }
 }
 

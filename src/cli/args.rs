@@ -6,8 +6,8 @@ mod running;
 
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::exit;
 
@@ -87,21 +87,17 @@ pub fn parse() -> Result<Arguments, ExitCode> {
             ExitCode::from(exit::USAGE)
         }
         _ => {
-            exit::complain(&one_line(&error.render().to_string()));
+            exit::complain(&one_line(&error));
             ExitCode::from(exit::USAGE)
         }
     })
 }
 
-/// Folds what clap has to say into one line: its message and its tips, without the usage.
-fn one_line(rendered: &str) -> String {
+/// Folds what clap has to say into one line: its message and its tips, without the usage, and the help that explains it.
+fn one_line(error: &clap::Error) -> String {
     let mut said = String::new();
-    let mut command = String::from("allocsample");
-    for line in rendered.lines().map(str::trim) {
-        if let Some(usage) = line.strip_prefix("Usage: ") {
-            let words = usage.split(' ');
-            let is_name = |word: &&str| word.chars().all(|c| c.is_ascii_lowercase());
-            command = words.take_while(is_name).collect::<Vec<_>>().join(" ");
+    for line in error.render().to_string().lines().map(str::trim) {
+        if line.starts_with("Usage: ") {
             break;
         }
         // The tip about passing an option as a value is left out: an unknown option is nearly always a mistake.
@@ -114,5 +110,83 @@ fn one_line(rendered: &str) -> String {
         }
         said.push_str(line.strip_prefix("error: ").unwrap_or(line));
     }
-    format!("{said}; see `{command} --help`")
+    let words: Vec<String> = std::env::args_os()
+        .skip(1)
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let command = command_among(&words);
+    if let Some(tip) = tip(error, command.as_deref()) {
+        said = format!("{said}; tip: {tip}");
+    }
+    match command {
+        Some(command) => format!("{said}; see `allocsample {command} --help`"),
+        None => format!("{said}; see `allocsample --help`"),
+    }
+}
+
+/// The command that was typed, with the command below it if it has some.
+fn command_among(words: &[String]) -> Option<String> {
+    let mut at = Arguments::command();
+    let mut names = Vec::new();
+    for word in words {
+        match at.find_subcommand(word) {
+            Some(next) => {
+                names.push(word.as_str());
+                at = next.clone();
+            }
+            None if names.is_empty() && word.starts_with('-') => {}
+            None => break,
+        }
+    }
+    (!names.is_empty()).then(|| names.join(" "))
+}
+
+/// What was probably meant, where clap cannot know it.
+fn tip(error: &clap::Error, command: Option<&str>) -> Option<String> {
+    let named = |kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word.as_str()),
+        _ => None,
+    };
+    // Similar names are better advice.
+    let has_similar = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg];
+    if has_similar.iter().any(|kind| error.get(*kind).is_some()) {
+        return None;
+    }
+    match error.kind() {
+        ErrorKind::InvalidSubcommand if command.is_none() => {
+            let word = named(ContextKind::InvalidSubcommand)?;
+            Some(match word.ends_with(".allocsample") {
+                true => format!("`allocsample report {word}` reads a profile"),
+                false => format!("`allocsample run -- {word}` profiles a program"),
+            })
+        }
+        ErrorKind::UnknownArgument => {
+            let word = named(ContextKind::InvalidArg)?;
+            let is_file = !word.starts_with('-');
+            let reads_one = ["report", "view", "convert", "query"].contains(&command?);
+            (is_file && reads_one).then(|| {
+                "it reads one profile; `allocsample diff BEFORE AFTER` compares two".to_owned()
+            })
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_point_to_the_help_of_their_command() {
+        for (words, command) in [
+            (&["report", "x", "--by", "functions"][..], Some("report")),
+            (&["--no-limits", "leaks"], Some("leaks")),
+            (&["ctl", "4711", "interval"], Some("ctl")),
+            (&["reprot", "report"], None),
+            (&[], None),
+        ] {
+            let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+            assert_eq!(command_among(&words).as_deref(), command, "{words:?}");
+        }
+    }
 }

@@ -84,7 +84,7 @@ fn remark(options: &Run, what: impl std::fmt::Display) {
 }
 
 fn cannot_run(error: &CannotRun) -> Ending {
-    exit::remark(&error.what);
+    exit::complain(&error.what);
     Ending::Status(error.status)
 }
 

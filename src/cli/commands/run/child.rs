@@ -83,7 +83,7 @@ fn is_executable(path: &Path) -> Result<(), CannotRun> {
         Err(_) => refuse(NOT_FOUND, "no such file"),
         Ok(metadata) if metadata.is_dir() => refuse(NOT_EXECUTABLE, "is a directory"),
         Ok(_) if rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_err() => {
-            refuse(NOT_EXECUTABLE, "permission denied")
+            refuse(NOT_EXECUTABLE, "permission denied: it is not executable")
         }
         Ok(_) => Ok(()),
     }
