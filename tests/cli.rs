@@ -333,7 +333,8 @@ fn a_failed_conversion_leaves_what_was_there() {
     assert_eq!(stdout(&stacks), "");
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        stderr(&output).starts_with("error: out.svg: there are no live bytes"),
+        stderr(&output)
+            .starts_with("error: out.svg: nothing to draw: the profile has no live bytes"),
         "{}",
         stderr(&output)
     );

@@ -127,6 +127,39 @@ fn frames_of_python_and_of_the_interpreter_are_in_their_order() {
 }
 
 #[test]
+fn stacks_show_the_language_unless_all_frames_are_asked_for() {
+    for python in interpreters() {
+        let outcome = known_sites(&python, 1, &Agent::at_interval("4K").seeded(7));
+        let recorded = outcome.profile();
+        let shown = Profile::read_exactly(recorded.path(), &[]);
+        assert_eq!(shown.report["totals"], recorded.report["totals"]);
+        // An extension's calls into the interpreter stay: they are how it allocates.
+        let is_runtime = |frame: &String| {
+            let starts = ["_PyEval", "Py_Run", "Py_BytesMain", "__libc_start"];
+            starts.iter().any(|start| frame.starts_with(start))
+        };
+        let of_language = |options: &[&str]| -> Vec<Vec<String>> {
+            let stacks = recorded.stacks_with(options).into_iter();
+            let stacks = stacks.map(|(stack, _)| stack);
+            stacks
+                .filter(|stack| stack.iter().any(|it| it == "main"))
+                .collect()
+        };
+        let all = of_language(&["--all-frames"]);
+        assert!(all.iter().flatten().any(is_runtime), "{}", python.display());
+        let shown = of_language(&[]);
+        assert!(!shown.is_empty());
+        for stack in shown {
+            assert!(
+                !stack.iter().any(is_runtime),
+                "{}: {stack:?}",
+                python.display()
+            );
+        }
+    }
+}
+
+#[test]
 fn lines_collections_and_exact_bytes_are_told() {
     for python in interpreters() {
         let outcome = known_sites(&python, 1, &Agent::at_interval("4K").seeded(7));

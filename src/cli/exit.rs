@@ -46,6 +46,14 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// `SIGSEGV`, or `signal 40` for one without a name.
+pub fn name_of_signal(signal: i32) -> String {
+    match Signal::try_from(signal) {
+        Ok(signal) => signal.as_str().to_owned(),
+        Err(_) => format!("signal {signal}"),
+    }
+}
+
 /// Turns the result of a command into the end of the process; does not return if that is death by a signal.
 pub fn with(result: anyhow::Result<Ending>) -> ExitCode {
     match result {

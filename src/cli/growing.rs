@@ -51,6 +51,7 @@ impl GrowingProfile {
         profile.symbolize_below(root_of(&self.path));
         self.inspected = (files, profile.inspected.clone());
         self.symbols = Some(profile.symbols.clone());
+        crate::profiles::fold(&mut profile);
         Ok(profile)
     }
 }

@@ -145,6 +145,8 @@ pub struct Diff {
     pub total: Change,
     /// Largest differences first.
     pub rows: Vec<RowChange>,
+    /// What rows are.
+    pub by: By,
     /// What was compared.
     pub measure: Measure,
     /// What it was divided by.
@@ -234,6 +236,7 @@ impl Diff {
         Self {
             total: total.change(null_of(&total.counts).as_ref()),
             rows,
+            by,
             measure,
             per,
             runs: (before.len(), after.len()),

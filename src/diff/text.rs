@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use allocsample_report::{Width, units};
+use allocsample_report::origin::distinct_paths;
+use allocsample_report::{By, Row, Width, shorten, shorten_all, units};
 use allocsample_sampling::Estimate;
 
 use crate::{Change, Diff, FALSE_DISCOVERY_RATE, Measure, Per, RowChange};
@@ -42,8 +43,11 @@ pub fn write(diff: &Diff, options: &Options, out: &mut dyn Write) -> io::Result<
         let titles = ["change", "before", "after", "p"];
         writeln!(out, "\n{}", columns.line(titles.map(str::to_owned)))?;
     }
-    for row in shown.clone().take(options.top) {
-        write_row(row, diff.measure, &columns, options, out)?;
+    let rows: Vec<&RowChange> = shown.clone().take(options.top).collect();
+    let room = options.width.room_in_terminal(columns.width());
+    let names = shorten_all(&names(diff.by, &rows), room);
+    for (row, name) in rows.iter().zip(names) {
+        write_row(row, &name, diff.measure, &columns, options, out)?;
     }
     let left_out = shown.count().saturating_sub(options.top);
     if left_out > 0 {
@@ -62,8 +66,24 @@ pub fn write(diff: &Diff, options: &Options, out: &mut dyn Write) -> io::Result<
     Ok(())
 }
 
+/// What rows are called.
+fn names(by: By, rows: &[&RowChange]) -> Vec<String> {
+    let files = rows.iter().filter_map(|row| row.row.file.as_deref());
+    let paths = distinct_paths(files);
+    let name = |row: &Row| match (by, row.file.as_deref(), row.module.as_str()) {
+        (By::Line, Some(file), _) => {
+            let path = paths.get(file).copied().unwrap_or(file);
+            format!("{path}:{} {}", row.line, row.name)
+        }
+        (_, _, "") => row.name.clone(),
+        (_, _, module) => format!("{} [{module}]", row.name),
+    };
+    rows.iter().map(|row| name(&row.row)).collect()
+}
+
 fn write_row(
     row: &RowChange,
+    name: &str,
     measure: Measure,
     columns: &Columns,
     options: &Options,
@@ -79,12 +99,7 @@ fn write_row(
         columns.amount(measure, &change.after),
         p_value,
     ]);
-    let name = match row.row.module.as_str() {
-        "" => row.row.name.clone(),
-        module => format!("{} [{module}]", row.row.name),
-    };
     let used = line.chars().count();
-    let name = units::shorten(&name, options.width.room_in_terminal(used));
     let code = match (row.is_significant(), change.difference() > 0.0) {
         (true, true) => "31",
         (true, false) => "32",
@@ -97,7 +112,7 @@ fn write_row(
     }
     for caller in row.row.stack.iter().skip(1) {
         let room = options.width.room_in_terminal(used + INDENT);
-        writeln!(out, "{:used$}< {}", "", units::shorten(caller, room))?;
+        writeln!(out, "{:used$}< {}", "", shorten(caller, room))?;
     }
     Ok(())
 }
@@ -119,6 +134,10 @@ impl Columns {
     fn line(&self, [change, before, after, p_value]: [String; 4]) -> String {
         let amount = if self.is_narrow { 11 } else { 22 };
         format!("{change:>22} {before:>amount$} {after:>amount$} {p_value:>7}  ")
+    }
+
+    fn width(&self) -> usize {
+        self.line(Default::default()).chars().count()
     }
 
     fn amount(&self, measure: Measure, estimate: &Estimate) -> String {

@@ -14,7 +14,7 @@ pub(crate) fn write(view: &View, metric: Metric, out: &mut dyn Write) -> Result<
     // There may be a million lines, of which a hundredth can be seen.
     let lines = collapsed::wide_lines(view, metric, options.min_width / 100.0);
     if lines.is_empty() {
-        return Err(ExportError::Empty(metric.title().to_lowercase()));
+        return Err(ExportError::Empty(metric.absent()));
     }
     options.title = format!("{}: {}", metric.title(), view.about.program);
     options.subtitle = Some(subtitle(view));
@@ -87,7 +87,10 @@ mod tests {
     fn a_profile_without_bytes_is_an_error_and_no_picture() {
         let mut out = Vec::new();
         let error = write(&View::default(), Metric::Live, &mut out).unwrap_err();
-        assert_eq!(error.to_string(), "there are no live bytes to draw");
+        assert_eq!(
+            error.to_string(),
+            "nothing to draw: the profile has no live bytes"
+        );
         assert!(out.is_empty());
     }
 }

@@ -46,8 +46,8 @@ pub enum ExportError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// A picture of nothing: the profile has none of these bytes.
-    #[error("there are no {0} to draw")]
-    Empty(String),
+    #[error("nothing to draw: the profile has {0}")]
+    Empty(&'static str),
 }
 
 impl From<serde_json::Error> for ExportError {

@@ -79,7 +79,7 @@ pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError>
         profile.entry("name", metric.title())?;
         let unit = match metric {
             Metric::Cpu => "nanoseconds",
-            Metric::Allocated | Metric::Live => "bytes",
+            Metric::Allocated | Metric::Live | Metric::Peak => "bytes",
         };
         profile.entry("unit", unit)?;
         profile.entry("startValue", &0)?;

@@ -254,6 +254,8 @@ pub enum Metric {
     /// All bytes that were allocated.
     #[default]
     Allocated,
+    /// Those that were live when the process held most.
+    Peak,
     /// Those that were still allocated at the end.
     Live,
     /// Nanoseconds of processors, from samples of time.
@@ -266,14 +268,25 @@ impl Metric {
         match self {
             Metric::Allocated => "Allocated bytes",
             Metric::Live => "Live bytes",
+            Metric::Peak => "Bytes live at the peak",
             Metric::Cpu => "CPU time in nanoseconds",
         }
     }
 
-    /// The bytes that `sample` adds.
+    /// What a profile has that has none of it.
+    pub(crate) fn absent(self) -> &'static str {
+        match self {
+            Metric::Allocated => "no allocations",
+            Metric::Live => "no live bytes",
+            Metric::Peak => "no bytes that were live at the peak",
+            Metric::Cpu => "no CPU time, which `allocsample run --time-hz 99` records",
+        }
+    }
+
+    /// The bytes that `sample` adds; none of those that not a sample alone decides.
     pub(crate) fn bytes(self, sample: &Sample) -> f64 {
         match self {
-            Metric::Cpu => 0.0,
+            Metric::Cpu | Metric::Peak => 0.0,
             Metric::Live if sample.end != End::Live => 0.0,
             Metric::Allocated if sample.is_carried => 0.0,
             _ => sample.bytes,
@@ -302,8 +315,16 @@ impl View<'_> {
     /// Bytes (or nanoseconds) by stack, for stacks that have any, in the order of their indices.
     pub fn bytes_by_stack(&self, metric: Metric) -> Vec<(StackIndex, f64)> {
         let mut bytes = vec![0.0; self.stacks.len()];
-        for sample in self.samples.iter() {
-            bytes[sample.stack] += metric.bytes(&sample);
+        match metric {
+            Metric::Peak => {
+                let mut add = |stack: StackIndex, more: f64| bytes[stack] += more;
+                self.samples.at_peak(&mut add);
+            }
+            _ => {
+                for sample in self.samples.iter() {
+                    bytes[sample.stack] += metric.bytes(&sample);
+                }
+            }
         }
         if metric == Metric::Cpu {
             for tick in &self.ticks {

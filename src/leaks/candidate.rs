@@ -10,7 +10,6 @@ use allocsample_sampling::Estimate;
 use crate::evidence::{Evidence, Room};
 use crate::findings::Finding;
 use crate::growth::FEWEST;
-use crate::pace::Pace;
 use crate::sentence::{Told, sentence};
 use crate::site::Sites;
 use crate::span::Span;
@@ -181,12 +180,13 @@ impl<'a, 'p> Candidate<'a, 'p> {
             freed_by: self.freed_by(),
             freed_in: self.freed_in(),
             function: site.function,
+            own: site.own,
+            package: None,
             stack: site.stack,
             heap: site.heap,
             type_name: site.type_name,
         };
         let told = Told {
-            pace: Pace::for_run(setting.horizon_s()),
             observed_s,
             interval_bytes: setting.profile.interval_bytes(),
             kept: evidence.kept,

@@ -40,6 +40,10 @@ pub fn leaks(findings: &Findings, out: &mut dyn Write) -> io::Result<()> {
         "present_bytes_per_s_high",
         "onset_s",
         "group",
+        "package",
+        "own_function",
+        "own_file",
+        "own_line",
     ];
     let mut lines = Lines::new(out);
     lines.line(head)?;
@@ -49,8 +53,9 @@ pub fn leaks(findings: &Findings, out: &mut dyn Write) -> io::Result<()> {
     lines.finish()
 }
 
-fn fields(finding: &Finding) -> [String; 31] {
+fn fields(finding: &Finding) -> [String; 35] {
     let function = &finding.function;
+    let own = finding.own.as_ref();
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let shares = |parts: &[(String, f64)]| {
         let part = |(name, share): &(String, f64)| format!("{name} {share}");
@@ -95,5 +100,10 @@ fn fields(finding: &Finding) -> [String; 31] {
             .group
             .map(|group| group.to_string())
             .unwrap_or_default(),
+        text(&finding.package),
+        own.map_or_else(String::new, |own| own.function.clone()),
+        own.map_or_else(String::new, |own| text(&own.file)),
+        own.filter(|own| own.line > 0)
+            .map_or_else(String::new, |own| own.line.to_string()),
     ]
 }

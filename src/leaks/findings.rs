@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use allocsample_profile::{Frame, Profile};
+use allocsample_report::origin::Versions;
 use allocsample_report::significance::benjamini_hochberg;
 use allocsample_report::{Filter, Weights};
 use allocsample_sampling::Estimate;
@@ -32,6 +33,10 @@ pub struct Finding {
     pub sentence: String,
     /// The function that is charged.
     pub function: Frame,
+    /// The nearest code to it that the user wrote: it, or a caller; `None` if there is none.
+    pub own: Option<Frame>,
+    /// The installed package that it belongs to, with its version, if that is known.
+    pub package: Option<String>,
     /// Functions from it to the root.
     pub stack: Vec<String>,
     /// The heap, unless it is malloc's.
@@ -186,12 +191,15 @@ impl Findings {
         let scale = (all_bytes, process.per_s());
         let weights = RefCell::new(Weights::of(profile));
         let mut room = Room::default();
+        let mut versions = Versions::default();
         let shown = ranks.iter().take(limit);
         found.sites = shown
             .filter_map(|rank| {
                 let candidate = Candidate::of(&setting, rank.site as usize, &weights);
                 let mut finding = candidate.describe(&rank.circumstances, &mut room)?;
                 finding.is_material = is_material(&finding, scale);
+                let file = finding.function.file.as_deref();
+                finding.package = file.and_then(|file| versions.package(profile, file));
                 Some(finding)
             })
             .collect();

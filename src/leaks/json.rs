@@ -46,6 +46,13 @@ fn suspect(finding: &Finding) -> Value {
         "file": finding.function.file,
         "line": (finding.function.line > 0).then_some(finding.function.line),
         "module": finding.function.module,
+        "package": finding.package,
+        "own": finding.own.as_ref().map(|own| json!({
+            "function": own.function,
+            "file": own.file,
+            "line": (own.line > 0).then_some(own.line),
+            "module": own.module,
+        })),
         "heap": finding.heap,
         "type": finding.type_name,
         "stack": finding.stack,

@@ -32,6 +32,5 @@ mod trend;
 mod verdict;
 
 pub use findings::{Finding, Findings};
-pub use pace::Pace;
 pub use process::ProcessGrowth;
 pub use verdict::{Reason, Verdict};

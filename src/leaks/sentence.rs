@@ -3,12 +3,11 @@
 use allocsample_report::units;
 
 use crate::findings::Finding;
-use crate::pace::Pace;
+use crate::pace::rate;
 use crate::verdict::{Reason, Verdict};
 
 /// What a sentence states besides the finding.
 pub(crate) struct Told {
-    pub pace: Pace,
     /// How long blocks were watched.
     pub observed_s: f64,
     pub interval_bytes: u64,
@@ -25,7 +24,7 @@ const ALL_SAMPLED: f64 = 3.0;
 
 pub(crate) fn sentence(finding: &Finding, told: &Told) -> String {
     let live = units::bytes(finding.live.value());
-    let rate = told.pace.rate(finding.present_per_s);
+    let rate_now = rate(finding.present_per_s);
     let seen = units::duration(told.observed_s);
     let percent = |share: f64| format!("{:.*} %", usize::from(share < 0.1), 100.0 * share);
     let usual = finding.usual_age_s.map(units::duration).unwrap_or_default();
@@ -35,55 +34,55 @@ pub(crate) fn sentence(finding: &Finding, told: &Told) -> String {
     };
     match (finding.verdict, finding.reason) {
         (Verdict::Leak, _) => format!(
-            "{} of the bytes allocated here were never freed; 90 % of the freed blocks lived for at most {usual}. {live} so far, growing by {rate}{since}. Only the program knows whether it keeps them on purpose.",
+            "{} of the bytes allocated here were never freed; 90 % of the freed blocks lived for at most {usual}. {live} so far, growing by {rate_now}{since}. Only the program knows whether it keeps them on purpose.",
             percent(finding.never_freed)
         ),
         (Verdict::PossibleLeak, Reason::CourseUnknown) => format!(
-            "{} of the bytes allocated here were not freed; 90 % of the freed blocks lived for at most {usual}. {live} so far, growing by {rate}{since}. {} samples are too few to show whether growth is slowing.",
+            "{} of the bytes allocated here were not freed; 90 % of the freed blocks lived for at most {usual}. {live} so far, growing by {rate_now}{since}. {} samples are too few to show whether growth is slowing.",
             percent(finding.never_freed),
             told.kept
         ),
         (Verdict::PossibleLeak, Reason::Together) => format!(
-            "Too few samples for a verdict of its own ({}), but the memory allocated below one of its callers grows and is not freed: {live} here, growing by {rate}.",
+            "Too few samples for a verdict of its own ({}), but the memory allocated below one of its callers grows and is not freed: {live} here, growing by {rate_now}.",
             finding.live.samples()
         ),
         (Verdict::PossibleLeak, Reason::BeganLate) => format!(
-            "Grows by {rate}{since}, and blocks older than usual ({usual}) are not freed: {live} so far. This is a leak, or a backlog that may still drain."
+            "Grows by {rate_now}{since}, and blocks older than usual ({usual}) are not freed: {live} so far. This is a leak, or a backlog that may still drain."
         ),
         (Verdict::PossibleLeak, _) => format!(
-            "Nothing allocated here was freed in {seen}: {live} so far, growing by {rate}{since}. This is a leak, or a cache or table that keeps its entries longer than that."
+            "Nothing allocated here was freed in {seen}: {live} so far, growing by {rate_now}{since}. This is a leak, or a cache or table that keeps its entries longer than that."
         ),
         (Verdict::Growing, Reason::FreedAtEnd) => format!(
-            "Grows by {rate} while the program runs, and is freed only when it ends{}.",
+            "Grows by {rate_now} while the program runs, and is freed only when it ends{}.",
             match finding.freed_by.first() {
                 Some((thread, _)) => format!(", by {thread}"),
                 None => String::new(),
             }
         ),
         (Verdict::Growing, Reason::Slowing) => format!(
-            "Growth is slowing: {rate} now, {} on average. {live} so far.",
-            told.pace.rate(finding.growth_per_s)
+            "Growth is slowing: {rate_now} now, {} on average. {live} so far.",
+            rate(finding.growth_per_s)
         ),
         (Verdict::Growing, _) => format!(
-            "Grows by {rate}, but old blocks are freed too: {live} so far. The load may have grown, or a cache is filling."
+            "Grows by {rate_now}, but old blocks are freed too: {live} so far. The load may have grown, or a cache is filling."
         ),
         (Verdict::Undecided, Reason::UnseenFrees) => format!(
-            "Seems to grow by {rate}, but blocks that were not recorded are freed unseen, and the growth of the process does not confirm it. A full cache looks the same until its first recorded entries are replaced: record for longer than they live."
+            "Seems to grow by {rate_now}, but blocks that were not recorded are freed unseen, and the growth of the process does not confirm it. A full cache looks the same until its first recorded entries are replaced: record for longer than they live."
         ),
         (Verdict::Undecided, Reason::Unexamined) => format!(
-            "Seems to grow by {rate}, but no full collection in the second half of the recording has looked at these objects: they may be garbage. Record until a full collection, or force one shortly before the end."
+            "Seems to grow by {rate_now}, but no full collection in the second half of the recording has looked at these objects: they may be garbage. Record until a full collection, or force one shortly before the end."
         ),
         (Verdict::Undecided, Reason::NoOldBlocks) => format!(
-            "Grows by {rate}, but blocks live for {usual}, too long to show in {seen} whether old ones are freed: record longer."
+            "Grows by {rate_now}, but blocks live for {usual}, too long to show in {seen} whether old ones are freed: record longer."
         ),
         (Verdict::Undecided, _) => format!(
-            "May be growing ({rate}), but there is not enough evidence yet: {live} in {} sample{}. {}.",
+            "May be growing ({rate_now}), but there is not enough evidence yet: {live} in {} sample{}. {}.",
             finding.live.samples(),
             if finding.live.samples() == 1 { "" } else { "s" },
             advice(finding, told)
         ),
         (Verdict::CacheLike, Reason::Slowing) => {
-            format!("Grew during the run and has nearly stopped: {live}, {rate} now.")
+            format!("Grew during the run and has nearly stopped: {live}, {rate_now} now.")
         }
         (Verdict::CacheLike, _) => format!("Grew during the run and has stopped: {live}."),
         (Verdict::StartUp, _) => format!("Allocated at start-up and still held: {live}."),

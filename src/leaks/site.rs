@@ -1,6 +1,7 @@
 //! Samples by site: the functions of a stack, from the one that is charged to the root, and the type if there is one.
 
 use allocsample_profile::{Frame, HeapId, MissingRoot, Profile, Sample, SampleFlags};
+use allocsample_report::origin::is_own;
 use allocsample_report::{Filter, FrameId, Frames, Kinds, NONE, Pairs, Paths};
 use rustc_hash::FxHashMap;
 
@@ -9,6 +10,8 @@ use rustc_hash::FxHashMap;
 pub struct Site {
     /// The function that is charged.
     pub function: Frame,
+    /// The nearest code to it that the user wrote: it, or a caller.
+    pub own: Option<Frame>,
     /// Functions from it to the root.
     pub stack: Vec<String>,
     /// Name of the heap, unless it is malloc's.
@@ -192,6 +195,10 @@ impl<'a> Sites<'a> {
         let heap = profile.vm.heaps.get(&sample.heap);
         Some(Site {
             function: self.frames.frame(stack[charged]).clone(),
+            own: (stack[charged..].iter())
+                .map(|id| self.frames.frame(*id))
+                .find(|frame| is_own(profile, frame))
+                .cloned(),
             stack: frames.map(|frame| frame.function.clone()).collect(),
             heap: heap
                 .filter(|_| sample.heap != HeapId::MALLOC)

@@ -2,10 +2,11 @@
 
 use std::io::{self, Write};
 
-use allocsample_profile::Profile;
-use allocsample_report::{Coverage, Width, runtimes, units};
+use allocsample_profile::{Frame, Profile};
+use allocsample_report::{Coverage, Width, origin, runtimes, shorten, shorten_all, units};
 
-use crate::{Finding, Findings, Pace, Verdict};
+use crate::pace::{per_minute, rate};
+use crate::{Finding, Findings, Verdict};
 
 /// What is printed, and how.
 #[derive(Clone, Debug)]
@@ -44,10 +45,9 @@ pub fn write(
         .chain(coverage_line.as_deref())
         .chain(blind.as_deref())
         .chain(runtimes.iter().map(String::as_str));
-    let pace = Pace::for_run(findings.horizon_s);
     let is_blind = blind.is_some() || runtimes::is_any_missing(profile);
     let counts = counts(findings, is_blind);
-    let process = process(findings, pace);
+    let process = process(findings);
     for line in lines.chain(counts.lines()).chain(process.lines()) {
         const INDENT: usize = 2;
         writeln!(out, "{}", options.width.broken(line, INDENT))?;
@@ -69,8 +69,8 @@ pub fn write(
         .collect();
     for finding in shown.iter().take(options.top) {
         writeln!(out)?;
-        write_finding(finding, pace, options, out)?;
-        write_group(finding, &findings.sites, pace, options, out)?;
+        write_finding(finding, options, out)?;
+        write_group(finding, &findings.sites, options, out)?;
     }
     let left_out = shown.len().saturating_sub(options.top);
     if left_out > 0 {
@@ -80,15 +80,15 @@ pub fn write(
 }
 
 /// How the process grows, and how much of that the findings are.
-fn process(findings: &Findings, pace: Pace) -> String {
+fn process(findings: &Findings) -> String {
     let growth = &findings.process;
     let (low, high) = growth.live_per_s_95;
-    let limits = format!("{} to {}", pace.bytes(low), pace.bytes(high));
-    let live = pace.rate(growth.live_per_s);
+    let limits = format!("{} to {}", per_minute(low), per_minute(high));
+    let live = rate(growth.live_per_s);
     let mut text = match growth.resident_per_s {
         Some(resident) => format!(
             "the process grew by {} (resident set); sampled live memory by {live} ({limits})",
-            pace.rate(resident)
+            rate(resident)
         ),
         None => format!("the process grew by {live} ({limits}, sampled live memory)"),
     };
@@ -114,7 +114,6 @@ fn process(findings: &Findings, pace: Pace) -> String {
 fn write_group(
     first: &Finding,
     all: &[Finding],
-    pace: Pace,
     options: &Options,
     out: &mut dyn Write,
 ) -> io::Result<()> {
@@ -132,20 +131,29 @@ fn write_group(
         "",
         others.len(),
         if others.len() == 1 { "" } else { "s" },
-        pace.rate(sum),
+        rate(sum),
     );
     writeln!(out, "{}", options.width.broken(&heading, INDENT))?;
-    for other in others.iter().take(MOST) {
-        let line = format!("+ {} {}", pace.rate(other.present_per_s), place(other));
-        writeln!(
-            out,
-            "{:INDENT$}{}",
-            "",
-            cut(&line, options.width.room(INDENT))
-        )?;
+    // Some of them have stopped growing.
+    const LEAST_PER_S: f64 = 1.0;
+    let growing = others
+        .iter()
+        .filter(|other| other.present_per_s >= LEAST_PER_S);
+    let lines: Vec<String> = growing
+        .take(MOST)
+        .map(|other| {
+            format!(
+                "+ {} {}",
+                rate(other.present_per_s),
+                typed(other, &named(&other.function))
+            )
+        })
+        .collect();
+    for line in shorten_all(&lines, options.width.room(INDENT)) {
+        writeln!(out, "{:INDENT$}{line}", "")?;
     }
-    if others.len() > MOST {
-        writeln!(out, "{:INDENT$}+ {} more", "", others.len() - MOST)?;
+    if others.len() > lines.len() {
+        writeln!(out, "{:INDENT$}+ {} more", "", others.len() - lines.len())?;
     }
     Ok(())
 }
@@ -198,12 +206,7 @@ fn counts(findings: &Findings, is_blind: bool) -> String {
 /// What is said of a finding stands behind its verdict.
 const INDENT: usize = 15;
 
-fn write_finding(
-    finding: &Finding,
-    pace: Pace,
-    options: &Options,
-    out: &mut dyn Write,
-) -> io::Result<()> {
+fn write_finding(finding: &Finding, options: &Options, out: &mut dyn Write) -> io::Result<()> {
     let code = match finding.verdict {
         Verdict::Leak | Verdict::PossibleLeak => "1;31",
         Verdict::Growing | Verdict::Undecided => "1;33",
@@ -221,10 +224,10 @@ fn write_finding(
         format!(
             "live {}, growth {} now ({} to {}), {} on average, {}",
             units::bytes_with_error(&finding.live),
-            pace.rate(finding.present_per_s),
-            pace.bytes(finding.present_per_s_95.0),
-            pace.bytes(finding.present_per_s_95.1),
-            pace.bytes(finding.growth_per_s),
+            rate(finding.present_per_s),
+            per_minute(finding.present_per_s_95.0),
+            per_minute(finding.present_per_s_95.1),
+            per_minute(finding.growth_per_s),
             match finding.p_value {
                 Some(p) => format!("p {}", units::p_value(p)),
                 None => "not tested".to_owned(),
@@ -252,6 +255,9 @@ fn write_finding(
         let (code, others) = (code.join(" < "), others(*share));
         lines.push(format!("freed in: {code}{others}"));
     }
+    if let Some(own) = finding.own.as_ref().filter(|own| **own != finding.function) {
+        lines.insert(0, format!("from your code: {}", named(own)));
+    }
     for line in lines {
         let line = format!("{:INDENT$}{line}", "");
         writeln!(out, "{}", options.width.broken(&line, INDENT))?;
@@ -259,7 +265,12 @@ fn write_finding(
     let callers = finding.stack.iter().skip(1);
     let room = options.width.room(INDENT);
     for caller in callers.clone().take(options.depth) {
-        writeln!(out, "{:INDENT$}{}", "", cut(&format!("< {caller}"), room))?;
+        writeln!(
+            out,
+            "{:INDENT$}{}",
+            "",
+            shorten(&format!("< {caller}"), room)
+        )?;
     }
     if callers.len() > options.depth {
         let more = callers.len() - options.depth;
@@ -269,25 +280,29 @@ fn write_finding(
 }
 
 fn place(finding: &Finding) -> String {
-    let function = &finding.function;
-    let mut text = function.function.clone();
-    if let Some(file) = &function.file {
-        let file = file.rsplit('/').next().unwrap_or(file);
-        text += &format!(" {file}:{}", function.line);
+    let mut text = named(&finding.function);
+    if let Some(package) = &finding.package {
+        text += &format!(", {package}");
     }
-    if !function.module.is_empty() && function.is_symbolized {
-        text += &format!(" [{}]", function.module);
-    }
-    if let Some(type_name) = &finding.type_name {
-        text = format!("{type_name} in {text}");
-    }
-    text
+    typed(finding, &text)
 }
 
-fn cut(line: &str, room: usize) -> String {
-    if line.chars().count() <= room {
-        return line.to_owned();
+/// With the type of the objects.
+fn typed(finding: &Finding, place: &str) -> String {
+    match &finding.type_name {
+        Some(type_name) => format!("{type_name} in {place}"),
+        None => place.to_owned(),
     }
-    let start: String = line.chars().take(room - 1).collect();
-    start + "…"
+}
+
+/// A function with its place and its module.
+fn named(frame: &Frame) -> String {
+    let mut text = frame.function.clone();
+    if let Some(place) = origin::place(frame) {
+        text += &format!(" {place}");
+    }
+    if !frame.module.is_empty() && frame.is_symbolized {
+        text += &format!(" [{}]", frame.module);
+    }
+    text
 }

@@ -7,7 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use allocsample_record::{
-    ChunkHeader, ChunkKind, FILE_HEADER_BYTES, FileHeader, Inspected, MemoryMap, Packer, readable,
+    ChunkHeader, ChunkKind, FILE_HEADER_BYTES, FileHeader, Inspected, MemoryMap, Note, NoteRecord,
+    Packer, RecordKind, readable,
 };
 use allocsample_ring::RecoveredRecord;
 
@@ -43,17 +44,21 @@ pub enum FinishError {
 /// names into the file. A chunk that was cut short at the end is replaced. Nothing is removed before what replaces it
 /// is on its way to the disk.
 pub fn finish(path: &Path, symbolize: bool) -> Result<Finished, FinishError> {
-    finish_with(path, symbolize, &HashMap::new())
+    finish_with(path, symbolize, &Seen::default())
 }
 
-/// The same, with readings of memory that somebody took from outside, by pid: those of the profile's process and time go
-/// into the file.
-pub fn finish_with(
-    path: &Path,
-    symbolize: bool,
-    readings: &HashMap<u32, Vec<MemoryMap>>,
-) -> Result<Finished, FinishError> {
-    complete_with(path, symbolize, false, root_of(path), readings)
+/// What somebody saw of processes from outside.
+#[derive(Clone, Debug, Default)]
+pub struct Seen<'a> {
+    /// Readings of their memory, by pid.
+    pub memory: Option<&'a HashMap<u32, Vec<MemoryMap>>>,
+    /// The pid of one that a signal killed, and the signal's name.
+    pub killed: Option<(u32, String)>,
+}
+
+/// The same, with what was seen from outside: what is of the profile's process and time goes into the file.
+pub fn finish_with(path: &Path, symbolize: bool, seen: &Seen<'_>) -> Result<Finished, FinishError> {
+    complete_with(path, symbolize, false, root_of(path), seen)
 }
 
 /// Copies what a process has recorded so far into a profile of its own, `to`, with names. The process may be running:
@@ -102,7 +107,7 @@ fn complete(
     is_copy: bool,
     root: Option<&Path>,
 ) -> Result<Finished, FinishError> {
-    complete_with(path, symbolize, is_copy, root, &HashMap::new())
+    complete_with(path, symbolize, is_copy, root, &Seen::default())
 }
 
 fn complete_with(
@@ -110,7 +115,7 @@ fn complete_with(
     symbolize: bool,
     is_copy: bool,
     root: Option<&Path>,
-    readings: &HashMap<u32, Vec<MemoryMap>>,
+    seen: &Seen<'_>,
 ) -> Result<Finished, FinishError> {
     let path = &reader::profile_path(path);
     let length = || std::fs::metadata(path).map(|metadata| metadata.len()).ok();
@@ -123,7 +128,7 @@ fn complete_with(
         // What it wrote last came behind what was read. Nobody writes any more.
         (profile, chunks) = reader::read(path)?;
     }
-    let readings = readings_of(&profile, readings);
+    let readings = readings_of(&profile, seen);
     profile.memory.extend(readings.iter().copied().cloned());
     profile.memory.sort_by_key(|map| map.totals.time_ns);
     // Behind the readings, which name modules that no sample has met.
@@ -142,12 +147,21 @@ fn complete_with(
             is_written: false,
         });
     }
+    let killed = seen.killed.as_ref().filter(|killed| {
+        let is_known = profile.notes.iter().any(|(note, _)| *note == Note::Killed);
+        let is_open = profile.exit.is_none() && !profile.part.is_continued;
+        killed.0 == profile.process.pid && is_open && !is_known
+    });
     let write = || -> std::io::Result<()> {
         let mut file = open_again(path, chunks.profile_id)?;
         file.set_len(chunks.end)?;
         file.seek(SeekFrom::End(0))?;
+        let mut end = chunks.ring_to;
         if profile.recovery.ring_found && profile.recovery.ring_error.is_none() {
-            fold_ring(path, &chunks, &mut file)?;
+            end = fold_ring(path, &chunks, &mut file)?;
+        }
+        if let Some((_, signal)) = killed {
+            append_killed(&mut file, end, profile.process.end_ns, signal)?;
         }
         for reading in &readings {
             let raw = reading.encode();
@@ -184,6 +198,8 @@ fn complete_with(
         Ok(())
     };
     write().map_err(FinishError::Write)?;
+    let killed = killed.map(|(_, signal)| (Note::Killed, signal.clone()));
+    profile.notes.extend(killed);
     Ok(Finished {
         profile,
         is_running,
@@ -193,10 +209,7 @@ fn complete_with(
 
 /// Those of the profile's process, while it recorded or shortly before: an agent that takes no sample begins at the exit.
 /// A process that has become another program has several profiles.
-fn readings_of<'a>(
-    profile: &Profile,
-    readings: &'a HashMap<u32, Vec<MemoryMap>>,
-) -> Vec<&'a MemoryMap> {
+fn readings_of<'a>(profile: &Profile, seen: &'a Seen<'_>) -> Vec<&'a MemoryMap> {
     let process = &profile.process;
     let is_late = profile.samples.is_empty();
     // Nobody wrote when it ended: it was killed, or left by a system call of its own, as Go's programs do.
@@ -205,7 +218,8 @@ fn readings_of<'a>(
         let time_ns = map.totals.time_ns;
         (is_open || time_ns <= process.end_ns) && (is_late || time_ns >= process.start_ns)
     };
-    let own = readings.get(&process.pid).into_iter().flatten();
+    let readings = seen.memory.and_then(|readings| readings.get(&process.pid));
+    let own = readings.into_iter().flatten();
     own.filter(is_own).collect()
 }
 
@@ -225,8 +239,9 @@ fn open_again(path: &Path, profile_id: u128) -> std::io::Result<File> {
     }
 }
 
-/// Appends the ring's records that the file lacks, in the form of the ring, and its counts of losses.
-fn fold_ring(path: &Path, chunks: &reader::Chunks, file: &mut File) -> std::io::Result<()> {
+/// Appends the ring's records that the file lacks, in the form of the ring, and its counts of losses. The answer is where
+/// the ring ends.
+fn fold_ring(path: &Path, chunks: &reader::Chunks, file: &mut File) -> std::io::Result<u64> {
     let bytes = reader::read_ring(path)?;
     let ring = allocsample_ring::recover(&bytes).map_err(std::io::Error::other)?;
     let records: Vec<_> = ring
@@ -239,13 +254,7 @@ fn fold_ring(path: &Path, chunks: &reader::Chunks, file: &mut File) -> std::io::
         .map(|record| record.position + record.words.len() as u64 + 1);
     let (from, to) = (chunks.ring_to, last.unwrap_or(chunks.ring_to));
     if !records.is_empty() {
-        let packed = pack(from, &records, ring.unfinished);
-        let packed = packed.ok_or_else(|| std::io::Error::other("a record of no kind"))?;
-        let records_bytes = u32::try_from(packed.records.len()).map_err(std::io::Error::other)?;
-        let compressed = lz4_flex::block::compress(&packed.frames);
-        let payload = [&records_bytes.to_le_bytes(), &*packed.records, &compressed].concat();
-        let raw_bytes = packed.frames.len();
-        append(file, ChunkKind::Packed, raw_bytes, from..to, &payload)?;
+        append_records(file, from..to, &records, ring.unfinished)?;
     }
     let lost: Vec<u8> = ring
         .lost
@@ -259,7 +268,40 @@ fn fold_ring(path: &Path, chunks: &reader::Chunks, file: &mut File) -> std::io::
         .into_iter()
         .flat_map(u64::to_le_bytes)
         .collect();
-    append(file, ChunkKind::Figures, figures.len(), to..to, &figures)
+    append(file, ChunkKind::Figures, figures.len(), to..to, &figures)?;
+    Ok(to)
+}
+
+/// Appends that a signal killed the process, behind all that it wrote.
+fn append_killed(file: &mut File, from: u64, time_ns: u64, signal: &str) -> std::io::Result<()> {
+    let note = NoteRecord {
+        time_ns,
+        note: Note::Killed,
+        detail: signal.as_bytes(),
+    };
+    let mut words = vec![0; note.words()];
+    note.encode_into(&mut words);
+    let to = from + words.len() as u64 + 1;
+    let record = RecoveredRecord {
+        position: from,
+        kind: RecordKind::Note as u8,
+        words,
+    };
+    append_records(file, from..to, &[&record], 0)
+}
+
+fn append_records(
+    file: &mut File,
+    ring: std::ops::Range<u64>,
+    records: &[&RecoveredRecord],
+    unfinished: u64,
+) -> std::io::Result<()> {
+    let packed = pack(ring.start, records, unfinished);
+    let packed = packed.ok_or_else(|| std::io::Error::other("a record of no kind"))?;
+    let records_bytes = u32::try_from(packed.records.len()).map_err(std::io::Error::other)?;
+    let compressed = lz4_flex::block::compress(&packed.frames);
+    let payload = [&records_bytes.to_le_bytes(), &*packed.records, &compressed].concat();
+    append(file, ChunkKind::Packed, packed.frames.len(), ring, &payload)
 }
 
 /// Records of the ring, the first at `from` or behind it, and so many that were not finished.
@@ -299,6 +341,13 @@ fn append(
     let header = ChunkHeader::for_payload(kind, raw_bytes, ring, &[payload]);
     file.write_all(&header.encode())?;
     file.write_all(payload)
+}
+
+impl Profile {
+    /// Whether its process still writes it.
+    pub fn is_being_written(&self) -> bool {
+        self.recovery.ring_found && self.exit.is_none() && is_alive(self)
+    }
 }
 
 /// Whether the process of the profile runs: its pid does, under the same program, and since before the profile began. (A

@@ -12,6 +12,7 @@ mod chunks;
 mod counts;
 mod examined;
 mod finish;
+mod folding;
 mod frames;
 mod inspect;
 mod join;
@@ -22,6 +23,7 @@ mod new_file;
 mod nodes;
 mod numbers;
 mod parts;
+mod peak;
 mod reach;
 mod reader;
 mod sample_index;
@@ -42,7 +44,8 @@ pub use allocsample_ring::{
 };
 pub use allocsample_sampling::{Estimate, Limits};
 pub use examined::Examined;
-pub use finish::{FinishError, Finished, finish, finish_with, snapshot};
+pub use finish::{FinishError, Finished, Seen, finish, finish_with, snapshot};
+pub use folding::{Runtimes, is_of_system};
 pub use frames::Frame;
 pub use inspect::{Runtime, Support};
 pub use join::{JoinError, join, join_recording, joined_name};
@@ -53,6 +56,7 @@ pub use model::{
     Recovery, Sample, Thread, Tick,
 };
 pub use parts::parts_before;
+pub use peak::{Halves, Held, Peak, PeakMoments, with_error_of_moment};
 pub use reach::{Allowance, Allowances, Reach, ReachBuilder};
 pub use reader::ReadError;
 pub use samples::Samples;

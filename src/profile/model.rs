@@ -5,6 +5,7 @@ use std::num::NonZeroU64;
 
 use regex::Regex;
 
+use crate::folding::Runtimes;
 use crate::reach::Reach;
 use crate::samples::Samples;
 use crate::stacks::StackTable;
@@ -58,6 +59,8 @@ pub struct Profile {
     pub forks: Vec<(u64, u32)>,
     /// How the process ended, if it could say so.
     pub exit: Option<Exit>,
+    /// Whether the process writes it still. Who opens the profile may ask [`Profile::is_being_written`].
+    pub is_running: bool,
     /// Which part of the recording the file is.
     pub part: Part,
     /// How the file was read.
@@ -68,6 +71,8 @@ pub struct Profile {
     pub reach: Reach,
     /// How readers want allocations charged.
     pub charging: Charging,
+    /// Which native code belongs to the runtimes of languages; empty until it was looked for.
+    pub runtimes: Runtimes,
 }
 
 /// Which functions besides the allocator are passed over when an allocation is charged to a function.
@@ -253,6 +258,15 @@ impl Sample {
         self.freed_ns.is_none() && !self.flags.contains(SampleFlags::UNTRACKED)
     }
 
+    /// Whether it was alive at this CLOCK_MONOTONIC time. At the time of a free a block is dead.
+    pub fn is_live_at(&self, time_ns: u64) -> bool {
+        self.time_ns <= time_ns
+            && self
+                .freed_ns
+                .is_none_or(|freed_ns| freed_ns.get() > time_ns)
+            && !self.flags.contains(SampleFlags::UNTRACKED)
+    }
+
     /// Whether it was taken before the file began: it counts among what is live, and not among what was allocated.
     pub fn is_carried(&self) -> bool {
         self.flags.contains(SampleFlags::CARRIED)
@@ -425,6 +439,13 @@ impl Profile {
     pub fn is_complete(&self) -> bool {
         let is_ended = self.exit.is_some() || self.part.is_continued;
         is_ended && self.recovery.stopped.is_none() && self.recovery.ring_error.is_none()
+    }
+
+    /// The signal that killed the process, if somebody saw that.
+    pub fn killed_by(&self) -> Option<&str> {
+        let mut notes = self.notes.iter();
+        let killed = notes.find(|(note, _)| *note == Note::Killed);
+        killed.map(|(_, signal)| signal.as_str())
     }
 
     /// Where the sample with this index was freed, if the agent looked.

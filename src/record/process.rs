@@ -320,6 +320,9 @@ pub enum Note {
     /// A bridge to a runtime that is in the process did not join it. Detail: the heap that it would have registered, or
     /// `all`; a colon and a blank; why.
     NotJoined = 13,
+    /// A signal killed the process, as who waited for it saw; the command writes this, not the agent. Detail: the signal's
+    /// name.
+    Killed = 14,
 }
 
 /// A [`Note`] with its detail.
@@ -372,6 +375,7 @@ impl<'a> NoteRecord<'a> {
             11 => Note::DiskFull,
             12 => Note::UnknownSetting,
             13 => Note::NotJoined,
+            14 => Note::Killed,
             _ => return None,
         };
         Some(Self {

@@ -1,6 +1,6 @@
 //! Which functions are never to blame for an allocation or a free: the allocator, and the containers that call it.
 
-use allocsample_profile::{Frame, HeapId, Profile};
+use allocsample_profile::{Frame, HeapId, Profile, is_of_system};
 
 /// Names of functions that allocate and free, and beginnings of names (those that end in `*`).
 const ALLOCATORS: &[&str] = &[
@@ -172,19 +172,24 @@ pub(crate) fn charged_position<'a, F>(
         let is_outside = |frame| !parts.contains(&part_of(frame));
         frames.iter().position(is_outside)
     };
-    // The first native frame, outside the allocator, of a module that is not the machine's. The frame next to the
-    // language is the machine's: it is what its interpreter called. Code of no module is the machine's too: what it made
-    // for itself, as V8 does with the code that leads from JavaScript to C++.
+    // The first native frame, outside the allocator, that is not the machine's. Code of no module is the machine's too:
+    // what it made for itself, as V8 does with the code that leads from JavaScript to C++. Where nobody has looked for the
+    // machine's code, it is the module of the frame next to the language: what its interpreter called.
     let native_of_others = |native: &'a [F]| {
         let of_modules = || native.iter().filter(|frame| !module_of(frame).is_empty());
         let machine = module_of(of_modules().next_back()?);
-        let is_libc = |module: &str| module.starts_with("libc.so") || module.starts_with("libc-");
+        let is_machine = |frame: &'a F| match profile.runtimes.is_empty() {
+            true => module_of(frame) == machine,
+            false => {
+                let function = frame_of(frame).function.as_str();
+                profile.runtimes.own(module_of(frame), function)
+            }
+        };
         native.iter().position(|frame| {
-            let module = module_of(frame);
             part_of(frame) == Part::Program
-                && module != machine
-                && !module.is_empty()
-                && !is_libc(module)
+                && !module_of(frame).is_empty()
+                && !is_of_system(module_of(frame))
+                && !is_machine(frame)
         })
     };
     let charged = match language {

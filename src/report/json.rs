@@ -66,6 +66,7 @@ pub fn report<'a>(
         "duration_s": Totals::duration_s(profile),
         "complete": profile.is_complete(),
         "exit": profile.exit.map(|exit| exit.describe()),
+        "killed_by": profile.killed_by(),
         "exit_status": profile.exit.and_then(|exit| exit.status),
         "agent": cost::agent_json(profile),
         "intervals": cost::intervals_json(profile),

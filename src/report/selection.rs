@@ -2,11 +2,10 @@
 
 use std::collections::HashMap;
 
-use allocsample_profile::{Allowances, Frame, HeapId, Profile, Sample, SampleFlags, ThreadId};
+use allocsample_profile::{Allowances, Frame, HeapId, PeakMoments, Profile, Sample, ThreadId};
 use regex::Regex;
 
 use crate::frames::{FrameId, Frames};
-use crate::peak::PeakMoments;
 
 /// Stacks with a frame that matches.
 #[derive(Clone, Debug, Default)]
@@ -169,7 +168,7 @@ impl Window {
     }
 
     pub(crate) fn is_live(&self, sample: &Sample) -> bool {
-        is_live_at(sample, self.until_ns)
+        sample.is_live_at(self.until_ns)
     }
 
     /// 1 for what was added to the live bytes since the middle, -1 for what was taken away.
@@ -179,17 +178,8 @@ impl Window {
 
     /// 1 for what was alive in the middle.
     pub(crate) fn middle(&self, sample: &Sample) -> i8 {
-        is_live_at(sample, self.middle_ns).into()
+        sample.is_live_at(self.middle_ns).into()
     }
-}
-
-/// At the time of a free a block is dead.
-pub(crate) fn is_live_at(sample: &Sample, time_ns: u64) -> bool {
-    sample.time_ns <= time_ns
-        && sample
-            .freed_ns
-            .is_none_or(|freed_ns| freed_ns.get() > time_ns)
-        && !sample.flags.contains(SampleFlags::UNTRACKED)
 }
 
 /// A selection, ready for one profile's samples: each expression is tried once on each name.

@@ -7,9 +7,9 @@ use allocsample_sampling::Estimate;
 use rustc_hash::FxHashMap;
 
 use crate::frames::{FrameId, Frames};
-use crate::peak::{Halves, PeakMoments, with_error_of_moment};
 use crate::selection::{Selection, Selector, Window};
 use allocsample_profile::Weights;
+use allocsample_profile::{Halves, PeakMoments, with_error_of_moment};
 
 /// What may have been missed in each heap.
 struct Missed<'a> {

@@ -6,9 +6,9 @@ mod group;
 use allocsample_profile::Profile;
 use allocsample_sampling::Estimate;
 
-use crate::peak::PeakMoments;
 use crate::selection::{Filter, Selection, Window};
 use crate::sums::Figures;
+use allocsample_profile::PeakMoments;
 
 pub use group::Grouped;
 
@@ -134,6 +134,8 @@ pub struct Row {
     pub self_live: Estimate,
     /// Live part of `total_allocated`.
     pub total_live: Estimate,
+    /// Part of `total_allocated` that was alive at the peak.
+    pub total_peak: Estimate,
     /// Allocations by the group itself.
     pub allocations: Estimate,
     /// Part of `self_allocated` that was alive at the peak.
@@ -209,5 +211,12 @@ impl Table {
     /// Groups what is selected.
     pub fn of(profile: &Profile, frames: &crate::Frames<'_>, request: &Request<'_>) -> Self {
         Grouped::of(profile, frames, request).table()
+    }
+
+    /// The same without rows that have nothing of the figure that they are ordered by.
+    pub fn of_shown(profile: &Profile, frames: &crate::Frames<'_>, request: &Request<'_>) -> Self {
+        let mut grouped = Grouped::of(profile, frames, request);
+        grouped.drop_empty(request.sort);
+        grouped.table()
     }
 }

@@ -117,8 +117,9 @@ pub fn write(
                 peak,
                 limit: options.top,
             };
-            let table = Table::of(profile, &frames, &request);
+            let table = Table::of_shown(profile, &frames, &request);
             write_selected(totals, options, &table.selected, out)?;
+            write_measure(totals, options, out)?;
             table::write(*by, &table, options, out)
         }
         Shape::Tree(direction) => {
@@ -127,6 +128,7 @@ pub fn write(
             let sort = options.sort;
             let tree = Tree::of(profile, &frames, selection, peak, sort, direction);
             write_selected(totals, options, &tree.selected, out)?;
+            write_measure(totals, options, out)?;
             tree.write(LEAST_PERCENT, options.width.columns(), options.colour, out)
         }
         Shape::Lifetimes => {
@@ -183,6 +185,39 @@ fn write_selected(
     writeln!(out, "{}\n", paint(&line, "36", options.colour))
 }
 
+/// By which figure rows are ordered, and how to get another.
+fn write_measure(totals: &Totals, options: &Options, out: &mut dyn Write) -> io::Result<()> {
+    let after = |ns: u64| units::duration(ns as f64 / 1e9);
+    let live = match options.selection.until_ns {
+        _ if options.selection.at_peak.is_some() => "live at the peak".to_owned(),
+        Some(until) => format!("live after {}", after(until)),
+        None => "live at the end".to_owned(),
+    };
+    let what = match options.sort {
+        Sort::Allocated => "bytes allocated, freed or not".to_owned(),
+        Sort::Live => format!("bytes held: {live}"),
+        Sort::Peak => format!(
+            "bytes held: live at the peak, after {}",
+            after(totals.peak.after_ns)
+        ),
+        Sort::Count => "number of allocations".to_owned(),
+        Sort::Growth => format!("growth: bytes {live}, less those live half-way"),
+    };
+    let others = [
+        (Sort::Peak, "peak"),
+        (Sort::Live, "live"),
+        (Sort::Allocated, "allocated"),
+        (Sort::Growth, "growth"),
+        (Sort::Count, "count"),
+    ];
+    let others: Vec<&str> = (others.into_iter())
+        .filter_map(|(sort, name)| (sort != options.sort).then_some(name))
+        .collect();
+    let line = format!("measure    {what} (others: --sort {})", others.join(", "));
+    let line = options.width.broken(&line, LABEL);
+    writeln!(out, "{}\n", paint(&line, "36", options.colour))
+}
+
 /// Columns of what stands before the figures of a line.
 const LABEL: usize = 11;
 
@@ -214,7 +249,12 @@ pub fn summary_lines(profile: &Profile, totals: &Totals) -> Vec<String> {
     let end = match &profile.exit {
         Some(exit) => exit.describe(),
         None if profile.part.is_continued => "continues in another file".to_owned(),
-        None => "incomplete: killed, or still running".to_owned(),
+        None if profile.is_running => "still running".to_owned(),
+        None => match profile.killed_by() {
+            Some(signal) => format!("killed by {signal}"),
+            None if profile.recovery.ring_found => "incomplete: killed".to_owned(),
+            None => "incomplete: killed, or written while it ran".to_owned(),
+        },
     };
     let (lost, lost_bytes) = profile.lost.samples();
     let compared = match totals.audit.z {
@@ -320,6 +360,8 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             Note::DiskFull => lines.push(format!("note: there was no room for the profile for a while: {detail}")),
             // `runtimes` says it where it matters.
             Note::NextAllocator | Note::NotJoined | Note::MallocIsElsewhere => {}
+            // The summary says it.
+            Note::Killed => {}
         }
     }
     let recovery = &profile.recovery;

@@ -5,6 +5,7 @@ use allocsample_sampling::Estimate;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::{Value, json};
 
+use crate::elide::shorten;
 use crate::frames::{FrameId, Frames};
 use crate::{cost, units};
 
@@ -163,7 +164,7 @@ impl CpuTime {
                 _ if row.name.contains('+') => row.name.clone(),
                 module => format!("{} [{module}]", row.name),
             };
-            lines.push(line + &units::shorten(&name, room));
+            lines.push(line + &shorten(&name, room));
         }
         if self.functions.len() > top {
             let more = self.functions.len() - top;

@@ -6,7 +6,7 @@ use allocsample_profile::{Examined, HeapId, LostReason, Profile, ThreadId};
 use allocsample_sampling::Estimate;
 use rustc_hash::FxHashMap;
 
-use crate::peak::Peak;
+use allocsample_profile::Peak;
 
 use allocsample_profile::Weights;
 

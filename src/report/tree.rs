@@ -6,12 +6,13 @@ use allocsample_profile::{Profile, Sample};
 use allocsample_sampling::Estimate;
 use serde_json::{Value, json};
 
+use crate::elide::shorten;
 use crate::frames::{FrameId, Frames, Paths};
-use crate::peak::{PeakMoments, with_error_of_moment};
 use crate::selection::{Selection, Window};
 use crate::sums::{Figures, Sums};
 use crate::table::Sort;
 use crate::{csv, units};
+use allocsample_profile::{PeakMoments, with_error_of_moment};
 
 /// Which way a tree grows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -321,7 +322,7 @@ fn folded(path: &[&str], room: usize) -> String {
     const ARROW: &str = " > ";
     let all = path.join(ARROW);
     if all.chars().count() <= room || path.len() == 1 {
-        return units::shorten(&all, room);
+        return shorten(&all, room);
     }
     let [first, rest @ ..] = path else {
         return String::new();
@@ -345,8 +346,8 @@ fn folded(path: &[&str], room: usize) -> String {
         ARROW.to_owned()
     };
     let room = room.saturating_sub(length(&between));
-    let first = units::shorten(first, (room / 3).max(8));
-    let last = units::shorten(last, room.saturating_sub(length(&first)).max(8));
+    let first = shorten(first, (room / 3).max(8));
+    let last = shorten(last, room.saturating_sub(length(&first)).max(8));
     first + &between + &last
 }
 

@@ -173,18 +173,6 @@ pub fn percent(part: f64, whole: f64) -> String {
     }
 }
 
-/// Cuts in the middle, where names of templates are dullest.
-pub fn shorten(text: &str, room: usize) -> String {
-    let length = text.chars().count();
-    if length <= room {
-        return text.to_owned();
-    }
-    let half = room.saturating_sub(1) / 2;
-    let start: String = text.chars().take(half).collect();
-    let end: String = text.chars().skip(length - half).collect();
-    format!("{start}…{end}")
-}
-
 /// `part` of `whole` as a bar of at most `width` characters, to an eighth of one, padded with blanks.
 pub fn bar(part: f64, whole: f64, width: usize) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
@@ -219,7 +207,6 @@ mod tests {
         assert_eq!(bar(1.0, 2.0, 3), "█▌ ");
         assert_eq!(bar(2.0, 2.0, 3), "███");
         assert_eq!(bar(0.0, 0.0, 2), "  ");
-        assert_eq!(shorten("abcdefg", 5), "ab…fg");
 
         let mib = 1024.0 * 1024.0;
         let few = |count: f64| {

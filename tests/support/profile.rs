@@ -39,8 +39,13 @@ impl Profile {
         Profile::read_with(path, &[])
     }
 
-    /// Has it reported on with more options.
+    /// Has it reported on with more options. Stacks are as they were recorded.
     pub fn read_with(path: &Path, options: &[&str]) -> Profile {
+        Self::read_exactly(path, &[&["--all-frames"], options].concat())
+    }
+
+    /// Has it reported on with these options alone: stacks are without the frames of a language's runtime.
+    pub fn read_exactly(path: &Path, options: &[&str]) -> Profile {
         let output = Command::new(command())
             .args(["report", "--format", "json"])
             .args(options)
@@ -137,9 +142,16 @@ impl Profile {
 
     /// Every sampled stack, root first, with its bytes: what `convert --to collapsed` prints.
     pub fn stacks(&self) -> Vec<(Vec<String>, f64)> {
+        self.stacks_with(&["--all-frames"])
+    }
+
+    /// The same, converted with these options.
+    pub fn stacks_with(&self, options: &[&str]) -> Vec<(Vec<String>, f64)> {
         let output = self.path.with_extension("collapsed");
         let converted = Command::new(command())
-            .args(["convert", "--to", "collapsed", "-o"])
+            .args(["convert", "--to", "collapsed", "--metric", "allocated"])
+            .args(options)
+            .arg("-o")
             .arg(&output)
             .arg(&self.path)
             .output()

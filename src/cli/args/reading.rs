@@ -33,7 +33,10 @@ pub struct Report {
     #[arg(long, value_name = "WHAT")]
     pub by: Option<By>,
 
-    /// Sort order, largest first; growth is live bytes at the end minus those half-way [default: bytes]
+    /// Measure to rank by, largest first [default: memory held: live, or peak if the program ended by itself]
+    ///
+    /// peak: bytes live when the process held most. live: bytes live at the end. allocated: all bytes, freed or not.
+    /// growth: bytes live at the end minus those live half-way. count: allocations.
     #[arg(long, value_name = "WHAT")]
     pub sort: Option<Sort>,
 
@@ -98,6 +101,10 @@ pub struct Charge {
     /// Charge wrappers of the allocator (xmalloc, zmalloc, ...) instead of their callers
     #[arg(long)]
     pub no_skip: bool,
+
+    /// Show all frames: the interpreter's, and others of the language's runtime, are left out otherwise
+    #[arg(long)]
+    pub all_frames: bool,
 
     /// Charge the callers of functions whose names match, as if these were allocators
     #[arg(long, value_name = "REGEX")]
@@ -389,7 +396,7 @@ pub struct Convert {
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', required = true, value_parser = str::parse::<OutputFormat>)]
     pub to: Vec<OutputFormat>,
 
-    /// The measure that collapsed and svg show [default: allocated]
+    /// The measure that collapsed and svg show [default: memory held: live, or peak if the program ended by itself]
     #[arg(long, value_name = "WHAT")]
     pub metric: Option<Metric>,
 
@@ -494,12 +501,12 @@ pub enum By {
 /// What a report is ordered by.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Sort {
-    #[value(name = "bytes", alias = "allocated")]
-    Allocated,
-    Count,
-    Live,
     Peak,
+    Live,
+    #[value(alias = "bytes")]
+    Allocated,
     Growth,
+    Count,
 }
 
 /// What is compared.
@@ -513,8 +520,12 @@ pub enum Measure {
 /// What is shown by a format that shows one kind of figure.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Metric {
-    Allocated,
+    /// Bytes live when the process held most
+    Peak,
+    /// Bytes live at the end
     Live,
+    /// All bytes, freed or not
+    Allocated,
     /// CPU time in nanoseconds, from --time-hz
     Cpu,
 }

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use allocsample_export::{ExportError, Format, Metric, Options};
-use allocsample_profile::Profile;
+use allocsample_profile::{Held, Profile};
 
 use crate::args::{self, Convert};
 use crate::exit::{self, Ending, Usage};
@@ -35,15 +35,8 @@ pub fn run(arguments: &Convert) -> anyhow::Result<Ending> {
         .into());
     }
     spare(arguments.output.as_deref(), &[&arguments.file])?;
-    let options = Options {
-        metric: match arguments.metric {
-            Some(args::Metric::Live) => Metric::Live,
-            Some(args::Metric::Cpu) => Metric::Cpu,
-            Some(args::Metric::Allocated) | None => Metric::Allocated,
-        },
-        ..Options::default()
-    };
     let profile = profiles::open(&arguments.file)?;
+    let options = options(&profile, arguments.metric);
     for &format in &arguments.to {
         match &arguments.output {
             Some(output) if output.as_os_str() == "-" => match format {
@@ -62,6 +55,20 @@ pub fn run(arguments: &Convert) -> anyhow::Result<Ending> {
         }
     }
     Ok(Ending::SUCCESS)
+}
+
+/// What formats show that show one measure: memory held, unless another is asked for.
+pub fn options(profile: &Profile, metric: Option<args::Metric>) -> Options {
+    let metric = match (metric, profile.held()) {
+        (Some(args::Metric::Peak), _) | (None, Held::AtPeak) => Metric::Peak,
+        (Some(args::Metric::Live), _) | (None, Held::AtEnd) => Metric::Live,
+        (Some(args::Metric::Allocated), _) => Metric::Allocated,
+        (Some(args::Metric::Cpu), _) => Metric::Cpu,
+    };
+    Options {
+        metric,
+        ..Options::default()
+    }
 }
 
 /// Writes a profile to a file in a format.

@@ -1,6 +1,6 @@
 //! `allocsample report`: a profile's answers, on stdout.
 
-use allocsample_profile::Profile;
+use allocsample_profile::{Held, Profile};
 use allocsample_report::lifetimes::Answer;
 use allocsample_report::redundancy;
 use allocsample_report::text::{self, Options, Shape};
@@ -37,7 +37,7 @@ pub fn run(arguments: &Report) -> anyhow::Result<Ending> {
         profile: &profile,
         totals: &totals,
         selection,
-        sort: sort(arguments),
+        sort: sort(arguments, profile.held()),
         arguments,
     };
     match arguments.format {
@@ -172,7 +172,14 @@ impl Question<'_> {
         let tree = self.tree(direction);
         json!({
             "schema": "allocsample-tree/1",
-            "measure": args::name_of(self.arguments.sort.unwrap_or(args::Sort::Allocated)),
+            "measure": match self.sort {
+                // As scripts know it.
+                Sort::Allocated => "bytes",
+                Sort::Live => "live",
+                Sort::Count => "count",
+                Sort::Peak => "peak",
+                Sort::Growth => "growth",
+            },
             "selected": json::selected(&tree.selected),
             "tree": tree.to_json(),
         })
@@ -229,11 +236,18 @@ pub fn by(by: args::By) -> By {
     }
 }
 
-/// At the peak it is what was alive then that matters, unless something else is asked for.
-fn sort(arguments: &Report) -> Sort {
+/// Memory held, unless something else is asked for: live at the moment that was given, or at the one that `held` says.
+/// How long blocks live is a question about all that were allocated.
+fn sort(arguments: &Report, held: Held) -> Sort {
+    let is_at_moment = arguments.at_peak || arguments.narrow.until.is_some();
     match arguments.sort {
-        None if arguments.at_peak => Sort::Live,
-        None | Some(args::Sort::Allocated) => Sort::Allocated,
+        None if matches!(arguments.by, Some(args::By::Lifetime)) => Sort::Allocated,
+        None if is_at_moment => Sort::Live,
+        None => match held {
+            Held::AtEnd => Sort::Live,
+            Held::AtPeak => Sort::Peak,
+        },
+        Some(args::Sort::Allocated) => Sort::Allocated,
         Some(args::Sort::Live) => Sort::Live,
         Some(args::Sort::Count) => Sort::Count,
         Some(args::Sort::Peak) => Sort::Peak,

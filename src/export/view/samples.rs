@@ -1,7 +1,8 @@
 //! The samples of a view, in the order of time.
 
 use allocsample_profile::{
-    Estimate, HeapId, MissingRoot, Profile, Sample as Recorded, StackId, ThreadId, Weights,
+    Estimate, Halves, HeapId, MissingRoot, Peak, Profile, Sample as Recorded, StackId, ThreadId,
+    Weights,
 };
 use rustc_hash::FxHashMap;
 use std::ops::Range;
@@ -147,6 +148,23 @@ impl Samples<'_> {
                 Samples::Recorded(source) => Some(Weights::of(source.profile)),
                 _ => None,
             },
+        }
+    }
+
+    /// Tells `add` of every stack with bytes that were live when the process held most, and how many.
+    pub fn at_peak(&self, add: &mut dyn FnMut(StackIndex, f64)) {
+        match self {
+            Samples::Recorded(source) => {
+                let profile = source.profile;
+                let moments = Peak::of(profile).moments;
+                let mut halves = Halves::of(profile);
+                for sample in &profile.samples {
+                    add(source.stack(&sample), halves.at(&sample, &moments).value());
+                }
+            }
+            Samples::Merged(of, _) => of.at_peak(add),
+            #[cfg(test)]
+            Samples::Listed(_) => {}
         }
     }
 

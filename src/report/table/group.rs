@@ -2,15 +2,14 @@
 
 use std::collections::HashMap;
 
-use allocsample_profile::{Frame, HeapId, Profile, Sample};
+use allocsample_profile::{Frame, HeapId, Profile, Sample, is_of_system, with_error_of_moment};
 use allocsample_sampling::Estimate;
 use rustc_hash::FxHashMap;
 
-use super::{By, Request, Row, Table, classes};
+use super::{By, Request, Row, Sort, Table, classes};
 use crate::frames::{FrameId, FrameKeys, Frames, Paths};
 use crate::heaps;
 use crate::numbering::Numbering;
-use crate::peak::with_error_of_moment;
 use crate::selection::Window;
 use crate::sums::{Figures, Sums};
 
@@ -38,6 +37,7 @@ struct Groups {
 struct Total {
     allocated: Estimate,
     live: Estimate,
+    peak: Estimate,
     /// See [`Figures::excess`].
     excess: f64,
 }
@@ -47,6 +47,7 @@ impl Total {
         Self {
             allocated: figures.allocated,
             live: figures.live,
+            peak: figures.peak,
             excess: figures.excess(),
         }
     }
@@ -54,6 +55,7 @@ impl Total {
     fn add(&mut self, figures: &Figures) {
         self.allocated += figures.allocated;
         self.live += figures.live;
+        self.peak += figures.peak;
         self.excess += figures.excess();
     }
 
@@ -62,6 +64,20 @@ impl Total {
         match window.is_at_peak {
             true => with_error_of_moment(self.live, self.excess),
             false => self.live,
+        }
+    }
+
+    /// The bytes that were alive at the peak.
+    fn peak(&self) -> Estimate {
+        with_error_of_moment(self.peak, self.excess)
+    }
+
+    /// What comes second where `sort` is first: a function that allocates nothing itself stands where its total does.
+    fn second(&self, sort: Sort) -> f64 {
+        match sort {
+            Sort::Live => self.live.value(),
+            Sort::Peak => self.peak.value(),
+            Sort::Allocated | Sort::Count | Sort::Growth => self.allocated.value(),
         }
     }
 }
@@ -195,6 +211,24 @@ impl<'a> Grouped<'a> {
     /// The same; they take their table with them.
     pub fn into_rows(self) -> impl Iterator<Item = Row> + 'a {
         (0..self.shown_count()).map(move |place| self.row(place))
+    }
+
+    /// Leaves out rows that have nothing of the figure, themselves or in what they called; of growth, and where threads
+    /// start, nothing themselves.
+    pub(super) fn drop_empty(&mut self, sort: Sort) {
+        let (groups, sums) = (&self.groups, &self.sums);
+        self.order.retain(|&index| {
+            let own = groups.own(sums, index);
+            let module = groups.groups[index]
+                .frame
+                .map(|id| &self.frames.frame(id).module);
+            let has_total = match sort {
+                Sort::Growth => false,
+                _ if module.is_some_and(|module| is_of_system(module)) => false,
+                _ => groups.total(own, index).second(sort) != 0.0,
+            };
+            has_total || sort.of(own).value() != 0.0
+        });
     }
 
     /// With all rows in memory.
@@ -342,11 +376,7 @@ fn order(frames: &Frames<'_>, request: &Request<'_>, groups: &Groups, sums: &Sum
     let size = |&index: &usize| {
         let own = groups.own(sums, index);
         let total = groups.total(own, index);
-        let second = match request.sort {
-            super::Sort::Live => total.live,
-            _ => total.allocated,
-        };
-        (request.sort.of(own).value(), second.value())
+        (request.sort.of(own).value(), total.second(request.sort))
     };
     let sizes: Vec<(f64, f64)> = order.iter().map(size).collect();
     order.sort_by(|&a, &b| {
@@ -381,6 +411,7 @@ fn row(
         total_allocated: total.allocated,
         self_live: own.live,
         total_live: total.live(window),
+        total_peak: total.peak(),
         allocations: own.allocations,
         self_peak: own.peak,
         self_growth: own.growth,

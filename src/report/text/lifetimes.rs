@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use super::{Options, paint};
+use crate::elide::shorten;
 use crate::lifetimes::{Answer, Class, Lifetimes};
 use crate::units;
 
@@ -109,7 +110,7 @@ fn table(
             text(group.quantiles_bytes, units::bytes),
         );
         let room = options.width.room(line.chars().count());
-        writeln!(out, "{line}{}", units::shorten(&group.name, room))?;
+        writeln!(out, "{line}{}", shorten(&group.name, room))?;
     }
     Ok(())
 }

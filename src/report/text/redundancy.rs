@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use super::{Options, paint};
+use crate::elide::shorten;
 use crate::redundancy::{Answer, Redundancy};
 use crate::units;
 
@@ -54,7 +55,7 @@ fn table(
             units::bytes(group.bytes),
         );
         let room = options.width.room(line.chars().count());
-        writeln!(out, "{line}{}", units::shorten(&group.name, room))?;
+        writeln!(out, "{line}{}", shorten(&group.name, room))?;
     }
     Ok(())
 }

@@ -1,40 +1,131 @@
 //! A table in a terminal.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 use super::{Options, paint};
+use allocsample_sampling::Estimate;
+
+use crate::elide::{shorten, shorten_all};
+use crate::origin::distinct_paths;
 use crate::table::{By, Row, Sort, Table};
 use crate::units;
 
 const BAR: usize = 8;
 
-/// What there is room for besides the figures with their errors, which a narrow terminal has too.
+/// A figure of a row, as a column.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Column {
+    Allocated,
+    Live,
+    Peak,
+    Growth,
+    Count,
+}
+
+impl Column {
+    const WIDTH: usize = 23;
+
+    /// The one that rows are ordered by, and the others, those first that tell most beside it.
+    fn all(sort: Sort) -> [Self; 3] {
+        match sort {
+            Sort::Allocated => [Self::Allocated, Self::Live, Self::Count],
+            Sort::Live => [Self::Live, Self::Allocated, Self::Count],
+            Sort::Peak => [Self::Peak, Self::Allocated, Self::Live],
+            Sort::Growth => [Self::Growth, Self::Live, Self::Allocated],
+            Sort::Count => [Self::Count, Self::Allocated, Self::Live],
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Allocated => "allocated",
+            Self::Live => "live",
+            Self::Peak => "at peak",
+            Self::Growth => "growth",
+            Self::Count => "count",
+        }
+    }
+
+    fn of(self, row: &Row) -> &Estimate {
+        match self {
+            Self::Allocated => &row.self_allocated,
+            Self::Live => &row.self_live,
+            Self::Peak => &row.self_peak,
+            Self::Growth => &row.self_growth,
+            Self::Count => &row.allocations,
+        }
+    }
+
+    /// The same with what the row called, if a row has that.
+    fn total_of(self, row: &Row) -> Option<&Estimate> {
+        match self {
+            Self::Allocated => Some(&row.total_allocated),
+            Self::Live => Some(&row.total_live),
+            Self::Peak => Some(&row.total_peak),
+            Self::Growth | Self::Count => None,
+        }
+    }
+
+    fn text(self, row: &Row) -> String {
+        match self {
+            Self::Count => units::short_count_with_error(self.of(row)),
+            _ => units::bytes_with_error(self.of(row)),
+        }
+    }
+}
+
+/// What there is room for besides the figures that rows are ordered by, which a narrow terminal has too.
 struct Columns {
     bar: bool,
+    first: Column,
     total: bool,
-    count: bool,
+    others: Vec<Column>,
 }
 
 impl Columns {
     /// Leaves out what tells least, until names have room.
-    fn for_width(options: &Options, by: By, has_extra: bool) -> Self {
-        const NAME: usize = 26;
+    fn for_width(options: &Options, by: By) -> Self {
+        /// Characters of names, beside more figures, and beside the fewest.
+        const NAME: usize = 40;
+        const SHORT_NAME: usize = 34;
+        let [first, second, third] = Column::all(options.sort);
+        let has_total = by.has_total() && first.total_of(&Row::default()).is_some();
         let mut columns = Self {
-            bar: options.colour,
-            total: by.has_total(),
-            count: true,
+            bar: false,
+            first,
+            total: has_total,
+            others: vec![second, third],
         };
-        let figures = 7 + 23 + 23 + if has_extra { 23 } else { 0 } + 1;
-        let has_room = |it: &Self| {
-            let others = [(it.bar, BAR + 1), (it.total, 11), (it.count, 23)];
-            let others = others.iter().filter(|(is_there, _)| *is_there);
-            figures + others.map(|(_, width)| width).sum::<usize>() + NAME
-                <= options.width.columns()
+        let has_room = |it: &Self, name: usize| {
+            let figures = 7 + Column::WIDTH * (1 + it.others.len()) + 1;
+            let extra = [(it.bar, BAR + 1), (it.total, 11)];
+            let extra = extra.iter().filter(|(is_there, _)| *is_there);
+            let extra: usize = extra.map(|(_, width)| width).sum();
+            figures + extra + name <= options.width.columns()
         };
-        columns.bar &= has_room(&columns);
-        columns.count &= has_room(&columns);
-        columns.total &= has_room(&columns);
+        if !has_room(&columns, NAME) {
+            columns.others.truncate(1);
+        }
+        columns.total &= has_room(&columns, SHORT_NAME);
+        columns.bar = options.colour;
+        columns.bar &= has_room(&columns, NAME);
         columns
+    }
+
+    fn head(&self, by: By) -> String {
+        let mut head = format!("{:>6} ", "self");
+        if self.bar {
+            head += &" ".repeat(BAR + 1);
+        }
+        head += &format!("{:>22} ", self.first.name());
+        if self.total {
+            head += &format!("{:>10} ", "total");
+        }
+        for column in &self.others {
+            head += &format!("{:>22} ", column.name());
+        }
+        head + &format!(" {}", by.name())
     }
 }
 
@@ -45,37 +136,21 @@ pub(super) fn write(
     options: &Options,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let extra = match options.sort {
-        Sort::Peak => Some("at peak"),
-        Sort::Growth => Some("growth"),
-        _ => None,
-    };
-    let columns = Columns::for_width(options, by, extra.is_some());
-    let mut head = format!("{:>6} ", "self");
-    if columns.bar {
-        head += &" ".repeat(BAR + 1);
+    if table.rows.is_empty() {
+        let why = match table.selected.allocated.samples() + table.selected.live.samples() {
+            0 => "no sample passes the filters",
+            _ => "the samples have none of this measure",
+        };
+        return writeln!(out, "no rows: {why}");
     }
-    head += &format!("{:>22} ", "allocated");
-    if columns.total {
-        head += &format!("{:>10} ", "total");
-    }
-    head += &format!("{:>22} ", "live");
-    if let Some(extra) = extra {
-        head += &format!("{extra:>22} ");
-    }
-    if columns.count {
-        head += &format!("{:>22} ", "count");
-    }
-    head += &format!(" {}", by.name());
-    writeln!(out, "{}", paint(&head, "1", options.colour))?;
+    let columns = Columns::for_width(options, by);
+    writeln!(out, "{}", paint(&columns.head(by), "1", options.colour))?;
     let whole = options.sort.of(&table.selected).value();
     // What a share of a sum that may be negative would be, nobody knows.
-    let largest = table
-        .rows
-        .first()
-        .map_or(0.0, |row| sorted(row, options.sort));
+    let largest = columns.first.of(&table.rows[0]).value();
+    let mut lines: Vec<String> = Vec::with_capacity(table.rows.len());
     for row in &table.rows {
-        let figure = sorted(row, options.sort);
+        let figure = columns.first.of(row).value();
         let share = match options.sort {
             Sort::Growth => units::percent(figure, largest),
             _ => units::percent(figure, whole),
@@ -84,29 +159,24 @@ pub(super) fn write(
         if columns.bar {
             line += &(units::bar(figure, largest, BAR) + " ");
         }
-        line += &format!("{:>22} ", units::bytes_with_error(&row.self_allocated));
-        if columns.total {
-            line += &format!("{:>10} ", units::bytes(row.total_allocated.value()));
+        line += &format!("{:>22} ", columns.first.text(row));
+        if let (true, Some(total)) = (columns.total, columns.first.total_of(row)) {
+            line += &format!("{:>10} ", units::bytes(total.value()));
         }
-        line += &format!("{:>22} ", units::bytes_with_error(&row.self_live));
-        match options.sort {
-            Sort::Peak => line += &format!("{:>22} ", units::bytes_with_error(&row.self_peak)),
-            Sort::Growth => {
-                line += &format!("{:>22} ", units::bytes_with_error(&row.self_growth));
-            }
-            _ => {}
+        for column in &columns.others {
+            line += &format!("{:>22} ", column.text(row));
         }
-        if columns.count {
-            line += &format!("{:>22} ", units::short_count_with_error(&row.allocations));
-        }
-        line.push(' ');
-        let room = options.width.room(line.chars().count());
-        let name = units::shorten(&describe(by, row), room);
+        lines.push(line + " ");
+    }
+    let used = lines.iter().map(|line| line.chars().count()).max();
+    let room = options.width.room(used.unwrap_or(0));
+    let names = shorten_all(&describe(by, &table.rows), room);
+    for ((row, line), name) in table.rows.iter().zip(lines).zip(names) {
         writeln!(out, "{line}{name}")?;
         for function in row.stack.iter().skip(row.charged + 1) {
             const INDENT: usize = 30;
             let room = options.width.room(INDENT);
-            writeln!(out, "{:INDENT$}{}", "", units::shorten(function, room))?;
+            writeln!(out, "{:INDENT$}{}", "", shorten(function, room))?;
         }
     }
     if table.row_count > table.rows.len() {
@@ -116,31 +186,24 @@ pub(super) fn write(
     Ok(())
 }
 
-fn sorted(row: &Row, sort: Sort) -> f64 {
-    match sort {
-        Sort::Allocated => &row.self_allocated,
-        Sort::Live => &row.self_live,
-        Sort::Count => &row.allocations,
-        Sort::Peak => &row.self_peak,
-        Sort::Growth => &row.self_growth,
-    }
-    .value()
-}
-
-fn describe(by: By, row: &Row) -> String {
-    match (by, &row.file) {
-        (By::Line, Some(file)) => format!(
-            "{}:{} {}",
-            file.rsplit('/').next().unwrap_or(file),
-            row.line,
-            row.name
-        ),
+/// What rows are called.
+fn describe(by: By, rows: &[Row]) -> Vec<String> {
+    let paths = match by {
+        By::Line => distinct_paths(rows.iter().filter_map(|row| row.file.as_deref())),
+        _ => HashMap::new(),
+    };
+    let name = |row: &Row| match (by, &row.file) {
+        (By::Line, Some(file)) => {
+            let path = paths.get(file.as_str()).copied().unwrap_or(file);
+            format!("{path}:{} {}", row.line, row.name)
+        }
         (By::Function | By::Site, _) if !row.module.is_empty() && !row.name.contains('+') => {
             format!("{} [{}]", row.name, row.module)
         }
         (By::Type, _) if !row.module.is_empty() => format!("{} [{}]", row.name, row.module),
         _ => row.name.clone(),
-    }
+    };
+    rows.iter().map(name).collect()
 }
 
 #[cfg(test)]
@@ -197,12 +260,36 @@ mod tests {
             colour: true,
         };
         let columns = |width| {
-            let columns = Columns::for_width(&options(width), By::Function, false);
-            [columns.bar, columns.total, columns.count]
+            let columns = Columns::for_width(&options(width), By::Function);
+            (columns.bar, columns.total, columns.others.len())
         };
-        assert_eq!(columns(130), [true, true, true]);
-        assert_eq!(columns(115), [false, true, true]);
-        assert_eq!(columns(100), [false, true, false]);
-        assert_eq!(columns(80), [false, false, false]);
+        assert_eq!(columns(140), (true, true, 2));
+        assert_eq!(columns(130), (false, true, 2));
+        assert_eq!(columns(120), (true, true, 1));
+        assert_eq!(columns(100), (false, true, 1));
+        assert_eq!(columns(80), (false, false, 1));
+    }
+
+    #[test]
+    fn the_column_that_rows_are_ordered_by_comes_first() {
+        for (sort, head) in [
+            (Sort::Peak, "self at peak total allocated function"),
+            (Sort::Live, "self live total allocated function"),
+            (Sort::Allocated, "self allocated total live function"),
+            (Sort::Growth, "self growth live allocated function"),
+            (Sort::Count, "self count allocated live function"),
+        ] {
+            let options = Options {
+                shape: Shape::Table(By::Function),
+                sort,
+                top: 20,
+                selection: crate::Selection::default(),
+                width: crate::Width::new(None),
+                colour: false,
+            };
+            let words = Columns::for_width(&options, By::Function).head(By::Function);
+            let words: Vec<&str> = words.split_whitespace().collect();
+            assert_eq!(words.join(" "), head);
+        }
     }
 }

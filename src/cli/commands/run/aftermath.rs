@@ -3,8 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use allocsample_export::Options;
-use allocsample_profile::{MemoryMap, Profile};
+use allocsample_profile::{Finished, MemoryMap, Profile, Seen};
 use allocsample_report::time::CpuTime;
 use allocsample_report::{Coverage, Totals, runtimes, text, units};
 use anyhow::bail;
@@ -14,7 +13,7 @@ use super::memory::Readings;
 use super::output::Template;
 use crate::args::{Run, name_of};
 use crate::commands::{convert, view};
-use crate::exit::{self, Ending};
+use crate::exit::{self, Ending, name_of_signal};
 use crate::output_format::OutputFormat;
 use crate::profiles;
 
@@ -38,9 +37,16 @@ pub fn run(
     paths: &[PathBuf],
     readings: &Readings,
 ) {
+    let seen = Seen {
+        memory: Some(readings),
+        killed: match ending {
+            Ending::Signal(signal) => Some((pid, name_of_signal(signal))),
+            Ending::Status(_) => None,
+        },
+    };
     let mut found = Vec::new();
     for path in paths {
-        match complete(options, path, readings) {
+        match complete(options, path, &seen) {
             Ok(profile) => found.extend(profile),
             Err(error) => exit::complain(&exit::in_one_line(&error)),
         }
@@ -120,11 +126,9 @@ pub fn run(
 }
 
 /// [`complete_unguarded`], whatever the profile and the program's debug information may do to us.
-fn complete(options: &Run, path: &Path, readings: &Readings) -> anyhow::Result<Option<Found>> {
+fn complete(options: &Run, path: &Path, seen: &Seen<'_>) -> anyhow::Result<Option<Found>> {
     // Nothing of what it touches is used after a panic.
-    let completed = catch_unwind(AssertUnwindSafe(|| {
-        complete_unguarded(options, path, readings)
-    }));
+    let completed = catch_unwind(AssertUnwindSafe(|| complete_unguarded(options, path, seen)));
     completed.unwrap_or_else(|_| {
         bail!(
             "{}: cannot complete it; `allocsample report` may still read it",
@@ -137,15 +141,23 @@ fn complete(options: &Run, path: &Path, readings: &Readings) -> anyhow::Result<O
 fn complete_unguarded(
     options: &Run,
     path: &Path,
-    readings: &Readings,
+    seen: &Seen<'_>,
 ) -> anyhow::Result<Option<Found>> {
     let symbolize = !options.no_symbolize;
-    match profiles::complete_with(path, symbolize, readings) {
-        Ok(finished) => Ok(Some(Found {
-            path: path.to_owned(),
-            profile: finished.profile,
-            is_running: finished.is_running,
-        })),
+    match profiles::complete_with(path, symbolize, seen) {
+        Ok(Finished {
+            mut profile,
+            is_running,
+            ..
+        }) => {
+            profile.is_running = is_running;
+            profiles::fold(&mut profile);
+            Ok(Some(Found {
+                path: path.to_owned(),
+                profile,
+                is_running,
+            }))
+        }
         Err(error) if profiles::is_foreign(&error) => Ok(None),
         Err(error) if profiles::is_write_error(&error) => {
             exit::complain(&exit::in_one_line(&error));
@@ -162,7 +174,7 @@ fn complete_unguarded(
 
 fn convert_beside(options: &Run, path: &Path, profile: &Profile, format: OutputFormat) {
     let output = convert::beside(path, format);
-    match convert::write(profile, format, &Options::default(), &output) {
+    match convert::write(profile, format, &convert::options(profile, None), &output) {
         Ok(()) if options.quiet => {}
         Ok(()) => exit::remark(format_args!("wrote {}", shown(&output))),
         Err(error) => exit::complain(&exit::in_one_line(&error)),
@@ -230,7 +242,7 @@ fn why_there_is_no_profile(
         return "no profile: sampling was off from the start and was never turned on".into();
     }
     let ended = match ending {
-        Ending::Signal(signal) => format!("signal {signal} ended the program"),
+        Ending::Signal(signal) => format!("{} ended the program", name_of_signal(signal)),
         Ending::Status(status) => format!("the program ended (status {status})"),
     };
     format!(

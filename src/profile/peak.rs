@@ -12,10 +12,12 @@
 
 use std::num::NonZeroU64;
 
-use allocsample_profile::{Profile, Sample, SampleFlags, Samples, Sampling, Weights};
+use allocsample_record::{ExitHow, SampleFlags, Sampling};
 use allocsample_sampling::{Estimate, GapLaw, Interval, SamplePoints, Weight};
 
-use crate::selection::is_live_at;
+use crate::model::{Profile, Sample};
+use crate::samples::Samples;
+use crate::weights::Weights;
 
 /// When most bytes were alive, and how many.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -38,35 +40,54 @@ pub struct PeakMoments {
 
 impl PeakMoments {
     /// Whether a sample was alive at the peak of the plain curve.
-    pub(crate) fn is_live(&self, sample: &Sample) -> bool {
-        is_live_at(sample, self.whole)
+    pub fn is_live(&self, sample: &Sample) -> bool {
+        sample.is_live_at(self.whole)
     }
 
     /// For each half whether a sample was alive at its moment.
-    pub(crate) fn live(&self, sample: &Sample) -> [i8; 2] {
-        self.halves.map(|moment| is_live_at(sample, moment).into())
+    pub fn live(&self, sample: &Sample) -> [i8; 2] {
+        self.halves.map(|moment| sample.is_live_at(moment).into())
     }
 
     /// For each half whether a sample was allocated by its moment.
-    pub(crate) fn allocated(&self, sample: &Sample) -> [i8; 2] {
+    pub fn allocated(&self, sample: &Sample) -> [i8; 2] {
         self.halves.map(|moment| (sample.time_ns <= moment).into())
     }
 
     /// Nothing that came later is in any figure of the peak.
-    pub(crate) fn last_ns(&self) -> u64 {
+    pub fn last_ns(&self) -> u64 {
         self.halves.into_iter().fold(self.whole, u64::max)
     }
 
     /// When the plain curve was highest.
-    pub(crate) fn plain_ns(&self) -> u64 {
+    pub fn plain_ns(&self) -> u64 {
         self.whole
+    }
+}
+
+/// The moment at which a reader asks what a program holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// At the end of the profile: the process was running then, or was killed and freed nothing.
+    AtEnd,
+    /// At the peak: the process ended by itself, and what it still held then is what it did not bother to free.
+    AtPeak,
+}
+
+impl Profile {
+    /// The moment at which to show what the program holds.
+    pub fn held(&self) -> Held {
+        match &self.exit {
+            Some(exit) if exit.how != ExitHow::Detached => Held::AtPeak,
+            _ => Held::AtEnd,
+        }
     }
 }
 
 /// A figure at the peak with the error of not knowing when it was. `distance` is by how much the plain curve, at its
 /// highest point, exceeds the bytes that were found: the curve is too high in the mean, and the estimate, whose moments may
 /// have missed the peak, too low. The truth is between them, so their distance is taken for one more standard deviation.
-pub(crate) fn with_error_of_moment(estimate: Estimate, distance: f64) -> Estimate {
+pub fn with_error_of_moment(estimate: Estimate, distance: f64) -> Estimate {
     match estimate.is_exact() {
         true => estimate,
         false => estimate.with_more_variance(distance * distance),
@@ -179,7 +200,7 @@ impl<'a> Halves<'a> {
     }
 
     /// What a sample adds to a sum of bytes if the halves count it so often: once, not at all, or taken away.
-    pub(crate) fn bytes(&mut self, sample: &Sample, counts: [i8; 2]) -> Estimate {
+    pub fn bytes(&mut self, sample: &Sample, counts: [i8; 2]) -> Estimate {
         if counts == [0; 2] {
             return Estimate::ZERO;
         }
@@ -190,7 +211,7 @@ impl<'a> Halves<'a> {
     }
 
     /// The same of a number of allocations.
-    pub(crate) fn objects(&mut self, sample: &Sample, counts: [i8; 2]) -> Estimate {
+    pub fn objects(&mut self, sample: &Sample, counts: [i8; 2]) -> Estimate {
         if counts == [0; 2] {
             return Estimate::ZERO;
         }
@@ -399,7 +420,69 @@ fn bin_of(time_ns: u64, first_ns: u64, scale: f64, count: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random_profile::random_profile;
+    use crate::{Exit, Freed, IntervalInfo, Part};
+    use allocsample_record::{ExitHow, SampleId};
+    use allocsample_sampling::Random;
+
+    /// Samples of 1 to 100 bytes at interval 1, at times below `times`.
+    fn random_profile(count: u64, times: u64, seed: u64) -> Profile {
+        let mut random = Random::from_seed(seed);
+        let mut profile = Profile::default();
+        // What lies behind the end is in the last bin.
+        profile.process.end_ns = times / 2;
+        profile.intervals.push(IntervalInfo {
+            time_ns: 0,
+            sampling: Sampling::Poisson,
+            interval_bytes: 1,
+            seed,
+        });
+        for id in 0..count {
+            let time_ns = 1 + random.below(times);
+            let mut sample = Sample {
+                id: SampleId(id),
+                time_ns,
+                size: 1 + random.below(100),
+                points: 1,
+                flags: match random.below(20) {
+                    0 => SampleFlags::UNTRACKED,
+                    _ => SampleFlags::default(),
+                },
+                ..Sample::default()
+            };
+            if random.below(4) > 0 {
+                sample.set_freed(Freed {
+                    time_ns: time_ns + random.below(times + 1 - time_ns),
+                    thread: sample.thread,
+                });
+            }
+            profile.samples.push(sample);
+        }
+        profile
+    }
+
+    #[test]
+    fn a_program_that_ended_held_most_at_its_peak() {
+        let mut profile = Profile::default();
+        assert_eq!(profile.held(), Held::AtEnd);
+        for (how, held) in [
+            (ExitHow::Exit, Held::AtPeak),
+            (ExitHow::Abort, Held::AtPeak),
+            (ExitHow::Detached, Held::AtEnd),
+        ] {
+            profile.exit = Some(Exit {
+                time_ns: 1,
+                how,
+                status: None,
+            });
+            assert_eq!(profile.held(), held, "{how:?}");
+        }
+        profile.exit = None;
+        profile.part = Part {
+            is_continued: true,
+            ..Part::default()
+        };
+        assert_eq!(profile.held(), Held::AtEnd);
+    }
 
     #[test]
     fn the_peak_is_the_largest_sum_of_all_moments() {
