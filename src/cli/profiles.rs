@@ -18,10 +18,10 @@ static ALL_FRAMES: OnceLock<bool> = OnceLock::new();
 /// Sets which functions are charged in profiles that are opened from now on.
 pub fn charge(charge: &Charge) {
     let _ = ALL_FRAMES.set(charge.all_frames);
-    let charging = CHARGING.set(Charging {
-        skips_wrappers: !charge.no_skip,
-        allocators: charge.allocator_function.clone(),
-    });
+    let mut charging = Charging::default();
+    charging.skips_wrappers = !charge.no_skip;
+    charging.allocators = charge.allocator_function.clone();
+    let charging = CHARGING.set(charging);
     debug_assert!(charging.is_ok(), "a process has one command");
 }
 

@@ -141,7 +141,7 @@ impl RowChange {
 /// Two profiles, or groups of profiles, compared.
 #[derive(Clone, Debug)]
 pub struct Diff {
-    /// Of all samples that pass the filter.
+    /// Of all samples.
     pub total: Change,
     /// Largest differences first.
     pub rows: Vec<RowChange>,
@@ -157,15 +157,8 @@ pub struct Diff {
 
 impl Diff {
     /// Compares `after` with `before`.
-    pub fn of(
-        before: &Profile,
-        after: &Profile,
-        by: By,
-        measure: Measure,
-        per: Per,
-        filter: &Filter,
-    ) -> Self {
-        Self::of_runs(&[before], &[after], by, measure, per, filter)
+    pub fn of(before: &Profile, after: &Profile, by: By, measure: Measure, per: Per) -> Self {
+        Self::of_runs(&[before], &[after], by, measure, per)
     }
 
     /// Compares the runs `after` with the runs `before`: at least one of each.
@@ -175,7 +168,6 @@ impl Diff {
         by: By,
         measure: Measure,
         per: Per,
-        filter: &Filter,
     ) -> Self {
         let sides = [(before, false), (after, true)].map(|(runs, is_after)| -> Vec<_> {
             let divided = |profile: &&'p Profile| (*profile, per.divisor(profile, is_after));
@@ -189,7 +181,8 @@ impl Diff {
         let mut joining = Joining::new(by, (before.len(), after.len()));
         for (is_after, (runs, law)) in [false, true].into_iter().zip(sides.iter().zip(&laws)) {
             for (run, &(profile, divisor)) in runs.iter().enumerate() {
-                let (table, of_sample) = Table::group_samples(profile, by, Sort::default(), filter);
+                let (table, of_sample) =
+                    Table::group_samples(profile, by, Sort::default(), &Filter::all());
                 let mut counts = vec![Counts::default(); table.rows.len()];
                 for (sample, row) in profile.samples.iter().zip(of_sample) {
                     if let Some(counts) = counts.get_mut(row as usize)

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use allocsample_profile::{Frame, Profile};
 use allocsample_report::origin::Versions;
 use allocsample_report::significance::benjamini_hochberg;
-use allocsample_report::{Filter, Weights};
+use allocsample_report::{Selection, Weights};
 use allocsample_sampling::Estimate;
 
 use crate::candidate::{Candidate, Setting};
@@ -130,16 +130,17 @@ struct Rank {
 }
 
 impl Findings {
-    /// Looks at all sites with samples that pass `filter`.
-    pub fn of(profile: &Profile, filter: &Filter) -> Self {
-        Self::worst(profile, filter, usize::MAX)
+    /// Looks at all sites with samples that are selected, whenever those were allocated: a part of the time is left by
+    /// [`Selection::narrow_time`]. They are judged as a part of the process, with all that it allocates.
+    pub fn of(profile: &Profile, selection: &Selection) -> Self {
+        Self::worst(profile, selection, usize::MAX)
     }
 
     /// The same, of which the `limit` worst are described: a program may have a million sites.
-    pub fn worst(profile: &Profile, filter: &Filter, limit: usize) -> Self {
+    pub fn worst(profile: &Profile, selection: &Selection, limit: usize) -> Self {
         let horizon_ns = progress::horizon_ns(profile);
         // First: the memory that finding them takes is released before the clocks are made, which are as large.
-        let sites = Sites::of(profile, filter);
+        let sites = Sites::of(profile, selection);
         let whole = Span::whole(profile, horizon_ns);
         let setting = Setting {
             profile,

@@ -100,8 +100,9 @@ fn window(profile: &Profile, heap: HeapId, span: &Span) -> Window {
 fn began_late(profile: &Profile, whole: &Span) -> bool {
     let mut notes = profile.notes.iter();
     let is_attached = notes.any(|(note, _)| *note == Note::Attached);
+    let is_cut = profile.span_ns().start > profile.process.start_ns;
     let unobserved_s = progress::unobserved_ns(profile, whole.horizon_ns) as f64 / 1e9;
-    is_attached || unobserved_s > UNOBSERVED * whole.length_s()
+    is_attached || is_cut || unobserved_s > UNOBSERVED * whole.length_s()
 }
 
 /// The slope of the least-squares line through the readings of the resident set.

@@ -113,7 +113,7 @@ impl Clock {
 /// The moment from which on nothing counts: the last allocation that was sampled, or the last hundredths of the run,
 /// whichever is earlier. What is freed later is freed at the end.
 pub fn horizon_ns(profile: &Profile) -> u64 {
-    let (start, end) = (profile.process.start_ns, profile.process.end_ns);
+    let std::ops::Range { start, end } = profile.span_ns();
     let length = end.saturating_sub(start) as f64;
     let late = start + (length * (1.0 - END_SHARE)) as u64;
     let last_birth = profile.samples.iter().map(|sample| sample.time_ns).max();
@@ -130,15 +130,16 @@ pub fn observed_from_ns(profile: &Profile) -> u64 {
         .iter()
         .any(|info| info.interval_bytes == 0 && info.time_ns <= first_ns);
     let before = history.iter().rev().find(|info| info.time_ns <= first_ns);
+    let start_ns = profile.span_ns().start;
     match before {
-        Some(info) if stopped => info.time_ns.max(profile.process.start_ns),
-        _ => profile.process.start_ns,
+        Some(info) if stopped => info.time_ns.max(start_ns),
+        _ => start_ns,
     }
 }
 
 /// Nanoseconds before the horizon in which nothing was sampled.
 pub fn unobserved_ns(profile: &Profile, horizon_ns: u64) -> u64 {
-    let start_ns = profile.process.start_ns;
+    let start_ns = profile.span_ns().start;
     let history = &profile.interval_history;
     let ends = history
         .iter()

@@ -2,7 +2,7 @@
 
 use allocsample_profile::{Frame, HeapId, MissingRoot, Profile, Sample, SampleFlags};
 use allocsample_report::origin::is_own;
-use allocsample_report::{Filter, FrameId, Frames, Kinds, NONE, Pairs, Paths};
+use allocsample_report::{FrameId, Frames, Kinds, NONE, Pairs, Paths, Selection, Selector};
 use rustc_hash::FxHashMap;
 
 /// What a site is called.
@@ -38,12 +38,12 @@ struct Numbers {
 }
 
 impl Numbers {
-    fn of(profile: &Profile, frames: &Frames<'_>, filter: &Filter) -> Self {
+    fn of(profile: &Profile, frames: &Frames<'_>, selection: &Selection) -> Self {
         let mut paths = Paths::new(frames);
         // Both take as long, and neither needs the other.
         let (groups, mut of_sample) = std::thread::scope(|scope| {
             scope.spawn(|| paths.prepare());
-            Group::all(profile, frames, filter)
+            Group::all(profile, frames, selection)
         });
         let mut types: FxHashMap<Option<&str>, u32> = FxHashMap::default();
         let mut kinds: Kinds<(HeapId, u32)> = Kinds::default();
@@ -79,20 +79,20 @@ impl Numbers {
 struct Group {
     /// The index of the first of them.
     first: u32,
-    /// The index of the frame that is charged; `None` if the filter leaves them out.
+    /// The index of the frame that is charged; `None` if they are not selected.
     charged: Option<u32>,
 }
 
 impl Group {
     /// In the order in which they first came, and the index of each sample's; [`NONE`] for those whose ends are not known.
-    fn all(profile: &Profile, frames: &Frames<'_>, filter: &Filter) -> (Vec<Self>, Vec<u32>) {
-        let passes = filter.frames(frames);
+    fn all(profile: &Profile, frames: &Frames<'_>, selection: &Selection) -> (Vec<Self>, Vec<u32>) {
+        let mut selector = Selector::of_samples(frames, profile, selection);
         let mut kinds: Kinds<(Option<MissingRoot>, HeapId, u32)> = Kinds::default();
         let mut known = Pairs::for_things(profile.stacks.count() as usize + 1);
         let mut groups: Vec<Self> = Vec::new();
         let mut stack = Vec::new();
         let number_of = |(first, sample): (u32, Sample)| {
-            if sample.flags.contains(SampleFlags::UNTRACKED) {
+            if sample.flags.contains(SampleFlags::UNTRACKED) || !selector.passes(&sample) {
                 return NONE;
             }
             let kind = kinds.number((sample.missing_root(), sample.heap, sample.type_id));
@@ -100,10 +100,7 @@ impl Group {
             if (number as usize) < groups.len() {
                 return number;
             }
-            let is_passed = passes.is_all() || {
-                frames.fill(&sample, &mut stack);
-                passes.any(&stack)
-            };
+            let is_passed = selector.passes_its_stack(&sample, &mut stack);
             let charged = is_passed.then(|| {
                 let charged = frames.charged_to(&sample, &mut stack);
                 // Stacks have some thousand frames at most.
@@ -118,10 +115,10 @@ impl Group {
 }
 
 impl<'a> Sites<'a> {
-    /// Of the samples that pass `filter`.
-    pub fn of(profile: &'a Profile, filter: &Filter) -> Self {
+    /// Of the samples that are selected.
+    pub fn of(profile: &'a Profile, selection: &Selection) -> Self {
         let frames = Frames::of(profile);
-        let Numbers { of_sample, count } = Numbers::of(profile, &frames, filter);
+        let Numbers { of_sample, count } = Numbers::of(profile, &frames, selection);
         let mut starts = vec![0u32; count + 1];
         for &site in of_sample.iter().filter(|&&site| site != NONE) {
             starts[site as usize + 1] += 1;

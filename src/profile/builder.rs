@@ -81,16 +81,18 @@ impl ProfileBuilder {
 
     /// What they stand for is not known. Not before the end: what a machine had defined may come late in the file.
     fn drop_samples_without_interval(&mut self) {
-        let Profile {
-            intervals, samples, ..
-        } = &mut self.profile;
-        let has_interval = |sample: &Sample| {
-            let interval = intervals.get(usize::from(sample.interval));
+        let profile = &mut self.profile;
+        let has_interval = |sample: Sample| {
+            let interval = profile.intervals.get(usize::from(sample.interval));
             interval.is_some_and(|interval| interval.interval_bytes != 0)
         };
-        let read = samples.len();
-        samples.retain(has_interval);
-        self.profile.recovery.malformed_records += (read - samples.len()) as u64;
+        if profile.samples.iter().all(has_interval) {
+            return;
+        }
+        let is_kept: Vec<bool> = profile.samples.iter().map(has_interval).collect();
+        let dropped = is_kept.iter().filter(|is_kept| !**is_kept).count();
+        profile.keep_rows(&is_kept);
+        profile.recovery.malformed_records += dropped as u64;
     }
 
     /// Adds events, in their order, and leaves the memory that they were in.
@@ -244,9 +246,12 @@ impl ProfileBuilder {
                     self.add_interval(interval.index, info, interval.heap);
                 }
             }
-            Decoded::Fork(fork) => {
-                self.seen(fork.time_ns);
-                self.profile.forks.push((fork.time_ns, fork.child_pid));
+            Decoded::Event(_, _) if self.is_known_before() => {}
+            Decoded::Event(kind, words) => {
+                if let Some(&time_ns) = words.first() {
+                    self.seen(time_ns);
+                }
+                self.profile.events.push(kind, words);
             }
             Decoded::Exec(exec) => self.seen(exec.time_ns),
             Decoded::Exit(exit) => {

@@ -20,6 +20,7 @@ use crate::symbolize::root_of;
 
 /// What was done.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Finished {
     /// The profile, with its names.
     pub profile: Profile,
@@ -31,6 +32,7 @@ pub struct Finished {
 
 /// Why a profile could not be finished; it is as it was.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum FinishError {
     /// It cannot be read.
     #[error(transparent)]

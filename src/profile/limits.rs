@@ -111,7 +111,7 @@ impl Profile {
             (self.free_stacks.capacity(), 8),
             (self.notes.len(), ENTRY),
             (self.resident_bytes.len(), 16),
-            (self.forks.len(), 16),
+            (1, self.events.held_bytes() as usize),
             (vm.heaps.len(), ENTRY + size_of::<crate::Heap>()),
             (
                 vm.intervals.values().map(Vec::capacity).sum(),

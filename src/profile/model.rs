@@ -5,6 +5,7 @@ use std::num::NonZeroU64;
 
 use regex::Regex;
 
+use crate::events::Events;
 use crate::folding::Runtimes;
 use crate::reach::Reach;
 use crate::samples::Samples;
@@ -18,6 +19,7 @@ use allocsample_sampling::{Estimate, GapLaw, Interval, SamplePoints, Weight};
 
 /// Everything that is known of one process. All times are CLOCK_MONOTONIC in nanoseconds unless named otherwise.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Profile {
     /// The process.
     pub process: ProcessInfo,
@@ -55,8 +57,8 @@ pub struct Profile {
     pub memory: Vec<MemoryMap>,
     /// What the files of the modules say about themselves; empty until the profile is symbolised.
     pub inspected: Vec<Inspected>,
-    /// Children: time, pid.
-    pub forks: Vec<(u64, u32)>,
+    /// Children that were forked, and other events that are a few numbers.
+    pub events: Events,
     /// How the process ended, if it could say so.
     pub exit: Option<Exit>,
     /// Whether the process writes it still. Who opens the profile may ask [`Profile::is_being_written`].
@@ -73,15 +75,39 @@ pub struct Profile {
     pub charging: Charging,
     /// Which native code belongs to the runtimes of languages; empty until it was looked for.
     pub runtimes: Runtimes,
+    /// What a reader has left out; `None` if it is the whole profile.
+    pub narrowed: Option<Narrowed>,
+}
+
+/// The part of a profile's time that is left, see [`Profile::retain`], [`Profile::begin_at`] and [`Profile::end_at`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Narrowed {
+    /// Nothing was allocated before. CLOCK_MONOTONIC.
+    pub from_ns: u64,
+    /// Nothing happened later. CLOCK_MONOTONIC.
+    pub until_ns: u64,
+}
+
+impl Default for Narrowed {
+    fn default() -> Self {
+        Self {
+            from_ns: 0,
+            until_ns: u64::MAX,
+        }
+    }
 }
 
 /// Which functions besides the allocator are passed over when an allocation is charged to a function.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Charging {
     /// Whether wrappers of the allocator are passed over: those known by name, and those that the samples show.
     pub skips_wrappers: bool,
     /// Functions whose callers the user wants to be charged.
     pub allocators: Option<Regex>,
+    /// Functions and modules that are passed over, where that is known already: a part of a profile is charged like the whole.
+    pub known: Option<Vec<(String, String)>>,
 }
 
 impl Default for Charging {
@@ -89,12 +115,14 @@ impl Default for Charging {
         Self {
             skips_wrappers: true,
             allocators: None,
+            known: None,
         }
     }
 }
 
 /// The process.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct ProcessInfo {
     /// Its pid.
     pub pid: u32,
@@ -149,6 +177,7 @@ impl IntervalInfo {
 
 /// What the agent told of itself. All zero in profiles of before it did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OwnCost {
     /// By the number of the figure.
     pub(crate) figures: [u64; FIGURES],
@@ -419,6 +448,7 @@ impl std::fmt::Display for Stopped {
 
 /// What had to be done to read the profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Recovery {
     /// Records that were found in the ring, not in the file.
     pub ring_records: u64,
@@ -491,6 +521,15 @@ impl Profile {
             .map_or_else(Estimate::default, |weight| {
                 weight.objects_estimate(sample.size, points, self.smallest_expected())
             })
+    }
+
+    /// From when to when samples were taken that are in the profile: its own beginning and end, unless it was narrowed.
+    pub fn span_ns(&self) -> std::ops::Range<u64> {
+        let ProcessInfo {
+            start_ns, end_ns, ..
+        } = self.process;
+        let from_ns = self.narrowed.unwrap_or_default().from_ns.max(start_ns);
+        from_ns..end_ns.max(from_ns)
     }
 
     /// The module with this number.

@@ -182,8 +182,13 @@ impl Profile {
     }
 
     /// What may have been missed in each heap from one moment to another (CLOCK_MONOTONIC). It takes a step for every
-    /// interval; then every heap takes one for every interval that it has samples of.
+    /// interval; then every heap takes one for every interval that it has samples of. Of what was left out nothing is missed.
     pub fn allowances(&self, from_ns: u64, until_ns: u64) -> Allowances<'_> {
+        let narrowed = self.narrowed.unwrap_or_default();
+        let (from_ns, until_ns) = (
+            from_ns.max(narrowed.from_ns),
+            until_ns.min(narrowed.until_ns),
+        );
         let sampled: BTreeSet<u16> = self.reach.sampled.iter().map(|it| it.1).collect();
         let in_force = |history: &[IntervalInfo]| in_force(history, from_ns, until_ns);
         let own = self.vm.intervals.iter();

@@ -20,6 +20,7 @@ use crate::parts::{self, Files};
 
 /// Why a file is no profile that can be read. The path is for the caller to name.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReadError {
     /// The system refused.
     #[error("{0}")]

@@ -189,10 +189,14 @@ impl Samples {
         }
     }
 
-    /// Keeps the samples for which `is_kept` returns true.
-    pub fn retain(&mut self, is_kept: impl Fn(&Sample) -> bool) {
-        if !self.iter().all(|sample| is_kept(&sample)) {
-            *self = self.iter().filter(is_kept).collect();
+    /// Keeps the samples of some rows.
+    pub(crate) fn keep_rows(&mut self, is_kept: &[bool]) {
+        // Column by column, so that there is one more of them at a time.
+        for column in &mut self.columns {
+            let rows = is_kept.iter().enumerate().filter(|(_, is_kept)| **is_kept);
+            let mut kept = Numbers::default();
+            rows.for_each(|(row, _)| kept.push(column.get(row)));
+            *column = kept;
         }
     }
 
@@ -206,6 +210,12 @@ impl Samples {
     pub(crate) fn set_freed(&mut self, row: usize, freed: Freed) {
         self.set_number(Column::FreedNs, row, freed.time_ns.max(1));
         self.set_number(Column::FreedBy, row, freed.thread.0.into());
+    }
+
+    /// Takes the end of a sample back.
+    pub(crate) fn forget_freed(&mut self, row: usize) {
+        self.set_number(Column::FreedNs, row, 0);
+        self.set_number(Column::FreedBy, row, 0);
     }
 
     /// Notes a sample's stack.
@@ -364,7 +374,7 @@ mod tests {
         let mut samples = Samples::default();
         samples.set(0, random_samples(1)[0]);
         samples.set_stack(0, StackId(7));
-        samples.retain(|_| false);
+        samples.keep_rows(&[]);
         assert!(samples.is_empty() && samples.get(0).is_none() && samples.last().is_none());
         assert_eq!((samples.iter().len(), samples.held_bytes()), (0, 0));
     }
@@ -402,9 +412,9 @@ mod tests {
     fn the_samples_that_are_kept_stay_in_order() {
         let mut expected = random_samples(5000);
         let mut samples = Samples::from(expected.clone());
-        samples.retain(|_| true);
-        assert_eq!(samples.len(), 5000);
-        samples.retain(|sample| sample.size < 1000);
+        let small = |sample: Sample| sample.size < 1000;
+        let is_kept: Vec<bool> = samples.iter().map(small).collect();
+        samples.keep_rows(&is_kept);
         expected.retain(|sample| sample.size < 1000);
         assert!((1..5000).contains(&samples.len()));
         assert_eq!(texts(&samples), texts(&expected));

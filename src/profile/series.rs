@@ -19,6 +19,7 @@ use crate::{chunks, parts};
 
 /// Why files are no series.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SeriesError {
     /// One cannot be read.
     #[error("{}: {error}", path.display())]

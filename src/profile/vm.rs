@@ -119,6 +119,7 @@ impl Outcome {
 
 /// All of it.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct VirtualMachines {
     /// The heaps, malloc's not among them.
     pub heaps: BTreeMap<HeapId, Heap>,

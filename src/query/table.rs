@@ -1,5 +1,6 @@
 //! The tables: their names, their columns, what each column means, and where its values are in a profile.
 
+use allocsample_profile::event_records::ForkRecord;
 use allocsample_profile::{Freed, Gc, HeapId, Sample, Thread, ThreadId, Type};
 use allocsample_report::FrameId;
 
@@ -632,6 +633,19 @@ const TABLES: &[Table] = &[
         ],
     ),
     table(
+        "forks",
+        "a child process that was forked",
+        |it| it.profile.events.count::<ForkRecord>(),
+        &[
+            integer("time_ns", "when", |it, row| {
+                it.since_start(fork(it, row).time_ns).into()
+            }),
+            integer("child_pid", "the pid of the child", |it, row| {
+                fork(it, row).child_pid.into()
+            }),
+        ],
+    ),
+    table(
         "counters",
         "a reading of a quantity",
         |it| it.profile.resident_bytes.len() + it.profile.vm.values.len(),
@@ -770,4 +784,12 @@ fn thread<'t>(it: &Reader<'t>, row: usize) -> Option<&'t Thread> {
 
 fn gc<'t>(it: &Reader<'t>, row: usize) -> &'t Gc {
     &it.profile.vm.gcs[row]
+}
+
+fn fork(it: &Reader<'_>, row: usize) -> ForkRecord {
+    let fork = it.profile.events.at(row);
+    fork.unwrap_or(ForkRecord {
+        time_ns: it.profile.process.start_ns,
+        child_pid: 0,
+    })
 }

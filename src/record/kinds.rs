@@ -20,15 +20,30 @@ pub trait RingRecord {
     fn encode_into(&self, words: &mut [u64]) -> Option<usize>;
 }
 
+/// A record of a few numbers, the first of which is the time of an event. Readers keep those of all kinds alike, as they came.
+pub trait EventRecord: RingRecord + Sized {
+    /// Payload words.
+    const WORDS: usize;
+
+    /// Reads a payload back; `None`: malformed.
+    fn decode(words: &[u64]) -> Option<Self>;
+}
+
 /// Each row is `NUMBER NAME: TYPE, PAYLOAD, SIZE`. PAYLOAD is `words`, or `text` if it contains strings. SIZE is `fixed` for a
-/// constant number of words, `sized` if it depends on the record, and `in_place` if the type is no [`RingRecord`].
+/// constant number of words, `sized` if it depends on the record, and `in_place` if the type is no [`RingRecord`]. Below
+/// `events` are the kinds that are an [`EventRecord`], each `NUMBER NAME: TYPE`.
 macro_rules! record_kinds {
-    ($($(#[$doc:meta])* $number:literal $name:ident: $type:ty, $payload:ident, $size:ident;)*) => {
+    (
+        $($(#[$doc:meta])* $number:literal $name:ident: $type:ty, $payload:ident, $size:ident;)*
+        events:
+        $($(#[$event_doc:meta])* $event_number:literal $event:ident: $event_type:ident;)*
+    ) => {
         /// The kind of a ring record. The numbers are part of the file format.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum RecordKind {
             $($(#[$doc])* $name = $number,)*
+            $($(#[$event_doc])* $event = $event_number,)*
             /// [`FateRecord`] in fewer bytes (`events.rs`): in files only. Readers of chunks make a [`RecordKind::Fate`] of it.
             FileFate = 26,
         }
@@ -38,6 +53,7 @@ macro_rules! record_kinds {
             pub fn from_number(number: u8) -> Option<Self> {
                 Some(match number {
                     $($number => Self::$name,)*
+                    $($event_number => Self::$event,)*
                     26 => Self::FileFate,
                     _ => return None,
                 })
@@ -49,6 +65,8 @@ macro_rules! record_kinds {
         #[expect(missing_docs, reason = "each variant is the record of its name")]
         pub enum Decoded<'a> {
             $($name($type),)*
+            /// An [`EventRecord`] of this kind: the words that this version knows.
+            Event(RecordKind, &'a [u64]),
         }
 
         impl<'a> Decoded<'a> {
@@ -57,12 +75,32 @@ macro_rules! record_kinds {
             pub fn decode(kind: RecordKind, words: &'a [u64], text: &'a [u8]) -> Option<Self> {
                 Some(match kind {
                     $(RecordKind::$name => Self::$name(decode!($payload, $type, words, text)?),)*
+                    $(RecordKind::$event => {
+                        let words = words.get(..<$event_type>::WORDS)?;
+                        Self::Event(kind, words)
+                    })*
                     RecordKind::FileFate => return None,
                 })
             }
         }
 
+        /// The types of all events, for readers.
+        pub mod event_records {
+            $(pub use crate::$event_type;)*
+        }
+
         $(ring_record!($size, $name, $type);)*
+        $(
+            ring_record!(fixed, $event, $event_type);
+
+            impl EventRecord for $event_type {
+                const WORDS: usize = Self::WORDS;
+
+                fn decode(words: &[u64]) -> Option<Self> {
+                    Self::decode(words)
+                }
+            }
+        )*
     };
 }
 
@@ -124,8 +162,6 @@ record_kinds! {
     8 ThreadTotal: ThreadTotalRecord, words, fixed;
     /// [`IntervalRecord`]: before the first sample taken under it.
     9 Interval: IntervalRecord, words, fixed;
-    /// [`ForkRecord`]
-    10 Fork: ForkRecord, words, fixed;
     /// [`ExecRecord`]
     11 Exec: ExecRecord<'a>, text, sized;
     /// [`ExitRecord`]: last, if the process lived to write it.
@@ -160,6 +196,10 @@ record_kinds! {
     27 FreeStack: FreeStackRecord<'a>, words, in_place;
     /// [`FileFreeStackRecord`]: in files only.
     28 FileFreeStack: FileFreeStackRecord, words, in_place;
+
+    events:
+    /// [`ForkRecord`]
+    10 Fork: ForkRecord;
 }
 
 #[cfg(test)]
@@ -203,5 +243,21 @@ mod tests {
             time_ns: 1,
             child_pid: 2,
         });
+    }
+
+    #[test]
+    fn an_event_comes_out_as_it_went_in_without_the_words_of_later_versions() {
+        let fork = ForkRecord {
+            time_ns: 1,
+            child_pid: 2,
+        };
+        let mut words = [0, 0, 77];
+        fork.encode_into(&mut words);
+        let decoded = Decoded::decode(RecordKind::Fork, &words, &[]);
+        let Some(Decoded::Event(RecordKind::Fork, known)) = decoded else {
+            panic!("{decoded:?}");
+        };
+        assert_eq!((known.len(), ForkRecord::decode(known)), (2, Some(fork)));
+        assert_eq!(Decoded::decode(RecordKind::Fork, &words[..1], &[]), None);
     }
 }

@@ -61,7 +61,7 @@ pub use heap::{
 };
 #[cfg(feature = "alloc")]
 pub use inspected::Inspected;
-pub use kinds::{Decoded, RecordKind, RingRecord};
+pub use kinds::{Decoded, EventRecord, RecordKind, RingRecord, event_records};
 pub use lost::{LOST_REASONS, LostReason};
 pub use memory::MemoryTotals;
 #[cfg(feature = "alloc")]

@@ -47,8 +47,11 @@ impl Coverage {
     /// Where glibc's malloc does not have it.
     const BRK_HEAP: &str = "the brk heap";
 
-    /// Of a profile; `None` if nobody could read the process's memory.
+    /// Of a profile; `None` if nobody could read the process's memory, or if samples were left out, which would be unseen.
     pub fn of(profile: &Profile) -> Option<Self> {
+        if profile.narrowed.is_some() {
+            return None;
+        }
         let totals = || profile.memory.iter().map(|map| map.totals);
         let peak = totals().max_by_key(|it| it.anonymous_bytes)?;
         let largest_map = (profile.memory.iter())

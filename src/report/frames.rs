@@ -128,6 +128,15 @@ impl<'a> Frames<'a> {
         &self.skipped
     }
 
+    /// The functions and modules of all frames that are passed over as allocators.
+    pub(crate) fn into_passed_over(self) -> Vec<(String, String)> {
+        let frames = self.names.frames.into_iter().zip(self.parts);
+        let passed_over = frames.filter(|(_, part)| *part == Part::Allocator);
+        passed_over
+            .map(|(frame, _)| (frame.function, frame.module))
+            .collect()
+    }
+
     /// What they are without the profile.
     pub fn into_names(self) -> Names {
         self.names

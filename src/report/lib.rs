@@ -45,7 +45,7 @@ pub use frames::{FrameId, Frames, Names, Paths};
 pub use numbering::{NONE, Numbering};
 pub use pairs::{Kinds, Pairs};
 pub use regex::Regex;
-pub use selection::{Filter, Matches, Selection};
+pub use selection::{Filter, Matches, Selection, Selector};
 pub use sums::Figures;
 pub use table::{By, Grouped, Request, Row, Sort, Table};
 pub use totals::{Audit, Totals};

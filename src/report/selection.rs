@@ -2,10 +2,13 @@
 
 use std::collections::HashMap;
 
-use allocsample_profile::{Allowances, Frame, HeapId, PeakMoments, Profile, Sample, ThreadId};
+use allocsample_profile::{
+    Allowances, Frame, HeapId, MissingRoot, PeakMoments, Profile, Sample, StackId, ThreadId, Tick,
+};
 use regex::Regex;
 
 use crate::frames::{FrameId, Frames};
+use crate::heaps;
 
 /// Stacks with a frame that matches.
 #[derive(Clone, Debug, Default)]
@@ -15,16 +18,6 @@ impl Filter {
     /// All stacks.
     pub fn all() -> Self {
         Self(None)
-    }
-
-    /// Stacks with a function, file or module that matches `pattern`.
-    pub fn new(pattern: &str) -> Result<Self, regex::Error> {
-        Regex::new(pattern).map(|regex| Self(Some(regex)))
-    }
-
-    /// Whether a stack with these frames passes.
-    pub fn matches(&self, frames: &[Frame]) -> bool {
-        self.0.is_none() || frames.iter().any(|frame| self.matches_frame(frame))
     }
 
     /// Tries each frame of a profile once.
@@ -44,6 +37,13 @@ impl Filter {
                     .as_deref()
                     .is_some_and(|file| regex.is_match(file))
         })
+    }
+}
+
+/// Stacks with a function, file or module that matches.
+impl From<Regex> for Filter {
+    fn from(regex: Regex) -> Self {
+        Self(Some(regex))
     }
 }
 
@@ -77,6 +77,8 @@ pub struct Selection {
     pub only_caller: Option<Regex>,
     /// By a thread whose name or kernel's number matches.
     pub only_thread: Option<Regex>,
+    /// In a heap whose name matches; malloc's is `malloc`.
+    pub only_heap: Option<Regex>,
     /// Not allocated before; nanoseconds since the start of the profile.
     pub since_ns: Option<u64>,
     /// Not allocated after, and live is what was alive then; nanoseconds since the start of the profile.
@@ -103,6 +105,72 @@ impl Selection {
         Regex::new(&format!("^{}$", regex::escape(name)))
     }
 
+    /// Leaves in a profile only what passes. What is charged for it stays as it is.
+    ///
+    /// Every reader of a part of a profile gets it from here. The report is the exception: it shows what is selected beside
+    /// the whole, so it asks a [`Selector`] while it adds up.
+    pub fn narrow(&self, profile: &mut Profile) {
+        let is_by_sample = Self {
+            since_ns: None,
+            until_ns: None,
+            at_peak: None,
+            ..self.clone()
+        };
+        if !is_by_sample.is_all() {
+            is_by_sample.keep(profile);
+        }
+        self.narrow_time(profile);
+    }
+
+    /// The same, by time alone; the answer is what is left to be selected.
+    pub fn narrow_time(&self, profile: &mut Profile) -> Self {
+        let start_ns = profile.process.start_ns;
+        let moment = |after_ns: u64| start_ns.saturating_add(after_ns);
+        let until_ns = match &self.at_peak {
+            Some(moments) => Some(moments.plain_ns()),
+            None => self.until_ns.map(moment),
+        };
+        if self.since_ns.is_some() || until_ns.is_some() {
+            keep_charging(profile);
+        }
+        if let Some(until_ns) = until_ns {
+            profile.end_at(until_ns);
+        }
+        if let Some(since_ns) = self.since_ns {
+            profile.begin_at(moment(since_ns));
+        }
+        Self {
+            since_ns: None,
+            until_ns: None,
+            at_peak: None,
+            ..self.clone()
+        }
+    }
+
+    /// Drops the samples that do not pass, whenever they were allocated, and the ticks of threads and stacks that do not.
+    fn keep(&self, profile: &mut Profile) {
+        keep_charging(profile);
+        let frames = Frames::of(profile);
+        let window = Window::of(profile, self, None);
+        let mut selector = Selector::new(&frames, profile, self, window);
+        let mut room = Vec::new();
+        let samples = profile.samples.iter();
+        let is_kept: Vec<bool> = samples
+            .map(|sample| selector.passes(&sample) && selector.passes_its_stack(&sample, &mut room))
+            .collect();
+        let ticks = profile.ticks.iter();
+        let is_tick_kept: Vec<bool> = ticks
+            .map(|tick| selector.passes_tick(tick, &mut room))
+            .collect();
+        drop(selector);
+        drop(frames);
+        let (mut is_kept, mut is_tick_kept) = (is_kept.into_iter(), is_tick_kept.into_iter());
+        profile.retain(
+            |_| is_kept.next().unwrap_or(false),
+            |_| is_tick_kept.next().unwrap_or(false),
+        );
+    }
+
     /// Whether every sample passes.
     pub fn is_all(&self) -> bool {
         self.filter.0.is_none()
@@ -110,6 +178,7 @@ impl Selection {
             && self.ignore_type.is_none()
             && self.only_caller.is_none()
             && self.only_thread.is_none()
+            && self.only_heap.is_none()
             && self.since_ns.is_none()
             && self.until_ns.is_none()
             && self.at_peak.is_none()
@@ -153,14 +222,9 @@ impl Window {
         }
     }
 
-    /// What may have been missed of what was allocated.
+    /// What may have been missed of what was allocated then, and so of what is alive of it.
     pub(crate) fn allowances<'a>(&self, profile: &'a Profile) -> Allowances<'a> {
         profile.allowances(self.since_ns, self.until_ns)
-    }
-
-    /// What may have been missed of what is alive.
-    pub(crate) fn live_allowances<'a>(&self, profile: &'a Profile) -> Allowances<'a> {
-        profile.allowances(0, self.until_ns)
     }
 
     fn contains(&self, sample: &Sample) -> bool {
@@ -182,20 +246,43 @@ impl Window {
     }
 }
 
+/// Has the parts of a profile charged as the whole is: fewer samples might not show that a function is a wrapper.
+fn keep_charging(profile: &mut Profile) {
+    if profile.charging.known.is_none() {
+        let known = Frames::of(profile).into_passed_over();
+        profile.charging.known = Some(known);
+    }
+}
+
 /// A selection, ready for one profile's samples: each expression is tried once on each name.
-pub(crate) struct Selector<'a> {
+pub struct Selector<'a> {
     profile: &'a Profile,
+    frames_of: &'a Frames<'a>,
     selection: &'a Selection,
     pub(crate) window: Window,
     frames: Matches,
     callers: Matches,
     threads: HashMap<ThreadId, bool>,
+    heaps: HashMap<HeapId, bool>,
     types: HashMap<(HeapId, u32), bool>,
+    /// Whether stacks pass, by what tells them apart; filled by [`Selector::passes_its_stack`].
+    stacks: HashMap<(StackId, Option<MissingRoot>, HeapId), bool>,
 }
 
 impl<'a> Selector<'a> {
+    /// For the samples of a profile, whenever they were allocated. Those of a part of its time are left by
+    /// [`Selection::narrow_time`].
+    pub fn of_samples(
+        frames: &'a Frames<'a>,
+        profile: &'a Profile,
+        selection: &'a Selection,
+    ) -> Self {
+        let window = Window::of(profile, selection, None);
+        Self::new(frames, profile, selection, window)
+    }
+
     pub(crate) fn new(
-        frames: &Frames<'a>,
+        frames: &'a Frames<'a>,
         profile: &'a Profile,
         selection: &'a Selection,
         window: Window,
@@ -206,30 +293,45 @@ impl<'a> Selector<'a> {
         });
         Self {
             profile,
+            frames_of: frames,
             selection,
             window,
             frames: selection.filter.frames(frames),
             callers: Matches(callers),
             threads: HashMap::new(),
+            heaps: HashMap::new(),
             types: HashMap::new(),
+            stacks: HashMap::new(),
         }
     }
 
     /// Whether a sample passes, leaving its stack aside.
-    pub(crate) fn passes(&mut self, sample: &Sample) -> bool {
-        self.window.contains(sample) && self.passes_thread(sample) && self.passes_type(sample)
+    pub fn passes(&mut self, sample: &Sample) -> bool {
+        self.window.contains(sample)
+            && self.passes_thread(sample.thread)
+            && self.passes_heap(sample.heap)
+            && self.passes_type(sample)
     }
 
-    fn passes_thread(&mut self, sample: &Sample) -> bool {
+    fn passes_thread(&mut self, thread: ThreadId) -> bool {
         let Some(regex) = &self.selection.only_thread else {
             return true;
         };
         let threads = &self.profile.threads;
-        *self.threads.entry(sample.thread).or_insert_with(|| {
-            threads.get(&sample.thread).is_some_and(|thread| {
+        *self.threads.entry(thread).or_insert_with(|| {
+            threads.get(&thread).is_some_and(|thread| {
                 regex.is_match(&thread.name) || regex.is_match(&thread.tid.to_string())
             })
         })
+    }
+
+    fn passes_heap(&mut self, heap: HeapId) -> bool {
+        let Some(regex) = &self.selection.only_heap else {
+            return true;
+        };
+        let profile = self.profile;
+        let is_match = || regex.is_match(heaps::name(profile, heap));
+        *self.heaps.entry(heap).or_insert_with(is_match)
     }
 
     fn passes_type(&mut self, sample: &Sample) -> bool {
@@ -252,6 +354,38 @@ impl<'a> Selector<'a> {
             let matches = |regex: &Regex| name.is_some_and(|name| regex.is_match(name));
             only_type.as_ref().is_none_or(matches) && !ignore_type.as_ref().is_some_and(matches)
         })
+    }
+
+    /// Whether the stack of a sample passes. `room` is working memory.
+    pub fn passes_its_stack(&mut self, sample: &Sample, room: &mut Vec<FrameId>) -> bool {
+        if self.frames.is_all() && self.callers.is_all() {
+            return true;
+        }
+        let key = (sample.stack, sample.missing_root(), sample.heap);
+        if let Some(&passes) = self.stacks.get(&key) {
+            return passes;
+        }
+        self.frames_of.fill(sample, room);
+        let charged = self.frames_of.charged(sample.heap, room);
+        let passes = self.passes_stack(room, charged);
+        self.stacks.insert(key, passes);
+        passes
+    }
+
+    /// Whether a tick passes: it has a thread and a stack, and neither a heap nor a type.
+    fn passes_tick(&mut self, tick: &Tick, room: &mut Vec<FrameId>) -> bool {
+        let is_of_objects =
+            self.selection.only_type.is_some() || self.selection.only_heap.is_some();
+        if is_of_objects || !self.passes_thread(tick.thread) {
+            return false;
+        }
+        if self.frames.is_all() && self.callers.is_all() {
+            return true;
+        }
+        self.frames_of.fill_stack(tick.stack, room);
+        room.extend(self.frames_of.missing_root(tick.missing_root()));
+        // Where the thread was is what it is charged to.
+        self.passes_stack(room, Some(0))
     }
 
     /// Whether a stack passes that is charged to its frame at `charged`.

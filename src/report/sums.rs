@@ -186,7 +186,7 @@ impl Sums {
         };
         let missed = Missed {
             allocated: window.allowances(profile),
-            live: window.live_allowances(profile),
+            live: window.allowances(profile),
         };
         let shard = |number| {
             let mut shard = Shard {

@@ -114,6 +114,10 @@ impl Totals {
                 *by_thread.entry(sample.thread).or_default() += bytes;
             }
         }
+        // The exact counts are those of the whole process.
+        if profile.narrowed.is_some() {
+            return totals;
+        }
         let (_, lost_bytes) = profile.lost.samples();
         let (_, left_bytes) = profile.lost.of(LostReason::LeftOut);
         // What was lost, or left out, is missing from the estimate for a known reason.
@@ -140,13 +144,10 @@ impl Totals {
         totals
     }
 
-    /// Length of the profile in seconds.
+    /// Length of the profile in seconds, or of the part that is left of it.
     pub fn duration_s(profile: &Profile) -> f64 {
-        profile
-            .process
-            .end_ns
-            .saturating_sub(profile.process.start_ns) as f64
-            / 1e9
+        let span = profile.span_ns();
+        (span.end - span.start) as f64 / 1e9
     }
 }
 

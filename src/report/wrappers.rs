@@ -157,8 +157,18 @@ pub(crate) fn skip(frames: &Frames<'_>, parts: &mut [Part], charging: &Charging)
             .as_ref()
             .is_some_and(|it| it.is_match(name(function)))
     };
-    let is_skipped = |function: &u32| {
-        charging.skips_wrappers && is_known(name(*function)) || is_named(*function)
+    let known = charging.known.as_ref().map(|known| {
+        let known = known.iter();
+        known
+            .map(|(function, module)| (function.as_str(), module.as_str()))
+            .collect::<FxHashSet<_>>()
+    });
+    let is_skipped = |function: &u32| match &known {
+        Some(known) => {
+            let frame = frames.frame(keys.first[*function as usize]);
+            known.contains(&(frame.function.as_str(), frame.module.as_str()))
+        }
+        None => charging.skips_wrappers && is_known(name(*function)) || is_named(*function),
     };
     let mut wrappers: FxHashSet<u32> = functions.filter(is_skipped).collect();
     let mut stacks = stacks(frames, parts, |frame| keys.of_frame[frame.index()]);
@@ -172,7 +182,7 @@ pub(crate) fn skip(frames: &Frames<'_>, parts: &mut [Part], charging: &Charging)
                 stack.passed += 1;
             }
         }
-        let found = match charging.skips_wrappers {
+        let found = match charging.skips_wrappers && known.is_none() {
             // Only names go on behind a wrapper that the samples alone show: containers and factories come next.
             true => found(
                 &stacks,

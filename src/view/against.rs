@@ -2,7 +2,7 @@
 
 use allocsample_diff::{Diff, Measure, Per, json};
 use allocsample_profile::Profile;
-use allocsample_report::{By, Filter, Totals};
+use allocsample_report::{By, Totals};
 use serde_json::{Value, json};
 
 use crate::about::about;
@@ -92,7 +92,7 @@ fn tables(it: &Against<'_>, after: &Profile) -> Vec<Value> {
             (By::Type, "type"),
             (By::Module, "module"),
         ] {
-            let mut diff = Diff::of(it.before, after, by, measure, it.per, &Filter::all());
+            let mut diff = Diff::of(it.before, after, by, measure, it.per);
             let in_all = diff.rows.len();
             let significant = diff.rows.iter().filter(|row| row.is_significant()).count();
             diff.rows.truncate(MOST_ROWS);

@@ -2,7 +2,7 @@
 
 use allocsample_leaks::{Findings, json};
 use allocsample_profile::Profile;
-use allocsample_report::Filter;
+use allocsample_report::Selection;
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ pub(crate) struct Suspects {
 
 impl Suspects {
     pub fn of(profile: &Profile) -> Self {
-        let findings = Findings::worst(profile, &Filter::all(), MOST_CARDS);
+        let findings = Findings::worst(profile, &Selection::default(), MOST_CARDS);
         let mut value = json::leaks(profile, &findings).into_value();
         value["counts"] = findings
             .counts

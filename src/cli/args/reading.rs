@@ -79,12 +79,11 @@ pub struct Report {
     pub redundancy: bool,
 
     /// Show only the totals
-    #[arg(long, conflicts_with_all = ["by", "sort", "top", "tree", "callgraph", "lifetimes", "redundancy"])]
+    #[arg(long, conflicts_with_all = [
+        "by", "sort", "top", "tree", "callgraph", "lifetimes", "redundancy", "filter", "only_type", "ignore_type",
+        "only_caller", "only_thread", "heap", "since", "until", "at_peak",
+    ])]
     pub summary: bool,
-
-    /// Show the moment with most live bytes; later allocations are left out
-    #[arg(long, conflicts_with_all = ["until", "summary"])]
-    pub at_peak: bool,
 
     /// Selected samples
     #[command(flatten)]
@@ -97,6 +96,7 @@ pub struct Report {
 
 /// Which function an allocation is charged to.
 #[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Charging")]
 pub struct Charge {
     /// Charge wrappers of the allocator (xmalloc, zmalloc, ...) instead of their callers
     #[arg(long)]
@@ -111,36 +111,45 @@ pub struct Charge {
     pub allocator_function: Option<Regex>,
 }
 
-/// Samples that are left out. What remains is shown with its share of the whole.
+/// Samples that are left out.
 #[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Filters")]
 pub struct Narrow {
     /// Only samples with a function, file or module that matches this regular expression
-    #[arg(long, value_name = "REGEX", conflicts_with = "summary")]
+    #[arg(long, value_name = "REGEX")]
     pub filter: Option<String>,
 
     /// Only objects of matching types
-    #[arg(long, value_name = "REGEX", conflicts_with = "summary")]
+    #[arg(long, value_name = "REGEX")]
     pub only_type: Option<String>,
 
     /// No objects of matching types
-    #[arg(long, value_name = "REGEX", conflicts_with = "summary")]
+    #[arg(long, value_name = "REGEX")]
     pub ignore_type: Option<String>,
 
     /// Only allocations below a matching function, directly or not
-    #[arg(long, value_name = "REGEX", conflicts_with = "summary")]
+    #[arg(long, value_name = "REGEX")]
     pub only_caller: Option<String>,
 
     /// Only threads with a matching name or number (tid)
-    #[arg(long, value_name = "REGEX", conflicts_with = "summary")]
+    #[arg(long, value_name = "REGEX")]
     pub only_thread: Option<String>,
 
+    /// Only heaps with a matching name: malloc, python, jvm, ...
+    #[arg(long, value_name = "REGEX")]
+    pub heap: Option<String>,
+
     /// Only allocations after this time since the start: 10s, 250ms, 1.5m, 2h
-    #[arg(long, value_name = "TIME", conflicts_with = "summary")]
+    #[arg(long, value_name = "TIME")]
     pub since: Option<Moment>,
 
     /// Only allocations before this time since the start; live then means live at this time
-    #[arg(long, value_name = "TIME", conflicts_with = "summary")]
+    #[arg(long, value_name = "TIME")]
     pub until: Option<Moment>,
+
+    /// Only allocations before the moment with most live bytes; live then means live at this moment
+    #[arg(long, conflicts_with = "until")]
+    pub at_peak: bool,
 }
 
 /// Nanoseconds since the start of a profile.
@@ -207,9 +216,9 @@ pub struct Leaks {
     #[arg(long, value_name = "N", default_value_t = 12)]
     pub depth: usize,
 
-    /// Only samples with a function, file or module that matches this regular expression
-    #[arg(long, value_name = "REGEX")]
-    pub filter: Option<String>,
+    /// Selected samples
+    #[command(flatten)]
+    pub narrow: Narrow,
 
     /// Which function is charged
     #[command(flatten)]
@@ -268,16 +277,12 @@ pub struct Diff {
     #[arg(long, value_name = "N,M")]
     pub per_count: Option<PerCount>,
 
-    /// Only samples with a function, file or module that matches this regular expression
-    #[arg(long, value_name = "REGEX")]
-    pub filter: Option<String>,
-
     /// Output format; JSON has everything, CSV one line per row
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
 
     /// Write a page for the browser instead, with a flame graph of both profiles and all tables
-    #[arg(long, value_name = "PAGE", conflicts_with_all = ["format", "filter", "measure", "by", "top", "all"])]
+    #[arg(long, value_name = "PAGE", conflicts_with_all = ["format", "measure", "by", "top", "all"])]
     pub to: Option<Page>,
 
     /// Path of the page; - is stdout [default: beside the second profile]
@@ -291,6 +296,10 @@ pub struct Diff {
     /// Also show noise
     #[arg(long)]
     pub all: bool,
+
+    /// Selected samples
+    #[command(flatten)]
+    pub narrow: Narrow,
 
     /// Which function is charged
     #[command(flatten)]
@@ -404,6 +413,10 @@ pub struct Convert {
     #[arg(short, long, value_name = "OUT")]
     pub output: Option<PathBuf>,
 
+    /// Selected samples
+    #[command(flatten)]
+    pub narrow: Narrow,
+
     /// Which function is charged
     #[command(flatten)]
     pub charge: Charge,
@@ -435,6 +448,10 @@ pub struct Query {
     /// Stop after this many seconds; 0 means no limit
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub timeout: u64,
+
+    /// Selected samples
+    #[command(flatten)]
+    pub narrow: Narrow,
 
     /// Which function is charged
     #[command(flatten)]
@@ -470,6 +487,10 @@ pub struct View {
     /// Print the address without opening it
     #[arg(long)]
     pub no_open: bool,
+
+    /// Selected samples
+    #[command(flatten)]
+    pub narrow: Narrow,
 
     /// Which function is charged
     #[command(flatten)]

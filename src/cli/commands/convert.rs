@@ -10,6 +10,7 @@ use allocsample_profile::{Held, Profile};
 
 use crate::args::{self, Convert};
 use crate::exit::{self, Ending, Usage};
+use crate::filter::Selected;
 use crate::output_format::OutputFormat;
 use crate::progress::Progress;
 use crate::{output_file, packed, profiles};
@@ -35,7 +36,9 @@ pub fn run(arguments: &Convert) -> anyhow::Result<Ending> {
         .into());
     }
     spare(arguments.output.as_deref(), &[&arguments.file])?;
-    let profile = profiles::open(&arguments.file)?;
+    let selected = Selected::by(&arguments.narrow)?;
+    let mut profile = profiles::open(&arguments.file)?;
+    selected.narrow(&mut profile);
     let options = options(&profile, arguments.metric);
     for &format in &arguments.to {
         match &arguments.output {

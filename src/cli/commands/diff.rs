@@ -10,13 +10,14 @@ use allocsample_view::Against;
 use crate::args::{self, Format, PerCount};
 use crate::commands::convert;
 use crate::exit::{self, Ending, Usage};
+use crate::filter::Selected;
 use crate::output_format::OutputFormat;
 use crate::progress::Progress;
-use crate::{filter, output_file, profiles, terminal};
+use crate::{output_file, profiles, terminal};
 
 /// Prints the comparison.
 pub fn run(arguments: &args::Diff) -> anyhow::Result<Ending> {
-    let filter = filter::parse(arguments.filter.as_deref())?;
+    let selected = Selected::by(&arguments.narrow)?;
     let per = match (arguments.per_second, arguments.per_count) {
         (true, _) => Per::Second,
         (false, Some(PerCount(before, after))) => Per::Count(before, after),
@@ -31,7 +32,12 @@ pub fn run(arguments: &args::Diff) -> anyhow::Result<Ending> {
     let inputs: Vec<&Path> = before.iter().chain(after).map(PathBuf::as_path).collect();
     convert::spare(arguments.output.as_deref(), &inputs)?;
     let open = |paths: &[PathBuf]| -> anyhow::Result<Vec<Profile>> {
-        paths.iter().map(|path| profiles::open(path)).collect()
+        let open = |path: &PathBuf| {
+            let mut profile = profiles::open(path)?;
+            selected.narrow(&mut profile);
+            Ok(profile)
+        };
+        paths.iter().map(open).collect()
     };
     let (before_runs, after_runs) = (open(before)?, open(after)?);
     if let (Some(args::Page::Html), [earlier], [later]) =
@@ -47,7 +53,7 @@ pub fn run(arguments: &args::Diff) -> anyhow::Result<Ending> {
     let by = super::report::by(arguments.by);
     let (before, after): (Vec<&Profile>, Vec<&Profile>) =
         (before_runs.iter().collect(), after_runs.iter().collect());
-    let diff = Diff::of_runs(&before, &after, by, measure, per, &filter);
+    let diff = Diff::of_runs(&before, &after, by, measure, per);
     match arguments.format {
         Format::Json => output_file::write_json(&json::diff(&diff))?,
         Format::Csv => output_file::write_stdout(|out| Ok(csv::diff(&diff, out)?))?,

@@ -9,6 +9,7 @@ use anyhow::{Context, anyhow};
 
 use crate::args::{Query, QueryFormat};
 use crate::exit::{Ending, Usage};
+use crate::filter::Selected;
 use crate::progress::Progress;
 use crate::{memory, output_file, profiles};
 
@@ -18,7 +19,9 @@ pub fn run(arguments: &Query) -> anyhow::Result<Ending> {
         "-" => read_to_string(std::io::stdin()).context("stdin")?,
         sql => sql.to_owned(),
     };
-    let profile = profiles::open(&arguments.file)?;
+    let selected = Selected::by(&arguments.narrow)?;
+    let mut profile = profiles::open(&arguments.file)?;
+    selected.narrow(&mut profile);
     let timeout = (arguments.timeout != 0).then(|| Duration::from_secs(arguments.timeout));
     let progress = Progress::start("asking");
     let answer = Database::new(Arc::new(profile))

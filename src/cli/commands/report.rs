@@ -29,7 +29,7 @@ pub fn run(arguments: &Report) -> anyhow::Result<Ending> {
     }
     let progress = Progress::start("adding up");
     let totals = Totals::of(&profile);
-    if arguments.at_peak {
+    if arguments.narrow.at_peak {
         selection.at_peak = Some(totals.peak.moments);
     }
     drop(progress);
@@ -239,7 +239,7 @@ pub fn by(by: args::By) -> By {
 /// Memory held, unless something else is asked for: live at the moment that was given, or at the one that `held` says.
 /// How long blocks live is a question about all that were allocated.
 fn sort(arguments: &Report, held: Held) -> Sort {
-    let is_at_moment = arguments.at_peak || arguments.narrow.until.is_some();
+    let is_at_moment = arguments.narrow.at_peak || arguments.narrow.until.is_some();
     match arguments.sort {
         None if matches!(arguments.by, Some(args::By::Lifetime)) => Sort::Allocated,
         None if is_at_moment => Sort::Live,

@@ -11,6 +11,7 @@ use anyhow::Context;
 
 use crate::args::View;
 use crate::exit::{self, Ending};
+use crate::filter::Selected;
 use crate::output_format::OutputFormat;
 use crate::progress::Progress;
 use crate::{commands::convert, memory, output_file, profiles};
@@ -21,7 +22,9 @@ const FIREFOX_PROFILER: &str = "https://profiler.firefox.com";
 
 /// Serves the profile until it is interrupted.
 pub fn run(arguments: &View) -> anyhow::Result<Ending> {
-    let profile = profiles::open(&arguments.file)?;
+    let selected = Selected::by(&arguments.narrow)?;
+    let mut profile = profiles::open(&arguments.file)?;
+    selected.narrow(&mut profile);
     let (format, mime, name, reader) = if arguments.firefox {
         let format = OutputFormat::Export(Format::Firefox);
         (
@@ -43,9 +46,10 @@ pub fn run(arguments: &View) -> anyhow::Result<Ending> {
         let _progress = Progress::start("preparing the page");
         match &arguments.against {
             Some(before) => {
-                let before = &profiles::open(before)?;
+                let mut before = profiles::open(before)?;
+                selected.narrow(&mut before);
                 let earlier = Against {
-                    before,
+                    before: &before,
                     per: Per::Run,
                 };
                 allocsample_view::write(&profile, Some(&earlier), &mut body)?;

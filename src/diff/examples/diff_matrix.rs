@@ -9,7 +9,7 @@ use allocsample_profile::{
     HeapId, IntervalInfo, Location, ModuleId, Profile, Sample, SampleId, Sampling, StackId,
     StackNode, ThreadId,
 };
-use allocsample_report::{By, Filter};
+use allocsample_report::By;
 use allocsample_sampling::{Interval, Random, inclusion_probability};
 
 const INTERVAL: u64 = 64 << 10;
@@ -178,9 +178,8 @@ fn found(
             side(runs.1, pair.after, factor),
         );
         let [before, after] = [&before, &after].map(|runs| runs.iter().collect::<Vec<_>>());
-        let filter = Filter::default();
         let (by, measure) = (By::Function, Measure::Allocated);
-        let diff = Diff::of_runs(&before, &after, by, measure, Per::Run, &filter);
+        let diff = Diff::of_runs(&before, &after, by, measure, Per::Run);
         diff.total.p_value.is_some_and(|p| p < LEVEL)
     });
     found.count() as u64

@@ -267,7 +267,7 @@ mod tests {
     use super::*;
     use crate::view::{End, Metric};
     use allocsample_profile::{
-        Freed, HeapId, IntervalInfo, ProcessInfo, SampleFlags, SampleId, Sampling, SymbolFrame,
+        Freed, HeapId, IntervalInfo, SampleFlags, SampleId, Sampling, SymbolFrame,
     };
     use allocsample_record::StackNode;
 
@@ -281,26 +281,21 @@ mod tests {
     };
 
     fn profile() -> Profile {
-        let mut profile = Profile {
-            process: ProcessInfo {
-                executable: "/opt/app".into(),
-                ..ProcessInfo::default()
-            },
-            intervals: vec![IntervalInfo {
-                time_ns: 0,
-                sampling: Sampling::Poisson,
-                interval_bytes: 4096,
-                seed: 0,
-            }],
-            modules: vec![allocsample_profile::Module {
-                path: "/opt/app".into(),
-                build_id: vec![1],
-                start: 0x1000,
-                end: 0x2000,
-                bias: 0x1000,
-            }],
-            ..Profile::default()
-        };
+        let mut profile = Profile::default();
+        profile.process.executable = "/opt/app".into();
+        profile.intervals.push(IntervalInfo {
+            time_ns: 0,
+            sampling: Sampling::Poisson,
+            interval_bytes: 4096,
+            seed: 0,
+        });
+        profile.modules.push(allocsample_profile::Module {
+            path: "/opt/app".into(),
+            build_id: vec![1],
+            start: 0x1000,
+            end: 0x2000,
+            bias: 0x1000,
+        });
         profile.threads.insert(ThreadId(7), Default::default());
         let frame = |name: &str| SymbolFrame {
             function: Some(name.into()),

@@ -130,18 +130,13 @@ impl Machines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocsample_profile::{Gc, Heap, Marker, ProcessInfo, Value};
+    use allocsample_profile::{Gc, Heap, Marker, Value};
 
     const HEAP: HeapId = HeapId(3);
 
     fn profile() -> Profile {
-        let mut profile = Profile {
-            process: ProcessInfo {
-                end_ns: 1000,
-                ..ProcessInfo::default()
-            },
-            ..Profile::default()
-        };
+        let mut profile = Profile::default();
+        profile.process.end_ns = 1000;
         let heap = Heap {
             name: "vm".into(),
             kind: None,

@@ -257,10 +257,8 @@ fn why_there_is_no_profile(
 
 /// The program's memory that no profile could show, and the runtimes that have it, in lines. None: it had little.
 fn memory_elsewhere(readings: Option<&Vec<MemoryMap>>) -> Vec<String> {
-    let mut profile = Profile {
-        memory: readings.cloned().unwrap_or_default(),
-        ..Profile::default()
-    };
+    let mut profile = Profile::default();
+    profile.memory = readings.cloned().unwrap_or_default();
     profile.symbolize();
     let coverage = Coverage::of(&profile);
     if !coverage.as_ref().is_some_and(Coverage::is_low) {

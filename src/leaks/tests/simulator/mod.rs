@@ -13,7 +13,7 @@ use allocsample_profile::{
     Fate, Freed, Gc, GcKind, Heap, HeapId, IntervalInfo, Location, ModuleId, Note, Profile, Sample,
     SampleFlags, SampleId, Sampling, StackId, Thread, ThreadId,
 };
-use allocsample_report::Filter;
+use allocsample_report::Selection;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Exp};
@@ -266,7 +266,7 @@ impl Program {
         let mut samples: Vec<Sample> = self.profile.samples.iter().collect();
         samples.sort_by_key(|sample| sample.time_ns);
         self.profile.samples = samples.into();
-        Findings::of(&self.profile, &Filter::all())
+        Findings::of(&self.profile, &Selection::default())
     }
 }
 
