@@ -36,7 +36,7 @@ pub fn count(value: f64) -> String {
 }
 
 /// `12.3 MiB ± 0.4 MiB`, the value and its standard error. With few samples the value and its 95 % limits instead:
-/// `1.5 MiB (0.3 to 4.1)`, and `< 1.5 MiB` where nothing was sampled. No error where there is none (every allocation
+/// `1.5 MiB (0.5 to 4.6)`, and `< 1.5 MiB` where nothing was sampled. No error where there is none (every allocation
 /// recorded) or none is known (periodic).
 pub fn bytes_with_error(estimate: &Estimate) -> String {
     with_error(estimate, bytes, |value, largest| {
@@ -214,13 +214,13 @@ mod tests {
                 .allowing_for(mib)
         };
         assert_eq!(bytes_with_error(&few(0.0)), "< 3.0 MiB");
-        assert_eq!(bytes_with_error(&few(2.0)), "2.0 MiB (0.3 to 6.6)");
+        assert_eq!(bytes_with_error(&few(2.0)), "2.0 MiB (0.4 to 7.7)");
         assert_eq!(bytes_with_error(&few(100.0)), "100 MiB ± 10.0 MiB");
         assert_eq!(
             bytes_with_error(&Estimate::from_parts(2048.0, Some(0.0), 9)),
             "2.0 KiB"
         );
-        assert_eq!(short_count_with_error(&few(2.0)), "2.1 M (0.4 to 6.9)");
+        assert_eq!(short_count_with_error(&few(2.0)), "2.1 M (0.4 to 8.0)");
         let one = Estimate::from_parts(1.0, Some(0.0), 1)
             .with_drawn(1.0)
             .allowing_for(8192.0);

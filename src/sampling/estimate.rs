@@ -198,12 +198,20 @@ impl Estimate {
     /// Limits between which the quantity lies with 95 % confidence, good for few samples too.
     ///
     /// What was drawn (D) is certain; the limits are about the rest, U = B - D, with the variance V and the allowance u.
-    /// They are Fay and Kim's mid-p gamma limits: the 2.5 % and 97.5 % quantiles of an even mixture of two gamma
-    /// distributions, of mean U and variance V, and of mean U + u and variance V + u^2:
+    /// They are Fay and Kim's mid-p gamma limits, with unequal tails: quantiles of even mixtures of two gamma
+    /// distributions, of mean U and variance V, and of those of one more sample. For the upper limit that sample is u,
+    /// for the lower one the mean weight of those that were drawn, w = V/U, but at most u:
     ///
     /// ```text
-    /// low, high = D + G(0.025), D + G(0.975),   G = quantiles of 1/2 Gamma(U, V) + 1/2 Gamma(U + u, V + u^2)
+    /// low = D + the quantile a of 1/2 Gamma(U, V) + 1/2 Gamma(U + w, V + w^2);   D if U^2 < 1.5 V
+    /// high = D + the quantile 1 - b of 1/2 Gamma(U, V) + 1/2 Gamma(U + u, V + u^2)
+    /// few = max(0, 1 - V / 30 u^2) min(1, U^2 / V),   r = min(1, w / u)
+    /// a = 2.5 % + few (1.5 % r + 2.5 % (1 - r)),   b = 2.5 % - few 1.5 % r
     /// ```
+    ///
+    /// With many samples, and with none, the tails a and b are 2.5 % each. With few of equal weight (r = 1) they are 4 %
+    /// and 1 %: limits of a small count hold more evenly so. Where u exceeds the weight of the samples (r = 0) only the
+    /// lower tail grows, to 5 %, since the allowance itself keeps the quantity below the upper limit.
     ///
     /// Without any sample that is 0 to 3.0 u (the chance to draw nothing of 3.0 N bytes is 5 %, however they are cut into
     /// blocks); a normal interval would be 0 to 0. For samples of equal weight these are the mid-p limits of a Poisson
@@ -354,9 +362,9 @@ mod tests {
             assert!((high - upper).abs() <= tolerance * upper, "{high} {upper}");
         }
 
-        /// Where half of the probability of the count itself and all of that beyond it make 2.5 %, by a sum of the
+        /// Where half of the probability of the count itself and all of that beyond it make so much, by a sum of the
         /// Poisson law.
-        fn mid_p(count: u32, is_upper: bool) -> f64 {
+        fn mid_p(count: u32, is_upper: bool, probability: f64) -> f64 {
             let tail = |mean: f64| {
                 let term = |k: u32| {
                     (f64::from(k) * mean.ln() - mean - libm::lgamma(f64::from(k) + 1.0)).exp()
@@ -370,7 +378,7 @@ mod tests {
             let (mut low, mut high) = (1e-9, 400.0);
             for _ in 0..100 {
                 let middle = (low + high) / 2.0;
-                if (tail(middle) > 0.025) == is_upper {
+                if (tail(middle) > probability) == is_upper {
                     low = middle;
                 } else {
                     high = middle;
@@ -381,13 +389,33 @@ mod tests {
 
         #[test]
         fn equal_weights_give_the_mid_p_limits_of_a_count() {
-            for count in [1, 2, 3, 10, 30, 100] {
-                let (lower, upper) = (mid_p(count, false), mid_p(count, true));
+            for count in [2, 3, 10, 30, 100] {
+                let moved = 0.015 * (1.0 - f64::from(count) / 30.0).max(0.0);
+                let lower = mid_p(count, false, 0.025 + moved);
+                let upper = mid_p(count, true, 0.025 - moved);
                 for unit in [1.0, 524_288.0] {
                     let estimate = of_count(f64::from(count), unit);
                     assert_limits(estimate, lower * unit, upper * unit, 1e-3);
                 }
             }
+        }
+
+        #[test]
+        fn a_block_that_was_sampled_for_sure_or_by_luck_may_be_all_there_is() {
+            // One small block, and one to four of an interval, all of them sampled: p = 1 - 1/e.
+            let Limits { low, high } = of_count(1.0, 1.0).limits_95().unwrap();
+            assert!(low == 0.0 && (high - mid_p(1, true, 0.0105)).abs() < 1e-3);
+            let p = 1.0 - (-1.0_f64).exp();
+            for blocks in 1..=4 {
+                let one = Estimate::of_sample(1.0 / p, Some((1.0 - p) / (p * p)), 1.0, 1.0);
+                let all: Estimate = core::iter::repeat_n(one, blocks).sum();
+                let limits = all.limits_95().unwrap();
+                assert!(limits.contain(blocks as f64), "{blocks}: {limits:?}");
+            }
+            // Ten at once are no luck: some were missed.
+            let one = Estimate::of_sample(1.0 / p, Some((1.0 - p) / (p * p)), 1.0, 1.0);
+            let ten: Estimate = core::iter::repeat_n(one, 10).sum();
+            assert!(ten.limits_95().unwrap().low > 10.5);
         }
 
         #[test]

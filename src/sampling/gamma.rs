@@ -10,6 +10,47 @@ const MANY: f64 = 30.0;
 /// The standard normal distribution has 2.5 % above this.
 const NORMAL_TAIL: f64 = 1.959_963_984_540_054;
 
+/// The probabilities below and above the limits.
+#[derive(Clone, Copy, Debug)]
+struct Tails {
+    low: f64,
+    high: f64,
+}
+
+impl Tails {
+    /// On either side, with many samples or none.
+    const EVEN: f64 = 0.025;
+    /// With few samples, this much of the upper tail moves to the lower one.
+    const MOVED: f64 = 0.015;
+    /// The most that the lower tail gains.
+    const GAINED: f64 = 0.025;
+
+    /// Of samples with this sum and variance, where one more would have weighed `unit`.
+    ///
+    /// With equal tails the upper limit of a few samples would be missed too rarely and too often by turns, depending on
+    /// the quantity: limits of a count cannot hold exactly 95 %. Tails of 4 % and 1 % miss it less often, and vary less.
+    /// A unit that exceeds the weight of the samples alone keeps the quantity below the upper limit. Then that limit stays
+    /// what it is, and the lower one has 5 %.
+    fn of(mean: f64, variance: f64, unit: f64) -> Self {
+        let even = Self {
+            low: Self::EVEN,
+            high: Self::EVEN,
+        };
+        if mean <= 0.0 || variance <= 0.0 || unit <= 0.0 {
+            return even;
+        }
+        let units = variance / (unit * unit);
+        // Blocks that are nearly certain to be sampled are no samples of others: for them `mean` is small.
+        let samples = mean * mean / variance;
+        let few = (1.0 - units / MANY).max(0.0) * samples.min(1.0);
+        let likeness = (variance / mean / unit).min(1.0);
+        Self {
+            low: Self::EVEN + few * (Self::MOVED * likeness + Self::GAINED * (1.0 - likeness)),
+            high: Self::EVEN - few * Self::MOVED * likeness,
+        }
+    }
+}
+
 /// A gamma distribution by its mean and variance; all of it at the mean if there is no spread.
 #[derive(Clone, Copy, Debug)]
 struct Gamma {
@@ -32,41 +73,56 @@ impl Gamma {
     }
 }
 
-/// The 2.5 % and 97.5 % quantiles of an even mixture of a gamma distribution with this mean and variance, and of one with
-/// `unit` and its square added. See [`crate::Estimate::limits_95`].
+/// With fewer samples than these the lower limit is 0: one sample shows that its block exists, and no more. A few blocks
+/// of about an interval, all of them sampled, count as so few.
+const LEAST_SAMPLES: f64 = 1.5;
+
+/// Limits of what was not sampled: quantiles of even mixtures of a gamma distribution with this mean and variance, and of
+/// one with another sample added. See [`crate::Estimate::limits_95`].
 pub(crate) fn mid_p_limits(mean: f64, variance: f64, unit: f64) -> (f64, f64) {
-    const TAIL: f64 = 0.025;
+    let mean = mean.max(0.0);
     let below = Gamma {
-        mean: mean.max(0.0),
+        mean,
         variance: if mean > 0.0 { variance } else { 0.0 },
     };
-    let above = Gamma {
-        mean: mean.max(0.0) + unit,
-        variance: variance + unit * unit,
+    let above = |weight: f64| Gamma {
+        mean: mean + weight,
+        variance: variance + weight * weight,
     };
-    if above.variance <= 0.0 {
-        return (below.mean, below.mean);
+    let with_unit = above(unit);
+    if with_unit.variance <= 0.0 {
+        return (mean, mean);
     }
-    if below.mean <= 0.0 {
+    if mean <= 0.0 {
         // Exponential above, a point below.
-        return (0.0, -libm::log(2.0 * TAIL) * unit);
+        return (0.0, -libm::log(2.0 * Tails::EVEN) * unit);
     }
+    // A larger unit bounds what may be missing, and says nothing of what was seen.
+    let weight = (variance / mean).min(unit);
     if variance >= MANY * unit * unit {
         // The mixture is as good as one gamma distribution of its mean and variance.
-        let mean = below.mean + unit / 2.0;
-        let variance = variance + 0.75 * unit * unit;
-        let scale = variance / mean;
-        let quantile = |normal| scale * wilson_hilferty_quantile(mean / scale, normal);
-        return (quantile(-NORMAL_TAIL), quantile(NORMAL_TAIL));
+        let quantile = |weight: f64, normal| {
+            let mean = mean + weight / 2.0;
+            let variance = variance + 0.75 * weight * weight;
+            let scale = variance / mean;
+            scale * wilson_hilferty_quantile(mean / scale, normal)
+        };
+        return (quantile(weight, -NORMAL_TAIL), quantile(unit, NORMAL_TAIL));
     }
-    let mixture = |x: f64| 0.5 * (below.cumulative(x) + above.cumulative(x));
+    let tails = Tails::of(mean, variance, unit);
     // Both quantiles of a gamma distribution lie within the mean plus 4 deviations and 10 scales, whatever its shape.
-    let scale = above.variance / above.mean;
-    let highest = above.mean + 4.0 * libm::sqrt(above.variance) + 10.0 * scale;
-    (
-        quantile(&mixture, TAIL, highest),
-        quantile(&mixture, 1.0 - TAIL, highest),
-    )
+    let quantile = |above: Gamma, probability| {
+        let mixture = |x: f64| 0.5 * (below.cumulative(x) + above.cumulative(x));
+        let scale = above.variance / above.mean;
+        let highest = above.mean + 4.0 * libm::sqrt(above.variance) + 10.0 * scale;
+        quantile(&mixture, probability, highest)
+    };
+    let low = if mean * mean < LEAST_SAMPLES * variance {
+        0.0
+    } else {
+        quantile(above(weight), tails.low)
+    };
+    (low, quantile(with_unit, 1.0 - tails.high))
 }
 
 /// Where a distribution function on `0..=highest` reaches a probability: bisection, sped up by the secant where it stays
@@ -174,8 +230,67 @@ mod tests {
             let mean = 0.05 * 1.1_f64.powi(step);
             let (low, high) = mid_p_limits(mean, mean, 1.0);
             let mixture = |x| 0.5 * (regularized_lower(mean, x) + regularized_lower(mean + 1.0, x));
-            assert!((mixture(low) - 0.025).abs() < 3e-4, "{mean} {low}");
-            assert!((mixture(high) - 0.975).abs() < 3e-4, "{mean} {high}");
+            let tails = Tails::of(mean, mean, 1.0);
+            let probability = if mean < LEAST_SAMPLES { 0.0 } else { tails.low };
+            assert!((mixture(low) - probability).abs() < 3e-4, "{mean} {low}");
+            assert!(
+                (mixture(high) - 1.0 + tails.high).abs() < 3e-4,
+                "{mean} {high}"
+            );
+        }
+    }
+
+    #[track_caller]
+    fn assert_tails(tails: Tails, low: f64, high: f64) {
+        let is_close = |a: f64, b: f64| (a - b).abs() < 1e-12;
+        assert!(
+            is_close(tails.low, low) && is_close(tails.high, high),
+            "{tails:?}"
+        );
+    }
+
+    #[test]
+    fn tails_are_even_without_samples_and_with_many() {
+        assert_tails(Tails::of(0.0, 0.0, 1.0), 0.025, 0.025);
+        assert_tails(Tails::of(30.0, 30.0, 1.0), 0.025, 0.025);
+        assert_tails(Tails::of(1e9, 1e9, 1.0), 0.025, 0.025);
+        // A block that is nearly certain to be sampled: p = 1 - 1e-9, S = 20.
+        let tails = Tails::of(2e-8, 4e-7, 1.0);
+        assert!((tails.low - 0.025).abs() < 1e-9 && (tails.high - 0.025).abs() < 1e-9);
+    }
+
+    #[test]
+    fn few_equal_samples_move_probability_from_the_upper_tail_to_the_lower() {
+        assert_tails(Tails::of(15.0, 15.0, 1.0), 0.0325, 0.0175);
+        for samples in 1..40 {
+            let Tails { low, high } = Tails::of(f64::from(samples), f64::from(samples), 1.0);
+            assert!((low + high - 0.05).abs() < 1e-12, "{samples}");
+        }
+        // Whatever they are counted in.
+        let large = Tails::of(3.0 * 4096.0, 3.0 * 4096.0 * 4096.0, 4096.0);
+        let Tails { low, high } = Tails::of(3.0, 3.0, 1.0);
+        assert_tails(large, low, high);
+    }
+
+    #[test]
+    fn a_unit_beyond_the_samples_leaves_the_upper_tail_as_it_is() {
+        // 10 samples of weight 1 beside a unit of 1000.
+        let tails = Tails::of(10.0, 10.0, 1000.0);
+        assert!((tails.low - 0.05).abs() < 2e-5, "{tails:?}");
+        assert!((tails.high - 0.025).abs() < 2e-5, "{tails:?}");
+    }
+
+    #[test]
+    fn a_larger_unit_never_lowers_the_upper_limit() {
+        for samples in [0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 29.0, 60.0, 200.0] {
+            let mut last = 0.0;
+            for step in 0..200 {
+                let unit = 0.1 * 1.05_f64.powi(step);
+                let (_, high) = mid_p_limits(samples, samples, unit);
+                // The formula for many samples is good to 0.1 %.
+                assert!(high >= last * 0.998, "{samples} {unit}: {high} {last}");
+                last = high;
+            }
         }
     }
 
@@ -208,7 +323,8 @@ mod tests {
         for step in 0..300 {
             let mean = 1.2_f64.powi(step - 20);
             let (low, high) = mid_p_limits(mean, mean, 1.0);
-            assert!(low > last_low && high > last_high, "{step}");
+            let is_higher = low > last_low || mean < LEAST_SAMPLES;
+            assert!(is_higher && high > last_high, "{step}");
             (last_low, last_high) = (low, high);
         }
     }

@@ -60,7 +60,10 @@ fn limits_that_do_not_know_the_intervals_of_heaps_are_refused() {
     let complaints = |scenario| complaints(10.0, scenario, 60, printed);
     assert!(complaints(Scenario::Heaps).is_empty());
     let untold = complaints(Scenario::UntoldHeaps);
-    assert!(untold.iter().any(|it| it.contains("type")), "{untold:#?}");
+    assert!(
+        untold.iter().any(|it| it.contains("allocated")),
+        "{untold:#?}"
+    );
 }
 
 #[test]
@@ -78,7 +81,7 @@ fn smaller_allowances_than_the_printed_ones_would_not_hold() {
     let error = (0.92 * 0.08 / SEEDS as f64).sqrt();
     for worst in Worst::ALL {
         for samples in [3.0, 10.0] {
-            let [printed, smaller] = worst.coverage(samples, SEEDS);
+            let [printed, smaller] = worst.coverage(samples, worst.hidden(), SEEDS);
             println!("{worst:?}, {samples}: {printed}, {smaller}");
             assert!(
                 printed >= 0.92 - 3.0 * error,
@@ -89,11 +92,55 @@ fn smaller_allowances_than_the_printed_ones_would_not_hold() {
     }
 }
 
+#[test]
+fn printed_limits_hold_however_much_stays_unseen() {
+    const SEEDS: u64 = 100;
+    let error = (0.92 * 0.08 / SEEDS as f64).sqrt();
+    // With 2.5, nothing is sampled in 8 % of the runs: then the upper limit has to hold more than with less.
+    let all: [(Worst, &[f64], &[f64]); 2] = [
+        (
+            Worst::SmallBlocks,
+            &[1.0, 10.0, 100.0],
+            &[0.1, 0.3, 1.0, 2.0, 2.5],
+        ),
+        // 130,000 blocks a run.
+        (Worst::LateSite, &[10.0], &[0.3, 2.5]),
+    ];
+    for (worst, samples, hidden) in all {
+        for (&samples, &hidden) in samples
+            .iter()
+            .flat_map(|it| hidden.iter().map(move |hidden| (it, hidden)))
+        {
+            let [printed, _] = worst.coverage(samples, hidden, SEEDS);
+            assert!(
+                printed >= 0.92 - 3.0 * error,
+                "{worst:?}, {samples} beside {hidden}: {printed}"
+            );
+        }
+    }
+}
+
+/// Of every mean from 0.3 to 100, and not only of those in the table.
+#[test]
+fn limits_of_a_count_hold_for_every_mean() {
+    let means = (0..400).map(|step| 0.3 * 1.0146_f64.powi(step));
+    let rates: Vec<(f64, f64)> = means.map(|mean| (mean, of_a_count(mean))).collect();
+    let least = rates.iter().map(|it| it.1).fold(1.0, f64::min);
+    let near = rates.iter().filter(|it| (0.92..=0.98).contains(&it.1));
+    let share = near.count() as f64 / rates.len() as f64;
+    println!("least {least:.4}, within 3 points for {share:.3} of the means");
+    // "Below 3.0 N with 95 % confidence" where nothing was sampled misses 5 % at a mean of 3; others miss less.
+    assert!(least >= 0.91, "{least}");
+    let mut others = rates.iter().filter(|it| !(2.9..4.0).contains(&it.0));
+    assert!(others.all(|it| it.1 >= 0.92), "{rates:?}");
+    assert!(share >= 0.85, "{share}");
+}
+
 /// For `scripts/bench-accuracy`.
 #[test]
 #[ignore = "prints the table of docs/accuracy.md; takes minutes"]
 fn table() {
-    const SEEDS: u64 = 1000;
+    const SEEDS: u64 = 400;
     const SAMPLES: [f64; 5] = [1.0, 3.0, 10.0, 30.0, 100.0];
     let line = |scenario: &str, figure: &str, cells: [f64; 5]| {
         let cells = cells.map(|cell| format!("{:.1}", 100.0 * cell));
@@ -116,7 +163,7 @@ fn table() {
         }
     }
     for worst in Worst::ALL {
-        let columns = SAMPLES.map(|samples| worst.coverage(samples, SEEDS));
+        let columns = SAMPLES.map(|samples| worst.coverage(samples, worst.hidden(), SEEDS));
         for (place, name) in worst.names().into_iter().enumerate() {
             let (what, figure) = name.split_once(" | ").unwrap();
             line(what, figure, columns.map(|column| column[place]));
