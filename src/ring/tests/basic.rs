@@ -15,6 +15,7 @@ fn records_come_out_in_order_with_their_kind_and_position() {
     first.words_mut().copy_from_slice(&[7, 8, 9]);
     let second = ring.reserve(0, Priority::Sample).unwrap();
     assert_eq!((first.position(), second.position()), (0, 4));
+    assert_eq!((first.used_words(), second.used_words()), (4, 5));
     second.commit(5);
     // SAFETY: the only one.
     let mut consumer = unsafe { ring.consumer() };
@@ -51,6 +52,7 @@ fn samples_leave_an_eighth_for_what_is_essential_and_that_a_64th_for_the_end() {
     ring.reserve(1, Priority::Last).unwrap().commit(3);
     assert_eq!(ring.used_words(), 64);
     assert_eq!(ring.reserve(0, Priority::Sample).err(), Some(RingFull));
+    assert!(RingFull.to_string().contains("no room"));
     // SAFETY: the only one.
     let mut consumer = unsafe { ring.consumer() };
     let mut kinds = Vec::new();
