@@ -32,6 +32,7 @@ fn records_come_out_in_order_with_their_kind_and_position() {
         (4, 5, &[][..])
     );
     assert!(consumer.next().is_none());
+    assert_eq!(consumer.position(), 5);
     assert_eq!((ring.tail(), ring.head(), ring.used_words()), (0, 5, 5));
     consumer.release();
     assert_eq!((ring.tail(), ring.head(), ring.used_words()), (5, 5, 0));
