@@ -214,7 +214,8 @@ fn nonzero(value: f64, tiny: f64) -> f64 {
 
 /// The same the other way round: where the standard normal variable is `normal`.
 fn wilson_hilferty_quantile(shape: f64, normal: f64) -> f64 {
-    let cube_root = 1.0 - 1.0 / (9.0 * shape) + normal / (3.0 * libm::sqrt(shape));
+    // Of a small shape much of the distribution is next to 0, where the formula falls below it.
+    let cube_root = (1.0 - 1.0 / (9.0 * shape) + normal / (3.0 * libm::sqrt(shape))).max(0.0);
     shape * cube_root * cube_root * cube_root
 }
 
@@ -308,6 +309,21 @@ mod tests {
         close(regularized_lower(5.0, 20.483_177_350_807_4 / 2.0), 0.975);
         // Nothing drawn: half of the chance to draw nothing is 2.5 %.
         close(mid_p_limits(0.0, 0.0, 1.0).1, -(0.05_f64.ln()));
+    }
+
+    #[test]
+    fn no_limit_is_negative_or_below_the_other() {
+        for mean in [1e-6, 0.01, 1.0, 100.0] {
+            for variance in [1e-9, 0.1, 10.0, 1e6] {
+                for unit in [0.0, 0.1, 1.0] {
+                    let (low, high) = mid_p_limits(mean, variance, unit);
+                    assert!(
+                        0.0 <= low && low <= high,
+                        "{mean} {variance} {unit}: {low} {high}"
+                    );
+                }
+            }
+        }
     }
 
     #[test]
