@@ -273,6 +273,87 @@ mod tests {
     }
 
     #[test]
+    fn a_debt_is_paid_back_at_half_of_what_is_allowed_and_little_is_saved() {
+        // (used, factor) of windows of a second, in which 100 are allowed.
+        let second = |windows: &[(f64, f64)]| {
+            let mut account = Account::default();
+            for &(used, expected) in windows {
+                let factor = account.close(used, 100.0, 1.0, 1.0);
+                assert!(
+                    libm::fabs(factor - expected) < 1e-12,
+                    "{factor} {windows:?}"
+                );
+            }
+        };
+        second(&[(100.0, 1.0), (100.0, 1.0)]);
+        second(&[
+            (0.0, 1.0 / 126.0),
+            (0.0, 1.0 / 126.0),
+            (125.0, 126.0 / 113.5),
+        ]);
+        second(&[(300.0, 301.0 / 51.0), (0.0, 1.0 / 51.0), (0.0, 1.0 / 101.0)]);
+        let paying = (0.0, 1.0 / 51.0);
+        let burst = (10_000.0, 10_001.0 / 51.0);
+        second(&[burst, paying, paying, paying, (0.0, 1.0 / 101.0)]);
+        let factor = Account::default().close(60.0, 100.0, 0.5, 2.0);
+        assert!(libm::fabs(factor - 62.0 / 49.5) < 1e-12, "{factor}");
+    }
+
+    #[test]
+    fn windows_are_merged_until_enough_samples_were_taken_or_allowed() {
+        let interval = |bytes| Interval::new(bytes).unwrap();
+        let idle = |ns| Window {
+            elapsed_ns: ns,
+            program_ns: ns,
+            ..Window::default()
+        };
+        // At 2 us a sample, 100 samples are allowed in 20 ms. Then the interval becomes four times as short at most.
+        let mut controller = one_percent();
+        assert_eq!(controller.observe(interval(1 << 16), &idle(1.9e7)), None);
+        let next = controller.observe(interval(1 << 16), &idle(0.2e7));
+        assert_eq!(next, Some(interval(1 << 14)));
+        assert_eq!(controller.observe(interval(1 << 14), &idle(1.9e7)), None);
+        // Not shorter than the budget says, however little is used.
+        let next = controller.observe(interval(1 << 10), &idle(1e9));
+        assert_eq!(next, None);
+    }
+
+    #[test]
+    fn the_cost_of_a_sample_follows_what_is_measured() {
+        let mut controller = one_percent();
+        let window = Window {
+            samples: 400.0,
+            agent_ns: 400.0 * 10_000.0,
+            ..Window::default()
+        };
+        controller.observe(Interval::DEFAULT, &window);
+        assert_eq!(controller.sample_ns, 4000.0);
+        controller.observe(Interval::DEFAULT, &window);
+        assert_eq!(controller.sample_ns, 5500.0);
+    }
+
+    #[test]
+    fn an_interval_grows_by_what_was_taken_too_much_and_stays_where_that_is_little() {
+        let mut controller = Controller::new(Budget {
+            overhead: None,
+            samples_per_second: Some(500.0),
+            shortest: Interval::EVERY_ALLOCATION,
+        });
+        let interval = |bytes| Interval::new(bytes).unwrap();
+        let taken = |samples| Window {
+            elapsed_ns: 1e9,
+            samples,
+            ..Window::default()
+        };
+        assert_eq!(controller.observe(interval(1 << 16), &taken(500.0)), None);
+        assert_eq!(controller.observe(interval(1 << 16), &taken(520.0)), None);
+        assert_eq!(controller.observe(interval(1 << 16), &taken(470.0)), None);
+        // 1,001 over the 256 that are left while the debt of 490 is paid back.
+        let next = controller.observe(interval(1 << 16), &taken(1000.0));
+        assert_eq!(next, Some(interval(1 << 18)));
+    }
+
+    #[test]
     fn large_blocks_do_not_fool_it() {
         // Blocks of a mebibyte, sampled all until the interval is far above: samples hardly get fewer at first.
         let mut controller = one_percent();
