@@ -291,6 +291,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_estimate_changes_in_the_part_that_is_named_and_in_no_other() {
+        let sampled = Estimate::of_sample(10.0, Some(9.0), 7.0, 2.0);
+        let stored = Estimate::from_parts(10.0, Some(9.0), 1).allowing_for(2.0);
+        assert_ne!(sampled, stored);
+        assert_eq!(sampled, stored.with_drawn(7.0));
+        let parts = |it: Estimate| {
+            (
+                it.value(),
+                it.variance(),
+                it.drawn(),
+                it.allowance(),
+                it.samples(),
+            )
+        };
+        assert_eq!(parts(sampled), (10.0, Some(9.0), 7.0, 2.0, 1));
+        let more = sampled.with_more_variance(2.0);
+        assert_eq!(parts(more), (10.0, Some(11.0), 7.0, 2.0, 1));
+        let half = sampled.divided_by(2.0);
+        assert_eq!(parts(half), (5.0, Some(2.25), 3.5, 1.0, 1));
+        let unknown = Estimate::from_parts(10.0, None, 3);
+        assert_eq!(unknown.with_more_variance(2.0).variance(), None);
+    }
+
+    #[test]
     fn values_and_variances_add_up() {
         let a = Estimate::from_parts(10.0, Some(9.0), 2);
         let b = Estimate::from_parts(4.0, Some(16.0), 3);
