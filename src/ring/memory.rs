@@ -103,3 +103,32 @@ impl Memory {
         unsafe { self.base.add(DATA_OFFSET + index * size_of::<u64>()) }.cast()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::Ring;
+    use crate::layout::file_bytes;
+
+    #[repr(C, align(4096))]
+    struct Page([u8; DATA_OFFSET]);
+
+    #[test]
+    fn a_range_is_cut_at_the_end_of_the_data_and_never_longer_than_it() {
+        const CAPACITY: u64 = 64;
+        const { assert!(file_bytes(CAPACITY) <= 2 * size_of::<Page>()) };
+        let mut pages = [Page([0; DATA_OFFSET]), Page([0; DATA_OFFSET])];
+        let base = NonNull::from(&mut pages).cast();
+        // SAFETY: 1. zeroed, aligned, and longer than the ring, which does not leave this function. 2. 64. 3. Nobody
+        // else has it.
+        let ring = unsafe { Ring::create(base, CAPACITY, 7) };
+        let pieces = |from, to| ring.memory.pieces(from, to);
+        assert_eq!(pieces(0, 64), [(0, 64), (64, 0)]);
+        assert_eq!(pieces(60, 64), [(60, 4), (64, 0)]);
+        assert_eq!(pieces(60, 70), [(60, 4), (64, 6)]);
+        assert_eq!(pieces(190, 194), [(190, 2), (192, 2)]);
+        assert_eq!(pieces(64, 64), [(64, 0), (64, 0)]);
+        assert_eq!(pieces(10, 1000), [(10, 54), (64, 10)]);
+        assert_eq!(pieces(10, 9), [(10, 0), (10, 0)]);
+    }
+}
