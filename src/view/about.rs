@@ -4,6 +4,8 @@ use allocsample_profile::Profile;
 use allocsample_report::{Coverage, Totals, runtimes, units};
 use serde_json::{Value, json};
 
+use crate::answer::Held;
+
 /// What the program was called by; one file may have several names.
 pub(crate) fn program(profile: &Profile) -> &str {
     let process = &profile.process;
@@ -23,6 +25,8 @@ pub(crate) fn about(profile: &Profile, totals: &Totals) -> Value {
         "interval_bytes": profile.interval_bytes(),
         "periodic": profile.is_periodic(),
         "complete": profile.is_complete(),
+        "held": Held::of(profile).measure(),
+        "exit": profile.exit.map(|exit| exit.describe()),
         "samples": profile.samples.len(),
         "lost_samples": lost_samples,
         "lost_bytes": lost_bytes,
@@ -48,5 +52,14 @@ pub(crate) fn about(profile: &Profile, totals: &Totals) -> Value {
             .chain(runtimes::lines(profile))
             .collect::<Vec<_>>(),
         "peak_s": totals.peak.after_ns as f64 / 1e9,
+        "peak_resident_bytes": peak_resident_bytes(profile),
     })
+}
+
+/// The most that was resident, as far as anybody read it.
+fn peak_resident_bytes(profile: &Profile) -> Option<u64> {
+    let totals = profile.memory.iter().map(|map| map.totals);
+    let of_memory = totals.map(|it| it.resident_bytes.max(it.peak_resident_bytes));
+    let readings = profile.resident_bytes.iter().map(|&(_, bytes)| bytes);
+    readings.chain(of_memory).max()
 }

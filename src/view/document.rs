@@ -6,10 +6,11 @@ use serde_json::{Value, json};
 
 use crate::about::about;
 use crate::against::{Against, against};
+use crate::answer::{Explained, answer};
 use crate::cells::{Cells, Key, LIVE, Sums};
 use crate::collections::{collections, thinned};
 use crate::columns::{integers, reals};
-use crate::sites::Sites;
+use crate::sites::{FOLDED, Sites};
 use crate::sources::sources;
 use crate::suspects::Suspects;
 
@@ -18,21 +19,21 @@ const MOST_SITES: usize = 60_000;
 
 pub(crate) fn document(profile: &Profile, earlier: Option<&Against<'_>>) -> Value {
     // Looking for leaks takes as long as the rest, and neither needs the other.
-    let (mut leaks, (totals, sites, cells, of_before)) = std::thread::scope(|scope| {
+    let (mut leaks, (totals, sites, cells, of_before), explained) = std::thread::scope(|scope| {
         let leaks = scope.spawn(|| Suspects::of(profile));
         let sums = add_up(profile, earlier);
+        let explained = Explained::of(profile, &sums.0);
         match leaks.join() {
-            Ok(leaks) => (leaks, sums),
+            Ok(leaks) => (leaks, sums, explained),
             Err(panic) => std::panic::resume_unwind(panic),
         }
     });
     leaks.find_in(&sites);
     let nodes = sites.nodes.values();
-    let start_ns = profile.process.start_ns;
-    let seconds = |time_ns: u64| time_ns.saturating_sub(start_ns) as f64 / 1e9;
     let mut document = json!({
-        "schema": "allocsample-page/2",
+        "schema": "allocsample-page/3",
         "about": about(profile, &totals),
+        "answer": answer(profile, &totals, &leaks.findings, explained),
         "modules": sites.modules,
         "functions": sites.functions.iter().map(|(name, _)| name).collect::<Vec<_>>(),
         "function_modules": integers(sites.functions.iter().map(|(_, module)| *module)),
@@ -46,6 +47,7 @@ pub(crate) fn document(profile: &Profile, earlier: Option<&Against<'_>>) -> Valu
         "site_charged": integers(sites.sites.iter().map(|site| site.charged)),
         "site_heaps": integers(sites.sites.iter().map(|site| site.heap)),
         "sites_in_all": sites.in_all,
+        "folded": FOLDED,
         "heaps": sites.heaps,
         "threads": profile.threads.values().map(|it| format!("{} ({})", it.name, it.tid)).collect::<Vec<_>>(),
         "kinds": cells.kinds.iter().map(|kind| &kind.name).collect::<Vec<_>>(),
@@ -53,7 +55,7 @@ pub(crate) fn document(profile: &Profile, earlier: Option<&Against<'_>>) -> Valu
         "buckets": cells.buckets,
         "bucket_s": cells.bucket_ns as f64 / 1e9,
         "cells": columns(&cells),
-        "resident": thinned(&profile.resident_bytes).map(|&(time_ns, bytes)| json!([seconds(time_ns), bytes])).collect::<Vec<_>>(),
+        "memory": memory(profile),
         "collections": collections(profile, &sites),
         "leaks": leaks.value,
         "sources": sources(profile, &sites, &bytes_by_site(&cells, &sites)),
@@ -62,6 +64,21 @@ pub(crate) fn document(profile: &Profile, earlier: Option<&Against<'_>>) -> Valu
         document["against"] = against(earlier, profile, &sites, &of_before);
     }
     document
+}
+
+/// What the kernel says: seconds, resident bytes, and anonymous bytes where they were read.
+fn memory(profile: &Profile) -> Vec<Value> {
+    let totals = profile.memory.iter().map(|map| map.totals);
+    let of_memory = totals.map(|it| (it.time_ns, it.resident_bytes, Some(it.anonymous_bytes)));
+    let counters = profile.resident_bytes.iter();
+    let of_counters = counters.map(|&(time_ns, bytes)| (time_ns, bytes, None));
+    let mut readings: Vec<(u64, u64, Option<u64>)> = of_memory.chain(of_counters).collect();
+    readings.sort_unstable();
+    let start_ns = profile.process.start_ns;
+    let seconds = |time_ns: u64| time_ns.saturating_sub(start_ns) as f64 / 1e9;
+    thinned(&readings)
+        .map(|&(time_ns, resident, anonymous)| json!([seconds(time_ns), resident, anonymous]))
+        .collect()
 }
 
 /// The totals of the profile, the sites of both, the cells of the profile, and the sites of the earlier one's samples.

@@ -9,11 +9,13 @@
 
 mod about;
 mod against;
+mod answer;
 mod cells;
 mod collections;
 mod columns;
 mod document;
 mod groups;
+mod packed;
 mod prefixes;
 mod sites;
 mod sources;
@@ -25,11 +27,12 @@ use allocsample_profile::Profile;
 
 pub use against::Against;
 
+use packed::Embedded;
+
 const TEMPLATE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 const VENDOR: &str = include_str!("page/vendor/charts.min.js");
-const VENDOR_STYLE: &str = include_str!("page/vendor/charts.min.css");
-const SCRIPTS: [&str; 13] = [
+const SCRIPTS: [&str; 15] = [
     include_str!("page/data.js"),
     include_str!("page/format.js"),
     include_str!("page/measure.js"),
@@ -42,6 +45,8 @@ const SCRIPTS: [&str; 13] = [
     include_str!("page/leaks.js"),
     include_str!("page/sources.js"),
     include_str!("page/changes.js"),
+    include_str!("page/overview.js"),
+    include_str!("page/link.js"),
     include_str!("page/main.js"),
 ];
 
@@ -64,33 +69,20 @@ pub fn write(
     up_to("{{title}}", out)?;
     out.write_all(escaped_text(program).as_bytes())?;
     up_to("{{style}}", out)?;
-    out.write_all(format!("{VENDOR_STYLE}{STYLE}").as_bytes())?;
+    out.write_all(STYLE.as_bytes())?;
+    let embedded = Embedded::of(&data)?;
+    up_to("{{packed}}", out)?;
+    out.write_all(embedded.attribute().as_bytes())?;
     up_to("{{data}}", out)?;
-    serde_json::to_writer(Escaped(&mut *out), &data)?;
+    embedded.write(out)?;
     up_to("{{vendor}}", out)?;
     out.write_all(VENDOR.as_bytes())?;
     up_to("{{scripts}}", out)?;
-    write!(out, "(() => {{\n'use strict';\n{scripts}}})();")?;
+    write!(
+        out,
+        "(async () => {{\n'use strict';\n{scripts}}})().catch(failed);"
+    )?;
     out.write_all(rest.as_bytes())
-}
-
-/// For JSON in which no text can end the element that it is in: `<` only occurs inside of strings, where it may be escaped.
-struct Escaped<'a>(&'a mut dyn Write);
-
-impl Write for Escaped<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        for (index, part) in bytes.split(|&byte| byte == b'<').enumerate() {
-            if index > 0 {
-                self.0.write_all(b"\\u003c")?;
-            }
-            self.0.write_all(part)?;
-        }
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
 }
 
 fn escaped_text(text: &str) -> String {

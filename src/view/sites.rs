@@ -8,7 +8,7 @@ use crate::groups::{Group, Groups, keep_largest};
 use crate::prefixes::Prefixes;
 
 /// What stands for the callers of sites that are not told apart.
-const FOLDED: &str = "(sites too small to show)";
+pub(crate) const FOLDED: &str = "(sites too small to show)";
 
 /// Sites of functions below callers that are shown; further ones have no callers.
 const MOST_FOLDED: usize = 1_000;

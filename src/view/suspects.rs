@@ -14,7 +14,7 @@ const MOST_CARDS: usize = 60;
 /// What `leaks --format json` says of the worst, how many there are of each verdict, and which sites they are.
 pub(crate) struct Suspects {
     pub value: Value,
-    findings: Findings,
+    pub findings: Findings,
 }
 
 impl Suspects {

@@ -37,7 +37,7 @@ function survivalOf(heap, from, to) {
   return [allocated, survived + died > 0 ? survived / (survived + died) : null];
 }
 function drawCollections() {
-  const rows = summaries(), body = startTable('gc-table', ['heap', 'collections', 'number', 'in all', 'part of the time', 'mean', 'median', '99 %', 'longest', 'allocated for each', 'survive']);
+  const rows = summaries(), body = startTable('gc-table', ['heap', 'kind', 'GCs', 'total', 'share of time', 'mean', 'median', '99 %', 'max', 'one per', 'survive']);
   for (const row of rows) {
     const line = element('tr', undefined, body);
     line.dataset.collections = row.collections;
@@ -47,7 +47,8 @@ function drawCollections() {
       formatTime(row.p50_s), formatTime(row.p99_s), formatTime(row.longest_s), formatBytes(row.bytes_per_collection), survived]) element('td', text, line);
   }
   const known = gcs.begin.length;
-  byId('gc-hint').textContent = gcs.in_all > known ? `The ${formatCount(known)} longest of ${formatCount(gcs.in_all)} collections are drawn.` : '';
+  byId('gc-hint').textContent = gcs.in_all > known ? `The ${formatCount(known)} longest of ${formatCount(gcs.in_all)} GCs are drawn.` : '';
+  for (const chart of Object.values(pauses)) chart?.resize();
   drawPauses(rows);
   drawSurvivalOverTime();
   drawStatistics();
@@ -61,16 +62,16 @@ function drawPauses(rows) {
     symbol: ['circle', 'triangle', 'diamond', 'rect'][at % 4], itemStyle: { opacity: 0.85 },
     data: collectionsOf((i) => isCollectionShown(i) && gcs.heap[i] === row.heap_index && gcs.kind[i] === row.kind_number)
       .map((i) => [gcs.begin[i], Math.max(gcs.pause[i], 1e-7)]) }));
-  const base = { animation: false, color: COLOURS, aria: { enabled: true }, grid: { left: 76, right: 20, top: 40, bottom: 30 },
+  const base = { animation: false, color: COLOURS, aria: { enabled: true }, grid: { ...edges(), top: 40, bottom: 30 },
     legend: { top: 0, textStyle: { color: themed('--text') } } };
-  pauses.chart.setOption({ ...base, tooltip: { ...tooltip(), trigger: 'item', formatter: ({ seriesName, value }) => `${escapeText(seriesName)}<br>after ${formatTime(value[0])}: <b>${formatTime(value[1])}</b>` },
+  pauses.chart.setOption({ ...base, tooltip: { ...tooltip(), trigger: 'item', formatter: ({ seriesName, value }) => `${escapeText(seriesName)}<br>after ${formatTime(value[0])}: <strong>${formatTime(value[1])}</strong>` },
     xAxis: { ...time, min: state.from * profile.bucket_s, max: (state.to + 1) * profile.bucket_s }, yAxis: duration, series }, true);
   pauses.classes ??= charts.echarts.init(byId('pause-classes'));
   const used = rows.flatMap((row) => row.pauses.map((count, at) => (count ? at : -1)).filter((at) => at >= 0));
   const first = used.length ? Math.min(...used) : 0, last = used.length ? Math.max(...used) : 0;
   const names = Array.from({ length: last - first + 1 }, (_, at) => `from ${formatTime(10 ** (-7 + (first + at) / 2))}`);
   pauses.classes.setOption({ ...base, tooltip: tooltip(), xAxis: { type: 'category', data: names, axisLabel: dim },
-    yAxis: { type: 'value', name: 'collections', nameTextStyle: dim, axisLabel: dim, splitLine: { lineStyle: { color: themed('--line') } } },
+    yAxis: { type: 'value', name: 'GCs', nameTextStyle: dim, axisLabel: dim, splitLine: { lineStyle: { color: themed('--line') } } },
     series: rows.map((row) => ({ name: nameOfStress(row), type: 'bar', stack: 'all', data: row.pauses.slice(first, last + 1) })) }, true);
 }
 function drawSurvivalOverTime() {
@@ -85,7 +86,7 @@ function drawSurvivalOverTime() {
   }
   const series = tracks.flatMap((heap, track) => (known[track].some((bytes) => bytes > 0) ? [{ name: profile.heaps[heap], type: 'line', showSymbol: false, areaStyle: { opacity: 0.15 },
     data: Array.from(known[track], (bytes, b) => [(b + 0.5) * profile.bucket_s, bytes > 0 ? survived[track][b] / bytes : null]) }] : []));
-  pauses.survival.setOption({ animation: false, color: COLOURS, aria: { enabled: true }, grid: { left: 76, right: 20, top: 40, bottom: 30 },
+  pauses.survival.setOption({ animation: false, color: COLOURS, aria: { enabled: true }, grid: { ...edges(), top: 40, bottom: 30 },
     legend: { top: 0, right: 20, textStyle: { color: themed('--text') } }, tooltip: { ...tooltip(), valueFormatter: (part) => (part === null ? '' : formatPart(part)) },
     xAxis: { ...time, min: state.from * profile.bucket_s, max: (state.to + 1) * profile.bucket_s },
     yAxis: { type: 'value', min: 0, max: (range) => Math.min(1, range.max * 1.1 || 1), axisLabel: { ...dim, formatter: formatPart }, splitLine: { lineStyle: { color: themed('--line') } } }, series }, true);

@@ -1,7 +1,18 @@
 // The profile as columns. Missing nodes, functions and parents are NONE; `died` is LIVE or UNKNOWN where nothing freed.
 const NONE = 0xFFFFFFFF, LIVE = 0xFFFF, UNKNOWN = 0xFFFE, NEVER = 15;
-const profile = JSON.parse(document.getElementById('profile').textContent);
+const profile = JSON.parse(await embedded('profile'));
 
+// The text of an element; of a large profile it is deflated and in base64.
+async function embedded(id) {
+  const place = document.getElementById(id), text = place.textContent;
+  place.textContent = '';
+  if (!place.dataset.packed) return text;
+  if (!window.DecompressionStream) {
+    throw new Error('This browser cannot decompress the data of the page (it has no DecompressionStream). Open it with Chrome 80, Firefox 113, Safari 16.4 or later.');
+  }
+  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream('deflate'))).text();
+}
 function column(text) {
   const bytes = Uint8Array.from(atob(text.slice(1)), (c) => c.charCodeAt(0));
   const kinds = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array, 8: Float64Array };
@@ -14,6 +25,7 @@ const functionModules = column(profile.function_modules);
 const nodeParents = column(profile.node_parents), nodeFunctions = column(profile.node_functions);
 const nodePlaces = column(profile.node_places), placeFiles = column(profile.place_files), placeLines = column(profile.place_lines);
 const siteNodes = column(profile.site_nodes), siteCharged = column(profile.site_charged), siteHeaps = column(profile.site_heaps);
+const siteCount = siteNodes.length;
 const siteFunctions = Uint32Array.from(siteCharged, (node) => (node === NONE ? NONE : nodeFunctions[node]));
 const kindIsType = column(profile.kind_is_type);
 const lastBucket = profile.buckets - 1;
@@ -26,4 +38,40 @@ function framesOf(site) {
   const frames = [];
   for (let node = siteNodes[site]; node !== NONE; node = nodeParents[node]) frames.push(nodeFunctions[node]);
   return frames;
+}
+
+// Chains: the nodes without their places, so that two lines of a function are one. Callers come first, as with nodes.
+function chainsOfNodes() {
+  const ofNode = new Uint32Array(nodeParents.length), known = new Map(), parents = [], functions = [];
+  const width = profile.functions.length + 1;
+  for (let node = 0; node < ofNode.length; node++) {
+    const parent = nodeParents[node] === NONE ? NONE : ofNode[nodeParents[node]];
+    const key = (parent === NONE ? 0 : parent + 1) * width + nodeFunctions[node];
+    let chain = known.get(key);
+    if (chain === undefined) {
+      known.set(key, chain = parents.length);
+      parents.push(parent);
+      functions.push(nodeFunctions[node]);
+    }
+    ofNode[node] = chain;
+  }
+  return { ofNode, parents: Uint32Array.from(parents), functions: Uint32Array.from(functions) };
+}
+const chains = chainsOfNodes();
+// Lines that a chain goes through in its innermost function, some of them.
+function placesOfChain(chain) {
+  const places = new Set();
+  for (let node = 0; node < nodePlaces.length && places.size < 3; node++) {
+    if (chains.ofNode[node] === chain && nodePlaces[node] !== NONE) places.add(nodePlaces[node]);
+  }
+  return [...places];
+}
+const siteChains = Uint32Array.from(siteNodes, (node) => (node === NONE ? NONE : chains.ofNode[node]));
+// What `leaks` calls a site: the chain from the function that is charged.
+const siteKeys = Uint32Array.from(siteCharged, (node) => (node === NONE ? NONE : chains.ofNode[node]));
+// The callers of a chain, from the outermost function to its own.
+function functionsOfChain(chain) {
+  const functions = [];
+  for (let at = chain; at !== NONE; at = chains.parents[at]) functions.push(chains.functions[at]);
+  return functions.reverse();
 }

@@ -1,6 +1,7 @@
 // Which allocator makes which type: modules by types, then functions of one module. Sums of rows and columns are there.
 const heat = { module: null, chart: null };
-const MOST_ROWS = 25, MOST_COLUMNS = 18;
+const MOST_ROWS = 25;
+const mostColumns = () => (isNarrow() ? 7 : 18);
 
 function heatSums() {
   const rowKey = heat.module === null
@@ -15,7 +16,7 @@ function heatSums() {
     columns.set(kind, (columns.get(kind) ?? 0) + bytes);
   }
   const largest = (sums, most) => [...sums.entries()].sort((a, b) => b[1] - a[1]).slice(0, most);
-  return { places, width, rows, columns, topRows: largest(rows, MOST_ROWS), topColumns: largest(columns, MOST_COLUMNS) };
+  return { places, width, rows, columns, topRows: largest(rows, MOST_ROWS), topColumns: largest(columns, mostColumns()) };
 }
 const heatRowName = (row) => (heat.module === null ? (row === NONE ? '[no module]' : moduleName(row)) : functionName(row));
 
@@ -31,14 +32,14 @@ function drawHeat() {
   heat.chart ??= charts.echarts.init(place);
   heat.chart.resize();
   const dim = { color: themed('--dim') }, logs = data.map((d) => d[2]), most = Math.max(1, ...logs);
-  heat.chart.setOption({ animation: false, aria: { enabled: true }, grid: { left: 260, right: 110, top: 10, bottom: 80 },
+  heat.chart.setOption({ animation: false, aria: { enabled: true }, grid: { left: isNarrow() ? 132 : 260, right: isNarrow() ? 8 : 110, top: 10, bottom: 80 },
     tooltip: { ...tooltip(), trigger: 'item', formatter: ({ value: [x, y, , bytes] }) =>
-      `${escapeText(heatRowName(topRows[y][0]))}<br>${escapeText(profile.kinds[topColumns[x][0]])}<br><b>${formatBytes(bytes)}</b>` },
-    xAxis: { type: 'category', data: topColumns.map(([kind, sum]) => shorten(profile.kinds[kind], topColumns.length > 9 ? 22 : Math.max(10, Math.floor(140 / topColumns.length))) + (topColumns.length > 9 ? '' : `\n${formatBytes(sum)}`)),
-      axisLabel: { ...dim, interval: 0, rotate: topColumns.length > 9 ? 40 : 0, fontSize: 11, lineHeight: 15 }, splitArea: { show: true, areaStyle: { color: ['transparent'] } } },
-    yAxis: { type: 'category', inverse: true, data: topRows.map(([row, sum]) => `${shorten(heatRowName(row), 28)}  ${formatBytes(sum)}`), axisLabel: { ...dim, fontSize: 11 } },
+      `${escapeText(heatRowName(topRows[y][0]))}<br>${escapeText(profile.kinds[topColumns[x][0]])}<br><strong>${formatBytes(bytes)}</strong>` },
+    xAxis: { type: 'category', data: topColumns.map(([kind, sum]) => shorten(profile.kinds[kind], topColumns.length > 9 ? 22 : Math.max(10, Math.floor(140 / topColumns.length))) + (topColumns.length > 9 || isNarrow() ? '' : `\n${formatBytes(sum)}`)),
+      axisLabel: { ...dim, interval: 0, rotate: topColumns.length > 9 || isNarrow() ? 40 : 0, fontSize: 11, lineHeight: 15 }, splitArea: { show: true, areaStyle: { color: ['transparent'] } } },
+    yAxis: { type: 'category', inverse: true, data: topRows.map(([row, sum]) => isNarrow() ? shorten(heatRowName(row), 18) : `${shorten(heatRowName(row), 28)}  ${formatBytes(sum)}`), axisLabel: { ...dim, fontSize: 11 } },
     // Viridis: ordered in lightness, and so for every kind of colour vision.
-    visualMap: { dimension: 2, min: Math.min(most - 1, ...logs), max: most, calculable: false, right: 0, top: 'middle', text: [formatBytes(10 ** most), ''], textStyle: dim,
+    visualMap: { show: !isNarrow(), dimension: 2, min: Math.min(most - 1, ...logs), max: most, calculable: false, right: 0, top: 'middle', text: [formatBytes(10 ** most), ''], textStyle: dim,
       inRange: { color: ['#fde725', '#90d743', '#35b779', '#21918c', '#31688e', '#443983', '#440154'] } },
     series: [{ type: 'heatmap', data, itemStyle: { borderWidth: 1, borderColor: themed('--pane') } }] }, true);
   heat.chart.off('click');
@@ -53,7 +54,7 @@ function classOrder(kind) {
   const found = /(?:-|to )(\d+) (B|KiB|MiB|GiB)/.exec(profile.kinds[kind]);
   return found ? found[1] * 1024 ** BINARY.indexOf(found[2]) : 0;
 }
-function drill(module) { heat.module = module; drawHeat(); }
+function drill(module) { heat.module = module; refresh(); }
 
 // The same in numbers, with everything that the picture leaves out in the sums.
 function drawHeatTable(rows, columns, topRows, topColumns, bytesAt) {

@@ -1,12 +1,12 @@
 // Cards of what the analysis of leaks found, worst first; the curves are the live bytes of their sites.
-const VERDICTS = { leak: COLOURS[5], 'possible leak': COLOURS[5], growing: COLOURS[1], undecided: COLOURS[0], 'cache-like': COLOURS[4], 'start-up': COLOURS[8], steady: COLOURS[2] };
+const VERDICTS = { leak: COLOURS[5], 'possible leak': COLOURS[5], growing: COLOURS[1], undecided: COLOURS[6], 'cache-like': COLOURS[4], 'start-up': COLOURS[8], steady: COLOURS[2] };
 const curves = [];
 // What the cards were drawn for: the selected time changes nothing in them, and a chart in each takes its time.
 let cardsOf = '';
 
 function drawLeaks() {
   const place = byId('cards'), wanted = byId('verdict').value, sites = matchingSites();
-  const wish = [wanted, state.heap, state.search, document.documentElement.className, place.clientWidth].join(' ');
+  const wish = [wanted, state.heap, state.search, document.documentElement.className, place.clientWidth, document.body.style.width].join(' ');
   if (wish === cardsOf) return;
   cardsOf = wish;
   for (const chart of curves.splice(0)) chart.dispose();
@@ -17,7 +17,7 @@ function drawLeaks() {
   const isWorthALook = ({ verdict, material, live_bytes: bytes }) => ['leak', 'possible leak', 'growing'].includes(verdict) || (verdict === 'undecided' && material) || bytes >= most / 50;
   const isWanted = (suspect) => (wanted === 'all' || (wanted ? suspect.verdict === wanted : isWorthALook(suspect)));
   const shown = suspects.filter((suspect) => isWanted(suspect) && (!sites || suspect.sites.some((site) => sites[site])));
-  if (!shown.length) element('p', suspects.length ? 'None of these.' : 'Nothing was alive at the end.', place);
+  if (!shown.length) element('p', suspects.length ? 'No site has this verdict.' : 'No site held memory at the end.', place);
   for (const suspect of shown) drawCard(suspect, place);
 }
 function drawCard(suspect, place) {
@@ -29,17 +29,17 @@ function drawCard(suspect, place) {
   const head = element('h3', undefined, card), badge = element('span', suspect.verdict, head);
   badge.className = 'badge';
   badge.style.background = colour;
-  head.append(suspect.function);
+  head.append(shorten(suspect.function, 120));
+  head.title = suspect.function;
   if (suspect.type) element('small', `  ${suspect.type}`, head);
-  const where = suspect.line ? `${baseName(suspect.file ?? '')}:${suspect.line}` : suspect.module;
+  const where = suspect.line ? `${shortPath(suspect.file ?? '')}:${suspect.line}` : suspect.module;
   element('p', [where, suspect.heap].filter(Boolean).join(', '), card).className = 'hint';
   element('p', suspect.sentence, card).className = 'sentence';
   const error = suspect.live_bytes_stderr === null ? '' : ` ± ${formatBytes(suspect.live_bytes_stderr)}`;
-  const perMinute = (bytes) => formatBytes(bytes * 60);
   const facts = [['live', `${formatBytes(suspect.live_bytes)}${error}, ${formatCount(suspect.live_samples)} samples`]];
   if (suspect.verdict !== 'start-up' && (suspect.present_bytes_per_s !== 0 || suspect.growth_bytes_per_s !== 0)) {
     const p = suspect.growth_p_value === null ? 'not tested' : `p ${formatP(suspect.growth_p_value)}`;
-    facts.push(['growth', `${perMinute(suspect.present_bytes_per_s)}/min now (95 %: ${perMinute(suspect.present_bytes_per_s_low)} to ${perMinute(suspect.present_bytes_per_s_high)}), ${perMinute(suspect.growth_bytes_per_s)}/min on average, ${p}`]);
+    facts.push(['growth', `${formatRate(suspect.present_bytes_per_s)} now (95 %: ${formatBytes(60 * suspect.present_bytes_per_s_low)} to ${formatBytes(60 * suspect.present_bytes_per_s_high)}), ${formatRate(suspect.growth_bytes_per_s)} on average, ${p}`]);
   }
   if (suspect.onset_s !== null) facts.push(['began', `${formatTime(suspect.onset_s)} after the start`]);
   if (suspect.group !== null) {
@@ -59,7 +59,11 @@ function drawCard(suspect, place) {
   const button = element('button', 'show in the flame graph', card);
   button.type = 'button';
   // Blocks that the program freed when it ended are not live at the end, so the view of live bytes would be empty.
-  button.addEventListener('click', () => { setMeasure(suspect.live_bytes_at_end > 0 ? 'live' : 'allocated'); search(suspect.function); show('flame'); });
+  button.addEventListener('click', () => {
+    state.measure = byId('measure').value = suspect.live_bytes_at_end > 0 ? 'live' : 'allocated';
+    if (suspect.sites.length) zoomTo(suspect.sites[0]); else state.search = byId('search').value = suspect.function;
+    show('flame');
+  });
 }
 const formatP = (p) => (p === null || p === undefined ? '?' : p < 1e-4 ? p.toExponential(0) : p.toPrecision(2));
 function drawCurve(suspect, colour, place) {

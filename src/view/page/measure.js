@@ -1,10 +1,15 @@
 // What is shown: a measure of the cells within the selected time.
-//   allocated  allocated in it        live  alive at its end      retained  allocated in it and alive at its end
-//   freed      freed in it            peak  alive at the peak of the whole time
-const state = { from: 0, to: lastBucket, measure: 'allocated', search: '', heap: -1, view: 'flame' };
-const MEASURES = { allocated: 'allocated', live: 'live at the end', peak: 'live at the peak', freed: 'freed',
+//   live  alive at its end           peak   alive at the peak of the whole time    allocated  allocated in it
+//   freed freed in it                retained  allocated in it and alive at its end
+// A comparison has no peaks: it starts as `diff` does.
+const START = { from: 0, to: lastBucket, measure: profile.against && about.held === 'peak' ? 'allocated' : about.held, search: '', heap: -1, view: profile.against ? 'changes' : 'overview' };
+const state = { ...START };
+const MEASURES = { live: 'live at the end', peak: 'live at the peak', allocated: 'allocated', freed: 'freed',
   retained: 'allocated and kept' };
+let isPrinting = false;
 const isWhole = () => state.from === 0 && state.to === lastBucket;
+// Whether the measure is of memory that is there at a moment, not of what passed through.
+const isHeld = () => state.measure !== 'allocated' && state.measure !== 'freed';
 
 function weightOf(cell) {
   const born = cells.born[cell], died = cells.died[cell];
@@ -19,11 +24,21 @@ function weightOf(cell) {
   }
 }
 
-// Functions whose name or module has the text that is searched for; null: all.
-function matchingFunctions() {
-  const wanted = state.search.toLowerCase();
+// Whether a text has what is searched for, which may be a /regular expression/; null: nothing is searched for.
+function searched() {
+  const wanted = state.search.toLowerCase(), expression = /^\/(.+)\/$/.exec(state.search);
   if (!wanted) return null;
-  return profile.functions.map((name, f) => name.toLowerCase().includes(wanted) || moduleOf(f).toLowerCase().includes(wanted));
+  try {
+    if (expression) { const regex = new RegExp(expression[1], 'i'); return (text) => regex.test(text); }
+  } catch {
+    // It is not complete yet.
+  }
+  return (text) => text.toLowerCase().includes(wanted);
+}
+// Functions whose name or module has it; null: all.
+function matchingFunctions() {
+  const isFound = searched();
+  return isFound && profile.functions.map((name, f) => isFound(name) || isFound(moduleOf(f)));
 }
 // Sites of the chosen heap that call such a function; null: all.
 let matching = { key: '', sites: null };
@@ -59,6 +74,13 @@ function sumBy(keyOf) {
     row.samples += cells.samples[i];
   }
   return sums;
+}
+function bytesBySite() {
+  const bytes = new Float64Array(siteCount), sites = matchingSites();
+  for (let i = 0; i < cellCount; i++) {
+    if (!sites || sites[cells.site[i]]) bytes[cells.site[i]] += weightOf(i) * cells.bytes[i];
+  }
+  return bytes;
 }
 function total() {
   return sumBy(() => 0).get(0) ?? { bytes: 0, variance: 0, objects: 0, samples: 0 };

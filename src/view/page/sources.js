@@ -25,7 +25,7 @@ function drawSources() {
   const files = [...byFile.values()].sort((a, b) => b.own - a.own || b.largest - a.largest);
   const list = byId('files');
   list.replaceChildren();
-  for (const file of files) element('option', `${baseName(profile.files[file.file])}   ${formatBytes(file.own)} here, ${formatBytes(file.largest)} through it`, list).value = file.file;
+  for (const file of files) element('option', `${baseName(profile.files[file.file])}   ${formatBytes(file.own)} here, ${formatBytes(file.largest)} below`, list).value = file.file;
   const chosen = byFile.get(source.file) ?? files[0];
   byId('source-hint').textContent = files.length ? '' : 'None of the source files is on the machine that made this page, or the program has no line numbers.';
   const place = byId('source');
@@ -34,7 +34,7 @@ function drawSources() {
   if (!chosen) return;
   list.value = chosen.file;
   byId('path').textContent = profile.files[chosen.file] + (chosen.changed ? ' (changed since the program ran: lines may have moved)' : '');
-  const body = startTable('source', ['line', 'here', 'through it', '']);
+  const body = startTable('source', ['line', 'here', 'with callees', '']);
   const most = Math.max(1, ...[...chosen.lines.values()].map((it) => it.through));
   chosen.excerpts.forEach(([first, text], at) => {
     if (at) element('td', '⋯', element('tr', undefined, body)).colSpan = 4;
