@@ -11,7 +11,7 @@ use serde_json::Value;
 use support::pprof;
 use support::room::{stderr, stdout};
 use support::totals::{Case, cases};
-use support::viewers;
+use support::{is_installed, skip, viewers};
 
 #[test]
 fn text_formats_add_up_to_the_report() {
@@ -163,7 +163,9 @@ fn the_page_in_a_browser_shows_the_reports_totals_and_obeys() {
         let Some(seen) = browsed(&page, case.function) else {
             return;
         };
+        page_answers(&case, &seen);
         page_shows_totals(&case, &seen);
+        page_has_addresses(&seen);
         page_obeys(&seen);
         page_agrees_with_the_command(&case, &seen);
     }
@@ -176,6 +178,82 @@ fn number(seen: &Value, name: &str) -> f64 {
 fn numbers(seen: &Value, name: &str) -> Vec<f64> {
     let rows = seen[name].as_array().unwrap().iter();
     rows.map(|row| row.as_f64().unwrap()).collect()
+}
+
+/// It starts with what is held, by the figures of `report` and `leaks`.
+fn page_answers(case: &Case, seen: &Value) {
+    let has_ended = !case.report["exit"].is_null();
+    let (measure, total) = match has_ended {
+        true => ("peak", case.total("peak_live_bytes")),
+        false => ("live", case.total("live_bytes")),
+    };
+    let start = &seen["start"];
+    assert_eq!(start["view"], "overview");
+    assert_eq!(start["measure"], measure);
+    assert!((number(start, "shown") - total).abs() < 0.01);
+    let headline = |name: &str| -> f64 {
+        let text = seen["headline"][name].as_str().unwrap();
+        text.parse().unwrap()
+    };
+    assert_eq!(headline("bytes"), total);
+    assert_eq!(seen["coverage"], case.report["coverage"]["share"]);
+    let leaks = case.json_of(&["leaks", "x.allocsample", "--format", "json"]);
+    let grown = leaks["process"]["live_bytes_per_s"].as_f64().unwrap();
+    assert_eq!(headline("growth"), grown);
+
+    // A site: the functions from the one that is charged to the root.
+    let mut table = vec![
+        "report",
+        "x.allocsample",
+        "--by",
+        "site",
+        "--format",
+        "json",
+    ];
+    if has_ended {
+        table.push("--at-peak");
+    }
+    let table = case.json_of(&table);
+    let mut theirs: HashMap<Vec<&str>, f64> = HashMap::new();
+    for row in table["rows"].as_array().unwrap() {
+        let stack = row["stack"].as_array().unwrap();
+        let names = stack.iter().map(|name| name.as_str().unwrap());
+        let charged = row["charged"].as_u64().unwrap() as usize;
+        let bytes = row["live_bytes"].as_f64().unwrap();
+        *theirs.entry(names.skip(charged).collect()).or_default() += bytes;
+    }
+    theirs.retain(|_, bytes| *bytes > 0.0);
+    let ours = seen["overview"].as_array().unwrap();
+    assert_eq!(ours.len(), theirs.len());
+    for row in ours {
+        let names = row["functions"].as_array().unwrap().iter();
+        let names: Vec<&str> = names.map(|name| name.as_str().unwrap()).collect();
+        let bytes = number(row, "bytes");
+        assert!((bytes - theirs[&names]).abs() < 0.01, "{names:?}: {bytes}");
+    }
+    let mut sizes: Vec<f64> = theirs.into_values().collect();
+    sizes.sort_by(|a, b| b.total_cmp(a));
+    let largest = &sizes[..headline("sites") as usize];
+    let share = |sizes: &[f64]| sizes.iter().sum::<f64>() / total;
+    assert!((share(largest) - headline("share")).abs() < 1e-6);
+    if largest.len() < 100 {
+        assert!(share(largest) >= 0.8 && share(&largest[1..]) < 0.8);
+    }
+    let shown = numbers(seen, "overviewRows");
+    assert!(shown.iter().zip(&sizes).all(|(a, b)| (a - b).abs() < 0.01));
+}
+
+/// An address shows the same to everybody; back and forward go through them.
+fn page_has_addresses(seen: &Value) {
+    let links = &seen["links"];
+    let addresses = links["addresses"].as_array().unwrap();
+    for pair in addresses.windows(2) {
+        assert_ne!(pair[0], pair[1], "a step that the address lacks");
+    }
+    for list in ["differing", "backwards", "forwards"] {
+        assert_eq!(links[list], Value::Array(Vec::new()), "{list}");
+    }
+    assert_eq!(links["odd"][0], "overview");
 }
 
 fn page_shows_totals(case: &Case, seen: &Value) {
@@ -237,10 +315,7 @@ fn page_obeys(seen: &Value) {
 }
 
 fn page_agrees_with_the_command(case: &Case, seen: &Value) {
-    let leaks = case
-        .room
-        .output(&["leaks", "x.allocsample", "--format", "json"]);
-    let leaks: Value = serde_json::from_slice(&leaks.stdout).unwrap();
+    let leaks = case.json_of(&["leaks", "x.allocsample", "--format", "json"]);
     let suspects = leaks["suspects"].as_array().unwrap();
     let cards = seen["cards"].as_array().unwrap();
     assert_eq!(cards.len(), suspects.len().min(60));
@@ -281,6 +356,32 @@ fn page_agrees_with_the_command(case: &Case, seen: &Value) {
         );
         assert!((seconds - heap["gc_time_s"].as_f64().unwrap()).abs() < 1e-6);
     }
+}
+
+/// What is inside is compressed; a browser that cannot decompress it says so.
+#[test]
+fn a_large_page_is_packed_and_says_what_it_needs() {
+    if !is_installed("perl") {
+        return skip("perl is not installed");
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/words.pl");
+    let case = Case::of("1K", &["perl", script.to_str().unwrap()], "Perl_sv_grow");
+    let page = case.convert("html", "html");
+    let text = fs::read_to_string(&page).unwrap();
+    assert!(text.contains("id=\"profile\" data-packed=\"deflate\">"));
+    let Some(seen) = viewers::seen("packed.mjs", "playwright-core", true, &page, &[]) else {
+        return;
+    };
+    assert_eq!(seen["errors"], Value::Array(Vec::new()));
+    assert_eq!(
+        number(&seen["today"], "bytes"),
+        case.total("peak_live_bytes")
+    );
+    let said = seen["old"]["text"].as_str().unwrap();
+    assert!(
+        said.contains("DecompressionStream") && said.contains("Firefox 113"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -103,6 +103,13 @@ impl Case {
         serde_json::from_slice(&fs::read(self.convert(format, extension)).unwrap()).unwrap()
     }
 
+    /// What a command prints as JSON.
+    pub fn json_of(&self, command: &[&str]) -> Value {
+        let output = self.room.output(command);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
     /// Allocated and live, rounded to bytes: half a byte for each rounding that a format has to make.
     #[track_caller]
     pub fn assert_same(&self, allocated: f64, live: f64, roundings: f64) {

@@ -19,16 +19,64 @@ page.on('console', (message) => { if (message.type() === 'error') seen.errors.pu
 page.on('pageerror', (error) => seen.errors.push(String(error)));
 page.on('dialog', (dialog) => { seen.dialogs += 1; dialog.dismiss(); });
 await context.route(() => true, (route) => {
-  if (route.request().url() === file) return route.continue();
+  if (['about:blank', file].includes(route.request().url().split('#')[0])) return route.continue();
   seen.requests.push(route.request().url());
   return route.abort();
 });
+// What a reader of the page sees of its state.
+const look = () => page.evaluate(() => {
+  const visible = (what) => [...document.querySelectorAll(what)].filter((it) => it.checkVisibility()).map((it) => it.textContent);
+  return { ...allocsample.state, shown: visible('#shown'), callers: visible('#flame .caller'), boxes: visible('#flame .box'), rows: visible('#table tr') };
+});
+// Each step makes an address that shows the same in another tab, and that back and forward come to again.
+async function followLinks() {
+  await page.goto('about:blank');
+  await open(file);
+  const steps = [
+    async () => page.click('#tab-flame'),
+    async () => page.selectOption('#measure', 'allocated'),
+    async () => page.locator('#flame .box').nth(3).click(),
+    async () => page.evaluate(() => allocsample.select(allocsample.state.from + 20, allocsample.state.to - 40)),
+    async () => { await page.click('#tab-table'); await page.selectOption('#by', 'module'); },
+    async () => page.click('#table th.of-objects'),
+    async () => page.fill('#search', process.argv[3] ?? 'main'),
+  ];
+  const views = [], addresses = [];
+  const note = async () => { views.push(await look()); addresses.push(await page.evaluate(() => location.href)); };
+  await note();
+  for (const step of steps) { await step(); await note(); }
+  seen.links = { addresses: addresses.map((it) => it.split('#')[1] ?? ''), differing: [], backwards: [], forwards: [] };
+  const compare = async (list, at) => { const now = JSON.stringify(await look()); if (now !== JSON.stringify(views[at])) list.push([addresses[at].split('#')[1], now, JSON.stringify(views[at])]); };
+  // The fifth step is two: a tab and a table.
+  for (let at = views.length - 2; at >= 0; at--) { await page.goBack(); if (at === 4) await page.goBack(); await compare(seen.links.backwards, at); }
+  for (let at = 1; at < views.length; at++) { await page.goForward(); if (at === 5) await page.goForward(); await compare(seen.links.forwards, at); }
+  for (let at = 0; at < views.length; at++) {
+    await page.goto('about:blank');
+    await open(addresses[at]);
+    await compare(seen.links.differing, at);
+  }
+  // One that somebody has changed shows what it can.
+  await page.goto('about:blank');
+  await open(`${file}#tab=none&show=x&from=-5&to=abc&zoom=zz&by=constructor&sort=__proto__&find=%3Cimg%3E`);
+  seen.links.odd = await page.evaluate(() => [allocsample.state.view, allocsample.state.measure, allocsample.state.from]);
+}
+const open = async (address) => {
+  await page.goto(address);
+  await page.waitForFunction(() => window.allocsample);
+};
 try {
-  await page.goto(file);
+  // The page starts with memory held, and with the answer.
+  await open(file);
+  seen.start = await page.evaluate(() => ({ view: allocsample.state.view, measure: allocsample.state.measure }));
+  seen.start.shown = await page.$eval('#shown', (it) => Number(it.dataset.bytes));
+  seen.headline = await page.$eval('#headline', (it) => ({ ...it.dataset, text: it.textContent }));
+  seen.coverage = await page.$eval('#coverage', (it) => (it.hidden ? null : Number(it.dataset.share)));
+  seen.overview = await page.evaluate(() => allocsample.overview());
+  seen.overviewRows = await page.$$eval('#overview tbody tr', (all) => all.map((it) => Number(it.dataset.bytes)));
   seen.boxes = await page.$$eval('#totals div', (all) => Object.fromEntries(all.map((it) => [it.dataset.name, Number(it.dataset.value)])));
   const shown = () => page.$eval('#shown', (it) => Number(it.dataset.bytes));
   const choose = async (measure) => { await page.selectOption('#measure', measure); return shown(); };
-  seen.allocated = await shown();
+  seen.allocated = await choose('allocated');
   seen.live = await choose('live');
   seen.peak = await choose('peak');
   seen.freed = await choose('freed');
@@ -136,12 +184,12 @@ try {
     await page.click('#tab-changes');
     seen.difference = await page.$eval('#change-total', (it) => Number(it.dataset.difference));
     seen.changes = await page.$$eval('#change-table tbody tr', (all) => all.map((it) => [Number(it.dataset.difference), it.dataset.significant === 'true']));
-    seen.changeFrames = await page.locator('#change-flame rect').count();
+    seen.changeFrames = await page.locator('#change-flame .box').count();
   }
   await page.keyboard.press('d');
-  await page.keyboard.press('1');
-  seen.frames = await page.locator('#flame rect').count();
-  await page.locator('#flame g.frame').nth(1).click();
+  await page.click('#tab-flame');
+  seen.frames = await page.locator('#flame .box').count();
+  await followLinks();
   await page.emulateMedia({ media: 'print' });
   // Elements that only a name could have brought in.
   seen.foreign = await page.locator('img, b, u, main script, header script').count();
