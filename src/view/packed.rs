@@ -9,7 +9,7 @@ use flate2::write::ZlibEncoder;
 use serde_json::Value;
 
 /// Less than this stays as it is, for people and scripts that look into the page.
-const LEAST_BYTES: usize = 512 << 10;
+const LEAST_BYTES: usize = 256 << 10;
 
 /// What an element with the profile is marked with, and its text.
 pub(crate) struct Embedded<'a> {

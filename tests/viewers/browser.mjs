@@ -24,45 +24,50 @@ await context.route(() => true, (route) => {
   return route.abort();
 });
 // What a reader of the page sees of its state.
-const look = () => page.evaluate(() => {
+const look = (tab) => tab.evaluate(() => {
   const visible = (what) => [...document.querySelectorAll(what)].filter((it) => it.checkVisibility()).map((it) => it.textContent);
   return { ...allocsample.state, shown: visible('#shown'), callers: visible('#flame .caller'), boxes: visible('#flame .box'), rows: visible('#table tr') };
 });
 // Each step makes an address that shows the same in another tab, and that back and forward come to again.
 async function followLinks() {
-  await page.goto('about:blank');
-  await open(file);
+  // A new tab: the browser forgets steps after some fifty.
+  const tab = await context.newPage();
+  tab.on('pageerror', (error) => seen.errors.push(String(error)));
+  await open(file, tab);
   const steps = [
-    async () => page.click('#tab-flame'),
-    async () => page.selectOption('#measure', 'allocated'),
-    async () => page.locator('#flame .box').nth(3).click(),
-    async () => page.evaluate(() => allocsample.select(allocsample.state.from + 20, allocsample.state.to - 40)),
-    async () => { await page.click('#tab-table'); await page.selectOption('#by', 'module'); },
-    async () => page.click('#table th.of-objects'),
-    async () => page.fill('#search', process.argv[3] ?? 'main'),
+    async () => tab.click('#tab-flame'),
+    // A comparison starts with it.
+    ...(seen.start.measure === 'allocated' ? [] : [async () => tab.selectOption('#measure', 'allocated')]),
+    async () => tab.locator('#flame .box').nth(3).click(),
+    async () => tab.evaluate(() => allocsample.select(allocsample.state.from + 20, allocsample.state.to - 40)),
+    async () => { await tab.click('#tab-table'); await tab.selectOption('#by', 'module'); },
+    async () => tab.click('#table th.of-objects'),
+    async () => tab.fill('#search', process.argv[3] ?? 'main'),
   ];
-  const views = [], addresses = [];
-  const note = async () => { views.push(await look()); addresses.push(await page.evaluate(() => location.href)); };
+  const views = [], addresses = [], lengths = [];
+  const note = async () => { views.push(await look(tab)); addresses.push(await tab.evaluate(() => location.href)); lengths.push(await tab.evaluate(() => history.length)); };
   await note();
   for (const step of steps) { await step(); await note(); }
   seen.links = { addresses: addresses.map((it) => it.split('#')[1] ?? ''), differing: [], backwards: [], forwards: [] };
-  const compare = async (list, at) => { const now = JSON.stringify(await look()); if (now !== JSON.stringify(views[at])) list.push([addresses[at].split('#')[1], now, JSON.stringify(views[at])]); };
-  // The fifth step is two: a tab and a table.
-  for (let at = views.length - 2; at >= 0; at--) { await page.goBack(); if (at === 4) await page.goBack(); await compare(seen.links.backwards, at); }
-  for (let at = 1; at < views.length; at++) { await page.goForward(); if (at === 5) await page.goForward(); await compare(seen.links.forwards, at); }
+  const compare = async (list, at) => { const now = JSON.stringify(await look(tab)); if (now !== JSON.stringify(views[at])) list.push([addresses[at].split('#')[1], now, JSON.stringify(views[at])]); };
+  // A step may be several of the browser's: a tab and a table.
+  const go = (by) => tab.evaluate((it) => new Promise((resolve) => { addEventListener('popstate', () => setTimeout(resolve, 0), { once: true }); history.go(it); }), by);
+  for (let at = views.length - 2; at >= 0; at--) { await go(lengths[at] - lengths[at + 1]); await compare(seen.links.backwards, at); }
+  for (let at = 1; at < views.length; at++) { await go(lengths[at] - lengths[at - 1]); await compare(seen.links.forwards, at); }
   for (let at = 0; at < views.length; at++) {
-    await page.goto('about:blank');
-    await open(addresses[at]);
+    await tab.goto('about:blank');
+    await open(addresses[at], tab);
     await compare(seen.links.differing, at);
   }
   // One that somebody has changed shows what it can.
-  await page.goto('about:blank');
-  await open(`${file}#tab=none&show=x&from=-5&to=abc&zoom=zz&by=constructor&sort=__proto__&find=%3Cimg%3E`);
-  seen.links.odd = await page.evaluate(() => [allocsample.state.view, allocsample.state.measure, allocsample.state.from]);
+  await tab.goto('about:blank');
+  await open(`${file}#tab=none&show=x&from=-5&to=abc&zoom=zz&by=constructor&sort=__proto__&find=%3Cimg%3E`, tab);
+  seen.links.odd = await tab.evaluate(() => [allocsample.state.view, allocsample.state.measure, allocsample.state.from]);
+  await tab.close();
 }
-const open = async (address) => {
-  await page.goto(address);
-  await page.waitForFunction(() => window.allocsample);
+const open = async (address, tab = page) => {
+  await tab.goto(address);
+  await tab.waitForFunction(() => window.allocsample);
 };
 try {
   // The page starts with memory held, and with the answer.
@@ -146,7 +151,7 @@ try {
   const tabs = await page.$$eval('#tabs button', (all) => all.map((it) => it.id.slice(4)));
   seen.views = [];
   for (let i = 0; i < tabs.length; i++) {
-    await page.keyboard.press(String(i + 1));
+    await page.keyboard.press(String((i + 1) % 10));
     seen.views.push(await page.evaluate(() => allocsample.state.view));
   }
   seen.tabs = tabs;

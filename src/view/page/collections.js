@@ -65,7 +65,7 @@ function drawPauses(rows) {
   const base = { animation: false, color: COLOURS, aria: { enabled: true }, grid: { ...edges(), top: 40, bottom: 30 },
     legend: { top: 0, textStyle: { color: themed('--text') } } };
   pauses.chart.setOption({ ...base, tooltip: { ...tooltip(), trigger: 'item', formatter: ({ seriesName, value }) => `${escapeText(seriesName)}<br>after ${formatTime(value[0])}: <strong>${formatTime(value[1])}</strong>` },
-    xAxis: { ...time, min: state.from * profile.bucket_s, max: (state.to + 1) * profile.bucket_s }, yAxis: duration, series }, true);
+    xAxis: timeShown(time), yAxis: duration, series }, true);
   pauses.classes ??= charts.echarts.init(byId('pause-classes'));
   const used = rows.flatMap((row) => row.pauses.map((count, at) => (count ? at : -1)).filter((at) => at >= 0));
   const first = used.length ? Math.min(...used) : 0, last = used.length ? Math.max(...used) : 0;
@@ -88,7 +88,7 @@ function drawSurvivalOverTime() {
     data: Array.from(known[track], (bytes, b) => [(b + 0.5) * profile.bucket_s, bytes > 0 ? survived[track][b] / bytes : null]) }] : []));
   pauses.survival.setOption({ animation: false, color: COLOURS, aria: { enabled: true }, grid: { ...edges(), top: 40, bottom: 30 },
     legend: { top: 0, right: 20, textStyle: { color: themed('--text') } }, tooltip: { ...tooltip(), valueFormatter: (part) => (part === null ? '' : formatPart(part)) },
-    xAxis: { ...time, min: state.from * profile.bucket_s, max: (state.to + 1) * profile.bucket_s },
+    xAxis: timeShown(time),
     yAxis: { type: 'value', min: 0, max: (range) => Math.min(1, range.max * 1.1 || 1), axisLabel: { ...dim, formatter: formatPart }, splitLine: { lineStyle: { color: themed('--line') } } }, series }, true);
 }
 function drawStatistics() {
@@ -99,7 +99,7 @@ function drawStatistics() {
   pauses.statistics.resize();
   const { time, bytes } = axes(), format = /^bytes?$/i.test(chosen.unit) ? formatBytes : (value) => `${value.toLocaleString('en')} ${chosen.unit}`;
   pauses.statistics.setOption({ animation: false, color: COLOURS, aria: { enabled: true }, grid: { left: 96, right: 20, top: 20, bottom: 30 },
-    tooltip: { ...tooltip(), valueFormatter: format }, xAxis: { ...time, min: state.from * profile.bucket_s, max: (state.to + 1) * profile.bucket_s },
+    tooltip: { ...tooltip(), valueFormatter: format }, xAxis: timeShown(time),
     yAxis: { ...bytes, axisLabel: { ...bytes.axisLabel, formatter: format } },
     series: [{ name: chosen.name, type: 'line', step: 'end', showSymbol: chosen.points.length < 100, data: chosen.points }] }, true);
 }

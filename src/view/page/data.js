@@ -10,13 +10,16 @@ async function embedded(id) {
   if (!window.DecompressionStream) {
     throw new Error('This browser cannot decompress the data of the page (it has no DecompressionStream). Open it with Chrome 80, Firefox 113, Safari 16.4 or later.');
   }
-  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream('deflate'))).text();
+  return new Response(new Blob([bytesOf(text)]).stream().pipeThrough(new DecompressionStream('deflate'))).text();
+}
+function bytesOf(base64) {
+  const text = atob(base64), bytes = new Uint8Array(text.length);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = text.charCodeAt(i);
+  return bytes;
 }
 function column(text) {
-  const bytes = Uint8Array.from(atob(text.slice(1)), (c) => c.charCodeAt(0));
   const kinds = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array, 8: Float64Array };
-  return new kinds[text[0]](bytes.buffer);
+  return new kinds[text[0]](bytesOf(text.slice(1)).buffer);
 }
 const { about } = profile;
 const cells = Object.fromEntries(Object.entries(profile.cells).map(([name, text]) => [name, column(text)]));

@@ -12,7 +12,7 @@ function formatTime(seconds) {
   if (seconds === 0) return '0 s';
   if (seconds < 1e-6) return `${Math.round(seconds * 1e9)} ns`;
   if (seconds < 1e-3) return `${(seconds * 1e6).toFixed(0)} µs`;
-  if (seconds < 1) return `${(seconds * 1e3).toFixed(seconds < 0.1 ? 1 : 0)} ms`;
+  if (seconds < 0.9995) return `${(seconds * 1e3).toFixed(seconds < 0.1 ? 1 : 0)} ms`;
   if (seconds < 120) return `${seconds.toFixed(1)} s`;
   return seconds < 7200 ? `${(seconds / 60).toFixed(1)} min` : `${(seconds / 3600).toFixed(1)} h`;
 }

@@ -67,5 +67,5 @@ function drawEvolution() {
     grid: { ...edges(), ...(narrow ? { top: 20, bottom: 255 } : { right: 290, top: 30, bottom: 30 }) },
     legend: { type: narrow ? 'scroll' : 'plain', orient: 'vertical', ...legend, textStyle: { color: themed('--text'), width: narrow ? 290 : 240, overflow: 'truncate', fontSize: 12 } },
     tooltip: { ...tooltip(), valueFormatter: formatBytes, order: 'seriesDesc' },
-    xAxis: { ...time, min: state.from * profile.bucket_s, max: (state.to + 1) * profile.bucket_s }, yAxis: { ...bytes, ...byteAxis(highest, 8) }, series: [...lines, ...ofProcess] }, true);
+    xAxis: timeShown(time), yAxis: { ...bytes, ...byteAxis(highest, 8) }, series: [...lines, ...ofProcess] }, true);
 }

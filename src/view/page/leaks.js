@@ -33,10 +33,10 @@ function drawCard(suspect, place) {
   head.title = suspect.function;
   if (suspect.type) element('small', `  ${suspect.type}`, head);
   const where = suspect.line ? `${shortPath(suspect.file ?? '')}:${suspect.line}` : suspect.module;
-  element('p', [where, suspect.heap].filter(Boolean).join(', '), card).className = 'hint';
+  element('p', [where, suspect.package, suspect.heap].filter(Boolean).join(', '), card).className = 'hint';
   element('p', suspect.sentence, card).className = 'sentence';
   const error = suspect.live_bytes_stderr === null ? '' : ` ± ${formatBytes(suspect.live_bytes_stderr)}`;
-  const facts = [['live', `${formatBytes(suspect.live_bytes)}${error}, ${formatCount(suspect.live_samples)} samples`]];
+  const facts = [...calledFrom(suspect), ['live', `${formatBytes(suspect.live_bytes)}${error}, ${formatCount(suspect.live_samples)} samples`]];
   if (suspect.verdict !== 'start-up' && (suspect.present_bytes_per_s !== 0 || suspect.growth_bytes_per_s !== 0)) {
     const p = suspect.growth_p_value === null ? 'not tested' : `p ${formatP(suspect.growth_p_value)}`;
     facts.push(['growth', `${formatRate(suspect.present_bytes_per_s)} now (95 %: ${formatBytes(60 * suspect.present_bytes_per_s_low)} to ${formatBytes(60 * suspect.present_bytes_per_s_high)}), ${formatRate(suspect.growth_bytes_per_s)} on average, ${p}`]);
@@ -64,6 +64,11 @@ function drawCard(suspect, place) {
     if (suspect.sites.length) zoomTo(suspect.sites[0]); else state.search = byId('search').value = suspect.function;
     show('flame');
   });
+}
+// The code of the user that calls a package's, with its line.
+function calledFrom({ own, function: name, line }) {
+  if (!own || (own.function === name && own.line === line)) return [];
+  return [['called by', `${shorten(own.function, 80)} ${own.line ? `${shortPath(own.file ?? '')}:${own.line}` : own.module}`]];
 }
 const formatP = (p) => (p === null || p === undefined ? '?' : p < 1e-4 ? p.toExponential(0) : p.toPrecision(2));
 function drawCurve(suspect, colour, place) {

@@ -86,12 +86,22 @@ function setDark(isDark) {
   redraw();
 }
 const isDark = () => document.documentElement.classList.contains('dark');
+// Everything again: the whole time, all heaps, no search, no zoom.
+function clear() {
+  state.search = byId('search').value = '';
+  state.heap = -1;
+  byId('heap').value = -1;
+  flame.zoom = changes.zoom = 0;
+  [state.from, state.to] = [0, lastBucket];
+  drawTimeline();
+  refresh();
+}
 function onKey(event) {
   const isTyping = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
-  if (event.key === 'Escape') { document.activeElement.blur(); search(''); if (state.heap >= 0) setHeap(-1); select(0, lastBucket); return; }
+  if (event.key === 'Escape') { document.activeElement.blur(); clear(); return; }
   if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
   const views = Object.keys(VIEWS), width = state.to - state.from;
-  if (event.key >= '1' && event.key <= String(views.length)) show(views[event.key - 1]);
+  if (/^[0-9]$/.test(event.key) && views[(Number(event.key) + 9) % 10]) show(views[(Number(event.key) + 9) % 10]);
   else if (event.key === '/') { byId('search').focus(); event.preventDefault(); }
   else if (event.key === 'm') { const all = Object.keys(MEASURES); setMeasure(all[(all.indexOf(state.measure) + 1) % all.length]); }
   else if (event.key === 'd') setDark(!isDark());
@@ -102,7 +112,7 @@ function onKey(event) {
 drawHeader();
 Object.entries(VIEWS).forEach(([name, [title]], i) => {
   const tab = element('button', title, byId('tabs'));
-  Object.assign(tab, { id: `tab-${name}`, type: 'button', title: `key ${i + 1}` });
+  Object.assign(tab, { id: `tab-${name}`, type: 'button', title: `key ${(i + 1) % 10}` });
   tab.setAttribute('role', 'tab');
   tab.addEventListener('click', () => show(name));
 });

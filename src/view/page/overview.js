@@ -126,7 +126,8 @@ function describeSite(site, finding, place) {
   element('strong', shorten(functionName(siteFunctions[site]), 80), place);
   const where = at === NONE ? moduleOf(siteFunctions[site]) : `${shortPath(profile.files[placeFiles[at]])}:${placeLines[at]}`;
   element('span', ` ${where}`, place).className = 'where';
-  if (finding?.type) element('span', ` ${finding.type}`, place).className = 'where';
+  for (const more of [finding?.package, finding?.type]) if (more) element('span', ` ${more}`, place).className = 'where';
+  for (const [, own] of finding ? calledFrom(finding) : []) element('span', ` called by ${own}`, place);
   const callers = [];
   for (let it = node === NONE ? NONE : nodeParents[node]; it !== NONE && callers.length < 5; it = nodeParents[it]) callers.push(shorten(functionName(nodeFunctions[it]), 36));
   if (callers.length) element('small', `← ${callers.join(' ← ')}`, place);

@@ -27,13 +27,26 @@ function levelsOf(heap) {
   return levels;
 }
 
+// Round steps of the unit that the labels have: five to ten of them.
+function timeStep(span) {
+  const most = isNarrow() ? 5 : 9, days = 86_400;
+  // The chart's own steps are round below a second.
+  if (span < 2) return undefined;
+  const steps = [0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600, 1200, 3600, 7200, 18_000, 36_000, days];
+  return steps.find((step) => span / step <= most) ?? days * 2 ** Math.ceil(Math.log2(span / days / most));
+}
 function axes() {
   const line = { lineStyle: { color: themed('--line') } }, label = { color: themed('--dim') };
   return {
-    time: { type: 'value', min: 0, max: profile.buckets * profile.bucket_s, axisLine: line, splitLine: { show: false },
+    time: { type: 'value', min: 0, max: profile.buckets * profile.bucket_s, interval: timeStep(profile.buckets * profile.bucket_s), axisLine: line, splitLine: { show: false },
       axisLabel: { ...label, formatter: formatTick, hideOverlap: true, showMaxLabel: false } },
     bytes: { type: 'value', axisLabel: { ...label, formatter: formatBytes }, splitLine: line },
   };
+}
+// The axis of the selected time.
+function timeShown(time) {
+  const [min, max] = [state.from * profile.bucket_s, (state.to + 1) * profile.bucket_s];
+  return { ...time, min, max, interval: timeStep(max - min) };
 }
 const tooltip = () => ({ trigger: 'axis', confine: true, backgroundColor: themed('--pane'), borderColor: themed('--line'),
   textStyle: { color: themed('--text'), fontSize: 12 } });
