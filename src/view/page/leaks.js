@@ -12,7 +12,7 @@ function drawLeaks() {
   for (const chart of curves.splice(0)) chart.dispose();
   place.replaceChildren();
   const { suspects, counts } = profile.leaks;
-  byId('verdicts').textContent = counts.map(([verdict, count]) => `${formatCount(count)} ${verdict}`).join(', ');
+  byId('verdicts').textContent = counts.map(([verdict, count]) => countOf(count, verdict)).join(', ');
   const most = Math.max(0, ...suspects.map((suspect) => suspect.live_bytes));
   const isWorthALook = ({ verdict, material, live_bytes: bytes }) => ['leak', 'possible leak', 'growing'].includes(verdict) || (verdict === 'undecided' && material) || bytes >= most / 50;
   const isWanted = (suspect) => (wanted === 'all' || (wanted ? suspect.verdict === wanted : isWorthALook(suspect)));
@@ -65,6 +65,8 @@ function drawCard(suspect, place) {
     show('flame');
   });
 }
+// `2 possible leaks`, `2 growing`.
+const countOf = (count, verdict) => (verdict.endsWith('leak') ? plural(count, verdict) : `${formatCount(count)} ${verdict}`);
 // The code of the user that calls a package's, with its line.
 function calledFrom({ own, function: name, line }) {
   if (!own || (own.function === name && own.line === line)) return [];

@@ -77,7 +77,7 @@ function leakFact() {
   const counts = Object.fromEntries(profile.leaks.counts), of = (verdict) => counts[verdict] ?? 0;
   const found = ['leak', 'possible leak', 'growing', 'undecided'].filter((verdict) => of(verdict));
   if (!found.length) return ['leaks', about.has_no_verdict ? 'no verdict' : 'none found', about.has_no_verdict ? ': not all memory is seen' : '', 0];
-  const words = found.map((verdict) => `${formatCount(of(verdict))} ${verdict}`);
+  const words = found.map((verdict) => countOf(of(verdict), verdict));
   return ['leaks', words.join(', '), '', of('leak') + of('possible leak') + of('growing')];
 }
 function setDark(isDark) {

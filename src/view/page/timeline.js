@@ -39,7 +39,7 @@ function axes() {
   const line = { lineStyle: { color: themed('--line') } }, label = { color: themed('--dim') };
   return {
     time: { type: 'value', min: 0, max: profile.buckets * profile.bucket_s, interval: timeStep(profile.buckets * profile.bucket_s), axisLine: line, splitLine: { show: false },
-      axisLabel: { ...label, formatter: formatTick, hideOverlap: true, showMaxLabel: false } },
+      axisLabel: { ...label, formatter: (at) => (at > 0 && at < 1 && lastBucket * profile.bucket_s >= 2 ? `${Number(at.toFixed(3))} s` : formatTick(at)), hideOverlap: true, showMaxLabel: false } },
     bytes: { type: 'value', axisLabel: { ...label, formatter: formatBytes }, splitLine: line },
   };
 }
