@@ -1,12 +1,52 @@
 //! A small profile with one of everything: inlined calls, a cut stack, a library without symbols, generated code, two
 //! threads, blocks that are live, freed and unwatched, a weight beyond 32 bits.
 
+use allocsample_profile::{
+    Freed, IntervalInfo, ModuleId, Profile, Sample as Recorded, SampleId, Sampling, StackId,
+    StackNode, ThreadId,
+};
+
 use crate::view::{
     About, End, Line, Location, Module, Nature, Reading, Sample, Samples, Span, SpanNature, Stack,
     Stacks, Statistic, Survival, Thread, View, type_name_with,
 };
 
 const START_NS: u64 = 5_000_000_000;
+
+/// Three blocks of 100 bytes, every allocation recorded: two of them were live at once, and none at the end.
+pub(crate) fn ended() -> Profile {
+    let mut profile = Profile::default();
+    profile.intervals.push(IntervalInfo {
+        time_ns: 0,
+        sampling: Sampling::Poisson,
+        interval_bytes: 1,
+        seed: 0,
+    });
+    profile.process.end_ns = 100;
+    let stack = profile.stacks.push(StackNode {
+        parent: StackId::EMPTY,
+        location: allocsample_profile::Location {
+            module: ModuleId::NONE,
+            offset: 0x1000,
+        },
+    });
+    for (id, born, died) in [(1, 10, 30), (2, 20, 40), (3, 50, 60)] {
+        let mut sample = Recorded {
+            id: SampleId(id),
+            time_ns: born,
+            size: 100,
+            points: 100,
+            stack,
+            ..Recorded::default()
+        };
+        sample.set_freed(Freed {
+            time_ns: died,
+            thread: ThreadId(0),
+        });
+        profile.samples.push(sample);
+    }
+    profile
+}
 
 pub(crate) fn view() -> View<'static> {
     View {

@@ -119,11 +119,11 @@ impl Format {
     ) -> Result<(), ExportError> {
         match self {
             Format::Firefox => firefox::write(view, out),
-            Format::Pprof => Ok(pprof::write(&view, options.allocated_since_ns, out)?),
+            Format::Pprof => Ok(pprof::write(&view, options, out)?),
             Format::Collapsed => Ok(collapsed::write(&view, options.metric, out)?),
             Format::Svg => flamegraph::write(&view, options.metric, out),
             Format::Json => json::write(&view, out),
-            Format::Speedscope => speedscope::write(&view, out),
+            Format::Speedscope => speedscope::write(&view, options.metric, out),
             Format::Csv => csv::write(&view, out),
         }
     }

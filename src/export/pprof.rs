@@ -1,7 +1,8 @@
 //! pprof's protobuf, gzipped: what `go tool pprof`, Pyroscope, Grafana and many others read.
 //!
-//! Four values for each stack and thread: objects and bytes, allocated and in use; and a fifth, time, if it was sampled. They are estimates of the whole
-//! program, not of the samples; readers take them as they stand. Nothing is dropped.
+//! Four values for each stack and thread: objects and bytes, allocated and in use; and time, if it was sampled; and bytes
+//! at the peak, if a reader shall see those first: what a program that ended has in use says little. They are estimates of
+//! the whole program, not of the samples; readers take them as they stand. Nothing is dropped.
 
 mod message;
 
@@ -14,8 +15,9 @@ use rustc_hash::FxHashMap;
 
 use crate::blocks;
 use crate::by_stack::{ByStack, Entry};
+use crate::format::Options;
 use crate::view::{
-    End, Interner, Line, Location, LocationIndex, Nature, Rounding, Sample, Survival, View,
+    End, Interner, Line, Location, LocationIndex, Metric, Nature, Rounding, Sample, Survival, View,
 };
 
 /// Names and units of a sample's values.
@@ -35,13 +37,16 @@ const LABELS: [&str; 4] = ["thread", "heap", "type", "survival"];
 /// The number of a text, or 0, for each of them.
 type Labels = [i64; 4];
 
+/// All that a sample can have: those of [`SAMPLE_TYPES`], time, and bytes at the peak.
+type Values<T> = [T; SAMPLE_TYPES.len() + 2];
+
 /// Number of the first function, mapping and location: 0 means none.
 const FIRST_ID: u64 = 1;
 
-/// `since_ns`: see [`crate::Options`].
-pub(crate) fn write(view: &View, since_ns: u64, out: &mut dyn Write) -> io::Result<()> {
+/// See [`crate::Options`].
+pub(crate) fn write(view: &View, options: &Options, out: &mut dyn Write) -> io::Result<()> {
     let mut gzip = GzEncoder::new(out, LEVEL);
-    let message = Builder::new().profile(view, since_ns, &mut gzip)?;
+    let message = Builder::new().profile(view, options, &mut gzip)?;
     gzip.write_all(&message.encode_to_vec())?;
     gzip.finish()?;
     Ok(())
@@ -68,9 +73,10 @@ impl Builder {
     fn profile(
         mut self,
         view: &View,
-        since_ns: u64,
+        options: &Options,
         out: &mut dyn Write,
     ) -> io::Result<message::Profile> {
+        let since_ns = options.allocated_since_ns;
         let about = &view.about;
         let mut sample_type = SAMPLE_TYPES
             .map(|(name, unit)| self.value_type(name, unit))
@@ -78,7 +84,10 @@ impl Builder {
         if !view.ticks.is_empty() {
             sample_type.push(self.value_type("cpu", "nanoseconds"));
         }
-        self.samples(view, since_ns, out)?;
+        if options.metric == Metric::Peak {
+            sample_type.push(self.value_type("peak_space", "bytes"));
+        }
+        self.samples(view, options, out)?;
         let mut mapping: Vec<message::Mapping> = view
             .modules
             .iter()
@@ -120,7 +129,10 @@ impl Builder {
         let comment = self.comments(view);
         let from_ns = since_ns.max(about.start_ns).min(about.end_ns);
         let period_type = Some(self.value_type("space", "bytes"));
-        let default_sample_type = self.string("inuse_space");
+        let default_sample_type = self.string(match options.metric {
+            Metric::Peak => "peak_space",
+            _ => "inuse_space",
+        });
         let function = self
             .functions
             .into_values()
@@ -151,7 +163,10 @@ impl Builder {
 
     /// One for each stack with its labels, in the order of their first samples; rounded after adding up, so that
     /// the sums are right.
-    fn samples(&mut self, view: &View, since_ns: u64, out: &mut dyn Write) -> io::Result<()> {
+    fn samples(&mut self, view: &View, options: &Options, out: &mut dyn Write) -> io::Result<()> {
+        const CPU: usize = SAMPLE_TYPES.len();
+        const PEAK: usize = CPU + 1;
+        let since_ns = options.allocated_since_ns;
         let names = LABELS.map(|name| self.string(name));
         let threads: Vec<i64> = view
             .threads
@@ -161,12 +176,14 @@ impl Builder {
         let malloc = self.string("malloc");
         let heaps: Vec<i64> = view.heaps.iter().map(|name| self.string(name)).collect();
         let mut objects: FxHashMap<LocationIndex, [i64; 2]> = FxHashMap::default();
-        let mut sums: ByStack<Labels, [f64; 5]> = ByStack::new(view.stacks.len());
-        let columns = if view.ticks.is_empty() { 4 } else { 5 };
+        let mut sums: ByStack<Labels, Values<f64>> = ByStack::new(view.stacks.len());
+        let mut columns = vec![0, 1, 2, 3];
+        columns.extend((!view.ticks.is_empty()).then_some(CPU));
+        columns.extend((options.metric == Metric::Peak).then_some(PEAK));
         let is_told = |sample: &Sample| {
             sample.time_ns >= since_ns && !sample.is_carried || sample.end == End::Live
         };
-        for sample in view.samples.iter().filter(is_told) {
+        let mut labels = |sample: &Sample| {
             let thread = threads.get(sample.thread).copied().unwrap_or(0);
             let heap = sample.heap.map_or(malloc, |heap| heaps[heap]);
             let object = |place| {
@@ -175,14 +192,22 @@ impl Builder {
                     .or_insert_with(|| self.object(view, place))
             };
             let [kind, survival] = sample.object.map_or([0; 2], object);
-            let sums = sums.at(sample.stack, [thread, heap, kind, survival]);
+            [thread, heap, kind, survival]
+        };
+        for sample in view.samples.iter().filter(is_told) {
+            let sums = sums.at(sample.stack, labels(&sample));
             for (sum, value) in sums.iter_mut().zip(values(&sample, since_ns)) {
                 *sum += value;
             }
         }
+        if options.metric == Metric::Peak {
+            view.samples.at_peak(&mut |sample, bytes| {
+                sums.at(sample.stack, labels(sample))[PEAK] += bytes;
+            });
+        }
         for tick in view.ticks.iter().filter(|tick| tick.time_ns >= since_ns) {
             let thread = threads.get(tick.thread).copied().unwrap_or(0);
-            sums.at(tick.stack, [thread, 0, 0, 0])[4] += tick.cpu_ns as f64;
+            sums.at(tick.stack, [thread, 0, 0, 0])[CPU] += tick.cpu_ns as f64;
         }
         let sums = rounded(sums.into_all());
         blocks::write(sums.len(), out, |rows, bytes| {
@@ -193,7 +218,7 @@ impl Builder {
                     location_id: stacks
                         .map(|stack| id_of(view.stacks.get(stack).location))
                         .collect(),
-                    value: sum.value[..columns].to_vec(),
+                    value: columns.iter().map(|&column| sum.value[column]).collect(),
                     label: labels
                         .filter(|(_, value)| *value != 0)
                         .map(|(key, str)| message::Label { key, str })
@@ -265,9 +290,9 @@ impl Builder {
 }
 
 /// Each value with what was left of those before it.
-fn rounded(sums: Vec<Entry<Labels, [f64; 5]>>) -> Vec<Entry<Labels, [i64; 5]>> {
-    let mut rounding: [Rounding; 5] = Default::default();
-    let mut next = |values: [f64; 5]| {
+fn rounded(sums: Vec<Entry<Labels, Values<f64>>>) -> Vec<Entry<Labels, Values<i64>>> {
+    let mut rounding: Values<Rounding> = Default::default();
+    let mut next = |values: Values<f64>| {
         let mut values = values.into_iter();
         let next = |rounding: &mut Rounding| rounding.next(values.next().unwrap_or(0.0));
         rounding.each_mut().map(next)
@@ -315,13 +340,37 @@ mod tests {
     use flate2::read::GzDecoder;
     use std::io::Read;
 
+    #[test]
+    fn a_program_that_ended_shows_its_peak_first() {
+        let profile = fixture::ended();
+        let options = Options {
+            metric: Metric::Peak,
+            ..Options::default()
+        };
+        let mut out = Vec::new();
+        write(&View::from(&profile), &options, &mut out).unwrap();
+        let mut bytes = Vec::new();
+        GzDecoder::new(&out[..]).read_to_end(&mut bytes).unwrap();
+        let written = message::Profile::decode(&bytes[..]).unwrap();
+        let text = |index: i64| written.string_table[usize::try_from(index).unwrap()].as_str();
+        assert_eq!(text(written.default_sample_type), "peak_space");
+        assert_eq!(written.sample_type.len(), 5);
+        let sum = |column: usize| -> i64 { written.sample.iter().map(|it| it.value[column]).sum() };
+        // Two blocks of 100 bytes were live at once, and none at the end.
+        assert_eq!((sum(1), sum(3), sum(4)), (300, 0, 200));
+    }
+
     fn decoded(view: &View) -> message::Profile {
         decoded_since(view, 0)
     }
 
     fn decoded_since(view: &View, since_ns: u64) -> message::Profile {
         let mut out = Vec::new();
-        write(view, since_ns, &mut out).unwrap();
+        let options = Options {
+            allocated_since_ns: since_ns,
+            ..Options::default()
+        };
+        write(view, &options, &mut out).unwrap();
         let mut bytes = Vec::new();
         GzDecoder::new(&out[..]).read_to_end(&mut bytes).unwrap();
         message::Profile::decode(&bytes[..]).unwrap()

@@ -30,7 +30,8 @@ fn frame(line: &Line) -> Frame<'_> {
     }
 }
 
-pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError> {
+/// `first`: what a reader sees first.
+pub(crate) fn write(view: &View, first: Metric, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut frames: Interner<&Line> = Interner::new();
     let frames_of_location: Vec<Vec<usize>> = view
         .locations
@@ -41,6 +42,10 @@ pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError>
     if !view.ticks.is_empty() {
         metrics.push(Metric::Cpu);
     }
+    if first == Metric::Peak {
+        metrics.push(Metric::Peak);
+    }
+    let active = metrics.iter().position(|metric| *metric == first);
     let shared = Shared {
         frames: frames.into_values().into_iter().map(frame).collect(),
     };
@@ -66,7 +71,7 @@ pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError>
         "exporter",
         concat!("allocsample ", env!("CARGO_PKG_VERSION")),
     )?;
-    file.entry("activeProfileIndex", &0)?;
+    file.entry("activeProfileIndex", &active.unwrap_or(0))?;
     file.entry("shared", &shared)?;
     file.objects("profiles", metrics, |profile, metric| {
         let mut rounding = Rounding::default();
@@ -103,7 +108,7 @@ mod tests {
     fn frames_samples_and_sums_fit_together() {
         let view = fixture::view();
         let mut out = Vec::new();
-        write(&view, &mut out).unwrap();
+        write(&view, Metric::default(), &mut out).unwrap();
         let file: Value = serde_json::from_slice(&out).unwrap();
         let frames = file["shared"]["frames"].as_array().unwrap();
         for (profile, metric) in [(0, Metric::Allocated), (1, Metric::Live)] {
@@ -141,7 +146,7 @@ mod tests {
         };
         view.ticks = vec![tick(4_000_000), tick(5_000_000)];
         let mut out = Vec::new();
-        write(&view, &mut out).unwrap();
+        write(&view, Metric::default(), &mut out).unwrap();
         let file: Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(file["profiles"].as_array().unwrap().len(), 3);
         let time = &file["profiles"][2];

@@ -317,7 +317,7 @@ impl View<'_> {
         let mut bytes = vec![0.0; self.stacks.len()];
         match metric {
             Metric::Peak => {
-                let mut add = |stack: StackIndex, more: f64| bytes[stack] += more;
+                let mut add = |sample: &Sample, more: f64| bytes[sample.stack] += more;
                 self.samples.at_peak(&mut add);
             }
             _ => {

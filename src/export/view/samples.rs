@@ -151,15 +151,19 @@ impl Samples<'_> {
         }
     }
 
-    /// Tells `add` of every stack with bytes that were live when the process held most, and how many.
-    pub fn at_peak(&self, add: &mut dyn FnMut(StackIndex, f64)) {
+    /// Tells `add` of every sample, and of how many bytes it stands for that were live when the process held most.
+    pub fn at_peak(&self, add: &mut dyn FnMut(&Sample, f64)) {
         match self {
             Samples::Recorded(source) => {
                 let profile = source.profile;
                 let moments = Peak::of(profile).moments;
                 let mut halves = Halves::of(profile);
+                let none = Estimate::default();
                 for sample in &profile.samples {
-                    add(source.stack(&sample), halves.at(&sample, &moments).value());
+                    let bytes = halves.at(&sample, &moments).value();
+                    if bytes > 0.0 {
+                        add(&source.sample(&sample, none, none), bytes);
+                    }
                 }
             }
             Samples::Merged(of, _) => of.at_peak(add),
