@@ -4,7 +4,7 @@ use allocsample_profile::Profile;
 use allocsample_report::{Coverage, Totals, runtimes, units};
 use serde_json::{Value, json};
 
-use crate::answer::Held;
+use crate::answer;
 
 /// What the program was called by; one file may have several names.
 pub(crate) fn program(profile: &Profile) -> &str {
@@ -25,8 +25,10 @@ pub(crate) fn about(profile: &Profile, totals: &Totals) -> Value {
         "interval_bytes": profile.interval_bytes(),
         "periodic": profile.is_periodic(),
         "complete": profile.is_complete(),
-        "held": Held::of(profile).measure(),
+        "held": answer::measure(profile.held()),
         "exit": profile.exit.map(|exit| exit.describe()),
+        "running": profile.is_running,
+        "killed_by": profile.killed_by(),
         "samples": profile.samples.len(),
         "lost_samples": lost_samples,
         "lost_bytes": lost_bytes,

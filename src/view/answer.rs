@@ -1,7 +1,7 @@
 //! The answer that the page starts with: how much is held, how fast that grows, and how few sites explain it.
 
 use allocsample_leaks::Findings;
-use allocsample_profile::{ExitHow, Profile};
+use allocsample_profile::{Held, Profile};
 use allocsample_report::{Estimate, Frames, Halves, Paths, Totals, Weights, units};
 use serde_json::{Value, json};
 
@@ -12,36 +12,18 @@ const EXPLAINED: f64 = 0.8;
 /// If so many sites explain less, their number is no answer.
 const MOST_SITES: usize = 100;
 
-/// The moment at which the program is asked what it holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Held {
-    /// It was running, or was killed and freed nothing.
-    AtEnd,
-    /// It ended by itself: what it held then is what it did not bother to free.
-    AtPeak,
+/// The page's name of the measure.
+pub(crate) fn measure(held: Held) -> &'static str {
+    match held {
+        Held::AtEnd => "live",
+        Held::AtPeak => "peak",
+    }
 }
 
-impl Held {
-    pub fn of(profile: &Profile) -> Self {
-        match &profile.exit {
-            Some(exit) if exit.how != ExitHow::Detached => Self::AtPeak,
-            _ => Self::AtEnd,
-        }
-    }
-
-    /// The page's name of the measure.
-    pub fn measure(self) -> &'static str {
-        match self {
-            Self::AtEnd => "live",
-            Self::AtPeak => "peak",
-        }
-    }
-
-    fn total(self, totals: &Totals) -> &Estimate {
-        match self {
-            Self::AtEnd => &totals.live,
-            Self::AtPeak => &totals.peak.bytes,
-        }
+fn total_held(held: Held, totals: &Totals) -> &Estimate {
+    match held {
+        Held::AtEnd => &totals.live,
+        Held::AtPeak => &totals.peak.bytes,
     }
 }
 
@@ -58,7 +40,7 @@ pub(crate) struct Explained {
 impl Explained {
     /// Of the sites as `leaks` knows them: by the functions from the one that is charged to the root.
     pub fn of(profile: &Profile, totals: &Totals) -> Self {
-        let held = Held::of(profile);
+        let held = profile.held();
         let frames = Frames::of(profile);
         let mut paths = Paths::new(&frames);
         let mut stack = Vec::new();
@@ -83,7 +65,7 @@ impl Explained {
             };
         }
         bytes.retain(|&bytes| bytes > 0.0);
-        Self::of_sizes(bytes, held.total(totals).value())
+        Self::of_sizes(bytes, total_held(held, totals).value())
     }
 
     fn of_sizes(mut bytes: Vec<f64>, total: f64) -> Self {
@@ -110,12 +92,12 @@ pub(crate) fn answer(
     findings: &Findings,
     explained: Explained,
 ) -> Value {
-    let held = Held::of(profile);
-    let total = held.total(totals);
+    let held = profile.held();
+    let total = total_held(held, totals);
     let process = &findings.process;
     let (low, high) = process.live_per_s_95;
     json!({
-        "held": held.measure(),
+        "held": measure(held),
         "bytes": total.value(),
         "stderr": total.stderr(),
         "text": units::bytes_with_error(total),

@@ -39,7 +39,7 @@ function drawHeader() {
   byId('program').textContent = (at < 0 ? '' : about.command.slice(at)) || about.program || 'profile';
   byId('program').title = about.command;
   if (profile.against) byId('program').textContent += ', compared';
-  const when = (it) => `pid ${it.pid}, ${new Date(it.start_unix_ms).toLocaleString('en-GB', { dateStyle: 'medium', timeStyle: 'short' })}, ${formatTime(it.duration_s)}, ${it.exit ?? (it.complete ? 'ended' : 'incomplete: killed, or still running')}`;
+  const when = (it) => `pid ${it.pid}, ${new Date(it.start_unix_ms).toLocaleString('en-GB', { dateStyle: 'medium', timeStyle: 'short' })}, ${formatTime(it.duration_s)}, ${it.exit ?? (it.running ? 'still running' : it.killed_by ? `killed by ${it.killed_by}` : it.complete ? 'ended' : 'incomplete: killed, or written while it ran')}`;
   byId('command').textContent = when(about);
   if (profile.against) byId('against').textContent = `compared with ${profile.against.about.command}   ${when(profile.against.about)}`;
   if (profile.sites_in_all > siteCount) {
