@@ -34,3 +34,24 @@ pub fn draw_gap(interval: Interval, random: &mut Random) -> u128 {
     // Whole, and below 2^63 * 37: the conversion is exact.
     exponential as u128
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_is_the_exponential_distance_rounded_up() {
+        for bytes in [2, 3, 1000, 1 << 19, 1 << 40, 1 << 60] {
+            let interval = Interval::new(bytes).unwrap();
+            let mut random = Random::from_seed(5);
+            let mut same = random.clone();
+            for _ in 0..10_000 {
+                let distance = -(bytes as f64) * libm::log(same.unit());
+                let expected = (libm::ceil(distance) as u128).max(1);
+                assert_eq!(draw_gap(interval, &mut random), expected, "{bytes}");
+            }
+        }
+        let mut random = Random::from_seed(5);
+        assert_eq!(draw_gap(Interval::EVERY_ALLOCATION, &mut random), 1);
+    }
+}

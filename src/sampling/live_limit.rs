@@ -85,6 +85,29 @@ mod tests {
     }
 
     #[test]
+    fn the_interval_changes_whenever_half_of_the_room_is_used_or_free_again() {
+        let first = Interval::new(4096).unwrap();
+        let mut limit = LiveLimit::new(10_000, first);
+        for (live, times) in [
+            (4_999, None),
+            (5_000, Some(4)),
+            (7_499, None),
+            (7_500, Some(16)),
+            (8_749, None),
+            // Half as much once more would leave 4,000: two fifths.
+            (4_000, Some(4)),
+            (7_499, None),
+            (7_500, Some(16)),
+            (0, Some(1)),
+            (4_999, None),
+            (5_000, Some(4)),
+        ] {
+            let next = limit.look(live).map(Interval::bytes);
+            assert_eq!(next, times.map(|times| 4096 * times), "{live}");
+        }
+    }
+
+    #[test]
     fn a_burst_beyond_the_room_does_not_blind_us() {
         let first = Interval::new(4096).unwrap();
         let mut limit = LiveLimit::new(10_000, first);
