@@ -3,7 +3,7 @@
 
 mod mapping;
 
-use allocsample_ring::{Collecting, Priority, RingFull, request};
+use allocsample_ring::{Collecting, Priority, RingFull, Stretch, recover_words, request};
 use mapping::{Mapping, PROFILE_ID};
 
 #[test]
@@ -181,4 +181,61 @@ fn a_request_and_its_progress_are_where_the_command_looks() {
     // A slower thread.
     ring.set_obeyed(1);
     assert_eq!(word(request::OBEYED), 2);
+}
+
+#[test]
+fn what_is_pending_is_seen_and_copied_with_padding_and_unfinished_records() {
+    let mapping = Mapping::new(64);
+    let ring = mapping.ring();
+    {
+        // SAFETY: the only one.
+        let mut consumer = unsafe { ring.consumer() };
+        for _ in 0..5 {
+            ring.reserve(9, Priority::Sample).unwrap().commit(9);
+            consumer.next().unwrap();
+        }
+        consumer.release();
+    }
+    let mut first = ring.reserve(2, Priority::Sample).unwrap();
+    first.words_mut().copy_from_slice(&[7, 8]);
+    first.commit(1);
+    // 11 words are left before the end.
+    let mut open = ring.reserve(12, Priority::Sample).unwrap();
+    open.words_mut().fill(5);
+    ring.reserve(0, Priority::Sample).unwrap().commit(2);
+    assert_eq!((ring.pending_from(), ring.head()), (50, 78));
+    let payload = [7, 8].as_slice();
+    let expected = [
+        Stretch::Record { kind: 1, payload },
+        Stretch::Padding(11),
+        Stretch::Unfinished(13),
+        Stretch::Record {
+            kind: 2,
+            payload: &[],
+        },
+    ];
+    // SAFETY: the consumer is gone; from the tail to the head.
+    let pending: Vec<_> = unsafe { ring.pending(50, 78) }.collect();
+    assert_eq!(pending, expected);
+    let words = pending.iter().map(Stretch::words).collect::<Vec<_>>();
+    assert_eq!(words, [3, 11, 13, 1]);
+    // SAFETY: as above.
+    let some: Vec<_> = unsafe { ring.pending(50, 53) }.collect();
+    assert_eq!(some, expected[..1]);
+    let mut copy = [u64::MAX; 64];
+    // SAFETY: as above.
+    assert_eq!(unsafe { ring.copy_pending(50, &mut copy) }, 78);
+    assert!(copy[15..27].iter().all(|&word| word == 0), "unfinished");
+    assert_eq!(copy[28..], [u64::MAX; 36]);
+    let raw: Vec<u8> = copy.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let found = recover_words(50, 78, &raw);
+    let kinds: Vec<_> = found.records.iter().map(|record| record.kind).collect();
+    assert_eq!((kinds, found.unfinished), (vec![1, 2], 1));
+    assert_eq!(found.records[0].words, [7, 8]);
+    for (room, reached) in [(2, 50), (3, 53), (13, 53), (14, 64), (27, 77)] {
+        // SAFETY: as above.
+        let position = unsafe { ring.copy_pending(50, &mut copy[..room]) };
+        assert_eq!(position, reached, "{room}");
+    }
+    drop(open);
 }
