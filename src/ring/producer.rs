@@ -423,6 +423,14 @@ mod tests {
     }
 
     #[test]
+    fn writers_have_numbers_below_192_and_0_stands_for_all_others() {
+        let number = |number| Writer::new(number).number();
+        assert_eq!([1, 150, 191, 192, 1000].map(number), [1, 150, 191, 0, 0]);
+        assert_eq!(Writer::new(0), Writer::OTHER);
+        assert_eq!(Writer::OTHER.number(), 0);
+    }
+
+    #[test]
     fn a_writer_left_right_after_the_exchange_holds_nobody_up() {
         // Alone, and with others behind it.
         for behind in [0, 1, 3] {
