@@ -66,6 +66,7 @@ pub fn parse_decimal(text: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::string::ToString;
 
     #[test]
     fn times_are_read_exactly_or_not_at_all() {
@@ -84,9 +85,27 @@ mod tests {
 
     #[test]
     fn sizes_have_a_least() {
-        assert_eq!(parse_rotate_size(b"64K"), Ok(64 << 10));
-        for text in ["63K", "0", "off", "", "64k b", "-1M"] {
-            assert!(parse_rotate_size(text.as_bytes()).is_err(), "{text}");
+        type Parse = fn(&[u8]) -> Result<u64, Expected>;
+        let parsers: [(Parse, u64); 3] = [
+            (parse_max_size, 1 << 20),
+            (parse_max_size_rotated, 8 << 20),
+            (parse_rotate_size, 64 << 10),
+        ];
+        for (parse, least) in parsers {
+            assert_eq!(parse(least.to_string().as_bytes()), Ok(least));
+            assert!(parse((least - 1).to_string().as_bytes()).is_err());
+            assert_eq!(parse(b"64M"), Ok(64 << 20));
+            for text in ["0", "off", "", "64k b", "-64M"] {
+                assert!(parse(text.as_bytes()).is_err(), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_are_digits_below_2_to_the_64th() {
+        assert_eq!(parse_decimal(b"18446744073709551615"), Some(u64::MAX));
+        for text in ["18446744073709551616", "", "12a", "+1", " 1"] {
+            assert_eq!(parse_decimal(text.as_bytes()), None, "{text}");
         }
     }
 }
