@@ -99,6 +99,22 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
+    fn bits_of_seeds_and_of_streams_are_ones_half_of_the_time() {
+        let parent = Seed { process: 7 };
+        for number_of in [
+            |parent: Seed, number| parent.child(number).process,
+            |parent: Seed, number| parent.thread(number).next_u64(),
+            |parent: Seed, number| parent.ticks_of_thread(number).next_u64(),
+        ] {
+            let ones: u32 = (0..1000)
+                .map(|number| number_of(parent, number).count_ones())
+                .sum();
+            // 32 of 64 bits; the standard deviation of the sum is 127.
+            assert!((31_400..32_600).contains(&ones), "{ones}");
+        }
+    }
+
+    #[test]
     fn agrees_with_the_reference() {
         for seed in [0, 1, 42, u64::MAX] {
             let mut ours = Random::from_seed(seed);
