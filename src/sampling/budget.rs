@@ -316,6 +316,9 @@ mod tests {
         // Not shorter than the budget says, however little is used.
         let next = controller.observe(interval(1 << 10), &idle(1e9));
         assert_eq!(next, None);
+        controller.set_shortest(interval(1 << 15));
+        let next = controller.observe(interval(1 << 16), &idle(1e9));
+        assert_eq!(next, Some(interval(1 << 15)));
     }
 
     #[test]
