@@ -74,6 +74,7 @@ fn a_file_that_is_no_ring_is_refused_with_the_reason() {
     let mut newer = file();
     put(&mut newer, 8, 3);
     assert_eq!(recover(&newer), Err(RecoverError::Version(3)));
+    assert!(RecoverError::Version(3).to_string().contains("version 3"));
     let mut odd = file();
     put(&mut odd, 32, 65);
     assert_eq!(recover(&odd), Err(RecoverError::Geometry(65, DATA as u64)));
