@@ -181,6 +181,8 @@ fn types_can_be_chosen_and_followed_to_their_callers() {
     assert_eq!(selected(&["--only-type", "^Node$"]), bytes["Node"]);
     assert_eq!(selected(&["--ignore-type", "^Node$"]), all - bytes["Node"]);
 
+    let allocated = ["--sort", "allocated"];
+    let json = |room: &Room, options: &[&str]| json(room, &[options, &allocated].concat());
     let up = json(&room, &["--callgraph", "--type", "Node"]);
     assert_eq!(up["schema"], "allocsample-tree/1");
     let sum: f64 = up["tree"]
@@ -254,9 +256,33 @@ fn lifetimes_tell_what_was_freed_from_what_was_not() {
 }
 
 #[test]
+fn a_program_that_ended_is_ranked_by_what_it_held_at_its_peak() {
+    let room = leaky();
+    let said = text(&room, &["--by", "site"]);
+    assert!(
+        said.contains("measure    bytes held: live at the peak"),
+        "{said}"
+    );
+    // What is freed at once comes first only of all that was allocated.
+    let is_kept_first = |said: &str| said.find("keep") < said.find("churn");
+    assert!(is_kept_first(&said), "{said}");
+    let allocated = text(&room, &["--by", "site", "--sort", "allocated"]);
+    assert!(!is_kept_first(&allocated), "{allocated}");
+    let tree = text(&room, &["--tree"]);
+    assert!(tree.contains("keep") && !tree.contains("churn"), "{tree}");
+    // Nothing grows by 0 B, and no function where the process starts grows by itself.
+    let growth = text(&room, &["--sort", "growth"]);
+    let rows = growth
+        .lines()
+        .filter(|line| line.contains(" 0 B ") || line.contains("_start"));
+    assert_eq!(rows.count(), 0, "{growth}");
+}
+
+#[test]
 fn paths_without_a_branch_are_one_line_of_the_tree() {
     let room = leaky();
-    let tree = text(&room, &["--tree", "--filter", "^make$"]);
+    let tree = ["--tree", "--filter", "^make$", "--sort", "allocated"];
+    let tree = text(&room, &tree);
     let branches: Vec<&str> = tree.lines().filter(|line| line.contains("make")).collect();
     assert_eq!(branches.len(), 2, "{tree}");
     assert!(branches[0].contains("churn > make"), "{tree}");

@@ -154,7 +154,7 @@ fn tip(error: &clap::Error, command: Option<&str>) -> Option<String> {
     }
     match error.kind() {
         ErrorKind::InvalidSubcommand if command.is_none() => {
-            let word = named(ContextKind::InvalidSubcommand)?;
+            let word = named(ContextKind::InvalidSubcommand).filter(|word| *word != "help")?;
             Some(match word.ends_with(".allocsample") {
                 true => format!("`allocsample report {word}` reads a profile"),
                 false => format!("`allocsample run -- {word}` profiles a program"),
