@@ -1,10 +1,9 @@
-//! The command's own memory: how it is returned to the system, and its limit.
+//! The command's own memory: how it goes back to the system, and how much there may be.
 //!
-//! A profile can come from anywhere, and its contents can take far more memory than its file. Readers count what they
-//! build, and say if a profile is out of proportion (`allocsample_profile`). The limit here is a second one, which
-//! holds for everything that a command does with a profile. The kernel enforces it (`RLIMIT_DATA`), so it includes
-//! fragmentation and the memory of libraries, and costs nothing until it is reached. Then [`Bounded`] ends the
-//! command with one line.
+//! A profile comes from anywhere, and what a reader makes of it can be far larger than its file. Readers count what they
+//! build and say where a profile is out of proportion (`allocsample_profile`); this is the bound behind them, which holds
+//! whatever a command does with what was read. The kernel keeps it (`RLIMIT_DATA`), so it covers fragmentation and the
+//! memory of libraries, and costs nothing while it is not reached. When it is, [`Bounded`] ends the command with one line.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
@@ -19,34 +18,33 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::exit;
 
-/// Blocks of at least this size are mapped on their own, and return to the system when they are freed. This is
-/// glibc's initial value, which it raises with every such block that is freed; after a large profile it would then
-/// keep a tenth more than is in use.
+/// From this size on a block is the system's own, and goes back to it when it is freed. glibc begins with the same, and
+/// raises it with each such block that is freed: of a large profile it then keeps a tenth more than what is in use.
 const LARGE_BYTES: i32 = 128 << 10;
 
-/// Must be called before there are threads.
+/// To be called before there are threads.
 pub fn give_large_blocks_back() {
-    // SAFETY: sets a parameter of the allocator, which takes its own locks.
+    // SAFETY: sets a parameter of the allocator, whose own locks see to what else may be going on.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BYTES);
     }
 }
 
-/// Bytes that a command may use for any profile.
+/// What a command may take for any profile.
 const BASE_BYTES: u64 = 64 << 20;
-/// Further bytes that it may use per byte of its profiles.
+/// What it may take for each byte of its profiles.
 const TIMES: u64 = 20;
 
-/// Bytes that a command may use for a profile of this size.
+/// What a command may take for a profile of so many bytes.
 pub fn allowance(file_bytes: u64) -> u64 {
     BASE_BYTES.saturating_add(file_bytes.saturating_mul(TIMES))
 }
 
-/// The limit on what the kernel counts as data; 0 if there is none.
+/// The bound on what the kernel counts as data; 0 while there is none.
 static MOST_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Sets or raises the limit for a profile of this size. Does nothing if limits are lifted, or if the kernel does not
-/// say how much is in use.
+/// Allows for a profile of so many bytes, and for no more than the profiles that were allowed for. Does nothing if limits
+/// are lifted, or the kernel does not say what is in use.
 pub fn allow_profile(file_bytes: u64) {
     if limits_are_lifted() {
         return;
@@ -60,8 +58,8 @@ pub fn allow_profile(file_bytes: u64) {
     }
 }
 
-/// Runs `work` without the limit, and raises the limit by what `work` leaves behind: names come from the files of
-/// modules, which belong to this machine and may be large.
+/// Does `work` without the bound. What it leaves behind is allowed for: names come from the files of modules, which are this
+/// machine's and as large as they are.
 pub fn without_bound<T>(work: impl FnOnce() -> T) -> T {
     let most_bytes = MOST_BYTES.load(Ordering::Relaxed);
     let before = data_bytes();
@@ -75,7 +73,7 @@ pub fn without_bound<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Removes the limit, which programs that the command starts would inherit.
+/// Ends the bound. Programs that the command starts would inherit it.
 pub fn lift() {
     if MOST_BYTES.swap(0, Ordering::Relaxed) != 0 {
         limit(None);
@@ -87,7 +85,7 @@ fn hold(most_bytes: u64) {
     limit(Some(most_bytes));
 }
 
-/// Sets the soft limit; `None` sets it to the hard one.
+/// Sets the soft limit; `None` is what the hard one allows.
 fn limit(bytes: Option<u64>) {
     let Rlimit { maximum, .. } = getrlimit(Resource::Data);
     let current = match (bytes, maximum) {
@@ -110,11 +108,11 @@ fn data_bytes() -> Option<u64> {
 /// A file or directory that is being written aside.
 static ASIDE: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// Remembers what must be removed if the command runs out of memory.
+/// Keeps in mind what is to be removed if the command ends for want of memory.
 pub struct RemovedIfItEnds;
 
 impl RemovedIfItEnds {
-    /// The file is removed until this is dropped.
+    /// Until it is dropped.
     pub fn begin(path: &Path) -> Self {
         if let Ok(mut aside) = ASIDE.lock() {
             *aside = Some(path.to_owned());
@@ -131,11 +129,11 @@ impl Drop for RemovedIfItEnds {
     }
 }
 
-/// The system's allocator. When it has no memory left, the command says so, and what to do about it.
+/// The system's allocator. Where that has no memory left the command says so, and what to do about it.
 pub struct Bounded;
 
-// SAFETY: every call passes its arguments to the system's allocator and returns that allocator's answer, unless it is
-// null; then the process ends.
+// SAFETY: every call goes to the system's allocator with the arguments that it came with, and its answer comes back unless
+// it is null, after which the process ends.
 unsafe impl GlobalAlloc for Bounded {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the contract of `alloc`.
@@ -165,17 +163,17 @@ fn or_end(block: *mut u8) -> *mut u8 {
     block
 }
 
-/// Ends the process at once: an allocator cannot unwind. Takes no lock, because the thread that asked for memory may
-/// hold it.
+/// Ends the process where it is: nothing can be unwound out of an allocator. No lock is waited for, since whoever asked for
+/// memory may hold it.
 #[cold]
 fn end_for_want_of_memory() -> ! {
     static ENDED_BY: AtomicI32 = AtomicI32::new(0);
     let thread = gettid().as_raw();
     match ENDED_BY.compare_exchange(0, thread, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => {}
-        // There is no memory even for the following.
+        // There is no memory even for what follows.
         Err(by) if by == thread => end_now(),
-        // Another thread is about to end the process.
+        // Another thread is about to end all of us.
         Err(_) => loop {
             std::thread::sleep(Duration::MAX);
         },
@@ -194,7 +192,7 @@ fn end_for_want_of_memory() -> ! {
         true => TOO_MUCH.as_bytes(),
         false => b"error: out of memory\n",
     };
-    // SAFETY: the bytes are valid. Rust's own handle may be locked by a thread that has ended up here.
+    // SAFETY: the bytes are there. Rust's own handle may be locked by a thread that has ended up here.
     unsafe {
         libc::write(libc::STDERR_FILENO, what.as_ptr().cast(), what.len());
     }
@@ -205,6 +203,6 @@ const TOO_MUCH: &str =
     "error: this needs far more memory than profiles of this size do (--no-limits allows it)\n";
 
 fn end_now() -> ! {
-    // SAFETY: has no preconditions. No code of ours may run at the exit: it could need memory, or a lock.
+    // SAFETY: has no preconditions. Nothing of ours is to run at the exit: it could need memory, or a lock.
     unsafe { libc::_exit(i32::from(exit::FAILURE)) }
 }

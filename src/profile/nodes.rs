@@ -128,16 +128,20 @@ impl NodeIndex {
     }
 
     fn intern_at(&mut self, stacks: &mut StackTable, parent: StackId, location: u32) -> StackId {
-        if let Some(stack) = self.get(parent.0, location) {
-            return StackId(stack);
+        self.make_room();
+        // There is a free slot: one search finds the node, or where it belongs.
+        let place = self.place_of(parent.0, location).unwrap_or_default();
+        let slot = &mut self.slots[place];
+        if slot.stack == 0 {
+            let stack = stacks.push_at(parent, location).0;
+            *slot = Slot {
+                parent: parent.0,
+                location,
+                stack,
+            };
+            self.used += 1;
         }
-        let stack = stacks.push_at(parent, location);
-        self.insert(Slot {
-            parent: parent.0,
-            location,
-            stack: stack.0,
-        });
-        stack
+        StackId(slot.stack)
     }
 
     /// Where a node would like to be. The upper bits of a product depend on all of the key.
@@ -148,21 +152,24 @@ impl NodeIndex {
     }
 
     fn get(&self, parent: u32, location: u32) -> Option<u32> {
+        let slot = self.slots[self.place_of(parent, location)?];
+        (slot.stack != 0).then_some(slot.stack)
+    }
+
+    /// The slot of a node, or the free one where it belongs; `None` if there are no slots.
+    fn place_of(&self, parent: u32, location: u32) -> Option<usize> {
         let mut place = self.slot(parent, location);
         loop {
             let slot = self.slots.get(place)?;
-            if slot.stack == 0 {
-                return None;
-            }
-            if (slot.parent, slot.location) == (parent, location) {
-                return Some(slot.stack);
+            if slot.stack == 0 || (slot.parent, slot.location) == (parent, location) {
+                return Some(place);
             }
             place = (place + 1) & (self.slots.len() - 1);
         }
     }
 
-    /// Adds a node that is not there.
-    fn insert(&mut self, new: Slot) {
+    /// Makes room for one more node.
+    fn make_room(&mut self) {
         const FEWEST: usize = 1 << 10;
         // Four of five at most are in use.
         if (self.used + 1) * 5 > self.slots.len() * 4 {
@@ -172,8 +179,6 @@ impl NodeIndex {
                 self.put(slot);
             }
         }
-        self.put(new);
-        self.used += 1;
     }
 
     fn put(&mut self, new: Slot) {

@@ -18,7 +18,7 @@ use crate::wrappers::{self, Skipped};
 pub struct FrameId(u32);
 
 impl FrameId {
-    /// Index into [`Frames::all`].
+    /// Index into [`Names::all`].
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -182,7 +182,7 @@ impl<'a> Frames<'a> {
         self.fill_of(&self.profile.stacks, of, stack);
     }
 
-    /// Where in a stack the frame is that an allocation in `heap` is charged to, see [`allocator`].
+    /// Where in a stack the frame is that an allocation in `heap` is charged to: the first one that is not of the allocator.
     pub fn charged(&self, heap: HeapId, stack: &[FrameId]) -> Option<usize> {
         allocator::charged_position(
             self.profile,

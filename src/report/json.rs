@@ -100,7 +100,7 @@ pub fn report<'a>(
             "z": totals.audit.z,
             "passed": totals.audit.is_passed(),
         },
-        "coverage": Coverage::of(profile).map(|coverage| coverage.to_json()),
+        "coverage": totals.coverage.as_ref().map(Coverage::to_json),
         "heaps": heaps.heaps_json(profile),
     }));
     let types = Rc::clone(&heaps);

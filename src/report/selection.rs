@@ -200,7 +200,9 @@ pub(crate) struct Window {
 impl Window {
     pub(crate) fn of(profile: &Profile, selection: &Selection, peak: Option<PeakMoments>) -> Self {
         let start_ns = profile.process.start_ns;
+        // In the middle of what is left: see `Profile::begin_at`.
         let since_ns = start_ns + selection.since_ns.unwrap_or(0);
+        let since_ns = since_ns.max(profile.span_ns().start);
         let until_ns = selection
             .until_ns
             .map_or(u64::MAX, |until| start_ns.saturating_add(until));
@@ -392,5 +394,130 @@ impl<'a> Selector<'a> {
     pub(crate) fn passes_stack(&self, stack: &[FrameId], charged: Option<usize>) -> bool {
         let callers = charged.map_or(0, |charged| charged + 1).min(stack.len());
         self.frames.any(stack) && self.callers.any(&stack[callers..])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random_profile::random_profile;
+    use crate::table::{By, Grouped, Request, Row, Sort};
+    use allocsample_profile::{IntervalInfo, Location, ModuleId, StackNode, Thread};
+    use allocsample_sampling::Random;
+
+    /// Random samples of three threads, in twenty stacks.
+    fn profile(seed: u64) -> Profile {
+        let mut profile = random_profile(2000, 1000, seed);
+        profile.process.end_ns = 1200;
+        // What may have been missed depends on the time.
+        profile.intervals[0].interval_bytes = 64;
+        let later = IntervalInfo {
+            time_ns: 600,
+            interval_bytes: 4096,
+            ..profile.intervals[0]
+        };
+        profile.intervals.push(later);
+        profile.interval_history = profile.intervals.clone();
+        let mut random = Random::from_seed(seed);
+        let mut stacks = vec![StackId::EMPTY];
+        for offset in 0..20 {
+            let parent = stacks[random.below(stacks.len() as u64) as usize];
+            let location = Location {
+                module: ModuleId::NONE,
+                offset,
+            };
+            stacks.push(profile.stacks.push(StackNode { parent, location }));
+        }
+        for number in 1..=3 {
+            let name = format!("worker {number}");
+            let thread = Thread {
+                tid: 100 + number,
+                name,
+                ..Thread::default()
+            };
+            profile.threads.insert(ThreadId(number), thread);
+        }
+        for row in 0..profile.samples.len() {
+            let sample = Sample {
+                thread: ThreadId(1 + random.below(3) as u32),
+                stack: stacks[1 + random.below(20) as usize],
+                ..profile.samples.at(row)
+            };
+            profile.samples.set(row, sample);
+        }
+        profile
+    }
+
+    fn rows(profile: &Profile, selection: &Selection, by: By) -> Vec<String> {
+        let frames = Frames::of(profile);
+        let request = Request {
+            by,
+            sort: Sort::Allocated,
+            selection,
+            peak: None,
+            limit: usize::MAX,
+        };
+        let grouped = Grouped::of(profile, &frames, &request);
+        let row = |row: Row| {
+            let figures = [
+                row.self_allocated,
+                row.self_live,
+                row.allocations,
+                row.self_growth,
+            ];
+            format!("{} {figures:?}", row.name)
+        };
+        let mut rows: Vec<String> = grouped.rows().map(row).collect();
+        rows.sort();
+        rows.push(format!("{:?}", grouped.selected()));
+        rows
+    }
+
+    #[test]
+    fn a_narrowed_profile_adds_up_to_what_is_selected_of_the_whole() {
+        let regex = |text: &str| Some(Regex::new(text).unwrap());
+        let of_time = |since_ns, until_ns| Selection {
+            since_ns,
+            until_ns,
+            ..Selection::default()
+        };
+        let selections = [
+            Selection::default(),
+            of_time(Some(300), None),
+            of_time(None, Some(500)),
+            of_time(Some(200), Some(700)),
+            Selection {
+                only_thread: regex("worker [12]"),
+                ..of_time(None, Some(900))
+            },
+            Selection {
+                only_heap: regex("^malloc$"),
+                only_thread: regex("103"),
+                ..of_time(Some(100), None)
+            },
+            Selection {
+                filter: regex("0x[1-5]$").unwrap().into(),
+                ..of_time(None, Some(600))
+            },
+            Selection {
+                only_caller: regex("0x[0-9]$"),
+                ..Selection::default()
+            },
+        ];
+        for (seed, selection) in (1..).zip(&selections) {
+            let whole = profile(seed);
+            let mut part = whole.clone();
+            selection.narrow(&mut part);
+            let is_less = part.samples.len() < whole.samples.len();
+            assert_eq!(is_less, seed > 1, "{selection:?}");
+            for by in [By::Function, By::Site, By::Thread, By::Size, By::Heap] {
+                let expected = rows(&whole, selection, by);
+                assert_eq!(
+                    rows(&part, &Selection::default(), by),
+                    expected,
+                    "{selection:?}"
+                );
+            }
+        }
     }
 }

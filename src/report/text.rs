@@ -55,10 +55,11 @@ pub struct Options {
 /// Rows of a table, unless told otherwise.
 pub const ROWS: usize = 20;
 
-/// Prints the whole report.
+/// Prints the whole report; the summary alone needs no frames.
 pub fn write(
     profile: &Profile,
     totals: &Totals,
+    frames: Option<&Frames<'_>>,
     options: &Options,
     out: &mut dyn Write,
 ) -> io::Result<()> {
@@ -68,9 +69,7 @@ pub fn write(
     for line in cost::lines(profile) {
         write_labelled(&line, options, out)?;
     }
-    let is_summary = options.shape == Shape::Summary;
-    let frames = (!is_summary).then(|| Frames::of(profile));
-    let time = match &frames {
+    let time = match frames {
         Some(frames) => CpuTime::of(profile, frames),
         None => CpuTime::without_functions(profile),
     };
@@ -82,7 +81,7 @@ pub fn write(
         let line = options.width.broken(&line, INDENT);
         writeln!(out, "{}", paint(&line, "33", options.colour))?;
     }
-    let Some(frames) = frames.filter(|_| !is_summary) else {
+    let Some(frames) = frames else {
         return Ok(());
     };
     if let Some(time) = time.filter(|time| time.ticks > 0) {
@@ -117,7 +116,7 @@ pub fn write(
                 peak,
                 limit: options.top,
             };
-            let table = Table::of_shown(profile, &frames, &request);
+            let table = Table::of_shown(profile, frames, &request);
             write_selected(totals, options, &table.selected, out)?;
             write_measure(totals, options, out)?;
             table::write(*by, &table, options, out)
@@ -126,7 +125,7 @@ pub fn write(
             const LEAST_PERCENT: f64 = 0.5;
             let selection = &options.selection;
             let sort = options.sort;
-            let tree = Tree::of(profile, &frames, selection, peak, sort, direction);
+            let tree = Tree::of(profile, frames, selection, peak, sort, direction);
             write_selected(totals, options, &tree.selected, out)?;
             write_measure(totals, options, out)?;
             tree.write(LEAST_PERCENT, options.width.columns(), options.colour, out)
@@ -134,12 +133,12 @@ pub fn write(
         Shape::Lifetimes => {
             const GROUPS: usize = 10;
             let groups = options.top.min(GROUPS);
-            let answer = crate::lifetimes::Answer::of(profile, &frames, &options.selection, groups);
+            let answer = crate::lifetimes::Answer::of(profile, frames, &options.selection, groups);
             lifetimes::write(&answer, options, out)
         }
         Shape::Redundancy => {
             let (selection, top) = (&options.selection, options.top);
-            let answer = crate::redundancy::Answer::of(profile, &frames, selection, top);
+            let answer = crate::redundancy::Answer::of(profile, frames, selection, top);
             redundancy::write(&answer, options, out)
         }
     }
@@ -303,7 +302,7 @@ pub fn summary_lines(profile: &Profile, totals: &Totals) -> Vec<String> {
             },
         ),
     ];
-    lines.extend(Coverage::of(profile).map(|coverage| coverage.line()));
+    lines.extend(totals.coverage.as_ref().map(Coverage::line));
     lines
 }
 
@@ -334,8 +333,8 @@ fn uncounted(profile: &Profile) -> String {
 /// What a reader must know to read the figures right.
 pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
     let mut lines = Vec::new();
-    let coverage = Coverage::of(profile);
-    lines.extend(coverage.as_ref().and_then(Coverage::warning));
+    let coverage = totals.coverage.as_ref();
+    lines.extend(coverage.and_then(Coverage::warning));
     lines.extend(runtimes::lines(profile));
     if profile.part.before > 0 {
         let carried = profile.samples.iter().filter(|it| it.is_carried()).count();
@@ -435,7 +434,7 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
         lines.push(match profile.exact_bytes() {
             0 => "no samples: nothing was allocated through malloc while sampling was on".to_owned(),
             // A smaller interval samples no other allocator.
-            bytes if coverage.as_ref().is_some_and(Coverage::is_low) => format!(
+            bytes if coverage.is_some_and(Coverage::is_low) => format!(
                 "no samples: only {} went through malloc",
                 units::bytes(bytes as f64)
             ),

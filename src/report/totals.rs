@@ -2,13 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use allocsample_profile::{Examined, HeapId, LostReason, Profile, ThreadId};
+use allocsample_profile::{Examined, HeapId, LostReason, Peak, Profile, ThreadId, Weights};
 use allocsample_sampling::Estimate;
 use rustc_hash::FxHashMap;
 
-use allocsample_profile::Peak;
-
-use allocsample_profile::Weights;
+use crate::coverage::Coverage;
 
 /// Sums over all samples.
 #[derive(Clone, Debug)]
@@ -27,6 +25,8 @@ pub struct Totals {
     pub audit: Audit,
     /// Bytes that went through the threads' counters.
     pub exact_bytes: u64,
+    /// How much of the process's memory the profile accounts for, if that is known.
+    pub coverage: Option<Coverage>,
 }
 
 /// How far the estimates are from the exact counts, in standard errors. Within 5 is luck, beyond it a defect: of the
@@ -57,7 +57,10 @@ impl Totals {
     pub fn of(profile: &Profile) -> Self {
         std::thread::scope(|scope| {
             let peak = scope.spawn(|| Peak::of(profile));
-            let totals = Self::without_peak(profile);
+            let totals = Self {
+                coverage: Coverage::of(profile),
+                ..Self::without_peak(profile)
+            };
             match peak.join() {
                 Ok(peak) => Self { peak, ..totals },
                 Err(panic) => std::panic::resume_unwind(panic),
@@ -74,6 +77,7 @@ impl Totals {
             peak: Peak::default(),
             audit: Audit::default(),
             exact_bytes: profile.exact_bytes(),
+            coverage: None,
         };
         let allowances = profile.allowances(0, u64::MAX);
         let allowance = allowances.of_process();

@@ -2,7 +2,7 @@
 //! and what changed since another profile.
 //!
 //! The page is one file without any reference to another: the charts' code (`page/vendor`), ours (`page/*.js`), and the
-//! profile. The profile is added up before it goes in ([`cells`]), so that the page stays small and quick whatever the
+//! profile. The profile is added up before it goes in (`cells.rs`), so that the page stays small and quick whatever the
 //! number of samples. Names come from programs, which may be hostile: they are data inside a JSON element in which
 //! nothing can end the element, and they reach the document as text only.
 #![forbid(unsafe_code)]

@@ -28,7 +28,7 @@ pub fn run(arguments: &Report) -> anyhow::Result<Ending> {
         check_function(arguments, &profile, function)?;
     }
     let progress = Progress::start("adding up");
-    let totals = Totals::of(&profile);
+    let (totals, frames) = add_up(&profile);
     if arguments.narrow.at_peak {
         selection.at_peak = Some(totals.peak.moments);
     }
@@ -36,6 +36,7 @@ pub fn run(arguments: &Report) -> anyhow::Result<Ending> {
     let question = Question {
         profile: &profile,
         totals: &totals,
+        frames: &frames,
         selection,
         sort: sort(arguments, profile.held()),
         arguments,
@@ -84,9 +85,22 @@ fn the_type(
     Ok(Selection::exactly(name)?)
 }
 
+/// Both go through all samples, and neither needs the other.
+fn add_up(profile: &Profile) -> (Totals, Frames<'_>) {
+    std::thread::scope(|scope| {
+        let frames = scope.spawn(|| Frames::of(profile));
+        let totals = Totals::of(profile);
+        match frames.join() {
+            Ok(frames) => (totals, frames),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
 struct Question<'a> {
     profile: &'a Profile,
     totals: &'a Totals,
+    frames: &'a Frames<'a>,
     selection: Selection,
     sort: Sort,
     arguments: &'a Report,
@@ -102,19 +116,28 @@ impl Question<'_> {
             width: Width::new(terminal::width()),
             colour: terminal::wants_colour(),
         };
-        output_file::write_stdout(|out| Ok(text::write(self.profile, self.totals, &options, out)?))
+        let frames = (options.shape != Shape::Summary).then_some(self.frames);
+        output_file::write_stdout(|out| {
+            Ok(text::write(
+                self.profile,
+                self.totals,
+                frames,
+                &options,
+                out,
+            )?)
+        })
     }
 
     fn json(self) -> anyhow::Result<()> {
-        let frames = Frames::of(self.profile);
+        let frames = self.frames;
         let answer = match (shape(self.arguments), self.arguments.by) {
-            (Shape::Table(by), Some(_)) => json::table(self.totals, self.table(&frames, by)),
+            (Shape::Table(by), Some(_)) => json::table(self.totals, self.table(by)),
             (Shape::Tree(direction), _) => Document::of(self.tree_json(&direction)),
             (Shape::Lifetimes, _) => Document::of(self.lifetimes().to_json()),
             (Shape::Redundancy, _) => Document::of(self.redundancy().to_json()),
             _ => json::report(
                 self.profile,
-                &frames,
+                frames,
                 self.totals,
                 self.sort,
                 &self.selection,
@@ -138,15 +161,14 @@ impl Question<'_> {
                 output_file::write_stdout(|out| Ok(csv::redundancy(&answer, out)?))
             }
             Shape::Table(by) => {
-                let frames = Frames::of(self.profile);
-                let table = self.table(&frames, by);
+                let table = self.table(by);
                 output_file::write_stdout(|out| Ok(csv::table(&table, out)?))
             }
             Shape::Summary => Ok(()),
         }
     }
 
-    fn table<'a>(&'a self, frames: &'a Frames<'a>, by: By) -> Grouped<'a> {
+    fn table(&self, by: By) -> Grouped<'_> {
         let request = Request {
             by,
             sort: self.sort,
@@ -154,13 +176,13 @@ impl Question<'_> {
             peak: Some(self.totals.peak.moments),
             limit: self.arguments.top.unwrap_or(usize::MAX),
         };
-        Grouped::of(self.profile, frames, &request)
+        Grouped::of(self.profile, self.frames, &request)
     }
 
     fn tree(&self, direction: &Direction) -> Tree {
         Tree::of(
             self.profile,
-            &Frames::of(self.profile),
+            self.frames,
             &self.selection,
             Some(self.totals.peak.moments),
             self.sort,
@@ -186,13 +208,11 @@ impl Question<'_> {
     }
 
     fn lifetimes(&self) -> Answer {
-        let frames = Frames::of(self.profile);
-        Answer::of(self.profile, &frames, &self.selection, self.groups())
+        Answer::of(self.profile, self.frames, &self.selection, self.groups())
     }
 
     fn redundancy(&self) -> redundancy::Answer {
-        let frames = Frames::of(self.profile);
-        redundancy::Answer::of(self.profile, &frames, &self.selection, self.groups())
+        redundancy::Answer::of(self.profile, self.frames, &self.selection, self.groups())
     }
 
     /// Types and sites at most.
