@@ -168,7 +168,7 @@ function drawFlame() {
   }
   const matches = matchingFunctions(), used = new Set(), zoomed = boxOfHash(root, flame.zoom);
   if (zoomed === root) flame.zoom = 0;
-  const linesOf = (box) => (box.chain === undefined ? '' : placesOfChain(box.chain).map((place) => `${shortPath(profile.files[placeFiles[place]])}:${placeLines[place]}`).join(', '));
+  const linesOf = (box) => (box.chain === undefined ? '' : placesOfChain(box.chain).map((place) => `${shortPath(profile.files[placeFiles[place]])}:${placeLines[place]} ${codeOf(place)}`.trim()).join(', '));
   const describe = (box) => `${box.name}${linesOf(box) ? ` ${linesOf(box)}` : ''}${box.module && box.f !== NONE ? ` [${box.module}]` : ''}: ${formatBytes(box.value)}, ${formatPart(box.value / root.value)} of ${MEASURES[state.measure]}` +
     (box.parent && box.parent !== root ? `, ${formatPart(box.value / box.parent.value)} of its ${byId('invert').checked ? 'callee' : 'caller'}` : '');
   drawBoxes(place, { zoomed, isUpward: !byId('icicle').checked, describe,

@@ -128,6 +128,8 @@ function describeSite(site, finding, place) {
   element('span', ` ${where}`, place).className = 'where';
   for (const more of [finding?.package, finding?.type]) if (more) element('span', ` ${more}`, place).className = 'where';
   for (const [, own] of finding ? calledFrom(finding) : []) element('span', ` called by ${own}`, place);
+  const code = codeOf(at);
+  if (code) element('code', ` ${code.length > 70 ? `${code.slice(0, 69)}…` : code}`, place);
   const callers = [];
   for (let it = node === NONE ? NONE : nodeParents[node]; it !== NONE && callers.length < 5; it = nodeParents[it]) callers.push(shorten(functionName(nodeFunctions[it]), 36));
   if (callers.length) element('small', `← ${callers.join(' ← ')}`, place);

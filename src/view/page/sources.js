@@ -12,6 +12,12 @@ function bytesOfPlaces() {
   }
   return { own, through };
 }
+// The code of a line, if it was on the machine that made the page and has not been changed since.
+function codeOf(place) {
+  const it = place === NONE ? undefined : profile.sources.find(({ file, changed }) => file === placeFiles[place] && !changed), line = placeLines[place];
+  const found = it?.excerpts.findLast(([first]) => first <= line);
+  return found?.[1].split('\n')[line - found[0]]?.trim() ?? '';
+}
 function drawSources() {
   const { own, through } = bytesOfPlaces(), byFile = new Map(profile.sources.map((it) => [it.file, { ...it, own: 0, largest: 0, lines: new Map() }]));
   for (const [place, bytes] of through) {
