@@ -44,13 +44,15 @@ function shorten(name, length) {
   const half = Math.max(1, length - 1) / 2;
   return `${plain.slice(0, Math.ceil(half))}…${plain.slice(plain.length - Math.floor(half))}`;
 }
-// Of `map<int, list<char>>::insert` what is outside of the brackets: `map<…>::insert`. Operators stay.
+// Of `map<int, list<char>>::insert` what is outside of the arguments: `map<…>::insert`. Operators stay, and so do `<module>`
+// and other names in brackets: nothing is before them that has arguments.
 function withoutArguments(name) {
-  let depth = 0, plain = '';
+  let depth = 0, plain = '', before = '';
   for (const part of name.replace(/operator(<=>|<<=?|>>=?|[<>]=?|->\*?)/g, (it) => it.replace(/</g, '\u0001').replace(/>/g, '\u0002')).replace(/->/g, '-\u0002')) {
     if (part === '>') depth = Math.max(0, depth - 1);
     if (depth === 0) plain += part;
-    if (part === '<' && depth++ === 0) plain += '…';
+    if (part === '<' && (depth > 0 || /[\w:]/.test(before)) && depth++ === 0) plain += '…';
+    before = part;
   }
   return plain.replace(/\u0001/g, '<').replace(/\u0002/g, '>');
 }
