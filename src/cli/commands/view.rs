@@ -5,7 +5,7 @@ mod server;
 use std::process::{Command, Stdio};
 
 use allocsample_diff::Per;
-use allocsample_export::{Format, Options};
+use allocsample_export::Format;
 use allocsample_view::Against;
 use anyhow::Context;
 
@@ -54,7 +54,12 @@ pub fn run(arguments: &View) -> anyhow::Result<Ending> {
                 };
                 allocsample_view::write(&profile, Some(&earlier), &mut body)?;
             }
-            None => convert::fill(&profile, format, &Options::default(), &mut body)?,
+            None => convert::fill(
+                &profile,
+                format,
+                &convert::options(&profile, None),
+                &mut body,
+            )?,
         }
     }
     drop(profile);
