@@ -1,6 +1,6 @@
 //! A profile in other people's formats.
 //!
-//! One file per format, and [`write`] to choose one. Each of them sees the profile through the same view (`view`), so
+//! One file per format, and [`write()`] to choose one. Each of them sees the profile through the same view (`view`), so
 //! that all agree on names, weights and on what is live. Sums are rounded when they are printed, never before.
 #![forbid(unsafe_code)]
 

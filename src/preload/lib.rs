@@ -1,8 +1,8 @@
 //! `liballocsample.so`: joins the C shim, the agent and the drain thread.
 //!
-//! [`start`] is the library's constructor; [`attach`] begins and ends in a process that runs already; [`slow_path`] is the
-//! table through which the shim calls the agent; [`hooks`] is the one that virtual machines get, with a part for any program;
-//! [`allocator`] keeps every Rust allocation of ours out of the program's heap.
+//! `start` is the library's constructor; `attach` begins and ends in a process that runs already; `slow_path` is the
+//! table through which the shim calls the agent; `hooks` is the one that virtual machines get, with a part for any program;
+//! `allocator` keeps every Rust allocation of ours out of the program's heap.
 
 mod allocator;
 mod attach;

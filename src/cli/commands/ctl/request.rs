@@ -21,7 +21,7 @@ const IDLE: Duration = Duration::from_millis(100);
 /// How long another command may hold the lock without any progress.
 const QUEUE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// A request: one of the numbers of [`request`], and its arguments.
+/// A request: one of the numbers of [`mod@request`], and its arguments.
 pub struct Asked {
     pub what: u64,
     pub value: u64,
