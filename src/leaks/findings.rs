@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use allocsample_profile::{Frame, Profile};
-use allocsample_report::origin::Versions;
 use allocsample_report::significance::benjamini_hochberg;
+use allocsample_report::versions::Versions;
 use allocsample_report::{Selection, Weights};
 use allocsample_sampling::Estimate;
 
@@ -199,8 +199,7 @@ impl Findings {
                 let candidate = Candidate::of(&setting, rank.site as usize, &weights);
                 let mut finding = candidate.describe(&rank.circumstances, &mut room)?;
                 finding.is_material = is_material(&finding, scale);
-                let file = finding.function.file.as_deref();
-                finding.package = file.and_then(|file| versions.package(profile, file));
+                finding.package = versions.package(profile, &sites.jars, &finding.function);
                 Some(finding)
             })
             .collect();

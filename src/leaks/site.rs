@@ -1,6 +1,7 @@
 //! Samples by site: the functions of a stack, from the one that is charged to the root, and the type if there is one.
 
 use allocsample_profile::{Frame, HeapId, MissingRoot, Profile, Sample, SampleFlags};
+use allocsample_report::jars::Jars;
 use allocsample_report::origin::is_own;
 use allocsample_report::{FrameId, Frames, Kinds, NONE, Pairs, Paths, Selection, Selector};
 use rustc_hash::FxHashMap;
@@ -25,6 +26,8 @@ pub struct Site {
 pub struct Sites<'a> {
     profile: &'a Profile,
     frames: Frames<'a>,
+    /// Where classes of Java come from.
+    pub jars: Jars,
     /// Indices of samples, those of a site together and in their order.
     samples: Vec<u32>,
     /// Where in `samples` each site begins, and the last one ends.
@@ -138,6 +141,7 @@ impl<'a> Sites<'a> {
         Self {
             profile,
             frames,
+            jars: Jars::of(profile),
             samples,
             starts,
         }
@@ -194,7 +198,7 @@ impl<'a> Sites<'a> {
             function: self.frames.frame(stack[charged]).clone(),
             own: (stack[charged..].iter())
                 .map(|id| self.frames.frame(*id))
-                .find(|frame| is_own(profile, frame))
+                .find(|frame| is_own(profile, &self.jars, frame))
                 .cloned(),
             stack: frames.map(|frame| frame.function.clone()).collect(),
             heap: heap

@@ -13,6 +13,7 @@ mod document;
 mod elide;
 mod frames;
 pub mod heaps;
+pub mod jars;
 pub mod json;
 pub mod lifetimes;
 mod numbering;
@@ -32,6 +33,7 @@ pub mod time;
 mod totals;
 mod tree;
 pub mod units;
+pub mod versions;
 mod width;
 mod wrappers;
 

@@ -4,10 +4,10 @@
 //! and `shop/views.py:31` is neither: the user's own.
 
 use std::collections::HashMap;
-use std::path::Path;
-use std::time::{Duration, UNIX_EPOCH};
 
 use allocsample_profile::{Frame, Profile};
+
+use crate::jars::Jars;
 
 /// What a path says of its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Origin<'a> {
     /// Whether it belongs to a package or to the language's own library.
     pub is_library: bool,
     /// The directory that lists installed packages, and the name of this one.
-    installed: Option<(&'a str, &'a str)>,
+    pub(crate) installed: Option<(&'a str, &'a str)>,
 }
 
 /// Components of a path that say nothing else of its file.
@@ -126,9 +126,16 @@ fn of_java_class(frame: &Frame) -> Option<String> {
     if frame.module != "java" || file.contains('/') {
         return None;
     }
-    let (class, _method) = frame.function.rsplit_once('.')?;
-    let (package, _class) = class.rsplit_once('.')?;
+    let (package, _class) = class_of(frame)?.rsplit_once('.')?;
     Some(package.replace('.', "/"))
+}
+
+/// The class of a method of Java.
+pub(crate) fn class_of(frame: &Frame) -> Option<&str> {
+    frame
+        .function
+        .rsplit_once('.')
+        .map(|(class, _method)| class)
 }
 
 /// Paths of files that are shown together: each as short as it can be without being another's.
@@ -157,7 +164,7 @@ pub fn distinct_paths<'a>(files: impl IntoIterator<Item = &'a str>) -> HashMap<&
 }
 
 /// Whether a frame is of code that the user wrote, as far as its file and module tell.
-pub fn is_own(profile: &Profile, frame: &Frame) -> bool {
+pub fn is_own(profile: &Profile, jars: &Jars, frame: &Frame) -> bool {
     const JAVA: [&str; 5] = ["java.", "javax.", "jdk.", "sun.", "com.sun."];
     let is_of_language = profile
         .vm
@@ -166,10 +173,13 @@ pub fn is_own(profile: &Profile, frame: &Frame) -> bool {
         .any(|heap| heap.name == frame.module);
     if is_of_language {
         let function = frame.function.as_str();
-        let is_of_jdk =
-            frame.module == "java" && JAVA.iter().any(|start| function.starts_with(start));
+        let is_javas = || {
+            JAVA.iter().any(|start| function.starts_with(start))
+                || class_of(frame).is_some_and(|class| jars.is_library(class))
+        };
         let file = frame.file.as_deref();
-        return !is_of_jdk && file.is_some_and(|file| !Origin::of(file).is_library);
+        return !(frame.module == "java" && is_javas())
+            && file.is_some_and(|file| !Origin::of(file).is_library);
     }
     if profile.runtimes.own(&frame.module, &frame.function) {
         return false;
@@ -189,66 +199,6 @@ pub fn is_own(profile: &Profile, frame: &Frame) -> bool {
             .any(|start| path.starts_with(start));
         path == profile.process.executable || !is_system && !Origin::of(path).is_library
     })
-}
-
-/// Versions of packages, as the directories say in which they are installed.
-#[derive(Debug, Default)]
-pub struct Versions {
-    /// By directory and package; `None` for one whose version is not known.
-    known: HashMap<(String, String), Option<String>>,
-}
-
-impl Versions {
-    /// `aiohttp 3.9.1`, if a file belongs to an installed package that has not changed since the profile began.
-    pub fn package(&mut self, profile: &Profile, file: &str) -> Option<String> {
-        let (directory, name) = Origin::of(file).installed?;
-        let key = (directory.to_owned(), name.to_owned());
-        let version = self.known.entry(key).or_insert_with(|| {
-            let start = UNIX_EPOCH + Duration::from_nanos(profile.process.start_wall_ns);
-            let modified = std::fs::metadata(file).and_then(|file| file.modified());
-            // Another machine's, or another version by now.
-            let is_same = modified.is_ok_and(|modified| modified <= start);
-            is_same.then(|| version(Path::new(directory), name))?
-        });
-        Some(format!("{name} {}", version.as_ref()?))
-    }
-}
-
-/// The version of a package in a directory of them.
-fn version(directory: &Path, name: &str) -> Option<String> {
-    let manifest = directory.join(name).join("package.json");
-    if let Ok(manifest) = std::fs::read(manifest) {
-        let manifest: serde_json::Value = serde_json::from_slice(&manifest).ok()?;
-        return Some(manifest.get("version")?.as_str()?.to_owned());
-    }
-    let plain = |name: &str| name.to_lowercase().replace(['-', '.'], "_");
-    let module = name.strip_suffix(".py").unwrap_or(name);
-    let entries = std::fs::read_dir(directory).ok()?.flatten();
-    let installed = entries.filter_map(|entry| {
-        let file_name = entry.file_name();
-        let stem = file_name.to_str()?.strip_suffix(".dist-info")?;
-        let (name, version) = stem.rsplit_once('-')?;
-        Some((entry.path(), plain(name), version.to_owned()))
-    });
-    let mut others = Vec::new();
-    for (path, distribution, version) in installed {
-        if distribution == plain(module) {
-            return Some(version);
-        }
-        others.push((path, version));
-    }
-    // A distribution may be called otherwise than what is imported: PyYAML has `yaml`.
-    let provides = |path: &Path| {
-        let names = std::fs::read_to_string(path.join("top_level.txt")).unwrap_or_default();
-        let record = || std::fs::read_to_string(path.join("RECORD")).unwrap_or_default();
-        names.lines().any(|line| line.trim() == module)
-            || record().lines().any(|line| {
-                line.strip_prefix(name)
-                    .is_some_and(|rest| rest.starts_with(['/', ',']))
-            })
-    };
-    let found = others.into_iter().find(|(path, _)| provides(path));
-    found.map(|(_, version)| version)
 }
 
 #[cfg(test)]
@@ -394,43 +344,11 @@ mod tests {
                 module: module.into(),
                 is_symbolized: true,
             };
-            assert_eq!(is_own(&profile, &frame), is_users, "{module} {file:?}");
+            assert_eq!(
+                is_own(&profile, &Jars::default(), &frame),
+                is_users,
+                "{module} {file:?}"
+            );
         }
-    }
-
-    #[test]
-    fn versions_come_from_what_is_installed() {
-        let directory = tempfile::tempdir().unwrap();
-        let packages = directory.path().join("site-packages");
-        let write = |name: &str, text: &str| {
-            let path = packages.join(name);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
-        write("aiohttp/web_app.py", "");
-        write("aiohttp-3.9.1.dist-info/METADATA", "");
-        write("yaml/__init__.py", "");
-        write("PyYAML-6.0.1.dist-info/top_level.txt", "_yaml\nyaml\n");
-        let file = |name: &str| packages.join(name).to_str().unwrap().to_owned();
-        let mut profile = Profile::default();
-        // The file is younger than that.
-        let none = Versions::default().package(&profile, &file("aiohttp/web_app.py"));
-        assert_eq!(none, None);
-        profile.process.start_wall_ns = u64::MAX / 2;
-        let mut versions = Versions::default();
-        let mut package = |name| versions.package(&profile, &file(name));
-        assert_eq!(
-            package("aiohttp/web_app.py").as_deref(),
-            Some("aiohttp 3.9.1")
-        );
-        assert_eq!(package("yaml/__init__.py").as_deref(), Some("yaml 6.0.1"));
-        assert_eq!(package("other/__init__.py"), None);
-        let modules = directory.path().join("node_modules/pkg");
-        std::fs::create_dir_all(&modules).unwrap();
-        std::fs::write(modules.join("package.json"), r#"{"version": "4.2.0"}"#).unwrap();
-        std::fs::write(modules.join("i.js"), "").unwrap();
-        let script = modules.join("i.js");
-        let package = versions.package(&profile, script.to_str().unwrap());
-        assert_eq!(package.as_deref(), Some("pkg 4.2.0"));
     }
 }
