@@ -54,6 +54,21 @@ struct shim_allocation {
 };
 _Static_assert(sizeof(struct shim_allocation) == 56, "src/agent/shim.rs mirrors this layout");
 
+/* A call that changed what is mapped, or is about to remove it. */
+struct shim_mapping {
+    uintptr_t start;
+    size_t bytes;
+    uint32_t change; /* numbers of record::MappingChange */
+    uint32_t protection;
+    uint32_t flags;
+    uint32_t unused;
+};
+_Static_assert(sizeof(struct shim_mapping) == 32, "src/agent/shim.rs mirrors this layout");
+
+/* Numbers of record::MappingChange. */
+enum shim_change { SHIM_MAP = 1, SHIM_REMAP = 2, SHIM_BREAK = 3, SHIM_ATTACH = 4, SHIM_THREAD = 5, SHIM_UNMAP = 6,
+                   SHIM_OWN = 7 };
+
 /* How the process leaves; numbers of record::ExitHow. */
 enum shim_exit { SHIM_EXIT = 0, SHIM_IMMEDIATE_EXIT = 1, SHIM_QUICK_EXIT = 2, SHIM_ABORT = 3, SHIM_EXEC = 4,
                  /* The program continues without us. */
@@ -76,6 +91,8 @@ struct shim_slow_path {
     void (*put_back)(const void *block, uint64_t taken);
     /* Called when a block is freed while the counter has borrowed, so that no allocation would borrow any more. */
     void (*on_borrowed)(struct shim_thread *, const struct shim_caller *);
+    /* mmap or one of its kin was called. After a call that maps, before one that unmaps. */
+    void (*on_mapping)(struct shim_thread *, const struct shim_mapping *);
     /* Returns the argument for after_fork. */
     int (*before_fork)(struct shim_thread *);
     /* `child` is 0 in the child, negative in a parent whose fork failed. */
@@ -165,6 +182,9 @@ HIDDEN void shim_probe_free(uintptr_t pointer);
 HIDDEN bool shim_start_ticks(void);
 HIDDEN void shim_end_ticks(void);
 HIDDEN void shim_give_back_signal_stack(void *stack);
+
+/* The calling thread has started another one, whose descriptor lies here: a pthread_t of glibc is its address. */
+HIDDEN void shim_tell_thread(uintptr_t descriptor);
 
 /* For the agent, which cannot name thread-local variables or libc's names of C. */
 HIDDEN struct shim_thread *shim_this_thread(void);

@@ -248,7 +248,7 @@ static struct shim_start *prepare_thread(void)
     return is_wanted && shim_thread.counters.muted == 0 ? map_signal_stack() : NULL;
 }
 
-EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument)
+static int create_ticking(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument)
 {
     struct shim_start *prepared = prepare_thread();
     if (prepared == NULL)
@@ -260,7 +260,15 @@ EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
     return result;
 }
 
-EXPORT int thrd_create(thrd_t *thread, thrd_start_t start, void *argument)
+EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument)
+{
+    int result = create_ticking(thread, attributes, start, argument);
+    if (result == 0)
+        shim_tell_thread(*thread);
+    return result;
+}
+
+static int create_ticking_c11(thrd_t *thread, thrd_start_t start, void *argument)
 {
     struct shim_start *prepared = prepare_thread();
     if (prepared == NULL)
@@ -274,6 +282,14 @@ EXPORT int thrd_create(thrd_t *thread, thrd_start_t start, void *argument)
     int result = NEXT(thrd_create)(thread, entry, prepared);
     if (result != thrd_success)
         unmap_signal_stack(prepared);
+    return result;
+}
+
+EXPORT int thrd_create(thrd_t *thread, thrd_start_t start, void *argument)
+{
+    int result = create_ticking_c11(thread, start, argument);
+    if (result == thrd_success)
+        shim_tell_thread(*thread);
     return result;
 }
 

@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::hooks::Heaps;
 use crate::identity::Identity;
 use crate::live::BlockFilter;
+use crate::mappings::Mappings;
 use crate::os::file::complain;
 use crate::os::signals::Held;
 use crate::os::{self, process};
@@ -38,6 +39,7 @@ pub struct Agent {
     pub(crate) blocks: SampledBlocks,
     pub(crate) heaps: Heaps,
     pub(crate) ticks: Ticks,
+    pub(crate) mappings: Mappings,
     pub(crate) last_look: LastLook,
 }
 
@@ -54,6 +56,7 @@ impl Agent {
             blocks: SampledBlocks::new(filter),
             heaps: Heaps::new(),
             ticks: Ticks::new(),
+            mappings: Mappings::new(),
             last_look: LastLook::new(),
         }
     }
@@ -181,6 +184,7 @@ impl Agent {
         self.write_ended_before(recording);
         self.ticks
             .begin_recording(recording, self.config().tick_period_ns);
+        self.mappings.begin_recording(recording);
         self.publisher.write_lost_before(recording);
         self.publisher.note_bridges(recording);
     }

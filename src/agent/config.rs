@@ -80,6 +80,8 @@ pub struct Config {
     pub bridges: Bridges,
     /// `ALLOCSAMPLE_CHILDREN`
     pub follow_children: bool,
+    /// `ALLOCSAMPLE_MAPPINGS`: whether calls of mmap and its kin are recorded.
+    pub records_mappings: bool,
     /// `ALLOCSAMPLE_ON_FULL`
     pub on_full: OnFull,
     /// `ALLOCSAMPLE_MAX_OVERHEAD`, in millionths of the program's own time.
@@ -129,6 +131,7 @@ impl Config {
         is_stopped: false,
         bridges: Bridges::None,
         follow_children: false,
+        records_mappings: false,
         on_full: OnFull::Drop,
         max_overhead_ppm: None,
         max_samples_per_second: None,
@@ -202,6 +205,7 @@ impl Config {
             is_stopped: false,
             bridges: Bridges::Auto,
             follow_children: true,
+            records_mappings: true,
             ..Self::OFF
         };
         if let Some(value) = lookup("ALLOCSAMPLE_INTERVAL") {
@@ -294,6 +298,8 @@ impl Config {
         {
             config.follow_children = false;
         }
+        config.records_mappings =
+            choice("ALLOCSAMPLE_MAPPINGS", &["on", "off"], "expected on or off")? != Some(1);
         config.on_full = match choice(
             "ALLOCSAMPLE_ON_FULL",
             &["drop", "wait"],

@@ -49,3 +49,21 @@ const _: () = assert!(
     size_of::<Allocation>() == 56,
     "c_shim/shim.h asserts the same"
 );
+
+/// Mirror of `struct shim_mapping`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "documented in shim.h")]
+pub struct MappingCall {
+    pub start: u64,
+    pub bytes: u64,
+    pub change: u32,
+    pub protection: u32,
+    pub flags: u32,
+    pub unused: u32,
+}
+
+const _: () = assert!(
+    size_of::<MappingCall>() == 32,
+    "c_shim/shim.h asserts the same"
+);

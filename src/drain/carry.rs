@@ -1,16 +1,16 @@
 //! The facts that a file must begin with to be readable alone, when it continues another one.
 //!
 //! They are the process, the intervals, the modules in the order of their numbers, the threads, the definitions, and
-//! the live samples with their stacks. [`Carry`] collects them from the events of the file so far. A reader of the
+//! the live samples with their stacks, and what is mapped. [`Carry`] collects them from the events of the file so far. A reader of the
 //! new file thus knows as much about live blocks as a reader of both files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use allocsample_record::{
     AddressSpace, ChunkEncoder, CodeRecord, Decoded, Definition, Event, Fate, FateRecord,
-    FileSample, HeapId, IntervalRecord, LastStackRecord, ModuleAgainRecord, ModuleUnloadRecord,
-    PartRecord, RecordKind, RingRecord, SampleFlags, SampleId, StackId, StackNode, ThreadId,
-    ThreadTotalRecord, ValueRecord,
+    FileMappingRecord, FileSample, HeapId, IntervalRecord, LastStackRecord, Mapped, MappedRanges,
+    ModuleAgainRecord, ModuleUnloadRecord, PartRecord, RecordKind, RingRecord, SampleFlags,
+    SampleId, StackId, StackNode, ThreadId, ThreadTotalRecord, ValueRecord,
 };
 use rustc_hash::FxHashMap;
 
@@ -38,6 +38,7 @@ pub struct Carry {
     exact_bytes: BTreeMap<HeapId, Words>,
     nodes: Vec<StackNode>,
     live: FxHashMap<SampleId, Alive>,
+    mappings: MappedRanges<FileMappingRecord>,
 }
 
 struct HeapIntervals {
@@ -148,6 +149,15 @@ impl Carry {
                 self.definitions.insert(key, own());
             }
             Decoded::Fate(fate) => self.add_fate(&fate),
+            Decoded::FileMapping(it) => {
+                let Mapped {
+                    change,
+                    start,
+                    bytes,
+                    ..
+                } = it.mapped;
+                self.mappings.apply(change, start, bytes, it);
+            }
             Decoded::Value(value) if value.statistic == ValueRecord::EXACT_BYTES => {
                 self.exact_bytes.insert(value.heap, own());
             }
@@ -240,6 +250,22 @@ impl Carry {
             if let Some(fate) = &alive.fate {
                 encoder.fate(fate);
             }
+            if encoder.len() > CHUNK {
+                next(encoder)?;
+            }
+        }
+        for (start, bytes, call) in self.mappings.state() {
+            let record = FileMappingRecord {
+                mapped: Mapped {
+                    start,
+                    bytes,
+                    ..call.mapped
+                },
+                stack: self
+                    .write_stack(StackId(call.stack), &mut numbers, encoder)
+                    .0,
+            };
+            encoder.words(RecordKind::FileMapping, &record.encode());
             if encoder.len() > CHUNK {
                 next(encoder)?;
             }

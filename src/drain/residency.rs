@@ -1,7 +1,10 @@
-//! Reads the memory use of the process, when a reading is due.
+//! Reads the memory use of the process, when a reading is due; and tells which memory is the agent's own.
 
-use allocsample_agent::os::clock;
-use allocsample_record::MemoryMap;
+use allocsample_agent::os::{clock, memory};
+use allocsample_record::{
+    ChunkEncoder, FileMappingRecord, Mapped, MappingChange, MemoryMap, RecordKind, SampleFlags,
+    ThreadId,
+};
 use allocsample_residency::{Due, Source, Watch};
 
 /// The readings of our own process.
@@ -10,6 +13,8 @@ pub struct Residency {
     source: Source,
     watch: Watch,
     next_ns: u64,
+    /// The agent's own mappings that the profile knows, by their places.
+    own: Vec<(u64, u64)>,
 }
 
 impl Residency {
@@ -22,6 +27,7 @@ impl Residency {
             source: Source::own(u64::try_from(page_bytes).unwrap_or(4096)),
             watch: Watch::new(now_ns),
             next_ns: now_ns,
+            own: vec![(0, 0); memory::MOST_OWN_RANGES],
         }
     }
 
@@ -36,6 +42,30 @@ impl Residency {
     pub fn begin_file(&mut self) {
         self.watch.begin_file();
         self.next_ns = 0;
+    }
+
+    /// Writes which mappings the agent has made since the last time.
+    pub fn write_own(&mut self, encoder: &mut ChunkEncoder) {
+        let ranges = memory::own_ranges().zip(&mut self.own);
+        for (now, known) in ranges.filter(|(now, known)| now != *known) {
+            *known = now;
+            let (start, bytes) = now;
+            if bytes == 0 {
+                continue;
+            }
+            let mapped = Mapped {
+                time_ns: clock::monotonic_ns(),
+                start,
+                bytes,
+                thread: ThreadId(0),
+                change: MappingChange::Own,
+                protection: 0,
+                flags: 0,
+                stack_flags: SampleFlags::default(),
+            };
+            let record = FileMappingRecord { mapped, stack: 0 };
+            encoder.words(RecordKind::FileMapping, &record.encode());
+        }
     }
 
     /// Returns a reading for the profile, if one is due.

@@ -312,6 +312,7 @@ impl Drain {
                 break;
             }
             self.write_counter();
+            self.residency.write_own(&mut self.encoder);
             let raw = self.encoder.take();
             self.write(|writer| writer.append_events(&raw, from..to))?;
             self.encoder.give_back(raw);

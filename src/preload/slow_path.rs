@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use allocsample_agent::os::memory;
 use allocsample_agent::{
-    Allocation, BlockFilter, Caller, FILTER_GRANULES, Forking, Interrupted, ShimThread,
+    Allocation, BlockFilter, Caller, FILTER_GRANULES, Forking, Interrupted, MappingCall, ShimThread,
 };
 use allocsample_record::{Definition, ExitHow, HeapId};
 
@@ -20,6 +20,7 @@ struct SlowPath {
     on_free: unsafe extern "C" fn(*const ShimThread, u64, *const Caller),
     put_back: extern "C" fn(*const c_void, u64),
     on_borrowed: unsafe extern "C" fn(*const ShimThread, *const Caller),
+    on_mapping: unsafe extern "C" fn(*const ShimThread, *const MappingCall),
     before_fork: unsafe extern "C" fn(*const ShimThread) -> c_int,
     after_fork: unsafe extern "C" fn(*const ShimThread, libc::pid_t, c_int),
     on_exit: unsafe extern "C" fn(c_int, c_int, *const c_char) -> bool,
@@ -75,6 +76,7 @@ pub fn install() {
         on_free,
         put_back,
         on_borrowed,
+        on_mapping,
         before_fork,
         after_fork,
         on_exit,
@@ -134,6 +136,13 @@ unsafe extern "C" fn on_borrowed(thread: *const ShimThread, caller: *const Calle
 
 extern "C" fn put_back(block: *const c_void, taken: u64) {
     AGENT.put_back(block.addr() as u64, taken);
+}
+
+/// # Safety
+/// `thread` is the calling thread's state, `call` points to one.
+unsafe extern "C" fn on_mapping(thread: *const ShimThread, call: *const MappingCall) {
+    // SAFETY: the caller's promise.
+    AGENT.on_mapping(unsafe { &*thread }, unsafe { &*call }, here());
 }
 
 /// # Safety

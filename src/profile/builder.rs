@@ -14,6 +14,7 @@ use crate::batch::Batch;
 use crate::before::Before;
 use crate::counts::Counts;
 use crate::limits::{DEEPEST, make_room};
+use crate::mappings::MappingCall;
 use crate::model::{Exit, Freed, IntervalInfo, Lost, Module, Profile, Sample, Tick};
 use crate::nodes::{NodeIndex, stack_of};
 use crate::reach::ReachBuilder;
@@ -73,6 +74,7 @@ impl ProfileBuilder {
         let reach = std::mem::take(&mut self.reach);
         self.profile.reach = reach.finish(&self.profile, |thread| before.bytes_of(thread));
         self.profile.memory.sort_by_key(|map| map.totals.time_ns);
+        self.profile.mappings.sort_by_key(|it| it.mapped.time_ns);
         self.before.take_off(&mut self.profile);
         self.drop_samples_without_interval();
         self.counts.drop_old(&mut self.profile);
@@ -321,6 +323,21 @@ impl ProfileBuilder {
                     flags: tick.flags,
                 });
             }
+            Decoded::Mapping(_) | Decoded::FileMapping(_) if self.is_known_before() => {}
+            Decoded::Mapping(call) => {
+                let (thread, shared) = (call.mapped.thread, call.shared as usize);
+                let mut mapped = call.mapped;
+                let shared = self.last_stack_to(thread, shared);
+                if shared.is_none() {
+                    mapped.stack_flags = mapped.stack_flags.with(SampleFlags::TRUNCATED);
+                }
+                let stack = self.intern(shared.unwrap_or_default(), call.frames);
+                self.add_mapping(MappingCall::new(mapped, stack));
+            }
+            Decoded::FileMapping(call) => {
+                let stack = self.stack(StackId(call.stack));
+                self.add_mapping(MappingCall::new(call.mapped, stack));
+            }
             Decoded::FreeStack(free) => {
                 if let Some(shared) = self.last_stack_to(free.thread, free.shared as usize) {
                     let stack = self.intern(shared, free.frames);
@@ -397,6 +414,15 @@ impl ProfileBuilder {
         self.profile.threads.entry(tick.thread).or_default();
         make_room(&mut self.profile.ticks, 1);
         self.profile.ticks.push(tick);
+    }
+
+    /// What a file brings along was mapped before.
+    fn add_mapping(&mut self, call: MappingCall) {
+        if !self.before.is_told {
+            self.seen(call.mapped.time_ns);
+        }
+        make_room(&mut self.profile.mappings, 1);
+        self.profile.mappings.push(call);
     }
 
     /// The first record of a number says what it means; those that come later say when it was in force again.

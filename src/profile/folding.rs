@@ -282,6 +282,7 @@ impl Profile {
         let stacks_of_samples = self.samples.iter().map(|sample| sample.stack);
         let others = self.ticks.iter().map(|tick| tick.stack);
         let others = others.chain(self.free_stacks.iter().map(|(_, stack)| *stack));
+        let others = others.chain(self.mappings.iter().map(|call| call.stack));
         for stack in stacks_of_samples.chain(others) {
             if let Some(is_used) = is_used.get_mut(stack.0 as usize) {
                 *is_used = true;
@@ -299,6 +300,9 @@ impl Profile {
         }
         for (_, stack) in &mut self.free_stacks {
             *stack = new(*stack);
+        }
+        for call in &mut self.mappings {
+            call.stack = new(call.stack);
         }
         self.stacks = stacks;
     }

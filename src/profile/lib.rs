@@ -74,6 +74,7 @@ mod frames;
 mod inspect;
 mod join;
 mod limits;
+mod mappings;
 mod missing_root;
 mod model;
 mod narrow;
@@ -93,10 +94,10 @@ mod vm;
 mod weights;
 
 pub use allocsample_record::{
-    EventRecord, ExitHow, Fate, Figure, GcKind, HeapId, HeapKind, Inspected, Location, LostReason,
-    MemoryMap, MemoryMapping, MemoryTotals, ModuleId, Note, SampleFlags, SampleId, Sampling,
-    StackId, StackNode, SymbolFrame, SymbolTable, ThreadId, event_records, is_plain, readable,
-    readable_char,
+    EventRecord, ExitHow, Fate, Figure, GcKind, GroupFigure, HeapId, HeapKind, Inspected, Location,
+    LostReason, Mapped, MappedRanges, MappingChange, MemoryMap, MemoryMapping, MemoryTotals,
+    ModuleId, Note, SampleFlags, SampleId, Sampling, StackId, StackNode, SymbolFrame, SymbolTable,
+    ThreadId, event_records, is_plain, readable, readable_char,
 };
 pub use allocsample_ring::{
     Collecting, HEAPS, WAITING_DIRECTORY, WAITING_NAME, WaitingRequest, request, start_ticks,
@@ -110,6 +111,7 @@ pub use frames::Frame;
 pub use inspect::{Runtime, Support};
 pub use join::{JoinError, join, join_recording, joined_name};
 pub use limits::{lift_limits, limits_are_lifted};
+pub use mappings::MappingCall;
 pub use missing_root::MissingRoot;
 pub use model::{
     Charging, Exit, Freed, IntervalInfo, Lost, Module, Narrowed, OwnCost, Part, ProcessInfo,

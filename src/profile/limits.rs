@@ -100,6 +100,7 @@ impl Profile {
             (self.stacks.nodes().len(), NODE),
             (self.stacks.places().len(), PLACE),
             (self.ticks.capacity(), size_of::<Tick>()),
+            (self.mappings.capacity(), size_of::<crate::MappingCall>()),
             (self.threads.len(), 2 * size_of::<crate::Thread>()),
             (self.modules.len(), 2 * size_of::<crate::Module>()),
             (self.intervals.len(), size_of::<crate::IntervalInfo>()),
@@ -156,6 +157,7 @@ impl Profile {
         let mut counts = vec![0u32; self.stacks.nodes().len() + 1];
         let stacks = self.samples.iter().map(|sample| sample.stack);
         let stacks = stacks.chain(self.ticks.iter().map(|tick| tick.stack));
+        let stacks = stacks.chain(self.mappings.iter().map(|call| call.stack));
         for stack in stacks.chain(self.free_stacks.iter().map(|&(_, stack)| stack)) {
             if let Some(count) = counts.get_mut(stack.0 as usize) {
                 *count = count.saturating_add(1);

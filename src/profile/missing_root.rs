@@ -41,7 +41,7 @@ impl MissingRoot {
     }
 
     #[inline]
-    fn of(stack: StackId, flags: SampleFlags) -> Option<Self> {
+    pub(crate) fn of(stack: StackId, flags: SampleFlags) -> Option<Self> {
         if flags.contains(SampleFlags::TRUNCATED) {
             Some(Self::Truncated)
         } else if flags.contains(SampleFlags::UNWIND_FAILED) {

@@ -1,5 +1,6 @@
 //! The profile's parts.
 
+use crate::mappings::MappingCall;
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU64;
 
@@ -55,6 +56,8 @@ pub struct Profile {
     pub resident_bytes: Vec<(u64, u64)>,
     /// The process's memory by the kernel's account, in the order of time; some readings have the mappings.
     pub memory: Vec<MemoryMap>,
+    /// Calls of mmap and its kin, in the order of time: all that the agent saw and had room for.
+    pub mappings: Vec<MappingCall>,
     /// What the files of the modules say about themselves; empty until the profile is symbolised.
     pub inspected: Vec<Inspected>,
     /// Children that were forked, and other events that are a few numbers.

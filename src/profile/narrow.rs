@@ -46,6 +46,7 @@ impl Profile {
         self.resident_bytes
             .retain(|&(time_ns, _)| is_early(time_ns));
         self.memory.retain(|map| is_early(map.totals.time_ns));
+        self.mappings.retain(|call| is_early(call.mapped.time_ns));
         self.vm.gcs.retain(|gc| is_early(gc.end_ns));
         self.vm.markers.retain(|it| is_early(it.begin_ns));
         self.vm.values.retain(|it| is_early(it.time_ns));

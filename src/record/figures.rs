@@ -35,16 +35,19 @@ pub enum Figure {
     TicksRingFullNs = 12,
     /// CPU time of ticks that were not recorded for another reason: no memory, no profile.
     TicksNotRecordedNs = 13,
+    /// Number of calls of mmap and its kin that were not recorded: there were too many, or the ring was full.
+    MappingsNotRecorded = 14,
 }
 
 impl Figure {
     /// Figures that only grow while the process runs. A file that begins later subtracts their values at its beginning.
-    pub const SUMS: [Figure; 6] = [
+    pub const SUMS: [Figure; 7] = [
         Figure::TimedSamples,
         Figure::TimedSamplesNs,
         Figure::TimedFrees,
         Figure::TimedFreesNs,
         Figure::DrainNs,
         Figure::ProcessNs,
+        Figure::MappingsNotRecorded,
     ];
 }

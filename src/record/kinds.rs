@@ -2,10 +2,10 @@
 
 use crate::{
     CodeRecord, CounterRecord, DefinitionRecord, ExecRecord, ExitRecord, FateRecord,
-    FileFreeStackRecord, FileTickRecord, ForkRecord, FreeRecord, FreeStackRecord, GcRecord,
-    IntervalRecord, LastStackRecord, MarkerRecord, ModuleAgainRecord, ModuleRecord,
-    ModuleUnloadRecord, NoteRecord, PartRecord, ProcessRecord, SampleRecord, ThreadEndRecord,
-    ThreadStartRecord, ThreadTotalRecord, TickRecord, ValueRecord,
+    FileFreeStackRecord, FileMappingRecord, FileTickRecord, ForkRecord, FreeRecord,
+    FreeStackRecord, GcRecord, IntervalRecord, LastStackRecord, MappingRecord, MarkerRecord,
+    ModuleAgainRecord, ModuleRecord, ModuleUnloadRecord, NoteRecord, PartRecord, ProcessRecord,
+    SampleRecord, ThreadEndRecord, ThreadStartRecord, ThreadTotalRecord, TickRecord, ValueRecord,
 };
 
 /// A record whose size follows from itself. Those with a stack are written in place instead, by whoever walks it.
@@ -196,6 +196,10 @@ record_kinds! {
     27 FreeStack: FreeStackRecord<'a>, words, in_place;
     /// [`FileFreeStackRecord`]: in files only.
     28 FileFreeStack: FileFreeStackRecord, words, in_place;
+    /// [`MappingRecord`]: in rings only.
+    29 Mapping: MappingRecord<'a>, words, in_place;
+    /// [`FileMappingRecord`]: in files only.
+    30 FileMapping: FileMappingRecord, words, in_place;
 
     events:
     /// [`ForkRecord`]
@@ -211,7 +215,7 @@ mod tests {
     #[test]
     fn every_number_names_the_kind_that_has_it() {
         let kinds: Vec<_> = (0..=u8::MAX).filter_map(RecordKind::from_number).collect();
-        assert_eq!(kinds.len(), 28);
+        assert_eq!(kinds.len(), 30);
         for kind in kinds {
             assert_eq!(RecordKind::from_number(kind as u8), Some(kind));
         }

@@ -32,6 +32,9 @@ mod heap;
 mod inspected;
 mod kinds;
 mod lost;
+#[cfg(feature = "alloc")]
+mod mapped;
+mod mapping;
 mod memory;
 mod module;
 #[cfg(feature = "alloc")]
@@ -63,9 +66,12 @@ pub use heap::{
 pub use inspected::Inspected;
 pub use kinds::{Decoded, EventRecord, RecordKind, RingRecord, event_records};
 pub use lost::{LOST_REASONS, LostReason};
+#[cfg(feature = "alloc")]
+pub use mapped::MappedRanges;
+pub use mapping::{FileMappingRecord, Mapped, MappingChange, MappingRecord};
 pub use memory::MemoryTotals;
 #[cfg(feature = "alloc")]
-pub use memory::{MemoryMap, MemoryMapping};
+pub use memory::{GroupFigure, MemoryMap, MemoryMapping};
 pub use module::{MAX_BUILD_ID_BYTES, MAX_PATH_BYTES, ModuleAgainRecord, ModuleRecord};
 #[cfg(feature = "alloc")]
 pub use name::{is_plain, readable, readable_char};

@@ -48,7 +48,7 @@ impl MemoryTotals {
 }
 
 #[cfg(feature = "alloc")]
-pub use map::{MemoryMap, MemoryMapping};
+pub use map::{GroupFigure, MemoryMap, MemoryMapping};
 
 #[cfg(feature = "alloc")]
 mod map {
@@ -57,7 +57,7 @@ mod map {
     use super::MemoryTotals;
     use crate::varint::{push_unsigned, take_unsigned};
 
-    /// A mapping that holds anonymous memory, or code.
+    /// A mapping that holds memory, or code.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct MemoryMapping {
         /// Its first address; 0 for several small ones of a name together.
@@ -66,6 +66,12 @@ mod map {
         pub bytes: u64,
         /// The anonymous memory that is resident in it.
         pub anonymous_bytes: u64,
+        /// All memory that is resident in it. In readings of versions that did not tell it, the anonymous memory.
+        pub resident_bytes: u64,
+        /// What the kernel has moved from it to the disk.
+        pub swapped_bytes: u64,
+        /// The part of the anonymous memory that is in huge pages.
+        pub huge_bytes: u64,
         /// Index into [`MemoryMap::names`] of the name that the kernel gives it; that of the empty name for most.
         pub name: u32,
         /// Facts about it.
@@ -86,12 +92,73 @@ mod map {
         }
     }
 
+    /// A figure of the control group that the process is in, by the files that the kernel has for it. The number is a part of
+    /// the file format. The figures are of all processes in the group.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    #[repr(u8)]
+    pub enum GroupFigure {
+        /// `memory.current`: all memory that is charged to the group, in bytes.
+        Current = 1,
+        /// `memory.max`: the limit, in bytes.
+        Max = 2,
+        /// `anon` of `memory.stat`: anonymous memory, in bytes.
+        Anonymous = 3,
+        /// `file` of `memory.stat`: the page cache, with shared memory, in bytes.
+        File = 4,
+        /// `shmem` of `memory.stat`: shared memory and tmpfs, in bytes.
+        Shared = 5,
+        /// `kernel` of `memory.stat`: what the kernel keeps for the group, in bytes.
+        Kernel = 6,
+        /// `memory.swap.current`, in bytes.
+        Swap = 7,
+        /// `oom_kill` of `memory.events`: number of processes that were killed.
+        OomKills = 8,
+        /// `max` of `memory.events`: how often the group was about to exceed its limit.
+        MaxEvents = 9,
+    }
+
+    impl GroupFigure {
+        /// All of them, in the order of their numbers.
+        pub const ALL: [Self; 9] = [
+            Self::Current,
+            Self::Max,
+            Self::Anonymous,
+            Self::File,
+            Self::Shared,
+            Self::Kernel,
+            Self::Swap,
+            Self::OomKills,
+            Self::MaxEvents,
+        ];
+
+        /// The figure with this number, or `None` for one that a newer version may have added.
+        pub fn from_number(number: u64) -> Option<Self> {
+            Self::ALL.into_iter().find(|it| *it as u64 == number)
+        }
+
+        /// The name in tables and in JSON.
+        pub fn name(self) -> &'static str {
+            match self {
+                Self::Current => "current_bytes",
+                Self::Max => "max_bytes",
+                Self::Anonymous => "anonymous_bytes",
+                Self::File => "file_bytes",
+                Self::Shared => "shared_bytes",
+                Self::Kernel => "kernel_bytes",
+                Self::Swap => "swap_bytes",
+                Self::OomKills => "oom_kills",
+                Self::MaxEvents => "max_events",
+            }
+        }
+    }
+
     /// One reading of all mappings.
     ///
     /// ```text
     /// totals | number of names | each: length, bytes | number of mappings | each: start, length, anonymous, name, flags
+    /// | for each mapping: resident, swapped, huge | number of group figures | each: number, value
     /// ```
-    /// All numbers are varints.
+    /// All numbers are varints. The second line is missing in files of versions before 0.3.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct MemoryMap {
         /// The sums.
@@ -100,6 +167,8 @@ mod map {
         pub names: Vec<Vec<u8>>,
         /// The mappings; empty if only the sums were read.
         pub mappings: Vec<MemoryMapping>,
+        /// Figures of the control group, as far as the kernel tells them.
+        pub group: Vec<(GroupFigure, u64)>,
     }
 
     impl MemoryMap {
@@ -135,6 +204,16 @@ mod map {
                     push_unsigned(&mut out, value);
                 }
             }
+            for it in &self.mappings {
+                for value in [it.resident_bytes, it.swapped_bytes, it.huge_bytes] {
+                    push_unsigned(&mut out, value);
+                }
+            }
+            push_unsigned(&mut out, self.group.len() as u64);
+            for &(figure, value) in &self.group {
+                push_unsigned(&mut out, figure as u64);
+                push_unsigned(&mut out, value);
+            }
             out
         }
 
@@ -152,19 +231,36 @@ mod map {
                     *input = rest;
                 }
                 for _ in 0..take_unsigned(input)? {
+                    let (start, bytes) = (take_unsigned(input)?, take_unsigned(input)?);
+                    let anonymous_bytes = take_unsigned(input)?;
                     mappings.push(MemoryMapping {
-                        start: take_unsigned(input)?,
-                        bytes: take_unsigned(input)?,
-                        anonymous_bytes: take_unsigned(input)?,
+                        start,
+                        bytes,
+                        anonymous_bytes,
+                        resident_bytes: anonymous_bytes,
                         name: u32::try_from(take_unsigned(input)?).ok()?,
                         flags: u8::try_from(take_unsigned(input)?).ok()?,
+                        ..MemoryMapping::default()
                     });
+                }
+            }
+            let mut group = Vec::new();
+            if !input.is_empty() {
+                for it in &mut mappings {
+                    it.resident_bytes = take_unsigned(input)?;
+                    it.swapped_bytes = take_unsigned(input)?;
+                    it.huge_bytes = take_unsigned(input)?;
+                }
+                for _ in 0..take_unsigned(input)? {
+                    let (number, value) = (take_unsigned(input)?, take_unsigned(input)?);
+                    group.extend(GroupFigure::from_number(number).map(|it| (it, value)));
                 }
             }
             Some(Self {
                 totals,
                 names,
                 mappings,
+                group,
             })
         }
     }
@@ -179,16 +275,43 @@ mod map {
             fn readings_round_trip(
                 totals in any::<[u64; 4]>(),
                 names in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..20), 0..5),
-                mappings in proptest::collection::vec(any::<(u64, u64, u64, u32, u8)>(), 0..9),
+                mappings in proptest::collection::vec(any::<([u64; 6], u32, u8)>(), 0..9),
+                group in proptest::collection::vec((0..GroupFigure::ALL.len(), any::<u64>()), 0..9),
             ) {
                 let [time_ns, resident_bytes, anonymous_bytes, peak_resident_bytes] = totals;
-                let mappings: Vec<_> = mappings.into_iter().map(|(start, bytes, anonymous_bytes, name, flags)| {
-                    MemoryMapping { start, bytes, anonymous_bytes, name, flags }
+                let mappings: Vec<_> = mappings.into_iter().map(|(numbers, name, flags)| {
+                    let [start, bytes, anonymous_bytes, resident_bytes, swapped_bytes, huge_bytes] = numbers;
+                    MemoryMapping {
+                        start, bytes, anonymous_bytes, resident_bytes, swapped_bytes, huge_bytes, name, flags,
+                    }
                 }).collect();
-                let names = if mappings.is_empty() { Vec::new() } else { names };
+                let (mut names, mut group) =
+                    (names, group.into_iter().map(|(at, value)| (GroupFigure::ALL[at], value)).collect());
+                if mappings.is_empty() {
+                    // The sums alone.
+                    (names, group) = (Vec::new(), Vec::new());
+                }
                 let totals = MemoryTotals { time_ns, resident_bytes, anonymous_bytes, peak_resident_bytes };
-                let map = MemoryMap { totals, names, mappings };
+                let map = MemoryMap { totals, names, mappings, group };
                 prop_assert_eq!(MemoryMap::decode(&map.encode()), Some(map));
+            }
+
+            /// What versions before 0.3 wrote ends behind the mappings.
+            #[test]
+            fn a_reading_without_what_came_later_is_read(numbers: [u64; 3], name: u32, flags: u8) {
+                let [start, bytes, anonymous_bytes] = numbers;
+                let it = MemoryMapping {
+                    start, bytes, anonymous_bytes, resident_bytes: anonymous_bytes, name, flags, ..MemoryMapping::default()
+                };
+                let whole = MemoryMap { mappings: Vec::from([it]), ..MemoryMap::default() };
+                let mut old = whole.encode();
+                let mut later = Vec::new();
+                for value in [anonymous_bytes, 0, 0, 0] {
+                    push_unsigned(&mut later, value);
+                }
+                prop_assert!(old.ends_with(&later));
+                old.truncate(old.len() - later.len());
+                prop_assert_eq!(MemoryMap::decode(&old), Some(whole));
             }
 
             #[test]

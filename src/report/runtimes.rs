@@ -396,6 +396,7 @@ mod tests {
                 totals,
                 names: vec![b"[heap]".to_vec()],
                 mappings: vec![mapping],
+                group: Vec::new(),
             }];
             profile.notes = vec![(Note::NextAllocator, "/lib/libc.so.6".to_owned())];
             (lines(&profile), is_any_missing(&profile))

@@ -5,7 +5,9 @@
 //! thread reads its own process, and a command one from outside; neither runs on a thread of the program.
 #![forbid(unsafe_code)]
 
+mod group;
 mod smaps;
+mod steady;
 mod watch;
 
 use std::fs::File;
@@ -13,7 +15,9 @@ use std::io::{BufReader, Read};
 
 use allocsample_record::{MemoryMap, MemoryTotals};
 
+pub use group::Group;
 pub use smaps::read_map;
+pub use steady::Steady;
 pub use watch::{Due, Watch};
 
 /// A process whose memory is read.
@@ -60,11 +64,12 @@ impl Source {
         })
     }
 
-    /// The sums with all mappings, and the peak.
+    /// The sums with all mappings, the peak, and the figures of the control group.
     pub fn map(&self, time_ns: u64) -> Option<MemoryMap> {
         let status = std::fs::read(format!("{}/status", self.directory)).ok()?;
         let file = File::open(format!("{}/smaps", self.directory)).ok()?;
         let mut map = read_map(&mut BufReader::with_capacity(1 << 16, file)).ok()?;
+        map.group = Group::of(&self.directory).map_or_else(Vec::new, |group| group.figures());
         map.totals.time_ns = time_ns;
         map.totals.peak_resident_bytes = kib_in(&status, b"VmHWM:").unwrap_or(0);
         (map.totals.resident_bytes > 0).then_some(map)

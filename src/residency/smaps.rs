@@ -46,20 +46,26 @@ struct Before {
 
 impl Reading {
     fn line(&mut self, line: &[u8]) {
-        // Of 24 lines of a mapping one begins with an address, and two others matter.
-        if let Some(b'B'..=b'Q' | b'S'..=b'Z') = line.first() {
+        // Of 24 lines of a mapping one begins with an address, and four others matter: Rss, Anonymous, AnonHugePages, Swap.
+        if let Some(b'B'..=b'Q' | b'T'..=b'Z') = line.first() {
             return;
         }
         if let Some(mapping) = self.mapping(line) {
             self.end_mapping();
             self.current = Some(mapping);
-        } else if let Some(kib) = figure(line, b"Rss:") {
-            self.map.totals.resident_bytes += kib << 10;
+            return;
+        }
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        if let Some(kib) = figure(line, b"Rss:") {
+            current.resident_bytes = kib << 10;
         } else if let Some(kib) = figure(line, b"Anonymous:") {
-            self.map.totals.anonymous_bytes += kib << 10;
-            if let Some(current) = &mut self.current {
-                current.anonymous_bytes = kib << 10;
-            }
+            current.anonymous_bytes = kib << 10;
+        } else if let Some(kib) = figure(line, b"AnonHugePages:") {
+            current.huge_bytes = kib << 10;
+        } else if let Some(kib) = figure(line, b"Swap:") {
+            current.swapped_bytes = kib << 10;
         }
     }
 
@@ -100,9 +106,9 @@ impl Reading {
         Some(MemoryMapping {
             start,
             bytes: end - start,
-            anonymous_bytes: 0,
             name: named,
             flags,
+            ..MemoryMapping::default()
         })
     }
 
@@ -120,9 +126,11 @@ impl Reading {
         let Some(mapping) = self.current.take() else {
             return;
         };
+        self.map.totals.resident_bytes += mapping.resident_bytes;
+        self.map.totals.anonymous_bytes += mapping.anonymous_bytes;
         let is_code =
             mapping.is(MemoryMapping::EXECUTABLE) && self.map.name(&mapping).first() == Some(&b'/');
-        if mapping.anonymous_bytes > 0 || is_code {
+        if mapping.resident_bytes > 0 || mapping.swapped_bytes > 0 || is_code {
             self.map.mappings.push(mapping);
         }
     }
@@ -130,8 +138,8 @@ impl Reading {
     fn finish(mut self) -> MemoryMap {
         self.end_mapping();
         let mut kept = std::mem::take(&mut self.map.mappings);
-        kept.sort_unstable_by_key(|it| (std::cmp::Reverse(it.anonymous_bytes), it.start));
-        let large = kept.partition_point(|it| it.anonymous_bytes >= LEAST_BYTES);
+        kept.sort_unstable_by_key(|it| (std::cmp::Reverse(it.resident_bytes), it.start));
+        let large = kept.partition_point(|it| it.resident_bytes >= LEAST_BYTES);
         let small = kept.split_off(large.min(MOST_MAPPINGS));
         let mut sums: HashMap<(u32, u8), MemoryMapping> = HashMap::new();
         for mapping in small {
@@ -144,6 +152,9 @@ impl Reading {
                 });
             sum.bytes += mapping.bytes;
             sum.anonymous_bytes += mapping.anonymous_bytes;
+            sum.resident_bytes += mapping.resident_bytes;
+            sum.swapped_bytes += mapping.swapped_bytes;
+            sum.huge_bytes += mapping.huge_bytes;
         }
         kept.extend(sums.into_values());
         kept.sort_unstable_by_key(|it| (it.start, it.name, it.flags));
@@ -215,9 +226,13 @@ Rss:                8192 kB
 Anonymous:             0 kB
 ";
 
+    fn read(text: &str) -> MemoryMap {
+        read_map(&mut text.as_bytes()).expect("text")
+    }
+
     #[test]
     fn mappings_are_told_apart_by_what_they_hold() {
-        let map = read_map(&mut TEXT.as_bytes()).expect("text");
+        let map = read(TEXT);
         assert_eq!(map.totals.resident_bytes, 13_936 << 10);
         assert_eq!(map.totals.anonymous_bytes, 5736 << 10);
         let of = |name: &[u8], flags: u8| -> Vec<u64> {
@@ -233,7 +248,38 @@ Anonymous:             0 kB
         // Behind a file that cannot be written: it only lies beside it.
         assert_eq!(of(b"", 0), [1024]);
         // Shared memory is nobody's anonymous memory.
-        assert!(!map.names.iter().any(|name| name.starts_with(b"/memfd")));
+        assert_eq!(of(b"/memfd:x (deleted)", 0), [0]);
+        let resident: u64 = map.mappings.iter().map(|it| it.resident_bytes).sum();
+        assert_eq!(resident, map.totals.resident_bytes);
+    }
+
+    #[test]
+    fn swapped_and_huge_pages_are_told() {
+        let text = "\
+7f0000000000-7f0000400000 rw-p 00000000 00:00 0
+Size:               4096 kB
+Rss:                2048 kB
+Anonymous:          2048 kB
+AnonHugePages:      2048 kB
+ShmemPmdMapped:        0 kB
+Swap:                 12 kB
+SwapPss:              12 kB
+VmFlags: rd wr mr mw me ac sd
+7f1000000000-7f1000001000 rw-p 00000000 00:00 0
+Rss:                   4 kB
+Anonymous:             4 kB
+Swap:                  0 kB
+";
+        let of = |it: &MemoryMapping| {
+            (
+                it.resident_bytes >> 10,
+                it.huge_bytes >> 10,
+                it.swapped_bytes >> 10,
+            )
+        };
+        let all: Vec<_> = read(text).mappings.iter().map(of).collect();
+        // The small one is a sum of its kind, which lies nowhere and comes first.
+        assert_eq!(all, [(4, 0, 0), (2048, 2048, 12)]);
     }
 
     #[test]
@@ -244,9 +290,9 @@ Anonymous:             0 kB
             let start = 0x7000_0000_0000 + number * 0x100_0000;
             let kib = if number < 100 { 1000 } else { 100 };
             let _ = writeln!(text, "{start:x}-{:x} rw-p 0 00:00 0", start + 0x10_0000);
-            let _ = writeln!(text, "Anonymous: {kib} kB");
+            let _ = writeln!(text, "Rss: {kib} kB\nAnonymous: {kib} kB");
         }
-        let map = read_map(&mut text.as_bytes()).expect("text");
+        let map = read(&text);
         assert!(
             map.mappings.len() <= MOST_MAPPINGS + 1,
             "{}",

@@ -1,10 +1,11 @@
 //! Finds environment variables that look like settings of ours and are not.
 
 /// The settings that [`super::Config::read`] reads.
-pub(super) const NAMES: [&str; 21] = [
+pub(super) const NAMES: [&str; 22] = [
     "CHILDREN",
     "INTERVAL",
     "KEEP",
+    "MAPPINGS",
     "MAX_DEPTH",
     "MAX_LIVE",
     "MAX_OVERHEAD",

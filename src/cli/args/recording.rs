@@ -8,7 +8,7 @@ use allocsample_sampling::{
 };
 use clap::{Args, Parser, ValueEnum};
 
-use super::name_of;
+use super::{OnOff, name_of};
 use crate::output_format::OutputFormat;
 use crate::processes;
 
@@ -37,6 +37,10 @@ pub struct Capture {
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub max_depth: Option<u16>,
 
+    /// Record calls that map or unmap memory, with their stacks: on or off [default: on]
+    #[arg(long, value_name = "ON|OFF")]
+    pub mappings: Option<OnOff>,
+
     /// If samples come faster than they can be written: drop and count them, or make the program wait
     /// [default: drop; wait at --interval 1]
     #[arg(long, value_name = "WHAT")]
@@ -55,6 +59,7 @@ impl Capture {
                 "ALLOCSAMPLE_MAX_DEPTH",
                 self.max_depth.map(|depth| depth.to_string()),
             ),
+            ("ALLOCSAMPLE_MAPPINGS", self.mappings.map(name_of)),
             ("ALLOCSAMPLE_ON_FULL", self.on_full.map(name_of)),
         ];
         given
@@ -85,7 +90,7 @@ pub struct Run {
 
     /// Start with sampling on, or off until `ctl PID start` [default: on]
     #[arg(long, value_name = "ON|OFF")]
-    pub start: Option<Start>,
+    pub start: Option<OnOff>,
 
     /// Record frames and heaps of language runtimes: auto (CPython, JVM, Ruby, Lua, OCaml, Node.js, libgc, Mono), none, or
     /// pypy (also PyPy, whose code is then changed in memory) [default: auto]
@@ -238,13 +243,6 @@ pub enum SnapshotSignal {
 pub enum Sampling {
     Poisson,
     Periodic,
-}
-
-/// Whether sampling is on from the start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Start {
-    On,
-    Off,
 }
 
 /// Which language runtimes are joined.

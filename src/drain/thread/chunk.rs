@@ -2,21 +2,22 @@
 
 use allocsample_agent::os::{self, clock, file};
 use allocsample_record::{
-    ChunkEncoder, CounterId, CounterRecord, Decoded, FateRecord, FileFreeStackRecord, FileSample,
-    FileTickRecord, ModuleAgainRecord, RecordKind, RingRecord, SampleFlags, SampleId, SampleRecord,
-    StackId, TickRecord,
+    ChunkEncoder, CounterId, CounterRecord, Decoded, FateRecord, FileFreeStackRecord,
+    FileMappingRecord, FileSample, FileTickRecord, MappingRecord, ModuleAgainRecord, RecordKind,
+    RingRecord, SampleFlags, SampleId, SampleRecord, StackId, TickRecord,
 };
 
 use super::Drain;
 use crate::intern::StackInterner;
 
 /// Kinds that are encoded differently in the file, or affect the interning of stacks. All others are copied.
-const CHANGED: [RecordKind; 9] = [
+const CHANGED: [RecordKind; 10] = [
     RecordKind::Sample,
     RecordKind::Tick,
     RecordKind::Fate,
     RecordKind::Free,
     RecordKind::FreeStack,
+    RecordKind::Mapping,
     RecordKind::Module,
     RecordKind::ModuleUnload,
     RecordKind::ThreadEnd,
@@ -70,6 +71,9 @@ impl Drain {
                         };
                         encoder.words(RecordKind::FileFreeStack, &record.encode());
                     }
+                }
+                Some(Decoded::Mapping(mapping)) => {
+                    write_mapping(&mut self.interner, &mut self.encoder, &mapping);
                 }
                 Some(Decoded::Module(module)) => {
                     let again = self.interner.map(&module);
@@ -151,6 +155,24 @@ fn write_tick(interner: &mut StackInterner, encoder: &mut ChunkEncoder, tick: &T
         stack: stack.0,
     };
     encoder.words(RecordKind::FileTick, &record.encode());
+}
+
+fn write_mapping(
+    interner: &mut StackInterner,
+    encoder: &mut ChunkEncoder,
+    mapping: &MappingRecord<'_>,
+) {
+    let shared = interner.last_stack_to(mapping.mapped.thread, mapping.shared as usize);
+    let mut mapped = mapping.mapped;
+    if shared.is_none() {
+        mapped.stack_flags = mapped.stack_flags.with(SampleFlags::TRUNCATED);
+    }
+    let stack = interner.intern_below(shared.unwrap_or_default(), mapping.frames, encoder);
+    let record = FileMappingRecord {
+        mapped,
+        stack: stack.0,
+    };
+    encoder.words(RecordKind::FileMapping, &record.encode());
 }
 
 fn write_module(encoder: &mut ChunkEncoder, described: &[u64], again: Option<ModuleAgainRecord>) {

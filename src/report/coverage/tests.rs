@@ -1,7 +1,7 @@
 //! Readings made for the purpose.
 
 use super::*;
-use allocsample_profile::Inspected;
+use allocsample_profile::{HeapId, Inspected, Sample};
 
 const MIB: u64 = 1 << 20;
 
@@ -10,8 +10,10 @@ fn mapping(start: u64, mib: u64, name: u32, flags: u8) -> MemoryMapping {
         start,
         bytes: mib * MIB,
         anonymous_bytes: mib * MIB,
+        resident_bytes: mib * MIB,
         name,
         flags,
+        ..MemoryMapping::default()
     }
 }
 
@@ -35,6 +37,7 @@ fn blind() -> Profile {
             mapping(1 << 40, 284, 1, 0),
             mapping(1 << 41, 1, 2, MemoryMapping::BEHIND_FILE),
         ],
+        group: Vec::new(),
     });
     profile
 }

@@ -1,0 +1,121 @@
+/* mmap and its kin: what maps memory past malloc.
+ *
+ * Each entry calls the next function and tells the agent what is mapped now; before memory is unmapped, since another thread may
+ * be given the same addresses at once. libc's own calls (malloc's arenas and large blocks, the loader's files) do not come here:
+ * their owners are known. A program that has the system call's instruction in its own code is not seen; what it maps is found
+ * in the list of mappings, without a stack. */
+#define _GNU_SOURCE
+#include "attach.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/shm.h>
+#include <unistd.h>
+
+/* Where this library begins and ends: the linker's. */
+extern HIDDEN const char __ehdr_start[], _end[];
+
+/* Whether the shim or a bridge maps this for itself: `caller` is the return address of the entry. */
+static bool is_ours(const void *caller)
+{
+    return (uintptr_t)caller - (uintptr_t)__ehdr_start < (uintptr_t)(_end - __ehdr_start);
+}
+
+static void tell(const void *caller, enum shim_change change, const void *start, size_t bytes, int protection, int flags)
+{
+    const struct shim_slow_path *agent = shim_agent();
+    if (agent == NULL)
+        return;
+    int saved_errno = errno;
+    const struct shim_mapping mapping = {
+        .start = (uintptr_t)start,
+        .bytes = bytes,
+        .change = change != SHIM_UNMAP && is_ours(caller) ? SHIM_OWN : change,
+        .protection = (uint32_t)protection,
+        .flags = (uint32_t)flags,
+    };
+    agent->on_mapping(&shim_thread, &mapping);
+    errno = saved_errno;
+}
+
+#define CALLER __builtin_return_address(0)
+
+EXPORT void *mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset)
+{
+    void *mapped = NEXT(mmap)(address, bytes, protection, flags, fd, offset);
+    if (mapped != MAP_FAILED)
+        tell(CALLER, SHIM_MAP, mapped, bytes, protection, flags);
+    return mapped;
+}
+
+EXPORT void *mmap64(void *address, size_t bytes, int protection, int flags, int fd, off64_t offset)
+{
+    void *mapped = NEXT(mmap64)(address, bytes, protection, flags, fd, offset);
+    if (mapped != MAP_FAILED)
+        tell(CALLER, SHIM_MAP, mapped, bytes, protection, flags);
+    return mapped;
+}
+
+EXPORT int munmap(void *address, size_t bytes)
+{
+    tell(CALLER, SHIM_UNMAP, address, bytes, 0, 0);
+    return NEXT(munmap)(address, bytes);
+}
+
+EXPORT void *mremap(void *address, size_t bytes, size_t new_bytes, int flags, ...)
+{
+    enum { DONTUNMAP = 4 };
+    void *new_address = NULL;
+    if ((flags & (MREMAP_FIXED | DONTUNMAP)) != 0) {
+        va_list arguments;
+        va_start(arguments, flags);
+        new_address = va_arg(arguments, void *);
+        va_end(arguments);
+    }
+    void *mapped = NEXT(mremap)(address, bytes, new_bytes, flags, new_address);
+    if (mapped == MAP_FAILED)
+        return mapped;
+    if (mapped == address) {
+        if (new_bytes < bytes)
+            tell(CALLER, SHIM_UNMAP, (char *)address + new_bytes, bytes - new_bytes, 0, 0);
+        else if (new_bytes > bytes)
+            tell(CALLER, SHIM_REMAP, (char *)address + bytes, new_bytes - bytes, 0, 0);
+    } else {
+        if ((flags & DONTUNMAP) == 0)
+            tell(CALLER, SHIM_UNMAP, address, bytes, 0, 0);
+        tell(CALLER, SHIM_REMAP, mapped, new_bytes, 0, 0);
+    }
+    return mapped;
+}
+
+EXPORT void *sbrk(intptr_t increment)
+{
+    char *before = NEXT(sbrk)(increment);
+    if (before == (void *)-1 || increment == 0)
+        return before;
+    if (increment > 0)
+        tell(CALLER, SHIM_BREAK, before, (size_t)increment, PROT_READ | PROT_WRITE, 0);
+    else
+        tell(CALLER, SHIM_UNMAP, before + increment, (size_t)-increment, 0, 0);
+    return before;
+}
+
+EXPORT void *shmat(int segment, const void *address, int flags)
+{
+    void *attached = NEXT(shmat)(segment, address, flags);
+    struct shmid_ds status;
+    int saved_errno = errno;
+    if (attached != (void *)-1 && shmctl(segment, IPC_STAT, &status) == 0)
+        tell(CALLER, SHIM_ATTACH, attached, status.shm_segsz, (flags & SHM_RDONLY) != 0 ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED);
+    errno = saved_errno;
+    return attached;
+}
+
+/* shmdt is not here: it does not say how long the segment is, and what is mapped there next takes its place. */
+
+void shim_tell_thread(uintptr_t descriptor)
+{
+    /* Not an entry: whoever calls this is ours. */
+    tell(NULL, SHIM_THREAD, (const void *)descriptor, 0, 0, 0);
+}

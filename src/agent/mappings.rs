@@ -1,0 +1,240 @@
+//! mmap and its kin: all calls, with the stack of those that map.
+//!
+//! They come from inside allocators, which may hold locks of their own: nothing here starts a thread or waits. A call without
+//! room in the ring, or beyond the rate that a program may have for long, is counted and not recorded.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use allocsample_record::{
+    Figure, Mapped, MappingChange, MappingRecord, RecordKind, SampleFlags, ThreadId,
+};
+use allocsample_ring::Priority;
+
+use crate::accounting::thread::ShimThread;
+use crate::agent::Agent;
+use crate::capture::WorkArea;
+use crate::os::clock;
+use crate::os::stack_room::make_room;
+use crate::recording::{self, Recording};
+use crate::sample::is_as_walked;
+use crate::shim::{Caller, MappingCall};
+use crate::switch::Switch;
+
+/// So many calls a program may make at once. Those that were measured make 17 to 2,600 in a run.
+const BURST: u64 = 8_192;
+/// And one more in each such time.
+const PERIOD_NS: u64 = 10_000_000;
+
+/// Which calls are recorded.
+pub(crate) struct Mappings {
+    /// When the calls so far would have been made at the lasting rate: the "theoretical arrival time" of the generic cell rate
+    /// algorithm (ITU-T I.371).
+    due_ns: AtomicU64,
+    /// Calls that were not recorded before there was a recording.
+    not_recorded: AtomicU64,
+}
+
+impl Mappings {
+    /// None so far.
+    pub const fn new() -> Self {
+        Self {
+            due_ns: AtomicU64::new(0),
+            not_recorded: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether one more call may be recorded at this time.
+    fn admits(&self, now_ns: u64) -> bool {
+        let next = |due_ns: u64| {
+            let from_ns = due_ns.max(now_ns);
+            (from_ns - now_ns < BURST * PERIOD_NS).then_some(from_ns + PERIOD_NS)
+        };
+        self.due_ns
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+            .is_ok()
+    }
+
+    /// Writes what could not be recorded before there was a recording.
+    pub fn begin_recording(&self, recording: &Recording) {
+        let before = self.not_recorded.swap(0, Ordering::Relaxed);
+        let number = Figure::MappingsNotRecorded as usize;
+        recording.ring.add_figure(number, before);
+    }
+}
+
+impl Agent {
+    /// mmap or one of its kin was called, or is about to unmap. Any thread, also in a signal handler; keeps nothing of `call`.
+    pub fn on_mapping(&self, thread: &ShimThread, call: &MappingCall, caller: Caller) {
+        let Some(change) = MappingChange::from_number(call.change as u8) else {
+            return;
+        };
+        make_room();
+        self.notice_fork_on(thread);
+        let is_wanted = self.switch.get() == Switch::On && self.config().records_mappings;
+        if !is_wanted || thread.is_of_the_agent() {
+            return;
+        }
+        let is_recording = recording::current().is_some();
+        let begins = !is_recording && self.is_worth_a_recording(change, call.bytes);
+        if !is_recording && !begins {
+            return;
+        }
+        let time_ns = clock::monotonic_ns();
+        if !self.mappings.admits(time_ns) {
+            return self.count_mapping_not_recorded();
+        }
+        let mapped = Mapped {
+            time_ns,
+            start: call.start,
+            bytes: call.bytes,
+            thread: ThreadId(0),
+            change,
+            protection: call.protection as u8,
+            flags: call.flags,
+            stack_flags: SampleFlags::default(),
+        };
+        let has_stack = !matches!(change, MappingChange::Unmap | MappingChange::Own);
+        if has_stack && self.record_with_stack(thread, mapped, caller) {
+            return;
+        }
+        match recording::current() {
+            Some(recording) => self.record_without_stack(thread, mapped, caller, recording),
+            None => self.count_mapping_not_recorded(),
+        }
+    }
+
+    /// Whether a process without a sample shall have a profile for this: as much as one interval, if samples are taken at all.
+    fn is_worth_a_recording(&self, change: MappingChange, bytes: u64) -> bool {
+        let force = self.accounting.control.force();
+        let interval = force.interval.or(self.config().interval);
+        !matches!(change, MappingChange::Unmap | MappingChange::Own)
+            && force.interval.is_some()
+            && interval.is_some_and(|interval| bytes >= interval.bytes())
+    }
+
+    fn count_mapping_not_recorded(&self) {
+        match recording::current() {
+            Some(recording) => {
+                let number = Figure::MappingsNotRecorded as usize;
+                recording.ring.add_figure(number, 1);
+            }
+            None => {
+                self.mappings.not_recorded.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// False: the thread is in a slow path, or there is no memory to work in.
+    fn record_with_stack(&self, thread: &ShimThread, mapped: Mapped, caller: Caller) -> bool {
+        if self.is_in_slow_path(thread, &caller) {
+            return false;
+        }
+        let Some((_slow_path, _)) = self.enter(thread, 0, &caller) else {
+            return false;
+        };
+        let recorded = self.capture.in_area(thread, |area| {
+            self.capture_mapping(thread, mapped, caller, area)
+        });
+        recorded.unwrap_or(false)
+    }
+
+    /// Captures and writes a call, on the area's stack. False: it was neither written nor counted.
+    fn capture_mapping(
+        &self,
+        thread: &ShimThread,
+        mapped: Mapped,
+        caller: Caller,
+        area: &mut WorkArea,
+    ) -> bool {
+        let Some(recording) = recording::current().or_else(|| self.begin_recording(area)) else {
+            return false;
+        };
+        self.announce_in(thread, recording);
+        let walked = self.heaps.walked_in_malloc(thread);
+        let mut captured = (self.capture).call(thread, caller, walked, area, recording);
+        if walked.is_none() {
+            // The entry, and the way from it to here.
+            self.capture.strip_own(area, &mut captured);
+        }
+        let key = self.capture.written_key(thread);
+        let is_as_walked = is_as_walked(&captured, walked);
+        let (shared, frames) =
+            area.delta_from_last(&captured, is_as_walked, key, thread.last_sample());
+        let record = MappingRecord {
+            mapped: Mapped {
+                thread: ThreadId(thread.number()),
+                stack_flags: captured.flags,
+                ..mapped
+            },
+            // No more than `LARGEST_MAX_DEPTH`.
+            shared: shared as u32,
+            frames,
+        };
+        let words = MappingRecord::words(frames.len());
+        let Ok(mut noted) = recording.reserve_on(thread, words, Priority::Sample) else {
+            self.count_mapping_not_recorded();
+            return true;
+        };
+        // As long as it says.
+        let _ = record.encode_into(noted.reservation.words_mut());
+        let used_words = noted.reservation.used_words();
+        noted.commit(RecordKind::Mapping as u8);
+        recording.nudge_if_due(used_words);
+        true
+    }
+
+    fn record_without_stack(
+        &self,
+        thread: &ShimThread,
+        mapped: Mapped,
+        caller: Caller,
+        recording: &Recording,
+    ) {
+        let _at_a_record = thread.begin_record(&caller);
+        let record = MappingRecord {
+            mapped: Mapped {
+                thread: ThreadId(match thread.epoch() == self.epoch() {
+                    true => thread.number(),
+                    false => 0,
+                }),
+                ..mapped
+            },
+            shared: 0,
+            frames: &[],
+        };
+        let words = MappingRecord::words(0);
+        let Ok(mut noted) = recording.reserve_on(thread, words, Priority::Essential) else {
+            return self.count_mapping_not_recorded();
+        };
+        // As long as it says.
+        let _ = record.encode_into(noted.reservation.words_mut());
+        let used_words = noted.reservation.used_words();
+        noted.commit(RecordKind::Mapping as u8);
+        recording.nudge_if_due(used_words);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_admitted_and_then_one_call_in_each_period() {
+        let mappings = Mappings::new();
+        const START_NS: u64 = 1 << 50;
+        let admitted = |calls: u64, at: &dyn Fn(u64) -> u64| {
+            let calls = (0..calls).filter(|&call| mappings.admits(at(call)));
+            calls.count() as u64
+        };
+        assert_eq!(admitted(3 * BURST, &|_| START_NS), BURST);
+        // A hundred calls in each period.
+        let later = |call: u64| START_NS + call * PERIOD_NS / 100;
+        assert_eq!(admitted(100_000, &later), 999);
+        // After a rest as long as the burst would have taken, all is as at the beginning.
+        let rested = START_NS + (1_000 + BURST) * PERIOD_NS;
+        assert_eq!(admitted(3 * BURST, &|_| rested), BURST);
+        // A clock that another processor reads a little late.
+        assert!(!mappings.admits(rested - 1));
+        assert_eq!(admitted(5, &|call| rested + 2 * PERIOD_NS - call), 2);
+    }
+}
