@@ -9,6 +9,7 @@ use jsonschema::Validator;
 use serde_json::{Value, json};
 use support::room::stderr;
 use support::totals::cases;
+use support::{Program, Room};
 
 /// The published schema with this name. Readers must allow for new keys; here a key that is not in it is an error.
 fn schema(name: &str) -> Validator {
@@ -84,6 +85,22 @@ fn json_outputs_follow_their_published_schemas() {
         let output = case.room.output(&words);
         let document = serde_json::from_slice(&output.stdout).expect("JSON");
         assert_valid(&schema("query"), &document, sql);
+    }
+}
+
+#[test]
+fn a_ledger_follows_its_schema() {
+    let room = Room::new();
+    let program = Program::compiled_with("memory_of_every_kind.c", &["-lpthread"]);
+    room.add(&program, "program");
+    let run = ["run", "-q", "-o", "x.allocsample", "--", "./program"];
+    assert_eq!(room.output(&run).status.code(), Some(0));
+    let own = std::process::id().to_string();
+    for what in ["x.allocsample", &own] {
+        let output = room.output(&["memory", "--format", "json", what]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let document = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_valid(&schema("memory"), &document, what);
     }
 }
 

@@ -46,6 +46,7 @@ pub enum Command {
     Convert(Convert),
     Query(Query),
     View(View),
+    Memory(Memory),
     Top(Top),
     Ctl(Ctl),
     Serve(Serve),

@@ -51,6 +51,7 @@ fn main() -> std::process::ExitCode {
         Command::View(view) => commands::view::run(&view),
         Command::Push(push) => commands::push::run(&push),
         Command::Serve(serve) => commands::serve::run(&serve),
+        Command::Memory(memory) => commands::memory::run(&memory),
         Command::Top(top) => commands::top::run(&top),
     };
     exit::with(result)

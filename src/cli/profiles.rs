@@ -25,6 +25,11 @@ pub fn charge(charge: &Charge) {
     debug_assert!(charging.is_ok(), "a process has one command");
 }
 
+/// Leaves frames of runtimes in the stacks of profiles that are opened from now on.
+pub fn keep_all_frames() {
+    let _ = ALL_FRAMES.set(true);
+}
+
 /// Reads a profile. Names that it lacks are added in memory; the file stays as it is. From now on the command has the
 /// memory limit for its profiles.
 pub fn open(path: &Path) -> anyhow::Result<Profile> {

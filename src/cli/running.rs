@@ -142,12 +142,16 @@ pub fn add_memory(profile: &mut Profile, path: &Path) {
     if has_mappings || !growing::is_running(profile) {
         return;
     }
+    let page_bytes = rustix::param::page_size() as u64;
+    let map = process_of(path).and_then(|pid| Source::of(pid, page_bytes).map(now_ns()));
+    profile.memory.extend(map);
+}
+
+/// The time on the clock of profiles.
+pub fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    let now_ns = seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0);
-    let page_bytes = rustix::param::page_size() as u64;
-    let map = process_of(path).and_then(|pid| Source::of(pid, page_bytes).map(now_ns));
-    profile.memory.extend(map);
+    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
 /// Device and inode: identify a file whatever its name.

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use allocsample_profile::{Frame, HeapId, MissingRoot, Profile, Sample, StackId, StackTable};
+use allocsample_profile::{
+    Frame, HeapId, MappingCall, MissingRoot, Profile, Sample, StackId, StackTable,
+};
 use allocsample_report::{FrameId, Frames, Kinds, Names, Pairs};
 
 /// Stacks and functions by number. Made once, as the samples refer to both.
@@ -38,6 +40,15 @@ pub(crate) struct Function {
     pub file: Option<String>,
 }
 
+/// A sample with the stack of a call that maps memory.
+pub(crate) fn stack_of_call(call: &MappingCall) -> Sample {
+    Sample {
+        flags: call.mapped.stack_flags,
+        stack: call.stack,
+        ..Sample::default()
+    }
+}
+
 impl Index {
     pub fn new(profile: &Profile) -> Self {
         let frames = Frames::of(profile);
@@ -64,7 +75,8 @@ impl Index {
         for sample in &profile.samples {
             index.add(&frames, &sample, &mut numbers, &mut room);
         }
-        for other in ticks.chain(frees) {
+        let calls = profile.mappings.iter().map(stack_of_call);
+        for other in ticks.chain(frees).chain(calls) {
             index.add(&frames, &other, &mut numbers, &mut room);
         }
         index.names = frames.into_names();

@@ -7,11 +7,12 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use allocsample_profile::{
-    Allowance, Estimate, HeapId, Profile, Sample, StackId, Statistic, ThreadId, Weights,
+    Allowance, Estimate, HeapId, MappingCall, MappingChange, Profile, Sample, StackId, Statistic,
+    ThreadId, Weights,
 };
-use allocsample_report::{Coverage, FrameId};
+use allocsample_report::{Coverage, FrameId, Ledger, LedgerRow};
 
-use crate::index::Index;
+use crate::index::{Index, stack_of_call};
 use crate::table::{Table, Value};
 
 /// What the tables of a profile need beyond it.
@@ -26,6 +27,9 @@ pub(crate) struct Made {
     heaps: OnceLock<Vec<Heap>>,
     gc_statistics: OnceLock<Vec<(u32, u32)>>,
     coverage: OnceLock<Vec<Owner>>,
+    mappings: OnceLock<Vec<Mapping>>,
+    residency: OnceLock<Vec<(u64, LedgerRow)>>,
+    allocators: OnceLock<Vec<(String, String)>>,
 }
 
 impl Made {
@@ -70,6 +74,13 @@ pub(crate) struct Owner {
     pub is_sampled: bool,
     pub bytes: f64,
     pub likely_owner: Option<String>,
+}
+
+/// A row of `mappings`.
+pub(crate) struct Mapping {
+    /// Its row among the calls of the profile.
+    pub call: usize,
+    pub unmapped_ns: Option<u64>,
 }
 
 /// A row of `counters`.
@@ -214,6 +225,47 @@ impl<'t> Reader<'t> {
 
     pub fn coverage(&self) -> &'t [Owner] {
         self.made.coverage.get_or_init(|| owners(self.profile))
+    }
+
+    /// The calls that map memory.
+    pub fn mappings(&self) -> &'t [Mapping] {
+        let profile = self.profile;
+        self.made.mappings.get_or_init(|| {
+            let calls = profile.mappings.iter().enumerate();
+            calls
+                .zip(profile.unmapped_ns())
+                .filter(|((_, call), _)| call.mapped.change != MappingChange::Unmap)
+                .map(|((call, _), unmapped_ns)| Mapping { call, unmapped_ns })
+                .collect()
+        })
+    }
+
+    pub fn mapping(&self, row: usize) -> &'t MappingCall {
+        &self.profile.mappings[self.mappings()[row].call]
+    }
+
+    pub fn mapping_stack(&self, row: usize) -> u32 {
+        self.index().stack_of(&stack_of_call(self.mapping(row)))
+    }
+
+    /// The rows of the ledgers of all readings with a list of mappings, each with its time.
+    pub fn residency(&self) -> &'t [(u64, LedgerRow)] {
+        let profile = self.profile;
+        self.made.residency.get_or_init(|| {
+            let listed = profile.memory.iter().filter(|map| !map.mappings.is_empty());
+            let rows = listed.flat_map(|map| {
+                let rows = Ledger::of(profile, map).rows.into_iter();
+                rows.map(|row| (map.totals.time_ns, row))
+            });
+            rows.collect()
+        })
+    }
+
+    /// Modules with an allocator of their own, and its name.
+    pub fn allocators(&self) -> &'t [(String, String)] {
+        let profile = self.profile;
+        let made = &self.made.allocators;
+        made.get_or_init(|| allocsample_report::coverage::allocators(profile))
     }
 
     /// Where in `frames` each stack begins, and the last one ends.

@@ -749,6 +749,101 @@ const TABLES: &[Table] = &[
             )),
         ],
     ),
+    table(
+        "mappings",
+        "a call that maps memory: mmap and its kin, and the start of a thread",
+        |it| it.mappings().len(),
+        &[
+            integer("time_ns", "when", |it, row| {
+                it.since_start(it.mapping(row).mapped.time_ns).into()
+            }),
+            nullable(integer(
+                "unmapped_ns",
+                "when the last of it was unmapped; none if some was mapped at the end",
+                |it, row| {
+                    let unmapped_ns = it.mappings()[row].unmapped_ns;
+                    unmapped_ns.map(|it_ns| it.since_start(it_ns)).into()
+                },
+            )),
+            integer(
+                "thread_id",
+                "the calling thread; 0 if it is not known",
+                |it, row| it.mapping(row).mapped.thread.into(),
+            ),
+            text(
+                "call",
+                "mmap, mremap, sbrk, shmat or pthread_create; allocsample for the agent's own",
+                |it, row| it.mapping(row).mapped.change.name().into(),
+            ),
+            integer(
+                "address",
+                "where it begins; of pthread_create, the descriptor of the thread",
+                |it, row| it.mapping(row).mapped.start.into(),
+            ),
+            integer("bytes", "its length; 0 for pthread_create", |it, row| {
+                it.mapping(row).mapped.bytes.into()
+            }),
+            truth("is_anonymous", "whether it maps no file", |it, row| {
+                it.mapping(row).is_anonymous().into()
+            }),
+            integer("protection", "rights as mmap takes them", |it, row| {
+                u32::from(it.mapping(row).mapped.protection).into()
+            }),
+            integer("flags", "flags as mmap takes them", |it, row| {
+                it.mapping(row).mapped.flags.into()
+            }),
+            integer("stack_id", "its stack; 0 if it has none", |it, row| {
+                it.mapping_stack(row).into()
+            }),
+            nullable(integer(
+                "function_id",
+                "the innermost function of that",
+                |it, row| {
+                    let innermost = it.index().innermost(it.profile, it.mapping_stack(row));
+                    innermost.into()
+                },
+            )),
+        ],
+    ),
+    table(
+        "residency",
+        "resident memory at one reading, by whose it is; the rows of a reading add up to what the kernel counts",
+        |it| it.residency().len(),
+        &[
+            integer("time_ns", "when it was read", |it, row| {
+                it.since_start(it.residency()[row].0).into()
+            }),
+            text(
+                "account",
+                "whose it is, as `allocsample memory` has it",
+                |it, row| it.residency()[row].1.account.name().into(),
+            ),
+            text("name", "the same in words", |it, row| {
+                it.residency()[row].1.name.as_str().into()
+            }),
+            real("resident_bytes", "what is resident", |it, row| {
+                it.residency()[row].1.resident_bytes.into()
+            }),
+            real(
+                "anonymous_bytes",
+                "the part of it that belongs to no file",
+                |it, row| it.residency()[row].1.anonymous_bytes.into(),
+            ),
+        ],
+    ),
+    table(
+        "allocators",
+        "a module with an allocator of its own, past malloc",
+        |it| it.allocators().len(),
+        &[
+            text("module", "its file", |it, row| {
+                it.allocators()[row].0.as_str().into()
+            }),
+            text("allocator", "which allocator it has", |it, row| {
+                it.allocators()[row].1.as_str().into()
+            }),
+        ],
+    ),
 ];
 
 #[inline(always)]

@@ -7,12 +7,10 @@
 
 use std::collections::BTreeMap;
 
-use allocsample_profile::{
-    HeapId, MemoryMap, MemoryMapping, MemoryTotals, Note, Profile, Sample, SampleFlags, Weights,
-    readable,
-};
+use allocsample_profile::{MemoryMap, MemoryMapping, MemoryTotals, Note, Profile, readable};
 use serde_json::{Value, json};
 
+use crate::shares::{self, live_at};
 use crate::{runtimes, units};
 
 /// What is known of the memory outside the profile.
@@ -161,7 +159,7 @@ impl Coverage {
 }
 
 /// Modules with an allocator of their own: not that which `malloc` leads to, whose memory is sampled.
-fn allocators(profile: &Profile) -> Vec<(String, String)> {
+pub fn allocators(profile: &Profile) -> Vec<(String, String)> {
     let is_sampled = |path: &str| {
         let mut notes = profile.notes.iter();
         notes.any(|(note, module)| *note == Note::NextAllocator && module == path)
@@ -187,154 +185,21 @@ fn likely(allocators: &[(String, String)], runtimes: &[String]) -> Option<String
     }
 }
 
-/// What a block takes in glibc's malloc: 8 bytes more, in steps of 16, from 32 on.
-fn footprint(size: u64) -> f64 {
-    (size.saturating_add(23) & !15).max(32) as f64
-}
-
-/// Sampled blocks that were alive at a moment, and the bytes that each stands for, with their overhead.
-fn live_at(profile: &Profile, time_ns: u64) -> impl Iterator<Item = (Sample, f64)> {
-    let mut weights = Weights::of(profile);
-    let is_live = move |sample: &Sample| {
-        sample.time_ns <= time_ns
-            && sample.freed_ns.is_none_or(|freed| freed.get() > time_ns)
-            && !sample.flags.contains(SampleFlags::UNTRACKED)
-    };
-    let live = profile.samples.iter().filter(is_live);
-    live.map(move |sample| {
-        let (bytes, objects) = weights.get(&sample);
-        let mut bytes = bytes.value();
-        if sample.heap == HeapId::MALLOC {
-            bytes += objects.value() * (footprint(sample.size) - sample.size as f64);
-        }
-        (sample, bytes)
-    })
-}
-
 /// Without mappings: what was live then, or at the end of the samples before it.
 fn most_live(profile: &Profile, moment: &MemoryTotals) -> f64 {
     let live = live_at(profile, moment.time_ns);
-    live.map(|(_, bytes)| bytes).sum()
+    live.map(|it| it.bytes.value() + it.overhead).sum()
 }
-
-/// Heaps whose samples lie in other mappings than their objects: a sampled object of CPython's is made as large ones are, by
-/// malloc, while the others lie in arenas of its own.
-fn samples_lie_elsewhere(profile: &Profile, heap: HeapId) -> bool {
-    (profile.vm.heaps.get(&heap)).is_some_and(|heap| heap.name == "python")
-}
-
-/// Several small mappings of a name together: it lies nowhere.
-fn is_sum(mapping: &MemoryMapping) -> bool {
-    mapping.start == 0
-}
-
-fn end_of(mapping: &MemoryMapping) -> u64 {
-    mapping.start.saturating_add(mapping.bytes)
-}
-
-/// A heap keeps what it has freed; a mapping that its live objects fill to a smaller share may hold anything else.
-const LEAST_SHARE: f64 = 0.3;
 
 /// What the heaps account for in these mappings, and who has the rest.
 fn account(profile: &Profile, map: &MemoryMap) -> (f64, Vec<(String, f64)>) {
-    // A malloc of the program's own may have the brk heap, too.
-    let is_glibc = (profile.notes.iter())
-        .any(|(note, module)| *note == Note::NextAllocator && module.contains("libc.so"))
-        && !(profile.notes.iter()).any(|(note, _)| *note == Note::MallocIsElsewhere);
-    let mappings = &map.mappings;
-    let index_of = |address: u64| {
-        let after = mappings.partition_point(|it| it.start <= address);
-        let index = after.checked_sub(1)?;
-        let mapping = &mappings[index];
-        (!is_sum(mapping) && address - mapping.start < mapping.bytes).then_some(index)
-    };
-    let mut live = vec![0.0; mappings.len()];
-    // Of blocks in mappings too small to be listed.
-    let mut elsewhere = 0.0;
-    // Of objects of virtual machines whose place is not known: many bridges know objects by keys or by hidden pointers.
-    let mut placeless = 0.0;
-    for (sample, bytes) in live_at(profile, map.totals.time_ns) {
-        if samples_lie_elsewhere(profile, sample.heap) {
-            placeless += bytes;
-            continue;
-        }
-        // A large block may lie in several mappings: advice to the kernel about a part of it splits them.
-        let mut rest = bytes;
-        let end = sample.address.saturating_add(sample.size.max(1));
-        let first = mappings.partition_point(|it| end_of(it) <= sample.address);
-        for (index, mapping) in mappings.iter().enumerate().skip(first) {
-            if mapping.start >= end {
-                break;
-            }
-            if is_sum(mapping) {
-                continue;
-            }
-            let start = mapping.start.max(sample.address);
-            let within = end.min(end_of(mapping)).saturating_sub(start);
-            let share = bytes * within as f64 / sample.size.max(1) as f64;
-            live[index] += share.min(rest);
-            rest -= share.min(rest);
-        }
-        match sample.heap {
-            HeapId::MALLOC => elsewhere += rest,
-            _ => placeless += rest,
-        }
-    }
-    let mut has_malloc = vec![false; mappings.len()];
-    let mut has_objects = vec![false; mappings.len()];
-    for sample in &profile.samples {
-        if let Some(index) = index_of(sample.address) {
-            let has = if sample.heap == HeapId::MALLOC {
-                &mut has_malloc
-            } else {
-                &mut has_objects
-            };
-            has[index] = true;
-        }
-    }
-    // A mapping that nothing else is known of, where a heap may have its arenas. The kernel puts many right behind a file's.
-    let is_open = |index: usize| {
-        let mapping = &mappings[index];
-        let is_nameless = map.name(mapping).is_empty() || mapping.is(MemoryMapping::BEHIND_FILE);
-        is_nameless
-            && !has_malloc[index]
-            && !has_objects[index]
-            && !mapping.is(MemoryMapping::BEHIND_GUARD)
-    };
-    let open_bytes: f64 = (0..mappings.len())
-        .filter(|index| is_open(*index))
-        .map(|index| mappings[index].anonymous_bytes as f64)
-        .sum();
-    let open_share = match placeless >= LEAST_SHARE * open_bytes {
-        true if open_bytes > 0.0 => 1.0,
-        _ => placeless / open_bytes.max(1.0),
-    };
     let mut seen = 0.0;
     let mut owners: BTreeMap<String, f64> = BTreeMap::new();
-    for (index, mapping) in mappings.iter().enumerate() {
-        let anonymous = mapping.anonymous_bytes as f64;
-        let name = readable(map.name(mapping));
-        const ARENA_BYTES: u64 = 64 << 20;
-        let is_arena = name.is_empty() && mapping.start.is_multiple_of(ARENA_BYTES);
-        let is_kept_by_malloc = is_glibc && (name == "[heap]" || is_arena && has_malloc[index]);
-        let is_filled = live[index] >= LEAST_SHARE * anonymous;
-        let is_kept = is_kept_by_malloc
-            || is_filled && (has_objects[index] || has_malloc[index] && !is_glibc);
-        let mut own = if is_kept {
-            anonymous
-        } else {
-            live[index].min(anonymous)
-        };
-        if placeless > 0.0 && is_open(index) {
-            own += open_share * (anonymous - own);
-        }
-        if is_sum(mapping) && name.is_empty() {
-            let more = elsewhere.min(anonymous - own);
-            own += more;
-            elsewhere -= more;
-        }
+    for (mapping, share) in map.mappings.iter().zip(shares::of(profile, map)) {
+        let (own, anonymous) = (share.sum(), mapping.anonymous_bytes as f64);
         seen += own;
         if anonymous > own {
+            let name = readable(map.name(mapping));
             *owners.entry(owner(mapping, &name)).or_default() += anonymous - own;
         }
     }

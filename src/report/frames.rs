@@ -5,7 +5,9 @@
 
 use std::ops::Deref;
 
-use allocsample_profile::{Frame, HeapId, MissingRoot, Profile, Sample, StackId, StackTable, Tick};
+use allocsample_profile::{
+    Frame, HeapId, MappingCall, MissingRoot, Profile, Sample, StackId, StackTable, Tick,
+};
 use rustc_hash::FxHashMap;
 
 use crate::allocator::{self, Part};
@@ -113,7 +115,8 @@ impl<'a> Frames<'a> {
         }
         let of_samples = profile.samples.iter().map(|it| it.missing_root());
         let of_ticks = profile.ticks.iter().map(Tick::missing_root);
-        for missing in of_samples.chain(of_ticks).flatten() {
+        let of_calls = profile.mappings.iter().map(MappingCall::missing_root);
+        for missing in of_samples.chain(of_ticks).chain(of_calls).flatten() {
             frames.add_missing(missing);
         }
         frames.numbers = FxHashMap::default();

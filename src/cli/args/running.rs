@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+use super::Format;
+
 /// Control the agent in a running process: status, start, stop, interval, snapshot, ...
 ///
 /// Works for every process that was started under the agent or attached to. With ALLOCSAMPLE_START=off (`run --start
@@ -205,6 +207,35 @@ impl std::str::FromStr for Label {
             .map(|(name, value)| Self(name.to_owned(), value.to_owned()))
             .ok_or("expected NAME=VALUE with letters, digits and _ in the name")
     }
+}
+
+/// Show where all resident memory of a process is
+///
+/// The rows add up to what the kernel counts: live and free blocks of malloc, heaps of language runtimes, stacks, mappings with
+/// the calls that made them, files, and what nobody is known to have mapped. Columns are the largest reading in the profile, the
+/// last one, and the difference. A running process is read as it is now. docs/memory.md explains the rows.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  allocsample memory app.allocsample
+  allocsample memory 4711
+  allocsample memory 4711 --format json | jq .last.unexplained_bytes")]
+pub struct Memory {
+    /// The profile, or the pid of a process; one that does not run under the agent has only the kernel's names
+    #[arg(value_name = "FILE|PID")]
+    pub what: String,
+
+    /// Output format
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: Format,
+
+    /// Maximum number of places shown for each row of mappings; JSON has all
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub sites: usize,
+
+    /// Maximum number of innermost frames shown of each place; JSON has all
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub frames: usize,
 }
 
 /// Watch which functions hold memory while a program runs

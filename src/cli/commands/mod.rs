@@ -6,6 +6,7 @@ pub mod ctl;
 pub mod diff;
 pub mod join;
 pub mod leaks;
+pub mod memory;
 pub mod push;
 pub mod query;
 pub mod report;

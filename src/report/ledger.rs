@@ -1,0 +1,468 @@
+//! Where the resident memory of a process is: rows that add up to what the kernel counts.
+//!
+//! Each row has one account. What the sampled heaps have is an estimate from the samples; what they keep besides (free blocks,
+//! overhead) is the rest of their mappings. All other memory is told apart by the recorded call that mapped it, or by the
+//! kernel's name of the mapping. What neither tells is unexplained, and has a row of its own.
+//!
+//! The kernel joins neighbouring mappings into one. If several calls have made parts of one, its memory is divided among them
+//! in proportion to their lengths.
+
+mod csv;
+mod json;
+mod text;
+
+use std::collections::BTreeMap;
+
+use allocsample_profile::{
+    Figure, Frame, GroupFigure, HeapId, Location, MappedRanges, MappingCall, MappingChange,
+    MemoryMap, MemoryMapping, MemoryTotals, MissingRoot, ModuleId, Profile, StackId, readable,
+};
+use allocsample_sampling::Estimate;
+
+use crate::coverage::allocators;
+use crate::shares::{self, live_at};
+
+pub use csv::write_csv;
+pub use json::to_json;
+pub use text::{Options, write};
+
+/// Whose memory it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Account {
+    /// Live blocks of malloc.
+    Malloc,
+    /// Free blocks of malloc, and the overhead of live ones.
+    MallocHeld,
+    /// Live objects of virtual machines.
+    Objects,
+    /// What their heaps have besides.
+    ObjectsHeld,
+    /// Stacks of threads.
+    Stacks,
+    /// Mapped by a call that was recorded.
+    Mapped,
+    /// Pages of files that were changed, and static data.
+    Data,
+    /// The page cache of mapped files.
+    Files,
+    /// Shared memory.
+    Shared,
+    /// Of the agent.
+    Agent,
+    /// Nobody is known to have mapped it.
+    Unexplained,
+}
+
+impl Account {
+    /// All of them, in the order of tables.
+    pub const ALL: [Self; 11] = [
+        Self::Malloc,
+        Self::MallocHeld,
+        Self::Objects,
+        Self::ObjectsHeld,
+        Self::Stacks,
+        Self::Mapped,
+        Self::Data,
+        Self::Files,
+        Self::Shared,
+        Self::Agent,
+        Self::Unexplained,
+    ];
+
+    /// The name for scripts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Malloc => "malloc",
+            Self::MallocHeld => "malloc_held",
+            Self::Objects => "objects",
+            Self::ObjectsHeld => "objects_held",
+            Self::Stacks => "stacks",
+            Self::Mapped => "mapped",
+            Self::Data => "data",
+            Self::Files => "files",
+            Self::Shared => "shared",
+            Self::Agent => "agent",
+            Self::Unexplained => "unexplained",
+        }
+    }
+}
+
+/// Calls by the same functions.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Site {
+    /// The stack of one of the calls.
+    pub stack: StackId,
+    /// Why its root is missing, if it is.
+    pub missing: Option<MissingRoot>,
+    /// What is resident of that which they mapped.
+    pub resident_bytes: f64,
+    /// What they mapped and nobody has unmapped.
+    pub mapped_bytes: f64,
+    /// How many calls.
+    pub calls: usize,
+}
+
+/// One row.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct LedgerRow {
+    /// Whose memory it is.
+    pub account: Account,
+    /// The same in words.
+    pub name: String,
+    /// What is resident, in bytes.
+    pub resident_bytes: f64,
+    /// The part of it that belongs to no file.
+    pub anonymous_bytes: f64,
+    /// The standard error, where it is an estimate from samples.
+    pub stderr_bytes: Option<f64>,
+    /// Of mapped memory and of stacks: where from, largest first.
+    pub sites: Vec<Site>,
+}
+
+/// The ledger of one moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Ledger {
+    /// What the kernel counts.
+    pub totals: MemoryTotals,
+    /// What it has moved to the disk.
+    pub swapped_bytes: u64,
+    /// Anonymous memory in huge pages.
+    pub huge_bytes: u64,
+    /// In the order of accounts, and of size within one. Their sum is the resident memory.
+    pub rows: Vec<LedgerRow>,
+    /// Figures of the control group that the process is in.
+    pub group: Vec<(GroupFigure, u64)>,
+}
+
+impl Ledger {
+    /// Of one reading.
+    pub fn of(profile: &Profile, map: &MemoryMap) -> Self {
+        let mut entries = Entries {
+            profile,
+            allocators: allocators(profile),
+            calls: profile.mapped_at(map.totals.time_ns),
+            rows: BTreeMap::new(),
+        };
+        let machines = machines(profile);
+        for (mapping, share) in map.mappings.iter().zip(shares::of(profile, map)) {
+            let objects = |what: &str| format!("{machines}: {what}");
+            let sampled = [
+                (
+                    Account::Malloc,
+                    "malloc: live blocks".to_owned(),
+                    share.malloc,
+                ),
+                (
+                    Account::MallocHeld,
+                    "malloc: free blocks, overhead".to_owned(),
+                    share.malloc_held,
+                ),
+                (Account::Objects, objects("live objects"), share.objects),
+                (
+                    Account::ObjectsHeld,
+                    objects("free, or not sampled"),
+                    share.objects_held,
+                ),
+            ];
+            for (account, name, bytes) in sampled {
+                entries.add(account, name, bytes, bytes);
+            }
+            entries.add_rest(map, mapping, share.sum());
+        }
+        let listed: u64 = map.mappings.iter().map(|it| it.resident_bytes).sum();
+        // Readings of earlier versions have no file's memory, nor what is in small parts.
+        let unlisted = map.totals.resident_bytes.saturating_sub(listed) as f64;
+        entries.add(Account::Files, FILES.to_owned(), unlisted, 0.0);
+        let mut rows: Vec<LedgerRow> = entries.rows.into_values().map(Entry::finish).collect();
+        for (account, heap) in [(Account::Malloc, true), (Account::Objects, false)] {
+            let live = live_at(profile, map.totals.time_ns);
+            let live = live.filter(|it| (it.sample.heap == HeapId::MALLOC) == heap);
+            let sum: Estimate = live.map(|it| it.bytes).sum();
+            if let Some(row) = rows.iter_mut().find(|row| row.account == account) {
+                row.stderr_bytes = sum.stderr();
+            }
+        }
+        rows.sort_by(|a, b| {
+            (a.account.cmp(&b.account)).then(b.resident_bytes.total_cmp(&a.resident_bytes))
+        });
+        let sum = |of: fn(&MemoryMapping) -> u64| map.mappings.iter().map(of).sum();
+        Self {
+            totals: map.totals,
+            swapped_bytes: sum(|it| it.swapped_bytes),
+            huge_bytes: sum(|it| it.huge_bytes),
+            rows,
+            group: map.group.clone(),
+        }
+    }
+
+    /// The ledgers of the largest reading and of the last one. `None`: no reading has a list of mappings.
+    pub fn peak_and_last(profile: &Profile) -> Option<(Self, Self)> {
+        let listed = || profile.memory.iter().filter(|map| !map.mappings.is_empty());
+        let peak = listed().max_by_key(|map| map.totals.resident_bytes)?;
+        let last = listed().next_back()?;
+        Some((Self::of(profile, peak), Self::of(profile, last)))
+    }
+
+    /// The sum of an account.
+    pub fn of_account(&self, account: Account) -> f64 {
+        let rows = self.rows.iter().filter(|row| row.account == account);
+        // A sum of nothing is -0.
+        rows.map(|row| row.resident_bytes).sum::<f64>() + 0.0
+    }
+
+    /// What the row with this account and name has; 0 if there is none.
+    pub fn of_row(&self, account: Account, name: &str) -> f64 {
+        let mut rows = self.rows.iter();
+        let row = rows.find(|row| row.account == account && row.name == name);
+        row.map_or(0.0, |row| row.resident_bytes)
+    }
+}
+
+/// When a moment was, in seconds since the process began.
+fn seconds_into(profile: &Profile, time_ns: u64) -> f64 {
+    time_ns.saturating_sub(profile.process.start_ns) as f64 / 1e9
+}
+
+/// Calls that the agent saw and could not record.
+fn not_recorded(profile: &Profile) -> u64 {
+    profile.own_cost.of(Figure::MappingsNotRecorded)
+}
+
+/// The frames of a stack, innermost first.
+fn frames_of(profile: &Profile, stack: StackId) -> Vec<Frame> {
+    let locations = profile.stacks.locations(stack);
+    locations
+        .flat_map(|location| profile.frames(location))
+        .collect()
+}
+
+const FILES: &str = "files: page cache";
+
+/// The heaps of virtual machines with samples, in words.
+fn machines(profile: &Profile) -> String {
+    let mut names: Vec<&str> = (profile.vm.heaps.values())
+        .map(|heap| heap.name.as_str())
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    match names.is_empty() {
+        true => "virtual machines".to_owned(),
+        false => names.join(", "),
+    }
+}
+
+#[derive(Default)]
+struct Entry {
+    account: Option<Account>,
+    name: String,
+    resident_bytes: f64,
+    anonymous_bytes: f64,
+    /// By the functions of the stack.
+    sites: BTreeMap<Vec<(String, String)>, Site>,
+}
+
+impl Entry {
+    fn finish(self) -> LedgerRow {
+        let mut sites: Vec<Site> = self.sites.into_values().collect();
+        sites.sort_by(|a, b| b.resident_bytes.total_cmp(&a.resident_bytes));
+        LedgerRow {
+            account: self.account.unwrap_or(Account::Unexplained),
+            name: self.name,
+            resident_bytes: self.resident_bytes,
+            anonymous_bytes: self.anonymous_bytes,
+            stderr_bytes: None,
+            sites,
+        }
+    }
+}
+
+struct Entries<'a> {
+    profile: &'a Profile,
+    /// Modules with an allocator of their own, and its name.
+    allocators: Vec<(String, String)>,
+    calls: MappedRanges<usize>,
+    rows: BTreeMap<(Account, String), Entry>,
+}
+
+impl Entries<'_> {
+    fn entry(&mut self, account: Account, name: String) -> &mut Entry {
+        let entry = self.rows.entry((account, name.clone())).or_default();
+        entry.account = Some(account);
+        entry.name = name;
+        entry
+    }
+
+    fn add(&mut self, account: Account, name: String, resident: f64, anonymous: f64) {
+        if resident > 0.0 {
+            let entry = self.entry(account, name);
+            entry.resident_bytes += resident;
+            entry.anonymous_bytes += anonymous;
+        }
+    }
+
+    /// What the sampled heaps do not have of a mapping.
+    fn add_rest(&mut self, map: &MemoryMap, mapping: &MemoryMapping, sampled: f64) {
+        let name = readable(map.name(mapping));
+        let shared = (mapping.resident_bytes).saturating_sub(mapping.anonymous_bytes) as f64;
+        let (account, label) = not_anonymous(&name);
+        let rest = match account {
+            Account::Shared => self.divide(mapping, shared, |_, _| (account, label.clone())),
+            _ => shared,
+        };
+        self.add(account, label, rest, 0.0);
+        let anonymous = (mapping.anonymous_bytes as f64 - sampled).max(0.0);
+        let is_nameless = name.is_empty() || mapping.is(MemoryMapping::BEHIND_FILE);
+        let rest = match self.add_stacks(mapping, anonymous) {
+            true => 0.0,
+            false if is_nameless => self.divide(mapping, anonymous, Self::owner),
+            false => anonymous,
+        };
+        let (account, label) = anonymous_of(mapping, &name);
+        self.add(account, label, rest, rest);
+    }
+
+    /// Adds memory in a mapping with stacks of threads; false if there is none.
+    fn add_stacks(&mut self, mapping: &MemoryMapping, bytes: f64) -> bool {
+        let threads: Vec<usize> = (self.calls)
+            .threads_within(mapping.start, end_of(mapping))
+            .map(|(_, row)| row)
+            .collect();
+        let part = bytes / threads.len() as f64;
+        for &row in &threads {
+            self.add_call((Account::Stacks, STACKS.to_owned()), row, part, 0.0);
+        }
+        !threads.is_empty()
+    }
+
+    /// Divides memory in a mapping among the calls that made parts of it, in proportion to their lengths. Returns what falls on
+    /// parts that no recorded call has made.
+    fn divide(
+        &mut self,
+        mapping: &MemoryMapping,
+        bytes: f64,
+        owner: impl Fn(&Self, usize) -> (Account, String),
+    ) -> f64 {
+        // Several small ones together lie nowhere.
+        if mapping.start == 0 || bytes <= 0.0 {
+            return bytes;
+        }
+        let calls: Vec<(u64, u64, usize)> = (self.calls)
+            .within(mapping.start, end_of(mapping))
+            .collect();
+        let mut unmapped = mapping.bytes;
+        for (start, end, row) in calls {
+            unmapped -= end - start;
+            let mapped = (end - start) as f64;
+            let part = bytes * mapped / mapping.bytes as f64;
+            self.add_call(owner(self, row), row, part, mapped);
+        }
+        match unmapped {
+            // Not what rounding leaves.
+            0 => 0.0,
+            unmapped => bytes * unmapped as f64 / mapping.bytes as f64,
+        }
+    }
+
+    fn add_call(&mut self, (account, name): (Account, String), row: usize, part: f64, mapped: f64) {
+        let call = self.profile.mappings[row];
+        let frames = frames_of(self.profile, call.stack);
+        let functions = frames.into_iter().map(|it| (it.function, it.module));
+        let functions = functions.collect();
+        let entry = self.entry(account, name);
+        entry.resident_bytes += part;
+        if account != Account::Shared {
+            entry.anonymous_bytes += part;
+        }
+        let site = entry.sites.entry(functions).or_insert_with(|| Site {
+            stack: call.stack,
+            missing: call.missing_root(),
+            resident_bytes: 0.0,
+            mapped_bytes: 0.0,
+            calls: 0,
+        });
+        site.resident_bytes += part;
+        site.mapped_bytes += mapped;
+        site.calls += 1;
+    }
+
+    /// Whose call it was: that of the first module on its stack that is not the C library.
+    fn owner(&self, row: usize) -> (Account, String) {
+        let call: &MappingCall = &self.profile.mappings[row];
+        if call.mapped.change == MappingChange::Own {
+            return (Account::Agent, AGENT.to_owned());
+        }
+        let modules = self.profile.stacks.locations(call.stack);
+        let mut modules = modules.filter_map(|location: Location| match location.module {
+            ModuleId::VM => None,
+            module => Some(self.profile.module(module).map(|module| module.name())),
+        });
+        let label = match modules.find(|module| !module.is_some_and(is_of_libc)) {
+            Some(Some(module)) => {
+                let mut allocators = self.allocators.iter();
+                match allocators.find(|(with, _)| with == module) {
+                    Some((_, allocator)) => format!("mapped by {module} ({allocator})"),
+                    None => format!("mapped by {module}"),
+                }
+            }
+            Some(None) => "mapped by code of no module".to_owned(),
+            None => format!("mapped by {}, without a stack", call.mapped.change.name()),
+        };
+        (Account::Mapped, label)
+    }
+}
+
+fn end_of(mapping: &MemoryMapping) -> u64 {
+    mapping.start.saturating_add(mapping.bytes)
+}
+
+const STACKS: &str = "stacks of threads";
+const AGENT: &str = "allocsample";
+
+fn is_of_libc(module: &str) -> bool {
+    ["libc.so", "ld-linux", "libpthread.so"]
+        .iter()
+        .any(|name| module.starts_with(name))
+}
+
+/// Memory in a mapping that belongs to a file, or is shared.
+fn not_anonymous(name: &str) -> (Account, String) {
+    const SHARED: [&str; 4] = ["/dev/shm/", "/memfd:", "/SYSV", "/dev/zero"];
+    if is_of_agent(name) {
+        (Account::Agent, AGENT.to_owned())
+    } else if SHARED.iter().any(|prefix| name.starts_with(prefix)) {
+        (Account::Shared, "shared memory".to_owned())
+    } else {
+        (Account::Files, FILES.to_owned())
+    }
+}
+
+fn is_of_agent(name: &str) -> bool {
+    let file = name.rsplit('/').next().unwrap_or(name);
+    let file = file.strip_suffix(" (deleted)").unwrap_or(file);
+    file.starts_with("liballocsample") || file.ends_with(".allocsample.ring")
+}
+
+/// Anonymous memory that no recorded call has made.
+fn anonymous_of(mapping: &MemoryMapping, name: &str) -> (Account, String) {
+    if mapping.is(MemoryMapping::BEHIND_GUARD) {
+        return (Account::Stacks, STACKS.to_owned());
+    }
+    match name {
+        "" => (Account::Unexplained, "unexplained".to_owned()),
+        "[heap]" => (
+            Account::Unexplained,
+            "unexplained, in the brk heap".to_owned(),
+        ),
+        "[stack]" => (Account::Stacks, "stack of the main thread".to_owned()),
+        _ if is_of_agent(name) => (Account::Agent, AGENT.to_owned()),
+        _ if name.starts_with('/') => (Account::Data, "data of modules and files".to_owned()),
+        _ => (Account::Data, format!("the kernel's {name}")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,169 @@
+//! Readings and calls made for the purpose.
+
+use super::*;
+use allocsample_profile::{Mapped, Note, SampleFlags, ThreadId};
+use proptest::prelude::*;
+
+const MIB: u64 = 1 << 20;
+
+fn mapping(start: u64, mib: u64, resident_mib: u64, name: u32, flags: u8) -> MemoryMapping {
+    MemoryMapping {
+        start,
+        bytes: mib * MIB,
+        anonymous_bytes: resident_mib * MIB,
+        resident_bytes: resident_mib * MIB,
+        name,
+        flags,
+        ..MemoryMapping::default()
+    }
+}
+
+fn call(change: MappingChange, start: u64, mib: u64) -> MappingCall {
+    let mapped = Mapped {
+        time_ns: 1,
+        start,
+        bytes: mib * MIB,
+        thread: ThreadId(1),
+        change,
+        protection: 3,
+        flags: 0x22,
+        stack_flags: SampleFlags::default(),
+    };
+    MappingCall::new(mapped, StackId::EMPTY)
+}
+
+fn profile(names: &[&str], mappings: Vec<MemoryMapping>, calls: Vec<MappingCall>) -> Profile {
+    let mut profile = Profile::default();
+    (profile.notes).push((Note::NextAllocator, "/lib/libc.so.6".to_owned()));
+    let sum = |of: fn(&MemoryMapping) -> u64| mappings.iter().map(of).sum();
+    profile.memory.push(MemoryMap {
+        totals: MemoryTotals {
+            time_ns: 5,
+            resident_bytes: sum(|it| it.resident_bytes),
+            anonymous_bytes: sum(|it| it.anonymous_bytes),
+            peak_resident_bytes: 0,
+        },
+        names: names.iter().map(|name| name.as_bytes().to_vec()).collect(),
+        mappings,
+        group: Vec::new(),
+    });
+    profile.mappings = calls;
+    profile
+}
+
+fn mib(ledger: &Ledger, account: Account) -> f64 {
+    ledger.of_account(account) / MIB as f64
+}
+
+#[test]
+fn every_kind_of_memory_has_its_row() {
+    let names = [
+        "",
+        "[heap]",
+        "[stack]",
+        "/lib/libx.so",
+        "/memfd:x (deleted)",
+        "/tmp/a.allocsample.ring",
+    ];
+    let file = |start, name| MemoryMapping {
+        anonymous_bytes: MIB,
+        ..mapping(start, 4, 4, name, 0)
+    };
+    let at = |number: u64| number << 32;
+    let mappings = vec![
+        mapping(at(1), 8, 8, 1, 0),
+        mapping(at(2), 1, 1, 2, 0),
+        file(at(3), 3),
+        MemoryMapping {
+            anonymous_bytes: 0,
+            ..mapping(at(4), 2, 2, 4, 0)
+        },
+        MemoryMapping {
+            anonymous_bytes: 0,
+            ..mapping(at(5), 4, 3, 5, 0)
+        },
+        mapping(at(6), 16, 10, 0, 0),
+        mapping(at(7), 8, 1, 0, MemoryMapping::BEHIND_GUARD),
+        mapping(at(8), 5, 5, 0, 0),
+        mapping(at(9), 7, 7, 0, 0),
+    ];
+    let calls = vec![
+        call(MappingChange::Map, at(6), 16),
+        call(MappingChange::Thread, at(7) + 7 * MIB, 0),
+        call(MappingChange::Own, at(9), 7),
+        call(MappingChange::Map, at(4), 2),
+    ];
+    let profile = profile(&names, mappings, calls);
+    let ledger = Ledger::of(&profile, &profile.memory[0]);
+    let of = |account| mib(&ledger, account);
+    assert_eq!(of(Account::MallocHeld), 8.0);
+    assert_eq!(of(Account::Stacks), 2.0);
+    assert_eq!((of(Account::Data), of(Account::Files)), (1.0, 3.0));
+    assert_eq!(of(Account::Shared), 2.0);
+    assert_eq!(of(Account::Agent), 10.0);
+    assert_eq!(of(Account::Mapped), 10.0);
+    assert_eq!(of(Account::Unexplained), 5.0);
+    let shared = (ledger.rows.iter()).find(|row| row.account == Account::Shared);
+    assert_eq!(
+        shared.expect("a row").sites[0].resident_bytes,
+        (2 * MIB) as f64
+    );
+    let mapped = (ledger.rows.iter()).find(|row| row.account == Account::Mapped);
+    let mapped = mapped.expect("a row");
+    assert_eq!(mapped.name, "mapped by mmap, without a stack");
+    assert_eq!((mapped.sites.len(), mapped.sites[0].calls), (1, 1));
+    assert_eq!(mapped.sites[0].mapped_bytes, (16 * MIB) as f64);
+}
+
+#[test]
+fn of_a_mapping_that_is_claimed_in_part_the_rest_is_unexplained() {
+    let start = 1 << 40;
+    let calls = vec![call(MappingChange::Map, start, 1)];
+    let profile = profile(&[""], vec![mapping(start, 4, 2, 0, 0)], calls);
+    let ledger = Ledger::of(&profile, &profile.memory[0]);
+    assert_eq!(mib(&ledger, Account::Mapped), 0.5);
+    assert_eq!(mib(&ledger, Account::Unexplained), 1.5);
+}
+
+#[test]
+fn a_reading_of_an_earlier_version_has_its_files_in_one_row() {
+    let mut profile = profile(&["[heap]"], vec![mapping(MIB, 4, 4, 0, 0)], Vec::new());
+    profile.memory[0].totals.resident_bytes += 3 * MIB;
+    let ledger = Ledger::of(&profile, &profile.memory[0]);
+    assert_eq!(mib(&ledger, Account::Files), 3.0);
+}
+
+proptest! {
+    /// Whatever is mapped, claimed and resident.
+    #[test]
+    fn the_rows_add_up_to_what_is_resident(
+        parts in proptest::collection::vec((0..6_u32, 1..9_u64, any::<[u8; 2]>(), 0..4_u8), 0..12),
+        calls in proptest::collection::vec((0..40_u64, 1..9_u64, 0..MappingChange::ALL.len()), 0..20),
+    ) {
+        let names = ["", "[heap]", "[stack]", "/lib/libx.so", "/memfd:x (deleted)", "[vdso]"];
+        let mut start = 1 << 30;
+        let mut mappings = Vec::new();
+        for (name, length, [resident, anonymous], flags) in parts {
+            let resident_bytes = length * MIB * u64::from(resident) / 255;
+            let anonymous_bytes = resident_bytes * u64::from(anonymous) / 255;
+            mappings.push(MemoryMapping {
+                resident_bytes, anonymous_bytes, ..mapping(start, length, 0, name, flags)
+            });
+            start += length * MIB;
+        }
+        let change = |number: usize| MappingChange::ALL[number];
+        let calls: Vec<MappingCall> = calls.into_iter()
+            .map(|(at, length, number)| call(change(number), (1 << 30) + at * MIB, length))
+            .collect();
+        let profile = profile(&names, mappings, calls);
+        let ledger = Ledger::of(&profile, &profile.memory[0]);
+        let sum: f64 = ledger.rows.iter().map(|row| row.resident_bytes).sum();
+        let resident = profile.memory[0].totals.resident_bytes as f64;
+        prop_assert!((sum - resident).abs() < 1.0, "{sum} {resident} {:?}", ledger.rows);
+        for row in &ledger.rows {
+            prop_assert!(row.resident_bytes >= row.anonymous_bytes && row.anonymous_bytes >= 0.0);
+            let of_sites: f64 = row.sites.iter().map(|site| site.resident_bytes).sum();
+            prop_assert!(of_sites <= row.resident_bytes + 1.0);
+        }
+    }
+}

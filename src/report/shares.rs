@@ -1,0 +1,223 @@
+//! How much of each mapping the sampled heaps account for.
+//!
+//! The kernel says how much anonymous memory is resident in each mapping; the samples say what was alive in it. Memory that a
+//! sampled allocator keeps for itself counts as its own: the heap of `brk` and the arenas of glibc's malloc, and mappings in
+//! which objects of a virtual machine were sampled.
+
+use allocsample_profile::{
+    HeapId, MemoryMap, MemoryMapping, Note, Profile, Sample, SampleFlags, Weights, readable,
+};
+use allocsample_sampling::Estimate;
+
+/// What the sampled heaps have of the resident anonymous memory in a mapping, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Share {
+    /// Live blocks of malloc, as requested.
+    pub malloc: f64,
+    /// What malloc has besides: free blocks, and the overhead of live ones.
+    pub malloc_held: f64,
+    /// Live objects of virtual machines.
+    pub objects: f64,
+    /// What their heaps have besides.
+    pub objects_held: f64,
+}
+
+impl Share {
+    /// All of it.
+    pub fn sum(&self) -> f64 {
+        self.malloc + self.malloc_held + self.objects + self.objects_held
+    }
+}
+
+/// A sampled block that was alive at a moment.
+pub(crate) struct Live {
+    pub sample: Sample,
+    /// The bytes that it stands for.
+    pub bytes: Estimate,
+    /// What these take in glibc's malloc besides.
+    pub overhead: f64,
+}
+
+impl Live {
+    fn sum(&self) -> f64 {
+        self.bytes.value() + self.overhead
+    }
+}
+
+/// What a block takes in glibc's malloc: 8 bytes more, in steps of 16, from 32 on.
+fn footprint(size: u64) -> f64 {
+    (size.saturating_add(23) & !15).max(32) as f64
+}
+
+/// Sampled blocks that were alive at a moment.
+pub(crate) fn live_at(profile: &Profile, time_ns: u64) -> impl Iterator<Item = Live> {
+    let mut weights = Weights::of(profile);
+    let is_live = move |sample: &Sample| {
+        sample.time_ns <= time_ns
+            && sample.freed_ns.is_none_or(|freed| freed.get() > time_ns)
+            && !sample.flags.contains(SampleFlags::UNTRACKED)
+    };
+    let live = profile.samples.iter().filter(is_live);
+    live.map(move |sample| {
+        let (bytes, objects) = weights.get(&sample);
+        let overhead = match sample.heap {
+            HeapId::MALLOC => objects.value() * (footprint(sample.size) - sample.size as f64),
+            _ => 0.0,
+        };
+        Live {
+            sample,
+            bytes,
+            overhead,
+        }
+    })
+}
+
+/// Heaps whose samples lie in other mappings than their objects: a sampled object of CPython's is made as large ones are, by
+/// malloc, while the others lie in arenas of its own.
+fn samples_lie_elsewhere(profile: &Profile, heap: HeapId) -> bool {
+    (profile.vm.heaps.get(&heap)).is_some_and(|heap| heap.name == "python")
+}
+
+/// Several small mappings of a name together: it lies nowhere.
+fn is_sum(mapping: &MemoryMapping) -> bool {
+    mapping.start == 0
+}
+
+fn end_of(mapping: &MemoryMapping) -> u64 {
+    mapping.start.saturating_add(mapping.bytes)
+}
+
+/// A heap keeps what it has freed; a mapping that its live objects fill to a smaller share may hold anything else.
+const LEAST_SHARE: f64 = 0.3;
+
+/// What is alive in a mapping, by what the samples stand for.
+#[derive(Clone, Copy, Default)]
+struct Alive {
+    malloc: f64,
+    /// The part of that which is overhead.
+    overhead: f64,
+    objects: f64,
+}
+
+/// The share of every mapping of a reading, in their order.
+pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
+    // A malloc of the program's own may have the brk heap, too.
+    let is_glibc = (profile.notes.iter())
+        .any(|(note, module)| *note == Note::NextAllocator && module.contains("libc.so"))
+        && !(profile.notes.iter()).any(|(note, _)| *note == Note::MallocIsElsewhere);
+    let mappings = &map.mappings;
+    let index_of = |address: u64| {
+        let after = mappings.partition_point(|it| it.start <= address);
+        let index = after.checked_sub(1)?;
+        let mapping = &mappings[index];
+        (!is_sum(mapping) && address - mapping.start < mapping.bytes).then_some(index)
+    };
+    let mut alive = vec![Alive::default(); mappings.len()];
+    // Of blocks in mappings too small to be listed.
+    let mut elsewhere = 0.0;
+    // Of objects of virtual machines whose place is not known: many bridges know objects by keys or by hidden pointers.
+    let mut placeless = 0.0;
+    for live in live_at(profile, map.totals.time_ns) {
+        let (sample, bytes) = (&live.sample, live.sum());
+        if samples_lie_elsewhere(profile, sample.heap) {
+            placeless += bytes;
+            continue;
+        }
+        // A large block may lie in several mappings: advice to the kernel about a part of it splits them.
+        let mut rest = bytes;
+        let end = sample.address.saturating_add(sample.size.max(1));
+        let first = mappings.partition_point(|it| end_of(it) <= sample.address);
+        for (index, mapping) in mappings.iter().enumerate().skip(first) {
+            if mapping.start >= end {
+                break;
+            }
+            if is_sum(mapping) {
+                continue;
+            }
+            let start = mapping.start.max(sample.address);
+            let within = end.min(end_of(mapping)).saturating_sub(start);
+            let share = (bytes * within as f64 / sample.size.max(1) as f64).min(rest);
+            rest -= share;
+            let alive = &mut alive[index];
+            if sample.heap == HeapId::MALLOC {
+                alive.malloc += share;
+                alive.overhead += share * live.overhead / bytes.max(f64::MIN_POSITIVE);
+            } else {
+                alive.objects += share;
+            }
+        }
+        match sample.heap {
+            HeapId::MALLOC => elsewhere += rest,
+            _ => placeless += rest,
+        }
+    }
+    let mut has_malloc = vec![false; mappings.len()];
+    let mut has_objects = vec![false; mappings.len()];
+    for sample in &profile.samples {
+        if let Some(index) = index_of(sample.address) {
+            let has = if sample.heap == HeapId::MALLOC {
+                &mut has_malloc
+            } else {
+                &mut has_objects
+            };
+            has[index] = true;
+        }
+    }
+    // A mapping that nothing else is known of, where a heap may have its arenas. The kernel puts many right behind a file's.
+    let is_open = |index: usize| {
+        let mapping = &mappings[index];
+        let is_nameless = map.name(mapping).is_empty() || mapping.is(MemoryMapping::BEHIND_FILE);
+        is_nameless
+            && !has_malloc[index]
+            && !has_objects[index]
+            && !mapping.is(MemoryMapping::BEHIND_GUARD)
+    };
+    let open_bytes: f64 = (0..mappings.len())
+        .filter(|index| is_open(*index))
+        .map(|index| mappings[index].anonymous_bytes as f64)
+        .sum();
+    let open_share = match placeless >= LEAST_SHARE * open_bytes {
+        true if open_bytes > 0.0 => 1.0,
+        _ => placeless / open_bytes.max(1.0),
+    };
+    let mut shares = Vec::with_capacity(mappings.len());
+    for (index, mapping) in mappings.iter().enumerate() {
+        let anonymous = mapping.anonymous_bytes as f64;
+        let name = readable(map.name(mapping));
+        const ARENA_BYTES: u64 = 64 << 20;
+        let is_arena = name.is_empty() && mapping.start.is_multiple_of(ARENA_BYTES);
+        let is_kept_by_malloc = is_glibc && (name == "[heap]" || is_arena && has_malloc[index]);
+        let alive = alive[index];
+        let is_filled = alive.malloc + alive.objects >= LEAST_SHARE * anonymous;
+        let is_kept = is_kept_by_malloc
+            || is_filled && (has_objects[index] || has_malloc[index] && !is_glibc);
+        let malloc = alive.malloc.min(anonymous);
+        let overhead = malloc * alive.overhead / alive.malloc.max(f64::MIN_POSITIVE);
+        let mut share = Share {
+            malloc: malloc - overhead,
+            malloc_held: overhead,
+            objects: alive.objects.min(anonymous - malloc),
+            objects_held: 0.0,
+        };
+        let free = |share: &Share| (anonymous - share.sum()).max(0.0);
+        if is_kept {
+            match is_kept_by_malloc || !has_objects[index] {
+                true => share.malloc_held += free(&share),
+                false => share.objects_held += free(&share),
+            }
+        }
+        if placeless > 0.0 && is_open(index) {
+            let more = open_share * free(&share);
+            let live = more.min(placeless * anonymous / open_bytes.max(1.0));
+            share.objects += live;
+            share.objects_held += more - live;
+        }
+        if is_sum(mapping) && name.is_empty() {
+            let more = elsewhere.min(free(&share));
+            share.malloc += more;
+            elsewhere -= more;
+        }
+        shares.push(share);
+    }
+    shares
+}
