@@ -28,10 +28,11 @@ static void tell(const void *caller, enum shim_change change, const void *start,
     if (agent == NULL)
         return;
     int saved_errno = errno;
+    const enum shim_change own = change == SHIM_THREAD ? SHIM_OWN_THREAD : SHIM_OWN;
     const struct shim_mapping mapping = {
         .start = (uintptr_t)start,
         .bytes = bytes,
-        .change = change != SHIM_UNMAP && is_ours(caller) ? SHIM_OWN : change,
+        .change = change != SHIM_UNMAP && is_ours(caller) ? own : change,
         .protection = (uint32_t)protection,
         .flags = (uint32_t)flags,
     };
@@ -114,8 +115,7 @@ EXPORT void *shmat(int segment, const void *address, int flags)
 
 /* shmdt is not here: it does not say how long the segment is, and what is mapped there next takes its place. */
 
-void shim_tell_thread(uintptr_t descriptor)
+void shim_tell_thread(const void *caller, uintptr_t descriptor, size_t stack_bytes)
 {
-    /* Not an entry: whoever calls this is ours. */
-    tell(NULL, SHIM_THREAD, (const void *)descriptor, 0, 0, 0);
+    tell(caller, SHIM_THREAD, (const void *)descriptor, stack_bytes, 0, 0);
 }

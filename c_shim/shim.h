@@ -67,7 +67,7 @@ _Static_assert(sizeof(struct shim_mapping) == 32, "src/agent/shim.rs mirrors thi
 
 /* Numbers of record::MappingChange. */
 enum shim_change { SHIM_MAP = 1, SHIM_REMAP = 2, SHIM_BREAK = 3, SHIM_ATTACH = 4, SHIM_THREAD = 5, SHIM_UNMAP = 6,
-                   SHIM_OWN = 7 };
+                   SHIM_OWN = 7, SHIM_OWN_THREAD = 8 };
 
 /* How the process leaves; numbers of record::ExitHow. */
 enum shim_exit { SHIM_EXIT = 0, SHIM_IMMEDIATE_EXIT = 1, SHIM_QUICK_EXIT = 2, SHIM_ABORT = 3, SHIM_EXEC = 4,
@@ -183,8 +183,8 @@ HIDDEN bool shim_start_ticks(void);
 HIDDEN void shim_end_ticks(void);
 HIDDEN void shim_give_back_signal_stack(void *stack);
 
-/* The calling thread has started another one, whose descriptor lies here: a pthread_t of glibc is its address. */
-HIDDEN void shim_tell_thread(uintptr_t descriptor);
+/* `caller` has started a thread, whose descriptor lies here: a pthread_t of glibc is its address. */
+HIDDEN void shim_tell_thread(const void *caller, uintptr_t descriptor, size_t stack_bytes);
 
 /* For the agent, which cannot name thread-local variables or libc's names of C. */
 HIDDEN struct shim_thread *shim_this_thread(void);

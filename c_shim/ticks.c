@@ -9,6 +9,7 @@
  *
  * While there are no ticks, which is the default, each entry is a test and a jump. */
 #define _GNU_SOURCE
+#include "confinement.h"
 #include "interposed.h"
 
 #include <errno.h>
@@ -16,6 +17,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <threads.h>
@@ -260,11 +262,24 @@ static int create_ticking(pthread_t *thread, const pthread_attr_t *attributes, v
     return result;
 }
 
+/* Without an answer from the attributes what glibc takes: the limit of the main thread's stack when the program began. */
+static size_t stack_bytes(const pthread_attr_t *attributes)
+{
+    enum { WITHOUT_LIMIT = 2 << 20 };
+    size_t bytes;
+    struct rlimit limit;
+    if (attributes != NULL && pthread_attr_getstacksize(attributes, &bytes) == 0)
+        return bytes;
+    if (shim_is_filtered() || getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+        return WITHOUT_LIMIT;
+    return limit.rlim_cur;
+}
+
 EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument)
 {
     int result = create_ticking(thread, attributes, start, argument);
     if (result == 0)
-        shim_tell_thread(*thread);
+        shim_tell_thread(__builtin_return_address(0), *thread, stack_bytes(attributes));
     return result;
 }
 
@@ -289,7 +304,7 @@ EXPORT int thrd_create(thrd_t *thread, thrd_start_t start, void *argument)
 {
     int result = create_ticking_c11(thread, start, argument);
     if (result == thrd_success)
-        shim_tell_thread(*thread);
+        shim_tell_thread(__builtin_return_address(0), *thread, stack_bytes(NULL));
     return result;
 }
 

@@ -7,6 +7,7 @@ use allocsample_record::{
 use crate::accounting::slow_path::SlowPath;
 use crate::accounting::thread::{ShimThread, Totals};
 use crate::agent::Agent;
+use crate::mappings::write_own_mappings;
 use crate::os::signals::Held;
 use crate::os::{self, clock, process};
 use crate::recording::{self, DrainRequest, DrainState, Recording};
@@ -236,6 +237,7 @@ impl Agent {
             self.publisher.write_exact_bytes(heap);
         }
         self.capture.write_compared(recording);
+        write_own_mappings(recording);
         recording.update_figures();
         if how == ExitHow::Exec {
             let record = ExecRecord { time_ns, path };

@@ -111,7 +111,7 @@ pub use frames::Frame;
 pub use inspect::{Runtime, Support};
 pub use join::{JoinError, join, join_recording, joined_name};
 pub use limits::{lift_limits, limits_are_lifted};
-pub use mappings::MappingCall;
+pub use mappings::{MAPPINGS, MappingCall};
 pub use missing_root::MissingRoot;
 pub use model::{
     Charging, Exit, Freed, IntervalInfo, Lost, Module, Narrowed, OwnCost, Part, ProcessInfo,

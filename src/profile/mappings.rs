@@ -1,9 +1,12 @@
 //! Calls of mmap and its kin, and what they had mapped at a moment.
 
-use allocsample_record::{Mapped, MappedRanges, MappingChange, StackId};
+use allocsample_record::{
+    HeapId, HeapKind, Mapped, MappedRanges, MappingChange, SampleId, Sampling, StackId, ThreadId,
+};
 
 use crate::missing_root::MissingRoot;
-use crate::model::Profile;
+use crate::model::{Freed, IntervalInfo, Profile, Sample};
+use crate::vm::Heap;
 
 /// A call that changed what is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,12 +36,86 @@ impl MappingCall {
         match self.mapped.change {
             MappingChange::Map => self.mapped.flags & MAP_ANONYMOUS != 0,
             MappingChange::Remap | MappingChange::Break | MappingChange::Own => true,
-            MappingChange::Attach | MappingChange::Thread | MappingChange::Unmap => false,
+            MappingChange::Thread | MappingChange::OwnThread => true,
+            MappingChange::Attach | MappingChange::Unmap => false,
         }
     }
 }
 
+/// The heap that stands for mappings in [`Profile::of_mappings`].
+pub const MAPPINGS: &str = "mappings";
+
 impl Profile {
+    /// A profile of the same process whose samples are its mappings and the stacks of its threads: each of them, as in a
+    /// heap of its own, [`MAPPINGS`], in which every byte is a sample point. Their sizes are those of addresses, touched or
+    /// not. What says nothing of mappings is missing.
+    pub fn of_mappings(&self) -> Self {
+        const HEAP: HeapId = HeapId(u16::MAX);
+        let mut profile = Self {
+            process: self.process.clone(),
+            modules: self.modules.clone(),
+            threads: self.threads.clone(),
+            stacks: self.stacks.clone(),
+            symbols: self.symbols.clone(),
+            resident_bytes: self.resident_bytes.clone(),
+            memory: self.memory.clone(),
+            inspected: self.inspected.clone(),
+            notes: self.notes.clone(),
+            exit: self.exit,
+            is_running: self.is_running,
+            part: self.part,
+            vm: self.vm.clone(),
+            charging: self.charging.clone(),
+            runtimes: self.runtimes.clone(),
+            narrowed: Some(self.narrowed.unwrap_or_default()),
+            ..Self::default()
+        };
+        let every_byte = IntervalInfo {
+            time_ns: self.process.start_ns,
+            sampling: Sampling::Poisson,
+            interval_bytes: 1,
+            seed: 0,
+        };
+        profile.intervals = vec![every_byte];
+        profile.interval_history = vec![every_byte];
+        let mut exact_bytes = 0;
+        let calls = self.mappings.iter().zip(self.unmapped_ns());
+        for ((call, unmapped_ns), id) in calls.zip(1..) {
+            let it = &call.mapped;
+            if !it.change.maps() || it.change.is_own() {
+                continue;
+            }
+            exact_bytes += it.bytes;
+            let mut sample = Sample {
+                id: SampleId(id),
+                time_ns: it.time_ns,
+                address: it.start,
+                size: it.bytes,
+                thread: it.thread,
+                heap: HEAP,
+                flags: it.stack_flags,
+                points: 1,
+                stack: call.stack,
+                ..Sample::default()
+            };
+            if let Some(time_ns) = unmapped_ns {
+                sample.set_freed(Freed {
+                    time_ns,
+                    thread: ThreadId(0),
+                });
+            }
+            profile.samples.push(sample);
+        }
+        profile.vm.heaps.clear();
+        let heap = Heap {
+            name: MAPPINGS.to_owned(),
+            kind: Some(HeapKind::External),
+            exact_bytes,
+        };
+        profile.vm.heaps.insert(HEAP, heap);
+        profile
+    }
+
     /// What the calls up to this moment (CLOCK_MONOTONIC) have mapped: ranges of addresses, with the rows of the calls in
     /// [`Profile::mappings`].
     pub fn mapped_at(&self, time_ns: u64) -> MappedRanges<usize> {
@@ -51,7 +128,8 @@ impl Profile {
         ranges
     }
 
-    /// For each call that mapped memory, when the last of it was unmapped; `None` if some was mapped at the end.
+    /// For each call that mapped memory, when the last of it was unmapped; `None` if some was mapped at the end. A thread's stack
+    /// is given back when another thread gets it: the C library keeps the stacks of threads that were joined.
     pub fn unmapped_ns(&self) -> Vec<Option<u64>> {
         let mut ranges = MappedRanges::new();
         let mut left: Vec<u64> = Vec::with_capacity(self.mappings.len());
@@ -64,8 +142,11 @@ impl Profile {
                 change,
                 ..
             } = call.mapped;
-            let end = start.saturating_add(bytes);
-            if change != MappingChange::Thread {
+            let end = match change.is_thread() {
+                true => start.saturating_add(1),
+                false => start.saturating_add(bytes),
+            };
+            if !change.is_thread() {
                 for (from, to, before) in ranges.within(start, end) {
                     let before: usize = before;
                     left[before] = left[before].saturating_sub(to - from);
@@ -74,7 +155,7 @@ impl Profile {
                     }
                 }
             }
-            for (_, thread) in ranges.threads_within(start, end.max(start + 1)) {
+            for (_, thread) in ranges.threads_within(start, end) {
                 ends[thread] = Some(time_ns);
             }
             left.push(bytes);
@@ -113,8 +194,9 @@ mod tests {
             (Map, 100, 100),
             (Map, 300, 50),
             (Unmap, 120, 20),
-            (Thread, 330, 0),
-            (Unmap, 300, 50),
+            (Thread, 330, 50),
+            (Unmap, 300, 30),
+            (Thread, 330, 50),
         ]);
         let at = |time_ns| {
             let ranges = profile.mapped_at(time_ns);
@@ -124,9 +206,37 @@ mod tests {
         assert_eq!(at(2), [(100, 200, 0), (300, 350, 1)]);
         assert_eq!(at(3), [(100, 120, 0), (140, 200, 0), (300, 350, 1)]);
         assert_eq!(profile.mapped_at(4).threads_within(300, 350).count(), 1);
-        assert_eq!(at(9), [(100, 120, 0), (140, 200, 0)]);
-        let ends = [None, Some(5), None, Some(5), None];
+        assert_eq!(at(9), [(100, 120, 0), (140, 200, 0), (330, 350, 1)]);
+        let ends = [None, None, None, Some(6), None, None];
         assert_eq!(profile.unmapped_ns(), ends);
+    }
+
+    #[test]
+    fn as_samples_mappings_stand_for_themselves() {
+        use MappingChange::{Map, Own, Thread, Unmap};
+        let profile = profile(&[
+            (Map, 4096, 100),
+            (Own, 8192, 4096),
+            (Thread, 9000, 64),
+            (Unmap, 4096, 100),
+        ]);
+        let mappings = profile.of_mappings();
+        let rows: Vec<_> = (mappings.samples.iter())
+            .map(|it| {
+                (
+                    it.size,
+                    it.freed_ns.map(|it| it.get()),
+                    mappings.bytes(&it).value(),
+                )
+            })
+            .collect();
+        assert_eq!(rows, [(100, Some(4), 100.0), (64, None, 64.0)]);
+        assert!(
+            mappings
+                .samples
+                .iter()
+                .all(|it| mappings.bytes(&it).is_exact())
+        );
     }
 
     #[test]

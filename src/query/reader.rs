@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use allocsample_profile::{
-    Allowance, Estimate, HeapId, MappingCall, MappingChange, Profile, Sample, StackId, Statistic,
-    ThreadId, Weights,
+    Allowance, Estimate, HeapId, MappingCall, Profile, Sample, StackId, Statistic, ThreadId,
+    Weights,
 };
 use allocsample_report::{Coverage, FrameId, Ledger, LedgerRow};
 
@@ -234,7 +234,7 @@ impl<'t> Reader<'t> {
             let calls = profile.mappings.iter().enumerate();
             calls
                 .zip(profile.unmapped_ns())
-                .filter(|((_, call), _)| call.mapped.change != MappingChange::Unmap)
+                .filter(|((_, call), _)| call.mapped.change.maps())
                 .map(|((call, _), unmapped_ns)| Mapping { call, unmapped_ns })
                 .collect()
         })

@@ -780,9 +780,11 @@ const TABLES: &[Table] = &[
                 "where it begins; of pthread_create, the descriptor of the thread",
                 |it, row| it.mapping(row).mapped.start.into(),
             ),
-            integer("bytes", "its length; 0 for pthread_create", |it, row| {
-                it.mapping(row).mapped.bytes.into()
-            }),
+            integer(
+                "bytes",
+                "its length; of pthread_create, that of the stack",
+                |it, row| it.mapping(row).mapped.bytes.into(),
+            ),
             truth("is_anonymous", "whether it maps no file", |it, row| {
                 it.mapping(row).is_anonymous().into()
             }),

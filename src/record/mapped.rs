@@ -34,7 +34,7 @@ impl<T: Copy> MappedRanges<T> {
     /// Applies a change; `call` stands for it.
     pub fn apply(&mut self, change: MappingChange, start: u64, bytes: u64, call: T) {
         match change {
-            MappingChange::Thread => {
+            MappingChange::Thread | MappingChange::OwnThread => {
                 self.threads.insert(start, call);
             }
             MappingChange::Unmap => self.clear(start, start.saturating_add(bytes)),
@@ -146,7 +146,7 @@ mod tests {
                 ranges.apply(change, start, bytes, call);
                 let range = start as usize..(start + bytes) as usize;
                 match change {
-                    MappingChange::Thread => threads[start as usize] = Some(call),
+                    MappingChange::Thread | MappingChange::OwnThread => threads[start as usize] = Some(call),
                     MappingChange::Unmap => {
                         model[range.clone()].fill(None);
                         threads[range].fill(None);

@@ -19,17 +19,19 @@ pub enum MappingChange {
     /// shmat attached a segment.
     Attach = 4,
     /// pthread_create started a thread, whose descriptor is at this address. The C library keeps it at the upper end of the
-    /// thread's stack. The length is 0.
+    /// thread's stack, which has this length.
     Thread = 5,
     /// munmap, mremap, sbrk or shmdt removed all that was in this range.
     Unmap = 6,
     /// The agent has mapped it for itself.
     Own = 7,
+    /// The agent has started a thread of its own.
+    OwnThread = 8,
 }
 
 impl MappingChange {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Map,
         Self::Remap,
         Self::Break,
@@ -37,11 +39,27 @@ impl MappingChange {
         Self::Thread,
         Self::Unmap,
         Self::Own,
+        Self::OwnThread,
     ];
 
     /// The change with this number, or `None` for one that a newer version may have added.
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|it| *it as u8 == number)
+    }
+
+    /// Whether memory is mapped by it, or a thread started.
+    pub fn maps(self) -> bool {
+        self != Self::Unmap
+    }
+
+    /// Whether the agent did it for itself.
+    pub fn is_own(self) -> bool {
+        matches!(self, Self::Own | Self::OwnThread)
+    }
+
+    /// Whether it started a thread: its address is that of the descriptor.
+    pub fn is_thread(self) -> bool {
+        matches!(self, Self::Thread | Self::OwnThread)
     }
 
     /// The name of the call in tables.
@@ -53,7 +71,7 @@ impl MappingChange {
             Self::Attach => "shmat",
             Self::Thread => "pthread_create",
             Self::Unmap => "munmap",
-            Self::Own => "allocsample",
+            Self::Own | Self::OwnThread => "allocsample",
         }
     }
 }
@@ -233,6 +251,6 @@ mod tests {
             assert!(!change.name().is_empty());
         }
         assert_eq!(MappingChange::from_number(0), None);
-        assert_eq!(MappingChange::from_number(8), None);
+        assert_eq!(MappingChange::from_number(9), None);
     }
 }

@@ -14,8 +14,8 @@ mod text;
 use std::collections::BTreeMap;
 
 use allocsample_profile::{
-    Figure, Frame, GroupFigure, HeapId, Location, MappedRanges, MappingCall, MappingChange,
-    MemoryMap, MemoryMapping, MemoryTotals, MissingRoot, ModuleId, Profile, StackId, readable,
+    Figure, Frame, GroupFigure, HeapId, Location, MappedRanges, MappingCall, MemoryMap,
+    MemoryMapping, MemoryTotals, MissingRoot, ModuleId, Note, Profile, StackId, readable,
 };
 use allocsample_sampling::Estimate;
 
@@ -145,6 +145,7 @@ impl Ledger {
             profile,
             allocators: allocators(profile),
             calls: profile.mapped_at(map.totals.time_ns),
+            is_attached: (profile.notes.iter()).any(|(note, _)| *note == Note::Attached),
             rows: BTreeMap::new(),
         };
         let machines = machines(profile);
@@ -285,6 +286,8 @@ struct Entries<'a> {
     /// Modules with an allocator of their own, and its name.
     allocators: Vec<(String, String)>,
     calls: MappedRanges<usize>,
+    /// Threads may be older than the recording.
+    is_attached: bool,
     rows: BTreeMap<(Account, String), Entry>,
 }
 
@@ -321,7 +324,7 @@ impl Entries<'_> {
             false if is_nameless => self.divide(mapping, anonymous, Self::owner),
             false => anonymous,
         };
-        let (account, label) = anonymous_of(mapping, &name);
+        let (account, label) = anonymous_of(mapping, &name, self.is_attached);
         self.add(account, label, rest, rest);
     }
 
@@ -333,7 +336,11 @@ impl Entries<'_> {
             .collect();
         let part = bytes / threads.len() as f64;
         for &row in &threads {
-            self.add_call((Account::Stacks, STACKS.to_owned()), row, part, 0.0);
+            let owner = match self.profile.mappings[row].mapped.change.is_own() {
+                true => (Account::Agent, AGENT.to_owned()),
+                false => (Account::Stacks, STACKS.to_owned()),
+            };
+            self.add_call(owner, row, part, 0.0);
         }
         !threads.is_empty()
     }
@@ -392,7 +399,7 @@ impl Entries<'_> {
     /// Whose call it was: that of the first module on its stack that is not the C library.
     fn owner(&self, row: usize) -> (Account, String) {
         let call: &MappingCall = &self.profile.mappings[row];
-        if call.mapped.change == MappingChange::Own {
+        if call.mapped.change.is_own() {
             return (Account::Agent, AGENT.to_owned());
         }
         let modules = self.profile.stacks.locations(call.stack);
@@ -447,9 +454,18 @@ fn is_of_agent(name: &str) -> bool {
 }
 
 /// Anonymous memory that no recorded call has made.
-fn anonymous_of(mapping: &MemoryMapping, name: &str) -> (Account, String) {
+fn anonymous_of(mapping: &MemoryMapping, name: &str, is_attached: bool) -> (Account, String) {
     if mapping.is(MemoryMapping::BEHIND_GUARD) {
-        return (Account::Stacks, STACKS.to_owned());
+        return match is_attached {
+            true => (
+                Account::Stacks,
+                "stacks of threads, by their guard pages".to_owned(),
+            ),
+            false => (
+                Account::Unexplained,
+                "unexplained, behind a guard page".to_owned(),
+            ),
+        };
     }
     match name {
         "" => (Account::Unexplained, "unexplained".to_owned()),

@@ -9,6 +9,8 @@ use allocsample_record::{MemoryMap, MemoryMapping};
 const MOST_MAPPINGS: usize = 2_000;
 /// Smaller ones are added up by name.
 const LEAST_BYTES: u64 = 64 << 10;
+/// The same for what may be the stack of a thread: of most a few pages are touched, and there may be many.
+const LEAST_STACK_BYTES: u64 = 8 << 10;
 /// A guard below a stack is a page, or some of them.
 const LARGEST_GUARD_BYTES: u64 = 1 << 20;
 
@@ -138,8 +140,19 @@ impl Reading {
     fn finish(mut self) -> MemoryMap {
         self.end_mapping();
         let mut kept = std::mem::take(&mut self.map.mappings);
-        kept.sort_unstable_by_key(|it| (std::cmp::Reverse(it.resident_bytes), it.start));
-        let large = kept.partition_point(|it| it.resident_bytes >= LEAST_BYTES);
+        let is_small = |it: &MemoryMapping| {
+            let is_stack = it.is(MemoryMapping::BEHIND_GUARD);
+            it.resident_bytes
+                < if is_stack {
+                    LEAST_STACK_BYTES
+                } else {
+                    LEAST_BYTES
+                }
+        };
+        kept.sort_unstable_by_key(|it| {
+            (is_small(it), std::cmp::Reverse(it.resident_bytes), it.start)
+        });
+        let large = kept.partition_point(|it| !is_small(it));
         let small = kept.split_off(large.min(MOST_MAPPINGS));
         let mut sums: HashMap<(u32, u8), MemoryMapping> = HashMap::new();
         for mapping in small {
@@ -251,6 +264,32 @@ Anonymous:             0 kB
         assert_eq!(of(b"/memfd:x (deleted)", 0), [0]);
         let resident: u64 = map.mappings.iter().map(|it| it.resident_bytes).sum();
         assert_eq!(resident, map.totals.resident_bytes);
+    }
+
+    #[test]
+    fn stacks_of_threads_are_kept_where_other_mappings_of_their_size_are_added_up() {
+        use std::fmt::Write as _;
+        let mut text = String::new();
+        for number in 0..100_u64 {
+            let guard = 0x7000_0000_0000 + number * 0x100_0000;
+            let stack = guard + 0x1000;
+            let _ = writeln!(text, "{guard:x}-{stack:x} ---p 0 00:00 0\nRss: 0 kB");
+            let end = stack + 0x80_0000;
+            let _ = writeln!(
+                text,
+                "{stack:x}-{end:x} rw-p 0 00:00 0\nRss: 12 kB\nAnonymous: 12 kB"
+            );
+            let far = end + 0x10_0000;
+            let _ = writeln!(
+                text,
+                "{far:x}-{:x} rw-p 0 00:00 0\nRss: 12 kB\nAnonymous: 12 kB",
+                far + 0x4000
+            );
+        }
+        let map = read(&text);
+        let stacks = map.mappings.iter().filter(|it| it.start != 0);
+        assert!(stacks.clone().all(|it| it.is(MemoryMapping::BEHIND_GUARD)));
+        assert_eq!((stacks.count(), map.mappings.len()), (100, 101));
     }
 
     #[test]

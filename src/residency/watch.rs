@@ -34,6 +34,8 @@ pub struct Watch {
     mapped: (u64, u64),
     /// The largest anonymous memory when they were read.
     most_mapped_bytes: u64,
+    /// The same of all resident memory: that of files may grow, too.
+    most_mapped_resident_bytes: u64,
     map_cost_ns: u64,
     last_map_cost_ns: u64,
 }
@@ -57,6 +59,7 @@ impl Watch {
             most_bytes: 0,
             mapped: (0, 0),
             most_mapped_bytes: 0,
+            most_mapped_resident_bytes: 0,
             map_cost_ns: 0,
             last_map_cost_ns: 0,
         }
@@ -72,6 +75,7 @@ impl Watch {
         self.kept = None;
         self.mapped = (0, 0);
         self.most_mapped_bytes = 0;
+        self.most_mapped_resident_bytes = 0;
     }
 
     /// Takes a reading.
@@ -93,7 +97,8 @@ impl Watch {
         if !is_near(bytes, self.still.1, 256) {
             self.still = (totals.time_ns, bytes);
         }
-        let is_worth_a_map = bytes >= Self::LEAST_BYTES && self.is_worth_a_map(totals, elapsed_ns);
+        let is_worth_a_map = bytes >= Self::LEAST_BYTES && self.is_worth_a_map(totals, elapsed_ns)
+            || self.has_more_resident(totals, elapsed_ns);
         let is_due = self.kept.is_none_or(|(time_ns, kept_bytes)| {
             let since_ns = totals.time_ns.saturating_sub(time_ns);
             is_new_peak || !is_near(bytes, kept_bytes, 32) && since_ns >= elapsed_ns / 200
@@ -109,15 +114,29 @@ impl Watch {
         }
     }
 
-    fn is_worth_a_map(&self, totals: &MemoryTotals, elapsed_ns: u64) -> bool {
+    /// Whether so much more of files and shared memory is resident that the mappings are worth a look.
+    fn has_more_resident(&self, totals: &MemoryTotals, elapsed_ns: u64) -> bool {
+        let before = self.most_mapped_resident_bytes;
+        let part = if self.is_still(totals) { 16 } else { 2 };
+        totals.resident_bytes >= before + (before / part).max(Self::LEAST_BYTES / 4)
+            && totals.resident_bytes >= Self::LEAST_BYTES
+            && self.quarters_used(elapsed_ns) < 2
+    }
+
+    /// Whether anonymous memory has been as large as now for a while.
+    fn is_still(&self, totals: &MemoryTotals) -> bool {
         const STILL_NS: u64 = 50_000_000;
+        totals.time_ns.saturating_sub(self.still.0) >= STILL_NS
+    }
+
+    fn is_worth_a_map(&self, totals: &MemoryTotals, elapsed_ns: u64) -> bool {
         let bytes = totals.anonymous_bytes;
         let has_grown_by = |part| bytes > self.most_mapped_bytes + self.most_mapped_bytes / part;
         let (mapped_ns, mapped_bytes) = self.mapped;
         // Memory that goes up and down all day would fill the profile with lists.
         let has_shrunk = !is_near(bytes, mapped_bytes, 16)
             && totals.time_ns.saturating_sub(mapped_ns) >= elapsed_ns / 8;
-        let is_still = totals.time_ns.saturating_sub(self.still.0) >= STILL_NS;
+        let is_still = self.is_still(totals);
         match self.quarters_used(elapsed_ns) {
             0 | 1 if is_still => has_grown_by(16) || has_shrunk,
             0 => has_grown_by(4),
@@ -132,6 +151,8 @@ impl Watch {
     pub fn mapped(&mut self, totals: &MemoryTotals, cost_ns: u64) {
         self.mapped = (totals.time_ns, totals.anonymous_bytes);
         self.most_mapped_bytes = self.most_mapped_bytes.max(totals.anonymous_bytes);
+        self.most_mapped_resident_bytes =
+            (self.most_mapped_resident_bytes).max(totals.resident_bytes);
         self.kept = Some((totals.time_ns, totals.anonymous_bytes));
         self.map_cost_ns = self.map_cost_ns.saturating_add(cost_ns);
         self.last_map_cost_ns = cost_ns;
@@ -141,8 +162,8 @@ impl Watch {
     pub fn is_last_map_due(&self, totals: &MemoryTotals) -> bool {
         let bytes = totals.anonymous_bytes;
         let elapsed_ns = totals.time_ns.saturating_sub(self.start_ns);
-        bytes >= Self::LEAST_BYTES
-            && !is_near(bytes, self.mapped.1, 16)
+        let has_changed = bytes >= Self::LEAST_BYTES && !is_near(bytes, self.mapped.1, 16);
+        (has_changed || self.has_more_resident(totals, elapsed_ns))
             && self.quarters_used(elapsed_ns) < 4
     }
 
@@ -276,6 +297,24 @@ mod tests {
         assert!(!watch.is_last_map_due(&at(MS, MIB)));
         watch.mapped(&totals, 50 * MS);
         assert!(!watch.is_last_map_due(&at(MS, 50 * MIB)));
+    }
+
+    #[test]
+    fn files_that_grow_have_the_mappings_read_too() {
+        let mut watch = Watch::new(0);
+        let mut maps = 0;
+        for step in 0..500 {
+            let totals = MemoryTotals {
+                resident_bytes: 20 * MIB + step * MIB,
+                ..at(step * 20 * MS, 4 * MIB)
+            };
+            if watch.observe(&totals) == Due::Map {
+                watch.mapped(&totals, MS / 10);
+                maps += 1;
+            }
+        }
+        // Each time that they have grown by a sixteenth: 20 to 520 MiB are 54 such steps.
+        assert!((20..=60).contains(&maps), "{maps}");
     }
 
     #[test]

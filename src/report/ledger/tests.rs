@@ -1,7 +1,7 @@
 //! Readings and calls made for the purpose.
 
 use super::*;
-use allocsample_profile::{Mapped, Note, SampleFlags, ThreadId};
+use allocsample_profile::{Mapped, MappingChange, SampleFlags, ThreadId};
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
@@ -84,6 +84,7 @@ fn every_kind_of_memory_has_its_row() {
         },
         mapping(at(6), 16, 10, 0, 0),
         mapping(at(7), 8, 1, 0, MemoryMapping::BEHIND_GUARD),
+        mapping(at(8) - 4 * MIB, 2, 2, 0, MemoryMapping::BEHIND_GUARD),
         mapping(at(8), 5, 5, 0, 0),
         mapping(at(9), 7, 7, 0, 0),
     ];
@@ -102,7 +103,12 @@ fn every_kind_of_memory_has_its_row() {
     assert_eq!(of(Account::Shared), 2.0);
     assert_eq!(of(Account::Agent), 10.0);
     assert_eq!(of(Account::Mapped), 10.0);
-    assert_eq!(of(Account::Unexplained), 5.0);
+    assert_eq!(of(Account::Unexplained), 7.0);
+    // Threads may be older than the recording.
+    let mut attached = profile.clone();
+    attached.notes.push((Note::Attached, String::new()));
+    let ledger_of_attached = Ledger::of(&attached, &attached.memory[0]);
+    assert_eq!(mib(&ledger_of_attached, Account::Stacks), 4.0);
     let shared = (ledger.rows.iter()).find(|row| row.account == Account::Shared);
     assert_eq!(
         shared.expect("a row").sites[0].resident_bytes,

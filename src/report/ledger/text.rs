@@ -149,6 +149,7 @@ fn write_sites(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let row = (ledger.rows.iter()).find(|row| row.account == account && row.name == name);
+    let row = row.filter(|_| account != Account::Agent);
     let sites = row.map_or(&[][..], |row| &row.sites);
     for site in sites.iter().take(options.sites) {
         let calls = match site.calls {
