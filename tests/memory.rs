@@ -291,6 +291,107 @@ fn a_program_that_maps_all_the_time_is_not_recorded_for_ever() {
     );
 }
 
+/// What `leaks` says of a program that grows in this way for some seconds.
+fn leaks(how: &str, seed: u32) -> (Value, String) {
+    let room = room("leaks_past_malloc.c");
+    let name = "it.allocsample";
+    let seed = seed.to_string();
+    let directory = room.directory().to_str().expect("a path").to_owned();
+    let run = [
+        "run",
+        "-q",
+        "--seed",
+        &seed,
+        "-o",
+        name,
+        "--",
+        "./program",
+        how,
+        "5",
+        &seed,
+        &directory,
+    ];
+    let output = room.output(&run);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let json = room.output(&["leaks", "--format", "json", name]);
+    let json = serde_json::from_slice(&json.stdout).expect("JSON");
+    (json, stdout(&room.output(&["leaks", name])))
+}
+
+/// The functions that are called leaks, with their heaps.
+fn accused(leaks: &Value) -> Vec<(String, String)> {
+    let suspects = leaks["suspects"].as_array().expect("suspects").iter();
+    let text = |suspect: &Value, key: &str| suspect[key].as_str().unwrap_or("malloc").to_owned();
+    suspects
+        .filter(|it| {
+            ["leak", "possible leak"].contains(&it["verdict"].as_str().unwrap_or_default())
+        })
+        .map(|it| (text(it, "function"), text(it, "heap")))
+        .collect()
+}
+
+/// `scripts/growth-verdicts` does the same with as many seeds as it is told.
+#[test]
+fn growth_past_malloc_is_called_by_its_name() {
+    let mappings = |function: &str| vec![(function.to_owned(), "mappings".to_owned())];
+    let cases = [
+        (
+            "mmap",
+            mappings("leak_a_mapping"),
+            "mapped",
+            "mapped by program",
+        ),
+        (
+            "threads",
+            mappings("forget_a_thread"),
+            "stacks",
+            "stacks of threads",
+        ),
+        (
+            "file",
+            Vec::new(),
+            "files",
+            "page cache of files, which the kernel takes back",
+        ),
+        (
+            "fragments",
+            Vec::new(),
+            "malloc_held",
+            "free blocks that malloc keeps",
+        ),
+    ];
+    std::thread::scope(|scope| {
+        for (case, seed) in cases.iter().zip(1..) {
+            scope.spawn(move || {
+                let (how, expected, account, said) = case;
+                let (leaks, text) = leaks(how, seed);
+                let accused = accused(&leaks);
+                // The function that maps is charged, or its caller.
+                let is_right = match expected.first() {
+                    Some((function, heap)) => {
+                        accused.len() == 1
+                            && &accused[0].1 == heap
+                            && text.contains(function.as_str())
+                    }
+                    None => accused.is_empty(),
+                };
+                assert!(is_right, "{how}: {accused:?}: {text}");
+                assert_eq!(
+                    leaks["resident_growth"]["mostly"], *account,
+                    "{how}: {text}"
+                );
+                assert!(text.contains(said), "{how}: {text}");
+            });
+        }
+    });
+}
+
+#[test]
+fn mappings_that_come_and_go_are_no_leak() {
+    let (leaks, text) = leaks("nothing", 9);
+    assert_eq!(accused(&leaks), [], "{text}");
+}
+
 #[test]
 fn mistakes_are_one_line() {
     let room = Room::new();

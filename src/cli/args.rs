@@ -66,6 +66,19 @@ impl Command {
             _ => None,
         }
     }
+
+    /// Which samples it selects; `None` for commands that select none.
+    pub fn narrow(&self) -> Option<&Narrow> {
+        match self {
+            Self::Report(Report { narrow, .. })
+            | Self::Leaks(Leaks { narrow, .. })
+            | Self::Diff(Diff { narrow, .. })
+            | Self::Convert(Convert { narrow, .. })
+            | Self::Query(Query { narrow, .. })
+            | Self::View(View { narrow, .. }) => Some(narrow),
+            _ => None,
+        }
+    }
 }
 
 /// The name of an option's value, as it is typed.

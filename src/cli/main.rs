@@ -19,6 +19,7 @@ mod progress;
 mod running;
 mod terminal;
 
+use allocsample_profile::MAPPINGS;
 use args::Command;
 
 #[global_allocator]
@@ -35,6 +36,9 @@ fn main() -> std::process::ExitCode {
     }
     if let Some(charge) = arguments.command.charge() {
         profiles::charge(charge);
+    }
+    if arguments.command.narrow().and_then(|it| it.heap.as_deref()) == Some(MAPPINGS) {
+        profiles::show_mappings();
     }
     let result = match arguments.command {
         Command::Run(run) => commands::run::run(&run),

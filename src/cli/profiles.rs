@@ -14,6 +14,7 @@ use crate::{exit, memory, output_bound, running};
 
 static CHARGING: OnceLock<Charging> = OnceLock::new();
 static ALL_FRAMES: OnceLock<bool> = OnceLock::new();
+static SHOWS_MAPPINGS: OnceLock<()> = OnceLock::new();
 
 /// Sets which functions are charged in profiles that are opened from now on.
 pub fn charge(charge: &Charge) {
@@ -50,7 +51,19 @@ pub fn open(path: &Path) -> anyhow::Result<Profile> {
     profile.is_running = profile.is_being_written();
     name(&mut profile, path);
     fold(&mut profile);
-    Ok(profile)
+    Ok(shown(profile))
+}
+
+/// Shows mappings in place of samples in profiles that are opened from now on.
+pub fn show_mappings() {
+    let _ = SHOWS_MAPPINGS.set(());
+}
+
+fn shown(profile: Profile) -> Profile {
+    match SHOWS_MAPPINGS.get() {
+        Some(()) => profile.of_mappings(),
+        None => profile,
+    }
 }
 
 /// Takes frames of runtimes out of a profile's stacks, unless all frames are wanted.
@@ -123,7 +136,7 @@ pub fn open_series(paths: &[PathBuf]) -> anyhow::Result<Profile> {
     let _progress = Progress::start("symbolizing");
     memory::without_bound(|| profile.symbolize());
     fold(&mut profile);
-    Ok(profile)
+    Ok(shown(profile))
 }
 
 /// Raises the limits of memory and output for a profile of this size.

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use allocsample_profile::{Frame, Profile};
+use allocsample_profile::{Frame, MAPPINGS, Profile};
 use allocsample_report::significance::benjamini_hochberg;
 use allocsample_report::versions::Versions;
 use allocsample_report::{Selection, Weights};
@@ -104,6 +104,8 @@ const LARGE_SHARE: f64 = 0.01;
 const MATERIAL_SHARE: f64 = 0.05;
 /// So many of the worst are looked at for groups.
 const MOST_IN_GROUPS: usize = 300;
+/// With fewer calls nothing can be said of mappings.
+const LEAST_MAPPINGS: usize = 8;
 
 /// Of a site with live samples.
 struct Live {
@@ -136,8 +138,45 @@ impl Findings {
         Self::worst(profile, selection, usize::MAX)
     }
 
-    /// The same, of which the `limit` worst are described: a program may have a million sites.
+    /// The same, of which the `limit` worst are described: a program may have a million sites. Mappings that grow and are not
+    /// unmapped are among them, in the heap [`MAPPINGS`].
     pub fn worst(profile: &Profile, selection: &Selection, limit: usize) -> Self {
+        let mut found = Self::worst_blocks(profile, selection, limit);
+        let mapped = profile.mappings.iter().filter(|it| it.mapped.change.maps());
+        if mapped.count() >= LEAST_MAPPINGS {
+            let mappings = profile.of_mappings();
+            found.add_mappings(Self::worst_blocks(&mappings, selection, limit));
+        }
+        found
+    }
+
+    /// Adds what was found of mappings: what is no finding says nothing, as most mappings are made once and stay.
+    fn add_mappings(&mut self, mut mappings: Self) {
+        mappings.sites.retain(|it| it.verdict.is_finding());
+        debug_assert!(
+            mappings
+                .sites
+                .iter()
+                .all(|it| it.heap.as_deref() == Some(MAPPINGS))
+        );
+        if mappings.sites.is_empty() {
+            return;
+        }
+        let groups = self.sites.iter().filter_map(|it| it.group).max();
+        let first = groups.map_or(0, |most| most + 1);
+        for finding in &mut mappings.sites {
+            finding.group = finding.group.map(|group| first + group);
+            *self.counts.entry(finding.verdict).or_default() += 1;
+        }
+        self.tests += mappings.tests;
+        self.explained_per_s += mappings.explained_per_s;
+        self.sites.append(&mut mappings.sites);
+        // Stable: each kind keeps its order.
+        self.sites
+            .sort_by_key(|it| it.verdict.max(Verdict::PossibleLeak));
+    }
+
+    fn worst_blocks(profile: &Profile, selection: &Selection, limit: usize) -> Self {
         let horizon_ns = progress::horizon_ns(profile);
         // First: the memory that finding them takes is released before the clocks are made, which are as large.
         let sites = Sites::of(profile, selection);

@@ -9,7 +9,7 @@ use allocsample_profile::Profile;
 use allocsample_report::{Coverage, Document, runtimes};
 use serde_json::{Value, json};
 
-use crate::{Finding, Findings};
+use crate::{Finding, Findings, ResidentGrowth};
 
 /// All sites with live bytes, worst first.
 pub fn leaks<'a>(profile: &Profile, findings: &'a Findings) -> Document<'a> {
@@ -31,6 +31,7 @@ pub fn leaks<'a>(profile: &Profile, findings: &'a Findings) -> Document<'a> {
             "explained_bytes_per_s": findings.explained_per_s,
             "explained_share": findings.explained_share(),
         },
+        "resident_growth": ResidentGrowth::of(profile).map(|growth| growth.to_json()),
         "undecided_bytes": findings.undecided_bytes,
     }));
     document.rows("suspects", || findings.sites.iter().map(suspect));

@@ -21,6 +21,7 @@ mod pace;
 mod parallel;
 mod process;
 mod progress;
+mod resident;
 mod sentence;
 mod sign_flip;
 mod site;
@@ -33,4 +34,5 @@ mod verdict;
 
 pub use findings::{Finding, Findings};
 pub use process::ProcessGrowth;
+pub use resident::ResidentGrowth;
 pub use verdict::{Reason, Verdict};

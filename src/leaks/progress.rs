@@ -110,13 +110,16 @@ impl Clock {
     }
 }
 
-/// The moment from which on nothing counts: the last allocation that was sampled, or the last hundredths of the run,
+/// The moment from which on nothing counts: the last allocation that was sampled or mapping that was made, or the last hundredths of the run,
 /// whichever is earlier. What is freed later is freed at the end.
 pub fn horizon_ns(profile: &Profile) -> u64 {
     let std::ops::Range { start, end } = profile.span_ns();
     let length = end.saturating_sub(start) as f64;
     let late = start + (length * (1.0 - END_SHARE)) as u64;
-    let last_birth = profile.samples.iter().map(|sample| sample.time_ns).max();
+    let births = profile.samples.iter().map(|sample| sample.time_ns);
+    let calls = profile.mappings.iter().map(|call| call.mapped);
+    let mapped = calls.filter(|it| it.change.maps() && !it.change.is_own());
+    let last_birth = births.chain(mapped.map(|it| it.time_ns)).max();
     late.min(last_birth.unwrap_or(end)).max(start)
 }
 

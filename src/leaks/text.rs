@@ -2,10 +2,11 @@
 
 use std::io::{self, Write};
 
-use allocsample_profile::{Frame, Profile};
+use allocsample_profile::{Frame, MAPPINGS, Profile};
 use allocsample_report::{Coverage, Width, origin, runtimes, shorten, shorten_all, units};
 
 use crate::pace::{per_minute, rate};
+use crate::resident::ResidentGrowth;
 use crate::{Finding, Findings, Verdict};
 
 /// What is printed, and how.
@@ -48,7 +49,12 @@ pub fn write(
     let is_blind = blind.is_some() || runtimes::is_any_missing(profile);
     let counts = counts(findings, is_blind);
     let process = process(findings);
-    for line in lines.chain(counts.lines()).chain(process.lines()) {
+    let last = profile.memory.last();
+    let resident = ResidentGrowth::of(profile)
+        .zip(last)
+        .and_then(|(it, last)| it.line(last.totals.resident_bytes as f64));
+    let lines = lines.chain(counts.lines()).chain(process.lines());
+    for line in lines.chain(resident.as_deref()) {
         const INDENT: usize = 2;
         writeln!(out, "{}", options.width.broken(line, INDENT))?;
     }
@@ -289,6 +295,9 @@ fn place(finding: &Finding) -> String {
 
 /// With the type of the objects.
 fn typed(finding: &Finding, place: &str) -> String {
+    if finding.heap.as_deref() == Some(MAPPINGS) {
+        return format!("mappings by {place}");
+    }
     match &finding.type_name {
         Some(type_name) => format!("{type_name} in {place}"),
         None => place.to_owned(),

@@ -135,7 +135,7 @@ pub struct Narrow {
     #[arg(long, value_name = "REGEX")]
     pub only_thread: Option<String>,
 
-    /// Only heaps with a matching name: malloc, python, jvm, ...
+    /// Only heaps with a matching name: malloc, python, jvm, ...; `mappings` shows the mappings instead of samples
     #[arg(long, value_name = "REGEX")]
     pub heap: Option<String>,
 
