@@ -90,15 +90,29 @@ EXPORT void *mremap(void *address, size_t bytes, size_t new_bytes, int flags, ..
     return mapped;
 }
 
+static void tell_break(const void *caller, char *before, intptr_t increment)
+{
+    if (before == (void *)-1 || increment == 0)
+        return;
+    if (increment > 0)
+        tell(caller, SHIM_BREAK, before, (size_t)increment, PROT_READ | PROT_WRITE, 0);
+    else
+        tell(caller, SHIM_UNMAP, before + increment, (size_t)-increment, 0, 0);
+}
+
 EXPORT void *sbrk(intptr_t increment)
 {
-    char *before = NEXT(sbrk)(increment);
-    if (before == (void *)-1 || increment == 0)
-        return before;
-    if (increment > 0)
-        tell(CALLER, SHIM_BREAK, before, (size_t)increment, PROT_READ | PROT_WRITE, 0);
-    else
-        tell(CALLER, SHIM_UNMAP, before + increment, (size_t)-increment, 0, 0);
+    void *before = NEXT(sbrk)(increment);
+    tell_break(CALLER, before, increment);
+    return before;
+}
+
+/* glibc's other name of it, which tcmalloc calls from a sbrk of its own. */
+void *__sbrk(intptr_t increment);
+EXPORT void *__sbrk(intptr_t increment)
+{
+    void *before = NEXT(__sbrk)(increment);
+    tell_break(CALLER, before, increment);
     return before;
 }
 

@@ -176,6 +176,11 @@ pub fn allocators(profile: &Profile) -> Vec<(String, String)> {
         .collect()
 }
 
+/// Who has what no sampled heap has, where only one could: a module with an allocator, or a runtime. Nothing proves it.
+pub(crate) fn likely_owner(profile: &Profile) -> Option<String> {
+    likely(&allocators(profile), &runtimes::unseen(profile))
+}
+
 /// Who has what nobody owns, where only one could.
 fn likely(allocators: &[(String, String)], runtimes: &[String]) -> Option<String> {
     match (allocators, runtimes) {

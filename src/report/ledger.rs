@@ -19,7 +19,7 @@ use allocsample_profile::{
 };
 use allocsample_sampling::Estimate;
 
-use crate::coverage::allocators;
+use crate::coverage::{allocators, likely_owner};
 use crate::shares::{self, live_at};
 
 pub use csv::write_csv;
@@ -145,6 +145,7 @@ impl Ledger {
             profile,
             allocators: allocators(profile),
             calls: profile.mapped_at(map.totals.time_ns),
+            likely: likely_owner(profile),
             is_attached: (profile.notes.iter()).any(|(note, _)| *note == Note::Attached),
             rows: BTreeMap::new(),
         };
@@ -288,6 +289,8 @@ struct Entries<'a> {
     calls: MappedRanges<usize>,
     /// Threads may be older than the recording.
     is_attached: bool,
+    /// Whose the memory is that no call has made, where only one could have it.
+    likely: Option<String>,
     rows: BTreeMap<(Account, String), Entry>,
 }
 
@@ -318,13 +321,22 @@ impl Entries<'_> {
         };
         self.add(account, label, rest, 0.0);
         let anonymous = (mapping.anonymous_bytes as f64 - sampled).max(0.0);
-        let is_nameless = name.is_empty() || mapping.is(MemoryMapping::BEHIND_FILE);
+        // malloc's part of the brk heap is off already; what is left may be of an allocator that calls sbrk.
+        let is_of_calls =
+            ["", "[heap]"].contains(&&*name) || mapping.is(MemoryMapping::BEHIND_FILE);
         let rest = match self.add_stacks(mapping, anonymous) {
             true => 0.0,
-            false if is_nameless => self.divide(mapping, anonymous, Self::owner),
+            false if is_of_calls => self.divide(mapping, anonymous, Self::owner),
             false => anonymous,
         };
-        let (account, label) = anonymous_of(mapping, &name, self.is_attached);
+        let (account, mut label) = anonymous_of(mapping, &name, self.is_attached);
+        if let Some(likely) = self
+            .likely
+            .as_ref()
+            .filter(|_| account == Account::Unexplained)
+        {
+            label += &format!(", most likely of {likely}");
+        }
         self.add(account, label, rest, rest);
     }
 
