@@ -1,73 +1,71 @@
 //! Finds stack nodes that are there already, by parent and location.
 //!
 //! A writer of bounded memory writes many nodes more than once: a large profile of random stacks has 17 times as many in
-//! its file as it has stacks. Looking for them is most of the time of reading it, and most of that is waiting for memory:
-//! the table is larger than the processor's caches, and a node can only be looked for when its parent was found. So the
-//! nodes of a chunk are looked for in the order of their depth. Those of one depth do not wait for each other, and the
-//! processor fetches what many of them need at the same time.
+//! its file as it has stacks. Looking for them takes long, and most of that is waiting for memory: there are more nodes than
+//! fit into the processor's caches, and a node can only be looked for when its parent was found. So the nodes of a chunk are
+//! looked for in the order of their depth. Those of one depth do not wait for each other, and the processor fetches what many
+//! of them need at the same time.
+//!
+//! A node's children are a list, in the order in which they came. A new node mostly has a parent that is new too, whose list
+//! is empty and in the processor's cache: it costs no look at memory, as it would in a table with all nodes.
 
-use std::hash::{BuildHasher, RandomState};
+use std::collections::HashMap;
 
 use allocsample_record::{StackId, StackNode};
 
 use crate::limits::make_room;
 use crate::stacks::StackTable;
 
-/// What is known of a node: 16 bytes, so that none lies across the border of a cache line.
+/// What is known of a node beside its place and parent; 0 is none.
 #[derive(Clone, Copy, Debug, Default)]
-#[repr(align(16))]
-struct Slot {
-    parent: u32,
-    location: u32,
-    /// 0: the slot is free.
-    stack: u32,
+struct Links {
+    first_child: u32,
+    next_sibling: u32,
 }
 
-const _: () = assert!(size_of::<Slot>() == 16);
-
-/// The table of nodes, open addressing with linear probing.
+/// The lists of children.
 #[derive(Debug, Default)]
 pub(crate) struct NodeIndex {
-    /// A power of two of them, or none.
-    slots: Vec<Slot>,
-    used: usize,
-    places: Places,
-    mixer: Mixer,
+    /// Of each stack; the empty one is the first.
+    links: Vec<Links>,
+    /// Children by parent and place where a list has [`LONGEST`] of them: a dispatcher can have thousands. Hashed with a
+    /// random seed, as a file may be made so that they collide.
+    others: HashMap<(StackId, u32), StackId, foldhash::fast::RandomState>,
+    depths: Depths,
 }
 
-/// A random odd number: a file that was made to put all its nodes into the same slots would take quadratic time to read.
-#[derive(Clone, Copy, Debug)]
-struct Mixer(u64);
+/// So many children are looked at one by one.
+const LONGEST: usize = 8;
 
-impl Default for Mixer {
-    fn default() -> Self {
-        Self(RandomState::new().hash_one(0) | 1)
-    }
-}
-
-/// Working memory of [`NodeIndex::intern_all`].
+/// The nodes of a batch by their depth, as far as it is known from the batch alone.
 #[derive(Debug, Default)]
-struct Places {
-    /// For each node the number of its location.
-    locations: Vec<u32>,
-    /// For each node how many of its callers are in the same chunk.
-    depths: Vec<u32>,
+struct Depths {
+    /// For each node how many of its callers are in the same batch.
+    of_node: Vec<u32>,
     /// The nodes by their depths, and where those of each depth end.
     order: Vec<u32>,
     ends: Vec<u32>,
-    /// For each node of a depth its key, and what stands where it belongs.
-    keys: Vec<(u32, u32)>,
-    found: Vec<Slot>,
+    /// For each node the number of its place.
+    places: Vec<u32>,
 }
 
 /// What stands for a stack that was not found yet.
 const UNKNOWN: StackId = StackId(u32::MAX);
 
+/// What a search has found.
+enum Search {
+    Found(StackId),
+    /// It is not there. Its list ends with this child; 0 is none.
+    Behind(u32),
+    /// It is not there, and its list is full.
+    Full,
+}
+
 impl NodeIndex {
     /// The stack of this node, which becomes a new one of `stacks` unless it is known.
     pub(crate) fn intern(&mut self, stacks: &mut StackTable, node: StackNode) -> StackId {
-        let location = stacks.place_number(node.location);
-        self.intern_at(stacks, node.parent, location)
+        let place = stacks.place_number(node.location);
+        self.intern_at(stacks, node.parent, place)
     }
 
     /// Adds the stacks of nodes as a file has them to `numbers`, which has those of all nodes before them. Parents are
@@ -78,126 +76,83 @@ impl NodeIndex {
         nodes: &[StackNode],
         numbers: &mut Vec<StackId>,
     ) {
-        let mut places = std::mem::take(&mut self.places);
-        places.locations.clear();
-        let locations = nodes.iter().map(|node| stacks.place_number(node.location));
-        places.locations.extend(locations);
-        places.sort_by_depth(nodes, numbers.len());
+        let mut depths = std::mem::take(&mut self.depths);
+        depths.places.clear();
+        let places = nodes.iter().map(|node| stacks.place_number(node.location));
+        depths.places.extend(places);
         let before = numbers.len();
+        depths.sort(nodes, before);
         make_room(numbers, nodes.len());
         numbers.resize(before + nodes.len(), UNKNOWN);
-        let mut start = 0;
-        for &end in &places.ends {
-            let level = &places.order[start..end as usize];
-            start = end as usize;
-            // First all addresses, then all that is there: nothing in these two loops waits for anything else in them.
-            places.keys.clear();
-            places.keys.extend(level.iter().map(|&node| {
-                let parent = stack_of(numbers, nodes[node as usize].parent);
-                (parent.0, places.locations[node as usize])
-            }));
-            places.found.clear();
-            let at = |&(parent, location): &(u32, u32)| self.slot(parent, location);
-            let slots = places.keys.iter().map(|key| {
-                let slot = self.slots.get(at(key));
-                slot.copied().unwrap_or_default()
-            });
-            places.found.extend(slots);
-            for ((&node, &(parent, location)), slot) in
-                level.iter().zip(&places.keys).zip(&places.found)
+        for &node in &depths.order {
+            let node = node as usize;
+            let parent = stack_of(numbers, nodes[node].parent);
+            if parent != UNKNOWN
+                && let Search::Found(stack) = self.find(stacks, parent, depths.places[node])
             {
-                let found = match slot {
-                    _ if parent == UNKNOWN.0 => None,
-                    slot if (slot.parent, slot.location) == (parent, location) => Some(slot.stack),
-                    slot if slot.stack == 0 => None,
-                    _ => self.get(parent, location),
-                };
-                if let Some(stack) = found.filter(|&stack| stack != 0) {
-                    numbers[before + node as usize] = StackId(stack);
-                }
+                numbers[before + node] = stack;
             }
         }
         // The others are new. They come in the order of the file, so that a stack's nodes are neighbours.
-        for (place, (node, &location)) in nodes.iter().zip(&places.locations).enumerate() {
-            if numbers[before + place] == UNKNOWN {
+        for (number, (node, &place)) in nodes.iter().zip(&depths.places).enumerate() {
+            if numbers[before + number] == UNKNOWN {
                 let parent = stack_of(numbers, node.parent);
-                numbers[before + place] = self.intern_at(stacks, parent, location);
+                numbers[before + number] = self.intern_at(stacks, parent, place);
             }
         }
-        self.places = places;
+        self.depths = depths;
     }
 
-    fn intern_at(&mut self, stacks: &mut StackTable, parent: StackId, location: u32) -> StackId {
-        self.make_room();
-        // There is a free slot: one search finds the node, or where it belongs.
-        let place = self.place_of(parent.0, location).unwrap_or_default();
-        let slot = &mut self.slots[place];
-        if slot.stack == 0 {
-            let stack = stacks.push_at(parent, location).0;
-            *slot = Slot {
-                parent: parent.0,
-                location,
-                stack,
+    fn intern_at(&mut self, stacks: &mut StackTable, parent: StackId, place: u32) -> StackId {
+        let last = match self.find(stacks, parent, place) {
+            Search::Found(stack) => return stack,
+            Search::Behind(last) => Some(last),
+            Search::Full => None,
+        };
+        let stack = stacks.push_at(parent, place);
+        let count = stack.0 as usize + 1;
+        let more = count.saturating_sub(self.links.len());
+        make_room(&mut self.links, more);
+        self.links.resize(count, Links::default());
+        match last {
+            Some(0) => self.links[parent.0 as usize].first_child = stack.0,
+            Some(last) => self.links[last as usize].next_sibling = stack.0,
+            None => {
+                self.others.insert((parent, place), stack);
+            }
+        }
+        stack
+    }
+
+    #[inline]
+    fn find(&self, stacks: &StackTable, parent: StackId, place: u32) -> Search {
+        let mut last = 0;
+        let mut child = (self.links.get(parent.0 as usize)).map_or(0, |links| links.first_child);
+        for _ in 0..LONGEST {
+            let Some((_, known)) = stacks.parent_and_place(StackId(child)) else {
+                return Search::Behind(last);
             };
-            self.used += 1;
-        }
-        StackId(slot.stack)
-    }
-
-    /// Where a node would like to be. The upper bits of a product depend on all of the key.
-    fn slot(&self, parent: u32, location: u32) -> usize {
-        let key = u64::from(parent) << 32 | u64::from(location);
-        let mixed = (key ^ key >> 29).wrapping_mul(self.mixer.0);
-        (mixed >> 32) as usize & self.slots.len().wrapping_sub(1)
-    }
-
-    fn get(&self, parent: u32, location: u32) -> Option<u32> {
-        let slot = self.slots[self.place_of(parent, location)?];
-        (slot.stack != 0).then_some(slot.stack)
-    }
-
-    /// The slot of a node, or the free one where it belongs; `None` if there are no slots.
-    fn place_of(&self, parent: u32, location: u32) -> Option<usize> {
-        let mut place = self.slot(parent, location);
-        loop {
-            let slot = self.slots.get(place)?;
-            if slot.stack == 0 || (slot.parent, slot.location) == (parent, location) {
-                return Some(place);
+            if known == place {
+                return Search::Found(StackId(child));
             }
-            place = (place + 1) & (self.slots.len() - 1);
+            (last, child) = (child, self.links[child as usize].next_sibling);
         }
-    }
-
-    /// Makes room for one more node.
-    fn make_room(&mut self) {
-        const FEWEST: usize = 1 << 10;
-        // Four of five at most are in use.
-        if (self.used + 1) * 5 > self.slots.len() * 4 {
-            let more = (self.slots.len() * 2).max(FEWEST);
-            let old = std::mem::replace(&mut self.slots, vec![Slot::default(); more]);
-            for slot in old.into_iter().filter(|slot| slot.stack != 0) {
-                self.put(slot);
-            }
+        match self.others.get(&(parent, place)) {
+            Some(&stack) => Search::Found(stack),
+            None => Search::Full,
         }
-    }
-
-    fn put(&mut self, new: Slot) {
-        let mut place = self.slot(new.parent, new.location);
-        while self.slots[place].stack != 0 {
-            place = (place + 1) & (self.slots.len() - 1);
-        }
-        self.slots[place] = new;
     }
 }
 
-impl Places {
-    fn sort_by_depth(&mut self, nodes: &[StackNode], before: usize) {
-        self.depths.clear();
+impl Depths {
+    /// Of nodes that come behind so many others.
+    fn sort(&mut self, nodes: &[StackNode], before: usize) {
+        self.of_node.clear();
         self.ends.clear();
         for node in nodes {
             let parent = (node.parent.0 as usize).checked_sub(before + 1);
-            let depth = parent.map_or(0, |parent| self.depths[parent] + 1);
-            self.depths.push(depth);
+            let depth = parent.map_or(0, |parent| self.of_node[parent] + 1);
+            self.of_node.push(depth);
             if self.ends.len() <= depth as usize {
                 self.ends.resize(depth as usize + 1, 0);
             }
@@ -210,7 +165,7 @@ impl Places {
         }
         self.order.clear();
         self.order.resize(nodes.len(), 0);
-        for (node, &depth) in (0..).zip(&self.depths) {
+        for (node, &depth) in (0..).zip(&self.of_node) {
             let end = &mut self.ends[depth as usize];
             self.order[*end as usize] = node;
             *end += 1;
@@ -230,7 +185,6 @@ mod tests {
     use super::*;
     use allocsample_record::{Location, ModuleId};
     use proptest::prelude::*;
-    use std::collections::HashMap;
 
     fn location(offset: u64) -> Location {
         let module = ModuleId(1);
@@ -240,13 +194,14 @@ mod tests {
     proptest! {
         #[test]
         fn many_at_once_are_the_same_as_one_by_one(
-            chunks in proptest::collection::vec(proptest::collection::vec((any::<prop::sample::Index>(), 0u64..5), 0..200), 1..5),
+            chunks in proptest::collection::vec(proptest::collection::vec((any::<prop::sample::Index>(), 0u64..12), 0..200), 1..5),
         ) {
             let (mut index, mut stacks, mut numbers) = (NodeIndex::default(), StackTable::default(), vec![]);
             let (mut known, mut expected) = (HashMap::new(), vec![]);
             for chunk in chunks {
                 let nodes: Vec<StackNode> = chunk.iter().zip(numbers.len()..).map(|((parent, offset), number)| {
-                    let parent = StackId(parent.index(number + 1) as u32);
+                    // Some parents have more children than a list holds.
+                    let parent = StackId(parent.index(number + 1) as u32 % 50);
                     StackNode { parent, location: location(*offset) }
                 }).collect();
                 index.intern_all(&mut stacks, &nodes, &mut numbers);
