@@ -81,6 +81,8 @@ impl Carry {
             Event::Free(free) => {
                 self.live.remove(&free.sample);
             }
+            // The file that begins has no frees of before it.
+            Event::FreeStack(_) => {}
             Event::Words { kind, words } => self.add_words(kind, words),
         }
     }

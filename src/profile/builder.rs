@@ -2,8 +2,10 @@
 
 mod held;
 
+use std::ops::Range;
+
 use allocsample_record::{
-    AddressSpace, Decoded, Definition, Event, Fate, FateRecord, FreeRecord, HeapId, IntervalRecord,
+    AddressSpace, Decoded, Definition, Fate, FateRecord, FreeRecord, HeapId, IntervalRecord,
     ModuleRecord, PartEdge, PartRecord, RecordKind, SampleFlags, SampleId, StackId, StackNode,
     ThreadId, readable,
 };
@@ -19,6 +21,7 @@ use crate::model::{Exit, Freed, IntervalInfo, Lost, Module, Profile, Sample, Tic
 use crate::nodes::{NodeIndex, stack_of};
 use crate::reach::ReachBuilder;
 use crate::sample_index::SampleIndex;
+use crate::samples::FileSamples;
 
 /// A profile in the making.
 #[derive(Default)]
@@ -29,6 +32,8 @@ pub(crate) struct ProfileBuilder {
     /// The nodes of the file, in the order of its numbers.
     numbers: Vec<StackId>,
     by_id: SampleIndex,
+    /// The rows of the last frees; room to work in.
+    found: Vec<Option<usize>>,
     /// The last stack of each thread, which its next sample in the ring shares frames with; worked out when the first does.
     last_stacks: Option<FxHashMap<ThreadId, StackId>>,
     before: Before,
@@ -97,40 +102,56 @@ impl ProfileBuilder {
         profile.recovery.malformed_records += dropped as u64;
     }
 
-    /// Adds events, in their order, and leaves the memory that they were in.
+    /// Adds events, and leaves the memory that they were in.
     pub(crate) fn add_batch(&mut self, batch: &mut Batch) {
         let stacks = &mut self.profile.stacks;
         self.nodes
             .intern_all(stacks, &batch.nodes, &mut self.numbers);
-        for event in batch.events.drain(..) {
-            match event {
-                Event::Node(_) => {}
-                Event::Sample(sample) => {
-                    let stack = self.stack(sample.stack);
-                    if let Some(last_stacks) = &mut self.last_stacks {
-                        last_stacks.insert(sample.thread, stack);
-                    }
-                    self.add_sample(
-                        Sample {
-                            id: sample.id,
-                            time_ns: sample.time_ns,
-                            address: sample.address,
-                            size: sample.size,
-                            thread: sample.thread,
-                            heap: sample.heap,
-                            flags: sample.flags,
-                            points: sample.points,
-                            interval: sample.interval,
-                            stack,
-                            ..Sample::default()
-                        },
-                        sample.thread_bytes,
-                    );
-                }
-                Event::Free(free) => self.add_free(&free),
-                Event::Words { kind, words } => self.add_record(SampleId(0), kind, &words),
+        for run in batch.runs() {
+            self.add_samples(&mut batch.samples, run.samples);
+            self.add_frees(&batch.frees[run.frees]);
+            if let Some((kind, words)) = batch.records.get(run.record) {
+                self.add_record(SampleId(0), *kind, words);
             }
         }
+        for free in &batch.free_stacks {
+            self.add_free_stack(free.sample, self.stack(StackId(free.stack)));
+        }
+    }
+
+    fn add_samples(&mut self, samples: &mut FileSamples, rows: Range<usize>) {
+        samples.map_stacks(rows.clone(), |stack| stack_of(&self.numbers, stack));
+        if self.before.is_told {
+            for row in rows {
+                let (sample, thread_bytes) = samples.at(row);
+                self.add_sample(sample, thread_bytes);
+            }
+            return;
+        }
+        let ids = samples.ids(rows.clone());
+        for (row, id) in (self.profile.samples.len()..).zip(ids) {
+            self.by_id.insert(id, row);
+        }
+        let mut rest = rows.clone();
+        while !rest.is_empty() {
+            let some = samples.alike(rest.clone());
+            rest.start = some.end;
+            let (Sample { thread, heap, .. }, _) = samples.at(some.start);
+            self.add_thread_bytes(thread, heap, samples.thread_bytes(some.clone()));
+            let sizes = samples.sizes(some.clone());
+            for (interval, &size) in samples.intervals(some.clone()).zip(sizes) {
+                self.reach.add_size_of(heap, interval, size);
+            }
+            if let Some(last_stacks) = &mut self.last_stacks {
+                let (last, _) = samples.at(some.end - 1);
+                last_stacks.insert(thread, last.stack);
+            }
+        }
+        if !rows.is_empty() {
+            self.seen(samples.last_ns(rows.clone()));
+            self.profile.part.is_continued = false;
+        }
+        self.profile.samples.extend(samples, rows);
     }
 
     /// Adds a record as it stood in the ring.
@@ -183,9 +204,6 @@ impl ProfileBuilder {
                     None => sample.flags.with(SampleFlags::TRUNCATED),
                 };
                 let stack = self.intern(shared.unwrap_or_default(), sample.frames);
-                if let Some(last_stacks) = &mut self.last_stacks {
-                    last_stacks.insert(sample.thread, stack);
-                }
                 self.add_sample(
                     Sample {
                         id: position,
@@ -206,7 +224,7 @@ impl ProfileBuilder {
                     self.add_fate(&typed);
                 }
             }
-            Decoded::Free(free) => self.add_free(&free),
+            Decoded::Free(free) => self.add_frees(&[free]),
             Decoded::Module(module) => self.add_module_once(&module),
             Decoded::ModuleAgain(module) => self.space.map_again(&module),
             Decoded::ModuleUnload(module) => self.space.unmap(&module),
@@ -387,26 +405,35 @@ impl ProfileBuilder {
     }
 
     fn add_sample(&mut self, sample: Sample, thread_bytes: u64) {
+        if let Some(last_stacks) = &mut self.last_stacks {
+            last_stacks.insert(sample.thread, sample.stack);
+        }
         if self.before.is_told {
             if self.before.is_known && self.by_id.get(sample.id, &self.profile.samples).is_some() {
                 return;
             }
         } else {
             self.seen(sample.time_ns);
-            let thread = self.profile.threads.entry(sample.thread).or_default();
-            thread.exact_bytes = thread.exact_bytes.max(thread_bytes);
-            if sample.heap == HeapId::MALLOC {
-                let before = self.before.bytes_of(sample.thread);
-                let history = &self.profile.interval_history;
-                self.reach
-                    .add_bytes(sample.thread, thread_bytes, before, history);
-            }
+            self.add_thread_bytes(sample.thread, sample.heap, &[thread_bytes]);
             // Whatever a border said: it went on here.
             self.profile.part.is_continued = false;
         }
         self.reach.add_size(&sample);
         self.by_id.insert(sample.id, self.profile.samples.len());
         self.profile.samples.push(sample);
+    }
+
+    /// Samples of a thread in a heap were taken when the thread had allocated so many bytes.
+    fn add_thread_bytes(&mut self, id: ThreadId, heap: HeapId, bytes: &[u64]) {
+        let thread = self.profile.threads.entry(id).or_default();
+        thread.exact_bytes = bytes
+            .iter()
+            .fold(thread.exact_bytes, |most, &it| most.max(it));
+        if heap == HeapId::MALLOC {
+            let before = self.before.bytes_of(id);
+            let history = &self.profile.interval_history;
+            self.reach.add_bytes(id, bytes, before, history);
+        }
     }
 
     fn add_tick(&mut self, tick: Tick) {
@@ -466,14 +493,21 @@ impl ProfileBuilder {
     }
 
     /// The end of a sample that is not there (it was malformed, or its chunk is) says nothing.
-    fn add_free(&mut self, free: &FreeRecord) {
-        self.seen(free.time_ns);
-        if let Some(row) = self.living(free.sample) {
-            let freed = Freed {
-                time_ns: free.time_ns,
-                thread: free.thread,
-            };
-            self.profile.samples.set_freed(row, freed);
+    fn add_frees(&mut self, frees: &[FreeRecord]) {
+        let last_ns = frees.iter().map(|free| free.time_ns).max();
+        last_ns.into_iter().for_each(|time_ns| self.seen(time_ns));
+        let samples = &mut self.profile.samples;
+        let ids = frees.iter().map(|free| free.sample);
+        self.by_id.get_all(ids, samples, &mut self.found);
+        for (free, row) in frees.iter().zip(&self.found) {
+            let Some(row) = *row else { continue };
+            if samples.at(row).freed_ns.is_none() {
+                let freed = Freed {
+                    time_ns: free.time_ns,
+                    thread: free.thread,
+                };
+                samples.set_freed(row, freed);
+            }
         }
     }
 

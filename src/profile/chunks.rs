@@ -23,7 +23,7 @@ pub(crate) enum Piece {
 
 /// Events, some of a chunk's.
 pub(crate) struct Events {
-    pub(crate) batch: Batch,
+    pub(crate) batch: Box<Batch>,
     /// They are of before the file began.
     pub(crate) is_carried: bool,
     /// Numbers of nodes begin anew.
@@ -93,7 +93,7 @@ impl ChunkReader {
     pub(crate) fn send_all(
         mut self,
         pieces: &SyncSender<std::io::Result<Piece>>,
-        used: &Receiver<Batch>,
+        used: &Receiver<Box<Batch>>,
         read_bytes: &AtomicU64,
     ) {
         loop {
@@ -123,7 +123,7 @@ impl ChunkReader {
     fn next(
         &mut self,
         pieces: &SyncSender<std::io::Result<Piece>>,
-        used: &Receiver<Batch>,
+        used: &Receiver<Box<Batch>>,
     ) -> Result<std::io::Result<Option<Chunk>>, Unheard> {
         let stored = match self.read() {
             Ok(None) => return Ok(Ok(None)),
@@ -181,7 +181,7 @@ impl ChunkReader {
         header: &ChunkHeader,
         stored: Vec<u8>,
         pieces: &SyncSender<std::io::Result<Piece>>,
-        used: &Receiver<Batch>,
+        used: &Receiver<Box<Batch>>,
     ) -> Result<Result<Payload, Damage>, Unheard> {
         let is_packed = [
             ChunkKind::Events,
@@ -205,7 +205,7 @@ impl ChunkReader {
         header: &ChunkHeader,
         stored: Vec<u8>,
         pieces: &SyncSender<std::io::Result<Piece>>,
-        used: &Receiver<Batch>,
+        used: &Receiver<Box<Batch>>,
     ) -> Result<Payload, Unheard> {
         let is = |kind: ChunkKind| header.kind == kind as u16;
         if is(ChunkKind::Symbols) || is(ChunkKind::Memory) || is(ChunkKind::Inspected) {

@@ -3,6 +3,8 @@
 //! Most columns of a profile hold small numbers: a program has few threads and heaps, and most blocks are small. A column
 //! starts without memory, as a count of zeros, and is widened when a number does not fit.
 
+use std::ops::Range;
+
 use crate::limits::make_room;
 
 /// Whole numbers, found by row.
@@ -45,6 +47,26 @@ impl Numbers {
         }
     }
 
+    /// One of some rows that has this number. They are few: all are looked at, as the processor cannot guess where a search
+    /// ends.
+    #[inline]
+    pub(crate) fn find(&self, rows: Range<usize>, number: u64) -> Option<usize> {
+        fn find<T: Copy + Into<u64>>(rows: Option<&[T]>, number: u64) -> Option<usize> {
+            let rows = (1..).zip(rows?);
+            let found = rows.map(|(row, &it)| if it.into() == number { row } else { 0 });
+            found.fold(0, usize::max).checked_sub(1)
+        }
+        let start = rows.start;
+        let found = match self {
+            Self::Zeros(count) => (number == 0 && rows.start < rows.end.min(*count)).then_some(0),
+            Self::Bytes(all) => find(all.get(rows), number),
+            Self::Halves(all) => find(all.get(rows), number),
+            Self::Words(all) => find(all.get(rows), number),
+            Self::Doubles(all) => find(all.get(rows), number),
+        };
+        Some(start + found?)
+    }
+
     /// Adds a row.
     #[inline]
     pub(crate) fn push(&mut self, number: u64) {
@@ -56,6 +78,31 @@ impl Numbers {
             Self::Halves(rows) => push(rows, number as u16),
             Self::Words(rows) => push(rows, number as u32),
             Self::Doubles(rows) => push(rows, number),
+        }
+    }
+
+    /// Adds rows.
+    pub(crate) fn extend(&mut self, numbers: &[u64]) {
+        // As wide as the largest of them.
+        self.fit(numbers.iter().fold(0, |all, number| all | number));
+        // After `fit`, no cast loses a bit.
+        match self {
+            Self::Zeros(count) => *count += numbers.len(),
+            Self::Bytes(rows) => extend(rows, numbers, |number| number as u8),
+            Self::Halves(rows) => extend(rows, numbers, |number| number as u16),
+            Self::Words(rows) => extend(rows, numbers, |number| number as u32),
+            Self::Doubles(rows) => extend(rows, numbers, |number| number),
+        }
+    }
+
+    /// Adds so many zeros.
+    pub(crate) fn extend_with_zeros(&mut self, count: usize) {
+        match self {
+            Self::Zeros(known) => *known += count,
+            Self::Bytes(rows) => extend_with(rows, count, 0),
+            Self::Halves(rows) => extend_with(rows, count, 0),
+            Self::Words(rows) => extend_with(rows, count, 0),
+            Self::Doubles(rows) => extend_with(rows, count, 0),
         }
     }
 
@@ -119,6 +166,16 @@ impl Numbers {
     }
 }
 
+fn extend<T>(rows: &mut Vec<T>, numbers: &[u64], narrowed: impl Fn(u64) -> T) {
+    make_room(rows, numbers.len());
+    rows.extend(numbers.iter().map(|&number| narrowed(number)));
+}
+
+fn extend_with<T: Copy>(rows: &mut Vec<T>, count: usize, number: T) {
+    make_room(rows, count);
+    rows.resize(rows.len() + count, number);
+}
+
 #[inline]
 fn push<T>(rows: &mut Vec<T>, number: T) {
     make_room(rows, 1);
@@ -144,6 +201,11 @@ mod tests {
                 let (pushed, put) = (number(), number());
                 numbers.push(pushed);
                 expected.push(pushed);
+                let more: Vec<u64> = (0..row % 4).map(|_| number()).collect();
+                numbers.extend(&more);
+                numbers.extend_with_zeros(more.len());
+                expected.extend(&more);
+                expected.resize(expected.len() + more.len(), 0);
                 let place = random.below(row + 1) as usize;
                 numbers.set(place, put);
                 expected[place] = put;

@@ -60,13 +60,18 @@ impl ReachBuilder {
 
     /// A sample, whatever file it comes from.
     pub fn add_size(&mut self, sample: &Sample) {
-        let key = (sample.heap, sample.interval);
+        self.add_size_of(sample.heap, sample.interval, sample.size);
+    }
+
+    #[inline]
+    pub(crate) fn add_size_of(&mut self, heap: HeapId, interval: u16, size: u64) {
+        let key = (heap, interval);
         if self.last != Some(key) {
             self.last = Some(key);
             self.reach.sampled.insert(key);
         }
         let smallest = &mut self.reach.smallest;
-        *smallest = Some(smallest.map_or(sample.size, |least| least.min(sample.size)));
+        *smallest = Some(smallest.map_or(size, |least| least.min(size)));
     }
 
     /// The interval with this index is some heap's, and not malloc's.
@@ -74,12 +79,12 @@ impl ReachBuilder {
         self.reach.of_heaps.insert(index);
     }
 
-    /// A sample of malloc's that was taken when its thread had allocated `bytes`, of which `before` precede the file, and the
-    /// interval had changed so many times as `history` says.
+    /// Samples of malloc's that were taken one after the other when their thread had allocated so many `bytes`, of which
+    /// `before` precede the file, and the interval had changed so many times as `history` says.
     pub fn add_bytes(
         &mut self,
         thread: ThreadId,
-        bytes: u64,
+        bytes: &[u64],
         before: u64,
         history: &[IntervalInfo],
     ) {
@@ -87,15 +92,22 @@ impl ReachBuilder {
             bytes: before,
             change: 0,
         };
-        let mark = self.threads.entry(thread).or_insert(first);
-        let last = std::mem::replace(
-            mark,
-            Mark {
-                bytes: bytes.max(mark.bytes),
-                change: history.len().saturating_sub(1),
-            },
-        );
-        self.charge(last.change, history.len(), bytes.saturating_sub(last.bytes));
+        // Between the first of them and the last the interval did not change.
+        let (one, others) = bytes.split_at(bytes.len().min(1));
+        for bytes in [one, others] {
+            let Some(&bytes) = bytes.iter().max() else {
+                continue;
+            };
+            let mark = self.threads.entry(thread).or_insert(first);
+            let last = std::mem::replace(
+                mark,
+                Mark {
+                    bytes: bytes.max(mark.bytes),
+                    change: history.len().saturating_sub(1),
+                },
+            );
+            self.charge(last.change, history.len(), bytes.saturating_sub(last.bytes));
+        }
     }
 
     /// When all samples are in, and before what precedes the file is taken off the totals of threads.
@@ -343,7 +355,7 @@ mod tests {
         let history = vec![interval(0, 4096), interval(100, 4 << 20)];
         let mut builder = ReachBuilder::default();
         for &(bytes, changes) in samples {
-            builder.add_bytes(ThreadId(1), bytes, 0, &history[..=changes]);
+            builder.add_bytes(ThreadId(1), &[bytes], 0, &history[..=changes]);
         }
         let mut profile = Profile {
             intervals: history.clone(),
@@ -383,7 +395,7 @@ mod tests {
             ..profile(&[(10 << 20, 0), (11 << 20, 1)], 0)
         };
         let mut builder = ReachBuilder::default();
-        builder.add_bytes(ThreadId(1), 10 << 20, 0, &running.interval_history[..1]);
+        builder.add_bytes(ThreadId(1), &[10 << 20], 0, &running.interval_history[..1]);
         let reach = builder.finish(&running, |_| 0);
         let running = Profile { reach, ..running };
         assert_eq!(running.allowance(malloc, 0, u64::MAX).bytes, 4_194_304.0);
@@ -500,11 +512,16 @@ mod tests {
                 let (mut last, mut bytes) = (0, 0);
                 for now in 0..changes {
                     if random.below(2) == 0 {
-                        let more = random.below(1 << 20);
-                        bytes += more;
-                        builder.add_bytes(ThreadId(thread), bytes, 0, &history[..=now]);
-                        charge(&history[last..=now], more);
-                        last = now;
+                        // One after the other under the interval that is in force now.
+                        let several = (0..=random.below(3)).map(|_| {
+                            let more = random.below(1 << 20);
+                            bytes += more;
+                            charge(&history[last..=now], more);
+                            last = now;
+                            bytes
+                        });
+                        let several: Vec<u64> = several.collect();
+                        builder.add_bytes(ThreadId(thread), &several, 0, &history[..=now]);
                     }
                 }
                 let rest = random.below(1 << 20);
@@ -534,7 +551,7 @@ mod tests {
         };
         for number in 1..COUNT {
             let thread = ThreadId(u32::from(number));
-            builder.add_bytes(thread, 1 << 30, 0, &history);
+            builder.add_bytes(thread, &[1 << 30], 0, &history);
             profile.threads.insert(thread, Thread::default());
             builder.add_size(&Sample {
                 heap: HeapId(number),

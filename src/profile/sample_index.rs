@@ -4,6 +4,7 @@
 //! words says where to look: 2 bytes a sample instead of the 40 of a hash table, and no hashing.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use allocsample_record::SampleId;
 
@@ -52,13 +53,39 @@ impl SampleIndex {
 
     /// The index of the sample with this id.
     pub(crate) fn get(&self, id: SampleId, samples: &Samples) -> Option<usize> {
+        self.find(self.rows(id, samples), id, samples)
+    }
+
+    /// The same for many. First all places, then what is there: nothing in these two loops waits for anything else in them, so
+    /// that the processor fetches what many of them need at the same time.
+    pub(crate) fn get_all(
+        &self,
+        ids: impl Iterator<Item = SampleId> + Clone,
+        samples: &Samples,
+        found: &mut Vec<Option<usize>>,
+    ) {
+        let rows: Vec<Range<usize>> = ids.clone().map(|id| self.rows(id, samples)).collect();
+        let rows = ids.zip(rows);
+        found.clear();
+        found.extend(rows.map(|(id, rows)| self.find(rows, id, samples)));
+    }
+
+    /// The rows among which the sample with this id is, unless it is among the others.
+    #[inline]
+    fn rows(&self, id: SampleId, samples: &Samples) -> Range<usize> {
+        /// More are behind the last place alone, where those are that no place has.
+        const MOST: usize = 1 << 10;
         let place = (id.0 >> WORDS_PER_PLACE_LOG2) as usize;
         let at = |place: usize| self.first.get(place).map(|&index| index as usize);
-        let here = at(place).and_then(|start| {
-            let end = at(place + 1).unwrap_or(samples.len());
-            (start..end.min(samples.len())).find(|&row| samples.id(row) == id)
-        });
-        here.or_else(|| self.others.get(&id).copied())
+        let start = at(place).unwrap_or(samples.len());
+        let end = at(place + 1).unwrap_or(samples.len());
+        start..end.clamp(start, start + MOST)
+    }
+
+    #[inline]
+    fn find(&self, rows: Range<usize>, id: SampleId, samples: &Samples) -> Option<usize> {
+        let row = samples.find_id(rows, id);
+        row.or_else(|| self.others.get(&id).copied())
     }
 }
 

@@ -8,7 +8,7 @@
 use std::num::NonZeroU64;
 use std::ops::Range;
 
-use allocsample_record::{Fate, HeapId, SampleFlags, SampleId, StackId, ThreadId};
+use allocsample_record::{Fate, FileSample, HeapId, SampleFlags, SampleId, StackId, ThreadId};
 
 use crate::model::{Freed, Sample};
 use crate::numbers::Numbers;
@@ -124,6 +124,98 @@ fn fate_from_number(number: u64) -> Option<Fate> {
     Fate::from_number((number as u32).checked_sub(1)?)
 }
 
+/// Samples as a file has them, in columns for [`Samples::extend`].
+#[derive(Debug, Default)]
+pub(crate) struct FileSamples {
+    /// Those that a file does not have stay empty.
+    columns: [Vec<u64>; COLUMNS],
+    thread_bytes: Vec<u64>,
+}
+
+impl FileSamples {
+    pub(crate) fn len(&self) -> usize {
+        self.thread_bytes.len()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.columns.iter_mut().for_each(Vec::clear);
+        self.thread_bytes.clear();
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, sample: &FileSample) {
+        let numbers = [
+            (Column::Id, sample.id.0),
+            (Column::TimeNs, sample.time_ns),
+            (Column::Address, sample.address),
+            (Column::Size, sample.size),
+            (Column::Thread, sample.thread.0.into()),
+            (Column::Points, sample.points.into()),
+            (Column::Stack, sample.stack.0.into()),
+            (Column::Heap, sample.heap.0.into()),
+            (Column::Flags, sample.flags.0.into()),
+            (Column::Interval, sample.interval.into()),
+        ];
+        for (column, number) in numbers {
+            self.columns[column as usize].push(number);
+        }
+        self.thread_bytes.push(sample.thread_bytes);
+    }
+
+    /// The sample of a row, and the bytes of its thread.
+    pub(crate) fn at(&self, row: usize) -> (Sample, u64) {
+        let number = |column: Column| self.columns[column as usize].get(row);
+        let sample = from_numbers(|column| number(column).copied().unwrap_or(0));
+        (sample, self.thread_bytes[row])
+    }
+
+    /// Replaces the stacks of some rows.
+    pub(crate) fn map_stacks(&mut self, rows: Range<usize>, new: impl Fn(StackId) -> StackId) {
+        for stack in &mut self.columns[Column::Stack as usize][rows] {
+            // It was put in with 32 bits.
+            *stack = new(StackId(*stack as u32)).0.into();
+        }
+    }
+
+    /// The first of some rows with those behind it that are of the same thread and heap.
+    pub(crate) fn alike(&self, rows: Range<usize>) -> Range<usize> {
+        let same = |column: Column| {
+            let numbers = &self.columns[column as usize][rows.clone()];
+            let others = numbers.iter().position(|number| *number != numbers[0]);
+            others.unwrap_or(numbers.len())
+        };
+        rows.start..rows.start + same(Column::Thread).min(same(Column::Heap))
+    }
+
+    pub(crate) fn ids(&self, rows: Range<usize>) -> impl Iterator<Item = SampleId> + '_ {
+        self.columns[Column::Id as usize][rows]
+            .iter()
+            .map(|&id| SampleId(id))
+    }
+
+    pub(crate) fn sizes(&self, rows: Range<usize>) -> &[u64] {
+        &self.columns[Column::Size as usize][rows]
+    }
+
+    /// Indices of intervals.
+    pub(crate) fn intervals(&self, rows: Range<usize>) -> impl Iterator<Item = u16> + '_ {
+        // They were put in with 16 bits.
+        self.columns[Column::Interval as usize][rows]
+            .iter()
+            .map(|&index| index as u16)
+    }
+
+    pub(crate) fn thread_bytes(&self, rows: Range<usize>) -> &[u64] {
+        &self.thread_bytes[rows]
+    }
+
+    /// The latest of some rows.
+    pub(crate) fn last_ns(&self, rows: Range<usize>) -> u64 {
+        let times = self.columns[Column::TimeNs as usize][rows].iter();
+        times.copied().max().unwrap_or(0)
+    }
+}
+
 impl Samples {
     /// How many there are.
     #[inline]
@@ -150,6 +242,13 @@ impl Samples {
     pub fn at(&self, row: usize) -> Sample {
         assert!(row < self.len(), "no sample {row} of {}", self.len());
         self.put_together(row)
+    }
+
+    /// The stack of the sample of a row; the empty one past the last row.
+    #[inline]
+    pub fn stack(&self, row: usize) -> StackId {
+        // A stack was put in.
+        StackId(self.column(Column::Stack).get(row) as u32)
     }
 
     /// The last sample.
@@ -181,6 +280,22 @@ impl Samples {
         }
     }
 
+    /// Adds samples of a file.
+    pub(crate) fn extend(&mut self, samples: &FileSamples, rows: Range<usize>) {
+        for (column, numbers) in self.columns.iter_mut().zip(&samples.columns) {
+            match numbers.get(rows.clone()) {
+                Some(numbers) => column.extend(numbers),
+                None => column.extend_with_zeros(rows.len()),
+            }
+        }
+    }
+
+    /// The row of the sample with this identity, if it is among some, of which there are few.
+    #[inline]
+    pub(crate) fn find_id(&self, rows: Range<usize>, id: SampleId) -> Option<usize> {
+        self.column(Column::Id).find(rows, id.0)
+    }
+
     /// Overwrites the sample of a row; does nothing if there is no such row.
     pub fn set(&mut self, row: usize, sample: Sample) {
         let numbers = to_numbers(&sample);
@@ -198,12 +313,6 @@ impl Samples {
             rows.for_each(|(row, _)| kept.push(column.get(row)));
             *column = kept;
         }
-    }
-
-    /// The identity of the sample of a row, and nothing else of it.
-    #[inline]
-    pub(crate) fn id(&self, row: usize) -> SampleId {
-        SampleId(self.column(Column::Id).get(row))
     }
 
     /// Notes a sample's end, as [`Sample::set_freed`] does.
@@ -346,7 +455,8 @@ mod tests {
         for row in [0, 1, 255, 4999] {
             let one = [samples.at(row), samples.get(row).unwrap()];
             assert_eq!(texts(one), texts([expected[row]; 2]));
-            assert_eq!(samples.id(row), expected[row].id);
+            assert_eq!(samples.stack(row), expected[row].stack);
+            assert_eq!(samples.find_id(0..5000, expected[row].id), Some(row));
         }
         assert_eq!(texts(samples.last()), texts(expected.last()));
     }

@@ -16,8 +16,8 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crate::{
-    Fate, FateRecord, FreeRecord, HeapId, Location, ModuleId, RecordKind, SampleFlags, SampleId,
-    ThreadId, take_signed, take_unsigned,
+    Fate, FateRecord, FileFreeStackRecord, FreeRecord, HeapId, Location, ModuleId, RecordKind,
+    SampleFlags, SampleId, ThreadId, take_signed, take_unsigned,
     varint::{unzigzag, zigzag},
 };
 
@@ -67,6 +67,8 @@ pub enum Event {
     Sample(FileSample),
     /// Its end.
     Free(FreeRecord),
+    /// Where a sample was freed.
+    FreeStack(FileFreeStackRecord),
     /// Any other record, as its ring words; `kind` may be one that this version does not know.
     Words {
         /// Number of the [`RecordKind`].
@@ -248,6 +250,8 @@ pub struct ChunkDecoder<'a> {
     last: Deltas,
     nodes: u32,
     malformed: bool,
+    /// The thread of the last sample, and its bytes: they are in `last` when another thread's sample comes.
+    thread: (ThreadId, u64),
 }
 
 impl<'a> ChunkDecoder<'a> {
@@ -258,6 +262,7 @@ impl<'a> ChunkDecoder<'a> {
             last: Deltas::default(),
             nodes,
             malformed: false,
+            thread: (ThreadId(0), 0),
         }
     }
 
@@ -271,6 +276,7 @@ impl<'a> ChunkDecoder<'a> {
         self.nodes
     }
 
+    #[inline]
     fn event(&mut self) -> Option<Event> {
         let (&kind, rest) = self.input.split_first()?;
         self.input = rest;
@@ -281,10 +287,12 @@ impl<'a> ChunkDecoder<'a> {
             Some(RecordKind::Sample) => self.sample().map(Event::Sample),
             Some(RecordKind::Free) => self.free().map(Event::Free),
             Some(RecordKind::FileFate) => self.fate(),
+            Some(RecordKind::FileFreeStack) => self.free_stack(kind),
             _ => self.words(kind),
         }
     }
 
+    #[inline]
     fn node(&mut self) -> Option<StackNode> {
         let number = self.nodes.checked_add(1)?;
         let distance = u32::try_from(self.unsigned()?).ok()?;
@@ -303,6 +311,7 @@ impl<'a> ChunkDecoder<'a> {
         })
     }
 
+    #[inline]
     fn sample(&mut self) -> Option<FileSample> {
         let time_ns = self.last.time_ns.wrapping_add(self.signed()?);
         let id = self.last.sample.wrapping_add(self.unsigned()?);
@@ -319,9 +328,11 @@ impl<'a> ChunkDecoder<'a> {
                 .ok()
                 .filter(|&stack| stack <= self.nodes)?,
         );
-        let thread_bytes = self.last.thread_bytes.entry(thread).or_default();
-        *thread_bytes = thread_bytes.wrapping_add(difference);
-        let thread_bytes = *thread_bytes;
+        if thread != self.thread.0 {
+            self.change_thread(thread);
+        }
+        let thread_bytes = self.thread.1.wrapping_add(difference);
+        self.thread.1 = thread_bytes;
         self.last.time_ns = time_ns;
         self.last.sample = id;
         self.last.address = address;
@@ -341,6 +352,14 @@ impl<'a> ChunkDecoder<'a> {
         })
     }
 
+    fn change_thread(&mut self, thread: ThreadId) {
+        let (last, bytes) = self.thread;
+        let all = &mut self.last.thread_bytes;
+        all.insert(last, bytes);
+        self.thread = (thread, all.get(&thread).copied().unwrap_or(0));
+    }
+
+    #[inline]
     fn free(&mut self) -> Option<FreeRecord> {
         let time_ns = self.last.time_ns.wrapping_add(self.signed()?);
         let sample = SampleId(self.last.sample.wrapping_sub(self.signed()?));
@@ -381,6 +400,19 @@ impl<'a> ChunkDecoder<'a> {
         Some(Event::Words { kind, words })
     }
 
+    fn free_stack(&mut self, kind: u8) -> Option<Event> {
+        let before = self.input;
+        if self.unsigned()? == FileFreeStackRecord::WORDS as u64 {
+            let words = [self.unsigned()?, self.unsigned()?];
+            if let Some(free) = FileFreeStackRecord::decode(&words) {
+                return Some(Event::FreeStack(free));
+            }
+        }
+        // For whoever counts malformed records.
+        self.input = before;
+        self.words(kind)
+    }
+
     fn words(&mut self, kind: u8) -> Option<Event> {
         let count = usize::try_from(self.unsigned()?).ok()?;
         // Each word takes a byte at least: a count beyond the input is a lie, and must not size an allocation. A word takes
@@ -394,10 +426,12 @@ impl<'a> ChunkDecoder<'a> {
         Some(Event::Words { kind, words })
     }
 
+    #[inline]
     fn unsigned(&mut self) -> Option<u64> {
         take_unsigned(&mut self.input)
     }
 
+    #[inline]
     fn signed(&mut self) -> Option<u64> {
         take_signed(&mut self.input).map(i64::cast_unsigned)
     }
@@ -406,6 +440,7 @@ impl<'a> ChunkDecoder<'a> {
 impl Iterator for ChunkDecoder<'_> {
     type Item = Event;
 
+    #[inline]
     fn next(&mut self) -> Option<Event> {
         if self.input.is_empty() || self.malformed {
             return None;

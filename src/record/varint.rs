@@ -41,6 +41,32 @@ pub fn take_unsigned(input: &mut &[u8]) -> Option<u64> {
         *input = rest;
         return Some(u64::from(byte));
     }
+    take_several(input)
+}
+
+/// The same for one of several bytes.
+fn take_several(input: &mut &[u8]) -> Option<u64> {
+    // Without branches for those of at most eight, unless they are the last of a chunk.
+    if let Some(bytes) = input.first_chunk() {
+        let word = u64::from_le_bytes(*bytes);
+        let last = !word & 0x8080_8080_8080_8080;
+        if last != 0 {
+            let length = last.trailing_zeros() as usize / 8 + 1;
+            *input = &input[length..];
+            return Some(joined(word & (last ^ (last - 1))));
+        }
+    }
+    take_bytewise(input)
+}
+
+/// The lower seven bits of each byte, side by side.
+fn joined(bytes: u64) -> u64 {
+    let pairs = (bytes & 0x007f_007f_007f_007f) | (bytes & 0x7f00_7f00_7f00_7f00) >> 1;
+    let fours = (pairs & 0x0000_3fff_0000_3fff) | (pairs & 0x3fff_0000_3fff_0000) >> 2;
+    (fours & 0x0fff_ffff) | (fours & 0x0fff_ffff_0000_0000) >> 4
+}
+
+fn take_bytewise(input: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
     for (index, &byte) in input.iter().enumerate().take(MAX_VARINT_BYTES) {
         let bits = u64::from(byte & 0x7f);
@@ -59,6 +85,7 @@ pub fn take_unsigned(input: &mut &[u8]) -> Option<u64> {
 }
 
 /// Reads one signed integer; see [`take_unsigned`].
+#[inline]
 pub fn take_signed(input: &mut &[u8]) -> Option<i64> {
     take_unsigned(input).map(unzigzag)
 }
@@ -69,6 +96,7 @@ pub(crate) fn zigzag(value: i64) -> u64 {
 }
 
 /// Inverse of [`zigzag`].
+#[inline]
 pub(crate) fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
@@ -83,9 +111,14 @@ mod tests {
         fn unsigned_round_trips(value: u64) {
             let mut buffer = [0; MAX_VARINT_BYTES];
             let length = put_unsigned(&mut buffer, value).unwrap();
-            let mut input = &buffer[..length];
-            prop_assert_eq!(take_unsigned(&mut input), Some(value));
-            prop_assert!(input.is_empty());
+            // At the end of the input, and with more behind it.
+            for behind in [0, 1, 9] {
+                let mut bytes = [0xa5; 2 * MAX_VARINT_BYTES];
+                bytes[..length].copy_from_slice(&buffer[..length]);
+                let mut input = &bytes[..length + behind];
+                prop_assert_eq!(take_unsigned(&mut input), Some(value));
+                prop_assert_eq!(input.len(), behind);
+            }
             prop_assert_eq!(take_unsigned(&mut &buffer[..length - 1]), None);
         }
 

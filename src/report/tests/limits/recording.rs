@@ -333,7 +333,7 @@ pub fn record(blocks: &[Block], scenario: Scenario, seed: u64) -> (Profile, u64)
         reach.add_size(&sample);
         if !is_carried && is_mallocs {
             let history = &profile.interval_history;
-            reach.add_bytes(thread, bytes, bytes_before, history);
+            reach.add_bytes(thread, &[bytes], bytes_before, history);
         }
         profile.samples.push(sample);
     }
