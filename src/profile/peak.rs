@@ -11,6 +11,7 @@
 //! treatment and structural parameters", Econometrics Journal 21 (2018), C1-C68.
 
 use std::num::NonZeroU64;
+use std::ops::Range;
 
 use allocsample_record::{ExitHow, SampleFlags, Sampling};
 use allocsample_sampling::{Estimate, GapLaw, Interval, SamplePoints, Weight};
@@ -40,16 +41,19 @@ pub struct PeakMoments {
 
 impl PeakMoments {
     /// Whether a sample was alive at the peak of the plain curve.
+    #[inline]
     pub fn is_live(&self, sample: &Sample) -> bool {
         sample.is_live_at(self.whole)
     }
 
     /// For each half whether a sample was alive at its moment.
+    #[inline]
     pub fn live(&self, sample: &Sample) -> [i8; 2] {
         self.halves.map(|moment| sample.is_live_at(moment).into())
     }
 
     /// For each half whether a sample was allocated by its moment.
+    #[inline]
     pub fn allocated(&self, sample: &Sample) -> [i8; 2] {
         self.halves.map(|moment| (sample.time_ns <= moment).into())
     }
@@ -161,6 +165,7 @@ impl<'a> Halves<'a> {
         self.intervals.iter().any(Option::is_some)
     }
 
+    #[inline]
     fn interval(&self, sample: &Sample) -> Option<Interval> {
         self.intervals
             .get(usize::from(sample.interval))
@@ -182,7 +187,7 @@ impl<'a> Halves<'a> {
     /// Until when a half stayed as high as that: until one of its blocks was freed. What had been allocated by then in
     /// between its samples is then alive too.
     fn last_moment(&self, half: usize, top: &Top) -> u64 {
-        let ends = tracked(&self.profile.samples).filter_map(|(_, sample)| {
+        let ends = tracked(&self.profile.samples, 0..usize::MAX).filter_map(|(_, sample)| {
             let freed_ns = sample.freed_ns?.get();
             let is_in = match self.interval(&sample) {
                 Some(interval) => is_in_half(&sample, half, interval),
@@ -195,11 +200,13 @@ impl<'a> Halves<'a> {
     }
 
     /// What a sample adds to the bytes at the peak.
+    #[inline]
     pub fn at(&mut self, sample: &Sample, moments: &PeakMoments) -> Estimate {
         self.bytes(sample, moments.live(sample))
     }
 
     /// What a sample adds to a sum of bytes if the halves count it so often: once, not at all, or taken away.
+    #[inline]
     pub fn bytes(&mut self, sample: &Sample, counts: [i8; 2]) -> Estimate {
         if counts == [0; 2] {
             return Estimate::ZERO;
@@ -221,6 +228,7 @@ impl<'a> Halves<'a> {
         })
     }
 
+    #[inline]
     fn split(
         &self,
         sample: &Sample,
@@ -280,6 +288,7 @@ fn is_in_half(sample: &Sample, half: usize, interval: Interval) -> bool {
 /// bin's births, on top of what was alive before it, say how much can have been alive in it; only those bins are replayed
 /// in which that is as much as was ever alive at the end of one.
 fn largest(profile: &Profile, mut weight: impl FnMut(&Sample) -> f64) -> Top {
+    const DEATH: u32 = 1 << 31;
     let bins = Bins::of(profile, &mut weight);
     let samples = &profile.samples;
     let most = bins.levels.iter().copied().fold(0.0, f64::max);
@@ -288,28 +297,36 @@ fn largest(profile: &Profile, mut weight: impl FnMut(&Sample) -> f64) -> Top {
     let may_have_peak: Vec<bool> = (bins.levels.iter().zip(&bins.born))
         .map(|(level, born)| level + born >= bound)
         .collect();
+    let first = may_have_peak.iter().position(|may| *may);
+    let last = may_have_peak.iter().rposition(|may| *may);
+    let (first, last) = (first.unwrap_or(0) as u32, last.unwrap_or(0) as u32);
+    let is_near = |span: &(u32, u32)| span.1 >= first && span.0 <= last;
+    let blocks = (0..).zip(&bins.of_blocks);
+    let blocks = blocks.filter(|(_, spans)| spans.iter().any(is_near));
+    let samples_near = blocks.flat_map(|(block, _)| {
+        let rows: Range<usize> = block * BLOCK..(block + 1) * BLOCK;
+        tracked(samples, rows)
+    });
+    // The bins of the events that are to be replayed.
+    let to_replay = samples_near.flat_map(|(index, sample)| {
+        let events = times(&sample).zip([0, DEATH]);
+        let events = events.map(move |(time, mark)| (time, index | mark));
+        let bins = &bins;
+        events.map(|(time, event)| (bins.of_time(time), event))
+    });
+    let to_replay = to_replay.filter(|&(bin, _)| may_have_peak[bin]);
     // Where the next event of each bin goes; when all are there, where the next bin begins.
     let mut ends = vec![0u32; bins.count + 1];
+    to_replay.clone().for_each(|(bin, _)| ends[bin + 1] += 1);
     for bin in 0..bins.count {
-        let events = if may_have_peak[bin] {
-            bins.events[bin]
-        } else {
-            0
-        };
-        ends[bin + 1] = ends[bin] + events;
+        ends[bin + 1] += ends[bin];
     }
-    const DEATH: u32 = 1 << 31;
     let mut events = vec![0u32; ends[bins.count] as usize];
-    for (index, sample) in tracked(samples) {
-        for (time, mark) in times(&sample).zip([0, DEATH]) {
-            let bin = bins.of_time(time);
-            if may_have_peak[bin] {
-                let place = &mut ends[bin];
-                events[*place as usize] = index | mark;
-                *place += 1;
-            }
-        }
-    }
+    to_replay.for_each(|(bin, event)| {
+        let place = &mut ends[bin];
+        events[*place as usize] = event;
+        *place += 1;
+    });
     let mut peak = Top::default();
     let mut changes: Vec<(u64, bool, f64)> = Vec::new();
     let mut start = 0;
@@ -345,14 +362,23 @@ fn largest(profile: &Profile, mut weight: impl FnMut(&Sample) -> f64) -> Top {
     peak
 }
 
-/// Samples whose ends are seen, with their indices.
-fn tracked(samples: &Samples) -> impl Iterator<Item = (u32, Sample)> + '_ {
-    let all = (0u32..).zip(samples);
+/// Samples whose ends are seen, with their indices, among some rows.
+#[inline]
+fn tracked(
+    samples: &Samples,
+    rows: Range<usize>,
+) -> impl Iterator<Item = (u32, Sample)> + Clone + '_ {
+    let rows = rows.start..rows.end.min(samples.len());
+    // Their indices have 32 bits.
+    let all = rows.map(|index| (index as u32, samples.at(index)));
     all.filter(|(_, sample)| !sample.flags.contains(SampleFlags::UNTRACKED))
 }
 
+/// Samples whose births and deaths are looked at together, or not at all.
+const BLOCK: usize = 1 << 12;
+
 /// Of birth, and of death.
-fn times(sample: &Sample) -> impl Iterator<Item = u64> + use<> {
+fn times(sample: &Sample) -> impl Iterator<Item = u64> + Clone + use<> {
     let death = sample.freed_ns.map(NonZeroU64::get);
     std::iter::once(sample.time_ns).chain(death)
 }
@@ -367,15 +393,16 @@ struct Bins {
     born: Vec<f64>,
     /// Bytes that were alive when it began.
     levels: Vec<f64>,
-    /// Births and deaths.
-    events: Vec<u32>,
+    /// For each [`BLOCK`] of samples the first and the last bin with births of it, and with deaths.
+    of_blocks: Vec<[(u32, u32); 2]>,
 }
 
 impl Bins {
     fn of(profile: &Profile, weight: &mut impl FnMut(&Sample) -> f64) -> Self {
         /// Samples in a bin, if they come evenly.
         const PER_BIN: usize = 64;
-        let count = profile.samples.len() / PER_BIN + 1;
+        let samples = &profile.samples;
+        let count = samples.len() / PER_BIN + 1;
         let process = &profile.process;
         let length_ns = process.end_ns.saturating_sub(process.start_ns);
         let mut bins = Self {
@@ -384,19 +411,28 @@ impl Bins {
             scale: count as f64 / (length_ns as f64 + 1.0),
             born: vec![0.0; count],
             levels: vec![0.0; count],
-            events: vec![0; count],
+            of_blocks: Vec::new(),
         };
         let mut died = vec![0.0; count];
-        for (_, sample) in tracked(&profile.samples) {
-            let bytes = weight(&sample);
-            let mut of_birth_and_death = [&mut bins.born, &mut died].into_iter();
-            for time in times(&sample) {
-                let bin = bin_of(time, bins.first_ns, bins.scale, count);
-                bins.events[bin] += 1;
-                if let Some(sums) = of_birth_and_death.next() {
-                    sums[bin] += bytes;
+        for start in (0..samples.len()).step_by(BLOCK) {
+            let mut spans = [(u32::MAX, 0); 2];
+            for row in start..samples.len().min(start + BLOCK) {
+                let sample = samples.at(row);
+                if sample.flags.contains(SampleFlags::UNTRACKED) {
+                    continue;
+                }
+                let bytes = weight(&sample);
+                let mut of_birth_and_death = [&mut bins.born, &mut died].into_iter();
+                for (time, span) in times(&sample).zip(&mut spans) {
+                    let bin = bin_of(time, bins.first_ns, bins.scale, count);
+                    // Fewer than samples.
+                    *span = (span.0.min(bin as u32), span.1.max(bin as u32));
+                    if let Some(sums) = of_birth_and_death.next() {
+                        sums[bin] += bytes;
+                    }
                 }
             }
+            bins.of_blocks.push(spans);
         }
         let mut level = 0.0;
         for ((at_begin, born), died) in bins.levels.iter_mut().zip(&bins.born).zip(died) {
@@ -436,8 +472,17 @@ mod tests {
             interval_bytes: 1,
             seed,
         });
+        // Of several blocks, which come and go one after the other.
+        let is_long = count > BLOCK as u64;
         for id in 0..count {
-            let time_ns = 1 + random.below(times);
+            let time_ns = match is_long {
+                true => 1 + id * (times / count),
+                false => 1 + random.below(times),
+            };
+            let longest_ns = match is_long {
+                true => times / 5,
+                false => times + 1 - time_ns,
+            };
             let mut sample = Sample {
                 id: SampleId(id),
                 time_ns,
@@ -451,7 +496,7 @@ mod tests {
             };
             if random.below(4) > 0 {
                 sample.set_freed(Freed {
-                    time_ns: time_ns + random.below(times + 1 - time_ns),
+                    time_ns: time_ns + random.below(longest_ns),
                     thread: sample.thread,
                 });
             }
@@ -486,7 +531,13 @@ mod tests {
 
     #[test]
     fn the_peak_is_the_largest_sum_of_all_moments() {
-        for (count, times, seed) in [(1, 1, 1), (5, 3, 2), (300, 50, 3), (2000, 1 << 40, 4)] {
+        for (count, times, seed) in [
+            (1, 1, 1),
+            (5, 3, 2),
+            (300, 50, 3),
+            (2000, 1 << 40, 4),
+            (20_000, 1 << 40, 5),
+        ] {
             let profile = random_profile(count, times, seed);
             let mut changes: Vec<(u64, i64)> = Vec::new();
             for sample in &profile.samples {
