@@ -23,7 +23,9 @@ impl Examined {
         let mut freed = BTreeSet::new();
         let mut found = BTreeSet::new();
         let mut last_death: BTreeMap<HeapId, u64> = BTreeMap::new();
-        for sample in &profile.samples {
+        // No collector looks at malloc's.
+        let of_machines = |sample: &Sample| sample.heap != HeapId::MALLOC;
+        for sample in profile.samples.iter().filter(of_machines) {
             match sample.first_fate {
                 Some(Fate::Dead | Fate::Alive | Fate::Promoted) => {
                     found.insert(sample.heap);
@@ -79,6 +81,7 @@ impl Examined {
     }
 
     /// Whether a sample counts as live although no full collection has looked at it.
+    #[inline]
     pub fn is_unexamined(&self, sample: &Sample) -> bool {
         let since_ns = self.0.get(&sample.heap);
         sample.is_live() && since_ns.is_some_and(|&since_ns| sample.time_ns >= since_ns)

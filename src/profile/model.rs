@@ -286,11 +286,13 @@ pub struct Sample {
 
 impl Sample {
     /// Whether it was alive at the end of the profile. One that was not tracked is not counted.
+    #[inline]
     pub fn is_live(&self) -> bool {
         self.freed_ns.is_none() && !self.flags.contains(SampleFlags::UNTRACKED)
     }
 
     /// Whether it was alive at this CLOCK_MONOTONIC time. At the time of a free a block is dead.
+    #[inline]
     pub fn is_live_at(&self, time_ns: u64) -> bool {
         self.time_ns <= time_ns
             && self
@@ -300,11 +302,13 @@ impl Sample {
     }
 
     /// Whether it was taken before the file began: it counts among what is live, and not among what was allocated.
+    #[inline]
     pub fn is_carried(&self) -> bool {
         self.flags.contains(SampleFlags::CARRIED)
     }
 
     /// Its end, if it was seen.
+    #[inline]
     pub fn freed(&self) -> Option<Freed> {
         Some(Freed {
             time_ns: self.freed_ns?.get(),
@@ -319,6 +323,7 @@ impl Sample {
     }
 
     /// What a collector said of it; `None` in a heap without one, or before its first word.
+    #[inline]
     pub fn outcome(&self) -> Option<Outcome> {
         Some(Outcome {
             first: self.first_fate?,

@@ -229,20 +229,24 @@ impl Window {
         profile.allowances(self.since_ns, self.until_ns)
     }
 
+    #[inline]
     fn contains(&self, sample: &Sample) -> bool {
         (self.since_ns..=self.until_ns).contains(&sample.time_ns)
     }
 
+    #[inline]
     pub(crate) fn is_live(&self, sample: &Sample) -> bool {
         sample.is_live_at(self.until_ns)
     }
 
     /// 1 for what was added to the live bytes since the middle, -1 for what was taken away.
+    #[inline]
     pub(crate) fn growth(&self, sample: &Sample) -> i8 {
         i8::from(self.is_live(sample)) - self.middle(sample)
     }
 
     /// 1 for what was alive in the middle.
+    #[inline]
     pub(crate) fn middle(&self, sample: &Sample) -> i8 {
         sample.is_live_at(self.middle_ns).into()
     }
@@ -308,6 +312,7 @@ impl<'a> Selector<'a> {
     }
 
     /// Whether a sample passes, leaving its stack aside.
+    #[inline]
     pub fn passes(&mut self, sample: &Sample) -> bool {
         self.window.contains(sample)
             && self.passes_thread(sample.thread)
@@ -315,6 +320,7 @@ impl<'a> Selector<'a> {
             && self.passes_type(sample)
     }
 
+    #[inline]
     fn passes_thread(&mut self, thread: ThreadId) -> bool {
         let Some(regex) = &self.selection.only_thread else {
             return true;
@@ -327,6 +333,7 @@ impl<'a> Selector<'a> {
         })
     }
 
+    #[inline]
     fn passes_heap(&mut self, heap: HeapId) -> bool {
         let Some(regex) = &self.selection.only_heap else {
             return true;
@@ -336,6 +343,7 @@ impl<'a> Selector<'a> {
         *self.heaps.entry(heap).or_insert_with(is_match)
     }
 
+    #[inline]
     fn passes_type(&mut self, sample: &Sample) -> bool {
         let Selection {
             only_type,

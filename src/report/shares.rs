@@ -5,7 +5,7 @@
 //! which objects of a virtual machine were sampled.
 
 use allocsample_profile::{
-    HeapId, MemoryMap, MemoryMapping, Note, Profile, Sample, SampleFlags, Weights, readable,
+    HeapId, MemoryMap, MemoryMapping, Note, Profile, Sample, Weights, readable,
 };
 use allocsample_sampling::Estimate;
 
@@ -52,13 +52,10 @@ fn footprint(size: u64) -> f64 {
 /// Sampled blocks that were alive at a moment.
 pub(crate) fn live_at(profile: &Profile, time_ns: u64) -> impl Iterator<Item = Live> {
     let mut weights = Weights::of(profile);
-    let is_live = move |sample: &Sample| {
-        sample.time_ns <= time_ns
-            && sample.freed_ns.is_none_or(|freed| freed.get() > time_ns)
-            && !sample.flags.contains(SampleFlags::UNTRACKED)
-    };
-    let live = profile.samples.iter().filter(is_live);
-    live.map(move |sample| {
+    let samples = &profile.samples;
+    let live = (0..samples.len()).filter(move |&row| samples.at(row).is_live_at(time_ns));
+    live.map(move |row| {
+        let sample = samples.at(row);
         let (bytes, objects) = weights.get(&sample);
         let overhead = match sample.heap {
             HeapId::MALLOC => objects.value() * (footprint(sample.size) - sample.size as f64),
@@ -153,9 +150,18 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
     }
     let mut has_malloc = vec![false; mappings.len()];
     let mut has_objects = vec![false; mappings.len()];
+    let mut last = (0..0, false);
     for sample in &profile.samples {
+        let is_malloc = sample.heap == HeapId::MALLOC;
+        // Most lie where the one before lay.
+        if last.0.contains(&sample.address) && last.1 == is_malloc {
+            continue;
+        }
         if let Some(index) = index_of(sample.address) {
-            let has = if sample.heap == HeapId::MALLOC {
+            let next = mappings.get(index + 1).map_or(u64::MAX, |it| it.start);
+            let mapping = &mappings[index];
+            last = (mapping.start..end_of(mapping).min(next), is_malloc);
+            let has = if is_malloc {
                 &mut has_malloc
             } else {
                 &mut has_objects

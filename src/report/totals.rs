@@ -96,6 +96,8 @@ impl Totals {
             .filter(|heap| profile.is_counted(*heap))
             .collect();
         let mut weights = Weights::of(profile);
+        // Of the thread of the last sample, which most often is that of the next.
+        let (mut last_thread, mut of_thread) = (ThreadId(0), Estimate::default());
         let examined = Examined::of(profile);
         for sample in &profile.samples {
             let (bytes, objects) = weights.get(&sample);
@@ -109,15 +111,21 @@ impl Totals {
                 continue;
             }
             totals.allocated += bytes;
-            if counted_heaps.contains(&sample.heap) {
+            if sample.heap == HeapId::MALLOC || counted_heaps.contains(&sample.heap) {
                 counted += bytes;
             }
             totals.allocations += objects;
             // A thread's counter is malloc's.
             if sample.heap == HeapId::MALLOC {
-                *by_thread.entry(sample.thread).or_default() += bytes;
+                if sample.thread != last_thread {
+                    by_thread.insert(last_thread, of_thread);
+                    last_thread = sample.thread;
+                    of_thread = by_thread.get(&last_thread).copied().unwrap_or_default();
+                }
+                of_thread += bytes;
             }
         }
+        by_thread.insert(last_thread, of_thread);
         // The exact counts are those of the whole process.
         if profile.narrowed.is_some() {
             return totals;
