@@ -294,15 +294,17 @@ impl<'a> ChunkDecoder<'a> {
 
     #[inline]
     fn node(&mut self) -> Option<StackNode> {
+        let mut input = self.input;
         let number = self.nodes.checked_add(1)?;
-        let distance = u32::try_from(self.unsigned()?).ok()?;
+        let distance = u32::try_from(take_unsigned(&mut input)?).ok()?;
         let parent = StackId(
             number
                 .checked_sub(distance)
                 .filter(|&parent| parent < number)?,
         );
-        let module = ModuleId(u32::try_from(self.unsigned()?).ok()?);
-        let offset = self.last.offset.wrapping_add(self.signed()?);
+        let module = ModuleId(u32::try_from(take_unsigned(&mut input)?).ok()?);
+        let offset = self.last.offset.wrapping_add(signed(&mut input)?);
+        self.input = input;
         self.last.offset = offset;
         self.nodes = number;
         Some(StackNode {
@@ -313,21 +315,22 @@ impl<'a> ChunkDecoder<'a> {
 
     #[inline]
     fn sample(&mut self) -> Option<FileSample> {
-        let time_ns = self.last.time_ns.wrapping_add(self.signed()?);
-        let id = self.last.sample.wrapping_add(self.unsigned()?);
-        let address = self.last.address.wrapping_add(self.signed()?);
-        let size = self.unsigned()?;
-        let thread = ThreadId(u32::try_from(self.unsigned()?).ok()?);
-        let heap = HeapId(u16::try_from(self.unsigned()?).ok()?);
-        let flags = SampleFlags(u16::try_from(self.unsigned()?).ok()?);
-        let points = u32::try_from(self.unsigned()?).ok()?.wrapping_add(1);
-        let interval = u16::try_from(self.unsigned()?).ok()?;
-        let difference = self.signed()?;
-        let stack = StackId(
-            u32::try_from(self.unsigned()?)
-                .ok()
-                .filter(|&stack| stack <= self.nodes)?,
-        );
+        // A copy, which stays in registers.
+        let mut input = self.input;
+        let time_ns = self.last.time_ns.wrapping_add(signed(&mut input)?);
+        let id = self.last.sample.wrapping_add(take_unsigned(&mut input)?);
+        let address = self.last.address.wrapping_add(signed(&mut input)?);
+        let size = take_unsigned(&mut input)?;
+        let thread = ThreadId(u32::try_from(take_unsigned(&mut input)?).ok()?);
+        let heap = HeapId(u16::try_from(take_unsigned(&mut input)?).ok()?);
+        let flags = SampleFlags(u16::try_from(take_unsigned(&mut input)?).ok()?);
+        let points = u32::try_from(take_unsigned(&mut input)?).ok()?;
+        let points = points.wrapping_add(1);
+        let interval = u16::try_from(take_unsigned(&mut input)?).ok()?;
+        let difference = signed(&mut input)?;
+        let stack = u32::try_from(take_unsigned(&mut input)?).ok()?;
+        let stack = StackId(Some(stack).filter(|&stack| stack <= self.nodes)?);
+        self.input = input;
         if thread != self.thread.0 {
             self.change_thread(thread);
         }
@@ -361,9 +364,11 @@ impl<'a> ChunkDecoder<'a> {
 
     #[inline]
     fn free(&mut self) -> Option<FreeRecord> {
-        let time_ns = self.last.time_ns.wrapping_add(self.signed()?);
-        let sample = SampleId(self.last.sample.wrapping_sub(self.signed()?));
-        let thread = ThreadId(u32::try_from(self.unsigned()?).ok()?);
+        let mut input = self.input;
+        let time_ns = self.last.time_ns.wrapping_add(signed(&mut input)?);
+        let sample = SampleId(self.last.sample.wrapping_sub(signed(&mut input)?));
+        let thread = ThreadId(u32::try_from(take_unsigned(&mut input)?).ok()?);
+        self.input = input;
         self.last.time_ns = time_ns;
         Some(FreeRecord {
             time_ns,
@@ -426,15 +431,15 @@ impl<'a> ChunkDecoder<'a> {
         Some(Event::Words { kind, words })
     }
 
-    #[inline]
     fn unsigned(&mut self) -> Option<u64> {
         take_unsigned(&mut self.input)
     }
+}
 
-    #[inline]
-    fn signed(&mut self) -> Option<u64> {
-        take_signed(&mut self.input).map(i64::cast_unsigned)
-    }
+/// A difference, to be added.
+#[inline(always)]
+fn signed(input: &mut &[u8]) -> Option<u64> {
+    take_signed(input).map(i64::cast_unsigned)
 }
 
 impl Iterator for ChunkDecoder<'_> {

@@ -32,7 +32,7 @@ pub fn put_signed(out: &mut [u8], value: i64) -> Option<usize> {
 }
 
 /// Reads one unsigned integer from the front of `input` and moves `input` past it. `None`: cut short, or more than 64 bits.
-#[inline]
+#[inline(always)]
 pub fn take_unsigned(input: &mut &[u8]) -> Option<u64> {
     // Most are of one byte.
     if let Some((&byte, rest)) = input.split_first()
@@ -45,6 +45,7 @@ pub fn take_unsigned(input: &mut &[u8]) -> Option<u64> {
 }
 
 /// The same for one of several bytes.
+#[inline(always)]
 fn take_several(input: &mut &[u8]) -> Option<u64> {
     // Without branches for those of at most eight, unless they are the last of a chunk.
     if let Some(bytes) = input.first_chunk() {
@@ -52,21 +53,25 @@ fn take_several(input: &mut &[u8]) -> Option<u64> {
         let last = !word & 0x8080_8080_8080_8080;
         if last != 0 {
             let length = last.trailing_zeros() as usize / 8 + 1;
-            *input = &input[length..];
+            *input = input.get(length..)?;
             return Some(joined(word & (last ^ (last - 1))));
         }
     }
-    take_bytewise(input)
+    let (value, rest) = take_bytewise(input)?;
+    *input = rest;
+    Some(value)
 }
 
 /// The lower seven bits of each byte, side by side.
+#[inline]
 fn joined(bytes: u64) -> u64 {
     let pairs = (bytes & 0x007f_007f_007f_007f) | (bytes & 0x7f00_7f00_7f00_7f00) >> 1;
     let fours = (pairs & 0x0000_3fff_0000_3fff) | (pairs & 0x3fff_0000_3fff_0000) >> 2;
     (fours & 0x0fff_ffff) | (fours & 0x0fff_ffff_0000_0000) >> 4
 }
 
-fn take_bytewise(input: &mut &[u8]) -> Option<u64> {
+#[cold]
+fn take_bytewise(input: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0u64;
     for (index, &byte) in input.iter().enumerate().take(MAX_VARINT_BYTES) {
         let bits = u64::from(byte & 0x7f);
@@ -77,15 +82,14 @@ fn take_bytewise(input: &mut &[u8]) -> Option<u64> {
         }
         value |= bits << shift;
         if byte & 0x80 == 0 {
-            *input = &input[index + 1..];
-            return Some(value);
+            return Some((value, &input[index + 1..]));
         }
     }
     None
 }
 
 /// Reads one signed integer; see [`take_unsigned`].
-#[inline]
+#[inline(always)]
 pub fn take_signed(input: &mut &[u8]) -> Option<i64> {
     take_unsigned(input).map(unzigzag)
 }
