@@ -8,7 +8,7 @@
 use std::io::Write;
 
 use crate::blocks;
-use crate::view::{End, Sample, View};
+use crate::view::{End, Sample, View, thread_name};
 use crate::{ExportError, text};
 
 pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError> {
@@ -44,7 +44,7 @@ impl Names {
         let threads = view.threads.iter();
         Self {
             threads: threads
-                .map(|thread| format!("\"{}\",{}", doubled(&thread.name), thread.tid))
+                .map(|thread| format!("\"{}\",{}", doubled(&thread_name(thread)), thread.tid))
                 .collect(),
             locations: view.locations.iter().map(functions).collect(),
         }
@@ -58,7 +58,7 @@ impl Names {
         places: &mut Vec<usize>,
         text: &mut Vec<u8>,
     ) {
-        let since_start = |time_ns: u64| time_ns.saturating_sub(view.about.start_ns);
+        let since_start = |time_ns: u64| view.since_start(time_ns);
         let comma = |text: &mut Vec<u8>| text.push(b',');
         text::put(sample.id, text);
         comma(text);

@@ -19,6 +19,7 @@
 
 mod counters;
 mod fields;
+mod machines;
 mod markers;
 mod meta;
 mod moments;
@@ -28,6 +29,7 @@ mod tracks;
 use std::io::Write;
 use std::time::Duration;
 
+use allocsample_profile::{Figure, HeapId};
 use counters::Levels;
 use fields::{Fields, Part};
 use fxprof_processed_profile::{
@@ -39,7 +41,9 @@ use rustc_hash::FxHashMap;
 use tracks::{Samples, Threads, Track, TrackWeights};
 
 use crate::ExportError;
-use crate::view::{End, HeapIndex, LocationIndex, Nature, Rounding, Sample, Survival, View};
+use crate::view::{
+    End, HeapIndex, LocationIndex, Nature, Rounding, Sample, Survival, View, thread_name,
+};
 
 /// How processes are told apart that have what was alive when the file began.
 const CARRIED: &str = " (alive before)";
@@ -109,12 +113,17 @@ fn write_samples(view: &View, levels: Levels, out: &mut dyn Write) -> Result<(),
 
 /// Time since the start of the profile.
 fn timestamp(view: &View, time_ns: u64) -> Timestamp {
-    Timestamp::from_nanos_since_reference(time_ns.saturating_sub(view.about.start_ns))
+    Timestamp::from_nanos_since_reference(view.since_start(time_ns))
+}
+
+/// Time of a processor between two ticks of a thread; 0 if there are none.
+fn tick_period_ns(view: &View) -> u64 {
+    view.profile.own_cost.of(Figure::TickPeriodNs)
 }
 
 /// What the viewer takes a sample of time for.
 fn sampling_interval(view: &View) -> SamplingInterval {
-    match view.tick_period_ns {
+    match tick_period_ns(view) {
         0 => SamplingInterval::from_millis(1),
         period_ns => SamplingInterval::from_nanos(period_ns),
     }
@@ -127,7 +136,7 @@ struct Builder<'a> {
     /// Where the allocations and frees are.
     whole: ThreadHandle,
     /// Each with the thread where its allocations and frees are.
-    heaps: FxHashMap<HeapIndex, (ProcessHandle, ThreadHandle)>,
+    heaps: FxHashMap<HeapId, (ProcessHandle, ThreadHandle)>,
     /// Where those of each heap (or malloc's) are that were alive before the file began.
     carried: FxHashMap<Option<HeapIndex>, ThreadHandle>,
     categories: Categories,
@@ -151,10 +160,10 @@ struct Categories {
 
 impl<'a> Builder<'a> {
     fn new(view: &'a View<'a>) -> Self {
-        let about = &view.about;
+        let (program, about) = (view.program(), &view.profile.process);
         let start = Duration::from_nanos(about.start_wall_ns);
         let mut profile = Profile::new(
-            &about.program,
+            program,
             ReferenceTimestamp::from_duration_since_unix_epoch(start),
             sampling_interval(view),
         );
@@ -174,7 +183,7 @@ impl<'a> Builder<'a> {
             object: profile.add_category("Fate not known", CategoryColor::Gray),
         };
         let zero = Timestamp::from_nanos_since_reference(0);
-        let process = profile.add_process(&about.program, about.pid, zero);
+        let process = profile.add_process(program, about.pid, zero);
         profile.set_process_end_time(process, timestamp(view, about.end_ns));
         // No thread of the program, so that none of its numbers is taken.
         let whole = profile.add_thread(process, 0, zero, true);
@@ -205,14 +214,14 @@ impl<'a> Builder<'a> {
 
     /// A process for each heap of a virtual machine: the viewer has one table of allocations for each.
     fn heaps(&mut self) {
-        for (heap, name) in self.view.heaps.iter().enumerate() {
-            let name = format!("{}: {name}", self.view.about.program);
+        for &(id, name) in &self.view.heaps {
+            let name = format!("{}: {name}", self.view.program());
             let (process, thread) = self.process(&name);
             self.profile
                 .set_thread_samples_weight_type(thread, WeightType::Bytes);
             self.profile
                 .set_thread_show_markers_in_timeline(thread, true);
-            self.heaps.insert(heap, (process, thread));
+            self.heaps.insert(id, (process, thread));
         }
     }
 
@@ -222,11 +231,12 @@ impl<'a> Builder<'a> {
             if self.carried.contains_key(&sample.heap) {
                 continue;
             }
-            let mut name = format!("{}{CARRIED}", self.view.about.program);
+            let mut name = format!("{}{CARRIED}", self.view.program());
             if let Some(heap) = sample.heap {
                 name = format!(
                     "{}: {}{CARRIED}",
-                    self.view.about.program, self.view.heaps[heap]
+                    self.view.program(),
+                    self.view.heaps[heap].1
                 );
             }
             let (_, thread) = self.process(&name);
@@ -236,7 +246,7 @@ impl<'a> Builder<'a> {
 
     /// A process with one thread, which the viewer's one table of allocations of a process is in.
     fn process(&mut self, name: &str) -> (ProcessHandle, ThreadHandle) {
-        let about = &self.view.about;
+        let about = &self.view.profile.process;
         let zero = Timestamp::from_nanos_since_reference(0);
         let end = timestamp(self.view, about.end_ns);
         let process = self.profile.add_process(name, about.pid, zero);
@@ -250,8 +260,8 @@ impl<'a> Builder<'a> {
     /// Rows of allocations and frees: malloc's, those of each heap, and those that were alive before.
     fn allocations(&mut self) {
         let mut threads = vec![(self.whole, Samples::None)];
-        for heap in 0..self.view.heaps.len() {
-            let (_, thread) = self.heaps[&heap];
+        for (heap, _) in &self.view.heaps {
+            let (_, thread) = self.heaps[heap];
             threads.push((thread, Samples::OfAllocations));
         }
         let mut carried: Vec<_> = self.carried.values().copied().collect();
@@ -300,7 +310,8 @@ impl<'a> Builder<'a> {
         if sample.is_carried {
             return self.carried[&sample.heap];
         }
-        let heap = sample.heap.and_then(|heap| self.heaps.get(&heap));
+        let heap = sample.heap.map(|heap| self.view.heaps[heap].0);
+        let heap = heap.and_then(|heap| self.heaps.get(&heap));
         heap.map_or(self.whole, |&(_, thread)| thread)
     }
 
@@ -348,9 +359,9 @@ impl<'a> Builder<'a> {
         let handle = self
             .profile
             .add_thread(self.process, thread.tid, start, false);
-        let name = format!("{}{suffix}", thread.name);
+        let name = format!("{}{suffix}", thread_name(thread));
         self.profile.set_thread_name(handle, &name);
-        let end_ns = thread.end_ns.unwrap_or(self.view.about.end_ns);
+        let end_ns = thread.end_ns.unwrap_or(self.view.profile.process.end_ns);
         self.profile
             .set_thread_end_time(handle, timestamp(self.view, end_ns));
         handle
@@ -397,8 +408,8 @@ impl Categories {
             Nature::Native => match place.module {
                 None if place.is_symbolized => self.compiled,
                 None => self.unknown,
-                Some(module) if is_kernels(&view.modules[module].name) => self.kernel,
-                Some(module) if view.modules[module].is_program => self.program,
+                Some(module) if is_kernels(view.profile.modules[module].name()) => self.kernel,
+                Some(module) if view.is_program(&view.profile.modules[module]) => self.program,
                 Some(_) => self.library,
             },
         }

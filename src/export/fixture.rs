@@ -2,13 +2,13 @@
 //! threads, blocks that are live, freed and unwatched, a weight beyond 32 bits.
 
 use allocsample_profile::{
-    Freed, IntervalInfo, ModuleId, Profile, Sample as Recorded, SampleId, Sampling, StackId,
-    StackNode, ThreadId,
+    Exit, ExitHow, Freed, Gc, GcKind, Heap, HeapId, IntervalInfo, LostReason, Marker, Module,
+    ModuleId, Profile, Sample as Recorded, SampleId, Sampling, StackId, StackNode, Statistic,
+    Thread, ThreadId, Value,
 };
 
 use crate::view::{
-    About, End, Line, Location, Module, Nature, Reading, Sample, Samples, Span, SpanNature, Stack,
-    Stacks, Statistic, Survival, Thread, View, type_name_with,
+    End, Line, Location, Nature, Sample, Stack, Stacks, Survival, View, type_name_with,
 };
 
 const START_NS: u64 = 5_000_000_000;
@@ -49,45 +49,66 @@ pub(crate) fn ended() -> Profile {
 }
 
 pub(crate) fn view() -> View<'static> {
+    of(profile())
+}
+
+/// What the view does not have of its own.
+fn profile() -> Profile {
+    let mut profile = Profile::default();
+    let process = &mut profile.process;
+    process.executable = "/usr/bin/app".into();
+    process.command_line = vec!["/usr/bin/app".into(), "--fast".into()];
+    process.pid = 4711;
+    process.start_wall_ns = 1_700_000_000_000_000_000;
+    process.start_ns = START_NS;
+    process.end_ns = START_NS + 2_000_000_000;
+    profile.intervals.push(IntervalInfo {
+        time_ns: 0,
+        sampling: Sampling::Poisson,
+        interval_bytes: 524_288,
+        seed: 0,
+    });
+    profile.lost.0[LostReason::RingFull as usize] = (1, 524_300);
+    profile.exit = Some(Exit {
+        time_ns: START_NS + 2_000_000_000,
+        how: ExitHow::Exit,
+        status: None,
+    });
+    let module = |path: &str, build_id: &[u8], start, bytes| Module {
+        path: path.into(),
+        build_id: build_id.to_vec(),
+        start,
+        end: start + bytes,
+        bias: start,
+    };
+    profile.modules = vec![
+        module("/usr/bin/app", &[0x00, 0xff, 0x10], 0x5000_0000, 0x1_0000),
+        module("/usr/lib/libx.so.1", &[], 0x7000_0000, 0x4000),
+    ];
+    for (id, name, after_ns) in [(1, "main thread", 0), (2, "worker", 1_000)] {
+        let thread = Thread {
+            name: name.into(),
+            tid: 4710 + id,
+            start_ns: START_NS + after_ns,
+            exact_bytes: 1_500_000,
+            ..Thread::default()
+        };
+        profile.threads.insert(ThreadId(id), thread);
+    }
+    profile.resident_bytes = vec![(START_NS + 5, 1 << 20), (START_NS + 1_000_000, 3 << 20)];
+    profile
+}
+
+fn of(profile: Profile) -> View<'static> {
+    let profile = &*Box::leak(Box::new(profile));
+    let samples = vec![
+        sample(1, 10, 0, (1, 1_500.4, 2.5), End::Live),
+        sample(2, 20, 1, (1, 1_499.6, 2.5), End::Freed(START_NS + 50)),
+        sample(3, 30, 0, (2, 524_300.2, 1.0), End::Unknown),
+        sample(4, 40, 1, (4, 1_048_577.3, 7.7), End::Freed(START_NS + 35)),
+        sample(5, 60, 1, (2, 3e9, 1.0), End::Live),
+    ];
     View {
-        about: About {
-            program: "app".into(),
-            command: vec!["/usr/bin/app".into(), "--fast".into()],
-            pid: 4711,
-            start_wall_ns: 1_700_000_000_000_000_000,
-            start_ns: START_NS,
-            end_ns: START_NS + 2_000_000_000,
-            interval_bytes: 524_288,
-            is_periodic: false,
-            allocated_stderr: Some(12_345.6),
-            exact_bytes: 3_000_000,
-            lost_samples: 1,
-            lost_bytes: 524_300,
-            is_complete: true,
-        },
-        modules: vec![
-            Module {
-                name: "app".into(),
-                path: "/usr/bin/app".into(),
-                build_id: vec![0x00, 0xff, 0x10],
-                start: 0x5000_0000,
-                end: 0x5001_0000,
-                bias: 0x5000_0000,
-                is_program: true,
-            },
-            Module {
-                name: "libx.so.1".into(),
-                path: "/usr/lib/libx.so.1".into(),
-                start: 0x7000_0000,
-                end: 0x7000_4000,
-                bias: 0x7000_0000,
-                ..Module::default()
-            },
-        ],
-        threads: vec![
-            thread("main thread", 4711, 0),
-            thread("worker", 4712, 1_000),
-        ],
         locations: vec![
             symbolized(0x1100, &[("main", "src/main.c", 3)]),
             symbolized(
@@ -111,27 +132,23 @@ pub(crate) fn view() -> View<'static> {
                 ..Location::default()
             },
         ],
-        stacks: stacks(&[
-            stack(None, 0),
-            stack(Some(0), 1),
-            stack(Some(0), 2),
-            stack(None, 4),
-            stack(Some(3), 3),
-        ]),
-        samples: Samples::Listed(vec![
-            sample(1, 10, 0, (1, 1_500.4, 2.5), End::Live),
-            sample(2, 20, 1, (1, 1_499.6, 2.5), End::Freed(START_NS + 50)),
-            sample(3, 30, 0, (2, 524_300.2, 1.0), End::Unknown),
-            sample(4, 40, 1, (4, 1_048_577.3, 7.7), End::Freed(START_NS + 35)),
-            sample(5, 60, 1, (2, 3e9, 1.0), End::Live),
-        ]),
-        resident: vec![(START_NS + 5, 1 << 20), (START_NS + 1_000_000, 3 << 20)],
-        ..View::default()
+        stacks: stacks(
+            profile,
+            &[
+                stack(None, 0),
+                stack(Some(0), 1),
+                stack(Some(0), 2),
+                stack(None, 4),
+                stack(Some(3), 3),
+            ],
+        ),
+        ..View::from(profile)
     }
+    .with_listed(samples)
 }
 
-fn stacks(all: &[Stack]) -> Stacks<'static> {
-    let mut stacks = Stacks::default();
+fn stacks(profile: &'static Profile, all: &[Stack]) -> Stacks<'static> {
+    let mut stacks = Stacks::new(&profile.stacks);
     for &stack in all {
         stacks.push(stack);
     }
@@ -140,8 +157,7 @@ fn stacks(all: &[Stack]) -> Stacks<'static> {
 
 /// The same with a virtual machine: of its three objects one died young, one survived, one was never looked at.
 pub(crate) fn view_with_machine() -> View<'static> {
-    let mut view = view();
-    view.heaps = vec!["org.example.vm".into()];
+    let mut view = of(with_machine(profile()));
     view.locations.push(Location {
         lines: vec![Line {
             function: "interpreted".into(),
@@ -171,54 +187,57 @@ pub(crate) fn view_with_machine() -> View<'static> {
             ..sample(id, 10 * id + 100, 1, (leaf, 1000.0 * id as f64, 1.0), end)
         });
     }
-    view.statistics = vec![
-        statistic("survived", "bytes"),
-        statistic("roots", "count"),
-        statistic("arena", "bytes"),
-    ];
-    let span = |name: &str, nature, begin, end, statistics| Span {
-        heap: 0,
-        name: name.into(),
-        nature,
-        begin_ns: START_NS + begin,
-        end_ns: START_NS + end,
-        statistics,
-    };
-    use SpanNature::{Collection, Other, Phase};
-    view.spans = vec![
-        span("start-up", Phase, 0, 500_000, vec![]),
-        span("Minor collection", Collection, 800, 900, vec![(0, 4096)]),
-        span(
-            "Major collection",
-            Collection,
-            1_000,
-            3_000,
-            vec![(0, 64), (1, 7)],
-        ),
-        span("request", Other, 2_000, 4_000, vec![]),
-    ];
-    view.readings = vec![Reading {
-        statistic: 2,
-        values: vec![(START_NS + 100, 1 << 20), (START_NS + 5_000, 2 << 20)],
-    }];
     view
 }
 
-fn statistic(name: &str, unit: &str) -> Statistic {
-    Statistic {
-        heap: 0,
-        name: name.into(),
-        unit: unit.into(),
+fn with_machine(mut profile: Profile) -> Profile {
+    const HEAP: HeapId = HeapId(1);
+    let heap = Heap {
+        name: "org.example.vm".into(),
+        ..Heap::default()
+    };
+    profile.vm.heaps.insert(HEAP, heap);
+    for (number, name, unit) in [
+        (0, "survived", "bytes"),
+        (1, "roots", "count"),
+        (2, "arena", "bytes"),
+    ] {
+        let (name, unit) = (name.into(), unit.into());
+        let statistic = Statistic { name, unit };
+        profile.vm.statistics.insert((HEAP, number), statistic);
     }
-}
-
-fn thread(name: &str, tid: u32, after_ns: u64) -> Thread {
-    Thread {
+    let marker = |name: &str, is_phase, begin, end| Marker {
+        heap: HEAP,
+        is_phase,
+        begin_ns: START_NS + begin,
+        end_ns: START_NS + end,
         name: name.into(),
-        tid,
-        start_ns: START_NS + after_ns,
-        end_ns: None,
-    }
+    };
+    profile.vm.markers = vec![
+        marker("start-up", true, 0, 0),
+        marker("request", false, 2_000, 4_000),
+    ];
+    let gc = |id, kind, begin, end, statistics| Gc {
+        heap: HEAP,
+        kind,
+        id,
+        begin_ns: START_NS + begin,
+        end_ns: START_NS + end,
+        looked_until_ns: START_NS + begin,
+        statistics,
+    };
+    profile.vm.gcs = vec![
+        gc(1, GcKind::Minor, 800, 900, vec![(0, 4096)]),
+        gc(2, GcKind::Major, 1_000, 3_000, vec![(0, 64), (1, 7)]),
+    ];
+    let value = |after_ns, value| Value {
+        time_ns: START_NS + after_ns,
+        heap: HEAP,
+        statistic: 2,
+        value,
+    };
+    profile.vm.values = vec![value(100, 1 << 20), value(5_000, 2 << 20)];
+    profile
 }
 
 fn named(function: &str) -> Line {

@@ -16,7 +16,7 @@ pub(crate) fn write(view: &View, metric: Metric, out: &mut dyn Write) -> Result<
     if lines.is_empty() {
         return Err(ExportError::Empty(metric.absent()));
     }
-    options.title = format!("{}: {}", metric.title(), view.about.program);
+    options.title = format!("{}: {}", metric.title(), view.program());
     options.subtitle = Some(subtitle(view));
     options.count_name = "bytes".into();
     options.colors = Palette::Basic(BasicPalette::Mem);
@@ -27,14 +27,15 @@ pub(crate) fn write(view: &View, metric: Metric, out: &mut dyn Write) -> Result<
 }
 
 fn subtitle(view: &View) -> String {
-    let about = &view.about;
-    let mut command = about.command.join(" ");
+    let process = &view.profile.process;
+    let mut command = process.command_line.join(" ");
     if command.chars().count() > 100 {
         command = command.chars().take(99).chain(['…']).collect();
     }
     format!(
         "{command} (pid {}), one sample per {} bytes",
-        about.pid, about.interval_bytes
+        process.pid,
+        view.profile.interval_bytes()
     )
 }
 

@@ -18,37 +18,43 @@
 //! stands for: add those up. A "carried" sample is from before the file began: it counts among what is live, not among
 //! what was allocated. Rows are made as they are written, without a second copy in memory.
 
+use std::borrow::Cow;
 use std::io::Write;
 
+use allocsample_profile::{Module, Thread};
 use serde::Serialize;
 
 use crate::ExportError;
 use crate::object::Object;
-use crate::view::{End, Line, Location, Module, Sample, Stack, StackIndex, Thread, View};
+use crate::view::{
+    End, Line, Location, Sample, Stack, StackIndex, View, build_id_hex, thread_name,
+};
 
 pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError> {
-    let about = &view.about;
-    let since_start = |time_ns: u64| time_ns.saturating_sub(about.start_ns);
-    let sampling = if about.is_periodic {
+    let profile = view.profile;
+    let process = &profile.process;
+    let since_start = |time_ns: u64| view.since_start(time_ns);
+    let sampling = if profile.is_periodic() {
         "periodic"
     } else {
         "poisson"
     };
     let mut object = Object::begin(out)?;
     object.entry("schema", "allocsample-profile/1")?;
-    object.entry("program", &about.program)?;
-    object.entry("command", &about.command)?;
-    object.entry("pid", &about.pid)?;
-    object.entry("start_unix_ns", &about.start_wall_ns)?;
-    object.entry("duration_ns", &since_start(about.end_ns))?;
-    object.entry("interval_bytes", &about.interval_bytes)?;
+    object.entry("program", view.program())?;
+    object.entry("command", &process.command_line)?;
+    object.entry("pid", &process.pid)?;
+    object.entry("start_unix_ns", &process.start_wall_ns)?;
+    object.entry("duration_ns", &since_start(process.end_ns))?;
+    object.entry("interval_bytes", &profile.interval_bytes())?;
     object.entry("sampling", sampling)?;
-    object.entry("complete", &about.is_complete)?;
-    object.entry("lost_samples", &about.lost_samples)?;
-    object.entry("lost_bytes", &about.lost_bytes)?;
-    object.entry("allocated_bytes_exact", &about.exact_bytes)?;
-    object.rows("modules", view.modules.len(), |rows| {
-        view.modules[rows].iter().map(module_row)
+    object.entry("complete", &profile.is_complete())?;
+    let (lost_samples, lost_bytes) = profile.lost.samples();
+    object.entry("lost_samples", &lost_samples)?;
+    object.entry("lost_bytes", &lost_bytes)?;
+    object.entry("allocated_bytes_exact", &profile.exact_bytes())?;
+    object.rows("modules", profile.modules.len(), |rows| {
+        profile.modules[rows].iter().map(module_row)
     })?;
     object.rows("threads", view.threads.len(), |rows| {
         let threads = view.threads[rows].iter();
@@ -64,8 +70,8 @@ pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError>
         let samples = view.samples.range(rows);
         samples.map(|sample| sample_row(&sample, since_start))
     })?;
-    object.rows("resident", view.resident.len(), |rows| {
-        let resident = view.resident[rows].iter();
+    object.rows("resident", profile.resident_bytes.len(), |rows| {
+        let resident = profile.resident_bytes[rows].iter();
         resident.map(|&(time_ns, bytes)| ResidentRow {
             time_ns: since_start(time_ns),
             bytes,
@@ -86,7 +92,7 @@ struct ModuleRow<'a> {
 
 #[derive(Serialize)]
 struct ThreadRow<'a> {
-    name: &'a str,
+    name: Cow<'a, str>,
     tid: u32,
     start_ns: u64,
     end_ns: Option<u64>,
@@ -136,7 +142,7 @@ struct ResidentRow {
 fn module_row(module: &Module) -> ModuleRow<'_> {
     ModuleRow {
         path: &module.path,
-        build_id: module.build_id_hex(),
+        build_id: build_id_hex(module),
         start: module.start,
         end: module.end,
         bias: module.bias,
@@ -145,7 +151,7 @@ fn module_row(module: &Module) -> ModuleRow<'_> {
 
 fn thread_row(thread: &Thread, since_start: impl Fn(u64) -> u64) -> ThreadRow<'_> {
     ThreadRow {
-        name: &thread.name,
+        name: thread_name(thread),
         tid: thread.tid,
         start_ns: since_start(thread.start_ns),
         end_ns: thread.end_ns.map(since_start),

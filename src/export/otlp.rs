@@ -15,7 +15,7 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message;
 
 use crate::pprof::{SAMPLE_TYPES, address_in_memory, values};
-use crate::view::{Interner, Line, Rounding, StackIndex, View};
+use crate::view::{Interner, Line, Rounding, StackIndex, View, build_id_hex, thread_name};
 
 /// The request that tells a profile, encoded. `resource` are attributes of the process, `service.name` among them;
 /// `allocated_since_ns` as in [`crate::Options`]. `None`: it has more parts than the messages can number.
@@ -131,12 +131,12 @@ impl Builder {
                 *sum += value;
             }
         }
-        let about = &view.about;
+        let about = &view.profile.process;
         let from_ns = since_ns.max(about.start_ns).min(about.end_ns);
         let threads: Vec<usize> = view
             .threads
             .iter()
-            .map(|thread| self.attribute("thread.name", &thread.name))
+            .map(|thread| self.attribute("thread.name", &thread_name(thread)))
             .collect();
         let mut profiles = Vec::new();
         for (kind, (name, unit)) in SAMPLE_TYPES.into_iter().enumerate() {
@@ -156,7 +156,7 @@ impl Builder {
                 time_unix_nano: about.start_wall_ns + (from_ns - about.start_ns),
                 duration_nano: about.end_ns.saturating_sub(from_ns),
                 period_type: self.value_type("space", "bytes"),
-                period: about.interval_bytes.cast_signed(),
+                period: view.profile.interval_bytes().cast_signed(),
                 profile_id: id(view, from_ns, kind),
                 ..otlp::Profile::default()
             });
@@ -176,8 +176,8 @@ impl Builder {
 
     fn dictionary(mut self, view: &View) -> Option<otlp::ProfilesDictionary> {
         let mut mapping_table = vec![otlp::Mapping::default()];
-        for module in &view.modules {
-            let build_id = module.build_id_hex();
+        for module in &view.profile.modules {
+            let build_id = build_id_hex(module);
             let attributes = match build_id.is_empty() {
                 true => Vec::new(),
                 false => vec![number(
@@ -250,7 +250,7 @@ impl Builder {
 
 /// The same bytes if the same is sent again, so that a receiver can tell: process, beginning, end, kind.
 fn id(view: &View, from_ns: u64, kind: usize) -> Vec<u8> {
-    let about = &view.about;
+    let about = &view.profile.process;
     let wall_ns = about.start_wall_ns + (from_ns - about.start_ns);
     let duration_ns = about.end_ns.saturating_sub(from_ns);
     // Of the second half the pid takes 22 bits at most, and there are four kinds.

@@ -18,6 +18,7 @@ use crate::by_stack::{ByStack, Entry};
 use crate::format::Options;
 use crate::view::{
     End, Interner, Line, Location, LocationIndex, Metric, Nature, Rounding, Sample, Survival, View,
+    build_id_hex, thread_name,
 };
 
 /// Names and units of a sample's values.
@@ -77,7 +78,7 @@ impl Builder {
         out: &mut dyn Write,
     ) -> io::Result<message::Profile> {
         let since_ns = options.allocated_since_ns;
-        let about = &view.about;
+        let about = &view.profile.process;
         let mut sample_type = SAMPLE_TYPES
             .map(|(name, unit)| self.value_type(name, unit))
             .to_vec();
@@ -88,8 +89,8 @@ impl Builder {
             sample_type.push(self.value_type("peak_space", "bytes"));
         }
         self.samples(view, options, out)?;
-        let mut mapping: Vec<message::Mapping> = view
-            .modules
+        let modules = &view.profile.modules;
+        let mut mapping: Vec<message::Mapping> = modules
             .iter()
             .zip(FIRST_ID..)
             .map(|(module, id)| message::Mapping {
@@ -97,7 +98,7 @@ impl Builder {
                 memory_start: module.start,
                 memory_limit: module.end,
                 filename: self.string(&module.path),
-                build_id: self.string(&module.build_id_hex()),
+                build_id: self.string(&build_id_hex(module)),
                 ..Default::default()
             })
             .collect();
@@ -113,7 +114,7 @@ impl Builder {
         // The first one is what readers take for the program, and show as the profile's file.
         mapping.sort_by_key(|it| {
             let module = usize::try_from(it.id - FIRST_ID).ok();
-            module.is_none_or(|module| !view.modules[module].is_program)
+            module.is_none_or(|module| !view.is_program(&modules[module]))
         });
         let location = view
             .locations
@@ -155,7 +156,7 @@ impl Builder {
             time_nanos: (about.start_wall_ns + (from_ns - about.start_ns)).cast_signed(),
             duration_nanos: about.end_ns.saturating_sub(from_ns).cast_signed(),
             period_type,
-            period: about.interval_bytes.cast_signed(),
+            period: view.profile.interval_bytes().cast_signed(),
             comment,
             default_sample_type,
         })
@@ -171,10 +172,14 @@ impl Builder {
         let threads: Vec<i64> = view
             .threads
             .iter()
-            .map(|thread| self.string(&thread.name))
+            .map(|thread| self.string(&thread_name(thread)))
             .collect();
         let malloc = self.string("malloc");
-        let heaps: Vec<i64> = view.heaps.iter().map(|name| self.string(name)).collect();
+        let heaps: Vec<i64> = view
+            .heaps
+            .iter()
+            .map(|(_, name)| self.string(name))
+            .collect();
         let mut objects: FxHashMap<LocationIndex, [i64; 2]> = FxHashMap::default();
         let mut sums: ByStack<Labels, Values<f64>> = ByStack::new(view.stacks.len());
         let mut columns = vec![0, 1, 2, 3];
@@ -250,15 +255,16 @@ impl Builder {
     }
 
     fn comments(&mut self, view: &View) -> Vec<i64> {
-        let about = &view.about;
-        let mut comments = vec![format!("command: {}", about.command.join(" "))];
-        if about.lost_samples > 0 {
+        let profile = view.profile;
+        let command = profile.process.command_line.join(" ");
+        let mut comments = vec![format!("command: {command}")];
+        let (lost_samples, lost_bytes) = profile.lost.samples();
+        if lost_samples > 0 {
             comments.push(format!(
-                "lost: {} samples that stand for {} bytes are missing",
-                about.lost_samples, about.lost_bytes
+                "lost: {lost_samples} samples that stand for {lost_bytes} bytes are missing"
             ));
         }
-        if !about.is_complete {
+        if !profile.is_complete() {
             comments.push("the profile ends before the process did".into());
         }
         comments
@@ -328,7 +334,7 @@ pub(crate) fn address_in_memory(view: &View, location: &Location) -> u64 {
     let address = location.address.unwrap_or(0);
     let bias = location
         .module
-        .map_or(0, |module| view.modules[module].bias);
+        .map_or(0, |module| view.profile.modules[module].bias);
     address.wrapping_add(bias)
 }
 
@@ -382,7 +388,7 @@ mod tests {
         let profile = decoded(&view);
         let samples = view.samples.iter();
         let names: std::collections::HashSet<_> = samples
-            .map(|sample| (sample.stack, &view.threads[sample.thread].name))
+            .map(|sample| (sample.stack, view.threads[sample.thread].name.clone()))
             .collect();
         assert_eq!(profile.sample.len(), names.len());
         let first = view.samples.get(0).stack;

@@ -66,7 +66,7 @@ pub(crate) fn write(view: &View, first: Metric, out: &mut dyn Write) -> Result<(
         "$schema",
         "https://www.speedscope.app/file-format-schema.json",
     )?;
-    file.entry("name", &view.about.program)?;
+    file.entry("name", view.program())?;
     file.entry(
         "exporter",
         concat!("allocsample ", env!("CARGO_PKG_VERSION")),

@@ -1,17 +1,18 @@
-//! A profile as the formats want it: everything by index, nothing left to look up.
+//! What the formats want of a profile and it does not have: names of places, and numbers for what they refer to.
 //!
 //! Locations carry their names, stacks are a tree that ends in pseudo-frames where the real root is missing, samples
-//! carry the weight that they stand for. Weights stay 64-bit floats until a format rounds the sum that it prints. There
+//! carry the weight that they stand for; all else is read from the profile itself. Weights stay 64-bit floats until a format rounds the sum that it prints. There
 //! may be millions of stacks and samples: those are made as they are asked for, from the profile's.
 
 mod from_profile;
-mod machines;
 mod merged;
 mod samples;
 mod stacks;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
+use allocsample_profile::{HeapId, Module, Profile, Thread};
 use from_profile::survival;
 pub(crate) use samples::Samples;
 pub(crate) use stacks::Stacks;
@@ -25,132 +26,23 @@ pub(crate) type HeapIndex = usize;
 
 /// A profile in indices.
 #[derive(Debug)]
-#[cfg_attr(test, derive(Default))]
 pub(crate) struct View<'a> {
-    pub about: About,
-    pub modules: Vec<Module>,
-    pub threads: Vec<Thread>,
+    pub profile: &'a Profile,
+    /// In the order of their numbers; there is one at least.
+    pub threads: Vec<Cow<'a, Thread>>,
     pub locations: Vec<Location>,
     pub stacks: Stacks<'a>,
     pub samples: Samples<'a>,
     /// In the order of time.
     pub ticks: Vec<Tick>,
-    /// Time of a processor between two ticks of a thread; 0 if there are none.
-    pub tick_period_ns: u64,
-    /// Resident bytes by time, CLOCK_MONOTONIC.
-    pub resident: Vec<(u64, u64)>,
-    /// Names of the heaps of virtual machines.
-    pub heaps: Vec<String>,
-    /// What collectors measure.
-    pub statistics: Vec<Statistic>,
-    /// Collections, phases and other named spans, in the order of their beginnings.
-    pub spans: Vec<Span>,
-    /// Readings of statistics outside of collections.
-    pub readings: Vec<Reading>,
-}
-
-/// A quantity that a virtual machine measures.
-#[derive(Debug, Default)]
-pub(crate) struct Statistic {
-    pub heap: HeapIndex,
-    pub name: String,
-    pub unit: String,
-}
-
-/// Something with a beginning and an end in a virtual machine.
-#[derive(Debug, Default)]
-pub(crate) struct Span {
-    pub heap: HeapIndex,
-    pub name: String,
-    pub nature: SpanNature,
-    /// CLOCK_MONOTONIC.
-    pub begin_ns: u64,
-    /// CLOCK_MONOTONIC.
-    pub end_ns: u64,
-    /// Indices into [`View::statistics`], with values.
-    pub statistics: Vec<(usize, u64)>,
-}
-
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum SpanNature {
-    Collection,
-    Phase,
-    #[default]
-    Other,
-}
-
-/// Values of a statistic by time, CLOCK_MONOTONIC.
-#[derive(Debug, Default)]
-pub(crate) struct Reading {
-    /// Index into [`View::statistics`].
-    pub statistic: usize,
-    pub values: Vec<(u64, u64)>,
-}
-
-/// The process and how it was sampled.
-#[derive(Debug, Default)]
-pub(crate) struct About {
-    /// Base name of the executable.
-    pub program: String,
-    pub command: Vec<String>,
-    pub pid: u32,
-    /// CLOCK_REALTIME at `start_ns`.
-    pub start_wall_ns: u64,
-    /// CLOCK_MONOTONIC.
-    pub start_ns: u64,
-    /// CLOCK_MONOTONIC of the last thing that was recorded.
-    pub end_ns: u64,
-    /// 0 if sampling was never on.
-    pub interval_bytes: u64,
-    pub is_periodic: bool,
-    /// Standard error of the allocated bytes.
-    pub allocated_stderr: Option<f64>,
-    /// What went through the threads' counters.
-    pub exact_bytes: u64,
-    pub lost_samples: u64,
-    pub lost_bytes: u64,
-    /// Whether the process is known to have ended and nothing is missing.
-    pub is_complete: bool,
-}
-
-/// An executable or shared object.
-#[derive(Debug, Default)]
-pub(crate) struct Module {
-    /// As shown: the file's name without directories.
-    pub name: String,
-    pub path: String,
-    pub build_id: Vec<u8>,
-    /// Where it was mapped.
-    pub start: u64,
-    pub end: u64,
-    /// Address in memory minus address in the file's program headers.
-    pub bias: u64,
-    /// Whether it is the executable.
-    pub is_program: bool,
-}
-
-impl Module {
-    pub fn build_id_hex(&self) -> String {
-        self.build_id
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
-    }
-}
-
-/// A thread of the process.
-#[derive(Debug, Default)]
-pub(crate) struct Thread {
-    pub name: String,
-    pub tid: u32,
-    pub start_ns: u64,
-    pub end_ns: Option<u64>,
+    /// The heaps of virtual machines, with their names.
+    pub heaps: Vec<(HeapId, &'a str)>,
 }
 
 /// A place in the code.
 #[derive(Debug, Default)]
 pub(crate) struct Location {
-    /// Index into [`View::modules`].
+    /// Index of a module of the profile.
     pub module: Option<usize>,
     /// Of the call, in the module's program headers; absolute without a module; `None` for a pseudo-frame.
     pub address: Option<u64>,
@@ -294,10 +186,40 @@ impl Metric {
     }
 }
 
+#[cfg(test)]
+impl Default for View<'_> {
+    fn default() -> Self {
+        View::from(&*Box::leak(Box::<Profile>::default())).with_listed(Vec::new())
+    }
+}
+
 impl View<'_> {
+    /// Base name of the executable.
+    pub fn program(&self) -> &str {
+        let path = &self.profile.process.executable;
+        path.rsplit('/').next().unwrap_or(path)
+    }
+
+    /// Whether a module is the executable.
+    pub fn is_program(&self, module: &Module) -> bool {
+        module.path == self.profile.process.executable
+    }
+
+    /// From the start of the profile, CLOCK_MONOTONIC.
+    pub fn since_start(&self, time_ns: u64) -> u64 {
+        time_ns.saturating_sub(self.profile.process.start_ns)
+    }
+
     /// A stack and those of its callers, leaf first.
     pub fn stacks_of(&self, stack: StackIndex) -> impl Iterator<Item = StackIndex> {
         std::iter::successors(Some(stack), |&stack| self.stacks.get(stack).parent)
+    }
+
+    /// The same with these samples.
+    #[cfg(test)]
+    pub fn with_listed(self, samples: Vec<Sample>) -> Self {
+        let samples = Samples::Listed(samples);
+        Self { samples, ..self }
     }
 
     /// The functions of a stack with inlined ones, root first.
@@ -334,6 +256,20 @@ impl View<'_> {
         let with_bytes = |&(_, bytes): &(StackIndex, f64)| bytes > 0.0;
         bytes.into_iter().enumerate().filter(with_bytes).collect()
     }
+}
+
+/// What a thread is called.
+pub(crate) fn thread_name(thread: &Thread) -> Cow<'_, str> {
+    match thread.name.as_str() {
+        "" => format!("thread {}", thread.tid).into(),
+        name => name.into(),
+    }
+}
+
+/// As hexadecimal digits.
+pub(crate) fn build_id_hex(module: &Module) -> String {
+    let bytes = module.build_id.iter();
+    bytes.map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A type as a frame. Each fate has a name of its own: the viewers colour a function, not a frame.

@@ -3,14 +3,16 @@
 //! The viewer wants differences between points, replaces the first one by 0 and joins points by straight lines. So a
 //! counter begins with a point of no meaning, and a jump is preceded by a point at the old level.
 
+use allocsample_profile::HeapId;
 use fxprof_processed_profile::{CounterHandle, GraphColor, ProcessHandle, Profile, ThreadHandle};
 use rustc_hash::FxHashMap;
 use serde_json::json;
 
 use super::fields::{Fields, Part};
+use super::machines;
 use super::moments::{Moments, grouped};
 use super::timestamp;
-use crate::view::{About, End, HeapIndex, View};
+use crate::view::{End, View};
 
 /// Points of a track; more cannot be told apart on a screen. Peaks are kept exactly.
 const BUCKETS: u64 = 10_000;
@@ -41,7 +43,7 @@ pub(super) struct Levels(Vec<Vec<Point>>);
 
 /// See [`Levels`].
 pub(super) fn levels(view: &View) -> Levels {
-    let watched = grouped(view, heaps(view).count(), |index| {
+    let watched = grouped(view, view.heaps.len() + 1, |index| {
         let (heap, end) = view.samples.fate(index);
         // What nobody watched is not counted as live at any time.
         (end != End::Unknown).then_some(heap.map_or(0, |heap| heap + 1))
@@ -53,14 +55,9 @@ pub(super) fn levels(view: &View) -> Levels {
     Levels(levels.collect())
 }
 
-/// Malloc's, and those of virtual machines.
-fn heaps(view: &View) -> impl Iterator<Item = Option<HeapIndex>> {
-    std::iter::once(None).chain((0..view.heaps.len()).map(Some))
-}
-
 /// A stretch of time that has one or two points.
 fn bucket_ns(view: &View) -> u64 {
-    view.about.end_ns.saturating_sub(view.about.start_ns) / BUCKETS
+    view.since_start(view.profile.process.end_ns) / BUCKETS
 }
 
 /// Adds what is known about memory over time.
@@ -69,21 +66,24 @@ pub(super) fn add(
     Levels(levels): Levels,
     profile: &mut Profile,
     process: ProcessHandle,
-    processes: &FxHashMap<HeapIndex, (ProcessHandle, ThreadHandle)>,
+    processes: &FxHashMap<HeapId, (ProcessHandle, ThreadHandle)>,
 ) -> Vec<Counter> {
-    let process_of =
-        |heap: Option<HeapIndex>| match heap.and_then(|heap| processes.get(&heap).copied()) {
-            Some((process, _)) => process,
-            None => process,
-        };
+    let process_of = |heap: HeapId| {
+        processes
+            .get(&heap)
+            .map_or(process, |&(process, _)| process)
+    };
+    let heaps = view.heaps.iter().map(|&(id, name)| (id, Some(name)));
+    // Malloc's first.
+    let heaps = std::iter::once((HeapId::MALLOC, None)).chain(heaps);
     let mut added = Vec::new();
     let colors = HEAP_COLORS.iter().cycle();
-    for ((heap, points), &(color, color_name)) in heaps(view).zip(levels).zip(colors) {
+    for (((heap, name), points), &(color, color_name)) in heaps.zip(levels).zip(colors) {
         if points.is_empty() {
             continue;
         }
-        let name = match heap {
-            Some(heap) => format!("Live bytes in {}", view.heaps[heap]),
+        let name = match name {
+            Some(name) => format!("Live bytes in {name}"),
             None if view.heaps.is_empty() => "Live bytes".to_owned(),
             None => "Live bytes in malloc".to_owned(),
         };
@@ -96,12 +96,12 @@ pub(super) fn add(
             color: color_name,
         });
     }
-    if !view.resident.is_empty() {
+    let resident = &view.profile.resident_bytes;
+    if !resident.is_empty() {
         let description = "Physical memory of the process";
         let counter = profile.add_counter(process, "Resident set", "Memory", description);
         profile.set_counter_color(counter, GraphColor::Orange);
-        let readings: Vec<Point> = view
-            .resident
+        let readings: Vec<Point> = resident
             .iter()
             .map(|&(time_ns, bytes)| Point {
                 time_ns,
@@ -114,19 +114,21 @@ pub(super) fn add(
             color: "orange",
         });
     }
-    for reading in &view.readings {
-        let statistic = &view.statistics[reading.statistic];
+    for (id, values) in machines::readings(view.profile) {
+        let known = machines::statistic(view.profile, id);
+        let (Some(statistic), Some(heap)) = (known, view.profile.vm.heaps.get(&id.0)) else {
+            continue;
+        };
         // The viewer's memory tracks are in bytes.
         if statistic.unit != "bytes" {
             continue;
         }
-        let name = format!("{}: {}", view.heaps[statistic.heap], statistic.name);
+        let name = format!("{}: {}", heap.name, statistic.name);
         let description = "Told by the virtual machine";
-        let process = process_of(Some(statistic.heap));
+        let process = process_of(id.0);
         let counter = profile.add_counter(process, &name, "Memory", description);
         profile.set_counter_color(counter, GraphColor::Green);
-        let readings: Vec<Point> = reading
-            .values
+        let readings: Vec<Point> = values
             .iter()
             .map(|&(time_ns, value)| Point {
                 time_ns,
@@ -173,9 +175,8 @@ fn add_points(
     points: &[Point],
     IsStep(is_step): IsStep,
 ) {
-    let About {
-        start_ns, end_ns, ..
-    } = view.about;
+    let process = &view.profile.process;
+    let (start_ns, end_ns) = (process.start_ns, process.end_ns);
     let mut level_before = 0.0;
     let mut add = |time_ns: u64, level: f64, operations: u32| {
         let time = timestamp(view, time_ns);

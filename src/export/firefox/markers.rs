@@ -1,5 +1,6 @@
 //! Collections, phases and named spans of virtual machines.
 
+use allocsample_profile::{HeapId, Statistic};
 use fxprof_processed_profile::{
     CategoryColor, CategoryHandle, Marker, MarkerFieldFlags, MarkerFieldFormat, MarkerLocations,
     MarkerTiming, MarkerTypeHandle, ProcessHandle, Profile, RuntimeSchemaMarkerField,
@@ -7,8 +8,9 @@ use fxprof_processed_profile::{
 };
 use rustc_hash::FxHashMap;
 
+use super::machines::{self, Span, SpanNature, StatisticId};
 use super::timestamp;
-use crate::view::{HeapIndex, Span, SpanNature, View};
+use crate::view::View;
 
 /// A span as the viewer's marker.
 struct SpanMarker {
@@ -44,19 +46,20 @@ impl Marker for SpanMarker {
 pub(super) fn add(
     view: &View,
     profile: &mut Profile,
-    heaps: &FxHashMap<HeapIndex, (ProcessHandle, ThreadHandle)>,
+    heaps: &FxHashMap<HeapId, (ProcessHandle, ThreadHandle)>,
 ) {
-    if view.spans.is_empty() {
+    let spans = machines::spans(view.profile);
+    if spans.is_empty() {
         return;
     }
     let collection = profile.add_category("GC", CategoryColor::Magenta);
     let phase = profile.add_category("GC phase", CategoryColor::Yellow);
     let mut kinds = FxHashMap::default();
-    for span in &view.spans {
+    for span in &spans {
         let Some(&(_, thread)) = heaps.get(&span.heap) else {
             continue;
         };
-        let numbers: Vec<usize> = span.statistics.iter().map(|&(index, _)| index).collect();
+        let numbers: Vec<StatisticId> = span.statistics.iter().map(|&(id, _)| id).collect();
         let count = kinds.len();
         // A marker must have a value for each field of its schema: one schema for each set of statistics.
         let kind = *kinds
@@ -66,7 +69,7 @@ pub(super) fn add(
             });
         let marker = SpanMarker {
             kind,
-            name: profile.intern_string(&span.name),
+            name: profile.intern_string(span.name),
             category: match span.nature {
                 SpanNature::Collection => collection,
                 SpanNature::Phase => phase,
@@ -86,7 +89,7 @@ pub(super) fn add(
 fn schema(
     view: &View,
     nature: SpanNature,
-    statistics: &[usize],
+    statistics: &[StatisticId],
     number: usize,
 ) -> RuntimeSchemaMarkerSchema {
     let nature = match nature {
@@ -94,8 +97,10 @@ fn schema(
         SpanNature::Phase => "Phase",
         SpanNature::Other => "Span",
     };
-    let field = |(at, &statistic): (usize, &usize)| {
-        let statistic = &view.statistics[statistic];
+    let known = statistics
+        .iter()
+        .filter_map(|&id| machines::statistic(view.profile, id));
+    let field = |(at, statistic): (usize, &Statistic)| {
         let (format, _) = format(&statistic.unit);
         let label = match (&format, statistic.unit.as_str()) {
             (MarkerFieldFormat::Decimal, unit) if !unit.is_empty() => {
@@ -110,7 +115,7 @@ fn schema(
             flags: MarkerFieldFlags::empty(),
         }
     };
-    let fields: Vec<_> = statistics.iter().enumerate().map(field).collect();
+    let fields: Vec<_> = known.enumerate().map(field).collect();
     // The name has a column of its own. A brace would be taken for a place of a value.
     let facts: Vec<String> = fields
         .iter()
@@ -138,12 +143,12 @@ fn schema(
     }
 }
 
-fn values(view: &View, span: &Span) -> Vec<f64> {
-    let value = |&(statistic, value): &(usize, u64)| {
-        let (_, scale) = format(&view.statistics[statistic].unit);
-        value as f64 * scale
+fn values(view: &View, span: &Span<'_>) -> Vec<f64> {
+    let value = |&(id, value): &(StatisticId, u64)| {
+        let (_, scale) = format(&machines::statistic(view.profile, id)?.unit);
+        Some(value as f64 * scale)
     };
-    span.statistics.iter().map(value).collect()
+    span.statistics.iter().filter_map(value).collect()
 }
 
 /// How the viewer shows a unit, and how many of its own unit one is.

@@ -1,18 +1,19 @@
 //! What the viewer tells about the profile as a whole.
 
+use allocsample_profile::{Profile, Weights};
 use serde_json::{Value, json};
 
 use crate::view::{View, rounded};
 
 /// What the viewer's information panel and its title bar show.
 pub(super) fn describe(view: &View, meta: &mut Value) {
-    let about = &view.about;
-    let milliseconds = about.end_ns.saturating_sub(about.start_ns) as f64 / 1e6;
+    let profile = view.profile;
+    let milliseconds = view.since_start(profile.process.end_ns) as f64 / 1e6;
     meta["stackwalk"] = json!(1);
     // Fixes the range: a quiet end belongs to the profile.
     meta["profilingStartTime"] = json!(0);
     meta["profilingEndTime"] = json!(milliseconds);
-    meta["arguments"] = json!(about.command.join(" "));
+    meta["arguments"] = json!(profile.process.command_line.join(" "));
     meta["importedFrom"] = json!("allocsample");
     meta["keepProfileThreadOrder"] = json!(true);
     let (recorded, carried) = view.samples.recorded();
@@ -22,7 +23,7 @@ pub(super) fn describe(view: &View, meta: &mut Value) {
         entry(
             "Mean bytes between samples",
             "bytes",
-            json!(about.interval_bytes),
+            json!(profile.interval_bytes()),
         ),
         entry("Samples", "integer", json!(recorded - carried)),
         entry("Allocated (estimate)", "bytes", json!(rounded(allocated))),
@@ -34,21 +35,18 @@ pub(super) fn describe(view: &View, meta: &mut Value) {
     if carried > 0 {
         entries.push(entry("Samples alive before", "integer", json!(carried)));
     }
-    if let Some(stderr) = about.allocated_stderr {
+    if let Some(stderr) = allocated_stderr(profile) {
         entries.push(entry("Standard error", "bytes", json!(rounded(stderr))));
     }
+    let (lost_samples, lost_bytes) = profile.lost.samples();
     entries.push(entry(
         "Allocated (exact)",
         "bytes",
-        json!(about.exact_bytes),
+        json!(profile.exact_bytes()),
     ));
-    entries.push(entry("Lost samples", "integer", json!(about.lost_samples)));
-    entries.push(entry(
-        "Bytes of lost samples",
-        "bytes",
-        json!(about.lost_bytes),
-    ));
-    if !about.is_complete {
+    entries.push(entry("Lost samples", "integer", json!(lost_samples)));
+    entries.push(entry("Bytes of lost samples", "bytes", json!(lost_bytes)));
+    if !profile.is_complete() {
         entries.push(entry(
             "Incomplete",
             "string",
@@ -56,6 +54,14 @@ pub(super) fn describe(view: &View, meta: &mut Value) {
         ));
     }
     meta["extra"] = json!([{ "label": "Allocation sampling", "entries": entries }]);
+}
+
+/// Standard error of the allocated bytes.
+fn allocated_stderr(profile: &Profile) -> Option<f64> {
+    let taken = profile.samples.iter().filter(|it| !it.is_carried());
+    let mut weights = Weights::of(profile);
+    let estimates = taken.map(|sample| weights.get(&sample).0);
+    estimates.reduce(|sum, more| sum + more)?.stderr()
 }
 
 fn entry(label: &str, format: &str, value: Value) -> Value {

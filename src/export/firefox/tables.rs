@@ -7,22 +7,22 @@ use fxprof_processed_profile::debugid::DebugId;
 use serde_json::{Map, Value, json};
 
 use super::fields::{Fields, Part};
-use crate::view::{Interner, Line, LocationIndex, View};
+use crate::view::{Interner, Line, LocationIndex, View, build_id_hex};
 
 /// What the viewer calls a resource that is a library.
 const LIBRARY: u32 = 1;
 
 /// The modules, in their order.
 pub(super) fn libraries(view: &View) -> Value {
-    view.modules
-        .iter()
+    let modules = view.profile.modules.iter();
+    modules
         .map(|module| {
-            let build_id = module.build_id_hex();
+            let build_id = build_id_hex(module);
             json!({
                 "arch": std::env::consts::ARCH,
-                "name": module.name,
+                "name": module.name(),
                 "path": module.path,
-                "debugName": module.name,
+                "debugName": module.name(),
                 "debugPath": module.path,
                 "breakpadId": debug_id(&module.build_id).breakpad().to_string(),
                 "codeId": (!build_id.is_empty()).then_some(build_id),
@@ -107,7 +107,7 @@ impl<'a> Tables<'a> {
             let function = (location.module, function.as_str(), file.as_deref());
             let address = location.address.map_or(json!(-1), |address| {
                 let base = location.module.map_or(0, |module| {
-                    let module = &self.view.modules[module];
+                    let module = &self.view.profile.modules[module];
                     module.start.wrapping_sub(module.bias)
                 });
                 json!(address.wrapping_sub(base))
@@ -172,7 +172,7 @@ impl<'a> Tables<'a> {
     fn resources(&mut self) -> Value {
         let mut columns = Columns::new(self.modules.len());
         for &module in &self.modules {
-            let name = self.view.modules[module].name.clone();
+            let name = self.view.profile.modules[module].name().to_owned();
             columns.push("lib", json!(module));
             columns.push("name", json!(self.strings.intern(name)));
             columns.push("host", Value::Null);

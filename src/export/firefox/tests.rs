@@ -244,7 +244,10 @@ fn the_live_counter_ends_at_the_live_bytes() {
     let resident: f64 = numbers(column(&counters[1]["samples"], "count"))
         .iter()
         .sum();
-    assert_eq!(resident, view.resident.last().unwrap().1 as f64);
+    assert_eq!(
+        resident,
+        view.profile.resident_bytes.last().unwrap().1 as f64
+    );
 }
 
 #[test]
@@ -431,7 +434,7 @@ fn samples_that_stand_for_several_add_up_to_the_same() {
         // Before the last one, which is two seconds later: so that the peak lies between samples of one stack.
         for step in 0..100 {
             let sample = *view.samples.list().first().unwrap();
-            let time_ns = view.about.start_ns + 100 + step;
+            let time_ns = view.profile.process.start_ns + 100 + step;
             view.samples.list().push(Sample {
                 id: 1000 + step,
                 time_ns,

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::fields::{Fields, Part};
 use super::moments::{Chosen, Moments, Weights, freed_ns};
-use super::{tables, timestamp};
+use super::{tables, tick_period_ns, timestamp};
 use crate::ExportError;
 use crate::object::{Array, Object};
 use crate::view::{LocationIndex, Sample, StackIndex, View};
@@ -160,7 +160,7 @@ impl Threads<'_> {
             (Samples::OfAllocations, Some(chosen)) => of_samples(chosen, &self.weights.rows),
             (Samples::Some(chosen), _) => of_samples(chosen, &self.weights.threads),
             (Samples::Ticks(thread), _) => {
-                let period_ns = self.view.tick_period_ns.max(1);
+                let period_ns = tick_period_ns(self.view).max(1);
                 let ticks = self.view.ticks.iter();
                 let ticks = ticks.filter(|tick| tick.thread == *thread);
                 rows.extend(ticks.map(|tick| {
@@ -415,10 +415,12 @@ fn write_samples(
         })?;
     }
     // In the order of time, but for what was there before the profile began.
-    let time_ns = |row: usize| rows[row].time_ns.max(view.about.start_ns);
+    let time_ns = |row: usize| rows[row].time_ns.max(view.profile.process.start_ns);
     table.rows("timeDeltas", rows.len(), |range| {
         range.map(|row| {
-            let before = row.checked_sub(1).map_or(view.about.start_ns, time_ns);
+            let before = row
+                .checked_sub(1)
+                .map_or(view.profile.process.start_ns, time_ns);
             time_ns(row).saturating_sub(before) as f64 / 1e6
         })
     })?;

@@ -1,25 +1,23 @@
 //! Makes the view of a profile.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use allocsample_profile::{
-    Figure, Frame, Location as Place, MissingRoot, ModuleId, Outcome, Profile, StackId, ThreadId,
-    Weights,
+    Frame, Location as Place, MissingRoot, ModuleId, Outcome, Profile, StackId,
 };
 use rustc_hash::FxHashMap;
 
-use super::machines::Machines;
 use super::samples::{CutStacks, Samples, Source};
 use super::{
-    About, Line, Location, LocationIndex, Module, Nature, Stack, StackIndex, Stacks, Survival,
-    Thread, Tick, View, type_name_with,
+    Line, Location, LocationIndex, Nature, Stack, StackIndex, Stacks, Survival, Tick, View,
+    type_name_with,
 };
 
 impl<'a> From<&'a Profile> for View<'a> {
     fn from(profile: &'a Profile) -> View<'a> {
-        let (threads, thread_indices) = threads(profile);
+        let thread_indices: FxHashMap<_, _> = profile.threads.keys().copied().zip(0..).collect();
         let mut names = Names::new(profile);
-        let machines = Machines::new(profile);
         let mut objects = FxHashMap::default();
         for sample in &profile.samples {
             if let Some(missing) = sample.missing_root() {
@@ -48,92 +46,30 @@ impl<'a> From<&'a Profile> for View<'a> {
             })
             .collect();
         ticks.sort_by_key(|tick| tick.time_ns);
+        let mut threads: Vec<_> = profile.threads.values().map(Cow::Borrowed).collect();
+        if threads.is_empty() {
+            // Samples and ticks of threads that a damaged file does not have are charged to the first one.
+            threads.push(Cow::default());
+        }
+        let heaps = profile.vm.heaps.iter();
+        let heaps = heaps.map(|(&id, heap)| (id, heap.name.as_str())).collect();
         View {
-            about: about(profile),
-            modules: modules(profile),
+            profile,
             threads,
             locations: names.locations,
             stacks: names.stacks,
             ticks,
-            tick_period_ns: profile.own_cost.of(Figure::TickPeriodNs),
-            resident: profile.resident_bytes.clone(),
-            spans: machines.spans(profile),
-            readings: machines.readings(profile),
             samples: Samples::Recorded(Source {
                 profile,
                 order: Source::order(profile),
                 threads: thread_indices,
                 cut: names.cut,
-                heaps: machines.heap_indices,
+                heaps: profile.vm.heaps.keys().copied().zip(0..).collect(),
                 objects,
             }),
-            heaps: machines.heaps,
-            statistics: machines.statistics,
+            heaps,
         }
     }
-}
-
-fn about(profile: &Profile) -> About {
-    let process = &profile.process;
-    let taken = profile.samples.iter().filter(|it| !it.is_carried());
-    let mut weights = Weights::of(profile);
-    let estimates = taken.map(|sample| weights.get(&sample).0);
-    let allocated = estimates.reduce(|sum, more| sum + more);
-    let (lost_samples, lost_bytes) = profile.lost.samples();
-    About {
-        program: file_name(&process.executable).to_owned(),
-        command: process.command_line.clone(),
-        pid: process.pid,
-        start_wall_ns: process.start_wall_ns,
-        start_ns: process.start_ns,
-        end_ns: process.end_ns,
-        interval_bytes: profile.interval_bytes(),
-        is_periodic: profile.is_periodic(),
-        allocated_stderr: allocated.and_then(|allocated| allocated.stderr()),
-        exact_bytes: profile.exact_bytes(),
-        lost_samples,
-        lost_bytes,
-        is_complete: profile.is_complete(),
-    }
-}
-
-fn modules(profile: &Profile) -> Vec<Module> {
-    profile
-        .modules
-        .iter()
-        .map(|module| Module {
-            name: module.name().to_owned(),
-            path: module.path.clone(),
-            build_id: module.build_id.clone(),
-            start: module.start,
-            end: module.end,
-            bias: module.bias,
-            is_program: module.path == profile.process.executable,
-        })
-        .collect()
-}
-
-fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
-}
-
-fn threads(profile: &Profile) -> (Vec<Thread>, FxHashMap<ThreadId, usize>) {
-    let thread = |thread: &allocsample_profile::Thread| Thread {
-        name: match thread.name.as_str() {
-            "" => format!("thread {}", thread.tid),
-            name => name.to_owned(),
-        },
-        tid: thread.tid,
-        start_ns: thread.start_ns,
-        end_ns: thread.end_ns,
-    };
-    let indices = profile.threads.keys().copied().zip(0..).collect();
-    let mut threads: Vec<Thread> = profile.threads.values().map(thread).collect();
-    if threads.is_empty() {
-        // Samples and ticks of threads that a damaged file does not have are charged to the first one.
-        threads.push(thread(&allocsample_profile::Thread::default()));
-    }
-    (threads, indices)
 }
 
 /// The profile's places and what stands beside them: pseudo-frames, types, stacks that end in pseudo-frames.
@@ -267,7 +203,7 @@ mod tests {
     use super::*;
     use crate::view::{End, Metric};
     use allocsample_profile::{
-        Freed, HeapId, IntervalInfo, SampleFlags, SampleId, Sampling, SymbolFrame,
+        Freed, HeapId, IntervalInfo, SampleFlags, SampleId, Sampling, SymbolFrame, ThreadId,
     };
     use allocsample_record::StackNode;
 
@@ -392,11 +328,6 @@ mod tests {
             .map(|s| profile.bytes(&s).value())
             .sum();
         assert!((live / expected - 1.0).abs() < 1e-12);
-        assert!(
-            view.about
-                .allocated_stderr
-                .is_some_and(|stderr| stderr > 0.0)
-        );
     }
 
     #[test]
@@ -410,6 +341,6 @@ mod tests {
             .iter()
             .find(|l| l.lines[0].function == "0x9000");
         assert_eq!(generated.unwrap().address, Some(0x9000));
-        assert!(view.modules[0].is_program);
+        assert!(view.is_program(&profile.modules[0]));
     }
 }

@@ -225,13 +225,6 @@ fn end(sample: &Recorded) -> End {
 }
 
 #[cfg(test)]
-impl Default for Samples<'_> {
-    fn default() -> Self {
-        Samples::Listed(Vec::new())
-    }
-}
-
-#[cfg(test)]
 impl Samples<'_> {
     /// Those of the tests.
     pub fn list(&mut self) -> &mut Vec<Sample> {

@@ -6,10 +6,9 @@ use super::{Stack, StackIndex};
 
 /// The profile's own stacks, and behind them those whose root is missing. Parents come before their children.
 #[derive(Debug)]
-#[cfg_attr(test, derive(Default))]
 pub(crate) struct Stacks<'a> {
     /// Its places have the same indices as the view's locations.
-    table: Option<&'a StackTable>,
+    table: &'a StackTable,
     more: Vec<Cut>,
 }
 
@@ -25,7 +24,7 @@ impl<'a> Stacks<'a> {
     /// Those of a profile.
     pub fn new(table: &'a StackTable) -> Self {
         Self {
-            table: Some(table),
+            table,
             more: Vec::new(),
         }
     }
@@ -41,7 +40,7 @@ impl<'a> Stacks<'a> {
     }
 
     fn of_profile(&self) -> usize {
-        self.table.map_or(0, |table| table.count() as usize)
+        self.table.count() as usize
     }
 
     /// How many there are.
@@ -53,7 +52,7 @@ impl<'a> Stacks<'a> {
     pub fn get(&self, index: StackIndex) -> Stack {
         // Those of the profile count from 1.
         let in_profile = u32::try_from(index + 1).ok().map(StackId);
-        let known = in_profile.and_then(|id| self.table?.parent_and_place(id));
+        let known = in_profile.and_then(|id| self.table.parent_and_place(id));
         match known {
             Some((parent, place)) => Stack {
                 parent: (parent.0 as usize).checked_sub(1),
