@@ -278,6 +278,7 @@ impl Profile {
         if !parts.contains(&Part::Language) {
             return;
         }
+        self.note_mappers();
         let mut is_used = vec![false; self.stacks.count() as usize + 1];
         let stacks_of_samples = self.samples.iter().map(|sample| sample.stack);
         let others = self.ticks.iter().map(|tick| tick.stack);

@@ -1,7 +1,8 @@
 //! Calls of mmap and its kin, and what they had mapped at a moment.
 
 use allocsample_record::{
-    HeapId, HeapKind, Mapped, MappedRanges, MappingChange, SampleId, Sampling, StackId, ThreadId,
+    HeapId, HeapKind, Mapped, MappedRanges, MappingChange, ModuleId, SampleId, Sampling, StackId,
+    ThreadId,
 };
 
 use crate::missing_root::MissingRoot;
@@ -16,12 +17,18 @@ pub struct MappingCall {
     pub mapped: Mapped,
     /// From where; empty for calls that unmap.
     pub stack: StackId,
+    /// See [`Profile::mapper_of`]; noted where frames are about to be taken out of the stack.
+    mapper: Option<ModuleId>,
 }
 
 impl MappingCall {
     /// Of a change and the stack of the call.
     pub fn new(mapped: Mapped, stack: StackId) -> Self {
-        Self { mapped, stack }
+        Self {
+            mapped,
+            stack,
+            mapper: None,
+        }
     }
 
     /// Why the root of its stack is missing, if it is.
@@ -41,6 +48,9 @@ impl MappingCall {
         }
     }
 }
+
+/// Files of the C library, by their beginnings.
+const LIBC: [&str; 3] = ["libc.so", "ld-linux", "libpthread.so"];
 
 /// The heap that stands for mappings in [`Profile::of_mappings`].
 pub const MAPPINGS: &str = "mappings";
@@ -114,6 +124,26 @@ impl Profile {
         };
         profile.vm.heaps.insert(HEAP, heap);
         profile
+    }
+
+    /// The module that a call came from: the first one on its stack that is not the C library, be it a runtime or not.
+    /// [`ModuleId::NONE`] is code of no module. `None`: the stack has no native frame.
+    pub fn mapper_of(&self, call: &MappingCall) -> Option<ModuleId> {
+        let is_of_libc = |module: ModuleId| {
+            let module = self.module(module).map_or("", |module| module.name());
+            LIBC.iter().any(|name| module.starts_with(name))
+        };
+        call.mapper.or_else(|| {
+            let mut modules = self.stacks.locations(call.stack).map(|it| it.module);
+            modules.find(|&module| module != ModuleId::VM && !is_of_libc(module))
+        })
+    }
+
+    /// To be called before frames are taken out of the stacks.
+    pub(crate) fn note_mappers(&mut self) {
+        for row in 0..self.mappings.len() {
+            self.mappings[row].mapper = self.mapper_of(&self.mappings[row]);
+        }
     }
 
     /// What the calls up to this moment (CLOCK_MONOTONIC) have mapped: ranges of addresses, with the rows of the calls in

@@ -14,8 +14,8 @@ mod text;
 use std::collections::BTreeMap;
 
 use allocsample_profile::{
-    Figure, Frame, GroupFigure, HeapId, Location, MappedRanges, MappingCall, MemoryMap,
-    MemoryMapping, MemoryTotals, MissingRoot, ModuleId, Note, Profile, StackId, readable,
+    Figure, Frame, GroupFigure, HeapId, MappedRanges, MappingCall, MemoryMap, MemoryMapping,
+    MemoryTotals, MissingRoot, Note, Profile, StackId, readable,
 };
 use allocsample_sampling::Estimate;
 
@@ -235,7 +235,7 @@ fn not_recorded(profile: &Profile) -> u64 {
 }
 
 /// The frames of a stack, innermost first.
-fn frames_of(profile: &Profile, stack: StackId) -> Vec<Frame> {
+pub fn frames_of(profile: &Profile, stack: StackId) -> Vec<Frame> {
     let locations = profile.stacks.locations(stack);
     locations
         .flat_map(|location| profile.frames(location))
@@ -414,12 +414,9 @@ impl Entries<'_> {
         if call.mapped.change.is_own() {
             return (Account::Agent, AGENT.to_owned());
         }
-        let modules = self.profile.stacks.locations(call.stack);
-        let mut modules = modules.filter_map(|location: Location| match location.module {
-            ModuleId::VM => None,
-            module => Some(self.profile.module(module).map(|module| module.name())),
-        });
-        let label = match modules.find(|module| !module.is_some_and(is_of_libc)) {
+        let module = (self.profile.mapper_of(call))
+            .map(|module| self.profile.module(module).map(|module| module.name()));
+        let label = match module {
             Some(Some(module)) => {
                 let mut allocators = self.allocators.iter();
                 match allocators.find(|(with, _)| with == module) {
@@ -440,12 +437,6 @@ fn end_of(mapping: &MemoryMapping) -> u64 {
 
 const STACKS: &str = "stacks of threads";
 const AGENT: &str = "allocsample";
-
-fn is_of_libc(module: &str) -> bool {
-    ["libc.so", "ld-linux", "libpthread.so"]
-        .iter()
-        .any(|name| module.starts_with(name))
-}
 
 /// Memory in a mapping that belongs to a file, or is shared.
 fn not_anonymous(name: &str) -> (Account, String) {

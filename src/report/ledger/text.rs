@@ -7,6 +7,9 @@ use allocsample_profile::{Frame, GroupFigure, Profile};
 use super::{Account, Ledger, Site, frames_of, not_recorded, seconds_into};
 use crate::{Width, elide, origin, units};
 
+/// Characters of a function's name.
+const LONGEST_NAME: usize = 40;
+
 /// What is printed.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -161,8 +164,7 @@ fn write_sites(
             units::bytes(site.resident_bytes),
             chain(profile, site, options.frames)
         );
-        let room = options.width.room(1);
-        writeln!(out, "{}", elide::shorten(&line, room))?;
+        writeln!(out, "{line}")?;
     }
     if let Some(more) = sites.len().checked_sub(options.sites).filter(|it| *it > 0) {
         writeln!(out, "{:>27}   {more} more places", "")?;
@@ -178,7 +180,7 @@ fn chain(profile: &Profile, site: &Site, most: usize) -> String {
     }
     let jars = crate::jars::Jars::of(profile);
     let mut names: Vec<String> = (frames.iter().take(most))
-        .map(|frame| frame.function.clone())
+        .map(|frame| elide::shorten(&frame.function, LONGEST_NAME))
         .collect();
     let is_own = |frame: &&Frame| frame.file.is_some() && origin::is_own(profile, &jars, frame);
     let own = match frames.iter().take(most).any(|frame| is_own(&frame)) {
