@@ -10,6 +10,7 @@ use crate::answer::{Explained, answer};
 use crate::cells::{Cells, Key, LIVE, Sums};
 use crate::collections::{collections, thinned};
 use crate::columns::{integers, reals};
+use crate::ledger::ledger;
 use crate::sites::{FOLDED, Sites};
 use crate::sources::sources;
 use crate::suspects::Suspects;
@@ -56,6 +57,7 @@ pub(crate) fn document(profile: &Profile, earlier: Option<&Against<'_>>) -> Valu
         "bucket_s": cells.bucket_ns as f64 / 1e9,
         "cells": columns(&cells),
         "memory": memory(profile),
+        "ledger": ledger(profile),
         "collections": collections(profile, &sites),
         "leaks": leaks.value,
         "sources": sources(profile, &sites, &bytes_by_site(&cells, &sites)),

@@ -15,6 +15,7 @@ mod collections;
 mod columns;
 mod document;
 mod groups;
+mod ledger;
 mod packed;
 mod prefixes;
 mod sites;
@@ -32,7 +33,7 @@ use packed::Embedded;
 const TEMPLATE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 const VENDOR: &str = include_str!("page/vendor/charts.min.js");
-const SCRIPTS: [&str; 15] = [
+const SCRIPTS: [&str; 16] = [
     include_str!("page/data.js"),
     include_str!("page/format.js"),
     include_str!("page/measure.js"),
@@ -42,6 +43,7 @@ const SCRIPTS: [&str; 15] = [
     include_str!("page/heat.js"),
     include_str!("page/histograms.js"),
     include_str!("page/collections.js"),
+    include_str!("page/ledger.js"),
     include_str!("page/leaks.js"),
     include_str!("page/sources.js"),
     include_str!("page/changes.js"),

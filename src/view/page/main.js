@@ -1,10 +1,11 @@
 // Puts the parts together: what is drawn when, and the keys.
 const VIEWS = { overview: ['Overview', drawOverview], flame: ['Flame graph', drawFlame], table: ['Tables', drawTable], evolution: ['Over time', drawEvolution],
   leaks: ['Leaks', drawLeaks], heat: ['Heat map', drawHeat], lifetimes: ['Lifetimes', drawLifetimes] };
+if (profile.ledger) VIEWS.ledger = ['Memory', drawLedger];
 if (profile.collections.in_all) VIEWS.collections = ['GC', drawCollections];
 if (profile.files.length) VIEWS.sources = ['Sources', drawSources];
 if (profile.against) VIEWS.changes = ['Changes', drawChanges];
-const ALL_VIEWS = ['overview', 'flame', 'table', 'evolution', 'heat', 'lifetimes', 'leaks', 'collections', 'sources', 'changes'];
+const ALL_VIEWS = ['overview', 'flame', 'table', 'evolution', 'heat', 'lifetimes', 'leaks', 'ledger', 'collections', 'sources', 'changes'];
 
 // Draws what is chosen, and puts it into the address.
 function refresh(isTyping = false) {

@@ -1,0 +1,54 @@
+// Whose the resident memory is, over time and by row.
+const ledgerView = {};
+function drawLedger() {
+  const { times, resident, rows } = profile.ledger, last = times.length - 1;
+  const peak = resident.indexOf(Math.max(...resident));
+  ledgerView.chart ??= charts.echarts.init(byId('ledger-chart'));
+  ledgerView.chart.resize();
+  const { time, bytes } = axes(), end = profile.buckets * profile.bucket_s;
+  // Small rows would be lines on top of each other: they are one area.
+  const isLarge = (row) => Math.max(...row.bytes) >= resident[peak] / 100;
+  const large = rows.filter(isLarge), small = rows.filter((row) => !isLarge(row));
+  const areas = [...large.map((row) => [row.name, row.bytes])];
+  if (small.length) areas.push([plural(small.length, 'small row'), times.map((_, at) => small.reduce((sum, row) => sum + row.bytes[at], 0))]);
+  const held = (levels) => { const points = times.map((seconds, at) => [seconds, levels[at]]); return times[last] < end ? [...points, [end, levels[last]]] : points; };
+  const series = areas.map(([name, levels], at) => ({ type: 'line', step: 'end', showSymbol: false, stack: 'all', name, color: COLOURS[at % COLOURS.length],
+    areaStyle: { opacity: 0.4 }, lineStyle: { width: 0.5 }, data: held(levels) }));
+  series.push({ type: 'line', step: 'end', showSymbol: false, z: 3, name: 'resident', color: themed('--text'), lineStyle: { type: 'dashed', width: 1.5 }, data: held(resident) });
+  ledgerView.chart.setOption({ animation: false, aria: { enabled: true }, grid: { ...edges(), top: 12, bottom: 26 }, xAxis: time, yAxis: { ...bytes, ...byteAxis(resident[peak], 5) },
+    tooltip: { ...tooltip(), valueFormatter: formatBytes }, series }, true);
+  const table = byId('ledger-table');
+  table.replaceChildren();
+  const head = element('tr', undefined, element('thead', undefined, table));
+  for (const name of ['memory of', `at the peak, after ${formatTime(times[peak])}`, `last, after ${formatTime(times[last])}`, 'change']) element('th', name, head);
+  const body = element('tbody', undefined, table);
+  const line = (name, of, index) => {
+    const row = element('tr', undefined, body), cell = element('td', undefined, row);
+    if (index !== undefined && index >= 0) { const mark = element('i', undefined, cell); mark.className = 'swatch'; mark.style.background = COLOURS[index % COLOURS.length]; }
+    element('span', name, cell);
+    for (const text of [formatBytes(of[peak]), formatBytes(of[last]), of[last] === of[peak] ? '' : formatChange(of[last] - of[peak])]) element('td', text, row);
+    return row;
+  };
+  for (const row of rows) {
+    const shown = line(row.name, row.bytes, large.indexOf(row));
+    Object.assign(shown.dataset, { account: row.account, bytes: row.bytes[last] });
+    if (row.account === 'agent' || !row.sites.length) continue;
+    for (const site of row.sites) {
+      const place = element('tr', undefined, body), cell = element('td', undefined, place);
+      place.className = 'site';
+      place.hidden = !isPrinting && ledgerView.open !== row.name;
+      cell.title = site.stack.join('\n');
+      element('span', `${plural(site.calls, 'call')}: ${site.stack.slice(0, 4).map((name) => shorten(name, 40)).join(' ← ') || '(no stack)'}`, cell);
+      element('td', '', place);
+      element('td', formatBytes(site.bytes), place);
+      element('td', '', place);
+    }
+    shown.tabIndex = 0;
+    shown.className = 'open';
+    shown.title = 'shows the calls';
+    const toggle = () => { ledgerView.open = ledgerView.open === row.name ? undefined : row.name; drawLedger(); };
+    shown.addEventListener('click', toggle);
+    shown.addEventListener('keydown', (event) => { if (event.key === 'Enter') toggle(); });
+  }
+  line('resident', resident);
+}
