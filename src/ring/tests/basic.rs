@@ -232,6 +232,13 @@ fn what_is_pending_is_seen_and_copied_with_padding_and_unfinished_records() {
     let kinds: Vec<_> = found.records.iter().map(|record| record.kind).collect();
     assert_eq!((kinds, found.unfinished), (vec![1, 2], 1));
     assert_eq!(found.records[0].words, [7, 8]);
+    // A copy that ends where a record ends lacks nothing.
+    let found = recover_words(50, u64::MAX, &raw[..24]);
+    let counts = (found.records.len(), found.unfinished, found.missing_words);
+    assert_eq!(counts, (1, 0, 0));
+    // A record that reaches further than what is asked for is not whole.
+    let found = recover_words(50, 52, &raw);
+    assert_eq!((found.records.len(), found.unfinished), (0, 1));
     for (room, reached) in [(2, 50), (3, 53), (13, 53), (14, 64), (27, 77)] {
         // SAFETY: as above.
         let position = unsafe { ring.copy_pending(50, &mut copy[..room]) };
