@@ -409,3 +409,6 @@ impl Carry {
         self.nodes.len() as u32
     }
 }
+
+#[cfg(test)]
+mod tests;
