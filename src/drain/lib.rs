@@ -15,6 +15,8 @@ mod places;
 mod residency;
 mod rotation;
 mod thread;
+#[cfg(test)]
+mod trial;
 mod writer;
 
 pub use thread::{DrainError, run};

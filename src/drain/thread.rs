@@ -36,57 +36,11 @@ pub enum DrainError {
 /// Runs the drain thread until it is asked to end.
 pub fn run(agent: &'static Agent, recording: &'static Recording) -> Result<(), DrainError> {
     isolate();
-    // A memory of another recording is no use; there is one if the process was forked or an exec failed.
-    let memory = MEMORY
-        .take()
-        .filter(|memory| std::ptr::eq(memory.recording, recording));
-    let Memory {
-        interner,
-        encoder,
-        drained,
-        rotation,
-        residency,
-        ..
-    } = memory.unwrap_or_else(|| Memory {
-        recording,
-        interner: StackInterner::new(),
-        encoder: ChunkEncoder::new(0),
-        drained: Drained::default(),
-        rotation: Rotation::new(
-            agent.config(),
-            path_of(recording),
-            clock::monotonic_ns(),
-            clock::wall_ns(),
-        ),
-        residency: Residency::new(),
-    });
-    let config = agent.config();
-    let writer = ChunkWriter::open(recording.path.as_c_str(), rotation.room())?;
-    // From here on this thread can write, whatever the program does to its root directory, rights and descriptors.
-    recording.set_drain_state(DrainState::Running);
-    let mut drain = Drain {
-        agent,
-        recording,
-        writer,
-        // SAFETY: the right to start the thread is taken once, so this is the only consumer; after a pause its
-        // predecessor has ended.
-        consumer: unsafe { recording.ring.consumer() },
-        interner,
-        encoder,
-        drained,
-        rotation,
-        residency,
-        is_rotating: false,
-        is_full_told: false,
-        keeper: keeper::is_needed(config).then(|| Keeper::new(agent, recording)),
-        is_ring_populated: false,
-        // Losses from before this thread began are not in the file yet.
-        lost: [(0, 0); allocsample_record::LOST_REASONS],
-    };
+    let mut drain = Drain::open(agent, recording)?;
     drain.run().inspect_err(|error| {
         let DrainError::Write(error) = error;
         let is_too_large = error.kind() == std::io::ErrorKind::FileTooLarge;
-        if is_too_large && config.max_size_bytes.is_some() && recording.is_current() {
+        if is_too_large && agent.config().max_size_bytes.is_some() && recording.is_current() {
             keeper::stop_for_size(agent, recording);
         }
         // From here on samples stay in the ring; those that do not fit are counted there.
@@ -149,6 +103,57 @@ struct Drain {
 }
 
 impl Drain {
+    /// Opens the profile and continues where a paused drain thread has stopped, if there was one.
+    fn open(agent: &'static Agent, recording: &'static Recording) -> Result<Self, DrainError> {
+        // A memory of another recording is no use; there is one if the process was forked or an exec failed.
+        let memory = MEMORY
+            .take()
+            .filter(|memory| std::ptr::eq(memory.recording, recording));
+        let Memory {
+            interner,
+            encoder,
+            drained,
+            rotation,
+            residency,
+            ..
+        } = memory.unwrap_or_else(|| Memory {
+            recording,
+            interner: StackInterner::new(),
+            encoder: ChunkEncoder::new(0),
+            drained: Drained::default(),
+            rotation: Rotation::new(
+                agent.config(),
+                path_of(recording),
+                clock::monotonic_ns(),
+                clock::wall_ns(),
+            ),
+            residency: Residency::new(),
+        });
+        let config = agent.config();
+        let writer = ChunkWriter::open(recording.path.as_c_str(), rotation.room())?;
+        // From here on this thread can write, whatever the program does to its root directory, rights and descriptors.
+        recording.set_drain_state(DrainState::Running);
+        Ok(Self {
+            agent,
+            recording,
+            writer,
+            // SAFETY: the right to start the thread is taken once, so this is the only consumer; after a pause its
+            // predecessor has ended.
+            consumer: unsafe { recording.ring.consumer() },
+            interner,
+            encoder,
+            drained,
+            rotation,
+            residency,
+            is_rotating: false,
+            is_full_told: false,
+            keeper: keeper::is_needed(config).then(|| Keeper::new(agent, recording)),
+            is_ring_populated: false,
+            // Losses from before this thread began are not in the file yet.
+            lost: [(0, 0); allocsample_record::LOST_REASONS],
+        })
+    }
+
     fn run(&mut self) -> Result<(), DrainError> {
         loop {
             // Acquire: pairs with the waker's release. Read before the request, so that no wake is missed.
@@ -342,3 +347,6 @@ impl Drain {
 fn path_of(recording: &Recording) -> &Path {
     Path::new(std::ffi::OsStr::from_bytes(recording.path.as_bytes()))
 }
+
+#[cfg(test)]
+mod tests;

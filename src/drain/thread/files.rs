@@ -86,7 +86,7 @@ impl Drain {
     }
 
     /// Continues in another file. If that fails, the present file continues and the rotation is tried again later.
-    fn rotate(&mut self, keeps: bool) -> Result<(), DrainError> {
+    pub(super) fn rotate(&mut self, keeps: bool) -> Result<(), DrainError> {
         self.is_rotating = true;
         // Above the limit for a moment, until the oldest file is deleted.
         self.writer.set_most_bytes(None);
@@ -236,13 +236,13 @@ impl Drain {
 }
 
 /// Whether a write failed because of a limit or a full disk, so that deleting older files helps.
-fn is_for_want_of_room(error: &std::io::Error) -> bool {
+pub(super) fn is_for_want_of_room(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
 }
 
 /// Whether the disk is full, which may pass. A limit on the process itself does not.
-fn is_disk_full(error: &std::io::Error) -> bool {
+pub(super) fn is_disk_full(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
     matches!(error.kind(), QuotaExceeded | StorageFull)
 }

@@ -1,0 +1,834 @@
+use allocsample_agent::process_control::Order;
+use allocsample_record::{
+    CodeChange, CodeRecord, CounterRecord, Event, Fate, FateRecord, FileFreeStackRecord,
+    FileSample, FileTickRecord, ForkRecord, FreeRecord, FreeStackRecord, HeapId, LastStackRecord,
+    Location, ModuleAgainRecord, ModuleId, ModuleRecord, ModuleUnloadRecord, Note, NoteRecord,
+    PartEdge, PartRecord, RecordKind, RingRecord, SampleFlags, SampleId, SampleRecord, StackId,
+    StackNode, ThreadEndRecord, ThreadId, ThreadTotalRecord, TickRecord, VmFrame,
+};
+use allocsample_ring::Priority;
+
+use super::*;
+use crate::trial::{self, Trial, agent, chunks, events, is_of_kind, numbers, sample_of};
+
+fn open(trial: &Trial) -> Drain {
+    Drain::open(trial.agent, trial.recording).unwrap()
+}
+
+fn event<R: RingRecord>(record: &R) -> Event {
+    let mut words = vec![0; record.words()];
+    assert_eq!(record.encode_into(&mut words), Some(record.words()));
+    Event::Words {
+        kind: R::KIND as u8,
+        words,
+    }
+}
+
+/// In code that belongs to no module.
+fn node(parent: u32, address: u64) -> Event {
+    Event::Node(StackNode {
+        parent: StackId(parent),
+        location: Location {
+            module: ModuleId::NONE,
+            offset: address,
+        },
+    })
+}
+
+fn file_sample(id: SampleId, sample: &SampleRecord<'_>, stack: u32) -> Event {
+    Event::Sample(FileSample {
+        id,
+        time_ns: sample.time_ns,
+        address: sample.address,
+        size: sample.size,
+        thread: sample.thread,
+        heap: sample.heap,
+        flags: sample.flags,
+        points: sample.points,
+        interval: sample.interval,
+        thread_bytes: sample.thread_bytes,
+        stack: StackId(stack),
+    })
+}
+
+/// The events of a file after those that every recording begins with.
+fn own_events(trial: &Trial) -> Vec<Event> {
+    let mut events = events(&trial.path());
+    let is_own = |event: &Event| {
+        let common = [
+            RecordKind::Process,
+            RecordKind::Interval,
+            RecordKind::Note,
+            RecordKind::ThreadStart,
+        ];
+        !common.iter().any(|&kind| is_of_kind(event, kind))
+    };
+    events.retain(is_own);
+    events
+}
+
+fn notes(events: &[Event], wanted: Note) -> usize {
+    let is_it = |event: &&Event| match event {
+        Event::Words { kind, words } if *kind == RecordKind::Note as u8 => {
+            let text: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            NoteRecord::decode(words, &text).is_some_and(|note| note.note == wanted)
+        }
+        _ => false,
+    };
+    events.iter().filter(is_it).count()
+}
+
+fn of_kind(path: &std::path::Path, kind: ChunkKind) -> Vec<trial::Chunk> {
+    let mut chunks = chunks(path);
+    chunks.retain(|chunk| chunk.kind == kind as u16);
+    chunks
+}
+
+#[test]
+fn every_record_of_the_ring_comes_to_the_file_in_its_order() {
+    let trial = Trial::begin(agent!(), &[]);
+    let mut drain = open(&trial);
+    let recording = trial.recording;
+    let module = |start, path| ModuleRecord {
+        start,
+        end: start + 100,
+        bias: start,
+        build_id: &[1, 2, 3],
+        path,
+    };
+    let code = CodeRecord {
+        time_ns: 51,
+        change: CodeChange::Add,
+        start: 700,
+        end: 800,
+        frame: VmFrame {
+            heap: HeapId(3),
+            function: 4,
+            line: 0,
+        },
+    };
+    let unload = ModuleUnloadRecord {
+        time_ns: 52,
+        start: 1000,
+    };
+    let fork = ForkRecord {
+        time_ns: 53,
+        child_pid: 5,
+    };
+    assert!(recording.push(&module(1000, b"/lib/a")));
+    let first = trial.sample(1, 0, &[1050, 20, 30]);
+    let second = trial.sample(1, 2, &[40]);
+    // Of a later version, which this one cannot copy: it does not know how to read it.
+    trial.put(200, 1, |words| {
+        words[0] = 9;
+        Some(1)
+    });
+    let typed = SampleRecord {
+        type_id: 6,
+        heap: HeapId(3),
+        ..sample_of(2, 0)
+    };
+    let encode = |words: &mut [u64]| typed.encode_into(words);
+    let third = SampleId(trial.put(RecordKind::Sample as u8, SampleRecord::words(0), encode));
+    let fate = FateRecord {
+        time_ns: 54,
+        sample: third,
+        fate: Fate::Promoted,
+        type_id: 0,
+        gc: 2,
+        content_hash: 0,
+    };
+    assert!(recording.push(&fate));
+    trial.free(first);
+    let free_stack = FreeStackRecord {
+        sample: first,
+        thread: ThreadId(1),
+        shared: 1,
+        frames: &[41],
+    };
+    let words = FreeStackRecord::words(1);
+    let encode = |words: &mut [u64]| free_stack.encode_into(words);
+    trial.put(RecordKind::FreeStack as u8, words, encode);
+    let tick = TickRecord {
+        time_ns: 55,
+        cpu_ns: 1000,
+        thread: ThreadId(1),
+        flags: SampleFlags::UNWIND_FAILED,
+        frames: &[40, 20, 30],
+    };
+    let encode = |words: &mut [u64]| tick.encode_into(words);
+    trial.put(RecordKind::Tick as u8, TickRecord::words(3), encode);
+    assert!(recording.push(&code));
+    let in_code = trial.sample(2, 0, &[750]);
+    assert!(recording.push(&unload));
+    assert!(recording.push(&module(2000, b"/lib/a")));
+    assert!(recording.push(&fork));
+    let end = ThreadEndRecord {
+        time_ns: 56,
+        total: ThreadTotalRecord {
+            thread: ThreadId(1),
+            bytes: 1000,
+            muted_bytes: 0,
+        },
+    };
+    assert!(recording.push(&end));
+    let of_a_thread_that_ended = trial.sample(1, 1, &[60]);
+    drain.drain_all().unwrap();
+
+    let in_module = |parent, module, offset| {
+        Event::Node(StackNode {
+            parent: StackId(parent),
+            location: Location {
+                module: ModuleId(module),
+                offset,
+            },
+        })
+    };
+    assert_eq!(
+        own_events(&trial),
+        [
+            event(&module(1000, b"/lib/a")),
+            node(0, 30),
+            node(1, 20),
+            in_module(2, 1, 50),
+            file_sample(first, &sample_of(1, 0), 3),
+            node(2, 40),
+            file_sample(second, &sample_of(1, 0), 4),
+            file_sample(third, &typed, 0),
+            event(&FateRecord::of_type(third, 6, 50).unwrap()),
+            event(&fate),
+            Event::Free(FreeRecord {
+                time_ns: 60,
+                sample: first,
+                thread: ThreadId(1)
+            }),
+            node(1, 41),
+            Event::Words {
+                kind: RecordKind::FileFreeStack as u8,
+                words: FileFreeStackRecord {
+                    sample: first,
+                    stack: 5
+                }
+                .encode()
+                .to_vec(),
+            },
+            Event::Words {
+                kind: RecordKind::FileTick as u8,
+                words: FileTickRecord {
+                    time_ns: 55,
+                    cpu_ns: 1000,
+                    thread: ThreadId(1),
+                    flags: SampleFlags::UNWIND_FAILED,
+                    stack: 4
+                }
+                .encode()
+                .to_vec(),
+            },
+            event(&code),
+            Event::Node(StackNode {
+                parent: StackId(0),
+                location: code.frame.location()
+            }),
+            file_sample(in_code, &sample_of(2, 0), 6),
+            event(&unload),
+            event(&ModuleAgainRecord {
+                module: ModuleId(1),
+                start: 2000,
+                end: 2100,
+                bias: 2000
+            }),
+            event(&fork),
+            event(&end),
+            // The thread's last stack was forgotten.
+            node(0, 60),
+            file_sample(
+                of_a_thread_that_ended,
+                &SampleRecord {
+                    flags: SampleFlags::TRUNCATED,
+                    ..sample_of(1, 0)
+                },
+                7
+            ),
+        ]
+    );
+    assert_eq!((drain.drained.samples, drain.drained.frees), (5, 1));
+    assert_eq!(drain.drained.words, recording.ring.head());
+    assert_eq!(recording.ring.used_words(), 0);
+    let file_bytes = std::fs::metadata(trial.path()).unwrap().len();
+    let figures = recording.ring.figures();
+    assert_eq!(figures[Figure::WrittenBytes as usize], file_bytes);
+    assert!(figures[Figure::DrainNs as usize] > 0);
+    let of_ring = of_kind(&trial.path(), ChunkKind::Events);
+    assert_eq!(of_ring.len(), 1);
+    assert_eq!(of_ring[0].ring, 0..recording.ring.head());
+    assert_eq!(recording.space.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn each_chunk_has_one_reading_of_the_resident_set() {
+    let trial = Trial::begin(agent!(), &[]);
+    let mut drain = open(&trial);
+    drain.drain_all().unwrap();
+    drain.drain_all().unwrap();
+    trial.sample(1, 0, &[]);
+    drain.drain_all().unwrap();
+    let chunks = of_kind(&trial.path(), ChunkKind::Events);
+    assert_eq!(chunks.len(), 2);
+    for chunk in chunks {
+        let mut readings = 0;
+        for event in allocsample_record::ChunkDecoder::new(&chunk.payload, 0) {
+            let Event::Words { kind, words } = event else {
+                continue;
+            };
+            if kind == RecordKind::Counter as u8 {
+                let bytes = CounterRecord::decode(&words).unwrap().value;
+                assert!((1 << 20..1 << 36).contains(&bytes), "{bytes}");
+                assert_eq!(bytes % 4096, 0);
+                readings += 1;
+            }
+        }
+        assert_eq!(readings, 1);
+    }
+}
+
+#[test]
+fn what_lies_behind_an_open_record_waits_for_it() {
+    let trial = Trial::begin(agent!(), &[]);
+    let mut drain = open(&trial);
+    drain.drain_all().unwrap();
+    let before = own_events(&trial).len();
+    let ring = &trial.recording.ring;
+    let words = SampleRecord::words(0);
+    let mut open_one = ring.reserve(words, Priority::Sample).unwrap();
+    assert_eq!(
+        sample_of(1, 0).encode_into(open_one.words_mut()),
+        Some(words)
+    );
+    trial.sample(2, 0, &[]);
+    let used_words = ring.used_words();
+    drain.drain_all().unwrap();
+    assert_eq!(own_events(&trial).len(), before);
+    assert_eq!(ring.used_words(), used_words);
+    open_one.commit(RecordKind::Sample as u8);
+    drain.drain_all().unwrap();
+    assert_eq!(own_events(&trial).len(), before + 2);
+    assert_eq!(ring.used_words(), 0);
+}
+
+#[test]
+fn a_chunk_ends_after_so_many_words_and_the_next_one_goes_on_there() {
+    let trial = Trial::begin(agent!(), &[]);
+    let mut drain = open(&trial);
+    let frames: Vec<u64> = (1..=1000).collect();
+    for _ in 0..300 {
+        trial.sample(1, 0, &frames);
+    }
+    assert!(!drain.is_ring_populated);
+    drain.drain_all().unwrap();
+    assert!(drain.is_ring_populated);
+    let chunks = of_kind(&trial.path(), ChunkKind::Events);
+    assert_eq!(chunks.len(), 3);
+    let mut from = 0;
+    for chunk in &chunks {
+        assert_eq!(chunk.ring.start, from);
+        let words = chunk.ring.end - from;
+        assert!(words < CHUNK_WORDS + 2000, "{words}");
+        from = chunk.ring.end;
+    }
+    assert!(chunks[0].ring.end >= CHUNK_WORDS);
+    assert_eq!(from, trial.recording.ring.head());
+    // The stack is written once.
+    assert_eq!(own_events(&trial).len(), 1000 + 300);
+}
+
+#[test]
+fn a_ring_of_which_little_is_used_is_not_populated() {
+    let trial = Trial::begin(agent!(), &[]);
+    let mut drain = open(&trial);
+    let quarter = trial.recording.ring.capacity_words() / 4;
+    drain.populate_ring(quarter - 1);
+    assert!(!drain.is_ring_populated);
+    drain.populate_ring(quarter);
+    assert!(drain.is_ring_populated);
+}
+
+#[test]
+fn losses_are_written_when_they_have_changed() {
+    let trial = Trial::begin(agent!(), &[]);
+    let mut drain = open(&trial);
+    let lost = |trial: &Trial| -> Vec<Vec<u64>> {
+        let chunks = of_kind(&trial.path(), ChunkKind::Lost);
+        chunks.iter().map(numbers).collect()
+    };
+    drain.drain_all().unwrap();
+    assert!(lost(&trial).is_empty());
+    let ring = &trial.recording.ring;
+    ring.count_lost(LostReason::FreeRingFull as usize, 2, 70);
+    drain.drain_all().unwrap();
+    drain.drain_all().unwrap();
+    let expected = vec![0, 0, 2, 70, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(lost(&trial), std::slice::from_ref(&expected));
+    ring.count_lost(LostReason::LeftOut as usize, 1, 9);
+    drain.drain_all().unwrap();
+    let later = [&expected[..12], &[1, 9]].concat();
+    assert_eq!(lost(&trial), [expected, later]);
+}
+
+#[test]
+fn the_end_has_the_figures_and_memory_and_removes_the_ring() {
+    let trial = Trial::begin(agent!(), &[]);
+    let mut drain = open(&trial);
+    assert_eq!(
+        trial.directory.names(),
+        ["app.allocsample", "app.allocsample.ring"]
+    );
+    trial.sample(1, 0, &[10]);
+    drain.drain_rest().unwrap();
+    assert!(!trial.recording.ring.is_closed());
+    drain.finish().unwrap();
+    assert!(trial.recording.ring.is_closed());
+    assert_eq!(trial.directory.names(), ["app.allocsample"]);
+    assert_eq!(own_events(&trial).len(), 2);
+    let figures = of_kind(&trial.path(), ChunkKind::Figures);
+    assert_eq!(
+        numbers(figures.last().unwrap()),
+        trial.recording.ring.figures()
+    );
+    let memory = of_kind(&trial.path(), ChunkKind::Memory);
+    let map = MemoryMap::decode(&memory.last().unwrap().payload).unwrap();
+    assert!(map.totals.resident_bytes > 0);
+    assert_eq!(memory[0].ring.start, trial.recording.ring.head());
+}
+
+#[test]
+fn a_reading_of_memory_is_written_when_it_is_due() {
+    let trial = Trial::begin(agent!(), &[]);
+    let mut drain = open(&trial);
+    drain.write_memory().unwrap();
+    drain.write_memory().unwrap();
+    assert_eq!(of_kind(&trial.path(), ChunkKind::Memory).len(), 1);
+}
+
+/// A sample that lives, one that was freed, and the same with frames that the next file must have, too.
+fn fill(trial: &Trial) -> SampleId {
+    trial.sample(1, 0, &[10, 20, 30]);
+    let freed = trial.sample(1, 1, &[50]);
+    trial.free(freed);
+    trial.sample(2, 0, &[60])
+}
+
+#[test]
+fn after_a_rotation_each_file_can_be_read_alone() {
+    let trial = Trial::begin(agent!(), &[]);
+    let mut drain = open(&trial);
+    let live = fill(&trial);
+    trial
+        .recording
+        .ring
+        .count_lost(LostReason::RingFull as usize, 3, 30);
+    drain.drain_all().unwrap();
+    let before = std::fs::read(trial.path()).unwrap();
+    drain.rotate(true).unwrap();
+    assert_eq!(
+        trial.directory.names(),
+        [
+            "app.allocsample",
+            "app.allocsample.index",
+            "app.allocsample.ring",
+            "app.part-1.allocsample"
+        ]
+    );
+    // The file before has what it had, and its end.
+    let part = trial.directory.path("app.part-1.allocsample");
+    assert!(std::fs::read(&part).unwrap().starts_with(&before));
+    let edge = |event: &Event, number, edge| match event {
+        Event::Words { kind, words } if *kind == PartRecord::KIND as u8 => {
+            let part = PartRecord::decode(words).unwrap();
+            (part.number, part.edge) == (number, edge)
+        }
+        _ => false,
+    };
+    assert!(edge(events(&part).last().unwrap(), 1, PartEdge::End));
+    let head = trial.recording.ring.head();
+    let last_of_part = of_kind(&part, ChunkKind::Events);
+    assert_eq!(last_of_part.last().unwrap().ring, head..head);
+
+    // Shared frames go on from the stacks that were carried.
+    let next = trial.sample(1, 2, &[70]);
+    drain.drain_all().unwrap();
+    let all = events(&trial.path());
+    assert!(edge(&all[0], 2, PartEdge::Begin));
+    let carried = SampleRecord {
+        flags: SampleFlags::CARRIED,
+        thread_bytes: 0,
+        ..sample_of(2, 0)
+    };
+    let own = own_events(&trial);
+    let is_sample = |event: &&Event| matches!(event, Event::Sample(_));
+    let samples: Vec<&Event> = own.iter().filter(is_sample).collect();
+    assert_eq!(samples.len(), 3);
+    let of_id = |id| {
+        let is_it = |event: &&&Event| matches!(event, Event::Sample(sample) if sample.id == id);
+        (**samples.iter().find(is_it).unwrap()).clone()
+    };
+    let Event::Sample(of_live) = of_id(live) else {
+        unreachable!()
+    };
+    assert_eq!(of_id(live), file_sample(live, &carried, of_live.stack.0));
+    let Event::Sample(of_next) = of_id(next) else {
+        unreachable!()
+    };
+    // Its stack has the two shared frames, both carried, and the new one.
+    let nodes: Vec<StackNode> = own
+        .iter()
+        .filter_map(|event| match event {
+            Event::Node(node) => Some(*node),
+            _ => None,
+        })
+        .collect();
+    let mut stack = Vec::new();
+    let mut at = of_next.stack;
+    while at != StackId::EMPTY {
+        let node = nodes[at.0 as usize - 1];
+        stack.push(node.location.offset);
+        at = node.parent;
+    }
+    assert_eq!(stack, [70, 50, 30]);
+    let last_stacks = own
+        .iter()
+        .filter(|event| is_of_kind(event, LastStackRecord::KIND))
+        .count();
+    assert_eq!(last_stacks, 2);
+
+    let before = of_kind(&trial.path(), ChunkKind::LostBefore);
+    assert_eq!(numbers(&before[0])[..2], [3, 30]);
+    assert_eq!(before[0].ring.start, head);
+    assert_eq!(of_kind(&trial.path(), ChunkKind::FiguresBefore).len(), 1);
+    assert_eq!(of_kind(&trial.path(), ChunkKind::Lost).len(), 0);
+    assert!(!drain.is_rotating);
+}
+
+#[test]
+fn a_second_rotation_carries_what_the_first_one_carried() {
+    let trial = Trial::begin(agent!(), &[("KEEP", "1")]);
+    let mut drain = open(&trial);
+    let live = fill(&trial);
+    drain.rotate(true).unwrap();
+    drain.rotate(true).unwrap();
+    let has_it = |event: &Event| matches!(event, Event::Sample(sample) if sample.id == live);
+    assert!(events(&trial.path()).iter().any(has_it));
+    // Only one complete file is kept.
+    assert_eq!(
+        trial.directory.names(),
+        [
+            "app.allocsample",
+            "app.allocsample.index",
+            "app.allocsample.ring",
+            "app.part-2.allocsample"
+        ]
+    );
+    let written = drain.rotation.parts_bytes() + drain.writer.length();
+    trial.sample(1, 0, &[]);
+    drain.drain_all().unwrap();
+    let figures = trial.recording.ring.figures();
+    let now = figures[Figure::WrittenBytes as usize];
+    assert_eq!(now, drain.rotation.parts_bytes() + drain.writer.length());
+    assert!(now > written);
+}
+
+#[test]
+fn a_reset_keeps_what_lives_and_no_file_of_before() {
+    let trial = Trial::begin(agent!(), &[]);
+    let mut drain = open(&trial);
+    let live = fill(&trial);
+    drain.rotate(false).unwrap();
+    assert_eq!(
+        trial.directory.names(),
+        [
+            "app.allocsample",
+            "app.allocsample.index",
+            "app.allocsample.ring"
+        ]
+    );
+    let has_it = |event: &Event| matches!(event, Event::Sample(sample) if sample.id == live);
+    let events = events(&trial.path());
+    let samples = events.iter().filter(|it| matches!(it, Event::Sample(_)));
+    assert_eq!(samples.count(), 2);
+    assert!(events.iter().any(has_it));
+}
+
+#[test]
+fn a_rotation_that_fails_is_told_once_and_the_file_goes_on() {
+    let trial = Trial::begin(agent!(), &[]);
+    let mut drain = open(&trial);
+    // Nothing can be prepared there.
+    std::fs::create_dir(trial.directory.path("app.allocsample.next")).unwrap();
+    fill(&trial);
+    drain.rotate(true).unwrap();
+    drain.rotate(true).unwrap();
+    let now_ns = clock::monotonic_ns();
+    let head = trial.recording.ring.head();
+    assert!(!drain.rotation.is_due(now_ns, u64::MAX, head));
+    trial.sample(1, 0, &[]);
+    drain.drain_all().unwrap();
+    let events = events(&trial.path());
+    assert_eq!(notes(&events, Note::NotRotated), 1);
+    let samples = events.iter().filter(|it| matches!(it, Event::Sample(_)));
+    assert_eq!(samples.count(), 4);
+    // The end of a file is in none that goes on.
+    assert!(!events.iter().any(|it| is_of_kind(it, RecordKind::Part)));
+    assert_eq!(drain.rotation.number(), 1);
+}
+
+#[test]
+fn a_file_that_could_not_get_its_second_name_goes_on_without_an_end() {
+    let trial = Trial::begin(agent!(), &[]);
+    let mut drain = open(&trial);
+    fill(&trial);
+    drain.drain_all().unwrap();
+    // Nothing to give a second name to.
+    let aside = trial.directory.path("moved");
+    std::fs::rename(trial.path(), &aside).unwrap();
+    drain.rotate(true).unwrap();
+    trial.sample(1, 0, &[]);
+    drain.drain_all().unwrap();
+    let events = events(&aside);
+    assert!(!events.iter().any(|it| is_of_kind(it, RecordKind::Part)));
+    assert_eq!(notes(&events, Note::NotRotated), 1);
+    assert!(!drain.rotation.aside().exists());
+}
+
+#[test]
+fn a_snapshot_is_a_copy_of_the_file_or_a_note() {
+    let trial = Trial::begin(agent!(), &[]);
+    let mut drain = open(&trial);
+    fill(&trial);
+    trial.agent.ask_for_snapshot();
+    drain.do_file_work().unwrap();
+    drain.do_file_work().unwrap();
+    let copy = trial.directory.path("app.snapshot-1.allocsample");
+    let read = |path| std::fs::read(path).unwrap();
+    assert_eq!(read(&copy), read(&trial.path()));
+    assert_eq!(of_kind(&copy, ChunkKind::Figures).len(), 1);
+    assert!(
+        !trial
+            .directory
+            .names()
+            .contains(&"app.snapshot-2.allocsample".to_owned())
+    );
+
+    std::fs::create_dir(trial.directory.path("app.allocsample.next")).unwrap();
+    trial.agent.ask_for_snapshot();
+    drain.do_file_work().unwrap();
+    drain.drain_all().unwrap();
+    assert_eq!(notes(&events(&trial.path()), Note::NoSnapshot), 1);
+}
+
+#[test]
+fn a_file_is_rotated_when_it_is_long_enough_and_has_grown() {
+    let trial = Trial::begin(agent!(), &[("ROTATE_SIZE", "64K")]);
+    let mut drain = open(&trial);
+    drain.do_file_work().unwrap();
+    assert_eq!(drain.rotation.number(), 1);
+    let mut address: u64 = 1;
+    while drain.writer.length() < 64 << 10 {
+        for _ in 0..1000 {
+            address = address
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            trial.sample(1, 0, &[address]);
+        }
+        drain.drain_all().unwrap();
+    }
+    // Records that wait in the ring belong to the file before.
+    trial.sample(1, 0, &[]);
+    drain.do_file_work().unwrap();
+    assert_eq!(drain.rotation.number(), 2);
+    assert_eq!(trial.recording.ring.used_words(), 0);
+    drain.do_file_work().unwrap();
+    assert_eq!(drain.rotation.number(), 2);
+}
+
+#[test]
+fn a_chunk_beyond_the_limit_costs_the_oldest_file() {
+    let trial = Trial::begin(agent!(), &[]);
+    let mut drain = open(&trial);
+    fill(&trial);
+    drain.rotate(true).unwrap();
+    drain.rotate(true).unwrap();
+    let oldest = trial.directory.path("app.part-1.allocsample");
+    assert!(oldest.exists());
+    drain.writer.set_most_bytes(Some(drain.writer.length()));
+    trial.sample(1, 0, &[]);
+    drain.drain_all().unwrap();
+    assert!(!oldest.exists());
+    assert!(trial.directory.path("app.part-2.allocsample").exists());
+    drain.rotation.drop_oldest();
+    drain.writer.set_most_bytes(Some(drain.writer.length()));
+    trial.sample(1, 0, &[]);
+    let DrainError::Write(error) = drain.drain_all().unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::FileTooLarge);
+}
+
+#[test]
+fn only_a_limit_or_a_full_disk_costs_older_files() {
+    use std::io::{Error, ErrorKind};
+    let kinds = [
+        (ErrorKind::FileTooLarge, true, false),
+        (ErrorKind::QuotaExceeded, true, true),
+        (ErrorKind::StorageFull, true, true),
+        (ErrorKind::PermissionDenied, false, false),
+    ];
+    for (kind, is_for_want_of_room, is_disk_full) in kinds {
+        let error = Error::from(kind);
+        assert_eq!(files::is_for_want_of_room(&error), is_for_want_of_room);
+        assert_eq!(files::is_disk_full(&error), is_disk_full);
+    }
+}
+
+#[test]
+fn all_files_together_stay_below_the_limit() {
+    let settings = [("ROTATE_SIZE", "1M"), ("MAX_SIZE", "8M")];
+    let trial = Trial::begin(agent!(), &settings);
+    let mut drain = open(&trial);
+    let mut address: u64 = 1;
+    let mut frames = [0; 100];
+    let mut most = 0;
+    for _ in 0..40 {
+        for _ in 0..400 {
+            for frame in &mut frames {
+                address = address
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                *frame = address;
+            }
+            let id = trial.sample(1, 0, &frames);
+            trial.free(id);
+        }
+        drain.drain_all().unwrap();
+        drain.do_file_work().unwrap();
+        let length = |name: &String| {
+            let is_profile = name.ends_with(".allocsample");
+            is_profile.then(|| std::fs::metadata(trial.directory.path(name)).unwrap().len())
+        };
+        let bytes: u64 = trial.directory.names().iter().filter_map(length).sum();
+        most = bytes.max(most);
+        assert!(bytes <= 8 << 20, "{bytes}");
+    }
+    assert!(most > 4 << 20, "{most}");
+    assert!(drain.rotation.number() > 4, "{}", drain.rotation.number());
+    assert!(!trial.directory.path("app.part-1.allocsample").exists());
+}
+
+#[test]
+fn a_file_without_older_ones_begins_again_when_it_is_full() {
+    let settings = [("ROTATE_EVERY", "1h"), ("MAX_SIZE", "8M")];
+    let trial = Trial::begin(agent!(), &settings);
+    let mut drain = open(&trial);
+    let live = fill(&trial);
+    drain.drain_all().unwrap();
+    assert_eq!(drain.rotation.number(), 1);
+    // There is room for less than a chunk.
+    let full = (8 << 20) - CHUNK_WORDS * 8 + 1;
+    let missing = full - drain.writer.length();
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(trial.path())
+        .unwrap()
+        .set_len(drain.writer.length())
+        .unwrap();
+    let payload = vec![0; missing as usize - allocsample_record::CHUNK_HEADER_BYTES];
+    let position = drain.consumer.position();
+    drain.writer.append_definitions(&payload, position).unwrap();
+    assert_eq!(drain.writer.length(), full);
+    trial.sample(1, 0, &[]);
+    drain.drain_all().unwrap();
+    assert_eq!(drain.rotation.number(), 2);
+    assert!(!trial.directory.path("app.part-1.allocsample").exists());
+    let has_it = |event: &Event| matches!(event, Event::Sample(sample) if sample.id == live);
+    assert!(events(&trial.path()).iter().any(has_it));
+}
+
+#[test]
+fn the_thread_does_what_it_is_asked_for_until_the_end() {
+    let trial = Trial::begin(agent!(), &[]);
+    trial.start();
+    let order = |order| trial.agent.order(trial.thread, order).unwrap();
+    let live = fill(&trial);
+    order(Order::Flush);
+    let has_it = |event: &Event| matches!(event, Event::Sample(sample) if sample.id == live);
+    assert!(events(&trial.path()).iter().any(has_it));
+    assert_eq!(of_kind(&trial.path(), ChunkKind::Figures).len(), 1);
+    order(Order::Snapshot);
+    assert!(trial.directory.path("app.snapshot-1.allocsample").exists());
+    order(Order::Rotate);
+    assert!(trial.directory.path("app.part-1.allocsample").exists());
+    order(Order::Reset);
+    assert!(!trial.directory.path("app.part-2.allocsample").exists());
+    assert!(events(&trial.path()).iter().any(has_it));
+    let last = trial.sample(1, 0, &[]);
+    assert!(trial.recording.ask_drain(DrainRequest::Finish, 10_000));
+    let has_it = |event: &Event| matches!(event, Event::Sample(sample) if sample.id == last);
+    assert!(events(&trial.path()).iter().any(has_it));
+    assert!(trial.recording.ring.is_closed());
+}
+
+#[test]
+fn after_a_pause_the_next_thread_goes_on_with_the_same_stacks() {
+    let trial = Trial::begin(agent!(), &[]);
+    trial.start();
+    trial.sample(1, 0, &[10, 20]);
+    assert!(trial.recording.ask_drain(DrainRequest::Pause, 10_000));
+    assert!(!trial.recording.ring.is_closed());
+    trial.recording.allow_drain_again();
+    trial.start();
+    trial.sample(1, 2, &[]);
+    assert!(trial.recording.ask_drain(DrainRequest::Finish, 10_000));
+    let own = own_events(&trial);
+    assert_eq!(own[..2], [node(0, 20), node(1, 10)]);
+    let stacks: Vec<(u32, SampleFlags)> = own[2..]
+        .iter()
+        .filter_map(|event| match event {
+            Event::Sample(sample) => Some((sample.stack.0, sample.flags)),
+            _ => None,
+        })
+        .collect();
+    let complete = SampleFlags::default();
+    assert_eq!(stacks, [(2, complete), (2, complete)]);
+}
+
+#[test]
+fn a_memory_of_another_recording_is_not_used() {
+    let other = Trial::begin(agent!(), &[]);
+    let mut drain = open(&other);
+    other.sample(1, 0, &[10, 20]);
+    drain.drain_all().unwrap();
+    drain.keep_for_next_thread();
+    drop(other);
+    let trial = Trial::begin(agent!(), &[]);
+    let drain = open(&trial);
+    assert_eq!(drain.drained.samples, 0);
+    assert!(!drain.interner.knows(ThreadId(1), 1));
+}
+
+#[test]
+fn a_profile_that_is_too_long_ends_sampling_and_says_so() {
+    let trial = Trial::begin(agent!(), &[("MAX_SIZE", "1M")]);
+    assert!(trial.agent.interval_in_force().is_some());
+    std::fs::OpenOptions::new()
+        .append(true)
+        .open(trial.path())
+        .unwrap()
+        .set_len(1 << 20)
+        .unwrap();
+    trial.sample(1, 0, &[10]);
+    trial.start();
+    trial.recording.wait_for_drain_start();
+    assert!(!trial.recording.ask_drain(DrainRequest::Finish, 10_000));
+    assert_eq!(trial.recording.drain_state(), DrainState::Failed);
+    assert_eq!(trial.agent.interval_in_force(), None);
+    let (events, _) = trial.recording.ring.lost()[LostReason::WriteFailed as usize];
+    assert_eq!(events, 1);
+    // The ring stays for the reader.
+    assert!(trial.directory.path("app.allocsample.ring").exists());
+}
