@@ -34,6 +34,7 @@ fn file() -> Vec<u8> {
     ring.raise_figure(15, 7);
     ring.raise_figure(15, 6);
     ring.set_figure(16, 1);
+    assert_eq!((ring.figures()[3], ring.figures()[15]), (13, 7));
     mapping.file()
 }
 
@@ -169,6 +170,9 @@ fn a_truncated_file_yields_the_records_before_the_cut() {
         most = most.max(recovered.records.len());
     }
     assert_eq!(most, 5);
+    // Two gaps, before the wrap and at the end, and the record that the cut goes through.
+    let cut = recover(&whole[..DATA + 10 * 8]).unwrap();
+    assert_eq!((kinds(&cut), cut.unfinished), (vec![3], 3));
 }
 
 #[test]
