@@ -289,3 +289,6 @@ fn named(path: &Path, ending: &[u8]) -> PathBuf {
     let bytes = [path.as_os_str().as_bytes(), ending].concat();
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
+
+#[cfg(test)]
+mod tests;
