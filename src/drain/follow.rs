@@ -68,3 +68,6 @@ impl Follower {
 fn damaged(what: &'static str) -> Error {
     Error::new(ErrorKind::InvalidData, what)
 }
+
+#[cfg(test)]
+mod tests;

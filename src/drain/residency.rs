@@ -113,3 +113,26 @@ impl Residency {
         map
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reading_is_taken_when_it_is_due_and_at_the_end() {
+        let mut residency = Residency::new();
+        assert_eq!(residency.patience_ms(), 1);
+        // The first reading is of everything.
+        let first = residency.look().unwrap();
+        assert!(first.totals.resident_bytes > 0);
+        assert!(residency.next_ns > clock::monotonic_ns());
+        residency.next_ns = clock::monotonic_ns() + 5_000_000_000;
+        assert!((4_000..=5_001).contains(&residency.patience_ms()));
+        assert!(residency.look().is_none());
+        assert!(residency.last_look().unwrap().totals.resident_bytes > 0);
+        // Another file has its own.
+        residency.begin_file();
+        assert_eq!(residency.patience_ms(), 1);
+        assert!(residency.look().is_some());
+    }
+}

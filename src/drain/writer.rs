@@ -234,3 +234,6 @@ fn synced(result: std::io::Result<()>) -> std::io::Result<()> {
         _ => Ok(()),
     })
 }
+
+#[cfg(test)]
+mod tests;
