@@ -211,23 +211,4 @@ fn has_stack(taken: u64) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Numbers of samples are positions in the ring, whose distances repeat.
-    #[test]
-    fn one_in_eight_has_a_stack_whatever_the_pattern_of_the_numbers() {
-        const COUNT: u32 = 80_000;
-        for stride in 1..200 {
-            let taken = (0..u64::from(COUNT)).map(|at| 1 + stride * at);
-            let with_stack = taken.filter(|&taken| has_stack(taken)).count() as f64;
-            // Five standard deviations of a fair draw.
-            let expected = f64::from(COUNT) / 8.0;
-            let bound = 5.0 * (expected * 7.0 / 8.0).sqrt();
-            assert!(
-                (with_stack - expected).abs() < bound,
-                "{stride}: {with_stack}"
-            );
-        }
-    }
-}
+mod tests;

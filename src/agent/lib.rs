@@ -52,6 +52,8 @@ mod spill;
 pub mod stack;
 mod switch;
 mod ticks;
+#[cfg(test)]
+mod trial;
 mod waiting;
 
 pub use accounting::selection::Filter;

@@ -434,3 +434,6 @@ fn total_record(number: u32, totals: Totals) -> ThreadTotalRecord {
         muted_bytes: totals.muted_bytes,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -74,3 +74,6 @@ impl Agent {
         !thread.charge(allocation.charged)
     }
 }
+
+#[cfg(test)]
+mod tests;

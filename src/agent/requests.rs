@@ -121,3 +121,6 @@ impl Agent {
         true
     }
 }
+
+#[cfg(test)]
+mod tests;
