@@ -251,7 +251,7 @@ mod tests {
         threads.join(unsafe { page.cast::<ShimThread>().as_ref() });
         assert_eq!(seen(&threads, 0), [1]);
         // SAFETY: mapped above; nothing refers to it any more.
-        unsafe { memory::unmap(page, 4096) };
+        unsafe { memory::make_unreadable(page, 4096) };
         assert_eq!(seen(&threads, 0), []);
         assert!(!threads.is_any_muted(0));
     }

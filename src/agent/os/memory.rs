@@ -94,6 +94,17 @@ pub unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
     unsafe { libc::syscall(libc::SYS_munmap, base.as_ptr(), bytes) };
 }
 
+/// Makes pages unreadable, as if they were gone. In a test other threads would map what they need into a real hole.
+///
+/// # Safety
+/// The range is part of a mapping of [`map`], and nothing refers to it.
+#[cfg(test)]
+pub(crate) unsafe fn make_unreadable(base: NonNull<u8>, bytes: usize) {
+    // SAFETY: the caller's promise.
+    let result = unsafe { libc::mprotect(base.as_ptr().cast(), bytes, libc::PROT_NONE) };
+    assert_eq!(result, 0);
+}
+
 /// Puts fresh private memory in the place of a mapping, at once for all threads.
 ///
 /// # Safety
@@ -461,7 +472,7 @@ mod tests {
 
     const PAGE: usize = 4096;
 
-    /// The second of these pages can be unmapped.
+    /// The second of these pages can be made unreadable.
     fn pages() -> NonNull<u8> {
         let pages = map(2 * PAGE).unwrap();
         // SAFETY: just mapped, of this size, and not shared.
@@ -474,7 +485,7 @@ mod tests {
         let pages = pages();
         let from = pages.as_ptr().expose_provenance();
         // SAFETY: mapped above, and nothing refers to it.
-        unsafe { unmap(pages.add(PAGE), PAGE) };
+        unsafe { make_unreadable(pages.add(PAGE), PAGE) };
         let piece = |at: usize, iov_len: usize| libc::iovec {
             iov_base: core::ptr::without_provenance_mut(at),
             iov_len,
@@ -487,8 +498,8 @@ mod tests {
         for gone in [from + PAGE, from + PAGE - 8, 0, 8, usize::MAX - 3] {
             assert!(!copy_if_mapped(gone as u64, &mut to), "{gone:#x}");
         }
-        // SAFETY: a page of ours.
-        unsafe { libc::mprotect(pages.as_ptr().cast(), PAGE, libc::PROT_NONE) };
+        // SAFETY: as above.
+        unsafe { make_unreadable(pages, PAGE) };
         assert!(!copy_if_mapped(from as u64, &mut to));
     }
 

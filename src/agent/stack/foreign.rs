@@ -76,7 +76,7 @@ impl ForeignPages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::memory::{map, unmap};
+    use crate::os::memory::{make_unreadable, map};
 
     #[test]
     fn what_is_there_is_read_across_pages_and_what_is_gone_is_not() {
@@ -95,7 +95,7 @@ mod tests {
             assert_eq!(found, Some(expected(offset)), "{offset}");
         }
         // SAFETY: mapped above, and nothing refers to it.
-        unsafe { unmap(base.add(2 * PAGE), PAGE) };
+        unsafe { make_unreadable(base.add(2 * PAGE), PAGE) };
         pages.forget();
         assert_eq!(pages.read::<8>(at + 2 * PAGE as u64), None);
         assert_eq!(pages.read::<8>(at + 2 * PAGE as u64 - 4), None);

@@ -136,7 +136,7 @@ fn are_readable(low: u64, high: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::memory::{map, unmap};
+    use crate::os::memory::{make_unreadable, map, unmap};
 
     const PAGES: u64 = 4;
 
@@ -147,7 +147,7 @@ mod tests {
         let at = base.as_ptr().expose_provenance() as u64;
         if let Some(page) = hole {
             // SAFETY: mapped above, and nothing refers to it.
-            unsafe { unmap(base.add((page * PAGE) as usize), PAGE as usize) };
+            unsafe { make_unreadable(base.add((page * PAGE) as usize), PAGE as usize) };
         }
         // SAFETY: zero is the right initial value.
         let thread: ShimThread = unsafe { core::mem::zeroed() };
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(*reader.own(), thread.stack());
         let word = reader.read(at + 8);
         let own = reader.own().start - at..reader.own().end - at;
-        // SAFETY: as above; a hole in it does not matter.
+        // SAFETY: as above.
         unsafe { unmap(base, (PAGES * PAGE) as usize) };
         (own, word)
     }
