@@ -17,3 +17,6 @@ mod timeline;
 pub use collect::{Pending, Resolution};
 pub use heap::{Callbacks, Description, Heap, Heaps};
 pub use nursery::{HookSlot, Object};
+
+#[cfg(test)]
+mod tests;
