@@ -691,19 +691,18 @@ fn all_files_together_stay_below_the_limit() {
     let settings = [("ROTATE_SIZE", "1M"), ("MAX_SIZE", "8M")];
     let trial = Trial::begin(agent!(), &settings);
     let mut drain = open(&trial);
-    let mut address: u64 = 1;
-    let mut frames = [0; 100];
+    let mut word: u64 = 1;
     let mut most = 0;
-    for _ in 0..40 {
-        for _ in 0..400 {
-            for frame in &mut frames {
-                address = address
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
-                *frame = address;
-            }
-            let id = trial.sample(1, 0, &frames);
-            trial.free(id);
+    for _ in 0..20 {
+        for _ in 0..16 {
+            // Nothing that can be compressed, or that another file begins with.
+            trial.put(RecordKind::Marker as u8, 4000, |words| {
+                for place in words.iter_mut() {
+                    word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    *place = word;
+                }
+                Some(words.len())
+            });
         }
         drain.drain_all().unwrap();
         drain.do_file_work().unwrap();
