@@ -551,4 +551,25 @@ mod tests {
             "{square}"
         );
     }
+
+    #[test]
+    fn an_interval_within_a_step_of_the_grid_stays() {
+        let budget = Budget {
+            overhead: None,
+            samples_per_second: Some(100.0),
+            shortest: Interval::EVERY_ALLOCATION,
+        };
+        let as_allowed = Window {
+            elapsed_ns: 1e9,
+            program_ns: 1e9,
+            agent_ns: 0.0,
+            samples: 100.0,
+        };
+        // The nearest one on the grid, 4,871 bytes, is 8 % longer than the first, and 6 % shorter than the second.
+        for bytes in [4500, 5200] {
+            let interval = Interval::new(bytes).unwrap();
+            let next = Controller::new(budget).observe(interval, &as_allowed);
+            assert_eq!(next, None, "{bytes}");
+        }
+    }
 }

@@ -484,4 +484,41 @@ mod tests {
         assert!(!estimate(Some(0.0), 1.0).is_exact());
         assert!(!estimate(None, 0.0).is_exact());
     }
+
+    #[test]
+    fn limits_contain_what_lies_between_them() {
+        let limits = Limits {
+            low: 1.0,
+            high: 2.0,
+        };
+        let contained = [0.9, 1.0, 1.5, 2.0, 2.1].map(|quantity| limits.contain(quantity));
+        assert_eq!(contained, [false, true, true, true, false]);
+    }
+
+    #[test]
+    fn samples_add_up() {
+        let three = Estimate::from_parts(30.0, Some(5.0), 3);
+        let mut sum = three + Estimate::from_parts(40.0, Some(6.0), 4);
+        assert_eq!((sum.value(), sum.samples()), (70.0, 7));
+        sum += three;
+        assert_eq!(
+            (sum.value(), sum.variance(), sum.samples()),
+            (100.0, Some(16.0), 10)
+        );
+    }
+
+    #[test]
+    fn fewer_than_thirty_effective_samples_are_few() {
+        let of = |variance| Estimate::from_parts(0.0, Some(variance), 1).allowing_for(2.0);
+        assert!(of(119.9).has_few_samples());
+        assert!(!of(120.0).has_few_samples());
+    }
+
+    #[test]
+    fn a_larger_unit_divides_the_variance_by_its_square() {
+        let estimate = Estimate::from_parts(40.0, Some(32.0), 3).allowing_for(8.0);
+        let divided = estimate.divided_by(4.0);
+        assert_eq!((divided.value(), divided.variance()), (10.0, Some(2.0)));
+        assert_eq!((divided.allowance(), divided.samples()), (2.0, 3));
+    }
 }

@@ -189,4 +189,20 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn is_written_in_the_largest_unit_that_is_exact() {
+        for (bytes, text) in [
+            (1, "1"),
+            (1000, "1000"),
+            (1025, "1025"),
+            (512 << 10, "512K"),
+            (1536 << 10, "1536K"),
+            (1 << 20, "1M"),
+            (5 << 30, "5G"),
+            (3 << 40, "3T"),
+        ] {
+            assert_eq!(Interval::new(bytes).unwrap().to_string(), text);
+        }
+    }
 }

@@ -118,4 +118,14 @@ mod tests {
         assert_eq!(limit.look(30_200).unwrap().bytes(), 4096 << 8);
         assert_eq!(limit.look(0), Some(first));
     }
+
+    #[test]
+    fn the_next_half_of_the_room_is_used_before_the_interval_grows_again() {
+        let first = Interval::new(4096).unwrap();
+        let mut limit = LiveLimit::new(1000, first);
+        assert_eq!(limit.look(499), None);
+        assert_eq!(limit.look(500).unwrap().bytes(), 4 * 4096);
+        assert_eq!(limit.look(749), None);
+        assert_eq!(limit.look(750).unwrap().bytes(), 16 * 4096);
+    }
 }

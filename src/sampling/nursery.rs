@@ -449,4 +449,17 @@ mod tests {
         assert_eq!(machine.points, 10);
         assert_eq!(machine.collections, 9_999);
     }
+
+    #[test]
+    fn an_object_that_fits_exactly_is_allocated() {
+        let random = crate::Seed { process: 1 }.thread(1);
+        let interval = crate::Interval::new(1 << 40).unwrap();
+        let mut sampler = Sampler::new(GapLaw::Poisson, interval, random);
+        let mut nursery = Nursery::new(0x1000, 0x2000);
+        let fits = nursery.on_overflow(&mut sampler, 0x1800, 0x800);
+        assert!(matches!(fits, Overflow::Continue(..)), "{fits:?}");
+        let mut nursery = Nursery::new(0x1000, 0x2000);
+        let does_not = nursery.on_overflow(&mut sampler, 0x1800, 0x801);
+        assert_eq!(does_not, Overflow::Collect);
+    }
 }

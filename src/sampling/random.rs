@@ -180,4 +180,20 @@ mod tests {
         assert_eq!(random.below(0), 0);
         assert_eq!(random.below(1), 0);
     }
+
+    /// A process may start many threads, and pids have up to 22 bits.
+    #[test]
+    fn numbers_that_differ_in_any_bit_have_different_streams() {
+        let seed = Seed { process: 7 };
+        let streams = |number: u32| {
+            let thread = seed.thread(number).next_u64();
+            let ticks = seed.ticks_of_thread(number).next_u64();
+            [thread, ticks, seed.child(number).process]
+        };
+        let mut seen: BTreeSet<u64> = streams(0).into();
+        for bit in 0..32 {
+            seen.extend(streams(1 << bit));
+        }
+        assert_eq!(seen.len(), 3 * 33);
+    }
 }

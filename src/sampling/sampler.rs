@@ -268,4 +268,18 @@ mod tests {
         // Standard error 3.2.
         assert!((f64::from(sum as u32) / 1e5 - 1000.5).abs() < 16.0, "{sum}");
     }
+
+    #[test]
+    fn an_allocation_with_a_sample_point_is_sampled() {
+        let is_sampled = [0, 1, 2].map(|points| SamplePoints(points).is_sampled());
+        assert_eq!(is_sampled, [false, true, true]);
+    }
+
+    #[test]
+    fn a_distance_fits_into_a_signed_counter() {
+        for seed in 0..64 {
+            let distance = sampler(GapLaw::Poisson, i64::MAX as u64, seed).bytes_until_sample();
+            assert!(distance <= i64::MAX as u64, "{distance}");
+        }
+    }
 }
