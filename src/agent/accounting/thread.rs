@@ -443,3 +443,6 @@ impl Copy {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
