@@ -127,6 +127,17 @@ impl Trial {
 
     /// Allocates as the shim does.
     pub(crate) fn alloc(&self, thread: &ShimThread, address: u64, size: u64) -> Option<SampleId> {
+        self.alloc_at(thread, address, size, Caller::UNKNOWN)
+    }
+
+    /// The same, called from there.
+    pub(crate) fn alloc_at(
+        &self,
+        thread: &ShimThread,
+        address: u64,
+        size: u64,
+        caller: Caller,
+    ) -> Option<SampleId> {
         let charged = size.max(1);
         if thread.charge(charged) {
             return None;
@@ -137,7 +148,7 @@ impl Trial {
             charged,
             is_realloc: 0,
             has_own_frame: 0,
-            caller: Caller::UNKNOWN,
+            caller,
         };
         self.agent.on_alloc(thread, &allocation)
     }

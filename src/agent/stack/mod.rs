@@ -441,3 +441,6 @@ impl ModuleUnwinder {
             .map_err(drop)
     }
 }
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests;
