@@ -89,3 +89,37 @@ pub fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
 pub fn file_name(path: &[u8]) -> &[u8] {
     path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_grows_until_there_is_no_room_for_its_nul() {
+        let mut path = Path::new();
+        path.push(b"/tmp/")
+            .push_decimal(0)
+            .push(b".")
+            .push_decimal(u64::MAX);
+        assert_eq!(path.as_bytes(), b"/tmp/0.18446744073709551615");
+        assert_eq!(path.as_c_str().to_bytes(), path.as_bytes());
+        let mut path = Path::new();
+        path.push(&[b'x'; PATH_BYTES - 1]);
+        assert!(!path.is_too_long());
+        assert_eq!(path.as_c_str().to_bytes().len(), PATH_BYTES - 1);
+        path.push(b"y");
+        assert!(path.is_too_long());
+        assert_eq!(path.as_bytes().len(), PATH_BYTES - 1);
+    }
+
+    #[test]
+    fn a_path_has_a_directory_and_a_name() {
+        let directory = |path: &[u8]| Path::new().push(path).directory().as_bytes().to_vec();
+        assert_eq!(directory(b"/a/b/c"), b"/a/b");
+        assert_eq!(directory(b"/c"), b"/");
+        assert_eq!(directory(b"c"), b".");
+        assert_eq!(file_name(b"/a/b/c"), b"c");
+        assert_eq!(file_name(b"c"), b"c");
+        assert_eq!(file_name(b"a/"), b"");
+    }
+}

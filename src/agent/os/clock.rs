@@ -100,3 +100,32 @@ pub fn sleep_ms(ms: u32) {
         )
     };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, SystemTime};
+
+    #[test]
+    fn clocks_agree_with_those_of_the_standard_library() {
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let difference = Duration::from_nanos(wall_ns()).abs_diff(since_1970.unwrap());
+        assert!(difference < Duration::from_secs(86_400), "{difference:?}");
+        let first_ns = monotonic_ns();
+        assert!(monotonic_ns() >= first_ns);
+        // This thread is one of the process's.
+        let thread_ns = thread_ns();
+        assert!(thread_ns > 0 && process_ns() >= thread_ns);
+    }
+
+    #[test]
+    fn a_limit_that_is_over_has_nothing_left() {
+        let now_ns = monotonic_ns();
+        let left = |since_ns, ms| Patience { since_ns, ms }.left_ms();
+        assert_eq!(left(now_ns - 5_000_000, 5), None);
+        assert_eq!(left(now_ns + 60_000_000_000, 5), Some(5));
+        let of_a_day = left(now_ns - 1_000_000_000, 86_400_000).unwrap();
+        assert!((1..=86_399_000).contains(&of_a_day), "{of_a_day}");
+        assert_eq!(Patience::of_ms(0).left_ms(), None);
+    }
+}

@@ -213,3 +213,137 @@ fn has_room_on_stderr(bytes: u64) -> bool {
 pub fn size_limit() -> u64 {
     super::limit(libc::RLIMIT_FSIZE)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::path::PathBuf;
+
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Self {
+            let name = std::format!("allocsample-file-{name}-{}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            std::fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        fn path(&self, name: &str) -> (PathBuf, CString) {
+            let path = self.0.join(name);
+            let c_path = CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+            (path, c_path)
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_new_file_is_for_its_user_alone_and_replaces_nothing() {
+        let directory = Directory::new("new");
+        let (path, c_path) = directory.path("file");
+        let file = File::create_new(&c_path).unwrap();
+        file.write_all(b"beginning").unwrap();
+        let metadata = std::fs::metadata(&path).unwrap();
+        assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+        assert_eq!(File::create_new(&c_path).err(), Some(Errno(libc::EEXIST)));
+        let more = File::open_to_append(&c_path).unwrap();
+        more.write_all(b" and end").unwrap();
+        assert_eq!(more.length(), Ok(17));
+        assert_eq!(std::fs::read(&path).unwrap(), b"beginning and end");
+        more.truncate(5).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"begin");
+        let (link, c_link) = directory.path("link");
+        symlink(&path, link).unwrap();
+        assert!(File::open_to_append(&c_link).is_err());
+        unlink(&c_path);
+        assert!(!path.exists());
+        let (_, c_nowhere) = directory.path("nowhere/file");
+        assert_eq!(
+            File::create_new(&c_nowhere).err(),
+            Some(Errno(libc::ENOENT))
+        );
+    }
+
+    #[test]
+    fn the_start_of_a_file_is_read_as_far_as_the_buffer_goes() {
+        let directory = Directory::new("start");
+        let (path, c_path) = directory.path("file");
+        std::fs::write(&path, b"0123456789").unwrap();
+        let mut buffer = [b'x'; 4];
+        assert_eq!(File::read_start(&c_path, &mut buffer), Ok(4));
+        assert_eq!(&buffer, b"0123");
+        let mut buffer = [b'x'; 12];
+        assert_eq!(File::read_start(&c_path, &mut buffer), Ok(10));
+        assert_eq!(&buffer, b"0123456789xx");
+        unlink(&c_path);
+        let missing = File::read_start(&c_path, &mut buffer);
+        assert_eq!(missing, Err(Errno(libc::ENOENT)));
+    }
+
+    #[test]
+    fn a_file_that_others_could_have_written_is_not_read() {
+        let directory = Directory::new("own");
+        let (path, c_path) = directory.path("file");
+        std::fs::write(&path, b"request").unwrap();
+        let mut buffer = [0; 20];
+        let mut read = |mode| {
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(&path, permissions).unwrap();
+            File::read_own(&c_path, &mut buffer).map(<[u8]>::to_vec)
+        };
+        assert_eq!(read(0o600), Some(b"request".to_vec()));
+        assert_eq!(read(0o644), Some(b"request".to_vec()));
+        assert_eq!(read(0o620), None);
+        assert_eq!(read(0o602), None);
+        let (_, c_directory) = directory.path("");
+        assert_eq!(File::read_own(&c_directory, &mut buffer), None);
+        let (link, c_link) = directory.path("link");
+        symlink(&path, link).unwrap();
+        assert_eq!(File::read_own(&c_link, &mut buffer), None);
+    }
+
+    #[test]
+    fn allocated_bytes_are_on_the_disk() {
+        let directory = Directory::new("allocate");
+        let (path, c_path) = directory.path("file");
+        let file = File::create_new(&c_path).unwrap();
+        file.allocate(10_000).unwrap();
+        let metadata = std::fs::metadata(&path).unwrap();
+        assert_eq!(metadata.len(), 10_000);
+        assert!(metadata.blocks() * 512 >= 10_000);
+        let (path, c_path) = directory.path("zeros");
+        let file = File::create_new(&c_path).unwrap();
+        file.fill_with_zeros(10_000).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), [0; 10_000]);
+    }
+
+    #[test]
+    fn a_directory_is_writable_or_says_why_not() {
+        let directory = Directory::new("writable");
+        let (_, c_path) = directory.path("");
+        assert_eq!(is_writable_directory(&c_path), Ok(()));
+        let (_, c_nowhere) = directory.path("nowhere");
+        let missing = is_writable_directory(&c_nowhere);
+        assert_eq!(missing, Err(Errno(libc::ENOENT)));
+    }
+
+    #[test]
+    fn a_file_is_closed_when_it_is_dropped() {
+        let directory = Directory::new("closed");
+        let (_, c_path) = directory.path("file");
+        let file = File::create_new(&c_path).unwrap();
+        let link = std::format!("/proc/self/fd/{}", file.number());
+        let target = std::fs::read_link(&link).unwrap();
+        assert!(target.ends_with("file"));
+        drop(file);
+        // Another thread may have got the number since.
+        assert_ne!(std::fs::read_link(&link).ok(), Some(target));
+    }
+}

@@ -150,3 +150,53 @@ pub fn start_ticks() -> Option<u64> {
 pub fn c_str(bytes: &[u8]) -> Option<&CStr> {
     CStr::from_bytes_until_nul(bytes).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStrExt;
+
+    #[test]
+    fn the_process_is_what_libc_says() {
+        assert_eq!(pid(), std::process::id());
+        assert_eq!(parent_pid(), std::os::unix::process::parent_id());
+        let mut buffer = [0; 4096];
+        let directory = std::env::current_dir().unwrap();
+        assert_eq!(
+            working_directory(&mut buffer),
+            directory.as_os_str().as_bytes()
+        );
+        let program = std::env::current_exe().unwrap();
+        assert_eq!(executable(&mut buffer), program.as_os_str().as_bytes());
+        assert_eq!(working_directory(&mut [0; 2]), b"");
+        let mut arguments = command_line(&mut buffer).split(|&byte| byte == 0);
+        let first = std::env::args_os().next().unwrap();
+        assert_eq!(arguments.next(), Some(first.as_bytes()));
+        assert_eq!(arguments.count(), std::env::args_os().count());
+        assert_ne!(random_u128(), random_u128());
+        assert!(start_ticks().is_some());
+    }
+
+    #[test]
+    fn a_thread_has_a_number_and_a_name_of_its_own_until_it_is_gone() {
+        let own = (tid(), thread_name());
+        let spawned = std::thread::Builder::new()
+            .name("worker".into())
+            .spawn(|| (tid(), thread_name(), threads()))
+            .unwrap();
+        let (other, name, running) = spawned.join().unwrap();
+        assert_ne!(other, own.0);
+        assert_eq!(&name, b"worker\0\0\0\0\0\0\0\0\0\0");
+        assert!((2..10_000).contains(&running), "{running}");
+        wait_until_gone(other);
+        let path = std::format!("/proc/self/task/{other}");
+        assert!(!std::path::Path::new(&path).exists());
+        assert!(!is_only_zombie_leader_left());
+    }
+
+    #[test]
+    fn a_c_string_ends_at_its_nul() {
+        assert_eq!(c_str(b"name\0rest"), Some(c"name"));
+        assert_eq!(c_str(b"name"), None);
+    }
+}
