@@ -310,4 +310,52 @@ mod tests {
             .collect();
         assert_eq!(modules, [ModuleId(1), ModuleId(2)]);
     }
+
+    #[test]
+    fn an_address_of_an_unmapped_module_belongs_to_none() {
+        let mut encoder = ChunkEncoder::new(0);
+        let mut interner = StackInterner::new();
+        let module = ModuleRecord {
+            start: 100,
+            end: 200,
+            bias: 100,
+            build_id: &[1],
+            path: b"/a",
+        };
+        interner.map(&module);
+        let before = interner.intern(ThreadId(1), 0, &[150], &mut encoder);
+        interner.unmap(&ModuleUnloadRecord {
+            time_ns: 1,
+            start: 100,
+        });
+        let after = interner.intern(ThreadId(1), 0, &[150], &mut encoder);
+        assert_ne!(before, after);
+        let raw = encoder.take();
+        let modules: Vec<_> = ChunkDecoder::new(&raw, 0)
+            .map(|event| match event {
+                Event::Node(node) => node.location.module,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(modules, [ModuleId(1), ModuleId::NONE]);
+    }
+
+    #[test]
+    fn more_places_than_there_is_room_for_are_forgotten_and_found_again() {
+        let mut encoder = ChunkEncoder::new(0);
+        let mut interner = StackInterner::new();
+        let first = interner.intern(ThreadId(1), 0, &[1], &mut encoder);
+        let mut address = 1_000_000;
+        while !interner.places.is_full() {
+            let frames: Vec<u64> = (address..address + 4096).collect();
+            address += 4096;
+            interner.intern(ThreadId(2), 0, &frames, &mut encoder);
+        }
+        assert!(address < 2_000_000);
+        let again = interner.intern(ThreadId(1), 0, &[1], &mut encoder);
+        assert!(!interner.places.is_full());
+        // It is written again; the stack of a thread stays what it was.
+        assert_ne!(again, first);
+        assert_eq!(interner.intern(ThreadId(1), 1, &[], &mut encoder), again);
+    }
 }
