@@ -114,3 +114,81 @@ impl Agent {
         recording.note(Note::Attached, detail.as_bytes());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::indexing_slicing, reason = "a test may fail")]
+
+    use super::*;
+    use crate::setup::Hooks;
+    use crate::trial::{HOOKS, Trial, agent};
+    use std::vec::Vec;
+
+    const EVERY: &[(&str, &str)] = &[("INTERVAL", "1"), ("ON_FULL", "drop")];
+
+    #[test]
+    fn a_detach_completes_the_profile_and_another_attach_begins_one() {
+        let hooks = Hooks {
+            // No compression, which a reader would notice, but not this test.
+            compress: |from, to| {
+                to.get_mut(..from.len())?.copy_from_slice(from);
+                Some(from.len())
+            },
+            ..HOOKS
+        };
+        let agent = agent!();
+        let trial = Trial::begin_with(agent, EVERY, hooks);
+        let thread = trial.thread();
+        trial.alloc(thread, 0x1000, 24).unwrap();
+        let path = agent.detach(thread).unwrap();
+        assert!(path.as_bytes().ends_with(b"/app.allocsample"));
+        assert_eq!(agent.state(), Switch::Off);
+        assert!(recording::current().is_none());
+        // The ring is in the file.
+        assert!(!trial.directory.join("app.allocsample.ring").exists());
+        let bytes = std::fs::metadata(trial.directory.join("app.allocsample"));
+        assert!(bytes.unwrap().len() > 200);
+        // What was sampled is nothing special any more.
+        assert_eq!(agent.take_sampled(0x1000), 0);
+        assert_eq!(trial.alloc(thread, 0x2000, 24), None);
+        assert!(agent.detach(thread).is_none());
+        agent.switch.set(Switch::On);
+        assert!(agent.begin_now().is_ok());
+        thread.forget();
+        trial.alloc(thread, 0x3000, 24).unwrap();
+        assert_eq!(trial.samples()[0].thread_bytes, 24);
+    }
+
+    #[test]
+    fn a_detach_before_the_first_sample_leaves_no_profile() {
+        let trial = Trial::begin(agent!(), EVERY);
+        assert!(trial.agent.detach(trial.thread()).is_none());
+        assert_eq!(trial.agent.state(), Switch::Off);
+        assert_eq!(std::fs::read_dir(&trial.directory).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn an_attach_that_cannot_begin_says_why() {
+        let settings = [("INTERVAL", "1"), ("OUTPUT", "/nonexistent/directory/app")];
+        let trial = Trial::begin(agent!(), &settings);
+        let why = trial.agent.begin_now().err();
+        assert_eq!(why, Some("the profile cannot be created"));
+        assert_eq!(trial.agent.state(), Switch::Off);
+        assert_eq!(trial.agent.begin_now().err(), Some("the disk is too slow"));
+    }
+
+    #[test]
+    fn an_attach_is_noted_with_what_it_has_redirected() {
+        let trial = Trial::begin(agent!(), EVERY);
+        let recording = trial.agent.begin_now().unwrap();
+        trial.agent.note_attached(recording, 40, 0, false);
+        trial.agent.note_attached(recording, 41, 2, true);
+        let attached: Vec<Vec<u8>> = (trial.notes().into_iter())
+            .filter(|(note, _)| *note == Note::Attached)
+            .map(|(_, detail)| detail)
+            .collect();
+        assert_eq!(attached[0], b"40 calls of the allocator redirected");
+        let more = b"41 calls of the allocator redirected, 2 not; the program calls an allocator of its own past us";
+        assert_eq!(attached[1], more);
+    }
+}

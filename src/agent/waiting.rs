@@ -104,3 +104,90 @@ fn read() -> Option<WaitingRequest> {
     let request = WaitingRequest::decode(File::read_own(name(path), &mut buffer)?)?;
     (process::start_ticks() == Some(request.start_ticks)).then_some(request)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trial::{Trial, agent};
+    use allocsample_ring::request;
+
+    /// A request that waits for this process; removed in the end. Only with the trial that is to find it.
+    struct Waiting(std::string::String);
+
+    impl Waiting {
+        fn leave(start_ticks: u64) -> Self {
+            let request = WaitingRequest {
+                start_ticks,
+                what: request::SET_INTERVAL,
+                value: 5000,
+                more: [0; 4],
+            };
+            let pid = std::process::id();
+            let path = std::format!("{WAITING_DIRECTORY}{WAITING_NAME}{pid}");
+            assert_eq!(name(&mut [0; NAME_BYTES]).to_str(), Ok(path.as_str()));
+            std::fs::write(&path, request.encode()).unwrap();
+            Self(path)
+        }
+
+        fn is_there(&self) -> bool {
+            std::path::Path::new(&self.0).exists()
+        }
+    }
+
+    impl Drop for Waiting {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    fn is_own() -> u64 {
+        process::start_ticks().unwrap()
+    }
+
+    #[test]
+    fn a_waiting_request_is_obeyed_by_the_first_sample_and_removed() {
+        let trial = Trial::begin(agent!(), &[("INTERVAL", "1")]);
+        let thread = trial.thread();
+        let waiting = Waiting::leave(is_own());
+        trial.alloc(thread, 0x1000, 24).unwrap();
+        assert!(!waiting.is_there());
+        assert_eq!(trial.agent.interval_in_force().unwrap().bytes(), 5000);
+    }
+
+    #[test]
+    fn a_waiting_request_begins_the_recording_of_a_process_without_a_sample() {
+        let trial = Trial::begin(agent!(), &[("INTERVAL", "1G")]);
+        let thread = trial.thread();
+        trial.alloc(thread, 0x1000, 2 << 20);
+        assert!(recording::current().is_none());
+        let waiting = Waiting::leave(is_own());
+        // The slow path has just looked, and does so again after a tenth of a second.
+        trial.agent.last_look.0.store(0, Ordering::Relaxed);
+        trial.alloc(thread, 0x2000, 2 << 20);
+        assert!(recording::current().is_some());
+        assert!(!waiting.is_there());
+        trial.alloc(thread, 0x3000, 2 << 20);
+        assert_eq!(trial.agent.interval_in_force().unwrap().bytes(), 5000);
+    }
+
+    #[test]
+    fn a_request_to_an_earlier_process_of_this_number_is_ignored() {
+        let trial = Trial::begin(agent!(), &[("INTERVAL", "1")]);
+        let waiting = Waiting::leave(is_own() - 1);
+        trial.alloc(trial.thread(), 0x1000, 24).unwrap();
+        assert!(waiting.is_there());
+        assert_eq!(trial.agent.interval_in_force().unwrap().bytes(), 1);
+    }
+
+    #[test]
+    fn one_thread_looks_every_tenth_of_a_second() {
+        let last = LastLook::new();
+        assert!(!last.is_due(LOOK_NS - 1));
+        assert!(last.is_due(LOOK_NS));
+        assert!(!last.is_due(LOOK_NS));
+        assert!(!last.is_due(2 * LOOK_NS - 1));
+        assert!(last.is_due(2 * LOOK_NS));
+        // Of a thread that read the time earlier.
+        assert!(!last.is_due(LOOK_NS));
+    }
+}
