@@ -350,6 +350,11 @@ mod tests {
             let frames: Vec<u64> = (address..address + 4096).collect();
             address += 4096;
             interner.intern(ThreadId(2), 0, &frames, &mut encoder);
+            // So are addresses, and earlier.
+            let addresses = interner.addresses.len();
+            let interned = address as usize - 1_000_000;
+            assert!(addresses <= ADDRESSES + 4096);
+            assert!(addresses == interned + 1 || interned > ADDRESSES);
         }
         assert!(address < 2_000_000);
         let again = interner.intern(ThreadId(1), 0, &[1], &mut encoder);
@@ -357,5 +362,13 @@ mod tests {
         // It is written again; the stack of a thread stays what it was.
         assert_ne!(again, first);
         assert_eq!(interner.intern(ThreadId(1), 1, &[], &mut encoder), again);
+    }
+
+    #[test]
+    fn even_address_0_is_a_frame() {
+        let mut encoder = ChunkEncoder::new(0);
+        let mut interner = StackInterner::new();
+        let stack = interner.intern(ThreadId(1), 0, &[0], &mut encoder);
+        assert_ne!(stack, StackId::EMPTY);
     }
 }
