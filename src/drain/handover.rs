@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The place; see the module.
+/// The place; see the module. It is a static, so what is left in the end is never dropped.
 pub struct Handover<T> {
     /// From `Box::into_raw`, or null.
     left: AtomicPtr<T>,
@@ -43,12 +43,6 @@ impl<T> Handover<T> {
         let before = self.left.swap(value, Ordering::AcqRel);
         // SAFETY: 1. it came from `Box::into_raw` above; 2. the exchange has taken it out, so nobody else has it.
         (!before.is_null()).then(|| unsafe { Box::from_raw(before) })
-    }
-}
-
-impl<T> Drop for Handover<T> {
-    fn drop(&mut self) {
-        self.exchange(None);
     }
 }
 
