@@ -1,4 +1,4 @@
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use allocsample_record::{ForkRecord, NoteRecord, RecordKind};
 use allocsample_ring::request;
@@ -6,6 +6,8 @@ use std::vec::Vec;
 
 use super::*;
 use crate::accounting::thread::ShimThread;
+use crate::config::OnFull;
+use crate::trial::{Trial, agent};
 
 const CAPACITY_WORDS: u64 = 1 << 12;
 
@@ -234,4 +236,120 @@ fn a_record_without_room_leaves_no_note() {
             .is_err()
     );
     assert!(!thread.has_record());
+}
+
+/// Runs `work` while another thread answers as a drain thread would.
+fn with_drain<R>(answer: impl Fn() + Sync, work: impl FnOnce() -> R) -> R {
+    std::thread::scope(|scope| {
+        scope.spawn(&answer);
+        work()
+    })
+}
+
+#[test]
+fn only_who_is_to_wait_waits_for_space_and_only_while_it_can_come() {
+    let trial = Trial::begin(agent!(), &[("INTERVAL", "1")]);
+    trial.alloc(trial.thread(), 0x1000, 24).unwrap();
+    let recording = trial.recording();
+    assert!(!recording.wait_for_space(OnFull::Wait), "no drain thread");
+    recording.set_drain_state(DrainState::Running);
+    assert!(!recording.wait_for_space(OnFull::Drop));
+    let wake = recording.wake.load(Ordering::Relaxed);
+    let give_space = || {
+        // It is woken first.
+        while recording.wake.load(Ordering::Acquire) == wake {
+            process::yield_now();
+        }
+        recording.space.fetch_add(1, Ordering::Release);
+        crate::os::futex::wake_all(&recording.space);
+    };
+    let is_there = with_drain(give_space, || recording.wait_for_space(OnFull::Wait));
+    assert!(is_there);
+    // One that ends gives none. The waiting thread may be about to sleep when that happens.
+    let is_over = AtomicBool::new(false);
+    let end = || {
+        while recording.wake.load(Ordering::Acquire) == wake + 1 {
+            process::yield_now();
+        }
+        recording.set_drain_state(DrainState::Failed);
+        while !is_over.load(Ordering::Acquire) {
+            crate::os::futex::wake_all(&recording.space);
+            process::yield_now();
+        }
+    };
+    let is_there = with_drain(end, || {
+        let is_there = recording.wait_for_space(OnFull::Wait);
+        is_over.store(true, Ordering::Release);
+        is_there
+    });
+    assert!(!is_there);
+    forget();
+    recording.set_drain_state(DrainState::Running);
+    assert!(
+        !recording.wait_for_space(OnFull::Wait),
+        "of another process"
+    );
+}
+
+#[test]
+fn the_drain_thread_is_asked_and_waited_for() {
+    let trial = Trial::begin(agent!(), &[("INTERVAL", "1")]);
+    trial.alloc(trial.thread(), 0x1000, 24).unwrap();
+    let recording = trial.recording();
+    for state in [DrainState::None, DrainState::Failed] {
+        recording.set_drain_state(state);
+        assert!(!recording.ask_drain(DrainRequest::Pause, 1000));
+    }
+    recording.set_drain_state(DrainState::Done);
+    assert!(recording.ask_drain(DrainRequest::Pause, 1000));
+    for request in [DrainRequest::Pause, DrainRequest::Finish] {
+        recording.allow_drain_again();
+        recording.set_drain_state(DrainState::Running);
+        assert_eq!(recording.drain_request(), DrainRequest::Work);
+        let obey = || {
+            while recording.drain_request() != request {
+                process::yield_now();
+            }
+            recording.set_drain_state(DrainState::Done);
+        };
+        assert!(with_drain(obey, || recording.ask_drain(request, 60_000)));
+    }
+    // One that stands still is waited for as long as the patience goes.
+    recording.set_drain_state(DrainState::Running);
+    assert!(!recording.ask_drain(DrainRequest::Finish, 1));
+    forget();
+    assert!(!recording.ask_drain(DrainRequest::Finish, 60_000));
+}
+
+#[test]
+fn a_start_of_the_drain_thread_is_waited_for_until_it_has_opened_the_profile() {
+    let trial = Trial::begin(agent!(), &[("INTERVAL", "1")]);
+    trial.alloc(trial.thread(), 0x1000, 24).unwrap();
+    let recording = trial.recording();
+    recording.wait_for_drain_start();
+    assert!(recording.claim_drain_start());
+    assert!(!recording.claim_drain_start());
+    let begin = || recording.set_drain_state(DrainState::Running);
+    with_drain(begin, || recording.wait_for_drain_start());
+    assert_eq!(recording.drain_state(), DrainState::Running);
+}
+
+#[test]
+fn the_drain_thread_sleeps_only_while_there_is_nothing_to_do() {
+    let recording = recording();
+    let wake = recording.wake.load(Ordering::Relaxed);
+    // Somebody has woken it since it looked.
+    recording.sleep_until_work(wake.wrapping_sub(1), None);
+    assert!(!recording.is_drain_asleep.load(Ordering::Relaxed));
+    // There is work.
+    recording.drain_from(1);
+    recording.note(Note::Attached, b"");
+    recording.sleep_until_work(wake, None);
+    assert!(!recording.is_drain_asleep.load(Ordering::Relaxed));
+    assert!(!recording.has_main_exited());
+    recording.main_has_exited();
+    assert!(recording.has_main_exited());
+    assert_eq!(recording.wake.load(Ordering::Relaxed), wake + 1);
+    recording.wake_drain_for_the_last_time();
+    assert_eq!(recording.wake.load(Ordering::Relaxed), wake + 2);
 }
