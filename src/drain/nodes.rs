@@ -310,4 +310,68 @@ mod tests {
         assert_eq!(size_of::<Bucket>() * CACHED_BUCKETS, 2 << 20);
         assert_eq!(size_of::<Bucket>() * MOST_BUCKETS, 64 << 20);
     }
+
+    #[test]
+    fn a_bucket_gives_up_the_oldest_node_that_was_not_found_again() {
+        let mut bucket = Bucket::default();
+        for number in 1..=5 {
+            assert!(!bucket.is_full());
+            bucket.insert(node(0, number), StackId(number));
+        }
+        assert!(bucket.is_full() && !bucket.is_all_found());
+        let has = |bucket: &mut Bucket, place| bucket.find(node(0, place)).map(|it| it.0);
+        assert_eq!(has(&mut bucket, 1), Some(1));
+        bucket.insert(node(0, 6), StackId(6));
+        assert_eq!(
+            [1, 2, 3].map(|place| has(&mut bucket, place)),
+            [Some(1), None, Some(3)]
+        );
+        assert_eq!(
+            [4, 5, 6].map(|place| has(&mut bucket, place)),
+            [4, 5, 6].map(Some)
+        );
+        // All of them were found by now, so the oldest goes, and all have to be found again.
+        assert!(bucket.is_all_found());
+        bucket.insert(node(0, 7), StackId(7));
+        assert_eq!((bucket.found, has(&mut bucket, 1)), (0, None));
+        // Another parent, another place: another node.
+        assert_eq!(bucket.find(node(1, 7)), None);
+    }
+
+    #[test]
+    fn a_small_table_grows_when_two_fifths_are_used_and_a_large_one_when_it_forgets() {
+        let should_grow = |buckets, used, forgotten| {
+            let table = NodeTable {
+                buckets: vec![Bucket::default(); buckets],
+                used,
+                forgotten,
+                most_buckets: 2 * CACHED_BUCKETS,
+            };
+            table.should_grow()
+        };
+        assert!(!should_grow(FIRST_BUCKETS, 128, 1000));
+        assert!(should_grow(FIRST_BUCKETS, 129, 0));
+        // A quarter of 163,840 nodes.
+        assert!(!should_grow(CACHED_BUCKETS, 163_840, 40_960));
+        assert!(should_grow(CACHED_BUCKETS, 163_840, 40_961));
+        assert!(!should_grow(2 * CACHED_BUCKETS, 327_680, 200_000));
+    }
+
+    #[test]
+    fn every_node_is_either_in_the_table_or_forgotten() {
+        let mut table = NodeTable {
+            most_buckets: FIRST_BUCKETS,
+            ..NodeTable::default()
+        };
+        for index in 0..100 {
+            table.add(node(index, index), StackId(index + 1));
+        }
+        assert_eq!((table.used, table.forgotten), (100, 0));
+        for index in 100..2000 {
+            table.add(node(index, index), StackId(index + 1));
+        }
+        assert_eq!((table.used, table.forgotten), (320, 1680));
+        let mut found = (0..2000).filter(|&index| table.find(node(index, index)).is_some());
+        assert_eq!(found.by_ref().count(), 320);
+    }
 }
