@@ -148,6 +148,19 @@ fn the_file_of_somebody_else_is_not_replaced() {
     assert_eq!(read("app.allocsample"), b"second");
 }
 
+/// Directories have no hard links, as all files on some file systems.
+#[test]
+fn without_hard_links_the_file_is_renamed() {
+    let directory = Directory::new();
+    let mut rotation = rotation(&[], &directory);
+    let path = directory.path("app.allocsample");
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    change(&mut rotation, b"second", 5, true);
+    assert!(directory.path("app.part-1.allocsample").is_dir());
+    assert_eq!(std::fs::read(&path).unwrap(), b"second");
+}
+
 #[test]
 fn a_change_that_fails_leaves_the_file_under_its_name_alone() {
     let directory = Directory::new();

@@ -337,6 +337,7 @@ fn a_chunk_ends_after_so_many_words_and_the_next_one_goes_on_there() {
     }
     assert!(chunks[0].ring.end >= CHUNK_WORDS);
     assert_eq!(from, trial.recording.ring.head());
+    assert_eq!(drain.drained.words, from);
     // The stack is written once.
     assert_eq!(own_events(&trial).len(), 1000 + 300);
 }
@@ -770,6 +771,26 @@ fn the_thread_does_what_it_is_asked_for_until_the_end() {
     let has_it = |event: &Event| matches!(event, Event::Sample(sample) if sample.id == last);
     assert!(events(&trial.path()).iter().any(has_it));
     assert!(trial.recording.ring.is_closed());
+}
+
+#[test]
+fn the_thread_drains_a_ring_of_which_a_quarter_is_used() {
+    let trial = Trial::begin(agent!(), &[]);
+    trial.start();
+    trial.recording.wait_for_drain_start();
+    while !trial.recording.has_work() {
+        trial.sample(1, 0, &[10; 1000]);
+    }
+    // At most ten seconds.
+    for _ in 0..10_000 {
+        if trial.recording.ring.tail() > 0 {
+            break;
+        }
+        trial.recording.wake_drain();
+        clock::sleep_ms(1);
+    }
+    assert!(trial.recording.ring.tail() > 0);
+    assert!(trial.recording.ask_drain(DrainRequest::Finish, 10_000));
 }
 
 #[test]

@@ -1,4 +1,5 @@
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 use crate::trial::{Directory, chunks, numbers};
@@ -77,7 +78,6 @@ fn a_chunk_that_fits_exactly_is_written_and_a_longer_one_is_not() {
 
 #[test]
 fn the_next_file_has_the_same_id_and_the_rights_of_this_one() {
-    use std::os::unix::fs::PermissionsExt;
     let directory = Directory::new();
     let writer = file(&directory, Some(100));
     let (path, next_path) = (directory.path("profile"), directory.path("next"));
@@ -109,7 +109,11 @@ fn a_copy_is_whole_or_absent() {
     writer.append_definitions(&bytes, 0).unwrap();
     let (aside, path) = (directory.path("aside"), directory.path("copy"));
     std::fs::write(&aside, b"left by a killed process").unwrap();
+    let rights = std::fs::Permissions::from_mode(0o640);
+    std::fs::set_permissions(directory.path("profile"), rights).unwrap();
     writer.copy(&aside, &path).unwrap();
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o640);
     let original = std::fs::read(directory.path("profile")).unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), original);
     assert!(!aside.exists());
