@@ -559,6 +559,37 @@ fn a_reset_keeps_what_lives_and_no_file_of_before() {
 }
 
 #[test]
+fn a_reset_keeps_the_limit_of_the_file() {
+    let trial = Trial::begin(agent!(), &[("MAX_SIZE", "1M")]);
+    let mut drain = open(&trial);
+    fill(&trial);
+    drain.rotate(false).unwrap();
+    let payload = vec![0; 1 << 20];
+    let error = drain.writer.append_definitions(&payload, 0).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::FileTooLarge);
+}
+
+#[test]
+fn a_full_disk_is_told_once_and_not_waited_for_at_the_end() {
+    use std::io::{Error, ErrorKind};
+    let trial = Trial::begin(agent!(), &[]);
+    let mut drain = open(&trial);
+    // Nobody obeys: this thread is the drain thread.
+    assert!(!trial.recording.ask_drain(DrainRequest::Finish, 1));
+    for kind in [
+        ErrorKind::PermissionDenied,
+        ErrorKind::StorageFull,
+        ErrorKind::QuotaExceeded,
+    ] {
+        let DrainError::Write(error) = drain.write(|_| Err(Error::from(kind))).unwrap_err();
+        assert_eq!(error.kind(), kind);
+        drain.drain_all().unwrap();
+        let told = notes(&events(&trial.path()), Note::DiskFull);
+        assert_eq!(told, usize::from(kind != ErrorKind::PermissionDenied));
+    }
+}
+
+#[test]
 fn a_rotation_that_fails_is_told_once_and_the_file_goes_on() {
     let trial = Trial::begin(agent!(), &[]);
     let mut drain = open(&trial);
@@ -728,8 +759,8 @@ fn a_file_without_older_ones_begins_again_when_it_is_full() {
     let live = fill(&trial);
     drain.drain_all().unwrap();
     assert_eq!(drain.rotation.number(), 1);
-    // There is room for less than a chunk.
-    let full = (8 << 20) - CHUNK_WORDS * 8 + 1;
+    // There is just room for a chunk, and then for less.
+    let full = (8 << 20) - CHUNK_WORDS * 8;
     let missing = full - drain.writer.length();
     std::fs::OpenOptions::new()
         .write(true)
@@ -741,6 +772,9 @@ fn a_file_without_older_ones_begins_again_when_it_is_full() {
     let position = drain.consumer.position();
     drain.writer.append_definitions(&payload, position).unwrap();
     assert_eq!(drain.writer.length(), full);
+    trial.sample(1, 0, &[]);
+    drain.drain_all().unwrap();
+    assert_eq!(drain.rotation.number(), 1);
     trial.sample(1, 0, &[]);
     drain.drain_all().unwrap();
     assert_eq!(drain.rotation.number(), 2);
@@ -765,7 +799,12 @@ fn the_thread_does_what_it_is_asked_for_until_the_end() {
     assert!(trial.directory.path("app.part-1.allocsample").exists());
     order(Order::Reset);
     assert!(!trial.directory.path("app.part-2.allocsample").exists());
-    assert!(events(&trial.path()).iter().any(has_it));
+    let begun_again = events(&trial.path());
+    assert!(begun_again.iter().any(has_it));
+    let Event::Words { words, .. } = &begun_again[0] else {
+        panic!("{:?}", begun_again[0]);
+    };
+    assert_eq!(PartRecord::decode(words).unwrap().number, 3);
     let last = trial.sample(1, 0, &[]);
     assert!(trial.recording.ask_drain(DrainRequest::Finish, 10_000));
     let has_it = |event: &Event| matches!(event, Event::Sample(sample) if sample.id == last);
