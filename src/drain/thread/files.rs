@@ -219,7 +219,7 @@ impl Drain {
     }
 
     /// Reads the file so far, and empties the ring in between before it overflows.
-    fn follow(&mut self) -> std::io::Result<Follower> {
+    pub(super) fn follow(&mut self) -> std::io::Result<Follower> {
         /// Maximum number of passes. Without it, the file would never end under a load that we cannot catch up with.
         const ROUNDS: u32 = 4;
         let mut follower = Follower::default();

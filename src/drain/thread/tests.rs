@@ -559,6 +559,28 @@ fn a_reset_keeps_what_lives_and_no_file_of_before() {
 }
 
 #[test]
+fn a_ring_more_than_half_full_is_emptied_while_the_file_is_read() {
+    let trial = Trial::begin(agent!(), &[]);
+    let mut drain = open(&trial);
+    fill(&trial);
+    drain.drain_all().unwrap();
+    let ring = &trial.recording.ring;
+    let half = ring.capacity_words() / 2;
+    let fill_to = |words| {
+        while ring.used_words() <= words {
+            trial.sample(1, 0, &[10; 1000]);
+        }
+    };
+    fill_to(half - 2000);
+    let used_words = ring.used_words();
+    drain.follow().unwrap();
+    assert_eq!(ring.used_words(), used_words);
+    fill_to(half);
+    drain.follow().unwrap();
+    assert_eq!(ring.used_words(), 0);
+}
+
+#[test]
 fn a_reset_keeps_the_limit_of_the_file() {
     let trial = Trial::begin(agent!(), &[("MAX_SIZE", "1M")]);
     let mut drain = open(&trial);
