@@ -21,6 +21,10 @@ fn defaults() {
     let config = read(&[]).ok().unwrap();
     assert_eq!(config.interval, Interval::new(524_288));
     assert_eq!(config.on_full, OnFull::Drop);
+    assert_eq!(config.unwind, Unwind::Auto);
+    assert_eq!(config.bridges, Bridges::Auto);
+    assert!(!config.is_stopped && config.follow_children);
+    assert!(!config.is_watched() && !config.is_attended() && !config.is_rotated());
     assert_eq!(
         config.output_path(7, b"vm", 0, 0).as_bytes(),
         b"/tmp/allocsample.vm.7.allocsample"
@@ -29,6 +33,47 @@ fn defaults() {
         config.output_path(7, b"vm", 0, 2).as_bytes(),
         b"/tmp/allocsample.vm.7.2.allocsample"
     );
+}
+
+#[test]
+fn a_budget_is_watched_and_a_limit_or_a_rotation_attended() {
+    let is = |pair: &'static [(&str, &str)]| {
+        let config = read(pair).ok().unwrap();
+        (
+            config.is_watched(),
+            config.is_attended(),
+            config.is_rotated(),
+        )
+    };
+    assert_eq!(
+        is(&[("ALLOCSAMPLE_MAX_OVERHEAD", "1%")]),
+        (true, true, false)
+    );
+    let rate = is(&[("ALLOCSAMPLE_MAX_SAMPLES_PER_SECOND", "5")]);
+    assert_eq!(rate, (true, true, false));
+    assert_eq!(is(&[("ALLOCSAMPLE_MAX_LIVE", "100")]), (false, true, false));
+    assert_eq!(
+        is(&[("ALLOCSAMPLE_ROTATE_EVERY", "1h")]),
+        (false, true, true)
+    );
+    assert_eq!(
+        is(&[("ALLOCSAMPLE_ROTATE_SIZE", "1M")]),
+        (false, true, true)
+    );
+    assert_eq!(is(&[("ALLOCSAMPLE_SIGNAL", "USR1")]), (false, true, false));
+    assert_eq!(is(&[("ALLOCSAMPLE_MAX_SIZE", "1M")]), (false, false, false));
+}
+
+#[test]
+fn an_interval_that_cannot_be_read_says_what_is_expected() {
+    let expected = |value| {
+        let lookup = |name: &str| (name == "ALLOCSAMPLE_INTERVAL").then_some(value);
+        Config::read(lookup, b"/").err().unwrap().expected
+    };
+    assert!(expected(b"0").contains("ambiguous"));
+    assert!(expected(b"12Q").contains("unknown unit"));
+    assert!(expected(b"x").contains("expected bytes"));
+    assert!(expected(b"99999999999T").contains("longest"));
 }
 
 #[test]

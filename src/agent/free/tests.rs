@@ -63,6 +63,7 @@ fn a_block_that_was_not_freed_after_all_is_live_again() {
     assert_eq!(trial.frees(), [(id.0, 1)]);
     // What was no sample stays none.
     trial.agent.put_back(0x2000, 0);
+    assert_eq!(trial.recording().ring.lost(), [(0, 0); 7]);
     assert_eq!(trial.agent.take_sampled(0x2000), 0);
 }
 

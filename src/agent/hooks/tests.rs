@@ -17,7 +17,7 @@ use super::nursery::{HookSlot, Object};
 use super::*;
 use crate::accounting::thread::ShimThread;
 use crate::shim::Caller;
-use crate::stack::vm::NativeCode;
+use crate::stack::vm::{NativeCode, RawFrame};
 use crate::trial::{Trial, agent};
 
 const EVERY: &[(&str, &str)] = &[("INTERVAL", "1"), ("ON_FULL", "drop")];
@@ -409,6 +409,47 @@ fn a_machine_that_samples_by_itself_keeps_its_interval() {
     machine.heap.switch(false);
     assert_eq!(sampled(0x800, None), None);
     assert_eq!(machine.heap.counters().samples, 3);
+}
+
+#[test]
+fn a_stack_that_the_machine_gives_is_the_whole_stack() {
+    use allocsample_record::{SampleFlags, SampleRecord};
+    for (depth, frames, flags) in [
+        ("2", 2, SampleFlags::default()),
+        ("1", 1, SampleFlags::TRUNCATED),
+    ] {
+        let settings = [("INTERVAL", "1"), ("ON_FULL", "drop"), ("MAX_DEPTH", depth)];
+        let trial = Trial::begin(agent!(), &settings);
+        let machine = Machine::new(trial, &described(HeapKind::External));
+        let frame = |function, line| RawFrame {
+            function,
+            line,
+            flags: 0,
+            reserved: 0,
+        };
+        let object = Object {
+            address: 0x500,
+            size: 64,
+            type_id: 0,
+        };
+        let stack = [frame(5, 7), frame(6, 8)];
+        let caller = Caller::UNKNOWN;
+        let agent = machine.trial.agent;
+        agent.heap_sampled(machine.thread, machine.heap, object, &stack, None, &caller);
+        let words = machine.trial.of_kind(RecordKind::Sample);
+        let sample = SampleRecord::decode(&words[0]).unwrap();
+        let expected = [(5, 7), (6, 8)].map(|(function, line)| {
+            let heap = machine.heap.id();
+            VmFrame {
+                heap,
+                function,
+                line,
+            }
+            .encode()
+        });
+        assert_eq!(sample.frames, &expected[..frames]);
+        assert_eq!(sample.flags, flags);
+    }
 }
 
 #[test]

@@ -166,6 +166,39 @@ fn a_stack_is_what_the_unwinder_of_panics_finds() {
 }
 
 #[test]
+fn stacks_whose_rest_is_known_are_as_if_walked_in_full() {
+    let settings = [("INTERVAL", "1"), ("ON_FULL", "drop"), ("UNWIND", "verify")];
+    let trial = begin(agent!(), &settings);
+    walk(&trial, &DEPTHS);
+    assert!(trial.exit(trial.thread()));
+    let compared = allocsample_record::Note::StacksCompared;
+    let notes = trial.notes();
+    let (_, detail) = notes.iter().find(|(note, _)| *note == compared).unwrap();
+    let text = std::str::from_utf8(detail).unwrap();
+    let (known, different) = text.split_once(" with a known rest, ").unwrap();
+    // All but the first have their root in common with the one before.
+    assert_eq!(known, "8");
+    assert_eq!(different, "0 different");
+}
+
+#[test]
+fn another_profile_describes_its_modules_again() {
+    let agent = agent!();
+    let trial = begin(agent, SETTINGS);
+    let thread = trial.thread();
+    trial.alloc_at(thread, 0x1000, 16, here()).unwrap();
+    let how = allocsample_record::ExitHow::Exec;
+    assert!(agent.on_exit(thread, &Caller::UNKNOWN, how, None, b"/bin/true"));
+    agent.after_exec_failed(thread);
+    trial.alloc_at(thread, 0x2000, 16, here()).unwrap();
+    let sample = trial.of_kind(RecordKind::Sample);
+    assert_eq!(SampleRecord::decode(&sample[0]).unwrap().shared, 0);
+    let expected = backtrace();
+    assert_eq!(stacks(&trial)[0].0[1..], expected[..]);
+    assert!(trial.of_kind(RecordKind::Module).len() >= 2);
+}
+
+#[test]
 fn every_module_of_a_stack_is_described_before_it() {
     let trial = begin(agent!(), SETTINGS);
     walk(&trial, &DEPTHS);
