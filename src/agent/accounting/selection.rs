@@ -364,4 +364,21 @@ mod tests {
         assert!(!selection.set_thread(9, false));
         assert!(selection.set_thread(7, false));
     }
+
+    #[test]
+    fn a_name_that_no_thread_can_have_is_refused() {
+        let is_possible = |pattern: &[u8]| Filter::name_words(pattern).is_some();
+        for possible in [
+            &b"*"[..],
+            b"a",
+            b"worker*",
+            b"123456789012345",
+            b"123456789012345*",
+        ] {
+            assert!(is_possible(possible), "{possible:?}");
+        }
+        for impossible in [&b""[..], b"a*b", b"a\x01", b"a\0*", b"1234567890123456"] {
+            assert!(!is_possible(impossible), "{impossible:?}");
+        }
+    }
 }

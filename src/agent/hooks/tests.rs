@@ -412,6 +412,41 @@ fn a_machine_that_samples_by_itself_keeps_its_interval() {
 }
 
 #[test]
+fn a_machine_that_never_calls_malloc_obeys_requests_too() {
+    let trial = Trial::begin(agent!(), EVERY);
+    let mut machine = Machine::new(trial, &described(HeapKind::Nursery));
+    machine.alloc(16);
+    let recording = machine.trial.recording();
+    recording.ring.ask(request::SET_INTERVAL, 5000, [0; 4]);
+    machine.alloc(16);
+    let in_force = machine.trial.agent.interval_in_force();
+    assert_eq!(in_force, Interval::new(5000));
+    assert_eq!(machine.heap.counters().interval_bytes, 5000);
+}
+
+#[test]
+fn what_a_machine_draws_on_a_thread_that_is_left_out_is_no_sample() {
+    let trial = Trial::begin(agent!(), EVERY);
+    let machine = Machine::new(trial, &described(HeapKind::External));
+    let agent = machine.trial.agent;
+    let sampled = |address| {
+        let object = Object {
+            address,
+            size: 64,
+            type_id: 0,
+        };
+        let caller = Caller::UNKNOWN;
+        let id = agent.heap_sampled(machine.thread, machine.heap, object, &[], None, &caller);
+        id.is_some()
+    };
+    assert!(sampled(0x500));
+    agent.order_thread(machine.thread, 0, false).unwrap();
+    assert!(!sampled(0x600));
+    agent.order_thread(machine.thread, 0, true).unwrap();
+    assert!(sampled(0x700));
+}
+
+#[test]
 fn a_stack_that_the_machine_gives_is_the_whole_stack() {
     use allocsample_record::{SampleFlags, SampleRecord};
     for (depth, frames, flags) in [

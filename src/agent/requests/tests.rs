@@ -104,6 +104,16 @@ fn the_calling_thread_can_be_left_out_and_taken_in_again() {
 }
 
 #[test]
+fn a_thread_that_ends_leaves_its_number_to_one_that_is_sampled() {
+    let trial = Trial::begin(agent!(), EVERY);
+    let (thread, next) = (trial.thread(), trial.thread());
+    assert_eq!(trial.agent.order_thread(thread, 0, false), Ok(()));
+    assert_eq!(trial.alloc(thread, 0x1000, 24), None);
+    trial.agent.on_thread_end(thread);
+    trial.alloc(next, 0x2000, 24).unwrap();
+}
+
+#[test]
 fn work_on_files_is_left_to_the_drain_thread() {
     for what in [
         request::FLUSH,
@@ -191,6 +201,7 @@ fn the_status_has_the_figures_and_the_path() {
     ring.set_figure(allocsample_record::Figure::TimedSamples as usize, 4);
     ring.set_figure(allocsample_record::Figure::TimedSamplesNs as usize, 1000);
     let status = trial.agent.status(&mut path).unwrap();
+    assert_eq!(status.interval.unwrap().bytes(), 1);
     // Ring full, no memory, write failed, reentered: 1 + 4 + 5 + 6.
     assert_eq!((status.lost_samples, status.lost_bytes), (16, 1600));
     assert_eq!((status.left_out_samples, status.left_out_bytes), (7, 700));

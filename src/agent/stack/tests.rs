@@ -341,3 +341,46 @@ fn a_tick_has_the_stack_of_what_it_interrupted() {
     assert_eq!(tick.frames[1..], expected[..]);
     assert_eq!(tick.cpu_ns, 30_000_000);
 }
+
+#[test]
+fn the_time_of_ticks_that_are_not_recorded_is_counted() {
+    use allocsample_record::Figure;
+    let settings = [("TIME_HZ", "100"), SETTINGS[0], SETTINGS[1], SETTINGS[2]];
+    let trial = begin(agent!(), &settings);
+    let (thread, stranger) = (trial.thread(), trial.thread());
+    let interrupted = Interrupted {
+        pc: 0,
+        sp: 0,
+        fp: 0,
+        link: 0,
+    };
+    let tick = |thread: &ShimThread, periods| {
+        trial.agent.on_tick(thread, &interrupted, periods);
+    };
+    let figures = || {
+        let figures = trial.recording().ring.figures();
+        let figure = |figure: Figure| figures[figure as usize] / 10_000_000;
+        [
+            figure(Figure::TickPeriodNs),
+            figure(Figure::TicksInAgentNs),
+            figure(Figure::TicksNotRecordedNs),
+        ]
+    };
+    // Before there is a recording: of a thread that has not joined, and inside the agent.
+    tick(stranger, 1);
+    let (slow_path, _) = stranger.mute(0, &Caller::UNKNOWN);
+    tick(stranger, 2);
+    drop(slow_path);
+    trial.alloc_at(thread, 0x1000, 16, here()).unwrap();
+    assert_eq!(figures(), [1, 2, 1]);
+    tick(stranger, 4);
+    let (slow_path, _) = thread.mute(0, &Caller::UNKNOWN);
+    tick(thread, 8);
+    drop(slow_path);
+    assert_eq!(figures(), [1, 10, 5]);
+    // A thread that is left out has none.
+    trial.agent.enable_thread(thread, false);
+    tick(thread, 16);
+    assert_eq!(figures(), [1, 10, 5]);
+    assert_eq!(trial.of_kind(RecordKind::Tick), Vec::<Vec<u64>>::new());
+}
