@@ -73,7 +73,8 @@ fn readings(profile: &Profile) -> Vec<&MemoryMap> {
     let room = (MOST_SAMPLES / profile.samples.len().max(1)).clamp(2, MOST_READINGS);
     let largest = (0..listed.len()).max_by_key(|&at| listed[at].totals.resident_bytes);
     let step = listed.len().div_ceil(room).max(1);
-    let is_kept = |at: usize| at % step == 0 || Some(at) == largest || at + 1 == listed.len();
+    let is_kept =
+        |at: usize| at.is_multiple_of(step) || Some(at) == largest || at + 1 == listed.len();
     let kept = listed.iter().enumerate().filter(|(at, _)| is_kept(*at));
     kept.map(|(_, map)| *map).collect()
 }
