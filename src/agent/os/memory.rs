@@ -14,7 +14,7 @@ pub fn mapped_bytes() -> u64 {
 /// Mappings of our own, by start and length: (0, 0) is a free place. What finds no place is not known.
 static OWN_RANGES: [(AtomicU64, AtomicU64); MOST_OWN_RANGES] =
     [const { (AtomicU64::new(0), AtomicU64::new(0)) }; MOST_OWN_RANGES];
-/// Places of [`OWN_RANGES`].
+/// How many mappings of our own are known at most.
 pub const MOST_OWN_RANGES: usize = 256;
 
 fn add_own_range(base: NonNull<u8>, bytes: usize) {
