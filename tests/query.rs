@@ -51,6 +51,8 @@ fn every_recipe_of_the_document_runs() {
         "type",
         "Collections",
         "resident",
+        "Resident",
+        "Mappings",
         "--time-hz",
     ];
     for (title, sql) in recipes {

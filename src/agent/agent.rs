@@ -259,6 +259,7 @@ impl Agent {
         self.publisher.restart();
         self.capture.restart();
         self.ticks.forget();
+        self.mappings.restart();
         self.heaps.restart();
         self.forget_blocks();
         self.accounting.restart(self.setup.first_interval());

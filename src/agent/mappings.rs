@@ -16,7 +16,6 @@ use crate::capture::WorkArea;
 use crate::os::stack_room::make_room;
 use crate::os::{clock, memory};
 use crate::recording::{self, Recording};
-use crate::sample::is_as_walked;
 use crate::shim::{Caller, MappingCall};
 use crate::switch::Switch;
 
@@ -32,6 +31,8 @@ pub(crate) struct Mappings {
     due_ns: AtomicU64,
     /// Calls that were not recorded before there was a recording.
     not_recorded: AtomicU64,
+    /// Bytes that were mapped before there was a recording.
+    mapped_bytes: AtomicU64,
 }
 
 impl Mappings {
@@ -40,7 +41,14 @@ impl Mappings {
         Self {
             due_ns: AtomicU64::new(0),
             not_recorded: AtomicU64::new(0),
+            mapped_bytes: AtomicU64::new(0),
         }
+    }
+
+    /// In a forked child, which has no recording yet.
+    pub fn restart(&self) {
+        self.not_recorded.store(0, Ordering::Relaxed);
+        self.mapped_bytes.store(0, Ordering::Relaxed);
     }
 
     /// Whether one more call may be recorded at this time.
@@ -70,7 +78,9 @@ impl Agent {
         };
         make_room();
         self.notice_fork_on(thread);
-        let is_wanted = self.switch.get() == Switch::On && self.config().records_mappings;
+        let is_stopped = self.accounting.control.force().interval.is_none();
+        let is_wanted =
+            self.switch.get() == Switch::On && self.config().records_mappings && !is_stopped;
         if !is_wanted || thread.is_of_the_agent() {
             return;
         }
@@ -103,16 +113,16 @@ impl Agent {
         }
     }
 
-    /// Whether a process without a sample shall have a profile for this: as much as one interval, if samples are taken at all.
+    /// Whether a process without a sample shall have a profile for this: one interval was mapped in all, and samples are taken.
     fn is_worth_a_recording(&self, change: MappingChange, bytes: u64) -> bool {
-        let force = self.accounting.control.force();
-        let interval = force.interval.or(self.config().interval);
+        let interval = self.accounting.control.force().interval;
         // What a thread touches of its stack is a small part.
-        change.maps()
-            && !change.is_own()
-            && !change.is_thread()
-            && force.interval.is_some()
-            && interval.is_some_and(|interval| bytes >= interval.bytes())
+        if !change.maps() || change.is_own() || change.is_thread() {
+            return false;
+        }
+        let mapped_bytes = &self.mappings.mapped_bytes;
+        let before = mapped_bytes.fetch_add(bytes, Ordering::Relaxed);
+        interval.is_some_and(|interval| before.saturating_add(bytes) >= interval.bytes())
     }
 
     fn count_mapping_not_recorded(&self) {
@@ -160,9 +170,10 @@ impl Agent {
             self.capture.strip_own(area, &mut captured);
         }
         let key = self.capture.written_key(thread);
-        let is_as_walked = is_as_walked(&captured, walked);
+        // Our own frames were taken off what the walk found.
+        const IS_AS_WALKED: bool = false;
         let (shared, frames) =
-            area.delta_from_last(&captured, is_as_walked, key, thread.last_sample());
+            area.delta_from_last(&captured, IS_AS_WALKED, key, thread.last_sample());
         let record = MappingRecord {
             mapped: Mapped {
                 thread: ThreadId(thread.number()),

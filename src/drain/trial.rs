@@ -243,7 +243,7 @@ pub(crate) fn chunks(path: &Path) -> Vec<Chunk> {
     chunks
 }
 
-/// All events of a file, but for readings of the resident set.
+/// All events of a file, but for readings of the resident set, and what the tests of this process have mapped.
 pub(crate) fn events(path: &Path) -> Vec<Event> {
     let (mut events, mut nodes) = (Vec::new(), 0);
     for chunk in chunks(path) {
@@ -254,7 +254,9 @@ pub(crate) fn events(path: &Path) -> Vec<Event> {
             nodes = decoder.nodes();
         }
     }
-    events.retain(|event| !is_of_kind(event, RecordKind::Counter));
+    events.retain(|event| {
+        !is_of_kind(event, RecordKind::Counter) && !is_of_kind(event, RecordKind::FileMapping)
+    });
     events
 }
 

@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use allocsample_profile::{Frame, MAPPINGS, Profile};
+use allocsample_profile::{Frame, MAPPINGS, MappingCall, MappingChange, Note, Profile};
 use allocsample_report::significance::benjamini_hochberg;
 use allocsample_report::versions::Versions;
-use allocsample_report::{Selection, Weights};
+use allocsample_report::{Selection, Weights, runtimes};
 use allocsample_sampling::Estimate;
 
 use crate::candidate::{Candidate, Setting};
@@ -144,7 +144,7 @@ impl Findings {
         let mut found = Self::worst_blocks(profile, selection, limit);
         let mapped = profile.mappings.iter().filter(|it| it.mapped.change.maps());
         if mapped.count() >= LEAST_MAPPINGS {
-            let mappings = profile.of_mappings();
+            let mappings = profile.of_some_mappings(|call| !is_of_a_heap(profile, call));
             found.add_mappings(Self::worst_blocks(&mappings, selection, limit));
         }
         found
@@ -270,6 +270,22 @@ impl Findings {
         let grown = self.process.per_s();
         (grown > 0.0).then(|| self.explained_per_s / grown)
     }
+}
+
+/// Whether a call made room for a heap whose blocks are sampled, and judged by themselves: the allocator's that malloc leads to,
+/// or a runtime's, if all that are there are sampled. What sbrk gives is an allocator's in any case.
+fn is_of_a_heap(profile: &Profile, call: &MappingCall) -> bool {
+    if call.mapped.change == MappingChange::Break {
+        return true;
+    }
+    let module = profile.mapper_of(call).and_then(|it| profile.module(it));
+    let Some(module) = module.map(|module| module.name()) else {
+        return false;
+    };
+    let is_next = |path: &str| path.rsplit('/').next() == Some(module);
+    let mut notes = profile.notes.iter();
+    notes.any(|(note, path)| *note == Note::NextAllocator && is_next(path))
+        || profile.runtimes.has_module(module) && !runtimes::is_any_missing(profile)
 }
 
 /// Gives undecided sites the verdict that they have together.

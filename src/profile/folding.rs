@@ -137,6 +137,11 @@ impl Runtimes {
         self.own.is_empty() && self.shared.is_empty()
     }
 
+    /// Whether a module is a runtime's, or has one in it.
+    pub fn has_module(&self, module: &str) -> bool {
+        self.own.contains(module) || self.shared.iter().any(|(shared, _)| shared == module)
+    }
+
     /// Whether a function in a module is a runtime's.
     pub fn own(&self, module: &str, function: &str) -> bool {
         self.own.contains(module)

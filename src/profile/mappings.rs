@@ -60,6 +60,11 @@ impl Profile {
     /// heap of its own, [`MAPPINGS`], in which every byte is a sample point. Their sizes are those of addresses, touched or
     /// not. What says nothing of mappings is missing.
     pub fn of_mappings(&self) -> Self {
+        self.of_some_mappings(|_| true)
+    }
+
+    /// The same of some calls.
+    pub fn of_some_mappings(&self, is_wanted: impl Fn(&MappingCall) -> bool) -> Self {
         const HEAP: HeapId = HeapId(u16::MAX);
         let mut profile = Self {
             process: self.process.clone(),
@@ -92,7 +97,7 @@ impl Profile {
         let calls = self.mappings.iter().zip(self.unmapped_ns());
         for ((call, unmapped_ns), id) in calls.zip(1..) {
             let it = &call.mapped;
-            if !it.change.maps() || it.change.is_own() {
+            if !it.change.maps() || it.change.is_own() || !is_wanted(call) {
                 continue;
             }
             exact_bytes += it.bytes;

@@ -11,46 +11,55 @@ pub fn mapped_bytes() -> u64 {
     MAPPED_BYTES.load(Ordering::Relaxed)
 }
 
-/// Mappings of our own, by start and length: (0, 0) is a free place. What finds no place is not known.
-static OWN_RANGES: [(AtomicU64, AtomicU64); MOST_OWN_RANGES] =
-    [const { (AtomicU64::new(0), AtomicU64::new(0)) }; MOST_OWN_RANGES];
 /// How many mappings of our own are known at most.
 pub const MOST_OWN_RANGES: usize = 256;
 
-fn add_own_range(base: NonNull<u8>, bytes: usize) {
-    let start = base.as_ptr().addr() as u64;
-    let place = OWN_RANGES.iter().find(|(place, _)| {
-        place.load(Ordering::Relaxed) == 0
-            && place
-                .compare_exchange(0, start, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
-    });
-    if let Some((_, length)) = place {
-        length.store(bytes as u64, Ordering::Release);
-    }
-}
+/// Mappings of our own, by start and length: (0, 0) is a free place. What finds no place is not known.
+struct OwnRanges([(AtomicU64, AtomicU64); MOST_OWN_RANGES]);
 
-fn remove_own_range(base: NonNull<u8>) {
-    let start = base.as_ptr().addr() as u64;
-    let place = OWN_RANGES
-        .iter()
-        .find(|(place, _)| place.load(Ordering::Relaxed) == start);
-    if let Some((place, length)) = place {
-        length.store(0, Ordering::Relaxed);
-        place.store(0, Ordering::Release);
+static OWN_RANGES: OwnRanges = OwnRanges::new();
+
+impl OwnRanges {
+    const fn new() -> Self {
+        Self([const { (AtomicU64::new(0), AtomicU64::new(0)) }; MOST_OWN_RANGES])
+    }
+
+    fn add(&self, start: u64, bytes: u64) {
+        let place = self.0.iter().find(|(place, _)| {
+            place.load(Ordering::Relaxed) == 0
+                && place
+                    .compare_exchange(0, start, Ordering::Relaxed, Ordering::Relaxed)
+                    .is_ok()
+        });
+        if let Some((_, length)) = place {
+            length.store(bytes, Ordering::Release);
+        }
+    }
+
+    fn remove(&self, start: u64) {
+        let mut places = self.0.iter();
+        let place = places.find(|(place, _)| place.load(Ordering::Relaxed) == start);
+        if let Some((place, length)) = place {
+            length.store(0, Ordering::Relaxed);
+            place.store(0, Ordering::Release);
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.0.iter().map(|(place, length)| {
+            let bytes = length.load(Ordering::Acquire);
+            match place.load(Ordering::Acquire) {
+                start if start != 0 && bytes != 0 => (start, bytes),
+                _ => (0, 0),
+            }
+        })
     }
 }
 
 /// Start and length of each place for a mapping of our own, (0, 0) where it is free. Any thread; what another thread maps or
 /// unmaps meanwhile may be missing.
 pub fn own_ranges() -> impl Iterator<Item = (u64, u64)> {
-    OWN_RANGES.iter().map(|(place, length)| {
-        let bytes = length.load(Ordering::Acquire);
-        match place.load(Ordering::Acquire) {
-            start if start != 0 && bytes != 0 => (start, bytes),
-            _ => (0, 0),
-        }
-    })
+    OWN_RANGES.all()
 }
 
 /// Zeroed private memory that is never given back. `None`: the kernel has none for us.
@@ -71,7 +80,7 @@ pub fn map(bytes: usize) -> Option<NonNull<u8>> {
     };
     let base = mapped(base)?;
     MAPPED_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
-    add_own_range(base, bytes);
+    OWN_RANGES.add(base.as_ptr().addr() as u64, bytes as u64);
     Some(base)
 }
 
@@ -89,7 +98,7 @@ fn mapped(base: libc::c_long) -> Option<NonNull<u8>> {
 /// `base` came from `map(bytes)`, and nothing refers into it any more.
 pub unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
     MAPPED_BYTES.fetch_sub(bytes as u64, Ordering::Relaxed);
-    remove_own_range(base);
+    OWN_RANGES.remove(base.as_ptr().addr() as u64);
     // SAFETY: the caller's promise.
     unsafe { libc::syscall(libc::SYS_munmap, base.as_ptr(), bytes) };
 }
@@ -461,13 +470,27 @@ mod tests {
 
     #[test]
     fn mappings_of_our_own_are_known_until_they_are_given_back() {
-        const BYTES: usize = 5 * PAGE;
-        let base = map(BYTES).unwrap();
-        let range = (base.as_ptr().addr() as u64, BYTES as u64);
-        assert_eq!(own_ranges().filter(|it| *it == range).count(), 1);
-        // SAFETY: just mapped, of this length, and used by nobody.
-        unsafe { unmap(base, BYTES) };
-        assert_eq!(own_ranges().filter(|it| *it == range).count(), 0);
+        let ranges = OwnRanges::new();
+        let known = || {
+            ranges
+                .all()
+                .filter(|it| *it != (0, 0))
+                .collect::<std::vec::Vec<_>>()
+        };
+        ranges.add(4096, 100);
+        ranges.add(8192, 200);
+        assert_eq!(known(), [(4096, 100), (8192, 200)]);
+        ranges.remove(4096);
+        ranges.remove(5);
+        ranges.add(12_288, 300);
+        assert_eq!(known(), [(12_288, 300), (8192, 200)]);
+        // What finds no place is not known.
+        for number in 0..2 * MOST_OWN_RANGES as u64 {
+            ranges.add(1 << 20 | number, 1);
+        }
+        assert_eq!(known().len(), MOST_OWN_RANGES);
+        ranges.remove(1 << 20 | (2 * MOST_OWN_RANGES as u64 - 1));
+        assert_eq!(known().len(), MOST_OWN_RANGES);
     }
 
     const PAGE: usize = 4096;

@@ -203,15 +203,10 @@ fn every_record_of_the_ring_comes_to_the_file_in_its_order() {
                 thread: ThreadId(1)
             }),
             node(1, 41),
-            Event::Words {
-                kind: RecordKind::FileFreeStack as u8,
-                words: FileFreeStackRecord {
-                    sample: first,
-                    stack: 5
-                }
-                .encode()
-                .to_vec(),
-            },
+            Event::FreeStack(FileFreeStackRecord {
+                sample: first,
+                stack: 5
+            }),
             Event::Words {
                 kind: RecordKind::FileTick as u8,
                 words: FileTickRecord {
