@@ -22,6 +22,13 @@ static bool is_ours(const void *caller)
     return (uintptr_t)caller - (uintptr_t)__ehdr_start < (uintptr_t)(_end - __ehdr_start);
 }
 
+/* What the kernel maps and unmaps for a length: whole pages. */
+static size_t whole_pages(size_t bytes)
+{
+    size_t page_bytes = (size_t)getpagesize();
+    return (bytes + page_bytes - 1) & ~(page_bytes - 1);
+}
+
 static void tell(const void *caller, enum shim_change change, const void *start, size_t bytes, int protection, int flags)
 {
     const struct shim_slow_path *agent = shim_agent();
@@ -46,7 +53,7 @@ EXPORT void *mmap(void *address, size_t bytes, int protection, int flags, int fd
 {
     void *mapped = NEXT(mmap)(address, bytes, protection, flags, fd, offset);
     if (mapped != MAP_FAILED)
-        tell(CALLER, SHIM_MAP, mapped, bytes, protection, flags);
+        tell(CALLER, SHIM_MAP, mapped, whole_pages(bytes), protection, flags);
     return mapped;
 }
 
@@ -54,13 +61,13 @@ EXPORT void *mmap64(void *address, size_t bytes, int protection, int flags, int 
 {
     void *mapped = NEXT(mmap64)(address, bytes, protection, flags, fd, offset);
     if (mapped != MAP_FAILED)
-        tell(CALLER, SHIM_MAP, mapped, bytes, protection, flags);
+        tell(CALLER, SHIM_MAP, mapped, whole_pages(bytes), protection, flags);
     return mapped;
 }
 
 EXPORT int munmap(void *address, size_t bytes)
 {
-    tell(CALLER, SHIM_UNMAP, address, bytes, 0, 0);
+    tell(CALLER, SHIM_UNMAP, address, whole_pages(bytes), 0, 0);
     return NEXT(munmap)(address, bytes);
 }
 
@@ -77,6 +84,8 @@ EXPORT void *mremap(void *address, size_t bytes, size_t new_bytes, int flags, ..
     void *mapped = NEXT(mremap)(address, bytes, new_bytes, flags, new_address);
     if (mapped == MAP_FAILED)
         return mapped;
+    bytes = whole_pages(bytes);
+    new_bytes = whole_pages(new_bytes);
     if (mapped == address) {
         if (new_bytes < bytes)
             tell(CALLER, SHIM_UNMAP, (char *)address + new_bytes, bytes - new_bytes, 0, 0);

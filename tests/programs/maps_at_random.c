@@ -62,13 +62,14 @@ static void *work(void *argument)
         case 1:
         case 2: {
             unsigned which = next(area) % 3;
-            mappers[which](at, count * PAGE);
+            /* The kernel takes whole pages for any length. */
+            mappers[which](at, count * PAGE - next(area) % PAGE);
             memset(area->owner + first, 'a' + (int)which, count);
             break;
         }
         case 3:
             /* Some of it may not be mapped, and some may be several mappings. */
-            munmap(at, count * PAGE);
+            munmap(at, count * PAGE - next(area) % PAGE);
             memset(area->owner + first, 0, count);
             break;
         default: {
