@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
     use crate::setup::Hooks;
-    use crate::trial::{HOOKS, Trial, agent};
+    use crate::trial::{Trial, agent};
     use std::vec::Vec;
 
     const EVERY: &[(&str, &str)] = &[("INTERVAL", "1"), ("ON_FULL", "drop")];
@@ -134,7 +134,7 @@ mod tests {
                 to.get_mut(..from.len())?.copy_from_slice(from);
                 Some(from.len())
             },
-            ..HOOKS
+            ..Hooks::NONE
         };
         let agent = agent!();
         let trial = Trial::begin_with(agent, EVERY, hooks);

@@ -38,6 +38,24 @@ pub struct Hooks {
     pub not_joined: fn(usize, &mut [u8]) -> usize,
 }
 
+impl Hooks {
+    /// Those of a library that is not there: they do nothing.
+    pub const NONE: Self = Self {
+        start_drain: |_| false,
+        compress: |_, _| None,
+        join_drain: |_| {},
+        leave_drain: |_| {},
+        on_thread_joined: || {},
+        after_fork_in_child: || {},
+        give_back_signal_stack: |_| {},
+        end_ticks: || {},
+        has_listener: || false,
+        on_sampled: |_, _, _| {},
+        on_heap_freed: |_| {},
+        not_joined: |_, _| 0,
+    };
+}
+
 /// Facts that are known at start.
 pub struct Start {
     /// The settings.
@@ -78,20 +96,7 @@ impl Setup {
     pub fn started(&self) -> &'static Start {
         static NOT_STARTED: Start = Start {
             config: Config::OFF,
-            hooks: Hooks {
-                start_drain: |_| false,
-                compress: |_, _| None,
-                join_drain: |_| {},
-                leave_drain: |_| {},
-                on_thread_joined: || {},
-                after_fork_in_child: || {},
-                give_back_signal_stack: |_| {},
-                end_ticks: || {},
-                has_listener: || false,
-                on_sampled: |_, _, _| {},
-                on_heap_freed: |_| {},
-                not_joined: |_, _| 0,
-            },
+            hooks: Hooks::NONE,
             program: &[],
             next_allocator: &[],
             malloc_elsewhere: None,

@@ -105,7 +105,7 @@ impl Trial {
         let config = Config::read(lookup, b"/").unwrap();
         agent.switch_on(Box::leak(Box::new(Start {
             config,
-            hooks: HOOKS,
+            hooks: Hooks::NONE,
             program: b"app",
             next_allocator: b"libc.so.6",
             malloc_elsewhere: None,
@@ -174,21 +174,6 @@ impl Drop for Trial {
         recording::forget();
     }
 }
-
-const HOOKS: Hooks = Hooks {
-    start_drain: |_| false,
-    compress: |_, _| None,
-    join_drain: |_| {},
-    leave_drain: |_| {},
-    on_thread_joined: || {},
-    after_fork_in_child: || {},
-    give_back_signal_stack: |_| {},
-    end_ticks: || {},
-    has_listener: || false,
-    on_sampled: |_, _, _| {},
-    on_heap_freed: |_| {},
-    not_joined: |_, _| 0,
-};
 
 pub(crate) const fn sample_of(thread: u32, shared: u32) -> SampleRecord<'static> {
     SampleRecord {

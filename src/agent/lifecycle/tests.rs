@@ -6,7 +6,7 @@ use allocsample_record::{Figure, LostReason, RecordKind};
 
 use super::*;
 use crate::setup::Hooks;
-use crate::trial::{HOOKS, Trial, agent};
+use crate::trial::{Trial, agent};
 
 const EVERY: &[(&str, &str)] = &[("INTERVAL", "1"), ("ON_FULL", "drop")];
 const SELDOM: &[(&str, &str)] = &[("INTERVAL", "1G")];
@@ -267,7 +267,7 @@ fn bridges_that_did_not_join_are_noted() {
             detail[..why.len()].copy_from_slice(why);
             why.len()
         },
-        ..HOOKS
+        ..Hooks::NONE
     };
     let trial = Trial::begin_with(agent!(), EVERY, hooks);
     trial.alloc(trial.thread(), 0x1000, 24).unwrap();

@@ -9,7 +9,7 @@ use super::*;
 use crate::process_control::Order;
 use crate::setup::Hooks;
 use crate::shim::Caller;
-use crate::trial::{HOOKS, Trial, agent};
+use crate::trial::{Trial, agent};
 
 /// Every byte is a sample point.
 const EVERY: &[(&str, &str)] = &[("INTERVAL", "1"), ("ON_FULL", "drop")];
@@ -231,7 +231,7 @@ fn a_listener_is_told_of_each_sample_and_its_weight() {
                 place.store(value, Ordering::Relaxed);
             }
         },
-        ..HOOKS
+        ..Hooks::NONE
     };
     let trial = Trial::begin_with(agent!(), &[("INTERVAL", "1000")], hooks);
     let thread = trial.thread();
