@@ -232,18 +232,8 @@ impl Agent {
 /// reader takes them for older than all calls.
 pub(crate) fn write_own_mappings(recording: &Recording) {
     for (start, bytes) in memory::own_ranges().filter(|(_, bytes)| *bytes > 0) {
-        let mapped = Mapped {
-            time_ns: 0,
-            start,
-            bytes,
-            thread: ThreadId(0),
-            change: MappingChange::Own,
-            protection: 0,
-            flags: 0,
-            stack_flags: SampleFlags::default(),
-        };
         let record = MappingRecord {
-            mapped,
+            mapped: Mapped::own(0, start, bytes),
             shared: 0,
             frames: &[],
         };

@@ -1,10 +1,7 @@
 //! Reads the memory use of the process, when a reading is due; and tells which memory is the agent's own.
 
 use allocsample_agent::os::{clock, memory};
-use allocsample_record::{
-    ChunkEncoder, FileMappingRecord, Mapped, MappingChange, MemoryMap, RecordKind, SampleFlags,
-    ThreadId,
-};
+use allocsample_record::{ChunkEncoder, FileMappingRecord, Mapped, MemoryMap, RecordKind};
 use allocsample_residency::{Due, Source, Watch};
 
 /// The readings of our own process.
@@ -53,17 +50,10 @@ impl Residency {
             if bytes == 0 {
                 continue;
             }
-            let mapped = Mapped {
-                time_ns: clock::monotonic_ns(),
-                start,
-                bytes,
-                thread: ThreadId(0),
-                change: MappingChange::Own,
-                protection: 0,
-                flags: 0,
-                stack_flags: SampleFlags::default(),
+            let record = FileMappingRecord {
+                mapped: Mapped::own(clock::monotonic_ns(), start, bytes),
+                stack: 0,
             };
-            let record = FileMappingRecord { mapped, stack: 0 };
             encoder.words(RecordKind::FileMapping, &record.encode());
         }
     }

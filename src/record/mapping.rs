@@ -97,6 +97,22 @@ pub struct Mapped {
     pub stack_flags: SampleFlags,
 }
 
+impl Mapped {
+    /// A mapping of the agent's own.
+    pub const fn own(time_ns: u64, start: u64, bytes: u64) -> Self {
+        Self {
+            time_ns,
+            start,
+            bytes,
+            thread: ThreadId(0),
+            change: MappingChange::Own,
+            protection: 0,
+            flags: 0,
+            stack_flags: SampleFlags(0),
+        }
+    }
+}
+
 /// A change in a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappingRecord<'a> {
