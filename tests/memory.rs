@@ -4,6 +4,8 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
 use allocsample_profile::{MappingChange, Profile};
 use serde_json::Value;
@@ -289,6 +291,90 @@ fn a_program_that_maps_all_the_time_is_not_recorded_for_ever() {
         "{}",
         stdout(&text)
     );
+}
+
+/// A stack is written as what differs from the last sample's. Every mapping has all of its own, whatever was sampled between.
+#[test]
+fn stacks_of_mappings_are_whole_between_samples_of_the_same_frames() {
+    let room = room("maps_between_samples.c");
+    let run = [
+        "run",
+        "-q",
+        "--interval",
+        "1K",
+        "-o",
+        "it.allocsample",
+        "--",
+        "./program",
+    ];
+    let output = room.output(&run);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let profile = Profile::open(&room.path("it.allocsample")).expect("a profile");
+    assert!(profile.samples.len() > 1000, "{}", profile.samples.len());
+    let mut seen = BTreeMap::new();
+    for call in &profile.mappings {
+        let frames = (profile.stacks.locations(call.stack)).flat_map(|it| profile.frames(it));
+        let functions: Vec<String> = frames.map(|frame| frame.function).collect();
+        if functions
+            .first()
+            .is_none_or(|first| first != "map_at_depth")
+        {
+            assert!(call.mapped.change != MappingChange::Map, "{functions:?}");
+            continue;
+        }
+        // The length says how deep it was: a page, and one for each call of `descend`.
+        let depth = call.mapped.bytes as usize / 4096 - 1;
+        let descended = functions.iter().filter(|it| *it == "descend").count();
+        assert_eq!(descended, depth, "{functions:?}");
+        assert!(functions.iter().any(|it| it == "main"), "{functions:?}");
+        *seen.entry(depth).or_insert(0) += 1;
+    }
+    assert_eq!(seen.len(), 12, "{seen:?}");
+    assert_eq!(seen.values().sum::<usize>(), 600, "{seen:?}");
+}
+
+#[test]
+fn mappings_of_an_attached_process_are_recorded_until_it_is_detached() {
+    let room = room("leaks_past_malloc.c");
+    let directory = room.directory().to_str().expect("a path").to_owned();
+    let mut program = Command::new(room.path("program"))
+        .args(["mmap", "600", "1", &directory])
+        .spawn()
+        .expect("the program");
+    let pid = program.id().to_string();
+    let attached = room.output(&["attach", &pid, "--interval", "64K", "-o", "it.allocsample"]);
+    assert_eq!(attached.status.code(), Some(0), "{}", stderr(&attached));
+    let path = room.path("it.allocsample");
+    let calls = || {
+        let profile = Profile::open(&path).map_or(Vec::new(), |it| it.mappings);
+        let calls = profile
+            .iter()
+            .filter(|it| it.mapped.change == MappingChange::Map);
+        calls.count()
+    };
+    // Some fifty a second.
+    while calls() < 50 {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let detached = room.output(&["detach", &pid]);
+    assert_eq!(detached.status.code(), Some(0), "{}", stderr(&detached));
+    let recorded = calls();
+    std::thread::sleep(Duration::from_millis(300));
+    let is_running = program.try_wait().expect("the program").is_none();
+    program.kill().expect("the program");
+    program.wait().expect("the program");
+    assert!(is_running, "the program did not survive");
+    assert_eq!(calls(), recorded);
+    let sql = "SELECT count(*) FROM mappings m JOIN stacks s ON s.stack_id = m.stack_id
+               WHERE m.call = 'mmap' AND s.stack LIKE '%main;%map'";
+    let whole = stdout(&room.output(&["query", "--format", "csv", "it.allocsample", sql]));
+    let whole: usize = whole
+        .lines()
+        .nth(1)
+        .expect("a row")
+        .parse()
+        .expect("a number");
+    assert_eq!(whole, recorded);
 }
 
 /// What `leaks` says of a program that grows in this way for some seconds.
