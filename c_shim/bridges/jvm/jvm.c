@@ -10,9 +10,6 @@
 #define _GNU_SOURCE
 #include "jvm.h"
 #include "collections.h"
-#include "kit/lock.h"
-#include "kit/memory.h"
-#include "kit/names.h"
 #include "stack.h"
 
 #include <stdio.h>
@@ -20,27 +17,11 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-struct line {
-    int64_t start;
-    int32_t number;
-};
-
 struct thread_info {
     char *name;
     int32_t priority;
     bool is_daemon;
     void *group, *loader;
-};
-
-/* What has a number or a line already, by what tells it apart: never removed, so that a number means one thing. */
-struct entry {
-    uint64_t key, location;
-    uint32_t number, line;
-};
-#define ENTRIES (1u << 16)
-struct table {
-    struct entry *entries;
-    uint32_t used;
 };
 
 static const allocsample_hooks *hooks;
@@ -54,7 +35,6 @@ static _Atomic(uint64_t) interval_told;
 static uint64_t interval_at_first;
 /* The mean of the gap that the thread is in. */
 static _Thread_local uint64_t interval_of_gap;
-static struct table methods, places, types;
 static _Atomic(uint64_t) objects;
 static _Atomic(uint64_t) collections;
 static uint64_t gc_begin_ns;
@@ -62,212 +42,12 @@ static uint64_t gc_begin_ns;
 static _Atomic(bool) is_wanted;
 /* Since when one that was is under way; 0: none is. */
 static _Atomic(uint64_t) forced_since_ns;
-/* Guards the tables. Only threads that run a callback or are in native code take it, none of which the JVM stops
- * meanwhile. In malloc it is not waited for long: what a signal handler interrupted may hold it. */
-static bridge_lock lock;
-/* Places that were seen in malloc, whose names are to be asked for. */
-#define UNNAMED 4096
-static struct frame unnamed[UNNAMED];
-static _Atomic(uint32_t) unnamed_count; /* changed under the lock */
 static _Thread_local bool thread_is_named;
 /* `-agentpath:liballocsample.so=check`: each stack is held against the JVM's, and the profile tells how many differ. */
 static bool is_checking;
 /* How those that the JVM was asked for had been walked. */
 enum { STACKS_DIFFER = JVM_NOT_WALKED + 1, WAYS };
 static _Atomic(uint64_t) stacks[WAYS];
-
-/* The entry of a key, which is not 0, or a free one, whose key is 0; NULL if there is no room. */
-static struct entry *find(struct table *table, uint64_t key, uint64_t location)
-{
-    uint64_t hash = (key + location * UINT64_C(0xd6e8feb86659fd93)) * UINT64_C(0x9e3779b97f4a7c15) >> 32;
-    for (uint32_t i = 0; i < 256; i++) {
-        struct entry *entry = &table->entries[(hash + i) % ENTRIES];
-        if ((entry->key == key && entry->location == location) || entry->key == 0)
-            return entry;
-    }
-    return NULL;
-}
-
-static void give_back(void *memory)
-{
-    if (memory != NULL)
-        CALL(jvmti, DEALLOCATE, (environment, void *), jvmti, memory);
-}
-
-/* ---- names ---- */
-
-/* `Ljava/lang/String;` as `java.lang.String`, `[[I` as `int[][]`. */
-static void write_type(const char *signature, char *text, size_t room)
-{
-    static const char *const primitives[] = {
-        ['B'] = "byte", ['C'] = "char", ['D'] = "double", ['F'] = "float", ['I'] = "int",
-        ['J'] = "long", ['S'] = "short", ['Z'] = "boolean",
-    };
-    size_t dimensions = strspn(signature, "[");
-    const char *element = signature + dimensions;
-    unsigned char kind = (unsigned char)*element;
-    size_t used = 0;
-    if (kind == 'L') {
-        for (element++; *element != 0 && *element != ';' && used + 1 < room; element++)
-            text[used++] = *element == '/' ? '.' : *element;
-    } else if (kind < sizeof primitives / sizeof primitives[0] && primitives[kind] != NULL) {
-        used = strlen(primitives[kind]);
-        memcpy(text, primitives[kind], used + 1);
-    }
-    for (; dimensions > 0 && used + 3 < room; dimensions--, used += 2)
-        memcpy(text + used, "[]", 2);
-    text[used] = 0;
-}
-
-static uint32_t number_of_type(void *class)
-{
-    char *signature = NULL, name[512];
-    if (CALL(jvmti, GET_CLASS_SIGNATURE, (environment, void *, char **, char **), jvmti, class, &signature, NULL) != 0)
-        return 0;
-    lock_take(&lock);
-    struct entry *entry = find(&types, names_hash(NAMES_SEED, signature), 0);
-    if (entry != NULL && entry->key == 0) {
-        write_type(signature, name, sizeof name);
-        *entry = (struct entry){.key = names_hash(NAMES_SEED, signature), .number = ++types.used};
-        hooks->define_type(heap, entry->number, name, "");
-    }
-    uint32_t number = entry == NULL ? 0 : entry->number;
-    lock_release(&lock);
-    give_back(signature);
-    return number;
-}
-
-static void define_method(environment jni, void *method, uint32_t number)
-{
-    char *method_name = NULL, *signature = NULL, *file = NULL, name[1024] = "";
-    void *class = NULL;
-    CALL(jvmti, GET_METHOD_NAME, (environment, void *, char **, char **, char **), jvmti, method, &method_name, NULL,
-         NULL);
-    if (CALL(jvmti, GET_METHOD_DECLARING_CLASS, (environment, void *, void **), jvmti, method, &class) == 0) {
-        CALL(jvmti, GET_CLASS_SIGNATURE, (environment, void *, char **, char **), jvmti, class, &signature, NULL);
-        CALL(jvmti, GET_SOURCE_FILE_NAME, (environment, void *, char **), jvmti, class, &file);
-        CALL(jni, JNI_DELETE_LOCAL_REF, (environment, void *), jni, class);
-    }
-    if (signature != NULL)
-        write_type(signature, name, sizeof name / 2);
-    size_t used = strlen(name);
-    snprintf(name + used, sizeof name - used, "%s%s", used > 0 ? "." : "", method_name == NULL ? "?" : method_name);
-    hooks->define_function(heap, number, name, file == NULL ? "" : file, 0);
-    give_back(method_name);
-    give_back(signature);
-    give_back(file);
-}
-
-static uint32_t line_at(void *method, int64_t location)
-{
-    struct line *table = NULL;
-    int32_t count = 0;
-    uint32_t found = 0;
-    if (location < 0 ||
-        CALL(jvmti, GET_LINE_NUMBER_TABLE, (environment, void *, int32_t *, struct line **), jvmti, method, &count,
-             &table) != 0)
-        return 0;
-    int64_t nearest = -1;
-    for (int32_t i = 0; i < count; i++) {
-        if (table[i].start <= location && table[i].start > nearest) {
-            nearest = table[i].start;
-            found = (uint32_t)table[i].number;
-        }
-    }
-    give_back(table);
-    return found;
-}
-
-/* The number of a method, which is defined if it is new. The lock is not held while the JVM is asked: it may stop this
- * thread for a collection then. */
-static uint32_t number_of_method(environment jni, void *method)
-{
-    lock_take(&lock);
-    struct entry *entry = find(&methods, (uintptr_t)method, 0);
-    bool is_new = entry != NULL && entry->key == 0;
-    if (is_new)
-        *entry = (struct entry){.key = (uintptr_t)method, .number = ++methods.used};
-    bool is_unnamed = entry != NULL && entry->line == 0;
-    if (is_unnamed)
-        entry->line = 1; /* of a method: whether its name was asked for */
-    uint32_t number = entry == NULL ? 0 : entry->number;
-    lock_release(&lock);
-    if (is_unnamed)
-        define_method(jni, method, number);
-    return number;
-}
-
-/* Two threads may learn the same at once; their answers are equal. */
-static void learn(environment jni, const struct frame *found, allocsample_frame *frame)
-{
-    frame->function = number_of_method(jni, found->method);
-    frame->line = line_at(found->method, found->location);
-    lock_take(&lock);
-    struct entry *place = find(&places, (uintptr_t)found->method, (uint64_t)found->location);
-    if (place != NULL)
-        *place = (struct entry){(uintptr_t)found->method, (uint64_t)found->location, frame->function, frame->line};
-    lock_release(&lock);
-}
-
-/* Runs in a context where Java code may run. */
-static void name_places(environment jni)
-{
-    while (UNLIKELY(atomic_load_explicit(&unnamed_count, memory_order_relaxed) > 0)) {
-        struct frame place = {0};
-        allocsample_frame frame;
-        lock_take(&lock);
-        uint32_t count = atomic_load_explicit(&unnamed_count, memory_order_relaxed);
-        if (count > 0) {
-            place = unnamed[count - 1];
-            atomic_store_explicit(&unnamed_count, count - 1, memory_order_relaxed);
-        }
-        lock_release(&lock);
-        if (place.method != NULL)
-            learn(jni, &place, &frame);
-    }
-}
-
-allocsample_frame jvm_frame_in_malloc(void *method, int64_t location)
-{
-    allocsample_frame frame = {0};
-    if (!lock_try(&lock))
-        return frame;
-    const struct entry *place = find(&places, (uintptr_t)method, (uint64_t)location);
-    struct entry *entry = find(&methods, (uintptr_t)method, 0);
-    if (place != NULL && place->key != 0) {
-        frame = (allocsample_frame){.function = place->number, .line = place->line};
-    } else if (entry != NULL) {
-        if (entry->key == 0)
-            *entry = (struct entry){.key = (uintptr_t)method, .number = ++methods.used};
-        frame.function = entry->number;
-        uint32_t count = atomic_load_explicit(&unnamed_count, memory_order_relaxed);
-        if (count < UNNAMED) {
-            unnamed[count] = (struct frame){method, location};
-            atomic_store_explicit(&unnamed_count, count + 1, memory_order_relaxed);
-        }
-    }
-    lock_release(&lock);
-    return frame;
-}
-
-static void describe(environment jni, const struct frame *found, allocsample_frame *frames, int32_t count)
-{
-    bool is_known[DEPTH];
-    bool are_all_known = true;
-    lock_take(&lock);
-    for (int32_t i = 0; i < count; i++) {
-        const struct entry *place = find(&places, (uintptr_t)found[i].method, (uint64_t)found[i].location);
-        is_known[i] = place != NULL && place->key != 0;
-        are_all_known &= is_known[i];
-        frames[i] = (allocsample_frame){.function = is_known[i] ? place->number : 0,
-                                        .line = is_known[i] ? place->line : 0};
-    }
-    lock_release(&lock);
-    for (int32_t i = 0; i < count && !are_all_known; i++) {
-        if (!is_known[i])
-            learn(jni, &found[i], &frames[i]);
-    }
-}
 
 static void name_thread(environment jni, void *thread)
 {
@@ -276,7 +56,7 @@ static void name_thread(environment jni, void *thread)
         return;
     if (info.name != NULL)
         thread_is_named = hooks->thread_name(info.name) == ALLOCSAMPLE_OK;
-    give_back(info.name);
+    jvm_give_back(info.name);
     CALL(jni, JNI_DELETE_LOCAL_REF, (environment, void *), jni, info.group);
     CALL(jni, JNI_DELETE_LOCAL_REF, (environment, void *), jni, info.loader);
 }
@@ -343,7 +123,7 @@ static void on_class_prepare(environment env, environment jni, void *thread, voi
     jvm_stack_has_new_class();
     shim_mute();
     jvm_native_has_class(class);
-    name_places(jni);
+    jvm_name_places(jni);
     shim_unmute();
 }
 
@@ -361,7 +141,7 @@ static size_t ask_for_stack(environment jni, struct frame *found, allocsample_fr
     if (CALL(jvmti, GET_STACK_TRACE, (environment, void *, int32_t, int32_t, struct frame *, int32_t *), jvmti, NULL, 0,
              DEPTH, found, &count) != 0)
         return 0;
-    describe(jni, found, frames, count);
+    jvm_describe(jni, found, frames, count);
     return (size_t)count;
 }
 
@@ -449,9 +229,9 @@ static void tell_sampled_object(environment jni, void *thread, void *object, voi
     }
     /* The JVM's allocations for our questions are not the program's. */
     shim_mute();
-    name_places(jni);
+    jvm_name_places(jni);
     size_t count = stack_of_thread(jni, frames);
-    uint32_t type = number_of_type(class);
+    uint32_t type = jvm_type(class);
     shim_unmute();
     if (!thread_is_named)
         name_thread(jni, thread);
@@ -493,7 +273,7 @@ static void on_vm_death(environment env, environment jni)
     if (is_checking)
         tell_of_stacks();
     shim_mute();
-    name_places(jni);
+    jvm_name_places(jni);
     shim_unmute();
 }
 
@@ -518,12 +298,6 @@ static void on_gc_finish(environment env)
 }
 
 /* ---- start ---- */
-
-static bool make_table(struct table *table)
-{
-    table->entries = memory_map(ENTRIES * sizeof *table->entries);
-    return table->entries != NULL;
-}
 
 static bool register_heap(void)
 {
@@ -559,7 +333,7 @@ static void begin(environment vm, bool is_live)
     if (heap != NULL)
         return;
     hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
-    if (hooks == NULL || !make_table(&methods) || !make_table(&places) || !make_table(&types))
+    if (hooks == NULL)
         return;
     if (CALL(vm, VM_GET_ENV, (environment, void **, int32_t), vm, &env, JVMTI_VERSION_11) != 0)
         return;
@@ -574,7 +348,7 @@ static void begin(environment vm, bool is_live)
         if (CALL(jvmti, ADD_CAPABILITIES, (environment, void *), jvmti, capabilities) != 0)
             return;
     }
-    if (!register_heap())
+    if (!register_heap() || !jvm_names_prepare(hooks, heap, jvmti))
         return;
     interval_at_first = is_live ? INTERVAL_BEFORE_US : interval_told;
     if (!is_sampler)

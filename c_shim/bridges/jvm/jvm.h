@@ -56,9 +56,28 @@ struct frame {
     int64_t location;
 };
 
+/* ---- names.c ---- */
+
+/* Once, before the functions below. False: there is no memory. */
+HIDDEN bool jvm_names_prepare(const allocsample_hooks *hooks, allocsample_heap *heap, environment jvmti);
+
+/* The number of a class's type. Where Java code may run, as the two below. */
+HIDDEN uint32_t jvm_type(void *class);
+
+/* Functions and lines of the frames that the JVM has found. */
+HIDDEN void jvm_describe(environment jni, const struct frame *found, allocsample_frame *frames, int32_t count);
+
+/* Asks for the names of places that were seen in malloc. */
+HIDDEN void jvm_name_places(environment jni);
+
+/* Memory that the JVM has allocated for an answer, or NULL. */
+HIDDEN void jvm_give_back(void *memory);
+
 /* The number and line of a place in a method, as far as they are known: names can be asked for only where Java code may
  * run. What is not known is found out later. Any thread, also in malloc. */
 HIDDEN allocsample_frame jvm_frame_in_malloc(void *method, int64_t location);
+
+/* ---- native.c ---- */
 
 /* Finds the JVM's walker for native code. */
 HIDDEN void jvm_native_prepare(environment vm, environment jvmti);
