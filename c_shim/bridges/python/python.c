@@ -4,6 +4,7 @@
 #include "bridge.h"
 #include "python.h"
 #include "deaths.h"
+#include "kit/resume.h"
 #include "kit/symbols.h"
 
 #include <dlfcn.h>
@@ -106,12 +107,7 @@ static void attach(void)
     python_types_watch();
     if (has_frames)
         python_frames_begin();
-    allocsample_status status = {.size = sizeof status};
-    allocsample_counters counters = {.size = sizeof counters};
-    hooks->counters(heap, &counters);
-    if (hooks->process_status(&status) == ALLOCSAMPLE_OK && status.interval != 0 && status.interval != counters.interval)
-        hooks->control(heap, ALLOCSAMPLE_SET_INTERVAL, status.interval);
-    hooks->control(heap, ALLOCSAMPLE_START, 0);
+    resume_heap(hooks, heap);
     atomic_store_explicit(&is_left, false, memory_order_relaxed);
     python_objects_wrap(&symbols);
 }
