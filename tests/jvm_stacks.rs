@@ -6,42 +6,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use support::compile::has_java;
 use support::room::{stderr, stdout};
 use support::{agent_library, compile, skip};
 
-/// All JDKs of this machine that have a compiler.
+/// All JDKs of this machine, where the agent walks their stacks.
 fn jdks() -> Vec<PathBuf> {
     if !cfg!(target_arch = "x86_64") {
         skip("the JVM is asked for each stack on this processor");
         return Vec::new();
     }
-    if !has_java() {
-        return Vec::new();
-    }
-    let by_debian = std::fs::read_dir("/usr/lib/jvm").into_iter().flatten();
-    let has_compiler = |path: &PathBuf| path.join("bin/javac").exists() && !path.is_symlink();
-    let mut homes: Vec<_> = by_debian
-        .filter_map(Result::ok)
-        .map(|entry| entry.path())
-        .filter(has_compiler)
-        .collect();
-    if homes.is_empty() {
-        homes.push(home_of_path());
-    }
-    homes
-}
-
-fn home_of_path() -> PathBuf {
-    let output = Command::new("java")
-        .args(["-XshowSettings:properties", "-version"])
-        .output()
-        .expect("java");
-    let settings = stderr(&output);
-    let line = settings
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("java.home = "));
-    PathBuf::from(line.expect("a home"))
+    compile::jdks()
 }
 
 /// How many stacks were walked as the JVM does, otherwise, when they had new code, and not at all.

@@ -161,7 +161,7 @@ fn why(profile: &Profile, here: &Here) -> String {
     });
     match (reasons, here.runtime.support) {
         (Some(reason), _) => format!("its bridge did not join ({reason})"),
-        (None, _) if is_attached(profile) => {
+        (None, support) if is_attached(profile) && !support.joins_late() => {
             "its bridge can join only when the program starts".to_owned()
         }
         (None, Support::Optional { .. }) => "its bridge was not asked for".to_owned(),
@@ -173,16 +173,10 @@ fn advice(profile: &Profile, here: &Here) -> String {
     let support = here.runtime.support;
     let could_join =
         matches!(support, Support::Bridge { .. }) && support.is_for(&here.version) != Some(false);
-    match here.runtime.advice {
-        _ if is_attached(profile) && could_join => {
-            let start = "start it with `allocsample run` instead of attaching";
-            match here.runtime.late {
-                "" => start.to_owned(),
-                late => format!("{start}, or use {late}"),
-            }
-        }
-        advice => advice.to_owned(),
+    if is_attached(profile) && could_join && !support.joins_late() {
+        return "start it with `allocsample run` instead of attaching".to_owned();
     }
+    here.runtime.advice.to_owned()
 }
 
 /// Whether the heap that its bridge registers has no samples; `None`: there is no such heap. A bridge may register it and find

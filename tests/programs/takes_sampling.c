@@ -1,4 +1,5 @@
-/* An agent of the JVM that takes the sampler of objects for itself, as only one may. Build with -shared -fPIC. */
+/* An agent of the JVM that takes the sampler of objects for itself, as only one may: at the start, or in a running JVM. Build with
+ * -shared -fPIC. */
 #include <stdint.h>
 #include <stdio.h>
 
@@ -20,4 +21,9 @@ int32_t Agent_OnLoad(environment vm, char *options, void *reserved)
     printf("sampler: %s\n", error == 0 ? "taken" : "refused");
     fflush(stdout);
     return 0;
+}
+
+int32_t Agent_OnAttach(environment vm, char *options, void *reserved)
+{
+    return Agent_OnLoad(vm, options, reserved);
 }

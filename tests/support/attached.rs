@@ -88,7 +88,12 @@ impl Attached {
     pub fn start_by(source: &str, flags: &[&str], command: impl FnOnce(&Room) -> Command) -> Self {
         let room = Room::new();
         room.add(&Program::compiled_with(source, flags), "attached");
-        let mut command = command(&room);
+        let command = command(&room);
+        Self::start_in(room, command)
+    }
+
+    /// A program that behaves like `start_other`'s, in the room where its profiles are to be.
+    pub fn start_in(room: Room, mut command: Command) -> Self {
         let mut child = command
             .current_dir(room.directory())
             .stdin(Stdio::piped())
@@ -217,6 +222,13 @@ impl Attached {
     pub fn end(mut self, status: i32) -> (Room, ExitStatus) {
         // The program says nothing more.
         let _ = writeln!(self.input, "end {status}");
+        let ended = self.child.0.wait().expect("the program");
+        (self.room, ended)
+    }
+
+    /// Closes its input, at which it ends, and waits until it has.
+    pub fn end_of_input(mut self) -> (Room, ExitStatus) {
+        drop(self.input);
         let ended = self.child.0.wait().expect("the program");
         (self.room, ended)
     }

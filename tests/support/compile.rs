@@ -95,6 +95,36 @@ pub fn has_java() -> bool {
     has
 }
 
+/// The homes of all JDKs of this machine that have a compiler; if there is none, says that the test could not show anything.
+pub fn jdks() -> Vec<PathBuf> {
+    if !has_java() {
+        return Vec::new();
+    }
+    let by_debian = std::fs::read_dir("/usr/lib/jvm").into_iter().flatten();
+    let has_compiler = |path: &PathBuf| path.join("bin/javac").exists() && !path.is_symlink();
+    let mut homes: Vec<_> = by_debian
+        .filter_map(Result::ok)
+        .map(|entry| entry.path())
+        .filter(has_compiler)
+        .collect();
+    if homes.is_empty() {
+        homes.push(jdk_of_path());
+    }
+    homes
+}
+
+fn jdk_of_path() -> PathBuf {
+    let output = Command::new("java")
+        .args(["-XshowSettings:properties", "-version"])
+        .output()
+        .expect("java");
+    let settings = String::from_utf8_lossy(&output.stderr);
+    let line = settings
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("java.home = "));
+    PathBuf::from(line.expect("a home"))
+}
+
 /// Whether there is OCaml, on a processor that the bridge is for; if not, says that the test could not show anything.
 pub fn has_ocaml() -> bool {
     let has = is_installed("ocamlopt") && cfg!(target_arch = "x86_64");

@@ -10,8 +10,10 @@
 #define _GNU_SOURCE
 #include "jvm.h"
 #include "collections.h"
+#include "kit/resume.h"
 #include "stack.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -27,6 +29,9 @@ struct thread_info {
 static const allocsample_hooks *hooks;
 static allocsample_heap *heap;
 static environment jvmti;
+/* Whether the JVM reports to us. While one thread joins or leaves, another one that would does nothing. */
+enum { LEFT, JOINING, JOINED, ENDED };
+static _Atomic(uint32_t) state;
 /* The JVM draws gaps from its start, whether anybody listens or not; to this mean, unless it is told of another. */
 #define INTERVAL_BEFORE_US (512 * 1024)
 /* The mean of the gaps that the JVM draws now. */
@@ -239,7 +244,10 @@ static void tell_sampled_object(environment jni, void *thread, void *object, voi
     uint64_t tag = (atomic_fetch_add_explicit(&objects, 1, memory_order_relaxed) + 1) << 7;
     if (hooks->sampled_at(heap, tag, (uint64_t)size, type, frames, count, interval) == ALLOCSAMPLE_NO_SAMPLE)
         return;
-    if (CALL(jvmti, SET_TAG, (environment, void *, int64_t), jvmti, object, (int64_t)tag) != 0)
+    shim_mute();
+    bool is_tagged = CALL(jvmti, SET_TAG, (environment, void *, int64_t), jvmti, object, (int64_t)tag) == 0;
+    shim_unmute();
+    if (!is_tagged)
         hooks->freed(heap, tag);
 }
 
@@ -269,6 +277,8 @@ static void on_gc_start(environment env)
 static void on_vm_death(environment env, environment jni)
 {
     (void)env;
+    /* A thread that comes in now may not return. */
+    atomic_store(&state, ENDED);
     jvm_native_end();
     if (is_checking)
         tell_of_stacks();
@@ -309,51 +319,44 @@ static bool register_heap(void)
         .walk = jvm_native_walk,
         .collect = want_collection,
     };
-    allocsample_counters counters = {.size = sizeof counters};
     heap = hooks->heap_register(&description);
-    if (heap == NULL || hooks->counters(heap, &counters) != ALLOCSAMPLE_OK || counters.interval == 0)
-        return false;
-    interval_told = possible(counters.interval);
-    return true;
+    return heap != NULL;
 }
 
-static void set_bit(unsigned char *bits, unsigned bit)
+static int change_capabilities(int change, const unsigned *bits, size_t count)
 {
-    bits[bit / 8] |= (unsigned char)(1u << bit % 8);
+    unsigned char capabilities[16] = {0};
+    for (size_t i = 0; i < count; i++)
+        capabilities[bits[i] / 8] |= (unsigned char)(1u << bits[i] % 8);
+    return CALL(jvmti, change, (environment, void *), jvmti, capabilities);
 }
 
-/* The JVM goes on whatever happens here: a profile without its heap is better than no program. */
-static void begin(environment vm, bool is_live)
+/* Only one agent can have the JVM's sampler. Without it native memory still has Java's frames. */
+static bool take_sampler(void)
 {
-    static const unsigned wanted[] = {CAN_TAG, CAN_GET_SOURCE, CAN_GET_LINES, CAN_TELL_GC, CAN_TELL_FREE, CAN_SAMPLE};
+    static const unsigned sampler[] = {CAN_SAMPLE};
+    return change_capabilities(ADD_CAPABILITIES, sampler, 1) == 0;
+}
+
+static void leave_sampler(void)
+{
+    static const unsigned sampler[] = {CAN_SAMPLE};
+    change_capabilities(RELINQUISH_CAPABILITIES, sampler, 1);
+}
+
+static void switch_events(bool on)
+{
     static const int events[] = {VM_INIT,  VM_DEATH,  THREAD_START, CLASS_LOAD,          CLASS_PREPARE,
                                  GC_START, GC_FINISH, OBJECT_FREE,  SAMPLED_OBJECT_ALLOC};
-    void *env = NULL, *jni = NULL;
-    /* It may be loaded again, and after a detach there are no hooks: callbacks of before go on with those that they have. */
-    if (heap != NULL)
-        return;
-    hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
-    if (hooks == NULL)
-        return;
-    if (CALL(vm, VM_GET_ENV, (environment, void **, int32_t), vm, &env, JVMTI_VERSION_11) != 0)
-        return;
-    jvmti = env;
-    unsigned char capabilities[16] = {0};
-    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
-        set_bit(capabilities, wanted[i]);
-    /* Only one agent may have the sampler. Without it native memory still has Java's frames. */
-    bool is_sampler = CALL(jvmti, ADD_CAPABILITIES, (environment, void *), jvmti, capabilities) == 0;
-    if (!is_sampler) {
-        capabilities[CAN_SAMPLE / 8] &= (unsigned char)~(1u << CAN_SAMPLE % 8);
-        if (CALL(jvmti, ADD_CAPABILITIES, (environment, void *), jvmti, capabilities) != 0)
-            return;
-    }
-    if (!register_heap() || !jvm_names_prepare(hooks, heap, jvmti))
-        return;
-    interval_at_first = is_live ? INTERVAL_BEFORE_US : interval_told;
-    if (!is_sampler)
-        mark("another agent samples Java's objects: they are not shown");
-    void *callbacks[EVENTS] = {
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
+        CALL(jvmti, SET_EVENT_NOTIFICATION_MODE, (environment, int, int, void *), jvmti, on, FIRST_EVENT + events[i], NULL);
+}
+
+/* Once: what is made stays, as threads may be in a callback at any time. */
+static bool prepare(environment vm)
+{
+    static const unsigned wanted[] = {CAN_TAG, CAN_GET_SOURCE, CAN_GET_LINES, CAN_TELL_GC, CAN_TELL_FREE};
+    static void *const callbacks[EVENTS] = {
         [VM_INIT] = (void *)on_vm_init,
         [VM_DEATH] = (void *)on_vm_death,
         [CLASS_LOAD] = (void *)on_class_load,
@@ -364,15 +367,126 @@ static void begin(environment vm, bool is_live)
         [OBJECT_FREE] = (void *)on_object_free,
         [SAMPLED_OBJECT_ALLOC] = (void *)on_sampled_object,
     };
+    static bool is_prepared;
+    void *env = NULL;
+    if (is_prepared)
+        return true;
+    if (CALL(vm, VM_GET_ENV, (environment, void **, int32_t), vm, &env, JVMTI_VERSION_11) != 0)
+        return false;
+    jvmti = env;
+    if (change_capabilities(ADD_CAPABILITIES, wanted, sizeof wanted / sizeof wanted[0]) != 0 || !register_heap() ||
+        !jvm_names_prepare(hooks, heap, jvmti))
+        return false;
     jvm_native_prepare(vm, jvmti);
-    CALL(jvmti, SET_EVENT_CALLBACKS, (environment, void *, int32_t), jvmti, callbacks, (int32_t)sizeof callbacks);
-    CALL(jvmti, SET_HEAP_SAMPLING_INTERVAL, (environment, int32_t), jvmti,
-         jvm_interval(interval_told));
-    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
-        CALL(jvmti, SET_EVENT_NOTIFICATION_MODE, (environment, int, int, void *), jvmti, 1, FIRST_EVENT + events[i],
-             NULL);
-    if (is_live && CALL(vm, VM_GET_ENV, (environment, void **, int32_t), vm, &jni, JNI_VERSION_1_6) == 0)
+    is_prepared = CALL(jvmti, SET_EVENT_CALLBACKS, (environment, void *const *, int32_t), jvmti, callbacks,
+                       (int32_t)sizeof callbacks) == 0;
+    return is_prepared;
+}
+
+/* The JVM runs if `jni` is not NULL. */
+static bool listen(environment jni)
+{
+    allocsample_counters counters = {.size = sizeof counters};
+    /* To the JVM, 0 means every object. */
+    if (hooks->counters(heap, &counters) != ALLOCSAMPLE_OK || counters.interval == 0)
+        return false;
+    interval_told = possible(counters.interval);
+    interval_at_first = jni != NULL ? INTERVAL_BEFORE_US : interval_told;
+    if (!take_sampler())
+        mark("another agent samples Java's objects: they are not shown");
+    CALL(jvmti, SET_HEAP_SAMPLING_INTERVAL, (environment, int32_t), jvmti, jvm_interval(interval_told));
+    switch_events(true);
+    if (jni != NULL)
         begin_to_walk(jni);
+    return true;
+}
+
+/* The JVM goes on whatever happens here: a profile without its heap is better than no program. `jni`: see `listen`. */
+static void begin(environment vm, environment jni)
+{
+    uint32_t left = LEFT;
+    if (!atomic_compare_exchange_strong(&state, &left, JOINING))
+        return; /* it may be loaded again */
+    /* After a detach there are none; callbacks of before go on with those that they have. */
+    const allocsample_hooks *found = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
+    bool is_joined = false;
+    if (found != NULL) {
+        hooks = found;
+        is_joined = prepare(vm) && listen(jni);
+    }
+    atomic_store(&state, is_joined ? JOINED : LEFT);
+}
+
+/* ---- a process that is attached to ---- */
+
+/* The JVM of the process, NULL if there is none that is ready. */
+static environment running_vm(void)
+{
+    /* It is loaded by the launcher, in no scope that we see. */
+    void *library = dlopen("libjvm.so", RTLD_LAZY | RTLD_NOLOAD);
+    int32_t (*created)(environment *, int32_t, int32_t *);
+    environment vm = NULL;
+    int32_t count = 0;
+    if (library == NULL)
+        return NULL;
+    *(void **)&created = dlsym(library, "JNI_GetCreatedJavaVMs");
+    if (created == NULL || created(&vm, 1, &count) != 0 || count < 1)
+        vm = NULL;
+    dlclose(library);
+    return vm;
+}
+
+/* Makes the calling thread one of Java's, as the JVM answers no other. NULL: it refuses. */
+static environment enter(environment vm)
+{
+    struct {
+        int32_t version;
+        const char *name;
+        void *group;
+    } thread = {JNI_VERSION_1_6, "allocsample", NULL};
+    void *jni = NULL;
+    if (CALL(vm, VM_ATTACH_CURRENT_THREAD_AS_DAEMON, (environment, void **, void *), vm, &jni, &thread) != 0)
+        return NULL;
+    return jni;
+}
+
+static void leave(environment vm)
+{
+    CALL(vm, VM_DETACH_CURRENT_THREAD, (environment), vm);
+}
+
+void jvm_attach(void)
+{
+    environment vm = atomic_load(&state) == ENDED ? NULL : running_vm();
+    environment jni = vm == NULL ? NULL : enter(vm);
+    if (jni == NULL)
+        return;
+    if (heap != NULL)
+        resume_heap(hooks, heap);
+    begin(vm, jni);
+    leave(vm);
+}
+
+/* What the JVM drew for us, it draws no more. Callbacks that have begun go on. */
+void jvm_detach(void)
+{
+    uint32_t joined = JOINED;
+    if (heap == NULL)
+        return;
+    hooks->control(heap, ALLOCSAMPLE_STOP, 0);
+    jvm_native_end();
+    environment vm = atomic_load(&state) == JOINED ? running_vm() : NULL;
+    environment jni = vm == NULL ? NULL : enter(vm);
+    if (jni == NULL)
+        return;
+    if (atomic_compare_exchange_strong(&state, &joined, JOINING)) {
+        switch_events(false);
+        CALL(jvmti, SET_HEAP_SAMPLING_INTERVAL, (environment, int32_t), jvmti, INTERVAL_BEFORE_US);
+        atomic_store_explicit(&interval_told, INTERVAL_BEFORE_US, memory_order_relaxed);
+        leave_sampler();
+        atomic_store(&state, LEFT);
+    }
+    leave(vm);
 }
 
 static void obey(const char *options)
@@ -385,14 +499,16 @@ EXPORT int32_t Agent_OnLoad(environment vm, char *options, void *reserved)
 {
     (void)reserved;
     obey(options);
-    begin(vm, false);
+    begin(vm, NULL);
     return 0;
 }
 
 EXPORT int32_t Agent_OnAttach(environment vm, char *options, void *reserved)
 {
     (void)reserved;
+    void *jni = NULL;
     obey(options);
-    begin(vm, true);
+    if (CALL(vm, VM_GET_ENV, (environment, void **, int32_t), vm, &jni, JNI_VERSION_1_6) == 0)
+        begin(vm, jni);
     return 0;
 }

@@ -26,9 +26,10 @@ enum {
     FORCE_GARBAGE_COLLECTION = 107,
     SET_EVENT_CALLBACKS = 121,
     ADD_CAPABILITIES = 141,
+    RELINQUISH_CAPABILITIES = 142,
     SET_HEAP_SAMPLING_INTERVAL = 155
 };
-enum { JNI_DELETE_LOCAL_REF = 23, VM_GET_ENV = 6 };
+enum { JNI_DELETE_LOCAL_REF = 23, VM_DETACH_CURRENT_THREAD = 5, VM_GET_ENV = 6, VM_ATTACH_CURRENT_THREAD_AS_DAEMON = 7 };
 enum { JVMTI_VERSION_11 = 0x300b0000, JNI_VERSION_1_6 = 0x00010006 };
 /* Events, less the first one's number: places in the table of callbacks. */
 enum {
@@ -76,6 +77,12 @@ HIDDEN void jvm_give_back(void *memory);
 /* The number and line of a place in a method, as far as they are known: names can be asked for only where Java code may
  * run. What is not known is found out later. Any thread, also in malloc. */
 HIDDEN allocsample_frame jvm_frame_in_malloc(void *method, int64_t location);
+
+/* ---- jvm.c ---- */
+
+/* Joins the JVM of a process that was attached to, and leaves it. On a thread that the JVM does not know. */
+HIDDEN void jvm_attach(void);
+HIDDEN void jvm_detach(void);
 
 /* ---- native.c ---- */
 

@@ -3,7 +3,7 @@
  * They hand their arguments to a function of their own library, which we stand before: there is one argument more then. The
  * variable JAVA_TOOL_OPTIONS would do as much, but the JVM says on stderr that it has read it. */
 #define _GNU_SOURCE
-#include "bridge.h"
+#include "jvm.h"
 #include "kit/memory.h"
 
 #include <stdint.h>
@@ -17,7 +17,7 @@ static void join(void)
 }
 
 /* `java` has JLI_Launch; a program that starts a JVM itself has nothing of it yet. */
-const struct bridge bridge_jvm = {.name = "jvm", .join = join};
+const struct bridge bridge_jvm = {.name = "jvm", .join = join, .attach = jvm_attach, .detach = jvm_detach};
 
 /* Stays for ever: the JVM reads it on a thread of its own. NULL: it cannot be made. */
 static char **with_option(int count, char **arguments, const char *prefix)

@@ -22,8 +22,6 @@ pub struct Runtime {
     pub missing: &'static str,
     /// What makes it visible, when the program is started; empty: nothing that we know.
     pub advice: &'static str,
-    /// What its bridge can do in a process that runs, without `attach`; empty: nothing.
-    pub late: &'static str,
 }
 
 /// What we have for a runtime.
@@ -41,6 +39,8 @@ pub enum Support {
         to: [u32; 2],
         /// What is missing in another version, although the bridge has joined; empty: nothing is known to be.
         partial: &'static str,
+        /// Whether it joins a running process at an attach.
+        joins_late: bool,
     },
     /// The same, and only if it is asked for.
     Optional {
@@ -64,6 +64,17 @@ impl Support {
         })
     }
 
+    /// Whether its bridge joins a running process at an attach.
+    pub fn joins_late(self) -> bool {
+        matches!(
+            self,
+            Self::Bridge {
+                joins_late: true,
+                ..
+            }
+        )
+    }
+
     /// The heap that its bridge registers.
     pub fn heap(self) -> Option<&'static str> {
         match self {
@@ -83,7 +94,6 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: false,
         missing: "the JavaScript heap is not sampled",
         advice: "",
-        late: "",
     },
     Runtime {
         name: "Bun",
@@ -94,7 +104,6 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: false,
         missing: "the JavaScript heap is not sampled",
         advice: "",
-        late: "",
     },
     Runtime {
         name: "Chromium",
@@ -105,7 +114,6 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: false,
         missing: "what its own allocator serves and the JavaScript heap are not sampled",
         advice: "",
-        late: "",
     },
     Runtime {
         name: "Node.js",
@@ -117,11 +125,11 @@ const RUNTIMES: &[Runtime] = &[
             from: [18, 0],
             to: [22, u32::MAX],
             partial: "",
+            joins_late: false,
         },
         is_on_malloc: false,
         missing: "the JavaScript heap is not sampled",
         advice: "`node --heap-prof` samples it",
-        late: "",
     },
     Runtime {
         name: "the JVM",
@@ -133,11 +141,11 @@ const RUNTIMES: &[Runtime] = &[
             from: [11, 0],
             to: ANY,
             partial: "",
+            joins_late: true,
         },
         is_on_malloc: false,
         missing: "the Java heap is not sampled",
         advice: "`jcmd PID GC.class_histogram` lists what is in it",
-        late: "`jcmd PID JVMTI.agent_load` with liballocsample.so",
     },
     Runtime {
         name: "Ruby",
@@ -149,11 +157,11 @@ const RUNTIMES: &[Runtime] = &[
             from: [3, 0],
             to: [3, 2],
             partial: "",
+            joins_late: false,
         },
         is_on_malloc: false,
         missing: "object slots are not sampled, methods and lines are not shown",
         advice: "",
-        late: "",
     },
     Runtime {
         name: "PHP",
@@ -164,7 +172,6 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: false,
         missing: "the Zend heap is not sampled",
         advice: "with USE_ZEND_ALLOC=0 in its environment PHP allocates by malloc",
-        late: "",
     },
     Runtime {
         name: "Erlang's BEAM",
@@ -175,7 +182,6 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: false,
         missing: "the heaps of Erlang's processes are not sampled",
         advice: "with the flag `+Mea min` BEAM allocates by malloc",
-        late: "",
     },
     Runtime {
         name: ".NET CoreCLR",
@@ -186,7 +192,6 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: false,
         missing: "the managed heap is not sampled",
         advice: "",
-        late: "",
     },
     Runtime {
         name: "OCaml",
@@ -198,11 +203,11 @@ const RUNTIMES: &[Runtime] = &[
             from: [4, 0],
             to: [4, u32::MAX],
             partial: "",
+            joins_late: false,
         },
         is_on_malloc: false,
         missing: "the OCaml heap is not sampled",
         advice: "",
-        late: "",
     },
     Runtime {
         name: "PyPy",
@@ -213,7 +218,6 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: false,
         missing: "PyPy's heap is not sampled",
         advice: "`allocsample run --runtime pypy` samples it in the builds that integrations/pypy names",
-        late: "",
     },
     Runtime {
         name: "Mono",
@@ -225,11 +229,11 @@ const RUNTIMES: &[Runtime] = &[
             from: [0, 0],
             to: ANY,
             partial: "",
+            joins_late: false,
         },
         is_on_malloc: false,
         missing: "the managed heap is not sampled",
         advice: "",
-        late: "",
     },
     Runtime {
         name: "free-threaded CPython",
@@ -240,7 +244,6 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: false,
         missing: "its objects are in its own mimalloc, which is not sampled",
         advice: "",
-        late: "",
     },
     Runtime {
         name: "CPython",
@@ -252,11 +255,11 @@ const RUNTIMES: &[Runtime] = &[
             from: [3, 6],
             to: [3, 13],
             partial: "functions and lines of Python are not shown, and small objects may be missing; PYTHONMALLOC=malloc has them allocated by malloc",
+            joins_late: true,
         },
         is_on_malloc: false,
         missing: "small objects are not sampled, functions and lines are not shown",
         advice: "with PYTHONMALLOC=malloc in its environment Python allocates by malloc",
-        late: "",
     },
     Runtime {
         name: "Go",
@@ -267,7 +270,6 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: false,
         missing: "the Go heap is not sampled, only what C code allocates",
         advice: "Go's own net/http/pprof samples it",
-        late: "",
     },
     Runtime {
         name: "LuaJIT",
@@ -279,11 +281,11 @@ const RUNTIMES: &[Runtime] = &[
             from: ANY,
             to: [0, 0],
             partial: "its memory is sampled, functions and lines of Lua are not shown",
+            joins_late: false,
         },
         is_on_malloc: false,
         missing: "its heap is not sampled",
         advice: "",
-        late: "",
     },
     Runtime {
         name: "Lua",
@@ -295,11 +297,11 @@ const RUNTIMES: &[Runtime] = &[
             from: [5, 1],
             to: [5, 4],
             partial: "",
+            joins_late: false,
         },
         is_on_malloc: true,
         missing: "functions and lines of Lua are not shown",
         advice: "",
-        late: "",
     },
     Runtime {
         name: "Perl",
@@ -310,7 +312,6 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: true,
         missing: "functions and lines of Perl are not shown",
         advice: "",
-        late: "",
     },
     Runtime {
         name: "R",
@@ -321,7 +322,6 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: true,
         missing: "functions of R are not shown",
         advice: "",
-        late: "",
     },
     Runtime {
         name: "Tcl",
@@ -332,7 +332,6 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: true,
         missing: "procedures of Tcl are not shown",
         advice: "",
-        late: "",
     },
     Runtime {
         name: "Guile",
@@ -343,7 +342,6 @@ const RUNTIMES: &[Runtime] = &[
         is_on_malloc: true,
         missing: "functions and lines of Scheme are not shown",
         advice: "",
-        late: "",
     },
 ];
 
