@@ -1,0 +1,45 @@
+"""CPython: Debian's, pyenv's, and those that the environment variable MATRIX_PYTHONS names (separated by colons)."""
+
+import glob
+import os
+
+from bench.matrix.version import PROGRAMS, Missing, Version, first_line
+
+NAME = "CPython"
+INTERVAL = "4K"
+OWN = {"PYTHONTRACEMALLOC": "1"}
+PROGRAM = PROGRAMS / "known_truth.py"
+DEBIANS = [("bullseye", "3.9"), ("trixie", "3.13"), ("unstable", "3.13"), ("unstable", "3.14"), ("unstable", "3.15")]
+VERSION = "import sys, sysconfig; print(sys.version.split()[0] + ('t' if sysconfig.get_config_var('Py_GIL_DISABLED') else ''))"
+
+
+def versions(places):
+    for python in ["/usr/bin/python3", *sorted(glob.glob(os.path.expanduser("~/.pyenv/versions/3.*/bin/python3")), key=minor)]:
+        yield from found(python, "pyenv" if ".pyenv" in python else "Debian")
+    for suite, short in DEBIANS:
+        try:
+            root = places.debian(suite, f"python{short}")
+        except Missing as why:
+            yield Version(f"{short}, Debian {suite}", [], PROGRAM, missing=str(why))
+            continue
+        yield from found(f"/usr/bin/python{short}", f"Debian {suite}", root)
+        # Debian builds it in, switched off.
+        if minor(short) >= 14:
+            yield from found(f"/usr/bin/python{short}", f"Debian {suite}, PYTHON_JIT=1", root, {"PYTHON_JIT": "1"})
+    for python in filter(None, os.environ.get("MATRIX_PYTHONS", "").split(":")):
+        yield from found(python, "own build")
+
+
+def minor(path):
+    """3.14 and /a/3.14.1/bin/python3 have 14."""
+    return int(path.rpartition("3.")[2].split(".")[0] if "/" not in path else path.split("/3.")[1].split(".")[0])
+
+
+def found(python, where, root=None, variables=None):
+    try:
+        number = first_line([*(["chroot", str(root)] if root else []), python, "-c", VERSION])
+    except Missing as why:
+        yield Version(f"{python}, {where}", [], PROGRAM, missing=str(why))
+        return
+    if int(number.split(".")[1]) >= 8:
+        yield Version(f"{number}, {where}", [python], PROGRAM, root, variables or {})

@@ -1,0 +1,80 @@
+"""One version of a runtime, where it is installed, and the Debians that versions come from.
+
+A runtime is a file beside this one with
+
+    NAME = "CPython"                what its table is called
+    INTERVAL = "4K"                 of the samples, so that every site has some hundreds of them
+    def versions(places): ...       yields a Version for every one that can be had
+    OWN = {...}                     optional: variables under which the program prints the runtime's own live bytes
+
+and a program in programs/ that keeps to this protocol:
+
+- It prints one line of JSON, and ends with exit status 7: the matrix compares both with and without the agent.
+  `sites` has, for every function, `bytes`, `live_bytes` and `line`, and `type` where the runtime has types. `leak` and
+  `cache` are the names of the functions that leak and that fill a bounded cache.
+- With the argument `wait` it first prints `ready` and waits for a line on its input: the matrix attaches in between.
+- Under the variables of OWN its JSON has `own_live_bytes` instead, the runtime's own figure.
+"""
+
+import os
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+
+
+class Missing(Exception):
+    """This version cannot be had here; the text says why."""
+
+
+@dataclass
+class Version:
+    name: str  # "3.14.10, Debian unstable"
+    command: list  # the interpreter with its options; the program follows
+    program: Path
+    root: Path | None = None  # of a chroot
+    variables: dict = field(default_factory=dict)
+    missing: str = ""  # why it cannot be had; the rest is then empty
+
+
+class Places:
+    """Where versions are installed: `work` for packages of registries, and a chroot per Debian."""
+
+    def __init__(self, work, chroots):
+        self.work, self.chroots = work, chroots
+
+    def debian(self, suite, *packages):
+        """A Debian of that suite with these packages. Needs root and debootstrap."""
+        root = self.chroots / suite
+        if not (root / "usr/bin/env").exists():
+            if os.getuid() != 0:
+                raise Missing("needs root for debootstrap")
+            self._run("debootstrap", "--variant=minbase", suite, str(root))
+        mounted = (root / "proc/self").exists()
+        if not mounted:
+            self._run("mount", "-t", "proc", "proc", str(root / "proc"))
+        have = subprocess.run(["chroot", str(root), "dpkg", "-s", *packages], capture_output=True)
+        if have.returncode != 0:
+            variables = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+            self._run("chroot", str(root), "apt-get", "update", "-qq", env=variables)
+            self._run("chroot", str(root), "apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages, env=variables)
+        return root
+
+    @staticmethod
+    def _run(*command, **options):
+        done = subprocess.run(command, capture_output=True, text=True, **options)
+        if done.returncode != 0:
+            raise Missing(f"{command[0]} failed: {(done.stderr.strip() or done.stdout.strip()).splitlines()[-1]}")
+
+
+def first_line(version_of):
+    """What a command prints first; Missing if it does not run."""
+    try:
+        done = subprocess.run(version_of, capture_output=True, text=True)
+    except OSError as error:
+        raise Missing(str(error)) from None
+    said = (done.stdout + done.stderr).strip()
+    if done.returncode != 0 or not said:
+        raise Missing(f"{version_of[0]} does not run")
+    return said.splitlines()[0]
