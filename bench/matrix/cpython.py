@@ -1,4 +1,8 @@
-"""CPython: Debian's, pyenv's, and those that the environment variable MATRIX_PYTHONS names (separated by colons)."""
+"""CPython: Debian's, pyenv's, and those that the environment variable MATRIX_PYTHONS names.
+
+Debian packages no build without the interpreter's lock. One made from its sources (`./configure --disable-gil`) in the chroot of a
+Debian is named with that: MATRIX_PYTHONS=trixie:/opt/python3.13t/bin/python3,/another/python3
+"""
 
 import glob
 import os
@@ -26,8 +30,9 @@ def versions(places):
         # Debian builds it in, switched off.
         if minor(short) >= 14:
             yield from found(f"/usr/bin/python{short}", f"Debian {suite}, PYTHON_JIT=1", root, {"PYTHON_JIT": "1"})
-    for python in filter(None, os.environ.get("MATRIX_PYTHONS", "").split(":")):
-        yield from found(python, "own build")
+    for named in filter(None, os.environ.get("MATRIX_PYTHONS", "").split(",")):
+        suite, _, python = named.rpartition(":")
+        yield from found(python, "built from source", places.debian(suite) if suite else None)
 
 
 def minor(path):

@@ -54,7 +54,7 @@ class Places:
         mounted = (root / "proc/self").exists()
         if not mounted:
             self._run("mount", "-t", "proc", "proc", str(root / "proc"))
-        have = subprocess.run(["chroot", str(root), "dpkg", "-s", *packages], capture_output=True)
+        have = subprocess.run(["chroot", str(root), "dpkg", "-s", "base-files", *packages], capture_output=True)
         if have.returncode != 0:
             variables = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
             self._run("chroot", str(root), "apt-get", "update", "-qq", env=variables)

@@ -6,16 +6,18 @@ use std::process::{Command, Stdio};
 
 use super::skip;
 
-/// The system's interpreter, and those that pyenv has built.
+/// Minor versions of Python 3 that are looked for.
+const MINORS: std::ops::RangeInclusive<u32> = 8..=20;
+
+/// The system's interpreters, and those that pyenv has built.
 pub fn interpreters() -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = ["/usr/bin/python3"]
-        .map(PathBuf::from)
-        .into_iter()
+    let mut found: Vec<PathBuf> = MINORS
+        .map(|minor| PathBuf::from(format!("/usr/bin/python3.{minor}")))
         .filter(|path| path.exists())
         .collect();
     let home = std::env::var_os("HOME").unwrap_or_default();
     let versions = Path::new(&home).join(".pyenv/versions");
-    for minor in 8..=13 {
+    for minor in MINORS {
         let prefix = format!("3.{minor}.");
         let directories = fs::read_dir(&versions).into_iter().flatten().flatten();
         let mut names: Vec<_> = directories.map(|entry| entry.file_name()).collect();
@@ -34,6 +36,16 @@ pub fn interpreters() -> Vec<PathBuf> {
         skip("no Python (Debian: python3)");
     }
     found
+}
+
+/// The minor version of one of these.
+pub fn minor_of(python: &Path) -> u32 {
+    let path = python.to_string_lossy();
+    let minor = path
+        .split("3.")
+        .nth(1)
+        .and_then(|rest| rest.split(['.', '/']).next());
+    minor.and_then(|it| it.parse().ok()).expect("a version")
 }
 
 /// Those of the environments that scripts/setup makes which have this package.

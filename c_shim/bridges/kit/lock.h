@@ -30,6 +30,17 @@ static inline bool lock_try(bridge_lock *lock)
     return false;
 }
 
+/* The same after a millisecond or so: the holder may wait for the processor. */
+static inline bool lock_try_longer(bridge_lock *lock)
+{
+    for (int tries = 0; tries < 64; tries++) {
+        if (lock_try(lock))
+            return true;
+        sched_yield();
+    }
+    return false;
+}
+
 /* Also in a forked child, where another thread of the parent held it. */
 static inline void lock_release(bridge_lock *lock)
 {

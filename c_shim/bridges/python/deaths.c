@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include "deaths.h"
 #include "kit/memory.h"
-#include "layout.h"
 
 
 typedef void (*destructor)(void *object);
@@ -28,9 +27,10 @@ static void end_class(void *object)
 
 static const destructor ours[PYTHON_MORTALS] = {end_code, end_class};
 
-void python_deaths_watch(enum python_mortal mortal, const void *type, void (*on_death)(uintptr_t object))
+void python_deaths_watch(enum python_mortal mortal, const struct python_layout *layout, const void *type,
+                         void (*on_death)(uintptr_t object))
 {
-    _Atomic(destructor) *slot = (_Atomic(destructor) *)((uintptr_t)type + PYTHON_TYPE_DEALLOC);
+    _Atomic(destructor) *slot = (_Atomic(destructor) *)((uintptr_t)type + python_in_object(layout, PYTHON_TYPE_DEALLOC));
     destructor now = atomic_load_explicit(slot, memory_order_acquire);
     if (now == ours[mortal])
         return;

@@ -4,12 +4,14 @@
 #define ALLOCSAMPLE_BRIDGES_PYTHON_DEATHS_H
 
 #include "bridge.h"
+#include "layout.h"
 
 enum python_mortal { PYTHON_CODE, PYTHON_CLASS, PYTHON_MORTALS };
 
 /* From now on, and until python_deaths_unwatch, `on_death` is called with each object of `type` that is about to end, on the
- * thread that ends it, which holds the interpreter's lock. `type` is PyCode_Type or PyType_Type. */
-HIDDEN void python_deaths_watch(enum python_mortal mortal, const void *type, void (*on_death)(uintptr_t object));
+ * thread that ends it, which holds the interpreter's lock if there is one. `type` is PyCode_Type or PyType_Type. */
+HIDDEN void python_deaths_watch(enum python_mortal mortal, const struct python_layout *layout, const void *type,
+                                void (*on_death)(uintptr_t object));
 HIDDEN void python_deaths_unwatch(void);
 
 /* Addresses of objects that are known to be alive, each with a number. Filled by one thread at a time; an address is removed

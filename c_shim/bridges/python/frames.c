@@ -20,10 +20,14 @@
 #include "deaths.h"
 #include "layout.h"
 
+#include <pthread.h>
 #include <string.h>
 
-/* _framowner of 3.11 on: of a generator; of the C stack (3.12 on), which is no Python frame and marks an entry. */
+/* _framowner of 3.11 on: of a generator; of the C stack (3.12 on) or the interpreter (3.14 on), which is no Python frame and
+ * marks an entry. */
 enum { OWNED_BY_GENERATOR = 1, OWNED_BY_C_STACK = 3 };
+/* The first minor version whose frames have marks in the lowest two bits of their references. */
+enum { TAGS_REFERENCES = 14 };
 
 #define FUNCTIONS (1u << 15)
 /* Numbers by content, so that a function whose code object was made anew (each import, each fork) keeps its number. */
@@ -53,30 +57,13 @@ static bridge_lock lock;
 
 /* ---- names ---- */
 
-/* The fields that are read of a code object. */
-enum { CODE_BYTES = 136 };
-
-static uintptr_t word_in(const uint8_t *bytes, size_t offset)
-{
-    uintptr_t word;
-    memcpy(&word, bytes + offset, sizeof word);
-    return word;
-}
-
-static uint32_t half_word_in(const uint8_t *bytes, size_t offset)
-{
-    uint32_t word;
-    memcpy(&word, bytes + offset, sizeof word);
-    return word;
-}
-
 /* 0: there is no room. */
 static uint32_t define(struct foreign_reader *reader, const uint8_t *code)
 {
     char name[512], file[1024];
-    uint32_t first_line = half_word_in(code, layout->first_line);
-    python_copy_text(layout, reader, word_in(code, layout->name), name, sizeof name);
-    python_copy_text(layout, reader, word_in(code, layout->file_name), file, sizeof file);
+    uint32_t first_line = python_half_word_in(code, layout->first_line);
+    python_copy_text(layout, reader, python_word_in(code, layout->name), name, sizeof name);
+    python_copy_text(layout, reader, python_word_in(code, layout->file_name), file, sizeof file);
     uint64_t content = names_hash(names_hash(NAMES_SEED, name), file) + first_line;
     content += content == 0;
     for (uint32_t i = 0; i < 64; i++) {
@@ -112,8 +99,6 @@ void python_frames_after_fork_in_child(void)
 
 /* ---- the chain ---- */
 
-/* The most that is read of a frame. */
-enum { FRAME_BYTES = 112, FRAME_BYTES_3_11 = 72 };
 /* _PyStackChunk: the one before, and its size. */
 enum { CHUNK_PREVIOUS = 0, CHUNK_SIZE = 8, CHUNK_HEADER = 24 };
 /* A chunk consists of pages, and is no larger than that. */
@@ -127,11 +112,13 @@ struct walk {
     struct foreign_chain chain;
     struct foreign_range previous_chunk;
     uintptr_t next; /* the frame that comes next; 0: none */
+    uintptr_t end;  /* the frame that ends the chain; 0: none does */
     size_t patience;
 };
 
 struct python_frame {
-    uintptr_t at, code, instruction;
+    uintptr_t at, code;
+    uintptr_t instruction, first_instruction; /* up to 3.10 bytes from the start of the code, and 0 */
     uint8_t owner;
     bool is_entry;
 };
@@ -143,7 +130,7 @@ static struct foreign_range chunk_before(struct foreign_reader *reader, uintptr_
     uintptr_t previous = chunk == 0 ? 0 : foreign_word(reader, chunk + CHUNK_PREVIOUS);
     if (previous == 0 || previous % CHUNK_STEP != 0 || !foreign_read(reader, previous, header, sizeof header))
         return (struct foreign_range){0};
-    size_t size = word_in(header, CHUNK_SIZE);
+    size_t size = python_word_in(header, CHUNK_SIZE);
     if (size == 0 || size % CHUNK_STEP != 0 || size > LARGEST_CHUNK)
         return (struct foreign_range){0};
     return (struct foreign_range){previous, previous + size};
@@ -155,6 +142,7 @@ static void begin(struct walk *walk, struct foreign_lines *lines, uintptr_t thre
     foreign_reader_begin(&walk->reader, lines);
     walk->reader.owned[OWN_THREAD] = (struct foreign_range){thread, thread + layout->thread_bytes};
     walk->next = python_word_at(thread + layout->frame_in_thread);
+    walk->end = layout->base_frame == 0 ? 0 : python_word_at(thread + layout->base_frame);
     if (layout->frame_in_cframe >= 0 && walk->next != 0)
         walk->next = foreign_word(&walk->reader, walk->next + (uintptr_t)layout->frame_in_cframe);
     if (layout->chunk == 0)
@@ -169,40 +157,57 @@ static void begin(struct walk *walk, struct foreign_lines *lines, uintptr_t thre
 /* The chain goes from newer to older chunks. */
 static void find_chunk(struct walk *walk, uintptr_t frame)
 {
-    if (foreign_is_within(&walk->reader.owned[OWN_CHUNK], frame, FRAME_BYTES_3_11) ||
-        !foreign_is_within(&walk->previous_chunk, frame, FRAME_BYTES_3_11))
+    if (foreign_is_within(&walk->reader.owned[OWN_CHUNK], frame, layout->frame_bytes) ||
+        !foreign_is_within(&walk->previous_chunk, frame, layout->frame_bytes))
         return;
     walk->reader.owned[OWN_CHUNK] = walk->previous_chunk;
     walk->previous_chunk = chunk_before(&walk->reader, walk->previous_chunk.start);
 }
 
+/* Code has a copy of its instructions for each thread that runs it (3.14 on without the interpreter's lock): a row of addresses
+ * after their number, and each frame knows which copy is its own. 0: not known. */
+static uintptr_t first_instruction(struct walk *walk, uintptr_t code, uint32_t copy)
+{
+    if (copy == 0 || layout->bytecode_copies == 0)
+        return code + layout->bytecode;
+    uintptr_t copies = foreign_word(&walk->reader, code + layout->bytecode_copies);
+    bool is_one = copies != 0 && copy < foreign_word(&walk->reader, copies);
+    return is_one ? foreign_word(&walk->reader, copies + sizeof(uintptr_t) + copy * sizeof(uintptr_t)) : 0;
+}
+
 /* Reads the frame that comes next; false at the end of the chain, and where it is broken. */
 static bool next_frame(struct walk *walk, struct python_frame *frame)
 {
-    uint8_t bytes[FRAME_BYTES];
+    uint8_t bytes[PYTHON_FRAME_BYTES];
     uintptr_t at = walk->next;
-    if (at == 0 || at % sizeof(uintptr_t) != 0 || walk->patience-- == 0 || foreign_chain_repeats(&walk->chain, at))
+    if (at == 0 || at == walk->end || at % sizeof(uintptr_t) != 0 || walk->patience-- == 0 || foreign_chain_repeats(&walk->chain, at))
         return false;
     find_chunk(walk, at);
-    if (!foreign_read(&walk->reader, at, bytes, layout->minor >= 11 ? FRAME_BYTES_3_11 : FRAME_BYTES))
+    if (!foreign_read(&walk->reader, at, bytes, layout->frame_bytes))
         return false;
-    walk->next = word_in(bytes, layout->previous);
+    walk->next = python_word_in(bytes, layout->previous);
     *frame = (struct python_frame){
         .at = at,
-        .code = word_in(bytes, layout->code),
-        .instruction = layout->bytecode == 0 ? half_word_in(bytes, layout->instruction) : word_in(bytes, layout->instruction),
+        .code = python_word_in(bytes, layout->code),
         .owner = layout->owner == 0 ? 0 : bytes[layout->owner],
         .is_entry = layout->minor <= 10 || (layout->entry != 0 && bytes[layout->entry] != 0),
     };
+    if (layout->minor >= TAGS_REFERENCES)
+        frame->code &= ~(uintptr_t)3;
+    if (layout->bytecode == 0) {
+        frame->instruction = (uintptr_t)python_half_word_in(bytes, layout->instruction) * layout->instruction_bytes;
+    } else {
+        uint32_t copy = layout->bytecode_index == 0 ? 0 : python_half_word_in(bytes, layout->bytecode_index);
+        frame->instruction = python_word_in(bytes, layout->instruction);
+        frame->first_instruction = first_instruction(walk, frame->code, copy);
+    }
     return true;
 }
 
 /* Bytes from the start of the function's code. Negative: it has not begun. */
 static int offset_of(const struct python_frame *frame)
 {
-    if (layout->bytecode == 0)
-        return (int)(uint32_t)frame->instruction * layout->instruction_bytes;
-    return (int)(frame->instruction - (frame->code + layout->bytecode));
+    return (int)(frame->instruction - frame->first_instruction);
 }
 
 enum code { NO_CODE, DYING_CODE, CODE };
@@ -211,18 +216,16 @@ enum code { NO_CODE, DYING_CODE, CODE };
  * before it takes the frame from the chain. What is free has the address of something else where references are counted. */
 static enum code copy_code(uintptr_t code, uint8_t *bytes)
 {
-    enum { MOST_REFERENCES_SHIFT = 40 };
-    if (code == 0 || code % sizeof(uintptr_t) != 0 || !foreign_copy(code, bytes, CODE_BYTES) ||
-        word_in(bytes, PYTHON_TYPE) != (uintptr_t)python.code_type)
+    if (code == 0 || code % sizeof(uintptr_t) != 0 || !foreign_copy(code, bytes, layout->code_bytes) ||
+        python_word_in(bytes, python_in_object(layout, PYTHON_TYPE)) != (uintptr_t)python.code_type)
         return NO_CODE;
-    uintptr_t references = word_in(bytes, 0);
-    return references == 0 || references >> MOST_REFERENCES_SHIFT != 0 ? DYING_CODE : CODE;
+    return python_may_be_alive(layout, bytes) ? CODE : DYING_CODE;
 }
 
 /* Tells the function that runs in a frame, if there are tables to look it up in. */
 static enum code describe(struct walk *walk, bool has_tables, const struct python_frame *frame, allocsample_frame *described)
 {
-    uint8_t bytes[CODE_BYTES];
+    uint8_t bytes[PYTHON_CODE_BYTES];
     *described = (allocsample_frame){0};
     const struct python_living *known = python_alive_find(&codes, frame->code);
     if (known != NULL && has_tables) {
@@ -239,21 +242,23 @@ static enum code describe(struct walk *walk, bool has_tables, const struct pytho
     return CODE;
 }
 
+static bool stands_trial(uintptr_t thread);
+
 bool python_frames_are_importing(void)
 {
     static const char importer[] = "<frozen importlib";
     struct walk walk;
     struct python_frame frame;
-    uint8_t code[CODE_BYTES];
+    uint8_t code[PYTHON_CODE_BYTES];
     uintptr_t thread = (uintptr_t)python.thread_state();
-    if (thread == 0)
+    if (thread == 0 || !stands_trial(thread))
         return false;
     begin(&walk, NULL, thread);
     while (next_frame(&walk, &frame)) {
         char file[sizeof importer + 5];
         if (copy_code(frame.code, code) == NO_CODE)
             continue;
-        python_copy_text(layout, &walk.reader, word_in(code, layout->file_name), file, sizeof file);
+        python_copy_text(layout, &walk.reader, python_word_in(code, layout->file_name), file, sizeof file);
         if (strncmp(file, importer, sizeof importer - 1) == 0)
             return true;
     }
@@ -275,7 +280,7 @@ static size_t read_frames(struct walk *walk, bool has_tables, allocsample_frame 
     size_t count = 0, first = 0; /* the first one of its activation of the loop */
     struct python_frame frame;
     while (count < capacity && next_frame(walk, &frame)) {
-        if (layout->minor >= 12 && frame.owner == OWNED_BY_C_STACK) {
+        if (layout->minor >= 12 && frame.owner >= OWNED_BY_C_STACK) {
             first = count = end_activation(frames, count, first);
             continue;
         }
@@ -290,15 +295,65 @@ static size_t read_frames(struct walk *walk, bool has_tables, allocsample_frame 
     return count;
 }
 
+/* ---- what a self-description is worth ---- */
+
+/* The number of an attempt, and what came of all. */
+enum { ATTEMPTS = 8, TRUSTED = -1, REFUSED = -2 };
+static _Atomic(int) trial = TRUSTED;
+
+static bool is_str(struct walk *walk, uintptr_t object)
+{
+    return object != 0 &&
+           foreign_word(&walk->reader, object + python_in_object(layout, PYTHON_TYPE)) == (uintptr_t)python.str_type;
+}
+
+/* Whether the thread is this one, its newest frames are where it says that they are, and those run code with a name. */
+static bool is_as_described(struct walk *walk, uintptr_t thread)
+{
+    struct python_frame frame;
+    uint8_t code[PYTHON_CODE_BYTES];
+    const struct foreign_range *chunk = &walk->reader.owned[OWN_CHUNK];
+    uintptr_t size = foreign_word(&walk->reader, chunk->start + CHUNK_SIZE);
+    if (python_word_at(thread + layout->thread_id) != (uintptr_t)pthread_self() || chunk->start == chunk->end ||
+        size != chunk->end - chunk->start)
+        return false;
+    while (next_frame(walk, &frame)) {
+        if (frame.owner >= OWNED_BY_C_STACK)
+            continue;
+        return copy_code(frame.code, code) != NO_CODE && is_str(walk, python_word_in(code, layout->name)) &&
+               is_str(walk, python_word_in(code, layout->file_name));
+    }
+    return false;
+}
+
+/* False: the layout is not that of this interpreter, or nothing has shown yet that it is. A thread that runs nothing shows
+ * nothing. */
+static bool stands_trial(uintptr_t thread)
+{
+    struct walk walk;
+    int attempts = atomic_load_explicit(&trial, memory_order_relaxed);
+    if (LIKELY(attempts == TRUSTED))
+        return true;
+    if (attempts == REFUSED)
+        return false;
+    begin(&walk, NULL, thread);
+    if (walk.next == 0 || walk.next == walk.end)
+        return false;
+    bool is_right = is_as_described(&walk, thread);
+    int verdict = is_right ? TRUSTED : attempts + 1 == ATTEMPTS ? REFUSED : attempts + 1;
+    atomic_store_explicit(&trial, verdict, memory_order_relaxed);
+    return is_right;
+}
+
 size_t python_frames_walk(void *user, allocsample_frame *frames, size_t capacity)
 {
     (void)user;
     struct walk walk;
     uintptr_t thread = (uintptr_t)python.thread_state();
-    if (thread == 0)
+    if (thread == 0 || !stands_trial(thread))
         return 0;
-    /* Without it frames are shown as functions without names. */
-    bool has_tables = lock_try(&lock);
+    /* Without it frames are shown as functions without names. Where threads allocate side by side, they wait for each other. */
+    bool has_tables = layout->is_free_threaded ? lock_try_longer(&lock) : lock_try(&lock);
     if (has_tables)
         foreign_lines_begin(foreign_lines, thread);
     begin(&walk, has_tables ? foreign_lines : NULL, thread);
@@ -312,17 +367,18 @@ size_t python_frames_walk(void *user, allocsample_frame *frames, size_t capacity
 
 bool python_frames_prepare(const struct python_symbols *symbols, const allocsample_hooks *table)
 {
-    if (symbols->version == NULL || symbols->thread_state == NULL || symbols->line_of == NULL ||
-        symbols->code_type == NULL || symbols->eval_loop == NULL)
+    if (symbols->layout == NULL || symbols->thread_state == NULL || symbols->line_of == NULL || symbols->code_type == NULL ||
+        symbols->str_type == NULL || symbols->eval_loop == NULL)
         return false;
-    layout = python_layout_of(symbols->version());
+    layout = symbols->layout;
     python = *symbols;
     hooks = table;
+    if (layout->thread_id != 0)
+        atomic_store_explicit(&trial, 0, memory_order_relaxed);
     numbers = memory_map(FUNCTIONS * sizeof *numbers);
     lines = memory_map(LINES * sizeof *lines);
     foreign_lines = memory_map(sizeof *foreign_lines);
-    return layout != NULL && python_alive_make(&codes, FUNCTIONS / 4) && numbers != NULL && lines != NULL &&
-           foreign_lines != NULL;
+    return python_alive_make(&codes, FUNCTIONS / 4) && numbers != NULL && lines != NULL && foreign_lines != NULL;
 }
 
 static void on_death_of_code(uintptr_t code)
@@ -333,7 +389,7 @@ static void on_death_of_code(uintptr_t code)
 void python_frames_begin(void)
 {
     python_alive_clear(&codes);
-    python_deaths_watch(PYTHON_CODE, python.code_type, on_death_of_code);
+    python_deaths_watch(PYTHON_CODE, layout, python.code_type, on_death_of_code);
 }
 
 void python_frames_belong_to(allocsample_heap *registered)

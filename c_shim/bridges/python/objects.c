@@ -1,5 +1,5 @@
 /* The allocator of CPython's small objects (up to 512 bytes), which come from its own arenas and never pass malloc. Larger ones
- * are malloc's, and are counted there.
+ * are malloc's, and are counted there. (Other allocators than that of arenas are for in_place.c.)
  *
  * The allocators of the object and memory domains are wrapped, but not their `free`, which Python's builds have compiled into
  * its callers for the case that nobody wraps it. An object that is no sample costs a subtraction (countdown.h). One that is
@@ -13,26 +13,22 @@
 #include "kit/countdown_threads.h"
 #include "python.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* Larger requests go on to malloc (CPython's SMALL_REQUEST_THRESHOLD). */
 #define SMALL 512
 #define TOO_LARGE (SMALL + 1)
-/* Bytes in which an object has its header, wherever that is. */
-#define HEADERS 48
-
-enum domain { DOMAIN_RAW = 0, DOMAIN_MEM = 1, DOMAIN_OBJ = 2 };
-
 /* Zero until the thread's first object. */
 static _Thread_local struct countdown this_thread;
 /* While a block is allocated that is too large for the arenas, and so is one of malloc's: where it comes from, and whether it has
  * content already. */
 static _Thread_local enum { NO_BLOCK, OBJECT, GROWN_OBJECT, MEMORY } large_block;
-/* While a sampled object is allocated: its size, by which the raw domain replaces the one that it is asked for. */
+/* While a sampled object is allocated: its size, by which the raw domain replaces the one that it is asked for, and whether that
+ * domain was asked for anything. */
 static _Thread_local struct {
-    bool is_asked;
+    bool is_asked, has_reached_raw;
     size_t size;
+    uint64_t bytes_until_sample; /* the counter of malloc before */
 } sampled_object;
 
 static const allocsample_hooks *hooks;
@@ -40,6 +36,7 @@ static allocsample_heap *heap;
 static struct countdown_threads threads;
 /* The original allocators of the object and memory domains, and of the raw domain. */
 static struct python_allocator next, next_raw;
+static const struct python_symbols *python;
 
 /* The charge of an object of `size` bytes borrowed: whether the object is a sample. If not, it is charged. */
 static bool is_due(size_t size)
@@ -54,7 +51,9 @@ static bool is_due(size_t size)
 static void ask_for(size_t size)
 {
     sampled_object.is_asked = true;
+    sampled_object.has_reached_raw = false;
     sampled_object.size = size;
+    sampled_object.bytes_until_sample = shim_services.counters()->bytes_until_sample;
 }
 
 static size_t asked_size(void)
@@ -63,30 +62,51 @@ static size_t asked_size(void)
     return sampled_object.size + (sampled_object.size == 0);
 }
 
+/* Whether this is the block that a sampled object is to be. */
+static bool is_asked_for(size_t size)
+{
+    if (LIKELY(!sampled_object.is_asked))
+        return false;
+    sampled_object.has_reached_raw = true;
+    return size == TOO_LARGE;
+}
+
 /* Calls the next allocator, not the interposed malloc: the object was charged already. */
 static void *raw_malloc(void *context, size_t size)
 {
-    if (UNLIKELY(sampled_object.is_asked) && size == TOO_LARGE)
-        return shim_services.malloc_uncounted(asked_size());
-    return next_raw.malloc(context, size);
+    return is_asked_for(size) ? shim_services.malloc_uncounted(asked_size()) : next_raw.malloc(context, size);
 }
 
 static void *raw_calloc(void *context, size_t count, size_t size)
 {
-    if (UNLIKELY(sampled_object.is_asked) && count == 1 && size == TOO_LARGE)
-        return shim_services.calloc_uncounted(1, asked_size());
-    return next_raw.calloc(context, count, size);
+    return is_asked_for(size) && count == 1 ? shim_services.calloc_uncounted(1, asked_size())
+                                            : next_raw.calloc(context, count, size);
+}
+
+/* The allocator has not asked the raw domain for a block that is too large for arenas. So it is another one, whose samples stay in
+ * place, unless it hands requests on to malloc, which counts them. With the interpreter's lock. */
+COLD static void find_other_allocator(void)
+{
+    uint64_t left = shim_services.counters()->bytes_until_sample;
+    if (left > sampled_object.bytes_until_sample)
+        return; /* malloc has sampled meanwhile: the next object shows it */
+    python_objects_unwrap(python);
+    if (left == sampled_object.bytes_until_sample)
+        python_in_place_wrap(python);
 }
 
 /* The block that was asked for is there, or NULL for one that is not: then nothing was charged. `is_object`: it comes from the
  * domain of objects. It is zero where one would have its header, or has been what it is. */
 static void *tell(void *block, size_t size, bool is_object)
 {
-    /* Somebody has wrapped the raw domain since, and asks it for more: what `free` will get is not this address. */
+    /* Somebody has wrapped the raw domain since, and asks it for more, or it is not asked: what `free` will get is not this
+     * address. */
     bool has_end = !sampled_object.is_asked;
     sampled_object.is_asked = false;
     if (block == NULL)
         return NULL;
+    if (UNLIKELY(!has_end && !sampled_object.has_reached_raw))
+        find_other_allocator();
     python_gc_watch();
     python_types_look();
     allocsample_id sample = countdown_tell(&this_thread, hooks, heap, (uintptr_t)block, size, 0);
@@ -106,7 +126,7 @@ static void on_sampled(uint64_t sample, void *block, size_t size, bool is_reallo
     if (large_block == NO_BLOCK || is_realloc != (large_block == GROWN_OBJECT))
         return;
     if (!is_realloc)
-        memset(block, 0, size < HEADERS ? size : HEADERS);
+        memset(block, 0, size < PYTHON_HEADERS ? size : PYTHON_HEADERS);
     python_gc_watch();
     python_types_look();
     python_types_await(&(struct python_block){sample, (uintptr_t)block, size, .is_object = large_block != MEMORY,
@@ -128,7 +148,7 @@ COLD static void *malloc_at_limit(void *context, size_t size, bool is_object)
     ask_for(size);
     void *block = next.malloc(context, TOO_LARGE);
     if (block != NULL)
-        memset(block, 0, size < HEADERS ? size : HEADERS);
+        memset(block, 0, size < PYTHON_HEADERS ? size : PYTHON_HEADERS);
     return tell(block, size, is_object);
 }
 
@@ -251,30 +271,33 @@ static bool is_same(const struct python_allocator *a, const struct python_alloca
            a->free == b->free;
 }
 
-bool python_objects_prepare(const allocsample_hooks *the_hooks, allocsample_heap *the_heap)
+bool python_objects_prepare(const struct python_symbols *symbols, const allocsample_hooks *the_hooks, allocsample_heap *the_heap)
 {
+    python = symbols;
     hooks = the_hooks;
     heap = the_heap;
     shim_services.set_on_sampled(on_sampled);
-    return countdown_threads_prepare(&threads, hooks, heap);
+    return countdown_threads_prepare(&threads, hooks, heap) && python_in_place_prepare(hooks, heap);
 }
 
-/* What wraps is told from what is wrapped by the allocator of the interpreter's arenas alone: it hands blocks that are not its
- * own on to the raw domain, which debug hooks, tracemalloc or another allocator need not do. (Its name could be asked for
- * with `_PyMem_GetCurrentAllocatorName`, but in 3.12 that takes a lock which is not there before `main`.) */
+/* An allocator with a context is none of the interpreter's own, but debug hooks, tracemalloc or the program's, and one that is
+ * that of the raw domain is malloc's. The two domains share the allocator of arenas: it hands blocks that are not its own on to
+ * the raw domain, which is found out at the first sample. (Its name could be asked for with `_PyMem_GetCurrentAllocatorName`, but
+ * in 3.12 that takes a lock which is not there before `main`.) */
 void python_objects_wrap(const struct python_symbols *symbols)
 {
     struct python_allocator raw, memory, object;
-    symbols->get_allocator(DOMAIN_RAW, &raw);
-    symbols->get_allocator(DOMAIN_MEM, &memory);
-    symbols->get_allocator(DOMAIN_OBJ, &object);
-    /* Versions whose allocator without a context is either that or malloc's. */
-    int minor;
-    bool is_known = sscanf(symbols->version(), "3.%d.", &minor) == 1 && minor >= 6 && minor <= 14;
-    bool is_plain = is_same(&memory, &object) && object.context == NULL && raw.context == NULL &&
-                    object.malloc != raw.malloc && object.malloc != object_malloc && raw.malloc != raw_malloc;
-    if (!is_known || !is_plain)
+    symbols->get_allocator(PYTHON_RAW, &raw);
+    symbols->get_allocator(PYTHON_MEMORY, &memory);
+    symbols->get_allocator(PYTHON_OBJECTS, &object);
+    bool is_interpreters = object.context == NULL && memory.context == NULL && raw.context == NULL &&
+                           object.malloc != raw.malloc && memory.malloc != raw.malloc;
+    if (!is_interpreters || object.malloc == object_malloc || raw.malloc == raw_malloc)
         return;
+    if (!is_same(&memory, &object)) {
+        python_in_place_wrap(symbols);
+        return;
+    }
     next = object;
     next_raw = raw;
     raw.malloc = raw_malloc;
@@ -285,21 +308,22 @@ void python_objects_wrap(const struct python_symbols *symbols)
     memory.malloc = memory_malloc;
     memory.calloc = memory_calloc;
     memory.realloc = memory_realloc;
-    symbols->set_allocator(DOMAIN_RAW, &raw);
-    symbols->set_allocator(DOMAIN_MEM, &memory);
-    symbols->set_allocator(DOMAIN_OBJ, &object);
+    symbols->set_allocator(PYTHON_RAW, &raw);
+    symbols->set_allocator(PYTHON_MEMORY, &memory);
+    symbols->set_allocator(PYTHON_OBJECTS, &object);
 }
 
 void python_objects_unwrap(const struct python_symbols *symbols)
 {
     struct python_allocator now;
-    for (int domain = DOMAIN_MEM; domain <= DOMAIN_OBJ; domain++) {
+    for (int domain = PYTHON_MEMORY; domain <= PYTHON_OBJECTS; domain++) {
         symbols->get_allocator(domain, &now);
         /* A later hook calls us, so ours stays installed and only passes on. */
         if (now.malloc == object_malloc || now.malloc == memory_malloc)
             symbols->set_allocator(domain, &next);
     }
-    symbols->get_allocator(DOMAIN_RAW, &now);
+    symbols->get_allocator(PYTHON_RAW, &now);
     if (now.malloc == raw_malloc)
-        symbols->set_allocator(DOMAIN_RAW, &next_raw);
+        symbols->set_allocator(PYTHON_RAW, &next_raw);
+    python_in_place_unwrap(symbols);
 }

@@ -4,6 +4,8 @@
 #include "bridge.h"
 #include "python.h"
 #include "deaths.h"
+#include "layout.h"
+#include "kit/parts.h"
 #include "kit/resume.h"
 #include "kit/symbols.h"
 
@@ -23,6 +25,16 @@ static void *symbol(const char *name)
 /* Converts pointers to objects and functions through memory, as POSIX allows for dlsym. */
 #define FIND(SLOT, NAME) (*(void **)&(SLOT) = symbol(NAME))
 
+static void find_layout(void)
+{
+    struct python_identity identity = {symbols.version(), symbol("_PyRuntime"), 0, symbols.code_type, symbols.str_type};
+    /* It is far larger. */
+    enum { WORDS = 128 };
+    if (identity.self_description != NULL && symbols_is_data(identity.self_description, WORDS * sizeof(uint64_t)))
+        identity.words = WORDS;
+    symbols.layout = python_layout_of(&identity);
+}
+
 /* False: this process is no CPython, or one that we know nothing of. */
 static bool find_interpreter(void)
 {
@@ -34,11 +46,13 @@ static bool find_interpreter(void)
     FIND(symbols.thread_state, "PyGILState_GetThisThreadState");
     FIND(symbols.line_of, "PyCode_Addr2Line");
     symbols.code_type = symbol("PyCode_Type");
+    symbols.str_type = symbol("PyUnicode_Type");
     symbols.eval_loop = symbol("_PyEval_EvalFrameDefault");
-    /* Without the interpreter's lock there are other structures and other rules. */
-    bool is_free_threaded = symbol("_Py_MergeZeroLocalRefcount") != NULL;
     hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
-    return symbols.get_allocator != NULL && symbols.version != NULL && hooks != NULL && !is_free_threaded;
+    if (symbols.get_allocator == NULL || symbols.version == NULL || hooks == NULL)
+        return false;
+    find_layout();
+    return true;
 }
 
 static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
@@ -61,23 +75,35 @@ static void on_change(void *user)
         python_objects_wrap(&symbols);
 }
 
+/* The native code of the interpreter's loop, most of which may be in the part for what the compiler took to be rare. */
+static void tell_loop(void)
+{
+    uintptr_t start, end, other_start, other_end;
+    if (!symbols_function_of(symbols.eval_loop, &start, &end))
+        return;
+    hooks->interpreter_range(heap, start, end);
+    if (parts_elsewhere(start, end, &other_start, &other_end))
+        hooks->interpreter_range(heap, other_start, other_end);
+}
+
 /* The heap with its frames and collections; false: there can be none. */
 static bool make_heap(void)
 {
     has_frames = python_frames_prepare(&symbols, hooks);
+    bool is_free_threaded = symbols.layout != NULL && symbols.layout->is_free_threaded;
     /* A frame of no module that called the loop is a trampoline of -X perf. */
     allocsample_heap_description description = {
         .size = sizeof description,
         .kind = ALLOCSAMPLE_MALLOC,
         .name = "python",
         .flags = ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_WALK_IN_FREE | ALLOCSAMPLE_LOOP_HAS_THUNKS |
-                 ALLOCSAMPLE_FREED_BY_MALLOC,
+                 (is_free_threaded ? 0 : ALLOCSAMPLE_FREED_BY_MALLOC),
         .walk = has_frames ? walk : NULL,
         .on_change = on_change,
         .collect = python_gc_want,
     };
     heap = hooks->heap_register(&description);
-    if (heap == NULL || !python_objects_prepare(hooks, heap))
+    if (heap == NULL || !python_objects_prepare(&symbols, hooks, heap))
         return false;
     python_frames_belong_to(heap);
     python_types_prepare(&symbols, hooks, heap);
@@ -86,9 +112,8 @@ static bool make_heap(void)
         python_gc_prepare(hooks, heap);
         python_frames_begin();
     }
-    uintptr_t start, end;
-    if (has_frames && symbols_function_of(symbols.eval_loop, &start, &end))
-        hooks->interpreter_range(heap, start, end);
+    if (has_frames)
+        tell_loop();
     return true;
 }
 

@@ -5,6 +5,8 @@
 #include "allocsample.h"
 #include "bridge.h"
 
+struct python_layout;
+
 /* PyMemAllocatorEx: CPython's public interface. */
 struct python_allocator {
     void *context;
@@ -21,18 +23,29 @@ struct python_symbols {
     const char *(*version)(void);
     void *(*thread_state)(void); /* PyGILState_GetThisThreadState: NULL before and after the interpreter's life */
     int (*line_of)(void *code, int offset); /* PyCode_Addr2Line */
-    const void *code_type;
+    const void *code_type, *str_type;
     const void *eval_loop; /* _PyEval_EvalFrameDefault */
+    const struct python_layout *layout; /* NULL: not known */
 };
 
+/* Domains of allocators: PyMemAllocatorDomain. */
+enum { PYTHON_RAW = 0, PYTHON_MEMORY = 1, PYTHON_OBJECTS = 2 };
+/* Bytes in which an object has its header, wherever that is in its block. */
+enum { PYTHON_HEADERS = 48 };
+
 /* Sets the hooks and the heap that the allocator wrappers use; false if they cannot work. */
-HIDDEN bool python_objects_prepare(const allocsample_hooks *hooks, allocsample_heap *heap);
+HIDDEN bool python_objects_prepare(const struct python_symbols *symbols, const allocsample_hooks *hooks, allocsample_heap *heap);
 
 /* Wraps the allocators of small objects, if they are the interpreter's own and are not wrapped yet; and lets go of them. */
 HIDDEN void python_objects_wrap(const struct python_symbols *symbols);
 HIDDEN void python_objects_unwrap(const struct python_symbols *symbols);
 
-/* Prepares the walker for an interpreter of this version; false if its frames cannot be read. */
+/* The same for an allocator whose blocks stay where they are. To wrap what is wrapped changes nothing. */
+HIDDEN bool python_in_place_prepare(const allocsample_hooks *hooks, allocsample_heap *heap);
+HIDDEN void python_in_place_wrap(const struct python_symbols *symbols);
+HIDDEN void python_in_place_unwrap(const struct python_symbols *symbols);
+
+/* Prepares the walker; false if the frames of this interpreter cannot be read. */
 HIDDEN bool python_frames_prepare(const struct python_symbols *symbols, const allocsample_hooks *hooks);
 
 /* Forgets all code objects, which may have ended, and from now on notices when one ends. */
@@ -71,7 +84,10 @@ struct python_block {
  * to be. */
 HIDDEN void python_types_await(const struct python_block *block);
 
-/* Tells of those that have one by now. With the interpreter's lock. */
+/* A block is about to be freed: tells what it is, if it waits for that. On any thread; keeps errno. */
+HIDDEN void python_types_end(const void *block);
+
+/* Tells of those that have one by now. With the interpreter's lock, if there is one. */
 HIDDEN void python_types_look(void);
 
 /* Nothing is awaited: what was is not heard of any more when it is freed, or is the parent's. */

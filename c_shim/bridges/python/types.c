@@ -29,7 +29,7 @@ enum { IS_ON_HEAP = 1 << 9, IS_READY = 1 << 12, HAS_COLLECTOR = 1 << 14, IS_STR 
 #define IS_TYPE_OF_TYPES (UINT64_C(1) << 31)
 /* PyGC_Head; and `__dict__` or its values with `__weakref__`, or its keys. */
 #define TWO_WORDS (2 * sizeof(uintptr_t))
-/* References to an object are fewer; an immortal one of 3.12 has one less than this, or half as many. */
+/* References to a table of a dictionary are fewer. */
 #define MOST_REFERENCES (UINT64_C(1) << 32)
 
 /* A block that waits. */
@@ -56,6 +56,8 @@ enum { FEWEST_SLOTS = 3, MOST_SLOTS = 40 };
 static struct {
     void *(*item)(void *, void *);
     void *(*intern)(const char *);
+    void (*release)(void *);
+    void *(*qualified_name)(void *); /* PyType_GetQualName, 3.11 on */
 } api;
 static const struct python_layout *layout;
 static uintptr_t type_of_types;
@@ -96,28 +98,30 @@ static void release_lock(void)
 static struct python_alive alive;
 #define ALIVE_SETS 512
 
-/* Copies PyTypeObject's fields up to its flags; false if there is no object that is alive. An object that has ended has no
- * references left, or the address of something else where they are counted. */
+/* PyTypeObject's fields up to its flags. */
+enum { TYPE_BYTES = PYTHON_LARGER_HEADER + PYTHON_TYPE_FLAGS + sizeof(uintptr_t) };
+
+/* Copies them; false if there is no object that is alive. */
 static bool copy_type(uintptr_t type, uint8_t *bytes)
 {
-    uintptr_t references;
-    if (type < 4096 || type % sizeof(uintptr_t) != 0 || type >> 47 != 0 ||
-        !foreign_copy(type, bytes, PYTHON_TYPE_FLAGS + sizeof(uintptr_t)))
-        return false;
-    memcpy(&references, bytes, sizeof references);
-    return references != 0 && references < MOST_REFERENCES;
+    return type >= 4096 && type % sizeof(uintptr_t) == 0 && type >> 47 == 0 && foreign_copy(type, bytes, TYPE_BYTES) &&
+           python_may_be_alive(layout, bytes);
 }
 
 static uintptr_t field_of(const uint8_t *type, size_t offset)
 {
-    uintptr_t field;
-    memcpy(&field, type + offset, sizeof field);
-    return field;
+    return python_word_in(type, python_in_object(layout, offset));
+}
+
+/* The same of a type that is alive. */
+static uintptr_t field_at(uintptr_t type, size_t offset)
+{
+    return python_word_at(type + python_in_object(layout, offset));
 }
 
 static bool is_type(uintptr_t type)
 {
-    uint8_t bytes[PYTHON_TYPE_FLAGS + sizeof(uintptr_t)];
+    uint8_t bytes[TYPE_BYTES];
     if (python_alive_find(&alive, type) != NULL)
         return true;
     if (!copy_type(type, bytes) || (field_of(bytes, PYTHON_TYPE_FLAGS) & IS_READY) == 0)
@@ -137,8 +141,9 @@ static bool is_type(uintptr_t type)
 /* How far from the start of their blocks objects of a type begin. */
 static size_t words_before(uintptr_t type)
 {
-    uint64_t flags = python_word_at(type + PYTHON_TYPE_FLAGS);
-    return ((flags & HAS_COLLECTOR) != 0 ? TWO_WORDS : 0) + ((flags & layout->with_two_words) != 0 ? TWO_WORDS : 0);
+    uint64_t flags = field_at(type, PYTHON_TYPE_FLAGS);
+    bool has_header = (flags & HAS_COLLECTOR) != 0 && !layout->is_free_threaded;
+    return (has_header ? TWO_WORDS : 0) + ((flags & layout->with_two_words) != 0 ? TWO_WORDS : 0);
 }
 
 /* The type of the object in a block; 0: it is none, or none yet. */
@@ -146,10 +151,14 @@ static uintptr_t type_in(const struct python_block *block)
 {
     if (!block->is_object)
         return 0;
-    for (size_t before = 0; before <= 2 * TWO_WORDS && before + TWO_WORDS <= block->size; before += TWO_WORDS) {
+    size_t header_bytes = python_in_object(layout, TWO_WORDS);
+    for (size_t before = 0; before <= 2 * TWO_WORDS && before + header_bytes <= block->size; before += TWO_WORDS) {
         uintptr_t header = block->address + before;
-        uintptr_t type = python_word_at(header + PYTHON_TYPE);
-        if (python_word_at(header) < MOST_REFERENCES && is_type(type) && words_before(type) == before)
+        uintptr_t type = field_at(header, PYTHON_TYPE);
+        /* One that is about to be freed has no references. */
+        bool is_counted = layout->is_free_threaded || python_word_at(header) == 0 ||
+                          python_may_be_alive(layout, (const uint8_t *)header);
+        if (is_counted && is_type(type) && words_before(type) == before)
             return type;
     }
     return 0;
@@ -200,30 +209,69 @@ static uint32_t number_of_name(const char *name, bool is_of_malloc)
     return number;
 }
 
+/* Finds the value of a key that is this very object among the first entries of a dictionary's table; 0: it is not there. To ask
+ * the interpreter would take a lock of the dictionary, which this thread may hold. All is copied: another thread may replace the
+ * table meanwhile. */
+static uintptr_t item_among_first(struct foreign_reader *reader, uintptr_t dict, uintptr_t key)
+{
+    enum { KIND = 10, LOG_INDEX_BYTES = 9, ENTRIES = 24, HEADER = 32, GENERAL = 0, MOST_ENTRIES = 64 };
+    uint8_t header[HEADER];
+    uintptr_t table = foreign_word(reader, dict + layout->dict_keys);
+    if (table == 0 || !foreign_read(reader, table, header, sizeof header) || header[LOG_INDEX_BYTES] >= MOST_SLOTS)
+        return 0;
+    /* A key after its hash, or first; then the value. */
+    size_t entry_bytes = header[KIND] == GENERAL ? 24 : 16, key_at = entry_bytes - 16;
+    uintptr_t entries = table + HEADER + ((uintptr_t)1 << header[LOG_INDEX_BYTES]);
+    for (size_t i = 0; i < python_word_in(header, ENTRIES) && i < MOST_ENTRIES; i++) {
+        if (foreign_word(reader, entries + i * entry_bytes + key_at) == key)
+            return foreign_word(reader, entries + i * entry_bytes + key_at + sizeof(uintptr_t));
+    }
+    return 0;
+}
+
 /* The module that a class was defined in; empty for a built-in one, and where it is not known or has another meaning. */
 static void copy_module(uintptr_t class, void *key, char *text, size_t room)
 {
-    void *dict = (void *)python_word_at(class + PYTHON_TYPE_DICT);
-    /* Looks for a str by its hash, which it has: no code of the program runs. */
-    uintptr_t module = dict == NULL ? 0 : (uintptr_t)api.item(dict, key);
-    bool is_str = module != 0 && (python_word_at(python_word_at(module + PYTHON_TYPE) + PYTHON_TYPE_FLAGS) & IS_STR) != 0;
-    python_copy_text(layout, NULL, is_str ? module : 0, text, room);
+    struct foreign_reader reader;
+    uintptr_t dict = field_at(class, PYTHON_TYPE_DICT), module = 0;
+    foreign_reader_begin(&reader, NULL);
+    if (dict != 0 && layout->dict_keys != 0)
+        module = item_among_first(&reader, dict, (uintptr_t)key);
+    else if (dict != 0)
+        /* Looks for a str by its hash, which it has: no code of the program runs. */
+        module = (uintptr_t)api.item((void *)dict, key);
+    uintptr_t type = module == 0 ? 0 : foreign_word(&reader, module + python_in_object(layout, PYTHON_TYPE));
+    bool is_str = type != 0 && (foreign_word(&reader, type + python_in_object(layout, PYTHON_TYPE_FLAGS)) & IS_STR) != 0;
+    python_copy_text(layout, &reader, is_str ? module : 0, text, room);
     if (strcmp(text, "builtins") == 0)
         text[0] = 0;
+}
+
+static void copy_qualified_name(uintptr_t class, char *text, size_t room)
+{
+    if (layout->qualified_name != 0) {
+        python_copy_text(layout, NULL, python_word_at(class + layout->qualified_name), text, room);
+        return;
+    }
+    /* The class has one, and keeps it: nothing is allocated or freed. */
+    void *name = api.qualified_name((void *)class);
+    python_copy_text(layout, NULL, (uintptr_t)name, text, room);
+    if (name != NULL)
+        api.release(name);
 }
 
 /* 0: it cannot be named yet, as classes are named with their modules from the first one on. */
 static uint32_t number_of(uintptr_t type, bool is_of_malloc)
 {
     char name[512], module[256] = "", whole[sizeof name + sizeof module];
-    const char *own_name = (const char *)python_word_at(type + PYTHON_TYPE_NAME);
+    const char *own_name = (const char *)field_at(type, PYTHON_TYPE_NAME);
     /* Types that are made in C have their module in their name. */
-    bool is_class = (python_word_at(type + PYTHON_TYPE_FLAGS) & IS_ON_HEAP) != 0 && strchr(own_name, '.') == NULL;
+    bool is_class = (field_at(type, PYTHON_TYPE_FLAGS) & IS_ON_HEAP) != 0 && strchr(own_name, '.') == NULL;
     void *key = (void *)atomic_load_explicit(&module_key, memory_order_acquire);
     if (is_class && key == NULL)
         return 0;
     if (is_class)
-        python_copy_text(layout, NULL, python_word_at(type + layout->qualified_name), name, sizeof name);
+        copy_qualified_name(type, name, sizeof name);
     else
         snprintf(name, sizeof name, "%s", own_name);
     uint64_t hash = names_hash(NAMES_SEED, name);
@@ -288,8 +336,8 @@ void python_types_await(const struct python_block *block)
     release_lock();
 }
 
-/* A sampled block of malloc's is about to end; on any thread. One of Python's is freed with the interpreter's lock. */
-static void on_sampled_end(const void *block)
+/* One of Python's is freed with the interpreter's lock, if there is one. */
+void python_types_end(const void *block)
 {
     if (atomic_load_explicit(&awaited_count, memory_order_relaxed) == 0 || !take_lock())
         return;
@@ -337,7 +385,7 @@ void python_types_watch(void)
     if (layout == NULL)
         return;
     python_alive_clear(&alive);
-    python_deaths_watch(PYTHON_CLASS, (const void *)type_of_types, on_death_of_class);
+    python_deaths_watch(PYTHON_CLASS, layout, (const void *)type_of_types, on_death_of_class);
 }
 
 void python_types_prepare(const struct python_symbols *symbols, const allocsample_hooks *table, allocsample_heap *registered)
@@ -345,14 +393,15 @@ void python_types_prepare(const struct python_symbols *symbols, const allocsampl
     static const struct symbol wanted[] = {
         {&api.item, "PyDict_GetItemWithError"},
         {&api.intern, "PyUnicode_InternFromString"},
+        {&api.release, "Py_DecRef"},
     };
     type_of_types = (uintptr_t)dlsym(RTLD_DEFAULT, "PyType_Type");
-    if (symbols->version == NULL || type_of_types == 0 || !symbols_find(wanted, sizeof wanted / sizeof wanted[0], NULL) ||
+    *(void **)&api.qualified_name = dlsym(RTLD_DEFAULT, "PyType_GetQualName");
+    if (symbols->layout == NULL || (symbols->layout->qualified_name == 0 && api.qualified_name == NULL) || type_of_types == 0 || !symbols_find(wanted, sizeof wanted / sizeof wanted[0], NULL) ||
         !names_make(&names) || !names_make(&names_of_malloc) || !python_alive_make(&alive, ALIVE_SETS))
         return;
     hooks = table;
     heap = registered;
-    layout = python_layout_of(symbols->version());
-    if (layout != NULL)
-        shim_services.set_on_sampled_end(on_sampled_end);
+    layout = symbols->layout;
+    shim_services.set_on_sampled_end(python_types_end);
 }
