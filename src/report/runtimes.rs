@@ -102,7 +102,9 @@ fn line(profile: &Profile, here: &Here) -> Option<String> {
         }
         return match support {
             Support::Bridge { partial, .. }
-                if support.is_for(version) == Some(false) && !partial.is_empty() =>
+                if !partial.is_empty()
+                    && (support.is_for(version) == Some(false)
+                        || lacks_functions(profile, runtime)) =>
             {
                 Some(format!("warning: {named}: {partial}"))
             }
@@ -188,6 +190,18 @@ fn heap_of(profile: &Profile, runtime: &Runtime) -> Option<bool> {
     Some(!profile.samples.iter().any(|sample| sample.heap == id))
 }
 
+/// Whether its heap has so many samples that one must have a function, and none has: its frames could not be read.
+fn lacks_functions(profile: &Profile, runtime: &Runtime) -> bool {
+    const ENOUGH: usize = 32;
+    let mut heaps = profile.vm.heaps.iter();
+    let its_own = heaps.find(|(_, heap)| Some(&*heap.name) == runtime.support.heap());
+    its_own.is_some_and(|(&id, _)| {
+        let samples = profile.samples.iter().filter(|sample| sample.heap == id);
+        samples.take(ENOUGH).count() == ENOUGH
+            && !profile.vm.functions.keys().any(|(heap, _)| *heap == id)
+    })
+}
+
 /// Whether its heap has frames for the samples of malloc's, and never any of its own.
 fn is_traced(profile: &Profile, runtime: &Runtime) -> bool {
     let mut heaps = profile.vm.heaps.values();
@@ -245,7 +259,9 @@ fn paths(profile: &Profile) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocsample_profile::{Heap, HeapId, Inspected, MemoryMap, MemoryTotals, Module};
+    use allocsample_profile::{
+        Function, Heap, HeapId, Inspected, MemoryMap, MemoryTotals, Module, Sample,
+    };
 
     fn module(path: &str) -> Module {
         Module {
@@ -282,6 +298,26 @@ mod tests {
             exact_bytes: 0,
         };
         profile.vm.heaps.insert(HeapId(1), heap);
+        profile
+    }
+
+    fn sampled(mut profile: Profile) -> Profile {
+        for _ in 0..40 {
+            profile.samples.push(Sample {
+                heap: HeapId(1),
+                ..Sample::default()
+            });
+        }
+        profile
+    }
+
+    fn with_a_function(mut profile: Profile) -> Profile {
+        let function = Function {
+            name: "main".to_owned(),
+            file: String::new(),
+            line: 1,
+        };
+        profile.vm.functions.insert((HeapId(1), 1), function);
         profile
     }
 
@@ -322,8 +358,12 @@ mod tests {
                 "warning: Mono: the managed heap is not sampled: its bridge did not join (mono_free is missing)",
             ),
             (
-                joined(with("CPython", "3.15.2"), "python"),
-                "warning: CPython 3.15.2: functions and lines of Python are not shown, and small objects may be missing; PYTHONMALLOC=malloc has them allocated by malloc",
+                sampled(joined(with("CPython", "3.16.0"), "python")),
+                "warning: CPython 3.16.0: its objects are sampled, but functions, lines and types of Python are not shown: this build does not describe itself as known ones do",
+            ),
+            (
+                with("free-threaded CPython", "3.14.10"),
+                "warning: free-threaded CPython 3.14.10: objects are not sampled, functions and lines are not shown: its bridge did not join",
             ),
         ] {
             assert_eq!(lines(&profile), [line]);
@@ -331,6 +371,7 @@ mod tests {
         for profile in [
             joined(with("Node.js", "20.20.2"), "javascript"),
             joined(with("CPython", "3.13.0"), "python"),
+            with_a_function(sampled(joined(with("CPython", "3.16.0"), "python"))),
             joined(with("CPython", ""), "python"),
             Profile::default(),
         ] {

@@ -69,10 +69,19 @@ pub(crate) fn live_at(profile: &Profile, time_ns: u64) -> impl Iterator<Item = L
     })
 }
 
-/// Heaps whose samples lie in other mappings than their objects: a sampled object of CPython's is made as large ones are, by
-/// malloc, while the others lie in arenas of its own.
-fn samples_lie_elsewhere(profile: &Profile, heap: HeapId) -> bool {
-    (profile.vm.heaps.get(&heap)).is_some_and(|heap| heap.name == "python")
+/// Whether CPython's objects have no arenas but an allocator of their own, where a sample is an object like the others: it is
+/// so without the interpreter's lock.
+fn has_objects_in_place(profile: &Profile) -> bool {
+    const IN_PLACE: &str = "free-threaded CPython";
+    (profile.inspected.iter()).any(|module| module.runtime == IN_PLACE)
+}
+
+/// Heaps of CPython's. Elsewhere a sampled object of theirs is made as large ones are, by malloc, while the others lie in
+/// arenas.
+fn of_python(profile: &Profile) -> Vec<HeapId> {
+    let heaps = profile.vm.heaps.iter();
+    let of_python = heaps.filter(|(_, heap)| heap.name == "python");
+    of_python.map(|(&id, _)| id).collect()
 }
 
 /// Several small mappings of a name together: it lies nowhere.
@@ -114,9 +123,10 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
     let mut elsewhere = 0.0;
     // Of objects of virtual machines whose place is not known: many bridges know objects by keys or by hidden pointers.
     let mut placeless = 0.0;
+    let (of_python, is_in_place) = (of_python(profile), has_objects_in_place(profile));
     for live in live_at(profile, map.totals.time_ns) {
         let (sample, bytes) = (&live.sample, live.sum());
-        if samples_lie_elsewhere(profile, sample.heap) {
+        if !is_in_place && of_python.contains(&sample.heap) {
             placeless += bytes;
             continue;
         }
@@ -196,6 +206,7 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
         let alive = alive[index];
         let is_filled = alive.malloc + alive.objects >= LEAST_SHARE * anonymous;
         let is_kept = is_kept_by_malloc
+            || is_in_place && has_objects[index]
             || is_filled && (has_objects[index] || has_malloc[index] && !is_glibc);
         let malloc = alive.malloc.min(anonymous);
         let overhead = malloc * alive.overhead / alive.malloc.max(f64::MIN_POSITIVE);

@@ -55,7 +55,7 @@ makers = [
     Registered,
     lambda: Pair((1, 2)),
     lambda: Named("a name that is not short"),
-    lambda: complex(1, len(kept)),
+    lambda: memoryview(b"no type that keeps some of its objects when they are freed"),
     collections.deque,
     lambda: Blob(b"larger than what comes from the arenas" * 20),
     Wide,

@@ -2,23 +2,17 @@
  * version is the argument. */
 #define _GNU_SOURCE
 #include "../../c_shim/bridges/python/frames.c"
-#include "../../c_shim/bridges/python/layout.c"
 #include "../../c_shim/bridges/python/deaths.c"
 #include "wrecked_memory.h"
+#include "described_python.h"
 
 enum { FRAMES = 200, CHUNK_PAGES = 4, ROUNDS = 30000 };
 
-static uint64_t thread_state[64]; /* PyThreadState */
-static uint64_t code_type[64];
+static uint64_t thread_state[128]; /* PyThreadState */
+static uint64_t *const code_type = described_code_type;
 static uint64_t stack_of_c[16]; /* where 3.11 and 3.12 keep the way to the frame */
-static const char *version;
 static uint32_t defined;
 static char last_name[64];
-
-static const char *get_version(void)
-{
-    return version;
-}
 
 static void *get_thread(void)
 {
@@ -47,19 +41,29 @@ static void put(uintptr_t at, uintptr_t word)
     memcpy((void *)at, &word, sizeof word);
 }
 
+static void put_header(uintptr_t at, const void *type)
+{
+    if (layout->is_free_threaded)
+        put(at + 8, UINT64_C(1) << 32); /* one reference of its own thread */
+    else
+        put(at, 1);
+    put(at + python_in_object(layout, PYTHON_TYPE), (uintptr_t)type);
+}
+
 static void put_text(uintptr_t at, const char *text)
 {
-    memset((void *)at, 0, 48);
-    put(at + 16, strlen(text));
-    put(at + 32, 1 << 2 | 1 << 5 | 1 << 6); /* one byte for a character, compact, ascii */
+    uint64_t state = 1 | 1 << 3 | 1 << 4; /* one byte for a character, compact, ascii */
+    memset((void *)at, 0, 64);
+    put_header(at, described_str_type);
+    put(at + python_in_object(layout, 16), strlen(text));
+    put(at + python_in_object(layout, 32), state << (layout->is_free_threaded && layout->minor >= 14 ? 8 : 2));
     memcpy((void *)(at + layout->ascii), text, strlen(text) + 1);
 }
 
 static uintptr_t put_code(uintptr_t at, uintptr_t name)
 {
     memset((void *)at, 0, 256);
-    put(at, 1);
-    put(at + PYTHON_TYPE, (uintptr_t)code_type);
+    put_header(at, code_type);
     put(at + layout->name, name);
     put(at + layout->file_name, name);
     return at;
@@ -104,7 +108,9 @@ static void own_chunk(bool is_there)
     if (layout->chunk != 0) {
         put(thread + layout->chunk, is_there ? chunk() : 0);
         put(thread + layout->limit, is_there ? chunk() + CHUNK_PAGES * PAGE : 0);
+        put(chunk() + CHUNK_SIZE, CHUNK_PAGES * PAGE);
     }
+    put(thread + layout->thread_id, layout->thread_id == 0 ? 0 : (uintptr_t)pthread_self());
 }
 
 /* A chain in the thread's own chunk, or elsewhere. */
@@ -124,7 +130,7 @@ static void walk_a_right_chain(bool is_in_chunk, const char *name, const char *o
     /* Another function comes to lie where one was. */
     uint32_t before = defined;
     put_text(names, other_name);
-    ((destructor)((uintptr_t *)code_type)[PYTHON_TYPE_DEALLOC / 8])((void *)code);
+    ((destructor)code_type[python_in_object(layout, PYTHON_TYPE_DEALLOC) / 8])((void *)code);
     CHECK(walk_now() >= 50);
     CHECK(defined == before + 1 && strcmp(last_name, other_name) == 0);
     on_death_of_code(code);
@@ -175,26 +181,48 @@ static void end_nothing(void *object)
     (void)object;
 }
 
+/* A description that is right in itself, and of another interpreter: nothing is read by it for long. */
+static void refuse_what_is_not_so(void)
+{
+    if (layout->thread_id == 0)
+        return;
+    atomic_store(&trial, 0);
+    put((uintptr_t)thread_state + layout->thread_id, 1);
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+        CHECK(atomic_load(&trial) == attempt);
+        set_newest(chunk() + 64);
+        CHECK(walk_now() == 0);
+    }
+    CHECK(atomic_load(&trial) == REFUSED);
+    own_chunk(true);
+    CHECK(walk_now() == 0);
+}
+
 int main(int count, char **arguments)
 {
     CHECK(count == 2);
-    version = arguments[1];
-    struct python_symbols symbols = {.version = get_version, .thread_state = get_thread, .line_of = get_line,
-                                     .code_type = code_type, .eval_loop = code_type};
+    struct python_identity identity = describe_python(arguments[1]);
+    struct python_symbols symbols = {.thread_state = get_thread, .line_of = get_line, .code_type = code_type,
+                                     .str_type = described_str_type, .eval_loop = code_type,
+                                     .layout = python_layout_of(&identity)};
+    CHECK(symbols.layout != NULL);
     destructor end = end_nothing;
-    memcpy((char *)code_type + PYTHON_TYPE_DEALLOC, &end, sizeof end);
+    uint64_t *slot = &code_type[python_in_object(symbols.layout, PYTHON_TYPE_DEALLOC) / 8];
+    memcpy(slot, &end, sizeof end);
     static allocsample_hooks table;
     table.define_function = define_function;
     wreck_begin();
     CHECK(python_frames_prepare(&symbols, &table));
     python_frames_begin();
     walk_a_right_chain(true, "f", "g");
+    CHECK(atomic_load(&trial) == TRUSTED);
     walk_a_right_chain(false, "h", "i");
     walk_a_chain_that_is_gone();
     walk_wrecks();
+    refuse_what_is_not_so();
     wreck_end();
     python_deaths_unwatch();
-    CHECK(memcmp((char *)code_type + PYTHON_TYPE_DEALLOC, &end, sizeof end) == 0);
+    CHECK(memcmp(slot, &end, sizeof end) == 0);
     puts("walked");
     return 0;
 }

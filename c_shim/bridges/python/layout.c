@@ -3,9 +3,6 @@
 
 #include <stdio.h>
 
-/* Py_TPFLAGS_MANAGED_DICT, and Py_TPFLAGS_MANAGED_WEAKREF. */
-enum { HAS_DICT = 1 << 4, HAS_WEAKREFS = 1 << 3 };
-
 /* The first minor version that describes itself. */
 enum { DESCRIBES_ITSELF = 13 };
 
@@ -13,8 +10,8 @@ static const struct python_layout layouts[] = {
     {8, 24, -1, 32, 24, 104, 0, 0, 104, 112, 40, 0, 1, 48, 72, 864, 0, 32, 0, 0, 112, 136, 0, 0, 0, 0, 0, false},
     {9, 24, -1, 32, 24, 104, 0, 0, 104, 112, 40, 0, 1, 48, 72, 856, 0, 32, 0, 0, 112, 136, 0, 0, 0, 0, 0, false},
     {10, 24, -1, 32, 24, 96, 0, 0, 104, 112, 40, 0, 2, 48, 72, 864, 0, 32, 0, 0, 112, 136, 0, 0, 0, 0, 0, false},
-    {11, 56, 8, 32, 48, 56, 68, 69, 112, 128, 72, 184, 0, 48, 72, 864, HAS_DICT, 360, 296, 312, 72, 136, 0, 0, 0, 0, 0, false},
-    {12, 56, 0, 0, 8, 56, 0, 70, 112, 128, 68, 192, 0, 40, 56, 872, HAS_DICT | HAS_WEAKREFS, 288, 232, 248, 72, 136, 0, 0, 0, 0, 0, false},
+    {11, 56, 8, 32, 48, 56, 68, 69, 112, 128, 72, 184, 0, 48, 72, 864, PYTHON_HAS_DICT, 360, 296, 312, 72, 136, 0, 0, 0, 0, 0, false},
+    {12, 56, 0, 0, 8, 56, 0, 70, 112, 128, 68, 192, 0, 40, 56, 872, PYTHON_HAS_DICT | PYTHON_HAS_WEAKREFS, 288, 232, 248, 72, 136, 0, 0, 0, 0, 0, false},
 };
 static struct python_layout described;
 

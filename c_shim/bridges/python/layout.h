@@ -33,6 +33,9 @@ struct python_layout {
     bool is_free_threaded;
 };
 
+/* Flags of types: Py_TPFLAGS_MANAGED_DICT, and Py_TPFLAGS_MANAGED_WEAKREF. */
+enum { PYTHON_HAS_DICT = 1 << 4, PYTHON_HAS_WEAKREFS = 1 << 3 };
+
 /* Bytes that are read of a frame and of a code object, at most. */
 enum { PYTHON_FRAME_BYTES = 128, PYTHON_CODE_BYTES = 256 };
 

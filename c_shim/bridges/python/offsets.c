@@ -10,9 +10,6 @@
 
 #include <stdio.h>
 
-/* Py_TPFLAGS_MANAGED_DICT, and Py_TPFLAGS_MANAGED_WEAKREF. */
-enum { HAS_DICT = 1 << 4, HAS_WEAKREFS = 1 << 3 };
-
 enum field {
     FREE_THREADED,
     THREAD_SIZE, THREAD_FRAME, THREAD_BASE_FRAME, THREAD_ID, THREAD_CHUNK,
@@ -125,7 +122,7 @@ static struct python_layout layout_by(int minor, const uint64_t *numbers)
         .bytecode = (uint16_t)numbers[CODE_BYTECODE],
         .ascii = (uint16_t)numbers[STR_ASCII_SIZE],
         .compact = (uint16_t)(numbers[STR_SIZE] - sizeof(uint64_t)),
-        .with_two_words = HAS_DICT | HAS_WEAKREFS,
+        .with_two_words = PYTHON_HAS_DICT | PYTHON_HAS_WEAKREFS,
         .thread_bytes = (uint16_t)numbers[THREAD_SIZE],
         .chunk = (uint16_t)numbers[THREAD_CHUNK],
         .limit = (uint16_t)(numbers[THREAD_CHUNK] + 16),

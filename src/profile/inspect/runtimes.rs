@@ -37,7 +37,8 @@ pub enum Support {
         from: [u32; 2],
         /// The last one.
         to: [u32; 2],
-        /// What is missing in another version, although the bridge has joined; empty: nothing is known to be.
+        /// What is missing in another version, or where its heap has no functions, although the bridge has joined; empty:
+        /// nothing is known to be.
         partial: &'static str,
         /// Whether it joins a running process at an attach.
         joins_late: bool,
@@ -83,6 +84,15 @@ impl Support {
         }
     }
 }
+
+/// Of any version: it is read as far as it describes itself.
+const CPYTHON: Support = Support::Bridge {
+    heap: "python",
+    from: [3, 6],
+    to: ANY,
+    partial: "its objects are sampled, but functions, lines and types of Python are not shown: this build does not describe itself as known ones do",
+    joins_late: true,
+};
 
 const RUNTIMES: &[Runtime] = &[
     Runtime {
@@ -240,9 +250,9 @@ const RUNTIMES: &[Runtime] = &[
         files: &[],
         marks: &["_Py_MergeZeroLocalRefcount"],
         version: &[Python],
-        support: Support::None,
+        support: CPYTHON,
         is_on_malloc: false,
-        missing: "its objects are in its own mimalloc, which is not sampled",
+        missing: "objects are not sampled, functions and lines are not shown",
         advice: "",
     },
     Runtime {
@@ -250,13 +260,7 @@ const RUNTIMES: &[Runtime] = &[
         files: &["python", "libpython"],
         marks: &["PyMem_SetAllocator"],
         version: &[Python, FileName],
-        support: Support::Bridge {
-            heap: "python",
-            from: [3, 6],
-            to: [3, 13],
-            partial: "functions and lines of Python are not shown, and small objects may be missing; PYTHONMALLOC=malloc has them allocated by malloc",
-            joins_late: true,
-        },
+        support: CPYTHON,
         is_on_malloc: false,
         missing: "small objects are not sampled, functions and lines are not shown",
         advice: "with PYTHONMALLOC=malloc in its environment Python allocates by malloc",

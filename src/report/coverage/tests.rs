@@ -179,6 +179,26 @@ fn arenas_are_pythons_where_its_objects_could_fill_them() {
     assert_eq!(coverage.seen_bytes, 19.0 * MIB as f64);
 }
 
+/// There mimalloc has objects and nothing else.
+#[test]
+fn the_mapping_of_a_sample_is_pythons_where_there_is_no_lock_of_the_interpreter() {
+    let mut profile = with_python(3);
+    let sample = Sample {
+        address: (1 << 40) + 64,
+        ..profile.samples.at(0)
+    };
+    profile.samples.set(0, sample);
+    assert!(Coverage::of(&profile).expect("a reading").is_low());
+    profile.inspected.push(Inspected {
+        path: "/usr/bin/python3.14t".to_owned(),
+        runtime: "free-threaded CPython".to_owned(),
+        version: "3.14.0".to_owned(),
+        ..Inspected::default()
+    });
+    let coverage = Coverage::of(&profile).expect("a reading");
+    assert_eq!(coverage.seen_bytes, 300.0 * MIB as f64);
+}
+
 #[test]
 fn a_small_process_is_not_warned_about() {
     let mut profile = blind();
