@@ -12,7 +12,7 @@ use support::collected::AtWork;
 use support::profile::{Profile, Site};
 use support::python::{interpreters, minor_of};
 use support::room::stderr;
-use support::{Agent, Outcome, Room, Run, bridge, is_installed, skip, truth};
+use support::{Agent, Outcome, Program, Room, Run, bridge, is_installed, skip, truth};
 
 fn program() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/known_sites.py")
@@ -559,6 +559,37 @@ fn a_running_interpreter_is_attached_to_with_frames_and_small_objects() {
         running.ask("2000");
         let profile = running.detach();
         assert_eq!(profile.site("grow").samples, 0);
+        assert_eq!(running.ask("10"), "10");
+        running.ends_well();
+    }
+}
+
+/// One that keeps its blocks, so that none of them can be placed elsewhere: which it is, shows when the first is sampled.
+#[test]
+fn objects_of_an_allocator_that_the_program_brings_are_sampled_in_place() {
+    let library = Program::library("python_allocator.c", "libpython_allocator.so", &["-ldl"]);
+    let install = format!(
+        "import ctypes\nctypes.PyDLL({:?}).install()\n",
+        library.path().to_string_lossy()
+    );
+    for python in interpreters() {
+        let mut running = Attached::start_as(|_| {
+            let mut command = Command::new(&python);
+            command.args(["-c", &(install.clone() + RUNNING)]);
+            command
+        });
+        running.attach(&["--interval", "4K"]);
+        assert_eq!(running.ask("200000"), "1088890", "{}", python.display());
+        let profile = running.detach();
+        let heap = bridge::heap(&profile, "python");
+        let what = python.display();
+        assert!(heap["samples"].as_f64() > Some(400.0), "{what}: {heap}");
+        assert!(profile.site("grow").samples > 400, "{what}");
+        // What it gives back to its own allocator is told.
+        let live = heap["live_bytes"].as_f64().expect("bytes");
+        let allocated = heap["allocated_bytes"].as_f64().expect("bytes");
+        assert!(live < 0.8 * allocated, "{what}: {live} of {allocated}");
+        bridge::assert_audit(&profile);
         assert_eq!(running.ask("10"), "10");
         running.ends_well();
     }

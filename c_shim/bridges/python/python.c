@@ -117,9 +117,16 @@ static bool make_heap(void)
     return true;
 }
 
+/* Without the interpreter's lock a program may never call malloc, where a process that waits is told to begin. It looks for that
+ * where it allocates objects. */
+static bool looks_by_itself(void)
+{
+    return symbols.layout != NULL && symbols.layout->is_free_threaded;
+}
+
 static void join(void)
 {
-    if (find_interpreter() && make_heap() && is_sampled())
+    if (find_interpreter() && make_heap() && (is_sampled() || looks_by_itself()))
         python_objects_wrap(&symbols);
 }
 
