@@ -13,7 +13,7 @@ NAME = "CPython"
 INTERVAL = "4K"
 OWN = {"PYTHONTRACEMALLOC": "1"}
 PROGRAM = PROGRAMS / "known_truth.py"
-DEBIANS = [("bullseye", "3.9"), ("trixie", "3.13"), ("unstable", "3.13"), ("unstable", "3.14"), ("unstable", "3.15")]
+DEBIANS = [("trixie", "3.13"), ("unstable", "3.13"), ("unstable", "3.14"), ("unstable", "3.15")]
 VERSION = "import sys, sysconfig; print(sys.version.split()[0] + ('t' if sysconfig.get_config_var('Py_GIL_DISABLED') else ''))"
 
 
