@@ -8,11 +8,12 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 /// Each room, with the rooms that it imports, no more and no less. Cargo itself refuses a cycle.
-const IMPORTS: [(&str, &[&str]); 16] = [
+const IMPORTS: [(&str, &[&str]); 17] = [
     ("sampling", &[]),
     ("record", &[]),
     // What it reads is what the profile gets.
     ("residency", &["record"]),
+    ("heapwalk", &[]),
     ("ring", &[]),
     ("agent", &["sampling", "record", "ring"]),
     (
@@ -56,10 +57,11 @@ const IMPORTS: [(&str, &[&str]); 16] = [
 const WITHOUT_STD: [&str; 4] = ["sampling", "record", "ring", "agent"];
 
 /// Rooms without unsafe code.
-const WITHOUT_UNSAFE: [&str; 9] = [
+const WITHOUT_UNSAFE: [&str; 10] = [
     "sampling",
     "record",
     "residency",
+    "heapwalk",
     "profile",
     "export",
     "report",
