@@ -25,7 +25,8 @@ const IMPORTS: [(&str, &[&str]); 17] = [
     ("profile", &["record", "ring", "sampling"]),
     // Sampling for a draw of samples that stand for others.
     ("export", &["profile", "sampling"]),
-    ("report", &["profile", "sampling"]),
+    // Heapwalk for what malloc holds, beside what the samples say.
+    ("report", &["heapwalk", "profile", "sampling"]),
     // Report for the function that an allocation is charged to.
     ("query", &["profile", "report"]),
     // Sampling for sums that know their error.
@@ -48,6 +49,7 @@ const IMPORTS: [(&str, &[&str]); 17] = [
             "diff",
             "attach",
             "residency",
+            "heapwalk",
             "sampling",
         ],
     ),

@@ -81,7 +81,7 @@ impl ResidentGrowth {
     fn meaning(&self) -> Option<&'static str> {
         Some(match self.mostly()? {
             Account::MallocHeld => {
-                "mostly free blocks that malloc keeps, such as holes between live ones: not a leak of blocks"
+                "mostly free blocks that malloc keeps, such as holes between live ones: not a leak of blocks; `allocsample memory PID` shows which sites hold them while the process runs"
             }
             Account::ObjectsHeld => {
                 "mostly memory that a language's heap keeps without objects in it"

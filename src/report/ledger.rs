@@ -7,7 +7,9 @@
 //! The kernel joins neighbouring mappings into one. If several calls have made parts of one, its memory is divided among them
 //! in proportion to their lengths.
 
+mod advice;
 mod csv;
+mod held;
 mod json;
 mod text;
 
@@ -23,6 +25,8 @@ use crate::coverage::{allocators, likely_owner};
 use crate::shares::{self, live_at};
 
 pub use csv::write_csv;
+pub(crate) use held::lost_by_malloc;
+pub use held::{Held, Holder, Reason, Walked};
 pub use json::to_json;
 pub use text::{Options, write};
 
@@ -118,6 +122,8 @@ pub struct LedgerRow {
     pub anonymous_bytes: f64,
     /// The standard error, where it is an estimate from samples.
     pub stderr_bytes: Option<f64>,
+    /// Of what malloc has besides blocks, if its heap was walked: why it is kept, largest first. They add up to the row.
+    pub reasons: Vec<(Reason, f64)>,
     /// Of mapped memory and of stacks: where from, largest first.
     pub sites: Vec<Site>,
 }
@@ -136,11 +142,23 @@ pub struct Ledger {
     pub rows: Vec<LedgerRow>,
     /// Figures of the control group that the process is in.
     pub group: Vec<(GroupFigure, u64)>,
+    /// What malloc keeps, if its heap was walked.
+    pub held: Option<Held>,
 }
 
 impl Ledger {
     /// Of one reading.
     pub fn of(profile: &Profile, map: &MemoryMap) -> Self {
+        Self::build(profile, map, None)
+    }
+
+    /// Of one reading, with malloc's heap as it was walked about the same time.
+    pub fn of_walked(profile: &Profile, map: &MemoryMap, walked: Walked) -> Self {
+        let held = Held::of(profile, walked);
+        Self::build(profile, map, Some(held))
+    }
+
+    fn build(profile: &Profile, map: &MemoryMap, held: Option<Held>) -> Self {
         let mut entries = Entries {
             profile,
             allocators: allocators(profile),
@@ -150,7 +168,11 @@ impl Ledger {
             rows: BTreeMap::new(),
         };
         let machines = machines(profile);
-        for (mapping, share) in map.mappings.iter().zip(shares::of(profile, map)) {
+        let shares = match &held {
+            Some(held) => shares::of_walked(profile, map, held),
+            None => shares::of(profile, map),
+        };
+        for (mapping, share) in map.mappings.iter().zip(shares) {
             let objects = |what: &str| format!("{machines}: {what}");
             let sampled = [
                 (
@@ -183,10 +205,22 @@ impl Ledger {
         for (account, heap) in [(Account::Malloc, true), (Account::Objects, false)] {
             let live = live_at(profile, map.totals.time_ns);
             let live = live.filter(|it| (it.sample.heap == HeapId::MALLOC) == heap);
-            let sum: Estimate = live.map(|it| it.bytes).sum();
+            // What was walked is no estimate, but for what sizes were rounded up by.
+            let is_walked = |address| held.as_ref().is_some_and(|held| held.contains(address));
+            let live = live.filter(|it| !heap || !is_walked(it.sample.address));
+            let mut sum: Estimate = live.map(|it| it.bytes).sum();
+            if let Some(held) = held.as_ref().filter(|_| heap) {
+                sum += held.rounding;
+            }
             if let Some(row) = rows.iter_mut().find(|row| row.account == account) {
                 row.stderr_bytes = sum.stderr();
             }
+        }
+        let row = rows
+            .iter_mut()
+            .find(|row| row.account == Account::MallocHeld);
+        if let Some((row, held)) = row.zip(held.as_ref()) {
+            row.reasons = reasons(held, row.resident_bytes);
         }
         rows.sort_by(|a, b| {
             (a.account.cmp(&b.account)).then(b.resident_bytes.total_cmp(&a.resident_bytes))
@@ -198,15 +232,25 @@ impl Ledger {
             huge_bytes: sum(|it| it.huge_bytes),
             rows,
             group: map.group.clone(),
+            held,
         }
     }
 
-    /// The ledgers of the largest reading and of the last one. `None`: no reading has a list of mappings.
-    pub fn peak_and_last(profile: &Profile) -> Option<(Self, Self)> {
+    /// The ledgers of the largest reading and of the last one, with malloc's heap at the time of the last one if it was walked.
+    /// `None`: no reading has a list of mappings.
+    pub fn peak_and_last(profile: &Profile, walked: Option<Walked>) -> Option<(Self, Self)> {
         let listed = || profile.memory.iter().filter(|map| !map.mappings.is_empty());
         let peak = listed().max_by_key(|map| map.totals.resident_bytes)?;
         let last = listed().next_back()?;
-        Some((Self::of(profile, peak), Self::of(profile, last)))
+        let last_ledger = match walked {
+            Some(walked) => Self::of_walked(profile, last, walked),
+            None => Self::of(profile, last),
+        };
+        let peak_ledger = match std::ptr::eq(peak, last) {
+            true => last_ledger.clone(),
+            false => Self::of(profile, peak),
+        };
+        Some((peak_ledger, last_ledger))
     }
 
     /// The sum of an account.
@@ -222,6 +266,32 @@ impl Ledger {
         let row = rows.find(|row| row.account == account && row.name == name);
         row.map_or(0.0, |row| row.resident_bytes)
     }
+}
+
+/// Why the bytes of malloc's row are kept. What sizes were rounded up by is in no block either; and the process went on between
+/// the reading of its mappings and the walk, so the rest of the row is not understood.
+fn reasons(held: &Held, row_bytes: f64) -> Vec<(Reason, f64)> {
+    let mut reasons: Vec<(Reason, f64)> = (held.reasons().into_iter())
+        .map(|(reason, bytes)| (reason, bytes as f64))
+        .collect();
+    let rounding = held.rounding.value().min(held.parts.in_use as f64);
+    if rounding > 0.0 {
+        match reasons.iter_mut().find(|it| it.0 == Reason::Headers) {
+            Some(headers) => headers.1 += rounding,
+            None => reasons.push((Reason::Headers, rounding)),
+        }
+    }
+    let sum: f64 = reasons.iter().map(|it| it.1).sum();
+    if sum > row_bytes {
+        reasons.iter_mut().for_each(|it| it.1 *= row_bytes / sum);
+    } else if row_bytes - sum >= 0.5 {
+        match reasons.iter_mut().find(|it| it.0 == Reason::Lost) {
+            Some(lost) => lost.1 += row_bytes - sum,
+            None => reasons.push((Reason::Lost, row_bytes - sum)),
+        }
+    }
+    reasons.sort_by(|a, b| b.1.total_cmp(&a.1));
+    reasons
 }
 
 /// When a moment was, in seconds since the process began.
@@ -277,6 +347,7 @@ impl Entry {
             resident_bytes: self.resident_bytes,
             anonymous_bytes: self.anonymous_bytes,
             stderr_bytes: None,
+            reasons: Vec::new(),
             sites,
         }
     }

@@ -9,6 +9,8 @@ use allocsample_profile::{
 };
 use allocsample_sampling::Estimate;
 
+use crate::ledger::{Held, lost_by_malloc};
+
 /// What the sampled heaps have of the resident anonymous memory in a mapping, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Share {
@@ -34,6 +36,8 @@ pub(crate) struct Live {
     pub sample: Sample,
     /// The bytes that it stands for.
     pub bytes: Estimate,
+    /// The blocks that it stands for.
+    pub objects: Estimate,
     /// What these take in glibc's malloc besides.
     pub overhead: f64,
 }
@@ -64,6 +68,7 @@ pub(crate) fn live_at(profile: &Profile, time_ns: u64) -> impl Iterator<Item = L
         Live {
             sample,
             bytes,
+            objects,
             overhead,
         }
     })
@@ -235,6 +240,48 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
             elsewhere -= more;
         }
         shares.push(share);
+    }
+    shares
+}
+
+/// The same where malloc's heap was walked: there the walk says what is in blocks, and what malloc has besides.
+pub(crate) fn of_walked(profile: &Profile, map: &MemoryMap, held: &Held) -> Vec<Share> {
+    let mut shares = of(profile, map);
+    let mappings = &map.mappings;
+    // What is in blocks, and all that is malloc's.
+    let mut walked = vec![(0, 0); mappings.len()];
+    let unnamed_sum = (mappings.iter()).position(|it| is_sum(it) && map.name(it).is_empty());
+    for piece in &held.pieces {
+        let after = mappings.partition_point(|it| it.start <= piece.start);
+        let listed = after
+            .checked_sub(1)
+            .filter(|&index| !is_sum(&mappings[index]) && piece.start < end_of(&mappings[index]));
+        // A small one is in the sum of its kind.
+        if let Some(index) = listed.or(unnamed_sum) {
+            let (in_use, all) = &mut walked[index];
+            *in_use += piece.parts.in_use;
+            *all += piece.parts.sum() - piece.parts.lost + lost_by_malloc(piece);
+        }
+    }
+    let in_use: u64 = held.parts.in_use;
+    let requested = 1.0 - held.rounding.value() / (in_use as f64).max(1.0);
+    for ((share, mapping), (in_use, all)) in shares.iter_mut().zip(mappings).zip(walked) {
+        if all == 0 {
+            continue;
+        }
+        let anonymous = (mapping.anonymous_bytes as f64 - share.objects).max(0.0);
+        let malloc = (in_use as f64 * requested.clamp(0.0, 1.0)).min(anonymous);
+        let all = (all as f64).min(anonymous);
+        // A sum may have large blocks of their own mappings besides.
+        if is_sum(mapping) {
+            share.malloc = share.malloc.max(malloc).min(anonymous);
+            share.malloc_held = (all - malloc).min(anonymous - share.malloc);
+            continue;
+        }
+        share.malloc = malloc;
+        share.malloc_held = all - malloc;
+        // What else may lie in the heap of `brk` is not malloc's.
+        share.objects_held = 0.0;
     }
     shares
 }

@@ -213,7 +213,8 @@ impl std::str::FromStr for Label {
 ///
 /// The rows add up to what the kernel counts: live and free blocks of malloc, heaps of language runtimes, stacks, mappings with
 /// the calls that made them, files, and what nobody is known to have mapped. Columns are the largest reading in the profile, the
-/// last one, and the difference. A running process is read as it is now. docs/memory.md explains the rows.
+/// last one, and the difference. A running process is read as it is now; if its malloc is glibc's, the output also says why free
+/// memory is kept, which sites hold it, and what helps. docs/memory.md explains the rows.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
@@ -229,7 +230,7 @@ pub struct Memory {
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
 
-    /// Maximum number of places shown for each row of mappings; JSON has all
+    /// Maximum number of places shown for each row; JSON has all
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub sites: usize,
 

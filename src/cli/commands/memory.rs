@@ -2,35 +2,43 @@
 
 use std::path::Path;
 
-use allocsample_profile::Profile;
-use allocsample_report::ledger::{self, Options};
+use allocsample_heapwalk::{Heap, Process};
+use allocsample_profile::{MemoryMap, Profile};
+use allocsample_report::ledger::{self, Options, Walked};
 use allocsample_report::{Ledger, Width};
 use allocsample_residency::{Source, Steady};
-use anyhow::{Context, bail};
+use anyhow::bail;
 
 use crate::args::{Format, Memory};
 use crate::exit::{self, Ending};
 use crate::running::Found;
-use crate::{output_file, profiles, running, terminal};
+use crate::{memory, output_file, profiles, running, terminal};
 
 /// Prints the ledger.
 pub fn run(arguments: &Memory) -> anyhow::Result<Ending> {
     let what = &arguments.what;
     // A runtime that maps memory for its own heap is the owner, whatever the language does.
     profiles::keep_all_frames();
-    let (profile, is_now) = match what.parse::<u32>() {
-        Ok(pid) => (of_process(pid)?, true),
+    // A process is read before its profile, which then knows all that happened until the reading.
+    let (mut profile, now) = match what.parse::<u32>() {
+        Ok(pid) => {
+            let now = Now::read(pid)?;
+            (of_process(pid)?, Some(now))
+        }
         Err(_) => {
             let path = Path::new(what);
-            let mut profile = profiles::open(path)?;
-            let pid = running::process_of(path).filter(|_| profile.is_running);
-            if let Some(pid) = pid {
-                read_now(&mut profile, pid)?;
-            }
-            (profile, pid.is_some())
+            let now = running::process_of(path).and_then(|pid| Now::read(pid).ok());
+            let profile = profiles::open(path)?;
+            let now = now.filter(|_| profile.is_running);
+            (profile, now)
         }
     };
-    let Some((peak, last)) = Ledger::peak_and_last(&profile) else {
+    let is_now = now.is_some();
+    let walked = now.and_then(|now| {
+        profile.memory.push(now.map);
+        now.walked
+    });
+    let Some((peak, last)) = Ledger::peak_and_last(&profile, walked) else {
         bail!(
             "{what}: the profile has no list of the process's mappings, so its memory cannot be told apart; such a list is read under `allocsample run`, or by the agent's thread in processes of 8 MiB and more"
         );
@@ -65,14 +73,63 @@ fn about(profile: &Profile) -> String {
     )
 }
 
-/// The profile that a process writes, or an empty one, with a reading of its memory now.
+/// The profile that a process writes, or an empty one.
 fn of_process(pid: u32) -> anyhow::Result<Profile> {
-    let mut profile = match running::find(&pid.to_string()) {
-        Ok(Found::Profile(path)) => profiles::open(&path)?,
-        Ok(Found::NoSampleYet(_)) | Err(_) => without_profile(pid)?,
+    match running::find(&pid.to_string()) {
+        Ok(Found::Profile(path)) => profiles::open(&path),
+        Ok(Found::NoSampleYet(_)) | Err(_) => without_profile(pid),
+    }
+}
+
+/// A process as it is now.
+struct Now {
+    map: MemoryMap,
+    walked: Option<Walked>,
+}
+
+impl Now {
+    /// It goes on meanwhile: if it changes too much, a line says by how much.
+    fn read(pid: u32) -> anyhow::Result<Self> {
+        let page_bytes = rustix::param::page_size() as u64;
+        let steady = Steady::read(&Source::of(pid, page_bytes), running::now_ns);
+        let Some(Steady { map, difference }) = steady else {
+            bail!(match Path::new(&format!("/proc/{pid}")).exists() {
+                true => format!(
+                    "process {pid}: its memory cannot be read: it has ended, or it belongs to another user"
+                ),
+                false => format!("process {pid}: there is no such process"),
+            });
+        };
+        const WORTH_A_WORD: f64 = 0.01;
+        if difference > WORTH_A_WORD {
+            exit::remark(format_args!(
+                "process {pid} changes while it is read: figures of single mappings may be off by {:.0} %",
+                100.0 * difference
+            ));
+        }
+        let time_ns = running::now_ns();
+        // Large heaps have many chunks, whatever the size of the profile.
+        let heap = memory::without_bound(|| heap_of(pid, page_bytes));
+        let walked = heap.map(|heap| Walked { time_ns, heap });
+        Ok(Self { map, walked })
+    }
+}
+
+/// What malloc holds in the process; `None` if that is not glibc's, or cannot be read.
+fn heap_of(pid: u32, page_bytes: u64) -> Option<Heap> {
+    let refused = |error: std::io::Error| {
+        exit::remark(format_args!(
+            "process {pid}: its heap cannot be read ({error}), so it is not known why malloc keeps free memory; reading takes the rights of a debugger"
+        ));
     };
-    read_now(&mut profile, pid)?;
-    Ok(profile)
+    let process = Process::open(pid, page_bytes).map_err(refused).ok()?;
+    let heap = process.heap().map_err(refused).ok()??;
+    if process.is_late() || heap.is_cut_short() {
+        exit::remark(format_args!(
+            "process {pid}: its heap was read in part only, because it takes too long"
+        ));
+    }
+    Some(heap)
 }
 
 fn without_profile(pid: u32) -> anyhow::Result<Profile> {
@@ -94,24 +151,4 @@ fn without_profile(pid: u32) -> anyhow::Result<Profile> {
         .collect();
     profile.process.start_ns = running::now_ns();
     Ok(profile)
-}
-
-/// Adds a reading of the process as it is now. It goes on meanwhile: if it changes too much, the reading says by how much.
-fn read_now(profile: &mut Profile, pid: u32) -> anyhow::Result<()> {
-    let page_bytes = rustix::param::page_size() as u64;
-    let steady = Steady::read(&Source::of(pid, page_bytes), running::now_ns);
-    let Steady { map, difference } = steady.with_context(|| {
-        format!(
-            "process {pid}: its memory cannot be read: it has ended, or it belongs to another user"
-        )
-    })?;
-    const WORTH_A_WORD: f64 = 0.01;
-    if difference > WORTH_A_WORD {
-        exit::remark(format_args!(
-            "process {pid} changes while it is read: figures of single mappings may be off by {:.0} %",
-            100.0 * difference
-        ));
-    }
-    profile.memory.push(map);
-    Ok(())
 }

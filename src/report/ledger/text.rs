@@ -4,7 +4,9 @@ use std::io::{self, Write};
 
 use allocsample_profile::{Frame, GroupFigure, Profile};
 
-use super::{Account, Ledger, Site, frames_of, not_recorded, seconds_into};
+use super::{
+    Account, Held, Holder, Ledger, Reason, Site, advice, frames_of, not_recorded, seconds_into,
+};
 use crate::{Width, elide, origin, units};
 
 /// Characters of a function's name.
@@ -96,6 +98,7 @@ pub fn write(
             .map(|error| format!(" (± {})", of(error)));
         let name_shown = elide::shorten(&name, room);
         writeln!(out, "{line}   {name_shown}{}", error.unwrap_or_default())?;
+        write_reasons(last, account, &name, options, out)?;
         write_sites(profile, last, account, &name, options, out)?;
     }
     let (before, after) = (
@@ -111,7 +114,67 @@ pub fn write(
         out,
         "{line}   resident; unexplained: {} of anonymous memory",
         units::percent(unexplained, last.totals.anonymous_bytes as f64).trim(),
-    )
+    )?;
+    let advice = last.held.as_ref().map(advice::of).unwrap_or_default();
+    for (number, sentence) in advice.iter().enumerate() {
+        let heading = if number == 0 {
+            "\nadvice     "
+        } else {
+            "           "
+        };
+        writeln!(out, "{heading}{sentence}")?;
+    }
+    Ok(())
+}
+
+/// Why malloc keeps memory without blocks, and which sites hold it.
+fn write_reasons(
+    ledger: &Ledger,
+    account: Account,
+    name: &str,
+    options: &Options,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let row = (ledger.rows.iter()).find(|row| row.account == account && row.name == name);
+    for (reason, bytes) in row.map_or(&[][..], |row| &row.reasons) {
+        writeln!(out, "{:>27}   {}", units::bytes(*bytes), reason.describe())?;
+        if let Some(held) = ledger.held.as_ref().filter(|_| *reason == Reason::Held) {
+            write_holders(held, options, out)?;
+        }
+    }
+    Ok(())
+}
+
+fn write_holders(held: &Held, options: &Options, out: &mut dyn Write) -> io::Result<()> {
+    const WORTH_A_LINE: f64 = 0.01;
+    let worth = |it: &&Holder| held.share(it).0 >= WORTH_A_LINE;
+    for holder in held.holders.iter().filter(worth).take(options.sites) {
+        let (share, error) = held.share(holder);
+        let error = error.map_or_else(String::new, |error| format!(" (± {:.0} %)", 100.0 * error));
+        let blocks = holder.blocks.value();
+        writeln!(
+            out,
+            "{:>33.0} %{error} by {}: {} blocks of {} on average",
+            100.0 * share,
+            elide::shorten(&holder.name(), 2 * LONGEST_NAME),
+            units::count(blocks),
+            units::bytes(holder.block_bytes.value() / blocks.max(1.0)),
+        )?;
+    }
+    let attributed = held.attributed.value() / (held.parts.held as f64).max(1.0);
+    let error = held
+        .attributed
+        .stderr()
+        .map_or(0.0, |it| it / (held.parts.held as f64).max(1.0));
+    let rest = 1.0 - attributed;
+    if rest > 0.1 && rest > 2.0 * error {
+        writeln!(
+            out,
+            "{:>33.0} % by blocks older than the recording, freed during the walk, or never sampled",
+            100.0 * rest
+        )?;
+    }
+    Ok(())
 }
 
 fn also(bytes: u64, what: &str) -> String {
