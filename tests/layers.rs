@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 /// Each room, with the rooms that it imports, no more and no less. Cargo itself refuses a cycle.
-const IMPORTS: [(&str, &[&str]); 17] = [
+const IMPORTS: [(&str, &[&str]); 18] = [
     ("sampling", &[]),
     ("record", &[]),
     // What it reads is what the profile gets.
@@ -34,6 +34,8 @@ const IMPORTS: [(&str, &[&str]); 17] = [
     ("diff", &["profile", "report", "sampling"]),
     // Leaks and diff for verdicts: the page shows the same as the command prints.
     ("view", &["profile", "report", "leaks", "diff"]),
+    // For build scripts only.
+    ("linking", &[]),
     // It knows the agent's functions by their names in the other process only.
     ("attach", &[]),
     // The command: sampling only to check an interval as the agent will.

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use support::attached::Attached;
-use support::{Program, agent_library, skip};
+use support::{Program, agent_library, command, skip};
 
 /// Exported besides the names of libc: the function by which a runtime finds the agent, and those that
 /// `allocsample attach` and `detach` call.
@@ -30,9 +30,13 @@ const PROGRAM_THREAD_CODE: [&str; 6] = [
 
 /// What one of the binutils prints about the library.
 fn printed(tool: &str, arguments: &[&str]) -> String {
+    printed_about(&agent_library(), tool, arguments)
+}
+
+fn printed_about(file: &Path, tool: &str, arguments: &[&str]) -> String {
     let output = Command::new(tool)
         .args(arguments)
-        .arg(agent_library())
+        .arg(file)
         .output()
         .unwrap_or_else(|error| panic!("{tool}: {error}"));
     assert!(
@@ -99,12 +103,17 @@ fn no_function_is_called_through_a_stub_where_the_agent_works() {
         .filter(|line| line.contains("_JUMP_SLO"))
         .filter_map(|line| line.split_whitespace().nth(4)?.split('@').next())
         .collect();
-    // From precompiled code, for the ends of threads and of the process and for panics.
+    // From precompiled code, for the ends of threads and of the process and for panics, whose unwinder is linked in.
     let elsewhere = [
-        "__cxa_at_quick_exit",
         "__cxa_finalize",
         "__tls_get_addr",
-        "_Unwind_Resume",
+        "abort",
+        "free",
+        "malloc",
+        "pthread_mutex_lock",
+        "pthread_mutex_unlock",
+        "pthread_once",
+        "strlen",
     ];
     assert!(stubs.is_subset(&elsewhere.into()), "{stubs:?}");
 }
@@ -228,23 +237,51 @@ fn the_library_can_neither_be_unloaded_nor_bound_lazily() {
     assert!(dynamic.contains("BIND_NOW"), "{dynamic}");
 }
 
+/// What the dynamic section of a file has in entries of a kind, such as `NEEDED`.
+fn dynamic_entries(file: &Path, kind: &str) -> BTreeSet<String> {
+    let dynamic = printed_about(file, "readelf", &["-dW"]);
+    let lines = dynamic.lines().filter(|line| line.contains(kind));
+    lines
+        .map(|line| line.split(['[', ']']).nth(1).expect("a name").to_owned())
+        .collect()
+}
+
+/// libpthread and libdl are files of their own before glibc 2.34; musl takes all these names for itself.
 #[test]
-fn the_library_needs_nothing_but_the_c_library() {
-    for line in printed("readelf", &["-dW"])
-        .lines()
-        .filter(|line| line.contains("(NEEDED)"))
-    {
-        let is_part = [
-            "libc.so",
-            "ld-linux",
-            "libgcc_s.so",
-            "libpthread.so",
-            "libdl.so",
-            "libm.so",
-        ]
-        .iter()
-        .any(|name| line.contains(name));
-        assert!(is_part, "{line}");
+fn nothing_is_needed_but_the_c_library() {
+    let of_library = ["libc.so.6", "libpthread.so.0", "libdl.so.2"];
+    let of_library = BTreeSet::from(of_library.map(str::to_owned));
+    assert_eq!(dynamic_entries(&agent_library(), "(NEEDED)"), of_library);
+    let mut of_command = of_library;
+    of_command.insert("libm.so.6".to_owned());
+    assert_eq!(dynamic_entries(command(), "(NEEDED)"), of_command);
+}
+
+#[test]
+fn no_symbol_is_needed_that_glibc_2_17_does_not_have() {
+    for file in [&agent_library(), command()] {
+        let symbols = printed_about(file, "readelf", &["--dyn-syms", "--wide"]);
+        let mut versioned = 0;
+        for line in symbols.lines().filter(|line| line.contains(" UND ")) {
+            let columns: Vec<_> = line.split_whitespace().collect();
+            let [_, _, _, _, binding, _, _, name, ..] = columns[..] else {
+                continue;
+            };
+            let Some((_, version)) = name.split_once("@") else {
+                // Bound to NULL where it does not exist.
+                assert_eq!(binding, "WEAK", "{}: {line}", file.display());
+                continue;
+            };
+            let version = version.trim_start_matches('@');
+            let numbers = version.strip_prefix("GLIBC_").expect("a version of glibc");
+            let mut numbers = numbers
+                .split('.')
+                .map(|it| it.parse::<u32>().expect("a number"));
+            let found = (numbers.next(), numbers.next());
+            assert!(found <= (Some(2), Some(17)), "{}: {line}", file.display());
+            versioned += 1;
+        }
+        assert!(versioned > 50, "{}", file.display());
     }
 }
 

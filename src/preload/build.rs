@@ -41,6 +41,9 @@ fn main() {
         .link_lib_modifier("+whole-archive")
         .compile("allocsample_shim");
     export(&shim.join("interposed.def"), &bridges);
+    for argument in allocsample_linking::arguments().unwrap_or_default() {
+        println!("cargo:rustc-cdylib-link-arg={argument}");
+    }
     // rustc has a version script of its own, and GNU ld takes only one. On x86-64 rustc links by lld anyway.
     if env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch != "x86_64") {
         println!("cargo:rustc-cdylib-link-arg=-fuse-ld=lld");
