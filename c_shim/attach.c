@@ -22,6 +22,10 @@ void *shim_late_symbol(const char *name)
     return NULL;
 }
 
+/* musl has neither: nobody attaches there. */
+#pragma weak dladdr1
+#pragma weak _r_debug
+
 /* Whether an address that the loader gave for a symbol is that of its code. In a program that is linked to a fixed
  * address it may be that of the program's own stub, which jumps through a slot: ours, once that is redirected. */
 static bool is_definition(const void *address)
@@ -57,7 +61,7 @@ static void *find_definition(const char *name)
 bool shim_prepare_late(void)
 {
     struct shim_object own;
-    if (!shim_find_object(&is_late, &own))
+    if (dladdr1 == NULL || &_r_debug == NULL || !shim_find_object(&is_late, &own))
         return false;
     /* By our own name: a reference to `malloc` from this very file would be bound to the program's. */
     void *handle = dlopen(own.path, RTLD_LAZY | RTLD_NOLOAD);

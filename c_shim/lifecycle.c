@@ -94,16 +94,21 @@ EXPORT _Noreturn void _Exit(int status)
  * registered earlier. What they allocate is not in the profile. */
 static int quick_exit_status;
 
-static void on_quick_exit(void)
+/* What at_quick_exit calls, a function that is linked into each object. musl does not have it. */
+extern int __cxa_at_quick_exit(void (*handler)(void *), void *object) __attribute__((weak));
+extern void *__dso_handle __attribute__((visibility("hidden")));
+
+static void on_quick_exit(void *unused)
 {
+    (void)unused;
     leaving(SHIM_QUICK_EXIT, quick_exit_status, NULL);
 }
 
 EXPORT _Noreturn void quick_exit(int status)
 {
     quick_exit_status = status;
-    if (at_quick_exit(on_quick_exit) != 0)
-        on_quick_exit();
+    if (__cxa_at_quick_exit == NULL || __cxa_at_quick_exit(on_quick_exit, __dso_handle) != 0)
+        on_quick_exit(NULL);
     NEXT(quick_exit)(status);
     __builtin_unreachable();
 }

@@ -261,6 +261,31 @@ bool shim_same_object(const void *a, const void *b)
     return shim_find_object(a, &in_a) && shim_find_object(b, &in_b) && in_a.headers == in_b.headers;
 }
 
+/* Only musl has this one, and only glibc the others. */
+extern struct r_debug *const _dl_debug_addr __attribute__((weak));
+#pragma weak dladdr1
+#pragma weak _r_debug
+
+bool shim_is_glibc(void)
+{
+    return &_dl_debug_addr == NULL;
+}
+
+const struct r_debug *shim_list_of_loader(void)
+{
+    return &_dl_debug_addr != NULL ? _dl_debug_addr : &_r_debug;
+}
+
+bool shim_is_definition(const void *address)
+{
+    Dl_info info;
+    const ElfW(Sym) *symbol = NULL;
+    if (dladdr1 == NULL)
+        return true;
+    return dladdr1(address, &info, (void **)&symbol, RTLD_DL_SYMENT) != 0 && symbol != NULL &&
+           symbol->st_shndx != SHN_UNDEF;
+}
+
 static void say_and_die(const char *text)
 {
     ssize_t ignored = write(STDERR_FILENO, text, strlen(text));

@@ -163,6 +163,14 @@ static inline bool shim_may_be_sampled(const void *block)
 HIDDEN void *shim_find_symbol(const char *name);
 /* The object that holds an address; false if none does. Takes the loader's lock for a moment. */
 HIDDEN bool shim_find_object(const void *address, struct shim_object *found);
+/* Whether the process's C library is glibc. Otherwise it is musl, which passes constructors no arguments. */
+HIDDEN bool shim_is_glibc(void);
+/* The loader's list of objects, which it keeps for debuggers; NULL if it has none. */
+struct r_debug;
+HIDDEN const struct r_debug *shim_list_of_loader(void);
+/* Whether a function's address is that of its code. In a program that is linked to a fixed address it may be that of
+ * the program's own stub, which leads to the first definition there is. */
+HIDDEN bool shim_is_definition(const void *address);
 /* Whether two functions live in the same shared object. */
 HIDDEN bool shim_same_object(const void *a, const void *b);
 /* Whether the block came from the arena that serves allocations made while we look for the next allocator. */

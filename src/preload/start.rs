@@ -31,6 +31,10 @@ unsafe extern "C" {
     fn shim_end_ticks();
     fn shim_give_back_signal_stack(stack: *mut c_void);
     fn shim_find_object(address: *const c_void, found: *mut Object) -> bool;
+    fn shim_is_definition(address: *const c_void) -> bool;
+    fn shim_is_glibc() -> bool;
+    fn shim_list_of_loader() -> *const c_void;
+    static environ: *const *const c_char;
 }
 
 /// Entry of `.init_array`. With `-z initfirst` it runs before any other object's, and before libc has set `environ`:
@@ -60,8 +64,15 @@ unsafe extern "C" fn construct(
     if has_more_rights_than_its_caller() {
         return;
     }
+    // SAFETY: 1. asks which C library this is; 2. musl sets `environ` before it calls constructors, and passes them nothing.
+    let environment = unsafe {
+        match shim_is_glibc() {
+            true => environment,
+            false => environ,
+        }
+    };
     let lookup = |name: &str| {
-        // SAFETY: glibc passes the environment, an array of C strings that ends in NULL.
+        // SAFETY: the environment is an array of C strings that ends in NULL.
         unsafe { find_variable(environment, name) }
     };
     let mut buffer = [0; 4096];
@@ -146,7 +157,8 @@ pub(crate) fn switch_on(config: Config, unknown_setting: Option<UnknownSetting>)
     let first_malloc = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
     let is_ours = attach::is_late()
         || is_same_object(first_malloc, (&raw const CONSTRUCTOR).cast())
-        || !is_definition(first_malloc);
+        // SAFETY: asks the loader about an address.
+        || !unsafe { shim_is_definition(first_malloc) };
     let start = Start {
         config,
         hooks: Hooks {
@@ -326,35 +338,18 @@ fn is_same_object(a: *const c_void, b: *const c_void) -> bool {
     headers(a) == headers(b)
 }
 
-/// Whether a function's address is that of its code. In a program that is linked to a fixed address it may be that of
-/// the program's own stub, which leads to the first definition there is.
-fn is_definition(address: *const c_void) -> bool {
-    const RTLD_DL_SYMENT: c_int = 1;
-    unsafe extern "C" {
-        fn dladdr1(
-            address: *const c_void,
-            info: *mut libc::Dl_info,
-            extra: *mut *mut c_void,
-            flags: c_int,
-        ) -> c_int;
-    }
-    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    let mut symbol: *mut c_void = std::ptr::null_mut();
-    // SAFETY: both places are writable; with this flag glibc stores a pointer to a symbol, or NULL.
-    let found = unsafe { dladdr1(address, info.as_mut_ptr(), &raw mut symbol, RTLD_DL_SYMENT) };
-    // SAFETY: glibc's pointer into the module's symbol table, which is mapped as long as the module.
-    found != 0 && !symbol.is_null() && unsafe { (*symbol.cast::<libc::Elf64_Sym>()).st_shndx } != 0
+/// What the process has under this name; NULL if it has nothing.
+fn symbol(name: &CStr) -> *mut c_void {
+    // SAFETY: a lookup by name.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
 /// Looks up functions that only some C libraries have.
 fn ask_loader() {
-    // SAFETY: lookups by name.
-    let (find_object, stack_end) = unsafe {
-        (
-            libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()),
-            libc::dlsym(libc::RTLD_DEFAULT, c"__libc_stack_end".as_ptr()),
-        )
-    };
+    let find_object = symbol(c"_dl_find_object");
+    let stack_end = symbol(c"__libc_stack_end");
+    // SAFETY: an address.
+    let rendezvous = unsafe { shim_list_of_loader() };
     if !find_object.is_null() {
         // SAFETY: this is the type of glibc's function of that name.
         AGENT.modules().set_find_object(unsafe {
@@ -368,24 +363,27 @@ fn ask_loader() {
             AGENT.modules().set_program(headers, count as usize);
         }
     }
+    if find_object.is_null() {
+        AGENT.modules().set_list(rendezvous.addr());
+    }
     // SAFETY: the auxiliary vector has the address of the vDSO, or nothing.
     if let Some(clock) = unsafe { vdso::clock_gettime(libc::getauxval(libc::AT_SYSINFO_EHDR)) } {
         clock::set_source(clock);
     }
     let own = allocsample_get_hooks as *const () as usize as u64;
     AGENT.modules().set_own(own);
-    // SAFETY: a lookup by name, and a pointer of the shim.
-    let (libc, next_malloc) = unsafe {
-        (
-            libc::dlsym(libc::RTLD_DEFAULT, c"gnu_get_libc_version".as_ptr()),
-            shim_next_malloc_address(),
-        )
-    };
-    let others = [libc.cast_const(), find_object.cast_const(), next_malloc];
-    let [libc, loader, allocator] = others.map(|address| address.addr() as u64);
-    AGENT
-        .locking_code()
-        .set(AGENT.modules(), [libc, loader, allocator, own]);
+    // SAFETY: a pointer of the shim.
+    let next_malloc = unsafe { shim_next_malloc_address() };
+    let others = [
+        symbol(c"getauxval").cast_const(),
+        symbol(c"pthread_getconcurrency").cast_const(),
+        rendezvous,
+        next_malloc,
+    ];
+    let [libc, threads, loader, allocator] = others.map(|address| address.addr() as u64);
+    let locking = [libc, threads, loader, allocator, own];
+    AGENT.modules().set_permanent(&locking);
+    AGENT.locking_code().set(AGENT.modules(), locking);
     if !stack_end.is_null() {
         // SAFETY: glibc's variable of that name is a pointer.
         os::set_main_stack_end(unsafe { *stack_end.cast::<u64>() });
@@ -408,6 +406,9 @@ unsafe extern "C" fn on_thread_end(_value: *mut c_void) {
     AGENT.on_thread_end(this_thread());
 }
 
+/// Of the drain thread. musl's default is 128 KiB.
+const MUSL_STACK_BYTES: usize = 1 << 20;
+
 fn start_drain(recording: &Recording) -> bool {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
@@ -417,9 +418,14 @@ fn start_drain(recording: &Recording) -> bool {
     let result = unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        let mut attributes = std::mem::MaybeUninit::uninit();
+        libc::pthread_attr_init(attributes.as_mut_ptr());
+        if !shim_is_glibc() {
+            libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), MUSL_STACK_BYTES);
+        }
         let result = libc::pthread_create(
             &raw mut thread,
-            std::ptr::null(),
+            attributes.as_ptr(),
             drain_main,
             std::ptr::from_ref(recording).cast_mut().cast(),
         );

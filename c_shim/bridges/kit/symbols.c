@@ -6,6 +6,9 @@
 #include <link.h>
 #include <string.h>
 
+/* musl does not have it. */
+#pragma weak dladdr1
+
 static void *find_global(const char *name)
 {
     return dlsym(RTLD_DEFAULT, name);
@@ -79,7 +82,8 @@ bool symbols_function_of(const void *address, uintptr_t *start, uintptr_t *end)
 {
     Dl_info info;
     const ElfW(Sym) *symbol = NULL;
-    if (dladdr1(address, &info, (void **)&symbol, RTLD_DL_SYMENT) == 0 || symbol == NULL || symbol->st_size == 0)
+    if (dladdr1 == NULL ||
+        dladdr1(address, &info, (void **)&symbol, RTLD_DL_SYMENT) == 0 || symbol == NULL || symbol->st_size == 0)
         return false;
     *start = (uintptr_t)info.dli_saddr;
     *end = *start + symbol->st_size;

@@ -33,18 +33,29 @@ pub(super) struct Elf {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct ProgramHeader {
-    kind: u32,
+pub(super) struct ProgramHeader {
+    pub kind: u32,
     flags: u32,
     file_offset: u64,
-    address: u64,
+    pub address: u64,
     physical: u64,
     file_bytes: u64,
-    memory_bytes: u64,
+    pub memory_bytes: u64,
     alignment: u64,
 }
 
-const LOAD: u32 = 1;
+impl ProgramHeader {
+    /// What a copy of its memory says.
+    pub fn from_bytes(bytes: &[u8; size_of::<Self>()]) -> Self {
+        // SAFETY: any bytes are a value of this type, which consists of numbers without padding.
+        unsafe { core::mem::transmute::<[u8; size_of::<Self>()], Self>(*bytes) }
+    }
+}
+
+pub(super) const LOAD: u32 = 1;
+pub(super) const DYNAMIC: u32 = 2;
+/// Where `.eh_frame_hdr` is.
+pub(super) const EH_FRAME: u32 = 0x6474_e550;
 const NOTE: u32 = 4;
 /// The program headers themselves.
 const HEADERS: u32 = 6;

@@ -11,8 +11,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::modules::Modules;
 
-/// Libc, the loader, the next allocator, and our own library.
-const MODULES: usize = 4;
+/// Libc, its library of threads (part of libc since glibc 2.34), the loader, the next allocator, and our own library.
+const MODULES: usize = 5;
 
 /// `__libc_start_call_main` and `__libc_start_main`, or our wrapper, `start_thread` and `clone`. More is something else, such
 /// as handlers of `exit`.
@@ -80,6 +80,7 @@ mod tests {
     const LOADER: u64 = 2005;
     const ALLOCATOR: u64 = 3005;
     const OURS: u64 = 4005;
+    const THREADS: u64 = 5005;
     const PROGRAM: u64 = 77;
 
     fn locking_code() -> LockingCode {
@@ -102,7 +103,7 @@ mod tests {
     #[test]
     fn a_thread_that_may_hold_a_lock_must_not() {
         let code = locking_code();
-        for inner in [LIBC, LOADER, ALLOCATOR, OURS] {
+        for inner in [LIBC, LOADER, ALLOCATOR, OURS, THREADS] {
             assert!(!code.is_left_by(&[inner, PROGRAM, LIBC, LIBC, PROGRAM]));
             assert!(!code.is_left_by(&[PROGRAM, inner, PROGRAM, LIBC, LIBC, PROGRAM]));
         }

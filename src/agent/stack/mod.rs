@@ -10,6 +10,7 @@
 mod elf;
 mod foreign;
 mod grace;
+mod listed;
 pub mod locking;
 mod memo;
 pub mod modules;

@@ -1,6 +1,7 @@
 //! The modules of the process, found as stacks run through them.
 //!
-//! `_dl_find_object` (glibc 2.35) tells without a lock which module an address is in now; what we work out about a
+//! `_dl_find_object` (glibc 2.35) tells without a lock which module an address is in now; elsewhere the loader's list does
+//! (`super::listed`). What we work out about a
 //! module (identity, unwinder) is kept in a table. An entry is trusted if the loader still says the same of it; after a
 //! `dlclose` its build id is compared too, since another module may have taken its place. Entries whose addresses belong
 //! to another module now are taken out; their memory is used again when no walk can still be looking at it
@@ -14,6 +15,7 @@ use allocsample_record::{MAX_PATH_BYTES, ModuleRecord};
 use super::ModuleUnwinder;
 use super::elf::{BuildId, Elf, range_of_program};
 use super::grace::{Entered, Grace, Phase};
+use super::listed::ListedModules;
 use super::rules::{Generation, Rules};
 use crate::os::memory::{self, StaticRef};
 use crate::os::spin::Spin;
@@ -28,12 +30,12 @@ const LEARNING_TURNS: u32 = 1000;
 /// `struct dl_find_object` of glibc's `<dlfcn.h>`.
 #[repr(C)]
 pub struct FoundObject {
-    flags: u64,
-    start: *const u8,
-    end: *const u8,
-    link_map: *const LinkMap,
-    eh_frame_hdr: *const u8,
-    reserved: [u64; 8],
+    pub(super) flags: u64,
+    pub(super) start: *const u8,
+    pub(super) end: *const u8,
+    pub(super) link_map: *const LinkMap,
+    pub(super) eh_frame_hdr: *const u8,
+    pub(super) reserved: [u64; 8],
 }
 
 /// `_dl_find_object`: lock-free and async-signal-safe.
@@ -41,7 +43,7 @@ pub type FindObject = unsafe extern "C" fn(*const c_void, *mut FoundObject) -> i
 
 /// The public head of `struct link_map`.
 #[repr(C)]
-struct LinkMap {
+pub(super) struct LinkMap {
     bias: u64,
     name: *const core::ffi::c_char,
 }
@@ -128,6 +130,8 @@ impl Module {
 pub struct Modules {
     slots: [StaticRef<Module>; SLOTS],
     find_object: AtomicUsize,
+    /// Asked where the loader has no such function.
+    listed: ListedModules,
     dlclose_count: AtomicU32,
     /// Threads that are in `dlclose`.
     unloading: AtomicU32,
@@ -184,6 +188,7 @@ impl Modules {
         Self {
             slots: [const { StaticRef::new() }; SLOTS],
             find_object: AtomicUsize::new(0),
+            listed: ListedModules::new(),
             dlclose_count: AtomicU32::new(0),
             unloading: AtomicU32::new(0),
             own: (AtomicU64::new(0), AtomicU64::new(0)),
@@ -212,6 +217,7 @@ impl Modules {
         self.grace.restart();
         self.unloading.store(0, Ordering::Relaxed);
         self.retired.break_lock();
+        self.listed.restart();
     }
 
     /// Tells an address in our own code. Once, at start.
@@ -269,9 +275,22 @@ impl Modules {
         }
     }
 
-    /// How to ask the loader; without it every address is outside of all modules.
+    /// How to ask the loader. Without it or [`Self::set_list`] every address is outside of all modules.
     pub fn set_find_object(&self, find: FindObject) {
         self.find_object.store(find as usize, Ordering::Release);
+    }
+
+    /// Where the loader's `struct r_debug` is, if it has no `_dl_find_object`. After [`Self::set_program`].
+    pub fn set_list(&self, rendezvous: usize) {
+        self.listed
+            .set_list(rendezvous, self.program.0.load(Ordering::Relaxed));
+    }
+
+    /// These addresses are in modules that are never unloaded. Once, at start, after [`Self::set_list`].
+    pub fn set_permanent(&self, addresses: &[u64]) {
+        let program = self.program.0.load(Ordering::Relaxed);
+        self.listed.set_permanent(&[program]);
+        self.listed.set_permanent(addresses);
     }
 
     /// Called before `dlclose`: code may be unmapped from now on.
@@ -283,6 +302,7 @@ impl Modules {
 
     /// Code may have been unmapped: identities are to be compared again.
     pub fn after_dlclose(&self) {
+        self.listed.after_dlclose();
         self.count_dlclose();
         self.unloading.fetch_sub(1, Ordering::Release);
     }
@@ -384,30 +404,17 @@ impl Modules {
     }
 
     fn ask_loader(&self, address: u64) -> Option<FoundObject> {
-        let find = self.find_object.load(Ordering::Acquire);
-        if find == 0 {
-            return None;
-        }
-        // SAFETY: only a `FindObject` is ever stored, as a number.
-        let find = unsafe { core::mem::transmute::<usize, FindObject>(find) };
-        let mut found = FoundObject {
-            flags: 0,
-            start: core::ptr::null(),
-            end: core::ptr::null(),
-            link_map: core::ptr::null(),
-            eh_frame_hdr: core::ptr::null(),
-            reserved: [0; 8],
+        let mut found = match self.find_object.load(Ordering::Acquire) {
+            0 => self.listed.find(address)?,
+            find => ask(find, address)?,
         };
-        let address: *const c_void = core::ptr::without_provenance(address as usize);
-        // SAFETY: the loader only compares the address, and fills `found`, which is as large as its struct or larger.
-        let is_found = unsafe { find(address, &raw mut found) } == 0;
         let program =
             self.program.0.load(Ordering::Relaxed)..self.program.1.load(Ordering::Relaxed);
         if program.contains(&(found.start.addr() as u64)) {
             found.start = core::ptr::with_exposed_provenance(program.start as usize);
             found.end = core::ptr::with_exposed_provenance(program.end as usize);
         }
-        is_found.then_some(found)
+        Some(found)
     }
 
     fn is_still_there(&self, module: &Module, found: &FoundObject) -> bool {
@@ -423,6 +430,23 @@ impl Modules {
         }
         is_same
     }
+}
+
+/// Calls a [`FindObject`], which is stored as a number.
+fn ask(find: usize, address: u64) -> Option<FoundObject> {
+    // SAFETY: only a `FindObject` is ever stored.
+    let find = unsafe { core::mem::transmute::<usize, FindObject>(find) };
+    let mut found = FoundObject {
+        flags: 0,
+        start: core::ptr::null(),
+        end: core::ptr::null(),
+        link_map: core::ptr::null(),
+        eh_frame_hdr: core::ptr::null(),
+        reserved: [0; 8],
+    };
+    let address: *const c_void = core::ptr::without_provenance(address as usize);
+    // SAFETY: the loader only compares the address, and fills `found`, which is as large as its struct or larger.
+    (unsafe { find(address, &raw mut found) } == 0).then_some(found)
 }
 
 /// Reads the identity and the unwind tables of a module.
