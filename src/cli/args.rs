@@ -51,6 +51,7 @@ pub enum Command {
     Ctl(Ctl),
     Serve(Serve),
     Push(Push),
+    Install(Install),
 }
 
 impl Command {

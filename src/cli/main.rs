@@ -57,6 +57,7 @@ fn main() -> std::process::ExitCode {
         Command::Serve(serve) => commands::serve::run(&serve),
         Command::Memory(memory) => commands::memory::run(&memory),
         Command::Top(top) => commands::top::run(&top),
+        Command::Install(install) => commands::install::run(&install),
     };
     exit::with(result)
 }

@@ -112,6 +112,42 @@ pub fn write_directory(
     Ok(())
 }
 
+/// Puts a file that everybody may read at `path`, in place of what is there.
+pub fn install(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
+    let named = || path.display().to_string();
+    let mut aside = tempfile::Builder::new()
+        .prefix(".allocsample-")
+        .permissions(Permissions::from_mode(OWNER_ONLY))
+        .tempfile_in(directory_of(path))
+        .with_context(named)?;
+    let kept = RemovedIfItEnds::begin(aside.path());
+    aside.write_all(bytes).with_context(named)?;
+    aside
+        .as_file()
+        .set_permissions(Permissions::from_mode(mode))
+        .with_context(named)?;
+    drop(kept);
+    aside.persist(path).with_context(named)?;
+    Ok(())
+}
+
+/// Makes a directory and those above it that everybody may enter, whatever the umask is.
+pub fn shared_directory(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => shared_directory(parent)?,
+        _ => {}
+    }
+    match DirBuilder::new().create(path) {
+        Ok(()) => fs::set_permissions(path, Permissions::from_mode(0o755)),
+        // Somebody was faster.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 fn is_ours(uid: u32) -> bool {
     uid == rustix::process::geteuid().as_raw()
 }

@@ -252,3 +252,22 @@ pub struct Top {
     #[arg(value_name = "PID|FILE")]
     pub what: String,
 }
+
+/// Write the command, the agent's library, manual pages and completions into a directory
+///
+/// For a volume that containers share, or a machine without a package. The layout is that of /usr: bin, lib and share. The
+/// library works with every glibc since 2.17.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  allocsample install --into /usr/local
+  allocsample install --into /shared --no-manual && LD_PRELOAD=/shared/lib/allocsample/liballocsample.so ./program")]
+pub struct Install {
+    /// The directory, which is created if necessary; files of an earlier version are replaced
+    #[arg(long, value_name = "DIR")]
+    pub into: PathBuf,
+
+    /// Write no manual pages and no completions
+    #[arg(long)]
+    pub no_manual: bool,
+}

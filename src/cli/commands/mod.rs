@@ -4,6 +4,7 @@ pub mod attach;
 pub mod convert;
 pub mod ctl;
 pub mod diff;
+pub mod install;
 pub mod join;
 pub mod leaks;
 pub mod memory;

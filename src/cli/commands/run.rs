@@ -2,6 +2,7 @@
 
 mod aftermath;
 mod child;
+pub mod embedded;
 mod fold;
 pub mod library;
 mod memory;

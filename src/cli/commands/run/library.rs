@@ -9,7 +9,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use tempfile::TempDir;
 
-const NAME: &str = "liballocsample.so";
+use super::embedded;
+
+/// Its name, by which an attach knows it again.
+pub const NAME: &str = "liballocsample.so";
 
 /// The agent's library, under a path without the characters that LD_PRELOAD splits at or expands.
 #[derive(Debug)]
@@ -20,7 +23,7 @@ pub struct Library {
 }
 
 impl Library {
-    /// Looks for the library: `$ALLOCSAMPLE_LIBRARY`, then around the executable.
+    /// Looks for the library: `$ALLOCSAMPLE_LIBRARY`, around the executable, inside of it.
     pub fn find() -> anyhow::Result<Self> {
         let given = std::env::var_os("ALLOCSAMPLE_LIBRARY").filter(|path| !path.is_empty());
         let path = match given {
@@ -37,7 +40,10 @@ impl Library {
             None => {
                 let executable =
                     std::env::current_exe().context("cannot find the path of this program")?;
-                around(&executable)?
+                match (around(&executable), embedded::library()) {
+                    (Err(_), Some(library)) => embedded::write_out(library)?,
+                    (found, _) => found?,
+                }
             }
         };
         let path = std::path::absolute(&path).with_context(|| path.display().to_string())?;
@@ -102,7 +108,7 @@ fn is_separator(byte: u8) -> bool {
 }
 
 /// The loader splits LD_PRELOAD at colons and blanks, and replaces `$ORIGIN`, `$LIB` and `$PLATFORM`.
-fn is_plain(path: &Path) -> bool {
+pub fn is_plain(path: &Path) -> bool {
     let bytes = path.as_os_str().as_bytes();
     !bytes.iter().any(|&byte| is_separator(byte) || byte == b'$')
 }

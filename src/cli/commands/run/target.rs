@@ -36,7 +36,7 @@ pub enum Why {
     Capabilities,
     /// It is made for another machine, or for 32 bits.
     OtherMachine,
-    /// Its dynamic loader is not glibc's; this one.
+    /// Its dynamic loader is one that the agent was not tried with; this one.
     OtherLoader(String),
     /// It runs with a sanitizer; this one.
     Sanitizer(&'static str),
@@ -62,7 +62,7 @@ impl fmt::Display for Unreachable {
             ),
             Why::OtherLoader(loader) => write!(
                 f,
-                "{path} uses {loader} instead of glibc's loader: the agent does not fit into it"
+                "{path} uses {loader}, which is neither glibc's loader nor musl's: the agent does not fit into it"
             ),
             Why::Sanitizer(name) => {
                 write!(f, "{path} runs with {name}, which replaces malloc itself")
@@ -169,7 +169,7 @@ fn cannot_load(file: &File, path: &Path, preload: &OsString) -> Option<Why> {
         return (!is_glibc_loader_itself(segments, endian, &file)).then_some(Why::Static);
     };
     let name = loader.rsplit(|&byte| byte == b'/').next()?;
-    if !is_glibc_loader(name) {
+    if !is_known_loader(name) {
         return Some(Why::OtherLoader(
             String::from_utf8_lossy(loader).into_owned(),
         ));
@@ -195,8 +195,9 @@ fn dynamic_symbols<'data>(
     })
 }
 
-fn is_glibc_loader(name: &[u8]) -> bool {
-    [&b"ld-linux"[..], b"ld64.so", b"ld.so"]
+/// glibc's, or musl's where the agent was tried with it.
+fn is_known_loader(name: &[u8]) -> bool {
+    [&b"ld-linux"[..], b"ld64.so", b"ld.so", b"ld-musl-x86_64"]
         .iter()
         .any(|start| name.starts_with(start))
 }
