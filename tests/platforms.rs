@@ -147,7 +147,8 @@ fn a_program_of_musl_keeps_its_output_and_its_status() {
         let profile = room.path("x.allocsample");
         if source == "hello.c" {
             let profile = support::profile::Profile::read(&profile);
-            assert!(profile.site("allocate_and_greet").samples > 1000);
+            // 1,000 blocks, each of which eight sample points fall into on average.
+            assert!(profile.site("allocate_and_greet").samples > 900);
         }
         let _ = fs::remove_file(&profile);
     }
@@ -206,7 +207,13 @@ fn a_root_with_only_libc_and_its_loader_is_enough() {
     ]);
     assert_eq!(run.status.code(), Some(0), "{run:?}");
     assert_eq!(run.stdout, b"hello\n");
-    let report = in_root(&["/tmp/allocsample", "report", "/tmp/x.allocsample"]);
+    let report = in_root(&[
+        "/tmp/allocsample",
+        "report",
+        "--sort",
+        "allocated",
+        "/tmp/x.allocsample",
+    ]);
     let report = String::from_utf8_lossy(&report.stdout).into_owned();
     assert!(report.contains("allocate_and_greet"), "{report}");
 }
