@@ -13,6 +13,7 @@ fn main() {
     let bridges = folders(&shim.join("bridges"));
     let sources = bridges.iter().flat_map(|folder| files(folder, "c"));
     println!("cargo:rerun-if-changed={}", shim.display());
+    println!("cargo:rerun-if-env-changed=CI");
     cc::Build::new()
         .files(core)
         .file(registry)
@@ -26,7 +27,8 @@ fn main() {
         .pic(true)
         .warnings(true)
         .extra_warnings(true)
-        .warnings_into_errors(true)
+        // Other compilers have other warnings: here they only fail the checks before a merge.
+        .warnings_into_errors(env::var_os("CI").is_some())
         .flag("-fvisibility=hidden")
         // The entries of malloc and its kin are a few instructions and a jump: no frame of their own.
         .flag("-fomit-frame-pointer")

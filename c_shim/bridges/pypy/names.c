@@ -7,6 +7,7 @@
 #include "kit/memory.h"
 #include "pypy.h"
 #include "kit/symbols.h"
+#include "kit/thread_pointer.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -197,7 +198,7 @@ size_t pypy_walk(void *user, allocsample_frame *frames, size_t capacity)
     (void)user;
     size_t count = 0;
     const struct pypy_thread *thread =
-        (const struct pypy_thread *)((const uint8_t *)__builtin_thread_pointer() + thread_offset);
+        (const struct pypy_thread *)((const uint8_t *)thread_pointer() + thread_offset);
     if (thread->ready != PYPY_READY)
         return 0;
     /* The map of compiled code changes under the lock only. */
@@ -225,7 +226,7 @@ bool pypy_names_make(const struct pypy_build *this_build, uintptr_t this_base, c
     build = this_build;
     base = this_base;
     uintptr_t address = base + build->frames_of_code;
-    thread_offset = (const uint8_t *)thread - (const uint8_t *)__builtin_thread_pointer();
+    thread_offset = (const uint8_t *)thread - (const uint8_t *)thread_pointer();
     memcpy(&compiled_frames, &address, sizeof address);
     functions = memory_map(FUNCTIONS);
     read_types();

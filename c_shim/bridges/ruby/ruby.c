@@ -12,6 +12,7 @@
 #include "bridge.h"
 #include "kit/names.h"
 #include "kit/symbols.h"
+#include "kit/thread_pointer.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -87,7 +88,7 @@ static void collect(void *unused);
 /* Whether the calling thread runs Ruby, and its frames can be read. */
 static bool runs_ruby(void)
 {
-    const char *thread = __builtin_thread_pointer();
+    const char *thread = thread_pointer();
     return *object_class != 0 && *(void *const *)(thread + context_offset) != NULL && ruby.has_lock() != 0 &&
            ruby.during_gc() == 0;
 }
@@ -249,7 +250,7 @@ static void join(void)
         shim_services.decline("ruby", "ruby_current_ec", "is missing");
     if (hooks == NULL || context == NULL || !names_make(&functions))
         return;
-    context_offset = context - (const char *)__builtin_thread_pointer();
+    context_offset = context - thread_pointer();
     allocsample_heap_description description = {
         .size = sizeof description,
         .kind = ALLOCSAMPLE_TRACED,
