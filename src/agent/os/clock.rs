@@ -2,6 +2,8 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::os::vdso;
+
 /// `clock_gettime`.
 pub type ClockGetTime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> libc::c_int;
 
@@ -27,8 +29,7 @@ fn read(clock: libc::clockid_t) -> u64 {
     };
     let source = SOURCE.load(Ordering::Acquire);
     if source == 0 {
-        // SAFETY: the kernel writes to `time`.
-        unsafe { libc::syscall(libc::SYS_clock_gettime, clock, &raw mut time) };
+        vdso::kernel_clock_gettime(clock, &mut time);
     } else {
         // SAFETY: only a `ClockGetTime` is ever stored, as a number.
         let source = unsafe { core::mem::transmute::<usize, ClockGetTime>(source) };

@@ -69,6 +69,33 @@ pub unsafe fn clock_gettime(base: u64) -> Option<ClockGetTime> {
     Some(unsafe { core::mem::transmute::<usize, ClockGetTime>(address) })
 }
 
+/// `clock_gettime` where there is no vDSO, as under valgrind: every sample and every sampled free read the time. libc's
+/// `syscall` is the shim's, which looks for system calls by which the process gives up rights.
+pub(super) fn kernel_clock_gettime(clock: libc::clockid_t, time: &mut libc::timespec) {
+    let number = libc::SYS_clock_gettime;
+    // SAFETY: the kernel writes to `time` alone, and leaves all registers but those of the result, and on x86-64 rcx and r11.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        core::arch::asm!(
+            "syscall",
+            inlateout("rax") number => _,
+            in("rdi") clock,
+            in("rsi") core::ptr::from_mut(time),
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+        #[cfg(target_arch = "aarch64")]
+        core::arch::asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") i64::from(clock) => _,
+            in("x1") core::ptr::from_mut(time),
+            options(nostack),
+        );
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
