@@ -1,5 +1,6 @@
 #![allow(clippy::indexing_slicing, reason = "a test may fail")]
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::vec::Vec;
 
 use allocsample_record::{Figure, LostReason, RecordKind};
@@ -37,6 +38,109 @@ fn a_thread_without_a_sample_is_announced_when_it_ends() {
     trial.agent.on_thread_end(second);
     assert_eq!(trial.starts(), [1, 2]);
     assert_eq!(trial.ends(), [(2, 24, 0)]);
+}
+
+#[test]
+fn a_thread_that_ends_gives_its_signal_stack_back() {
+    static GIVEN_BACK: AtomicU64 = AtomicU64::new(0);
+    let hooks = Hooks {
+        give_back_signal_stack: |address| {
+            // One that is not there would be an error.
+            assert_ne!(address, 0);
+            GIVEN_BACK.store(address, Ordering::Relaxed);
+        },
+        ..Hooks::NONE
+    };
+    let trial = Trial::begin_with(agent!(), EVERY, hooks);
+    let (first, second) = (trial.thread(), trial.thread());
+    first.set_signal_stack(0x7000);
+    trial.agent.on_thread_end(first);
+    assert_eq!(GIVEN_BACK.load(Ordering::Relaxed), 0x7000);
+    trial.agent.on_thread_end(second);
+}
+
+#[test]
+fn a_thread_that_ends_after_a_jump_out_of_a_slow_path_is_muted_no_more() {
+    let trial = Trial::begin(agent!(), EVERY);
+    let thread = trial.thread();
+    trial.alloc(thread, 0x1000, 24).unwrap();
+    let (slow_path, _) = thread.mute(40, &Caller::UNKNOWN);
+    assert!(slow_path.leave_open());
+    trial.agent.on_thread_end(thread);
+    assert!(!thread.is_muted());
+    assert_eq!(trial.ends().len(), 1);
+}
+
+#[test]
+fn before_a_process_gives_up_its_rights_its_profile_exists() {
+    let caller = Caller::UNKNOWN;
+    let trial = Trial::begin(agent!(), SELDOM);
+    let thread = trial.thread();
+    trial.alloc(thread, 0x1000, 24);
+    assert!(recording::current().is_none());
+    trial.agent.before_confinement(thread, &caller);
+    let recording = trial.recording();
+    // There is no drain thread to be had in a test, which was asked for: this process has threads.
+    assert_eq!(recording.drain_state(), DrainState::Failed);
+    let is_it = |(note, _): &(Note, Vec<u8>)| *note == Note::NoDrainThread;
+    assert!(trial.notes().iter().any(is_it));
+    trial.agent.before_confinement(thread, &caller);
+    assert!(core::ptr::eq(trial.recording(), recording));
+    assert_eq!(trial.notes().iter().filter(|it| is_it(it)).count(), 1);
+    drop(trial);
+    // Not while it is off, nor within a slow path, nor in the child of a vfork, whose pid is another one.
+    let trial = Trial::begin(agent!(), SELDOM);
+    let thread = trial.thread();
+    trial.alloc(thread, 0x1000, 24);
+    trial.agent.switch.set(Switch::Off);
+    trial.agent.before_confinement(thread, &caller);
+    assert!(recording::current().is_none());
+    trial.agent.switch.set(Switch::On);
+    let (slow_path, _) = thread.mute(0, &caller);
+    trial.agent.before_confinement(thread, &caller);
+    assert!(recording::current().is_none());
+    drop(slow_path);
+    trial.agent.before_confinement(thread, &caller);
+    assert!(recording::current().is_some());
+}
+
+#[test]
+fn a_thread_that_exits_the_process_without_a_sample_is_announced() {
+    let trial = Trial::begin(agent!(), SELDOM);
+    let (first, second) = (trial.thread(), trial.thread());
+    trial.alloc(first, 0x1000, 2 << 30).unwrap();
+    trial.alloc(second, 0x2000, 24);
+    assert!(trial.exit(second));
+    assert_eq!(trial.starts(), [1, 2]);
+}
+
+#[test]
+fn after_an_unshare_a_drain_thread_may_start_again_while_sampling_is_on() {
+    let trial = Trial::begin(agent!(), EVERY);
+    // Nothing to do, and no recording to do it for.
+    trial.agent.after_unshare();
+    trial.alloc(trial.thread(), 0x1000, 24).unwrap();
+    let recording = trial.recording();
+    recording.set_drain_state(DrainState::Done);
+    trial.agent.switch.set(Switch::Off);
+    trial.agent.after_unshare();
+    assert_eq!(recording.drain_state(), DrainState::Done);
+    trial.agent.switch.set(Switch::On);
+    trial.agent.after_unshare();
+    assert_eq!(recording.drain_state(), DrainState::None);
+}
+
+#[test]
+fn the_end_of_another_thread_than_the_main_one_ends_nothing() {
+    let trial = Trial::begin(agent!(), EVERY);
+    trial.alloc(trial.thread(), 0x1000, 24).unwrap();
+    let agent = trial.agent;
+    let ends_process = std::thread::spawn(|| {
+        agent.on_pthread_exit();
+        agent.on_raw_exit()
+    });
+    assert!(!ends_process.join().unwrap());
+    assert!(!trial.recording().has_main_exited());
 }
 
 #[test]

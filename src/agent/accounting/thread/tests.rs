@@ -55,6 +55,8 @@ fn a_noted_record_comes_back_once_as_it_was_noted() {
 #[test]
 fn what_a_thread_is_told_to_keep_is_given_back_once() {
     let thread = thread();
+    thread.set_shadow_stack(4);
+    assert_eq!((thread.shadow_stack(), thread.shadow_stack()), (4, 4));
     thread.set_tick_place(5);
     assert_eq!((thread.take_tick_place(), thread.take_tick_place()), (5, 0));
     thread.set_signal_stack(6);
@@ -62,6 +64,40 @@ fn what_a_thread_is_told_to_keep_is_given_back_once() {
     assert_eq!(stacks, (6, 0));
     thread.set_stack(7..9);
     assert_eq!(thread.stack(), 7..9);
+}
+
+#[test]
+fn numbers_of_a_thread_are_those_that_were_set() {
+    let thread = thread();
+    let numbers = |thread: &ShimThread| (thread.change(), thread.slot(), thread.last_sample());
+    assert_eq!(numbers(&thread), (0, 0, 0));
+    thread.state.change.set(7);
+    thread.state.slot.set(9);
+    // One more than the id, so that 0 is none.
+    thread.set_last_sample(41);
+    assert_eq!(numbers(&thread), (7, 9, 42));
+}
+
+#[test]
+fn totals_are_those_of_the_phase() {
+    let trial = Trial::begin(agent!(), &[("INTERVAL", "1G")]);
+    let thread = trial.thread();
+    // Of a grant of 100 bytes 40 are left: 60 were allocated since the total was 500. A slow path has settled 560.
+    thread.state.granted.set(100);
+    thread.bytes_until_sample.set(40);
+    thread.state.total_bytes.set(500);
+    thread.state.settled_bytes.set(560);
+    thread.muted_bytes.set(3);
+    for (phase, bytes, of_copy) in [
+        (Phase::Quiet, 500, 560),
+        (Phase::Settled, 560, 560),
+        (Phase::Leaving, 500, 500),
+    ] {
+        thread.phase.set(phase as u32);
+        assert_eq!(thread.totals().bytes, bytes);
+        let totals = ShimThread::totals_of_copy(&copy(thread));
+        assert_eq!((totals.bytes, totals.muted_bytes), (of_copy, 3));
+    }
 }
 
 #[test]
