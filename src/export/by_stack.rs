@@ -2,9 +2,8 @@
 
 use std::hash::Hash;
 
+use allocsample_profile::{Profile, StackId};
 use rustc_hash::FxHashMap;
-
-use crate::view::StackIndex;
 
 /// A million stacks, most of which have one key: a hash table is for the others.
 #[derive(Debug)]
@@ -13,32 +12,31 @@ pub(crate) struct ByStack<K, V> {
     /// For each stack the index of its first entry plus one; 0 for none. (Neither are there more stacks than 32 bits can
     /// number, nor more entries.)
     first: Vec<u32>,
-    others: FxHashMap<(u32, K), u32>,
+    others: FxHashMap<(StackId, K), u32>,
 }
 
 /// What one stack has with one key.
 #[derive(Debug)]
 pub(crate) struct Entry<K, V> {
-    pub stack: u32,
+    pub stack: StackId,
     pub key: K,
     pub value: V,
 }
 
 impl<K: Copy + Eq + Hash, V: Default> ByStack<K, V> {
-    /// For so many stacks.
-    pub fn new(stacks: usize) -> Self {
+    /// For the stacks of a profile.
+    pub fn of(profile: &Profile) -> Self {
         Self {
             all: Vec::new(),
-            first: vec![0; stacks],
+            first: vec![0; profile.stacks.count() as usize + 1],
             others: FxHashMap::default(),
         }
     }
 
     /// The value of a stack with this key; a new one if it was not asked for before.
-    pub fn at(&mut self, stack: StackIndex, key: K) -> &mut V {
+    pub fn at(&mut self, stack: StackId, key: K) -> &mut V {
         let next = self.all.len() as u32;
-        let first = &mut self.first[stack];
-        let stack = stack as u32;
+        let first = &mut self.first[stack.0 as usize];
         let known = match first.checked_sub(1) {
             Some(first) if self.all[first as usize].key == key => first,
             Some(_) => *self.others.entry((stack, key)).or_insert(next),
@@ -63,14 +61,19 @@ impl<K: Copy + Eq + Hash, V: Default> ByStack<K, V> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture;
     use std::collections::HashMap;
 
     #[test]
     fn each_stack_has_a_value_for_each_key() {
-        let (mut sums, mut expected) = (ByStack::<u32, u32>::new(7), HashMap::new());
+        let mut profile = Profile::default();
+        for address in 0..6 {
+            fixture::call(&mut profile, StackId::EMPTY, "f", address);
+        }
+        let (mut sums, mut expected) = (ByStack::<u32, u32>::of(&profile), HashMap::new());
         for step in 0..500_u32 {
-            let (stack, key) = (step * step % 7, step * 31 % 11 / 4);
-            *sums.at(stack as usize, key) += step;
+            let (stack, key) = (StackId(step * step % 7), step * 31 % 11 / 4);
+            *sums.at(stack, key) += step;
             *expected.entry((stack, key)).or_insert(0) += step;
         }
         let all = sums.into_all();

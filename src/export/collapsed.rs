@@ -4,30 +4,34 @@
 
 use std::io::{self, Write};
 
+use allocsample_profile::StackId;
+use indexmap::IndexSet;
 use rustc_hash::FxHashMap;
 
-use crate::view::{Interner, Metric, Rounding, View};
+use crate::metric::Metric;
+use crate::rounding::Rounding;
+use crate::source::Source;
 
-pub(crate) fn write(view: &View, metric: Metric, out: &mut dyn Write) -> io::Result<()> {
-    lines(view, metric, |stack, bytes| {
+pub(crate) fn write(source: &Source, metric: Metric, out: &mut dyn Write) -> io::Result<()> {
+    lines(source, metric, |stack, bytes| {
         writeln!(out, "{stack} {bytes}")
     })
 }
 
 /// Tells `each` the stacks with their bytes, rounded after adding up. What rounds to nothing is left out.
 pub(crate) fn lines(
-    view: &View,
+    source: &Source,
     metric: Metric,
     mut each: impl FnMut(&str, i64) -> io::Result<()>,
 ) -> io::Result<()> {
-    let paths = Paths::of(view, metric);
+    let paths = Paths::of(source, metric);
     paths.lines(&paths.children(), |_, text, bytes| each(text, bytes))
 }
 
 /// The same for who draws them and leaves out functions with less than `narrowest` of all bytes. Neighbours that are too
 /// narrow even together are one line, which has the name of the first of them: all others are at their places.
-pub(crate) fn wide_lines(view: &View, metric: Metric, narrowest: f64) -> Vec<String> {
-    let paths = Paths::of(view, metric);
+pub(crate) fn wide_lines(source: &Source, metric: Metric, narrowest: f64) -> Vec<String> {
+    let paths = Paths::of(source, metric);
     let children = paths.children();
     let mut own = vec![0; paths.nodes.len()];
     let told = paths.lines(&children, |path, _, bytes| {
@@ -107,9 +111,9 @@ struct Paths {
 impl Paths {
     const ROOT: u32 = 0;
 
-    fn of(view: &View, metric: Metric) -> Self {
-        let mut paths = Self::new(view);
-        paths.add(view, metric);
+    fn of(source: &Source, metric: Metric) -> Self {
+        let mut paths = Self::new(source);
+        paths.add(source, metric);
         paths
     }
 
@@ -188,19 +192,19 @@ impl Paths {
         text
     }
 
-    fn new(view: &View) -> Self {
-        let mut names = Interner::new();
-        let names_of_location = view
+    fn new(source: &Source) -> Self {
+        let mut names = IndexSet::new();
+        let names_of_location = source
             .locations
             .iter()
             .map(|location| {
                 let lines = location.lines.iter().rev();
                 lines
-                    .map(|line| names.intern(plain_name(&line.function)) as u32)
+                    .map(|line| names.insert_full(plain_name(&line.function)).0 as u32)
                     .collect()
             })
             .collect();
-        let names: Vec<String> = names.into_values();
+        let names: Vec<String> = names.into_iter().collect();
         Self {
             ranks: ranks(&names),
             names,
@@ -212,30 +216,30 @@ impl Paths {
         }
     }
 
-    fn add(&mut self, view: &View, metric: Metric) {
-        let sums = view.bytes_by_stack(metric);
-        let mut is_needed = vec![false; view.stacks.len()];
+    fn add(&mut self, source: &Source, metric: Metric) {
+        let sums = metric.by_stack(source);
+        let stacks = &source.profile.stacks;
+        let numbers = 1..=stacks.count();
+        let mut is_needed = vec![false; stacks.count() as usize + 1];
         for &(stack, _) in &sums {
-            is_needed[stack] = true;
+            is_needed[stack.0 as usize] = true;
         }
         // Parents come before their children.
-        for index in (0..is_needed.len()).rev() {
-            if is_needed[index]
-                && let Some(parent) = view.stacks.get(index).parent
+        for number in numbers.clone().rev() {
+            if is_needed[number as usize]
+                && let Some((parent, _)) = stacks.parent_and_place(StackId(number))
             {
-                is_needed[parent] = true;
+                is_needed[parent.0 as usize] = true;
             }
         }
-        let mut path_of_stack: Vec<u32> = Vec::with_capacity(view.stacks.len());
-        for (stack, &is_needed) in view.stacks.iter().zip(&is_needed) {
-            if !is_needed {
-                path_of_stack.push(Self::ROOT);
+        let mut path_of_stack = vec![Self::ROOT; stacks.count() as usize + 1];
+        for number in numbers {
+            let node = stacks.parent_and_place(StackId(number));
+            let Some((parent, place)) = node.filter(|_| is_needed[number as usize]) else {
                 continue;
-            }
-            let mut path = stack
-                .parent
-                .map_or(Self::ROOT, |parent| path_of_stack[parent]);
-            for &name in &self.names_of_location[stack.location] {
+            };
+            let mut path = path_of_stack[parent.0 as usize];
+            for &name in &self.names_of_location[place as usize] {
                 let (nodes, parents) = (&mut self.nodes, &mut self.parents);
                 path = *self.steps.entry((path, name)).or_insert_with(|| {
                     nodes.push(name);
@@ -244,12 +248,12 @@ impl Paths {
                     nodes.len() as u32 - 1
                 });
             }
-            path_of_stack.push(path);
+            path_of_stack[number as usize] = path;
         }
         self.steps = FxHashMap::default();
         self.bytes.resize(self.nodes.len(), 0.0);
         for (stack, bytes) in sums {
-            self.bytes[path_of_stack[stack] as usize] += bytes;
+            self.bytes[path_of_stack[stack.0 as usize] as usize] += bytes;
         }
     }
 
@@ -325,7 +329,7 @@ fn plain_name(name: &str) -> String {
 mod tests {
     use super::*;
     use crate::fixture;
-    use crate::view::{Line, Location, Sample, Stack};
+    use allocsample_profile::{Profile, Sample};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
@@ -338,16 +342,16 @@ mod tests {
 
     #[test]
     fn each_line_is_a_stack_and_the_sum_is_the_total() {
-        let view = fixture::view();
+        let source = fixture::source();
         for metric in [Metric::Allocated, Metric::Live] {
             let mut out = Vec::new();
-            write(&view, metric, &mut out).unwrap();
+            write(&source, metric, &mut out).unwrap();
             let text = String::from_utf8(out).unwrap();
             let sum: i64 = text
                 .lines()
                 .map(|line| line.rsplit_once(' ').unwrap().1.parse::<i64>().unwrap())
                 .sum();
-            let total: f64 = view.samples.iter().map(|s| metric.bytes(&s)).sum();
+            let total: f64 = metric.by_stack(&source).iter().map(|it| it.1).sum();
             assert!((sum as f64 - total).abs() <= 0.51, "{sum} {total}");
             assert!(text.lines().is_sorted());
         }
@@ -388,29 +392,22 @@ mod tests {
             percent in 0..30u32,
         ) {
             let names = ["f", "f (x)", "g", "ff", "-", "h"];
-            let location = |name: &&str| Location {
-                lines: vec![Line { function: (*name).to_owned(), ..Line::default() }],
-                ..Location::default()
-            };
-            let mut view = View { locations: names.iter().map(location).collect(), ..View::default() };
-            for (number, locations) in stacks.iter().enumerate() {
-                let mut parent = None;
-                for &location in locations {
-                    parent = Some(view.stacks.push(Stack { parent, location }));
-                }
-                view.samples.list().push(Sample {
-                    stack: parent.unwrap(),
-                    bytes: 0.3 + (number % 17) as f64,
-                    ..Sample::default()
+            let mut profile = Profile::default();
+            profile.intervals.push(fixture::interval(8));
+            for (number, functions) in (0..).zip(&stacks) {
+                let stack = functions.iter().fold(StackId::EMPTY, |caller, &function| {
+                    fixture::call(&mut profile, caller, names[function], function as u64)
                 });
+                profile.samples.push(Sample { size: 1 + number % 17, stack, ..Sample::default() });
             }
+            let source = fixture::source_of(profile);
             let mut all = Vec::new();
-            lines(&view, Metric::Allocated, |stack, bytes| {
+            lines(&source, Metric::Allocated, |stack, bytes| {
                 all.push(format!("{stack} {bytes}"));
                 Ok(())
             }).unwrap();
             let narrowest = f64::from(percent) / 100.0;
-            let wide = wide_lines(&view, Metric::Allocated, narrowest);
+            let wide = wide_lines(&source, Metric::Allocated, narrowest);
             prop_assert!(wide.len() <= all.len());
             let total: i64 = all.iter().map(|it| it.rsplit_once(' ').unwrap().1.parse::<i64>().unwrap()).sum();
             let least = (narrowest * total as f64).ceil() as i64;
@@ -420,25 +417,19 @@ mod tests {
 
     #[test]
     fn narrow_neighbours_are_one_line() {
-        let mut view = View::default();
-        let function = |function: String| Location {
-            lines: vec![Line {
-                function,
-                ..Line::default()
-            }],
-            ..Location::default()
-        };
+        let mut profile = Profile::default();
+        profile.intervals.push(fixture::interval(1));
         for number in 0..1000 {
-            view.locations.push(function(format!("f{number:04}")));
-            let (parent, location) = (None, number);
-            let stack = view.stacks.push(Stack { parent, location });
-            view.samples.list().push(Sample {
+            let name = format!("f{number:04}");
+            let stack = fixture::call(&mut profile, StackId::EMPTY, &name, number);
+            profile.samples.push(Sample {
+                size: 1,
                 stack,
-                bytes: 1.0,
                 ..Sample::default()
             });
         }
-        let wide = wide_lines(&view, Metric::Allocated, 0.1);
+        let source = fixture::source_of(profile);
+        let wide = wide_lines(&source, Metric::Allocated, 0.1);
         // Of 1,000 bytes less than half of a hundred are in each.
         assert_eq!(wide.len(), 1000_usize.div_ceil(49));
         assert_eq!(wide[..2], ["f0000 49", "f0049 49"]);
@@ -447,10 +438,17 @@ mod tests {
     #[test]
     fn roots_come_first_with_inlined_and_missing_frames() {
         let mut out = Vec::new();
-        write(&fixture::view(), Metric::Allocated, &mut out).unwrap();
+        write(&fixture::source(), Metric::Allocated, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
-        // 3,000.0, less half a byte that the line before took too much.
-        assert!(text.contains("main;outer;inlined 2999\n"), "{text}");
-        assert!(text.contains("(truncated);leaf: part 1048577\n"), "{text}");
+        let stacks: Vec<&str> = text
+            .lines()
+            .map(|line| line.rsplit_once(' ').unwrap().0)
+            .collect();
+        let expected = [
+            "(truncated);leaf: part",
+            "main;libx.so.1+0x98",
+            "main;outer;inlined",
+        ];
+        assert_eq!(stacks, expected);
     }
 }

@@ -7,20 +7,23 @@
 
 use std::io::Write;
 
+use allocsample_profile::{Sample, Weights};
+
 use crate::blocks;
-use crate::view::{End, Sample, View, thread_name};
+use crate::source::{LocationIndex, Source, thread_name};
 use crate::{ExportError, text};
 
-pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError> {
+pub(crate) fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
     writeln!(
         out,
         "sample,time_ns,thread,tid,size,bytes,objects,end,freed_ns,carried,stack"
     )?;
-    let names = Names::of(view);
-    blocks::write(view.samples.len(), out, |rows, text| {
+    let names = Names::of(source);
+    blocks::write(source.samples.len(), out, |rows, text| {
+        let mut weights = Weights::of(source.profile);
         let mut places = Vec::new();
-        for sample in view.samples.range(rows) {
-            names.put_sample(view, &sample, &mut places, text);
+        for sample in source.samples.range(rows) {
+            names.put_sample(source, &sample, &mut weights, &mut places, text);
         }
     })?;
     Ok(())
@@ -35,56 +38,57 @@ struct Names {
 }
 
 impl Names {
-    fn of(view: &View) -> Self {
-        let functions = |location: &crate::view::Location| {
+    fn of(source: &Source) -> Self {
+        let functions = |location: &crate::source::Location| {
             let lines = location.lines.iter().rev();
             let names: Vec<String> = lines.map(|line| doubled(&line.function)).collect();
             names.join(SEPARATOR)
         };
-        let threads = view.threads.iter();
+        let threads = source.threads.iter();
         Self {
             threads: threads
                 .map(|thread| format!("\"{}\",{}", doubled(&thread_name(thread)), thread.tid))
                 .collect(),
-            locations: view.locations.iter().map(functions).collect(),
+            locations: source.locations.iter().map(functions).collect(),
         }
     }
 
     /// A line. `places` is for working.
     fn put_sample(
         &self,
-        view: &View,
+        source: &Source,
         sample: &Sample,
-        places: &mut Vec<usize>,
+        weights: &mut Weights,
+        places: &mut Vec<LocationIndex>,
         text: &mut Vec<u8>,
     ) {
-        let since_start = |time_ns: u64| view.since_start(time_ns);
+        let since_start = |time_ns: u64| source.since_start(time_ns);
+        let (bytes, objects) = weights.get(sample);
         let comma = |text: &mut Vec<u8>| text.push(b',');
-        text::put(sample.id, text);
+        text::put(sample.id.0, text);
         comma(text);
         text::put(since_start(sample.time_ns), text);
         comma(text);
-        text.extend_from_slice(self.threads[sample.thread].as_bytes());
+        text.extend_from_slice(self.threads[source.thread(sample.thread)].as_bytes());
         comma(text);
         text::put(sample.size, text);
         comma(text);
-        text::put_f64(sample.bytes, text);
+        text::put_f64(bytes.value(), text);
         comma(text);
-        text::put_f64(sample.objects, text);
-        match sample.end {
-            End::Live => text.extend_from_slice(b",live,,"),
-            End::Unknown => text.extend_from_slice(b",unknown,,"),
-            End::Freed(time_ns) => {
+        text::put_f64(objects.value(), text);
+        match sample.freed() {
+            Some(freed) => {
                 text.extend_from_slice(b",freed,");
-                text::put(since_start(time_ns), text);
+                text::put(since_start(freed.time_ns), text);
                 comma(text);
             }
+            None if sample.is_live() => text.extend_from_slice(b",live,,"),
+            None => text.extend_from_slice(b",unknown,,"),
         }
-        text.push(b'0' + u8::from(sample.is_carried));
+        text.push(b'0' + u8::from(sample.is_carried()));
         text.extend_from_slice(b",\"");
         places.clear();
-        let stacks = view.stacks_of(sample.stack);
-        places.extend(stacks.map(|stack| view.stacks.get(stack).location));
+        places.extend(source.locations_of(sample.stack));
         for (number, &place) in places.iter().rev().enumerate() {
             if number > 0 {
                 text.extend_from_slice(SEPARATOR.as_bytes());
@@ -110,15 +114,19 @@ mod tests {
 
     #[test]
     fn every_sample_has_a_line_with_all_its_columns() {
-        let view = fixture::view();
+        let source = fixture::source();
+        let (bytes, objects) = Weights::of(source.profile).get(&source.samples.at(1));
+        let (bytes, objects) = (bytes.value(), objects.value());
         let mut out = Vec::new();
-        write(&view, &mut out).unwrap();
+        write(&source, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), view.samples.len() + 1);
+        assert_eq!(lines.len(), source.samples.len() + 1);
         assert_eq!(
             lines[2],
-            "2,20,\"worker\",4712,64,1499.6,2.5,freed,50,0,\"main ; outer ; inlined\""
+            format!(
+                "2,20,\"worker\",4712,1000,{bytes},{objects},freed,50,0,\"main ; outer ; inlined\""
+            )
         );
         assert_eq!(doubled("a\"b"), "a\"\"b");
     }

@@ -10,7 +10,7 @@
 //!           it died young and red if it survived; collections, phases and marks. Thread 0 then has malloc's alone
 //! counters  estimated live bytes of each heap, resident set, what a virtual machine reads of its own memory
 //! ```
-//! There are a million samples at most, of which each may stand for several (`view/merged.rs`).
+//! There are a million samples at most, of which each may stand for several (`merged.rs`).
 //!
 //! The viewer matches frees with allocations inside one thread's table, by a number that must be an exact JSON number:
 //! that is why all rows are on thread 0, whoever freed, and why the "address" is the number of the sample. The crate
@@ -29,7 +29,7 @@ mod tracks;
 use std::io::Write;
 use std::time::Duration;
 
-use allocsample_profile::{Figure, HeapId};
+use allocsample_profile::{Figure, HeapId, Sample};
 use counters::Levels;
 use fields::{Fields, Part};
 use fxprof_processed_profile::{
@@ -41,9 +41,8 @@ use rustc_hash::FxHashMap;
 use tracks::{Samples, Threads, Track, TrackWeights};
 
 use crate::ExportError;
-use crate::view::{
-    End, HeapIndex, LocationIndex, Nature, Rounding, Sample, Survival, View, thread_name,
-};
+use crate::rounding::Rounding;
+use crate::source::{HeapIndex, LocationIndex, Nature, Source, Survival, thread_name};
 
 /// How processes are told apart that have what was alive when the file began.
 const CARRIED: &str = " (alive before)";
@@ -55,33 +54,36 @@ const MOST_SAMPLES: usize = 1 << 20;
 /// Threads that are shown without being asked for, besides the process: those that allocated most.
 const SHOWN_THREADS: usize = 10;
 
-pub(crate) fn write(view: View, out: &mut dyn Write) -> Result<(), ExportError> {
-    write_at_most(MOST_SAMPLES, view, out)
+pub(crate) fn write(source: Source, out: &mut dyn Write) -> Result<(), ExportError> {
+    write_at_most(MOST_SAMPLES, source, out)
 }
 
-fn write_at_most(most: usize, view: View, out: &mut dyn Write) -> Result<(), ExportError> {
+fn write_at_most(most: usize, mut source: Source, out: &mut dyn Write) -> Result<(), ExportError> {
     let (levels, merged) = std::thread::scope(|scope| {
         // Of all samples, so that peaks are exact.
-        let levels = scope.spawn(|| counters::levels(&view));
-        let merged = view.samples_merged(most);
+        let levels = scope.spawn(|| counters::levels(&source));
+        let merged = source.merged(most);
         let levels = levels.join();
         let levels = levels.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         (levels, merged)
     });
-    write_samples(&view.with_samples(merged), levels, out)
+    if let Some(merged) = merged {
+        source.samples = merged;
+    }
+    write_samples(&source, levels, out)
 }
 
-/// Each sample of the view; `levels` are those of what it was made from.
-fn write_samples(view: &View, levels: Levels, out: &mut dyn Write) -> Result<(), ExportError> {
-    let mut builder = Builder::new(view);
+/// Each sample of the source; `levels` are those of what it was made from.
+fn write_samples(source: &Source, levels: Levels, out: &mut dyn Write) -> Result<(), ExportError> {
+    let mut builder = Builder::new(source);
     builder.heaps();
     builder.carried();
     builder.allocations();
     builder.threads();
     builder.ticks();
-    markers::add(view, &mut builder.profile, &builder.heaps);
+    markers::add(source, &mut builder.profile, &builder.heaps);
     let (profile, heaps) = (&mut builder.profile, &builder.heaps);
-    let counters = counters::add(view, levels, profile, builder.process, heaps);
+    let counters = counters::add(source, levels, profile, builder.process, heaps);
     let weights = builder.weights();
     let Builder {
         profile,
@@ -91,11 +93,11 @@ fn write_samples(view: &View, levels: Levels, out: &mut dyn Write) -> Result<(),
     } = builder;
     let text = serde_json::to_string(&profile)?;
     drop(profile);
-    let category_of = |location| categories.of(view, location);
+    let category_of = |location| categories.of(source, location);
     let mut document = Fields::parse(&text)?;
-    document.set("libs", Part::Value(tables::libraries(view)));
+    document.set("libs", Part::Value(tables::libraries(source)));
     let threads = Threads {
-        view,
+        source,
         texts: document.texts("threads")?,
         tracks: &tracks,
         weights: &weights,
@@ -106,31 +108,31 @@ fn write_samples(view: &View, levels: Levels, out: &mut dyn Write) -> Result<(),
     counters::describe(&mut documents, &counters);
     document.set("counters", Part::Array(documents));
     let mut meta = document.value("meta")?;
-    meta::describe(view, &mut meta);
+    meta::describe(source, &mut meta);
     document.set("meta", Part::Value(meta));
     document.write(out)
 }
 
 /// Time since the start of the profile.
-fn timestamp(view: &View, time_ns: u64) -> Timestamp {
-    Timestamp::from_nanos_since_reference(view.since_start(time_ns))
+fn timestamp(source: &Source, time_ns: u64) -> Timestamp {
+    Timestamp::from_nanos_since_reference(source.since_start(time_ns))
 }
 
 /// Time of a processor between two ticks of a thread; 0 if there are none.
-fn tick_period_ns(view: &View) -> u64 {
-    view.profile.own_cost.of(Figure::TickPeriodNs)
+fn tick_period_ns(source: &Source) -> u64 {
+    source.profile.own_cost.of(Figure::TickPeriodNs)
 }
 
 /// What the viewer takes a sample of time for.
-fn sampling_interval(view: &View) -> SamplingInterval {
-    match tick_period_ns(view) {
+fn sampling_interval(source: &Source) -> SamplingInterval {
+    match tick_period_ns(source) {
         0 => SamplingInterval::from_millis(1),
         period_ns => SamplingInterval::from_nanos(period_ns),
     }
 }
 
 struct Builder<'a> {
-    view: &'a View<'a>,
+    source: &'a Source<'a>,
     profile: Profile,
     process: ProcessHandle,
     /// Where the allocations and frees are.
@@ -159,13 +161,13 @@ struct Categories {
 }
 
 impl<'a> Builder<'a> {
-    fn new(view: &'a View<'a>) -> Self {
-        let (program, about) = (view.program(), &view.profile.process);
+    fn new(source: &'a Source<'a>) -> Self {
+        let (program, about) = (source.program(), &source.profile.process);
         let start = Duration::from_nanos(about.start_wall_ns);
         let mut profile = Profile::new(
             program,
             ReferenceTimestamp::from_duration_since_unix_epoch(start),
-            sampling_interval(view),
+            sampling_interval(source),
         );
         // Names are in the profile or they are nowhere: the viewer has no server to ask.
         profile.set_symbolicated(true);
@@ -184,14 +186,14 @@ impl<'a> Builder<'a> {
         };
         let zero = Timestamp::from_nanos_since_reference(0);
         let process = profile.add_process(program, about.pid, zero);
-        profile.set_process_end_time(process, timestamp(view, about.end_ns));
+        profile.set_process_end_time(process, timestamp(source, about.end_ns));
         // No thread of the program, so that none of its numbers is taken.
         let whole = profile.add_thread(process, 0, zero, true);
-        profile.set_thread_end_time(whole, timestamp(view, about.end_ns));
+        profile.set_thread_end_time(whole, timestamp(source, about.end_ns));
         profile.add_initial_visible_thread(whole);
         profile.add_initial_selected_thread(whole);
         Self {
-            view,
+            source,
             profile,
             process,
             whole,
@@ -214,8 +216,8 @@ impl<'a> Builder<'a> {
 
     /// A process for each heap of a virtual machine: the viewer has one table of allocations for each.
     fn heaps(&mut self) {
-        for &(id, name) in &self.view.heaps {
-            let name = format!("{}: {name}", self.view.program());
+        for &(id, name) in &self.source.heaps {
+            let name = format!("{}: {name}", self.source.program());
             let (process, thread) = self.process(&name);
             self.profile
                 .set_thread_samples_weight_type(thread, WeightType::Bytes);
@@ -227,28 +229,29 @@ impl<'a> Builder<'a> {
 
     /// A process for what was alive when the file began: it is retained, and was not allocated in this file.
     fn carried(&mut self) {
-        for sample in self.view.samples.iter().filter(|it| it.is_carried) {
-            if self.carried.contains_key(&sample.heap) {
+        for sample in self.source.samples.iter().filter(Sample::is_carried) {
+            let heap = self.source.heap(&sample);
+            if self.carried.contains_key(&heap) {
                 continue;
             }
-            let mut name = format!("{}{CARRIED}", self.view.program());
-            if let Some(heap) = sample.heap {
+            let mut name = format!("{}{CARRIED}", self.source.program());
+            if let Some(heap) = heap {
                 name = format!(
                     "{}: {}{CARRIED}",
-                    self.view.program(),
-                    self.view.heaps[heap].1
+                    self.source.program(),
+                    self.source.heaps[heap].1
                 );
             }
             let (_, thread) = self.process(&name);
-            self.carried.insert(sample.heap, thread);
+            self.carried.insert(heap, thread);
         }
     }
 
     /// A process with one thread, which the viewer's one table of allocations of a process is in.
     fn process(&mut self, name: &str) -> (ProcessHandle, ThreadHandle) {
-        let about = &self.view.profile.process;
+        let about = &self.source.profile.process;
         let zero = Timestamp::from_nanos_since_reference(0);
-        let end = timestamp(self.view, about.end_ns);
+        let end = timestamp(self.source, about.end_ns);
         let process = self.profile.add_process(name, about.pid, zero);
         self.profile.set_process_end_time(process, end);
         let thread = self.profile.add_thread(process, 0, zero, true);
@@ -260,7 +263,7 @@ impl<'a> Builder<'a> {
     /// Rows of allocations and frees: malloc's, those of each heap, and those that were alive before.
     fn allocations(&mut self) {
         let mut threads = vec![(self.whole, Samples::None)];
-        for (heap, _) in &self.view.heaps {
+        for (heap, _) in &self.source.heaps {
             let (_, thread) = self.heaps[heap];
             threads.push((thread, Samples::OfAllocations));
         }
@@ -271,8 +274,8 @@ impl<'a> Builder<'a> {
             .zip(&threads)
             .map(|(place, &(thread, _))| (thread, place))
             .collect();
-        let chosen = grouped(self.view, threads.len(), |index| {
-            let sample = self.view.samples.without_weight(index);
+        let chosen = grouped(self.source, threads.len(), |index| {
+            let sample = self.source.samples.at(index);
             places.get(&self.thread_of_rows(&sample)).copied()
         });
         for ((thread, samples), chosen) in threads.into_iter().zip(chosen) {
@@ -290,47 +293,47 @@ impl<'a> Builder<'a> {
     fn weights(&self) -> TrackWeights {
         // Those that stay apart from those that are freed: the viewer adds up either.
         let mut rows: FxHashMap<(ThreadHandle, bool), Rounding> = FxHashMap::default();
-        let mut threads: Vec<Rounding> = (self.view.threads.iter())
+        let mut threads: Vec<Rounding> = (self.source.threads.iter())
             .map(|_| Rounding::default())
             .collect();
         TrackWeights {
-            rows: Weights::new(self.view, |sample| {
-                let sum = (self.thread_of_rows(sample), sample.end == End::Live);
-                rows.entry(sum).or_default().next(sample.bytes)
+            rows: Weights::new(self.source, |sample, bytes| {
+                let sum = (self.thread_of_rows(sample), sample.is_live());
+                rows.entry(sum).or_default().next(bytes)
             }),
-            threads: Weights::new(self.view, |sample| match sample.is_carried {
+            threads: Weights::new(self.source, |sample, bytes| match sample.is_carried() {
                 // On no thread's track.
                 true => 0,
-                false => threads[sample.thread].next(sample.bytes),
+                false => threads[self.source.thread(sample.thread)].next(bytes),
             }),
         }
     }
 
     fn thread_of_rows(&self, sample: &Sample) -> ThreadHandle {
-        if sample.is_carried {
-            return self.carried[&sample.heap];
+        if sample.is_carried() {
+            return self.carried[&self.source.heap(sample)];
         }
-        let heap = sample.heap.map(|heap| self.view.heaps[heap].0);
-        let heap = heap.and_then(|heap| self.heaps.get(&heap));
+        let heap = self.heaps.get(&sample.heap);
         heap.map_or(self.whole, |&(_, thread)| thread)
     }
 
     /// A track for each thread that has samples.
     fn threads(&mut self) {
-        let mut bytes = vec![0.0; self.view.threads.len()];
-        let view = self.view;
-        let allocated = || view.samples.iter().filter(|it| !it.is_carried);
-        for sample in allocated() {
-            bytes[sample.thread] += sample.bytes;
+        let mut bytes = vec![0.0; self.source.threads.len()];
+        let source = self.source;
+        for (sample, more) in source.samples.with_bytes() {
+            if !sample.is_carried() {
+                bytes[source.thread(sample.thread)] += more;
+            }
         }
-        let mut chosen = grouped(view, bytes.len(), |index| {
-            let sample = view.samples.without_weight(index);
-            (!sample.is_carried).then_some(sample.thread)
+        let mut chosen = grouped(source, bytes.len(), |index| {
+            let sample = source.samples.at(index);
+            (!sample.is_carried()).then(|| source.thread(sample.thread))
         });
         let mut heaviest_first: Vec<usize> = (0..bytes.len()).collect();
         heaviest_first.sort_by(|&a, &b| bytes[b].total_cmp(&bytes[a]));
         // Beside it is one of its time.
-        let suffix = match self.view.ticks.is_empty() {
+        let suffix = match self.source.ticks.is_empty() {
             true => "",
             false => " (allocations)",
         };
@@ -354,24 +357,24 @@ impl<'a> Builder<'a> {
     }
 
     fn thread(&mut self, number: usize, suffix: &str) -> ThreadHandle {
-        let thread = &self.view.threads[number];
-        let start = timestamp(self.view, thread.start_ns);
+        let thread = &self.source.threads[number];
+        let start = timestamp(self.source, thread.start_ns);
         let handle = self
             .profile
             .add_thread(self.process, thread.tid, start, false);
         let name = format!("{}{suffix}", thread_name(thread));
         self.profile.set_thread_name(handle, &name);
-        let end_ns = thread.end_ns.unwrap_or(self.view.profile.process.end_ns);
+        let end_ns = thread.end_ns.unwrap_or(self.source.profile.process.end_ns);
         self.profile
-            .set_thread_end_time(handle, timestamp(self.view, end_ns));
+            .set_thread_end_time(handle, timestamp(self.source, end_ns));
         handle
     }
 
     /// A track of its own for the time of each thread: samples of a track have one unit.
     fn ticks(&mut self) {
-        let mut cpu_ns = vec![0_u64; self.view.threads.len()];
-        for tick in &self.view.ticks {
-            let sum = &mut cpu_ns[tick.thread];
+        let mut cpu_ns = vec![0_u64; self.source.threads.len()];
+        for tick in self.source.ticks.iter() {
+            let sum = &mut cpu_ns[self.source.thread(tick.thread)];
             *sum = sum.saturating_add(tick.cpu_ns);
         }
         let mut busiest_first: Vec<usize> = (0..cpu_ns.len()).collect();
@@ -397,8 +400,8 @@ impl<'a> Builder<'a> {
 
 impl Categories {
     /// That of what stands at a location.
-    fn of(&self, view: &View, location: LocationIndex) -> CategoryHandle {
-        let place = &view.locations[location];
+    fn of(&self, source: &Source, location: LocationIndex) -> CategoryHandle {
+        let place = &source.locations[location];
         match place.nature {
             Nature::Interpreted => self.interpreted,
             Nature::Object(Survival::DiedYoung) => self.died_young,
@@ -406,10 +409,10 @@ impl Categories {
             Nature::Object(Survival::Open) => self.object,
             Nature::Native if place.address.is_none() => CategoryHandle::OTHER,
             Nature::Native => match place.module {
-                None if place.is_symbolized => self.compiled,
+                None if place.is_symbolized() => self.compiled,
                 None => self.unknown,
-                Some(module) if is_kernels(view.profile.modules[module].name()) => self.kernel,
-                Some(module) if view.is_program(&view.profile.modules[module]) => self.program,
+                Some(module) if is_kernels(source.profile.modules[module].name()) => self.kernel,
+                Some(module) if source.is_program(&source.profile.modules[module]) => self.program,
                 Some(_) => self.library,
             },
         }

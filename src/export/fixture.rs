@@ -2,42 +2,78 @@
 //! threads, blocks that are live, freed and unwatched, a weight beyond 32 bits.
 
 use allocsample_profile::{
-    Exit, ExitHow, Freed, Gc, GcKind, Heap, HeapId, IntervalInfo, LostReason, Marker, Module,
-    ModuleId, Profile, Sample as Recorded, SampleId, Sampling, StackId, StackNode, Statistic,
-    Thread, ThreadId, Value,
+    Exit, ExitHow, Fate, Freed, Function, Gc, GcKind, Heap, HeapId, IntervalInfo, Location,
+    LostReason, Marker, Module, ModuleId, Profile, Sample, SampleFlags, SampleId, Sampling,
+    StackId, StackNode, Statistic, SymbolFrame, Thread, ThreadId, Type, Value,
 };
+use allocsample_record::VmFrame;
 
-use crate::view::{
-    End, Line, Location, Nature, Sample, Stack, Stacks, Survival, View, type_name_with,
-};
+use crate::source::Source;
 
 const START_NS: u64 = 5_000_000_000;
+
+/// The interval under which samples stand for their own bytes.
+pub(crate) const EVERY_BYTE: u16 = 1;
+
+/// A source that lives as long as the test.
+pub(crate) fn source_of(profile: Profile) -> Source<'static> {
+    Source::of(Box::leak(Box::new(profile)))
+}
+
+pub(crate) fn source() -> Source<'static> {
+    source_with(|_| ())
+}
+
+/// The same with changes.
+pub(crate) fn source_with(change: impl FnOnce(&mut Profile)) -> Source<'static> {
+    let mut profile = profile();
+    change(&mut profile);
+    source_of(profile)
+}
+
+/// A call in code of no module, with the name of its function.
+pub(crate) fn call(
+    profile: &mut Profile,
+    parent: StackId,
+    function: &str,
+    address: u64,
+) -> StackId {
+    let location = Location {
+        module: ModuleId::NONE,
+        offset: address + 1,
+    };
+    let frame = SymbolFrame {
+        function: Some(function.into()),
+        ..SymbolFrame::default()
+    };
+    profile.symbols.frames.insert(location, vec![frame]);
+    profile.stacks.push(StackNode { parent, location })
+}
+
+/// A sampling interval.
+pub(crate) fn interval(interval_bytes: u64) -> IntervalInfo {
+    IntervalInfo {
+        time_ns: 0,
+        sampling: Sampling::Poisson,
+        interval_bytes,
+        seed: 0,
+    }
+}
 
 /// Three blocks of 100 bytes, every allocation recorded: two of them were live at once, and none at the end.
 pub(crate) fn ended() -> Profile {
     let mut profile = Profile::default();
-    profile.intervals.push(IntervalInfo {
-        time_ns: 0,
-        sampling: Sampling::Poisson,
-        interval_bytes: 1,
-        seed: 0,
-    });
+    profile.intervals.push(interval(1));
     profile.process.end_ns = 100;
-    let stack = profile.stacks.push(StackNode {
-        parent: StackId::EMPTY,
-        location: allocsample_profile::Location {
-            module: ModuleId::NONE,
-            offset: 0x1000,
-        },
-    });
+    let stack = call(&mut profile, StackId::EMPTY, "main", 0x1000);
     for (id, born, died) in [(1, 10, 30), (2, 20, 40), (3, 50, 60)] {
-        let mut sample = Recorded {
+        let mut sample = Sample {
             id: SampleId(id),
             time_ns: born,
             size: 100,
             points: 100,
             stack,
-            ..Recorded::default()
+            ..Sample::default()
         };
         sample.set_freed(Freed {
             time_ns: died,
@@ -48,12 +84,7 @@ pub(crate) fn ended() -> Profile {
     profile
 }
 
-pub(crate) fn view() -> View<'static> {
-    of(profile())
-}
-
-/// What the view does not have of its own.
-fn profile() -> Profile {
+pub(crate) fn profile() -> Profile {
     let mut profile = Profile::default();
     let process = &mut profile.process;
     process.executable = "/usr/bin/app".into();
@@ -62,12 +93,7 @@ fn profile() -> Profile {
     process.start_wall_ns = 1_700_000_000_000_000_000;
     process.start_ns = START_NS;
     process.end_ns = START_NS + 2_000_000_000;
-    profile.intervals.push(IntervalInfo {
-        time_ns: 0,
-        sampling: Sampling::Poisson,
-        interval_bytes: 524_288,
-        seed: 0,
-    });
+    profile.intervals = vec![interval(524_288), interval(1)];
     profile.lost.0[LostReason::RingFull as usize] = (1, 524_300);
     profile.exit = Some(Exit {
         time_ns: START_NS + 2_000_000_000,
@@ -96,107 +122,145 @@ fn profile() -> Profile {
         profile.threads.insert(ThreadId(id), thread);
     }
     profile.resident_bytes = vec![(START_NS + 5, 1 << 20), (START_NS + 1_000_000, 3 << 20)];
+    add_samples(&mut profile);
+    profile.end_stacks_without_root();
     profile
 }
 
-fn of(profile: Profile) -> View<'static> {
-    let profile = &*Box::leak(Box::new(profile));
-    let samples = vec![
-        sample(1, 10, 0, (1, 1_500.4, 2.5), End::Live),
-        sample(2, 20, 1, (1, 1_499.6, 2.5), End::Freed(START_NS + 50)),
-        sample(3, 30, 0, (2, 524_300.2, 1.0), End::Unknown),
-        sample(4, 40, 1, (4, 1_048_577.3, 7.7), End::Freed(START_NS + 35)),
-        sample(5, 60, 1, (2, 3e9, 1.0), End::Live),
+fn add_samples(profile: &mut Profile) {
+    let main = in_program(
+        profile,
+        StackId::EMPTY,
+        0x1100,
+        &[("main", "src/main.c", 3)],
+    );
+    let lines = [("inlined", "src/app.c", 7), ("outer", "src/app.c", 20)];
+    let inlined = in_program(profile, main, 0x1200, &lines);
+    let unnamed = profile.stacks.push(StackNode {
+        parent: main,
+        location: Location {
+            module: ModuleId(2),
+            offset: 0x99,
+        },
+    });
+    let generated = call(profile, StackId::EMPTY, "leaf; part", 0xdead_0000);
+    let cut = SampleFlags::TRUNCATED;
+    let unwatched = SampleFlags::UNTRACKED;
+    let none = SampleFlags::default();
+    let samples = [
+        sample(1, 10, 1, (inlined, 64, none), None),
+        sample(2, 20, 2, (inlined, 1_000, none), Some(50)),
+        sample(3, 30, 1, (unnamed, 100, unwatched), None),
+        sample(4, 40, 2, (generated, 1_048_577, cut), Some(35)),
+        sample(5, 60, 2, (unnamed, 3_000_000_000, none), None),
     ];
-    View {
-        locations: vec![
-            symbolized(0x1100, &[("main", "src/main.c", 3)]),
-            symbolized(
-                0x1200,
-                &[("inlined", "src/app.c", 7), ("outer", "src/app.c", 20)],
-            ),
-            Location {
-                module: Some(1),
-                address: Some(0x98),
-                lines: vec![named("libx.so.1+0x98")],
-                is_symbolized: false,
-                ..Location::default()
-            },
-            Location {
-                address: Some(0xdead_0000),
-                lines: vec![named("leaf; part")],
-                ..Location::default()
-            },
-            Location {
-                lines: vec![named("(truncated)")],
-                ..Location::default()
-            },
-        ],
-        stacks: stacks(
-            profile,
-            &[
-                stack(None, 0),
-                stack(Some(0), 1),
-                stack(Some(0), 2),
-                stack(None, 4),
-                stack(Some(3), 3),
-            ],
-        ),
-        ..View::from(profile)
-    }
-    .with_listed(samples)
+    profile.samples = samples.into_iter().collect();
 }
 
-fn stacks(profile: &'static Profile, all: &[Stack]) -> Stacks<'static> {
-    let mut stacks = Stacks::new(&profile.stacks);
-    for &stack in all {
-        stacks.push(stack);
+fn in_program(
+    profile: &mut Profile,
+    parent: StackId,
+    address: u64,
+    lines: &[(&str, &str, u32)],
+) -> StackId {
+    let location = Location {
+        module: ModuleId(1),
+        offset: address + 1,
+    };
+    let frame = |&(function, file, line): &(&str, &str, u32)| SymbolFrame {
+        function: Some(function.into()),
+        file: Some(file.into()),
+        line,
+    };
+    let frames = lines.iter().map(frame).collect();
+    profile.symbols.frames.insert(location, frames);
+    profile.stacks.push(StackNode { parent, location })
+}
+
+/// `what` is its stack, its size and its flags; `freed_after_ns` when it was freed.
+fn sample(
+    id: u64,
+    after_ns: u64,
+    thread: u32,
+    what: (StackId, u64, SampleFlags),
+    freed_after_ns: Option<u64>,
+) -> Sample {
+    let (stack, size, flags) = what;
+    let thread = ThreadId(thread);
+    let mut sample = Sample {
+        id: SampleId(id),
+        time_ns: START_NS + after_ns,
+        address: 0x1000 * id,
+        size,
+        thread,
+        stack,
+        flags,
+        points: 1,
+        ..Sample::default()
+    };
+    if let Some(after_ns) = freed_after_ns {
+        let time_ns = START_NS + after_ns;
+        sample.set_freed(Freed { time_ns, thread });
     }
-    stacks
+    sample
 }
 
 /// The same with a virtual machine: of its three objects one died young, one survived, one was never looked at.
-pub(crate) fn view_with_machine() -> View<'static> {
-    let mut view = of(with_machine(profile()));
-    view.locations.push(Location {
-        lines: vec![Line {
-            function: "interpreted".into(),
-            file: Some("a.vm".into()),
+pub(crate) fn source_with_machine() -> Source<'static> {
+    source_with(|profile| {
+        add_machine(profile);
+        let main = profile.samples.stack(0);
+        let main = profile.stacks.node(main).unwrap().parent;
+        let interpreted = VmFrame {
+            heap: HEAP,
+            function: 1,
             line: 9,
-        }],
-        is_symbolized: true,
-        nature: Nature::Interpreted,
-        ..Location::default()
-    });
-    view.stacks.push(stack(Some(0), view.locations.len() - 1));
-    let leaf = view.stacks.len() - 1;
-    let fates = [
-        (6, "Node", Survival::DiedYoung, End::Freed(START_NS + 900)),
-        (7, "Node", Survival::Survived, End::Live),
-        (8, "Text", Survival::Open, End::Live),
-    ];
-    for (id, type_name, survival, end) in fates {
-        view.locations.push(Location {
-            lines: vec![named(&type_name_with(type_name, survival))],
-            nature: Nature::Object(survival),
-            ..Location::default()
+        };
+        let stack = profile.stacks.push(StackNode {
+            parent: main,
+            location: Location {
+                module: ModuleId::VM,
+                offset: interpreted.encode(),
+            },
         });
-        view.samples.list().push(Sample {
-            heap: Some(0),
-            object: Some(view.locations.len() - 1),
-            ..sample(id, 10 * id + 100, 1, (leaf, 1000.0 * id as f64, 1.0), end)
-        });
-    }
-    view
+        for (id, type_id, fate, freed_after_ns) in [
+            (6, 1, Fate::Dead, Some(900)),
+            (7, 1, Fate::Alive, None),
+            (8, 2, Fate::Open, None),
+        ] {
+            let what = (stack, 1000 * id, SampleFlags::default());
+            profile.samples.push(Sample {
+                heap: HEAP,
+                type_id,
+                first_fate: Some(fate),
+                interval: EVERY_BYTE,
+                ..sample(id, 10 * id + 100, 2, what, freed_after_ns)
+            });
+        }
+    })
 }
 
-fn with_machine(mut profile: Profile) -> Profile {
-    const HEAP: HeapId = HeapId(1);
+const HEAP: HeapId = HeapId(1);
+
+fn add_machine(profile: &mut Profile) {
     let heap = Heap {
         name: "org.example.vm".into(),
         ..Heap::default()
     };
     profile.vm.heaps.insert(HEAP, heap);
+    for (number, name) in [(1, "Node"), (2, "Text")] {
+        let kind = Type {
+            name: name.into(),
+            detail: String::new(),
+        };
+        profile.vm.types.insert((HEAP, number), kind);
+    }
+    let function = Function {
+        name: "interpreted".into(),
+        file: "a.vm".into(),
+        line: 1,
+    };
+    profile.vm.functions.insert((HEAP, 1), function);
     for (number, name, unit) in [
         (0, "survived", "bytes"),
         (1, "roots", "count"),
@@ -237,49 +301,4 @@ fn with_machine(mut profile: Profile) -> Profile {
         value,
     };
     profile.vm.values = vec![value(100, 1 << 20), value(5_000, 2 << 20)];
-    profile
-}
-
-fn named(function: &str) -> Line {
-    Line {
-        function: function.into(),
-        ..Line::default()
-    }
-}
-
-fn symbolized(address: u64, lines: &[(&str, &str, u32)]) -> Location {
-    Location {
-        module: Some(0),
-        address: Some(address),
-        lines: lines
-            .iter()
-            .map(|&(function, file, line)| Line {
-                function: function.into(),
-                file: Some(file.into()),
-                line,
-            })
-            .collect(),
-        is_symbolized: true,
-        ..Location::default()
-    }
-}
-
-fn stack(parent: Option<usize>, location: usize) -> Stack {
-    Stack { parent, location }
-}
-
-fn sample(id: u64, after_ns: u64, thread: usize, what: (usize, f64, f64), end: End) -> Sample {
-    let (stack, bytes, objects) = what;
-    Sample {
-        id,
-        time_ns: START_NS + after_ns,
-        address: 0x1000 * id,
-        size: 64,
-        thread,
-        stack,
-        bytes,
-        objects,
-        end,
-        ..Sample::default()
-    }
 }

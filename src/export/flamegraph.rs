@@ -7,17 +7,22 @@ use inferno::flamegraph::{Options, from_lines};
 
 use crate::ExportError;
 use crate::collapsed;
-use crate::view::{Metric, View};
+use crate::metric::Metric;
+use crate::source::Source;
 
-pub(crate) fn write(view: &View, metric: Metric, out: &mut dyn Write) -> Result<(), ExportError> {
+pub(crate) fn write(
+    source: &Source,
+    metric: Metric,
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
     let mut options = Options::default();
     // There may be a million lines, of which a hundredth can be seen.
-    let lines = collapsed::wide_lines(view, metric, options.min_width / 100.0);
+    let lines = collapsed::wide_lines(source, metric, options.min_width / 100.0);
     if lines.is_empty() {
         return Err(ExportError::Empty(metric.absent()));
     }
-    options.title = format!("{}: {}", metric.title(), view.program());
-    options.subtitle = Some(subtitle(view));
+    options.title = format!("{}: {}", metric.title(), source.program());
+    options.subtitle = Some(subtitle(source));
     options.count_name = "bytes".into();
     options.colors = Palette::Basic(BasicPalette::Mem);
     // The same profile gives the same picture.
@@ -26,8 +31,8 @@ pub(crate) fn write(view: &View, metric: Metric, out: &mut dyn Write) -> Result<
     Ok(())
 }
 
-fn subtitle(view: &View) -> String {
-    let process = &view.profile.process;
+fn subtitle(source: &Source) -> String {
+    let process = &source.profile.process;
     let mut command = process.command_line.join(" ");
     if command.chars().count() > 100 {
         command = command.chars().take(99).chain(['…']).collect();
@@ -35,7 +40,7 @@ fn subtitle(view: &View) -> String {
     format!(
         "{command} (pid {}), one sample per {} bytes",
         process.pid,
-        view.profile.interval_bytes()
+        source.profile.interval_bytes()
     )
 }
 
@@ -43,14 +48,14 @@ fn subtitle(view: &View) -> String {
 mod tests {
     use super::*;
     use crate::fixture;
+    use allocsample_profile::Profile;
 
     #[test]
     fn every_function_is_in_it_and_nothing_is_fetched() {
-        let mut view = fixture::view();
         // Beside three gigabytes the others are too narrow to be drawn.
-        view.samples.list().retain(|sample| sample.bytes < 1e9);
+        let source = fixture::source_with(|it| it.retain(|it| it.size < 1 << 30, |_| true));
         let mut out = Vec::new();
-        write(&view, Metric::Allocated, &mut out).unwrap();
+        write(&source, Metric::Allocated, &mut out).unwrap();
         let svg = String::from_utf8(out).unwrap();
         for function in ["main", "outer", "inlined", "(truncated)", "leaf: part"] {
             assert!(svg.contains(&format!("<title>{function} (")), "{function}");
@@ -63,12 +68,12 @@ mod tests {
 
     #[test]
     fn the_total_is_that_of_the_profile() {
-        let view = fixture::view();
+        let source = fixture::source();
         let mut out = Vec::new();
-        write(&view, Metric::Live, &mut out).unwrap();
+        write(&source, Metric::Live, &mut out).unwrap();
         let svg = String::from_utf8(out).unwrap();
         let mut total = 0;
-        collapsed::lines(&view, Metric::Live, |_, bytes| {
+        collapsed::lines(&source, Metric::Live, |_, bytes| {
             total += bytes;
             Ok(())
         })
@@ -87,7 +92,12 @@ mod tests {
     #[test]
     fn a_profile_without_bytes_is_an_error_and_no_picture() {
         let mut out = Vec::new();
-        let error = write(&View::default(), Metric::Live, &mut out).unwrap_err();
+        let error = write(
+            &fixture::source_of(Profile::default()),
+            Metric::Live,
+            &mut out,
+        )
+        .unwrap_err();
         assert_eq!(
             error.to_string(),
             "nothing to draw: the profile has no live bytes"

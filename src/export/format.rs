@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use allocsample_profile::Profile;
 
-use crate::view::{Metric, View};
+use crate::metric::Metric;
+use crate::source::Source;
 use crate::{collapsed, csv, firefox, flamegraph, json, pprof, speedscope};
 
 /// A format that profiles can be converted to.
@@ -70,7 +71,7 @@ pub fn write(
     options: &Options,
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
-    format.write_view(View::from(profile), options, out)
+    format.write_source(Source::of(profile), options, out)
 }
 
 impl Format {
@@ -111,20 +112,20 @@ impl Format {
         }
     }
 
-    fn write_view(
+    fn write_source(
         self,
-        view: View,
+        source: Source,
         options: &Options,
         out: &mut dyn Write,
     ) -> Result<(), ExportError> {
         match self {
-            Format::Firefox => firefox::write(view, out),
-            Format::Pprof => Ok(pprof::write(&view, options, out)?),
-            Format::Collapsed => Ok(collapsed::write(&view, options.metric, out)?),
-            Format::Svg => flamegraph::write(&view, options.metric, out),
-            Format::Json => json::write(&view, out),
-            Format::Speedscope => speedscope::write(&view, options.metric, out),
-            Format::Csv => csv::write(&view, out),
+            Format::Firefox => firefox::write(source, out),
+            Format::Pprof => Ok(pprof::write(&source, options, out)?),
+            Format::Collapsed => Ok(collapsed::write(&source, options.metric, out)?),
+            Format::Svg => flamegraph::write(&source, options.metric, out),
+            Format::Json => json::write(&source, out),
+            Format::Speedscope => speedscope::write(&source, options.metric, out),
+            Format::Csv => csv::write(&source, out),
         }
     }
 }
@@ -179,7 +180,7 @@ mod tests {
             }
         }
         for format in Format::ALL {
-            let result = format.write_view(fixture::view(), &Options::default(), &mut Closed);
+            let result = format.write_source(fixture::source(), &Options::default(), &mut Closed);
             match result {
                 Err(ExportError::Io(error)) => {
                     assert_eq!(error.kind(), io::ErrorKind::BrokenPipe, "{format}");

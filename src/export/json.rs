@@ -21,19 +21,17 @@
 use std::borrow::Cow;
 use std::io::Write;
 
-use allocsample_profile::{Module, Thread};
+use allocsample_profile::{Frame, Module, Sample, StackId, Thread, Weights};
 use serde::Serialize;
 
 use crate::ExportError;
 use crate::object::Object;
-use crate::view::{
-    End, Line, Location, Sample, Stack, StackIndex, View, build_id_hex, thread_name,
-};
+use crate::source::{Location, LocationIndex, Source, build_id_hex, thread_name};
 
-pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError> {
-    let profile = view.profile;
+pub(crate) fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
+    let profile = source.profile;
     let process = &profile.process;
-    let since_start = |time_ns: u64| view.since_start(time_ns);
+    let since_start = |time_ns: u64| source.since_start(time_ns);
     let sampling = if profile.is_periodic() {
         "periodic"
     } else {
@@ -41,7 +39,7 @@ pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError>
     };
     let mut object = Object::begin(out)?;
     object.entry("schema", "allocsample-profile/1")?;
-    object.entry("program", view.program())?;
+    object.entry("program", source.program())?;
     object.entry("command", &process.command_line)?;
     object.entry("pid", &process.pid)?;
     object.entry("start_unix_ns", &process.start_wall_ns)?;
@@ -56,19 +54,28 @@ pub(crate) fn write(view: &View, out: &mut dyn Write) -> Result<(), ExportError>
     object.rows("modules", profile.modules.len(), |rows| {
         profile.modules[rows].iter().map(module_row)
     })?;
-    object.rows("threads", view.threads.len(), |rows| {
-        let threads = view.threads[rows].iter();
+    object.rows("threads", source.threads.len(), |rows| {
+        let threads = source.threads[rows].iter();
         threads.map(|thread| thread_row(thread, since_start))
     })?;
-    object.rows("locations", view.locations.len(), |rows| {
-        view.locations[rows].iter().map(location_row)
+    object.rows("locations", source.locations.len(), |rows| {
+        source.locations[rows].iter().map(location_row)
     })?;
-    object.rows("stacks", view.stacks.len(), |rows| {
-        rows.map(|index| stack_row(view.stacks.get(index)))
+    let nodes = &profile.stacks;
+    object.rows("stacks", nodes.count() as usize, |rows| {
+        rows.filter_map(|row| {
+            // A profile's stacks have 32-bit numbers, from 1.
+            let (parent, place) = nodes.parent_and_place(StackId(row as u32 + 1))?;
+            Some(StackRow {
+                parent: parent.0.checked_sub(1),
+                location: place as LocationIndex,
+            })
+        })
     })?;
-    object.rows("samples", view.samples.len(), |rows| {
-        let samples = view.samples.range(rows);
-        samples.map(|sample| sample_row(&sample, since_start))
+    object.rows("samples", source.samples.len(), |rows| {
+        let mut weights = Weights::of(profile);
+        let samples = source.samples.range(rows);
+        samples.map(move |sample| sample_row(source, &sample, &mut weights))
     })?;
     object.rows("resident", profile.resident_bytes.len(), |rows| {
         let resident = profile.resident_bytes[rows].iter();
@@ -114,8 +121,8 @@ struct LineRow<'a> {
 
 #[derive(Serialize)]
 struct StackRow {
-    parent: Option<StackIndex>,
-    location: usize,
+    parent: Option<u32>,
+    location: LocationIndex,
 }
 
 #[derive(Serialize)]
@@ -125,7 +132,7 @@ struct SampleRow {
     thread: usize,
     address: u64,
     size: u64,
-    stack: StackIndex,
+    stack: u32,
     bytes: f64,
     objects: f64,
     end: &'static str,
@@ -166,7 +173,7 @@ fn location_row(location: &Location) -> LocationRow<'_> {
     }
 }
 
-fn line_row(line: &Line) -> LineRow<'_> {
+fn line_row(line: &Frame) -> LineRow<'_> {
     LineRow {
         function: &line.function,
         file: line.file.as_deref(),
@@ -174,31 +181,26 @@ fn line_row(line: &Line) -> LineRow<'_> {
     }
 }
 
-fn stack_row(stack: Stack) -> StackRow {
-    StackRow {
-        parent: stack.parent,
-        location: stack.location,
-    }
-}
-
-fn sample_row(sample: &Sample, since_start: impl Fn(u64) -> u64) -> SampleRow {
-    let (end, freed_ns) = match sample.end {
-        End::Live => ("live", None),
-        End::Freed(time_ns) => ("freed", Some(since_start(time_ns))),
-        End::Unknown => ("unknown", None),
-    };
+fn sample_row(source: &Source, sample: &Sample, weights: &mut Weights) -> SampleRow {
+    let (bytes, objects) = weights.get(sample);
+    let freed = sample.freed();
     SampleRow {
-        id: sample.id,
-        time_ns: since_start(sample.time_ns),
-        thread: sample.thread,
+        id: sample.id.0,
+        time_ns: source.since_start(sample.time_ns),
+        thread: source.thread(sample.thread),
         address: sample.address,
         size: sample.size,
-        stack: sample.stack,
-        bytes: sample.bytes,
-        objects: sample.objects,
-        end,
-        freed_ns,
-        carried: sample.is_carried,
+        // The empty stack has no row, and a sample's ends in a pseudo-frame at least.
+        stack: sample.stack.0.saturating_sub(1),
+        bytes: bytes.value(),
+        objects: objects.value(),
+        end: match freed {
+            Some(_) => "freed",
+            None if sample.is_live() => "live",
+            None => "unknown",
+        },
+        freed_ns: freed.map(|freed| source.since_start(freed.time_ns)),
+        carried: sample.is_carried(),
     }
 }
 
@@ -210,17 +212,17 @@ mod tests {
 
     #[test]
     fn nothing_is_missing_and_indices_lead_somewhere() {
-        let view = fixture::view();
+        let source = fixture::source();
         let mut out = Vec::new();
-        write(&view, &mut out).unwrap();
+        write(&source, &mut out).unwrap();
         let document: Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(document["schema"], "allocsample-profile/1");
         let rows = |table: &str| document[table].as_array().unwrap();
-        assert_eq!(rows("samples").len(), view.samples.len());
-        for (row, sample) in rows("samples").iter().zip(view.samples.iter()) {
-            assert_eq!(row["bytes"], sample.bytes);
-            assert_eq!(row["objects"], sample.objects);
-            assert_eq!(row["end"] == "live", sample.end == End::Live);
+        assert_eq!(rows("samples").len(), source.samples.len());
+        for (row, sample) in rows("samples").iter().zip(source.samples.iter()) {
+            assert_eq!(row["bytes"], source.profile.bytes(&sample).value());
+            assert_eq!(row["objects"], source.profile.objects(&sample).value());
+            assert_eq!(row["end"] == "live", sample.is_live());
             assert_eq!(row["end"] == "freed", row["freed_ns"].is_u64());
         }
         for (table, column, of) in [

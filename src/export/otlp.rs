@@ -6,7 +6,8 @@
 
 use std::collections::HashMap;
 
-use allocsample_profile::Profile;
+use allocsample_profile::{Frame, Profile, StackId, Weights};
+use indexmap::IndexSet;
 use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
@@ -14,8 +15,9 @@ use opentelemetry_proto::tonic::profiles::v1development as otlp;
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message;
 
-use crate::pprof::{SAMPLE_TYPES, address_in_memory, values};
-use crate::view::{Interner, Line, Rounding, StackIndex, View, build_id_hex, thread_name};
+use crate::pprof::{SAMPLE_TYPES, values};
+use crate::rounding::Rounding;
+use crate::source::{Source, build_id_hex, thread_name};
 
 /// The request that tells a profile, encoded. `resource` are attributes of the process, `service.name` among them;
 /// `allocated_since_ns` as in [`crate::Options`]. `None`: it has more parts than the messages can number.
@@ -24,18 +26,18 @@ pub fn write_otlp(
     allocated_since_ns: u64,
     resource: &[(String, String)],
 ) -> Option<Vec<u8>> {
-    let view = View::from(profile);
-    request(&view, allocated_since_ns, resource).map(|request| request.encode_to_vec())
+    let source = Source::of(profile);
+    request(&source, allocated_since_ns, resource).map(|request| request.encode_to_vec())
 }
 
 fn request(
-    view: &View,
+    source: &Source,
     since_ns: u64,
     resource: &[(String, String)],
 ) -> Option<ExportProfilesServiceRequest> {
     let mut builder = Builder::new();
-    let profiles = builder.profiles(view, since_ns)?;
-    let dictionary = builder.dictionary(view)?;
+    let profiles = builder.profiles(source, since_ns)?;
+    let dictionary = builder.dictionary(source)?;
     let attribute = |(key, value): &(String, String)| KeyValue {
         key: key.clone(),
         value: Some(text(value)),
@@ -76,35 +78,31 @@ fn number(index: usize) -> Option<i32> {
 
 /// The dictionary's tables. Number 0 of each stands for nothing.
 struct Builder {
-    strings: Interner<String>,
-    functions: Interner<(usize, usize)>,
+    strings: IndexSet<String>,
+    functions: IndexSet<(usize, usize)>,
     /// Key and value, as strings.
-    attributes: Interner<(usize, String)>,
+    attributes: IndexSet<(usize, String)>,
     /// Stacks that samples have, and their numbers less one.
-    stacks: Interner<StackIndex>,
+    stacks: IndexSet<StackId>,
 }
 
 impl Builder {
     fn new() -> Self {
-        let mut builder = Self {
-            strings: Interner::new(),
-            functions: Interner::new(),
-            attributes: Interner::new(),
-            stacks: Interner::new(),
-        };
-        builder.string("");
-        builder.functions.intern((0, 0));
-        builder.attributes.intern((0, String::new()));
-        builder
+        Self {
+            strings: IndexSet::from([String::new()]),
+            functions: IndexSet::from([(0, 0)]),
+            attributes: IndexSet::from([(0, String::new())]),
+            stacks: IndexSet::new(),
+        }
     }
 
     fn string(&mut self, text: &str) -> usize {
-        self.strings.intern(text.to_owned())
+        self.strings.insert_full(text.to_owned()).0
     }
 
     fn attribute(&mut self, key: &str, value: &str) -> usize {
         let key = self.string(key);
-        self.attributes.intern((key, value.to_owned()))
+        self.attributes.insert_full((key, value.to_owned())).0
     }
 
     fn value_type(&mut self, name: &str, unit: &str) -> Option<otlp::ValueType> {
@@ -114,15 +112,16 @@ impl Builder {
         })
     }
 
-    fn profiles(&mut self, view: &View, since_ns: u64) -> Option<Vec<otlp::Profile>> {
-        let mut sums: Vec<((StackIndex, usize), [f64; 4])> = Vec::new();
-        let mut places: HashMap<(StackIndex, usize), usize> = HashMap::new();
-        for sample in view.samples.iter() {
-            let values = values(&sample, since_ns);
+    fn profiles(&mut self, source: &Source, since_ns: u64) -> Option<Vec<otlp::Profile>> {
+        let mut sums: Vec<((StackId, usize), [f64; 4])> = Vec::new();
+        let mut places: HashMap<(StackId, usize), usize> = HashMap::new();
+        let mut weights = Weights::of(source.profile);
+        for sample in source.samples.iter() {
+            let values = values(&sample, &mut weights, since_ns);
             if values == [0.0; 4] {
                 continue;
             }
-            let key = (sample.stack, sample.thread);
+            let key = (sample.stack, source.thread(sample.thread));
             let place = *places.entry(key).or_insert_with(|| {
                 sums.push((key, [0.0; 4]));
                 sums.len() - 1
@@ -131,9 +130,9 @@ impl Builder {
                 *sum += value;
             }
         }
-        let about = &view.profile.process;
+        let about = &source.profile.process;
         let from_ns = since_ns.max(about.start_ns).min(about.end_ns);
-        let threads: Vec<usize> = view
+        let threads: Vec<usize> = source
             .threads
             .iter()
             .map(|thread| self.attribute("thread.name", &thread_name(thread)))
@@ -144,7 +143,7 @@ impl Builder {
             let mut samples = Vec::new();
             for ((stack, thread), sum) in sums.iter().filter(|(_, sum)| sum[kind] > 0.0) {
                 samples.push(otlp::Sample {
-                    stack_index: number(self.stacks.intern(*stack) + 1)?,
+                    stack_index: number(self.stacks.insert_full(*stack).0 + 1)?,
                     attribute_indices: vec![number(threads.get(*thread).copied().unwrap_or(0))?],
                     values: vec![rounding.next(sum[kind])],
                     ..otlp::Sample::default()
@@ -156,27 +155,27 @@ impl Builder {
                 time_unix_nano: about.start_wall_ns + (from_ns - about.start_ns),
                 duration_nano: about.end_ns.saturating_sub(from_ns),
                 period_type: self.value_type("space", "bytes"),
-                period: view.profile.interval_bytes().cast_signed(),
-                profile_id: id(view, from_ns, kind),
+                period: source.profile.interval_bytes().cast_signed(),
+                profile_id: id(source, from_ns, kind),
                 ..otlp::Profile::default()
             });
         }
         Some(profiles)
     }
 
-    fn line(&mut self, line: &Line) -> Option<otlp::Line> {
+    fn line(&mut self, line: &Frame) -> Option<otlp::Line> {
         let name = self.string(&line.function);
         let file = self.string(line.file.as_deref().unwrap_or_default());
         Some(otlp::Line {
-            function_index: number(self.functions.intern((name, file)))?,
+            function_index: number(self.functions.insert_full((name, file)).0)?,
             line: i64::from(line.line),
             column: 0,
         })
     }
 
-    fn dictionary(mut self, view: &View) -> Option<otlp::ProfilesDictionary> {
+    fn dictionary(mut self, source: &Source) -> Option<otlp::ProfilesDictionary> {
         let mut mapping_table = vec![otlp::Mapping::default()];
-        for module in &view.profile.modules {
+        for module in &source.profile.modules {
             let build_id = build_id_hex(module);
             let attributes = match build_id.is_empty() {
                 true => Vec::new(),
@@ -193,29 +192,27 @@ impl Builder {
             });
         }
         let mut location_table = vec![otlp::Location::default()];
-        for location in &view.locations {
+        for location in &source.locations {
             let lines: Option<Vec<_>> = location.lines.iter().map(|line| self.line(line)).collect();
             location_table.push(otlp::Location {
                 mapping_index: location
                     .module
                     .map_or(Some(0), |module| number(module + 1))?,
-                address: address_in_memory(view, location),
+                address: source.address_in_memory(location),
                 lines: lines?,
                 ..otlp::Location::default()
             });
         }
         let mut stack_table = vec![otlp::Stack::default()];
-        for stack in self.stacks.into_values() {
-            let locations: Option<Vec<_>> = view
-                .stacks_of(stack)
-                .map(|stack| number(view.stacks.get(stack).location + 1))
-                .collect();
+        for stack in self.stacks {
+            let locations = source.locations_of(stack);
+            let locations: Option<Vec<_>> = locations.map(|it| number(it + 1)).collect();
             stack_table.push(otlp::Stack {
                 location_indices: locations?,
             });
         }
-        let functions = self.functions.into_values();
-        let function_table: Option<Vec<_>> = functions
+        let function_table: Option<Vec<_>> = self
+            .functions
             .into_iter()
             .map(|(name, file)| {
                 Some(otlp::Function {
@@ -225,8 +222,8 @@ impl Builder {
                 })
             })
             .collect();
-        let attributes = self.attributes.into_values();
-        let attribute_table: Option<Vec<_>> = attributes
+        let attribute_table: Option<Vec<_>> = self
+            .attributes
             .into_iter()
             .map(|(key, value)| {
                 Some(otlp::KeyValueAndUnit {
@@ -241,7 +238,7 @@ impl Builder {
             location_table,
             function_table: function_table?,
             link_table: vec![otlp::Link::default()],
-            string_table: self.strings.into_values(),
+            string_table: self.strings.into_iter().collect(),
             attribute_table: attribute_table?,
             stack_table,
         })
@@ -249,8 +246,8 @@ impl Builder {
 }
 
 /// The same bytes if the same is sent again, so that a receiver can tell: process, beginning, end, kind.
-fn id(view: &View, from_ns: u64, kind: usize) -> Vec<u8> {
-    let about = &view.profile.process;
+fn id(source: &Source, from_ns: u64, kind: usize) -> Vec<u8> {
+    let about = &source.profile.process;
     let wall_ns = about.start_wall_ns + (from_ns - about.start_ns);
     let duration_ns = about.end_ns.saturating_sub(from_ns);
     // Of the second half the pid takes 22 bits at most, and there are four kinds.
@@ -263,9 +260,9 @@ mod tests {
     use super::*;
     use crate::{fixture, pprof};
 
-    fn decoded(view: &View, since_ns: u64) -> ExportProfilesServiceRequest {
+    fn decoded(source: &Source, since_ns: u64) -> ExportProfilesServiceRequest {
         let attributes = [("service.name".to_owned(), "app".to_owned())];
-        let bytes = request(view, since_ns, &attributes)
+        let bytes = request(source, since_ns, &attributes)
             .unwrap()
             .encode_to_vec();
         ExportProfilesServiceRequest::decode(&bytes[..]).unwrap()
@@ -273,7 +270,7 @@ mod tests {
 
     #[test]
     fn each_table_begins_with_nothing_and_each_number_is_in_its_table() {
-        let request = decoded(&fixture::view(), 0);
+        let request = decoded(&fixture::source(), 0);
         let dictionary = request.dictionary.unwrap();
         assert_eq!(dictionary.mapping_table[0], otlp::Mapping::default());
         assert_eq!(dictionary.location_table[0], otlp::Location::default());
@@ -320,18 +317,18 @@ mod tests {
 
     #[test]
     fn the_sums_are_those_of_pprof() {
-        let view = fixture::view();
-        let middle = view.samples.get(view.samples.len() / 2).time_ns;
+        let source = fixture::source();
+        let middle = source.samples.at(source.samples.len() / 2).time_ns;
         for since_ns in [0, middle, u64::MAX] {
-            let request = decoded(&view, since_ns);
+            let request = decoded(&source, since_ns);
             let dictionary = request.dictionary.unwrap();
             let profiles = &request.resource_profiles[0].scope_profiles[0].profiles;
             assert_eq!(profiles.len(), 4);
             for (kind, profile) in profiles.iter().enumerate() {
-                let exact: f64 = view
-                    .samples
-                    .iter()
-                    .map(|sample| pprof::values(&sample, since_ns)[kind])
+                let mut weights = Weights::of(source.profile);
+                let samples = source.samples.iter();
+                let exact: f64 = samples
+                    .map(|sample| pprof::values(&sample, &mut weights, since_ns)[kind])
                     .sum();
                 let sum: i64 = profile.samples.iter().map(|sample| sample.values[0]).sum();
                 assert!((sum as f64 - exact).abs() <= 0.5, "{sum} {exact}");

@@ -8,18 +8,19 @@ mod message;
 
 use std::io::{self, Write};
 
+use allocsample_profile::{Frame, Sample, Weights};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use indexmap::IndexSet;
 use prost::Message;
 use rustc_hash::FxHashMap;
 
 use crate::blocks;
 use crate::by_stack::{ByStack, Entry};
 use crate::format::Options;
-use crate::view::{
-    End, Interner, Line, Location, LocationIndex, Metric, Nature, Rounding, Sample, Survival, View,
-    build_id_hex, thread_name,
-};
+use crate::metric::{Metric, at_peak};
+use crate::rounding::Rounding;
+use crate::source::{LocationIndex, Nature, Source, Survival, build_id_hex, thread_name};
 
 /// Names and units of a sample's values.
 pub(crate) const SAMPLE_TYPES: [(&str, &str); 4] = [
@@ -45,9 +46,9 @@ type Values<T> = [T; SAMPLE_TYPES.len() + 2];
 const FIRST_ID: u64 = 1;
 
 /// See [`crate::Options`].
-pub(crate) fn write(view: &View, options: &Options, out: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn write(source: &Source, options: &Options, out: &mut dyn Write) -> io::Result<()> {
     let mut gzip = GzEncoder::new(out, LEVEL);
-    let message = Builder::new().profile(view, options, &mut gzip)?;
+    let message = Builder::new().profile(source, options, &mut gzip)?;
     gzip.write_all(&message.encode_to_vec())?;
     gzip.finish()?;
     Ok(())
@@ -55,17 +56,15 @@ pub(crate) fn write(view: &View, options: &Options, out: &mut dyn Write) -> io::
 
 /// The tables that grow while the samples are written.
 struct Builder {
-    strings: Interner<String>,
-    functions: Interner<(i64, i64)>,
+    strings: IndexSet<String>,
+    functions: IndexSet<(i64, i64)>,
 }
 
 impl Builder {
     fn new() -> Self {
-        let mut strings = Interner::new();
-        strings.intern(String::new());
         Self {
-            strings,
-            functions: Interner::new(),
+            strings: IndexSet::from([String::new()]),
+            functions: IndexSet::new(),
         }
     }
 
@@ -73,23 +72,23 @@ impl Builder {
     /// other. All samples at once would be as large as the profile.
     fn profile(
         mut self,
-        view: &View,
+        source: &Source,
         options: &Options,
         out: &mut dyn Write,
     ) -> io::Result<message::Profile> {
         let since_ns = options.allocated_since_ns;
-        let about = &view.profile.process;
+        let about = &source.profile.process;
         let mut sample_type = SAMPLE_TYPES
             .map(|(name, unit)| self.value_type(name, unit))
             .to_vec();
-        if !view.ticks.is_empty() {
+        if !source.ticks.is_empty() {
             sample_type.push(self.value_type("cpu", "nanoseconds"));
         }
         if options.metric == Metric::Peak {
             sample_type.push(self.value_type("peak_space", "bytes"));
         }
-        self.samples(view, options, out)?;
-        let modules = &view.profile.modules;
+        self.samples(source, options, out)?;
+        let modules = &source.profile.modules;
         let mut mapping: Vec<message::Mapping> = modules
             .iter()
             .zip(FIRST_ID..)
@@ -102,11 +101,11 @@ impl Builder {
                 ..Default::default()
             })
             .collect();
-        for location in &view.locations {
+        for location in &source.locations {
             let Some(mapping) = location.module.and_then(|module| mapping.get_mut(module)) else {
                 continue;
             };
-            mapping.has_functions |= location.is_symbolized;
+            mapping.has_functions |= location.is_symbolized();
             mapping.has_filenames |= location.lines.iter().any(|line| line.file.is_some());
             mapping.has_line_numbers |= location.lines.iter().any(|line| line.line != 0);
             mapping.has_inline_frames |= location.lines.len() > 1;
@@ -114,20 +113,20 @@ impl Builder {
         // The first one is what readers take for the program, and show as the profile's file.
         mapping.sort_by_key(|it| {
             let module = usize::try_from(it.id - FIRST_ID).ok();
-            module.is_none_or(|module| !view.is_program(&modules[module]))
+            module.is_none_or(|module| !source.is_program(&modules[module]))
         });
-        let location = view
+        let location = source
             .locations
             .iter()
             .zip(FIRST_ID..)
             .map(|(location, id)| message::Location {
                 id,
                 mapping_id: location.module.map_or(0, id_of),
-                address: address_in_memory(view, location),
+                address: source.address_in_memory(location),
                 line: location.lines.iter().map(|line| self.line(line)).collect(),
             })
             .collect();
-        let comment = self.comments(view);
+        let comment = self.comments(source);
         let from_ns = since_ns.max(about.start_ns).min(about.end_ns);
         let period_type = Some(self.value_type("space", "bytes"));
         let default_sample_type = self.string(match options.metric {
@@ -136,7 +135,6 @@ impl Builder {
         });
         let function = self
             .functions
-            .into_values()
             .into_iter()
             .zip(FIRST_ID..)
             .map(|((name, filename), id)| message::Function {
@@ -152,11 +150,11 @@ impl Builder {
             mapping,
             location,
             function,
-            string_table: self.strings.into_values(),
+            string_table: self.strings.into_iter().collect(),
             time_nanos: (about.start_wall_ns + (from_ns - about.start_ns)).cast_signed(),
             duration_nanos: about.end_ns.saturating_sub(from_ns).cast_signed(),
             period_type,
-            period: view.profile.interval_bytes().cast_signed(),
+            period: source.profile.interval_bytes().cast_signed(),
             comment,
             default_sample_type,
         })
@@ -164,65 +162,69 @@ impl Builder {
 
     /// One for each stack with its labels, in the order of their first samples; rounded after adding up, so that
     /// the sums are right.
-    fn samples(&mut self, view: &View, options: &Options, out: &mut dyn Write) -> io::Result<()> {
+    fn samples(
+        &mut self,
+        source: &Source,
+        options: &Options,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
         const CPU: usize = SAMPLE_TYPES.len();
         const PEAK: usize = CPU + 1;
         let since_ns = options.allocated_since_ns;
         let names = LABELS.map(|name| self.string(name));
-        let threads: Vec<i64> = view
+        let threads: Vec<i64> = source
             .threads
             .iter()
             .map(|thread| self.string(&thread_name(thread)))
             .collect();
         let malloc = self.string("malloc");
-        let heaps: Vec<i64> = view
+        let heaps: Vec<i64> = source
             .heaps
             .iter()
             .map(|(_, name)| self.string(name))
             .collect();
         let mut objects: FxHashMap<LocationIndex, [i64; 2]> = FxHashMap::default();
-        let mut sums: ByStack<Labels, Values<f64>> = ByStack::new(view.stacks.len());
+        let mut sums: ByStack<Labels, Values<f64>> = ByStack::of(source.profile);
         let mut columns = vec![0, 1, 2, 3];
-        columns.extend((!view.ticks.is_empty()).then_some(CPU));
+        columns.extend((!source.ticks.is_empty()).then_some(CPU));
         columns.extend((options.metric == Metric::Peak).then_some(PEAK));
         let is_told = |sample: &Sample| {
-            sample.time_ns >= since_ns && !sample.is_carried || sample.end == End::Live
+            sample.time_ns >= since_ns && !sample.is_carried() || sample.is_live()
         };
         let mut labels = |sample: &Sample| {
-            let thread = threads.get(sample.thread).copied().unwrap_or(0);
-            let heap = sample.heap.map_or(malloc, |heap| heaps[heap]);
+            let thread = threads[source.thread(sample.thread)];
+            let heap = source.heap(sample).map_or(malloc, |heap| heaps[heap]);
             let object = |place| {
                 *objects
                     .entry(place)
-                    .or_insert_with(|| self.object(view, place))
+                    .or_insert_with(|| self.object(source, place))
             };
-            let [kind, survival] = sample.object.map_or([0; 2], object);
+            let [kind, survival] = source.object(sample).map_or([0; 2], object);
             [thread, heap, kind, survival]
         };
-        for sample in view.samples.iter().filter(is_told) {
+        let mut weights = Weights::of(source.profile);
+        for sample in source.samples.iter().filter(is_told) {
             let sums = sums.at(sample.stack, labels(&sample));
-            for (sum, value) in sums.iter_mut().zip(values(&sample, since_ns)) {
+            let values = values(&sample, &mut weights, since_ns);
+            for (sum, value) in sums.iter_mut().zip(values) {
                 *sum += value;
             }
         }
         if options.metric == Metric::Peak {
-            view.samples.at_peak(&mut |sample, bytes| {
+            at_peak(source.profile, |sample, bytes| {
                 sums.at(sample.stack, labels(sample))[PEAK] += bytes;
             });
         }
-        for tick in view.ticks.iter().filter(|tick| tick.time_ns >= since_ns) {
-            let thread = threads.get(tick.thread).copied().unwrap_or(0);
+        for tick in source.ticks.iter().filter(|tick| tick.time_ns >= since_ns) {
+            let thread = threads[source.thread(tick.thread)];
             sums.at(tick.stack, [thread, 0, 0, 0])[CPU] += tick.cpu_ns as f64;
         }
         let sums = rounded(sums.into_all());
         blocks::write(sums.len(), out, |rows, bytes| {
             for sum in &sums[rows] {
-                let stacks = view.stacks_of(sum.stack as usize);
                 let labels = std::iter::zip(names, sum.key);
                 let sample = message::Sample {
-                    location_id: stacks
-                        .map(|stack| id_of(view.stacks.get(stack).location))
-                        .collect(),
+                    location_id: source.locations_of(sum.stack).map(id_of).collect(),
                     value: columns.iter().map(|&column| sum.value[column]).collect(),
                     label: labels
                         .filter(|(_, value)| *value != 0)
@@ -240,8 +242,8 @@ impl Builder {
     }
 
     /// The labels of objects of a type that had the same fate.
-    fn object(&mut self, view: &View, place: LocationIndex) -> [i64; 2] {
-        let place = &view.locations[place];
+    fn object(&mut self, source: &Source, place: LocationIndex) -> [i64; 2] {
+        let place = &source.locations[place];
         let Nature::Object(survival) = place.nature else {
             return [0; 2];
         };
@@ -254,8 +256,8 @@ impl Builder {
         [name.unwrap_or_default(), survival].map(|text| self.string(text))
     }
 
-    fn comments(&mut self, view: &View) -> Vec<i64> {
-        let profile = view.profile;
+    fn comments(&mut self, source: &Source) -> Vec<i64> {
+        let profile = source.profile;
         let command = profile.process.command_line.join(" ");
         let mut comments = vec![format!("command: {command}")];
         let (lost_samples, lost_bytes) = profile.lost.samples();
@@ -273,11 +275,11 @@ impl Builder {
             .collect()
     }
 
-    fn line(&mut self, line: &Line) -> message::Line {
+    fn line(&mut self, line: &Frame) -> message::Line {
         let name = self.string(&line.function);
         let filename = self.string(line.file.as_deref().unwrap_or_default());
         message::Line {
-            function_id: id_of(self.functions.intern((name, filename))),
+            function_id: id_of(self.functions.insert_full((name, filename)).0),
             line: i64::from(line.line),
         }
     }
@@ -291,7 +293,7 @@ impl Builder {
 
     fn string(&mut self, text: &str) -> i64 {
         // A table of 2^63 strings does not fit into memory.
-        self.strings.intern(text.to_owned()) as i64
+        self.strings.insert_full(text.to_owned()).0 as i64
     }
 }
 
@@ -312,11 +314,12 @@ fn rounded(sums: Vec<Entry<Labels, Values<f64>>>) -> Vec<Entry<Labels, Values<i6
 }
 
 /// In the order of the sample types.
-pub(crate) fn values(sample: &Sample, since_ns: u64) -> [f64; 4] {
-    let in_use = f64::from(u8::from(sample.end == End::Live));
-    let is_told = sample.time_ns >= since_ns && !sample.is_carried;
+pub(crate) fn values(sample: &Sample, weights: &mut Weights, since_ns: u64) -> [f64; 4] {
+    let in_use = f64::from(u8::from(sample.is_live()));
+    let is_told = sample.time_ns >= since_ns && !sample.is_carried();
     let allocated = f64::from(u8::from(is_told));
-    let Sample { objects, bytes, .. } = *sample;
+    let (bytes, objects) = weights.get(sample);
+    let (bytes, objects) = (bytes.value(), objects.value());
     [
         objects * allocated,
         bytes * allocated,
@@ -330,19 +333,11 @@ fn id_of(index: usize) -> u64 {
     index as u64 + FIRST_ID
 }
 
-pub(crate) fn address_in_memory(view: &View, location: &Location) -> u64 {
-    let address = location.address.unwrap_or(0);
-    let bias = location
-        .module
-        .map_or(0, |module| view.profile.modules[module].bias);
-    address.wrapping_add(bias)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fixture;
-    use crate::view::Tick;
+    use allocsample_profile::{ThreadId, Tick};
     use flate2::read::GzDecoder;
     use std::io::Read;
 
@@ -354,7 +349,7 @@ mod tests {
             ..Options::default()
         };
         let mut out = Vec::new();
-        write(&View::from(&profile), &options, &mut out).unwrap();
+        write(&Source::of(&profile), &options, &mut out).unwrap();
         let mut bytes = Vec::new();
         GzDecoder::new(&out[..]).read_to_end(&mut bytes).unwrap();
         let written = message::Profile::decode(&bytes[..]).unwrap();
@@ -366,17 +361,17 @@ mod tests {
         assert_eq!((sum(1), sum(3), sum(4)), (300, 0, 200));
     }
 
-    fn decoded(view: &View) -> message::Profile {
-        decoded_since(view, 0)
+    fn decoded(source: &Source) -> message::Profile {
+        decoded_since(source, 0)
     }
 
-    fn decoded_since(view: &View, since_ns: u64) -> message::Profile {
+    fn decoded_since(source: &Source, since_ns: u64) -> message::Profile {
         let mut out = Vec::new();
         let options = Options {
             allocated_since_ns: since_ns,
             ..Options::default()
         };
-        write(view, &options, &mut out).unwrap();
+        write(source, &options, &mut out).unwrap();
         let mut bytes = Vec::new();
         GzDecoder::new(&out[..]).read_to_end(&mut bytes).unwrap();
         message::Profile::decode(&bytes[..]).unwrap()
@@ -384,15 +379,15 @@ mod tests {
 
     #[test]
     fn each_stack_and_thread_is_a_sample_with_its_frames() {
-        let view = fixture::view();
-        let profile = decoded(&view);
-        let samples = view.samples.iter();
+        let source = fixture::source();
+        let profile = decoded(&source);
+        let samples = source.samples.iter();
         let names: std::collections::HashSet<_> = samples
-            .map(|sample| (sample.stack, view.threads[sample.thread].name.clone()))
+            .map(|sample| (sample.stack, sample.thread))
             .collect();
         assert_eq!(profile.sample.len(), names.len());
-        let first = view.samples.get(0).stack;
-        let depth = view.stacks_of(first).count();
+        let first = source.samples.at(0).stack;
+        let depth = source.locations_of(first).count();
         assert_eq!(profile.sample[0].location_id.len(), depth);
         let known = |id: &u64| profile.location.iter().any(|location| location.id == *id);
         assert!(
@@ -405,12 +400,14 @@ mod tests {
 
     #[test]
     fn sums_are_the_profiles() {
-        let view = fixture::view();
-        let profile = decoded(&view);
+        let source = fixture::source();
+        let profile = decoded(&source);
         let rounding = profile.sample.len() as f64 / 2.0;
+        let mut weights = Weights::of(source.profile);
         for place in 0..4 {
             let sum: i64 = profile.sample.iter().map(|s| s.value[place]).sum();
-            let total: f64 = view.samples.iter().map(|s| values(&s, 0)[place]).sum();
+            let samples = source.samples.iter();
+            let total: f64 = samples.map(|s| values(&s, &mut weights, 0)[place]).sum();
             assert!((sum as f64 - total).abs() <= rounding, "{place}");
             assert!(sum > 0, "{place}");
         }
@@ -418,16 +415,17 @@ mod tests {
 
     #[test]
     fn samples_of_time_are_a_type_of_their_own() {
-        let mut view = fixture::view();
-        let (stack, time_ns) = (view.samples.get(0).stack, view.samples.get(0).time_ns);
+        let Sample { stack, time_ns, .. } = fixture::profile().samples.at(0);
         let tick = |thread, time_ns| Tick {
             time_ns,
-            thread,
+            thread: ThreadId(thread),
             stack,
             cpu_ns: 4_000_000,
+            ..Tick::default()
         };
-        view.ticks = vec![tick(0, time_ns), tick(0, time_ns), tick(1, time_ns + 9)];
-        let profile = decoded(&view);
+        let ticks = vec![tick(1, time_ns), tick(1, time_ns), tick(2, time_ns + 9)];
+        let source = fixture::source_with(|profile| profile.ticks = ticks);
+        let profile = decoded(&source);
         let text = |index: i64| profile.string_table[index as usize].as_str();
         let last = profile.sample_type.last().unwrap();
         assert_eq!((text(last.r#type), text(last.unit)), ("cpu", "nanoseconds"));
@@ -435,20 +433,20 @@ mod tests {
         let sum =
             |profile: &message::Profile| profile.sample.iter().map(|s| s.value[4]).sum::<i64>();
         assert_eq!(sum(&profile), 12_000_000);
-        let later = decoded_since(&view, time_ns + 1);
+        let later = decoded_since(&source, time_ns + 1);
         assert_eq!(sum(&later), 4_000_000);
         // The bytes are as without them.
         let bytes =
             |profile: &message::Profile| -> i64 { profile.sample.iter().map(|s| s.value[1]).sum() };
-        assert_eq!(bytes(&profile), bytes(&decoded(&fixture::view())));
+        assert_eq!(bytes(&profile), bytes(&decoded(&fixture::source())));
     }
 
     #[test]
     fn a_period_has_its_own_allocations_and_all_that_is_in_use() {
-        let view = fixture::view();
-        let middle = view.samples.get(view.samples.len() / 2).time_ns;
+        let source = fixture::source();
+        let middle = source.samples.at(source.samples.len() / 2).time_ns;
         let sums = |since| {
-            let profile = decoded_since(&view, since);
+            let profile = decoded_since(&source, since);
             [0, 1, 2, 3].map(|place| profile.sample.iter().map(|s| s.value[place]).sum::<i64>())
         };
         let (all, period, nothing) = (sums(0), sums(middle), sums(u64::MAX));
@@ -456,15 +454,15 @@ mod tests {
         assert!(0 < period[1] && period[1] < all[1], "{period:?} {all:?}");
         assert_eq!([period[2], period[3]], [all[2], all[3]]);
         assert_eq!(nothing, [0, 0, all[2], all[3]]);
-        let profile = decoded_since(&view, middle);
+        let profile = decoded_since(&source, middle);
         let end = |profile: &message::Profile| profile.time_nanos + profile.duration_nanos;
-        assert_eq!(end(&profile), end(&decoded(&view)));
-        assert!(profile.duration_nanos < decoded(&view).duration_nanos);
+        assert_eq!(end(&profile), end(&decoded(&source)));
+        assert!(profile.duration_nanos < decoded(&source).duration_nanos);
     }
 
     #[test]
     fn objects_of_machines_are_told_apart_by_heap_type_and_survival() {
-        let profile = decoded(&fixture::view_with_machine());
+        let profile = decoded(&fixture::source_with_machine());
         let text = |index: i64| profile.string_table[index as usize].as_str();
         let labels = |sample: &message::Sample| -> Vec<String> {
             let values = sample.label.iter().skip(1);
@@ -485,7 +483,7 @@ mod tests {
 
     #[test]
     fn types_and_units_are_those_that_readers_know() {
-        let profile = decoded(&fixture::view());
+        let profile = decoded(&fixture::source());
         let text = |index: i64| profile.string_table[index as usize].as_str();
         let types: Vec<_> = profile
             .sample_type
@@ -510,7 +508,7 @@ mod tests {
 
     #[test]
     fn every_index_leads_somewhere_and_stacks_are_leaf_first() {
-        let profile = decoded(&fixture::view());
+        let profile = decoded(&fixture::source());
         let text = |index: i64| profile.string_table[index as usize].as_str();
         let function = |id: u64| &profile.function[id as usize - 1];
         let names = |sample: &message::Sample| -> Vec<&str> {

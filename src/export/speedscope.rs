@@ -2,18 +2,22 @@
 
 use std::io::Write;
 
+use allocsample_profile::StackId;
+use indexmap::IndexSet;
 use serde::Serialize;
 
 use crate::ExportError;
+use crate::metric::Metric;
 use crate::object::Object;
-use crate::view::{Interner, Line, Metric, Rounding, StackIndex, View};
+use crate::rounding::Rounding;
+use crate::source::Source;
 
 #[derive(Serialize)]
 struct Shared<'a> {
     frames: Vec<Frame<'a>>,
 }
 
-#[derive(Serialize)]
+#[derive(PartialEq, Eq, Hash, Serialize)]
 struct Frame<'a> {
     name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -22,7 +26,7 @@ struct Frame<'a> {
     line: Option<u32>,
 }
 
-fn frame(line: &Line) -> Frame<'_> {
+fn frame(line: &allocsample_profile::Frame) -> Frame<'_> {
     Frame {
         name: &line.function,
         file: line.file.as_deref(),
@@ -31,15 +35,24 @@ fn frame(line: &Line) -> Frame<'_> {
 }
 
 /// `first`: what a reader sees first.
-pub(crate) fn write(view: &View, first: Metric, out: &mut dyn Write) -> Result<(), ExportError> {
-    let mut frames: Interner<&Line> = Interner::new();
-    let frames_of_location: Vec<Vec<usize>> = view
+pub(crate) fn write(
+    source: &Source,
+    first: Metric,
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
+    let mut frames: IndexSet<Frame<'_>> = IndexSet::new();
+    let frames_of_location: Vec<Vec<usize>> = source
         .locations
         .iter()
-        .map(|place| place.lines.iter().map(|line| frames.intern(line)).collect())
+        .map(|place| {
+            let lines = place.lines.iter();
+            lines
+                .map(|line| frames.insert_full(frame(line)).0)
+                .collect()
+        })
         .collect();
     let mut metrics = vec![Metric::Allocated, Metric::Live];
-    if !view.ticks.is_empty() {
+    if !source.ticks.is_empty() {
         metrics.push(Metric::Cpu);
     }
     if first == Metric::Peak {
@@ -47,15 +60,13 @@ pub(crate) fn write(view: &View, first: Metric, out: &mut dyn Write) -> Result<(
     }
     let active = metrics.iter().position(|metric| *metric == first);
     let shared = Shared {
-        frames: frames.into_values().into_iter().map(frame).collect(),
+        frames: frames.into_iter().collect(),
     };
     // Outermost first.
-    let frames_of = |stack: StackIndex| -> Vec<usize> {
-        let stacks = view.stacks_of(stack);
-        let places = stacks.map(|stack| view.stacks.get(stack).location);
+    let frames_of = |stack: StackId| -> Vec<usize> {
         // Most stacks need no more room than that.
         let mut frames = Vec::with_capacity(64);
-        for place in places {
+        for place in source.locations_of(stack) {
             frames.extend_from_slice(&frames_of_location[place]);
         }
         frames.reverse();
@@ -66,7 +77,7 @@ pub(crate) fn write(view: &View, first: Metric, out: &mut dyn Write) -> Result<(
         "$schema",
         "https://www.speedscope.app/file-format-schema.json",
     )?;
-    file.entry("name", view.program())?;
+    file.entry("name", source.program())?;
     file.entry(
         "exporter",
         concat!("allocsample ", env!("CARGO_PKG_VERSION")),
@@ -75,8 +86,8 @@ pub(crate) fn write(view: &View, first: Metric, out: &mut dyn Write) -> Result<(
     file.entry("shared", &shared)?;
     file.objects("profiles", metrics, |profile, metric| {
         let mut rounding = Rounding::default();
-        let (stacks, weights): (Vec<_>, Vec<_>) = view
-            .bytes_by_stack(metric)
+        let (stacks, weights): (Vec<_>, Vec<_>) = metric
+            .by_stack(source)
             .into_iter()
             .map(|(stack, bytes)| (stack, rounding.next(bytes)))
             .unzip();
@@ -101,14 +112,14 @@ pub(crate) fn write(view: &View, first: Metric, out: &mut dyn Write) -> Result<(
 mod tests {
     use super::*;
     use crate::fixture;
-    use crate::view::Tick;
+    use allocsample_profile::Tick;
     use serde_json::Value;
 
     #[test]
     fn frames_samples_and_sums_fit_together() {
-        let view = fixture::view();
+        let source = fixture::source();
         let mut out = Vec::new();
-        write(&view, Metric::default(), &mut out).unwrap();
+        write(&source, Metric::default(), &mut out).unwrap();
         let file: Value = serde_json::from_slice(&out).unwrap();
         let frames = file["shared"]["frames"].as_array().unwrap();
         for (profile, metric) in [(0, Metric::Allocated), (1, Metric::Live)] {
@@ -118,7 +129,7 @@ mod tests {
             assert_eq!(samples.len(), weights.len());
             let sum: i64 = weights.iter().map(|w| w.as_i64().unwrap()).sum();
             assert_eq!(profile["endValue"], sum);
-            let total: f64 = view.samples.iter().map(|s| metric.bytes(&s)).sum();
+            let total: f64 = metric.by_stack(&source).iter().map(|it| it.1).sum();
             assert!((sum as f64 - total).abs() <= weights.len() as f64 / 2.0);
             for frame in samples.iter().flat_map(|sample| sample.as_array().unwrap()) {
                 assert!((frame.as_u64().unwrap() as usize) < frames.len());
@@ -137,16 +148,18 @@ mod tests {
 
     #[test]
     fn samples_of_time_are_a_profile_in_nanoseconds() {
-        let mut view = fixture::view();
-        let stack = view.samples.get(0).stack;
-        let tick = |cpu_ns| Tick {
-            stack,
-            cpu_ns,
-            ..Tick::default()
-        };
-        view.ticks = vec![tick(4_000_000), tick(5_000_000)];
+        let source = fixture::source_with(|profile| {
+            let stack = profile.samples.stack(0);
+            profile.ticks = [4_000_000, 5_000_000]
+                .map(|cpu_ns| Tick {
+                    stack,
+                    cpu_ns,
+                    ..Tick::default()
+                })
+                .into();
+        });
         let mut out = Vec::new();
-        write(&view, Metric::default(), &mut out).unwrap();
+        write(&source, Metric::default(), &mut out).unwrap();
         let file: Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(file["profiles"].as_array().unwrap().len(), 3);
         let time = &file["profiles"][2];

@@ -1,6 +1,6 @@
 //! Samples by site: the functions of a stack, from the one that is charged to the root, and the type if there is one.
 
-use allocsample_profile::{Frame, HeapId, MissingRoot, Profile, Sample, SampleFlags};
+use allocsample_profile::{Frame, HeapId, Profile, Sample, SampleFlags};
 use allocsample_report::jars::Jars;
 use allocsample_report::origin::is_own;
 use allocsample_report::{FrameId, Frames, Kinds, NONE, Pairs, Paths, Selection, Selector};
@@ -60,7 +60,7 @@ impl Numbers {
             let sample = &profile.samples.at(group.first as usize);
             let next = u32::try_from(types.len()).unwrap_or(NONE);
             let type_number = *types.entry(type_of(profile, sample)).or_insert(next);
-            let path = paths.number(sample, charged as usize);
+            let path = paths.number(sample.stack, charged as usize);
             let kind = kinds.number((sample.heap, type_number));
             let number = numbers.number(path, kind);
             count = count.max(number + 1);
@@ -90,7 +90,7 @@ impl Group {
     /// In the order in which they first came, and the index of each sample's; [`NONE`] for those whose ends are not known.
     fn all(profile: &Profile, frames: &Frames<'_>, selection: &Selection) -> (Vec<Self>, Vec<u32>) {
         let mut selector = Selector::of_samples(frames, profile, selection);
-        let mut kinds: Kinds<(Option<MissingRoot>, HeapId, u32)> = Kinds::default();
+        let mut kinds: Kinds<(HeapId, u32)> = Kinds::default();
         let mut known = Pairs::for_things(profile.stacks.count() as usize + 1);
         let mut groups: Vec<Self> = Vec::new();
         let mut stack = Vec::new();
@@ -98,7 +98,7 @@ impl Group {
             if sample.flags.contains(SampleFlags::UNTRACKED) || !selector.passes(&sample) {
                 return NONE;
             }
-            let kind = kinds.number((sample.missing_root(), sample.heap, sample.type_id));
+            let kind = kinds.number((sample.heap, sample.type_id));
             let number = known.number(sample.stack.0, kind);
             if (number as usize) < groups.len() {
                 return number;
@@ -169,7 +169,7 @@ impl<'a> Sites<'a> {
     pub fn freed_in(&self, index: usize, stack: &mut Vec<FrameId>) -> Option<Vec<&str>> {
         const FEW: usize = 3;
         let of = self.profile.free_stack(index)?;
-        self.frames.fill_stack(of, stack);
+        self.frames.fill(of, stack);
         let heap = self.profile.samples.at(index).heap;
         let charged = self.frames.charged(heap, stack)?;
         let name = |id: &FrameId| self.frames.frame(*id).function.as_str();
@@ -190,7 +190,7 @@ impl<'a> Sites<'a> {
         let profile = self.profile;
         let sample = &self.samples(site).next()?;
         let mut stack: Vec<FrameId> = Vec::new();
-        self.frames.fill(sample, &mut stack);
+        self.frames.fill(sample.stack, &mut stack);
         let charged = self.frames.charged(sample.heap, &stack)?;
         let frames = stack[charged..].iter().map(|id| self.frames.frame(*id));
         let heap = profile.vm.heaps.get(&sample.heap);

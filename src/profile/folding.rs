@@ -237,7 +237,13 @@ fn callers<'h>(
     let heaps: Vec<Option<&str>> = places.iter().map(|place| heap_of(*place)).collect();
     let is_native = |place: u32| {
         let module = places[place as usize].module;
-        ![ModuleId::VM, ModuleId::CODE, ModuleId::NONE].contains(&module)
+        ![
+            ModuleId::VM,
+            ModuleId::CODE,
+            ModuleId::NONE,
+            ModuleId::NO_ROOT,
+        ]
+        .contains(&module)
     };
     let mut found = BTreeSet::new();
     // For each node the nearest native place at it or among its callers.
@@ -261,7 +267,7 @@ enum Part {
     Language,
     /// A runtime's, the system's, or code of no file, such as what a compiler at run time makes.
     Runtime,
-    /// Native code of the program or of a library.
+    /// Native code of the program or of a library, or a root that is missing.
     Native,
 }
 
@@ -317,6 +323,7 @@ impl Profile {
         let Some(module) = self.module(place.module) else {
             return match place.module {
                 ModuleId::VM => Part::Language,
+                ModuleId::NO_ROOT => Part::Native,
                 _ => Part::Runtime,
             };
         };

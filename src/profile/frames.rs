@@ -5,6 +5,7 @@ use std::sync::Arc;
 use allocsample_record::{Location, ModuleId, VmFrame};
 
 use crate::model::{Profile, Sample};
+use crate::roots;
 use crate::symbolize::is_nameless;
 
 /// One function of a stack, as shown.
@@ -30,6 +31,9 @@ impl Profile {
         }
         if location.module == ModuleId::CODE {
             return vec![self.code_frame(location.offset)];
+        }
+        if location.module == ModuleId::NO_ROOT {
+            return vec![roots::frame(location.offset)];
         }
         let module = self.module(location.module);
         let module_name = module.map_or("", |module| module.name());
@@ -128,21 +132,10 @@ impl Profile {
 
     /// All frames of a sample's stack, leaf first. If the root is missing, the last one says why.
     pub fn stack_frames(&self, sample: &Sample) -> Vec<Frame> {
-        let mut frames: Vec<Frame> = self
-            .stacks
-            .locations(sample.stack)
+        let locations = self.stacks.locations(sample.stack);
+        locations
             .flat_map(|location| self.frames(location))
-            .collect();
-        if let Some(missing) = sample.missing_root() {
-            frames.push(Frame {
-                function: missing.name().to_owned(),
-                file: None,
-                line: 0,
-                module: String::new(),
-                is_symbolized: true,
-            });
-        }
-        frames
+            .collect()
     }
 }
 

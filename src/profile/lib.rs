@@ -75,7 +75,6 @@ mod inspect;
 mod join;
 mod limits;
 mod mappings;
-mod missing_root;
 mod model;
 mod narrow;
 mod new_file;
@@ -85,6 +84,7 @@ mod parts;
 mod peak;
 mod reach;
 mod reader;
+mod roots;
 mod sample_index;
 mod samples;
 mod series;
@@ -112,7 +112,6 @@ pub use inspect::{Runtime, Support};
 pub use join::{JoinError, join, join_recording, joined_name};
 pub use limits::{lift_limits, limits_are_lifted};
 pub use mappings::{MAPPINGS, MappingCall};
-pub use missing_root::MissingRoot;
 pub use model::{
     Charging, Exit, Freed, IntervalInfo, Lost, Module, Narrowed, OwnCost, Part, ProcessInfo,
     Profile, Recovery, Sample, Thread, Tick,

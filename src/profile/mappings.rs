@@ -5,7 +5,6 @@ use allocsample_record::{
     ThreadId,
 };
 
-use crate::missing_root::MissingRoot;
 use crate::model::{Freed, IntervalInfo, Profile, Sample};
 use crate::vm::Heap;
 
@@ -29,11 +28,6 @@ impl MappingCall {
             stack,
             mapper: None,
         }
-    }
-
-    /// Why the root of its stack is missing, if it is.
-    pub fn missing_root(&self) -> Option<MissingRoot> {
-        MissingRoot::of(self.stack, self.mapped.stack_flags)
     }
 
     /// Whether it mapped memory of no file.
@@ -140,7 +134,8 @@ impl Profile {
         };
         call.mapper.or_else(|| {
             let mut modules = self.stacks.locations(call.stack).map(|it| it.module);
-            modules.find(|&module| module != ModuleId::VM && !is_of_libc(module))
+            let is_code = |module| ![ModuleId::VM, ModuleId::NO_ROOT].contains(&module);
+            modules.find(|&module| is_code(module) && !is_of_libc(module))
         })
     }
 

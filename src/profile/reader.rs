@@ -228,6 +228,7 @@ pub(crate) fn read_files(
     if !profile.is_proportionate(&limits, held_bytes) {
         return Err(ReadError::OutOfProportion);
     }
+    profile.end_stacks_without_root();
     Ok((profile, chunks))
 }
 

@@ -251,6 +251,13 @@ impl Samples {
         StackId(self.column(Column::Stack).get(row) as u32)
     }
 
+    /// Facts about the sample of a row; none past the last row.
+    #[inline]
+    pub(crate) fn flags(&self, row: usize) -> SampleFlags {
+        // Flags were put in.
+        SampleFlags(self.column(Column::Flags).get(row) as u16)
+    }
+
     /// The last sample.
     pub fn last(&self) -> Option<Sample> {
         self.get(self.len().checked_sub(1)?)

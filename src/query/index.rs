@@ -1,21 +1,16 @@
-//! Numbers for stacks and functions: a sample's stack with the pseudo-frame at its root, a function with its module.
+//! Numbers for stacks and functions: a stack with the heap that allocates with it, a function with its module.
 
 use std::collections::HashMap;
 
-use allocsample_profile::{
-    Frame, HeapId, MappingCall, MissingRoot, Profile, Sample, StackId, StackTable,
-};
-use allocsample_report::{FrameId, Frames, Kinds, Names, Pairs};
+use allocsample_profile::{Frame, HeapId, Profile, StackId, StackTable};
+use allocsample_report::{FrameId, Frames, Names, Pairs};
 
 /// Stacks and functions by number. Made once, as the samples refer to both.
 ///
 /// There may be a million stacks, with tens of millions of frames: those are walked again for each row that needs them.
 pub(crate) struct Index {
     names: Names,
-    /// What tells apart what is allocated with one stack: its missing root, and the heap, in which it may be charged
-    /// differently.
-    kinds: Kinds<(Option<MissingRoot>, HeapId)>,
-    /// By stack of the profile and kind.
+    /// By stack of the profile and heap, in which it may be charged differently.
     stack_numbers: Pairs,
     stacks: Vec<Stack>,
     pub functions: Vec<Function>,
@@ -28,7 +23,6 @@ pub(crate) struct Index {
 /// A stack.
 struct Stack {
     of_profile: StackId,
-    missing_root: Option<MissingRoot>,
     /// The function that its allocations are charged to; 0 for none.
     charged: u32,
 }
@@ -40,22 +34,12 @@ pub(crate) struct Function {
     pub file: Option<String>,
 }
 
-/// A sample with the stack of a call that maps memory.
-pub(crate) fn stack_of_call(call: &MappingCall) -> Sample {
-    Sample {
-        flags: call.mapped.stack_flags,
-        stack: call.stack,
-        ..Sample::default()
-    }
-}
-
 impl Index {
     pub fn new(profile: &Profile) -> Self {
         let frames = Frames::of(profile);
         let mut index = Self {
             function_of_frame: vec![0; frames.all().len()],
             names: Names::default(),
-            kinds: Kinds::default(),
             stack_numbers: Pairs::for_things(profile.stacks.count() as usize + 1),
             stacks: Vec::new(),
             functions: Vec::new(),
@@ -63,21 +47,14 @@ impl Index {
         };
         let mut numbers = Numbers::default();
         let mut room = Vec::new();
-        let ticks = profile.ticks.iter().map(|tick| Sample {
-            flags: tick.flags,
-            stack: tick.stack,
-            ..Sample::default()
-        });
-        let frees = profile.free_stacks.iter().map(|&(_, stack)| Sample {
-            stack,
-            ..Sample::default()
-        });
         for sample in &profile.samples {
-            index.add(&frames, &sample, &mut numbers, &mut room);
+            index.add(&frames, sample.stack, sample.heap, &mut numbers, &mut room);
         }
-        let calls = profile.mappings.iter().map(stack_of_call);
-        for other in ticks.chain(frees).chain(calls) {
-            index.add(&frames, &other, &mut numbers, &mut room);
+        let ticks = profile.ticks.iter().map(|tick| tick.stack);
+        let frees = profile.free_stacks.iter().map(|&(_, stack)| stack);
+        let calls = profile.mappings.iter().map(|call| call.stack);
+        for stack in ticks.chain(frees).chain(calls) {
+            index.add(&frames, stack, HeapId::MALLOC, &mut numbers, &mut room);
         }
         index.names = frames.into_names();
         let calls = index.names.ids();
@@ -85,41 +62,37 @@ impl Index {
         index
     }
 
-    /// Numbers a sample's stack and its functions. `room` is to work in.
+    /// Numbers a stack and its functions. `room` is to work in.
     fn add(
         &mut self,
         frames: &Frames<'_>,
-        sample: &Sample,
+        stack: StackId,
+        heap: HeapId,
         numbers: &mut Numbers,
         room: &mut Vec<FrameId>,
     ) {
-        let missing_root = sample.missing_root();
-        let kind = self.kinds.number((missing_root, sample.heap));
-        let number = self.stack_numbers.number(sample.stack.0, kind);
+        let number = self.stack_numbers.number(stack.0, heap.0.into());
         if (number as usize) < self.stacks.len() {
             return;
         }
-        frames.fill(sample, room);
-        let charged = frames.charged(sample.heap, room);
+        frames.fill(stack, room);
+        let charged = frames.charged(heap, room);
         let mut function = |id| self.number_function(numbers, frames, id);
         let charged = charged.map_or(0, |charged| function(room[charged]));
         for &frame in room.iter() {
             function(frame);
         }
         self.stacks.push(Stack {
-            of_profile: sample.stack,
-            missing_root,
+            of_profile: stack,
             charged,
         });
     }
 
-    /// Number of a sample's stack, from 1.
+    /// Number of the stack of what is in a heap, from 1.
     #[inline]
-    pub fn stack_of(&self, sample: &Sample) -> u32 {
-        let number = self.kinds.get((sample.missing_root(), sample.heap));
-        number
-            .and_then(|kind| self.stack_numbers.get(sample.stack.0, kind))
-            .map_or(0, |number| number + 1)
+    pub fn stack_of(&self, stack: StackId, heap: HeapId) -> u32 {
+        let number = self.stack_numbers.get(stack.0, heap.0.into());
+        number.map_or(0, |number| number + 1)
     }
 
     pub fn stack_count(&self) -> usize {
@@ -142,7 +115,6 @@ impl Index {
         if let Some(stack) = self.stack(stack) {
             self.names
                 .fill_of(&profile.stacks, stack.of_profile, frames);
-            frames.extend(self.names.missing_root(stack.missing_root));
         }
     }
 
@@ -151,8 +123,7 @@ impl Index {
         let stack = self.stack(stack)?;
         let node = self.names.node_of(&profile.stacks, stack.of_profile);
         let leaf = node.and_then(|(_, inlined)| inlined.first().copied());
-        leaf.or(self.names.missing_root(stack.missing_root))
-            .map(|id| self.function_of(id))
+        leaf.map(|id| self.function_of(id))
     }
 
     /// Where the frames of each stack begin if all are put behind each other, and where the last ones end.
@@ -170,7 +141,7 @@ impl Index {
         for stack in &self.stacks {
             starts.push(next);
             let depth = depths.get(stack.of_profile.0 as usize).copied();
-            next += u64::from(depth.unwrap_or(0)) + u64::from(stack.missing_root.is_some());
+            next += u64::from(depth.unwrap_or(0));
         }
         starts.push(next);
         starts
@@ -216,7 +187,7 @@ pub(crate) fn number(length: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocsample_profile::{Location, ModuleId, SampleFlags, StackNode, Tick};
+    use allocsample_profile::{Location, ModuleId, Sample, SampleFlags, StackNode, Tick};
     use allocsample_report::charged_frame;
 
     /// Stacks with shared callers, with and without their roots, in two heaps; and ticks with some of them.
@@ -246,6 +217,7 @@ mod tests {
                 ..Tick::default()
             })
             .collect();
+        profile.end_stacks_without_root();
         profile
     }
 
@@ -255,14 +227,13 @@ mod tests {
         let index = Index::new(&profile);
         let ticks: Vec<Sample> = (profile.ticks.iter())
             .map(|tick| Sample {
-                flags: tick.flags,
                 stack: tick.stack,
                 ..Sample::default()
             })
             .collect();
         let mut numbers = HashMap::new();
         for sample in profile.samples.iter().chain(ticks) {
-            let number = index.stack_of(&sample);
+            let number = index.stack_of(sample.stack, sample.heap);
             assert!((1..=index.stack_count() as u32).contains(&number));
             let named: Vec<Frame> = profile.stack_frames(&sample);
             let key = (sample.stack, named.last().cloned(), sample.heap);

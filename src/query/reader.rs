@@ -12,7 +12,7 @@ use allocsample_profile::{
 };
 use allocsample_report::{Coverage, FrameId, Ledger, LedgerRow};
 
-use crate::index::{Index, stack_of_call};
+use crate::index::Index;
 use crate::table::{Table, Value};
 
 /// What the tables of a profile need beyond it.
@@ -144,15 +144,22 @@ impl<'t> Reader<'t> {
     /// The number of the stack that freed a block.
     pub fn free_stack(&self, row: usize) -> Option<u32> {
         let stack = self.profile.free_stack(self.freed_row(row))?;
-        Some(self.index().stack_of(&at(stack)))
+        Some(self.of_malloc(stack))
     }
 
     pub fn tick_stack(&self, row: usize) -> u32 {
-        let tick = &self.profile.ticks[row];
-        self.index().stack_of(&Sample {
-            flags: tick.flags,
-            ..at(tick.stack)
-        })
+        self.of_malloc(self.profile.ticks[row].stack)
+    }
+
+    /// The number of a sample's stack.
+    pub fn stack_of(&self, row: usize) -> u32 {
+        let sample = self.profile.samples.at(row);
+        self.index().stack_of(sample.stack, sample.heap)
+    }
+
+    /// The number of a stack of malloc's heap, or of none.
+    fn of_malloc(&self, stack: StackId) -> u32 {
+        self.index().stack_of(stack, HeapId::MALLOC)
     }
 
     /// The row of a sample's type, from 1.
@@ -245,7 +252,7 @@ impl<'t> Reader<'t> {
     }
 
     pub fn mapping_stack(&self, row: usize) -> u32 {
-        self.index().stack_of(&stack_of_call(self.mapping(row)))
+        self.of_malloc(self.mapping(row).stack)
     }
 
     /// The rows of the ledgers of all readings with a list of mappings, each with its time.
@@ -335,15 +342,6 @@ impl<'t> Reader<'t> {
             scratch.text.push_str(&index.functions[function - 1].name);
         }
         Value::Text(&scratch.text)
-    }
-}
-
-/// A sample with a stack whose root is not known to be missing, of malloc.
-fn at(stack: StackId) -> Sample {
-    Sample {
-        stack,
-        heap: HeapId::MALLOC,
-        ..Sample::default()
     }
 }
 

@@ -306,17 +306,11 @@ const TABLES: &[Table] = &[
             real("objects_variance", "variance of that", |it, row| {
                 it.weight(row).1.variance().into()
             }),
-            integer("stack_id", "its stack", |it, row| {
-                it.index().stack_of(&sample(it, row)).into()
-            }),
+            integer("stack_id", "its stack", |it, row| it.stack_of(row).into()),
             nullable(integer(
                 "function_id",
                 "the function that it is charged to: the first one outside the allocator",
-                |it, row| {
-                    it.index()
-                        .charged(it.index().stack_of(&sample(it, row)))
-                        .into()
-                },
+                |it, row| it.index().charged(it.stack_of(row)).into(),
             )),
             nullable(integer("type_id", "its type", |it, row| {
                 it.type_of(&sample(it, row)).into()

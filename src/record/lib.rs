@@ -105,6 +105,8 @@ impl ModuleId {
     pub const VM: ModuleId = ModuleId(u32::MAX);
     /// Compiled code whose memory was used for other code too; the offset is an index into [`SymbolTable::code`].
     pub const CODE: ModuleId = ModuleId(u32::MAX - 1);
+    /// No code, but the place of a stack's root that is missing; the offset says why. In no file.
+    pub const NO_ROOT: ModuleId = ModuleId(u32::MAX - 2);
 }
 
 /// Identity of a sample within a process: the position of its record in the ring, in words. Never reused.

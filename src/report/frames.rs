@@ -5,9 +5,7 @@
 
 use std::ops::Deref;
 
-use allocsample_profile::{
-    Frame, HeapId, MappingCall, MissingRoot, Profile, Sample, StackId, StackTable, Tick,
-};
+use allocsample_profile::{Frame, HeapId, Profile, Sample, StackId, StackTable};
 use rustc_hash::FxHashMap;
 
 use crate::allocator::{self, Part};
@@ -33,8 +31,6 @@ pub struct Names {
     /// Part of `inlined` for each place of the profile's stacks.
     spans: Vec<(u32, u32)>,
     inlined: Vec<FrameId>,
-    /// The pseudo-frames at missing roots that there are.
-    missing: [Option<FrameId>; MissingRoot::COUNT],
 }
 
 impl Names {
@@ -60,7 +56,7 @@ impl Names {
         Some((parent, &self.inlined[start as usize..end as usize]))
     }
 
-    /// Puts the frames of one of the profile's stacks into `stack`, leaf first. What may be missing at its root is not known.
+    /// Puts the frames of one of the profile's stacks into `stack`, leaf first.
     pub fn fill_of(&self, stacks: &StackTable, of: StackId, stack: &mut Vec<FrameId>) {
         stack.clear();
         let mut at = of;
@@ -68,11 +64,6 @@ impl Names {
             stack.extend_from_slice(inlined);
             at = parent;
         }
-    }
-
-    /// The pseudo-frame that stands for the root of a stack, if that is missing.
-    pub fn missing_root(&self, missing: Option<MissingRoot>) -> Option<FrameId> {
-        self.missing[missing? as usize]
     }
 }
 
@@ -113,12 +104,6 @@ impl<'a> Frames<'a> {
             let end = number(frames.inlined.len());
             frames.names.spans.push((start, end));
         }
-        let of_samples = profile.samples.iter().map(|it| it.missing_root());
-        let of_ticks = profile.ticks.iter().map(Tick::missing_root);
-        let of_calls = profile.mappings.iter().map(MappingCall::missing_root);
-        for missing in of_samples.chain(of_ticks).chain(of_calls).flatten() {
-            frames.add_missing(missing);
-        }
         frames.numbers = FxHashMap::default();
         let mut parts = std::mem::take(&mut frames.parts);
         frames.skipped = wrappers::skip(&frames, &mut parts, &profile.charging);
@@ -145,19 +130,6 @@ impl<'a> Frames<'a> {
         self.names
     }
 
-    fn add_missing(&mut self, missing: MissingRoot) {
-        if self.missing[missing as usize].is_none() {
-            let id = self.intern(Frame {
-                function: missing.name().to_owned(),
-                file: None,
-                line: 0,
-                module: String::new(),
-                is_symbolized: true,
-            });
-            self.names.missing[missing as usize] = Some(id);
-        }
-    }
-
     fn intern(&mut self, frame: Frame) -> FrameId {
         if let Some(&id) = self.numbers.get(&frame) {
             return id;
@@ -174,14 +146,8 @@ impl<'a> Frames<'a> {
         self.node_of(&self.profile.stacks, stack)
     }
 
-    /// Puts the frames of a sample's stack into `stack`, leaf first, as [`Profile::stack_frames`] would.
-    pub fn fill(&self, sample: &Sample, stack: &mut Vec<FrameId>) {
-        self.fill_stack(sample.stack, stack);
-        stack.extend(self.missing_root(sample.missing_root()));
-    }
-
-    /// The same for a stack that is not a sample's: what may be missing at its root is not known.
-    pub fn fill_stack(&self, of: StackId, stack: &mut Vec<FrameId>) {
+    /// Puts the frames of a stack into `stack`, leaf first, as [`Profile::stack_frames`] would.
+    pub fn fill(&self, of: StackId, stack: &mut Vec<FrameId>) {
         self.fill_of(&self.profile.stacks, of, stack);
     }
 
@@ -215,7 +181,7 @@ impl<'a> Frames<'a> {
                 at = parent;
             }
         }
-        self.fill(sample, stack);
+        self.fill(sample.stack, stack);
         let charged = self.charged(sample.heap, stack)?;
         Some((charged, stack[charged]))
     }
@@ -273,41 +239,32 @@ pub struct Paths<'a> {
     names: FrameKeys,
     /// Steps from a path to the next one, by the name of that.
     steps: Steps,
-    /// For each root that may be missing, and for none.
-    below: Vec<Below>,
+    /// The number of the path to each node of the profile's stacks; [`NONE`] for a node that nobody has asked for. A step
+    /// costs a cache miss or two, and there are far fewer nodes than frames of all stacks.
+    of_node: Vec<u32>,
     /// Room to work in.
     way: Vec<StackId>,
-}
-
-/// The paths to the nodes of the profile's stacks below one root. A step costs a cache miss or two, and there are far fewer
-/// nodes than frames of all stacks.
-#[derive(Debug)]
-struct Below {
-    root: Option<FrameId>,
-    /// The number of the path to each node, and to none; [`NONE`] for a node that nobody has asked for.
-    paths: Vec<u32>,
 }
 
 impl<'a> Paths<'a> {
     /// For the stacks of a profile.
     pub fn new(frames: &'a Frames<'a>) -> Self {
+        let nodes = frames.profile.stacks.count() as usize;
+        let mut of_node = vec![NONE; nodes + 1];
+        of_node[0] = 0;
         Self {
             frames,
             names: frames.keys(|frame| frame.function.as_str()),
-            steps: Steps::for_steps(frames.profile.stacks.count() as usize),
-            below: Vec::new(),
+            steps: Steps::for_steps(nodes),
+            of_node,
             way: Vec::new(),
         }
     }
 
-    /// Works out the numbers of all stacks that have the same root as the last sample's, as nearly all have in most
-    /// profiles. The others are worked out as they are asked for.
+    /// Works out the numbers of all stacks; otherwise each is when it is asked for.
     pub fn prepare(&mut self) {
-        let profile = self.frames.profile;
-        let last = profile.samples.last();
-        let below = self.below(last.and_then(|last| self.frames.missing_root(last.missing_root())));
-        for node in 1..=profile.stacks.count() {
-            self.path(below, StackId(node));
+        for node in 1..=self.frames.profile.stacks.count() {
+            self.path(StackId(node));
         }
     }
 
@@ -316,24 +273,13 @@ impl<'a> Paths<'a> {
         self.steps.all().len() + 1
     }
 
-    /// The index in `below` of the stacks whose root is this frame.
-    fn below(&mut self, root: Option<FrameId>) -> usize {
-        let known = self.below.iter().position(|known| known.root == root);
-        known.unwrap_or_else(|| {
-            let mut paths = vec![NONE; self.frames.profile.stacks.count() as usize + 1];
-            paths[0] = self.step(0, root.as_slice());
-            self.below.push(Below { root, paths });
-            self.below.len() - 1
-        })
-    }
-
     /// The number of the path to a node: from the nearest caller whose path is known.
-    fn path(&mut self, below: usize, stack: StackId) -> u32 {
+    fn path(&mut self, stack: StackId) -> u32 {
         let frames = self.frames;
         let mut way = std::mem::take(&mut self.way);
         let mut at = stack;
         let mut path = loop {
-            match self.below[below].paths[at.0 as usize] {
+            match self.of_node[at.0 as usize] {
                 NONE => way.push(at),
                 path => break path,
             }
@@ -342,28 +288,27 @@ impl<'a> Paths<'a> {
         while let Some(node) = way.pop() {
             let (_, inlined) = frames.node(node).unwrap_or_default();
             path = self.step(path, inlined);
-            self.below[below].paths[node.0 as usize] = path;
+            self.of_node[node.0 as usize] = path;
         }
         self.way = way;
         path
     }
 
-    /// The number of a sample's stack without the frames before the one at `from`.
-    pub fn number(&mut self, sample: &Sample, from: usize) -> u32 {
+    /// The number of a stack without the frames before the one at `from`.
+    pub fn number(&mut self, mut stack: StackId, from: usize) -> u32 {
         let frames = self.frames;
-        let below = self.below(frames.missing_root(sample.missing_root()));
-        let (mut stack, mut before) = (sample.stack, from);
+        let mut before = from;
         while before > 0
             && let Some((parent, inlined)) = frames.node(stack)
         {
             if before < inlined.len() {
-                let path = self.path(below, parent);
+                let path = self.path(parent);
                 return self.step(path, &inlined[before..]);
             }
             before -= inlined.len();
             stack = parent;
         }
-        self.path(below, stack)
+        self.path(stack)
     }
 
     /// For each path, without the empty one: the path that it goes on from, which comes before it, and the number of a name.
@@ -453,18 +398,18 @@ mod tests {
         let frames = Frames::of(profile);
         let mut stack = Vec::new();
         for sample in &profile.samples {
-            frames.fill(&sample, &mut stack);
+            frames.fill(sample.stack, &mut stack);
             let named: Vec<Frame> = stack.iter().map(|id| frames.frame(*id).clone()).collect();
             let expected = profile.stack_frames(&sample);
             assert_eq!(named, expected);
-            frames.fill_stack(sample.stack, &mut stack);
+            frames.fill(sample.stack, &mut stack);
             let mut callers = Vec::new();
             for index in 0..stack.len() {
                 // None of these places has inlined calls.
-                frames.fill_stack(frames.caller_of(sample.stack, index), &mut callers);
+                frames.fill(frames.caller_of(sample.stack, index), &mut callers);
                 assert_eq!(callers, stack[index + 1..]);
             }
-            frames.fill(&sample, &mut stack);
+            frames.fill(sample.stack, &mut stack);
             let charged = frames
                 .charged(sample.heap, &stack)
                 .map(|place| &named[place]);
@@ -485,10 +430,10 @@ mod tests {
         let mut random = Random::from_seed(3);
         let mut stack = Vec::new();
         for sample in &profile.samples {
-            frames.fill(&sample, &mut stack);
+            frames.fill(sample.stack, &mut stack);
             let from = random.below(stack.len() as u64) as usize;
             for from in [0, from] {
-                let number = paths.number(&sample, from);
+                let number = paths.number(sample.stack, from);
                 let rest = stack[from..].iter();
                 let names: Vec<String> =
                     rest.map(|id| frames.frame(*id).function.clone()).collect();

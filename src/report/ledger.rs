@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 use allocsample_profile::{
     Figure, Frame, GroupFigure, HeapId, MappedRanges, MappingCall, MemoryMap, MemoryMapping,
-    MemoryTotals, MissingRoot, Note, Profile, StackId, readable,
+    MemoryTotals, Note, Profile, StackId, readable,
 };
 use allocsample_sampling::Estimate;
 
@@ -98,8 +98,6 @@ impl Account {
 pub struct Site {
     /// The stack of one of the calls.
     pub stack: StackId,
-    /// Why its root is missing, if it is.
-    pub missing: Option<MissingRoot>,
     /// What is resident of that which they mapped.
     pub resident_bytes: f64,
     /// What they mapped and nobody has unmapped.
@@ -469,7 +467,6 @@ impl Entries<'_> {
         }
         let site = entry.sites.entry(functions).or_insert_with(|| Site {
             stack: call.stack,
-            missing: call.missing_root(),
             resident_bytes: 0.0,
             mapped_bytes: 0.0,
             calls: 0,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use allocsample_profile::{
-    Allowances, Frame, HeapId, MissingRoot, PeakMoments, Profile, Sample, StackId, ThreadId, Tick,
+    Allowances, Frame, HeapId, PeakMoments, Profile, Sample, StackId, ThreadId, Tick,
 };
 use regex::Regex;
 
@@ -272,7 +272,7 @@ pub struct Selector<'a> {
     heaps: HashMap<HeapId, bool>,
     types: HashMap<(HeapId, u32), bool>,
     /// Whether stacks pass, by what tells them apart; filled by [`Selector::passes_its_stack`].
-    stacks: HashMap<(StackId, Option<MissingRoot>, HeapId), bool>,
+    stacks: HashMap<(StackId, HeapId), bool>,
 }
 
 impl<'a> Selector<'a> {
@@ -371,11 +371,11 @@ impl<'a> Selector<'a> {
         if self.frames.is_all() && self.callers.is_all() {
             return true;
         }
-        let key = (sample.stack, sample.missing_root(), sample.heap);
+        let key = (sample.stack, sample.heap);
         if let Some(&passes) = self.stacks.get(&key) {
             return passes;
         }
-        self.frames_of.fill(sample, room);
+        self.frames_of.fill(sample.stack, room);
         let charged = self.frames_of.charged(sample.heap, room);
         let passes = self.passes_stack(room, charged);
         self.stacks.insert(key, passes);
@@ -392,8 +392,7 @@ impl<'a> Selector<'a> {
         if self.frames.is_all() && self.callers.is_all() {
             return true;
         }
-        self.frames_of.fill_stack(tick.stack, room);
-        room.extend(self.frames_of.missing_root(tick.missing_root()));
+        self.frames_of.fill(tick.stack, room);
         // Where the thread was is what it is charged to.
         self.passes_stack(room, Some(0))
     }

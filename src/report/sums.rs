@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::hint::black_box;
 
-use allocsample_profile::{Allowance, Allowances, HeapId, MissingRoot, Profile, Sample, StackId};
+use allocsample_profile::{Allowance, Allowances, HeapId, Profile, Sample, StackId};
 use allocsample_sampling::Estimate;
 use rustc_hash::FxHashMap;
 
@@ -141,22 +141,15 @@ pub(crate) struct Sum {
     pub(crate) mark: u32,
     /// The index of its first sample.
     first: u32,
-    key: Key,
+    heap: HeapId,
     pub(crate) figures: Figures,
 }
 
 impl Sum {
-    /// The first of its samples: all have the same stack, missing root and heap.
+    /// The first of its samples: all have the same stack and heap.
     pub(crate) fn sample(&self, profile: &Profile) -> Sample {
         profile.samples.at(self.first as usize)
     }
-}
-
-/// What tells samples of one stack apart: why the root is missing, and the heap.
-type Key = (Option<MissingRoot>, HeapId);
-
-fn key(sample: &Sample) -> Key {
-    (sample.missing_root(), sample.heap)
 }
 
 /// All samples that were selected.
@@ -304,7 +297,7 @@ struct Shard<'m> {
     /// For each stack the first of its sums.
     of_stack: Vec<u32>,
     /// Other sums of a stack, and stacks that do not pass.
-    others: FxHashMap<(StackId, Key, u32), u32>,
+    others: FxHashMap<(StackId, HeapId, u32), u32>,
 }
 
 impl Shard<'_> {
@@ -344,7 +337,7 @@ impl Shard<'_> {
             for (row, place) in &mut *own {
                 let sample = samples.at(*row);
                 *place = match self.sums.get(*place as usize) {
-                    Some(sum) if sum.key == key(&sample) => {
+                    Some(sum) if sum.heap == sample.heap => {
                         // The next line of the cache.
                         black_box(sum.figures.allocations.samples());
                         *place
@@ -396,9 +389,9 @@ impl Shard<'_> {
     fn find(&self, sample: &Sample, mark: u32) -> Option<u32> {
         let place = self.first_of(sample.stack);
         match self.sums.get(place as usize) {
-            Some(sum) if (sum.key, sum.mark) == (key(sample), mark) => Some(place),
+            Some(sum) if (sum.heap, sum.mark) == (sample.heap, mark) => Some(place),
             _ => {
-                let other = (sample.stack, key(sample), mark);
+                let other = (sample.stack, sample.heap, mark);
                 self.others.get(&other).copied()
             }
         }
@@ -416,14 +409,14 @@ impl Shard<'_> {
             self.sums.push(Sum {
                 mark,
                 first,
-                key: key(sample),
+                heap: sample.heap,
                 figures,
             });
         }
         match self.of_stack.get_mut(sample.stack.0 as usize) {
             Some(of_stack) if passes && *of_stack == Sums::NONE => *of_stack = place,
             _ => {
-                let other = (sample.stack, key(sample), mark);
+                let other = (sample.stack, sample.heap, mark);
                 self.others.insert(other, place);
             }
         }

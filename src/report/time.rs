@@ -1,6 +1,6 @@
 //! Where threads spent their time: the sums of ticks by function.
 
-use allocsample_profile::{Figure, Profile, Sample};
+use allocsample_profile::{Figure, Profile};
 use allocsample_sampling::Estimate;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::{Value, json};
@@ -56,12 +56,7 @@ impl CpuTime {
         let mut seen = FxHashSet::default();
         for tick in &profile.ticks {
             let time_s = tick.cpu_ns as f64 / 1e9;
-            let as_sample = Sample {
-                stack: tick.stack,
-                flags: tick.flags,
-                ..Sample::default()
-            };
-            frames.fill(&as_sample, &mut stack);
+            frames.fill(tick.stack, &mut stack);
             seen.clear();
             for (depth, id) in stack.iter().enumerate() {
                 let key = keys.of_frame[id.index()];
@@ -247,6 +242,7 @@ mod tests {
             tick(again, SampleFlags::TRUNCATED),
             tick(root, none),
         ];
+        profile.end_stacks_without_root();
         let frames = Frames::of(&profile);
         let time = CpuTime::of(&profile, &frames).unwrap();
         let row = |name: &str| time.functions.iter().find(|row| row.name == name).unwrap();

@@ -232,9 +232,9 @@ impl<'a> Walk<'a> {
     /// [`ROOT`] if the sample is not in the tree.
     fn node(&mut self, sample: &Sample) -> u32 {
         if *self.direction == Direction::Down {
-            return self.paths.number(sample, 0);
+            return self.paths.number(sample.stack, 0);
         }
-        self.frames.fill(sample, &mut self.stack);
+        self.frames.fill(sample.stack, &mut self.stack);
         let charged = self.frames.charged(sample.heap, &self.stack).unwrap_or(0);
         let own = &self.stack[charged..];
         let Direction::From(function) = self.direction else {

@@ -248,7 +248,7 @@ fn stacks(frames: &Frames<'_>, parts: &[Part], function_of: impl Fn(FrameId) -> 
     };
     let mut own = Vec::new();
     let stacks = sizes.filter_map(|(stack, sizes)| {
-        frames.fill_stack(stack, &mut own);
+        frames.fill(stack, &mut own);
         let passed = own
             .iter()
             .take_while(|it| parts[it.index()] == Part::Allocator)

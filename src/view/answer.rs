@@ -51,7 +51,7 @@ impl Explained {
             .map(|group| {
                 let sample = profile.samples.at(group.first as usize);
                 let charged = frames.charged_to(&sample, &mut stack);
-                paths.number(&sample, charged.map_or(0, |(depth, _)| depth))
+                paths.number(sample.stack, charged.map_or(0, |(depth, _)| depth))
             })
             .collect();
         let mut bytes = vec![0.0; paths.count()];

@@ -1,7 +1,7 @@
 //! Samples by stack and heap, before anything of them is named.
 
-use allocsample_profile::{HeapId, MissingRoot, Profile};
-use allocsample_report::{Kinds, Pairs};
+use allocsample_profile::Profile;
+use allocsample_report::Pairs;
 
 /// Samples of one stack in one heap. The same stack may be charged differently in two heaps.
 pub(crate) struct Group {
@@ -22,13 +22,11 @@ pub(crate) struct Groups {
 
 impl Groups {
     pub fn of(profile: &Profile) -> Self {
-        let mut kinds: Kinds<(Option<MissingRoot>, HeapId)> = Kinds::default();
         let mut known = Pairs::for_things(profile.stacks.count() as usize + 1);
         let mut groups: Vec<Group> = Vec::new();
         let mut weights: Vec<f64> = Vec::new();
         let numbered = (0..).zip(&profile.samples).map(|(first, sample)| {
-            let kind = kinds.number((sample.missing_root(), sample.heap));
-            let group = known.number(sample.stack.0, kind);
+            let group = known.number(sample.stack.0, sample.heap.0.into());
             if group as usize == groups.len() {
                 groups.push(Group {
                     first,
@@ -78,17 +76,16 @@ pub(crate) fn keep_largest(profiles: &mut [Groups], most: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocsample_profile::{Sample, SampleFlags, StackId};
+    use allocsample_profile::{HeapId, Sample, StackId};
     use std::collections::HashMap;
 
     #[test]
-    fn samples_of_a_group_have_one_stack_root_and_heap() {
+    fn samples_of_a_group_have_one_stack_and_heap() {
         let mut profile = Profile::default();
         for number in 0..5000u32 {
             profile.samples.push(Sample {
                 stack: StackId(number * number % 17),
                 heap: HeapId((number % 3) as u16),
-                flags: SampleFlags((number % 32) as u16),
                 size: 1,
                 ..Sample::default()
             });
@@ -96,7 +93,7 @@ mod tests {
         let groups = Groups::of(&profile);
         let mut expected = HashMap::new();
         for (sample, group) in profile.samples.iter().zip(&groups.of_sample) {
-            let key = (sample.stack, sample.missing_root(), sample.heap);
+            let key = (sample.stack, sample.heap);
             let next = expected.len();
             assert_eq!(
                 *expected.entry(key).or_insert(next),

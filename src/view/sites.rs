@@ -58,34 +58,6 @@ struct Called {
     place: u32,
 }
 
-/// The nodes of a profile's stacks whose root is missing for one reason, or is there.
-struct Below {
-    root: Option<FrameId>,
-    /// By the profile's number: ours, or [`NONE`] for one that was not looked for.
-    of_stack: Vec<u32>,
-}
-
-impl Below {
-    fn new(root: Option<FrameId>) -> Self {
-        let of_stack = Vec::new();
-        Self { root, of_stack }
-    }
-
-    fn get(&self, stack: StackId) -> Option<u32> {
-        let known = self.of_stack.get(stack.0 as usize);
-        known.copied().filter(|&node| node != NONE)
-    }
-
-    fn set(&mut self, stack: StackId, node: u32) {
-        let place = stack.0 as usize;
-        if self.of_stack.len() <= place {
-            self.of_stack.resize(place + 1, NONE);
-        }
-        // A node is none only if no frame is there, and then it is asked for again.
-        self.of_stack[place] = node;
-    }
-}
-
 #[derive(Default)]
 struct Known {
     functions: FxHashMap<(String, u32), u32>,
@@ -133,24 +105,24 @@ impl Sites {
             .collect();
         let is_folded = groups.folded().next().is_some();
         let prefixes = is_folded.then(|| Prefixes::of(profile, &groups));
-        let mut below: Vec<Below> = Vec::new();
+        // By the profile's number: ours, or [`NONE`] for one that was not looked for.
+        let mut known = vec![NONE; profile.stacks.count() as usize + 1];
         let mut stack: Vec<FrameId> = Vec::new();
         let site_of = |group: &Group| {
             let sample = &profile.samples.at(group.first as usize);
             let name = heaps::name(profile, sample.heap);
             let heap = text(&mut self.known.heaps, &mut self.heaps, name);
             let charged = frames.charged_to(sample, &mut stack);
-            let root = frames.missing_root(sample.missing_root());
             if !group.is_kept {
                 let called = charged.map(|(_, id)| of_frame[id.index()]);
                 let callers = frames.caller_of(sample.stack, charged.map_or(0, |(depth, _)| depth));
                 let callers = prefixes
                     .as_ref()
                     .map_or(StackId::EMPTY, |it| it.of_stack(profile, callers));
-                let callers = self.node_of(&frames, &of_frame, &mut below, root, callers);
+                let callers = self.node_of(&frames, &of_frame, &mut known, callers);
                 return self.folded(callers, called, heap);
             }
-            let node = self.node_of(&frames, &of_frame, &mut below, root, sample.stack);
+            let node = self.node_of(&frames, &of_frame, &mut known, sample.stack);
             let charged = charged.and_then(|(depth, _)| self.way(node).nth(depth));
             let charged = charged.unwrap_or(NONE);
             self.sites.push(Site {
@@ -253,40 +225,30 @@ impl Sites {
         })
     }
 
-    /// The node of a stack above this root, if that is missing. Each node of the profile's own tree is looked for once: a
-    /// look costs a cache miss or two, and there are far fewer nodes than frames of all stacks.
+    /// The node of a stack. Each node of the profile's own tree is looked for once: a look costs a cache miss or two, and
+    /// there are far fewer nodes than frames of all stacks.
     fn node_of(
         &mut self,
         frames: &Frames<'_>,
         of_frame: &[Called],
-        below: &mut Vec<Below>,
-        root: Option<FrameId>,
+        known: &mut [u32],
         stack: StackId,
     ) -> u32 {
-        let known = below.iter().position(|it| it.root == root);
-        let place = known.unwrap_or_else(|| {
-            below.push(Below::new(root));
-            below.len() - 1
-        });
-        let below = &mut below[place];
         // Upwards to a node that is known, or to none; then down again.
-        let mut missing = Vec::new();
-        let (mut at, mut node) = (stack, None);
+        let mut new = Vec::new();
+        let (mut at, mut node) = (stack, NONE);
         while let Some((parent, inlined)) = frames.node(at) {
-            node = below.get(at);
-            if node.is_some() {
+            node = known[at.0 as usize];
+            if node != NONE {
                 break;
             }
-            missing.push((at, inlined));
+            new.push((at, inlined));
             at = parent;
         }
-        let step = |sites: &mut Self, node, id: &FrameId| sites.node(node, of_frame[id.index()]);
-        let root = root.iter();
-        let mut node = node.unwrap_or_else(|| root.fold(NONE, |node, id| step(self, node, id)));
-        for (stack, inlined) in missing.into_iter().rev() {
+        for (stack, inlined) in new.into_iter().rev() {
             let inlined = inlined.iter().rev();
-            node = inlined.fold(node, |node, id| step(self, node, id));
-            below.set(stack, node);
+            node = inlined.fold(node, |node, id| self.node(node, of_frame[id.index()]));
+            known[stack.0 as usize] = node;
         }
         node
     }
@@ -335,6 +297,7 @@ mod tests {
                 ..Sample::default()
             });
         }
+        profile.end_stacks_without_root();
         profile
     }
 

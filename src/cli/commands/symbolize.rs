@@ -1,6 +1,6 @@
 //! `allocsample symbolize`: stores names in a profile.
 
-use allocsample_profile::Profile;
+use allocsample_profile::{ModuleId, Profile};
 use anyhow::bail;
 
 use crate::args::Symbolize;
@@ -30,7 +30,8 @@ pub fn run(arguments: &Symbolize) -> anyhow::Result<Ending> {
 
 /// Number of places in the code that have a function's name, and number of all places.
 fn count_named(profile: &Profile) -> (usize, usize) {
-    let places = profile.stacks.places();
+    let places = profile.stacks.places().iter();
+    let places = places.filter(|place| place.module != ModuleId::NO_ROOT);
     let is_named = |place: &&_| profile.frames(**place).iter().any(|f| f.is_symbolized);
-    (places.iter().filter(is_named).count(), places.len())
+    (places.clone().filter(is_named).count(), places.count())
 }

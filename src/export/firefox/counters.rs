@@ -12,7 +12,7 @@ use super::fields::{Fields, Part};
 use super::machines;
 use super::moments::{Moments, grouped};
 use super::timestamp;
-use crate::view::{End, View};
+use crate::source::Source;
 
 /// Points of a track; more cannot be told apart on a screen. Peaks are kept exactly.
 const BUCKETS: u64 = 10_000;
@@ -42,27 +42,28 @@ struct Point {
 pub(super) struct Levels(Vec<Vec<Point>>);
 
 /// See [`Levels`].
-pub(super) fn levels(view: &View) -> Levels {
-    let watched = grouped(view, view.heaps.len() + 1, |index| {
-        let (heap, end) = view.samples.fate(index);
+pub(super) fn levels(source: &Source) -> Levels {
+    let watched = grouped(source, source.heaps.len() + 1, |index| {
+        let sample = source.samples.at(index);
         // What nobody watched is not counted as live at any time.
-        (end != End::Unknown).then_some(heap.map_or(0, |heap| heap + 1))
+        let is_watched = sample.is_live() || sample.freed_ns.is_some();
+        is_watched.then(|| source.heap(&sample).map_or(0, |heap| heap + 1))
     });
     let levels = watched.iter().map(|watched| {
-        let moments = Moments::of(view, watched);
-        thin_out(live_bytes(view, &moments), bucket_ns(view))
+        let moments = Moments::of(source, watched);
+        thin_out(live_bytes(source, &moments), bucket_ns(source))
     });
     Levels(levels.collect())
 }
 
 /// A stretch of time that has one or two points.
-fn bucket_ns(view: &View) -> u64 {
-    view.since_start(view.profile.process.end_ns) / BUCKETS
+fn bucket_ns(source: &Source) -> u64 {
+    source.since_start(source.profile.process.end_ns) / BUCKETS
 }
 
 /// Adds what is known about memory over time.
 pub(super) fn add(
-    view: &View,
+    source: &Source,
     Levels(levels): Levels,
     profile: &mut Profile,
     process: ProcessHandle,
@@ -73,7 +74,7 @@ pub(super) fn add(
             .get(&heap)
             .map_or(process, |&(process, _)| process)
     };
-    let heaps = view.heaps.iter().map(|&(id, name)| (id, Some(name)));
+    let heaps = source.heaps.iter().map(|&(id, name)| (id, Some(name)));
     // Malloc's first.
     let heaps = std::iter::once((HeapId::MALLOC, None)).chain(heaps);
     let mut added = Vec::new();
@@ -84,19 +85,19 @@ pub(super) fn add(
         }
         let name = match name {
             Some(name) => format!("Live bytes in {name}"),
-            None if view.heaps.is_empty() => "Live bytes".to_owned(),
+            None if source.heaps.is_empty() => "Live bytes".to_owned(),
             None => "Live bytes in malloc".to_owned(),
         };
         let description = "Bytes allocated and not freed, estimated from the samples";
         let counter = profile.add_counter(process_of(heap), &name, "Memory", description);
         profile.set_counter_color(counter, color);
-        add_points(view, profile, counter, &points, IsStep(true));
+        add_points(source, profile, counter, &points, IsStep(true));
         added.push(Counter {
             label: format!("{name} (estimate)"),
             color: color_name,
         });
     }
-    let resident = &view.profile.resident_bytes;
+    let resident = &source.profile.resident_bytes;
     if !resident.is_empty() {
         let description = "Physical memory of the process";
         let counter = profile.add_counter(process, "Resident set", "Memory", description);
@@ -108,15 +109,15 @@ pub(super) fn add(
                 level: bytes as f64,
             })
             .collect();
-        add_points(view, profile, counter, &readings, IsStep(false));
+        add_points(source, profile, counter, &readings, IsStep(false));
         added.push(Counter {
             label: "Resident set".to_owned(),
             color: "orange",
         });
     }
-    for (id, values) in machines::readings(view.profile) {
-        let known = machines::statistic(view.profile, id);
-        let (Some(statistic), Some(heap)) = (known, view.profile.vm.heaps.get(&id.0)) else {
+    for (id, values) in machines::readings(source.profile) {
+        let known = machines::statistic(source.profile, id);
+        let (Some(statistic), Some(heap)) = (known, source.profile.vm.heaps.get(&id.0)) else {
             continue;
         };
         // The viewer's memory tracks are in bytes.
@@ -135,8 +136,8 @@ pub(super) fn add(
                 level: value as f64,
             })
             .collect();
-        let readings = thin_out(readings.iter().copied(), bucket_ns(view));
-        add_points(view, profile, counter, &readings, IsStep(true));
+        let readings = thin_out(readings.iter().copied(), bucket_ns(source));
+        add_points(source, profile, counter, &readings, IsStep(true));
         added.push(Counter {
             label: name,
             color: "green",
@@ -169,17 +170,17 @@ pub(super) fn describe(documents: &mut [Fields<'_>], counters: &[Counter]) {
 struct IsStep(bool);
 
 fn add_points(
-    view: &View,
+    source: &Source,
     profile: &mut Profile,
     counter: CounterHandle,
     points: &[Point],
     IsStep(is_step): IsStep,
 ) {
-    let process = &view.profile.process;
+    let process = &source.profile.process;
     let (start_ns, end_ns) = (process.start_ns, process.end_ns);
     let mut level_before = 0.0;
     let mut add = |time_ns: u64, level: f64, operations: u32| {
-        let time = timestamp(view, time_ns);
+        let time = timestamp(source, time_ns);
         profile.add_counter_sample(counter, time, level - level_before, operations);
         level_before = level;
     };
@@ -199,11 +200,11 @@ fn add_points(
 }
 
 /// The level after each allocation and free.
-fn live_bytes(view: &View, moments: &Moments<'_>) -> impl Iterator<Item = Point> {
-    let mut lookup = view.samples.lookup();
+fn live_bytes(source: &Source, moments: &Moments<'_>) -> impl Iterator<Item = Point> {
+    let mut bytes = source.samples.bytes();
     let mut level = 0.0;
     moments.iter().map(move |moment| {
-        let bytes = lookup.bytes(moment.number);
+        let bytes = bytes.of(moment.number);
         level += if moment.is_free { -bytes } else { bytes };
         Point {
             time_ns: moment.time_ns,

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::machines::{self, Span, SpanNature, StatisticId};
 use super::timestamp;
-use crate::view::View;
+use crate::source::Source;
 
 /// A span as the viewer's marker.
 struct SpanMarker {
@@ -44,11 +44,11 @@ impl Marker for SpanMarker {
 
 /// Puts the spans of each heap on the thread that stands for it.
 pub(super) fn add(
-    view: &View,
+    source: &Source,
     profile: &mut Profile,
     heaps: &FxHashMap<HeapId, (ProcessHandle, ThreadHandle)>,
 ) {
-    let spans = machines::spans(view.profile);
+    let spans = machines::spans(source.profile);
     if spans.is_empty() {
         return;
     }
@@ -65,7 +65,7 @@ pub(super) fn add(
         let kind = *kinds
             .entry((span.nature, numbers))
             .or_insert_with_key(|(nature, numbers)| {
-                profile.register_marker_type(schema(view, *nature, numbers, count))
+                profile.register_marker_type(schema(source, *nature, numbers, count))
             });
         let marker = SpanMarker {
             kind,
@@ -75,11 +75,11 @@ pub(super) fn add(
                 SpanNature::Phase => phase,
                 SpanNature::Other => CategoryHandle::OTHER,
             },
-            values: values(view, span),
+            values: values(source, span),
         };
-        let begin = timestamp(view, span.begin_ns);
+        let begin = timestamp(source, span.begin_ns);
         let timing = match span.end_ns > span.begin_ns {
-            true => MarkerTiming::Interval(begin, timestamp(view, span.end_ns)),
+            true => MarkerTiming::Interval(begin, timestamp(source, span.end_ns)),
             false => MarkerTiming::Instant(begin),
         };
         profile.add_marker(thread, timing, marker);
@@ -87,7 +87,7 @@ pub(super) fn add(
 }
 
 fn schema(
-    view: &View,
+    source: &Source,
     nature: SpanNature,
     statistics: &[StatisticId],
     number: usize,
@@ -99,7 +99,7 @@ fn schema(
     };
     let known = statistics
         .iter()
-        .filter_map(|&id| machines::statistic(view.profile, id));
+        .filter_map(|&id| machines::statistic(source.profile, id));
     let field = |(at, statistic): (usize, &Statistic)| {
         let (format, _) = format(&statistic.unit);
         let label = match (&format, statistic.unit.as_str()) {
@@ -143,9 +143,9 @@ fn schema(
     }
 }
 
-fn values(view: &View, span: &Span<'_>) -> Vec<f64> {
+fn values(source: &Source, span: &Span<'_>) -> Vec<f64> {
     let value = |&(id, value): &(StatisticId, u64)| {
-        let (_, scale) = format(&machines::statistic(view.profile, id)?.unit);
+        let (_, scale) = format(&machines::statistic(source.profile, id)?.unit);
         Some(value as f64 * scale)
     };
     span.statistics.iter().filter_map(value).collect()

@@ -1,14 +1,15 @@
 //! What the viewer tells about the profile as a whole.
 
-use allocsample_profile::{Profile, Weights};
+use allocsample_profile::{Profile, Sample, Weights};
 use serde_json::{Value, json};
 
-use crate::view::{View, rounded};
+use crate::rounding::rounded;
+use crate::source::Source;
 
 /// What the viewer's information panel and its title bar show.
-pub(super) fn describe(view: &View, meta: &mut Value) {
-    let profile = view.profile;
-    let milliseconds = view.since_start(profile.process.end_ns) as f64 / 1e6;
+pub(super) fn describe(source: &Source, meta: &mut Value) {
+    let profile = source.profile;
+    let milliseconds = source.since_start(profile.process.end_ns) as f64 / 1e6;
     meta["stackwalk"] = json!(1);
     // Fixes the range: a quiet end belongs to the profile.
     meta["profilingStartTime"] = json!(0);
@@ -16,9 +17,11 @@ pub(super) fn describe(view: &View, meta: &mut Value) {
     meta["arguments"] = json!(profile.process.command_line.join(" "));
     meta["importedFrom"] = json!("allocsample");
     meta["keepProfileThreadOrder"] = json!(true);
-    let (recorded, carried) = view.samples.recorded();
-    let taken = view.samples.iter().filter(|it| !it.is_carried);
-    let allocated: f64 = taken.map(|sample| sample.bytes).sum();
+    let recorded = profile.samples.len();
+    let carried = profile.samples.iter().filter(Sample::is_carried).count();
+    let taken = source.samples.with_bytes();
+    let taken = taken.filter(|(sample, _)| !sample.is_carried());
+    let allocated: f64 = taken.map(|(_, bytes)| bytes).sum();
     let mut entries = vec![
         entry(
             "Mean bytes between samples",
@@ -28,8 +31,8 @@ pub(super) fn describe(view: &View, meta: &mut Value) {
         entry("Samples", "integer", json!(recorded - carried)),
         entry("Allocated (estimate)", "bytes", json!(rounded(allocated))),
     ];
-    if view.samples.len() < recorded {
-        let merged = json!(view.samples.len());
+    if source.samples.len() < recorded {
+        let merged = json!(source.samples.len());
         entries.push(entry("Merged into", "integer", merged));
     }
     if carried > 0 {

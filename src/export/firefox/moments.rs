@@ -2,7 +2,9 @@
 //!
 //! Samples are in the order of time already. Their frees are not: those are sorted, in 4 bytes each, and the two are merged.
 
-use crate::view::{End, Sample, View};
+use allocsample_profile::Sample;
+
+use crate::source::Source;
 
 /// The samples that a track is about, by index and in their order.
 #[derive(Clone, Debug)]
@@ -30,11 +32,11 @@ impl Chosen {
 
 /// The samples of each group, into which `group` puts one by its index; no list is made where all are in one.
 pub(super) fn grouped(
-    view: &View,
+    source: &Source,
     groups: usize,
     group: impl Fn(usize) -> Option<usize>,
 ) -> Vec<Chosen> {
-    let all = view.samples.len();
+    let all = source.samples.len();
     let mut counts = vec![0; groups];
     for group in (0..all).filter_map(&group) {
         counts[group] += 1;
@@ -68,17 +70,15 @@ pub(super) struct Moment {
 }
 
 /// When a sample was freed, if it was. Clocks of two threads may disagree by a moment; a free must not come first.
-pub(super) fn freed_ns(view: &View, number: usize) -> Option<u64> {
-    match view.samples.life(number) {
-        (born_ns, End::Freed(freed_ns)) => Some(freed_ns.max(born_ns)),
-        _ => None,
-    }
+pub(super) fn freed_ns(source: &Source, number: usize) -> Option<u64> {
+    let sample = source.samples.at(number);
+    Some(sample.freed()?.time_ns.max(sample.time_ns))
 }
 
 /// Samples and their frees.
 #[derive(Debug)]
 pub(super) struct Moments<'a> {
-    view: &'a View<'a>,
+    source: &'a Source<'a>,
     chosen: &'a Chosen,
     /// The indices of samples that were freed, in the order of their frees and then of the samples. (There are no more
     /// samples than 32 bits can number: they would not fit into memory.)
@@ -86,9 +86,9 @@ pub(super) struct Moments<'a> {
 }
 
 impl<'a> Moments<'a> {
-    pub fn of(view: &'a View<'a>, chosen: &'a Chosen) -> Self {
+    pub fn of(source: &'a Source<'a>, chosen: &'a Chosen) -> Self {
         let mut moments = Self {
-            view,
+            source,
             chosen,
             frees: Vec::new(),
         };
@@ -106,7 +106,7 @@ impl<'a> Moments<'a> {
     fn sorted_frees(&self) -> Vec<u32> {
         const STRETCHES: usize = 1 << 16;
         let freed = || {
-            let with_time = |number| Some((freed_ns(self.view, number)?, number));
+            let with_time = |number| Some((freed_ns(self.source, number)?, number));
             self.chosen.iter().filter_map(with_time)
         };
         let (mut first_ns, mut last_ns) = (u64::MAX, 0);
@@ -134,7 +134,7 @@ impl<'a> Moments<'a> {
         for &end in &ends[..STRETCHES] {
             let (stretch, behind) = rest.split_at_mut((end - start) as usize);
             // Stable: of one moment the first sample comes first.
-            stretch.sort_by_key(|&number| freed_ns(self.view, number as usize));
+            stretch.sort_by_key(|&number| freed_ns(self.source, number as usize));
             (rest, start) = (behind, end);
         }
         frees
@@ -145,13 +145,12 @@ impl<'a> Moments<'a> {
         let mut born = self.chosen.iter().peekable();
         let mut frees = self.frees.iter().peekable();
         std::iter::from_fn(move || {
-            let birth = born.peek().map(|&number| {
-                let (time_ns, _) = self.view.samples.life(number);
-                (time_ns, number)
-            });
+            let birth = born
+                .peek()
+                .map(|&number| (self.source.samples.at(number).time_ns, number));
             let free = frees.peek().and_then(|&&number| {
                 let number = number as usize;
-                Some((freed_ns(self.view, number)?, number))
+                Some((freed_ns(self.source, number)?, number))
             });
             let is_free = match (birth, free) {
                 (Some(birth), Some(free)) => free < birth,
@@ -181,78 +180,84 @@ pub(super) struct Weights(Vec<i8>);
 
 impl Weights {
     /// `rounded` says what the next sample is rounded to.
-    pub fn new(view: &View, mut rounded: impl FnMut(&Sample) -> i64) -> Self {
-        let side = |sample: Sample| {
+    pub fn new(source: &Source, mut rounded: impl FnMut(&Sample, f64) -> i64) -> Self {
+        let side = |(sample, bytes): (Sample, f64)| {
             // Half a byte is owed at most, so that it is one of three.
-            i8::try_from(rounded(&sample) - whole(&sample)).unwrap_or_default()
+            i8::try_from(rounded(&sample, bytes) - whole(bytes)).unwrap_or_default()
         };
-        Self(view.samples.iter().map(side).collect())
+        Self(source.samples.with_bytes().map(side).collect())
     }
 
-    /// The weight of the sample with this index.
-    pub fn of(&self, sample: &Sample, number: usize) -> i64 {
-        whole(sample) + i64::from(self.0[number])
+    /// The weight of the sample with this index, which stands for these bytes.
+    pub fn of(&self, bytes: f64, number: usize) -> i64 {
+        whole(bytes) + i64::from(self.0[number])
     }
 }
 
-fn whole(sample: &Sample) -> i64 {
+fn whole(bytes: f64) -> i64 {
     // Never negative, and 2^63 bytes are beyond any machine.
-    sample.bytes.floor() as i64
+    bytes.floor() as i64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fixture;
-    use crate::view::Rounding;
+    use crate::rounding::Rounding;
+    use allocsample_profile::{Freed, Profile, ThreadId};
     use proptest::prelude::*;
 
     #[test]
     fn groups_have_their_samples_and_one_of_all_has_no_list() {
-        let view = fixture::view();
-        let all = grouped(&view, 2, |_| Some(1));
+        let source = fixture::source();
+        let all = grouped(&source, 2, |_| Some(1));
         assert!(matches!(&all[..], [Chosen::Some(none), Chosen::All(_)] if none.is_empty()));
-        let by_thread = grouped(&view, view.threads.len(), |index| {
-            Some(view.samples.get(index).thread)
+        let by_thread = grouped(&source, source.threads.len(), |index| {
+            Some(source.thread(source.samples.at(index).thread))
         });
         let mut found: Vec<usize> = Vec::new();
         for (thread, chosen) in by_thread.iter().enumerate() {
             assert!(chosen.iter().is_sorted());
-            let is_of = |number| view.samples.get(number).thread == thread;
+            let is_of = |number| source.thread(source.samples.at(number).thread) == thread;
             assert!(chosen.iter().all(is_of));
             found.extend(chosen.iter());
         }
         found.sort_unstable();
-        assert_eq!(found, (0..view.samples.len()).collect::<Vec<_>>());
+        assert_eq!(found, (0..source.samples.len()).collect::<Vec<_>>());
     }
 
     proptest! {
         #[test]
         fn moments_are_those_of_a_stable_sort(
-            lives in proptest::collection::vec((0u64..20, proptest::option::of(0u64..25), 0.0f64..9.0), 0..60),
+            lives in proptest::collection::vec((0u64..20, proptest::option::of(0u64..25), 1u64..9), 0..60),
         ) {
-            let mut view = View::default();
+            let mut profile = Profile::default();
+            profile.intervals.push(fixture::interval(3));
             let mut lives = lives;
             lives.sort_by_key(|life| life.0);
             let mut expected = Vec::new();
-            for (number, &(time_ns, freed_ns, bytes)) in lives.iter().enumerate() {
+            for (number, &(time_ns, freed_ns, size)) in lives.iter().enumerate() {
                 // Also beyond 32 bits.
                 let time_ns = time_ns << 31;
-                let end = freed_ns.map_or(End::Live, |freed_ns| End::Freed(freed_ns << 31));
-                view.samples.list().push(Sample { time_ns, end, bytes, ..Sample::default() });
+                let mut sample = Sample { time_ns, size, ..Sample::default() };
+                if let Some(freed_ns) = freed_ns {
+                    sample.set_freed(Freed { time_ns: freed_ns << 31, thread: ThreadId(0) });
+                }
+                profile.samples.push(sample);
                 expected.push(Moment { time_ns, number, is_free: false });
-                if let End::Freed(freed_ns) = end {
-                    expected.push(Moment { time_ns: freed_ns.max(time_ns), number, is_free: true });
+                if let Some(freed) = sample.freed() {
+                    expected.push(Moment { time_ns: freed.time_ns.max(time_ns), number, is_free: true });
                 }
             }
             expected.sort_by_key(|moment| moment.time_ns);
+            let source = fixture::source_of(profile);
             let chosen = Chosen::All(lives.len());
-            let found: Vec<Moment> = Moments::of(&view, &chosen).iter().collect();
+            let found: Vec<Moment> = Moments::of(&source, &chosen).iter().collect();
             prop_assert_eq!(found, expected);
             let (mut one, mut other) = (Rounding::default(), Rounding::default());
-            let weights = Weights::new(&view, |sample| one.next(sample.bytes));
-            for (number, sample) in view.samples.iter().enumerate() {
-                prop_assert_eq!(weights.of(&sample, number), other.next(sample.bytes));
+            let weights = Weights::new(&source, |_, bytes| one.next(bytes));
+            for (number, (_, bytes)) in source.samples.with_bytes().enumerate() {
+                prop_assert_eq!(weights.of(bytes, number), other.next(bytes));
             }
         }
     }

@@ -4,17 +4,18 @@ use std::collections::HashMap;
 
 use fxprof_processed_profile::CategoryHandle;
 use fxprof_processed_profile::debugid::DebugId;
+use indexmap::IndexSet;
 use serde_json::{Map, Value, json};
 
 use super::fields::{Fields, Part};
-use crate::view::{Interner, Line, LocationIndex, View, build_id_hex};
+use crate::source::{LocationIndex, Source, build_id_hex};
 
 /// What the viewer calls a resource that is a library.
 const LIBRARY: u32 = 1;
 
 /// The modules, in their order.
-pub(super) fn libraries(view: &View) -> Value {
-    let modules = view.profile.modules.iter();
+pub(super) fn libraries(source: &Source) -> Value {
+    let modules = source.profile.modules.iter();
     modules
         .map(|module| {
             let build_id = build_id_hex(module);
@@ -42,13 +43,13 @@ fn debug_id(build_id: &[u8]) -> DebugId {
 
 /// Replaces the tables of one thread, whose frames stand for these lines of locations.
 pub(super) fn fill(
-    view: &View,
+    source: &Source,
     thread: &mut Fields<'_>,
     places: &[(LocationIndex, usize)],
     category_of: &dyn Fn(LocationIndex) -> CategoryHandle,
 ) -> Result<(), serde_json::Error> {
     let names = thread.value("stringArray")?;
-    let mut tables = Tables::new(view);
+    let mut tables = Tables::new(source);
     let frames = tables.frames(places, category_of);
     thread.set("frameTable", Part::Value(frames));
     thread.set("funcTable", Part::Value(tables.functions()));
@@ -61,28 +62,28 @@ pub(super) fn fill(
     let renamed: Value = tables.renamed(&marker_names, &names).collect();
     markers.set("name", Part::Value(renamed));
     thread.set("markers", Part::Fields(markers));
-    let strings = tables.strings.into_values();
+    let strings: Vec<String> = tables.strings.into_iter().collect();
     thread.set("stringArray", Part::Value(json!(strings)));
     Ok(())
 }
 
 /// The tables of one thread that refer to each other.
 struct Tables<'a> {
-    view: &'a View<'a>,
-    strings: Interner<String>,
+    source: &'a Source<'a>,
+    strings: IndexSet<String>,
     /// Module and function: the same function in two libraries is two.
-    functions: Interner<(Option<usize>, &'a str, Option<&'a str>)>,
+    functions: IndexSet<(Option<usize>, &'a str, Option<&'a str>)>,
     /// By module.
     resources: HashMap<usize, usize>,
     modules: Vec<usize>,
 }
 
 impl<'a> Tables<'a> {
-    fn new(view: &'a View<'a>) -> Self {
+    fn new(source: &'a Source<'a>) -> Self {
         Self {
-            view,
-            strings: Interner::new(),
-            functions: Interner::new(),
+            source,
+            strings: IndexSet::new(),
+            functions: IndexSet::new(),
             resources: HashMap::new(),
             modules: Vec::new(),
         }
@@ -98,16 +99,16 @@ impl<'a> Tables<'a> {
         let categories: Vec<CategoryHandle> = categories.collect();
         let mut columns = Columns::new(places.len());
         for &(location, line) in places {
-            let location = &self.view.locations[location];
-            let Line {
-                function,
-                file,
-                line: number,
-            } = &location.lines[line];
-            let function = (location.module, function.as_str(), file.as_deref());
+            let location = &self.source.locations[location];
+            let frame = &location.lines[line];
+            let function = (
+                location.module,
+                frame.function.as_str(),
+                frame.file.as_deref(),
+            );
             let address = location.address.map_or(json!(-1), |address| {
                 let base = location.module.map_or(0, |module| {
-                    let module = &self.view.profile.modules[module];
+                    let module = &self.source.profile.modules[module];
                     module.start.wrapping_sub(module.bias)
                 });
                 json!(address.wrapping_sub(base))
@@ -117,8 +118,8 @@ impl<'a> Tables<'a> {
             columns.push("address", if has_library { address } else { json!(-1) });
             // The outermost line is the function that the code belongs to.
             columns.push("inlineDepth", json!(location.lines.len() - 1 - line));
-            columns.push("func", json!(self.functions.intern(function)));
-            columns.push("line", json!((*number != 0).then_some(number)));
+            columns.push("func", json!(self.functions.insert_full(function).0));
+            columns.push("line", json!((frame.line != 0).then_some(frame.line)));
             columns.push("nativeSymbol", Value::Null);
             columns.push("innerWindowID", json!(0));
             columns.push("column", Value::Null);
@@ -137,15 +138,15 @@ impl<'a> Tables<'a> {
             let name = index
                 .as_u64()
                 .and_then(|index| old[usize::try_from(index).ok()?].as_str());
-            json!(strings.intern(name.unwrap_or_default().to_owned()))
+            json!(strings.insert_full(name.unwrap_or_default().to_owned()).0)
         })
     }
 
     fn functions(&mut self) -> Value {
-        let functions = std::mem::replace(&mut self.functions, Interner::new()).into_values();
+        let functions = std::mem::take(&mut self.functions);
         let mut columns = Columns::new(functions.len());
         for (module, name, file) in functions {
-            columns.push("name", json!(self.strings.intern(name.to_owned())));
+            columns.push("name", json!(self.strings.insert_full(name.to_owned()).0));
             columns.push("isJS", json!(false));
             columns.push("relevantForJS", json!(false));
             columns.push(
@@ -154,7 +155,7 @@ impl<'a> Tables<'a> {
             );
             columns.push(
                 "fileName",
-                json!(file.map(|file| self.strings.intern(file.to_owned()))),
+                json!(file.map(|file| self.strings.insert_full(file.to_owned()).0)),
             );
             columns.push("lineNumber", Value::Null);
             columns.push("columnNumber", Value::Null);
@@ -172,9 +173,9 @@ impl<'a> Tables<'a> {
     fn resources(&mut self) -> Value {
         let mut columns = Columns::new(self.modules.len());
         for &module in &self.modules {
-            let name = self.view.profile.modules[module].name().to_owned();
+            let name = self.source.profile.modules[module].name().to_owned();
             columns.push("lib", json!(module));
-            columns.push("name", json!(self.strings.intern(name)));
+            columns.push("name", json!(self.strings.insert_full(name).0));
             columns.push("host", Value::Null);
             columns.push("type", json!(LIBRARY));
         }

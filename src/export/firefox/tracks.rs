@@ -5,6 +5,7 @@
 
 use std::io::Write;
 
+use allocsample_profile::{Sample, StackId};
 use fxprof_processed_profile::{CategoryHandle, CpuDelta};
 use rustc_hash::FxHashMap;
 use serde::ser::Error as _;
@@ -16,7 +17,7 @@ use super::moments::{Chosen, Moments, Weights, freed_ns};
 use super::{tables, tick_period_ns, timestamp};
 use crate::ExportError;
 use crate::object::{Array, Object};
-use crate::view::{LocationIndex, Sample, StackIndex, View};
+use crate::source::{LocationIndex, Source};
 
 /// What a thread of the document has.
 #[derive(Debug)]
@@ -40,7 +41,7 @@ pub(super) enum Samples {
 
 /// The threads of the document, taken apart and filled one after the other.
 pub(super) struct Threads<'a> {
-    pub view: &'a View<'a>,
+    pub source: &'a Source<'a>,
     /// As they were written; the weight of the only sample of each is the number of its track.
     pub texts: Vec<&'a RawValue>,
     pub tracks: &'a [Track],
@@ -85,7 +86,7 @@ impl Threads<'_> {
             .as_u64()
             .and_then(|number| self.tracks.get(usize::try_from(number).ok()?))
             .ok_or_else(|| serde_json::Error::custom("a thread without a track"))?;
-        let numbered = Numbered::of(self.view, track, &self.weights.rows, room);
+        let numbered = Numbered::of(self.source, track, &self.weights.rows, room);
         self.fill(thread, track, &weight_type, &numbered)?
             .write(out)?;
         Ok(numbered.into_room())
@@ -98,13 +99,13 @@ impl Threads<'_> {
         weight_type: &'b Value,
         numbered: &'b Numbered<'_>,
     ) -> Result<Fields<'b>, ExportError> {
-        tables::fill(self.view, &mut thread, &numbered.places, self.category_of)?;
+        tables::fill(self.source, &mut thread, &numbered.places, self.category_of)?;
         let stacks = Part::written(|out| write_stacks(&numbered.stacks, out));
         thread.set("stackTable", stacks);
         if let Some(chosen) = &track.allocations {
             let rows = self.allocations(chosen, numbered);
             if !rows.is_empty() {
-                let write = move |out: &mut dyn Write| write_allocations(self.view, &rows, out);
+                let write = move |out: &mut dyn Write| write_allocations(self.source, &rows, out);
                 thread.set("nativeAllocations", Part::written(write));
             }
         }
@@ -112,7 +113,7 @@ impl Threads<'_> {
             let rows = self.samples(track, numbered);
             let has_ticks = matches!(track.samples, Samples::Ticks(_));
             let mut table = Object::begin(out)?;
-            write_samples(self.view, &rows, has_ticks, &mut table)?;
+            write_samples(self.source, &rows, has_ticks, &mut table)?;
             table.entry("weightType", weight_type)?;
             Ok(table.end()?)
         });
@@ -123,12 +124,12 @@ impl Threads<'_> {
     /// Allocations and frees in the order of time. One of 0 bytes at interval 1 is left out: a row of weight 0 is neither
     /// allocation nor free.
     fn allocations(&self, chosen: &Chosen, numbered: &Numbered<'_>) -> Vec<Allocation> {
-        let moments = Moments::of(self.view, chosen);
-        let mut lookup = self.view.samples.lookup();
+        let moments = Moments::of(self.source, chosen);
+        let mut bytes = self.source.samples.bytes();
         let mut rows = Vec::with_capacity(moments.len());
         for moment in moments.iter() {
-            let sample = lookup.get(moment.number);
-            let weight = self.weights.rows.of(&sample, moment.number);
+            let (sample, bytes) = bytes.with_sample(moment.number);
+            let weight = self.weights.rows.of(bytes, moment.number);
             if weight != 0 {
                 rows.push(Allocation {
                     weight: if moment.is_free { -weight } else { weight },
@@ -148,11 +149,11 @@ impl Threads<'_> {
     fn samples(&self, track: &Track, numbered: &Numbered<'_>) -> Vec<Row> {
         let mut rows = Vec::new();
         let mut of_samples = |chosen: &Chosen, weights: &Weights| {
-            let mut lookup = self.view.samples.lookup();
+            let mut bytes = self.source.samples.bytes();
             rows.reserve_exact(chosen.len());
             for number in chosen.iter() {
-                let sample = lookup.get(number);
-                let (stack, weight) = (numbered.of_sample(&sample), weights.of(&sample, number));
+                let (sample, bytes) = bytes.with_sample(number);
+                let (stack, weight) = (numbered.of_sample(&sample), weights.of(bytes, number));
                 rows.extend(Row::parts(sample.time_ns, stack, weight));
             }
         };
@@ -160,14 +161,14 @@ impl Threads<'_> {
             (Samples::OfAllocations, Some(chosen)) => of_samples(chosen, &self.weights.rows),
             (Samples::Some(chosen), _) => of_samples(chosen, &self.weights.threads),
             (Samples::Ticks(thread), _) => {
-                let period_ns = tick_period_ns(self.view).max(1);
-                let ticks = self.view.ticks.iter();
-                let ticks = ticks.filter(|tick| tick.thread == *thread);
+                let period_ns = tick_period_ns(self.source).max(1);
+                let ticks = self.source.ticks.iter();
+                let ticks = ticks.filter(|it| self.source.thread(it.thread) == *thread);
                 rows.extend(ticks.map(|tick| {
                     Row {
                         time_ns: tick.time_ns,
                         cpu_ns: tick.cpu_ns,
-                        stack: numbered.of_tick(tick.stack),
+                        stack: numbered.of_stack(tick.stack),
                         // A tick that was late stands for those that it missed.
                         weight: i32::try_from(tick.cpu_ns / period_ns)
                             .unwrap_or(i32::MAX)
@@ -186,13 +187,13 @@ const NONE: u32 = 0;
 
 /// The stacks and frames of one thread, in the order in which its rows need them.
 struct Numbered<'a> {
-    view: &'a View<'a>,
-    /// The number of each stack of the view; [`NONE`] for those that the thread does not have.
+    source: &'a Source<'a>,
+    /// The number of each stack of the profile; [`NONE`] for those that the thread does not have.
     of_stack: Vec<u32>,
     /// Those that it has.
-    seen: Vec<u32>,
+    seen: Vec<StackId>,
     /// With a type on top.
-    objects: FxHashMap<(StackIndex, LocationIndex), u32>,
+    objects: FxHashMap<(StackId, LocationIndex), u32>,
     stacks: StackTable,
     /// The line of a location that each frame stands for.
     places: Vec<(LocationIndex, usize)>,
@@ -206,10 +207,10 @@ pub(super) struct StackTable(Vec<(u32, u32)>);
 
 impl<'a> Numbered<'a> {
     /// `room` is what [`Self::into_room`] of the thread before gave.
-    fn of(view: &'a View<'a>, track: &Track, weights: &Weights, mut room: Vec<u32>) -> Self {
-        room.resize(view.stacks.len(), NONE);
+    fn of(source: &'a Source<'a>, track: &Track, weights: &Weights, mut room: Vec<u32>) -> Self {
+        room.resize(source.profile.stacks.count() as usize + 1, NONE);
         let mut numbered = Self {
-            view,
+            source,
             of_stack: room,
             seen: Vec::new(),
             objects: FxHashMap::default(),
@@ -217,10 +218,10 @@ impl<'a> Numbered<'a> {
             places: Vec::new(),
             of_location: FxHashMap::default(),
         };
-        let mut lookup = view.samples.lookup();
+        let mut bytes = source.samples.bytes();
         for number in track.allocations.iter().flat_map(Chosen::iter) {
-            let sample = lookup.get(number);
-            if weights.of(&sample, number) > 0 {
+            let (sample, bytes) = bytes.with_sample(number);
+            if weights.of(bytes, number) > 0 {
                 numbered.add(&sample);
             }
         }
@@ -228,11 +229,12 @@ impl<'a> Numbered<'a> {
             Samples::None | Samples::OfAllocations => {}
             Samples::Some(chosen) => {
                 for number in chosen.iter() {
-                    numbered.add(&lookup.get(number));
+                    numbered.add(&source.samples.at(number));
                 }
             }
             Samples::Ticks(thread) => {
-                for tick in view.ticks.iter().filter(|tick| tick.thread == *thread) {
+                let ticks = source.ticks.iter();
+                for tick in ticks.filter(|it| source.thread(it.thread) == *thread) {
                     numbered.add_stack(tick.stack);
                 }
             }
@@ -243,7 +245,7 @@ impl<'a> Numbered<'a> {
     /// Gives the memory back, with nothing in it.
     fn into_room(mut self) -> Vec<u32> {
         for stack in self.seen {
-            self.of_stack[stack as usize] = NONE;
+            self.of_stack[stack.0 as usize] = NONE;
         }
         self.of_stack
     }
@@ -251,7 +253,7 @@ impl<'a> Numbered<'a> {
     /// The sample's stack, with its type on top if it has one.
     fn add(&mut self, sample: &Sample) {
         let stack = self.add_stack(sample.stack);
-        if let Some(object) = sample.object
+        if let Some(object) = self.source.object(sample)
             && !self.objects.contains_key(&(sample.stack, object))
         {
             let frame = self.first_frame(object, 0..1);
@@ -260,29 +262,28 @@ impl<'a> Numbered<'a> {
         }
     }
 
-    fn add_stack(&mut self, stack: StackIndex) -> u32 {
-        let view = self.view;
+    fn add_stack(&mut self, stack: StackId) -> u32 {
+        let source = self.source;
         let mut missing = Vec::new();
-        let mut known = NONE;
-        for stack in view.stacks_of(stack) {
-            known = self.of_stack[stack];
+        let (mut at, mut known) = (stack, NONE);
+        while let Some((parent, place)) = source.profile.stacks.parent_and_place(at) {
+            known = self.of_stack[at.0 as usize];
             if known != NONE {
                 break;
             }
-            missing.push(stack);
+            missing.push((at, place as LocationIndex));
+            at = parent;
         }
-        for stack in missing.into_iter().rev() {
-            let location = view.stacks.get(stack).location;
-            let lines = view.locations[location].lines.len();
+        for (stack, location) in missing.into_iter().rev() {
+            let lines = source.locations[location].lines.len();
             // Outermost first: callers are below their callees.
             let first = self.first_frame(location, 0..lines);
             // As many as there are lines of a function's inlined calls.
             for frame in (first..).take(lines) {
                 known = self.stacks.push(known, frame);
             }
-            self.of_stack[stack] = known;
-            // Numbers of things in memory, which 32 bits are enough for; so are those of frames and stacks.
-            self.seen.push(stack as u32);
+            self.of_stack[stack.0 as usize] = known;
+            self.seen.push(stack);
         }
         known
     }
@@ -296,16 +297,16 @@ impl<'a> Numbered<'a> {
         })
     }
 
-    fn of_tick(&self, stack: StackIndex) -> u32 {
-        self.of_stack[stack]
+    fn of_stack(&self, stack: StackId) -> u32 {
+        self.of_stack[stack.0 as usize]
     }
 
     fn of_sample(&self, sample: &Sample) -> u32 {
-        let known = sample.object.and_then(|object| {
+        let known = self.source.object(sample).and_then(|object| {
             let key = (sample.stack, object);
             self.objects.get(&key).copied()
         });
-        known.unwrap_or(self.of_stack[sample.stack])
+        known.unwrap_or_else(|| self.of_stack(sample.stack))
     }
 }
 
@@ -367,7 +368,7 @@ fn write_stacks(StackTable(stacks): &StackTable, out: &mut dyn Write) -> Result<
 }
 
 fn write_allocations(
-    view: &View,
+    source: &Source,
     rows: &[Allocation],
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
@@ -375,10 +376,10 @@ fn write_allocations(
     table.rows("time", rows.len(), |range| {
         rows[range].iter().map(|row| {
             let number = row.number as usize;
-            let (born_ns, _) = view.samples.life(number);
+            let born_ns = source.samples.at(number).time_ns;
             let is_free = row.weight < 0;
-            let freed_ns = is_free.then(|| freed_ns(view, number)).flatten();
-            timestamp(view, freed_ns.unwrap_or(born_ns))
+            let freed_ns = is_free.then(|| freed_ns(source, number)).flatten();
+            timestamp(source, freed_ns.unwrap_or(born_ns))
         })
     })?;
     table.rows("weight", rows.len(), |range| {
@@ -398,7 +399,7 @@ fn write_allocations(
 }
 
 fn write_samples(
-    view: &View,
+    source: &Source,
     rows: &[Row],
     has_ticks: bool,
     table: &mut Object<'_>,
@@ -415,12 +416,12 @@ fn write_samples(
         })?;
     }
     // In the order of time, but for what was there before the profile began.
-    let time_ns = |row: usize| rows[row].time_ns.max(view.profile.process.start_ns);
+    let time_ns = |row: usize| rows[row].time_ns.max(source.profile.process.start_ns);
     table.rows("timeDeltas", rows.len(), |range| {
         range.map(|row| {
             let before = row
                 .checked_sub(1)
-                .map_or(view.profile.process.start_ns, time_ns);
+                .map_or(source.profile.process.start_ns, time_ns);
             time_ns(row).saturating_sub(before) as f64 / 1e6
         })
     })?;

@@ -29,7 +29,7 @@
 use std::collections::BTreeMap;
 
 use allocsample_heapwalk::{Arena, Heap, Parts, Piece};
-use allocsample_profile::{Frame, HeapId, MissingRoot, Profile, StackId};
+use allocsample_profile::{Frame, HeapId, Profile, StackId};
 use allocsample_sampling::Estimate;
 
 use crate::shares::live_at;
@@ -52,8 +52,6 @@ pub struct Holder {
     pub frame: Option<Frame>,
     /// The stack of one of the samples.
     pub stack: StackId,
-    /// Why its root is missing, if it is.
-    pub missing: Option<MissingRoot>,
     /// Its blocks.
     pub blocks: Estimate,
     /// Their bytes, as rounded up by malloc.
@@ -144,7 +142,6 @@ impl Held {
             let holder = sites.entry(charged).or_insert_with(|| Holder {
                 frame: charged.map(|id| frames.frame(id).clone()),
                 stack: sample.stack,
-                missing: sample.missing_root(),
                 blocks: Estimate::ZERO,
                 block_bytes: Estimate::ZERO,
                 free_bytes: Estimate::ZERO,

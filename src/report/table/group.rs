@@ -300,7 +300,7 @@ fn by_frame(frames: &Frames<'_>, by: By, sums: &Sums) -> Groups {
     let mut stack = Vec::new();
     for (number, sum) in (0..).zip(sums.iter()) {
         let sample = sum.sample(frames.profile);
-        frames.fill(&sample, &mut stack);
+        frames.fill(sample.stack, &mut stack);
         for id in &stack {
             let key = keys.of_frame[id.index()] as usize;
             if std::mem::replace(&mut seen[key], number + 1) == number + 1 {
@@ -348,7 +348,7 @@ fn by_sum(frames: &Frames<'_>, by: By, sums: &mut Sums) -> Groups {
         let sum = sums.at(number);
         let sample = sum.sample(frames.profile);
         let key = match &mut paths {
-            Some(paths) => paths.number(&sample, 0),
+            Some(paths) => paths.number(sample.stack, 0),
             None if by == By::Heap => u32::from(sample.heap.0),
             None => sum.mark,
         };
@@ -361,7 +361,7 @@ fn by_sum(frames: &Frames<'_>, by: By, sums: &mut Sums) -> Groups {
         }
         let mut frame = None;
         if by == By::Site {
-            frames.fill(&sample, &mut stack);
+            frames.fill(sample.stack, &mut stack);
             let own = frames.charged(sample.heap, &stack);
             frame = own.map(|own| stack[own]);
         }
@@ -436,7 +436,7 @@ fn row(
             row.line = 0;
         }
         By::Site => {
-            frames.fill(sample, stack);
+            frames.fill(sample.stack, stack);
             row.charged = frames.charged(sample.heap, stack).unwrap_or(0);
             row.stack = stack
                 .iter()
