@@ -200,6 +200,7 @@ mod tests {
     use crate::recording::tests::recording_at;
     use allocsample_record::{ForkRecord, LostReason};
     use core::sync::atomic::{AtomicU32, Ordering};
+    use std::vec::Vec;
 
     #[test]
     fn there_is_room_for_bytes_that_cannot_be_compressed() {
@@ -258,20 +259,35 @@ mod tests {
     }
 
     impl Files {
-        /// The kinds of the chunks that were appended, each of which is whole.
-        fn chunks(&self) -> std::vec::Vec<u16> {
+        /// The kinds of the chunks that were appended.
+        fn chunks(&self) -> Vec<u16> {
+            self.payloads().into_iter().map(|(kind, _)| kind).collect()
+        }
+
+        /// The words of the only chunk of a kind.
+        fn words(&self, kind: ChunkKind) -> Vec<u64> {
+            let mut payloads = self.payloads().into_iter();
+            let (_, payload) = payloads.find(|it| it.0 == kind as u16).unwrap();
+            let words = payload.chunks(8);
+            words
+                .map(|word| u64::from_le_bytes(word.try_into().unwrap()))
+                .collect()
+        }
+
+        /// Kinds and contents of the chunks that were appended, each of which is whole.
+        fn payloads(&self) -> Vec<(u16, Vec<u8>)> {
             let bytes = std::fs::read(&self.profile).unwrap();
             let mut rest = bytes.strip_prefix(BEGINNING).unwrap();
-            let mut kinds = std::vec::Vec::new();
+            let mut found = Vec::new();
             while let Some((header, behind)) = rest.split_at_checked(CHUNK_HEADER_BYTES) {
                 let header = ChunkHeader::decode(header).unwrap();
                 let (payload, behind) = behind.split_at(header.stored_bytes as usize);
                 assert!(header.matches(payload));
-                kinds.push(header.kind);
+                found.push((header.kind, payload.to_vec()));
                 rest = behind;
             }
             assert!(rest.is_empty());
-            kinds
+            found
         }
     }
 
@@ -313,6 +329,23 @@ mod tests {
         files.recording.count_lost(LostReason::RingFull, 1, 100);
         assert!(finish(&files.recording, copy, None));
         assert!(files.chunks().contains(&(ChunkKind::Lost as u16)));
+    }
+
+    #[test]
+    fn all_losses_and_figures_are_written_with_the_length_of_the_file() {
+        let files = files("figures");
+        for (reason, number) in LostReason::ALL.into_iter().zip(1..) {
+            files.recording.count_lost(reason, number, 100 * number);
+        }
+        assert!(finish(&files.recording, copy, None));
+        let lost = files.recording.ring.lost().into_iter();
+        let lost: Vec<u64> = lost.flat_map(|(events, bytes)| [events, bytes]).collect();
+        assert_eq!(files.words(ChunkKind::Lost), lost);
+        assert!(lost.last().is_some_and(|&bytes| bytes > 0));
+        let figures = files.words(ChunkKind::Figures);
+        assert_eq!(figures, files.recording.ring.figures());
+        let length = std::fs::metadata(&files.profile).unwrap().len();
+        assert_eq!(figures.get(Figure::WrittenBytes as usize), Some(&length));
     }
 
     #[test]
