@@ -1,10 +1,9 @@
 //! Stacks that do not reach the start of their thread.
 //!
-//! Such a stack ends in a pseudo-frame that says why. It is a node like others, below a copy of the nodes of the stack, so that
-//! readers need not know of it: the same frames with a root are another stack.
+//! Such a stack ends in a pseudo-frame that says why. It is a node like others, so that readers need not know of it: the same
+//! frames with a root are another stack.
 
 use allocsample_record::{Location, ModuleId, SampleFlags, StackId};
-use rustc_hash::FxHashMap;
 
 use crate::frames::Frame;
 use crate::model::Profile;
@@ -54,63 +53,118 @@ impl Profile {
     /// assert_eq!(frames[0].function, "(no stack)");
     /// ```
     pub fn end_stacks_without_root(&mut self) {
-        let mut ended = Ended {
-            stacks: &mut self.stacks,
-            known: FxHashMap::default(),
-        };
+        let others = self.ticks.iter().map(|it| (it.stack, it.flags));
+        let calls = self.mappings.iter();
+        let others = others.chain(calls.map(|it| (it.stack, it.mapped.stack_flags)));
+        let rows = 0..self.samples.len();
+        let of_samples = rows.map(|row| (self.samples.stack(row), self.samples.flags(row)));
+        let uses = of_samples.chain(others);
+        let uses = uses.map(|(stack, flags)| (stack, missing_root(stack, flags)));
+        let frees = self.free_stacks.iter().map(|&(_, stack)| (stack, None));
+        let ended = Ended::of(&mut self.stacks, uses.chain(frees));
         for row in 0..self.samples.len() {
-            let (stack, flags) = (self.samples.stack(row), self.samples.flags(row));
-            if let Some(reason) = missing_root(stack, flags) {
-                self.samples.set_stack(row, ended.stack(stack, reason));
+            let stack = self.samples.stack(row);
+            let new = ended.get(stack, missing_root(stack, self.samples.flags(row)));
+            if new != stack {
+                self.samples.set_stack(row, new);
             }
         }
-        let ticks = self.ticks.iter_mut().map(|it| (&mut it.stack, it.flags));
-        let calls = self.mappings.iter_mut();
-        let calls = calls.map(|it| (&mut it.stack, it.mapped.stack_flags));
-        for (stack, flags) in ticks.chain(calls) {
-            if let Some(reason) = missing_root(*stack, flags) {
-                *stack = ended.stack(*stack, reason);
-            }
+        for (_, stack) in &mut self.free_stacks {
+            *stack = ended.get(*stack, None);
+        }
+        for it in &mut self.ticks {
+            it.stack = ended.get(it.stack, missing_root(it.stack, it.flags));
+        }
+        for it in &mut self.mappings {
+            it.stack = ended.get(it.stack, missing_root(it.stack, it.mapped.stack_flags));
         }
     }
 }
 
-/// The stacks that end in pseudo-frames.
-struct Ended<'a> {
-    stacks: &'a mut StackTable,
-    /// By the stack as it was recorded, and by reason.
-    known: FxHashMap<(StackId, u64), StackId>,
-}
+/// What became of the stacks as they were recorded, by how they end: with their root, or by reason. Where a list is empty, or
+/// too short, they are the same.
+#[derive(Default)]
+struct Ended([Vec<StackId>; REASONS.len() + 1]);
 
-impl Ended<'_> {
-    fn stack(&mut self, recorded: StackId, reason: u64) -> StackId {
-        let mut new = Vec::new();
-        let mut at = recorded;
-        let mut ended = loop {
-            if let Some(&known) = self.known.get(&(at, reason)) {
-                break known;
+/// The place in [`Ended`] of stacks with their root.
+const WHOLE: usize = REASONS.len();
+
+impl Ended {
+    /// Nodes with each end that they are used with, in their order: parents stay before their children. A table in which all
+    /// nodes have one end has hardly more of them.
+    fn of(recorded: &mut StackTable, uses: impl Iterator<Item = (StackId, Option<u64>)>) -> Self {
+        let nodes = recorded.count() as usize + 1;
+        let mut ends = vec![0_u8; nodes];
+        let mut all = 0;
+        for (stack, reason) in uses {
+            let end = 1 << end(reason);
+            all |= end;
+            if let Some(ends) = ends.get_mut(stack.0 as usize) {
+                *ends |= end;
             }
-            let Some((parent, place)) = self.stacks.parent_and_place(at) else {
-                let place = self.stacks.place_number(Location {
-                    module: ModuleId::NO_ROOT,
-                    offset: reason,
-                });
-                break self.push(StackId::EMPTY, place, (at, reason));
-            };
-            new.push((at, place));
-            at = parent;
-        };
-        for (at, place) in new.into_iter().rev() {
-            ended = self.push(ended, place, (at, reason));
+        }
+        let is_used = |reason: u64| all & 1 << end(Some(reason)) != 0;
+        let mut ended = Self::default();
+        if is_used(TRUNCATED) || is_used(UNWIND_FAILED) {
+            *recorded = ended.copy(recorded, ends, [TRUNCATED, UNWIND_FAILED].map(is_used));
+        }
+        if is_used(NO_STACK) {
+            // Nothing is on top of it.
+            ended.0[end(Some(NO_STACK))] = vec![push_root(recorded, NO_STACK)];
         }
         ended
     }
 
-    fn push(&mut self, parent: StackId, place: u32, known_as: (StackId, u64)) -> StackId {
-        let stack = self.stacks.push_at(parent, place);
-        self.known.insert(known_as, stack);
-        stack
+    /// A table with the nodes that are needed. `ends`: those that each node is used with; `is_used`: which of the two roots
+    /// that have callees.
+    fn copy(&mut self, recorded: &StackTable, mut ends: Vec<u8>, is_used: [bool; 2]) -> StackTable {
+        let node = |number: usize| recorded.parent_and_place(StackId(number as u32));
+        for number in (1..ends.len()).rev() {
+            if let Some((parent, _)) = node(number) {
+                ends[parent.0 as usize] |= ends[number];
+            }
+        }
+        let mut new = recorded.without_nodes();
+        self.0[WHOLE] = vec![StackId::EMPTY; ends.len()];
+        for (reason, is_used) in [TRUNCATED, UNWIND_FAILED].into_iter().zip(is_used) {
+            if is_used {
+                let root = push_root(&mut new, reason);
+                self.0[end(Some(reason))] = vec![root; ends.len()];
+            }
+        }
+        for (number, &ends) in ends.iter().enumerate().skip(1) {
+            let Some((parent, place)) = node(number) else {
+                continue;
+            };
+            // One that nobody uses stays.
+            let ends = if ends == 0 { 1 << WHOLE } else { ends };
+            for (end, stacks) in self.0.iter_mut().enumerate() {
+                if ends & 1 << end != 0 {
+                    stacks[number] = new.push_at(stacks[parent.0 as usize], place);
+                }
+            }
+        }
+        new
     }
+
+    fn get(&self, recorded: StackId, reason: Option<u64>) -> StackId {
+        let stacks = &self.0[end(reason)];
+        stacks.get(recorded.0 as usize).copied().unwrap_or(recorded)
+    }
+}
+
+fn push_root(stacks: &mut StackTable, reason: u64) -> StackId {
+    let place = stacks.place_number(Location {
+        module: ModuleId::NO_ROOT,
+        offset: reason,
+    });
+    stacks.push_at(StackId::EMPTY, place)
+}
+
+/// The place in [`Ended`] of stacks that end for this reason, or do not.
+fn end(reason: Option<u64>) -> usize {
+    // Below the number of reasons.
+    reason.map_or(WHOLE, |reason| reason as usize)
 }
 
 #[cfg(test)]
@@ -169,5 +223,62 @@ mod tests {
         assert_eq!(profile.ticks[0].stack, profile.samples.at(1).stack);
         // Two as they were recorded; three and three with a pseudo-frame below; one is nothing else.
         assert_eq!(profile.stacks.count(), 2 + 3 + 3 + 1);
+    }
+
+    /// A stack of two frames, and a sample of it.
+    fn with_sample(flags: SampleFlags) -> Profile {
+        let mut profile = Profile::default();
+        let stack = (1..3).fold(StackId::EMPTY, |parent, offset| {
+            let location = Location {
+                module: ModuleId::NONE,
+                offset,
+            };
+            profile.stacks.push(StackNode { parent, location })
+        });
+        profile.samples.push(Sample {
+            stack,
+            flags,
+            ..Sample::default()
+        });
+        profile
+    }
+
+    #[test]
+    fn nodes_that_have_one_end_are_not_copied() {
+        for flags in [SampleFlags::TRUNCATED, SampleFlags::UNWIND_FAILED] {
+            let mut profile = with_sample(flags);
+            profile.end_stacks_without_root();
+            assert_eq!(profile.stacks.count(), 3);
+            assert_eq!(profile.stack_frames(&profile.samples.at(0)).len(), 3);
+        }
+    }
+
+    #[test]
+    fn stacks_with_roots_stay_where_they_are() {
+        let mut profile = with_sample(SampleFlags::default());
+        profile.free_stacks.push((0, StackId(1)));
+        profile.end_stacks_without_root();
+        assert_eq!(profile.stacks.count(), 2);
+        // One that is not there is one more, at the end.
+        profile.samples.push(Sample::default());
+        profile.end_stacks_without_root();
+        let stacks = profile.samples.iter().map(|sample| sample.stack.0);
+        assert_eq!(stacks.collect::<Vec<_>>(), [2, 3]);
+        assert_eq!((profile.stacks.count(), profile.free_stacks[0].1.0), (3, 1));
+        // Behind a pseudo-frame they move, and say the same.
+        profile.ticks.push(Tick {
+            stack: StackId(1),
+            flags: SampleFlags::TRUNCATED,
+            ..Tick::default()
+        });
+        let places = |profile: &Profile, stack| -> Vec<u64> {
+            let locations = profile.stacks.locations(stack);
+            locations.map(|location| location.offset).collect()
+        };
+        let free = places(&profile, profile.free_stacks[0].1);
+        profile.end_stacks_without_root();
+        assert_eq!(places(&profile, profile.free_stacks[0].1), free);
+        assert_eq!(places(&profile, profile.samples.stack(0)), [2, 1]);
+        assert_eq!(places(&profile, profile.ticks[0].stack), [1, TRUNCATED]);
     }
 }

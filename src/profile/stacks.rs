@@ -23,6 +23,15 @@ impl StackTable {
         self.push_at(node.parent, place)
     }
 
+    /// A table with the same places, and without stacks.
+    pub(crate) fn without_nodes(&self) -> Self {
+        Self {
+            nodes: Vec::with_capacity(self.nodes.len()),
+            places: self.places.clone(),
+            numbers: self.numbers.clone(),
+        }
+    }
+
     /// Adds a node at a place that has a number.
     pub(crate) fn push_at(&mut self, parent: StackId, place: u32) -> StackId {
         make_room(&mut self.nodes, 1);
