@@ -290,6 +290,7 @@ mod tests {
             }
             profile.samples.push(sample);
         }
+        profile.end_stacks_without_root();
         Arc::new(profile)
     }
 
