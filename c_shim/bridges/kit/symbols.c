@@ -89,3 +89,65 @@ bool symbols_function_of(const void *address, uintptr_t *start, uintptr_t *end)
     *end = *start + symbol->st_size;
     return true;
 }
+
+/* ---- the unwinder's table: the section .eh_frame_hdr, with the encodings that all linkers choose ---- */
+
+struct unwind_table {
+    uint8_t version, frame_encoding, count_encoding, entries_encoding;
+    int32_t frame;
+    uint32_t count;
+    struct {
+        int32_t function, description; /* relative to the table */
+    } entries[];
+};
+enum { SIGNED_4_FROM_HERE = 0x1b, UNSIGNED_4 = 0x03, SIGNED_4_FROM_TABLE = 0x3b };
+
+struct unwind_search {
+    uintptr_t address;
+    const struct unwind_table *table;
+    uintptr_t code_end;
+};
+
+static int look_for_table(struct dl_phdr_info *object, size_t size, void *argument)
+{
+    struct unwind_search *search = argument;
+    (void)size;
+    search->table = NULL;
+    search->code_end = 0;
+    for (size_t i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
+        uintptr_t start = object->dlpi_addr + segment->p_vaddr, end = start + segment->p_memsz;
+        if (segment->p_type == PT_GNU_EH_FRAME)
+            search->table = (const struct unwind_table *)start;
+        if (segment->p_type == PT_LOAD && (segment->p_flags & PF_X) != 0 && search->address >= start &&
+            search->address < end)
+            search->code_end = end;
+    }
+    return search->code_end != 0;
+}
+
+bool symbols_unwound_function_of(uintptr_t address, uintptr_t *start, uintptr_t *end)
+{
+    struct unwind_search search = {.address = address};
+    if (dl_iterate_phdr(look_for_table, &search) == 0 || search.table == NULL)
+        return false;
+    const struct unwind_table *table = search.table;
+    if (table->version != 1 || table->frame_encoding != SIGNED_4_FROM_HERE || table->count_encoding != UNSIGNED_4 ||
+        table->entries_encoding != SIGNED_4_FROM_TABLE)
+        return false;
+    /* The entries are sorted: `first` is the number of those that start at or before `address`. */
+    uint32_t first = 0, last = table->count;
+    while (first < last) {
+        uint32_t middle = first + (last - first) / 2;
+        if ((uintptr_t)table + (uintptr_t)(intptr_t)table->entries[middle].function <= address)
+            first = middle + 1;
+        else
+            last = middle;
+    }
+    if (first == 0)
+        return false;
+    *start = (uintptr_t)table + (uintptr_t)(intptr_t)table->entries[first - 1].function;
+    *end = first == table->count ? search.code_end
+                                 : (uintptr_t)table + (uintptr_t)(intptr_t)table->entries[first].function;
+    return true;
+}

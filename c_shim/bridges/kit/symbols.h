@@ -27,4 +27,8 @@ HIDDEN bool symbols_is_data(const void *address, size_t length);
 /* The code of the function that begins at `address`, by its symbol's size. */
 HIDDEN bool symbols_function_of(const void *address, uintptr_t *start, uintptr_t *end);
 
+/* The code of the function that contains `address`, by the table that unwinders search. Functions without a symbol are in it
+ * as well. `end` is where the next function in the table starts. */
+HIDDEN bool symbols_unwound_function_of(uintptr_t address, uintptr_t *start, uintptr_t *end);
+
 #endif
