@@ -5,45 +5,77 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use support::collected::{self, AtWork};
 use support::profile::{Profile, Site};
 use support::room::{stderr, stdout};
-use support::{Room, bridge, is_installed, skip, truth};
+use support::{Program, Room, bridge, is_installed, skip, truth};
 
-fn has_node() -> bool {
-    let has = is_installed("node");
-    if !has {
-        skip("no Node.js (Debian: nodejs)");
+/// Every Node.js that is here: the system's, and those that `scripts/setup` has from npm.
+fn nodes() -> Vec<String> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/nodes");
+    let releases = fs::read_dir(own).into_iter().flatten().flatten();
+    let mut nodes: Vec<_> = releases
+        .map(|release| release.path().join("node_modules/node/bin/node"))
+        .filter(|node| node.exists())
+        .map(|node| node.to_string_lossy().into_owned())
+        .collect();
+    nodes.sort();
+    if is_installed("node") {
+        nodes.insert(0, "node".to_owned());
     }
-    has
+    if nodes.len() < 2 {
+        skip("no Node.js of npm, or none of Debian (scripts/setup installs both)");
+    }
+    nodes
+}
+
+/// Options under which V8 charges no function to its caller.
+fn apart(node: &str) -> Vec<&'static str> {
+    let output = Command::new(node).arg("--version").output();
+    let version = stdout(&output.expect("Node.js"));
+    let major = version.trim_start_matches('v').split('.').next();
+    let major: u32 = major.and_then(|it| it.parse().ok()).expect("a version");
+    let both = ["--no-turbo-inlining", "--no-maglev-inlining"];
+    both[..if major < 22 { 1 } else { 2 }].to_vec()
+}
+
+/// The system's, for what does not depend on the release.
+fn node() -> Option<String> {
+    nodes().into_iter().next()
 }
 
 /// Runs it as a user does, with and without the agent.
-fn profile(options: &[&str], arguments: &[&str]) -> (Output, Profile, Room) {
+fn profile(node: &str, options: &[&str], arguments: &[&str]) -> (Output, Profile, Room) {
     let room = Room::new();
     let run = ["run", "-q", "--seed", "7", "-o", "x.allocsample"];
-    let output = room.output(&[&run, options, &["--", "node"], arguments].concat());
-    let bare = Command::new("node")
+    let output = room.output(&[&run, options, &["--", node], arguments].concat());
+    let bare = Command::new(node)
         .args(arguments)
         .output()
         .expect("Node.js");
     assert_eq!(
         (stdout(&output), stderr(&output), output.status.code()),
-        (stdout(&bare), stderr(&bare), bare.status.code())
+        (stdout(&bare), stderr(&bare), bare.status.code()),
+        "{node}"
     );
     let profile = Profile::read(&room.path("x.allocsample"));
     (output, profile, room)
 }
 
 /// V8 draws samples too, by numbers that follow from its seed.
-fn known_sites(options: &[&str]) -> (Output, Profile, Room) {
+fn known_sites(node: &str, options: &[&str]) -> (Output, Profile, Room) {
     let program = bridge::program("known_sites.js");
     let program = program.to_string_lossy();
-    profile(options, &["--random-seed=1", "--expose-gc", &program, "1"])
+    profile(
+        node,
+        options,
+        &["--random-seed=1", "--expose-gc", &program, "1"],
+    )
 }
 
 /// What each function was charged with: bytes, and their variance; the same of what lives; samples.
@@ -79,82 +111,207 @@ fn charges(room: &Room, condition: &str) -> Charges {
 
 #[test]
 fn each_site_is_within_its_error_and_has_its_line() {
-    if !has_node() {
-        return;
-    }
-    for interval in ["8K", "64K"] {
-        let (output, profile, room) = known_sites(&["--interval", interval]);
-        let charges = charges(&room, OF_THE_PROGRAM);
-        let known = truth::printed(&output.stdout);
-        assert_eq!(known.len(), 7);
-        for (name, known) in known {
-            let [bytes, variance, live, live_variance, samples] = charges[&name];
-            assert!(samples > 50.0, "{name}: {samples} samples");
-            // In new arrays V8 has two words for what it learns of them.
-            let slack = 0.005 * known.bytes as f64;
-            let difference = (bytes - known.bytes as f64).abs();
-            assert!(
-                difference <= 4.0 * variance.sqrt() + slack,
-                "{interval} {name}: {bytes:.0} bytes of {known:?}"
-            );
-            // What nobody holds may still stand in a register when the collector comes.
-            let slack = slack.max(8.0 * live_variance.sqrt() * f64::from(known.live_bytes == 0));
-            let difference = (live - known.live_bytes as f64).abs();
-            assert!(
-                difference <= 4.0 * live_variance.sqrt() + slack
-                    && live <= 0.02 * bytes + known.live_bytes as f64 * 2.0,
-                "{interval} {name}: {live:.0} bytes live of {known:?}"
-            );
+    for node in nodes() {
+        for interval in ["8K", "64K"] {
+            assert_sites(&node, interval);
         }
-        let z = profile.report["audit"]["z"].as_f64().expect("an audit");
-        assert!(z.abs() < 4.0, "audit {z}");
     }
+}
+
+#[track_caller]
+fn assert_sites(node: &str, interval: &str) {
+    let (output, profile, room) = known_sites(node, &["--interval", interval]);
+    let charges = charges(&room, OF_THE_PROGRAM);
+    let known = truth::printed(&output.stdout);
+    assert_eq!(known.len(), 7);
+    for (name, known) in known {
+        let [bytes, variance, live, live_variance, samples] = charges[&name];
+        assert!(samples > 50.0, "{node} {name}: {samples} samples");
+        // In new arrays V8 has two words for what it learns of them.
+        let slack = 0.005 * known.bytes as f64;
+        let difference = (bytes - known.bytes as f64).abs();
+        assert!(
+            difference <= 4.0 * variance.sqrt() + slack,
+            "{node} {interval} {name}: {bytes:.0} bytes of {known:?}"
+        );
+        // What nobody holds may still stand in a register when the collector comes.
+        let slack = slack.max(8.0 * live_variance.sqrt() * f64::from(known.live_bytes == 0));
+        let difference = (live - known.live_bytes as f64).abs();
+        assert!(
+            difference <= 4.0 * live_variance.sqrt() + slack
+                && live <= 0.02 * bytes + known.live_bytes as f64 * 2.0,
+            "{node} {interval} {name}: {live:.0} bytes live of {known:?}"
+        );
+    }
+    let z = profile.report["audit"]["z"].as_f64().expect("an audit");
+    assert!(z.abs() < 4.0, "{node}: audit {z}");
 }
 
 #[test]
 fn functions_lines_and_collections_are_told() {
-    if !has_node() {
-        return;
-    }
-    let (_, profile, _room) = known_sites(&["--interval", "8K"]);
     let file = bridge::program("known_sites.js");
-    bridge::assert_line(
-        &profile,
-        "largeBufferAndKept",
-        &file,
-        "allocUnsafeSlow(40000)",
-    );
-    bridge::assert_line(&profile, "arrayAndKept", &file, "new Array(500)");
-    for leaf in ["arrayAndKept", "objectAndFreed"] {
-        bridge::assert_stack(&profile, &["Module._load", "main", "site", leaf]);
+    for node in nodes() {
+        let (_, profile, _room) = known_sites(&node, &["--interval", "8K"]);
+        bridge::assert_line(
+            &profile,
+            "largeBufferAndKept",
+            &file,
+            "allocUnsafeSlow(40000)",
+        );
+        bridge::assert_line(&profile, "arrayAndKept", &file, "new Array(500)");
+        for leaf in ["arrayAndKept", "objectAndFreed"] {
+            bridge::assert_stack(&profile, &["executeUserEntryPoint", "main", "site", leaf]);
+        }
+        let stacks = profile.stacks();
+        let through_both = stacks.iter().any(|(stack, _)| {
+            let at = |name: &str| stack.iter().position(|frame| frame == name);
+            at("__libc_start_main_impl") < at("main")
+                && at("main") < at("memoryAndFreed")
+                && at("main").is_some()
+        });
+        assert!(
+            through_both,
+            "{node}: native frames with JavaScript among them"
+        );
+        let heap = bridge::heap(&profile, "javascript");
+        assert!(heap["minor_collections"].as_f64() >= Some(1.0), "{heap}");
+        assert!(heap["major_collections"].as_f64() >= Some(2.0), "{heap}");
+        assert!(heap["gc_time_s"].as_f64() > Some(0.0), "{heap}");
     }
-    let stacks = profile.stacks();
-    let through_both = stacks.iter().any(|(stack, _)| {
-        let at = |name: &str| stack.iter().position(|frame| frame == name);
-        at("__libc_start_main_impl") < at("main")
-            && at("main") < at("memoryAndFreed")
-            && at("main").is_some()
-    });
-    assert!(through_both, "native frames with JavaScript among them");
-    let heap = bridge::heap(&profile, "javascript");
-    assert!(heap["minor_collections"].as_f64() >= Some(1.0), "{heap}");
-    assert!(heap["major_collections"].as_f64() >= Some(2.0), "{heap}");
-    assert!(heap["gc_time_s"].as_f64() > Some(0.0), "{heap}");
 }
 
 #[test]
 fn the_leak_is_found() {
-    if has_node() {
-        let program = bridge::program("leaky.js");
-        let command = ["node", &program.to_string_lossy(), "60000"];
+    let program = bridge::program("leaky.js");
+    for node in nodes() {
+        let arguments = [&*program.to_string_lossy(), "60000"];
+        let command = [&[&*node], &*apart(&node), &arguments].concat();
         bridge::assert_leak(&command, "openSession");
     }
 }
 
-fn steered_sites(count: u32, told: bridge::Told) -> [Site; 3] {
+/// The program of the matrix, in which V8 makes one function of all.
+fn known_truth() -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/matrix/programs/known_truth.js");
+    file.to_string_lossy().into_owned()
+}
+
+/// V8 may allocate objects of several functions at once, and would take them all for dead when the first of them dies.
+#[test]
+fn objects_that_optimized_code_allocates_together_are_live_on_their_own() {
+    for node in nodes() {
+        let room = Room::new();
+        let run = ["run", "-q", "--seed", "7", "--interval", "32K", "-o"];
+        let command = ["x.allocsample", "--", &node, "--expose-gc", &known_truth()];
+        let mut run = room.command(&[&run[..], &command].concat());
+        let output = run.env("KNOWN_TRUTH_OWN", "1").output().expect("Node.js");
+        assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+        let own: Value = serde_json::from_slice(&output.stdout).expect("V8's figure");
+        let own = own["own_live_bytes"].as_f64().expect("V8's figure");
+        let live: f64 = charges(&room, "heap = 'javascript'")
+            .values()
+            .map(|charge| charge[2])
+            .sum();
+        assert!(
+            (live / own - 1.0).abs() < 0.1,
+            "{node}: {live:.0} bytes live, by V8's own figure {own:.0}"
+        );
+    }
+}
+
+#[test]
+fn a_running_program_is_joined_by_attach() {
+    for node in nodes() {
+        let room = Room::new();
+        let mut program = Command::new(&node)
+            .args(apart(&node))
+            .arg("--expose-gc")
+            .args([&known_truth(), "wait"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("Node.js");
+        let mut lines = BufReader::new(program.stdout.take().expect("a pipe")).lines();
+        assert_eq!(lines.next().expect("a line").expect("a line"), "ready");
+        let pid = program.id().to_string();
+        let options = ["attach", &pid, "--interval", "32K", "-o", "x.allocsample"];
+        let attached = room.output(&options);
+        assert_eq!(attached.status.code(), Some(0), "{}", stderr(&attached));
+        writeln!(program.stdin.take().expect("a pipe")).expect("it reads");
+        let truth: Value =
+            serde_json::from_str(&lines.next().expect("a line").expect("a line")).expect("JSON");
+        assert_eq!(program.wait().expect("it ends").code(), Some(7));
+        let charges = charges(&room, "heap = 'javascript'");
+        for name in ["leakSession", "fillCache"] {
+            let known = truth["sites"][name]["bytes"].as_f64().expect("bytes");
+            let bytes = charges.get(name).map_or(0.0, |charge| charge[0]);
+            assert!(
+                (bytes / known - 1.0).abs() < 0.15,
+                "{node} {name}: {bytes} bytes of {known}"
+            );
+        }
+    }
+}
+
+/// A worker's heap goes with it, and the next one may get its address.
+#[test]
+fn workers_that_come_and_go_are_all_sampled_and_leave_nothing_alive() {
+    const WORKERS: f64 = 12.0;
+    const EACH: f64 = 2000.0 * 1072.0;
+    let code = "const { Worker } = require('node:worker_threads');
+        const work = `const kept = []; function inWorker() { return new Array(128); }
+            for (let i = 0; i < 2000; i++) kept.push(Reflect.apply(inWorker, null, []));`;
+        (function next(left) {
+            if (left > 0) new Worker(work, { eval: true }).on('exit', () => next(left - 1));
+        })(12);";
+    for node in nodes() {
+        let (_, _, room) = profile(&node, &["--interval", "16K"], &["-e", code]);
+        let [bytes, _, live, ..] = charges(&room, "heap = 'javascript'")["inWorker"];
+        // A worker is joined when it has taken some samples from malloc.
+        assert!(
+            (0.7..1.1).contains(&(bytes / WORKERS / EACH)),
+            "{node}: {bytes} bytes"
+        );
+        assert!(live < EACH, "{node}: {live} bytes live");
+    }
+}
+
+/// V8 takes memory for its queue of interrupts from malloc. A request from inside that would spoil the queue.
+#[test]
+fn v8s_queue_of_interrupts_is_left_alone_while_it_changes() {
+    let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("c_shim/include");
+    let include = format!("-I{}", header.display());
+    let addon = Program::library("interrupt_queue.c", "interrupt_queue.node", &[&include]);
+    let program = bridge::program("interrupt_queue.js");
+    for node in nodes() {
+        let room = Room::new();
+        let output = room
+            .command(&["run", "-q", "-o", "x.allocsample", "--", &node])
+            .args([&*program, addon.path()])
+            .env("ALLOCSAMPLE_START", "off")
+            .output()
+            .expect("Node.js");
+        assert_eq!(
+            (stdout(&output), output.status.code()),
+            ("20000\n".to_owned(), Some(0)),
+            "{node}: {}",
+            stderr(&output)
+        );
+        assert!(
+            charges(&room, "true")
+                .values()
+                .map(|charge| charge[4])
+                .sum::<f64>()
+                > 300.0,
+            "{node}: the queue's memory was sampled"
+        );
+    }
+}
+
+fn steered_sites(node: &str, count: u32, told: bridge::Told) -> [Site; 3] {
     let room = Room::new();
     let program = bridge::program("steered_sites.js");
-    let options = ["node", "--random-seed=1", "--expose-gc"];
+    let options = [node, "--random-seed=1", "--expose-gc"];
     let arguments = [&*program.to_string_lossy(), &count.to_string()];
     bridge::steered(&room, &[&options[..], &arguments].concat(), told);
     // What V8 takes from malloc meanwhile is charged to the same functions.
@@ -172,25 +329,24 @@ fn steered_sites(count: u32, told: bridge::Told) -> [Site; 3] {
     })
 }
 
-/// Each sample counts by the interval under which it is told, also while that changes, and deaths are told of objects that were
-/// drawn under each.
+/// Each sample counts by the interval under which it is told, also while that changes. A shorter interval than the first is that of
+/// `malloc` alone.
 #[test]
-fn v8s_heap_follows_the_interval() {
+fn v8s_heap_follows_the_interval_up_to_the_first() {
     const COUNT: u32 = 100_000;
     const BYTES: f64 = COUNT as f64 * 4048.0;
-    if !has_node() {
-        return;
+    for node in nodes() {
+        let sites = steered_sites(&node, COUNT, bridge::INTERVALS);
+        bridge::assert_follows_to(sites, BYTES, [32e3, 256e3, 32e3]);
+        bridge::assert_live(sites, [0.0, BYTES / 10.0, BYTES / 10.0]);
     }
-    let sites = steered_sites(COUNT, bridge::INTERVALS);
-    bridge::assert_follows(sites, BYTES);
-    bridge::assert_live(sites, [0.0, BYTES / 10.0, BYTES / 10.0]);
 }
 
 #[test]
 fn v8s_heap_rests_while_it_is_stopped_and_goes_on_when_it_is_started() {
     const COUNT: u32 = 50_000;
-    if has_node() {
-        let sites = steered_sites(COUNT, bridge::STOP_AND_START);
+    for node in nodes() {
+        let sites = steered_sites(&node, COUNT, bridge::STOP_AND_START);
         // V8 is asked at its collections: what has filled its young space is told still.
         bridge::assert_rests(sites, f64::from(COUNT) * 4048.0, 48e6);
     }
@@ -199,10 +355,10 @@ fn v8s_heap_rests_while_it_is_stopped_and_goes_on_when_it_is_started() {
 /// The same program under V8's own profiler, which draws samples of its own, as `HeapProfiler` in DevTools shows them.
 #[test]
 fn v8s_own_profiler_says_the_same_of_the_top_sites() {
-    if !has_node() {
+    let Some(node) = node() else {
         return;
-    }
-    let (_, _, room) = known_sites(&["--interval", "8K"]);
+    };
+    let (_, _, room) = known_sites(&node, &["--interval", "8K"]);
     let charges = charges(&room, OF_THE_PROGRAM);
     let code = format!(
         "process.argv[2] = '1';
@@ -215,7 +371,7 @@ fn v8s_own_profiler_says_the_same_of_the_top_sites() {
         require({:?})",
         bridge::program("known_sites.js")
     );
-    let output = Command::new("node")
+    let output = Command::new(&node)
         .args(["--random-seed=2", "--expose-gc", "-e", &code])
         .current_dir(room.directory())
         .output()
@@ -254,9 +410,6 @@ fn sum_nodes(node: &Value, sums: &mut BTreeMap<String, f64>) {
 
 #[test]
 fn workers_errors_and_children_are_no_trouble() {
-    if !has_node() {
-        return;
-    }
     let code = "const { Worker, isMainThread, parentPort } = require('node:worker_threads');
         const work = 'let all = []; for (let i = 0; i < 20000; i++) all.push({ i, a: [i] });' +
             'require(\"node:worker_threads\").parentPort.postMessage(all.length)';
@@ -270,65 +423,69 @@ fn workers_errors_and_children_are_no_trouble() {
                 process.exitCode = 3;
             }
         });";
-    let (output, profile, _room) = profile(&["--interval", "16K"], &["-e", code]);
-    assert_eq!(output.status.code(), Some(3));
-    let heap = bridge::heap(&profile, "javascript");
-    assert!(heap["samples"].as_u64() > Some(100), "{heap}");
-    let code = "const b = []; for (let i = 0; i < 100000; i++) b.push([i]); throw b.length";
-    let (output, ..) = crate::profile(&["--interval", "16K"], &["-e", code]);
-    assert_eq!(output.status.code(), Some(1));
+    let throws = "const b = []; for (let i = 0; i < 100000; i++) b.push([i]); throw b.length";
+    for node in nodes() {
+        let (output, profile, _room) = profile(&node, &["--interval", "16K"], &["-e", code]);
+        assert_eq!(output.status.code(), Some(3));
+        let heap = bridge::heap(&profile, "javascript");
+        assert!(heap["samples"].as_u64() > Some(100), "{heap}");
+        let (output, ..) = crate::profile(&node, &["--interval", "16K"], &["-e", throws]);
+        assert_eq!(output.status.code(), Some(1));
+    }
 }
 
 /// A heap near its limit starts incremental marking at any allocation, also at ours.
 #[test]
 fn a_worker_ends_at_its_limit_as_without_us() {
-    if !has_node() {
-        return;
-    }
     let program = bridge::program("worker_limits.js");
     let ended = "ERR_WORKER_OUT_OF_MEMORY\n".repeat(3);
-    let (output, profile, _room) = profile(&["--interval", "64K"], &[&program.to_string_lossy()]);
-    assert_eq!((stdout(&output), output.status.code()), (ended, Some(0)));
-    let heap = bridge::heap(&profile, "javascript");
-    assert!(heap["samples"].as_u64() > Some(100), "{heap}");
+    for node in nodes() {
+        let arguments = [&*program.to_string_lossy()];
+        let (output, profile, _room) = profile(&node, &["--interval", "64K"], &arguments);
+        let shown = (stdout(&output), output.status.code());
+        assert_eq!(shown, (ended.clone(), Some(0)), "{node}");
+        let heap = bridge::heap(&profile, "javascript");
+        assert!(heap["samples"].as_u64() > Some(100), "{heap}");
+    }
 }
 
 #[test]
 fn a_program_that_samples_by_itself_goes_first() {
-    if !has_node() {
-        return;
-    }
-    let room = Room::new();
     let code = "const b = []; for (let i = 0; i < 300000; i++) b.push([i]); console.log(b.length)";
-    let output = room.output(&[
-        "run",
-        "-q",
-        "--interval",
-        "16K",
-        "-o",
-        "x.allocsample",
-        "--",
-        "node",
-        "--heap-prof",
-        "--heap-prof-name=v8.json",
-        "-e",
-        code,
-    ]);
-    assert_eq!(
-        (stdout(&output), output.status.code()),
-        ("300000\n".to_owned(), Some(0))
-    );
-    let total: f64 = sums_of_v8(&room.path("v8.json")).values().sum();
-    assert!(total > 5e6, "V8's own profile has {total} bytes");
-    assert!(room.path("x.allocsample").exists());
+    let run = ["run", "-q", "--interval", "16K", "-o", "x.allocsample"];
+    for node in nodes() {
+        let room = Room::new();
+        let node = [
+            "--",
+            &node,
+            "--heap-prof",
+            "--heap-prof-name=v8.json",
+            "-e",
+            code,
+        ];
+        let output = room.output(&[&run[..], &node].concat());
+        assert_eq!(
+            (stdout(&output), output.status.code()),
+            ("300000\n".to_owned(), Some(0))
+        );
+        let total: f64 = sums_of_v8(&room.path("v8.json")).values().sum();
+        assert!(total > 5e6, "V8's own profile has {total} bytes");
+        let report = room.output(&["report", "x.allocsample"]);
+        let reason = "--heap-prof uses V8's sampling profiler";
+        assert!(stdout(&report).contains(reason), "{}", stdout(&report));
+    }
 }
 
 /// V8 compares its flags with those that the snapshot was made under.
 #[test]
 fn a_program_starts_from_its_snapshot() {
-    if !has_node() {
-        return;
+    for node in nodes() {
+        assert_starts_from_snapshot(&node);
     }
+}
+
+#[track_caller]
+fn assert_starts_from_snapshot(node: &str) {
     let room = Room::new();
     let main = "const x = 41; require('v8').startupSnapshot.setDeserializeMainFunction(() => console.log(x + 1))";
     fs::write(room.path("main.js"), main).expect("a file");
@@ -338,42 +495,38 @@ fn a_program_starts_from_its_snapshot() {
     };
     let expected = ("42\n".to_owned(), String::new(), Some(0));
     let blob = ["--snapshot-blob", "x.blob"];
-    run(&[&["node"], &blob[..], &["--build-snapshot", "main.js"]].concat());
-    assert_eq!(
-        run(&[&["node"], &blob[..], &["main.js"]].concat()),
-        expected
-    );
+    run(&[&[node], &blob[..], &["--build-snapshot", "main.js"]].concat());
+    assert_eq!(run(&[&[node], &blob[..], &["main.js"]].concat()), expected);
     let options = format!("NODE_OPTIONS={}", blob.join(" "));
-    assert_eq!(run(&["env", &options, "node", "main.js"]), expected);
+    assert_eq!(run(&["env", &options, node, "main.js"]), expected);
 }
 
 #[test]
 fn a_program_can_be_profiled_without_the_bridge() {
-    if !has_node() {
+    let Some(node) = node() else {
         return;
-    }
-    let (_, profile, _room) = known_sites(&["--interval", "16K", "--runtime", "none"]);
+    };
+    let (_, profile, _room) = known_sites(&node, &["--interval", "16K", "--runtime", "none"]);
     assert!(!bridge::has_heap(&profile, "javascript"));
     assert_eq!(profile.site("largeBufferAndKept").samples, 0);
 }
 
 #[test]
 fn a_bounded_cache_is_live_and_nothing_else_once_v8_was_asked_to_collect() {
-    if !has_node() {
-        return;
-    }
     let program = bridge::program("bounded_cache.js");
-    // V8 charges a function that it has inlined to its caller.
-    let command = ["node", "--no-turbo-inlining", &*program.to_string_lossy()];
-    let node = AtWork::start(Room::new(), &["--interval", "16K"], &command);
-    node.collect("javascript");
-    let (live, error) = node.survivors("javascript", "makeEntry");
-    // An entry is an array object and its elements.
-    let known = 20_000.0 * 1_072.0;
-    assert!(
-        (live - known).abs() < 5.0 * error,
-        "{live} ± {error}, {known}"
-    );
-    collected::assert_not_accused(&node.room, "copy.allocsample", "makeEntry");
-    node.end();
+    for node in nodes() {
+        let program = [&*program.to_string_lossy()];
+        let command = [&[&*node], &*apart(&node), &program].concat();
+        let node = AtWork::start(Room::new(), &["--interval", "16K"], &command);
+        node.collect("javascript");
+        let (live, error) = node.survivors("javascript", "makeEntry");
+        // An entry is an array object and its elements.
+        let known = 20_000.0 * 1_072.0;
+        assert!(
+            (live - known).abs() < 5.0 * error,
+            "{command:?}: {live} ± {error}, {known}"
+        );
+        collected::assert_not_accused(&node.room, "copy.allocsample", "makeEntry");
+        node.end();
+    }
 }

@@ -90,6 +90,10 @@ fn line(profile: &Profile, here: &Here) -> Option<String> {
         support, missing, ..
     } = runtime;
     if let Some(is_silent) = heap_of(profile, runtime) {
+        if is_silent && let Some(reason) = declined(profile, runtime) {
+            let line = format!("warning: {named}: {missing}: {reason}");
+            return Some(with_advice(profile, here, line));
+        }
         let is_low = || crate::Coverage::of(profile).is_some_and(|it| it.is_low());
         if is_silent && !runtime.is_on_malloc && !is_traced(profile, runtime) && is_low() {
             let line = match support.is_for(version) {
@@ -153,15 +157,10 @@ fn is_attached(profile: &Profile) -> bool {
 
 /// Why its bridge is off.
 fn why(profile: &Profile, here: &Here) -> String {
-    let Some(heap) = here.runtime.support.heap() else {
+    if here.runtime.support.heap().is_none() {
         return "there is no bridge for it".to_owned();
-    };
-    let mut notes = profile.notes.iter();
-    let reasons = notes.find_map(|(note, detail)| {
-        let (whose, reason) = detail.split_once(": ")?;
-        (*note == Note::NotJoined && (whose == heap || whose == "all")).then_some(reason)
-    });
-    match (reasons, here.runtime.support) {
+    }
+    match (declined(profile, here.runtime), here.runtime.support) {
         (Some(reason), _) => format!("its bridge did not join ({reason})"),
         (None, support) if is_attached(profile) && !support.joins_late() => {
             "its bridge can join only when the program starts".to_owned()
@@ -169,6 +168,16 @@ fn why(profile: &Profile, here: &Here) -> String {
         (None, Support::Optional { .. }) => "its bridge was not asked for".to_owned(),
         (None, _) => "its bridge did not join".to_owned(),
     }
+}
+
+/// The reason that its bridge gave.
+fn declined<'a>(profile: &'a Profile, runtime: &Runtime) -> Option<&'a str> {
+    let heap = runtime.support.heap()?;
+    let mut notes = profile.notes.iter();
+    notes.find_map(|(note, detail)| {
+        let (whose, reason) = detail.split_once(": ")?;
+        (*note == Note::NotJoined && (whose == heap || whose == "all")).then_some(reason)
+    })
 }
 
 fn advice(profile: &Profile, here: &Here) -> String {
@@ -330,16 +339,16 @@ mod tests {
     fn a_runtime_that_is_not_shown_is_named_with_its_version_and_the_cause() {
         for (profile, line) in [
             (
-                with("Node.js", "26.10.0"),
-                "warning: Node.js 26.10.0: this build is not supported, the JavaScript heap is not sampled; `node --heap-prof` samples it",
+                with("Node.js", "16.20.2"),
+                "warning: Node.js 16.20.2: this build is not supported, the JavaScript heap is not sampled; `node --heap-prof` samples it",
             ),
             (
-                attached(with("Node.js", "26.10.0")),
-                "warning: Node.js 26.10.0: this build is not supported, the JavaScript heap is not sampled; `node --heap-prof` samples it",
+                attached(with("Node.js", "16.20.2")),
+                "warning: Node.js 16.20.2: this build is not supported, the JavaScript heap is not sampled; `node --heap-prof` samples it",
             ),
             (
-                attached(with("Node.js", "20.20.2")),
-                "warning: Node.js 20.20.2: the JavaScript heap is not sampled: its bridge can join only when the program starts; start it with `allocsample run` instead of attaching",
+                attached(with("OCaml", "4.13.1")),
+                "warning: OCaml 4.13.1: the OCaml heap is not sampled: its bridge can join only when the program starts; start it with `allocsample run` instead of attaching",
             ),
             (
                 declined(with("Node.js", "20.20.2"), "all: --runtime none"),
@@ -356,6 +365,13 @@ mod tests {
             (
                 declined(with("Mono", ""), "mono: mono_free is missing"),
                 "warning: Mono: the managed heap is not sampled: its bridge did not join (mono_free is missing)",
+            ),
+            (
+                declined(
+                    joined(with("Node.js", "26.10.0"), "javascript"),
+                    "javascript: --heap-prof uses V8's sampling profiler",
+                ),
+                "warning: Node.js 26.10.0: the JavaScript heap is not sampled: --heap-prof uses V8's sampling profiler; `node --heap-prof` samples it",
             ),
             (
                 sampled(joined(with("CPython", "3.16.0"), "python")),

@@ -3,7 +3,11 @@
  * It draws gaps without memory, as the agent does, so that an object of S bytes is drawn with probability
  * 1 - exp(-S / interval), and notes the functions on the stack. It has no callback: it keeps a list of the drawn objects that
  * the collector has not found dead. We read that list before each collection, when everything that was allocated since the
- * last one is still in it. A number that is new is a sample, one that is missing has died in the collection before. */
+ * last one is still in it. A number that is new is a sample, one that is missing has died in the collection before.
+ *
+ * V8 has one such profiler for an isolate. It keeps the interval with which it was started, and forgets its objects when it is
+ * stopped, so their deaths would be lost. It is therefore never restarted: a longer interval is had by thinning, and when a
+ * shorter one is asked for, this heap keeps that of the start. */
 #define _GNU_SOURCE
 #include "kit/memory.h"
 #include "kit/thinning.h"
@@ -11,8 +15,8 @@
 
 #include <string.h>
 
-/* v8::String::NO_NULL_TERMINATION | REPLACE_INVALID_UTF8 */
-#define UTF8_OPTIONS (2 | 8)
+/* v8::String::NO_NULL_TERMINATION | REPLACE_INVALID_UTF8, and v8::String::WriteFlags::kReplaceInvalidUtf8 */
+enum { UTF8_OPTIONS = 2 | 8, UTF8_V2_FLAGS = 2 };
 
 /* v8::AllocationProfile::Node */
 struct node {
@@ -21,7 +25,7 @@ struct node {
     uint32_t id;
     struct node **children, **children_end, **children_room;
 };
-/* v8::AllocationProfile::Sample */
+/* The beginning of v8::AllocationProfile::Sample. V8 14 has added a field at its end. */
 struct drawn {
     uint32_t node;
     uint64_t size;
@@ -32,7 +36,7 @@ struct profile;
 /* v8::AllocationProfile: what its table of functions begins with. `samples` returns a std::vector. */
 struct profile_functions {
     struct node *(*root)(struct profile *);
-    struct drawn *const *(*samples)(struct profile *);
+    const uintptr_t *(*samples)(struct profile *); /* where the vector begins and ends */
     void (*end)(struct profile *);
     void (*end_and_free)(struct profile *);
 };
@@ -100,8 +104,14 @@ static struct v8_place *find_place(const struct v8_sampler *sampler, uint32_t id
 
 static const char *text_of(const void *string, void *isolate, char *buffer, size_t size)
 {
-    int written = string == NULL ? 0 : v8.write_utf8(string, isolate, buffer, (int)size - 1, NULL, UTF8_OPTIONS);
-    buffer[written > 0 ? written : 0] = 0;
+    size_t written = 0;
+    if (string != NULL && v8.write_utf8_v2 != NULL) {
+        written = v8.write_utf8_v2(string, isolate, buffer, size - 1, UTF8_V2_FLAGS, NULL);
+    } else if (string != NULL) {
+        int count = v8.write_utf8(string, isolate, buffer, (int)size - 1, NULL, UTF8_OPTIONS);
+        written = count > 0 ? (size_t)count : 0;
+    }
+    buffer[written] = 0;
     return buffer;
 }
 
@@ -150,12 +160,12 @@ static void add_places(struct v8_sampler *sampler, const struct node *node, uint
 }
 
 /* The number under which it is told; 0: it is no sample. */
-static uint64_t tell_sample(const struct v8_sampler *sampler, const struct drawn *drawn, uint64_t asked)
+static uint64_t tell_sample(const struct v8_sampler *sampler, const struct drawn *drawn)
 {
     allocsample_frame frames[V8_DEPTH];
     size_t count = 0;
     uint64_t block = atomic_fetch_add_explicit(&blocks, 1, memory_order_relaxed) + 1;
-    if (sampler->is_retired || !thinning_keeps(block, drawn->size, sampler->interval, asked))
+    if (!thinning_keeps(block, drawn->size, sampler->interval, sampler->asked))
         return 0;
     const struct v8_place *place = find_place(sampler, drawn->node);
     for (; place->id != 0 && count < V8_DEPTH; place = find_place(sampler, place->parent)) {
@@ -164,7 +174,7 @@ static uint64_t tell_sample(const struct v8_sampler *sampler, const struct drawn
         if (place->parent == 0)
             break;
     }
-    uint64_t interval = asked > sampler->interval ? asked : sampler->interval;
+    uint64_t interval = sampler->asked > sampler->interval ? sampler->asked : sampler->interval;
     bool is_sample = v8_hooks->sampled_at(v8_heap, address_of(block), drawn->size, 0, frames, count, interval) !=
                      ALLOCSAMPLE_NO_SAMPLE;
     return is_sample ? block : 0;
@@ -172,49 +182,161 @@ static uint64_t tell_sample(const struct v8_sampler *sampler, const struct drawn
 
 /* ---- the list ---- */
 
-static void tell_changes(struct v8_sampler *sampler, struct profile *profile, uint64_t asked, void *isolate)
+/* The size of a v8::AllocationProfile::Sample in this V8; 0: not known yet. */
+static _Atomic(size_t) drawn_bytes;
+
+/* Whether this can be a sample: V8's estimate of how many objects it stands for follows from its size. */
+static bool is_plausible(const struct v8_sampler *sampler, const struct drawn *drawn)
+{
+    if (drawn->id == 0 || drawn->size == 0 || drawn->node == 0)
+        return false;
+    double expected = 1 / thinning_share(drawn->size, sampler->interval), difference = drawn->count - expected;
+    return difference * difference <= 1 + expected * expected * 1e-6;
+}
+
+static bool are_plausible(const struct v8_sampler *sampler, uintptr_t start, uintptr_t end, size_t bytes)
+{
+    if ((end - start) % bytes != 0)
+        return false;
+    for (uintptr_t at = start; at != end; at += bytes)
+        if (!is_plausible(sampler, (const struct drawn *)at))
+            return false;
+    return true;
+}
+
+/* Finds out how large a sample is. False: these are none. */
+static bool find_drawn_bytes(const struct v8_sampler *sampler, uintptr_t start, uintptr_t end)
+{
+    if (atomic_load_explicit(&drawn_bytes, memory_order_relaxed) != 0 || start == end)
+        return true;
+    for (size_t bytes = sizeof(struct drawn); bytes <= 2 * sizeof(struct drawn); bytes += sizeof(uint64_t))
+        if (are_plausible(sampler, start, end, bytes)) {
+            atomic_store_explicit(&drawn_bytes, bytes, memory_order_relaxed);
+            return true;
+        }
+    return false;
+}
+
+/* Whether the tree's root looks as it does in known versions: it has no script, and a vector of children. */
+static bool is_root(const struct node *root)
+{
+    return root->script_id == 0 && root->children <= root->children_end && root->children_end <= root->children_room;
+}
+
+/* False: V8's samples do not look as they do in known versions. */
+static bool tell_changes(struct v8_sampler *sampler, struct profile *profile, void *isolate)
 {
     struct node *root = profile->functions->root(profile);
-    struct drawn *const *drawn = profile->functions->samples(profile);
-    size_t count = (size_t)(drawn[1] - drawn[0]);
+    const uintptr_t *samples = profile->functions->samples(profile);
+    if (!is_root(root) || samples[0] > samples[1])
+        return false;
     if (!empty_table((void **)&sampler->places, &sampler->places_capacity, sizeof *sampler->places,
-                     count_nodes(root)) ||
-        !empty_table((void **)&sampler->former, &sampler->former_capacity, sizeof *sampler->former, count))
-        return;
+                     count_nodes(root)))
+        return true;
     add_places(sampler, root, 0, isolate);
-    sampler->told = 0;
-    for (const struct drawn *next = drawn[0]; next != drawn[1]; next++) {
+    if (!find_drawn_bytes(sampler, samples[0], samples[1]))
+        return false;
+    size_t bytes = atomic_load_explicit(&drawn_bytes, memory_order_relaxed);
+    size_t count = bytes == 0 ? 0 : (samples[1] - samples[0]) / bytes;
+    if (!empty_table((void **)&sampler->former, &sampler->former_capacity, sizeof *sampler->former, count))
+        return true;
+    for (size_t i = 0; i < count; i++) {
+        const struct drawn *next = (const struct drawn *)(samples[0] + i * bytes);
         struct v8_live none = {0}, *known = &none;
         if (sampler->live != NULL)
             known = find_live(sampler->live, sampler->live_capacity, next->id);
         bool is_known = known->id != 0;
-        uint64_t block = is_known ? known->block : tell_sample(sampler, next, asked);
+        uint64_t block = is_known ? known->block : tell_sample(sampler, next);
         *find_live(sampler->former, sampler->former_capacity, next->id) = (struct v8_live){next->id, block};
-        sampler->told += block != 0;
         known->block = 0;
     }
-    for (size_t i = 0; i < sampler->live_capacity; i++)
-        if (sampler->live[i].id != 0 && sampler->live[i].block != 0)
-            v8_hooks->freed(v8_heap, address_of(sampler->live[i].block));
+    v8_sampler_free_all(sampler);
     struct v8_sampler before = *sampler;
     sampler->live = before.former;
     sampler->live_capacity = before.former_capacity;
     sampler->former = before.live;
     sampler->former_capacity = before.live_capacity;
+    return true;
 }
 
-void v8_tell_samples(struct v8_sampler *sampler, uint64_t asked, void *isolate)
+bool v8_sampler_read(struct v8_sampler *sampler, void *isolate)
 {
-    struct v8_scope scope;
-    if (sampler->is_retired && sampler->told == 0)
-        return;
-    v8.begin_scope(&scope, isolate);
     struct shim_quiet before = shim_quiet_begin(shim_services.counters());
     struct profile *profile = v8.profile_of(sampler->profiler);
     shim_quiet_end(before);
-    if (profile != NULL) { /* the program has not stopped it */
-        tell_changes(sampler, profile, asked, isolate);
-        profile->functions->end_and_free(profile);
+    if (profile == NULL) {
+        sampler->is_running = false;
+        return false;
     }
-    v8.end_scope(&scope);
+    bool is_known = tell_changes(sampler, profile, isolate);
+    profile->functions->end_and_free(profile);
+    if (!is_known) {
+        uint64_t now_ns = v8_hooks->now_ns();
+        v8_hooks->marker(v8_heap, "V8's samples have an unknown layout", now_ns, now_ns);
+    }
+    return is_known;
+}
+
+void v8_sampler_free_all(struct v8_sampler *sampler)
+{
+    for (size_t i = 0; i < sampler->live_capacity; i++)
+        if (sampler->live[i].id != 0 && sampler->live[i].block != 0)
+            v8_hooks->freed(v8_heap, address_of(sampler->live[i].block));
+}
+
+/* ---- the profiler ---- */
+
+static uint64_t asked_interval(void)
+{
+    allocsample_counters counters = {.size = sizeof counters};
+    return v8_hooks->counters(v8_heap, &counters) == ALLOCSAMPLE_OK ? counters.interval : 0;
+}
+
+bool v8_sampler_begin(struct v8_sampler *sampler, void *isolate)
+{
+    uint64_t asked = asked_interval();
+    void *profiler = v8.profiler_of(isolate);
+    if (asked == 0)
+        return false;
+    struct shim_quiet before = shim_quiet_begin(shim_services.counters());
+    bool has_begun = v8.start_sampling(profiler, asked, V8_DEPTH, 0);
+    shim_quiet_end(before);
+    *sampler = (struct v8_sampler){.profiler = profiler, .interval = asked, .asked = asked, .is_running = has_begun};
+    return has_begun;
+}
+
+bool v8_sampler_is_behind(const struct v8_sampler *sampler)
+{
+    uint64_t asked = asked_interval();
+    return asked != 0 && asked != sampler->asked;
+}
+
+bool v8_sampler_follow(struct v8_sampler *sampler, void *isolate)
+{
+    uint64_t asked = asked_interval();
+    if (asked == 0 || asked == sampler->asked)
+        return true;
+    /* Until here the interval of before holds. */
+    bool is_there = v8_sampler_read(sampler, isolate);
+    sampler->asked = asked;
+    return is_there;
+}
+
+static void give_back(void *table, size_t bytes)
+{
+    if (table != NULL)
+        munmap(table, bytes);
+}
+
+void v8_sampler_end(struct v8_sampler *sampler)
+{
+    if (sampler->is_running) {
+        struct shim_quiet before = shim_quiet_begin(shim_services.counters());
+        v8.stop_sampling(sampler->profiler);
+        shim_quiet_end(before);
+    }
+    give_back(sampler->live, sampler->live_capacity * sizeof *sampler->live);
+    give_back(sampler->former, sampler->former_capacity * sizeof *sampler->former);
+    give_back(sampler->places, sampler->places_capacity * sizeof *sampler->places);
+    *sampler = (struct v8_sampler){0};
 }

@@ -1,22 +1,28 @@
 /* Node.js: objects of V8's heap as a heap of the hook ABI, functions of JavaScript in native stacks, collections.
  *
- * All of it goes through public functions of V8 that the program exports. An isolate is joined by the first sample of malloc
- * on its thread, which asks for an interrupt: V8 calls us back where its functions may be called. Only a malloc in the
- * middle of another request may not ask: V8's queue of requests is what grows then. */
+ * All of it goes through functions in the public headers of V8 and Node.js, which the program exports for its addons. An isolate
+ * is joined by a sample of malloc on its thread, which requests an interrupt: V8 calls us back where its functions may be
+ * called. That works in the same way at the start and in a process that is attached to. Isolates without an environment of
+ * Node.js are left alone: nobody would say when they end. */
 #define _GNU_SOURCE
 #include "v8.h"
 #include "bridge.h"
-#include "kit/foreign.h"
+#include "kit/lock.h"
+#include "kit/resume.h"
 #include "kit/symbols.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* Isolates (the main thread and workers) that are known at once. */
-#define ISOLATES 64
+#define ISOLATES 128
+/* As long as there is a reason to, each of the first samples of malloc on a thread requests an interrupt, then one in eight: a start
+ * has few samples, and a long one must not fill V8's queue. */
+enum { FIRST_REQUESTS = 64, REQUEST_EVERY = 8 };
 /* v8::GCType */
 enum { SCAVENGE = 1, MINOR_MARK_COMPACT = 2, MARK_SWEEP_COMPACT = 4, INCREMENTAL_MARKING = 8 };
 #define COLLECTIONS (SCAVENGE | MINOR_MARK_COMPACT | MARK_SWEEP_COMPACT | INCREMENTAL_MARKING)
@@ -30,16 +36,30 @@ const allocsample_hooks *v8_hooks;
 allocsample_heap *v8_heap;
 struct names v8_names;
 
+/* One that was joined. All but the atomic fields belong to its thread. */
 static struct isolate {
     _Atomic(void *) address; /* NULL: free */
-    uint64_t samples_of_malloc; /* while there is something to ask it for */
+    uint64_t attachment;     /* under which it was joined */
     uint64_t gc_begin_ns;
-    struct v8_samplers samplers;
-    bool is_begun, is_joined, is_sampling;
+    struct v8_sampler sampler;
+    bool is_sampling;
     /* Up to which collection that was wanted it has begun them, and has ended them. */
     _Atomic(uint64_t) collections_begun, collections_ended;
-    _Atomic(bool) can_collect; /* it is joined, and lives */
+    _Atomic(bool) can_collect; /* it lives */
 } isolates[ISOLATES];
+/* Held by whoever requests an interrupt on another thread, and to take an isolate off the list: it does not go meanwhile. */
+static bridge_lock isolates_lock;
+/* Which attach this is, and whether a detach has ended it. Both change on the thread that attaches and detaches. */
+static _Atomic(uint64_t) attachment;
+static _Atomic(bool) is_left;
+/* The main environment has ended: workers that end now are ended with the process. */
+static _Atomic(bool) is_process_ending;
+/* The program itself uses V8's sampling profiler. */
+static bool is_profiler_taken;
+/* The isolate whose environment has ended on this thread, and samples of malloc with a reason to request an interrupt. */
+static _Thread_local void *ended_here;
+static _Thread_local uint64_t requests_here;
+
 /* Number of collections that were requested. */
 static _Atomic(uint64_t) collections_wanted;
 static _Atomic(uint64_t) collections;
@@ -51,6 +71,19 @@ static const volatile bool *is_key_made;
 static void visit(void *address, void *data);
 static bool is_collection_wanted(const struct isolate *isolate);
 
+/* Whether it was joined under an attachment that is over. */
+static bool is_stale(const struct isolate *isolate)
+{
+    return UNLIKELY(atomic_load_explicit(&is_left, memory_order_relaxed) ||
+                    isolate->attachment != atomic_load_explicit(&attachment, memory_order_relaxed));
+}
+
+static void read_samples(struct isolate *isolate, void *address)
+{
+    if (isolate->is_sampling && !v8_sampler_read(&isolate->sampler, address))
+        isolate->is_sampling = false;
+}
+
 /* ---- collections ---- */
 
 static void before_gc(void *address, int type, int flags, void *data)
@@ -59,8 +92,8 @@ static void before_gc(void *address, int type, int flags, void *data)
     struct isolate *isolate = data;
     /* Reading the samples allocates in V8's heap. Where incremental marking is about to start that can start it, and V8, which
      * starts it once more then, ends the process. Nothing is found dead there anyway. */
-    if (isolate->is_sampling && type != INCREMENTAL_MARKING)
-        v8_samplers_tell(&isolate->samplers, address);
+    if (type != INCREMENTAL_MARKING && !is_stale(isolate))
+        read_samples(isolate, address);
     if (type == SCAVENGE)
         v8_pause_watching(address);
     isolate->gc_begin_ns = v8_hooks->now_ns();
@@ -73,6 +106,10 @@ static void after_gc(void *address, int type, int flags, void *data)
     uint64_t end_ns = v8_hooks->now_ns();
     if (type == SCAVENGE)
         v8_resume_watching(address);
+    if (is_stale(isolate)) {
+        v8.request_interrupt(address, visit, NULL);
+        return;
+    }
     /* v8::HeapStatistics has fourteen words today. */
     uint64_t statistics[64] = {0};
     v8.statistics_begin(statistics);
@@ -91,8 +128,8 @@ static void after_gc(void *address, int type, int flags, void *data)
     };
     v8_hooks->gc(v8_heap, &gc);
     /* A program that takes nothing from malloc hears of another interval here. */
-    if ((isolate->is_sampling && v8_samplers_are_behind(&isolate->samplers)) || is_collection_wanted(isolate))
-        v8.request_interrupt(address, visit, isolate);
+    if ((isolate->is_sampling && v8_sampler_is_behind(&isolate->sampler)) || is_collection_wanted(isolate))
+        v8.request_interrupt(address, visit, NULL);
 }
 
 /* ---- collections on request ---- */
@@ -136,8 +173,7 @@ static COLD void collect(struct isolate *isolate, void *address)
     atomic_store_explicit(&isolate->collections_begun, wanted, memory_order_relaxed);
     v8.collect(address);
     /* Else the next collection would tell which objects have died in this one. */
-    if (isolate->is_sampling)
-        v8_samplers_tell(&isolate->samplers, address);
+    read_samples(isolate, address);
     atomic_store_explicit(&isolate->collections_ended, wanted, memory_order_seq_cst);
     if (count_late() == 0)
         v8_hooks->collected(v8_heap, ALLOCSAMPLE_OK);
@@ -145,99 +181,110 @@ static COLD void collect(struct isolate *isolate, void *address)
 
 /* ---- isolates ---- */
 
-/* Node.js has run the program, and takes the isolate down. */
-static void on_environment_end(void *data)
+/* The isolate's entry; NULL: it was not joined. */
+static struct isolate *entry_of(const void *address)
 {
-    struct isolate *isolate = data;
-    void *address = atomic_load_explicit(&isolate->address, memory_order_relaxed);
-    if (isolate->is_sampling)
-        v8_samplers_end(&isolate->samplers, address);
-    isolate->is_sampling = false;
-    bool is_late = is_collection_wanted(isolate);
-    atomic_store_explicit(&isolate->can_collect, false, memory_order_relaxed);
-    if (is_late && count_late() == 0)
-        v8_hooks->collected(v8_heap, ALLOCSAMPLE_OFF);
+    for (size_t i = 0; i < ISOLATES; i++)
+        if (atomic_load_explicit(&isolates[i].address, memory_order_relaxed) == address)
+            return &isolates[i];
+    return NULL;
 }
 
-static void begin(struct isolate *isolate, void *address)
-{
-    isolate->is_begun = true;
-    v8_watch_code(address);
-    v8.before_gc(address, before_gc, isolate, COLLECTIONS);
-    v8.after_gc(address, after_gc, isolate, COLLECTIONS);
-    isolate->is_sampling = v8_samplers_begin(&isolate->samplers, address);
-}
-
-static void join(struct isolate *isolate, void *address)
-{
-    struct v8_scope scope;
-    if (!isolate->is_begun)
-        begin(isolate, address);
-    /* Node.js makes its environment after it has run code of its own. */
-    v8.begin_scope(&scope, address);
-    void *context = v8.context_of(address);
-    void *environment = context == NULL ? NULL : v8.environment_of(context);
-    if (environment != NULL) {
-        v8.at_exit(environment, on_environment_end, isolate);
-        isolate->is_joined = true;
-        uint64_t wanted = atomic_load_explicit(&collections_wanted, memory_order_relaxed);
-        atomic_store_explicit(&isolate->collections_begun, wanted, memory_order_relaxed);
-        atomic_store_explicit(&isolate->collections_ended, wanted, memory_order_relaxed);
-        atomic_store_explicit(&isolate->can_collect, true, memory_order_relaxed);
-    }
-    v8.end_scope(&scope);
-}
-
-/* On the isolate's thread, at a place where V8 may be called, but no JavaScript. */
-static void visit(void *address, void *data)
-{
-    struct isolate *isolate = data;
-    if (!isolate->is_joined)
-        join(isolate, address);
-    else if (isolate->is_sampling)
-        v8_samplers_follow(&isolate->samplers, address);
-    if (is_collection_wanted(isolate))
-        collect(isolate, address);
-}
-
-/* The isolate's entry, which is made if it is new; NULL: there are too many. */
-static struct isolate *entry_of(void *address)
+/* A new one; NULL: there are too many. */
+static struct isolate *make_entry(void *address)
 {
     for (size_t i = 0; i < ISOLATES; i++) {
-        void *other = NULL;
-        if (atomic_load_explicit(&isolates[i].address, memory_order_relaxed) == address ||
-            atomic_compare_exchange_strong_explicit(&isolates[i].address, &other, address, memory_order_relaxed,
+        void *none = NULL;
+        if (atomic_compare_exchange_strong_explicit(&isolates[i].address, &none, address, memory_order_relaxed,
                                                     memory_order_relaxed))
             return &isolates[i];
     }
     return NULL;
 }
 
-/* Code of V8 that changes its queue of requests. */
-static struct {
-    uintptr_t start, end;
-} queue_code[2];
-
-/* Whether malloc was called for the queue: by code of those functions, or by a function that they call. What they keep on
- * the stack below their own frames is a few words. */
-static bool is_queue_changing(void)
+/* Takes everything of ours out of the isolate, and its entry off the list. On its thread, outside of collections. */
+static void leave(struct isolate *isolate, void *address)
 {
-    enum { WORDS = 64 };
-    const struct shim_caller *caller = shim_services.sampled_caller();
-    uintptr_t words[WORDS];
-    struct foreign_reader reader;
-    if (caller == NULL)
-        return true; /* not in malloc: nothing is known */
-    foreign_reader_begin(&reader, NULL);
-    if (!foreign_read(&reader, caller->sp, words, sizeof words))
-        return true; /* the stack ends there, or cannot be read */
-    for (size_t i = 0; i <= WORDS; i++) {
-        uintptr_t word = i == 0 ? caller->pc : words[i - 1];
-        for (size_t j = 0; j < sizeof queue_code / sizeof queue_code[0]; j++)
-            if (word - queue_code[j].start < queue_code[j].end - queue_code[j].start)
-                return true;
+    v8_pause_watching(address);
+    v8.not_before_gc(address, before_gc, isolate);
+    v8.not_after_gc(address, after_gc, isolate);
+    v8_sampler_end(&isolate->sampler);
+    isolate->is_sampling = false;
+    lock_take(&isolates_lock);
+    atomic_store_explicit(&isolate->address, NULL, memory_order_release);
+    lock_release(&isolates_lock);
+}
+
+static bool is_main_thread(void)
+{
+    return syscall(SYS_gettid) == getpid();
+}
+
+/* Node.js has run the program, and takes the isolate down. Once for every time that it was joined. */
+static void on_environment_end(void *address)
+{
+    struct isolate *isolate = entry_of(address);
+    ended_here = address;
+    if (isolate == NULL)
+        return;
+    if (is_main_thread())
+        atomic_store_explicit(&is_process_ending, true, memory_order_relaxed);
+    if (!is_stale(isolate)) {
+        struct v8_scope scope;
+        if (v8_scope_begin(&scope, address)) {
+            read_samples(isolate, address);
+            v8_scope_end(&scope, address);
+        }
+        /* The heap of a worker goes with it. What lives when the process ends is alive at the end. */
+        if (!atomic_load_explicit(&is_process_ending, memory_order_relaxed))
+            v8_sampler_free_all(&isolate->sampler);
     }
-    return false;
+    bool is_late = is_collection_wanted(isolate);
+    atomic_store_explicit(&isolate->can_collect, false, memory_order_relaxed);
+    if (is_late && count_late() == 0)
+        v8_hooks->collected(v8_heap, ALLOCSAMPLE_OFF);
+    leave(isolate, address);
+}
+
+/* Node.js makes its environment after it has run code of its own: until then there is nothing to join. */
+static struct isolate *join(void *address)
+{
+    void *context = v8.context_of(address);
+    void *environment = context == NULL ? NULL : v8.environment_of(context);
+    struct isolate *isolate = environment == NULL ? NULL : make_entry(address);
+    if (isolate == NULL)
+        return NULL;
+    v8.at_exit(environment, on_environment_end, address);
+    v8_scope_find(address);
+    isolate->attachment = atomic_load_explicit(&attachment, memory_order_relaxed);
+    v8_watch_code(address);
+    v8.before_gc(address, before_gc, isolate, COLLECTIONS);
+    v8.after_gc(address, after_gc, isolate, COLLECTIONS);
+    isolate->is_sampling = !is_profiler_taken && v8_sampler_begin(&isolate->sampler, address);
+    uint64_t wanted = atomic_load_explicit(&collections_wanted, memory_order_relaxed);
+    atomic_store_explicit(&isolate->collections_begun, wanted, memory_order_relaxed);
+    atomic_store_explicit(&isolate->collections_ended, wanted, memory_order_relaxed);
+    atomic_store_explicit(&isolate->can_collect, true, memory_order_relaxed);
+    return isolate;
+}
+
+/* On the isolate's thread, at a place where V8 may be called, but no JavaScript. */
+static void visit(void *address, void *data)
+{
+    (void)data;
+    struct isolate *isolate = entry_of(address);
+    if (isolate != NULL && is_stale(isolate)) {
+        leave(isolate, address);
+        isolate = NULL;
+    }
+    if (atomic_load_explicit(&is_left, memory_order_relaxed))
+        return;
+    if (isolate == NULL)
+        isolate = join(address);
+    else if (isolate->is_sampling)
+        isolate->is_sampling = v8_sampler_follow(&isolate->sampler, address);
+    if (isolate != NULL && is_collection_wanted(isolate))
+        collect(isolate, address);
 }
 
 /* Asked for frames of the machine by each sample of malloc. It has none to give: compiled code has native frames. */
@@ -245,52 +292,32 @@ static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
 {
     (void)user, (void)frames, (void)capacity;
     void *address = is_key_made != NULL && !*is_key_made ? NULL : v8.current_isolate();
-    struct isolate *isolate = address == NULL ? NULL : entry_of(address);
-    if (isolate == NULL)
+    if (address == NULL || address == ended_here || atomic_load_explicit(&is_left, memory_order_relaxed))
         return 0;
-    bool is_behind = isolate->is_sampling && v8_samplers_are_behind(&isolate->samplers);
-    if (isolate->is_joined && !is_behind && !is_collection_wanted(isolate))
-        return 0;
+    const struct isolate *isolate = entry_of(address);
+    bool is_wanted = isolate == NULL || is_stale(isolate) || is_collection_wanted(isolate) ||
+                     (isolate->is_sampling && v8_sampler_is_behind(&isolate->sampler));
     /* An isolate that is being made forgets interrupts: it is asked again and again. */
-    if (isolate->samples_of_malloc++ % 8 == 0 && !is_queue_changing())
-        v8.request_interrupt(address, visit, isolate);
+    if (is_wanted && (requests_here++ < FIRST_REQUESTS || requests_here % REQUEST_EVERY == 0) && !v8_queue_is_changing())
+        v8.request_interrupt(address, visit, NULL);
     return 0;
 }
 
 /* ---- start ---- */
 
-/* Where the functions are that change the queue. V8 exports its own besides the public one, which only calls it. */
-static bool find_queue_code(void)
-{
-    static const char *const names[] = {"_ZN2v88internal7Isolate16RequestInterruptEPFvPNS_7IsolateEPvES4_",
-                                        "_ZN2v88internal7Isolate27InvokeApiInterruptCallbacksEv"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        void *function = dlsym(RTLD_DEFAULT, names[i]);
-        if (function == NULL || !symbols_function_of(function, &queue_code[i].start, &queue_code[i].end)) {
-            shim_services.decline("javascript", names[i], "is missing");
-            return false;
-        }
-    }
-    return true;
-}
-
 static bool find_functions(void)
 {
-    static const struct symbol more[] = {
-        {&v8.make_profiler, "_ZN2v88internal12HeapProfilerC1EPNS0_4HeapE"},
-        {&v8.stop_sampling, "_ZN2v812HeapProfiler24StopSamplingHeapProfilerEv"},
-    };
     static const struct symbol symbols[] = {
         {&v8.current_isolate, "_ZN2v87Isolate13TryGetCurrentEv"},
         {&v8.request_interrupt, "_ZN2v87Isolate16RequestInterruptEPFvPS0_PvES2_"},
         {&v8.profiler_of, "_ZN2v87Isolate15GetHeapProfilerEv"},
         {&v8.start_sampling, "_ZN2v812HeapProfiler25StartSamplingHeapProfilerEmiNS0_13SamplingFlagsE"},
+        {&v8.stop_sampling, "_ZN2v812HeapProfiler24StopSamplingHeapProfilerEv"},
         {&v8.profile_of, "_ZN2v812HeapProfiler20GetAllocationProfileEv"},
         {&v8.before_gc, "_ZN2v87Isolate21AddGCPrologueCallbackEPFvPS0_NS_6GCTypeENS_15GCCallbackFlagsEPvES4_S2_"},
         {&v8.after_gc, "_ZN2v87Isolate21AddGCEpilogueCallbackEPFvPS0_NS_6GCTypeENS_15GCCallbackFlagsEPvES4_S2_"},
-        {&v8.begin_scope, "_ZN2v811HandleScopeC1EPNS_7IsolateE"},
-        {&v8.end_scope, "_ZN2v811HandleScopeD1Ev"},
-        {&v8.write_utf8, "_ZNK2v86String9WriteUtf8EPNS_7IsolateEPciPii"},
+        {&v8.not_before_gc, "_ZN2v87Isolate24RemoveGCPrologueCallbackEPFvPS0_NS_6GCTypeENS_15GCCallbackFlagsEPvES4_"},
+        {&v8.not_after_gc, "_ZN2v87Isolate24RemoveGCEpilogueCallbackEPFvPS0_NS_6GCTypeENS_15GCCallbackFlagsEPvES4_"},
         {&v8.watch_code, "_ZN2v87Isolate22SetJitCodeEventHandlerENS_19JitCodeEventOptionsEPFvPKNS_12JitCodeEventEE"},
         {&v8.statistics_begin, "_ZN2v814HeapStatisticsC1Ev"},
         {&v8.statistics_of, "_ZN2v87Isolate17GetHeapStatisticsEPNS_14HeapStatisticsE"},
@@ -298,12 +325,22 @@ static bool find_functions(void)
         {&v8.environment_of, "_ZN4node21GetCurrentEnvironmentEN2v85LocalINS0_7ContextEEE"},
         {&v8.at_exit, "_ZN4node6AtExitEPNS_11EnvironmentEPFvPvES2_"},
         {&v8.set_flags, "_ZN2v82V818SetFlagsFromStringEPKc"},
+        {&v8.version, "_ZN2v82V810GetVersionEv"},
     };
     if (!symbols_find_all(symbols, sizeof symbols / sizeof symbols[0], "javascript"))
         return false;
-    if (!symbols_find(more, sizeof more / sizeof more[0], NULL))
-        v8.make_profiler = NULL;
+    v8_scope_prepare();
     *(void **)&v8.collect = dlsym(RTLD_DEFAULT, "_ZN2v87Isolate21LowMemoryNotificationEv");
+    *(void **)&v8.write_utf8 = dlsym(RTLD_DEFAULT, "_ZNK2v86String9WriteUtf8EPNS_7IsolateEPciPii");
+    *(void **)&v8.write_utf8_v2 = dlsym(RTLD_DEFAULT, "_ZNK2v86String11WriteUtf8V2EPNS_7IsolateEPcmiPm");
+    if (v8.write_utf8 == NULL && v8.write_utf8_v2 == NULL) {
+        shim_services.decline("javascript", "v8::String::WriteUtf8V2", "is missing");
+        return false;
+    }
+    if (!v8_queue_find()) {
+        shim_services.decline("javascript", "v8::Isolate::RequestInterrupt", "does not lead where it does in known versions");
+        return false;
+    }
     return true;
 }
 
@@ -332,7 +369,8 @@ static bool has_option(const char *option)
     return is_in_file("/proc/self/cmdline", option) || is_in_file("/proc/self/environ", option);
 }
 
-static void join_node(void)
+/* The heap; false: there can be none. */
+static bool make_heap(void)
 {
     allocsample_heap_description description = {
         .size = sizeof description,
@@ -342,32 +380,86 @@ static void join_node(void)
         .walk = walk,
         .collect = want_collection,
     };
+    if (!find_functions())
+        return false;
     /* A heap that is made into a snapshot must hold nothing of ours. */
-    if (!find_functions() || !find_queue_code())
-        return;
     if (has_option("--build-snapshot")) {
         shim_services.decline("javascript", "--build-snapshot", "must not find anything of ours in the heap");
-        return;
+        return false;
     }
     v8_hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
     v8_heap = v8_hooks == NULL || !names_make(&v8_names) ? NULL : v8_hooks->heap_register(&description);
     if (v8_heap == NULL)
-        return;
+        return false;
     is_key_made = dlsym(RTLD_DEFAULT, "_ZN2v88internal7Isolate20isolate_key_created_E");
     v8_hooks->define_statistic(v8_heap, STATISTIC_USED, "used", "bytes");
-    /* One that was made with other flags is refused. */
-    if (!has_option("--snapshot-blob"))
-        v8.set_flags("--interpreted-frames-native-stack");
+    is_profiler_taken = has_option("--heap-prof");
+    if (is_profiler_taken)
+        shim_services.decline("javascript", "--heap-prof", "uses V8's sampling profiler");
+    return true;
+}
+
+/* V8's compilers fold allocations that follow one another into one. V8's profiler sees a single object then, the first of them, and
+ * takes all for dead when that one dies. */
+static void keep_objects_apart(void)
+{
+    const char *version = v8.version();
+    v8.set_flags("--no-turbo-allocation-folding");
+    /* Older ones would complain about the flag. */
+    if (version != NULL && atoi(version) >= 13)
+        v8.set_flags("--maglev-allocation-folding=0");
+}
+
+static void join_node(void)
+{
+    /* A snapshot that was made with other flags is refused. */
+    if (!make_heap() || has_option("--snapshot-blob"))
+        return;
+    v8.set_flags("--interpreted-frames-native-stack");
+    keep_objects_apart();
+}
+
+static void attach(void)
+{
+    static bool is_tried;
+    if (dlsym(RTLD_DEFAULT, "_ZN2v87Isolate13TryGetCurrentEv") == NULL)
+        return;
+    if (v8_heap == NULL && (is_tried || !make_heap())) {
+        is_tried = true; /* it would find nothing else */
+        return;
+    }
+    resume_heap(v8_hooks, v8_heap);
+    atomic_fetch_add_explicit(&attachment, 1, memory_order_relaxed);
+    atomic_store_explicit(&is_left, false, memory_order_relaxed);
+}
+
+static void detach(void)
+{
+    if (v8_heap == NULL)
+        return;
+    v8_hooks->control(v8_heap, ALLOCSAMPLE_STOP, 0);
+    atomic_store_explicit(&is_left, true, memory_order_relaxed);
+    /* Every isolate stops V8's profiler when it next runs JavaScript. */
+    lock_take(&isolates_lock);
+    for (size_t i = 0; i < ISOLATES; i++) {
+        void *address = atomic_load_explicit(&isolates[i].address, memory_order_relaxed);
+        if (address != NULL)
+            v8.request_interrupt(address, visit, NULL);
+    }
+    lock_release(&isolates_lock);
 }
 
 static void after_fork_in_child(void)
 {
     names_after_fork_in_child(&v8_names);
+    lock_release(&isolates_lock);
 }
 
 const struct bridge bridge_v8 = {
     .name = "v8",
     .runtime_symbol = "_ZN2v87Isolate13TryGetCurrentEv",
     .join = join_node,
+    .attach = attach,
+    .detach = detach,
     .after_fork_in_child = after_fork_in_child,
 };

@@ -133,9 +133,9 @@ const RUNTIMES: &[Runtime] = &[
         support: Support::Bridge {
             heap: "javascript",
             from: [18, 0],
-            to: [22, u32::MAX],
+            to: ANY,
             partial: "",
-            joins_late: false,
+            joins_late: true,
         },
         is_on_malloc: false,
         missing: "the JavaScript heap is not sampled",
@@ -167,7 +167,7 @@ const RUNTIMES: &[Runtime] = &[
             from: [3, 0],
             to: [3, 2],
             partial: "",
-            joins_late: false,
+            joins_late: true,
         },
         is_on_malloc: false,
         missing: "object slots are not sampled, methods and lines are not shown",
@@ -432,7 +432,8 @@ mod tests {
         let node = Runtime::named("Node.js").expect("Node.js").support;
         assert_eq!(node.is_for("20.20.2"), Some(true));
         assert_eq!(node.is_for("22.9"), Some(true));
-        assert_eq!(node.is_for("24.21.0"), Some(false));
+        assert_eq!(node.is_for("26.10.0"), Some(true));
+        assert_eq!(node.is_for("16.20.2"), Some(false));
         assert_eq!(node.is_for(""), None);
         let ocaml = Runtime::named("OCaml").expect("OCaml").support;
         assert_eq!(
