@@ -5,6 +5,7 @@ A runtime is a file beside this one with
     NAME = "CPython"                what its table is called
     INTERVAL = "4K"                 of the samples, so that every site has some hundreds of them
     def versions(places): ...       yields a Version for every one that can be had
+    HEAP = "javascript"             optional: the sites are only of this heap, where malloc has blocks of the runtime's as well
     OWN = {...}                     optional: variables under which the program prints the runtime's own live bytes
 
 and a program in programs/ that keeps to this protocol:

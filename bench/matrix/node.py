@@ -1,0 +1,55 @@
+"""Node.js: Debian's, and npm's builds of every release line from 20 on. Each once as it is, and once without inlining."""
+
+import subprocess
+
+from bench.matrix.version import PROGRAMS, Missing, Version, first_line
+
+NAME = "Node.js"
+INTERVAL = "16K"
+HEAP = "javascript"
+OWN = {"KNOWN_TRUTH_OWN": "1"}
+PROGRAM = PROGRAMS / "known_truth.js"
+MAJORS = [20, 22, 24, 26]
+# V8's profiler charges an inlined function to its caller. The second flag is unknown to V8 before 11.
+PLAIN = ["--expose-gc"]
+APART = ["--expose-gc", "--no-turbo-inlining"]
+APART_FROM_22 = [*APART, "--no-maglev-inlining"]
+
+
+def versions(places):
+    yield from found("/usr/bin/node", "Debian")
+    for major in MAJORS:
+        directory = places.work / f"node{major}"
+        try:
+            yield from found(str(installed(directory, major)), "npm")
+        except Missing as why:
+            yield Version(f"{major}, npm", [], PROGRAM, missing=str(why))
+    try:
+        root = places.debian("unstable", "nodejs")
+    except Missing as why:
+        yield Version("Debian unstable", [], PROGRAM, missing=str(why))
+        return
+    yield from found("/usr/bin/node", "Debian unstable", root)
+
+
+def installed(directory, major):
+    """npm's package node brings the release as a binary."""
+    binary = directory / "node_modules/node/bin/node"
+    if not binary.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(directory), f"node@{major}"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0 or not binary.exists():
+            raise Missing(f"npm has no node@{major} here")
+    return binary
+
+
+def found(node, where, root=None):
+    try:
+        number = first_line([*(["chroot", str(root)] if root else []), node, "--version"]).removeprefix("v")
+    except Missing as why:
+        yield Version(f"{node}, {where}", [], PROGRAM, missing=str(why))
+        return
+    apart = APART_FROM_22 if int(number.split(".")[0]) >= 22 else APART
+    yield Version(f"{number}, {where}", [node, *PLAIN], PROGRAM, root)
+    yield Version(f"{number}, {where}, without inlining", [node, *apart], PROGRAM, root)
