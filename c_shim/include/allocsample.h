@@ -53,7 +53,11 @@ enum {
     ALLOCSAMPLE_NURSERY = 2, /* a bump pointer, and a collector: nursery_*, alloc for large objects, pending, resolve */
     ALLOCSAMPLE_TRACED = 3,  /* a collector, no bump pointer: alloc, pending, resolve */
     ALLOCSAMPLE_EXTERNAL = 4, /* memory outside that objects own: alloc, freed */
-    ALLOCSAMPLE_COLLECTED = 5 /* a collector frees dead blocks one by one: alloc, freed, moved, gc */
+    ALLOCSAMPLE_COLLECTED = 5, /* a collector frees dead blocks one by one: alloc, freed, moved, gc */
+    /* As ALLOCSAMPLE_MALLOC, for an allocator that code of any language calls: samples get the frames that those of malloc get,
+     * of whatever machine runs on the thread, and the heap's own walker is not asked. The interpreter ranges hold the
+     * allocator's own functions, which are left out where a stack ends in them. */
+    ALLOCSAMPLE_ALLOCATOR = 6
 };
 
 /* The state of one thread's allocations in one heap. The machine keeps one for each thread (a nursery of several
@@ -292,7 +296,7 @@ typedef struct allocsample_hooks {
      * present limit. A sample of a collected heap is pending for the next minor collection of this nursery. */
     allocsample_id (*alloc)(allocsample_heap *heap, allocsample_nursery *nursery, uintptr_t address, uint64_t size,
                             allocsample_type type, uintptr_t free, uintptr_t *limit);
-    /* [any] The block at `address` is about to be freed (ALLOCSAMPLE_MALLOC, ALLOCSAMPLE_EXTERNAL, ALLOCSAMPLE_COLLECTED). */
+    /* [any] The block at `address` is about to be freed (all kinds but ALLOCSAMPLE_NURSERY and ALLOCSAMPLE_TRACED). */
     void (*freed)(allocsample_heap *heap, uintptr_t address);
     /* [any] The block is about to move: `to` belongs to it from now on, `from` to whoever gets it. */
     void (*moved)(allocsample_heap *heap, uintptr_t from, uintptr_t to);

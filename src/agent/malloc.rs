@@ -40,6 +40,7 @@ impl Agent {
                 flags,
                 type_id: 0,
                 caller: allocation.caller,
+                owner: None,
                 walked: self.heaps.walked_in_malloc(thread),
                 stack: None,
                 has_own_frame: allocation.has_own_frame != 0,

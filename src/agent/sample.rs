@@ -111,6 +111,9 @@ impl Agent {
         if due.has_own_frame && due.walked.is_none() {
             self.capture.strip_own(area, &mut captured);
         }
+        if let Some(allocator) = due.owner.filter(|heap| heap.kind == HeapKind::Allocator) {
+            area.strip_leaf(&mut captured, |pc| allocator.is_interpreter(pc));
+        }
         self.publish(due, area, recording, &captured)
     }
 
@@ -119,8 +122,11 @@ impl Agent {
         if due.heap == HeapId::MALLOC {
             return Some(self.blocks.of_malloc());
         }
-        let heap = due.walked?;
-        let is_by_address = matches!(heap.kind, HeapKind::Malloc | HeapKind::External);
+        let heap = due.owner?;
+        let is_by_address = matches!(
+            heap.kind,
+            HeapKind::Malloc | HeapKind::External | HeapKind::Allocator
+        );
         is_by_address.then(|| self.blocks.of(heap))
     }
 
@@ -224,6 +230,8 @@ pub(crate) struct Due<'a> {
     /// Type of the object; 0 if it is not known.
     pub type_id: u32,
     pub caller: Caller,
+    /// The heap that `heap` is the number of; none for malloc, and for one that is gone.
+    pub owner: Option<&'a Heap>,
     /// The heap of the virtual machine that adds its frames to the native ones.
     pub walked: Option<&'a Heap>,
     /// The whole stack, if the virtual machine passed it: frames of `walked`, leaf first.
@@ -276,6 +284,7 @@ mod tests {
             flags: SampleFlags::default(),
             type_id: 0,
             caller: Caller::UNKNOWN,
+            owner: None,
             walked: None,
             stack: None,
             has_own_frame: false,

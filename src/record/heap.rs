@@ -20,6 +20,8 @@ pub enum HeapKind {
     External = 4,
     /// Blocks that stay where they are until a collector finds them dead, and frees them one by one.
     Collected = 5,
+    /// Blocks of an allocator beside malloc, which code of any language calls.
+    Allocator = 6,
 }
 
 impl HeapKind {
@@ -31,6 +33,7 @@ impl HeapKind {
             Self::Traced,
             Self::External,
             Self::Collected,
+            Self::Allocator,
         ]
         .into_iter()
         .find(|&kind| kind as u32 == number)
@@ -43,7 +46,10 @@ impl HeapKind {
 
     /// Whether the virtual machine reports the end of a block by its address.
     pub fn is_freed_by_address(self) -> bool {
-        matches!(self, Self::Malloc | Self::External | Self::Collected)
+        matches!(
+            self,
+            Self::Malloc | Self::External | Self::Collected | Self::Allocator
+        )
     }
 
     /// The name in reports.
@@ -54,6 +60,7 @@ impl HeapKind {
             Self::Traced => "traced",
             Self::External => "external",
             Self::Collected => "collected",
+            Self::Allocator => "allocator",
         }
     }
 }

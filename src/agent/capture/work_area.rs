@@ -50,6 +50,29 @@ impl WorkArea {
         }
     }
 
+    /// Takes away the frames at the leaf up to the last one that `is_callee` knows, with those of functions without a name among
+    /// them. Nothing, if no other frame would be left.
+    pub(crate) fn strip_leaf(&mut self, captured: &mut Captured, is_callee: impl Fn(u64) -> bool) {
+        /// An allocator calls no deeper before it calls us.
+        const MOST: usize = 16;
+        let frames = match captured.is_merged {
+            true => &mut self.merged,
+            false => &mut self.frames,
+        };
+        let Some(frames) = frames.get_mut(..captured.depth) else {
+            return;
+        };
+        let mut callees = frames.iter().take(MOST);
+        // A return address may be the first one behind a function.
+        let last = callees.rposition(|&frame| is_callee(frame.wrapping_sub(1)));
+        let Some(count) = last.map(|last| last + 1).filter(|it| *it < frames.len()) else {
+            return;
+        };
+        frames.copy_within(count.., 0);
+        captured.depth -= count;
+        self.memo.invalidate_shown();
+    }
+
     /// Splits a stack for its record: the number of frames, from the root on, that it shares with the stack of the thread's
     /// sample `last`, and the other frames.
     /// `is_as_walked`: the frames are those that the walk found.

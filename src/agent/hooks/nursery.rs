@@ -136,7 +136,9 @@ impl Agent {
         free: u64,
         top: u64,
     ) -> u64 {
-        thread.set_vm_heap(u32::from(heap.id.0));
+        if heap.kind != HeapKind::Allocator {
+            thread.set_vm_heap(u32::from(heap.id.0));
+        }
         if slot.is_begun.get() != 0 {
             return self.nursery_sync(thread, heap, slot, free, free, top);
         }
@@ -322,6 +324,7 @@ impl Agent {
         self.apply_new_request(thread);
         // One that the machine has taken back: the point was there already, but nobody may be asked or told.
         let is_gone = heap.is_gone();
+        let is_allocator = heap.kind == HeapKind::Allocator;
         let due = Due {
             thread,
             address: object.address,
@@ -333,9 +336,14 @@ impl Agent {
             flags: SampleFlags::default(),
             type_id: object.type_id,
             caller: *caller,
-            walked: (!is_gone).then_some(heap),
+            owner: (!is_gone).then_some(heap),
+            walked: match is_allocator {
+                true => self.heaps.walked_in_malloc(thread),
+                false => (!is_gone).then_some(heap),
+            },
             stack: None,
-            has_own_frame: false,
+            // The entry of an allocator that calls us is no machine's code, which would be left out.
+            has_own_frame: is_allocator,
         };
         let id = self.record_object(heap, &due)?;
         if is_gone {
@@ -343,7 +351,7 @@ impl Agent {
         }
         let pending = Pending::new(id, object);
         let is_tracked = match heap.kind {
-            HeapKind::Malloc | HeapKind::External | HeapKind::Collected => {
+            HeapKind::Malloc | HeapKind::External | HeapKind::Collected | HeapKind::Allocator => {
                 self.blocks.of(heap).insert(object.address, id.0)
             }
             HeapKind::Nursery | HeapKind::Traced => state.young.push(pending),
@@ -415,6 +423,7 @@ impl Agent {
             flags: SampleFlags::default(),
             type_id: object.type_id,
             caller: *caller,
+            owner: Some(heap),
             walked: Some(heap),
             stack: Some(stack),
             has_own_frame: false,

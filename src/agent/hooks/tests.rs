@@ -340,6 +340,35 @@ fn blocks_of_a_heap_end_by_their_address() {
 }
 
 #[test]
+fn blocks_of_an_allocator_end_by_their_address_and_its_threads_stay_with_their_machine() {
+    let trial = Trial::begin(agent!(), EVERY);
+    let machine = Machine::new(trial, &described(HeapKind::Nursery));
+    let agent = machine.trial.agent;
+    let allocator = agent
+        .register_heap(&described(HeapKind::Allocator))
+        .unwrap();
+    let blocks = slot();
+    let of_machine = u32::from(machine.heap.id.0);
+    assert_eq!(machine.thread.vm_heap(), of_machine);
+    agent.nursery_begin(machine.thread, allocator, &blocks, 1, TOP);
+    assert_eq!(machine.thread.vm_heap(), of_machine);
+    let block = Object {
+        address: 0x500,
+        size: 24,
+        type_id: 0,
+    };
+    let caller = Caller::UNKNOWN;
+    let (id, _) = agent.alloc_outside(machine.thread, allocator, &blocks, block, 1, &caller);
+    let id = id.unwrap().0;
+    agent.heap_freed(machine.thread, machine.heap, 0x500);
+    assert_eq!(machine.trial.frees(), []);
+    agent.heap_freed(machine.thread, allocator, 0x500);
+    let number = machine.thread.number();
+    assert_eq!(machine.trial.frees(), [(id, number)]);
+    assert_eq!(allocator.counters().exact_bytes, 24);
+}
+
+#[test]
 fn a_heap_whose_objects_are_blocks_of_malloc_shares_its_table() {
     let trial = Trial::begin(agent!(), EVERY);
     let description = Description {
