@@ -311,7 +311,9 @@ EXPORT int dlclose(void *handle)
     const struct shim_slow_path *agent = shim_agent();
     if (agent != NULL)
         agent->before_dlclose();
+    bridges_before_dlclose();
     int result = NEXT(dlclose)(handle);
+    bridges_after_dlclose();
     if (agent != NULL)
         agent->after_dlclose();
     return result;

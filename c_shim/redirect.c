@@ -277,6 +277,7 @@ static int visit_object(struct dl_phdr_info *info, size_t size, void *argument)
 
 struct replacement {
     const char *name;
+    const void *from; /* NULL: whatever the slot holds */
     void *own;
 };
 
@@ -294,8 +295,12 @@ static int replace_in_program(struct dl_phdr_info *info, size_t size, void *argu
             const ElfW(Rela) *relocation = &object.tables[table][i];
             unsigned type = ELF64_R_TYPE(relocation->r_info);
             const ElfW(Sym) *symbol = &object.symbols[ELF64_R_SYM(relocation->r_info)];
-            if ((type == RELOCATION_SLOT || IS_ADDRESS(type)) && strcmp(object.names + symbol->st_name, replacement->name) == 0)
-                store(&job, &object, (uintptr_t *)(object.bias + relocation->r_offset), replacement->own);
+            if ((type != RELOCATION_SLOT && !IS_ADDRESS(type)) ||
+                strcmp(object.names + symbol->st_name, replacement->name) != 0)
+                continue;
+            uintptr_t *slot = (uintptr_t *)(object.bias + relocation->r_offset);
+            if (replacement->from == NULL || __atomic_load_n(slot, __ATOMIC_RELAXED) == (uintptr_t)replacement->from)
+                store(&job, &object, slot, replacement->own);
         }
     }
     return 1;
@@ -303,8 +308,27 @@ static int replace_in_program(struct dl_phdr_info *info, size_t size, void *argu
 
 void shim_redirect_in_program(const char *name, void *own)
 {
-    struct replacement replacement = {name, own};
+    struct replacement replacement = {.name = name, .own = own};
     dl_iterate_phdr(replace_in_program, &replacement);
+}
+
+/* What the loader says of an object, without its lock. */
+static struct dl_phdr_info info_of_object(uintptr_t start)
+{
+    const ElfW(Ehdr) *header = (const ElfW(Ehdr) *)start;
+    struct dl_phdr_info info = {.dlpi_phdr = (const ElfW(Phdr) *)(start + header->e_phoff),
+                                .dlpi_phnum = header->e_phnum};
+    for (size_t i = 0; i < info.dlpi_phnum; i++)
+        if (info.dlpi_phdr[i].p_type == PT_LOAD && info.dlpi_phdr[i].p_offset == 0)
+            info.dlpi_addr = start - info.dlpi_phdr[i].p_vaddr;
+    return info;
+}
+
+void shim_redirect_in_object(uintptr_t start, const char *name, const void *from, void *to)
+{
+    struct dl_phdr_info info = info_of_object(start);
+    struct replacement replacement = {name, from, to};
+    replace_in_program(&info, sizeof info, &replacement);
 }
 
 /* ---- other allocators ---- */
@@ -332,6 +356,26 @@ static const ElfW(Sym) *look_up_gnu(const uint32_t *table, const struct object *
     }
 }
 
+/* The symbol with this name that the object defines. */
+static const ElfW(Sym) *look_up(const struct dl_phdr_info *info, const struct object *object, const char *name)
+{
+    const uint32_t *table = NULL;
+    for (size_t i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+        if (segment->p_type != PT_DYNAMIC)
+            continue;
+        const ElfW(Dyn) *dynamic = (const ElfW(Dyn) *)(info->dlpi_addr + segment->p_vaddr);
+        for (; dynamic->d_tag != DT_NULL; dynamic++) {
+            if (dynamic->d_tag == DT_GNU_HASH)
+                table = (const uint32_t *)(dynamic->d_un.d_ptr < info->dlpi_addr
+                                               ? dynamic->d_un.d_ptr + info->dlpi_addr
+                                               : dynamic->d_un.d_ptr);
+        }
+    }
+    const ElfW(Sym) *symbol = table == NULL ? NULL : look_up_gnu(table, object, name);
+    return symbol == NULL || symbol->st_shndx == SHN_UNDEF ? NULL : symbol;
+}
+
 /* Whether an object defines a malloc that is neither the next one nor the C library's, nor the loader's or ours. */
 static int look_for_other_malloc(struct dl_phdr_info *info, size_t size, void *argument)
 {
@@ -341,26 +385,25 @@ static int look_for_other_malloc(struct dl_phdr_info *info, size_t size, void *a
         strstr(info->dlpi_name, "/ld-linux") != NULL)
         return 0;
     uintptr_t next = (uintptr_t)shim_late_symbol("malloc");
-    const uint32_t *table = NULL;
     for (size_t i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
         uintptr_t start = info->dlpi_addr + segment->p_vaddr;
         if (segment->p_type == PT_LOAD && next - start < segment->p_memsz)
             return 0;
-        if (segment->p_type != PT_DYNAMIC)
-            continue;
-        for (const ElfW(Dyn) *dynamic = (const ElfW(Dyn) *)start; dynamic->d_tag != DT_NULL; dynamic++) {
-            if (dynamic->d_tag == DT_GNU_HASH)
-                table = (const uint32_t *)(dynamic->d_un.d_ptr < info->dlpi_addr
-                                               ? dynamic->d_un.d_ptr + info->dlpi_addr
-                                               : dynamic->d_un.d_ptr);
-        }
     }
-    const ElfW(Sym) *symbol = table == NULL ? NULL : look_up_gnu(table, &object, "malloc");
-    if (symbol == NULL || symbol->st_shndx == SHN_UNDEF)
+    if (look_up(info, &object, "malloc") == NULL)
         return 0;
     *(bool *)argument = true;
     return 1;
+}
+
+void *shim_symbol_of_object(uintptr_t start, const char *name)
+{
+    struct dl_phdr_info info = info_of_object(start);
+    struct object object;
+    const ElfW(Sym) *symbol = read_object(&info, 1, &object) ? look_up(&info, &object, name) : NULL;
+    bool is_function = symbol != NULL && ELF64_ST_TYPE(symbol->st_info) == STT_FUNC;
+    return is_function ? (void *)(object.bias + symbol->st_value) : NULL;
 }
 
 /* ---- passes ---- */

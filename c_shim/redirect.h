@@ -1,4 +1,4 @@
-/* Slots through which the program itself calls functions. */
+/* Slots through which the program itself, or one object, calls functions. */
 #ifndef ALLOCSAMPLE_REDIRECT_H
 #define ALLOCSAMPLE_REDIRECT_H
 
@@ -7,5 +7,9 @@
 /* Has the program's own calls of a function (not those of libraries) come to `own`. In the constructor: nobody else loads
  * objects, or runs. */
 HIDDEN void shim_redirect_in_program(const char *name, void *own);
+
+/* See services.h. */
+HIDDEN void *shim_symbol_of_object(uintptr_t start, const char *name);
+HIDDEN void shim_redirect_in_object(uintptr_t start, const char *name, const void *from, void *to);
 
 #endif

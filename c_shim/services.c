@@ -71,4 +71,6 @@ const struct shim_services shim_services = {
     .find_object = shim_find_object,
     .same_object = shim_same_object,
     .redirect_in_program = shim_redirect_in_program,
+    .symbol_of_object = shim_symbol_of_object,
+    .redirect_in_object = shim_redirect_in_object,
 };

@@ -59,7 +59,7 @@ typedef void shim_on_sampled(uint64_t sample, void *block, size_t size, bool is_
 typedef void shim_on_sampled_end(const void *block);
 
 /* Changes with each function that is added, removed or given another meaning. */
-#define SHIM_SERVICES_VERSION 1
+#define SHIM_SERVICES_VERSION 2
 
 /* Unless a function says otherwise, it may be called on any thread, also in a signal handler, and keeps errno. */
 struct shim_services {
@@ -113,6 +113,13 @@ struct shim_services {
     bool (*same_object)(const void *a, const void *b);
     /* Makes the program's own calls of a function (not those of libraries) call `own`. In `join` only. */
     void (*redirect_in_program)(const char *name, void *own);
+
+    /* ---- one object, which is loaded completely and stays so meanwhile; no lock is taken ---- */
+
+    /* The dynamic function `name` of the object that is mapped from `start` on, or NULL. */
+    void *(*symbol_of_object)(uintptr_t start, const char *name);
+    /* Makes the object's own calls of a function through its slots call `to`, those that lead to `from`, or all if that is NULL. */
+    void (*redirect_in_object)(uintptr_t start, const char *name, const void *from, void *to);
 };
 
 /* Filled in when the library is loaded, before any code of it runs. */

@@ -9,6 +9,13 @@
 #include "allocsample.h"
 #include "services.h"
 
+/* What the user asks for: numbers of bits. src/preload/start.rs has the same. */
+enum bridge_group {
+    BRIDGE_RUNTIME = 0,  /* language runtimes */
+    BRIDGE_PYPY = 1,     /* only on request: the bridge changes code of the runtime */
+    BRIDGE_EMBEDDED = 2, /* only on request: the allocator becomes slower */
+};
+
 struct bridge {
     const char *name;
     /* A symbol in the program's global scope by which the runtime is recognised. NULL: `join` finds out by itself. */
@@ -16,14 +23,18 @@ struct bridge {
     /* A symbol that identifies a conservative collector: one that stops threads with signals and scans their stacks. It is looked
      * up even if the bridge does not join. NULL: the runtime has no such collector. */
     const char *scanning_collector_symbol;
-    /* Only where the user asks for this bridge: it changes code of the runtime. */
-    bool is_on_request;
+    enum bridge_group group;
     /* Joins the runtime. Once, before `main`: all objects of the program are loaded, none of its code has run. */
     void (*join)(void);
-    /* Joins and leaves the runtime while the program's threads run. May be called repeatedly, by one thread at a time. NULL: the
-     * bridge does not support attach. */
+    /* Joins and leaves the runtime while the program's threads run. May be called repeatedly, by one thread at a time, and while no
+     * object is unloaded. NULL: the bridge does not support attach. */
     void (*attach)(void);
     void (*detach)(void);
+    /* On the agent's own thread, while the program's threads run and no object is unloaded: code of the object that starts at this
+     * address has run. Not while a thread attaches or detaches. NULL: the bridge joins nothing that is loaded later. */
+    void (*look)(uintptr_t object);
+    /* The program has called `dlclose`: objects may be gone. NULL: the bridge does not mind. */
+    void (*after_dlclose)(void);
     /* In a forked child: releases locks that other threads of the parent held. NULL: there are none. */
     void (*after_fork_in_child)(void);
 };

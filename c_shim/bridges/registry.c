@@ -4,6 +4,9 @@
 #include "bridge.h"
 
 #include <dlfcn.h>
+#include <errno.h>
+#include <sched.h>
+#include <unistd.h>
 
 static const struct bridge *const bridges[] = {
 #define BRIDGE(NAME) &bridge_##NAME,
@@ -17,33 +20,107 @@ static bool is_in_global_scope(const char *symbol)
     return dlsym(RTLD_DEFAULT, symbol) != NULL;
 }
 
-/* Most processes are none of these runtimes: each bridge costs them one look-up. */
-void bridges_join(bool on_request)
+/* What is asked for now. */
+static _Atomic(uint32_t) groups_now;
+
+static bool is_wanted(const struct bridge *bridge, uint32_t groups)
 {
+    return (groups >> bridge->group & 1) != 0;
+}
+
+/* Most processes are none of these runtimes: each bridge costs them one look-up. */
+void bridges_join(uint32_t groups)
+{
+    atomic_fetch_or(&groups_now, groups);
     for (size_t i = 0; i < BRIDGES; i++) {
         const struct bridge *bridge = bridges[i];
-        bool is_wanted = on_request || !bridge->is_on_request;
-        if (is_wanted && (bridge->runtime_symbol == NULL || is_in_global_scope(bridge->runtime_symbol)))
+        if (is_wanted(bridge, groups) && (bridge->runtime_symbol == NULL || is_in_global_scope(bridge->runtime_symbol)))
             bridge->join();
     }
 }
 
-void bridges_attach(void)
+/* ---- while the program runs ---- */
+
+/* Who looks at objects tells so, and then asks whether anybody unloads one; who unloads does it the other way round. */
+static _Atomic(bool) is_looking;
+static _Atomic(uint32_t) unloading;
+static bool begin_looking(void)
 {
+    if (atomic_exchange(&is_looking, true))
+        return false;
+    if (atomic_load(&unloading) == 0)
+        return true;
+    atomic_store(&is_looking, false);
+    return false;
+}
+
+static void wait_to_look(void)
+{
+    while (!begin_looking())
+        sched_yield();
+}
+
+static void end_looking(void)
+{
+    atomic_store(&is_looking, false);
+}
+
+void bridges_attach(uint32_t groups)
+{
+    wait_to_look();
+    atomic_store(&groups_now, groups);
     for (size_t i = 0; i < BRIDGES; i++)
-        if (bridges[i]->attach != NULL)
+        if (bridges[i]->attach != NULL && is_wanted(bridges[i], groups))
             bridges[i]->attach();
+    end_looking();
 }
 
 void bridges_detach(void)
 {
+    wait_to_look();
+    atomic_store(&groups_now, 0);
     for (size_t i = 0; i < BRIDGES; i++)
         if (bridges[i]->detach != NULL)
             bridges[i]->detach();
+    end_looking();
+}
+
+bool bridges_look(uint64_t object)
+{
+    if (!begin_looking())
+        return false;
+    for (size_t i = 0; i < BRIDGES; i++)
+        if (bridges[i]->look != NULL && is_wanted(bridges[i], atomic_load(&groups_now)))
+            bridges[i]->look((uintptr_t)object);
+    end_looking();
+    return true;
+}
+
+/* May be nested: a destructor may close other objects. A constructor may, too, and holds the loader's lock then, which an attach
+ * takes: so nobody waits for ever. */
+void bridges_before_dlclose(void)
+{
+    atomic_fetch_add(&unloading, 1);
+    int saved_errno = errno;
+    for (int turn = 0; turn < 20000 && atomic_load(&is_looking); turn++)
+        usleep(100);
+    errno = saved_errno;
+}
+
+void bridges_after_dlclose(void)
+{
+    for (size_t i = 0; i < BRIDGES; i++)
+        if (bridges[i]->after_dlclose != NULL)
+            bridges[i]->after_dlclose();
+    /* A forked child has forgotten those of its parent. */
+    if (atomic_load(&unloading) > 0)
+        atomic_fetch_sub(&unloading, 1);
 }
 
 void bridges_after_fork_in_child(void)
 {
+    atomic_store(&is_looking, false);
+    atomic_store(&unloading, 0);
     for (size_t i = 0; i < BRIDGES; i++)
         if (bridges[i]->after_fork_in_child != NULL)
             bridges[i]->after_fork_in_child();

@@ -4,12 +4,19 @@
 
 #include "services.h"
 
-/* Joins the runtimes that this process has. Once, before `main`. `on_request`: also those that are joined only on request. */
-HIDDEN void bridges_join(bool on_request);
+/* Joins what this process has of these groups, a bit for each enum bridge_group. Before `main`, once for each. */
+HIDDEN void bridges_join(uint32_t groups);
 
 /* Joins and leaves runtimes while the program's threads run. May be called repeatedly, by one thread at a time. */
-HIDDEN void bridges_attach(void);
+HIDDEN void bridges_attach(uint32_t groups);
 HIDDEN void bridges_detach(void);
+
+/* On the agent's own thread: code of the object that starts at this address has run. False: ask again later. */
+HIDDEN bool bridges_look(uint64_t object);
+
+/* Around each `dlclose`. */
+HIDDEN void bridges_before_dlclose(void);
+HIDDEN void bridges_after_dlclose(void);
 
 /* In a forked child: releases what other threads of the parent held in a bridge. */
 HIDDEN void bridges_after_fork_in_child(void);

@@ -93,6 +93,11 @@ impl Agent {
         self.capture.stay_on_threads_stacks();
     }
 
+    /// See [`Hooks::on_module`](crate::Hooks).
+    pub fn on_module(&self, start: u64) -> bool {
+        (self.setup.hooks().on_module)(start)
+    }
+
     /// The modules, for what the constructor and `dlclose` know about them.
     pub fn modules(&self) -> &Modules {
         &self.capture.modules

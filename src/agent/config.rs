@@ -78,6 +78,8 @@ pub struct Config {
     pub is_stopped: bool,
     /// `ALLOCSAMPLE_RUNTIME`
     pub bridges: Bridges,
+    /// `ALLOCSAMPLE_EMBEDDED`: whether allocators that are part of the program or of a library are joined.
+    pub joins_embedded: bool,
     /// `ALLOCSAMPLE_CHILDREN`
     pub follow_children: bool,
     /// `ALLOCSAMPLE_MAPPINGS`: whether calls of mmap and its kin are recorded.
@@ -130,6 +132,7 @@ impl Config {
         max_depth: DEFAULT_MAX_DEPTH,
         is_stopped: false,
         bridges: Bridges::None,
+        joins_embedded: false,
         follow_children: false,
         records_mappings: false,
         on_full: OnFull::Drop,
@@ -155,6 +158,7 @@ impl Config {
     pub(crate) fn is_attended(&self) -> bool {
         self.is_watched()
             || self.max_live.is_some()
+            || self.joins_embedded
             || self.is_rotated()
             || self.snapshot_signal.is_some()
     }
@@ -290,6 +294,8 @@ impl Config {
             Some(2) => Bridges::Pypy,
             _ => Bridges::Auto,
         };
+        config.joins_embedded =
+            choice("ALLOCSAMPLE_EMBEDDED", &["on", "off"], "expected on or off")? == Some(0);
         if choice(
             "ALLOCSAMPLE_CHILDREN",
             &["follow", "ignore"],

@@ -33,6 +33,9 @@ pub struct Hooks {
     pub on_sampled: fn(u64, u64, u64),
     /// A sampled block of a heap other than malloc's was freed.
     pub on_heap_freed: fn(u64),
+    /// A stack has run through a module that starts at this address for the first time. On the drain thread. False: call again
+    /// later.
+    pub on_module: fn(u64) -> bool,
     /// Writes the detail of a [`NotJoined`](allocsample_record::Note::NotJoined) note for the declined bridge with this index.
     /// Returns its length in bytes, or 0 if there are no more.
     pub not_joined: fn(usize, &mut [u8]) -> usize,
@@ -52,6 +55,7 @@ impl Hooks {
         has_listener: || false,
         on_sampled: |_, _, _| {},
         on_heap_freed: |_| {},
+        on_module: |_| true,
         not_joined: |_, _| 0,
     };
 }

@@ -100,6 +100,9 @@ struct Drain {
     keeper: Option<Keeper>,
     is_ring_populated: bool,
     lost: [(u64, u64); allocsample_record::LOST_REASONS],
+    /// Number of modules that allocators were looked for in, and the one that is to be looked at again.
+    examined: u32,
+    postponed: Option<u64>,
 }
 
 impl Drain {
@@ -151,6 +154,8 @@ impl Drain {
             is_ring_populated: false,
             // Losses from before this thread began are not in the file yet.
             lost: [(0, 0); allocsample_record::LOST_REASONS],
+            examined: 0,
+            postponed: None,
         })
     }
 
@@ -165,6 +170,9 @@ impl Drain {
             }
             self.do_file_work()?;
             self.write_memory()?;
+            if request == DrainRequest::Work {
+                self.join_embedded();
+            }
             if let Some(keeper) = &mut self.keeper
                 // Otherwise the budget is that of a recording that has begun since.
                 && self.recording.is_current()
@@ -248,6 +256,23 @@ impl Drain {
         let figures = self.recording.ring.figures();
         let position = self.consumer.position();
         self.write(|writer| writer.append_figures(ChunkKind::Figures, &figures, position))
+    }
+
+    /// Looks for allocators in modules that stacks have run through since the last time.
+    fn join_embedded(&mut self) {
+        let agent = self.agent;
+        if !agent.config().joins_embedded || os::is_filtered() || !self.recording.is_current() {
+            return;
+        }
+        loop {
+            let next =
+                (self.postponed.take()).or_else(|| agent.modules().met_after(&mut self.examined));
+            let Some(start) = next else { return };
+            if !agent.on_module(start) {
+                self.postponed = Some(start);
+                return;
+            }
+        }
     }
 
     /// Writes the memory use of the process, if a reading is due. Behind a filter the kernel may refuse it.

@@ -10,7 +10,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use allocsample_agent::Switch;
-use allocsample_agent::config::{Bridges, Config};
+use allocsample_agent::config::Config;
 use allocsample_agent::os::process;
 use allocsample_agent::recording;
 
@@ -58,7 +58,7 @@ unsafe extern "C" {
     fn shim_is_late() -> bool;
     fn shim_redirect(pass: *mut Pass);
     fn shim_restore(pass: *mut Pass);
-    fn bridges_attach();
+    fn bridges_attach(groups: u32);
     fn bridges_detach();
 }
 
@@ -197,7 +197,7 @@ fn attach(lookup: impl Fn(&str) -> Option<&'static [u8]>, text: &mut Text) -> An
             .push(reason.as_bytes());
         return Answer::Refused;
     }
-    let bridges = config.bridges;
+    let groups = start::groups_of(&config);
     if !start::switch_on(config, None) {
         text.push(b"no memory for the agent");
         return Answer::Refused;
@@ -225,9 +225,9 @@ fn attach(lookup: impl Fn(&str) -> Option<&'static [u8]>, text: &mut Text) -> An
             return Answer::Refused;
         }
     }
-    if is_late() && bridges != Bridges::None {
+    if is_late() {
         // SAFETY: the agent is on; only this thread attaches.
-        unsafe { bridges_attach() };
+        unsafe { bridges_attach(groups) };
     }
     text.push(recording.path.as_bytes());
     Answer::Done

@@ -20,7 +20,8 @@ unsafe extern "C" {
     fn shim_find_next();
     fn shim_find_functions();
     fn shim_forget_failed_lookups();
-    fn bridges_join(on_request: bool);
+    fn bridges_join(groups: u32);
+    fn bridges_look(module: u64) -> bool;
     fn bridges_have_scanning_collector() -> bool;
     fn bridges_declined(index: usize, found: *mut Declined) -> bool;
     fn shim_probe_alloc_is_on() -> bool;
@@ -105,7 +106,7 @@ unsafe extern "C" fn construct(
         ];
         return complain(&parts);
     }
-    let bridges = config.bridges;
+    let groups = groups_of(&config);
     let signal = config.snapshot_signal;
     let has_ticks = config.tick_period_ns.is_some();
     // SAFETY: as above.
@@ -114,15 +115,20 @@ unsafe extern "C" fn construct(
     if let Some(signal) = signal.filter(|_| is_on) {
         take_signal(signal);
     }
-    if is_on && bridges != Bridges::None {
+    if is_on {
         // SAFETY: all objects of the program are loaded, and none of its code has run.
-        unsafe { bridges_join(bridges == Bridges::Pypy) };
+        unsafe { bridges_join(groups & !EMBEDDED) };
     }
     // Most processes are none of the runtimes that were looked for.
     // SAFETY: no code of the program has run that could have errors of its own.
     unsafe { shim_forget_failed_lookups() };
     // What this thread allocated before (in the loader, in .preinit_array) gave it bytes not to be counted.
     this_thread().forget();
+    if is_on {
+        // Allocators may map memory, with which the recording begins.
+        // SAFETY: as above.
+        unsafe { bridges_join(groups & EMBEDDED) };
+    }
     if has_ticks && AGENT.is_on() {
         // SAFETY: no code of the program has run.
         if !unsafe { shim_start_ticks() } {
@@ -130,6 +136,24 @@ unsafe extern "C" fn construct(
                 b"allocsample: no signal is free for ALLOCSAMPLE_TIME_HZ; time is not sampled\n",
             ]);
         }
+    }
+}
+
+// Bits of `enum bridge_group`.
+const RUNTIMES: u32 = 1;
+const PYPY: u32 = 2;
+const EMBEDDED: u32 = 4;
+
+/// The groups of bridges that the settings ask for.
+pub(crate) fn groups_of(config: &Config) -> u32 {
+    let runtimes = match config.bridges {
+        Bridges::Auto => RUNTIMES,
+        Bridges::Pypy => RUNTIMES | PYPY,
+        Bridges::None => 0,
+    };
+    match config.joins_embedded {
+        true => runtimes | EMBEDDED,
+        false => runtimes,
     }
 }
 
@@ -173,6 +197,7 @@ pub(crate) fn switch_on(config: Config, unknown_setting: Option<UnknownSetting>)
             has_listener,
             on_sampled,
             on_heap_freed,
+            on_module,
             not_joined,
         },
         program: called_as(),
@@ -569,6 +594,11 @@ fn not_joined(index: usize, detail: &mut [u8]) -> usize {
         length += bytes;
     }
     length
+}
+
+fn on_module(start: u64) -> bool {
+    // SAFETY: on the drain thread; the module was relocated before a stack could run through it.
+    unsafe { bridges_look(start) }
 }
 
 fn on_heap_freed(address: u64) {

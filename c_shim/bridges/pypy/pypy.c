@@ -430,4 +430,4 @@ static void join(void)
 #endif
 
 /* Known by its build id: it exports no name of its own. */
-const struct bridge bridge_pypy = {.name = "pypy", .is_on_request = true, .join = join};
+const struct bridge bridge_pypy = {.name = "pypy", .group = BRIDGE_PYPY, .join = join};

@@ -288,7 +288,10 @@ impl Capture {
         recording: &Recording,
     ) -> Captured {
         let Config {
-            unwind, max_depth, ..
+            unwind,
+            max_depth,
+            joins_embedded,
+            ..
         } = *self.setup.config();
         if unwind == Unwind::None {
             return Captured::default();
@@ -321,6 +324,9 @@ impl Capture {
             if module.must_announce(epoch) {
                 let record = module.record(path);
                 recording.push(&record);
+                if joins_embedded {
+                    recording.nudge_drain();
+                }
             }
         });
         if unwind == Unwind::Verify {

@@ -1,8 +1,9 @@
 //! Finds environment variables that look like settings of ours and are not.
 
 /// The settings that [`super::Config::read`] reads.
-pub(super) const NAMES: [&str; 22] = [
+pub(super) const NAMES: [&str; 23] = [
     "CHILDREN",
+    "EMBEDDED",
     "INTERVAL",
     "KEEP",
     "MAPPINGS",

@@ -24,6 +24,8 @@ const SLOTS: usize = 4096;
 const PROBES: usize = 16;
 /// Entries that wait for their memory to be used again; more are leaked.
 const RETIRED: usize = 64;
+/// Modules that may be examined before the drain thread looks at the first of them.
+const MET: usize = 256;
 /// Number of times that a walk yields to a thread that examines a module, before it continues without the module.
 const LEARNING_TURNS: u32 = 1000;
 
@@ -143,6 +145,8 @@ pub struct Modules {
     /// Held by the thread that changes the table.
     retired: Spin<Retired>,
     examined: AtomicU32,
+    /// Where the modules that were examined last start: see [`Self::met_after`].
+    met: [AtomicU64; MET],
     /// How frames of these modules are left.
     pub(super) rules: Rules,
 }
@@ -198,6 +202,7 @@ impl Modules {
                 entries: [const { None }; RETIRED],
             }),
             examined: AtomicU32::new(0),
+            met: [const { AtomicU64::new(0) }; MET],
             rules: Rules::new(),
         }
     }
@@ -210,6 +215,20 @@ impl Modules {
     /// Modules examined so far. Each has an unwinder of its own, which caches tell apart by 16 bits.
     pub fn examined(&self) -> u32 {
         self.examined.load(Ordering::Relaxed)
+    }
+
+    /// Where the first module starts that was examined after so many, if there is one. A caller that is behind by more than
+    /// `MET` misses the oldest.
+    pub fn met_after(&self, examined: &mut u32) -> Option<u64> {
+        // Acquire: pairs with the release in `learn`; the place is filled.
+        let now = self.examined.load(Ordering::Acquire);
+        if *examined == now {
+            return None;
+        }
+        let number = (*examined).max(now.saturating_sub(MET as u32));
+        *examined = number + 1;
+        let place = self.met.get(number as usize % MET)?;
+        Some(place.load(Ordering::Relaxed))
     }
 
     /// In a forked child: what other threads were at will never be finished.
@@ -363,7 +382,12 @@ impl Modules {
             return Some(known);
         }
         let module = examine(found)?;
-        self.examined.fetch_add(1, Ordering::Relaxed);
+        let number = self.examined.load(Ordering::Relaxed);
+        if let Some(place) = self.met.get(number as usize % MET) {
+            place.store(module.start, Ordering::Relaxed);
+        }
+        // Alone. Release: pairs with `met_after`.
+        self.examined.store(number + 1, Ordering::Release);
         let mut again = None;
         for slot in &self.slots {
             let Some(old) = slot.get().filter(|old| old.overlaps(found)) else {
