@@ -11,6 +11,7 @@ pub mod bridge;
 pub mod collected;
 pub mod compile;
 pub mod directory;
+pub mod embedded;
 pub mod hostile;
 pub mod pprof;
 pub mod profile;

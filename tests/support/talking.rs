@@ -18,9 +18,20 @@ pub struct Talking {
 impl Talking {
     /// With these options of `run`; its first answer is "ready".
     pub fn start(room: Room, options: &[&str], command: &[&str]) -> Self {
+        Self::start_with(room, &[], options, command)
+    }
+
+    /// The same, with variables in its environment.
+    pub fn start_with(
+        room: Room,
+        variables: &[(&str, &str)],
+        options: &[&str],
+        command: &[&str],
+    ) -> Self {
         let run = ["run", "-q", "-o", "x.allocsample"];
         let mut child = room
             .command(&[&run, options, &["--"], command].concat())
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -44,8 +55,14 @@ impl Talking {
     /// Has it do something.
     #[track_caller]
     pub fn ask(&mut self, line: &str) {
+        assert_eq!(self.asked(line), "done", "{line}");
+    }
+
+    /// Asks it something: its answer.
+    #[track_caller]
+    pub fn asked(&mut self, line: &str) -> String {
         writeln!(self.input, "{line}").expect("the program listens");
-        assert_eq!(self.answer(), "done", "{line}");
+        self.answer()
     }
 
     /// `ctl` with these arguments; a program that waits hears of it when it allocates next.

@@ -41,6 +41,11 @@ pub struct Capture {
     #[arg(long, value_name = "ON|OFF")]
     pub mappings: Option<OnOff>,
 
+    /// Also sample allocators that are part of the program or of a library: jemalloc (polars, duckdb, many services in Rust),
+    /// whose calls become slower, and pyarrow's mimalloc
+    #[arg(long)]
+    pub embedded: bool,
+
     /// If samples come faster than they can be written: drop and count them, or make the program wait
     /// [default: drop; wait at --interval 1]
     #[arg(long, value_name = "WHAT")]
@@ -60,6 +65,10 @@ impl Capture {
                 self.max_depth.map(|depth| depth.to_string()),
             ),
             ("ALLOCSAMPLE_MAPPINGS", self.mappings.map(name_of)),
+            (
+                "ALLOCSAMPLE_EMBEDDED",
+                self.embedded.then(|| "on".to_owned()),
+            ),
             ("ALLOCSAMPLE_ON_FULL", self.on_full.map(name_of)),
         ];
         given

@@ -1,0 +1,145 @@
+/* See allocator.h. */
+#define _GNU_SOURCE
+#include "kit/allocator.h"
+
+#include "kit/memory.h"
+#include "kit/resume.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+/* Threads at a time. Blocks of others are not sampled, and not counted either. */
+#define THREADS 4096
+
+static const allocsample_hooks *hooks;
+static pthread_key_t key;
+static bool has_key;
+static struct allocator_thread *threads;
+static _Atomic(size_t) threads_used; /* those beyond were never taken */
+static allocsample_heap *registered[ALLOCATORS];
+static size_t allocator_total;
+
+_Thread_local struct allocator_thread *allocator_thread __attribute__((tls_model("initial-exec")));
+
+/* ---- threads ---- */
+
+/* The thread ends; its thread-local variables are still there. */
+static void leave(void *argument)
+{
+    struct allocator_thread *thread = argument;
+    allocator_thread = NULL;
+    for (size_t i = 0; i < ALLOCATORS; i++) {
+        struct countdown *countdown = &thread->countdowns[i];
+        if (countdown->limit != 0)
+            hooks->nursery_end(registered[i], &thread->nurseries[i], countdown_free(countdown));
+        *countdown = (struct countdown){0};
+    }
+    atomic_store_explicit(&thread->taken, false, memory_order_release);
+}
+
+COLD static struct allocator_thread *join_thread(void)
+{
+    for (struct allocator_thread *thread = threads; thread < threads + THREADS; thread++) {
+        bool taken = atomic_load_explicit(&thread->taken, memory_order_relaxed);
+        if (taken || !atomic_compare_exchange_strong_explicit(&thread->taken, &taken, true, memory_order_acquire,
+                                                              memory_order_relaxed))
+            continue;
+        if (pthread_setspecific(key, thread) != 0) {
+            atomic_store_explicit(&thread->taken, false, memory_order_release);
+            return NULL;
+        }
+        size_t used = (size_t)(thread - threads) + 1;
+        size_t before = atomic_load_explicit(&threads_used, memory_order_relaxed);
+        while (before < used && !atomic_compare_exchange_weak_explicit(&threads_used, &before, used,
+                                                                       memory_order_relaxed, memory_order_relaxed))
+            ;
+        allocator_thread = thread;
+        return thread;
+    }
+    return NULL;
+}
+
+void allocators_after_fork_in_child(void)
+{
+    size_t used = atomic_load_explicit(&threads_used, memory_order_relaxed);
+    for (struct allocator_thread *thread = threads; thread < threads + used; thread++)
+        if (thread != allocator_thread && atomic_load_explicit(&thread->taken, memory_order_relaxed))
+            memset(thread, 0, sizeof *thread);
+}
+
+/* ---- blocks ---- */
+
+COLD void allocator_count(struct allocator *allocator, allocsample_heap *heap, void *block, size_t size)
+{
+    int saved_errno = errno;
+    struct allocator_thread *thread = allocator_thread != NULL ? allocator_thread : join_thread();
+    if (thread != NULL) {
+        struct countdown *countdown = &thread->countdowns[allocator->number];
+        if (countdown->limit == 0)
+            countdown_begin(countdown, hooks, heap, &thread->nurseries[allocator->number]);
+        if (!countdown_take(countdown, size))
+            countdown_tell(countdown, hooks, heap, (uintptr_t)block, size, 0);
+    }
+    errno = saved_errno;
+}
+
+COLD void allocator_tell_freed(allocsample_heap *heap, void *block)
+{
+    hooks->freed(heap, (uintptr_t)block);
+}
+
+/* ---- heaps ---- */
+
+static bool prepare(const allocsample_hooks *agents)
+{
+    hooks = agents;
+    if (threads == NULL)
+        threads = memory_map(THREADS * sizeof *threads);
+    if (!has_key)
+        has_key = pthread_key_create(&key, leave) == 0;
+    return hooks != NULL && threads != NULL && has_key;
+}
+
+bool allocator_register(struct allocator *allocator, const allocsample_hooks *agents, const char *what,
+                        const char *file)
+{
+    char name[256] = {0};
+    if (allocator_total == ALLOCATORS || !prepare(agents))
+        return false;
+    const char *parts[] = {what, " in ", file};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        strncat(name, parts[i], sizeof name - 1 - strlen(name));
+    allocsample_heap_description description = {
+        .size = sizeof description, .kind = ALLOCSAMPLE_ALLOCATOR, .name = name};
+    allocator->registered = hooks->heap_register(&description);
+    if (allocator->registered == NULL)
+        return false;
+    allocator->number = allocator_total++;
+    registered[allocator->number] = allocator->registered;
+    return true;
+}
+
+void allocator_start(struct allocator *allocator)
+{
+    /* Release: who sees the heap sees the rest. */
+    atomic_store_explicit(&allocator->heap, allocator->registered, memory_order_release);
+}
+
+void allocator_resume(struct allocator *allocator)
+{
+    resume_heap(hooks, allocator->registered);
+    allocator_start(allocator);
+}
+
+void allocator_stop(struct allocator *allocator)
+{
+    atomic_store_explicit(&allocator->heap, NULL, memory_order_relaxed);
+}
+
+void allocator_unregister(struct allocator *allocator)
+{
+    allocator_stop(allocator);
+    if (allocator->registered != NULL)
+        hooks->heap_unregister(allocator->registered);
+}

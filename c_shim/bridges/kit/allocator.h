@@ -1,0 +1,58 @@
+/* Heaps of allocators beside malloc: each block is counted down on its thread, and told when it is due.
+ *
+ * The entries below are called with no lock of the allocator's held, after a block was allocated and before one is freed. */
+#ifndef ALLOCSAMPLE_BRIDGES_ALLOCATOR_H
+#define ALLOCSAMPLE_BRIDGES_ALLOCATOR_H
+
+#include "kit/countdown.h"
+
+/* In the life of a process, those of unloaded libraries included: no number is used twice, as threads keep their countdowns. */
+#define ALLOCATORS 4
+
+struct allocator {
+    allocsample_heap *registered;
+    _Atomic(allocsample_heap *) heap; /* NULL: not sampled now */
+    size_t number;
+};
+
+/* What a thread has of each allocator. */
+struct allocator_thread {
+    _Atomic(bool) taken;
+    struct countdown countdowns[ALLOCATORS];
+    allocsample_nursery nurseries[ALLOCATORS];
+};
+extern HIDDEN _Thread_local struct allocator_thread *allocator_thread __attribute__((tls_model("initial-exec")));
+
+/* Registers the heap "WHAT in FILE", which is not sampled yet. False: there are too many, or there is no memory. */
+HIDDEN bool allocator_register(struct allocator *allocator, const allocsample_hooks *hooks, const char *what,
+                               const char *file);
+HIDDEN void allocator_start(struct allocator *allocator);
+/* After a detach. */
+HIDDEN void allocator_resume(struct allocator *allocator);
+HIDDEN void allocator_stop(struct allocator *allocator);
+/* It is gone, with all its blocks. */
+HIDDEN void allocator_unregister(struct allocator *allocator);
+/* In a forked child: other threads' countdowns are nobody's. */
+HIDDEN void allocators_after_fork_in_child(void);
+
+HIDDEN void allocator_count(struct allocator *allocator, allocsample_heap *heap, void *block, size_t size);
+HIDDEN void allocator_tell_freed(allocsample_heap *heap, void *block);
+
+static inline void allocator_allocated(struct allocator *allocator, void *block, size_t size)
+{
+    allocsample_heap *heap = atomic_load_explicit(&allocator->heap, memory_order_relaxed);
+    struct allocator_thread *thread = allocator_thread;
+    if (UNLIKELY(heap == NULL) ||
+        (LIKELY(thread != NULL) && LIKELY(countdown_take(&thread->countdowns[allocator->number], size))))
+        return;
+    allocator_count(allocator, heap, block, size);
+}
+
+static inline void allocator_freed(struct allocator *allocator, void *block)
+{
+    allocsample_heap *heap = atomic_load_explicit(&allocator->heap, memory_order_relaxed);
+    if (heap != NULL && shim_is_marked(shim_services.block_filter, block))
+        allocator_tell_freed(heap, block);
+}
+
+#endif

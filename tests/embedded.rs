@@ -1,0 +1,225 @@
+//! Promise: with `--embedded`, blocks of a jemalloc that is part of the program or of a library are sampled as malloc's are, and
+//! the program is as it was.
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use support::attached::Attached;
+use support::profile::{Profile, figure};
+use support::talking::Talking;
+use support::{Program, Room, bridge, embedded, truth};
+
+const EVERY: &[&str] = &["--embedded", "--interval", "1"];
+
+/// The program with its own jemalloc, under the agent with these options.
+fn started(options: &[&str]) -> Option<Talking> {
+    let room = Room::new();
+    room.add(&embedded::program("embedded.c", &["-DOWN"])?, "own");
+    Some(Talking::start(room, options, &["./own"]))
+}
+
+#[track_caller]
+fn assert_site(profile: &Profile, name: &str, blocks: u64, bytes: u64, live_bytes: u64) {
+    let site = profile.site(name);
+    let expected = (blocks as f64, bytes as f64, live_bytes as f64);
+    let found = (site.allocations, site.allocated_bytes, site.live_bytes);
+    assert_eq!(found, expected, "{name}");
+}
+
+#[test]
+fn every_block_has_its_size_its_site_and_its_end_at_interval_1() {
+    let Some(mut program) = started(EVERY) else {
+        return;
+    };
+    for line in [
+        "allocate first 1000 1000",
+        "allocate second 500 2000",
+        "allocate third 300 3008",
+        "allocate fourth 200 4000",
+        "resize 5000",
+        "free",
+        "allocate first 100 64",
+        "allocate fourth 100 128",
+    ] {
+        program.ask(line);
+    }
+    let (_room, profile) = program.end();
+    assert_site(&profile, "first", 1100, 1_006_400, 6_400);
+    assert_site(&profile, "second", 500, 1_000_000, 0);
+    assert_site(&profile, "third", 300, 902_400, 0);
+    assert_site(&profile, "fourth", 300, 812_800, 12_800);
+    assert_site(&profile, "resized", 2000, 10_000_000, 0);
+    let heap = bridge::heap(&profile, "jemalloc in own");
+    assert_eq!(figure(heap, "live_bytes"), 19_200.0, "{heap}");
+    assert_eq!(heap["kind"], "allocator");
+    // No function of the allocator's is on a stack, and the rest of it is whole.
+    for (stack, _) in profile.stacks() {
+        let of_allocator = stack.iter().find(|name| name.starts_with("app_"));
+        assert_eq!(of_allocator, None, "{stack:?}");
+    }
+    bridge::assert_stack(&profile, &["main", "allocate", "first"]);
+}
+
+#[test]
+fn live_bytes_are_those_that_the_allocator_counts() {
+    let Some(mut program) = started(EVERY) else {
+        return;
+    };
+    let before = program.asked("allocated");
+    // Sizes that it need not round up, and does not keep for its threads, which it would count.
+    program.ask("allocate first 100 65536");
+    program.ask("allocate second 30 131072");
+    program.ask("allocate fourth 20 81920");
+    let after = program.asked("allocated");
+    let (_room, profile) = program.end();
+    let number = |text: &str| text.parse::<f64>().expect("a number");
+    let heap = bridge::heap(&profile, "jemalloc in own");
+    // It also counts some kilobytes of small blocks that it keeps for its threads: less than any of these blocks.
+    let difference = figure(heap, "live_bytes") - (number(&after) - number(&before));
+    assert!(difference.abs() < 16_384.0, "{difference}");
+}
+
+#[test]
+fn threads_that_allocate_at_the_same_time_are_within_their_error() {
+    let options = ["--embedded", "--interval", "4K", "--seed", "11"];
+    let Some(mut program) = started(&[&options[..], &["--on-full", "wait"]].concat()) else {
+        return;
+    };
+    program.ask("allocate second 2000 1600");
+    program.ask("threads 8 30000");
+    program.ask("threads 3 20000");
+    let (_room, profile) = program.end();
+    let heap = bridge::heap(&profile, "jemalloc in own");
+    let allocated = figure(heap, "allocated_bytes");
+    let exact = figure(heap, "allocated_bytes_exact");
+    // 300,000 blocks of 2,008 bytes on average, and the first ones.
+    assert!((exact / 605.6e6 - 1.0).abs() < 0.02, "{heap}");
+    let z = truth::z(allocated, exact, figure(heap, "allocated_bytes_stderr"));
+    assert!(z.abs() < 4.0, "z {z:+.1}: {heap}");
+    let kept = profile.site("second").live_bytes;
+    let live = figure(heap, "live_bytes");
+    let error = 4.0 * figure(heap, "live_bytes_stderr");
+    assert!((live - 3.2e6).abs() < error, "{heap}");
+    assert_eq!(live, kept);
+}
+
+#[test]
+fn a_fork_leaves_the_parents_blocks_alone_and_the_child_has_a_heap_of_its_own() {
+    let Some(mut program) = started(EVERY) else {
+        return;
+    };
+    program.ask("allocate first 1000 1000");
+    program.ask("fork 300 700");
+    program.ask("allocate first 1000 1000");
+    let (room, profile) = program.end();
+    assert_site(&profile, "first", 2000, 2_000_000, 2_000_000);
+    let mut children = std::fs::read_dir(room.path("x.processes")).expect("profiles of children");
+    let child = children.next().expect("the child's profile");
+    let child = Profile::read(&child.expect("a file").path());
+    assert_site(&child, "first", 300, 210_000, 210_000);
+}
+
+/// Has a library opened that has a jemalloc, and waits until the agent has noticed.
+fn open(program: &mut Talking, library: &Path, heaps: usize) {
+    program.ask(&format!("open {}", library.display()));
+    let is_joined = |program: &Talking| {
+        let report = ["report", "x.allocsample", "--format", "json"];
+        let output = program.room.output(&report);
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let found = report["heaps"].as_array().cloned().unwrap_or_default();
+        let is_it = |heap: &&Value| heap["name"] == "jemalloc in libembedded.so";
+        found.iter().filter(is_it).count() >= heaps
+    };
+    // Each attempt takes a report's time; the agent's thread needs some milliseconds.
+    const ATTEMPTS: usize = 300;
+    for _ in 0..ATTEMPTS {
+        if is_joined(program) {
+            return program.ask("free");
+        }
+        program.ask("allocate fourth 1 300000");
+    }
+    panic!("{} was not joined", library.display());
+}
+
+#[test]
+fn a_library_that_is_opened_later_is_joined_and_may_be_closed() {
+    let Some(library) = embedded::library("embedded.c", "libembedded.so") else {
+        return;
+    };
+    let room = Room::new();
+    room.add(&Program::compiled("embedded.c"), "opens");
+    // Debian's jemalloc takes more thread-local memory than a library gets that is opened later.
+    let room_for_it = [("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=16384")];
+    let mut program = Talking::start_with(room, &room_for_it, EVERY, &["./opens"]);
+    open(&mut program, library.path(), 1);
+    program.ask("allocate first 1000 1000");
+    program.ask("threads 4 1000");
+    // Blocks that nobody can free any more.
+    program.ask("close");
+    open(&mut program, library.path(), 2);
+    program.ask("allocate second 700 800");
+    program.ask("free");
+    program.ask("allocate second 10 800");
+    let (_room, profile) = program.end();
+    // The threads allocated by these functions, too, and freed it.
+    assert!(profile.site("first").allocated_bytes >= 1_000_000.0);
+    assert!(profile.site("second").allocated_bytes >= 568_000.0);
+    assert_eq!(profile.site("second").live_bytes, 8_000.0);
+}
+
+#[test]
+fn an_attach_joins_and_a_detach_leaves_while_threads_allocate() {
+    let Some(_archive) = embedded::program("embedded.c", &["-DOWN"]) else {
+        return;
+    };
+    let flags = embedded::flags(&["-DOWN"]).expect("the archive");
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let mut program = Attached::start_by("embedded.c", &flags, |room| {
+        Command::new(room.path("attached"))
+    });
+    assert_eq!(program.ask("slots"), "4");
+    assert_eq!(program.ask("begin 3"), "done");
+    for turn in 0..3 {
+        assert_eq!(program.ask("allocate first 5000 2000"), "done");
+        program.attach(&["--embedded", "--interval", "16K", "--on-full", "wait"]);
+        assert_eq!(program.ask("slots"), "3");
+        assert_eq!(program.ask("allocate first 3000 1600"), "done");
+        assert_eq!(program.ask("content"), "done");
+        let profile = program.detach();
+        // Not what was there before; the threads hold some blocks, too.
+        let site = profile.site("first");
+        let z = truth::z(site.live_bytes, 4.8e6, site.live_bytes_stderr);
+        assert!(z.abs() < 4.0, "turn {turn}: z {z:+.1}, {site:?}");
+        // Nobody is in its way any more.
+        assert_eq!(program.ask("slots"), "4");
+        assert_eq!(program.ask("content"), "done");
+        assert_eq!(program.ask("free"), "done");
+    }
+    program.ends_well();
+}
+
+#[test]
+fn a_leak_in_an_embedded_allocator_is_named() {
+    let flags = ["-Dmalloc=app_malloc", "-Dfree=app_free"];
+    let Some(program) = embedded::program("leaks.c", &flags) else {
+        return;
+    };
+    let path = program.path().to_string_lossy();
+    let command = [&*path, "300000"];
+    bridge::assert_leak_with(&["--embedded"], &[], &command, "leak_session");
+}
+
+#[test]
+fn nothing_is_joined_unless_it_is_asked_for() {
+    let Some(mut program) = started(&["--interval", "1"]) else {
+        return;
+    };
+    program.ask("allocate first 1000 1000");
+    assert_eq!(program.asked("slots"), "4");
+    let (_room, profile) = program.end();
+    assert!(!bridge::has_heap(&profile, "jemalloc in own"));
+    assert_eq!(profile.site("first").samples, 0);
+}

@@ -1,0 +1,74 @@
+//! A jemalloc under names of its own, as programs and libraries have it: those of Debian's static library, with `app_` before.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Program, is_installed, scratch, skip};
+
+const ARCHIVES: [&str; 2] = [
+    "/usr/lib/x86_64-linux-gnu/libjemalloc_pic.a",
+    "/usr/lib/aarch64-linux-gnu/libjemalloc_pic.a",
+];
+
+/// The static library with renamed functions. `None`: there is nothing to make it of, which is said.
+fn archive() -> Option<PathBuf> {
+    let original = ARCHIVES.map(Path::new).into_iter().find(|it| it.exists());
+    let tools = ["nm", "objcopy"].into_iter().all(is_installed);
+    let Some(original) = original.filter(|_| tools) else {
+        skip("no static jemalloc (Debian: libjemalloc-dev, binutils)");
+        return None;
+    };
+    let directory = scratch().join("programs");
+    let made = directory.join("libapp_jemalloc.a");
+    if !made.exists() {
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let unfinished = directory.join(format!("libapp_jemalloc.{}.a", std::process::id()));
+        rename(original, &unfinished);
+        // Another test may have been faster: its result is the same.
+        std::fs::rename(&unfinished, &made).expect("the archive");
+    }
+    Some(made)
+}
+
+fn rename(original: &Path, to: &Path) {
+    let names = Command::new("nm")
+        .args(["--defined-only", "--extern-only", "--format=posix"])
+        .arg(original)
+        .output()
+        .expect("nm");
+    let names = String::from_utf8(names.stdout).expect("names");
+    let names = names.lines().filter_map(|line| line.split_once(' '));
+    // C++'s operators and their like keep their names.
+    let names: BTreeSet<&str> = (names.map(|(name, _)| name))
+        .filter(|name| !name.starts_with("_Z") && !name.starts_with("DW."))
+        .collect();
+    let mut command = Command::new("objcopy");
+    for name in names {
+        command.arg(format!("--redefine-sym={name}=app_{name}"));
+    }
+    let status = command.arg(original).arg(to).status().expect("objcopy");
+    assert!(status.success());
+}
+
+/// Flags for a program that is linked with it.
+pub fn flags(more: &[&str]) -> Option<Vec<String>> {
+    let archive = archive()?.to_string_lossy().into_owned();
+    let libraries = [archive.as_str(), "-lm", "-lpthread"];
+    let flags = more.iter().chain(&libraries);
+    Some(flags.map(|flag| (*flag).to_owned()).collect())
+}
+
+/// tests/programs/`source`, linked with it.
+pub fn program(source: &str, more: &[&str]) -> Option<Program> {
+    let flags = flags(more)?;
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    Some(Program::compiled_with(source, &flags))
+}
+
+/// A library with tests/programs/`source` and it, whose names are not exported.
+pub fn library(source: &str, name: &str) -> Option<Program> {
+    let flags = flags(&["-DLIBRARY", "-Wl,--exclude-libs,ALL"])?;
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    Some(Program::library(source, name, &flags))
+}
