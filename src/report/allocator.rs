@@ -1,6 +1,6 @@
 //! Which functions are never to blame for an allocation or a free: the allocator, and the containers that call it.
 
-use allocsample_profile::{Frame, HeapId, Profile, is_of_system};
+use allocsample_profile::{Frame, Heap, HeapId, HeapKind, Profile, is_of_system};
 
 /// Names of functions that allocate and free, and beginnings of names (those that end in `*`).
 const ALLOCATORS: &[&str] = &[
@@ -37,12 +37,16 @@ const ALLOCATORS: &[&str] = &[
     "alloc::raw_vec::*",
     "<alloc::raw_vec::*",
     "je_*",
+    "_rjem_*",
     "tc_*",
     "mi_*",
     "std::__new_allocator<*",
     "__gnu_cxx::new_allocator<*",
     "std::allocator_traits<*",
     "std::allocator<*",
+    // What leads to the allocators of Apache Arrow and of duckdb.
+    "arrow::BaseMemoryPoolImpl<*",
+    "duckdb::Allocator::*",
     // libgc's entries.
     "GC_malloc*",
     "GC_generic_malloc*",
@@ -153,7 +157,8 @@ pub(crate) fn charged_position<'a, F>(
 ) -> Option<usize> {
     let heaps = &profile.vm.heaps;
     let module_of = |frame: &'a F| frame_of(frame).module.as_str();
-    let own_machine = heaps.get(&heap);
+    let is_machine = |heap: &&Heap| heap.kind != Some(HeapKind::Allocator);
+    let own_machine = heaps.get(&heap).filter(is_machine);
     let is_of_language = |frame: &'a F| match own_machine {
         Some(machine) => module_of(frame) == machine.name,
         None => heaps
@@ -206,8 +211,6 @@ pub(crate) fn charged_position<'a, F>(
 
 #[cfg(test)]
 mod tests {
-    use allocsample_profile::Heap;
-
     use super::*;
 
     #[test]

@@ -32,6 +32,8 @@ pub struct Coverage {
     pub likely: Option<String>,
     /// Whether what was allocated before an attach is a part of the rest.
     pub is_attached: bool,
+    /// Allocators whose samples do not fit the process's mappings, in words; they account for nothing.
+    pub unreconciled: Vec<String>,
 }
 
 /// Below this share the profile must not be taken for the whole.
@@ -65,8 +67,9 @@ impl Coverage {
             Some(map) => account(profile, map),
             None => (most_live(profile, &moment), Vec::new()),
         };
+        let unreconciled = map.map_or_else(Vec::new, |map| unreconciled(profile, map));
         let anonymous_bytes = moment.anonymous_bytes as f64;
-        let allocators = allocators(profile);
+        let allocators = unsampled(profile);
         let is_attached = (profile.notes.iter()).any(|(note, _)| *note == Note::Attached);
         // The largest resident memory is known for all times, and anonymous memory for those of the readings. What else was
         // resident at most is taken off: it goes too, as shared memory does at the end of a server.
@@ -84,6 +87,7 @@ impl Coverage {
             likely: likely(&allocators, &runtimes::unseen(profile)).filter(|_| !is_attached),
             allocators,
             is_attached,
+            unreconciled,
         })
     }
 
@@ -134,8 +138,15 @@ impl Coverage {
                 None if allocators.is_empty() => format!("it {ANY}"),
                 None => format!("it {ANY} ({})", allocators.join(", ")),
             };
+            let may_be_joined = |(_, names): &(String, String)| {
+                (names.split(AND)).any(|name| ["jemalloc", "mimalloc"].contains(&name))
+            };
+            let advice = match self.allocators.iter().any(may_be_joined) {
+                true => "; try `--embedded`",
+                false => "",
+            };
             format!(
-                "warning: {} of the process's memory is not in this profile: {whence}",
+                "warning: {} of the process's memory is not in this profile: {whence}{advice}",
                 units::bytes(self.anonymous_bytes - self.seen_bytes)
             )
         })
@@ -176,9 +187,42 @@ pub fn allocators(profile: &Profile) -> Vec<(String, String)> {
         .collect()
 }
 
+/// Between the names of allocators of one module.
+const AND: &str = " and ";
+
+/// Those of them that have no heap in the profile.
+fn unsampled(profile: &Profile) -> Vec<(String, String)> {
+    let mut allocators = allocators(profile);
+    for (file, names) in &mut allocators {
+        let is_unsampled = |name: &&str| {
+            let heap = format!("{name} in {file}");
+            !profile.vm.heaps.values().any(|it| it.name == heap)
+        };
+        let left = names.split(AND).filter(is_unsampled);
+        *names = left.collect::<Vec<_>>().join(AND);
+    }
+    allocators.retain(|(_, names)| !names.is_empty());
+    allocators
+}
+
 /// Who has what no sampled heap has, where only one could: a module with an allocator, or a runtime. Nothing proves it.
 pub(crate) fn likely_owner(profile: &Profile) -> Option<String> {
-    likely(&allocators(profile), &runtimes::unseen(profile))
+    likely(&unsampled(profile), &runtimes::unseen(profile))
+}
+
+fn unreconciled(profile: &Profile, map: &MemoryMap) -> Vec<String> {
+    let said = |it: shares::Unreconciled| {
+        let name = profile.vm.heaps.get(&it.heap).map_or("", |heap| &heap.name);
+        format!(
+            "warning: {name} does not reconcile: its samples stand for {} where {} are mapped; the process's memory is divided by mappings instead",
+            units::bytes(it.live_bytes),
+            units::bytes(it.mapped_bytes)
+        )
+    };
+    shares::unreconciled(profile, map)
+        .into_iter()
+        .map(said)
+        .collect()
 }
 
 /// Who has what nobody owns, where only one could.

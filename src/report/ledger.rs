@@ -16,13 +16,13 @@ mod text;
 use std::collections::BTreeMap;
 
 use allocsample_profile::{
-    Figure, Frame, GroupFigure, HeapId, MappedRanges, MappingCall, MemoryMap, MemoryMapping,
-    MemoryTotals, Note, Profile, StackId, readable,
+    Figure, Frame, GroupFigure, HeapId, HeapKind, MappedRanges, MappingCall, MemoryMap,
+    MemoryMapping, MemoryTotals, Note, Profile, StackId, readable,
 };
 use allocsample_sampling::Estimate;
 
 use crate::coverage::{allocators, likely_owner};
-use crate::shares::{self, live_at};
+use crate::shares::{self, is_embedded, live_at};
 
 pub use csv::write_csv;
 pub(crate) use held::lost_by_malloc;
@@ -166,6 +166,10 @@ impl Ledger {
             rows: BTreeMap::new(),
         };
         let machines = machines(profile);
+        let name_of = |heap: Option<HeapId>| {
+            let heap = heap.and_then(|heap| profile.vm.heaps.get(&heap));
+            heap.map_or("an allocator", |heap| &*heap.name)
+        };
         let shares = match &held {
             Some(held) => shares::of_walked(profile, map, held),
             None => shares::of(profile, map),
@@ -189,6 +193,16 @@ impl Ledger {
                     objects("free, or not sampled"),
                     share.objects_held,
                 ),
+                (
+                    Account::Objects,
+                    live_blocks(name_of(share.allocator)),
+                    share.embedded,
+                ),
+                (
+                    Account::ObjectsHeld,
+                    format!("{}: free blocks, overhead", name_of(share.allocator)),
+                    share.embedded_held,
+                ),
             ];
             for (account, name, bytes) in sampled {
                 entries.add(account, name, bytes, bytes);
@@ -200,17 +214,29 @@ impl Ledger {
         let unlisted = map.totals.resident_bytes.saturating_sub(listed) as f64;
         entries.add(Account::Files, FILES.to_owned(), unlisted, 0.0);
         let mut rows: Vec<LedgerRow> = entries.rows.into_values().map(Entry::finish).collect();
-        for (account, heap) in [(Account::Malloc, true), (Account::Objects, false)] {
-            let live = live_at(profile, map.totals.time_ns);
-            let live = live.filter(|it| (it.sample.heap == HeapId::MALLOC) == heap);
-            // What was walked is no estimate, but for what sizes were rounded up by.
-            let is_walked = |address| held.as_ref().is_some_and(|held| held.contains(address));
-            let live = live.filter(|it| !heap || !is_walked(it.sample.address));
-            let mut sum: Estimate = live.map(|it| it.bytes).sum();
-            if let Some(held) = held.as_ref().filter(|_| heap) {
-                sum += held.rounding;
+        // Of malloc, of each allocator beside it, and of all machines together.
+        let mut sums: BTreeMap<Option<HeapId>, Estimate> = BTreeMap::new();
+        if let Some(held) = &held {
+            sums.insert(Some(HeapId::MALLOC), held.rounding);
+        }
+        // What was walked is no estimate, but for what sizes were rounded up by.
+        let is_walked = |address| held.as_ref().is_some_and(|held| held.contains(address));
+        for live in live_at(profile, map.totals.time_ns) {
+            let heap = live.sample.heap;
+            if heap == HeapId::MALLOC && is_walked(live.sample.address) {
+                continue;
             }
-            if let Some(row) = rows.iter_mut().find(|row| row.account == account) {
+            let is_own = heap == HeapId::MALLOC || is_embedded(profile, heap);
+            *sums.entry(is_own.then_some(heap)).or_default() += live.bytes;
+        }
+        for (heap, sum) in sums {
+            let (account, name) = match heap {
+                Some(HeapId::MALLOC) => (Account::Malloc, "malloc: live blocks".to_owned()),
+                Some(heap) => (Account::Objects, live_blocks(name_of(Some(heap)))),
+                None => (Account::Objects, format!("{machines}: live objects")),
+            };
+            let is_it = |row: &&mut LedgerRow| row.account == account && row.name == name;
+            if let Some(row) = rows.iter_mut().find(is_it) {
                 row.stderr_bytes = sum.stderr();
             }
         }
@@ -312,9 +338,14 @@ pub fn frames_of(profile: &Profile, stack: StackId) -> Vec<Frame> {
 
 const FILES: &str = "files: page cache";
 
+fn live_blocks(allocator: &str) -> String {
+    format!("{allocator}: live blocks")
+}
+
 /// The heaps of virtual machines with samples, in words.
 fn machines(profile: &Profile) -> String {
     let mut names: Vec<&str> = (profile.vm.heaps.values())
+        .filter(|heap| heap.kind != Some(HeapKind::Allocator))
         .map(|heap| heap.name.as_str())
         .collect();
     names.sort_unstable();

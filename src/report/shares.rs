@@ -5,7 +5,7 @@
 //! which objects of a virtual machine were sampled.
 
 use allocsample_profile::{
-    HeapId, MemoryMap, MemoryMapping, Note, Profile, Sample, Weights, readable,
+    HeapId, HeapKind, MemoryMap, MemoryMapping, Note, Profile, Sample, Weights, readable,
 };
 use allocsample_sampling::Estimate;
 
@@ -22,12 +22,23 @@ pub(crate) struct Share {
     pub objects: f64,
     /// What their heaps have besides.
     pub objects_held: f64,
+    /// Live blocks of an allocator beside malloc.
+    pub embedded: f64,
+    /// What it has besides.
+    pub embedded_held: f64,
+    /// Which allocator.
+    pub allocator: Option<HeapId>,
 }
 
 impl Share {
     /// All of it.
     pub fn sum(&self) -> f64 {
-        self.malloc + self.malloc_held + self.objects + self.objects_held
+        self.malloc
+            + self.malloc_held
+            + self.objects
+            + self.objects_held
+            + self.embedded
+            + self.embedded_held
     }
 }
 
@@ -89,6 +100,57 @@ fn of_python(profile: &Profile) -> Vec<HeapId> {
     of_python.map(|(&id, _)| id).collect()
 }
 
+/// Whether a heap is that of an allocator beside malloc.
+pub(crate) fn is_embedded(profile: &Profile, heap: HeapId) -> bool {
+    let heap = profile.vm.heaps.get(&heap);
+    heap.is_some_and(|heap| heap.kind == Some(HeapKind::Allocator))
+}
+
+/// An allocator beside malloc whose samples cannot be right.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Unreconciled {
+    pub heap: HeapId,
+    /// What its samples stand for.
+    pub live_bytes: f64,
+    /// What is mapped where they lie.
+    pub mapped_bytes: f64,
+}
+
+/// The allocators that have more live bytes than is mapped where they lie, by more than chance: some ends were missed, or blocks
+/// were seen twice. Their samples are not used for the process's memory, which then belongs to the calls that mapped it.
+pub(crate) fn unreconciled(profile: &Profile, map: &MemoryMap) -> Vec<Unreconciled> {
+    /// Standard errors.
+    const CHANCE: f64 = 4.0;
+    let embedded = profile.vm.heaps.iter();
+    let embedded = embedded.filter(|(_, heap)| heap.kind == Some(HeapKind::Allocator));
+    let refute = |heap: HeapId| {
+        let mut live = Estimate::ZERO;
+        let mut is_used = vec![false; map.mappings.len()];
+        for it in live_at(profile, map.totals.time_ns).filter(|it| it.sample.heap == heap) {
+            live += it.bytes;
+            let (start, end) = (it.sample.address, it.sample.address + it.sample.size.max(1));
+            let first = map.mappings.partition_point(|it| end_of(it) <= start);
+            for (index, mapping) in map.mappings.iter().enumerate().skip(first) {
+                if mapping.start >= end {
+                    break;
+                }
+                is_used[index] = true;
+            }
+        }
+        // Small mappings are not listed one by one.
+        let mapped = (map.mappings.iter().zip(is_used))
+            .filter(|(mapping, is_used)| *is_used || is_sum(mapping));
+        let mapped_bytes: f64 = mapped.map(|(mapping, _)| mapping.bytes as f64).sum();
+        let least = live.value() - CHANCE * live.stderr().unwrap_or(f64::INFINITY);
+        (least > mapped_bytes).then_some(Unreconciled {
+            heap,
+            live_bytes: live.value(),
+            mapped_bytes,
+        })
+    };
+    embedded.filter_map(|(heap, _)| refute(*heap)).collect()
+}
+
 /// Several small mappings of a name together: it lies nowhere.
 fn is_sum(mapping: &MemoryMapping) -> bool {
     mapping.start == 0
@@ -108,6 +170,7 @@ struct Alive {
     /// The part of that which is overhead.
     overhead: f64,
     objects: f64,
+    embedded: f64,
 }
 
 /// The share of every mapping of a reading, in their order.
@@ -117,6 +180,8 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
         .any(|(note, module)| *note == Note::NextAllocator && module.contains("libc.so"))
         && !(profile.notes.iter()).any(|(note, _)| *note == Note::MallocIsElsewhere);
     let mappings = &map.mappings;
+    let unreconciled = unreconciled(profile, map);
+    let is_refuted = |heap: HeapId| unreconciled.iter().any(|it| it.heap == heap);
     let index_of = |address: u64| {
         let after = mappings.partition_point(|it| it.start <= address);
         let index = after.checked_sub(1)?;
@@ -133,6 +198,9 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
         let (sample, bytes) = (&live.sample, live.sum());
         if !is_in_place && of_python.contains(&sample.heap) {
             placeless += bytes;
+            continue;
+        }
+        if is_refuted(sample.heap) {
             continue;
         }
         // A large block may lie in several mappings: advice to the kernel about a part of it splits them.
@@ -154,34 +222,42 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
             if sample.heap == HeapId::MALLOC {
                 alive.malloc += share;
                 alive.overhead += share * live.overhead / bytes.max(f64::MIN_POSITIVE);
+            } else if is_embedded(profile, sample.heap) {
+                alive.embedded += share;
             } else {
                 alive.objects += share;
             }
         }
         match sample.heap {
             HeapId::MALLOC => elsewhere += rest,
+            heap if is_embedded(profile, heap) => {}
             _ => placeless += rest,
         }
     }
     let mut has_malloc = vec![false; mappings.len()];
     let mut has_objects = vec![false; mappings.len()];
-    let mut last = (0..0, false);
+    let mut allocator_of = vec![None; mappings.len()];
+    let mut last = (0..0, HeapId::MALLOC);
     for sample in &profile.samples {
         let is_malloc = sample.heap == HeapId::MALLOC;
+        if is_refuted(sample.heap) {
+            continue;
+        }
         // Most lie where the one before lay.
-        if last.0.contains(&sample.address) && last.1 == is_malloc {
+        if last.0.contains(&sample.address) && last.1 == sample.heap {
             continue;
         }
         if let Some(index) = index_of(sample.address) {
             let next = mappings.get(index + 1).map_or(u64::MAX, |it| it.start);
             let mapping = &mappings[index];
-            last = (mapping.start..end_of(mapping).min(next), is_malloc);
-            let has = if is_malloc {
-                &mut has_malloc
+            last = (mapping.start..end_of(mapping).min(next), sample.heap);
+            if is_malloc {
+                has_malloc[index] = true;
+            } else if is_embedded(profile, sample.heap) {
+                allocator_of[index] = Some(sample.heap);
             } else {
-                &mut has_objects
-            };
-            has[index] = true;
+                has_objects[index] = true;
+            }
         }
     }
     // A mapping that nothing else is known of, where a heap may have its arenas. The kernel puts many right behind a file's.
@@ -191,6 +267,7 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
         is_nameless
             && !has_malloc[index]
             && !has_objects[index]
+            && allocator_of[index].is_none()
             && !mapping.is(MemoryMapping::BEHIND_GUARD)
     };
     let open_bytes: f64 = (0..mappings.len())
@@ -209,23 +286,32 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
         let is_arena = name.is_empty() && mapping.start.is_multiple_of(ARENA_BYTES);
         let is_kept_by_malloc = is_glibc && (name == "[heap]" || is_arena && has_malloc[index]);
         let alive = alive[index];
-        let is_filled = alive.malloc + alive.objects >= LEAST_SHARE * anonymous;
+        let sum = alive.malloc + alive.objects + alive.embedded;
+        let is_filled = sum >= LEAST_SHARE * anonymous;
         let is_kept = is_kept_by_malloc
             || is_in_place && has_objects[index]
-            || is_filled && (has_objects[index] || has_malloc[index] && !is_glibc);
+            || is_filled
+                && (has_objects[index]
+                    || allocator_of[index].is_some()
+                    || has_malloc[index] && !is_glibc);
         let malloc = alive.malloc.min(anonymous);
         let overhead = malloc * alive.overhead / alive.malloc.max(f64::MIN_POSITIVE);
         let mut share = Share {
             malloc: malloc - overhead,
             malloc_held: overhead,
             objects: alive.objects.min(anonymous - malloc),
-            objects_held: 0.0,
+            allocator: allocator_of[index],
+            ..Share::default()
         };
+        share.embedded = alive.embedded.min(anonymous - malloc - share.objects);
         let free = |share: &Share| (anonymous - share.sum()).max(0.0);
         if is_kept {
-            match is_kept_by_malloc || !has_objects[index] {
-                true => share.malloc_held += free(&share),
-                false => share.objects_held += free(&share),
+            if !is_kept_by_malloc && has_objects[index] {
+                share.objects_held += free(&share);
+            } else if !is_kept_by_malloc && share.allocator.is_some() {
+                share.embedded_held += free(&share);
+            } else {
+                share.malloc_held += free(&share);
             }
         }
         if placeless > 0.0 && is_open(index) {
@@ -269,7 +355,8 @@ pub(crate) fn of_walked(profile: &Profile, map: &MemoryMap, held: &Held) -> Vec<
         if all == 0 {
             continue;
         }
-        let anonymous = (mapping.anonymous_bytes as f64 - share.objects).max(0.0);
+        let others = share.objects + share.embedded;
+        let anonymous = (mapping.anonymous_bytes as f64 - others).max(0.0);
         let malloc = (in_use as f64 * requested.clamp(0.0, 1.0)).min(anonymous);
         let all = (all as f64).min(anonymous);
         // A sum may have large blocks of their own mappings besides.
@@ -282,6 +369,7 @@ pub(crate) fn of_walked(profile: &Profile, map: &MemoryMap, held: &Held) -> Vec<
         share.malloc_held = all - malloc;
         // What else may lie in the heap of `brk` is not malloc's.
         share.objects_held = 0.0;
+        share.embedded_held = 0.0;
     }
     shares
 }

@@ -335,6 +335,7 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
     let mut lines = Vec::new();
     let coverage = totals.coverage.as_ref();
     lines.extend(coverage.and_then(Coverage::warning));
+    lines.extend(coverage.iter().flat_map(|it| it.unreconciled.clone()));
     lines.extend(runtimes::lines(profile));
     if profile.part.before > 0 {
         let carried = profile.samples.iter().filter(|it| it.is_carried()).count();

@@ -216,7 +216,8 @@ pub(crate) fn skip(frames: &Frames<'_>, parts: &mut [Part], charging: &Charging)
     skipped
 }
 
-/// Stacks of malloc's samples that no virtual machine's language is in: there, the language is charged anyway.
+/// Stacks of samples of malloc's and of allocators beside it that no virtual machine's language is in: there, the language is
+/// charged anyway.
 fn stacks(frames: &Frames<'_>, parts: &[Part], function_of: impl Fn(FrameId) -> u32) -> Vec<Stack> {
     let profile = frames.profile;
     let nodes = profile.stacks.count();
@@ -224,7 +225,9 @@ fn stacks(frames: &Frames<'_>, parts: &[Part], function_of: impl Fn(FrameId) -> 
     // By the number of the stack divided by `step`.
     let mut sizes = vec![Sizes::default(); (nodes / step) as usize + 1];
     for sample in &profile.samples {
-        let is_looked_at = sample.heap == HeapId::MALLOC && sample.stack.0 % step == 0;
+        let is_of_allocator =
+            sample.heap == HeapId::MALLOC || crate::shares::is_embedded(profile, sample.heap);
+        let is_looked_at = is_of_allocator && sample.stack.0 % step == 0;
         if let Some(sizes) = sizes.get_mut((sample.stack.0 / step) as usize)
             && is_looked_at
         {

@@ -1,7 +1,7 @@
 //! Readings made for the purpose.
 
 use super::*;
-use allocsample_profile::{HeapId, Inspected, Sample};
+use allocsample_profile::{HeapId, HeapKind, Inspected, Sample};
 
 const MIB: u64 = 1 << 20;
 
@@ -65,7 +65,7 @@ fn an_allocator_inside_a_module_is_named_where_it_is_the_only_one() {
     assert_eq!(
         coverage.warning().as_deref(),
         Some(
-            "warning: 285 MiB of the process's memory is not in this profile: it most likely belongs to _polars_runtime.so (its own jemalloc)"
+            "warning: 285 MiB of the process's memory is not in this profile: it most likely belongs to _polars_runtime.so (its own jemalloc); try `--embedded`"
         )
     );
     // Of two nobody knows which.
@@ -74,12 +74,62 @@ fn an_allocator_inside_a_module_is_named_where_it_is_the_only_one() {
     assert!(!coverage.line().contains("likely"), "{}", coverage.line());
     let warning = coverage.warning().expect("a warning");
     assert!(
-        warning.ends_with("(_polars_runtime.so has jemalloc, libarrow.so has mimalloc)"),
+        warning.contains(
+            "(_polars_runtime.so has jemalloc, libarrow.so has mimalloc); try `--embedded`"
+        ),
         "{warning}"
     );
     // That of `malloc` is sampled.
     let sampled = with_allocator(blind(), "/lib/libc.so.6", "jemalloc");
     assert_eq!(Coverage::of(&sampled).expect("a reading").allocators, []);
+}
+
+#[test]
+fn an_allocator_with_a_heap_in_the_profile_is_no_owner_of_the_rest() {
+    let profile = with_python(200);
+    let mut profile = with_allocator(profile, "/lib/libarrow.so", "jemalloc and mimalloc");
+    for heap in profile.vm.heaps.values_mut() {
+        heap.name = "jemalloc in libarrow.so".to_owned();
+        heap.kind = Some(HeapKind::Allocator);
+    }
+    let coverage = Coverage::of(&profile).expect("a reading");
+    let left = [("libarrow.so".to_owned(), "mimalloc".to_owned())];
+    assert_eq!(coverage.allocators, left);
+    assert!(coverage.is_low(), "{}", coverage.line());
+    // Its blocks account for the mapping that they fill, free ones in it too.
+    let sample = Sample {
+        address: 1 << 40,
+        ..profile.samples.at(0)
+    };
+    profile.samples.set(0, sample);
+    let coverage = Coverage::of(&profile).expect("a reading");
+    assert!(!coverage.is_low(), "{}", coverage.line());
+    assert_eq!(coverage.seen_bytes, 300.0 * MIB as f64);
+    assert_eq!(coverage.unreconciled, [""; 0]);
+}
+
+#[test]
+fn an_allocator_with_more_live_bytes_than_are_mapped_accounts_for_nothing() {
+    let mut profile = with_python(200);
+    for heap in profile.vm.heaps.values_mut() {
+        heap.name = "jemalloc in own".to_owned();
+        heap.kind = Some(HeapKind::Allocator);
+    }
+    let in_the_mapping = |number: u64| Sample {
+        address: (1 << 40) + number,
+        ..profile.samples.at(0)
+    };
+    let samples = [in_the_mapping(0), in_the_mapping(4096)];
+    profile.samples.set(0, samples[0]);
+    profile.samples.push(samples[1]);
+    let coverage = Coverage::of(&profile).expect("a reading");
+    assert_eq!(coverage.seen_bytes, 16.0 * MIB as f64);
+    assert_eq!(
+        coverage.unreconciled,
+        [
+            "warning: jemalloc in own does not reconcile: its samples stand for 400 MiB where 284 MiB are mapped; the process's memory is divided by mappings instead"
+        ]
+    );
 }
 
 #[test]
