@@ -198,8 +198,8 @@ static unsigned long long hash_bytes(unsigned long long hash, const unsigned cha
 struct slots { unsigned long long hash; };
 static int add_object(struct dl_phdr_info *info, size_t size, void *argument) {
     (void)size;
-    // The agent, and what came with it.
-    if (strstr(info->dlpi_name, "/././") || strstr(info->dlpi_name, "/libgcc_s.so")) return 0;
+    // The agent, and what came with it: libraries that are empty since glibc 2.34, and part of every program before.
+    if (strstr(info->dlpi_name, "/././") || strstr(info->dlpi_name, "/libpthread.so") || strstr(info->dlpi_name, "/libdl.so")) return 0;
     struct slots *slots = argument;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &info->dlpi_phdr[i];

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 
 use super::{Program, is_installed, scratch, skip};
 
@@ -19,13 +20,16 @@ fn archive() -> Option<PathBuf> {
         skip("no static jemalloc (Debian: libjemalloc-dev, binutils)");
         return None;
     };
+    // One test makes it; others wait.
+    static MAKING: Mutex<()> = Mutex::new(());
+    let _making = MAKING.lock().expect("the test that made it");
     let directory = scratch().join("programs");
     let made = directory.join("libapp_jemalloc.a");
     if !made.exists() {
         std::fs::create_dir_all(&directory).expect("a directory");
         let unfinished = directory.join(format!("libapp_jemalloc.{}.a", std::process::id()));
         rename(original, &unfinished);
-        // Another test may have been faster: its result is the same.
+        // Another process may have been faster: its result is the same.
         std::fs::rename(&unfinished, &made).expect("the archive");
     }
     Some(made)
