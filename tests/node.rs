@@ -184,7 +184,8 @@ fn functions_lines_and_collections_are_told() {
 fn the_leak_is_found() {
     let program = bridge::program("leaky.js");
     for node in nodes() {
-        let arguments = [&*program.to_string_lossy(), "60000"];
+        // Enough for several full collections of every release.
+        let arguments = [&*program.to_string_lossy(), "240000"];
         let command = [&[&*node], &*apart(&node), &arguments].concat();
         bridge::assert_leak(&command, "openSession");
     }
@@ -257,10 +258,10 @@ fn a_running_program_is_joined_by_attach() {
 #[test]
 fn workers_that_come_and_go_are_all_sampled_and_leave_nothing_alive() {
     const WORKERS: f64 = 12.0;
-    const EACH: f64 = 2000.0 * 1072.0;
+    const EACH: f64 = 4000.0 * 1072.0;
     let code = "const { Worker } = require('node:worker_threads');
         const work = `const kept = []; function inWorker() { return new Array(128); }
-            for (let i = 0; i < 2000; i++) kept.push(Reflect.apply(inWorker, null, []));`;
+            for (let i = 0; i < 4000; i++) kept.push(Reflect.apply(inWorker, null, []));`;
         (function next(left) {
             if (left > 0) new Worker(work, { eval: true }).on('exit', () => next(left - 1));
         })(12);";

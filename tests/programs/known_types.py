@@ -55,7 +55,8 @@ makers = [
     Registered,
     lambda: Pair((1, 2)),
     lambda: Named("a name that is not short"),
-    lambda: memoryview(b"no type that keeps some of its objects when they are freed"),
+    # No type that keeps some of its objects when they are freed, or that anything else uses.
+    lambda: filter(None, ()),
     collections.deque,
     lambda: Blob(b"larger than what comes from the arenas" * 20),
     Wide,

@@ -41,10 +41,10 @@ pub fn interpreters() -> Vec<PathBuf> {
 /// The minor version of one of these.
 pub fn minor_of(python: &Path) -> u32 {
     let path = python.to_string_lossy();
+    // Of `3.13.0` all behind the first dot, which is not the only place of `3.`.
     let minor = path
-        .split("3.")
-        .nth(1)
-        .and_then(|rest| rest.split(['.', '/']).next());
+        .split_once("3.")
+        .and_then(|(_, rest)| rest.split(['.', '/']).next());
     minor.and_then(|it| it.parse().ok()).expect("a version")
 }
 
