@@ -170,31 +170,24 @@ fn a_library_that_is_opened_later_is_joined_and_may_be_closed() {
     assert_eq!(profile.site("second").live_bytes, 8_000.0);
 }
 
+/// jemalloc loses a thread that ends after a change of its hooks without having called it again.
 #[test]
-fn an_attach_joins_and_a_detach_leaves_while_threads_allocate() {
-    let Some(_archive) = embedded::program("embedded.c", &["-DOWN"]) else {
+fn an_attach_leaves_jemalloc_alone() {
+    let Some(flags) = embedded::flags(&["-DOWN"]) else {
         return;
     };
-    let flags = embedded::flags(&["-DOWN"]).expect("the archive");
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let mut program = Attached::start_by("embedded.c", &flags, |room| {
         Command::new(room.path("attached"))
     });
     assert_eq!(program.ask("slots"), "4");
     assert_eq!(program.ask("begin 3"), "done");
-    for turn in 0..3 {
-        assert_eq!(program.ask("allocate first 5000 2000"), "done");
-        program.attach(&["--embedded", "--interval", "16K", "--on-full", "wait"]);
-        assert_eq!(program.ask("slots"), "3");
-        assert_eq!(program.ask("allocate first 3000 1600"), "done");
-        assert_eq!(program.ask("content"), "done");
-        let profile = program.detach();
-        // Not what was there before; the threads hold some blocks, too.
-        let site = profile.site("first");
-        let z = truth::z(site.live_bytes, 4.8e6, site.live_bytes_stderr);
-        assert!(z.abs() < 4.0, "turn {turn}: z {z:+.1}, {site:?}");
-        // Nobody is in its way any more.
+    for _ in 0..3 {
+        program.attach(&["--embedded", "--interval", "16K"]);
         assert_eq!(program.ask("slots"), "4");
+        assert_eq!(program.ask("allocate first 3000 1600"), "done");
+        let profile = program.detach();
+        assert!(!bridge::has_heap(&profile, "jemalloc in attached"));
         assert_eq!(program.ask("content"), "done");
         assert_eq!(program.ask("free"), "done");
     }

@@ -258,19 +258,20 @@ fn a_running_program_is_joined_by_attach() {
 #[test]
 fn workers_that_come_and_go_are_all_sampled_and_leave_nothing_alive() {
     const WORKERS: f64 = 12.0;
-    const EACH: f64 = 4000.0 * 1072.0;
+    const EACH: f64 = 2000.0 * 1072.0;
     let code = "const { Worker } = require('node:worker_threads');
         const work = `const kept = []; function inWorker() { return new Array(128); }
-            for (let i = 0; i < 4000; i++) kept.push(Reflect.apply(inWorker, null, []));`;
+            for (let i = 0; i < 2000; i++) kept.push(Reflect.apply(inWorker, null, []));`;
         (function next(left) {
             if (left > 0) new Worker(work, { eval: true }).on('exit', () => next(left - 1));
         })(12);";
     for node in nodes() {
-        let (_, _, room) = profile(&node, &["--interval", "16K"], &["-e", code]);
+        let arguments = [&*apart(&node), &["-e", code]].concat();
+        let (_, _, room) = profile(&node, &["--interval", "16K"], &arguments);
         let [bytes, _, live, ..] = charges(&room, "heap = 'javascript'")["inWorker"];
-        // A worker is joined when it has taken some samples from malloc.
+        // A worker is joined when it has taken some samples from malloc. V8 allocates a tenth more for the function itself.
         assert!(
-            (0.7..1.1).contains(&(bytes / WORKERS / EACH)),
+            (0.7..1.25).contains(&(bytes / WORKERS / EACH)),
             "{node}: {bytes} bytes"
         );
         assert!(live < EACH, "{node}: {live} bytes live");

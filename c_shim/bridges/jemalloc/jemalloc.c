@@ -221,6 +221,8 @@ static void join_found(const struct jemalloc_found *found)
     const allocsample_hooks *hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
     if (!calibrate(instance, found) || !allocator_register(&instance->allocator, hooks, "jemalloc", found->file)) {
         remove_hooks(instance);
+        /* Takes the mark of this thread away, which may end now. */
+        calibrate(instance, found);
         return;
     }
     for (size_t i = 0; i < found->ranges; i++)
@@ -228,41 +230,16 @@ static void join_found(const struct jemalloc_found *found)
     allocator_start(&instance->allocator);
 }
 
+/* A change of the hooks marks every thread that jemalloc lists, and a marked thread that ends without calling it again stays in the
+ * list: the next thread that calls jemalloc crashes. So a process that runs with threads already is left alone, and hooks are never
+ * removed once other threads can have called it with them. */
+static bool has_begun_with_program;
+
 static void join(void)
 {
+    has_begun_with_program = true;
     next_malloc = (uintptr_t)shim_services.find_symbol("malloc");
     jemalloc_search(0, is_known, join_found);
-}
-
-/* A library that another thread is just loading is not relocated yet: nothing in it may be called. */
-static void join_loaded(const struct jemalloc_found *found)
-{
-    if (objects_is_loaded(found->start))
-        join_found(found);
-    else
-        forget(found->start);
-}
-
-static void join_running(void)
-{
-    next_malloc = (uintptr_t)shim_services.find_symbol("malloc");
-    for (size_t i = 0; i < instance_count; i++) {
-        struct instance *instance = &instances[i];
-        bool is_left = instance->start != 0 && instance->allocator.registered != NULL && instance->installed == NULL;
-        if (is_left && install(instance))
-            allocator_resume(&instance->allocator);
-    }
-    jemalloc_search(0, is_known, join_loaded);
-}
-
-/* A thread may still be in a hook afterwards, and finds no heap. */
-static void leave_running(void)
-{
-    for (size_t i = 0; i < instance_count; i++) {
-        allocator_stop(&instances[i].allocator);
-        if (instances[i].start != 0)
-            remove_hooks(&instances[i]);
-    }
 }
 
 static void *run(void *work)
@@ -282,18 +259,6 @@ static void run_on_thread(void (*work)(void))
         pthread_join(thread, NULL);
 }
 
-static void attach(void)
-{
-    run_on_thread(join_running);
-}
-
-static void detach(void)
-{
-    for (size_t i = 0; i < instance_count; i++)
-        allocator_stop(&instances[i].allocator);
-    run_on_thread(leave_running);
-}
-
 /* One thread looks at a time. */
 static const struct jemalloc_found *found_now;
 
@@ -310,6 +275,8 @@ static void join_on_thread(const struct jemalloc_found *found)
 
 static void look(uintptr_t object)
 {
+    if (!has_begun_with_program)
+        return;
     jemalloc_search(object, is_known, join_on_thread);
 }
 
@@ -346,8 +313,6 @@ const struct bridge bridge_jemalloc = {
     .name = "jemalloc",
     .group = BRIDGE_EMBEDDED,
     .join = join,
-    .attach = attach,
-    .detach = detach,
     .look = look,
     .after_dlclose = after_dlclose,
     .after_fork_in_child = after_fork_in_child,
