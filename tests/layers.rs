@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 /// Each room, with the rooms that it imports, no more and no less. Cargo itself refuses a cycle.
-const IMPORTS: [(&str, &[&str]); 18] = [
+const IMPORTS: [(&str, &[&str]); 19] = [
     ("sampling", &[]),
     ("record", &[]),
     // What it reads is what the profile gets.
@@ -20,8 +20,10 @@ const IMPORTS: [(&str, &[&str]); 18] = [
         "drain",
         &["sampling", "record", "residency", "ring", "agent"],
     ),
+    // Record for what a shortage of memory leaves in the profile.
+    ("front", &["agent", "drain", "record"]),
     // Record for the words in which processes end.
-    ("preload", &["agent", "drain", "record"]),
+    ("preload", &["agent", "front", "record"]),
     ("profile", &["record", "ring", "sampling"]),
     // Sampling for a draw of samples that stand for others.
     ("export", &["profile", "sampling"]),
@@ -151,7 +153,7 @@ fn check_structure(changed: &str, addition: &str) -> Output {
     for part in ["c_shim", "scripts/structure", "docs/ARCHITECTURE.md"] {
         copy_of(part);
     }
-    for room in ["src/agent", "src/drain", "src/preload"] {
+    for room in ["src/agent", "src/drain", "src/front", "src/preload"] {
         copy_of(room);
     }
     let path = copy.path().join(changed);

@@ -13,9 +13,10 @@ use allocsample_agent::Switch;
 use allocsample_agent::config::Config;
 use allocsample_agent::os::process;
 use allocsample_agent::recording;
+use allocsample_front::here;
 
 use crate::AGENT;
-use crate::slow_path::{here, this_thread};
+use crate::slow_path::this_thread;
 use crate::start;
 
 /// Part of the path by which the command opens the library for an attach: nobody else spells a path like that.
@@ -191,7 +192,7 @@ fn attach(lookup: impl Fn(&str) -> Option<&'static [u8]>, text: &mut Text) -> An
         }
     };
     let directory = config.output.directory();
-    if let Err(reason) = start::check_directory(&config) {
+    if let Err(reason) = allocsample_front::check_directory(&config) {
         text.push(directory.as_bytes())
             .push(b": ")
             .push(reason.as_bytes());

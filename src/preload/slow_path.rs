@@ -7,6 +7,7 @@ use allocsample_agent::os::memory;
 use allocsample_agent::{
     Allocation, BlockFilter, Caller, FILTER_GRANULES, Forking, Interrupted, MappingCall, ShimThread,
 };
+use allocsample_front::here;
 use allocsample_record::{Definition, ExitHow, HeapId};
 
 use crate::AGENT;
@@ -295,30 +296,4 @@ unsafe extern "C" fn define_type(type_id: u32, name: *const c_char) {
     AGENT
         .publisher()
         .define_name(Definition::Type, HeapId::MALLOC, type_id, 0, name, &[]);
-}
-
-/// Where this thread stands; inlined, so that it is the caller whose frame comes next.
-#[inline(always)]
-pub(crate) fn here() -> Caller {
-    let (pc, sp, fp): (u64, u64, u64);
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: reads registers.
-    unsafe {
-        std::arch::asm!(
-            "lea {pc}, [rip]", "mov {sp}, rsp", "mov {fp}, rbp",
-            pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp,
-            options(nomem, nostack, preserves_flags)
-        );
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: reads registers.
-    unsafe {
-        std::arch::asm!(
-            "adr {pc}, .", "mov {sp}, sp", "mov {fp}, x29",
-            pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp,
-            options(nomem, nostack, preserves_flags)
-        );
-    }
-    // As a return address: the walker looks one byte before it.
-    Caller { pc: pc + 1, sp, fp }
 }

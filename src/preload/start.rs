@@ -1,19 +1,20 @@
-//! The library's constructor and destructor, and the ends of threads.
+//! The library's constructor and destructor.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use allocsample_agent::config::{Bridges, Config, UnknownSetting};
-use allocsample_agent::os::file::{complain, is_writable_directory};
-use allocsample_agent::os::{self, clock, memory, process, vdso};
-use allocsample_agent::recording::{self, DrainState, Recording};
+use allocsample_agent::os::file::complain;
+use allocsample_agent::os::{self, clock, memory, vdso};
 use allocsample_agent::stack::modules::FindObject;
-use allocsample_agent::{Hooks, Start};
-use allocsample_record::{ExitHow, Note};
+use allocsample_agent::{Agent, Hooks, ShimThread, Start};
+use allocsample_front::{
+    self as front, Front, KeepErrno, OwnAllocator, called_as, has_more_rights_than_its_caller,
+    here, read_settings,
+};
+use allocsample_record::ExitHow;
 
-use crate::allocator::{Shortage, is_reserve_low};
-use crate::hooks::{KeepErrno, allocsample_get_hooks};
-use crate::slow_path::{here, this_thread};
+use crate::hooks::allocsample_get_hooks;
+use crate::slow_path::this_thread;
 use crate::{AGENT, ALLOCATOR, attach, slow_path};
 
 unsafe extern "C" {
@@ -36,6 +37,31 @@ unsafe extern "C" {
     fn shim_is_glibc() -> bool;
     fn shim_list_of_loader() -> *const c_void;
     static environ: *const *const c_char;
+}
+
+/// This library, for what it shares with other libraries around the agent.
+pub(crate) enum Preload {}
+
+/// Of the drain thread. musl's default is 128 KiB.
+const MUSL_STACK_BYTES: usize = 1 << 20;
+
+impl Front for Preload {
+    fn agent() -> &'static Agent {
+        &AGENT
+    }
+
+    fn this_thread() -> &'static ShimThread {
+        this_thread()
+    }
+
+    fn memory() -> &'static OwnAllocator {
+        &ALLOCATOR
+    }
+
+    fn drain_stack_bytes() -> Option<usize> {
+        // SAFETY: asks which C library this is.
+        (!unsafe { shim_is_glibc() }).then_some(MUSL_STACK_BYTES)
+    }
 }
 
 /// Entry of `.init_array`. With `-z initfirst` it runs before any other object's, and before libc has set `environ`:
@@ -72,45 +98,13 @@ unsafe extern "C" fn construct(
             false => environ,
         }
     };
-    let lookup = |name: &str| {
-        // SAFETY: the environment is an array of C strings that ends in NULL.
-        unsafe { find_variable(environment, name) }
-    };
-    let mut buffer = [0; 4096];
-    let config = match Config::read(lookup, process::working_directory(&mut buffer)) {
-        Ok(config) => config,
-        Err(error) => {
-            let parts: [&[u8]; 7] = [
-                b"allocsample: ",
-                error.name.as_bytes(),
-                b"=",
-                error.value,
-                b": ",
-                error.expected.as_bytes(),
-                b"; the program runs without a profile\n",
-            ];
-            return complain(&parts);
-        }
-    };
-    if config.interval.is_none() {
+    // SAFETY: the environment is an array of C strings that ends in NULL.
+    let Some((config, unknown_setting)) = (unsafe { read_settings(environment) }) else {
         return;
-    }
-    if let Err(reason) = check_directory(&config) {
-        let directory = config.output.directory();
-        let parts: [&[u8]; 5] = [
-            b"allocsample: ",
-            directory.as_bytes(),
-            b": ",
-            reason.as_bytes(),
-            b"; the program runs without a profile\n",
-        ];
-        return complain(&parts);
-    }
+    };
     let groups = groups_of(&config);
     let signal = config.snapshot_signal;
     let has_ticks = config.tick_period_ns.is_some();
-    // SAFETY: as above.
-    let unknown_setting = UnknownSetting::among(unsafe { entries(environment) });
     let is_on = switch_on(config, unknown_setting);
     if let Some(signal) = signal.filter(|_| is_on) {
         take_signal(signal);
@@ -157,22 +151,6 @@ pub(crate) fn groups_of(config: &Config) -> u32 {
     }
 }
 
-/// A program that got rights by its file (set-user-id, set-group-id, capabilities) does nothing that an environment asks
-/// for which somebody without these rights has made. It does not even complain.
-fn has_more_rights_than_its_caller() -> bool {
-    // SAFETY: reads the auxiliary vector.
-    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
-}
-
-/// Whether a profile can be created where the settings say; if not, why.
-pub(crate) fn check_directory(config: &Config) -> Result<(), &'static str> {
-    is_writable_directory(config.output.directory().as_c_str()).map_err(|reason| match reason.0 {
-        libc::ENOENT | libc::ENOTDIR => "no such directory",
-        libc::EROFS => "the file system is read-only",
-        _ => "no files can be created there",
-    })
-}
-
 /// Switches the agent on with these settings. False: there is no memory for it.
 pub(crate) fn switch_on(config: Config, unknown_setting: Option<UnknownSetting>) -> bool {
     // SAFETY: reads a pointer of the shim.
@@ -186,12 +164,6 @@ pub(crate) fn switch_on(config: Config, unknown_setting: Option<UnknownSetting>)
     let start = Start {
         config,
         hooks: Hooks {
-            start_drain,
-            compress: allocsample_drain::compress,
-            join_drain,
-            leave_drain,
-            on_thread_joined,
-            after_fork_in_child,
             give_back_signal_stack,
             end_ticks,
             has_listener,
@@ -199,6 +171,7 @@ pub(crate) fn switch_on(config: Config, unknown_setting: Option<UnknownSetting>)
             on_heap_freed,
             on_module,
             not_joined,
+            ..front::hooks::<Preload>()
         },
         program: called_as(),
         next_allocator: path_of_object(next_malloc),
@@ -216,13 +189,7 @@ pub(crate) fn switch_on(config: Config, unknown_setting: Option<UnknownSetting>)
         return false;
     };
     ask_loader();
-    if THREAD_KEY.load(Ordering::Relaxed) == 0 {
-        let mut key = 0;
-        // SAFETY: makes a key whose destructor is a function of ours.
-        if unsafe { libc::pthread_key_create(&raw mut key, Some(on_thread_end)) } == 0 {
-            THREAD_KEY.store(key + 1, Ordering::Relaxed);
-        }
-    }
+    front::make_thread_key::<Preload>();
     if let Some(before) = AGENT.switch_on(start) {
         RETIRED.retire(before, now_ns);
     }
@@ -246,60 +213,12 @@ fn take_signal(signal: c_int) {
 }
 
 extern "C" fn on_snapshot_signal(_signal: c_int) {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     AGENT.ask_for_snapshot();
 }
 
 extern "C" fn destroy() {
     AGENT.on_exit(this_thread(), &here(), ExitHow::Exit, None, &[]);
-}
-
-/// The value of a variable in an environment block.
-///
-/// # Safety
-/// `environment` is NULL, or an array of C strings, which live for ever, and NULL.
-unsafe fn find_variable(environment: *const *const c_char, name: &str) -> Option<&'static [u8]> {
-    // SAFETY: the caller's promise.
-    unsafe { entries(environment) }.find_map(|entry| {
-        entry
-            .strip_prefix(name.as_bytes())
-            .and_then(|rest| rest.strip_prefix(b"="))
-    })
-}
-
-/// The entries of an environment block, `NAME=value`.
-///
-/// # Safety
-/// As for [`find_variable`].
-unsafe fn entries(environment: *const *const c_char) -> impl Iterator<Item = &'static [u8]> {
-    let mut entry = environment;
-    std::iter::from_fn(move || {
-        if entry.is_null() {
-            return None;
-        }
-        // SAFETY: the caller's promise: entries up to the NULL.
-        let text = unsafe { *entry };
-        if text.is_null() {
-            return None;
-        }
-        // SAFETY: not yet at the NULL.
-        entry = unsafe { entry.add(1) };
-        // SAFETY: the caller's promise.
-        Some(unsafe { CStr::from_ptr(text) }.to_bytes())
-    })
-}
-
-/// The path that the program was started by, which the kernel keeps beside its arguments.
-fn called_as() -> &'static [u8] {
-    // SAFETY: reads the auxiliary vector.
-    let path = unsafe { libc::getauxval(libc::AT_EXECFN) };
-    let path: *const c_char = std::ptr::with_exposed_provenance(path as usize);
-    if path.is_null() {
-        b"unknown"
-    } else {
-        // SAFETY: not 0, so the address of a C string that lives as long as the process.
-        unsafe { CStr::from_ptr(path) }.to_bytes()
-    }
 }
 
 /// Mirror of `struct shim_object`.
@@ -415,128 +334,6 @@ fn ask_loader() {
     }
 }
 
-/// The key plus one; 0 for none.
-static THREAD_KEY: AtomicU32 = AtomicU32::new(0);
-
-/// libc calls the key's destructor when the thread ends, if its value is set. A thread that allocates in a later
-/// destructor joins again and sets it again.
-fn on_thread_joined() {
-    if let Some(key) = THREAD_KEY.load(Ordering::Relaxed).checked_sub(1) {
-        // SAFETY: the key exists. Any value but NULL will do.
-        unsafe { libc::pthread_setspecific(key, std::ptr::without_provenance(1)) };
-    }
-}
-
-unsafe extern "C" fn on_thread_end(_value: *mut c_void) {
-    AGENT.on_thread_end(this_thread());
-}
-
-/// Of the drain thread. musl's default is 128 KiB.
-const MUSL_STACK_BYTES: usize = 1 << 20;
-
-fn start_drain(recording: &Recording) -> bool {
-    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-    let mut before = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-    let mut thread = 0;
-    // SAFETY: the sets are writable and filled before use. Our thread inherits the full mask: no signal of the program
-    // is ever delivered to it.
-    let result = unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-        let mut attributes = std::mem::MaybeUninit::uninit();
-        libc::pthread_attr_init(attributes.as_mut_ptr());
-        if !shim_is_glibc() {
-            libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), MUSL_STACK_BYTES);
-        }
-        let result = libc::pthread_create(
-            &raw mut thread,
-            attributes.as_ptr(),
-            drain_main,
-            std::ptr::from_ref(recording).cast_mut().cast(),
-        );
-        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
-        result
-    };
-    if result == 0 {
-        recording.set_drain_thread(thread);
-    }
-    result == 0
-}
-
-/// Detaches the drain thread: libc frees its stack when it ends.
-fn leave_drain(recording: &Recording) {
-    let thread = recording.take_drain_thread();
-    if thread != 0 {
-        // SAFETY: a thread that we made, and have neither joined nor detached.
-        unsafe { libc::pthread_detach(thread) };
-    }
-}
-
-fn join_drain(recording: &Recording) {
-    let thread = recording.take_drain_thread();
-    if thread == 0 {
-        return;
-    }
-    if os::is_filtered() {
-        join_silently(thread);
-        return;
-    }
-    // SAFETY: a thread that we made and have not joined.
-    unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
-    // libc's view: its stack is free. The kernel counts the thread a little longer, and it is the kernel that is
-    // going to be asked.
-    process::wait_until_gone(recording.drain_tid());
-}
-
-/// Behind a filter of system calls, which `pthread_join` may make; and it asks no kernel. The thread is at its end.
-fn join_silently(thread: libc::pthread_t) {
-    const PATIENCE_MS: u32 = 1_000;
-    let patience = clock::Patience::of_ms(PATIENCE_MS);
-    // SAFETY: a thread that we made and have not joined. glibc asks the kernel only when the thread is gone, and then for
-    // nothing but to have its stack unmapped.
-    while unsafe { libc::pthread_tryjoin_np(thread, std::ptr::null_mut()) } != 0
-        && patience.left_ms().is_some()
-    {
-        std::hint::spin_loop();
-    }
-}
-
-extern "C" fn drain_main(recording: *mut c_void) -> *mut c_void {
-    // What libc allocates for this thread is none of the program's doing.
-    this_thread().mute_for_good();
-    // SAFETY: a recording, as `start_drain` passes it; these are never dropped.
-    let recording: &'static Recording = unsafe { &*recording.cast() };
-    recording.set_drain_tid(process::tid());
-    let state = match std::panic::catch_unwind(|| allocsample_drain::run(&AGENT, recording)) {
-        Ok(Ok(())) => DrainState::Done,
-        Ok(Err(_)) | Err(_) => DrainState::Failed,
-    };
-    recording.set_drain_state(state);
-    recording.let_go();
-    std::ptr::null_mut()
-}
-
-/// The kernel has no memory for us. The drain thread can wait: the program may give some back. If it does not, the
-/// thread ends where it stands, which leaves the ring to the reader. A thread of the program uses the reserve.
-pub(crate) fn on_shortage(attempt: u32) -> Shortage {
-    const ATTEMPTS: u32 = 20;
-    const PAUSE_MS: u32 = 10;
-    let Some(recording) = recording::with_drain_thread(process::tid()) else {
-        if is_reserve_low() {
-            AGENT.fail_for_lack_of_memory();
-        }
-        return Shortage::UseReserve;
-    };
-    if attempt < ATTEMPTS {
-        clock::sleep_ms(PAUSE_MS);
-        return Shortage::TryAgain;
-    }
-    recording.note(Note::NoDrainThread, b"it ran out of memory");
-    recording.set_drain_state(DrainState::Failed);
-    recording.let_go();
-    process::end_this_thread()
-}
-
 fn give_back_signal_stack(stack: u64) {
     // SAFETY: the shim's own, which it passed when the thread began; the thread is about to end.
     unsafe { shim_give_back_signal_stack(std::ptr::with_exposed_provenance_mut(stack as usize)) };
@@ -604,8 +401,4 @@ fn on_module(start: u64) -> bool {
 fn on_heap_freed(address: u64) {
     // SAFETY: as above.
     unsafe { shim_probe_free(address) };
-}
-
-fn after_fork_in_child() {
-    ALLOCATOR.abandon();
 }

@@ -45,7 +45,7 @@ pub(super) struct RawCounters {
 }
 
 pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription) -> HeapHandle {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     // SAFETY: the header's rules.
     let Some(raw) = (unsafe { description.as_ref() }) else {
         return std::ptr::null();
@@ -108,7 +108,7 @@ pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription
 }
 
 pub(super) unsafe extern "C" fn heap_unregister(heap: HeapHandle) -> i32 {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     // SAFETY: the header's rules.
     let Some(heap) = (unsafe { heap_of(heap) }) else {
         return INVALID;
@@ -119,7 +119,7 @@ pub(super) unsafe extern "C" fn heap_unregister(heap: HeapHandle) -> i32 {
 }
 
 pub(super) unsafe extern "C" fn control(heap: HeapHandle, operation: u32, value: u64) -> i32 {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     // SAFETY: the header's rules.
     let Some(heap) = (unsafe { heap_of(heap) }) else {
         return INVALID;
@@ -138,7 +138,7 @@ pub(super) unsafe extern "C" fn control(heap: HeapHandle, operation: u32, value:
 }
 
 pub(super) unsafe extern "C" fn collected(heap: HeapHandle, status: i32) -> i32 {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     // SAFETY: the header's rules.
     match unsafe { heap_of(heap) } {
         Some(heap) if AGENT.heap_collected(heap, status >= 0) => OK,

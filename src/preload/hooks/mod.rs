@@ -17,6 +17,7 @@ use std::ffi::{CStr, c_char};
 use allocsample_agent::hooks::{Heap, HookSlot, Pending, Resolution};
 use allocsample_agent::stack::shadow::ShadowStack;
 use allocsample_agent::stack::vm::RawFrame;
+use allocsample_front::KeepErrno;
 
 use crate::AGENT;
 use heaps::{RawCounters, RawDescription};
@@ -165,24 +166,6 @@ unsafe fn text_of<'a>(text: *const c_char) -> &'a [u8] {
     }
     // SAFETY: the caller's promise.
     unsafe { CStr::from_ptr(text) }.to_bytes()
-}
-
-/// Restores errno when dropped.
-pub(crate) struct KeepErrno(i32);
-
-impl KeepErrno {
-    /// Saves errno.
-    pub(crate) fn new() -> Self {
-        // SAFETY: errno is always readable.
-        Self(unsafe { *libc::__errno_location() })
-    }
-}
-
-impl Drop for KeepErrno {
-    fn drop(&mut self) {
-        // SAFETY: as above, and writable.
-        unsafe { *libc::__errno_location() = self.0 };
-    }
 }
 
 fn result(is_done: bool) -> i32 {

@@ -12,7 +12,7 @@ use crate::AGENT;
 use crate::slow_path::this_thread;
 
 pub(super) unsafe extern "C" fn thread_name(name: *const c_char) -> i32 {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     // SAFETY: the header's rules.
     let name = unsafe { text_of(name) };
     if AGENT.name_thread(this_thread(), name) {
@@ -32,7 +32,7 @@ unsafe fn define(
     name: *const c_char,
     detail: *const c_char,
 ) -> i32 {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     // SAFETY: the caller's promise.
     let (heap, name, detail) = unsafe { (heap_of(heap), text_of(name), text_of(detail)) };
     let Some(heap) = heap else {
@@ -82,7 +82,7 @@ pub(super) unsafe extern "C" fn define_inlined(
     frames: *const RawFrame,
     count: usize,
 ) -> i32 {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     // SAFETY: the header's rules.
     let Some(heap) = (unsafe { heap_of(heap) }) else {
         return INVALID;
@@ -138,7 +138,7 @@ unsafe fn change_code(
     end: u64,
     function: u32,
 ) -> i32 {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     // SAFETY: the caller's promise.
     let Some(heap) = (unsafe { heap_of(heap) }) else {
         return INVALID;

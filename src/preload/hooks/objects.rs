@@ -3,11 +3,12 @@
 use allocsample_agent::Interval;
 use allocsample_agent::hooks::{Object, Pending, Resolution};
 use allocsample_agent::stack::vm::RawFrame;
+use allocsample_front::here;
 use allocsample_record::{GcKind, SampleId};
 
 use super::{HeapHandle, INVALID, KeepErrno, NO_SAMPLE, SlotHandle, heap_of, result, slot_of};
 use crate::AGENT;
-use crate::slow_path::{here, this_thread};
+use crate::slow_path::this_thread;
 
 pub(super) unsafe extern "C" fn nursery_begin(
     heap: HeapHandle,
@@ -15,7 +16,7 @@ pub(super) unsafe extern "C" fn nursery_begin(
     free: u64,
     top: u64,
 ) -> u64 {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     // SAFETY: the header's rules.
     let (Some(heap), Some(slot)) = (unsafe { (heap_of(heap), slot_of(slot)) }) else {
         return top;
@@ -31,7 +32,7 @@ pub(super) unsafe extern "C" fn nursery_point(
     top: u64,
     type_id: u32,
 ) -> u64 {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     let caller = here();
     // SAFETY: the header's rules.
     let (Some(heap), Some(slot)) = (unsafe { (heap_of(heap), slot_of(slot)) }) else {
@@ -52,7 +53,7 @@ pub(super) unsafe extern "C" fn nursery_sync(
     free: u64,
     top: u64,
 ) -> u64 {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     // SAFETY: the header's rules.
     let (Some(heap), Some(slot)) = (unsafe { (heap_of(heap), slot_of(slot)) }) else {
         return top;
@@ -67,7 +68,7 @@ pub(super) unsafe extern "C" fn nursery_enable(
     top: u64,
     is_on: u32,
 ) -> u64 {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     // SAFETY: the header's rules.
     let (Some(heap), Some(slot)) = (unsafe { (heap_of(heap), slot_of(slot)) }) else {
         return top;
@@ -78,7 +79,7 @@ pub(super) unsafe extern "C" fn nursery_enable(
 }
 
 pub(super) unsafe extern "C" fn nursery_end(heap: HeapHandle, slot: SlotHandle, free: u64) {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     // SAFETY: the header's rules.
     if let (Some(heap), Some(slot)) = unsafe { (heap_of(heap), slot_of(slot)) } {
         AGENT.nursery_end(heap, slot, free);
@@ -94,7 +95,7 @@ pub(super) unsafe extern "C" fn alloc(
     free: u64,
     limit: *mut u64,
 ) -> u64 {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     let caller = here();
     // SAFETY: the header's rules.
     let (Some(heap), Some(slot)) = (unsafe { (heap_of(heap), slot_of(slot)) }) else {
@@ -137,7 +138,7 @@ pub(super) unsafe extern "C" fn sampled_at(
     interval: u64,
 ) -> u64 {
     let Some(drawn_at) = Interval::new(interval) else {
-        let _errno = KeepErrno::new();
+        let _errno = KeepErrno::save();
         AGENT.apply_new_request(this_thread());
         return NO_SAMPLE;
     };
@@ -159,7 +160,7 @@ unsafe fn tell(
     count: usize,
     drawn_at: Option<Interval>,
 ) -> u64 {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     let caller = here();
     // SAFETY: the caller's promise.
     let Some(heap) = (unsafe { heap_of(heap) }) else {
@@ -182,7 +183,7 @@ unsafe fn tell(
 }
 
 pub(super) unsafe extern "C" fn typed(heap: HeapHandle, id: u64, type_id: u32) -> i32 {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     // SAFETY: the header's rules.
     if unsafe { heap_of(heap) }.is_none() || id == NO_SAMPLE || type_id == 0 {
         return INVALID;
@@ -191,7 +192,7 @@ pub(super) unsafe extern "C" fn typed(heap: HeapHandle, id: u64, type_id: u32) -
 }
 
 pub(super) unsafe extern "C" fn freed(heap: HeapHandle, address: u64) {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     // SAFETY: the header's rules.
     if let Some(heap) = unsafe { heap_of(heap) } {
         AGENT.heap_freed(this_thread(), heap, address);
@@ -199,7 +200,7 @@ pub(super) unsafe extern "C" fn freed(heap: HeapHandle, address: u64) {
 }
 
 pub(super) unsafe extern "C" fn moved(heap: HeapHandle, from: u64, to: u64) {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     // SAFETY: the header's rules.
     if let Some(heap) = unsafe { heap_of(heap) } {
         AGENT.heap_moved(heap, from, to);
@@ -214,7 +215,7 @@ pub(super) unsafe extern "C" fn pending(
     capacity: usize,
     cursor: *mut u64,
 ) -> usize {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     if samples.is_null() || cursor.is_null() {
         return 0;
     }
@@ -246,7 +247,7 @@ pub(super) unsafe extern "C" fn resolve(
     count: usize,
     gc_id: u64,
 ) -> usize {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     if resolutions.is_null() {
         return 0;
     }

@@ -23,12 +23,12 @@ pub(super) struct RawGc {
 }
 
 pub(super) extern "C" fn now_ns() -> u64 {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     clock::monotonic_ns()
 }
 
 pub(super) unsafe extern "C" fn gc(heap: HeapHandle, gc: *const RawGc) -> i32 {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     // SAFETY: the header's rules.
     let (Some(heap), Some(raw)) = (unsafe { (heap_of(heap), gc.as_ref()) }) else {
         return INVALID;
@@ -66,7 +66,7 @@ unsafe fn mark(
     begin_ns: u64,
     end_ns: u64,
 ) -> i32 {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     // SAFETY: the caller's promise.
     let (heap, name) = unsafe { (heap_of(heap), text_of(name)) };
     let Some(heap) = heap else {
@@ -99,7 +99,7 @@ pub(super) unsafe extern "C" fn marker(
 }
 
 pub(super) unsafe extern "C" fn value(heap: HeapHandle, statistic: u32, value: u64) -> i32 {
-    let _errno = KeepErrno::new();
+    let _errno = KeepErrno::save();
     // SAFETY: the header's rules.
     match unsafe { heap_of(heap) } {
         Some(heap) => {
