@@ -35,6 +35,30 @@ pub const fn hooks<F: Front>() -> Hooks {
     }
 }
 
+/// libc's handle of a thread, as a number.
+#[cfg(target_env = "gnu")]
+fn number_of(thread: libc::pthread_t) -> u64 {
+    thread
+}
+
+/// libc's handle of a thread, as a number.
+#[cfg(not(target_env = "gnu"))]
+fn number_of(thread: libc::pthread_t) -> u64 {
+    thread.expose_provenance() as u64
+}
+
+/// Undoes [`number_of`].
+#[cfg(target_env = "gnu")]
+fn thread_of(number: u64) -> libc::pthread_t {
+    number
+}
+
+/// Undoes [`number_of`].
+#[cfg(not(target_env = "gnu"))]
+fn thread_of(number: u64) -> libc::pthread_t {
+    std::ptr::with_exposed_provenance_mut(number as usize)
+}
+
 /// The key plus one; 0 for none.
 static THREAD_KEY: AtomicU32 = AtomicU32::new(0);
 
@@ -66,7 +90,7 @@ unsafe extern "C" fn on_thread_end<F: Front>(_value: *mut c_void) {
 fn start_drain<F: Front>(recording: &Recording) -> bool {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-    let mut thread = 0;
+    let mut thread = thread_of(0);
     // SAFETY: the sets are writable and filled before use. Our thread inherits the full mask: no signal of the program
     // is ever delivered to it.
     let result = unsafe {
@@ -87,7 +111,7 @@ fn start_drain<F: Front>(recording: &Recording) -> bool {
         result
     };
     if result == 0 {
-        recording.set_drain_thread(thread);
+        recording.set_drain_thread(number_of(thread));
     }
     result == 0
 }
@@ -97,7 +121,7 @@ fn leave_drain(recording: &Recording) {
     let thread = recording.take_drain_thread();
     if thread != 0 {
         // SAFETY: a thread that we made, and have neither joined nor detached.
-        unsafe { libc::pthread_detach(thread) };
+        unsafe { libc::pthread_detach(thread_of(thread)) };
     }
 }
 
@@ -107,11 +131,11 @@ fn join_drain(recording: &Recording) {
         return;
     }
     if os::is_filtered() {
-        join_silently(thread);
+        join_silently(thread_of(thread));
         return;
     }
     // SAFETY: a thread that we made and have not joined.
-    unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
+    unsafe { libc::pthread_join(thread_of(thread), std::ptr::null_mut()) };
     // libc's view: its stack is free. The kernel counts the thread a little longer, and it is the kernel that is
     // going to be asked.
     process::wait_until_gone(recording.drain_tid());

@@ -49,8 +49,15 @@ pub fn is_filtered() -> bool {
     IS_FILTERED.load(Ordering::Relaxed)
 }
 
+/// Which limit.
+#[cfg(target_env = "gnu")]
+type Resource = libc::__rlimit_resource_t;
+/// Which limit.
+#[cfg(not(target_env = "gnu"))]
+type Resource = libc::c_int;
+
 /// One of this process's limits; the largest number if there is none.
-fn limit(which: libc::__rlimit_resource_t) -> u64 {
+fn limit(which: Resource) -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: libc::RLIM_INFINITY,
         rlim_max: libc::RLIM_INFINITY,
