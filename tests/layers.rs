@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 /// Each room, with the rooms that it imports, no more and no less. Cargo itself refuses a cycle.
-const IMPORTS: [(&str, &[&str]); 19] = [
+const IMPORTS: [(&str, &[&str]); 20] = [
     ("sampling", &[]),
     ("record", &[]),
     // What it reads is what the profile gets.
@@ -24,6 +24,7 @@ const IMPORTS: [(&str, &[&str]); 19] = [
     ("front", &["agent", "drain", "record"]),
     // Record for the words in which processes end.
     ("preload", &["agent", "front", "record"]),
+    ("global", &["agent", "front", "record"]),
     ("profile", &["record", "ring", "sampling"]),
     // Sampling for a draw of samples that stand for others.
     ("export", &["profile", "sampling"]),

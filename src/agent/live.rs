@@ -26,11 +26,13 @@ pub const FILTER_GRANULES: usize = 1 << 20;
 
 /// The byte for an address: the upper 20 bits of 32. Times 32 would make them the bits 7 to 26 of the address; times 33
 /// puts what is 64 MiB apart, as the heaps of glibc's threads are, in different places too.
+#[inline]
 fn granule(address: u64) -> usize {
     ((address as u32).wrapping_mul(33) >> 12) as usize
 }
 
 /// Multiplies well: 2^64 over the golden ratio.
+#[inline]
 fn hash(address: u64) -> u64 {
     (address >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -40,6 +42,7 @@ fn hash(address: u64) -> u64 {
 const TOO_MANY: u8 = 127;
 
 /// The byte of a granule with this address as its only sample: more than [`TOO_MANY`].
+#[inline]
 fn tag(address: u64) -> u8 {
     // The upper 7 bits, which no table uses.
     128 | (hash(address) >> 57) as u8
@@ -58,6 +61,7 @@ impl BlockFilter {
         Self { bytes, watch_frees }
     }
 
+    #[inline]
     fn byte(&self, address: u64) -> &AtomicU8 {
         let [first, ..] = self.bytes;
         self.bytes.get(granule(address)).unwrap_or(first)
@@ -87,7 +91,8 @@ impl BlockFilter {
     }
 
     /// Whether the address may be a sample. False is certain.
-    fn may_hold(&self, address: u64) -> bool {
+    #[inline]
+    pub fn may_hold(&self, address: u64) -> bool {
         match self.byte(address).load(Ordering::Relaxed) {
             0 => false,
             1..=TOO_MANY => true,

@@ -32,6 +32,12 @@ const ALLOCATORS: &[&str] = &[
     "core::ptr::drop_in_place<*",
     "__rustc::__rust_*",
     "__rustc::__rdl_*",
+    // What `#[global_allocator]` makes, and what our own is.
+    "__rg_*",
+    "__rustc::__rg_*",
+    "allocsample_front::here::*",
+    "allocsample_global::sampled::*",
+    "<allocsample_global::sampled::Sampled<*",
     "alloc::alloc::*",
     "<alloc::alloc::Global as core::alloc::*",
     "alloc::raw_vec::*",

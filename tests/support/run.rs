@@ -62,6 +62,7 @@ pub struct Run {
     variables: Vec<(OsString, OsString)>,
     preload_before: Vec<PathBuf>,
     preload_after: Vec<PathBuf>,
+    is_agent_inside: bool,
     patience: Duration,
 }
 
@@ -86,6 +87,7 @@ impl Run {
             variables: Vec::new(),
             preload_before: Vec::new(),
             preload_after: Vec::new(),
+            is_agent_inside: false,
             patience: PATIENCE,
         }
     }
@@ -123,6 +125,13 @@ impl Run {
     #[must_use]
     pub fn preload_after_agent(mut self, library: &Path) -> Run {
         self.preload_after.push(library.to_owned());
+        self
+    }
+
+    /// For a program that contains the agent: nothing is preloaded.
+    #[must_use]
+    pub fn with_agent_inside(mut self) -> Run {
+        self.is_agent_inside = true;
         self
     }
 
@@ -171,7 +180,9 @@ impl Run {
             .envs(self.variables.iter().cloned());
         let mut preload = self.preload_before.clone();
         if let Some(agent) = agent {
-            preload.push(agent_library());
+            if !self.is_agent_inside {
+                preload.push(agent_library());
+            }
             command.env(
                 "ALLOCSAMPLE_OUTPUT",
                 directory.join("profiles/%n.%p.allocsample"),

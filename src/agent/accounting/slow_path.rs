@@ -174,6 +174,7 @@ impl ShimThread {
     }
 
     /// Whether the calling thread is one of our own.
+    #[inline]
     pub fn is_of_the_agent(&self) -> bool {
         self.phase() == Phase::OfTheAgent
     }
@@ -235,6 +236,7 @@ impl ShimThread {
     }
 
     /// Charges an allocation, if the grant suffices.
+    #[inline]
     pub fn charge(&self, charged: u64) -> bool {
         let suffices = charged <= self.bytes_until_sample.get();
         if suffices {

@@ -135,6 +135,12 @@ pub struct Force {
 }
 
 impl ShimThread {
+    /// The state of a thread that has allocated nothing yet: all zero, as in the shim's thread-local memory.
+    pub const fn new() -> Self {
+        // SAFETY: it consists of cells of numbers, and of uninitialised memory.
+        unsafe { core::mem::zeroed() }
+    }
+
     /// Sets the address of the timer slot that belongs to this thread.
     pub fn set_tick_place(&self, address: u64) {
         self.state.tick_place.set(address);

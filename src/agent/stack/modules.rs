@@ -289,9 +289,14 @@ impl Modules {
     pub unsafe fn set_program(&self, headers: u64, count: usize) {
         // SAFETY: the caller's word.
         if let Some(range) = unsafe { range_of_program(headers, count) } {
-            self.program.0.store(range.start, Ordering::Relaxed);
-            self.program.1.store(range.end, Ordering::Relaxed);
+            self.set_program_range(range);
         }
+    }
+
+    /// As [`Self::set_program`], for a program whose headers do not tell where they are: a static one.
+    pub fn set_program_range(&self, range: core::ops::Range<u64>) {
+        self.program.0.store(range.start, Ordering::Relaxed);
+        self.program.1.store(range.end, Ordering::Relaxed);
     }
 
     /// How to ask the loader. Without it or [`Self::set_list`] every address is outside of all modules.

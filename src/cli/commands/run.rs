@@ -17,6 +17,7 @@ use child::{CannotRun, Child};
 use library::Library;
 use memory::MemoryWatch;
 use output::Template;
+use target::Way;
 
 use crate::args::{Run, name_of};
 use crate::exit::{self, Ending, Usage};
@@ -36,15 +37,16 @@ pub fn run(options: &Run) -> anyhow::Result<Ending> {
     };
     let users_preload = std::env::var_os("LD_PRELOAD");
     let preload = library::preload(library.path(), users_preload.as_deref());
-    let unreachable = target::check(&program, &preload).err();
-    let changes = match &unreachable {
-        None => environment(options, &template, preload),
-        Some(unreachable) => {
+    let way = target::check(&program, &preload);
+    let changes = match &way {
+        Ok(Way::Preload) => environment(options, &template, Some(preload)),
+        Ok(Way::Inside) => environment(options, &template, None),
+        Err(unreachable) => {
             remark(options, unreachable);
             Vec::new()
         }
     };
-    if unreachable.is_none()
+    if way.is_ok()
         && let Some(taken) = template.taken()
     {
         remark(options, taken);
@@ -59,7 +61,7 @@ pub fn run(options: &Run) -> anyhow::Result<Ending> {
     let ending = child.wait();
     let readings = watch.end();
     let ending = ending?;
-    if unreachable.is_none() {
+    if way.is_ok() {
         let profiles = template.changed_since(&before);
         aftermath::run(options, &template, pid, ending, &profiles, &readings);
     }
@@ -90,9 +92,13 @@ fn cannot_run(error: &CannotRun) -> Ending {
 }
 
 /// The variables that tell the loader and the agent what to do. What was not asked for stays as the user has it.
-fn environment(options: &Run, template: &Template, preload: OsString) -> Vec<(OsString, OsString)> {
+fn environment(
+    options: &Run,
+    template: &Template,
+    preload: Option<OsString>,
+) -> Vec<(OsString, OsString)> {
+    let preload = preload.map(|preload| ("LD_PRELOAD", preload));
     let places = [
-        ("LD_PRELOAD", preload),
         // Absolute, so that a process that starts in another directory writes to the same place.
         ("ALLOCSAMPLE_OUTPUT", template.path().into()),
         // Our own child gets a profile even if nothing of it was sampled.
@@ -132,8 +138,9 @@ fn environment(options: &Run, template: &Template, preload: OsString) -> Vec<(Os
         .into_iter()
         .filter_map(|(name, value)| Some((name, value?)));
     let settings = options.capture.settings().chain(given);
-    places
+    preload
         .into_iter()
+        .chain(places)
         .chain(settings.map(|(name, value)| (name, value.into())))
         .map(|(name, value)| (name.into(), value))
         .collect()

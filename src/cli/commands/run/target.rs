@@ -14,6 +14,15 @@ use object::{Endianness, ReadCache};
 
 use super::preload;
 
+/// How the agent gets into a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// By LD_PRELOAD.
+    Preload,
+    /// It is a part of the program, which has its Rust allocator wrapped by `allocsample_global::Sampled`.
+    Inside,
+}
+
 /// A program that LD_PRELOAD does not reach.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unreachable {
@@ -77,30 +86,60 @@ impl fmt::Display for Unreachable {
 
 /// Looks at the program that `path` starts, through the interpreters of scripts, with `preload` for LD_PRELOAD. What cannot be
 /// read is left to the kernel to refuse.
-pub fn check(path: &Path, preload: &OsString) -> Result<(), Unreachable> {
+pub fn check(path: &Path, preload: &OsString) -> Result<Way, Unreachable> {
     let mut path = path.to_owned();
     // The kernel follows four interpreters of interpreters.
     for _ in 0..=4 {
         let Ok(mut file) = File::open(&path) else {
             // Execute-only programs can be run and not read; setuid is all that can be seen of them.
-            return gains_privilege(&path).map_or(Ok(()), |why| Err(Unreachable { path, why }));
+            return match gains_privilege(&path) {
+                Some(why) => Err(Unreachable { path, why }),
+                None => Ok(Way::Preload),
+            };
         };
         let mut start = [0; 256];
         let length = read_start(&mut file, &mut start);
         match &start[..length] {
             [b'#', b'!', line @ ..] => match interpreter(line) {
                 Some(interpreter) => path = interpreter,
-                None => return Ok(()),
+                None => return Ok(Way::Preload),
             },
             [0x7f, b'E', b'L', b'F', ..] => {
-                let why = gains_privilege(&path).or_else(|| cannot_load(&file, &path, preload));
-                return why.map_or(Ok(()), |why| Err(Unreachable { path, why }));
+                let way = match contains_agent(&file) {
+                    true => Way::Inside,
+                    false => Way::Preload,
+                };
+                let refusal = || match way {
+                    Way::Preload => cannot_load(&file, &path, preload),
+                    Way::Inside => None,
+                };
+                let why = gains_privilege(&path).or_else(refusal);
+                return why.map_or(Ok(way), |why| Err(Unreachable { path, why }));
             }
             // Not a format that the kernel knows: the shell runs it as a script.
             _ => path = PathBuf::from("/bin/sh"),
         }
     }
-    Ok(())
+    Ok(Way::Preload)
+}
+
+/// Whether an ELF file has the note of `allocsample_global`.
+fn contains_agent(file: &File) -> bool {
+    let file = ReadCache::new(file);
+    let Ok(header) = elf::FileHeader64::<Endianness>::parse(&file) else {
+        return false;
+    };
+    let Ok(endian) = header.endian() else {
+        return false;
+    };
+    let segments = header.program_headers(endian, &file).unwrap_or_default();
+    segments.iter().any(|segment| {
+        let Ok(Some(mut notes)) = segment.notes(endian, &file) else {
+            return false;
+        };
+        std::iter::from_fn(move || notes.next().ok().flatten())
+            .any(|note| note.name() == b"allocsample")
+    })
 }
 
 fn read_start(file: &mut File, start: &mut [u8]) -> usize {
@@ -241,8 +280,8 @@ mod tests {
         let (directory, none) = (tempfile::tempdir().unwrap(), OsString::new());
         let script = directory.path().join("script");
         fs::write(&script, "#!/bin/sh\n").unwrap();
-        assert_eq!(check(Path::new("/bin/sh"), &none), Ok(()));
-        assert_eq!(check(&script, &none), Ok(()));
+        assert_eq!(check(Path::new("/bin/sh"), &none), Ok(Way::Preload));
+        assert_eq!(check(&script, &none), Ok(Way::Preload));
     }
 
     #[test]
@@ -250,7 +289,7 @@ mod tests {
         let (directory, none) = (tempfile::tempdir().unwrap(), OsString::new());
         let script = directory.path().join("script");
         fs::write(&script, format!("#!{}\n", script.display())).unwrap();
-        assert_eq!(check(&script, &none), Ok(()));
+        assert_eq!(check(&script, &none), Ok(Way::Preload));
     }
 
     #[test]
@@ -271,6 +310,6 @@ mod tests {
         let program = directory.path().join("program");
         fs::copy("/bin/true", &program).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o6755)).unwrap();
-        assert_eq!(check(&program, &none), Ok(()));
+        assert_eq!(check(&program, &none), Ok(Way::Preload));
     }
 }
