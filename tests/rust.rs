@@ -29,6 +29,7 @@ fn behaviour() {
     match std::env::var(BEHAVIOUR).as_deref() {
         Ok("sites") => known_sites(),
         Ok("forks") => forks(),
+        Ok("tells the time") => tell_the_time(),
         Ok("exits") => {
             black_box(Vec::leak(vec![1_u8; 1 << 20]));
             std::process::exit(3)
@@ -342,4 +343,48 @@ fn a_preloaded_agent_takes_precedence() {
     let known = truth::printed(&outcome.stdout);
     let deviations = truth::deviations(&outcome.profile(), &known, 4.0, |_| 0.0);
     assert!(deviations.is_empty(), "{deviations:#?}");
+}
+
+fn tell_the_time() {
+    let now = || {
+        let since = std::time::UNIX_EPOCH.elapsed().expect("a time after 1970");
+        u64::try_from(since.as_nanos()).expect("a time before 2554")
+    };
+    // The profile begins with its first sample.
+    drop(black_box(vec![1_u8; 1 << 20]));
+    let before = now();
+    drop(black_box(vec![1_u8; 3_333_333]));
+    let text = json!({ "before": before, "after": now() }).to_string();
+    std::fs::write("times.json", text).expect("the times");
+}
+
+/// Who knows when something happened in the program finds it at that time in the profile.
+#[test]
+fn times_of_samples_convert_to_the_wall_clock() {
+    let outcome = program("tells the time").observed(&Agent::at_interval("16K"));
+    outcome.assert_success();
+    let text = std::fs::read(outcome.work().join("times.json")).expect("the times");
+    let times: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    let sql = "SELECT start_unix_ns + time_ns AS taken, start_unix_ns + freed_ns AS freed FROM samples, process \
+               WHERE size = 3333333";
+    let output = Command::new(support::command())
+        .args(["query", "--format", "json"])
+        .arg(&outcome.profile_paths()[0])
+        .arg(sql)
+        .output()
+        .expect("the command");
+    let rows: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let order = [
+        &times["before"],
+        &rows[0]["taken"],
+        &rows[0]["freed"],
+        &times["after"],
+    ];
+    let order = order.map(|time| time.as_i64().expect("a time"));
+    // The clocks are read one after the other.
+    const SLACK_NS: i64 = 100_000;
+    assert!(
+        order[0] - SLACK_NS < order[1] && order[2] < order[3] + SLACK_NS,
+        "{order:?}"
+    );
 }

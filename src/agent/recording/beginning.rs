@@ -162,7 +162,8 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
             pid: process::pid(),
             parent_pid: process::parent_pid(),
             start_mono_ns: clock::monotonic_ns(),
-            start_wall_ns: wall_ns,
+            // At the same moment: one clock is converted into the other by these.
+            start_wall_ns: clock::wall_ns(),
             executable,
             command_line,
         },
