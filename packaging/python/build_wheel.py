@@ -23,6 +23,14 @@ Summary: A low-overhead sampling heap profiler for Linux
 License: MIT OR Apache-2.0
 Classifier: Operating System :: POSIX :: Linux
 Classifier: Topic :: Software Development :: Debuggers
+Classifier: Framework :: Pytest
+Provides-Extra: arrow
+Requires-Dist: pyarrow; extra == "arrow"
+Provides-Extra: pandas
+Requires-Dist: pandas; extra == "pandas"
+Requires-Dist: pyarrow; extra == "pandas"
+Provides-Extra: polars
+Requires-Dist: polars; extra == "polars"
 Requires-Python: >=3.8
 Description-Content-Type: text/markdown
 
@@ -33,6 +41,12 @@ Wheel-Version: 1.0
 Generator: allocsample
 Root-Is-Purelib: false
 Tag: py3-none-{tag}
+"""
+
+
+ENTRY_POINTS = """\
+[pytest11]
+allocsample = allocsample.pytest_plugin
 """
 
 
@@ -51,7 +65,9 @@ def files(root, version):
         for name in sorted(names):
             path = os.path.relpath(os.path.join(place, name), root)
             yield f"{data}/data/{path}", read(root, path), 0o644
-    for name in ("__init__.py", "__main__.py"):
+    for name in sorted(os.listdir(os.path.join(HERE, "allocsample"))):
+        if not name.endswith(".py"):
+            continue
         source = read(HERE, "allocsample", name).replace(b"@VERSION@", version.encode())
         yield f"allocsample/{name}", source, 0o644
 
@@ -65,6 +81,7 @@ def main():
     readme = read(HERE, "..", "..", "README.md")
     contents = list(files(root, version))
     contents.append((f"{info}/METADATA", METADATA.format(version=version).encode() + readme, 0o644))
+    contents.append((f"{info}/entry_points.txt", ENTRY_POINTS.encode(), 0o644))
     contents.append((f"{info}/WHEEL", WHEEL.format(tag=tag).encode(), 0o644))
     record = ""
     for name, content, _ in contents:

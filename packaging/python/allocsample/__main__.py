@@ -3,7 +3,7 @@
 import os
 import sys
 
-from allocsample import command
+from allocsample.command import command
 
 
 def main():
