@@ -253,9 +253,16 @@ impl Capture {
             NativeCode::OutsideModules => {
                 vm::underlay(heap.id, native, machine, is_outside, merged)
             }
-            NativeCode::Loop | NativeCode::Whole => None,
+            NativeCode::Loop | NativeCode::Whole | NativeCode::WholeAndOutsideModules => None,
         };
-        if underlaid.is_some() {
+        let native = match heap.native_code {
+            NativeCode::WholeAndOutsideModules if !machine.is_empty() => {
+                native.split(|pc| is_outside(pc.wrapping_sub(1))).next()
+            }
+            _ => None,
+        }
+        .unwrap_or(native);
+        if underlaid.is_some() || native.len() < captured.depth {
             // The machine's frames are whole, and where the native walk ended behind them is none of the stack.
             captured.flags = captured.flags.without(SampleFlags::UNWIND_FAILED);
         }

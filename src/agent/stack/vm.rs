@@ -41,6 +41,8 @@ pub enum NativeCode {
     Whole,
     /// All code outside of modules; only the machine can walk it.
     OutsideModules,
+    /// Both of these.
+    WholeAndOutsideModules,
 }
 
 /// Merges two views of a stack, both leaf first, into `merged`. Returns the number of frames, and whether all of them fitted.
@@ -69,7 +71,8 @@ pub(crate) fn interleave(
         }
         .encode()
     };
-    let is_whole = code == NativeCode::Whole && !machine.is_empty();
+    let is_whole = matches!(code, NativeCode::Whole | NativeCode::WholeAndOutsideModules)
+        && !machine.is_empty();
     let first_activation = native
         .iter()
         .position(|&pc| is_interpreter(pc.wrapping_sub(1)));

@@ -92,7 +92,8 @@ pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription
         native_code: match raw.flags & (WHOLE_CODE | CODE_IS_NO_MODULE) {
             0 => NativeCode::Loop,
             WHOLE_CODE => NativeCode::Whole,
-            _ => NativeCode::OutsideModules,
+            CODE_IS_NO_MODULE => NativeCode::OutsideModules,
+            _ => NativeCode::WholeAndOutsideModules,
         },
         callbacks: Callbacks {
             user: raw.user,
