@@ -46,12 +46,17 @@ class Places:
         self.work, self.chroots = work, chroots
 
     def debian(self, suite, *packages):
-        """A Debian of that suite with these packages. Needs root and debootstrap."""
-        root = self.chroots / suite
+        """A Debian of that suite with these packages. Needs root and debootstrap. Experimental is a part of unstable."""
+        base = "unstable" if suite == "experimental" else suite
+        root = self.chroots / base
         if not (root / "usr/bin/env").exists():
             if os.getuid() != 0:
                 raise Missing("needs root for debootstrap")
-            self._run("debootstrap", "--variant=minbase", suite, str(root))
+            self._run("debootstrap", "--variant=minbase", base, str(root))
+        if base != suite:
+            sources = root / "etc/apt/sources.list"
+            more = [line.replace(base, suite) for line in sources.read_text().splitlines() if line.startswith("deb ")]
+            (sources.parent / f"sources.list.d/{suite}.list").write_text("\n".join(more) + "\n")
         mounted = (root / "proc/self").exists()
         if not mounted:
             self._run("mount", "-t", "proc", "proc", str(root / "proc"))

@@ -1,4 +1,5 @@
-# A server in miniature: a table from the start, requests whose data is dropped, and a session that is kept for each.
+# A server in miniature: a table from the start, requests whose data is dropped, and a session that is kept for each. No string
+# fits into its object.
 
 SESSIONS = []
 
@@ -7,11 +8,11 @@ def build_table
 end
 
 def open_session
-  SESSIONS << "s" * 99
+  SESSIONS << "s" * 799
 end
 
 def serve_request
-  "r" * 400
+  "r" * 900
 end
 
 table = build_table

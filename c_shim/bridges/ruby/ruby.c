@@ -1,20 +1,30 @@
 /* Ruby's methods and lines in the stacks of malloc's blocks, and its collections on the agent's time line.
  *
- * Frames come from rb_profile_frames, and names from the iseqs that it returns: none of this allocates, and all of it is
- * about the calling thread, whose frames stay as they are while it is here. Functions of C are left out: what they
- * allocate is charged to the line of Ruby that called them.
+ * Only public functions are called. Frames come from rb_profile_frames, and names from the iseqs that it returns: none of
+ * this allocates, and all of it is about the calling thread, whose frames stay as they are while it is here. Functions of C
+ * are left out: what they allocate is charged to the line of Ruby that called them.
  *
- * Ruby has events for its collections, but with any of them on it leaves its fast path of allocation: 6 % in a program of
- * strings. Instead there is one hidden object, which each collection marks by a function of ours. It is made by a postponed
+ * What YJIT compiles is outside of all modules and keeps no frame pointers: the native stack ends there, and Ruby's frames
+ * are the rest.
+ *
+ * A thread has frames while it holds its Ractor's lock and no collection is under way; then nobody moves or frees what the
+ * frames refer to. ruby_thread_has_gvl_p also returns 1 on a thread that starts and waits for the lock. Ruby 3.3 and later
+ * have set up the thread's frames by then. Before 3.3 rb_profile_frames would fault on a thread without an execution context,
+ * so the variable ruby_current_ec is read first, which those versions export.
+ *
+ * Ruby has events for its collections, but before 3.3 it leaves its fast path of allocation with any of them on: 6 % in a
+ * program of strings. Instead there is one hidden object, which each collection marks by a function of ours. It is made by a postponed
  * job, which Ruby runs on its main thread where any code may run, and never from within an allocation. */
 #define _GNU_SOURCE
 #include "allocsample.h"
 #include "bridge.h"
 #include "kit/names.h"
+#include "kit/resume.h"
 #include "kit/symbols.h"
 #include "kit/thread_pointer.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <string.h>
 
 typedef uintptr_t value; /* VALUE */
@@ -28,6 +38,11 @@ enum { TYPE_MASK = 0x1f, TYPE_STRING = 5 };
 /* A symbol. The reason of a major collection is one, that of a minor one is nil. */
 enum { SYMBOL_MASK = 0xff, SYMBOL_MARK = 0x0c };
 
+/* Instead of a job's handle: there are too many jobs. */
+#define NO_HANDLE UINT_MAX
+/* A thread's static thread-local memory is this close to its thread pointer. What dlopen adds later is allocated elsewhere. */
+#define STATIC_MEMORY (64 << 10)
+
 enum { STATISTIC_LIVE_SLOTS = 1 };
 
 /* Public functions of libruby, all of them in its headers. */
@@ -39,7 +54,6 @@ static struct {
     char *(*text)(volatile value *string);
     int (*has_lock)(void);
     int (*during_gc)(void);
-    int (*register_job)(unsigned flags, void (*job)(void *), void *data);
     value (*wrap)(value class, void *data, void (*mark)(void *), void (*release)(void *));
     void (*register_address)(value *);
     void (*at_exit)(void (*function)(void *));
@@ -50,14 +64,20 @@ static struct {
     value (*symbol)(value id);
     void (*collect)(void);
     size_t (*gc_count)(void);
+    /* The first exists up to Ruby 4.0, the other two from 3.3 on. */
+    int (*register_job)(unsigned flags, void (*job)(void *), void *data);
+    unsigned (*prepare_job)(unsigned flags, void (*job)(void *), void *data);
+    void (*trigger_job)(unsigned handle);
 } ruby;
 
 static const allocsample_hooks *hooks;
 static allocsample_heap *heap;
 static struct names functions;
 static const value *object_class; /* rb_cObject: 0 until the interpreter stands */
-/* Where a thread keeps its execution context, from its thread pointer; NULL there: the thread is none of Ruby's. */
+/* Before Ruby 3.3: where a thread keeps its execution context, from its thread pointer; NULL there: the thread is none of
+ * Ruby's. 0: Ruby looks for itself. */
 static ptrdiff_t context_offset;
+static _Atomic(bool) is_left; /* the process was detached from */
 static _Atomic(bool) is_asked;
 static _Atomic(bool) is_wanted; /* a collection */
 
@@ -85,12 +105,34 @@ static void watch_collections(void *unused);
 static void tell_collection(void *unused);
 static void collect(void *unused);
 
+static bool has_context(void)
+{
+    return context_offset == 0 || *(void *const *)(thread_pointer() + context_offset) != NULL;
+}
+
 /* Whether the calling thread runs Ruby, and its frames can be read. */
 static bool runs_ruby(void)
 {
-    const char *thread = thread_pointer();
-    return *object_class != 0 && *(void *const *)(thread + context_offset) != NULL && ruby.has_lock() != 0 &&
-           ruby.during_gc() == 0;
+    return *object_class != 0 && has_context() && ruby.has_lock() != 0 && ruby.during_gc() == 0;
+}
+
+/* Ruby will call the function on its main thread, where any code may run. False: too many jobs wait. */
+static bool request_job(void (*job)(void *))
+{
+    if (ruby.trigger_job == NULL)
+        return ruby.register_job(0, job, NULL) != 0;
+    unsigned handle = ruby.prepare_job(0, job, NULL); /* that of before, if there is one */
+    if (handle == NO_HANDLE)
+        return false;
+    ruby.trigger_job(handle);
+    return true;
+}
+
+static void request_job_once(_Atomic(bool) *is_due, bool due, void (*job)(void *))
+{
+    if (__builtin_expect(atomic_load_explicit(is_due, memory_order_relaxed) == due, 0) &&
+        atomic_exchange_explicit(is_due, !due, memory_order_relaxed) == due && !request_job(job))
+        atomic_store_explicit(is_due, due, memory_order_relaxed); /* at the next sample */
 }
 
 static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
@@ -98,14 +140,10 @@ static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
     (void)user;
     value found[DEPTH];
     int lines[DEPTH];
-    if (!runs_ruby())
+    if (atomic_load_explicit(&is_left, memory_order_relaxed) || !runs_ruby())
         return 0;
-    if (!atomic_exchange_explicit(&is_asked, true, memory_order_relaxed) &&
-        ruby.register_job(0, watch_collections, NULL) == 0)
-        atomic_store_explicit(&is_asked, false, memory_order_relaxed); /* the queue is full: at the next sample */
-    if (__builtin_expect(atomic_load_explicit(&is_wanted, memory_order_relaxed), 0) &&
-        atomic_exchange_explicit(&is_wanted, false, memory_order_relaxed) && ruby.register_job(0, collect, NULL) == 0)
-        atomic_store_explicit(&is_wanted, true, memory_order_relaxed);
+    request_job_once(&is_asked, false, watch_collections);
+    request_job_once(&is_wanted, true, collect);
     tell_collection(NULL);
     int depth = ruby.frames(0, capacity < DEPTH ? (int)capacity : DEPTH, found, lines);
     size_t count = 0;
@@ -159,9 +197,10 @@ static void tell_collection(void *unused)
 static void on_mark(void *unused)
 {
     (void)unused;
-    if (ruby.during_gc() == 0)
+    if (ruby.during_gc() == 0 || atomic_load_explicit(&is_left, memory_order_relaxed))
         return;
     tell_collection(NULL);
+    collection.time_before_ms = time_ms();
     bool is_major = (ruby.latest_gc(collection.major_by) & SYMBOL_MASK) == SYMBOL_MARK;
     collection.kind = is_major ? ALLOCSAMPLE_MAJOR : ALLOCSAMPLE_MINOR;
     collection.live_slots = ruby.gc_statistic(collection.live_slots_key);
@@ -215,7 +254,6 @@ static bool find_functions(void)
         {&ruby.text, "rb_string_value_ptr"},
         {&ruby.has_lock, "ruby_thread_has_gvl_p"},
         {&ruby.during_gc, "rb_during_gc"},
-        {&ruby.register_job, "rb_postponed_job_register_one"},
         {&ruby.wrap, "rb_data_object_wrap"},
         {&ruby.register_address, "rb_gc_register_address"},
         {&ruby.at_exit, "ruby_vm_at_exit"},
@@ -231,47 +269,104 @@ static bool find_functions(void)
     return symbols_find_all(symbols, sizeof symbols / sizeof symbols[0], "ruby");
 }
 
+static bool find_jobs(void)
+{
+    static const struct symbol current[] = {
+        {&ruby.prepare_job, "rb_postponed_job_preregister"},
+        {&ruby.trigger_job, "rb_postponed_job_trigger"},
+    };
+    static const struct symbol former[] = {{&ruby.register_job, "rb_postponed_job_register_one"}};
+    return symbols_find(current, 2, NULL) || symbols_find(former, 1, NULL);
+}
+
+/* False: Ruby could not be asked for frames without a fault. */
+static bool find_context(void)
+{
+    bool looks_itself = ruby.api_version[0] > 3 || (ruby.api_version[0] == 3 && ruby.api_version[1] >= 3);
+    if (looks_itself)
+        return true;
+    /* Of this thread. If the library was loaded with the program, it is at the same place in every thread. */
+    const char *context = dlsym(RTLD_DEFAULT, "ruby_current_ec");
+    if (context == NULL)
+        return false;
+    context_offset = context - thread_pointer();
+    return context_offset > -STATIC_MEMORY && context_offset < STATIC_MEMORY;
+}
+
+static bool find_interpreter(void)
+{
+    if (!find_functions())
+        return false;
+    bool has_jobs = find_jobs();
+    if (has_jobs && find_context())
+        return true;
+    shim_services.decline("ruby", has_jobs ? "ruby_current_ec" : "rb_postponed_job_trigger", "is missing");
+    return false;
+}
+
+static bool make_heap(void)
+{
+    uintptr_t start, end;
+    hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
+    if (hooks == NULL || !names_make(&functions))
+        return false;
+    allocsample_heap_description description = {
+        .size = sizeof description,
+        .kind = ALLOCSAMPLE_TRACED,
+        .name = "ruby",
+        .flags = ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_WHOLE_CODE | ALLOCSAMPLE_CODE_IS_NO_MODULE,
+        .walk = walk,
+        .collect = want_collection,
+    };
+    heap = hooks->heap_register(&description);
+    if (heap == NULL)
+        return false;
+    hooks->define_statistic(heap, STATISTIC_LIVE_SLOTS, "live slots", "objects");
+    void *code;
+    memcpy(&code, &ruby.frames, sizeof code);
+    if (symbols_code_of(code, &start, &end))
+        hooks->interpreter_range(heap, start, end);
+    return true;
+}
+
+static void join(void)
+{
+    if (find_interpreter())
+        make_heap();
+}
+
+static void attach(void)
+{
+    static bool is_tried;
+    if (dlsym(RTLD_DEFAULT, "rb_profile_frames") == NULL)
+        return; /* most processes that are attached to end here */
+    if (heap == NULL && (is_tried || !find_interpreter() || !make_heap())) {
+        is_tried = true; /* it would find nothing else */
+        return;
+    }
+    resume_heap(hooks, heap);
+    atomic_store_explicit(&is_left, false, memory_order_relaxed);
+}
+
+static void detach(void)
+{
+    if (heap == NULL)
+        return;
+    hooks->control(heap, ALLOCSAMPLE_STOP, 0);
+    atomic_store_explicit(&is_left, true, memory_order_relaxed);
+}
+
 static void after_fork_in_child(void)
 {
     names_after_fork_in_child(&functions);
     atomic_store_explicit(&collection.begin_ns, 0, memory_order_relaxed);
 }
 
-static void join(void)
-{
-    if (!find_functions())
-        return;
-    hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
-    /* Of this thread; the library was loaded with the program, so that it is at the same place in every thread. Ruby 3.0
-     * and later. */
-    const char *context = dlsym(RTLD_DEFAULT, "ruby_current_ec");
-    uintptr_t start, end;
-    if (context == NULL)
-        shim_services.decline("ruby", "ruby_current_ec", "is missing");
-    if (hooks == NULL || context == NULL || !names_make(&functions))
-        return;
-    context_offset = context - thread_pointer();
-    allocsample_heap_description description = {
-        .size = sizeof description,
-        .kind = ALLOCSAMPLE_TRACED,
-        .name = "ruby",
-        .flags = ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_WHOLE_CODE,
-        .walk = walk,
-        .collect = want_collection,
-    };
-    heap = hooks->heap_register(&description);
-    if (heap == NULL)
-        return;
-    hooks->define_statistic(heap, STATISTIC_LIVE_SLOTS, "live slots", "objects");
-    void *code;
-    memcpy(&code, &ruby.frames, sizeof code);
-    if (symbols_code_of(code, &start, &end))
-        hooks->interpreter_range(heap, start, end);
-}
-
 const struct bridge bridge_ruby = {
     .name = "ruby",
     .runtime_symbol = "rb_profile_frames",
     .join = join,
+    .attach = attach,
+    .detach = detach,
     .after_fork_in_child = after_fork_in_child,
 };

@@ -165,7 +165,7 @@ const RUNTIMES: &[Runtime] = &[
         support: Support::Bridge {
             heap: "ruby",
             from: [3, 0],
-            to: [3, 2],
+            to: ANY,
             partial: "",
             joins_late: true,
         },

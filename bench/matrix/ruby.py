@@ -1,0 +1,45 @@
+"""Ruby: Debian's, and those that the environment variable MATRIX_RUBIES names, each with YJIT as well where it was built in.
+
+Debian builds Ruby without YJIT and packages no 4.0 yet. One made from its sources (`./configure --enable-shared --enable-yjit`) is
+named like this, in the chroot of a Debian or without one: MATRIX_RUBIES=trixie:/opt/ruby4.0/bin/ruby,/another/ruby
+"""
+
+import os
+import subprocess
+
+from bench.matrix.version import PROGRAMS, Missing, Version, first_line
+
+NAME = "Ruby"
+INTERVAL = "16K"
+PROGRAM = PROGRAMS / "known_truth.rb"
+DEBIANS = [("trixie", "3.3"), ("unstable", "3.3"), ("experimental", "3.4")]
+# The first method that is called twice is compiled.
+YJIT = ["--yjit", "--yjit-call-threshold=2"]
+
+
+def versions(places):
+    yield from found("/usr/bin/ruby", "Debian")
+    for suite, short in DEBIANS:
+        try:
+            root = places.debian(suite, f"ruby{short}")
+        except Missing as why:
+            yield Version(f"{short}, Debian {suite}", [], PROGRAM, missing=str(why))
+            continue
+        yield from found(f"/usr/bin/ruby{short}", f"Debian {suite}", root)
+    for named in filter(None, os.environ.get("MATRIX_RUBIES", "").split(",")):
+        suite, _, ruby = named.rpartition(":")
+        yield from found(ruby, "built from source", places.debian(suite) if suite else None)
+
+
+def found(ruby, where, root=None):
+    inside = ["chroot", str(root)] if root else []
+    try:
+        number = first_line([*inside, ruby, "-e", "puts RUBY_VERSION"])
+    except Missing as why:
+        yield Version(f"{ruby}, {where}", [], PROGRAM, missing=str(why))
+        return
+    yield Version(f"{number}, {where}", [ruby], PROGRAM, root)
+    check = [*inside, ruby, "--yjit", "-e", "exit RubyVM::YJIT.enabled?"]
+    tried = subprocess.run(check, capture_output=True, text=True)
+    if tried.returncode == 0 and not tried.stderr:
+        yield Version(f"{number}, {where}, YJIT", [ruby, *YJIT], PROGRAM, root)
