@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use allocsample_profile::{Frame, MAPPINGS, MappingCall, MappingChange, Note, Profile};
+use allocsample_profile::{Frame, MAPPINGS, MappingCall, MappingChange, ModuleId, Note, Profile};
 use allocsample_report::significance::benjamini_hochberg;
 use allocsample_report::versions::Versions;
 use allocsample_report::{Selection, Weights, runtimes};
@@ -278,7 +278,13 @@ fn is_of_a_heap(profile: &Profile, call: &MappingCall) -> bool {
     if call.mapped.change == MappingChange::Break {
         return true;
     }
-    let module = profile.mapper_of(call).and_then(|it| profile.module(it));
+    let mapper = profile.mapper_of(call);
+    if mapper.is_none() {
+        // Frames of a machine that stand in for its native code, up to the root: the machine itself has called.
+        let mut locations = profile.stacks.locations(call.stack);
+        return locations.any(|it| it.module == ModuleId::VM) && !runtimes::is_any_missing(profile);
+    }
+    let module = mapper.and_then(|it| profile.module(it));
     let Some(module) = module.map(|module| module.name()) else {
         return false;
     };
