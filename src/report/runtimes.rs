@@ -69,7 +69,7 @@ pub fn is_any_missing(profile: &Profile) -> bool {
     })
 }
 
-/// Whether one without a bridge was told to allocate by malloc, as PHP is by USE_ZEND_ALLOC=0: nearly all is seen then.
+/// Whether one without a bridge was told to allocate by malloc, as BEAM is by `+Mea min`: nearly all is seen then.
 fn takes_memory_from_malloc(profile: &Profile, runtime: &Runtime) -> bool {
     const NEARLY_ALL: f64 = 0.9;
     let coverage = || crate::Coverage::of(profile);
@@ -355,8 +355,8 @@ mod tests {
                 "warning: Node.js 20.20.2: the JavaScript heap is not sampled: its bridge did not join (--runtime none); `node --heap-prof` samples it",
             ),
             (
-                with("PHP", "8.2.36"),
-                "warning: PHP 8.2.36: the Zend heap is not sampled: there is no bridge for it; with USE_ZEND_ALLOC=0 in its environment PHP allocates by malloc",
+                with("Erlang's BEAM", "16.1"),
+                "warning: Erlang's BEAM 16.1: the heaps of Erlang's processes are not sampled: there is no bridge for it; with the flag `+Mea min` BEAM allocates by malloc",
             ),
             (
                 with("Perl", "5.36.0"),
@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn a_runtime_that_was_told_to_use_malloc_is_said_to_be_sampled() {
-        let mut profile = with("PHP", "8.2.36");
+        let mut profile = with("Erlang's BEAM", "16.1");
         let mut reading = |anonymous_bytes| {
             let totals = MemoryTotals {
                 time_ns: 5,
@@ -456,11 +456,11 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "note: PHP 8.2.36: its memory is sampled, but its functions and lines are not shown: there is no bridge for it"
+                "note: Erlang's BEAM 16.1: its memory is sampled, but its functions and lines are not shown: there is no bridge for it"
             ]
         );
         assert!(!is_missing);
-        assert!(is_any_missing(&with("PHP", "8.2.36")));
+        assert!(is_any_missing(&with("Erlang's BEAM", "16.1")));
     }
 
     /// As Lua is in redis.

@@ -178,7 +178,14 @@ const RUNTIMES: &[Runtime] = &[
         files: &["php", "libphp"],
         marks: &["zend_parse_parameters", "zend_startup"],
         version: &[After("X-Powered-By: PHP/"), FileName],
-        support: Support::None,
+        support: Support::Bridge {
+            heap: "php",
+            from: [7, 4],
+            to: ANY,
+            partial: "its blocks are sampled, but functions and lines of PHP are not shown: this build keeps its frames in another \
+                      way than known ones do",
+            joins_late: true,
+        },
         is_on_malloc: false,
         missing: "the Zend heap is not sampled",
         advice: "with USE_ZEND_ALLOC=0 in its environment PHP allocates by malloc",
