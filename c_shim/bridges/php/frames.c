@@ -27,6 +27,8 @@ enum { OP_HANDLER = 0, OP_LINE = 24, OP_BYTES = 32 };
 enum { FIRST_LINE = 8, LAST_LINE = 12, FILE_AND_LINES = 16 };
 /* Samples at which the layout is looked for. */
 #define TRIES 1000
+#define KNOWN_FUNCTIONS 4096
+#define KNOWN_LINES 16384
 
 static const struct php_symbols *php;
 static const allocsample_hooks *hooks;
@@ -41,6 +43,22 @@ static uintptr_t executor_bytes, code_start, code_end;
 /* 0: not known yet. */
 static size_t newest_frame, file_in_function;
 static unsigned tries;
+
+/* What was read before, by address: PHP keeps its functions until a request ends. Those that it does not keep are closures, which
+ * the names tell apart, and code that was included or evaluated once. */
+static struct known {
+    struct {
+        uintptr_t address, name, class, file;
+        uint32_t first_line, number;
+        uint64_t request;
+    } functions[KNOWN_FUNCTIONS];
+    struct {
+        uintptr_t instruction;
+        uint32_t number, line;
+        uint64_t request;
+    } lines[KNOWN_LINES];
+} *known;
+static uint64_t request;
 
 struct function {
     uintptr_t address;
@@ -151,7 +169,7 @@ static size_t copy_text(struct foreign_reader *reader, uintptr_t string, char *t
 }
 
 /* "Class::method"; code outside of functions is PHP's "{main}". */
-static uint32_t number_of(struct foreign_reader *reader, const struct function *function)
+static uint32_t define(struct foreign_reader *reader, const struct function *function)
 {
     char name[768], file[1024];
     uintptr_t class = word_in(function->bytes, FUNCTION_CLASS), own = word_in(function->bytes, FUNCTION_NAME);
@@ -168,6 +186,25 @@ static uint32_t number_of(struct foreign_reader *reader, const struct function *
         strcpy(name, "{main}");
     copy_text(reader, word_in(function->bytes, file_in_function), file, sizeof file);
     return names_function(&functions, hooks, heap, name, file, half_word_in(function->bytes, file_in_function + FIRST_LINE));
+}
+
+static size_t place_of(uintptr_t address, size_t places)
+{
+    return (address >> 3) * UINT64_C(0x9e3779b97f4a7c15) >> 40 & (places - 1);
+}
+
+static uint32_t number_of(struct foreign_reader *reader, const struct function *function)
+{
+    uintptr_t name = word_in(function->bytes, FUNCTION_NAME), class = word_in(function->bytes, FUNCTION_CLASS);
+    uintptr_t file = word_in(function->bytes, file_in_function);
+    uint32_t first_line = half_word_in(function->bytes, file_in_function + FIRST_LINE);
+    __auto_type place = &known->functions[place_of(function->address, KNOWN_FUNCTIONS)];
+    if (place->request == request && place->address == function->address && place->name == name && place->class == class &&
+        place->file == file && place->first_line == first_line)
+        return place->number;
+    uint32_t number = define(reader, function);
+    *place = (__typeof__(*place)){function->address, name, class, file, first_line, number, request};
+    return number;
 }
 
 static bool is_line_of(const struct function *function, uint32_t line)
@@ -188,15 +225,25 @@ static uint32_t line_in_register(struct foreign_reader *reader, const struct fun
     return handler >= code_start && handler < code_end && is_line_of(function, line) ? line : 0;
 }
 
+static uint32_t line_in_frame(struct foreign_reader *reader, const struct function *function, uint32_t number, uintptr_t instruction)
+{
+    uint32_t line = 0;
+    __auto_type place = &known->lines[place_of(instruction, KNOWN_LINES)];
+    if (place->request == request && place->instruction == instruction && place->number == number)
+        return place->line;
+    if (instruction == 0 || !foreign_read(reader, instruction + OP_LINE, &line, sizeof line) || !is_line_of(function, line))
+        line = 0;
+    *place = (__typeof__(*place)){instruction, number, line, request};
+    return line;
+}
+
 /* The interpreter stores the instruction in the frame only before those that may raise an error, so that the newest frame's is often
  * an earlier one. */
-static uint32_t line_of(struct foreign_reader *reader, uintptr_t frame, uintptr_t instruction, const struct function *function)
+static uint32_t line_of(struct foreign_reader *reader, const struct function *function, uint32_t number, uintptr_t frame,
+                        uintptr_t instruction)
 {
     uint32_t line = frame == position.frame ? line_in_register(reader, function, instruction) : 0;
-    if (line == 0 && (instruction == 0 || !foreign_read(reader, instruction + OP_LINE, &line, sizeof line) ||
-                      !is_line_of(function, line)))
-        line = 0;
-    return line;
+    return line != 0 ? line : line_in_frame(reader, function, number, instruction);
 }
 
 static size_t walk_chain(struct foreign_reader *reader, allocsample_frame *frames, size_t capacity)
@@ -211,7 +258,7 @@ static size_t walk_chain(struct foreign_reader *reader, allocsample_frame *frame
         if (read_function(reader, word_in(bytes, FRAME_FUNCTION), file_in_function + FILE_AND_LINES, &function) &&
             is_of_php(&function)) {
             uint32_t number = number_of(reader, &function);
-            uint32_t line = line_of(reader, frame, word_in(bytes, FRAME_INSTRUCTION), &function);
+            uint32_t line = line_of(reader, &function, number, frame, word_in(bytes, FRAME_INSTRUCTION));
             if (number != 0)
                 frames[count++] = (allocsample_frame){.function = number, .line = line};
         }
@@ -246,7 +293,8 @@ bool php_frames_prepare(const struct php_symbols *symbols, const allocsample_hoo
     php = symbols;
     hooks = the_hooks;
     lines = memory_map(sizeof *lines);
-    if (lines == NULL || !names_make(&functions) || !symbols_function_of(php->executor, &start, &end) ||
+    known = memory_map(sizeof *known);
+    if (lines == NULL || known == NULL || !names_make(&functions) || !symbols_function_of(php->executor, &start, &end) ||
         !symbols_code_of(php->execute, &code_start, &code_end))
         return false;
     executor_bytes = end - start;
@@ -258,9 +306,10 @@ void php_frames_belong_to(allocsample_heap *the_heap)
     heap = the_heap;
 }
 
-void php_frames_of_this_thread(void)
+void php_frames_begin(void)
 {
     php_thread = thread_pointer();
+    request++;
 }
 
 void php_frames_at(struct php_position of)

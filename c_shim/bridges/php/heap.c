@@ -141,15 +141,7 @@ static ALWAYS_INLINE void *allocate(size_t size)
     return block;
 }
 
-static ALWAYS_INLINE void *reallocate(void *old, size_t size)
-{
-    *has_handlers = 0;
-    void *block = php->reallocate(entered, old, size);
-    *has_handlers = with_handlers;
-    return block;
-}
-
-static void *tell(void *block, size_t size, struct php_position position)
+COLD static void *tell(void *block, size_t size, struct php_position position)
 {
     if (block == NULL)
         return NULL;
@@ -161,31 +153,29 @@ static void *tell(void *block, size_t size, struct php_position position)
     return block;
 }
 
-COLD static void *take_sample(size_t size, struct php_position position)
-{
-    return tell(allocate(size), size, position);
-}
-
-COLD static void *take_sample_again(void *old, size_t size, struct php_position position)
-{
-    return tell(reallocate(old, size), size, position);
-}
-
 static void *take(size_t size)
 {
     if (LIKELY(countdown_take(&countdown, size)))
         return allocate(size);
-    return take_sample(size, (struct php_position){frame_register, instruction_register});
+    return tell(allocate(size), size, (struct php_position){frame_register, instruction_register});
 }
 
-/* A free and an allocation of the new size, as realloc is everywhere. */
+/* A free and an allocation of the new size, unless the block stays what it is: a string that grows by some bytes keeps its block,
+ * which has room for more than it was asked for. Nobody else can get the old block meanwhile. */
 static void *take_again(void *old, size_t size)
 {
+    *has_handlers = 0;
+    size_t room = old == NULL ? 0 : php->block_size(entered, old);
+    void *block = php->reallocate(entered, old, size);
+    bool stays = block == old && php->block_size(entered, block) == room;
+    *has_handlers = with_handlers;
+    if (stays)
+        return block;
     if (shim_is_marked(shim_services.block_filter, old))
         tell_end(old);
     if (LIKELY(countdown_take(&countdown, size)))
-        return reallocate(old, size);
-    return take_sample_again(old, size, (struct php_position){frame_register, instruction_register});
+        return block;
+    return tell(block, size, (struct php_position){frame_register, instruction_register});
 }
 
 static void give_back(void *block)

@@ -62,7 +62,7 @@ static void replace_collect_memory(void);
 /* On PHP's thread, when it has its functions. */
 static void enter(void)
 {
-    php_frames_of_this_thread();
+    php_frames_begin();
     replace_collect_memory();
     if (is_sampled())
         php_heap_enter();
@@ -221,6 +221,7 @@ static bool find_functions(void)
         {&php.allocate, "_zend_mm_alloc"},
         {&php.free, "_zend_mm_free"},
         {&php.reallocate, "_zend_mm_realloc"},
+        {&php.block_size, "_zend_mm_block_size"},
         {&php.peak, "zend_memory_peak_usage"},
         {&php.emalloc_56, "_emalloc_56"},
         {&php.executed_file, "zend_get_executed_filename_ex"},

@@ -18,6 +18,7 @@ struct php_symbols {
     void *(*allocate)(zend_mm_heap *, size_t);
     void (*free)(zend_mm_heap *, void *);
     void *(*reallocate)(zend_mm_heap *, void *, size_t);
+    size_t (*block_size)(zend_mm_heap *, void *);
     size_t (*peak)(bool is_real);
     zend_string *(*executed_file)(void);
     uint32_t (*executed_line)(void);
@@ -58,8 +59,8 @@ struct php_position {
 
 HIDDEN bool php_frames_prepare(const struct php_symbols *symbols, const allocsample_hooks *hooks);
 HIDDEN void php_frames_belong_to(allocsample_heap *heap);
-/* The calling thread is PHP's. */
-HIDDEN void php_frames_of_this_thread(void);
+/* A request begins, or is joined: the calling thread is PHP's, and functions of before may be gone. */
+HIDDEN void php_frames_begin(void);
 /* Sets the position for walks until it is set again. */
 HIDDEN void php_frames_at(struct php_position position);
 HIDDEN size_t php_frames_walk(void *user, allocsample_frame *frames, size_t capacity);
