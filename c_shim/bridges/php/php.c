@@ -2,8 +2,9 @@
  *
  * PHP calls a hook at the end of its start. There the functions that the module `standard`, which every PHP has, runs at the begin
  * and the end of each request are replaced by ours, which call them. At an attach the same is done by another thread: then it
- * holds from the next request on. For the one that is running, which in a program of the command line is the only one, PHP's hook
- * for calls is set until PHP's thread comes by: at the next call of a method or a callback, or at the next collection. */
+ * holds from the next request on. The one that is running, which in a program of the command line is the only one, is joined when
+ * PHP's thread comes by: as soon as it looks for interrupts (interrupts.c), in other versions at the next call of a method or a
+ * callback, or at the next collection. */
 #define _GNU_SOURCE
 #include "php.h"
 #include "kit/resume.h"
@@ -62,6 +63,7 @@ static void replace_collect_memory(void);
 /* On PHP's thread, when it has its functions. */
 static void enter(void)
 {
+    is_program = strcmp(*php.server, "cli") == 0;
     php_frames_begin();
     replace_collect_memory();
     if (is_sampled())
@@ -71,7 +73,6 @@ static void enter(void)
 static int request_begins(int type, int number)
 {
     begin_ns = hooks->now_ns();
-    is_program = strcmp(*php.server, "cli") == 0;
     enter();
     return next_request_begins(type, number);
 }
@@ -114,11 +115,9 @@ static struct module *find_standard(void)
 
 /* ---- collections ---- */
 
-static void take_opportunity(void);
-
 static int collect_cycles(void)
 {
-    take_opportunity();
+    php_come_by();
     uint64_t begin = hooks->now_ns();
     int count = next_collect_cycles();
     uint64_t values[] = {STATISTIC_CYCLES, count > 0 ? (uint64_t)count : 0};
@@ -164,7 +163,7 @@ static void replace_collect_memory(void)
 
 /* ---- late ---- */
 
-static void take_opportunity(void)
+void php_come_by(void)
 {
     if (UNLIKELY(atomic_load_explicit(&is_wanted, memory_order_relaxed)) &&
         atomic_exchange_explicit(&is_wanted, false, memory_order_relaxed))
@@ -176,7 +175,7 @@ static void execute(zend_execute_data *frame)
 {
     if (*php.execute_hook == execute)
         *php.execute_hook = next_execute;
-    take_opportunity();
+    php_come_by();
     next_execute(frame);
 }
 
@@ -184,6 +183,7 @@ static void execute(zend_execute_data *frame)
 static void want_to_enter(void)
 {
     atomic_store_explicit(&is_wanted, true, memory_order_relaxed);
+    php_interrupt();
     if (*php.execute_hook == execute || *php.execute_hook == NULL)
         return;
     next_execute = *php.execute_hook;
@@ -197,6 +197,7 @@ static void watch(void)
     struct module *standard = find_standard();
     if (standard == NULL || standard->request_begins == request_begins)
         return;
+    php_interrupts_prepare(&php);
     next_request_begins = standard->request_begins;
     next_request_ends = standard->request_ends;
     next_collect_cycles = *php.collect_cycles_hook;
@@ -233,6 +234,8 @@ static bool find_functions(void)
         {&php.execute_hook, "zend_execute_ex"},
         {&php.post_startup_hook, "zend_post_startup_cb"},
         {&php.collect_cycles_hook, "gc_collect_cycles"},
+        {&php.interrupt_hook, "zend_interrupt_function"},
+        {&php.version, "get_zend_version"},
         {&php.modules, "module_registry"},
         {&php.executor, "executor_globals"},
         {&php.request, "sapi_globals"},

@@ -1,4 +1,5 @@
-/* What the files of the bridge to PHP share: php.c joins it, heap.c samples its heap, frames.c reads its frames. */
+/* What the files of the bridge to PHP share: php.c joins it, heap.c samples its heap, frames.c reads
+ * its frames, interrupts.c has it come by. */
 #ifndef ALLOCSAMPLE_BRIDGES_PHP_H
 #define ALLOCSAMPLE_BRIDGES_PHP_H
 
@@ -30,11 +31,25 @@ struct php_symbols {
     void (**execute_hook)(zend_execute_data *);
     int (**post_startup_hook)(void);
     int (**collect_cycles_hook)(void);
+    void (**interrupt_hook)(zend_execute_data *);
+    const char *(*version)(void);
     const void *modules;
-    const char *executor;
+    char *executor;
     const char *request;
     const char **server; /* its name comes first */
 };
+
+/* ---- php.c ---- */
+
+/* On PHP's thread, where any code may run. */
+HIDDEN void php_come_by(void);
+
+/* ---- interrupts.c ---- */
+
+/* When PHP has started. */
+HIDDEN void php_interrupts_prepare(const struct php_symbols *symbols);
+/* Has PHP's thread call php_come_by soon, in a version that is known. On any thread. */
+HIDDEN void php_interrupt(void);
 
 /* ---- heap.c ---- */
 
