@@ -70,6 +70,20 @@ fn functions_and_lines_are_named_and_stand_in_for_the_interpreter() {
     );
 }
 
+/// Evaluated code has no function, by which the frames of other programs are found.
+#[test]
+fn code_without_functions_has_lines() {
+    if !has_php() {
+        return;
+    }
+    let code = "$k = []; for ($i = 0; $i < 100000; $i++)\n $k[] = ['a' => $i];";
+    let outcome = script(code).unchanged(&Agent::at_interval("16K").seeded(7));
+    let profile = outcome.profile();
+    let lines = profile.report["lines"].as_array().expect("lines");
+    assert_eq!(lines[0]["function"], "{main}", "{}", lines[0]);
+    assert_eq!(lines[0]["line"], 2, "{}", lines[0]);
+}
+
 #[test]
 fn the_leak_is_found() {
     if has_php() {
@@ -371,7 +385,7 @@ fn phps_heap_rests_while_it_is_stopped_and_goes_on_when_it_is_started() {
 }
 
 #[test]
-fn a_running_program_is_joined_when_it_next_calls_a_method() {
+fn a_running_program_is_joined_by_attach() {
     if !has_php() {
         return;
     }

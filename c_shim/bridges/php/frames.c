@@ -18,8 +18,9 @@
 
 /* zend_execute_data, a frame. */
 enum { FRAME_INSTRUCTION = 0, FRAME_FUNCTION = 24, FRAME_CALLER = 48, FRAME_BYTES = 56 };
-/* zend_function, of which op_array is the part for functions in PHP. A type is odd for those in C. */
-enum { FUNCTION_TYPE = 0, FUNCTION_NAME = 8, FUNCTION_CLASS = 16, FUNCTION_BYTES = 256 };
+/* zend_function, of which op_array is the part for functions in PHP. A type is odd for those in C; evaluated code has one of its
+ * own. */
+enum { FUNCTION_TYPE = 0, FUNCTION_NAME = 8, FUNCTION_CLASS = 16, FUNCTION_BYTES = 256, TYPE_EVALUATED = 4 };
 enum { CLASS_NAME = 8, STRING_LENGTH = 16, STRING_TEXT = 24 };
 /* zend_op, an instruction. */
 enum { OP_HANDLER = 0, OP_LINE = 24, OP_BYTES = 32 };
@@ -96,13 +97,15 @@ static bool read_function(struct foreign_reader *reader, uintptr_t address, size
 struct testimony {
     uintptr_t file;
     uint32_t line;
-    const char *function;
+    const char *function; /* NULL: evaluated code */
 };
 
 static bool is_named(struct foreign_reader *reader, const struct function *function, const char *name)
 {
     uintptr_t string = word_in(function->bytes, FUNCTION_NAME);
     char text[8] = {0};
+    if (name == NULL)
+        return function->bytes[FUNCTION_TYPE] == TYPE_EVALUATED;
     if (string != 0)
         return (uintptr_t)name == string + STRING_TEXT;
     return foreign_read(reader, (uintptr_t)name, text, sizeof "main") && strcmp(text, "main") == 0;
@@ -138,7 +141,7 @@ static void find_layout(struct foreign_reader *reader)
 {
     struct testimony said = {(uintptr_t)php->executed_file(), php->executed_line(), php->active_function()};
     size_t found = 0, file = 0, matches = 0;
-    if (said.file == 0 || said.function == NULL)
+    if (said.file == 0)
         return;
     tries++;
     for (size_t offset = 8; offset + 8 <= executor_bytes; offset += 8) {
