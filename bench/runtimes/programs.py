@@ -73,6 +73,7 @@ def runtimes(scratch):
                 own=("--heap-prof", "--heap-prof-interval=524288"), own_name="--heap-prof at 512 KiB"),
         Runtime("Ruby", "ruby", input_of("words.rb"), "600",
                 own=("-robjspace", f"-r{scratch}/trace"), own_name="ObjectSpace, each object"),
+        Runtime("PHP", "php", input_of("words.php"), "3000"),
         Runtime("Lua 5.4", "lua5.4", input_of("words.lua"), "1500"),
         Runtime("LuaJIT", "luajit", input_of("words.lua"), "3000"),
         Runtime("OCaml", str(scratch / "words"), "900", needs="ocamlopt"),
