@@ -197,6 +197,11 @@ fn memory_of_every_kind_is_in_its_row() {
             .expect("a function")
             .to_owned()
     };
+    // An estimate and the rest beside it are off by the same.
+    let error = |account: &str| row(account)["stderr_bytes"].as_f64();
+    assert!(error("malloc").is_some_and(|it| it > 0.0));
+    assert_eq!(error("malloc_held"), error("malloc"));
+    assert_eq!(error("mapped"), None);
     assert_eq!(row("mapped")["name"], "mapped by program");
     assert_eq!(function("mapped", 0), "map_often");
     assert_eq!(row("mapped")["sites"][0]["calls"], 4);

@@ -118,7 +118,7 @@ pub struct LedgerRow {
     pub resident_bytes: f64,
     /// The part of it that belongs to no file.
     pub anonymous_bytes: f64,
-    /// The standard error, where it is an estimate from samples.
+    /// The standard error, where it is an estimate from samples, or the rest beside one.
     pub stderr_bytes: Option<f64>,
     /// Of what malloc has besides blocks, if its heap was walked: why it is kept, largest first. They add up to the row.
     pub reasons: Vec<(Reason, f64)>,
@@ -177,16 +177,8 @@ impl Ledger {
         for (mapping, share) in map.mappings.iter().zip(shares) {
             let objects = |what: &str| format!("{machines}: {what}");
             let sampled = [
-                (
-                    Account::Malloc,
-                    "malloc: live blocks".to_owned(),
-                    share.malloc,
-                ),
-                (
-                    Account::MallocHeld,
-                    "malloc: free blocks, overhead".to_owned(),
-                    share.malloc_held,
-                ),
+                (Account::Malloc, LIVE.to_owned(), share.malloc),
+                (Account::MallocHeld, FREE.to_owned(), share.malloc_held),
                 (Account::Objects, objects("live objects"), share.objects),
                 (
                     Account::ObjectsHeld,
@@ -200,7 +192,7 @@ impl Ledger {
                 ),
                 (
                     Account::ObjectsHeld,
-                    format!("{}: free blocks, overhead", name_of(share.allocator)),
+                    free_blocks(name_of(share.allocator)),
                     share.embedded_held,
                 ),
             ];
@@ -230,14 +222,29 @@ impl Ledger {
             *sums.entry(is_own.then_some(heap)).or_default() += live.bytes;
         }
         for (heap, sum) in sums {
-            let (account, name) = match heap {
-                Some(HeapId::MALLOC) => (Account::Malloc, "malloc: live blocks".to_owned()),
-                Some(heap) => (Account::Objects, live_blocks(name_of(Some(heap)))),
-                None => (Account::Objects, format!("{machines}: live objects")),
+            // The rest of their mappings is off by as much, in the other direction.
+            let of_heap = match heap {
+                Some(HeapId::MALLOC) => [
+                    (Account::Malloc, LIVE.to_owned()),
+                    (Account::MallocHeld, FREE.to_owned()),
+                ],
+                Some(heap) => [
+                    (Account::Objects, live_blocks(name_of(Some(heap)))),
+                    (Account::ObjectsHeld, free_blocks(name_of(Some(heap)))),
+                ],
+                None => [
+                    (Account::Objects, format!("{machines}: live objects")),
+                    (
+                        Account::ObjectsHeld,
+                        format!("{machines}: free, or not sampled"),
+                    ),
+                ],
             };
-            let is_it = |row: &&mut LedgerRow| row.account == account && row.name == name;
-            if let Some(row) = rows.iter_mut().find(is_it) {
-                row.stderr_bytes = sum.stderr();
+            for row in &mut rows {
+                let mut of_heap = of_heap.iter();
+                if of_heap.any(|(account, name)| row.account == *account && row.name == *name) {
+                    row.stderr_bytes = sum.stderr();
+                }
             }
         }
         let row = rows
@@ -337,9 +344,15 @@ pub fn frames_of(profile: &Profile, stack: StackId) -> Vec<Frame> {
 }
 
 const FILES: &str = "files: page cache";
+const LIVE: &str = "malloc: live blocks";
+const FREE: &str = "malloc: free blocks, overhead";
 
 fn live_blocks(allocator: &str) -> String {
     format!("{allocator}: live blocks")
+}
+
+fn free_blocks(allocator: &str) -> String {
+    format!("{allocator}: free blocks, overhead")
 }
 
 /// The heaps of virtual machines with samples, in words.
