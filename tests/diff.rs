@@ -360,3 +360,75 @@ fn mistakes_get_a_line_and_a_status() {
         "not a regular expression",
     );
 }
+
+/// Two programs of 64 MiB each, from malloc and from mmap.
+#[test]
+fn the_ledger_names_the_row_that_grew() {
+    let room = Room::new();
+    room.add(&Program::compiled("unseen_memory.c"), "program");
+    for (how, seed) in [("malloc", "1"), ("malloc", "2"), ("mmap", "3")] {
+        let name = format!("{how}-{seed}.allocsample");
+        let run = [
+            "run",
+            "-q",
+            "--seed",
+            seed,
+            "-o",
+            &name,
+            "--",
+            "./program",
+            how,
+        ];
+        assert_eq!(room.output(&run).status.code(), Some(0));
+    }
+    let [malloc, again, mmap] =
+        ["malloc-1", "malloc-2", "mmap-3"].map(|it| format!("{it}.allocsample"));
+    let memory = diff(&room, &[&malloc, &mmap])["memory"].clone();
+    assert_eq!(memory["grew_most"], "mapped by program", "{memory}");
+    let rows = memory["rows"].as_array().expect("rows");
+    let of = |value: &Value| value["difference"].as_f64().expect("bytes");
+    let sum: f64 = rows.iter().map(of).sum();
+    assert!(
+        (sum - of(&memory["resident_bytes"])).abs() < 1.0,
+        "{memory}"
+    );
+    let row = |account: &str| {
+        let row = rows.iter().find(|row| row["account"] == account);
+        of(row.expect(account)) / f64::from(1 << 20)
+    };
+    let (mapped, live) = (row("mapped"), row("malloc"));
+    // The mappings may have been read while it wrote to the last of them.
+    assert!((58.0..64.5).contains(&mapped), "{memory}");
+    assert!((-70.0..-50.0).contains(&live), "{memory}");
+    // Equal runs differ by the luck of sampling alone, and nothing is named.
+    let equal = diff(&room, &[&malloc, &again])["memory"].clone();
+    assert_eq!(equal["grew_most"], Value::Null, "{equal}");
+    let text = stdout(&room.output(&["diff", &malloc, &mmap]));
+    assert!(
+        text.contains("\nresident memory at its largest reading: "),
+        "{text}"
+    );
+    assert!(
+        text.contains("\ngrew most: mapped by program, by 6"),
+        "{text}"
+    );
+    let selected = stdout(&room.output(&["diff", "--heap", "malloc", &malloc, &mmap]));
+    assert!(
+        selected.contains("is not compared: a part of the samples"),
+        "{selected}"
+    );
+}
+
+#[test]
+fn a_profile_without_readings_is_said_to_have_none() {
+    let room = room();
+    record(&room, "a.allocsample", 1_000_000, 1);
+    let output = room.output(&["diff", "a.allocsample", "a.allocsample"]);
+    let text = stdout(&output);
+    assert!(
+        text.contains("resident memory is not compared: 2 profiles have no list"),
+        "{text}"
+    );
+    let memory = &diff(&room, &["a.allocsample", "a.allocsample"])["memory"];
+    assert_eq!(*memory, Value::Null);
+}

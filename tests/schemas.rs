@@ -102,6 +102,11 @@ fn a_ledger_follows_its_schema() {
         let document = serde_json::from_slice(&output.stdout).expect("JSON");
         assert_valid(&schema("memory"), &document, what);
     }
+    let diff = ["diff", "--format", "json", "x.allocsample", "x.allocsample"];
+    let output = room.output(&diff);
+    let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(document["memory"]["rows"].is_array(), "{document}");
+    assert_valid(&schema("diff"), &document, "diff");
 }
 
 /// A schema that allows anything would be no promise.

@@ -3,7 +3,7 @@
 use allocsample_report::Document;
 use serde_json::{Value, json};
 
-use crate::{Change, Diff, Measure, Per, RowChange};
+use crate::{Change, Diff, Measure, MemoryChange, MemoryRow, Moment, Per, RowChange};
 
 /// All rows, largest differences first.
 pub fn diff(diff: &Diff) -> Document<'_> {
@@ -25,6 +25,30 @@ pub fn diff(diff: &Diff) -> Document<'_> {
     }));
     document.rows("rows", || diff.rows.iter().map(row));
     document
+}
+
+/// What else the document has: the rows of the ledger, or null.
+pub fn memory(memory: Option<&MemoryChange>) -> Value {
+    let compared = memory.map(|memory| {
+        json!({
+            "reading": match memory.moment {
+                Moment::Largest => "peak",
+                Moment::Last => "last",
+            },
+            "resident_bytes": change(&memory.resident),
+            "rows": memory.rows.iter().map(memory_row).collect::<Vec<_>>(),
+            "grew_most": memory.grew_most().map(|row| &row.name),
+        })
+    });
+    json!({"memory": compared})
+}
+
+fn memory_row(row: &MemoryRow) -> Value {
+    let mut value = json!({"account": row.account.name(), "name": row.name});
+    if let (Value::Object(value), Value::Object(change)) = (&mut value, change(&row.change)) {
+        value.extend(change);
+    }
+    value
 }
 
 fn row(row: &RowChange) -> Value {

@@ -2,12 +2,14 @@
 //!
 //! [`Diff::of`] joins the tables of both by name, so that profiles of different builds can be compared, and asks of each
 //! change whether two runs of the same program could differ as much by the luck of sampling. [`Diff::of_runs`] compares
-//! several runs with several others, and knows how much runs differ by themselves. [`text`] and [`json`] print it.
+//! several runs with several others, and knows how much runs differ by themselves. [`MemoryChange`] compares the resident memory of
+//! both sides by the rows of the ledger. [`text`] and [`json`] print both.
 #![forbid(unsafe_code)]
 
 pub mod csv;
 mod joining;
 pub mod json;
+mod memory;
 mod null;
 mod paths;
 mod runs;
@@ -18,6 +20,8 @@ use allocsample_profile::Profile;
 use allocsample_report::significance::{FALSE_DISCOVERY_RATE, benjamini_hochberg};
 use allocsample_report::{By, Filter, Row, Sort, Table, Totals};
 use allocsample_sampling::Estimate;
+
+pub use memory::{MemoryChange, MemoryRow, Moment, NotCompared};
 
 use joining::Joining;
 use null::Null;

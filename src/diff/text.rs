@@ -3,10 +3,13 @@
 use std::io::{self, Write};
 
 use allocsample_report::origin::distinct_paths;
-use allocsample_report::{By, Row, Width, shorten, shorten_all, units};
+use allocsample_report::{Account, By, Row, Width, shorten, shorten_all, units};
 use allocsample_sampling::Estimate;
 
-use crate::{Change, Diff, FALSE_DISCOVERY_RATE, Measure, Per, RowChange};
+use crate::{
+    Change, Diff, FALSE_DISCOVERY_RATE, Measure, MemoryChange, MemoryRow, Moment, NotCompared, Per,
+    RowChange,
+};
 
 /// What is printed, and how.
 #[derive(Clone, Debug)]
@@ -66,6 +69,107 @@ pub fn write(diff: &Diff, options: &Options, out: &mut dyn Write) -> io::Result<
     Ok(())
 }
 
+/// Prints what changed of the resident memory, or why that is not known.
+pub fn write_memory(
+    memory: &Result<MemoryChange, NotCompared>,
+    options: &Options,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let memory = match memory {
+        Ok(memory) => memory,
+        Err(reason) => {
+            let line = format!("resident memory is not compared: {}", describe(*reason));
+            return writeln!(out, "\n{}", options.width.broken(&line, INDENT));
+        }
+    };
+    let head = format!(
+        "resident memory {}: {} before, {} after: {}",
+        match memory.moment {
+            Moment::Largest => "at its largest reading",
+            Moment::Last => "at the last reading",
+        },
+        units::bytes(memory.resident.before.value()),
+        units::bytes(memory.resident.after.value()),
+        difference(Measure::Live, &memory.resident),
+    );
+    writeln!(out, "\n{}", options.width.broken(&head, INDENT))?;
+    let is_shown = |row: &&MemoryRow| options.all || memory.is_material(row) && !row.is_noise();
+    let shown: Vec<&MemoryRow> = memory
+        .rows
+        .iter()
+        .filter(is_shown)
+        .take(options.top)
+        .collect();
+    let columns = Columns::for_width(options.width);
+    for row in &shown {
+        let p_value = row.change.p_value;
+        let line = columns.line([
+            difference(Measure::Live, &row.change),
+            columns.amount(Measure::Live, &row.change.before),
+            columns.amount(Measure::Live, &row.change.after),
+            p_value.map_or_else(|| "-".to_owned(), units::p_value),
+        ]);
+        let room = options.width.room_in_terminal(columns.width());
+        let line = format!("{line}{}", shorten(&row.name, room));
+        writeln!(
+            out,
+            "{}",
+            painted(&line, &row.change, !row.is_noise(), options)
+        )?;
+    }
+    let others = memory.rows.len() - shown.len();
+    if others > 0 {
+        let of_shown: f64 = shown.iter().map(|row| row.change.difference()).sum();
+        let rest = memory.resident.difference() - of_shown;
+        let line = format!(
+            "{others} other rows: {} together; --all shows them",
+            signed(rest)
+        );
+        writeln!(out, "{}", options.width.broken(&line, INDENT))?;
+    }
+    let line = match memory.grew_most() {
+        Some(row) => format!(
+            "grew most: {}, by {}{}",
+            row.name,
+            units::bytes(row.change.difference()),
+            next_step(row.account)
+        ),
+        None => "no row grew by more than its error and 1 % of the resident memory".to_owned(),
+    };
+    writeln!(out, "{}", options.width.broken(&line, INDENT))
+}
+
+fn describe(reason: NotCompared) -> String {
+    match reason {
+        NotCompared::Narrowed => {
+            "a part of the samples was selected, and the kernel counts all memory".to_owned()
+        }
+        NotCompared::NoReadings { profiles, is_after } => format!(
+            "{} no list of the process's mappings; `allocsample run` and the agent's thread read it in processes of 8 MiB and more",
+            match (profiles, is_after) {
+                (1, false) => "the profile before has".to_owned(),
+                (1, true) => "the profile after has".to_owned(),
+                (profiles, _) => format!("{profiles} profiles have"),
+            }
+        ),
+    }
+}
+
+/// Where to look for the cause.
+fn next_step(account: Account) -> &'static str {
+    match account {
+        Account::Malloc | Account::Objects => "; `diff --measure live` compares its sites",
+        Account::MallocHeld => {
+            "; `allocsample memory PID` shows of a running process why malloc keeps it"
+        }
+        Account::Mapped | Account::Stacks | Account::Shared => {
+            "; `allocsample memory AFTER` shows the calls that mapped it"
+        }
+        Account::Files => ", which the kernel takes back when memory is short",
+        _ => "",
+    }
+}
+
 /// What rows are called.
 fn names(by: By, rows: &[&RowChange]) -> Vec<String> {
     let files = rows.iter().filter_map(|row| row.row.file.as_deref());
@@ -100,21 +204,30 @@ fn write_row(
         p_value,
     ]);
     let used = line.chars().count();
-    let code = match (row.is_significant(), change.difference() > 0.0) {
-        (true, true) => "31",
-        (true, false) => "32",
-        _ => "2",
-    };
-    if options.colour {
-        writeln!(out, "\x1b[{code}m{line}{name}\x1b[0m")?;
-    } else {
-        writeln!(out, "{line}{name}")?;
-    }
+    let line = format!("{line}{name}");
+    writeln!(
+        out,
+        "{}",
+        painted(&line, change, row.is_significant(), options)
+    )?;
     for caller in row.row.stack.iter().skip(1) {
         let room = options.width.room_in_terminal(used + INDENT);
         writeln!(out, "{:used$}< {}", "", shorten(caller, room))?;
     }
     Ok(())
+}
+
+/// Growth in red, and noise pale.
+fn painted(line: &str, change: &Change, is_significant: bool, options: &Options) -> String {
+    let code = match (is_significant, change.difference() > 0.0) {
+        (true, true) => "31",
+        (true, false) => "32",
+        _ => "2",
+    };
+    match options.colour {
+        true => format!("\x1b[{code}m{line}\x1b[0m"),
+        false => line.to_owned(),
+    }
 }
 
 /// What stands before a name.
@@ -233,7 +346,7 @@ fn with_error(measure: Measure, estimate: &Estimate) -> String {
 
 fn difference(measure: Measure, change: &Change) -> String {
     let difference = change.difference();
-    let sign = if difference > 0.0 { "+" } else { "" };
+    let sign = sign_of(difference);
     let before = change.before.value();
     let share = if before > 0.0 {
         format!(" ({sign}{:.0} %)", 100.0 * difference / before)
@@ -241,4 +354,12 @@ fn difference(measure: Measure, change: &Change) -> String {
         " (new)".to_owned()
     };
     format!("{sign}{}{share}", number(measure, difference))
+}
+
+fn signed(bytes: f64) -> String {
+    format!("{}{}", sign_of(bytes), units::bytes(bytes))
+}
+
+fn sign_of(difference: f64) -> &'static str {
+    if difference > 0.0 { "+" } else { "" }
 }

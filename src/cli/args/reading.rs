@@ -240,7 +240,8 @@ pub enum Format {
 ///
 /// Rows are matched by name, so you can compare different builds. Shown are changes that sampling does not explain; at most
 /// 5 % of them are noise (false discovery rate, Benjamini and Hochberg). Runs of the same program also differ by themselves:
-/// give several runs per side, separated by --, to include that.
+/// give several runs per side, separated by --, to include that. A second table shows which rows of the resident memory changed
+/// (`allocsample memory`).
 #[derive(Debug, Parser)]
 #[command(
     override_usage = "allocsample diff [OPTIONS] <BEFORE> <AFTER>\n       allocsample diff [OPTIONS] <BEFORE>... -- <AFTER>...",

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use allocsample_diff::{Diff, Measure, Per, csv, json, text};
+use allocsample_diff::{Diff, Measure, MemoryChange, Per, csv, json, text};
 use allocsample_profile::Profile;
 use allocsample_report::Width;
 use allocsample_view::Against;
@@ -54,8 +54,13 @@ pub fn run(arguments: &args::Diff) -> anyhow::Result<Ending> {
     let (before, after): (Vec<&Profile>, Vec<&Profile>) =
         (before_runs.iter().collect(), after_runs.iter().collect());
     let diff = Diff::of_runs(&before, &after, by, measure, per);
+    let memory = || MemoryChange::of_runs(&before, &after, measure);
     match arguments.format {
-        Format::Json => output_file::write_json(&json::diff(&diff))?,
+        Format::Json => {
+            let mut document = json::diff(&diff);
+            document.extend(json::memory(memory().ok().as_ref()));
+            output_file::write_json(&document)?;
+        }
         Format::Csv => output_file::write_stdout(|out| Ok(csv::diff(&diff, out)?))?,
         Format::Text => {
             let options = text::Options {
@@ -64,7 +69,10 @@ pub fn run(arguments: &args::Diff) -> anyhow::Result<Ending> {
                 width: Width::new(terminal::width()),
                 colour: terminal::wants_colour(),
             };
-            output_file::write_stdout(|out| Ok(text::write(&diff, &options, out)?))?;
+            output_file::write_stdout(|out| {
+                text::write(&diff, &options, out)?;
+                Ok(text::write_memory(&memory(), &options, out)?)
+            })?;
         }
     }
     Ok(Ending::SUCCESS)
