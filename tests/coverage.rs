@@ -95,6 +95,11 @@ fn a_profile_of_almost_nothing_says_so_in_every_output() {
             text.contains("is not in this profile: it comes from another allocator"),
             "{text}"
         );
+        assert!(text.contains("of it: mapped by "), "{text}");
+        assert!(
+            text.contains("; `allocsample memory FILE` shows all rows"),
+            "{text}"
+        );
         assert!(!text.contains("--interval 4K"), "{text}");
     }
     assert!(!said.leaks.contains("0 leaks"), "{}", said.leaks);

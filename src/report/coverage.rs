@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use allocsample_profile::{MemoryMap, MemoryMapping, MemoryTotals, Note, Profile, readable};
 use serde_json::{Value, json};
 
+use crate::ledger::{Account, Ledger, LedgerRow};
 use crate::shares::{self, live_at};
 use crate::{runtimes, units};
 
@@ -26,6 +27,8 @@ pub struct Coverage {
     pub last_bytes: f64,
     /// Owners of the rest, largest first; empty if the mappings were not read.
     pub owners: Vec<(String, f64)>,
+    /// Where so much is unseen that a warning is due: the row of the ledger with most of it.
+    pub largest_row: Option<LedgerRow>,
     /// Modules with an allocator of their own, and its name.
     pub allocators: Vec<(String, String)>,
     /// Whose the memory without a known owner is, as far as there is only one who could have it; not certain.
@@ -77,18 +80,23 @@ impl Coverage {
         let peak_resident_bytes = totals().map(|it| it.peak_resident_bytes);
         let most = |bytes: Option<u64>| bytes.unwrap_or(0);
         let peak_bytes = most(peak_resident_bytes.max()).saturating_sub(most(other_bytes.max()));
-        Some(Self {
+        let mut coverage = Self {
             anonymous_bytes,
             // A sum of nothing is -0.
             seen_bytes: seen_bytes.min(anonymous_bytes) + 0.0,
             peak_bytes: peak_bytes.max(peak.anonymous_bytes) as f64,
             last_bytes: profile.memory.last()?.totals.anonymous_bytes as f64,
             owners,
+            largest_row: None,
             likely: likely(&allocators, &runtimes::unseen(profile)).filter(|_| !is_attached),
             allocators,
             is_attached,
             unreconciled,
-        })
+        };
+        if coverage.is_low() {
+            coverage.largest_row = map.and_then(|map| largest_unseen_row(profile, map));
+        }
+        Some(coverage)
     }
 
     /// The share that the heaps account for, from 0 to 1.
@@ -145,8 +153,19 @@ impl Coverage {
                 true => "; try `--embedded`",
                 false => "",
             };
+            let row = self.largest_row.as_ref().map_or_else(String::new, |row| {
+                let named = match row.account {
+                    Account::Unexplained => String::new(),
+                    _ => format!(
+                        "{} of it: {}; ",
+                        units::bytes(row.anonymous_bytes),
+                        row.name
+                    ),
+                };
+                format!("; {named}`allocsample memory FILE` shows all rows")
+            });
             format!(
-                "warning: {} of the process's memory is not in this profile: {whence}{advice}",
+                "warning: {} of the process's memory is not in this profile: {whence}{advice}{row}",
                 units::bytes(self.anonymous_bytes - self.seen_bytes)
             )
         })
@@ -255,6 +274,17 @@ fn account(profile: &Profile, map: &MemoryMap) -> (f64, Vec<(String, f64)>) {
     let mut owners: Vec<_> = owners.into_iter().collect();
     owners.sort_by(|a, b| b.1.total_cmp(&a.1));
     (seen, owners)
+}
+
+/// The row with most anonymous memory beside those of sampled heaps.
+fn largest_unseen_row(profile: &Profile, map: &MemoryMap) -> Option<LedgerRow> {
+    let is_seen = |account| {
+        use Account::{Agent, Malloc, MallocHeld, Objects, ObjectsHeld};
+        matches!(account, Malloc | MallocHeld | Objects | ObjectsHeld | Agent)
+    };
+    let rows = Ledger::of(profile, map).rows.into_iter();
+    let unseen = rows.filter(|row| !is_seen(row.account));
+    unseen.max_by(|a, b| a.anonymous_bytes.total_cmp(&b.anonymous_bytes))
 }
 
 fn owner(mapping: &MemoryMapping, name: &str) -> String {

@@ -65,7 +65,7 @@ fn an_allocator_inside_a_module_is_named_where_it_is_the_only_one() {
     assert_eq!(
         coverage.warning().as_deref(),
         Some(
-            "warning: 285 MiB of the process's memory is not in this profile: it most likely belongs to _polars_runtime.so (its own jemalloc); try `--embedded`"
+            "warning: 285 MiB of the process's memory is not in this profile: it most likely belongs to _polars_runtime.so (its own jemalloc); try `--embedded`; `allocsample memory FILE` shows all rows"
         )
     );
     // Of two nobody knows which.
@@ -140,7 +140,19 @@ fn memory_of_another_allocator_is_not_accounted_for() {
         coverage.line(),
         "coverage   5 %: the sampled heaps account for 16.0 MiB of 301 MiB of anonymous memory; 284 MiB in mappings without a name"
     );
-    assert!(coverage.warning().is_some());
+    let warning = coverage.warning().expect("a warning");
+    assert!(
+        warning.ends_with("`allocsample memory FILE` shows all rows"),
+        "{warning}"
+    );
+    // A list of mappings is what that command needs.
+    let mut without_list = blind();
+    for map in &mut without_list.memory {
+        map.mappings.clear();
+    }
+    let coverage = Coverage::of(&without_list).expect("a reading");
+    let warning = coverage.warning().expect("a warning");
+    assert!(!warning.contains("memory FILE"), "{warning}");
 }
 
 /// As tcmalloc has it where it is linked into the program.

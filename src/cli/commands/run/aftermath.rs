@@ -260,7 +260,11 @@ fn memory_elsewhere(readings: Option<&Vec<MemoryMap>>) -> Vec<String> {
     let mut profile = Profile::default();
     profile.memory = readings.cloned().unwrap_or_default();
     profile.symbolize();
-    let coverage = Coverage::of(&profile);
+    let mut coverage = Coverage::of(&profile);
+    // There is no file that `memory` could read.
+    if let Some(coverage) = &mut coverage {
+        coverage.largest_row = None;
+    }
     if !coverage.as_ref().is_some_and(Coverage::is_low) {
         return Vec::new();
     }
