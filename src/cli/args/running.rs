@@ -241,7 +241,8 @@ pub struct Memory {
 
 /// Watch which functions hold memory while a program runs
 ///
-/// Keys: l, g, a, c sort by live bytes, growth, allocated bytes, count; s shows sites; / searches; p pauses; q quits.
+/// Above the table: the resident memory (RSS), how much of it the profile covers, and the rows of `memory` that grew in the last
+/// minute. Keys: l, g, a, c sort by live bytes, growth, allocated bytes, count; s shows sites; / searches; p pauses; q quits.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:

@@ -1,18 +1,20 @@
 //! `allocsample top`: a live table of the functions that hold memory.
 //!
 //! A thread of ours reads the growing profile and its ring again and again; the program is not involved. Reading
-//! takes at most a fifth of the time, so a large profile is read less often.
+//! takes at most a fifth of the time, so a large profile is read less often. The list of the process's mappings is read each time.
 
+mod resident;
 mod screen;
 
 use std::collections::HashMap;
 use std::io::IsTerminal;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use allocsample_profile::Profile;
-use allocsample_report::{By, Coverage, Filter, Sort, Table, Totals, runtimes};
+use allocsample_report::{By, Coverage, Filter, Ledger, Sort, Table, Totals, runtimes};
+use allocsample_residency::Source;
 use anyhow::Context;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
@@ -20,6 +22,7 @@ use crate::args::Top;
 use crate::exit::{Ending, Usage};
 use crate::growing::{self, GrowingProfile};
 use crate::running;
+use resident::Resident;
 use screen::{Action, Entry, Reading, Screen};
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1000);
@@ -29,8 +32,8 @@ const KEY_WAIT: Duration = Duration::from_millis(100);
 pub fn run(arguments: &Top) -> anyhow::Result<Ending> {
     let path = running::profile_of(&arguments.what)?;
     // A mistake is reported here, in one line, rather than on a screen.
-    let mut source = GrowingProfile::new(path);
-    let first = read(&mut source)?;
+    let mut source = Watched::new(path, &arguments.what);
+    let first = source.read()?;
     if !std::io::stdout().is_terminal() {
         let what = "top needs a terminal; use `allocsample report`";
         return Err(Usage(what.into()).into());
@@ -72,9 +75,31 @@ fn interact(
     }
 }
 
-fn read(source: &mut GrowingProfile) -> anyhow::Result<Reading> {
-    let profile = source.read()?;
-    Ok(reading(source.path(), &profile))
+/// A profile, with the memory of its process.
+struct Watched {
+    profile: GrowingProfile,
+    memory: Option<Source>,
+}
+
+impl Watched {
+    fn new(path: PathBuf, what: &str) -> Self {
+        let pid = what.parse().ok().or_else(|| running::process_of(&path));
+        let page_bytes = rustix::param::page_size() as u64;
+        Self {
+            profile: GrowingProfile::new(path),
+            memory: pid.map(|pid| Source::of(pid, page_bytes)),
+        }
+    }
+
+    fn read(&mut self) -> anyhow::Result<Reading> {
+        // Before the profile, which then knows all that happened until the reading.
+        let map = (self.memory.as_ref()).and_then(|memory| memory.map(running::now_ns()));
+        let mut profile = self.profile.read()?;
+        if growing::is_running(&profile) {
+            profile.memory.extend(map);
+        }
+        Ok(reading(self.profile.path(), &profile))
+    }
 }
 
 fn reading(path: &Path, profile: &Profile) -> Reading {
@@ -93,6 +118,11 @@ fn reading(path: &Path, profile: &Profile) -> Reading {
         allocations: row.allocations,
     };
     let is_own = |entry: &Entry| entry.allocated.samples() > 0;
+    let listed = profile.memory.iter().rfind(|map| !map.mappings.is_empty());
+    let resident = listed.map(|map| {
+        let after_ns = (map.totals.time_ns).saturating_sub(profile.process.start_ns);
+        Resident::of(&Ledger::of(profile, map), after_ns as f64 / 1e9)
+    });
     Reading {
         title: format!("{} (pid {})", path.display(), profile.process.pid),
         is_running: growing::is_running(profile),
@@ -103,6 +133,7 @@ fn reading(path: &Path, profile: &Profile) -> Reading {
         samples: profile.samples.len(),
         lost: profile.lost.samples().0,
         coverage: Coverage::of(profile).map(|coverage| coverage.share()),
+        resident,
         unseen: runtimes::lines(profile),
         functions: table.rows.into_iter().map(entry).filter(is_own).collect(),
         sites: sites.rows.into_iter().map(entry).filter(is_own).collect(),
@@ -111,14 +142,14 @@ fn reading(path: &Path, profile: &Profile) -> Reading {
 }
 
 /// Reads until the other end of the second channel is dropped.
-fn start(mut source: GrowingProfile) -> (Receiver<anyhow::Result<Reading>>, Sender<()>) {
+fn start(mut source: Watched) -> (Receiver<anyhow::Result<Reading>>, Sender<()>) {
     let (send, readings) = channel();
     let (stop, stopped) = channel::<()>();
     std::thread::spawn(move || {
         let mut pause = SHORTEST_PAUSE;
         while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
             let begin = Instant::now();
-            let reading = read(&mut source);
+            let reading = source.read();
             let is_last = reading.as_ref().is_ok_and(|reading| !reading.is_running);
             let is_over = is_last || reading.is_err();
             pause = SHORTEST_PAUSE.max(begin.elapsed() * 4);

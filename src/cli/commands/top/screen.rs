@@ -11,6 +11,8 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 
+use super::resident::{History, Resident};
+
 /// One row.
 #[derive(Clone, Debug, Default)]
 pub struct Entry {
@@ -37,6 +39,8 @@ pub struct Reading {
     pub lost: u64,
     /// The share of the process's anonymous memory that the sampled heaps account for.
     pub coverage: Option<f64>,
+    /// Where the resident memory is, if the mappings were read.
+    pub resident: Option<Resident>,
     /// A line for each runtime in the process whose memory is not sampled.
     pub unseen: Vec<String>,
     pub functions: Vec<Entry>,
@@ -65,6 +69,7 @@ enum Order {
 #[derive(Debug, Default)]
 pub struct Screen {
     reading: Reading,
+    resident: History,
     /// A reading that came while paused.
     waiting: Option<Reading>,
     /// Seconds between the last two readings.
@@ -97,6 +102,9 @@ impl Screen {
             })
             .collect();
         self.between_s = reading.after_s - old.after_s;
+        if let Some(resident) = reading.resident.take() {
+            self.resident.add(resident);
+        }
         self.reading = reading;
     }
 
@@ -243,12 +251,14 @@ impl Screen {
         };
         let (live, stderr) = (reading.live.value(), reading.live.stderr());
         let error = stderr.map_or_else(String::new, |stderr| format!(" ± {}", bytes(stderr)));
-        let coverage = reading.coverage.map_or_else(String::new, |share| {
+        let resident = self.resident.lines();
+        let coverage = reading.coverage.filter(|_| resident.is_none());
+        let coverage = coverage.map_or_else(String::new, |share| {
             format!("   coverage {:.0} % of its memory", 100.0 * share)
         });
         let title = printable(&reading.title);
         let bold = Style::new().add_modifier(Modifier::BOLD);
-        vec![
+        let mut lines = vec![
             // Figures that change come first: a path may be longer than a line.
             Line::from(vec![
                 Span::raw(format!("{state}, {:.1} s  ", reading.after_s)),
@@ -267,7 +277,10 @@ impl Screen {
                     reading.samples, reading.lost
                 ),
             }),
-        ]
+        ];
+        let resident = resident.into_iter().flatten();
+        lines.extend(resident.map(|line| Line::from(printable(&line))));
+        lines
     }
 
     /// The lines about runtimes, broken where they are longer than the screen is wide.
@@ -335,6 +348,7 @@ fn printable(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::resident::Part;
     use super::*;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
@@ -429,6 +443,32 @@ mod tests {
         assert!(lines[1].contains("allocated 9.0 TiB"), "{}", lines[1]);
         assert!(lines[2].contains("lost 12345678"), "{}", lines[2]);
         assert!(lines[9].contains("q quit"), "{}", lines[9]);
+    }
+
+    #[test]
+    fn the_resident_memory_has_two_lines_above_the_table() {
+        let mut screen = Screen::default();
+        for (after_s, bytes) in [(1.0, 1_048_576.0), (3.0, 3_145_728.0)] {
+            let part = Part {
+                name: "stacks of threads\x1b".to_owned(),
+                bytes,
+                stderr: 0.0,
+            };
+            screen.show(Reading {
+                resident: Some(Resident {
+                    after_s,
+                    bytes,
+                    parts: vec![part],
+                    ..Resident::default()
+                }),
+                ..reading(after_s, vec![entry("keeps", 4096.0, 9e6)])
+            });
+        }
+        let lines = drawn(&mut screen);
+        assert!(lines[3].starts_with("RSS 3.0 MiB"), "{}", lines[3]);
+        let growth = "in 2 s: RSS +2.0 MiB  ▲ 2.0 MiB stacks of threads\u{fffd}";
+        assert!(lines[4].starts_with(growth), "{}", lines[4]);
+        assert!(lines[6].contains("keeps"), "{}", lines[6]);
     }
 
     #[test]
