@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use allocsample_profile::{MappingChange, Profile};
 use serde_json::Value;
+use support::python::interpreters;
 use support::room::{stderr, stdout};
 use support::{Program, Room};
 
@@ -239,6 +240,51 @@ fn memory_of_every_kind_is_in_its_row() {
         calls.lines().skip(1).collect::<Vec<_>>(),
         ["mmap,6", "mremap,1", "pthread_create,8"]
     );
+}
+
+/// The addresses of CPython's small objects are not known, and they could fill both.
+#[test]
+fn memory_that_a_library_maps_is_not_pythons() {
+    const HOLDS: &str = "
+import ctypes, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+kept = [str(number) + 'x' * 200 for number in range(150_000)]
+for _ in range(20):
+    libc.memset(libc.mmap(None, 2 << 20, 3, 0x22, -1, 0), 1, 2 << 20)
+time.sleep(0.5)
+";
+    for python in interpreters() {
+        let room = Room::new();
+        let python = python.display().to_string();
+        let run = [
+            "run",
+            "-q",
+            "--seed",
+            "1",
+            "--interval",
+            "16K",
+            "-o",
+            "it.allocsample",
+            "--",
+            &python,
+            "-c",
+            HOLDS,
+        ];
+        let output = room.output(&run);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let ledger = ledger(&room, "it.allocsample");
+        let accounts = accounts(&ledger["peak"]);
+        let of = |account: &str| accounts.get(account).copied().unwrap_or(0.0);
+        // 150,000 strings of 255 bytes each, and the interpreter's own.
+        let of_python = of("objects") + of("objects_held");
+        assert!((30.0..60.0).contains(&of_python), "{python}: {accounts:#?}");
+        assert!(
+            (39.5..50.0).contains(&of("mapped")),
+            "{python}: {accounts:#?}"
+        );
+    }
 }
 
 #[test]

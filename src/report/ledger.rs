@@ -21,8 +21,9 @@ use allocsample_profile::{
 };
 use allocsample_sampling::Estimate;
 
+use crate::arenas::Arenas;
 use crate::coverage::{allocators, likely_owner};
-use crate::shares::{self, is_embedded, live_at};
+use crate::shares::{self, Share, is_embedded, live_at};
 
 pub use csv::write_csv;
 pub(crate) use held::lost_by_malloc;
@@ -160,6 +161,7 @@ impl Ledger {
         let mut entries = Entries {
             profile,
             allocators: allocators(profile),
+            arenas: Arenas::of(profile),
             calls: profile.mapped_at(map.totals.time_ns),
             likely: likely_owner(profile),
             is_attached: (profile.notes.iter()).any(|(note, _)| *note == Note::Attached),
@@ -199,7 +201,7 @@ impl Ledger {
             for (account, name, bytes) in sampled {
                 entries.add(account, name, bytes, bytes);
             }
-            entries.add_rest(map, mapping, share.sum());
+            entries.add_rest(map, mapping, &share);
         }
         let listed: u64 = map.mappings.iter().map(|it| it.resident_bytes).sum();
         // Readings of earlier versions have no file's memory, nor what is in small parts.
@@ -399,6 +401,8 @@ struct Entries<'a> {
     profile: &'a Profile,
     /// Modules with an allocator of their own, and its name.
     allocators: Vec<(String, String)>,
+    /// Which calls may have mapped memory for sampled objects.
+    arenas: Arenas<'a>,
     calls: MappedRanges<usize>,
     /// Threads may be older than the recording.
     is_attached: bool,
@@ -424,22 +428,27 @@ impl Entries<'_> {
     }
 
     /// What the sampled heaps do not have of a mapping.
-    fn add_rest(&mut self, map: &MemoryMap, mapping: &MemoryMapping, sampled: f64) {
+    fn add_rest(&mut self, map: &MemoryMap, mapping: &MemoryMapping, share: &Share) {
         let name = readable(map.name(mapping));
         let shared = (mapping.resident_bytes).saturating_sub(mapping.anonymous_bytes) as f64;
         let (account, label) = not_anonymous(&name);
         let rest = match account {
-            Account::Shared => self.divide(mapping, shared, |_, _| (account, label.clone())),
+            Account::Shared => {
+                self.divide(mapping, shared, shared, |_, _| (account, label.clone()))
+            }
             _ => shared,
         };
         self.add(account, label, rest, 0.0);
-        let anonymous = (mapping.anonymous_bytes as f64 - sampled).max(0.0);
+        let anonymous = (mapping.anonymous_bytes as f64 - share.sum()).max(0.0);
         // malloc's part of the brk heap is off already; what is left may be of an allocator that calls sbrk.
         let is_of_calls =
             ["", "[heap]"].contains(&&*name) || mapping.is(MemoryMapping::BEHIND_FILE);
         let rest = match self.add_stacks(mapping, anonymous) {
             true => 0.0,
-            false if is_of_calls => self.divide(mapping, anonymous, Self::owner),
+            false if is_of_calls => {
+                let objects = share.objects + share.objects_held;
+                self.divide(mapping, anonymous + objects, anonymous, Self::owner)
+            }
             false => anonymous,
         };
         let (account, mut label) = anonymous_of(mapping, &name, self.is_attached);
@@ -470,11 +479,13 @@ impl Entries<'_> {
         !threads.is_empty()
     }
 
-    /// Divides memory in a mapping among the calls that made parts of it, in proportion to their lengths. Returns what falls on
-    /// parts that no recorded call has made.
+    /// Divides `bytes` in a mapping among the calls that made parts of it, in proportion to their lengths. Sampled objects have
+    /// what is missing to `all`: calls whose memory they cannot lie in get their parts of that. Returns what falls on parts that
+    /// no recorded call has made.
     fn divide(
         &mut self,
         mapping: &MemoryMapping,
+        all: f64,
         bytes: f64,
         owner: impl Fn(&Self, usize) -> (Account, String),
     ) -> f64 {
@@ -485,17 +496,29 @@ impl Entries<'_> {
         let calls: Vec<(u64, u64, usize)> = (self.calls)
             .within(mapping.start, end_of(mapping))
             .collect();
+        let ruled_out = self.arenas.ruled_out(&self.calls, mapping);
+        let without_objects = bytes.min(all * ruled_out);
+        let others = bytes - without_objects;
+        // What a byte of either kind has, mapped for objects or not.
+        let length = mapping.bytes as f64;
+        let (per_byte, per_byte_without) = (
+            others / (length * (1.0 - ruled_out)).max(1.0),
+            without_objects / (length * ruled_out).max(1.0),
+        );
         let mut unmapped = mapping.bytes;
         for (start, end, row) in calls {
             unmapped -= end - start;
             let mapped = (end - start) as f64;
-            let part = bytes * mapped / mapping.bytes as f64;
+            let part = match self.arenas.may_be_of(&self.profile.mappings[row]) {
+                true => mapped * per_byte,
+                false => mapped * per_byte_without,
+            };
             self.add_call(owner(self, row), row, part, mapped);
         }
         match unmapped {
             // Not what rounding leaves.
             0 => 0.0,
-            unmapped => bytes * unmapped as f64 / mapping.bytes as f64,
+            unmapped => unmapped as f64 * per_byte,
         }
     }
 

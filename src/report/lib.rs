@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod allocator;
+mod arenas;
 pub mod breakdown;
 pub mod cost;
 pub mod coverage;

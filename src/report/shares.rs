@@ -9,6 +9,7 @@ use allocsample_profile::{
 };
 use allocsample_sampling::Estimate;
 
+use crate::arenas::Arenas;
 use crate::ledger::{Held, lost_by_malloc};
 
 /// What the sampled heaps have of the resident anonymous memory in a mapping, in bytes.
@@ -270,10 +271,15 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
             && allocator_of[index].is_none()
             && !mapping.is(MemoryMapping::BEHIND_GUARD)
     };
-    let open_bytes: f64 = (0..mappings.len())
-        .filter(|index| is_open(*index))
-        .map(|index| mappings[index].anonymous_bytes as f64)
-        .sum();
+    let mut open = vec![0.0; mappings.len()];
+    if placeless > 0.0 {
+        let (arenas, calls) = (Arenas::of(profile), profile.mapped_at(map.totals.time_ns));
+        for (index, mapping) in mappings.iter().enumerate().filter(|(at, _)| is_open(*at)) {
+            let may_have = 1.0 - arenas.ruled_out(&calls, mapping);
+            open[index] = mapping.anonymous_bytes as f64 * may_have;
+        }
+    }
+    let open_bytes: f64 = open.iter().sum();
     let open_share = match placeless >= LEAST_SHARE * open_bytes {
         true if open_bytes > 0.0 => 1.0,
         _ => placeless / open_bytes.max(1.0),
@@ -314,9 +320,9 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
                 share.malloc_held += free(&share);
             }
         }
-        if placeless > 0.0 && is_open(index) {
-            let more = open_share * free(&share);
-            let live = more.min(placeless * anonymous / open_bytes.max(1.0));
+        if open[index] > 0.0 {
+            let more = (open_share * open[index]).min(free(&share));
+            let live = more.min(placeless * open[index] / open_bytes);
             share.objects += live;
             share.objects_held += more - live;
         }

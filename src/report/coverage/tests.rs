@@ -1,7 +1,10 @@
 //! Readings made for the purpose.
 
 use super::*;
-use allocsample_profile::{HeapId, HeapKind, Inspected, Sample};
+use allocsample_profile::{
+    HeapId, HeapKind, Inspected, Location, Mapped, MappingCall, MappingChange, Module, ModuleId,
+    Sample, SampleFlags, StackId, StackNode, ThreadId,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -239,6 +242,66 @@ fn arenas_are_pythons_where_its_objects_could_fill_them() {
     let coverage = Coverage::of(&with_python(3)).expect("a reading");
     assert!(coverage.is_low());
     assert_eq!(coverage.seen_bytes, 19.0 * MIB as f64);
+}
+
+/// A call of this module's has mapped memory.
+fn mapped_by(profile: &mut Profile, path: &str, start: u64, mib: u64) {
+    profile.modules.push(Module {
+        path: path.to_owned(),
+        build_id: Vec::new(),
+        start: 0,
+        end: 0,
+        bias: 0,
+    });
+    let module = ModuleId(u32::try_from(profile.modules.len()).expect("few modules"));
+    let location = Location { module, offset: 0 };
+    let parent = StackId::EMPTY;
+    let stack = profile.stacks.push(StackNode { parent, location });
+    let mapped = Mapped {
+        time_ns: 1,
+        start,
+        bytes: mib * MIB,
+        thread: ThreadId(1),
+        change: MappingChange::Map,
+        protection: 3,
+        flags: 0x22,
+        stack_flags: SampleFlags::default(),
+    };
+    profile.mappings.push(MappingCall::new(mapped, stack));
+}
+
+/// Of a mapping of 284 MiB, which the kernel has joined, another library has mapped the end.
+#[test]
+fn what_others_have_mapped_is_not_pythons() {
+    for others_mib in [0, 100, 142, 283, 284] {
+        for (runtime, allocator) in [("CPython", ""), ("CPython", "mimalloc"), ("", "mimalloc")] {
+            let mut profile = with_python(100);
+            let own_mib = 284 - others_mib;
+            mapped_by(&mut profile, "/lib/libpython3.so", 1 << 40, own_mib);
+            let end = (1 << 40) + own_mib * MIB;
+            mapped_by(&mut profile, "/lib/libarrow.so", end, others_mib);
+            profile.inspected.push(Inspected {
+                path: "/lib/libpython3.so".to_owned(),
+                runtime: runtime.to_owned(),
+                ..Inspected::default()
+            });
+            let profile = with_allocator(profile, "/lib/libarrow.so", allocator);
+            let ledger = Ledger::of(&profile, &profile.memory[0]);
+            let mib = |row: &LedgerRow| row.resident_bytes / MIB as f64;
+            let mut rows = ledger.rows.iter();
+            let others = rows.find(|row| row.name.starts_with("mapped by libarrow.so"));
+            let others = others.map_or(0.0, mib);
+            assert!((others - others_mib as f64).abs() < 0.01, "{ledger:?}");
+            // The data of libx.so may be a runtime's.
+            use Account::{Data, Mapped, Objects, ObjectsHeld};
+            let accounts = [Objects, ObjectsHeld, Mapped, Data];
+            let sum: f64 = accounts.map(|it| ledger.of_account(it)).iter().sum();
+            assert!((sum / MIB as f64 - 285.0).abs() < 0.01, "{ledger:?}");
+            let coverage = Coverage::of(&profile).expect("a reading");
+            let seen_mib = coverage.seen_bytes / MIB as f64;
+            assert!(seen_mib <= (17 + own_mib) as f64 + 0.01, "{coverage:?}");
+        }
+    }
 }
 
 /// There mimalloc has objects and nothing else.

@@ -1,0 +1,78 @@
+//! Which memory a runtime may have its objects in, where nobody knows their addresses.
+//!
+//! Samples of such objects say how much is alive, and nothing of the place. The recorded calls rule memory out: what a module
+//! with an allocator of its own has mapped, as Arrow's library does, is not the runtime's; and CPython maps its arenas itself.
+//! Mappings without a recorded call may be anybody's.
+
+use std::collections::HashSet;
+
+use allocsample_profile::{MappedRanges, MappingCall, MemoryMapping, Profile};
+
+const CPYTHON: &str = "CPython";
+const PYTHON_HEAP: &str = "python";
+
+/// The modules that may map memory for the objects of the profile's runtimes.
+pub(crate) struct Arenas<'a> {
+    profile: &'a Profile,
+    /// Paths.
+    modules: HashSet<&'a str>,
+    /// Whether these are the only ones that may, or the only ones that may not.
+    is_allowed: bool,
+}
+
+impl<'a> Arenas<'a> {
+    /// By what the modules' files contain.
+    pub fn of(profile: &'a Profile) -> Self {
+        let inspected = || profile.inspected.iter();
+        let cpython: HashSet<&str> = inspected()
+            .filter(|it| it.runtime == CPYTHON)
+            .map(|it| it.path.as_str())
+            .collect();
+        let mut heaps =
+            (profile.vm.heaps.iter()).filter(|(id, _)| !crate::shares::is_embedded(profile, **id));
+        if !cpython.is_empty() && heaps.all(|(_, heap)| heap.name == PYTHON_HEAP) {
+            return Self {
+                profile,
+                modules: cpython,
+                is_allowed: true,
+            };
+        }
+        let with_allocator = inspected()
+            .filter(|it| it.runtime.is_empty() && !it.allocator.is_empty())
+            .map(|it| it.path.as_str());
+        Self {
+            profile,
+            modules: with_allocator.collect(),
+            is_allowed: false,
+        }
+    }
+
+    /// Whether objects may lie in what a call has mapped.
+    pub fn may_be_of(&self, call: &MappingCall) -> bool {
+        if call.mapped.change.is_own() {
+            return false;
+        }
+        let Some(module) = self.profile.mapper_of(call) else {
+            return true;
+        };
+        let path = self
+            .profile
+            .module(module)
+            .map_or("", |it| it.path.as_str());
+        self.modules.contains(path) == self.is_allowed
+    }
+
+    /// The part of a mapping, from 0 to 1, in which no object lies.
+    pub fn ruled_out(&self, calls: &MappedRanges<usize>, mapping: &MemoryMapping) -> f64 {
+        // Several small ones together lie nowhere.
+        if mapping.start == 0 || mapping.bytes == 0 {
+            return 0.0;
+        }
+        let end = mapping.start.saturating_add(mapping.bytes);
+        let of_others = calls
+            .within(mapping.start, end)
+            .filter(|(_, _, row)| !self.may_be_of(&self.profile.mappings[*row]));
+        let bytes: u64 = of_others.map(|(from, to, _)| to - from).sum();
+        bytes as f64 / mapping.bytes as f64
+    }
+}
