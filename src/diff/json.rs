@@ -37,6 +37,7 @@ pub fn memory(memory: Option<&MemoryChange>) -> Value {
             },
             "resident_bytes": change(&memory.resident),
             "rows": memory.rows.iter().map(memory_row).collect::<Vec<_>>(),
+            "missed_bytes": memory.missed_bytes,
             "grew_most": memory.grew_most().map(|row| &row.name),
         })
     });

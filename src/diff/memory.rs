@@ -55,6 +55,8 @@ pub struct MemoryChange {
     pub resident: Change,
     /// Largest differences first. They add up to `resident`.
     pub rows: Vec<MemoryRow>,
+    /// Before and after: see [`Ledger::missed_bytes`]. The largest of several runs.
+    pub missed_bytes: [u64; 2],
 }
 
 /// A row that changed by a smaller part of the resident memory is not worth a line.
@@ -117,11 +119,25 @@ impl MemoryChange {
             let size = |row: &MemoryRow| row.change.difference().abs();
             size(b).total_cmp(&size(a))
         });
+        let missed = |runs: &[&Profile]| {
+            let missed = runs.iter().map(|profile| Ledger::missed_bytes(profile));
+            missed.max().unwrap_or(0)
+        };
         Ok(Self {
             moment,
             resident: resident.change(),
             rows,
+            missed_bytes: [missed(before), missed(after)],
         })
+    }
+
+    /// Whether the largest readings lack so much of the peaks that the difference may be theirs.
+    pub fn misses_a_peak(&self) -> bool {
+        const WORTH_A_WARNING: f64 = 0.05;
+        let sides = [&self.resident.before, &self.resident.after];
+        let mut missed = self.missed_bytes.iter().zip(sides);
+        self.moment == Moment::Largest
+            && missed.any(|(&missed, side)| missed as f64 > WORTH_A_WARNING * side.value())
     }
 
     /// Whether a row changed by a part of the resident memory that is worth a line.

@@ -93,6 +93,13 @@ pub fn write_memory(
         difference(Measure::Live, &memory.resident),
     );
     writeln!(out, "\n{}", options.width.broken(&head, INDENT))?;
+    if memory.misses_a_peak() {
+        let [before, after] = memory.missed_bytes.map(|it| units::bytes(it as f64));
+        let line = format!(
+            "warning: {before} before and {after} after are missing: the processes had so much more resident while no list of mappings was read"
+        );
+        writeln!(out, "{}", options.width.broken(&line, INDENT))?;
+    }
     let is_shown = |row: &&MemoryRow| options.all || memory.is_material(row) && !row.is_noise();
     let shown: Vec<&MemoryRow> = memory
         .rows

@@ -286,6 +286,19 @@ impl Ledger {
         Some((peak_ledger, last_ledger))
     }
 
+    /// How much more was resident at some time than at any reading with a list of mappings: the rows of the peak lack it.
+    pub fn missed_bytes(profile: &Profile) -> u64 {
+        let peak = |map: &MemoryMap| {
+            let totals = &map.totals;
+            totals.resident_bytes.max(totals.peak_resident_bytes)
+        };
+        let peak_bytes = profile.memory.iter().map(peak).max();
+        let listed = profile.memory.iter().filter(|map| !map.mappings.is_empty());
+        let listed_bytes = listed.map(|map| map.totals.resident_bytes).max();
+        let (peak_bytes, listed_bytes) = (peak_bytes.unwrap_or(0), listed_bytes.unwrap_or(0));
+        peak_bytes.saturating_sub(listed_bytes)
+    }
+
     /// The sum of an account.
     pub fn of_account(&self, account: Account) -> f64 {
         let rows = self.rows.iter().filter(|row| row.account == account);

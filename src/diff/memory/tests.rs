@@ -145,3 +145,34 @@ fn without_a_list_of_mappings_nothing_is_compared() {
     assert_eq!(reason(&[&narrowed], &[&with]), Some(NotCompared::Narrowed));
     assert_eq!(reason(&[&with], &[&with]), None);
 }
+
+#[test]
+fn a_peak_between_the_readings_is_said_to_be_missing() {
+    let mut peaked = profile(40, 60);
+    let steady = profile(40, 60);
+    let missed = |before: &Profile, after: &Profile, measure| {
+        let memory = compared(
+            std::slice::from_ref(before),
+            std::slice::from_ref(after),
+            measure,
+        );
+        (
+            memory.missed_bytes.map(|it| it / MIB),
+            memory.misses_a_peak(),
+        )
+    };
+    let allocated = Measure::Allocated;
+    assert_eq!(missed(&steady, &steady, allocated), ([0, 0], false));
+    peaked.memory[1].totals.peak_resident_bytes = 104 * MIB;
+    assert_eq!(missed(&steady, &peaked, allocated), ([0, 4], false));
+    // A reading of the sums alone knows it, too.
+    let mut totals = peaked.memory[1].totals;
+    totals.resident_bytes = 110 * MIB;
+    peaked.memory.push(MemoryMap {
+        totals,
+        ..MemoryMap::default()
+    });
+    assert_eq!(missed(&steady, &peaked, allocated), ([0, 10], true));
+    // The last readings are not of the peak.
+    assert_eq!(missed(&steady, &peaked, Measure::Live), ([0, 10], false));
+}

@@ -12,6 +12,7 @@ pub fn to_json(profile: &Profile, peak: &Ledger, last: &Ledger) -> Value {
         "schema": "allocsample-memory/1",
         "peak": moment(profile, peak),
         "last": moment(profile, last),
+        "missed_bytes": Ledger::missed_bytes(profile),
         "mapping_calls": {
             "recorded": profile.mappings.len(),
             "not_recorded": super::not_recorded(profile),

@@ -9,6 +9,8 @@ use super::{
 };
 use crate::{Width, elide, origin, units};
 
+/// A larger part of the peak that no reading has is worth a warning.
+const WORTH_A_WARNING: f64 = 0.05;
 /// Characters of a function's name.
 const LONGEST_NAME: usize = 40;
 
@@ -70,6 +72,18 @@ pub fn write(
         )?;
     }
     write_group(last, out)?;
+    let missed = Ledger::missed_bytes(profile) as f64;
+    if missed > WORTH_A_WARNING * peak.totals.resident_bytes as f64 {
+        let advice = match options.is_now {
+            true => "",
+            false => "; `allocsample memory PID` reads them while it runs",
+        };
+        writeln!(
+            out,
+            "warning: the process had up to {} more resident while no list of its mappings was read: the rows lack that{advice}",
+            of(missed)
+        )?;
+    }
     if let Some(lost) = not_recorded(profile).checked_sub(1) {
         writeln!(
             out,
