@@ -64,15 +64,32 @@ impl<'a> Arenas<'a> {
 
     /// The part of a mapping, from 0 to 1, in which no object lies.
     pub fn ruled_out(&self, calls: &MappedRanges<usize>, mapping: &MemoryMapping) -> f64 {
+        self.part(calls, mapping, |call| !self.may_be_of(call))
+    }
+
+    /// The part of a mapping that a runtime is known to have mapped: 0 where other modules may have mapped for it, too.
+    pub fn certain(&self, calls: &MappedRanges<usize>, mapping: &MemoryMapping) -> f64 {
+        self.part(calls, mapping, |call| {
+            self.is_allowed && self.may_be_of(call) && self.profile.mapper_of(call).is_some()
+        })
+    }
+
+    /// The part that some calls have mapped.
+    fn part(
+        &self,
+        calls: &MappedRanges<usize>,
+        mapping: &MemoryMapping,
+        is_wanted: impl Fn(&MappingCall) -> bool,
+    ) -> f64 {
         // Several small ones together lie nowhere.
         if mapping.start == 0 || mapping.bytes == 0 {
             return 0.0;
         }
         let end = mapping.start.saturating_add(mapping.bytes);
-        let of_others = calls
+        let wanted = calls
             .within(mapping.start, end)
-            .filter(|(_, _, row)| !self.may_be_of(&self.profile.mappings[*row]));
-        let bytes: u64 = of_others.map(|(from, to, _)| to - from).sum();
+            .filter(|(_, _, row)| is_wanted(&self.profile.mappings[*row]));
+        let bytes: u64 = wanted.map(|(from, to, _)| to - from).sum();
         bytes as f64 / mapping.bytes as f64
     }
 }

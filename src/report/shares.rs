@@ -274,8 +274,12 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
     let mut open = vec![0.0; mappings.len()];
     if placeless > 0.0 {
         let (arenas, calls) = (Arenas::of(profile), profile.mapped_at(map.totals.time_ns));
-        for (index, mapping) in mappings.iter().enumerate().filter(|(at, _)| is_open(*at)) {
-            let may_have = 1.0 - arenas.ruled_out(&calls, mapping);
+        for (index, mapping) in mappings.iter().enumerate() {
+            // The kernel joins arenas with large blocks of malloc's beside them.
+            let may_have = match is_open(index) {
+                true => 1.0 - arenas.ruled_out(&calls, mapping),
+                false => arenas.certain(&calls, mapping),
+            };
             open[index] = mapping.anonymous_bytes as f64 * may_have;
         }
     }

@@ -304,6 +304,34 @@ fn what_others_have_mapped_is_not_pythons() {
     }
 }
 
+/// A large block of malloc's may lie beside arenas, and the kernel joins the two.
+#[test]
+fn arenas_beside_a_block_of_malloc_are_pythons() {
+    let mut profile = with_python(100);
+    // Not where an arena of glibc's could begin.
+    let start = (1 << 40) + MIB;
+    profile.memory[0].mappings[1].start = start;
+    mapped_by(&mut profile, "/lib/libpython3.so", start, 250);
+    profile.inspected.push(Inspected {
+        path: "/lib/libpython3.so".to_owned(),
+        runtime: "CPython".to_owned(),
+        ..Inspected::default()
+    });
+    profile.samples.push(Sample {
+        address: start + 260 * MIB,
+        size: 20 * MIB,
+        heap: HeapId::MALLOC,
+        ..profile.samples.at(0)
+    });
+    let ledger = Ledger::of(&profile, &profile.memory[0]);
+    let of = |account| (ledger.of_account(account) / MIB as f64).round();
+    // With the data of libx.so, which may be a runtime's.
+    assert_eq!(of(Account::Objects) + of(Account::ObjectsHeld), 251.0);
+    assert_eq!(of(Account::Malloc), 20.0);
+    // The rest of a mapping is divided by the lengths of its parts.
+    assert_eq!(of(Account::Mapped) + of(Account::Unexplained), 14.0);
+}
+
 /// There mimalloc has objects and nothing else.
 #[test]
 fn the_mapping_of_a_sample_is_pythons_where_there_is_no_lock_of_the_interpreter() {
