@@ -551,6 +551,13 @@ impl Profile {
         machines.fold(self.exact_bytes_of(HeapId::MALLOC), u64::saturating_add)
     }
 
+    /// The runtime whose own samples these are, in words, if they were read from outside.
+    pub fn sampled_by(&self) -> Option<&str> {
+        let mut notes = self.notes.iter();
+        let (_, runtime) = notes.find(|(note, _)| *note == Note::Outside)?;
+        Some(runtime)
+    }
+
     /// Whether the bytes of a heap were counted: not those of a machine that samples by itself.
     pub fn is_counted(&self, heap: HeapId) -> bool {
         heap == HeapId::MALLOC || self.exact_bytes_of(heap) > 0

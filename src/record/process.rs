@@ -323,6 +323,9 @@ pub enum Note {
     /// A signal killed the process, as who waited for it saw; the command writes this, not the agent. Detail: the signal's
     /// name.
     Killed = 14,
+    /// No agent was in the process: the profile has the samples that a runtime takes of its own heap, read from outside.
+    /// Detail: the runtime, in words.
+    Outside = 15,
 }
 
 /// A [`Note`] with its detail.
@@ -376,6 +379,7 @@ impl<'a> NoteRecord<'a> {
             12 => Note::UnknownSetting,
             13 => Note::NotJoined,
             14 => Note::Killed,
+            15 => Note::Outside,
             _ => return None,
         };
         Some(Self {

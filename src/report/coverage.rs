@@ -35,6 +35,8 @@ pub struct Coverage {
     pub likely: Option<String>,
     /// Whether what was allocated before an attach is a part of the rest.
     pub is_attached: bool,
+    /// The runtime that took the samples itself, in words.
+    pub sampled_by: Option<String>,
     /// Allocators whose samples do not fit the process's mappings, in words; they account for nothing.
     pub unreconciled: Vec<String>,
 }
@@ -66,7 +68,9 @@ impl Coverage {
         };
         let map = largest_map.filter(is_near);
         let moment = map.map_or(peak, |map| map.totals);
-        let (seen_bytes, owners) = match map {
+        // A runtime's own samples have no addresses.
+        let map_with_addresses = map.filter(|_| profile.sampled_by().is_none());
+        let (seen_bytes, owners) = match map_with_addresses {
             Some(map) => account(profile, map),
             None => (most_live(profile, &moment), Vec::new()),
         };
@@ -91,6 +95,7 @@ impl Coverage {
             likely: likely(&allocators, &runtimes::unseen(profile)).filter(|_| !is_attached),
             allocators,
             is_attached,
+            sampled_by: profile.sampled_by().map(str::to_owned),
             unreconciled,
         };
         if coverage.is_low() {
@@ -140,11 +145,14 @@ impl Coverage {
         self.is_low().then(|| {
             let named = |(module, name): &(String, String)| format!("{module} has {name}");
             let allocators: Vec<_> = self.allocators.iter().map(named).collect();
-            let whence = match &self.likely {
+            let whence = match (&self.likely, &self.sampled_by) {
+                (_, Some(runtime)) => format!(
+                    "it is garbage and free memory in the heap of {runtime}, or it was allocated before {runtime} took samples"
+                ),
                 _ if self.is_attached => format!("it was allocated before the attach, or {ANY}"),
-                Some(likely) => format!("it most likely belongs to {likely}"),
-                None if allocators.is_empty() => format!("it {ANY}"),
-                None => format!("it {ANY} ({})", allocators.join(", ")),
+                (Some(likely), None) => format!("it most likely belongs to {likely}"),
+                _ if allocators.is_empty() => format!("it {ANY}"),
+                _ => format!("it {ANY} ({})", allocators.join(", ")),
             };
             let may_be_joined = |(_, names): &(String, String)| {
                 (names.split(AND)).any(|name| ["jemalloc", "mimalloc"].contains(&name))

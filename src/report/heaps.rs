@@ -359,7 +359,9 @@ pub fn lines(profile: &Profile) -> Vec<String> {
         "{:>22} {:>22} {:>9}  heap",
         "allocated", "live", "survived"
     )];
-    for (&id, share) in &heaps.heaps {
+    // Malloc was not sampled where a runtime's own samples were read.
+    let is_shown = |id: HeapId| id != HeapId::MALLOC || profile.sampled_by().is_none();
+    for (&id, share) in heaps.heaps.iter().filter(|(id, _)| is_shown(**id)) {
         lines.push(format!(
             "{:>22} {:>22} {:>9}  {}",
             units::bytes_with_error(&share.allocated),

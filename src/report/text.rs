@@ -256,11 +256,12 @@ pub fn summary_lines(profile: &Profile, totals: &Totals) -> Vec<String> {
         },
     };
     let (lost, lost_bytes) = profile.lost.samples();
-    let compared = match totals.audit.z {
-        Some(z) => format!(
+    let compared = match (totals.audit.z, profile.sampled_by()) {
+        (Some(z), _) => format!(
             "estimate - exact = {z:+.1} standard errors, of what the sampled heaps allocated"
         ),
-        None => "periodic samples have no standard error to compare with".to_owned(),
+        (None, Some(runtime)) => format!("none: {runtime} has no count of bytes to compare with"),
+        (None, None) => "periodic samples have no standard error to compare with".to_owned(),
     };
     let mut lines = vec![
         format!(
@@ -270,11 +271,10 @@ pub fn summary_lines(profile: &Profile, totals: &Totals) -> Vec<String> {
             units::duration(Totals::duration_s(profile)),
         ),
         format!(
-            "allocated  {} in {} allocations (exact: {}{})",
+            "allocated  {} in {} allocations{}",
             units::bytes_with_error(&totals.allocated),
             units::count_with_error(&totals.allocations),
-            units::bytes(totals.exact_bytes as f64),
-            uncounted(profile),
+            exactly(profile, totals),
         ),
         format!(
             "live       {} at the end{}; peak {} after {}",
@@ -318,6 +318,18 @@ fn unexamined(totals: &Totals) -> String {
     }
 }
 
+/// What was counted beside the estimate.
+fn exactly(profile: &Profile, totals: &Totals) -> String {
+    match profile.sampled_by() {
+        Some(_) => String::new(),
+        None => format!(
+            " (exact: {}{})",
+            units::bytes(totals.exact_bytes as f64),
+            uncounted(profile)
+        ),
+    }
+}
+
 /// The heaps whose bytes only their own sampler knows.
 fn uncounted(profile: &Profile) -> String {
     let names: Vec<&str> = (profile.vm.heaps.iter())
@@ -351,6 +363,7 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             Note::SwitchedOff => lines.push(format!("note: the agent switched itself off: {detail}")),
             Note::ForkedFrom => lines.push(format!("note: forked from process {detail}")),
             Note::StacksCompared => lines.push(format!("note: stacks compared: {detail}")),
+            Note::Attached if profile.sampled_by().is_some() => {}
             Note::Attached => lines.push(format!("note: attached to a running process; earlier allocations are not included: {detail}")),
             Note::NoSnapshot => lines.push(format!("note: a snapshot could not be written: {detail}")),
             Note::NotRotated => lines.push(format!("note: the profile could not continue in a new file: {detail}")),
@@ -360,6 +373,7 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             Note::DiskFull => lines.push(format!("note: there was no room for the profile for a while: {detail}")),
             // `runtimes` says it where it matters.
             Note::NextAllocator | Note::NotJoined | Note::MallocIsElsewhere => {}
+            Note::Outside => lines.push(format!("note: {detail} took the samples, and they were read from outside; live memory is as of the last GC, and includes what was sampled before the attach")),
             // The summary says it.
             Note::Killed => {}
         }
