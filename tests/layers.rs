@@ -8,12 +8,14 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 /// Each room, with the rooms that it imports, no more and no less. Cargo itself refuses a cycle.
-const IMPORTS: [(&str, &[&str]); 20] = [
+const IMPORTS: [(&str, &[&str]); 21] = [
     ("sampling", &[]),
     ("record", &[]),
     // What it reads is what the profile gets.
     ("residency", &["record"]),
     ("heapwalk", &[]),
+    // It writes a profile of what it reads.
+    ("goheap", &["record"]),
     ("ring", &[]),
     ("agent", &["sampling", "record", "ring"]),
     (
@@ -55,6 +57,7 @@ const IMPORTS: [(&str, &[&str]); 20] = [
             "attach",
             "residency",
             "heapwalk",
+            "goheap",
             "sampling",
         ],
     ),
@@ -64,11 +67,12 @@ const IMPORTS: [(&str, &[&str]); 20] = [
 const WITHOUT_STD: [&str; 4] = ["sampling", "record", "ring", "agent"];
 
 /// Rooms without unsafe code.
-const WITHOUT_UNSAFE: [&str; 10] = [
+const WITHOUT_UNSAFE: [&str; 11] = [
     "sampling",
     "record",
     "residency",
     "heapwalk",
+    "goheap",
     "profile",
     "export",
     "report",

@@ -70,6 +70,16 @@ const ALLOCATORS: &[&str] = &[
     "rpy_allocsample_*",
 ];
 
+/// Beginnings of the names of Go's functions that allocate for their callers: the runtime, and packages of containers.
+const GO_ALLOCATORS: &[&str] = &["runtime.", "internal/runtime/"];
+const GO_CONTAINERS: &[&str] = &[
+    "bytes.",
+    "strings.",
+    "slices.",
+    "maps.",
+    "internal/bytealg.",
+];
+
 /// Beginnings of the names of functions of the standard libraries, of either language.
 const LIBRARY_NAMES: &[&str] = &["std::", "void std::", "__gnu_cxx::"];
 
@@ -111,9 +121,12 @@ pub(crate) fn part_of(frame: &Frame) -> Part {
     let function = frame.function.as_str();
     let is_cxx = function.ends_with(')') || function.ends_with(") const");
     let is_named = |names: &[&str]| names.iter().any(|name| function.starts_with(name));
-    if is_allocator(function) {
+    // In other languages these would be names of a user.
+    let is_go = || frame.file.as_deref().is_some_and(|it| it.ends_with(".go"));
+    if is_allocator(function) || is_named(GO_ALLOCATORS) && is_go() {
         Part::Allocator
     } else if is_named(LIBRARY_NAMES)
+        || is_named(GO_CONTAINERS) && is_go()
         || !is_cxx && is_named(RUST_LIBRARY_NAMES)
         || frame.file.as_deref().is_some_and(is_in)
     {

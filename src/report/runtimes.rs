@@ -166,6 +166,7 @@ fn why(profile: &Profile, here: &Here) -> String {
             "its bridge can join only when the program starts".to_owned()
         }
         (None, Support::Optional { .. }) => "its bridge was not asked for".to_owned(),
+        (None, Support::Outside { .. }) => "no agent can sample it".to_owned(),
         (None, _) => "its bridge did not join".to_owned(),
     }
 }

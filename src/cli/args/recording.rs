@@ -185,12 +185,14 @@ pub struct Run {
 ///
 /// Loads the agent into the process and redirects its calls of the allocator. One of its threads stops for some
 /// milliseconds. Earlier allocations are not counted. A process that was started with `run --start off` starts sampling.
+/// The heap profile that a static Go program keeps is read from outside instead, until you press Ctrl-C or the program ends.
 /// docs/attach.md lists requirements and limits.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
   allocsample attach 4711
   allocsample attach 4711 --interval 64K -o /tmp/redis.%p.allocsample
+  allocsample attach 4711 --seconds 60                     and detach again
   allocsample detach 4711")]
 pub struct Attach {
     /// The process: its number, or the name of a program that one process runs
@@ -212,6 +214,10 @@ pub struct Attach {
     /// Record CPython's functions and small objects; other runtimes can only be joined at their start [default: auto]
     #[arg(long, value_name = "WHICH")]
     pub runtime: Option<RunningRuntime>,
+
+    /// Wait for so many seconds, then detach
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
+    pub seconds: Option<u64>,
 
     /// Attach even if a system call filter may kill the process for it
     #[arg(long)]
@@ -263,7 +269,7 @@ pub enum Runtime {
 }
 
 /// Which runtimes that already run are joined.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RunningRuntime {
     Auto,
     None,

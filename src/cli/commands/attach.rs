@@ -1,5 +1,7 @@
 //! `allocsample attach` and `allocsample detach`: loads the agent into a running process, and ends its work there.
 
+mod go;
+
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -26,6 +28,22 @@ const DEFAULT_NAME: &str = "allocsample.%n.%p.allocsample";
 
 /// Begins a profile of the process, or resumes the one that it has.
 pub fn attach(options: &Attach) -> anyhow::Result<Ending> {
+    if let Some(runtime) = go::find(options)? {
+        return go::record(options, runtime);
+    }
+    let attached = load(options)?;
+    let Some(seconds) = options.seconds else {
+        return Ok(attached);
+    };
+    std::thread::sleep(Duration::from_secs(seconds));
+    detach(&Detach {
+        pid: options.pid,
+        no_symbolize: false,
+        despite_seccomp: options.despite_seccomp,
+    })
+}
+
+fn load(options: &Attach) -> anyhow::Result<Ending> {
     let target = Target::find(options.pid)?;
     if target.has_agent()? {
         // A killed detach may still be at work in the process. Its profile is about to end.

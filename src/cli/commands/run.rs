@@ -5,8 +5,8 @@ mod child;
 pub mod embedded;
 mod fold;
 pub mod library;
-mod memory;
-mod output;
+pub mod memory;
+pub mod output;
 mod preload;
 mod target;
 

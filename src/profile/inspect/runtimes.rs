@@ -48,6 +48,11 @@ pub enum Support {
         /// The heap that it registers.
         heap: &'static str,
     },
+    /// No bridge: `allocsample attach` reads from outside what the runtime knows of itself.
+    Outside {
+        /// The heap in such a profile.
+        heap: &'static str,
+    },
 }
 
 const ANY: [u32; 2] = [u32::MAX, u32::MAX];
@@ -61,7 +66,7 @@ impl Support {
         Some(match self {
             Self::None => false,
             Self::Bridge { from, to, .. } => from <= version && version <= to,
-            Self::Optional { .. } => true,
+            Self::Optional { .. } | Self::Outside { .. } => true,
         })
     }
 
@@ -80,7 +85,9 @@ impl Support {
     pub fn heap(self) -> Option<&'static str> {
         match self {
             Self::None => None,
-            Self::Bridge { heap, .. } | Self::Optional { heap } => Some(heap),
+            Self::Bridge { heap, .. } | Self::Optional { heap } | Self::Outside { heap } => {
+                Some(heap)
+            }
         }
     }
 }
@@ -277,10 +284,10 @@ const RUNTIMES: &[Runtime] = &[
         files: &[],
         marks: &["runtime.text"],
         version: &[Go],
-        support: Support::None,
+        support: Support::Outside { heap: "go" },
         is_on_malloc: false,
         missing: "the Go heap is not sampled, only what C code allocates",
-        advice: "Go's own net/http/pprof samples it",
+        advice: "`allocsample attach` reads the samples that Go's runtime takes",
     },
     Runtime {
         name: "LuaJIT",

@@ -76,6 +76,33 @@ impl Template {
         fixed_name(self.path.as_os_str()).map(PathBuf::from)
     }
 
+    /// The path for one process, as the agent would make it. `attempt` tells it from paths that exist already.
+    pub fn expand(&self, pid: i32, program: &[u8], start_s: u64, attempt: u32) -> PathBuf {
+        const SUFFIX: &[u8] = b".allocsample";
+        let template = self.path.as_os_str().as_bytes();
+        let (mut rest, suffix) = match template.strip_suffix(SUFFIX) {
+            Some(stem) => (stem, SUFFIX),
+            None => (template, &b""[..]),
+        };
+        let mut path = Vec::new();
+        while let Some((&byte, after)) = rest.split_first() {
+            let (part, after) = match (byte, after.first()) {
+                (b'%', Some(b'p')) => (pid.to_string().into_bytes(), &after[1..]),
+                (b'%', Some(b'n')) => (program.to_vec(), &after[1..]),
+                (b'%', Some(b't')) => (start_s.to_string().into_bytes(), &after[1..]),
+                (b'%', Some(b'%')) => (vec![b'%'], &after[1..]),
+                _ => (vec![byte], after),
+            };
+            path.extend(part);
+            rest = after;
+        }
+        if attempt > 0 {
+            path.extend(format!(".{attempt}").into_bytes());
+        }
+        path.extend(suffix);
+        OsString::from_vec(path).into()
+    }
+
     /// What the agent is told.
     pub fn path(&self) -> &Path {
         &self.path

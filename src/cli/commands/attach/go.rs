@@ -1,0 +1,250 @@
+//! A Go program is not attached to: this command reads the heap profile that its runtime keeps, until somebody ends it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use allocsample_goheap::{Buckets, GoError, Moment, Recorder, Runtime, Unreadable};
+use allocsample_profile::{Seen, finish_with};
+use allocsample_sampling::{Interval, IntervalSetting};
+use anyhow::{Context, bail};
+use rustix::time::ClockId;
+
+use super::super::run::{memory::MemoryWatch, output::Template};
+use crate::args::{Attach, RunningRuntime};
+use crate::exit::{self, Ending, Usage};
+
+/// Counts change when a collection ends, which is seldom more often.
+const PERIOD: Duration = Duration::from_secs(1);
+/// How soon it is noticed that somebody ends the command.
+const STEP: Duration = Duration::from_millis(50);
+/// Go's own default, for a program without a profile.
+const DEFAULT_RATE: u64 = 512 << 10;
+
+/// The Go program of this process, if there is one: an agent would see what C code allocates.
+pub fn find(options: &Attach) -> anyhow::Result<Option<Runtime>> {
+    let pid = options.pid;
+    let is_refused = options.runtime == Some(RunningRuntime::None);
+    let Some(number) = u32::try_from(pid).ok().filter(|_| !is_refused) else {
+        return Ok(None);
+    };
+    // Whatever cannot be read here is explained better by who attaches.
+    let executable = PathBuf::from(format!("/proc/{pid}/exe"));
+    if !Runtime::is_go(&executable).unwrap_or(false) {
+        return Ok(None);
+    }
+    Runtime::find(number).or_else(|error| bail!("process {pid}: a Go program, but {error}"))
+}
+
+/// Records until the process ends, or this command is told to end.
+pub fn record(options: &Attach, mut runtime: Runtime) -> anyhow::Result<Ending> {
+    refuse_options_of_the_agent(options)?;
+    let template = Template::new(options.output.as_deref())?;
+    template.check()?;
+    let pid = options.pid;
+    let named = || format!("process {pid}");
+    let rate = Rate::of(options, &runtime).with_context(named)?;
+    let end = until_told()?;
+    let now = now();
+    let (path, mut recorder) = create(&template, options.pid, &runtime, now)?;
+    let mut buckets = Buckets::default();
+    // What is there now was allocated before.
+    runtime.read(&mut buckets).with_context(named)?;
+    recorder.set_rate(rate.of_earlier_samples(), now)?;
+    recorder.add(&runtime, &buckets, now)?;
+    rate.set(&runtime).with_context(named)?;
+    exit::remark(format_args!(
+        "process {pid}: a Go program, read from outside{} until it ends, or until Ctrl-C: {}",
+        rate.remark(),
+        path.display()
+    ));
+    if runtime.is_dynamic() {
+        exit::remark("blocks of malloc are not included; `--runtime none` samples these instead");
+    }
+    let watch = MemoryWatch::start(pid.unsigned_abs());
+    let recorded = follow(options, &mut runtime, &mut buckets, &mut recorder, &end);
+    // Also after a failure: the process is as it was.
+    let restored = rate.restore(&runtime);
+    let readings = watch.end();
+    let is_gone = recorded?;
+    if !is_gone {
+        restored.with_context(named)?;
+        recorder.leave(&buckets, self::now())?;
+    }
+    let samples = recorder.samples();
+    drop(recorder);
+    let seen = Seen {
+        memory: Some(&readings),
+        ..Seen::default()
+    };
+    finish_with(&path, true, &seen).with_context(|| path.display().to_string())?;
+    super::say(format_args!("{}: {samples} samples", path.display()))
+}
+
+/// Whether the process has ended.
+fn follow(
+    options: &Attach,
+    runtime: &mut Runtime,
+    buckets: &mut Buckets,
+    recorder: &mut Recorder,
+    end: &AtomicBool,
+) -> anyhow::Result<bool> {
+    let begin = Instant::now();
+    let until = options
+        .seconds
+        .map(|seconds| begin + Duration::from_secs(seconds));
+    loop {
+        let is_last = end.load(Ordering::Relaxed) || until.is_some_and(|it| Instant::now() >= it);
+        match runtime.read(buckets) {
+            Ok(()) => {}
+            Err(GoError::Buckets(Unreadable::Gone)) => return Ok(true),
+            Err(error) => bail!("process {}: {error}", options.pid),
+        }
+        let now = now();
+        if let Ok(rate) = runtime.rate() {
+            recorder.set_rate(rate, now)?;
+        }
+        recorder.add(runtime, buckets, now)?;
+        if is_last {
+            return Ok(false);
+        }
+        let next = Instant::now() + PERIOD;
+        let next = until.map_or(next, |it| it.min(next));
+        while Instant::now() < next && !end.load(Ordering::Relaxed) {
+            std::thread::sleep(STEP.min(next.saturating_duration_since(Instant::now())));
+        }
+    }
+}
+
+/// The rate that the runtime samples with, and the one that it is to have.
+struct Rate {
+    before: u64,
+    wanted: u64,
+}
+
+impl Rate {
+    fn of(options: &Attach, runtime: &Runtime) -> anyhow::Result<Self> {
+        let before = runtime.rate()?;
+        let asked_for = match options.capture.interval.as_deref() {
+            None => None,
+            Some(text) => match Interval::parse(text.as_bytes())? {
+                IntervalSetting::Every(interval) => Some(interval.bytes()),
+                IntervalSetting::Off => {
+                    return Err(
+                        Usage("--interval off: there would be nothing to read".into()).into(),
+                    );
+                }
+            },
+        };
+        let wanted = match (asked_for, before) {
+            (Some(asked_for), _) => asked_for,
+            (None, 0) => DEFAULT_RATE,
+            (None, before) => before,
+        };
+        Ok(Self { before, wanted })
+    }
+
+    fn set(&self, runtime: &Runtime) -> Result<(), GoError> {
+        match self.wanted == self.before {
+            true => Ok(()),
+            false => runtime.set_rate(self.wanted),
+        }
+    }
+
+    /// The rate that samples from before the attach were most likely taken with.
+    fn of_earlier_samples(&self) -> u64 {
+        match self.before {
+            0 => self.wanted,
+            before => before,
+        }
+    }
+
+    fn restore(&self, runtime: &Runtime) -> Result<(), GoError> {
+        match self.wanted == self.before {
+            true => Ok(()),
+            false => runtime.set_rate(self.before),
+        }
+    }
+
+    fn remark(&self) -> String {
+        match self.before {
+            before if before == self.wanted => String::new(),
+            0 => format!(
+                ", with runtime.MemProfileRate {} in place of 0",
+                self.wanted
+            ),
+            before => format!(
+                ", with runtime.MemProfileRate {} in place of {before}",
+                self.wanted
+            ),
+        }
+    }
+}
+
+fn refuse_options_of_the_agent(options: &Attach) -> anyhow::Result<()> {
+    let of_agent = options
+        .capture
+        .settings()
+        .map(|(name, _)| name)
+        .find(|&name| name != "ALLOCSAMPLE_INTERVAL");
+    match of_agent {
+        None => Ok(()),
+        Some(name) => {
+            let option = name.trim_start_matches("ALLOCSAMPLE_").to_lowercase();
+            Err(Usage(format!(
+                "--{}: not for a Go program, which samples itself; of the options only --interval, --output and --seconds apply",
+                option.replace('_', "-")
+            ))
+            .into())
+        }
+    }
+}
+
+/// Is set by the signals that end a command.
+fn until_told() -> anyhow::Result<Arc<AtomicBool>> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let end = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // A second one ends the command at once.
+        signal_hook::flag::register_conditional_default(signal, Arc::clone(&end))?;
+        signal_hook::flag::register(signal, Arc::clone(&end))?;
+    }
+    Ok(end)
+}
+
+fn create(
+    template: &Template,
+    pid: i32,
+    runtime: &Runtime,
+    now: Moment,
+) -> anyhow::Result<(PathBuf, Recorder)> {
+    const MOST: u32 = 1_000;
+    let program = runtime.program_name();
+    for number in 0..MOST {
+        let path = template.expand(pid, &program, now.wall_ns / 1_000_000_000, number);
+        match Recorder::create(&path, runtime, now) {
+            Ok(recorder) => return Ok((path, recorder)),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error).with_context(|| path.display().to_string()),
+        }
+    }
+    let last = template.expand(pid, &program, 0, MOST);
+    bail!(
+        "{}: all names up to this one are taken",
+        Path::display(&last)
+    )
+}
+
+fn now() -> Moment {
+    Moment {
+        mono_ns: time_ns(ClockId::Monotonic),
+        wall_ns: time_ns(ClockId::Realtime),
+    }
+}
+
+fn time_ns(clock: ClockId) -> u64 {
+    let time = rustix::time::clock_gettime(clock);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+}
