@@ -14,7 +14,7 @@ use crate::{AGENT, FILTER, MEMORY, start};
 
 /// Wraps a global allocator: samples what it allocates, and follows every sampled block until it is freed.
 ///
-/// While sampling is off it costs a comparison and a subtraction for each allocation, and a look at a table for each free.
+/// While sampling is off it costs a comparison and a subtraction for each allocation, and the test of a flag for each free.
 #[derive(Debug, Default)]
 pub struct Sampled<A>(A);
 
@@ -50,7 +50,10 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Sampled<A> {
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        if FILTER.may_hold(block.addr() as u64) || this_thread().is_of_the_agent() {
+        // While sampling is off the table stays out of the cache.
+        if start::is_started()
+            && (FILTER.may_hold(block.addr() as u64) || this_thread().is_of_the_agent())
+        {
             // SAFETY: the caller's promise.
             return unsafe { dealloc_due(&self.0, block, layout) };
         }
@@ -60,7 +63,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Sampled<A> {
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        if !FILTER.may_hold(block.addr() as u64) && this_thread().charge(size as u64) {
+        let may_be_sampled = start::is_started() && FILTER.may_hold(block.addr() as u64);
+        if !may_be_sampled && this_thread().charge(size as u64) {
             // SAFETY: the caller's promise.
             return unsafe { self.0.realloc(block, layout, size) };
         }
