@@ -187,6 +187,26 @@ fn threads_forks_fibers_and_moved_objects_are_no_trouble() {
     }
 }
 
+/// The last collection is told of when the program ends. Once there were Ractors, Ruby cannot be asked anything in its last hooks:
+/// the main thread has no execution context any more.
+#[test]
+fn a_program_that_had_ractors_ends_as_it_would() {
+    for ruby in rubies() {
+        let code = "$VERBOSE = nil; Warning[:experimental] = false
+             'x' * 1_000_000; sleep 0.01
+             Ractor.new { 1 }.then { |it| it.respond_to?(:value) ? it.value : it.take }
+             at_exit { puts 'bye' }
+             GC.start";
+        let outcome = Run::of(&ruby)
+            .args(&["--disable=gems", "-e", code])
+            .unchanged(&Agent::at_interval("256K").seeded(7));
+        outcome.assert_success();
+        let profile = outcome.profile();
+        let told = bridge::heap(&profile, "ruby")["major_collections"].clone();
+        assert!(told.as_f64() > Some(0.0), "{ruby}: {told}");
+    }
+}
+
 /// Every Ractor has a lock of its own, and threads come and go: one that starts or waits has no frames, or the right ones.
 #[test]
 fn frames_of_ractors_and_of_threads_that_come_and_go_are_right_or_absent() {

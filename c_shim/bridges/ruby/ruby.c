@@ -56,6 +56,7 @@ static struct {
     int (*during_gc)(void);
     value (*wrap)(value class, void *data, void (*mark)(void *), void (*release)(void *));
     void (*register_address)(value *);
+    void (*before_exit)(void (*function)(value), value argument);
     void (*at_exit)(void (*function)(void *));
     const int *api_version;
     value (*latest_gc)(value key);
@@ -78,6 +79,7 @@ static const value *object_class; /* rb_cObject: 0 until the interpreter stands 
  * Ruby's. 0: Ruby looks for itself. */
 static ptrdiff_t context_offset;
 static _Atomic(bool) is_left; /* the process was detached from */
+static _Atomic(bool) is_over; /* the interpreter takes itself down: a thread may have no execution context any more */
 static _Atomic(bool) is_asked;
 static _Atomic(bool) is_wanted; /* a collection */
 
@@ -113,7 +115,7 @@ static bool has_context(void)
 /* Whether the calling thread runs Ruby, and its frames can be read. */
 static bool runs_ruby(void)
 {
-    return *object_class != 0 && has_context() && ruby.has_lock() != 0 && ruby.during_gc() == 0;
+    return *object_class != 0 && !atomic_load_explicit(&is_over, memory_order_relaxed) && has_context() && ruby.has_lock() != 0 && ruby.during_gc() == 0;
 }
 
 /* Ruby will call the function on its main thread, where any code may run. False: too many jobs wait. */
@@ -142,10 +144,12 @@ static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
     int lines[DEPTH];
     if (atomic_load_explicit(&is_left, memory_order_relaxed) || !runs_ruby())
         return 0;
+    int depth = ruby.frames(0, capacity < DEPTH ? (int)capacity : DEPTH, found, lines);
+    if (depth <= 0)
+        return 0; /* nor may anything else be asked: there may be no execution context */
     request_job_once(&is_asked, false, watch_collections);
     request_job_once(&is_wanted, true, collect);
     tell_collection(NULL);
-    int depth = ruby.frames(0, capacity < DEPTH ? (int)capacity : DEPTH, found, lines);
     size_t count = 0;
     for (int i = 0; i < depth; i++) {
         uint32_t number = number_of(found[i]);
@@ -207,6 +211,20 @@ static void on_mark(void *unused)
     atomic_store_explicit(&collection.begin_ns, hooks->now_ns(), memory_order_release);
 }
 
+/* Among the program's own blocks of at_exit. */
+static void tell_last_collection(value unused)
+{
+    (void)unused;
+    tell_collection(NULL);
+}
+
+/* Behind all of Ruby. */
+static void end(void *unused)
+{
+    (void)unused;
+    atomic_store_explicit(&is_over, true, memory_order_relaxed);
+}
+
 /* On the main thread, where any code may run. */
 static void watch_collections(void *unused)
 {
@@ -221,7 +239,8 @@ static void watch_collections(void *unused)
     ruby.gc_statistic(collection.live_slots_key);
     ruby.register_address(&collection.object);
     collection.object = ruby.wrap(0, &collection, on_mark, NULL);
-    ruby.at_exit(tell_collection);
+    ruby.before_exit(tell_last_collection, 0);
+    ruby.at_exit(end);
 }
 
 /* On the main thread, where any code may run. A full collection, whose sweep gives the blocks of dead objects back at once.
@@ -256,6 +275,7 @@ static bool find_functions(void)
         {&ruby.during_gc, "rb_during_gc"},
         {&ruby.wrap, "rb_data_object_wrap"},
         {&ruby.register_address, "rb_gc_register_address"},
+        {&ruby.before_exit, "rb_set_end_proc"},
         {&ruby.at_exit, "ruby_vm_at_exit"},
         {&ruby.api_version, "ruby_api_version"},
         {&ruby.latest_gc, "rb_gc_latest_gc_info"},
