@@ -26,7 +26,7 @@ register uintptr_t instruction_register __asm__("x28");
 static const uintptr_t frame_register = 0, instruction_register = 0;
 #endif
 
-static const struct php_symbols *php;
+static struct php_symbols php; /* a copy, which each block reads */
 static const allocsample_hooks *hooks;
 static allocsample_heap *heap;
 /* A build without threads has one heap, used by one thread at a time. */
@@ -39,7 +39,21 @@ static volatile int *has_handlers;
 static int with_handlers;
 static bool is_entered;
 
-/* ---- samples that are live: a table of addresses by open addressing ---- */
+/* ---- samples that are live: a table of addresses by open addressing, behind a filter that stays in the nearest cache ---- */
+
+/* How many samples share a place of the filter; from MANY on it is not known any more. */
+enum { MANY = 255, FILTER = 1 << 14 };
+static uint8_t filter[FILTER];
+
+static inline size_t place_in_filter(const void *block)
+{
+    return (uint32_t)((uintptr_t)block >> 3) * UINT32_C(0x9e3779b1) >> 18;
+}
+
+static inline bool may_be_sample(const void *block)
+{
+    return UNLIKELY(filter[place_in_filter(block)] != 0);
+}
 
 static struct {
     uintptr_t *places; /* 0: free */
@@ -87,21 +101,25 @@ static bool remember(uintptr_t address)
         return false;
     put(address);
     live.had_any = true;
+    uint8_t *samples = &filter[place_in_filter((const void *)address)];
+    *samples += *samples != MANY;
     return true;
 }
 
-/* Those behind it in its row move up, where that is no place before their own. */
-static void forget(uintptr_t address)
+/* False: it is no sample. Those behind it in its row move up, where that is no place before their own. */
+static bool forget(uintptr_t address)
 {
     if (live.used == 0)
-        return;
+        return false;
     size_t mask = live.size - 1, place = place_of(address);
     while (live.places[place] != address) {
         if (live.places[place] == 0)
-            return;
+            return false;
         place = (place + 1) & mask;
     }
     live.used--;
+    uint8_t *samples = &filter[place_in_filter((const void *)address)];
+    *samples -= *samples != MANY;
     for (size_t next = place;;) {
         next = (next + 1) & mask;
         if (live.places[next] == 0)
@@ -112,12 +130,13 @@ static void forget(uintptr_t address)
         place = next;
     }
     live.places[place] = 0;
+    return true;
 }
 
-static void tell_end(void *block)
+COLD static void tell_end(void *block)
 {
-    forget((uintptr_t)block);
-    hooks->freed(heap, (uintptr_t)block);
+    if (forget((uintptr_t)block))
+        hooks->freed(heap, (uintptr_t)block);
 }
 
 static void tell_all_ends(void)
@@ -129,6 +148,7 @@ static void tell_all_ends(void)
         live.places[i] = 0;
     }
     live.used = 0;
+    memset(filter, 0, sizeof filter);
 }
 
 /* ---- handlers ---- */
@@ -136,7 +156,7 @@ static void tell_all_ends(void)
 static ALWAYS_INLINE void *allocate(size_t size)
 {
     *has_handlers = 0;
-    void *block = php->allocate(entered, size);
+    void *block = php.allocate(entered, size);
     *has_handlers = with_handlers;
     return block;
 }
@@ -165,13 +185,13 @@ static void *take(size_t size)
 static void *take_again(void *old, size_t size)
 {
     *has_handlers = 0;
-    size_t room = old == NULL ? 0 : php->block_size(entered, old);
-    void *block = php->reallocate(entered, old, size);
-    bool stays = block == old && php->block_size(entered, block) == room;
+    size_t room = old == NULL ? 0 : php.block_size(entered, old);
+    void *block = php.reallocate(entered, old, size);
+    bool stays = block == old && php.block_size(entered, block) == room;
     *has_handlers = with_handlers;
     if (stays)
         return block;
-    if (shim_is_marked(shim_services.block_filter, old))
+    if (may_be_sample(old))
         tell_end(old);
     if (LIKELY(countdown_take(&countdown, size)))
         return block;
@@ -180,9 +200,9 @@ static void *take_again(void *old, size_t size)
 
 static void give_back(void *block)
 {
-    if (shim_is_marked(shim_services.block_filter, block))
+    if (may_be_sample(block))
         tell_end(block);
-    php->free(entered, block);
+    php.free(entered, block);
 }
 
 /* ---- installing them ---- */
@@ -190,13 +210,13 @@ static void give_back(void *block)
 static bool has_our_handlers(zend_mm_heap *of)
 {
     void *(*allocate_now)(size_t), (*free_now)(void *), *(*reallocate_now)(void *, size_t);
-    php->get_handlers(of, &allocate_now, &free_now, &reallocate_now);
+    php.get_handlers(of, &allocate_now, &free_now, &reallocate_now);
     return allocate_now == take;
 }
 
 bool php_heap_prepare(const struct php_symbols *symbols, const allocsample_hooks *the_hooks, allocsample_heap *the_heap)
 {
-    php = symbols;
+    php = *symbols;
     hooks = the_hooks;
     heap = the_heap;
     return grow();
@@ -204,7 +224,7 @@ bool php_heap_prepare(const struct php_symbols *symbols, const allocsample_hooks
 
 void php_heap_enter(void)
 {
-    zend_mm_heap *now = php->heap();
+    zend_mm_heap *now = php.heap();
     int first_word = *(const int *)now;
     if (is_entered || first_word != 0)
         return;
@@ -212,19 +232,19 @@ void php_heap_enter(void)
         countdown_begin(&countdown, hooks, heap, &nursery);
     entered = now;
     has_handlers = (volatile int *)now;
-    php->set_handlers(now, take, give_back, take_again);
+    php.set_handlers(now, take, give_back, take_again);
     with_handlers = *has_handlers;
     is_entered = with_handlers != 0 && has_our_handlers(now);
     /* Another layout than we know: without its first word the heap cannot be left alone. */
     if (!is_entered)
-        php->set_handlers(now, NULL, NULL, NULL);
+        php.set_handlers(now, NULL, NULL, NULL);
 }
 
 bool php_heap_leave(bool is_end_of_process)
 {
     bool had_any = live.had_any;
     if (is_entered && has_our_handlers(entered))
-        php->set_handlers(entered, NULL, NULL, NULL);
+        php.set_handlers(entered, NULL, NULL, NULL);
     is_entered = false;
     if (!is_end_of_process)
         tell_all_ends();
