@@ -81,7 +81,7 @@ impl MemoryChange {
         if all().any(|profile| profile.narrowed.is_some()) {
             return Err(NotCompared::Narrowed);
         }
-        let has_none = |profile: &&&Profile| profile.memory.iter().all(|it| it.mappings.is_empty());
+        let has_none = |profile: &&&Profile| Ledger::last_reading(profile).is_none();
         if let Some(first) = all().position(|profile| has_none(&profile)) {
             return Err(NotCompared::NoReadings {
                 profiles: all().filter(has_none).count(),
@@ -92,13 +92,14 @@ impl MemoryChange {
         let mut rows: BTreeMap<(Account, String), Sum> = BTreeMap::new();
         for (is_after, runs) in [(false, before), (true, after)] {
             for (run, profile) in runs.iter().enumerate() {
-                let Some((peak, last)) = Ledger::peak_and_last(profile, None) else {
+                let reading = match moment {
+                    Moment::Largest => Ledger::peak_reading(profile),
+                    Moment::Last => Ledger::last_reading(profile),
+                };
+                let Some(reading) = reading else {
                     continue;
                 };
-                let ledger = match moment {
-                    Moment::Largest => peak,
-                    Moment::Last => last,
-                };
+                let ledger = Ledger::without_sites(profile, reading);
                 let bytes = ledger.totals.resident_bytes as f64;
                 resident.add(run, is_after, bytes, None);
                 for row in ledger.rows {

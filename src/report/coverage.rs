@@ -290,7 +290,7 @@ fn largest_unseen_row(profile: &Profile, map: &MemoryMap) -> Option<LedgerRow> {
         use Account::{Agent, Malloc, MallocHeld, Objects, ObjectsHeld};
         matches!(account, Malloc | MallocHeld | Objects | ObjectsHeld | Agent)
     };
-    let rows = Ledger::of(profile, map).rows.into_iter();
+    let rows = Ledger::without_sites(profile, map).rows.into_iter();
     let unseen = rows.filter(|row| !is_seen(row.account));
     unseen.max_by(|a, b| a.anonymous_bytes.total_cmp(&b.anonymous_bytes))
 }

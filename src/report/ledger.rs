@@ -148,20 +148,26 @@ pub struct Ledger {
 impl Ledger {
     /// Of one reading.
     pub fn of(profile: &Profile, map: &MemoryMap) -> Self {
-        Self::build(profile, map, None)
+        Self::build(profile, map, None, true)
+    }
+
+    /// The same without the calls of each row, which take most of the time and memory.
+    pub fn without_sites(profile: &Profile, map: &MemoryMap) -> Self {
+        Self::build(profile, map, None, false)
     }
 
     /// Of one reading, with malloc's heap as it was walked about the same time.
     pub fn of_walked(profile: &Profile, map: &MemoryMap, walked: Walked) -> Self {
         let held = Held::of(profile, walked);
-        Self::build(profile, map, Some(held))
+        Self::build(profile, map, Some(held), true)
     }
 
-    fn build(profile: &Profile, map: &MemoryMap, held: Option<Held>) -> Self {
+    fn build(profile: &Profile, map: &MemoryMap, held: Option<Held>, has_sites: bool) -> Self {
         let mut entries = Entries {
             profile,
             allocators: allocators(profile),
             arenas: Arenas::of(profile),
+            has_sites,
             calls: profile.mapped_at(map.totals.time_ns),
             likely: likely_owner(profile),
             is_attached: (profile.notes.iter()).any(|(note, _)| *note == Note::Attached),
@@ -269,12 +275,20 @@ impl Ledger {
         }
     }
 
+    /// The reading with most resident memory of those that have a list of mappings.
+    pub fn peak_reading(profile: &Profile) -> Option<&MemoryMap> {
+        listed(profile).max_by_key(|map| map.totals.resident_bytes)
+    }
+
+    /// The last one that has a list of mappings.
+    pub fn last_reading(profile: &Profile) -> Option<&MemoryMap> {
+        listed(profile).next_back()
+    }
+
     /// The ledgers of the largest reading and of the last one, with malloc's heap at the time of the last one if it was walked.
     /// `None`: no reading has a list of mappings.
     pub fn peak_and_last(profile: &Profile, walked: Option<Walked>) -> Option<(Self, Self)> {
-        let listed = || profile.memory.iter().filter(|map| !map.mappings.is_empty());
-        let peak = listed().max_by_key(|map| map.totals.resident_bytes)?;
-        let last = listed().next_back()?;
+        let (peak, last) = (Self::peak_reading(profile)?, Self::last_reading(profile)?);
         let last_ledger = match walked {
             Some(walked) => Self::of_walked(profile, last, walked),
             None => Self::of(profile, last),
@@ -293,10 +307,8 @@ impl Ledger {
             totals.resident_bytes.max(totals.peak_resident_bytes)
         };
         let peak_bytes = profile.memory.iter().map(peak).max();
-        let listed = profile.memory.iter().filter(|map| !map.mappings.is_empty());
-        let listed_bytes = listed.map(|map| map.totals.resident_bytes).max();
-        let (peak_bytes, listed_bytes) = (peak_bytes.unwrap_or(0), listed_bytes.unwrap_or(0));
-        peak_bytes.saturating_sub(listed_bytes)
+        let listed_bytes = Self::peak_reading(profile).map_or(0, |map| map.totals.resident_bytes);
+        peak_bytes.unwrap_or(0).saturating_sub(listed_bytes)
     }
 
     /// The sum of an account.
@@ -312,6 +324,11 @@ impl Ledger {
         let row = rows.find(|row| row.account == account && row.name == name);
         row.map_or(0.0, |row| row.resident_bytes)
     }
+}
+
+fn listed(profile: &Profile) -> impl DoubleEndedIterator<Item = &MemoryMap> {
+    let readings = profile.memory.iter();
+    readings.filter(|map| !map.mappings.is_empty())
 }
 
 /// Why the bytes of malloc's row are kept. What sizes were rounded up by is in no block either; and the process went on between
@@ -416,6 +433,8 @@ struct Entries<'a> {
     allocators: Vec<(String, String)>,
     /// Which calls may have mapped memory for sampled objects.
     arenas: Arenas<'a>,
+    /// Whether rows get the calls that mapped their memory.
+    has_sites: bool,
     calls: MappedRanges<usize>,
     /// Threads may be older than the recording.
     is_attached: bool,
@@ -537,14 +556,19 @@ impl Entries<'_> {
 
     fn add_call(&mut self, (account, name): (Account, String), row: usize, part: f64, mapped: f64) {
         let call = self.profile.mappings[row];
-        let frames = frames_of(self.profile, call.stack);
-        let functions = frames.into_iter().map(|it| (it.function, it.module));
-        let functions = functions.collect();
+        let functions = self.has_sites.then(|| {
+            let frames = frames_of(self.profile, call.stack);
+            let functions = frames.into_iter().map(|it| (it.function, it.module));
+            functions.collect()
+        });
         let entry = self.entry(account, name);
         entry.resident_bytes += part;
         if account != Account::Shared {
             entry.anonymous_bytes += part;
         }
+        let Some(functions) = functions else {
+            return;
+        };
         let site = entry.sites.entry(functions).or_insert_with(|| Site {
             stack: call.stack,
             resident_bytes: 0.0,

@@ -118,10 +118,10 @@ fn reading(path: &Path, profile: &Profile) -> Reading {
         allocations: row.allocations,
     };
     let is_own = |entry: &Entry| entry.allocated.samples() > 0;
-    let listed = profile.memory.iter().rfind(|map| !map.mappings.is_empty());
-    let resident = listed.map(|map| {
+    let resident = Ledger::last_reading(profile).map(|map| {
         let after_ns = (map.totals.time_ns).saturating_sub(profile.process.start_ns);
-        Resident::of(&Ledger::of(profile, map), after_ns as f64 / 1e9)
+        let ledger = Ledger::without_sites(profile, map);
+        Resident::of(&ledger, after_ns as f64 / 1e9)
     });
     Reading {
         title: format!("{} (pid {})", path.display(), profile.process.pid),
