@@ -9,6 +9,7 @@
 
 mod advice;
 mod csv;
+mod entries;
 mod held;
 mod json;
 mod text;
@@ -16,14 +17,16 @@ mod text;
 use std::collections::BTreeMap;
 
 use allocsample_profile::{
-    Figure, Frame, GroupFigure, HeapId, HeapKind, MappedRanges, MappingCall, MemoryMap,
-    MemoryMapping, MemoryTotals, Note, Profile, StackId, readable,
+    Figure, Frame, GroupFigure, HeapId, HeapKind, MemoryMap, MemoryMapping, MemoryTotals, Note,
+    Profile, StackId,
 };
 use allocsample_sampling::Estimate;
 
 use crate::arenas::Arenas;
 use crate::coverage::{allocators, likely_owner};
-use crate::shares::{self, Share, is_embedded, live_at};
+use crate::shares::{self, is_embedded, live_at};
+
+use entries::{Entries, Entry};
 
 pub use csv::write_csv;
 pub(crate) use held::lost_by_malloc;
@@ -398,260 +401,6 @@ fn machines(profile: &Profile) -> String {
     match names.is_empty() {
         true => "virtual machines".to_owned(),
         false => names.join(", "),
-    }
-}
-
-#[derive(Default)]
-struct Entry {
-    account: Option<Account>,
-    name: String,
-    resident_bytes: f64,
-    anonymous_bytes: f64,
-    /// By the functions of the stack.
-    sites: BTreeMap<Vec<(String, String)>, Site>,
-}
-
-impl Entry {
-    fn finish(self) -> LedgerRow {
-        let mut sites: Vec<Site> = self.sites.into_values().collect();
-        sites.sort_by(|a, b| b.resident_bytes.total_cmp(&a.resident_bytes));
-        LedgerRow {
-            account: self.account.unwrap_or(Account::Unexplained),
-            name: self.name,
-            resident_bytes: self.resident_bytes,
-            anonymous_bytes: self.anonymous_bytes,
-            stderr_bytes: None,
-            reasons: Vec::new(),
-            sites,
-        }
-    }
-}
-
-struct Entries<'a> {
-    profile: &'a Profile,
-    /// Modules with an allocator of their own, and its name.
-    allocators: Vec<(String, String)>,
-    /// Which calls may have mapped memory for sampled objects.
-    arenas: Arenas<'a>,
-    /// Whether rows get the calls that mapped their memory.
-    has_sites: bool,
-    calls: MappedRanges<usize>,
-    /// Threads may be older than the recording.
-    is_attached: bool,
-    /// Whose the memory is that no call has made, where only one could have it.
-    likely: Option<String>,
-    rows: BTreeMap<(Account, String), Entry>,
-}
-
-impl Entries<'_> {
-    fn entry(&mut self, account: Account, name: String) -> &mut Entry {
-        let entry = self.rows.entry((account, name.clone())).or_default();
-        entry.account = Some(account);
-        entry.name = name;
-        entry
-    }
-
-    fn add(&mut self, account: Account, name: String, resident: f64, anonymous: f64) {
-        if resident > 0.0 {
-            let entry = self.entry(account, name);
-            entry.resident_bytes += resident;
-            entry.anonymous_bytes += anonymous;
-        }
-    }
-
-    /// What the sampled heaps do not have of a mapping.
-    fn add_rest(&mut self, map: &MemoryMap, mapping: &MemoryMapping, share: &Share) {
-        let name = readable(map.name(mapping));
-        let shared = (mapping.resident_bytes).saturating_sub(mapping.anonymous_bytes) as f64;
-        let (account, label) = not_anonymous(&name);
-        let rest = match account {
-            Account::Shared => {
-                self.divide(mapping, shared, shared, |_, _| (account, label.clone()))
-            }
-            _ => shared,
-        };
-        self.add(account, label, rest, 0.0);
-        let anonymous = (mapping.anonymous_bytes as f64 - share.sum()).max(0.0);
-        // malloc's part of the brk heap is off already; what is left may be of an allocator that calls sbrk.
-        let is_of_calls =
-            ["", "[heap]"].contains(&&*name) || mapping.is(MemoryMapping::BEHIND_FILE);
-        let rest = match self.add_stacks(mapping, anonymous) {
-            true => 0.0,
-            false if is_of_calls => {
-                let objects = share.objects + share.objects_held;
-                self.divide(mapping, anonymous + objects, anonymous, Self::owner)
-            }
-            false => anonymous,
-        };
-        let (account, mut label) = anonymous_of(mapping, &name, self.is_attached);
-        if let Some(likely) = self
-            .likely
-            .as_ref()
-            .filter(|_| account == Account::Unexplained)
-        {
-            label += &format!(", most likely of {likely}");
-        }
-        self.add(account, label, rest, rest);
-    }
-
-    /// Adds memory in a mapping with stacks of threads; false if there is none.
-    fn add_stacks(&mut self, mapping: &MemoryMapping, bytes: f64) -> bool {
-        let threads: Vec<usize> = (self.calls)
-            .threads_within(mapping.start, end_of(mapping))
-            .map(|(_, row)| row)
-            .collect();
-        let part = bytes / threads.len() as f64;
-        for &row in &threads {
-            let owner = match self.profile.mappings[row].mapped.change.is_own() {
-                true => (Account::Agent, AGENT.to_owned()),
-                false => (Account::Stacks, STACKS.to_owned()),
-            };
-            self.add_call(owner, row, part, 0.0);
-        }
-        !threads.is_empty()
-    }
-
-    /// Divides `bytes` in a mapping among the calls that made parts of it, in proportion to their lengths. Sampled objects have
-    /// what is missing to `all`: calls whose memory they cannot lie in get their parts of that. Returns what falls on parts that
-    /// no recorded call has made.
-    fn divide(
-        &mut self,
-        mapping: &MemoryMapping,
-        all: f64,
-        bytes: f64,
-        owner: impl Fn(&Self, usize) -> (Account, String),
-    ) -> f64 {
-        // Several small ones together lie nowhere.
-        if mapping.start == 0 || bytes <= 0.0 {
-            return bytes;
-        }
-        let calls: Vec<(u64, u64, usize)> = (self.calls)
-            .within(mapping.start, end_of(mapping))
-            .collect();
-        let ruled_out = self.arenas.ruled_out(&self.calls, mapping);
-        let without_objects = bytes.min(all * ruled_out);
-        let others = bytes - without_objects;
-        // What a byte of either kind has, mapped for objects or not.
-        let length = mapping.bytes as f64;
-        let (per_byte, per_byte_without) = (
-            others / (length * (1.0 - ruled_out)).max(1.0),
-            without_objects / (length * ruled_out).max(1.0),
-        );
-        let mut unmapped = mapping.bytes;
-        for (start, end, row) in calls {
-            unmapped -= end - start;
-            let mapped = (end - start) as f64;
-            let part = match self.arenas.may_be_of(&self.profile.mappings[row]) {
-                true => mapped * per_byte,
-                false => mapped * per_byte_without,
-            };
-            self.add_call(owner(self, row), row, part, mapped);
-        }
-        match unmapped {
-            // Not what rounding leaves.
-            0 => 0.0,
-            unmapped => unmapped as f64 * per_byte,
-        }
-    }
-
-    fn add_call(&mut self, (account, name): (Account, String), row: usize, part: f64, mapped: f64) {
-        let call = self.profile.mappings[row];
-        let functions = self.has_sites.then(|| {
-            let frames = frames_of(self.profile, call.stack);
-            let functions = frames.into_iter().map(|it| (it.function, it.module));
-            functions.collect()
-        });
-        let entry = self.entry(account, name);
-        entry.resident_bytes += part;
-        if account != Account::Shared {
-            entry.anonymous_bytes += part;
-        }
-        let Some(functions) = functions else {
-            return;
-        };
-        let site = entry.sites.entry(functions).or_insert_with(|| Site {
-            stack: call.stack,
-            resident_bytes: 0.0,
-            mapped_bytes: 0.0,
-            calls: 0,
-        });
-        site.resident_bytes += part;
-        site.mapped_bytes += mapped;
-        site.calls += 1;
-    }
-
-    /// Whose call it was: that of the first module on its stack that is not the C library.
-    fn owner(&self, row: usize) -> (Account, String) {
-        let call: &MappingCall = &self.profile.mappings[row];
-        if call.mapped.change.is_own() {
-            return (Account::Agent, AGENT.to_owned());
-        }
-        let module = (self.profile.mapper_of(call))
-            .map(|module| self.profile.module(module).map(|module| module.name()));
-        let label = match module {
-            Some(Some(module)) => {
-                let mut allocators = self.allocators.iter();
-                match allocators.find(|(with, _)| with == module) {
-                    Some((_, allocator)) => format!("mapped by {module} ({allocator})"),
-                    None => format!("mapped by {module}"),
-                }
-            }
-            Some(None) => "mapped by code of no module".to_owned(),
-            None => format!("mapped by {}, without a stack", call.mapped.change.name()),
-        };
-        (Account::Mapped, label)
-    }
-}
-
-fn end_of(mapping: &MemoryMapping) -> u64 {
-    mapping.start.saturating_add(mapping.bytes)
-}
-
-const STACKS: &str = "stacks of threads";
-const AGENT: &str = "allocsample";
-
-/// Memory in a mapping that belongs to a file, or is shared.
-fn not_anonymous(name: &str) -> (Account, String) {
-    const SHARED: [&str; 4] = ["/dev/shm/", "/memfd:", "/SYSV", "/dev/zero"];
-    if is_of_agent(name) {
-        (Account::Agent, AGENT.to_owned())
-    } else if SHARED.iter().any(|prefix| name.starts_with(prefix)) {
-        (Account::Shared, "shared memory".to_owned())
-    } else {
-        (Account::Files, FILES.to_owned())
-    }
-}
-
-fn is_of_agent(name: &str) -> bool {
-    let file = name.rsplit('/').next().unwrap_or(name);
-    let file = file.strip_suffix(" (deleted)").unwrap_or(file);
-    file.starts_with("liballocsample") || file.ends_with(".allocsample.ring")
-}
-
-/// Anonymous memory that no recorded call has made.
-fn anonymous_of(mapping: &MemoryMapping, name: &str, is_attached: bool) -> (Account, String) {
-    if mapping.is(MemoryMapping::BEHIND_GUARD) {
-        return match is_attached {
-            true => (
-                Account::Stacks,
-                "stacks of threads, by their guard pages".to_owned(),
-            ),
-            false => (
-                Account::Unexplained,
-                "unexplained, behind a guard page".to_owned(),
-            ),
-        };
-    }
-    match name {
-        "" => (Account::Unexplained, "unexplained".to_owned()),
-        "[heap]" => (
-            Account::Unexplained,
-            "unexplained, in the brk heap".to_owned(),
-        ),
-        "[stack]" => (Account::Stacks, "stack of the main thread".to_owned()),
-        _ if is_of_agent(name) => (Account::Agent, AGENT.to_owned()),
-        _ if name.starts_with('/') => (Account::Data, "data of modules and files".to_owned()),
-        _ => (Account::Data, format!("the kernel's {name}")),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Readings and calls made for the purpose.
 
 use super::*;
-use allocsample_profile::{Mapped, MappingChange, SampleFlags, ThreadId};
+use allocsample_profile::{Mapped, MappingCall, MappingChange, SampleFlags, ThreadId};
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
