@@ -108,18 +108,20 @@ fn a_process_that_is_killed_loses_no_call() {
     assert_eq!(in_areas(found, &expected), expected);
 }
 
+/// The agent's thread, which rotates, may get no processor for a while: then the program takes longer.
 #[test]
 fn a_later_part_of_a_recording_knows_what_was_mapped_before() {
     let options = ["--rotate-every", "1s"];
-    let (room, expected) = record_at_random(5, 1800, &options, &["slowly"]);
-    let parts = std::fs::read_dir(room.directory()).expect("a directory");
-    let parts = parts.filter(|it| {
-        let name = it.as_ref().expect("a file").file_name();
-        name.to_string_lossy().contains(".part-")
-    });
-    assert!(parts.count() >= 1, "the file did not rotate");
-    let found = recorded(&room.path("it.allocsample"), &expected);
-    assert_eq!(in_areas(found, &expected), expected);
+    for steps in [1800, 6000, 20_000] {
+        let (room, expected) = record_at_random(5, steps, &options, &["slowly"]);
+        if !room.names().iter().any(|name| name.contains(".part-")) {
+            continue;
+        }
+        let found = recorded(&room.path("it.allocsample"), &expected);
+        assert_eq!(in_areas(found, &expected), expected);
+        return;
+    }
+    panic!("the file did not rotate");
 }
 
 /// The ledger of a profile.
