@@ -185,7 +185,7 @@ fn the_leak_is_found() {
     let program = bridge::program("leaky.js");
     for node in nodes() {
         // Enough for several full collections of every release.
-        let arguments = [&*program.to_string_lossy(), "240000"];
+        let arguments = [&*program.to_string_lossy(), "320000"];
         let command = [&[&*node], &*apart(&node), &arguments].concat();
         bridge::assert_leak(&command, "openSession");
     }

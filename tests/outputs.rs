@@ -128,13 +128,17 @@ fn outputs_are_for_their_owner_alone() {
 }
 
 /// Where files may be created, and why there.
-const CREATORS: [&str; 6] = [
+const CREATORS: [&str; 8] = [
     // What every command writes.
     "src/cli/output_file.rs",
     // Opens the library that it has written by `output_file.rs`, to compare it.
     "src/cli/commands/run/embedded.rs",
     // Copies of profiles, in a directory that `output_file.rs` made.
     "src/profile/new_file.rs",
+    // The profile of a process that is read from outside, which must not exist.
+    "src/goheap/profile.rs",
+    // One word of such a process's memory.
+    "src/goheap/memory.rs",
     // The profile that was read, after a look at its identity.
     "src/profile/finish.rs",
     // The ring of a running process, after a look at its first bytes.

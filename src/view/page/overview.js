@@ -26,7 +26,7 @@ function explained() {
   const { answer } = profile, { count, share, in_all: all } = answer.explained;
   if (answer.bytes <= 0 || !all) return '';
   if (all === 1) return '1 site holds all of it';
-  const verb = count === 1 ? 'site explains' : 'sites explain';
+  const verb = count === 1 ? 'sites explains' : 'sites explain';
   const part = share < 0.005 ? 'less than 1 %' : formatShare(share);
   return share < EXPLAINED ? `the ${formatCount(count)} largest of ${formatCount(all)} sites explain ${part}` : `${formatCount(count)} of ${formatCount(all)} ${verb} ${part}`;
 }
