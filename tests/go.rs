@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::attached::Attached;
 use support::profile::Profile;
-use support::room::{assert_error, stderr};
+use support::room::{assert_error, stderr, stdout};
 use support::{Room, skip, truth};
 
 const SOURCE: &str = "go_heap.go";
@@ -224,6 +224,21 @@ fn the_profile_is_whole_if_the_program_ends_first() {
     assert_eq!(status.code(), Some(0));
     let profile = reading.ended(&room);
     assert_site(&profile, "main.newNode", 0.0, 60e3 * NODE);
+}
+
+#[test]
+fn run_says_how_a_go_program_is_profiled() {
+    let Some(running) = start(&[]) else {
+        return;
+    };
+    let output = running.room.output(&["run", "--", "./attached"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "ready\n");
+    let said = stderr(&output);
+    assert!(
+        said.contains("`allocsample attach` reads its heap"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use allocsample_goheap::Runtime;
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader, Sym};
 use object::{Endianness, ReadCache};
@@ -80,7 +81,13 @@ impl fmt::Display for Unreachable {
                 write!(f, "{path} cannot take the agent's library ({why})")
             }
         }?;
-        f.write_str("; it runs without a profile")
+        f.write_str("; it runs without a profile")?;
+        if self.why == Why::Static && Runtime::is_go(&self.path).unwrap_or(false) {
+            f.write_str(
+                " (it is a Go program: `allocsample attach` reads its heap while it runs)",
+            )?;
+        }
+        Ok(())
     }
 }
 
