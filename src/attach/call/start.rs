@@ -186,9 +186,12 @@ impl Work<'_> {
         };
         let words = place(region, Word::Magic);
         let arguments = [handle, 0, entry, words, 0, 0];
-        borrowed
-            .function_call(self.functions.pthread_create, arguments, &at)
-            .map_err(|error| self.failed("pthread_create", error))
+        let created = borrowed.function_call(self.functions.pthread_create, arguments, &at);
+        created.map_err(|error| match error.raw_os_error() {
+            // The region is unmapped: the helper has waited for us in vain, and ended.
+            Some(libc::EIO) if !borrowed.is_gone() => AttachError::StoodStill(self.target.pid()),
+            _ => self.failed("pthread_create", error),
+        })
     }
 
     pub(super) fn failed(&self, call: &'static str, error: io::Error) -> AttachError {
