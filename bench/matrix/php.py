@@ -1,6 +1,6 @@
 """PHP: Debian's, of every release that one of its suites has, and the newest one with its compilers."""
 
-from bench.matrix.version import PROGRAMS, Missing, Version, first_line
+from bench.matrix.version import PROGRAMS, Missing, Version, first_line, from_debians
 
 NAME = "PHP"
 INTERVAL = "16K"
@@ -15,13 +15,8 @@ JIT = [*CACHE, "-d", "opcache.jit_buffer_size=64M", "-d", "opcache.jit=tracing"]
 
 def versions(places):
     yield from found("php", "Debian")
-    for suite, short in DEBIANS:
-        try:
-            root = places.debian(suite, f"php{short}-cli")
-        except Missing as why:
-            yield Version(f"{short}, Debian {suite}", [], PROGRAM, missing=str(why))
-            continue
-        yield from found(f"php{short}", f"Debian {suite}", root)
+    yield from from_debians(places, PROGRAM, lambda short: f"php{short}-cli", DEBIANS,
+                            lambda short, suite, root: found(f"php{short}", f"Debian {suite}", root))
 
 
 def found(php, where, root=None):

@@ -7,7 +7,7 @@ named like this, in the chroot of a Debian or without one: MATRIX_RUBIES=trixie:
 import os
 import subprocess
 
-from bench.matrix.version import PROGRAMS, Missing, Version, first_line
+from bench.matrix.version import PROGRAMS, Missing, Version, first_line, from_debians
 
 NAME = "Ruby"
 INTERVAL = "16K"
@@ -19,13 +19,8 @@ YJIT = ["--yjit", "--yjit-call-threshold=2"]
 
 def versions(places):
     yield from found("/usr/bin/ruby", "Debian")
-    for suite, short in DEBIANS:
-        try:
-            root = places.debian(suite, f"ruby{short}")
-        except Missing as why:
-            yield Version(f"{short}, Debian {suite}", [], PROGRAM, missing=str(why))
-            continue
-        yield from found(f"/usr/bin/ruby{short}", f"Debian {suite}", root)
+    yield from from_debians(places, PROGRAM, lambda short: f"ruby{short}", DEBIANS,
+                            lambda short, suite, root: found(f"/usr/bin/ruby{short}", f"Debian {suite}", root))
     for named in filter(None, os.environ.get("MATRIX_RUBIES", "").split(",")):
         suite, _, ruby = named.rpartition(":")
         yield from found(ruby, "built from source", places.debian(suite) if suite else None)

@@ -74,6 +74,17 @@ class Places:
             raise Missing(f"{command[0]} failed: {(done.stderr.strip() or done.stdout.strip()).splitlines()[-1]}")
 
 
+def from_debians(places, program, package, debians, found):
+    """The versions of a package whose name ends in its version: `found(short, suite, root)` yields those of one Debian."""
+    for suite, short in debians:
+        try:
+            root = places.debian(suite, package(short))
+        except Missing as why:
+            yield Version(f"{short}, Debian {suite}", [], program, missing=str(why))
+            continue
+        yield from found(short, suite, root)
+
+
 def first_line(version_of):
     """What a command prints first; Missing if it does not run."""
     try:
