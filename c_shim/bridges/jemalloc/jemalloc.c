@@ -280,7 +280,7 @@ static void look(uintptr_t object)
     jemalloc_search(object, is_known, join_on_thread);
 }
 
-/* What a library's jemalloc had is still mapped, but nobody can tell of it any more. */
+/* An unloaded library's jemalloc leaves its memory mapped, but its frees can no longer be seen. */
 static void after_dlclose(void)
 {
     for (size_t i = 0; i < instance_count; i++) {

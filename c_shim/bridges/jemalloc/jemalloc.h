@@ -36,8 +36,8 @@ struct jemalloc_found {
 /* Looks for jemallocs in the file that is mapped from `object` on, or in all files with code if that is 0, and calls `join`
  * with each. Files that `is_known` knows by where they are mapped are left out. Neither allocates nor takes a lock of libc's.
  *
- * The symbols come from the files: most of these jemallocs are not among the dynamic ones. What is called by an address out of
- * a file must be what is mapped, so that the headers in memory are compared with those in the file. */
+ * The symbols come from the files, because most of these jemallocs have no dynamic symbols. The headers in memory are compared
+ * with those in the file first: an address from another file must never be called. */
 HIDDEN void jemalloc_search(uintptr_t object, bool (*is_known)(uintptr_t start),
                             void (*join)(const struct jemalloc_found *found));
 

@@ -328,7 +328,7 @@ static bool read_sections(struct search *search)
     return is_found;
 }
 
-/* Whether the file is what is mapped: its first bytes are, which name its sections and, in most files, have its build id. */
+/* Whether this file is mapped. Compares its first page, which describes the sections and usually has the build id. */
 static bool is_mapped(struct search *search)
 {
     size_t page = 4096;

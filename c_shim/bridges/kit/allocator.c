@@ -122,7 +122,7 @@ bool allocator_register(struct allocator *allocator, const allocsample_hooks *ag
 
 void allocator_start(struct allocator *allocator)
 {
-    /* Release: who sees the heap sees the rest. */
+    /* Release: a thread that reads the heap also sees everything written before. */
     atomic_store_explicit(&allocator->heap, allocator->registered, memory_order_release);
 }
 

@@ -18,8 +18,8 @@
 
 /* zend_execute_data, a frame. */
 enum { FRAME_INSTRUCTION = 0, FRAME_FUNCTION = 24, FRAME_CALLER = 48, FRAME_BYTES = 56 };
-/* zend_function, of which op_array is the part for functions in PHP. A type is odd for those in C; evaluated code has one of its
- * own. */
+/* zend_function; op_array is its variant for functions in PHP. Functions in C have an odd type, and evaluated code has a type of
+ * its own. */
 enum { FUNCTION_TYPE = 0, FUNCTION_NAME = 8, FUNCTION_CLASS = 16, FUNCTION_BYTES = 256, TYPE_EVALUATED = 4 };
 enum { CLASS_NAME = 8, STRING_LENGTH = 16, STRING_TEXT = 24 };
 /* zend_op, an instruction. */
@@ -111,7 +111,7 @@ static bool is_named(struct foreign_reader *reader, const struct function *funct
     return foreign_read(reader, (uintptr_t)name, text, sizeof "main") && strcmp(text, "main") == 0;
 }
 
-/* Where the function has this file, if the frame is what is said; 0: it is not. */
+/* Offset of the file in the function, if the frame agrees with the testimony; 0 otherwise. */
 static size_t file_in_frame(struct foreign_reader *reader, uintptr_t frame, const struct testimony *said)
 {
     uint8_t bytes[FRAME_BYTES];

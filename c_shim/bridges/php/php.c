@@ -87,7 +87,7 @@ static void name_request(char *name, size_t room)
         snprintf(name, room, "%s", request->file == NULL ? "request" : request->file);
 }
 
-/* A server may answer thousands of requests a second: only those are told of which there is a sample. */
+/* A server may answer thousands of requests a second. Only requests with a sample get a marker. */
 static int request_ends(int type, int number)
 {
     char name[256];
