@@ -4,6 +4,7 @@
 mod support;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use nix::sys::ptrace;
@@ -28,6 +29,35 @@ fn assert_is(profile: &Profile, function: &str, bytes: f64, live_bytes: f64) {
         z.abs() < 4.0,
         "{function}: {site:?} for {live_bytes} live, z {z:+.1}"
     );
+}
+
+#[test]
+fn attach_for_some_seconds_ends_with_a_detach_also_when_it_is_interrupted() {
+    let mut running = Attached::start();
+    let pid = running.pid();
+    for (seconds, is_interrupted) in [("1", false), ("3600", true)] {
+        let attach = ["attach", &pid, "--interval", "4K", "--seconds", seconds];
+        let mut command = running.room.command(&attach);
+        let mut command = command.stdout(Stdio::piped()).spawn().expect("the command");
+        let mut said = BufReader::new(command.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        said.read_line(&mut line).expect("a line");
+        assert!(line.starts_with(&format!("process {pid}: ")), "{line}");
+        running.ask("allocate first 20000 500");
+        if is_interrupted {
+            let command = nix::unistd::Pid::from_raw(command.id().cast_signed());
+            nix::sys::signal::kill(command, nix::sys::signal::Signal::SIGINT).expect("the command");
+        }
+        assert_eq!(command.wait().expect("the command").code(), Some(0));
+        line.clear();
+        said.read_line(&mut line).expect("a line");
+        let (path, _) = line.split_once(": ").expect("a path");
+        let profile = Profile::read(std::path::Path::new(path));
+        assert!(profile.exit().starts_with("detach"), "{}", profile.exit());
+        assert!(profile.site("first").samples > 0 || !is_interrupted);
+        running.ask("free");
+    }
+    running.ends_well();
 }
 
 #[test]

@@ -226,6 +226,45 @@ fn the_profile_is_whole_if_the_program_ends_first() {
     assert_site(&profile, "main.newNode", 0.0, 60e3 * NODE);
 }
 
+/// Where an agent samples malloc already, `attach` is for it.
+#[test]
+fn an_agent_that_is_there_is_started_and_goes_back_to_sleep() {
+    const WITH_C: &str = "go_with_c.go";
+    if !support::compile::can_compile(WITH_C) {
+        return skip("no Go (Debian: golang-go)");
+    }
+    let mut running = Attached::start_by(WITH_C, &[], |room| {
+        let mut command = Command::new(room.path("attached"));
+        command
+            .env("LD_PRELOAD", room.agent())
+            .env("ALLOCSAMPLE_START", "off")
+            .env("ALLOCSAMPLE_OUTPUT", "go.allocsample");
+        command
+    });
+    running.ask("more");
+    let pid = running.pid();
+    let output = (running.room).output(&["attach", &pid, "--interval", "4K"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    // A thread counts from its next look at the agent on, within a mebibyte.
+    for _ in 0..10 {
+        running.ask("more");
+    }
+    let output = running.room.output(&["detach", &pid]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let profile = Profile::read(&running.room.path("go.allocsample"));
+    assert!(profile.number("samples") > 100.0, "{}", profile.report);
+    let (_room, status) = running.end_of_input();
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn detach_says_who_reads_a_go_program() {
+    let Some(running) = start(&[]) else {
+        return;
+    };
+    running.fails(&["detach", &running.pid()], "read from outside");
+}
+
 #[test]
 fn run_says_how_a_go_program_is_profiled() {
     let Some(running) = start(&[]) else {

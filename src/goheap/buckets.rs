@@ -14,7 +14,9 @@ const MOST_FRAMES: u64 = 1 << 10;
 const MOST_BUCKETS: usize = 1 << 20;
 /// The largest object that is believed.
 const MOST_BYTES: u64 = 1 << 47;
-/// Bytes that nobody has sampled at one place.
+/// So many buckets may be half changed in one reading, or a tenth of all.
+const MOST_UNSETTLED: usize = 8;
+/// More than any site can have allocated.
 const MOST_BYTES_EVER: u64 = 1 << 60;
 
 /// Samples of one stack and size since the start of the program.
@@ -73,18 +75,12 @@ pub struct Buckets {
     by_address: Vec<u32>,
     /// Address of the newest.
     newest: u64,
-    unsettled: u64,
 }
 
 impl Buckets {
     /// The buckets, those that have been there longest first. A bucket keeps its number.
     pub fn all(&self) -> &[Bucket] {
         &self.all
-    }
-
-    /// How often counts did not agree with each other, as the runtime was changing them; such a bucket keeps its former ones.
-    pub fn unsettled(&self) -> u64 {
-        self.unsettled
     }
 
     /// Reads the list that the variable at `head` points to: what is new in it, and the counts of all.
@@ -109,14 +105,19 @@ impl Buckets {
         };
         // Before the first collection has ended there is nothing else to see.
         let is_first = counts.iter().all(|(_, words)| words[..2] == [0; 2]);
+        let mut unsettled = 0;
+        let all = counts.len();
         for (index, words) in counts {
             let bucket = &mut self.all[index as usize];
             match shape.settled(&words, is_first, bucket.size) {
                 Some(counts) => bucket.counts = later(bucket.counts, counts),
-                None => self.unsettled += 1,
+                // The runtime is changing it: it keeps its former counts until the next reading.
+                None => unsettled += 1,
             }
         }
-        Ok(())
+        // The runtime changes one bucket at a time.
+        let is_layout = unsettled <= MOST_UNSETTLED.max(all / 10);
+        is_layout.then_some(()).ok_or(Unreadable::Layout)
     }
 
     fn find_new(&mut self, memory: &impl Memory, head: u64) -> Result<(), Unreadable> {

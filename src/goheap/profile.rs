@@ -297,7 +297,7 @@ impl Recorder {
         })
     }
 
-    /// Names are in the file from the first reading on, so that whoever kills this command has them.
+    /// Writes the names after every reading that has new ones, so that they survive a SIGKILL of this command.
     fn write_names(&mut self) -> io::Result<()> {
         if self.symbols.frames.len() == self.named {
             return Ok(());

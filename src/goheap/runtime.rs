@@ -162,7 +162,7 @@ impl Runtime {
         }
         match variables.buckets {
             Some(head) => Ok(buckets.read(memory, head)?),
-            // None yet, or not recognised: who reads for a while knows.
+            // A stripped program has no bucket yet, or none that is recognised.
             None => match memory.word(code.probe()) {
                 Some(_) => Ok(()),
                 None => Err(Unreadable::Gone.into()),

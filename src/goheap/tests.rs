@@ -147,7 +147,21 @@ fn a_bucket_that_is_being_changed_keeps_its_former_counts() {
     words.0.insert(0x2000 + 8 * 7, 8);
     buckets.read(&words, HEAD).expect("buckets");
     assert_eq!(buckets.all()[0].counts, counts(7, 3, 0));
-    assert_eq!(buckets.unsettled(), 1);
+}
+
+#[test]
+fn buckets_that_all_stop_to_agree_are_refused() {
+    let mut words = Words::default();
+    let places = (0x2000..).step_by(0x1000).take(20);
+    for at in places.clone() {
+        words.add(at, Shape::WithBytes, [[7, 3], [0; 2], [0; 2], [0; 2]]);
+    }
+    let mut buckets = Buckets::default();
+    buckets.read(&words, HEAD).expect("buckets");
+    for at in places {
+        words.0.insert(at + 8 * 7, 8);
+    }
+    assert_eq!(buckets.read(&words, HEAD), Err(Unreadable::Layout));
 }
 
 #[test]

@@ -4,6 +4,8 @@ mod go;
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use allocsample_attach::{Reply, Request, Target};
@@ -28,19 +30,51 @@ const DEFAULT_NAME: &str = "allocsample.%n.%p.allocsample";
 
 /// Begins a profile of the process, or resumes the one that it has.
 pub fn attach(options: &Attach) -> anyhow::Result<Ending> {
-    if let Some(runtime) = go::find(options)? {
+    // An agent that is there already samples what C code allocates, and was asked for.
+    if !has_agent(options.pid)
+        && let Some(runtime) = go::find(options)?
+    {
         return go::record(options, runtime);
     }
+    let end = options.seconds.map(|_| until_told()).transpose()?;
     let attached = load(options)?;
-    let Some(seconds) = options.seconds else {
+    let (Some(seconds), Some(end)) = (options.seconds, end) else {
         return Ok(attached);
     };
-    std::thread::sleep(Duration::from_secs(seconds));
+    pause(Instant::now() + Duration::from_secs(seconds), &end);
     detach(&Detach {
         pid: options.pid,
         no_symbolize: false,
         despite_seccomp: options.despite_seccomp,
     })
+}
+
+fn has_agent(pid: i32) -> bool {
+    let has = Target::find(pid).and_then(|target| target.has_agent());
+    has.unwrap_or(false)
+}
+
+/// A flag that is set by the signals that end a command. A second signal ends the command at once.
+fn until_told() -> anyhow::Result<Arc<AtomicBool>> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let end = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register_conditional_default(signal, Arc::clone(&end))?;
+        signal_hook::flag::register(signal, Arc::clone(&end))?;
+    }
+    Ok(end)
+}
+
+/// Waits until this moment, or until the command is told to end.
+fn pause(until: Instant, end: &AtomicBool) {
+    const STEP: Duration = Duration::from_millis(50);
+    while !end.load(Ordering::Relaxed) {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        std::thread::sleep(STEP.min(left));
+    }
 }
 
 fn load(options: &Attach) -> anyhow::Result<Ending> {
@@ -93,6 +127,11 @@ fn start_again(options: &Attach, profile: &Path) -> anyhow::Result<Ending> {
 /// Completes the profile. The process continues without the agent.
 pub fn detach(options: &Detach) -> anyhow::Result<Ending> {
     let pid = options.pid;
+    if !has_agent(pid) && go::is_go(pid) {
+        bail!(
+            "process {pid}: a Go program is read from outside: end the `allocsample attach` that reads it, with Ctrl-C or SIGTERM"
+        );
+    }
     let target = Target::find(pid)?;
     let reply = allocsample_attach::call(
         &target,

@@ -1,7 +1,6 @@
 //! A Go program is not attached to: this command reads the heap profile that its runtime keeps, until somebody ends it.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,8 +16,6 @@ use crate::exit::{self, Ending, Usage};
 
 /// Counts change when a collection ends, which is seldom more often.
 const PERIOD: Duration = Duration::from_secs(1);
-/// How soon it is noticed that somebody ends the command.
-const STEP: Duration = Duration::from_millis(50);
 /// Go's own default, for a program without a profile.
 const DEFAULT_RATE: u64 = 512 << 10;
 
@@ -29,12 +26,15 @@ pub fn find(options: &Attach) -> anyhow::Result<Option<Runtime>> {
     let Some(number) = u32::try_from(pid).ok().filter(|_| !is_refused) else {
         return Ok(None);
     };
-    // Whatever cannot be read here is explained better by who attaches.
-    let executable = PathBuf::from(format!("/proc/{pid}/exe"));
-    if !Runtime::is_go(&executable).unwrap_or(false) {
+    if !is_go(pid) {
         return Ok(None);
     }
     Runtime::find(number).or_else(|error| bail!("process {pid}: a Go program, but {error}"))
+}
+
+/// Whether its executable is a Go program. One that cannot be read is none: attaching fails with a better explanation.
+pub fn is_go(pid: i32) -> bool {
+    Runtime::is_go(&PathBuf::from(format!("/proc/{pid}/exe"))).unwrap_or(false)
 }
 
 /// Records until the process ends, or this command is told to end.
@@ -45,15 +45,16 @@ pub fn record(options: &Attach, mut runtime: Runtime) -> anyhow::Result<Ending> 
     let pid = options.pid;
     let named = || format!("process {pid}");
     let rate = Rate::of(options, &runtime).with_context(named)?;
-    let end = until_told()?;
-    let now = now();
-    let (path, mut recorder) = create(&template, options.pid, &runtime, now)?;
+    let end = super::until_told()?;
     let mut buckets = Buckets::default();
-    // What is there now was allocated before.
+    // What is there now was allocated before. Nothing is written yet: this may fail.
     runtime.read(&mut buckets).with_context(named)?;
-    recorder.set_rate(rate.of_earlier_samples(), now)?;
-    recorder.add(&runtime, &buckets, now)?;
     rate.set(&runtime).with_context(named)?;
+    let begun = begin(&template, pid, &runtime, &buckets, &rate);
+    if begun.is_err() {
+        let _ = rate.restore(&runtime);
+    }
+    let (path, mut recorder) = begun?;
     exit::remark(format_args!(
         "process {pid}: a Go program, read from outside{} until it ends, or until Ctrl-C: {}",
         rate.remark(),
@@ -80,6 +81,21 @@ pub fn record(options: &Attach, mut runtime: Runtime) -> anyhow::Result<Ending> 
     };
     finish_with(&path, true, &seen).with_context(|| path.display().to_string())?;
     super::say(format_args!("{}: {samples} samples", path.display()))
+}
+
+/// The profile, with what was live before it.
+fn begin(
+    template: &Template,
+    pid: i32,
+    runtime: &Runtime,
+    buckets: &Buckets,
+    rate: &Rate,
+) -> anyhow::Result<(PathBuf, Recorder)> {
+    let now = now();
+    let (path, mut recorder) = create(template, pid, runtime, now)?;
+    recorder.set_rate(rate.of_earlier_samples(), now)?;
+    recorder.add(runtime, buckets, now)?;
+    Ok((path, recorder))
 }
 
 /// Whether the process has ended.
@@ -111,9 +127,7 @@ fn follow(
         }
         let next = Instant::now() + PERIOD;
         let next = until.map_or(next, |it| it.min(next));
-        while Instant::now() < next && !end.load(Ordering::Relaxed) {
-            std::thread::sleep(STEP.min(next.saturating_duration_since(Instant::now())));
-        }
+        super::pause(next, end);
     }
 }
 
@@ -199,18 +213,6 @@ fn refuse_options_of_the_agent(options: &Attach) -> anyhow::Result<()> {
             .into())
         }
     }
-}
-
-/// Is set by the signals that end a command.
-fn until_told() -> anyhow::Result<Arc<AtomicBool>> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    let end = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // A second one ends the command at once.
-        signal_hook::flag::register_conditional_default(signal, Arc::clone(&end))?;
-        signal_hook::flag::register(signal, Arc::clone(&end))?;
-    }
-    Ok(end)
 }
 
 fn create(
