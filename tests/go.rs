@@ -173,6 +173,28 @@ fn live_memory_from_before_the_attach_counts_as_live_and_not_as_allocated() {
 }
 
 #[test]
+fn a_program_that_samples_already_is_sampled_at_the_interval_that_is_asked_for() {
+    let Some(mut running) = start(&[]) else {
+        return;
+    };
+    running.ask("rate 65536");
+    running.ask("keep 60000");
+    running.ask("collect");
+    let reading = Reading::start(&running, &["--interval", "4K"]);
+    assert_eq!(running.ask("fill 20000"), "4096");
+    running.ask("collect");
+    let profile = reading.end(&running);
+    assert_eq!(running.ask("forget"), "65536", "the rate is as it was");
+    assert_site(&profile, "main.newNode", 0.0, 60e3 * NODE);
+    assert_site(&profile, "main.fillCache", 20e3 * ENTRY, ENTRIES * ENTRY);
+    for command in ["report", "leaks"] {
+        let output = running.room.output(&[command, "go.allocsample"]);
+        let text = stdout(&output);
+        assert!(text.contains("4.0 KiB to 64.0 KiB"), "{command}: {text}");
+    }
+}
+
+#[test]
 fn what_was_allocated_before_the_attach_and_dies_after_it_is_in_no_total() {
     let Some(mut running) = start(&[]) else {
         return;

@@ -37,6 +37,8 @@ pub struct Recorder {
     states: Vec<State>,
     symbols: SymbolTable,
     named: usize,
+    /// Whether there was a reading.
+    has_begun: bool,
     /// The number of the next sample. 0 is none.
     next: u64,
     chunk_from: u64,
@@ -86,6 +88,7 @@ impl Recorder {
             states: Vec::new(),
             symbols: SymbolTable::default(),
             named: 0,
+            has_begun: false,
             next: 1,
             chunk_from: 0,
             rate: 0,
@@ -164,7 +167,7 @@ impl Recorder {
     /// Adds what has changed in the buckets. What was allocated before the first call counts as live only, and what had died
     /// is left out.
     pub fn add(&mut self, runtime: &Runtime, buckets: &Buckets, now: Moment) -> io::Result<()> {
-        let is_first = self.next == 1;
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
         for (index, bucket) in buckets.all().iter().enumerate() {
             if index == self.states.len() {
                 let stack = self.stack(runtime, &bucket.stack);
@@ -184,8 +187,6 @@ impl Recorder {
             }
             self.add_bucket(index, bucket, now.mono_ns)?;
         }
-        // An empty first reading is one, too.
-        self.next = self.next.max(2);
         self.flush()?;
         self.write_names()
     }
@@ -268,7 +269,7 @@ impl Recorder {
 
     /// Samples that have been written.
     pub fn samples(&self) -> u64 {
-        self.next.saturating_sub(2)
+        self.next - 1
     }
 
     fn stack(&mut self, runtime: &Runtime, frames: &[u64]) -> StackId {

@@ -36,7 +36,7 @@ pub fn write(
         allocsample_report::text::command_line(profile),
         profile.process.pid,
         units::duration(findings.horizon_s),
-        units::bytes(profile.interval_bytes() as f64),
+        units::byte_range(profile.interval_range_bytes()),
     );
     let coverage = Coverage::of(profile);
     let coverage_line = coverage.as_ref().map(Coverage::line);

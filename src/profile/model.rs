@@ -501,6 +501,13 @@ impl Profile {
             .map_or(0, |interval| interval.interval_bytes)
     }
 
+    /// The shortest and the longest interval; 0 and 0 if there is none.
+    pub fn interval_range_bytes(&self) -> (u64, u64) {
+        let intervals = self.intervals.iter().map(|it| it.interval_bytes);
+        let known = intervals.filter(|&bytes| bytes != 0);
+        (known.clone().min().unwrap_or(0), known.max().unwrap_or(0))
+    }
+
     /// Whether estimates have no standard error.
     pub fn is_periodic(&self) -> bool {
         self.intervals

@@ -232,12 +232,12 @@ pub fn command_line(profile: &Profile) -> String {
 
 /// The program, what it allocated, what is alive, the peak, how sure that is, and how much of the process it is.
 pub fn summary_lines(profile: &Profile, totals: &Totals) -> Vec<String> {
-    let interval = match profile.interval_bytes() {
-        0 => "no interval".to_owned(),
-        1 => "every allocation".to_owned(),
-        bytes => format!(
+    let interval = match profile.interval_range_bytes() {
+        (0, _) => "no interval".to_owned(),
+        (1, 1) => "every allocation".to_owned(),
+        range => format!(
             "one per {} on average{}",
-            units::bytes(bytes as f64),
+            units::byte_range(range),
             if profile.is_periodic() {
                 ", periodic: no standard errors"
             } else {

@@ -18,6 +18,15 @@ pub fn bytes(value: f64) -> String {
     format!("{scaled:.digits$} {}", UNITS[unit])
 }
 
+/// The bytes from the one to the other: `4.0 KiB to 64.0 KiB`, or once if they are the same.
+pub fn byte_range((low, high): (u64, u64)) -> String {
+    let text = |value: u64| bytes(value as f64);
+    match low == high {
+        true => text(low),
+        false => format!("{} to {}", text(low), text(high)),
+    }
+}
+
 /// A count with a separator every three digits.
 pub fn count(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
