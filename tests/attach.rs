@@ -6,13 +6,14 @@ mod support;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit};
 use support::attached::{Attached, is_in_state};
 use support::profile::Profile;
-use support::room::stderr;
+use support::room::{stderr, stdout};
 use support::{Program, Room, allocators, is_installed, is_root, skip, truth};
 
 fn library_path(library: &Program) -> &str {
@@ -89,6 +90,43 @@ fn what_is_allocated_from_the_attach_to_the_detach_is_estimated_and_nothing_else
         "{site:?}"
     );
     running.ask("free");
+    running.ends_well();
+}
+
+/// Growth of a recording that began late counts only where the resident set confirms it, and nobody reads that from outside.
+#[test]
+fn the_memory_of_a_program_with_few_samples_is_read_from_the_attach_on() {
+    const WANTED: usize = 4;
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let mut running = Attached::start();
+    let path = running.attach(&[]);
+    let begun = Instant::now();
+    let readings = |running: &Attached| {
+        let sql = "SELECT sum(resident_bytes) FROM residency GROUP BY time_ns ORDER BY time_ns";
+        let profile = path.to_str().expect("a path");
+        let queried = running
+            .room
+            .output(&["query", "--format", "csv", profile, sql]);
+        let lines = stdout(&queried);
+        let numbers = lines
+            .lines()
+            .skip(1)
+            .map(|line| line.parse().expect("a number"));
+        numbers.collect::<Vec<f64>>()
+    };
+    let mut found = readings(&running);
+    while found.len() < WANTED && begun.elapsed() < PATIENCE {
+        // Ten samples or so, of which the ring holds thousands.
+        running.ask("allocate first 1000 5000");
+        std::thread::sleep(Duration::from_millis(100));
+        found = readings(&running);
+    }
+    assert!(found.len() >= WANTED, "{found:?}");
+    assert!(
+        found.is_sorted() && found[0] < found[WANTED - 1],
+        "{found:?}"
+    );
+    running.detach();
     running.ends_well();
 }
 

@@ -33,6 +33,14 @@ impl Agent {
         result
     }
 
+    /// Starts the drain thread, if there is none yet, though the ring has no work for it: it reads the memory use of the
+    /// process, too. The thread must be muted, and hold no lock.
+    pub fn start_drain_now(&self, recording: &Recording) {
+        if recording.drain_state() == DrainState::None && recording.claim_drain_start() {
+            self.publisher.start_drain(recording);
+        }
+    }
+
     /// Completes the profile and goes idle; the program goes on. Returns the profile's path. `None`: there was nothing
     /// to end, or the process itself is ending.
     ///
@@ -70,9 +78,7 @@ impl Agent {
     /// Writes everything in the ring. If the disk hangs, the drain thread keeps the ring until it is written.
     fn drain_to_the_end(&self, recording: &Recording) {
         // It waits for records that are being written, which a process that ends need not.
-        if recording.drain_state() == DrainState::None && recording.claim_drain_start() {
-            self.publisher.start_drain(recording);
-        }
+        self.start_drain_now(recording);
         match recording.drain_state() {
             DrainState::Running | DrainState::Starting => {
                 match recording.ask_drain(DrainRequest::Finish, FINISH_PATIENCE_MS) {

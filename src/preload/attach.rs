@@ -229,6 +229,9 @@ fn attach(lookup: impl Fn(&str) -> Option<&'static [u8]>, text: &mut Text) -> An
     if is_late() {
         // SAFETY: the agent is on; only this thread attaches.
         unsafe { bridges_attach(groups) };
+        // Blocks from before are freed unseen. What the program has grown by, only readings of its memory tell, and nobody
+        // takes them from outside.
+        AGENT.start_drain_now(recording);
     }
     text.push(recording.path.as_bytes());
     Answer::Done

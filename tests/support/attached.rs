@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Output, Stdio};
 
 use nix::sys::signal::Signal;
@@ -152,14 +152,12 @@ impl Attached {
 
     /// Attaches, with these options; it must succeed.
     #[track_caller]
-    pub fn attach(&self, options: &[&str]) {
+    pub fn attach(&self, options: &[&str]) -> PathBuf {
         let pid = self.pid();
         let arguments = [&["attach", &pid, "--seed", "7"], options].concat();
         let said = self.done(&arguments);
-        assert!(
-            said.starts_with(&format!("process {}: /", self.pid())),
-            "{said}"
-        );
+        let path = said.strip_prefix(&format!("process {}: ", self.pid()));
+        PathBuf::from(path.expect(&said).trim_end())
     }
 
     /// Returns the profile.

@@ -1,6 +1,8 @@
 //! Captures the stack of a sample: native frames, and a virtual machine's frames among them.
 
 mod own_code;
+#[cfg(test)]
+mod tests;
 mod work_area;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};

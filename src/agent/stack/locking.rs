@@ -42,6 +42,15 @@ impl LockingCode {
         }
     }
 
+    /// Modules at 1000, 2000, 3000, 4000 and 5000, of ten bytes each.
+    #[cfg(test)]
+    pub(crate) fn set_one_to_five(&self) {
+        for ((start, end), number) in self.ranges.iter().zip(1..) {
+            start.store(1000 * number, Ordering::Relaxed);
+            end.store(1000 * number + 10, Ordering::Relaxed);
+        }
+    }
+
     fn contains(&self, frame: u64) -> bool {
         self.ranges.iter().any(|(start, end)| {
             (start.load(Ordering::Relaxed)..end.load(Ordering::Relaxed))
@@ -85,10 +94,7 @@ mod tests {
 
     fn locking_code() -> LockingCode {
         let code = LockingCode::new();
-        for ((start, end), number) in code.ranges.iter().zip(1..) {
-            start.store(1000 * number, Ordering::Relaxed);
-            end.store(1000 * number + 10, Ordering::Relaxed);
-        }
+        code.set_one_to_five();
         code
     }
 

@@ -444,4 +444,4 @@ impl ModuleUnwinder {
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]
-mod tests;
+pub(crate) mod tests;

@@ -29,6 +29,11 @@ unsafe extern "C" {
     fn _dl_find_object(address: *const c_void, found: *mut FoundObject) -> i32;
 }
 
+/// What finds the module of an address here.
+pub(crate) fn find_object() -> super::modules::FindObject {
+    _dl_find_object
+}
+
 fn begin(agent: &'static Agent, settings: &[(&str, &str)]) -> Trial {
     let trial = Trial::begin(agent, settings);
     agent.modules().set_find_object(_dl_find_object);
@@ -55,7 +60,7 @@ fn backtrace() -> Vec<u64> {
 
 /// Where this is in the function that it is inlined into.
 #[inline(always)]
-fn here() -> Caller {
+pub(crate) fn here() -> Caller {
     let (pc, sp, fp): (u64, u64, u64);
     // SAFETY: reads registers.
     unsafe {
