@@ -56,6 +56,7 @@ const struct shim_services shim_services = {
     .size = sizeof shim_services,
     .is_on = is_on,
     .decline = bridges_decline,
+    .is_asked_for = bridges_are_asked_for,
     .copy_foreign = copy_foreign,
     .own_stack = own_stack,
     .malloc_uncounted = malloc_uncounted,

@@ -220,6 +220,51 @@ fn objects_that_optimized_code_allocates_together_are_live_on_their_own() {
     }
 }
 
+/// V8 makes one function of all four, unless it is told not to; then each has its own objects, and the leak its name.
+#[test]
+fn functions_that_v8_would_inline_are_kept_apart_on_request() {
+    const NOTE: &str = "note: V8 inlines functions";
+    for node in nodes() {
+        for (inlining, is_noted) in [("on", true), ("off", false)] {
+            let options = ["--inlining", inlining, "--interval", "16K"];
+            let arguments = ["--expose-gc", &known_truth()];
+            let room = Room::new();
+            let run = ["run", "-q", "--seed", "7", "-o", "x.allocsample"];
+            let output = room.output(&[&run[..], &options, &["--", &node], &arguments].concat());
+            assert_eq!((output.status.code(), &*stderr(&output)), (Some(7), ""));
+            let report = stdout(&room.output(&["report", "x.allocsample"]));
+            assert_eq!(report.contains(NOTE), is_noted, "{node}: {report}");
+            if is_noted {
+                continue;
+            }
+            let truth: Value = serde_json::from_slice(&output.stdout).expect("the truth");
+            let charges = charges(&room, "heap = 'javascript'");
+            for (name, site) in truth["sites"].as_object().expect("sites") {
+                let [bytes, variance, live, live_variance, samples] = charges[name];
+                assert!(samples > 50.0, "{node} {name}: {samples} samples");
+                for (found, variance, known) in [
+                    (bytes, variance, &site["bytes"]),
+                    (live, live_variance, &site["live_bytes"]),
+                ] {
+                    let known = known.as_f64().expect("bytes");
+                    // Of a churning site an object may stand in a register when the collector comes.
+                    let slack = 0.005 * bytes;
+                    assert!(
+                        (found - known).abs() <= 4.0 * variance.sqrt() + slack,
+                        "{node} {name}: {found:.0} bytes of {known:.0}"
+                    );
+                }
+            }
+            let leaks = stdout(&room.output(&["leaks", "x.allocsample"]));
+            let leak = leaks.find("leakSession").expect(&leaks);
+            assert!(
+                leaks.find("fillCache").is_none_or(|cache| leak < cache),
+                "{leaks}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_running_program_is_joined_by_attach() {
     for node in nodes() {

@@ -14,6 +14,7 @@ enum bridge_group {
     BRIDGE_RUNTIME = 0,  /* language runtimes */
     BRIDGE_PYPY = 1,     /* only on request: the bridge changes code of the runtime */
     BRIDGE_EMBEDDED = 2, /* only on request: the allocator becomes slower */
+    BRIDGE_APART = 3,    /* no bridge has it: compiled functions are to be kept apart, which makes the program slower */
 };
 
 struct bridge {

@@ -23,6 +23,11 @@ static bool is_in_global_scope(const char *symbol)
 /* What is asked for now. */
 static _Atomic(uint32_t) groups_now;
 
+bool bridges_are_asked_for(uint32_t group)
+{
+    return (atomic_load_explicit(&groups_now, memory_order_relaxed) >> group & 1) != 0;
+}
+
 static bool is_wanted(const struct bridge *bridge, uint32_t groups)
 {
     return (groups >> bridge->group & 1) != 0;

@@ -4,6 +4,9 @@
 
 #include "services.h"
 
+/* Whether the user asks for this enum bridge_group now. Any thread. */
+HIDDEN bool bridges_are_asked_for(uint32_t group);
+
 /* Joins what this process has of these groups, a bit for each enum bridge_group. Before `main`, once for each. */
 HIDDEN void bridges_join(uint32_t groups);
 

@@ -191,6 +191,9 @@ impl Agent {
             .begin_recording(recording, self.config().tick_period_ns);
         self.mappings.begin_recording(recording);
         self.publisher.write_lost_before(recording);
+        if self.config().keeps_functions_apart {
+            recording.note(Note::NotInlined, b"");
+        }
         self.publisher.note_bridges(recording);
     }
 

@@ -80,6 +80,8 @@ pub struct Config {
     pub bridges: Bridges,
     /// `ALLOCSAMPLE_EMBEDDED`: whether allocators that are part of the program or of a library are joined.
     pub joins_embedded: bool,
+    /// `ALLOCSAMPLE_INLINING=off`: whether runtimes that can compile without inlining are told to.
+    pub keeps_functions_apart: bool,
     /// `ALLOCSAMPLE_CHILDREN`
     pub follow_children: bool,
     /// `ALLOCSAMPLE_MAPPINGS`: whether calls of mmap and its kin are recorded.
@@ -133,6 +135,7 @@ impl Config {
         is_stopped: false,
         bridges: Bridges::None,
         joins_embedded: false,
+        keeps_functions_apart: false,
         follow_children: false,
         records_mappings: false,
         on_full: OnFull::Drop,
@@ -296,6 +299,8 @@ impl Config {
         };
         config.joins_embedded =
             choice("ALLOCSAMPLE_EMBEDDED", &["on", "off"], "expected on or off")? == Some(0);
+        config.keeps_functions_apart =
+            choice("ALLOCSAMPLE_INLINING", &["on", "off"], "expected on or off")? == Some(1);
         if choice(
             "ALLOCSAMPLE_CHILDREN",
             &["follow", "ignore"],

@@ -137,6 +137,7 @@ unsafe extern "C" fn construct(
 const RUNTIMES: u32 = 1;
 const PYPY: u32 = 2;
 const EMBEDDED: u32 = 4;
+const APART: u32 = 8;
 
 /// The groups of bridges that the settings ask for.
 pub(crate) fn groups_of(config: &Config) -> u32 {
@@ -145,10 +146,8 @@ pub(crate) fn groups_of(config: &Config) -> u32 {
         Bridges::Pypy => RUNTIMES | PYPY,
         Bridges::None => 0,
     };
-    match config.joins_embedded {
-        true => runtimes | EMBEDDED,
-        false => runtimes,
-    }
+    let wanted = |group, is_wanted| if is_wanted { group } else { 0 };
+    runtimes | wanted(EMBEDDED, config.joins_embedded) | wanted(APART, config.keeps_functions_apart)
 }
 
 /// Switches the agent on with these settings. False: there is no memory for it.

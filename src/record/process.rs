@@ -326,6 +326,8 @@ pub enum Note {
     /// No agent was in the process: the profile has the samples that a runtime takes of its own heap, read from outside.
     /// Detail: the runtime, in words.
     Outside = 15,
+    /// Runtimes that can compile without inlining were told to. Detail: empty.
+    NotInlined = 16,
 }
 
 /// A [`Note`] with its detail.
@@ -380,6 +382,7 @@ impl<'a> NoteRecord<'a> {
             13 => Note::NotJoined,
             14 => Note::Killed,
             15 => Note::Outside,
+            16 => Note::NotInlined,
             _ => return None,
         };
         Some(Self {

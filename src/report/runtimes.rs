@@ -22,8 +22,19 @@ pub fn lines(profile: &Profile) -> Vec<String> {
         .collect();
     let elsewhere = (profile.notes.iter()).find(|(note, _)| *note == Note::MallocIsElsewhere);
     lines.extend(elsewhere.map(|(_, module)| malloc_is_elsewhere(module)));
+    lines.extend(inlines_functions(profile).then(|| "note: V8 inlines functions, and what an inlined function allocates is charged to its caller: `allocsample run --inlining off` keeps functions apart".to_owned()));
     lines.sort_by_key(|line| line.starts_with("note"));
     lines
+}
+
+/// Whether there are samples of V8's heap, and V8 was free to inline functions, which its profiler does not see.
+fn inlines_functions(profile: &Profile) -> bool {
+    let mut heaps = profile.vm.heaps.iter();
+    let heap = heaps.find(|(_, heap)| heap.name == "javascript");
+    let is_sampled = heap.is_some_and(|(&id, _)| profile.samples.iter().any(|it| it.heap == id));
+    let is_told = (profile.notes.iter()).any(|(note, _)| *note == Note::NotInlined);
+    let tells_itself = (profile.process.command_line.iter()).any(|it| it == "--no-turbo-inlining");
+    is_sampled && !is_told && !tells_itself
 }
 
 /// libc's stands before ours where something else than the loader or `attach` has brought the agent in, as a JVM does.
@@ -379,13 +390,24 @@ mod tests {
                 "warning: CPython 3.16.0: its objects are sampled, but functions, lines and types of Python are not shown: this build does not describe itself as known ones do",
             ),
             (
+                sampled(joined(with("Node.js", "26.10.0"), "javascript")),
+                "note: V8 inlines functions, and what an inlined function allocates is charged to its caller: `allocsample run --inlining off` keeps functions apart",
+            ),
+            (
                 with("free-threaded CPython", "3.14.10"),
                 "warning: free-threaded CPython 3.14.10: objects are not sampled, functions and lines are not shown: its bridge did not join",
             ),
         ] {
             assert_eq!(lines(&profile), [line]);
         }
+        let mut told = sampled(joined(with("Node.js", "26.10.0"), "javascript"));
+        let mut tells_itself = told.clone();
+        told.notes.push((Note::NotInlined, String::new()));
+        let command = ["node", "--no-turbo-inlining", "app.js"];
+        tells_itself.process.command_line = command.map(str::to_owned).to_vec();
         for profile in [
+            told,
+            tells_itself,
             joined(with("Node.js", "20.20.2"), "javascript"),
             joined(with("CPython", "3.13.0"), "python"),
             with_a_function(sampled(joined(with("CPython", "3.16.0"), "python"))),

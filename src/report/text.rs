@@ -372,7 +372,7 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             Note::UnknownSetting => lines.push(format!("note: {detail} is not a setting and had no effect (is it misspelt?)")),
             Note::DiskFull => lines.push(format!("note: there was no room for the profile for a while: {detail}")),
             // `runtimes` says it where it matters.
-            Note::NextAllocator | Note::NotJoined | Note::MallocIsElsewhere => {}
+            Note::NextAllocator | Note::NotJoined | Note::MallocIsElsewhere | Note::NotInlined => {}
             Note::Outside => lines.push(format!("note: {detail} took the samples, and they were read from outside; live memory is as of the last GC, and includes what was sampled before the attach")),
             // The summary says it.
             Note::Killed => {}

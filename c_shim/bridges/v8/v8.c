@@ -410,6 +410,16 @@ static void keep_objects_apart(void)
         v8.set_flags("--maglev-allocation-folding=0");
 }
 
+/* V8's profiler walks machine frames, and knows nothing of the functions that were inlined into them. */
+static void stop_inlining(void)
+{
+    const char *version = v8.version();
+    v8.set_flags("--no-turbo-inlining");
+    /* Node.js 20 has V8 11.3, whose second compiler is off. Older ones would complain about the flag. */
+    if (version != NULL && atoi(version) >= 12)
+        v8.set_flags("--no-maglev-inlining");
+}
+
 static void join_node(void)
 {
     /* A snapshot that was made with other flags is refused. */
@@ -417,6 +427,8 @@ static void join_node(void)
         return;
     v8.set_flags("--interpreted-frames-native-stack");
     keep_objects_apart();
+    if (shim_services.is_asked_for(BRIDGE_APART))
+        stop_inlining();
 }
 
 static void attach(void)

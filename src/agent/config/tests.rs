@@ -36,6 +36,45 @@ fn defaults() {
 }
 
 #[test]
+fn each_choice_has_its_meaning() {
+    let unwind = |pairs| read(pairs).ok().unwrap().unwind;
+    for (pairs, meant) in [
+        (&[("ALLOCSAMPLE_UNWIND", "auto")] as &[_], Unwind::Auto),
+        (&[("ALLOCSAMPLE_UNWIND", "dwarf")], Unwind::Auto),
+        (&[("ALLOCSAMPLE_UNWIND", "fp")], Unwind::FramePointers),
+        (&[("ALLOCSAMPLE_UNWIND", "none")], Unwind::None),
+        (&[("ALLOCSAMPLE_UNWIND", "verify")], Unwind::Verify),
+    ] {
+        assert_eq!(unwind(pairs), meant);
+    }
+    let bridges = |pairs| read(pairs).ok().unwrap().bridges;
+    assert_eq!(bridges(&[("ALLOCSAMPLE_RUNTIME", "pypy")]), Bridges::Pypy);
+    assert_eq!(bridges(&[("ALLOCSAMPLE_RUNTIME", "none")]), Bridges::None);
+    let config = read(&[]).ok().unwrap();
+    assert!(config.records_mappings && !config.joins_embedded && !config.keeps_functions_apart);
+    let changed = read(&[
+        ("ALLOCSAMPLE_MAPPINGS", "off"),
+        ("ALLOCSAMPLE_EMBEDDED", "on"),
+        ("ALLOCSAMPLE_INLINING", "off"),
+        ("ALLOCSAMPLE_START", "off"),
+        ("ALLOCSAMPLE_CHILDREN", "ignore"),
+        ("ALLOCSAMPLE_MAX_OVERHEAD", "2%"),
+    ]);
+    let changed = changed.ok().unwrap();
+    assert!(!changed.records_mappings && changed.joins_embedded && changed.keeps_functions_apart);
+    assert!(changed.is_stopped && !changed.follow_children);
+    assert_eq!(changed.budget().overhead, Some(0.02));
+    // What is neither is refused, and the message has the setting's name.
+    for pairs in [
+        &[("ALLOCSAMPLE_MAPPINGS", "yes")] as &[_],
+        &[("ALLOCSAMPLE_EMBEDDED", "1")],
+        &[("ALLOCSAMPLE_INLINING", "none")],
+    ] {
+        assert_eq!(read(pairs).err().map(|error| error.name), Some(pairs[0].0));
+    }
+}
+
+#[test]
 fn a_budget_is_watched_and_a_limit_or_a_rotation_attended() {
     let is = |pair: &'static [(&str, &str)]| {
         let config = read(pair).ok().unwrap();

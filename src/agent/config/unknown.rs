@@ -1,9 +1,10 @@
 //! Finds environment variables that look like settings of ours and are not.
 
 /// The settings that [`super::Config::read`] reads.
-pub(super) const NAMES: [&str; 23] = [
+pub(super) const NAMES: [&str; 24] = [
     "CHILDREN",
     "EMBEDDED",
+    "INLINING",
     "INTERVAL",
     "KEEP",
     "MAPPINGS",

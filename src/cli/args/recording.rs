@@ -101,10 +101,15 @@ pub struct Run {
     #[arg(long, value_name = "ON|OFF")]
     pub start: Option<OnOff>,
 
-    /// Record frames and heaps of language runtimes: auto (CPython, JVM, Ruby, Lua, OCaml, Node.js, libgc, Mono), none, or
+    /// Record frames and heaps of language runtimes: auto (CPython, JVM, Node.js, PHP, Ruby, Lua, OCaml, libgc, Mono), none, or
     /// pypy (also PyPy, whose code is then changed in memory) [default: auto]
     #[arg(long, value_name = "WHICH")]
     pub runtime: Option<Runtime>,
+
+    /// Node.js: off compiles without inlining. Otherwise objects that an inlined function allocates are charged to its
+    /// caller; see integrations/node for the cost [default: on]
+    #[arg(long, value_name = "ON|OFF")]
+    pub inlining: Option<OnOff>,
 
     /// Whether child processes get their own profiles [default: follow]
     #[arg(long, value_name = "WHAT")]
@@ -211,7 +216,7 @@ pub struct Attach {
     #[arg(long, value_name = "WHAT")]
     pub children: Option<Children>,
 
-    /// Record CPython's functions and small objects; other runtimes can only be joined at their start [default: auto]
+    /// Join language runtimes (CPython, JVM, Node.js, PHP, Ruby), or none [default: auto]
     #[arg(long, value_name = "WHICH")]
     pub runtime: Option<RunningRuntime>,
 

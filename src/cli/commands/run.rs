@@ -107,6 +107,7 @@ fn environment(
     let given = [
         ("ALLOCSAMPLE_START", options.start.map(name_of)),
         ("ALLOCSAMPLE_RUNTIME", options.runtime.map(name_of)),
+        ("ALLOCSAMPLE_INLINING", options.inlining.map(name_of)),
         ("ALLOCSAMPLE_CHILDREN", options.children.map(name_of)),
         ("ALLOCSAMPLE_MAX_OVERHEAD", options.max_overhead.clone()),
         (
