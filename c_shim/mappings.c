@@ -30,12 +30,75 @@ static size_t whole_pages(size_t bytes)
     return (bytes + page_bytes - 1) & ~(page_bytes - 1);
 }
 
+/* ---- what no recording has ---- */
+
+/* An allocator in front of ours maps its memory when our own constructor first allocates, before the agent is on; and a forked child
+ * has what its parent mapped. So calls before the first recording are kept, and large ones after it, until the table is full.
+ * Of a stack only the caller is kept. */
+#define KEPT 64
+#define LARGE ((size_t)16 << 20)
+
+static struct {
+    _Atomic(uintptr_t) start, bytes; /* 0: it is not mapped any more, or not written yet */
+    uintptr_t caller;
+    enum shim_change change;
+    uint32_t protection, flags;
+} kept[KEPT];
+static _Atomic(size_t) kept_count;
+static _Atomic(bool) has_recorded;
+
+static void keep(const void *caller, const struct shim_mapping *mapping)
+{
+    bool is_large = mapping->bytes >= LARGE;
+    if ((!is_large && atomic_load_explicit(&has_recorded, memory_order_relaxed)) ||
+        atomic_load_explicit(&kept_count, memory_order_relaxed) >= KEPT)
+        return;
+    size_t at = atomic_fetch_add_explicit(&kept_count, 1, memory_order_relaxed);
+    if (at >= KEPT)
+        return;
+    kept[at].caller = (uintptr_t)caller;
+    kept[at].change = mapping->change;
+    kept[at].protection = mapping->protection;
+    kept[at].flags = mapping->flags;
+    atomic_store_explicit(&kept[at].start, mapping->start, memory_order_relaxed);
+    /* Release: who sees the length sees the rest. */
+    atomic_store_explicit(&kept[at].bytes, mapping->bytes, memory_order_release);
+}
+
+/* Of a mapping that loses its middle the lower part is kept. */
+static void forget(uintptr_t start, size_t bytes)
+{
+    uintptr_t end = start + bytes;
+    size_t count = atomic_load_explicit(&kept_count, memory_order_relaxed);
+    for (size_t i = 0; i < (count < KEPT ? count : KEPT); i++) {
+        uintptr_t from = atomic_load_explicit(&kept[i].start, memory_order_relaxed);
+        uintptr_t to = from + atomic_load_explicit(&kept[i].bytes, memory_order_acquire);
+        if (to <= start || end <= from)
+            continue;
+        bool keeps_head = from < start, keeps_tail = end < to && !keeps_head;
+        if (keeps_tail)
+            atomic_store_explicit(&kept[i].start, end, memory_order_relaxed);
+        atomic_store_explicit(&kept[i].bytes, keeps_head ? start - from : keeps_tail ? to - end : 0,
+                              memory_order_release);
+    }
+}
+
+bool shim_kept_mapping(size_t index, struct shim_kept_mapping *found)
+{
+    atomic_store_explicit(&has_recorded, true, memory_order_relaxed);
+    if (index >= KEPT || index >= atomic_load_explicit(&kept_count, memory_order_relaxed))
+        return false;
+    found->mapping.bytes = atomic_load_explicit(&kept[index].bytes, memory_order_acquire);
+    found->mapping.start = atomic_load_explicit(&kept[index].start, memory_order_relaxed);
+    found->mapping.change = kept[index].change;
+    found->mapping.protection = kept[index].protection;
+    found->mapping.flags = kept[index].flags;
+    found->caller = kept[index].caller;
+    return true;
+}
+
 static void tell(const void *caller, enum shim_change change, const void *start, size_t bytes, int protection, int flags)
 {
-    const struct shim_slow_path *agent = shim_agent();
-    if (agent == NULL)
-        return;
-    int saved_errno = errno;
     const enum shim_change own = change == SHIM_THREAD ? SHIM_OWN_THREAD : SHIM_OWN;
     const struct shim_mapping mapping = {
         .start = (uintptr_t)start,
@@ -44,8 +107,17 @@ static void tell(const void *caller, enum shim_change change, const void *start,
         .protection = (uint32_t)protection,
         .flags = (uint32_t)flags,
     };
-    agent->on_mapping(&shim_thread, &mapping);
-    errno = saved_errno;
+    if (mapping.change == SHIM_UNMAP)
+        forget(mapping.start, mapping.bytes);
+    const struct shim_slow_path *agent = shim_agent();
+    if (agent != NULL) {
+        int saved_errno = errno;
+        agent->on_mapping(&shim_thread, &mapping);
+        errno = saved_errno;
+    }
+    /* Last: the recording that this call has begun has it. */
+    if (mapping.change < SHIM_THREAD)
+        keep(caller, &mapping);
 }
 
 #define CALLER __builtin_return_address(0)

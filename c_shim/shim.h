@@ -191,6 +191,15 @@ HIDDEN bool shim_start_ticks(void);
 HIDDEN void shim_end_ticks(void);
 HIDDEN void shim_give_back_signal_stack(void *stack);
 
+/* A call that maps, which no recording may have: its return address is all that is known of its stack. */
+struct shim_kept_mapping {
+    struct shim_mapping mapping; /* no bytes: it is gone */
+    uintptr_t caller;
+};
+_Static_assert(sizeof(struct shim_kept_mapping) == 40, "src/agent/shim.rs mirrors this layout");
+/* Returns false if there are no more. From now on only large ones are kept. */
+HIDDEN bool shim_kept_mapping(size_t index, struct shim_kept_mapping *found);
+
 /* `caller` has started a thread, whose descriptor lies here: a pthread_t of glibc is its address. */
 HIDDEN void shim_tell_thread(const void *caller, uintptr_t descriptor, size_t stack_bytes);
 

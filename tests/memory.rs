@@ -286,6 +286,34 @@ time.sleep(0.5)
     }
 }
 
+/// Our own constructor is the first to call such a malloc; and a child has what its parent mapped.
+#[test]
+fn what_was_mapped_before_the_recording_has_its_owner() {
+    let room = room("maps_early.c");
+    let run = ["run", "-q", "-o", "it.allocsample", "--", "./program"];
+    let output = room.output(&run);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let mut children = std::fs::read_dir(room.path("it.processes")).expect("profiles of children");
+    let child = children.next().expect("the child's profile");
+    let child = child.expect("a file").path();
+    let child = child.to_str().expect("UTF-8");
+    for (what, mib) in [("it.allocsample", 25.0), (child, 42.0)] {
+        let ledger = ledger(&room, what);
+        assert_adds_up(&ledger["peak"]);
+        let accounts = accounts(&ledger["peak"]);
+        let of = |account: &str| accounts.get(account).copied().unwrap_or(0.0);
+        assert!((of("mapped") - mib).abs() < 0.5, "{what}: {accounts:#?}");
+        assert!(of("unexplained") < 0.5, "{what}: {accounts:#?}");
+        let rows = ledger["peak"]["rows"].as_array().expect("rows");
+        let row = rows.iter().find(|row| row["account"] == "mapped");
+        assert_eq!(row.expect("a row")["name"], "mapped by program");
+        // It names what it looks for in other files, and is no allocator for that.
+        let names = rows.iter().filter_map(|row| row["name"].as_str());
+        let own: Vec<&str> = names.filter(|it| it.contains("liballocsample")).collect();
+        assert!(own.is_empty(), "{own:?}");
+    }
+}
+
 #[test]
 fn a_mapping_is_enough_for_a_profile_and_off_is_off() {
     let room = room("only_maps.c");

@@ -148,6 +148,7 @@ impl Agent {
         let begun = recording::begin(beginning, is_wanted)?;
         if let Some(recording) = begun {
             self.write_first_records(recording);
+            self.write_kept_mappings(area, recording);
             self.take_waiting_request(recording);
         }
         Ok(begun)

@@ -67,5 +67,5 @@ pub use os::stack_room::make_room;
 pub use path::Path;
 pub use publishing::Publisher;
 pub use setup::{Hooks, Start};
-pub use shim::{Allocation, Caller, Interrupted, MappingCall};
+pub use shim::{Allocation, Caller, Interrupted, KeptMapping, MappingCall};
 pub use switch::Switch;

@@ -14,9 +14,9 @@ use crate::accounting::thread::ShimThread;
 use crate::agent::Agent;
 use crate::capture::WorkArea;
 use crate::os::stack_room::make_room;
-use crate::os::{clock, memory};
+use crate::os::{clock, memory, process};
 use crate::recording::{self, Recording};
-use crate::shim::{Caller, MappingCall};
+use crate::shim::{Caller, KeptMapping, MappingCall};
 use crate::switch::Switch;
 
 /// So many calls a program may make at once. Those that were measured make 17 to 2,600 in a run.
@@ -110,6 +110,33 @@ impl Agent {
         match recording::current() {
             Some(recording) => self.record_without_stack(thread, mapped, caller, recording),
             None => self.count_mapping_not_recorded(),
+        }
+    }
+
+    /// Writes the calls that were made before there was a recording, as older than all others; but those whose caller is not
+    /// known.
+    pub(crate) fn write_kept_mappings(&self, area: &mut WorkArea, recording: &Recording) {
+        if !self.config().records_mappings {
+            return;
+        }
+        let is_alone = process::threads() == 1;
+        let kept = |index| (self.setup.hooks().kept_mapping)(index);
+        for KeptMapping { mapping, caller } in (0..).map_while(kept) {
+            let change = MappingChange::from_number(mapping.change as u8);
+            let Some(change) = change.filter(|_| mapping.bytes > 0) else {
+                continue;
+            };
+            let capture = &self.capture;
+            if !capture.announce_module_of(caller, is_alone, area, recording) {
+                continue;
+            }
+            let mapped = Mapped {
+                protection: mapping.protection as u8,
+                flags: mapping.flags,
+                change,
+                ..Mapped::own(0, mapping.start, mapping.bytes)
+            };
+            write_with_frames(mapped, &[caller], recording);
         }
     }
 
@@ -232,19 +259,23 @@ impl Agent {
 /// reader takes them for older than all calls.
 pub(crate) fn write_own_mappings(recording: &Recording) {
     for (start, bytes) in memory::own_ranges().filter(|(_, bytes)| *bytes > 0) {
-        let record = MappingRecord {
-            mapped: Mapped::own(0, start, bytes),
-            shared: 0,
-            frames: &[],
-        };
-        let words = MappingRecord::words(0);
-        let Ok(mut reservation) = recording.ring.reserve(words, Priority::Essential) else {
-            return;
-        };
-        // As long as it says.
-        let _ = record.encode_into(reservation.words_mut());
-        reservation.commit(RecordKind::Mapping as u8);
+        write_with_frames(Mapped::own(0, start, bytes), &[], recording);
     }
+}
+
+fn write_with_frames(mapped: Mapped, frames: &[u64], recording: &Recording) {
+    let record = MappingRecord {
+        mapped,
+        shared: 0,
+        frames,
+    };
+    let words = MappingRecord::words(frames.len());
+    let Ok(mut reservation) = recording.ring.reserve(words, Priority::Essential) else {
+        return;
+    };
+    // As long as it says.
+    let _ = record.encode_into(reservation.words_mut());
+    reservation.commit(RecordKind::Mapping as u8);
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use allocsample_sampling::{GapLaw, Interval};
 use crate::config::{Config, UnknownSetting};
 use crate::os::memory::StaticRef;
 use crate::recording::Recording;
+use crate::shim::KeptMapping;
 use crate::spill;
 
 /// Functions of the library around the agent, which it cannot implement itself.
@@ -36,6 +37,8 @@ pub struct Hooks {
     /// A stack has run through a module that starts at this address for the first time. On the drain thread. False: call again
     /// later.
     pub on_module: fn(u64) -> bool,
+    /// The mapping with this index that was made before the first recording, or by the process that this one was forked from.
+    pub kept_mapping: fn(usize) -> Option<KeptMapping>,
     /// Writes the detail of a [`NotJoined`](allocsample_record::Note::NotJoined) note for the declined bridge with this index.
     /// Returns its length in bytes, or 0 if there are no more.
     pub not_joined: fn(usize, &mut [u8]) -> usize,
@@ -56,6 +59,7 @@ impl Hooks {
         on_sampled: |_, _, _| {},
         on_heap_freed: |_| {},
         on_module: |_| true,
+        kept_mapping: |_| None,
         not_joined: |_, _| 0,
     };
 }

@@ -67,3 +67,17 @@ const _: () = assert!(
     size_of::<MappingCall>() == 32,
     "c_shim/shim.h asserts the same"
 );
+
+/// Mirror of `struct shim_kept_mapping`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "documented in shim.h")]
+pub struct KeptMapping {
+    pub mapping: MappingCall,
+    pub caller: u64,
+}
+
+const _: () = assert!(
+    size_of::<KeptMapping>() == 40,
+    "c_shim/shim.h asserts the same"
+);

@@ -6,7 +6,7 @@ use allocsample_agent::config::{Bridges, Config, UnknownSetting};
 use allocsample_agent::os::file::complain;
 use allocsample_agent::os::{self, clock, memory, vdso};
 use allocsample_agent::stack::modules::FindObject;
-use allocsample_agent::{Agent, Hooks, ShimThread, Start};
+use allocsample_agent::{Agent, Hooks, KeptMapping, ShimThread, Start};
 use allocsample_front::{
     self as front, Front, KeepErrno, OwnAllocator, called_as, has_more_rights_than_its_caller,
     here, read_settings,
@@ -35,6 +35,7 @@ unsafe extern "C" {
     fn shim_find_object(address: *const c_void, found: *mut Object) -> bool;
     fn shim_is_definition(address: *const c_void) -> bool;
     fn shim_is_glibc() -> bool;
+    fn shim_kept_mapping(index: usize, found: *mut KeptMapping) -> bool;
     fn shim_list_of_loader() -> *const c_void;
     static environ: *const *const c_char;
 }
@@ -169,6 +170,7 @@ pub(crate) fn switch_on(config: Config, unknown_setting: Option<UnknownSetting>)
             on_sampled,
             on_heap_freed,
             on_module,
+            kept_mapping,
             not_joined,
             ..front::hooks::<Preload>()
         },
@@ -395,6 +397,12 @@ fn not_joined(index: usize, detail: &mut [u8]) -> usize {
 fn on_module(start: u64) -> bool {
     // SAFETY: on the drain thread; the module was relocated before a stack could run through it.
     unsafe { bridges_look(start) }
+}
+
+fn kept_mapping(index: usize) -> Option<KeptMapping> {
+    let mut found = std::mem::MaybeUninit::zeroed();
+    // SAFETY: it writes to `found`, whose zeros are a mapping, too.
+    unsafe { shim_kept_mapping(index, found.as_mut_ptr()).then(|| found.assume_init()) }
 }
 
 fn on_heap_freed(address: u64) {

@@ -129,6 +129,27 @@ impl Capture {
         self.code_changes.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Describes the module that has this code in the ring, unless that was done. False: there is none, or it may be unloaded
+    /// meanwhile. `is_alone`: there is no other thread that could do so; the program itself stays anyway.
+    pub fn announce_module_of(
+        &self,
+        code: u64,
+        is_alone: bool,
+        area: &mut WorkArea,
+        recording: &Recording,
+    ) -> bool {
+        if !is_alone && !self.modules.is_in_program(code) {
+            return false;
+        }
+        let Some(module) = self.modules.find(code) else {
+            return false;
+        };
+        if module.must_announce(self.epoch.load(Ordering::Relaxed)) {
+            recording.push(&module.record(&mut area.path));
+        }
+        true
+    }
+
     /// Removes the frames of our own code from what was found.
     pub fn strip_own(&self, area: &mut WorkArea, captured: &mut Captured) {
         area.strip_own(&self.modules, captured);

@@ -299,6 +299,12 @@ impl Modules {
         self.program.1.store(range.end, Ordering::Relaxed);
     }
 
+    /// Whether an address is in the program itself, which is never unmapped.
+    pub fn is_in_program(&self, address: u64) -> bool {
+        let (start, end) = &self.program;
+        (start.load(Ordering::Relaxed)..end.load(Ordering::Relaxed)).contains(&address)
+    }
+
     /// How to ask the loader. Without it or [`Self::set_list`] every address is outside of all modules.
     pub fn set_find_object(&self, find: FindObject) {
         self.find_object.store(find as usize, Ordering::Release);
