@@ -412,6 +412,26 @@ fn the_page_of_a_comparison_shows_what_diff_says() {
             assert_eq!(ours[1], theirs["significant"]);
         }
         assert!(number(&seen, "changeFrames") > 5.0);
+        assert_ledgers_are_compared(&seen, &diff["memory"]);
+    }
+}
+
+/// `null`: a process was too small for a list of its mappings.
+fn assert_ledgers_are_compared(seen: &Value, memory: &Value) {
+    if memory.is_null() {
+        assert!(seen["ledgerChanges"].as_array().is_none_or(Vec::is_empty));
+        return;
+    }
+    assert_eq!(
+        number(seen, "residentDifference"),
+        number(&memory["resident_bytes"], "difference")
+    );
+    let theirs = memory["rows"].as_array().expect("rows");
+    let ours = seen["ledgerChanges"].as_array().expect("rows");
+    assert_eq!(ours.len(), theirs.len());
+    for (ours, theirs) in ours.iter().zip(theirs) {
+        assert_eq!(ours[0], theirs["name"]);
+        assert_eq!(ours[1].as_f64(), theirs["difference"].as_f64());
     }
 }
 

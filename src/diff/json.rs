@@ -29,19 +29,21 @@ pub fn diff(diff: &Diff) -> Document<'_> {
 
 /// What else the document has: the rows of the ledger, or null.
 pub fn memory(memory: Option<&MemoryChange>) -> Value {
-    let compared = memory.map(|memory| {
-        json!({
-            "reading": match memory.moment {
-                Moment::Largest => "peak",
-                Moment::Last => "last",
-            },
-            "resident_bytes": change(&memory.resident),
-            "rows": memory.rows.iter().map(memory_row).collect::<Vec<_>>(),
-            "missed_bytes": memory.missed_bytes,
-            "grew_most": memory.grew_most().map(|row| &row.name),
-        })
-    });
-    json!({"memory": compared})
+    json!({"memory": memory.map(memory_of)})
+}
+
+/// The rows of the ledger.
+pub fn memory_of(memory: &MemoryChange) -> Value {
+    json!({
+        "reading": match memory.moment {
+            Moment::Largest => "peak",
+            Moment::Last => "last",
+        },
+        "resident_bytes": change(&memory.resident),
+        "rows": memory.rows.iter().map(memory_row).collect::<Vec<_>>(),
+        "missed_bytes": memory.missed_bytes,
+        "grew_most": memory.grew_most().map(|row| &row.name),
+    })
 }
 
 fn memory_row(row: &MemoryRow) -> Value {

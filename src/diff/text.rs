@@ -93,11 +93,8 @@ pub fn write_memory(
         difference(Measure::Live, &memory.resident),
     );
     writeln!(out, "\n{}", options.width.broken(&head, INDENT))?;
-    if memory.misses_a_peak() {
-        let [before, after] = memory.missed_bytes.map(|it| units::bytes(it as f64));
-        let line = format!(
-            "warning: {before} before and {after} after are missing: the processes had so much more resident while no list of mappings was read"
-        );
+    if let Some(line) = missed_peak(memory) {
+        let line = format!("warning: {line}");
         writeln!(out, "{}", options.width.broken(&line, INDENT))?;
     }
     let is_shown = |row: &&MemoryRow| options.all || memory.is_material(row) && !row.is_noise();
@@ -146,7 +143,18 @@ pub fn write_memory(
     writeln!(out, "{}", options.width.broken(&line, INDENT))
 }
 
-fn describe(reason: NotCompared) -> String {
+/// What a peak had that no reading has, if that may be the difference.
+pub fn missed_peak(memory: &MemoryChange) -> Option<String> {
+    let [before, after] = memory.missed_bytes.map(|it| units::bytes(it as f64));
+    memory.misses_a_peak().then(|| {
+        format!(
+            "{before} before and {after} after are missing: the processes had so much more resident while no list of mappings was read"
+        )
+    })
+}
+
+/// The reason in words.
+pub fn describe(reason: NotCompared) -> String {
     match reason {
         NotCompared::Narrowed => {
             "a part of the samples was selected, and the kernel counts all memory".to_owned()

@@ -1,12 +1,13 @@
 //! Another profile, with which the page's is compared.
 
-use allocsample_diff::{Diff, Measure, Per, json};
+use allocsample_diff::{Diff, Measure, MemoryChange, Per, json, text};
 use allocsample_profile::Profile;
 use allocsample_report::{By, Totals};
 use serde_json::{Value, json};
 
 use crate::about::about;
 use crate::cells::{Cells, Key, LIVE, Sums, UNKNOWN};
+use crate::collections::thinned;
 use crate::columns::reals;
 use crate::sites::Sites;
 
@@ -55,7 +56,45 @@ pub(crate) fn against(
         "bucket_s": cells.bucket_ns as f64 / 1e9,
         "live": live_over_time(&cells, sites),
         "tables": tables(it, after),
+        "resident": resident_over_time(it.before),
+        "memory": {
+            "peak": memory(it, after, Measure::Allocated),
+            "last": memory(it, after, Measure::Live),
+        },
     })
+}
+
+/// Seconds and resident bytes of the earlier process's readings.
+fn resident_over_time(before: &Profile) -> Vec<Value> {
+    let readings: Vec<(u64, u64)> = (before.memory.iter())
+        .map(|map| (map.totals.time_ns, map.totals.resident_bytes))
+        .collect();
+    let seconds = |time_ns: u64| time_ns.saturating_sub(before.process.start_ns) as f64 / 1e9;
+    thinned(&readings)
+        .map(|&(time_ns, bytes)| json!([seconds(time_ns), bytes]))
+        .collect()
+}
+
+/// The rows of both ledgers, or why they are not compared.
+fn memory(it: &Against<'_>, after: &Profile, measure: Measure) -> Value {
+    let compared = MemoryChange::of_runs(&[it.before], &[after], measure);
+    let memory = match &compared {
+        Ok(memory) => memory,
+        Err(reason) => return json!({"not_compared": text::describe(*reason)}),
+    };
+    let mut value = json::memory_of(memory);
+    if let Some(rows) = value["rows"].as_array_mut() {
+        for (row, of) in rows.iter_mut().zip(&memory.rows) {
+            row["verdict"] = json!(match of {
+                of if of.is_noise() => "noise",
+                of if !memory.is_material(of) => "small",
+                of if of.change.difference() < 0.0 => "less",
+                _ => "more",
+            });
+        }
+    }
+    value["warning"] = json!(text::missed_peak(memory));
+    value
 }
 
 /// Live bytes at the end of each bucket, by heap.
@@ -105,4 +144,65 @@ fn tables(it: &Against<'_>, after: &Profile) -> Vec<Value> {
         }
     }
     tables
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use allocsample_profile::{MemoryMap, MemoryMapping, MemoryTotals};
+
+    /// With so much in a mapping without a name, and then half of it.
+    fn profile(mib: u64) -> Profile {
+        let mut profile = Profile::default();
+        for (second, bytes) in [(1, mib << 20), (2, mib << 19)] {
+            profile.memory.push(MemoryMap {
+                totals: MemoryTotals {
+                    time_ns: second * 1_000_000_000,
+                    resident_bytes: bytes,
+                    anonymous_bytes: bytes,
+                    peak_resident_bytes: 0,
+                },
+                names: vec![Vec::new()],
+                mappings: vec![MemoryMapping {
+                    start: 1 << 40,
+                    bytes: 1 << 30,
+                    resident_bytes: bytes,
+                    anonymous_bytes: bytes,
+                    ..MemoryMapping::default()
+                }],
+                group: Vec::new(),
+            });
+        }
+        profile
+    }
+
+    fn page(before: &Profile, after: &Profile) -> Value {
+        let per = Per::Run;
+        crate::document::document(after, Some(&Against { before, per }))["against"].take()
+    }
+
+    #[test]
+    fn the_page_compares_the_ledgers_at_the_peaks_and_at_the_ends() {
+        let against = page(&profile(10), &profile(30));
+        for (moment, mib) in [("peak", 20.0), ("last", 10.0)] {
+            let memory = &against["memory"][moment];
+            let row = &memory["rows"][0];
+            assert_eq!(row["account"], "unexplained", "{memory}");
+            assert_eq!(row["verdict"], "more", "{memory}");
+            for change in [row, &memory["resident_bytes"]] {
+                assert_eq!(change["difference"], json!(mib * f64::from(1 << 20)));
+            }
+        }
+        let resident = json!([[1.0, 10 << 20], [2.0, 5 << 20]]);
+        assert_eq!(against["resident"], resident);
+        let shrunk = page(&profile(30), &profile(10));
+        assert_eq!(shrunk["memory"]["peak"]["rows"][0]["verdict"], "less");
+    }
+
+    #[test]
+    fn a_profile_without_readings_has_the_reason_why_memory_is_not_compared() {
+        let against = page(&Profile::default(), &profile(10));
+        let reason = against["memory"]["peak"]["not_compared"].as_str();
+        assert!(reason.is_some_and(|it| it.starts_with("the profile before has no list")));
+    }
 }

@@ -191,6 +191,11 @@ try {
     seen.changes = await page.$$eval('#change-table tbody tr', (all) => all.map((it) => [Number(it.dataset.difference), it.dataset.significant === 'true']));
     seen.changeFrames = await page.locator('#change-flame .box').count();
   }
+  if (tabs.includes('changes') && tabs.includes('ledger')) {
+    await page.click('#tab-ledger');
+    seen.residentDifference = await page.$eval('#ledger-total', (it) => Number(it.dataset.difference));
+    seen.ledgerChanges = await page.$$eval('#ledger-changes tbody tr', (all) => all.map((it) => [it.cells[0].textContent, Number(it.dataset.difference), it.dataset.verdict]));
+  }
   await page.keyboard.press('d');
   await page.click('#tab-flame');
   seen.frames = await page.locator('#flame .box').count();

@@ -61,7 +61,10 @@ pub fn run(arguments: &args::Diff) -> anyhow::Result<Ending> {
             document.extend(json::memory(memory().ok().as_ref()));
             output_file::write_json(&document)?;
         }
-        Format::Csv => output_file::write_stdout(|out| Ok(csv::diff(&diff, out)?))?,
+        Format::Csv => {
+            let memory = memory().ok();
+            output_file::write_stdout(|out| Ok(csv::diff(&diff, memory.as_ref(), out)?))?;
+        }
         Format::Text => {
             let options = text::Options {
                 top: arguments.top,

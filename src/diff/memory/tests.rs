@@ -176,3 +176,52 @@ fn a_peak_between_the_readings_is_said_to_be_missing() {
     // The last readings are not of the peak.
     assert_eq!(missed(&steady, &peaked, Measure::Live), ([0, 10], false));
 }
+
+#[test]
+fn csv_has_the_rows_of_the_ledger_behind_those_of_allocations_with_their_account() {
+    let (before, after) = (profile(40, 60), profile(41, 90));
+    let memory = compared(
+        std::slice::from_ref(&before),
+        std::slice::from_ref(&after),
+        Measure::Allocated,
+    );
+    let diff = crate::Diff::of(
+        &before,
+        &after,
+        allocsample_report::By::Function,
+        Measure::Allocated,
+        crate::Per::Run,
+    );
+    let printed = |memory: Option<&MemoryChange>| {
+        let mut out = Vec::new();
+        crate::csv::diff(&diff, memory, &mut out).expect("memory to write to");
+        String::from_utf8(out).expect("text")
+    };
+    assert_eq!(printed(None).lines().count(), 1);
+    let text = printed(Some(&memory));
+    // From the end: names contain commas.
+    let lines: Vec<Vec<&str>> = text.lines().map(|it| it.rsplit(',').collect()).collect();
+    let at = |name: &str| {
+        let found = lines[0].iter().position(|it| *it == name);
+        found.expect(name)
+    };
+    let rows: Vec<[&str; 3]> = lines[1..]
+        .iter()
+        .map(|it| {
+            [
+                it[at("account")],
+                it[at("difference")],
+                it[at("significant")],
+            ]
+        })
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            ["unexplained", "31457280", "true"],
+            // 1 MiB is less than a hundredth of 131 MiB.
+            ["malloc_held", "1048576", "false"],
+        ],
+        "{text}"
+    );
+}

@@ -24,6 +24,11 @@ function changeColumns() {
   }
   return [before, after];
 }
+function drawBar(place, difference, most) {
+  const bar = element('span', undefined, place);
+  bar.className = 'bar';
+  bar.style.cssText = `width:${Math.round(90 * Math.abs(difference) / most)}px;background:${difference < 0 ? SHRANK : GREW}`;
+}
 function drawChanges() {
   const { against } = profile, data = tableOfChanges(), unit = against.per;
   const total = data.total, now = (value) => formatBytes(value) + unit;
@@ -45,9 +50,7 @@ function drawChanges() {
     element('td', formatBytes(row.before), line);
     element('td', formatBytes(row.after), line);
     element('td', formatChange(row.difference), line);
-    const bar = element('span', undefined, element('td', undefined, line));
-    bar.className = 'bar';
-    bar.style.cssText = `width:${Math.round(90 * Math.abs(row.difference) / most)}px;background:${row.difference < 0 ? SHRANK : GREW}`;
+    drawBar(element('td', undefined, line), row.difference, most);
     const error = row.before_stderr === null || row.after_stderr === null ? null : Math.hypot(row.before_stderr, row.after_stderr);
     element('td', error === null ? '' : formatBytes(error), line);
     element('td', row.adjusted_p_value === null ? '' : formatP(row.adjusted_p_value), line);

@@ -22,6 +22,7 @@ const LINKED = {
   statistic: choice('statistic', '0'),
   file: { now: () => (source.file === null ? '' : profile.files[source.file]), start: '', set: (value) => { const file = profile.files.indexOf(value); source.file = file < 0 ? null : file; } },
   changes: { now: () => changes.by, start: 'function', set: (value) => { changes.by = CHANGES_BY.includes(value) ? value : 'function'; } },
+  moment: choice('ledger-moment', 'peak'),
   sure: box('sure', false),
   inverted: box('change-invert', false),
   zoomed: { now: () => changes.zoom.toString(36), start: '0', set: (value) => { changes.zoom = parseInt(value, 36) || 0; } },

@@ -133,6 +133,8 @@ profile.collections.statistics.forEach((it, at) => option('statistic', at, `${pr
 byId('statistic').addEventListener('change', () => refresh());
 byId('files').addEventListener('change', (event) => { source.file = Number(event.target.value); refresh(); });
 CHANGES_BY.forEach((name) => option('change-by', name, name));
+for (const [moment, title] of [['peak', 'at the peaks'], ['last', 'at the ends']]) option('ledger-moment', moment, title);
+byId('ledger-moment').addEventListener('change', () => refresh());
 byId('change-by').addEventListener('change', (event) => { changes.by = event.target.value; changes.rows = ROWS_AT_ONCE; refresh(); });
 byId('change-unzoom').addEventListener('click', () => { changes.zoom = 0; refresh(); });
 Object.keys(BY).filter((name) => name !== 'heap' || tracks.length > 1).forEach((name) => option('by', name, name === 'kind' ? kindWord : name));
