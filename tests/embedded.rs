@@ -82,6 +82,75 @@ fn live_bytes_are_those_that_the_allocator_counts() {
     assert!(difference.abs() < 16_384.0, "{difference}");
 }
 
+/// The ledger of x.allocsample.
+fn ledger(room: &Room) -> Value {
+    let output = room.output(&["memory", "x.allocsample", "--format", "json"]);
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn its_own_count_stands_beside_the_estimate() {
+    let Some(mut program) = started(EVERY) else {
+        return;
+    };
+    program.ask("allocate second 3000 8192");
+    program.ask("allocate first 40 65536");
+    let own: f64 = program.asked("allocated").parse().expect("a number");
+    let (room, _profile) = program.end();
+    let ledger = ledger(&room);
+    let counts = ledger["last"]["own_counts"].as_array().expect("counts");
+    let [count] = &counts[..] else {
+        panic!("{counts:?}");
+    };
+    assert_eq!(count["name"], "jemalloc in own", "{count}");
+    assert_eq!(count["agreement"], "reconciled", "{count}");
+    assert_eq!(
+        figure(count, "live_bytes"),
+        3000.0 * 8192.0 + 40.0 * 65536.0
+    );
+    // What the thread that asked keeps for itself.
+    let allocated = figure(count, "allocated_bytes");
+    assert!((allocated - own).abs() < 131_072.0, "{own}: {count}");
+    let [active, resident] = ["active_bytes", "resident_bytes"].map(|it| figure(count, it));
+    assert!(allocated <= active && active < resident, "{count}");
+    assert!(figure(count, "metadata_bytes") > 0.0, "{count}");
+    let text = room.output(&["memory", "x.allocsample"]);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.contains("own count  jemalloc in own, "), "{text}");
+    // Its figures are readings of a heap like others.
+    let sql = "SELECT counter, unit FROM counters WHERE counter LIKE 'own count%' GROUP BY 1, 2 ORDER BY 1";
+    let names = room.output(&["query", "x.allocsample", sql, "--format", "csv"]);
+    let names = String::from_utf8_lossy(&names.stdout).into_owned();
+    assert_eq!(names.lines().count(), 6, "{names}");
+    assert!(names.contains("own count: allocated,bytes"), "{names}");
+}
+
+#[test]
+fn without_the_option_no_allocator_is_asked() {
+    let Some(mut program) = started(&["--interval", "1"]) else {
+        return;
+    };
+    program.ask("allocate second 3000 8192");
+    let (room, _profile) = program.end();
+    assert_eq!(ledger(&room)["last"]["own_counts"], serde_json::json!([]));
+}
+
+/// A lock may be held for ever: by a thread that has called `exit` in a signal handler, say.
+#[test]
+fn an_allocator_that_does_not_answer_is_asked_once_and_not_waited_for() {
+    let room = Room::new();
+    room.add(&Program::compiled("silent_jemalloc.c"), "program");
+    let run = ["run", "-q", "-o", "x.allocsample"];
+    let output = room.output(&[&run[..], EVERY, &["--", "./program"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n");
+    let profile = Profile::read(&room.path("x.allocsample"));
+    assert!(profile.is_complete(), "{}", profile.exit());
+    let heap = bridge::heap(&profile, "jemalloc in program");
+    assert_eq!(figure(heap, "live_bytes"), 3072.0 * 4096.0, "{heap}");
+    assert_eq!(ledger(&room)["last"]["own_counts"], serde_json::json!([]));
+}
+
 #[test]
 fn threads_that_allocate_at_the_same_time_are_within_their_error() {
     let options = ["--embedded", "--interval", "4K", "--seed", "11"];

@@ -17,6 +17,23 @@ enum bridge_group {
     BRIDGE_APART = 3,    /* no bridge has it: compiled functions are to be kept apart, which makes the program slower */
 };
 
+/* Figures that an allocator counts itself, in bytes; src/record/own.rs has the same numbers. */
+enum bridge_own_figure {
+    OWN_ALLOCATED = 0, /* blocks in use, with what their sizes were rounded up by and what its caches keep */
+    OWN_ACTIVE = 1,    /* pages with such blocks */
+    OWN_METADATA = 2,
+    OWN_RESIDENT = 3, /* all of it that may be resident, free pages included */
+    OWN_RETAINED = 4, /* mapped, and given back to the kernel */
+    OWN_FIGURES,
+};
+#define OWN_UNKNOWN UINT64_MAX
+
+/* What one allocator says of itself. */
+struct bridge_own {
+    const allocsample_heap *heap; /* NULL: malloc's */
+    uint64_t bytes[OWN_FIGURES];  /* or OWN_UNKNOWN */
+};
+
 struct bridge {
     const char *name;
     /* A symbol in the program's global scope by which the runtime is recognised. NULL: `join` finds out by itself. */
@@ -34,6 +51,9 @@ struct bridge {
     /* On the agent's own thread, while the program's threads run and no object is unloaded: code of the object that starts at this
      * address has run. Not while a thread attaches or detaches. NULL: the bridge joins nothing that is loaded later. */
     void (*look)(uintptr_t object);
+    /* Under the conditions of `look`: what the allocators count themselves. Returns how many it wrote to `own`. It must come back
+     * soon, whatever locks the program holds. NULL: they are not asked. */
+    size_t (*count)(struct bridge_own *own, size_t room);
     /* The program has called `dlclose`: objects may be gone. NULL: the bridge does not mind. */
     void (*after_dlclose)(void);
     /* In a forked child: releases locks that other threads of the parent held. NULL: there are none. */

@@ -101,6 +101,21 @@ bool bridges_look(uint64_t object)
     return true;
 }
 
+_Static_assert(sizeof(struct bridge_own) == 48 && offsetof(struct bridge_own, bytes) == 8,
+               "src/preload/start.rs mirrors this layout");
+
+size_t bridges_count(struct bridge_own *own, size_t room)
+{
+    size_t count = 0;
+    if (!begin_looking())
+        return 0;
+    for (size_t i = 0; i < BRIDGES; i++)
+        if (bridges[i]->count != NULL && is_wanted(bridges[i], atomic_load(&groups_now)))
+            count += bridges[i]->count(own + count, room - count);
+    end_looking();
+    return count;
+}
+
 /* May be nested: a destructor may close other objects. A constructor may, too, and holds the loader's lock then, which an attach
  * takes: so nobody waits for ever. */
 void bridges_before_dlclose(void)

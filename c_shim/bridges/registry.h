@@ -17,6 +17,10 @@ HIDDEN void bridges_detach(void);
 /* On the agent's own thread: code of the object that starts at this address has run. False: ask again later. */
 HIDDEN bool bridges_look(uint64_t object);
 
+/* On the agent's own thread: what the allocators of this process count themselves. Returns how many there are of `own`. */
+struct bridge_own;
+HIDDEN size_t bridges_count(struct bridge_own *own, size_t room);
+
 /* Around each `dlclose`. */
 HIDDEN void bridges_before_dlclose(void);
 HIDDEN void bridges_after_dlclose(void);

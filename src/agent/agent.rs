@@ -3,7 +3,7 @@
 //! Each part owns its state and knows none of the others. The entry points (`malloc.rs`, `free.rs`, `lifecycle.rs`, `ticks.rs`,
 //! `requests.rs`, `hooks/`) are methods of [`Agent`] that join the parts.
 
-use allocsample_record::Note;
+use allocsample_record::{Note, ValueRecord};
 use allocsample_ring::request;
 use allocsample_sampling::Seed;
 
@@ -96,6 +96,11 @@ impl Agent {
     /// See [`Hooks::on_module`](crate::Hooks).
     pub fn on_module(&self, start: u64) -> bool {
         (self.setup.hooks().on_module)(start)
+    }
+
+    /// See [`Hooks::own_counts`](crate::Hooks).
+    pub fn own_counts(&self, write: &mut dyn FnMut(ValueRecord)) {
+        (self.setup.hooks().own_counts)(write);
     }
 
     /// The modules, for what the constructor and `dlclose` know about them.

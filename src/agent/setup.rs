@@ -1,6 +1,6 @@
 //! The settings, and the functions that the agent gets from the library around it.
 
-use allocsample_record::Sampling;
+use allocsample_record::{Sampling, ValueRecord};
 use allocsample_sampling::{GapLaw, Interval};
 
 use crate::config::{Config, UnknownSetting};
@@ -39,6 +39,8 @@ pub struct Hooks {
     pub on_module: fn(u64) -> bool,
     /// The mapping with this index that was made before the first recording, or by the process that this one was forked from.
     pub kept_mapping: fn(usize) -> Option<KeptMapping>,
+    /// What allocators of the process count themselves, as readings of their heaps. On the drain thread.
+    pub own_counts: fn(&mut dyn FnMut(ValueRecord)),
     /// Writes the detail of a [`NotJoined`](allocsample_record::Note::NotJoined) note for the declined bridge with this index.
     /// Returns its length in bytes, or 0 if there are no more.
     pub not_joined: fn(usize, &mut [u8]) -> usize,
@@ -60,6 +62,7 @@ impl Hooks {
         on_heap_freed: |_| {},
         on_module: |_| true,
         kept_mapping: |_| None,
+        own_counts: |_| {},
         not_joined: |_, _| 0,
     };
 }

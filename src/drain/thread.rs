@@ -11,7 +11,8 @@ use allocsample_agent::Agent;
 use allocsample_agent::os::{self, clock, file, futex, process};
 use allocsample_agent::recording::{DrainRequest, DrainState, Recording};
 use allocsample_record::{
-    ChunkEncoder, ChunkKind, ExitHow, ExitRecord, Figure, LostReason, MemoryMap,
+    ChunkEncoder, ChunkKind, ExitHow, ExitRecord, Figure, LostReason, MemoryMap, RecordKind,
+    ValueRecord,
 };
 use allocsample_ring::Consumer;
 
@@ -286,9 +287,30 @@ impl Drain {
         }
     }
 
+    /// Writes what allocators of the process count themselves.
+    fn write_own_counts(&mut self) -> Result<(), DrainError> {
+        if !self.agent.config().joins_embedded || !self.recording.is_current() {
+            return Ok(());
+        }
+        let encoder = &mut self.encoder;
+        self.agent.own_counts(&mut |record| {
+            let mut words = [0; ValueRecord::WORDS];
+            if record.encode_into(&mut words).is_some() {
+                encoder.words(RecordKind::Value, &words);
+            }
+        });
+        let (raw, position) = (self.encoder.take(), self.consumer.position());
+        if !raw.is_empty() {
+            self.write(|writer| writer.append_events(&raw, position..position))?;
+        }
+        self.encoder.give_back(raw);
+        Ok(())
+    }
+
     fn append_memory(&mut self, map: &MemoryMap) -> Result<(), DrainError> {
         let (payload, position) = (map.encode(), self.consumer.position());
-        self.write(|writer| writer.append_memory(&payload, position))
+        self.write(|writer| writer.append_memory(&payload, position))?;
+        self.write_own_counts()
     }
 
     fn finish(&mut self) -> Result<(), DrainError> {

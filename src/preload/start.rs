@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use allocsample_agent::config::{Bridges, Config, UnknownSetting};
+use allocsample_agent::hooks::Heap;
 use allocsample_agent::os::file::complain;
 use allocsample_agent::os::{self, clock, memory, vdso};
 use allocsample_agent::stack::modules::FindObject;
@@ -11,7 +12,7 @@ use allocsample_front::{
     self as front, Front, KeepErrno, OwnAllocator, called_as, has_more_rights_than_its_caller,
     here, read_settings,
 };
-use allocsample_record::ExitHow;
+use allocsample_record::{ExitHow, HeapId, OwnFigure, ValueRecord};
 
 use crate::hooks::allocsample_get_hooks;
 use crate::slow_path::this_thread;
@@ -23,6 +24,7 @@ unsafe extern "C" {
     fn shim_forget_failed_lookups();
     fn bridges_join(groups: u32);
     fn bridges_look(module: u64) -> bool;
+    fn bridges_count(own: *mut Own, room: usize) -> usize;
     fn bridges_have_scanning_collector() -> bool;
     fn bridges_declined(index: usize, found: *mut Declined) -> bool;
     fn shim_probe_alloc_is_on() -> bool;
@@ -171,6 +173,7 @@ pub(crate) fn switch_on(config: Config, unknown_setting: Option<UnknownSetting>)
             on_heap_freed,
             on_module,
             kept_mapping,
+            own_counts,
             not_joined,
             ..front::hooks::<Preload>()
         },
@@ -403,6 +406,45 @@ fn kept_mapping(index: usize) -> Option<KeptMapping> {
     let mut found = std::mem::MaybeUninit::zeroed();
     // SAFETY: it writes to `found`, whose zeros are a mapping, too.
     unsafe { shim_kept_mapping(index, found.as_mut_ptr()).then(|| found.assume_init()) }
+}
+
+/// Mirror of `struct bridge_own`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Own {
+    heap: *const c_void,
+    bytes: [u64; OwnFigure::ALL.len()],
+}
+
+const _: () = assert!(size_of::<Own>() == 48 && std::mem::offset_of!(Own, bytes) == 8);
+
+fn own_counts(write: &mut dyn FnMut(ValueRecord)) {
+    /// More than the bridges join.
+    const MOST: usize = 8;
+    const UNKNOWN: u64 = u64::MAX;
+    let none = Own {
+        heap: std::ptr::null(),
+        bytes: [UNKNOWN; OwnFigure::ALL.len()],
+    };
+    let mut all = [none; MOST];
+    // SAFETY: on the drain thread; it writes to `all` only.
+    let count = unsafe { bridges_count(all.as_mut_ptr(), all.len()) };
+    let time_ns = clock::monotonic_ns();
+    for own in all.iter().take(count) {
+        // SAFETY: NULL, or a heap that a bridge has registered; heaps live for ever.
+        let heap = unsafe { own.heap.cast::<Heap>().as_ref() }.map_or(HeapId::MALLOC, Heap::id);
+        for (figure, &value) in OwnFigure::ALL.into_iter().zip(&own.bytes) {
+            if value != UNKNOWN {
+                let statistic = figure.statistic();
+                write(ValueRecord {
+                    time_ns,
+                    heap,
+                    statistic,
+                    value,
+                });
+            }
+        }
+    }
 }
 
 fn on_heap_freed(address: u64) {

@@ -96,8 +96,8 @@ mod weights;
 pub use allocsample_record::{
     EventRecord, ExitHow, Fate, Figure, GcKind, GroupFigure, HeapId, HeapKind, Inspected, Location,
     LostReason, Mapped, MappedRanges, MappingChange, MemoryMap, MemoryMapping, MemoryTotals,
-    ModuleId, Note, SampleFlags, SampleId, Sampling, StackId, StackNode, SymbolFrame, SymbolTable,
-    ThreadId, event_records, is_plain, readable, readable_char,
+    ModuleId, Note, OwnFigure, SampleFlags, SampleId, Sampling, StackId, StackNode, SymbolFrame,
+    SymbolTable, ThreadId, event_records, is_plain, readable, readable_char,
 };
 pub use allocsample_ring::{
     Collecting, HEAPS, WAITING_DIRECTORY, WAITING_NAME, WaitingRequest, request, start_ticks,

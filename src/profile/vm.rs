@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use allocsample_record::{
     Definition, DefinitionRecord, Fate, GcKind, GcRecord, HeapId, HeapKind, MarkerRecord,
-    ValueRecord, VmFrame, readable,
+    OwnFigure, ValueRecord, VmFrame, readable,
 };
 
 use crate::model::IntervalInfo;
@@ -238,6 +238,14 @@ impl VirtualMachines {
                 heap.exact_bytes = record.value;
             }
             return;
+        }
+        if let Some(own) = OwnFigure::from_statistic(record.statistic) {
+            let described = || Statistic {
+                name: own.describe().to_owned(),
+                unit: "bytes".to_owned(),
+            };
+            let key = (record.heap, record.statistic);
+            self.statistics.entry(key).or_insert_with(described);
         }
         self.values.push(Value {
             time_ns: record.time_ns,

@@ -39,6 +39,7 @@ mod memory;
 mod module;
 #[cfg(feature = "alloc")]
 mod name;
+mod own;
 mod packed;
 mod part;
 mod plain;
@@ -75,6 +76,7 @@ pub use memory::{GroupFigure, MemoryMap, MemoryMapping};
 pub use module::{MAX_BUILD_ID_BYTES, MAX_PATH_BYTES, ModuleAgainRecord, ModuleRecord};
 #[cfg(feature = "alloc")]
 pub use name::{is_plain, readable, readable_char};
+pub use own::OwnFigure;
 pub use packed::Packer;
 #[cfg(feature = "alloc")]
 pub use packed::{Packed, Unpacker};

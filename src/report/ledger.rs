@@ -12,6 +12,7 @@ mod csv;
 mod entries;
 mod held;
 mod json;
+mod own;
 mod text;
 
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ pub use csv::write_csv;
 pub(crate) use held::lost_by_malloc;
 pub use held::{Held, Holder, Reason, Walked};
 pub use json::to_json;
+pub use own::{Agreement, OwnCount};
 pub use text::{Options, write};
 
 /// Whose memory it is.
@@ -146,6 +148,8 @@ pub struct Ledger {
     pub group: Vec<(GroupFigure, u64)>,
     /// What malloc keeps, if its heap was walked.
     pub held: Option<Held>,
+    /// What allocators count themselves, if they were asked.
+    pub own_counts: Vec<OwnCount>,
 }
 
 impl Ledger {
@@ -275,6 +279,10 @@ impl Ledger {
             rows,
             group: map.group.clone(),
             held,
+            own_counts: match has_sites {
+                true => own::counts(profile, map.totals.time_ns),
+                false => Vec::new(),
+            },
         }
     }
 

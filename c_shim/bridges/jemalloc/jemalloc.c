@@ -11,6 +11,7 @@
 #include "jemalloc.h"
 
 #include "kit/allocator.h"
+#include "kit/asking.h"
 #include "kit/objects.h"
 
 #include <pthread.h>
@@ -51,10 +52,12 @@ struct calibration {
     void *allocated, *freed;
 };
 
+typedef int mallctl_function(const char *name, void *old, size_t *old_bytes, void *new, size_t new_bytes);
+
 /* One jemalloc. */
 static struct instance {
     struct allocator allocator;
-    int (*mallctl)(const char *name, void *old, size_t *old_bytes, void *new, size_t new_bytes);
+    mallctl_function *mallctl;
     void *installed; /* jemalloc's handle of our hooks; NULL: they are not installed */
     int mallocx;     /* its number */
     uintptr_t start; /* of its file; 0: it is gone */
@@ -65,6 +68,8 @@ static size_t instance_count;
 
 /* Where the next malloc is, which is no embedded one whatever its names. */
 static uintptr_t next_malloc;
+/* If that is a jemalloc, too: it is asked for its counts only. Its library was there before the program's first code. */
+static mallctl_function *next_control;
 
 /* ---- jemalloc calls us ---- */
 
@@ -209,6 +214,8 @@ static bool calibrate(struct instance *instance, const struct jemalloc_found *fo
 static void join_found(const struct jemalloc_found *found)
 {
     bool is_next = next_malloc >= found->start && next_malloc < found->end;
+    if (is_next)
+        memcpy(&next_control, &found->functions[JEMALLOC_MALLCTL], sizeof next_control);
     if (is_next || instance_count == ALLOCATORS)
         return;
     struct instance *instance = &instances[instance_count];
@@ -280,6 +287,54 @@ static void look(uintptr_t object)
     jemalloc_search(object, is_known, join_on_thread);
 }
 
+/* ---- what it counts itself ---- */
+
+static struct {
+    struct bridge_own own[ALLOCATORS + 1];
+    size_t count;
+} counted;
+
+/* jemalloc adds its arenas up when the epoch changes, under its own locks, which it takes and releases around each fork. */
+static void count_one(const allocsample_heap *heap, mallctl_function *mallctl)
+{
+    static const char *const names[OWN_FIGURES] = {
+        [OWN_ALLOCATED] = "stats.allocated", [OWN_ACTIVE] = "stats.active",     [OWN_METADATA] = "stats.metadata",
+        [OWN_RESIDENT] = "stats.resident",   [OWN_RETAINED] = "stats.retained",
+    };
+    uint64_t epoch = 1;
+    if (mallctl("epoch", NULL, NULL, &epoch, sizeof epoch) != 0)
+        return;
+    struct bridge_own *own = &counted.own[counted.count];
+    own->heap = heap;
+    for (size_t i = 0; i < OWN_FIGURES; i++) {
+        size_t bytes, length = sizeof bytes;
+        bool is_known = mallctl(names[i], &bytes, &length, NULL, 0) == 0 && length == sizeof bytes;
+        own->bytes[i] = is_known ? bytes : OWN_UNKNOWN;
+    }
+    /* A build without statistics knows none of them. */
+    if (own->bytes[OWN_ALLOCATED] != OWN_UNKNOWN)
+        counted.count++;
+}
+
+static void count_all(void)
+{
+    counted.count = 0;
+    if (next_control != NULL)
+        count_one(NULL, next_control);
+    for (size_t i = 0; i < instance_count; i++)
+        if (instances[i].start != 0 && instances[i].allocator.registered != NULL)
+            count_one(instances[i].allocator.registered, instances[i].mallctl);
+}
+
+static size_t count(struct bridge_own *own, size_t room)
+{
+    if ((next_control == NULL && instance_count == 0) || !asking_run(count_all))
+        return 0;
+    size_t used = counted.count < room ? counted.count : room;
+    memcpy(own, counted.own, used * sizeof *own);
+    return used;
+}
+
 /* An unloaded library's jemalloc leaves its memory mapped, but its frees can no longer be seen. */
 static void after_dlclose(void)
 {
@@ -301,6 +356,7 @@ static void after_dlclose(void)
 static void after_fork_in_child(void)
 {
     allocators_after_fork_in_child();
+    asking_after_fork_in_child();
     if (!atomic_exchange(&is_in_jemalloc, false))
         return;
     for (size_t i = 0; i < instance_count; i++) {
@@ -314,6 +370,7 @@ const struct bridge bridge_jemalloc = {
     .group = BRIDGE_EMBEDDED,
     .join = join,
     .look = look,
+    .count = count,
     .after_dlclose = after_dlclose,
     .after_fork_in_child = after_fork_in_child,
 };

@@ -1,10 +1,10 @@
 //! Ledgers for scripts: `"schema": "allocsample-memory/1"`. Keys are only ever added.
 
 use allocsample_heapwalk::Parts;
-use allocsample_profile::{Profile, StackId};
+use allocsample_profile::{OwnFigure, Profile, StackId};
 use serde_json::{Map, Value, json};
 
-use super::{Held, Holder, Ledger, LedgerRow, Site};
+use super::{Held, Holder, Ledger, LedgerRow, OwnCount, Site};
 
 /// The ledgers of the peak and of the last reading.
 pub fn to_json(profile: &Profile, peak: &Ledger, last: &Ledger) -> Value {
@@ -34,8 +34,36 @@ fn moment(profile: &Profile, ledger: &Ledger) -> Value {
         "unexplained_bytes": ledger.of_account(super::Account::Unexplained),
         "rows": ledger.rows.iter().map(|row| row_json(profile, row)).collect::<Vec<_>>(),
         "control_group": group,
+        "own_counts": ledger.own_counts.iter().map(|own| own_json(profile, own)).collect::<Vec<_>>(),
         "malloc": ledger.held.as_ref().map(|held| held_json(profile, held)),
     })
+}
+
+fn own_json(profile: &Profile, own: &OwnCount) -> Value {
+    let figures = OwnFigure::ALL.map(|figure| (figure.name().to_owned(), json!(own.of(figure))));
+    let mut value: Map<String, Value> = figures.into_iter().collect();
+    value.extend([
+        ("name".to_owned(), json!(own.name)),
+        (
+            "time_s".to_owned(),
+            json!(super::seconds_into(profile, own.time_ns)),
+        ),
+        ("live_bytes".to_owned(), json!(own.live.value())),
+        ("live_stderr_bytes".to_owned(), json!(own.live.stderr())),
+        (
+            "live_rounded_bytes".to_owned(),
+            json!(own.live_rounded.value()),
+        ),
+        (
+            "live_rounded_stderr_bytes".to_owned(),
+            json!(own.live_rounded.stderr()),
+        ),
+        (
+            "agreement".to_owned(),
+            json!(own.agreement().map(|it| it.name())),
+        ),
+    ]);
+    Value::Object(value)
 }
 
 fn held_json(profile: &Profile, held: &Held) -> Value {

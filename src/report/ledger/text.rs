@@ -2,10 +2,11 @@
 
 use std::io::{self, Write};
 
-use allocsample_profile::{Frame, GroupFigure, Profile};
+use allocsample_profile::{Frame, GroupFigure, OwnFigure, Profile};
 
 use super::{
-    Account, Held, Holder, Ledger, Reason, Site, advice, frames_of, not_recorded, seconds_into,
+    Account, Agreement, Held, Holder, Ledger, OwnCount, Reason, Site, advice, frames_of,
+    not_recorded, seconds_into,
 };
 use crate::{Width, elide, origin, units};
 
@@ -129,6 +130,12 @@ pub fn write(
         "{line}   resident; unexplained: {} of anonymous memory",
         units::percent(unexplained, last.totals.anonymous_bytes as f64).trim(),
     )?;
+    let moments = [(peak, "peak"), (last, last_name)];
+    for (ledger, moment) in moments.into_iter().skip(usize::from(is_one)) {
+        for own in &ledger.own_counts {
+            write_own(ledger, own, moment, out)?;
+        }
+    }
     let advice = last.held.as_ref().map(advice::of).unwrap_or_default();
     for (number, sentence) in advice.iter().enumerate() {
         let heading = if number == 0 {
@@ -139,6 +146,50 @@ pub fn write(
         writeln!(out, "{heading}{sentence}")?;
     }
     Ok(())
+}
+
+/// What an allocator counts itself, with the estimate beside it.
+fn write_own(ledger: &Ledger, own: &OwnCount, moment: &str, out: &mut dyn Write) -> io::Result<()> {
+    let bytes = |value: u64| units::bytes(value as f64);
+    let parts = [
+        (OwnFigure::Allocated, "allocated"),
+        (OwnFigure::Active, "in pages with blocks"),
+        (OwnFigure::Metadata, "metadata"),
+        (OwnFigure::Resident, "resident"),
+        (OwnFigure::Retained, "given back but mapped"),
+    ];
+    let parts: Vec<String> = parts
+        .into_iter()
+        .filter_map(|(figure, name)| Some(format!("{} {name}", bytes(own.of(figure)?))))
+        .collect();
+    let (before, after) = (ledger.totals.time_ns, own.time_ns);
+    let when = match before.abs_diff(after) {
+        0..100_000_000 => moment.to_owned(),
+        apart => format!(
+            "{} {} {moment}",
+            units::duration(apart as f64 / 1e9),
+            if after < before { "before" } else { "after" }
+        ),
+    };
+    writeln!(out, "own count  {}, {when}: {}", own.name, parts.join(", "))?;
+    let Some(agreement) = own.agreement() else {
+        return Ok(());
+    };
+    let verdict = match agreement {
+        Agreement::Reconciled => "which agrees",
+        Agreement::NotSampled => {
+            "which is less: some are older than the recording, or were not sampled"
+        }
+        Agreement::TooMany => "which cannot be: do not trust the rows of this heap",
+    };
+    let error = own.live_rounded.stderr().filter(|error| *error > 0.0);
+    let error = error.map_or_else(String::new, |it| format!(" (± {})", units::bytes(it)));
+    writeln!(
+        out,
+        "           the samples have {} in live blocks, and {}{error} as the allocator rounds sizes, {verdict}",
+        units::bytes(own.live.value()),
+        units::bytes(own.live_rounded.value()),
+    )
 }
 
 /// Why malloc keeps memory without blocks, and which sites hold it.

@@ -1,0 +1,209 @@
+//! What allocators count themselves, beside the estimate from the samples at the same moment.
+
+use std::collections::BTreeMap;
+
+use allocsample_profile::{HeapId, OwnFigure, Profile};
+use allocsample_sampling::Estimate;
+
+use crate::shares::{Live, live_at};
+
+/// One allocator's own figures, as it was asked for them nearest in time to a reading.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct OwnCount {
+    /// The heap in words.
+    pub name: String,
+    /// When it was asked, CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// Its figures.
+    pub bytes: BTreeMap<OwnFigure, u64>,
+    /// Live blocks at that time, estimated from the samples.
+    pub live: Estimate,
+    /// The same with every size rounded up as the allocator does it.
+    pub live_rounded: Estimate,
+}
+
+/// How an own count and the estimate agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Agreement {
+    /// Their difference is explained by the error of the estimate and by how the allocator counts.
+    Reconciled,
+    /// The allocator counts more blocks than the samples can stand for.
+    NotSampled,
+    /// The samples stand for more than the allocator has.
+    TooMany,
+}
+
+impl Agreement {
+    /// The name for scripts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reconciled => "reconciled",
+            Self::NotSampled => "not_sampled",
+            Self::TooMany => "too_many",
+        }
+    }
+}
+
+impl OwnCount {
+    /// One of the figures, if the allocator knows it.
+    pub fn of(&self, figure: OwnFigure) -> Option<u64> {
+        self.bytes.get(&figure).copied()
+    }
+
+    /// An allocator also counts free blocks in caches of threads, and those that are older than the recording. So the estimate may be
+    /// lower by more than it may be higher.
+    pub fn agreement(&self) -> Option<Agreement> {
+        const ERRORS: f64 = 4.0;
+        const CACHED_PART: f64 = 0.05;
+        const CACHED_BYTES: f64 = (1 << 20) as f64;
+        /// Blocks that came and went between the two counts.
+        const MOVED_PART: f64 = 0.01;
+        let allocated = self.of(OwnFigure::Allocated)? as f64;
+        let difference = allocated - self.live_rounded.value();
+        let error = ERRORS * self.live_rounded.stderr().unwrap_or(0.0);
+        Some(if difference < -error - MOVED_PART * allocated {
+            Agreement::TooMany
+        } else if difference > error + CACHED_PART * allocated + CACHED_BYTES {
+            Agreement::NotSampled
+        } else {
+            Agreement::Reconciled
+        })
+    }
+}
+
+/// The counts of all allocators that were asked, each nearest to this time.
+pub(super) fn counts(profile: &Profile, time_ns: u64) -> Vec<OwnCount> {
+    let mut nearest: BTreeMap<HeapId, u64> = BTreeMap::new();
+    let figures = || {
+        let values = profile.vm.values.iter();
+        values.filter_map(|it| Some((it, OwnFigure::from_statistic(it.statistic)?)))
+    };
+    for (value, _) in figures() {
+        let at = nearest.entry(value.heap).or_insert(value.time_ns);
+        if value.time_ns.abs_diff(time_ns) < at.abs_diff(time_ns) {
+            *at = value.time_ns;
+        }
+    }
+    // More than a process has; a file can claim any number, and each takes a pass through all samples.
+    const MOST_HEAPS: usize = 8;
+    let nearest = nearest.into_iter().take(MOST_HEAPS);
+    let counts = nearest.map(|(heap, time_ns)| {
+        let of_heap = figures().filter(|(it, _)| it.heap == heap && it.time_ns == time_ns);
+        let live = || live_at(profile, time_ns).filter(|it| it.sample.heap == heap);
+        let name = profile.vm.heaps.get(&heap).map(|it| it.name.clone());
+        OwnCount {
+            name: name.unwrap_or_else(|| "malloc".to_owned()),
+            time_ns,
+            bytes: of_heap.map(|(it, figure)| (figure, it.value)).collect(),
+            live: live().fold(Estimate::default(), |sum, it| sum + it.bytes),
+            live_rounded: live().fold(Estimate::default(), |sum, it| sum + rounded(&it)),
+        }
+    });
+    counts.collect()
+}
+
+/// What a sampled block and those that it stands for take.
+fn rounded(live: &Live) -> Estimate {
+    let size = live.sample.size.max(1);
+    let factor = class_of(size) as f64 / size as f64;
+    let bytes = live.bytes;
+    let variance = bytes.stderr().map(|it| (it * factor).powi(2));
+    Estimate::from_parts(bytes.value() * factor, variance, bytes.samples())
+}
+
+/// jemalloc's size classes (since 4.0, on 64-bit machines): 8, multiples of 16 up to 128, and then four in each doubling. Other
+/// allocators are not asked.
+fn class_of(size: u64) -> u64 {
+    match size {
+        0..=8 => 8,
+        9..=128 => size.next_multiple_of(16),
+        _ => {
+            let step = 1 << (size - 1).ilog2().saturating_sub(2);
+            size.checked_next_multiple_of(step).unwrap_or(size)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use allocsample_profile::Value;
+
+    fn value(time_ns: u64, heap: HeapId, figure: OwnFigure, value: u64) -> Value {
+        Value {
+            time_ns,
+            heap,
+            statistic: figure.statistic(),
+            value,
+        }
+    }
+
+    #[test]
+    fn the_count_nearest_to_the_reading_is_taken_for_every_heap() {
+        let mut profile = Profile::default();
+        assert_eq!(counts(&profile, 5), []);
+        let other = HeapId(3);
+        profile.vm.values = vec![
+            value(10, HeapId::MALLOC, OwnFigure::Allocated, 100),
+            value(10, HeapId::MALLOC, OwnFigure::Resident, 150),
+            value(20, HeapId::MALLOC, OwnFigure::Allocated, 200),
+            value(40, other, OwnFigure::Allocated, 7),
+        ];
+        let found = counts(&profile, 17);
+        let figures: Vec<_> = found
+            .iter()
+            .map(|it| (&*it.name, it.time_ns, it.of(OwnFigure::Allocated)))
+            .collect();
+        assert_eq!(
+            figures,
+            [("malloc", 20, Some(200)), ("malloc", 40, Some(7))]
+        );
+        assert_eq!(counts(&profile, 12)[0].of(OwnFigure::Resident), Some(150));
+    }
+
+    #[test]
+    fn sizes_are_rounded_up_as_jemalloc_does_it() {
+        let classes = [
+            (1, 8),
+            (9, 16),
+            (100, 112),
+            (128, 128),
+            (129, 160),
+            (256, 256),
+            (257, 320),
+            (1025, 1280),
+            (4096, 4096),
+            (4097, 5120),
+            (14_337, 16_384),
+            (1 << 20, 1 << 20),
+            ((1 << 20) + 1, 5 << 18),
+        ];
+        for (size, class) in classes {
+            assert_eq!(class_of(size), class, "{size}");
+        }
+    }
+
+    #[test]
+    fn an_estimate_agrees_within_its_error_and_the_allocators_rounding() {
+        const MIB: u64 = 1 << 20;
+        let agreement = |own_mib: u64, live_mib: u64, error_mib: u64| {
+            let (live, error) = ((live_mib * MIB) as f64, (error_mib * MIB) as f64);
+            let count = OwnCount {
+                name: "jemalloc".to_owned(),
+                time_ns: 0,
+                bytes: BTreeMap::from([(OwnFigure::Allocated, own_mib * MIB)]),
+                live: Estimate::default(),
+                live_rounded: Estimate::from_parts(live, Some(error * error), 9),
+            };
+            count.agreement()
+        };
+        assert_eq!(agreement(100, 100, 0), Some(Agreement::Reconciled));
+        assert_eq!(agreement(100, 95, 0), Some(Agreement::Reconciled));
+        assert_eq!(agreement(100, 90, 1), Some(Agreement::Reconciled));
+        assert_eq!(agreement(100, 89, 1), Some(Agreement::NotSampled));
+        assert_eq!(agreement(100, 105, 1), Some(Agreement::Reconciled));
+        assert_eq!(agreement(100, 106, 1), Some(Agreement::TooMany));
+    }
+}
