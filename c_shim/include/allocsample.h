@@ -340,7 +340,8 @@ typedef struct allocsample_hooks {
     int32_t (*gc)(allocsample_heap *heap, const allocsample_gc *gc);
     /* The machine is in this state until the next phase. */
     int32_t (*phase)(allocsample_heap *heap, const char *name);
-    /* Something of interest: a section of the machine's log, a request. `end_ns` is `begin_ns` for a moment. */
+    /* Something of interest: a section of the machine's log, a request. `end_ns` is `begin_ns` for a moment. A name that begins
+     * with "note: " is a note of the reports as well: say so what the heap's figures lack from then on. */
     int32_t (*marker)(allocsample_heap *heap, const char *name, uint64_t begin_ns, uint64_t end_ns);
     /* A reading of a statistic outside of collections. */
     int32_t (*value)(allocsample_heap *heap, allocsample_statistic statistic, uint64_t value);

@@ -378,6 +378,20 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             Note::Killed => {}
         }
     }
+    for marker in &profile.vm.markers {
+        let heap = || {
+            profile
+                .vm
+                .heaps
+                .get(&marker.heap)
+                .map_or("", |heap| &heap.name)
+        };
+        if let Some(text) = marker.name.strip_prefix("note: ") {
+            let after_ns = marker.begin_ns.saturating_sub(profile.process.start_ns);
+            let after = units::duration(after_ns as f64 / 1e9);
+            lines.push(format!("note: {}, after {after}: {text}", heap()));
+        }
+    }
     let recovery = &profile.recovery;
     if let Some(stopped) = &recovery.stopped {
         lines.push(format!("warning: {stopped}"));
