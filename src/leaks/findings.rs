@@ -104,6 +104,9 @@ const LARGE_SHARE: f64 = 0.01;
 const MATERIAL_SHARE: f64 = 0.05;
 /// So many of the worst are looked at for groups.
 const MOST_IN_GROUPS: usize = 300;
+/// Heaps of runtimes that are linked into programs, with the functions that map memory for them and for nothing else.
+const ROOM_MAKERS: &[(&str, &str)] = &[("ocaml", "caml_mem_map")];
+
 /// With fewer calls nothing can be said of mappings.
 const LEAST_MAPPINGS: usize = 8;
 
@@ -278,6 +281,9 @@ fn is_of_a_heap(profile: &Profile, call: &MappingCall) -> bool {
     if call.mapped.change == MappingChange::Break {
         return true;
     }
+    if makes_room(profile, call) && !runtimes::is_any_missing(profile) {
+        return true;
+    }
     let mapper = profile.mapper_of(call);
     if mapper.is_none() {
         // Frames of a machine that stand in for its native code, up to the root: the machine itself has called.
@@ -292,6 +298,22 @@ fn is_of_a_heap(profile: &Profile, call: &MappingCall) -> bool {
     let mut notes = profile.notes.iter();
     notes.any(|(note, path)| *note == Note::NextAllocator && is_next(path))
         || profile.runtimes.has_module(module) && !runtimes::is_any_missing(profile)
+}
+
+/// Whether a runtime that is a part of the program makes room for its heap by this call.
+fn makes_room(profile: &Profile, call: &MappingCall) -> bool {
+    let has_heap = |name: &str| profile.vm.heaps.values().any(|heap| heap.name == name);
+    let makers = ROOM_MAKERS.iter().filter(|(heap, _)| has_heap(heap));
+    let makers: Vec<&str> = makers.map(|(_, function)| *function).collect();
+    if makers.is_empty() {
+        return false;
+    }
+    let places = profile.stacks.locations(call.stack);
+    let frames = places.filter_map(|place| profile.symbols.frames.get(&place));
+    let mut functions = frames
+        .flatten()
+        .filter_map(|frame| frame.function.as_deref());
+    functions.any(|function| makers.contains(&function))
 }
 
 /// Gives undecided sites the verdict that they have together.
