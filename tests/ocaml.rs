@@ -7,7 +7,7 @@ use std::fs;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-use support::compile::has_ocaml;
+use support::compile::{has_ocaml, has_ocaml_5};
 use support::directory::Directory;
 use support::profile::{Profile, Site};
 use support::{Agent, Outcome, Room, Run, bridge, compile, is_installed, truth};
@@ -136,12 +136,24 @@ fn the_leak_is_found() {
     }
 }
 
+/// OCaml 5 maps it itself, from code of the program.
+#[test]
+fn room_for_the_heap_is_no_leak() {
+    if has_ocaml() {
+        let program = compiled("leaky", &[]);
+        let command = [&*program.to_string_lossy(), "2000000"];
+        for leak in bridge::leaks_of(&[], &[], &command, "7") {
+            assert_ne!(leak["heap"], "mappings", "{leak:#?}");
+        }
+    }
+}
+
 #[test]
 fn threads_exceptions_signals_finalisers_and_forks_are_no_trouble() {
     if !has_ocaml() {
         return;
     }
-    let program = compiled("busy", &["unix.cmxa", "threads.cmxa", "bigarray.cmxa"]);
+    let program = compiled("busy", &["unix.cmxa", "threads.cmxa"]);
     for interval in ["64", "4K", "512K"] {
         let outcome = Run::of(&*program).unchanged(&Agent::at_interval(interval));
         assert_eq!(outcome.status.code(), Some(2), "{}", outcome.complaints());
@@ -162,6 +174,60 @@ fn a_program_that_samples_by_itself_goes_first() {
     let profile = outcome.profile();
     assert!(profile.site("Own_memprof.before").samples > 100);
     assert_eq!(profile.site("Own_memprof.after").samples, 0);
+    let notes = profile.report["notes"].to_string();
+    assert!(notes.contains("started Gc.Memprof"), "{notes}");
+}
+
+#[test]
+fn domains_that_sample_by_themselves_go_first() {
+    if !has_ocaml_5() {
+        return;
+    }
+    let program = compiled("own_memprof_in_domains", &[]);
+    let outcome = Run::of(&*program).unchanged(&Agent::at_interval("4K"));
+    outcome.assert_success();
+    assert_eq!(outcome.text(), "4 of 4 domains sampled\n");
+    let notes = outcome.profile().report["notes"].to_string();
+    assert!(notes.contains("started Gc.Memprof"), "{notes}");
+}
+
+/// One domain has ended, two run at the same time, each with a thread more, and all of it is below effect handlers.
+#[test]
+fn each_site_of_several_domains_is_within_its_error() {
+    if !has_ocaml_5() {
+        return;
+    }
+    let program = compiled("domains", &["unix.cmxa", "threads.cmxa"]);
+    for interval in ["1K", "16K"] {
+        let outcome = Run::of(&*program).unchanged(&Agent::at_interval(interval));
+        outcome.assert_success();
+        let profile = outcome.profile();
+        let notes = profile.report["notes"].to_string();
+        if compile::ocaml_version() == Some((5, 3)) {
+            // It tells of deaths that are none.
+            assert!(notes.contains("OCaml 5.3 takes blocks"), "{notes}");
+        } else {
+            bridge::assert_near_truth(&profile, outcome.text().as_bytes(), 4);
+        }
+    }
+}
+
+#[test]
+fn bytecode_is_said_not_to_be_sampled() {
+    if !has_ocaml() || !is_installed("ocamlc") {
+        return;
+    }
+    let directory = Directory::new();
+    let program = compile::ocaml_by("ocamlc", "leaky", &[], &directory.join("work"));
+    let outcome = Run::of("ocamlrun")
+        .arg(program)
+        .arg("1000")
+        .unchanged(&Agent::at_interval("1K"));
+    outcome.assert_success();
+    let profile = outcome.profile();
+    assert!(!bridge::has_heap(&profile, "ocaml"));
+    let said = profile.report["notes"].to_string();
+    assert!(said.contains("bytecode"), "{said}");
 }
 
 #[test]

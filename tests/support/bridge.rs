@@ -146,8 +146,9 @@ fn is_of(leak: &Value, name: &str) -> bool {
     function == name || function.ends_with(&format!(".{name}"))
 }
 
+/// The leaks and possible leaks that `leaks` finds in a command, profiled with this seed.
 #[track_caller]
-fn leaks_of(
+pub fn leaks_of(
     options: &[&str],
     variables: &[(&str, &str)],
     command: &[&str],

@@ -134,13 +134,35 @@ pub fn has_ocaml() -> bool {
     has
 }
 
+/// Whether OCaml has domains, and a sampler that works with them.
+pub fn has_ocaml_5() -> bool {
+    let has =
+        is_installed("ocamlopt") && cfg!(target_arch = "x86_64") && ocaml_version() >= Some((5, 3));
+    if !has {
+        skip("no OCaml 5.3 or later on x86-64 (Debian 13: ocaml)");
+    }
+    has
+}
+
+/// The compiler's: (5, 4) of 5.4.1.
+pub fn ocaml_version() -> Option<(u32, u32)> {
+    let version = Command::new("ocamlopt").arg("-version").output().ok()?;
+    let mut parts = str::from_utf8(&version.stdout).ok()?.trim().split('.');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
 /// Compiles tests/programs/`name`.ml into a program in this directory.
 pub fn ocaml(name: &str, options: &[&str], directory: &Path) -> PathBuf {
+    ocaml_by("ocamlopt", name, options, directory)
+}
+
+/// The same by this compiler; `ocamlc` makes bytecode.
+pub fn ocaml_by(compiler: &str, name: &str, options: &[&str], directory: &Path) -> PathBuf {
     let source = format!("{name}.ml");
     // Its compiler leaves what it makes beside the source.
     copy(&bridge::program(&source), &directory.join(&source));
-    let mut command = Command::new("ocamlopt");
-    command.args(["-g", "-I", "+threads", "-o", name]);
+    let mut command = Command::new(compiler);
+    command.args(["-g", "-I", "+unix", "-I", "+threads", "-o", name]);
     command.args(options).arg(source).current_dir(directory);
     succeed(&mut command);
     directory.join(name)

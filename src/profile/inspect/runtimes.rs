@@ -225,7 +225,7 @@ const RUNTIMES: &[Runtime] = &[
         support: Support::Bridge {
             heap: "ocaml",
             from: [4, 0],
-            to: [4, u32::MAX],
+            to: ANY,
             partial: "",
             joins_late: false,
         },
@@ -451,8 +451,8 @@ mod tests {
         assert_eq!(node.is_for(""), None);
         let ocaml = Runtime::named("OCaml").expect("OCaml").support;
         assert_eq!(
-            [ocaml.is_for("4"), ocaml.is_for("5")],
-            [Some(true), Some(false)]
+            [ocaml.is_for("3.12"), ocaml.is_for("4"), ocaml.is_for("5")],
+            [Some(false), Some(true), Some(true)]
         );
     }
 }

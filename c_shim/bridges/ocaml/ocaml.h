@@ -1,0 +1,112 @@
+/* What the files of the bridge to OCaml share: ocaml.c joins the runtime, samples.c reports its samples, sampler_4.c and
+ * sampler_5.c run the samplers of OCaml 4 and 5, collections.c reports collections, and hook.c notices that the program
+ * starts the sampler itself. */
+#ifndef ALLOCSAMPLE_BRIDGES_OCAML_H
+#define ALLOCSAMPLE_BRIDGES_OCAML_H
+
+#include "allocsample.h"
+#include "bridge.h"
+
+#if defined(__x86_64__)
+
+typedef intptr_t value;
+
+#define OCAML_DEPTH 512
+#define OCAML_WORD 8
+/* An integer n is 2n + 1; a header has the number of words, a color (3: outside of the heap), a tag. */
+#define OCAML_INTEGER(N) ((value)(((uintptr_t)(N) << 1) + 1))
+#define OCAML_HEADER(WORDS, TAG) ((uintptr_t)(WORDS) << 10 | 3 << 8 | (TAG))
+enum { OCAML_PLAIN = 0, OCAML_CLOSURE = 247, OCAML_DOUBLE = 253 };
+#define OCAML_NONE OCAML_INTEGER(0)
+/* Fields of Gc.Memprof.allocation. */
+enum { OCAML_INFO_SIZE = 1, OCAML_INFO_SOURCE = 2, OCAML_INFO_CALLSTACK = 3, OCAML_INFO_WORDS = 4 };
+
+/* The beginning of caml_loc_info, with room for what later versions have added. */
+struct ocaml_place {
+    int is_known, is_raise;
+    const char *file, *function;
+    int line;
+    int more[15];
+};
+
+typedef void (*ocaml_timing_hook)(void);
+
+struct ocaml_runtime {
+    void *const *state; /* Caml_state of the main thread: NULL until the runtime starts */
+    value (*start)(value rate, value depth, value tracker);
+    value (*stop)(value unit);
+    void *(*names_of)(value slot);
+    void *(*caller_of)(void *names);
+    void (*place_of)(void *names, struct ocaml_place *place);
+    _Atomic(ocaml_timing_hook) *minor_begin, *minor_end, *slice_begin, *slice_end;
+    /* OCaml 4 only. */
+    _Atomic(ocaml_timing_hook) *cycle;
+    /* OCaml 5 only. */
+    void (*call)(void);
+    void (*keep_root)(value *root);
+    void (*change_root)(value *root, value changed);
+    _Atomic(uintptr_t) *domains, *minor_count, *cycle_count;
+    bool is_5_3;
+};
+extern HIDDEN struct ocaml_runtime ocaml;
+
+/* ---- ocaml.c ---- */
+
+extern HIDDEN const allocsample_hooks *ocaml_hooks;
+extern HIDDEN allocsample_heap *ocaml_heap;
+
+#define OCAML_GIVEN_WAY "note: there are no samples from here on, as the program has started Gc.Memprof itself"
+
+/* ---- samples.c ---- */
+
+/* The runtime's sampler draws one of so many bytes on average. Changed by whoever changes its rate. */
+extern HIDDEN uint64_t ocaml_drawn_at;
+
+HIDDEN bool ocaml_samples_prepare(void);
+/* The interval that is asked for; that of the sampler while the agent does not say. */
+HIDDEN uint64_t ocaml_asked_interval(void);
+/* Reports a block that the runtime has drawn. Returns what the runtime expects of a callback: `Some number` to follow the
+ * block, or `None`. */
+HIDDEN value ocaml_sampled(const value *info, uint64_t asked);
+/* Says in the profile why there are no samples from now on: a marker that reports show as a note. */
+HIDDEN void ocaml_note(const char *note);
+HIDDEN value ocaml_promoted(value number);
+HIDDEN value ocaml_dead(value number);
+HIDDEN void ocaml_samples_after_fork_in_child(void);
+
+/* ---- sampler_4.c, sampler_5.c ---- */
+
+/* An OCaml closure of one argument. Blocks outside of the heap: header first; `info` has where its environment would begin. */
+struct ocaml_closure {
+    uintptr_t header;
+    void (*code)(void);
+    uintptr_t info;
+};
+#define OCAML_CLOSURE_OF(CODE) {OCAML_HEADER(2, OCAML_CLOSURE), CODE, UINT64_C(1) << 56 | 2 << 1 | 1}
+
+/* Starts the runtime's sampler for us, before the program's first instruction. */
+HIDDEN void ocaml_4_start(void);
+HIDDEN void ocaml_5_start(void);
+/* OCaml 4: at the end of a minor collection. */
+HIDDEN void ocaml_4_follow_late(void);
+
+/* ---- hook.c ---- */
+
+typedef value ocaml_start_function(value rate, value depth, value tracker);
+
+/* Has `caml_memprof_start` call `instead`, until ocaml_unhook_start. False: nothing has changed. */
+HIDDEN bool ocaml_hook_start(ocaml_start_function *instead);
+HIDDEN bool ocaml_unhook_start(void);
+
+/* ---- collections.c ---- */
+
+HIDDEN void ocaml_4_watch_collections(void);
+HIDDEN void ocaml_5_watch_collections(void);
+/* Whether a minor collection has seen more than one domain. */
+HIDDEN bool ocaml_5_had_domains(void);
+/* Reports the domain's last slice: as the end of a cycle if the runtime has begun another one. */
+HIDDEN void ocaml_5_report_slice(void);
+
+#endif
+
+#endif

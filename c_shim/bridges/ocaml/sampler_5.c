@@ -1,0 +1,180 @@
+/* Runs the sampler of OCaml 5.3 and later: closures of the program, whose code is C here, are called for a block that is
+ * drawn, promoted or found dead. They run on the threads of any domain, under its lock.
+ *
+ * A domain samples by what the runtime calls a profile, a block of its heap that a new domain takes over from its parent. So
+ * the profile that is started before the program's first instruction is that of all domains. */
+#define _GNU_SOURCE
+#include "ocaml.h"
+#include "kit/thinning.h"
+
+#include <errno.h>
+#include <sched.h>
+
+#if defined(__x86_64__)
+
+/* Fields of a profile, and the states that it may have. */
+enum { PROFILE_STATE = 0, PROFILE_DEPTH = 3, PROFILE_WORDS = 9 };
+#define SAMPLING OCAML_INTEGER(0)
+#define STOPPED OCAML_INTEGER(1)
+
+static const value depth = OCAML_INTEGER(OCAML_DEPTH);
+static value profile = OCAML_NONE; /* ours; a root of the collector's, which may move it */
+static _Atomic(bool) is_ours;      /* it runs, and the program has not started one */
+static _Atomic(bool) is_given_way; /* the runtime is as if we had not been here */
+static bool is_unhooked;           /* true with is_given_way: the program can start its own */
+static bool can_follow;            /* another interval */
+
+static void follow(uint64_t asked);
+static void end(const char *note);
+
+/* ---- callbacks ---- */
+
+__attribute__((used)) static value on_alloc(value info)
+{
+    return ocaml_sampled((const value *)info, ocaml_asked_interval());
+}
+
+/* Of this and of the next two the runtime tells between two instructions of the program, never while it is about to allocate a
+ * block that it has drawn. */
+__attribute__((used)) static value on_promoted(value number)
+{
+    follow(ocaml_asked_interval());
+    return ocaml_promoted(number);
+}
+
+__attribute__((used)) static value on_dead(value number)
+{
+    ocaml_5_report_slice();
+    follow(ocaml_asked_interval());
+    return ocaml_dead(number);
+}
+
+/* Of a block that was not promoted. OCaml 5.3 looks for those before other domains have promoted theirs (corrected in 5.4). */
+__attribute__((used)) static value on_dead_young(value number)
+{
+    if (UNLIKELY(ocaml.is_5_3) && ocaml_5_had_domains()) {
+        end("note: there are no samples from here on, as OCaml 5.3 takes blocks that several domains share for dead");
+        return OCAML_NONE;
+    }
+    return on_dead(number);
+}
+
+__attribute__((used, visibility("hidden"))) void (*ocaml_5_call)(void);
+
+/* Code of closures, which have their argument in rax and run on a stack of OCaml's, which is small. The runtime's caml_c_call
+ * switches to the thread's own stack, and calls the function whose address is in rax. */
+#define ENTRY(NAME)                                                                                                    \
+    void ocaml_5_##NAME(void);                                                                                         \
+    __asm__(".pushsection .text,\"ax\",@progbits\n\t.hidden ocaml_5_" #NAME "\n\t.globl ocaml_5_" #NAME "\n\t"         \
+            ".type ocaml_5_" #NAME ", @function\nocaml_5_" #NAME ":\n\t.cfi_startproc\n\tmovq %rax, %rdi\n\t"          \
+            "leaq " #NAME "(%rip), %rax\n\tjmpq *ocaml_5_call(%rip)\n\t.cfi_endproc\n\t"                               \
+            ".size ocaml_5_" #NAME ", .-ocaml_5_" #NAME "\n\t.popsection")
+ENTRY(on_alloc);
+ENTRY(on_promoted);
+ENTRY(on_dead);
+ENTRY(on_dead_young);
+
+static struct ocaml_closure alloc_closure = OCAML_CLOSURE_OF(ocaml_5_on_alloc),
+                            promoted_closure = OCAML_CLOSURE_OF(ocaml_5_on_promoted),
+                            dead_closure = OCAML_CLOSURE_OF(ocaml_5_on_dead),
+                            dead_young_closure = OCAML_CLOSURE_OF(ocaml_5_on_dead_young);
+/* alloc_minor, alloc_major, promote, dealloc_minor, dealloc_major */
+static struct {
+    uintptr_t header;
+    void *fields[5];
+} tracker = {OCAML_HEADER(5, OCAML_PLAIN),
+             {&alloc_closure.code, &alloc_closure.code, &promoted_closure.code, &dead_young_closure.code, &dead_closure.code}};
+static struct {
+    uintptr_t header;
+    double number;
+} rate = {OCAML_HEADER(1, OCAML_DOUBLE), 0};
+
+/* ---- the profile ---- */
+
+static _Atomic(value) *state_of_profile(void)
+{
+    return (_Atomic(value) *)profile + PROFILE_STATE;
+}
+
+static bool is_sampling(void)
+{
+    return atomic_load_explicit(state_of_profile(), memory_order_relaxed) == SAMPLING;
+}
+
+/* Whether it is made as in known versions. */
+static bool is_known_profile(value made)
+{
+    const value *field = (const value *)made;
+    return (made & 1) == 0 && (uintptr_t)field[-1] >> 10 == PROFILE_WORDS && field[PROFILE_STATE] == SAMPLING &&
+           field[PROFILE_DEPTH] == depth && field[PROFILE_WORDS - 1] == (value)tracker.fields[4];
+}
+
+static value start(uint64_t interval)
+{
+    ocaml_drawn_at = interval;
+    rate.number = interval < 2 ? 1 : thinning_drawn_share(OCAML_WORD / (double)interval);
+    return ocaml.start((value)&rate.number, depth, (value)&tracker.fields[0]);
+}
+
+/* Ends sampling in all domains; blocks that were drawn are still followed. Nothing happens if another domain has come first. */
+static void end(const char *note)
+{
+    if (!atomic_exchange_explicit(&is_ours, false, memory_order_acq_rel))
+        return;
+    atomic_store_explicit(state_of_profile(), STOPPED, memory_order_release);
+    is_unhooked = ocaml_unhook_start();
+    ocaml_note(note);
+    atomic_store_explicit(&is_given_way, true, memory_order_release);
+}
+
+/* In place of the program's first call of Gc.Memprof.start. Several domains may come here: none may wait for one that waits for
+ * a collection, which `end` does not. */
+static value give_way(value users_rate, value users_depth, value users_tracker)
+{
+    end(OCAML_GIVEN_WAY);
+    while (!atomic_load_explicit(&is_given_way, memory_order_acquire))
+        sched_yield();
+    /* Where code can no longer be changed, this function would come here again. */
+    return is_unhooked ? ocaml.start(users_rate, users_depth, users_tracker) : OCAML_NONE;
+}
+
+/* Has the runtime draw at the interval that is asked for, by a new profile. Only where there is one domain: a second one would go
+ * on with the old profile, which is stopped. Blocks of that one are still followed; of those that C has just allocated the
+ * few are lost that the runtime has not told of yet. */
+static void follow(uint64_t asked)
+{
+    int error = errno;
+    if (LIKELY(asked == ocaml_drawn_at) || !can_follow || atomic_load_explicit(ocaml.domains, memory_order_acquire) != 1 ||
+        !atomic_load_explicit(&is_ours, memory_order_relaxed) || !is_sampling())
+        return;
+    can_follow = ocaml_unhook_start();
+    if (can_follow) {
+        ocaml.stop(OCAML_NONE);
+        ocaml.change_root(&profile, start(asked));
+        if (!ocaml_hook_start(give_way)) {
+            atomic_store_explicit(&is_ours, false, memory_order_relaxed); /* see ocaml_5_start */
+            ocaml.stop(OCAML_NONE);
+        }
+    }
+    errno = error;
+}
+
+void ocaml_5_start(void)
+{
+    ocaml_5_call = ocaml.call;
+    profile = start(ocaml_asked_interval());
+    bool is_known = is_known_profile(profile);
+    if (is_known && ocaml_hook_start(give_way)) {
+        ocaml.keep_root(&profile);
+        can_follow = true;
+        atomic_store_explicit(&is_ours, true, memory_order_release);
+        ocaml_5_watch_collections();
+        return;
+    }
+    /* Where code cannot be changed, a program that wants the sampler must find it free. */
+    ocaml.stop(OCAML_NONE);
+    ocaml_note(is_known ? "note: there are no samples, as the system forbids changing code"
+                        : "note: there are no samples, as this version's Gc.Memprof is not known");
+}
+
+#endif
