@@ -6,7 +6,9 @@ mod support;
 use std::fs;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
+use support::attached::Attached;
 use support::compile::{has_ocaml, has_ocaml_5};
 use support::directory::Directory;
 use support::profile::{Profile, Site};
@@ -210,6 +212,80 @@ fn each_site_of_several_domains_is_within_its_error() {
             bridge::assert_near_truth(&profile, outcome.text().as_bytes(), 4);
         }
     }
+}
+
+/// What was allocated in `grow` between an attach and a detach, in blocks of 160 bytes.
+fn assert_grown(running: &Attached, blocks: u32, what: &str) {
+    let profile = running.detach();
+    let name = match profile.site("Attached.grow").samples {
+        0 => "Attached_domains.grow",
+        _ => "Attached.grow",
+    };
+    let site = profile.site(name);
+    let deviation =
+        (site.allocated_bytes - f64::from(blocks) * 160.0) / site.allocated_bytes_stderr;
+    assert!(
+        site.samples > 500 && deviation.abs() < 4.0,
+        "{what}: {} samples, {deviation}",
+        site.samples
+    );
+}
+
+#[test]
+fn a_running_program_is_joined_by_attach() {
+    if !has_ocaml() {
+        return;
+    }
+    let program = compiled("attached", &[]);
+    let mut running = Attached::start_in(Room::new(), Command::new(&*program));
+    let mut kept = 0;
+    for interval in ["16K", "4K", "16K"] {
+        running.attach(&["--interval", interval]);
+        kept += 100_000;
+        assert_eq!(running.ask("100000"), kept.to_string());
+        assert_grown(&running, 100_000, interval);
+        // Nobody listens now.
+        kept += 2_000;
+        assert_eq!(running.ask("2000"), kept.to_string());
+    }
+    running.attach(&["--interval", "16K"]);
+    assert_eq!(running.ask("sample"), "true");
+    let profile = running.detach();
+    let notes = profile.report["notes"].to_string();
+    assert!(notes.contains("started Gc.Memprof"), "{notes}");
+    assert_eq!(running.end(3).1.code(), Some(3));
+}
+
+#[test]
+fn a_program_that_samples_already_is_left_alone_by_attach() {
+    if !has_ocaml() {
+        return;
+    }
+    let program = compiled("attached", &[]);
+    let mut running = Attached::start_in(Room::new(), Command::new(&*program));
+    assert_eq!(running.ask("sample"), "true");
+    running.attach(&["--interval", "4K"]);
+    assert_eq!(running.ask("10000"), "10100");
+    assert_eq!(running.ask("sample"), "true");
+    running.detach();
+    assert_eq!(running.end(3).1.code(), Some(3));
+}
+
+/// The domains join at their own safe points, and a later one has its parent's sampler.
+#[test]
+fn running_domains_are_joined_by_attach() {
+    if !has_ocaml_5() || compile::ocaml_version() == Some((5, 3)) {
+        return;
+    }
+    let program = compiled("attached_domains", &[]);
+    let mut running = Attached::start_in(Room::new(), Command::new(&*program));
+    for interval in ["16K", "4K"] {
+        running.attach(&["--interval", interval]);
+        assert_eq!(running.ask("100000"), "100000");
+        assert_grown(&running, 400_000, interval);
+        assert_eq!(running.ask("2000"), "2000");
+    }
+    assert_eq!(running.end(3).1.code(), Some(3));
 }
 
 #[test]

@@ -359,8 +359,8 @@ mod tests {
                 "warning: Node.js 16.20.2: this build is not supported, the JavaScript heap is not sampled; `node --heap-prof` samples it",
             ),
             (
-                attached(with("OCaml", "4.13.1")),
-                "warning: OCaml 4.13.1: the OCaml heap is not sampled: its bridge can join only when the program starts; start it with `allocsample run` instead of attaching",
+                attached(with("Mono", "6.8")),
+                "warning: Mono 6.8: the managed heap is not sampled: its bridge can join only when the program starts; start it with `allocsample run` instead of attaching",
             ),
             (
                 declined(with("Node.js", "20.20.2"), "all: --runtime none"),

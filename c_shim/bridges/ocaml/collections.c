@@ -75,6 +75,17 @@ void ocaml_4_watch_collections(void)
     set(ocaml.cycle, on_cycle_4);
 }
 
+static void on_late_minor_end_4(void)
+{
+    set(ocaml.minor_end, NULL);
+    ocaml_4_start();
+}
+
+void ocaml_4_start_late(void)
+{
+    set(ocaml.minor_end, on_late_minor_end_4);
+}
+
 /* ---- OCaml 5: all domains take part in a minor collection, and each has slices of its own ---- */
 
 static struct {
@@ -95,6 +106,7 @@ static void on_minor_begin_5(void)
     uintptr_t number = atomic_load_explicit(ocaml.minor_count, memory_order_relaxed);
     if (atomic_exchange_explicit(&shared.begun, number, memory_order_relaxed) != number)
         atomic_store_explicit(&shared.minor_ns, ocaml_hooks->now_ns(), memory_order_relaxed);
+    ocaml_5_late_minor_begin();
 }
 
 static void on_minor_end_5(void)
@@ -103,6 +115,7 @@ static void on_minor_end_5(void)
     uint64_t begin_ns = atomic_load_explicit(&shared.minor_ns, memory_order_relaxed);
     if (atomic_exchange_explicit(&shared.ended, number, memory_order_relaxed) != number)
         report(ALLOCSAMPLE_MINOR, begin_ns, ocaml_hooks->now_ns(), 0);
+    ocaml_5_late_minor_end();
 }
 
 /* The runtime has no hook for the end of a cycle, but counts them, after the slice that was the last. A cycle marks what was there

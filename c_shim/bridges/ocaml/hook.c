@@ -13,10 +13,10 @@
 
 enum { JUMP = 5 };
 
-static uint8_t original[JUMP];
+static uint8_t replaced[JUMP];
 static struct {
-    void *jump;
-    ocaml_start_function *to;
+    void *jump;                     /* the far part, near OCaml's code; NULL: not made */
+    ocaml_start_function *original; /* does what the function did without the jump */
 } hook;
 
 static void *code_of(ocaml_start_function *function)
@@ -26,34 +26,61 @@ static void *code_of(ocaml_start_function *function)
     return code;
 }
 
-/* The far part of the jump, near OCaml's code. */
+/* The bytes of the instructions that the jump takes the place of. 0: they are others than compilers begin a function with:
+ * endbr64, push, and moves from one register to another. */
+static size_t length_of_start(const uint8_t *code)
+{
+    static const uint8_t landing[] = {0xf3, 0x0f, 0x1e, 0xfa};
+    const uint8_t *at = code;
+    if (memcmp(at, landing, sizeof landing) == 0)
+        at += sizeof landing;
+    while (at < code + JUMP) {
+        size_t prefix = (at[0] & 0xf0) == 0x40;
+        uint8_t operation = at[prefix];
+        if ((operation & 0xf8) == 0x50)
+            at += prefix + 1;
+        else if (operation == 0x89 && at[prefix + 1] >= 0xc0)
+            at += prefix + 2;
+        else
+            return 0;
+    }
+    return (size_t)(at - code);
+}
+
 static bool make_room(ocaml_start_function *instead)
 {
     struct code_room room;
     uintptr_t start, end;
     void (*function)(void);
+    const uint8_t *at = code_of(ocaml.start);
     memcpy(&function, &instead, sizeof function);
-    if (!symbols_code_of(code_of(ocaml.start), &start, &end) || !code_room_open(&room, start))
+    if (!symbols_code_of(at, &start, &end) || !code_room_open(&room, start))
         return false;
-    hook.jump = code_room_jump(&room, function);
-    return code_room_close(&room);
+    void *jump = code_room_jump(&room, function);
+    size_t length = length_of_start(at);
+    void *original = length == 0 ? NULL : code_room_original(&room, at, length, 0);
+    if (!code_room_close(&room))
+        return false;
+    hook.jump = jump;
+    memcpy(&hook.original, &original, sizeof original);
+    return true;
 }
 
 bool ocaml_hook_start(ocaml_start_function *instead)
 {
     void *at = code_of(ocaml.start);
-    if (hook.to == NULL) {
-        memcpy(original, at, sizeof original);
-        if (!make_room(instead))
-            return false;
-        hook.to = instead;
-    }
-    return code_put_jump(at, hook.jump);
+    memcpy(replaced, at, sizeof replaced);
+    return (hook.jump != NULL || make_room(instead)) && code_put_jump(at, hook.jump);
 }
 
 bool ocaml_unhook_start(void)
 {
-    return code_put(code_of(ocaml.start), original, sizeof original);
+    return code_put(code_of(ocaml.start), replaced, sizeof replaced);
+}
+
+ocaml_start_function *ocaml_original_start(void)
+{
+    return hook.original;
 }
 
 #endif

@@ -8,6 +8,7 @@
  * which it handles overflows. Hooks of the runtime tell of collections. */
 #define _GNU_SOURCE
 #include "ocaml.h"
+#include "kit/resume.h"
 #include "kit/symbols.h"
 #include "kit/thread_pointer.h"
 
@@ -21,7 +22,6 @@
 struct ocaml_runtime ocaml;
 const allocsample_hooks *ocaml_hooks;
 allocsample_heap *ocaml_heap;
-static bool is_5;
 static const char *main_thread;
 static _Atomic(bool) is_ready;
 
@@ -57,6 +57,10 @@ static bool find_runtime_5(void)
         {&ocaml.start, "caml_memprof_start"},
         {&ocaml.state, "caml_state"},
         {&ocaml.call, "caml_c_call"},
+        {&ocaml.call_back, "caml_callback_exn"},
+        {&ocaml.set_action_pending, "caml_set_action_pending"},
+        {&ocaml.interrupt_hook, "caml_domain_external_interrupt_hook"},
+        {&ocaml.interrupt, "caml_process_external_interrupt"},
         {&ocaml.keep_root, "caml_register_generational_global_root"},
         {&ocaml.change_root, "caml_modify_generational_global_root"},
         {&ocaml.domains, "caml_num_domains_running"},
@@ -89,14 +93,12 @@ static bool find_runtime(void)
         shim_services.decline("ocaml", "memtrace", "has OCaml's sampler for itself");
         return false;
     }
-    is_5 = dlsym(RTLD_DEFAULT, "caml_domain_spawn") != NULL;
-    return is_5 ? find_runtime_5() : find_runtime_4();
+    ocaml.is_5 = dlsym(RTLD_DEFAULT, "caml_domain_spawn") != NULL;
+    return ocaml.is_5 ? find_runtime_5() : find_runtime_4();
 }
 
-static void join(void)
+static bool make_heap(void)
 {
-    if (!find_runtime())
-        return;
     allocsample_heap_description description = {
         .size = sizeof description, .kind = ALLOCSAMPLE_COLLECTED, .name = "ocaml"};
     allocsample_counters counters = {.size = sizeof counters};
@@ -104,10 +106,42 @@ static void join(void)
     ocaml_heap =
         ocaml_hooks == NULL || !ocaml_samples_prepare() ? NULL : ocaml_hooks->heap_register(&description);
     if (ocaml_heap == NULL || ocaml_hooks->counters(ocaml_heap, &counters) != ALLOCSAMPLE_OK || counters.interval == 0)
-        return;
+        return false;
     ocaml_drawn_at = counters.interval;
+    return true;
+}
+
+static void join(void)
+{
+    if (!find_runtime() || !make_heap())
+        return;
     main_thread = thread_pointer();
     atomic_store_explicit(&is_ready, true, memory_order_relaxed);
+}
+
+static void attach(void)
+{
+    static bool is_tried;
+    if (ocaml_heap != NULL) {
+        resume_heap(ocaml_hooks, ocaml_heap);
+        return;
+    }
+    if (is_tried || dlsym(RTLD_DEFAULT, "caml_memprof_start") == NULL)
+        return; /* most processes that are attached to end here */
+    is_tried = true;
+    if (!find_runtime() || !make_heap())
+        return;
+    ocaml.is_late = true;
+    if (!ocaml.is_5)
+        ocaml_4_start_late();
+    else if (!ocaml_5_join_late())
+        ocaml_note(OCAML_UNKNOWN_BUILD);
+}
+
+static void detach(void)
+{
+    if (ocaml_heap != NULL)
+        ocaml_hooks->control(ocaml_heap, ALLOCSAMPLE_STOP, 0);
 }
 
 /* OCaml 5 has a state for each thread; ours is that of the thread that has joined. */
@@ -116,7 +150,7 @@ static void join_if_started(void)
     if (LIKELY(!atomic_load_explicit(&is_ready, memory_order_relaxed)) || thread_pointer() != main_thread ||
         *ocaml.state == NULL || !atomic_exchange_explicit(&is_ready, false, memory_order_relaxed))
         return;
-    if (is_5)
+    if (ocaml.is_5)
         ocaml_5_start();
     else
         ocaml_4_start();
@@ -131,6 +165,14 @@ static void after_fork_in_child(void)
 
 /* The entry of a closure is written for x86-64. */
 static void join(void)
+{
+}
+
+static void attach(void)
+{
+}
+
+static void detach(void)
 {
 }
 
@@ -155,5 +197,7 @@ const struct bridge bridge_ocaml = {
     .name = "ocaml",
     .runtime_symbol = "caml_memprof_start",
     .join = join,
+    .attach = attach,
+    .detach = detach,
     .after_fork_in_child = after_fork_in_child,
 };

@@ -1,5 +1,5 @@
 /* What the files of the bridge to OCaml share: ocaml.c joins the runtime, samples.c reports its samples, sampler_4.c and
- * sampler_5.c run the samplers of OCaml 4 and 5, collections.c reports collections, and hook.c notices that the program
+ * sampler_5.c run the samplers of OCaml 4 and 5, late_5.c starts that of 5 in a running program, collections.c reports collections, and hook.c notices that the program
  * starts the sampler itself. */
 #ifndef ALLOCSAMPLE_BRIDGES_OCAML_H
 #define ALLOCSAMPLE_BRIDGES_OCAML_H
@@ -43,10 +43,15 @@ struct ocaml_runtime {
     _Atomic(ocaml_timing_hook) *cycle;
     /* OCaml 5 only. */
     void (*call)(void);
+    value (*call_back)(value closure, value argument);
+    void (*set_action_pending)(void *state);
+    void (**interrupt_hook)(void);
+    const uint8_t *interrupt;
     void (*keep_root)(value *root);
     void (*change_root)(value *root, value changed);
     _Atomic(uintptr_t) *domains, *minor_count, *cycle_count;
-    bool is_5_3;
+    bool is_5, is_5_3;
+    bool is_late; /* joined while the program runs */
 };
 extern HIDDEN struct ocaml_runtime ocaml;
 
@@ -56,6 +61,7 @@ extern HIDDEN const allocsample_hooks *ocaml_hooks;
 extern HIDDEN allocsample_heap *ocaml_heap;
 
 #define OCAML_GIVEN_WAY "note: there are no samples from here on, as the program has started Gc.Memprof itself"
+#define OCAML_UNKNOWN_BUILD "note: there are no samples, as the agent does not know how to join a running program of this build"
 
 /* ---- samples.c ---- */
 
@@ -84,11 +90,24 @@ struct ocaml_closure {
 };
 #define OCAML_CLOSURE_OF(CODE) {OCAML_HEADER(2, OCAML_CLOSURE), CODE, UINT64_C(1) << 56 | 2 << 1 | 1}
 
-/* Starts the runtime's sampler for us, before the program's first instruction. */
+/* Starts the runtime's sampler for us. OCaml 4: before the program's first instruction, or at the end of a minor collection. OCaml
+ * 5: before the first instruction; only the second function may be called later. */
 HIDDEN void ocaml_4_start(void);
 HIDDEN void ocaml_5_start(void);
+/* At the beginning of a minor collection, while no domain runs the program: makes ready for ocaml_5_start_here. */
+HIDDEN void ocaml_5_prepare_late(void);
+/* Starts the sampler of the calling thread's domain, where code of OCaml may run. */
+HIDDEN void ocaml_5_start_here(void);
 /* OCaml 4: at the end of a minor collection. */
 HIDDEN void ocaml_4_follow_late(void);
+
+/* ---- late_5.c ---- */
+
+/* Has every domain start its sampler at its next safe point after a minor collection. False: this build is not known. */
+HIDDEN bool ocaml_5_join_late(void);
+/* At the beginning and at the end of a minor collection, on every domain's thread. */
+HIDDEN void ocaml_5_late_minor_begin(void);
+HIDDEN void ocaml_5_late_minor_end(void);
 
 /* ---- hook.c ---- */
 
@@ -97,10 +116,14 @@ typedef value ocaml_start_function(value rate, value depth, value tracker);
 /* Has `caml_memprof_start` call `instead`, until ocaml_unhook_start. False: nothing has changed. */
 HIDDEN bool ocaml_hook_start(ocaml_start_function *instead);
 HIDDEN bool ocaml_unhook_start(void);
+/* What `caml_memprof_start` was before it was hooked; NULL: its first instructions are not known. */
+HIDDEN ocaml_start_function *ocaml_original_start(void);
 
 /* ---- collections.c ---- */
 
 HIDDEN void ocaml_4_watch_collections(void);
+/* Starts the sampler at the end of the next minor collection. */
+HIDDEN void ocaml_4_start_late(void);
 HIDDEN void ocaml_5_watch_collections(void);
 /* Whether a minor collection has seen more than one domain. */
 HIDDEN bool ocaml_5_had_domains(void);

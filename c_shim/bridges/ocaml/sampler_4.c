@@ -147,6 +147,13 @@ static int *started_place(void)
     return NULL;
 }
 
+/* In a program that runs already. In doubt it has. */
+static bool is_started_by_program(void)
+{
+    int *place = started_place();
+    return ocaml.is_late && (place == NULL || *place != 0);
+}
+
 /* Starts, and finds the note: it alone is 0 before, 1 after, 0 after a stop, and 1 again. */
 static void start_first(uint64_t interval)
 {
@@ -164,6 +171,10 @@ static void start_first(uint64_t interval)
 
 void ocaml_4_start(void)
 {
+    if (is_started_by_program()) {
+        ocaml_note(OCAML_GIVEN_WAY);
+        return;
+    }
     start_first(ocaml_asked_interval());
     if (!ocaml_hook_start(give_way)) {
         ocaml.stop(OCAML_NONE); /* where code cannot be changed, a program that wants the sampler must find it free */

@@ -5,6 +5,7 @@
  * the profile that is started before the program's first instruction is that of all domains. */
 #define _GNU_SOURCE
 #include "ocaml.h"
+#include "kit/lock.h"
 #include "kit/thinning.h"
 
 #include <errno.h>
@@ -16,9 +17,13 @@
 enum { PROFILE_STATE = 0, PROFILE_DEPTH = 3, PROFILE_WORDS = 9 };
 #define SAMPLING OCAML_INTEGER(0)
 #define STOPPED OCAML_INTEGER(1)
+#define FORBIDDEN "note: there are no samples, as the system forbids changing code"
 
 static const value depth = OCAML_INTEGER(OCAML_DEPTH);
-static value profile = OCAML_NONE; /* ours; a root of the collector's, which may move it */
+/* Ours: one, or after a late start one of each domain that was there. Roots of the collector's, which may move them. */
+#define MOST_PROFILES 128
+static value profiles[MOST_PROFILES];
+static _Atomic(size_t) profile_count;
 static _Atomic(bool) is_ours;      /* it runs, and the program has not started one */
 static _Atomic(bool) is_given_way; /* the runtime is as if we had not been here */
 static bool is_unhooked;           /* true with is_given_way: the program can start its own */
@@ -91,14 +96,14 @@ static struct {
 
 /* ---- the profile ---- */
 
-static _Atomic(value) *state_of_profile(void)
+static _Atomic(value) *state_of(value profile)
 {
     return (_Atomic(value) *)profile + PROFILE_STATE;
 }
 
-static bool is_sampling(void)
+static bool is_sampling(value profile)
 {
-    return atomic_load_explicit(state_of_profile(), memory_order_relaxed) == SAMPLING;
+    return atomic_load_explicit(state_of(profile), memory_order_relaxed) == SAMPLING;
 }
 
 /* Whether it is made as in known versions. */
@@ -109,11 +114,18 @@ static bool is_known_profile(value made)
            field[PROFILE_DEPTH] == depth && field[PROFILE_WORDS - 1] == (value)tracker.fields[4];
 }
 
-static value start(uint64_t interval)
+static value start_by(ocaml_start_function *function, uint64_t interval)
 {
     ocaml_drawn_at = interval;
     rate.number = interval < 2 ? 1 : thinning_drawn_share(OCAML_WORD / (double)interval);
-    return ocaml.start((value)&rate.number, depth, (value)&tracker.fields[0]);
+    return function((value)&rate.number, depth, (value)&tracker.fields[0]);
+}
+
+static void stop_all(void)
+{
+    size_t count = atomic_load(&profile_count);
+    for (size_t i = 0; i < count; i++)
+        atomic_store(state_of(profiles[i]), STOPPED);
 }
 
 /* Ends sampling in all domains; blocks that were drawn are still followed. Nothing happens if another domain has come first. */
@@ -121,7 +133,7 @@ static void end(const char *note)
 {
     if (!atomic_exchange_explicit(&is_ours, false, memory_order_acq_rel))
         return;
-    atomic_store_explicit(state_of_profile(), STOPPED, memory_order_release);
+    stop_all();
     is_unhooked = ocaml_unhook_start();
     ocaml_note(note);
     atomic_store_explicit(&is_given_way, true, memory_order_release);
@@ -145,12 +157,13 @@ static void follow(uint64_t asked)
 {
     int error = errno;
     if (LIKELY(asked == ocaml_drawn_at) || !can_follow || atomic_load_explicit(ocaml.domains, memory_order_acquire) != 1 ||
-        !atomic_load_explicit(&is_ours, memory_order_relaxed) || !is_sampling())
+        !atomic_load_explicit(&is_ours, memory_order_relaxed) || atomic_load_explicit(&profile_count, memory_order_relaxed) != 1 ||
+        !is_sampling(profiles[0]))
         return;
     can_follow = ocaml_unhook_start();
     if (can_follow) {
         ocaml.stop(OCAML_NONE);
-        ocaml.change_root(&profile, start(asked));
+        ocaml.change_root(&profiles[0], start_by(ocaml.start, asked));
         if (!ocaml_hook_start(give_way)) {
             atomic_store_explicit(&is_ours, false, memory_order_relaxed); /* see ocaml_5_start */
             ocaml.stop(OCAML_NONE);
@@ -159,22 +172,81 @@ static void follow(uint64_t asked)
     errno = error;
 }
 
+/* Takes note of a profile that was started just now. */
+static bool keep(value made)
+{
+    static bridge_lock lock;
+    lock_take(&lock);
+    size_t count = atomic_load(&profile_count);
+    bool has_room = count < MOST_PROFILES;
+    if (has_room) {
+        profiles[count] = made;
+        ocaml.keep_root(&profiles[count]);
+        atomic_store(&profile_count, count + 1);
+    }
+    lock_release(&lock);
+    return has_room;
+}
+
 void ocaml_5_start(void)
 {
     ocaml_5_call = ocaml.call;
-    profile = start(ocaml_asked_interval());
-    bool is_known = is_known_profile(profile);
-    if (is_known && ocaml_hook_start(give_way)) {
-        ocaml.keep_root(&profile);
-        can_follow = true;
-        atomic_store_explicit(&is_ours, true, memory_order_release);
-        ocaml_5_watch_collections();
+    value made = start_by(ocaml.start, ocaml_asked_interval());
+    bool is_known = is_known_profile(made);
+    /* Where code cannot be changed, a program that wants the sampler must find it free. */
+    if (!is_known || !ocaml_hook_start(give_way)) {
+        ocaml.stop(OCAML_NONE);
+        ocaml_note(is_known ? FORBIDDEN : "note: there are no samples, as this version's Gc.Memprof is not known");
         return;
     }
-    /* Where code cannot be changed, a program that wants the sampler must find it free. */
-    ocaml.stop(OCAML_NONE);
-    ocaml_note(is_known ? "note: there are no samples, as the system forbids changing code"
-                        : "note: there are no samples, as this version's Gc.Memprof is not known");
+    keep(made);
+    can_follow = true;
+    atomic_store_explicit(&is_ours, true, memory_order_release);
+    ocaml_5_watch_collections();
+}
+
+/* ---- in a program that runs already ---- */
+
+static _Atomic(bool) is_prepared;
+
+void ocaml_5_prepare_late(void)
+{
+    if (LIKELY(atomic_load_explicit(&is_prepared, memory_order_relaxed)) || atomic_exchange(&is_prepared, true))
+        return;
+    ocaml_5_call = ocaml.call;
+    if (!ocaml_hook_start(give_way)) {
+        ocaml_note(FORBIDDEN);
+    } else if (ocaml_original_start() == NULL) {
+        ocaml_unhook_start();
+        ocaml_note(OCAML_UNKNOWN_BUILD);
+    } else {
+        can_follow = true;
+        atomic_store_explicit(&is_ours, true, memory_order_release);
+    }
+}
+
+/* Raises an exception if the domain has a sampler: that of its parent, or one that the program has started. */
+__attribute__((used)) static value start_domain(value unit)
+{
+    value made = start_by(ocaml_original_start(), ocaml_asked_interval());
+    if (!is_known_profile(made) || !keep(made))
+        ocaml.stop(OCAML_NONE);
+    else if (!atomic_load(&is_ours))
+        atomic_store(state_of(made), STOPPED); /* the program has started one meanwhile */
+    return unit;
+}
+
+ENTRY(start_domain);
+static struct ocaml_closure start_closure = OCAML_CLOSURE_OF(ocaml_5_start_domain);
+
+void ocaml_5_start_here(void)
+{
+    if (!atomic_load(&is_ours))
+        return;
+    /* The last bits tell an exception, which ends there. */
+    bool is_raised = (ocaml.call_back((value)&start_closure.code, OCAML_NONE) & 3) == 2;
+    if (is_raised && atomic_load(&profile_count) == 0)
+        end(OCAML_GIVEN_WAY);
 }
 
 #endif

@@ -227,7 +227,7 @@ const RUNTIMES: &[Runtime] = &[
             from: [4, 0],
             to: ANY,
             partial: "",
-            joins_late: false,
+            joins_late: true,
         },
         is_on_malloc: false,
         missing: "the OCaml heap is not sampled",
