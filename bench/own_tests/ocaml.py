@@ -44,7 +44,7 @@ def compiled(source, directory):
             shutil.copy(stub, directory)
             stubs.append(stub.name)
     program = directory / "program.exe"
-    command = ["ocamlopt", "-g", "-w", "-a", "-I", "+threads", "unix.cmxa", "threads.cmxa", "bigarray.cmxa", "str.cmxa", *stubs,
+    command = ["ocamlopt", "-g", "-w", "-a", "-I", "+unix", "-I", "+str", "-I", "+threads", "unix.cmxa", "threads.cmxa", "bigarray.cmxa", "str.cmxa", *stubs,
                source.name, "-o", str(program)]
     done = subprocess.run(command, cwd=directory, capture_output=True, timeout=120)
     if done.returncode != 0:
