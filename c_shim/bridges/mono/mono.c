@@ -198,7 +198,7 @@ COLD static void tell(void *object, size_t size)
     mono.walk(put_frame, &stack);
     uint32_t type = type_of(object);
     shim_unmute();
-    struct mono_watch *watch = mono_watch_take();
+    struct watch *watch = mono_watch_take();
     found = &stack;
     allocsample_id id = countdown_tell(&this_thread, hooks, heap, mono_watch_key(watch), size, type);
     found = NULL;

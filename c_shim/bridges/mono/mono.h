@@ -4,24 +4,22 @@
 
 #include "allocsample.h"
 #include "bridge.h"
-
-/* The watch over one object. */
-struct mono_watch;
+#include "kit/watches.h"
 
 /* False: Mono lacks a function, or there is no memory. */
 HIDDEN bool mono_watch_prepare(const allocsample_hooks *hooks, allocsample_heap *heap);
 
 /* Takes a free watch; NULL: too many objects are watched. Any thread. */
-HIDDEN struct mono_watch *mono_watch_take(void);
+HIDDEN struct watch *mono_watch_take(void);
 
 /* A number that stands for the object's address, which changes. Without a watch: one that never dies. */
-HIDDEN uintptr_t mono_watch_key(const struct mono_watch *watch);
+HIDDEN uintptr_t mono_watch_key(const struct watch *watch);
 
 /* The object is a sample. On the thread that allocates it; NULL does nothing. */
-HIDDEN void mono_watch_begin(struct mono_watch *watch, void *object);
+HIDDEN void mono_watch_begin(struct watch *watch, void *object);
 
 /* Returns a watch whose object is not a sample. NULL does nothing. */
-HIDDEN void mono_watch_give_back(struct mono_watch *watch);
+HIDDEN void mono_watch_give_back(struct watch *watch);
 
 /* Requests a look for dead objects after a collection: of all objects, or of the young ones alone. */
 HIDDEN void mono_watch_ask(bool are_old_collected);
