@@ -1,6 +1,6 @@
 // Allocates known numbers of bytes in methods of known names, and prints the truth as JSON.
 //
-// An array has a header of 32 bytes, a string one of 20 and a character of 2 bytes at its end; all is rounded up to 8.
+// An object has a header of 16 bytes, an array one of 32 on Mono and of 24 on .NET; all is rounded up to 8.
 using System;
 using System.Collections.Generic;
 using System.Runtime.CompilerServices;
@@ -15,6 +15,7 @@ static class KnownSites
 {
     static readonly List<object> kept = new List<object>();
     static readonly List<string> truth = new List<string>();
+    static readonly long header = Type.GetType("Mono.Runtime") != null ? 32 : 24;
     static object sink;
 
     [MethodImpl(MethodImplOptions.NoInlining)]
@@ -56,11 +57,11 @@ static class KnownSites
     static void Main(string[] arguments)
     {
         int times = Int32.Parse(arguments[0]);
-        Site("SmallFreed", SmallFreed, 100000 * times, 32 + 100, false);
+        Site("SmallFreed", SmallFreed, 100000 * times, header + 100, false);
         Site("SmallKept", SmallKept, 50000 * times, 16 + 32, true);
-        Site("LargeFreed", LargeFreed, 200 * times, 32 + 100000, false);
-        Site("MiddleKept", MiddleKept, 2000 * times, 32 + 2000, true);
-        Site("OfAThread", OfAThread, 50000 * times, 32 + 240, false);
+        Site("LargeFreed", LargeFreed, 200 * times, header + 100000, false);
+        Site("MiddleKept", MiddleKept, 2000 * times, header + 2000, true);
+        Site("OfAThread", OfAThread, 50000 * times, header + 240, false);
         for (int i = 0; i < 3; i++)
             GC.Collect();
         Console.WriteLine("{" + String.Join(",", truth) + "}");

@@ -210,12 +210,29 @@ const RUNTIMES: &[Runtime] = &[
     Runtime {
         name: ".NET CoreCLR",
         files: &["libcoreclr.so"],
-        marks: &["coreclr_initialize"],
+        // The second is that of programs with the runtime in them.
+        marks: &["coreclr_initialize", "DotNetRuntimeInfo"],
         version: &[Below("Microsoft.NETCore.App"), After("@(#)Version ")],
-        support: Support::None,
+        support: Support::Bridge {
+            heap: "dotnet",
+            from: [7, 0],
+            to: ANY,
+            partial: "",
+            joins_late: false,
+        },
         is_on_malloc: false,
         missing: "the managed heap is not sampled",
         advice: "",
+    },
+    Runtime {
+        name: ".NET Native AOT",
+        files: &[],
+        marks: &["DotNetRuntimeDebugHeader"],
+        version: &[],
+        support: Support::None,
+        is_on_malloc: false,
+        missing: "the managed heap is not sampled",
+        advice: "the same program built without PublishAot runs on CoreCLR, which has a bridge",
     },
     Runtime {
         name: "OCaml",

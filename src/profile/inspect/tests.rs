@@ -144,6 +144,13 @@ fn runtimes_and_their_versions_are_read_from_symbols_and_constants() {
             "8.0.22",
         ),
         (
+            "/opt/server/server",
+            &["DotNetRuntimeInfo"],
+            b"@(#)Version 10.0.1326.50504 @Commit: 4099f839",
+            ".NET CoreCLR",
+            "10.0.1326.50504",
+        ),
+        (
             "/home/a/server.exe",
             &["caml_main", "caml_domain_spawn", "caml_memprof_start"],
             b"",

@@ -1,0 +1,54 @@
+/* Declarations shared by the parts of the .NET bridge. */
+#ifndef ALLOCSAMPLE_BRIDGES_DOTNET_H
+#define ALLOCSAMPLE_BRIDGES_DOTNET_H
+
+#include "allocsample.h"
+#include "bridge.h"
+#include "dotnet/clr.h"
+#include "kit/watches.h"
+
+/* ---- profiler.c ---- */
+
+/* The profiler's object, for the runtime. */
+HIDDEN clr_object dotnet_profiler(void);
+
+HIDDEN void dotnet_after_fork_in_child(void);
+
+/* ---- launch.c ---- */
+
+/* Takes back what made the runtime load us, before the program's own code can see it or hand it to its children. */
+HIDDEN void dotnet_launched(clr_object info);
+
+/* ---- names.c: inside callbacks of the runtime alone ---- */
+
+/* False: there is no memory. */
+HIDDEN bool dotnet_names_prepare(const allocsample_hooks *hooks, allocsample_heap *heap, clr_object info);
+
+HIDDEN void dotnet_names_has_module(uintptr_t module);
+HIDDEN void dotnet_names_lose_module(uintptr_t module);
+
+/* The number of a class's type; 0 if it cannot be named now. */
+HIDDEN uint32_t dotnet_type(uintptr_t class);
+
+/* The frame of a method's code at an address. Its function is 0 if it cannot be named now. */
+HIDDEN allocsample_frame dotnet_frame(uintptr_t function, uintptr_t address);
+
+HIDDEN void dotnet_names_after_fork_in_child(void);
+
+/* ---- watch.c: what became of sampled objects ---- */
+
+/* False: there is no memory. */
+HIDDEN bool dotnet_watch_prepare(const allocsample_hooks *hooks, allocsample_heap *heap, clr_object info);
+
+/* See watches.h. */
+HIDDEN struct watch *dotnet_watch_take(void);
+HIDDEN uintptr_t dotnet_watch_key(const struct watch *watch);
+HIDDEN void dotnet_watch_give_back(struct watch *watch);
+
+/* The object is a sample. On the thread that allocates it, which no collection interrupts; a watch that is NULL does nothing. */
+HIDDEN void dotnet_watch_begin(struct watch *watch, uintptr_t object);
+
+/* A collection of the generations up to this one has ended: reports the dead. */
+HIDDEN void dotnet_watch_after_collection(uint32_t oldest);
+
+#endif

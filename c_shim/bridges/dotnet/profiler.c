@@ -1,0 +1,428 @@
+/* .NET's heap as a heap of the hook ABI, by CoreCLR's profiling interface (.NET 7 and later).
+ *
+ * From .NET 10 on the runtime draws samples by itself, so that each byte is one with probability 1/102,400, and reports each in
+ * an event; a longer interval is had by thinning. Before .NET 10, and at a shorter interval, it calls back for each object, and
+ * we count down its bytes.
+ *
+ * A callback for an object comes on the thread that allocates, where no collection can happen until it returns. */
+#define _GNU_SOURCE
+#include "dotnet.h"
+#include "kit/countdown_threads.h"
+#include "kit/thinning.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define DEPTH 512
+/* The mean of the runtime's own gaps. */
+#define OWN_INTERVAL 102400
+
+enum { STATISTIC_HEAP = 1 };
+
+static const allocsample_hooks *hooks;
+static allocsample_heap *heap;
+static clr_object info;
+static struct countdown_threads threads;
+static _Atomic(bool) is_running;
+
+/* ---- stacks ---- */
+
+struct stack {
+    size_t count;
+    struct {
+        uintptr_t function, address;
+    } places[DEPTH];
+};
+
+static clr_result put_place(uintptr_t function, uintptr_t address, uintptr_t frame, uint32_t context_bytes, void *context,
+                            void *argument)
+{
+    struct stack *stack = argument;
+    (void)frame;
+    (void)context_bytes;
+    (void)context;
+    /* 0: native frames. */
+    if (function == 0)
+        return CLR_OK;
+    stack->places[stack->count].function = function;
+    stack->places[stack->count++].address = address;
+    return stack->count < DEPTH ? CLR_OK : CLR_CANCEL;
+}
+
+/* The stack of the calling thread. */
+static size_t find_stack(allocsample_frame *frames)
+{
+    struct stack stack;
+    stack.count = 0;
+    CLR(info, INFO_STACK_SNAPSHOT, (clr_object, uintptr_t, void *, uint32_t, void *, void *, uint32_t), 0,
+        (void *)put_place, 0, &stack, NULL, 0);
+    size_t count = 0;
+    for (size_t i = 0; i < stack.count; i++) {
+        allocsample_frame frame = dotnet_frame(stack.places[i].function, stack.places[i].address);
+        if (frame.function != 0)
+            frames[count++] = frame;
+    }
+    return count;
+}
+
+/* ---- objects that we draw ---- */
+
+/* Zero until the thread's first object. */
+static _Thread_local struct countdown this_thread;
+
+/* The stack that this thread has found. */
+static _Thread_local struct {
+    const allocsample_frame *frames;
+    size_t count;
+} found;
+
+/* Called inside `alloc`. */
+static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
+{
+    (void)user;
+    size_t count = found.count < capacity ? found.count : capacity;
+    for (size_t i = 0; i < count; i++)
+        frames[i] = found.frames[i];
+    return count;
+}
+
+/* The collector gives out multiples of 8. */
+static size_t rounded(size_t bytes)
+{
+    return (bytes + 7) & ~(size_t)7;
+}
+
+/* The object passes the limit. */
+static COLD void tell(uintptr_t object, size_t size, uintptr_t class)
+{
+    allocsample_frame frames[DEPTH];
+    int before = errno;
+    /* The runtime's allocations for our questions are not the program's. */
+    shim_mute();
+    found.count = find_stack(frames);
+    uint32_t type = dotnet_type(class);
+    shim_unmute();
+    found.frames = frames;
+    struct watch *watch = dotnet_watch_take();
+    allocsample_id id = countdown_tell(&this_thread, hooks, heap, dotnet_watch_key(watch), size, type);
+    found.frames = NULL;
+    found.count = 0;
+    if (id == ALLOCSAMPLE_NO_SAMPLE)
+        dotnet_watch_give_back(watch);
+    else
+        dotnet_watch_begin(watch, object);
+    errno = before;
+}
+
+static clr_result on_object(clr_object self, uintptr_t object, uintptr_t class)
+{
+    size_t size = 0;
+    (void)self;
+    if (UNLIKELY(!atomic_load_explicit(&is_running, memory_order_relaxed)) ||
+        CLR(info, INFO_OBJECT_SIZE_2, (clr_object, uintptr_t, size_t *), object, &size) < 0)
+        return CLR_OK;
+    size = rounded(size);
+    if (UNLIKELY(this_thread.limit == 0))
+        countdown_join(&threads, &this_thread);
+    if (UNLIKELY(!countdown_take(&this_thread, size)))
+        tell(object, size, class);
+    return CLR_OK;
+}
+
+/* ---- objects that the runtime draws ---- */
+
+struct drawn {
+    uintptr_t class, object;
+    uint64_t size;
+};
+
+/* The event: the kind of heap (4 bytes), the runtime's number (2), the class, its name in UTF-16 with a 0 at the end, the
+ * object's address and size, and the place of the byte that was drawn. False: it is not that. */
+static bool read_drawn(const uint8_t *data, size_t bytes, struct drawn *drawn)
+{
+    size_t at = 6;
+    if (bytes < at + sizeof drawn->class)
+        return false;
+    memcpy(&drawn->class, data + at, sizeof drawn->class);
+    at += sizeof drawn->class;
+    uint16_t letter = 1;
+    for (; letter != 0; at += sizeof letter) {
+        if (bytes < at + sizeof letter)
+            return false;
+        memcpy(&letter, data + at, sizeof letter);
+    }
+    if (bytes < at + sizeof drawn->object + sizeof drawn->size)
+        return false;
+    memcpy(&drawn->object, data + at, sizeof drawn->object);
+    memcpy(&drawn->size, data + at + sizeof drawn->object, sizeof drawn->size);
+    return true;
+}
+
+static void tell_drawn(const struct drawn *drawn)
+{
+    static _Atomic(uint64_t) objects;
+    allocsample_frame frames[DEPTH];
+    allocsample_counters asked = {.size = sizeof asked};
+    size_t size = rounded(drawn->size);
+    hooks->counters(heap, &asked);
+    /* The runtime goes on drawing. */
+    if (!asked.is_on) {
+        hooks->sampled_at(heap, 0, 0, 0, NULL, 0, 0);
+        return;
+    }
+    uint64_t number = atomic_fetch_add_explicit(&objects, 1, memory_order_relaxed);
+    if (!thinning_keeps(number, size, OWN_INTERVAL, asked.interval))
+        return;
+    uint64_t interval = asked.interval > OWN_INTERVAL ? asked.interval : OWN_INTERVAL;
+    shim_mute();
+    size_t count = find_stack(frames);
+    uint32_t type = dotnet_type(drawn->class);
+    shim_unmute();
+    struct watch *watch = dotnet_watch_take();
+    if (hooks->sampled_at(heap, dotnet_watch_key(watch), size, type, frames, count, interval) == ALLOCSAMPLE_NO_SAMPLE)
+        dotnet_watch_give_back(watch);
+    else
+        dotnet_watch_begin(watch, drawn->object);
+}
+
+/* ---- collections ---- */
+
+/* Those that have started. One of all objects may run beside the program, and others of young objects meanwhile. */
+static struct collection {
+    uint32_t count; /* by the runtime's count; 0: none */
+    uint32_t type;
+    uint64_t begin_ns;
+} under_way[4];
+
+static void begin_collection(const uint8_t *data, size_t bytes)
+{
+    uint32_t words[4]; /* its number, its oldest generation, a reason, its type */
+    if (bytes < sizeof words)
+        return;
+    memcpy(words, data, sizeof words);
+    struct collection *place = under_way;
+    while (place->count != 0 && place != &under_way[sizeof under_way / sizeof under_way[0] - 1])
+        place++;
+    *place = (struct collection){.count = words[0], .type = words[3], .begin_ns = hooks->now_ns()};
+}
+
+static uint64_t heap_bytes(void)
+{
+    static struct clr_range ranges[4096];
+    const uint32_t room = sizeof ranges / sizeof ranges[0];
+    uint32_t count = 0;
+    uint64_t bytes = 0;
+    if (CLR(info, INFO_GENERATION_BOUNDS, (clr_object, uint32_t, uint32_t *, struct clr_range *), room, &count, ranges) < 0)
+        return 0;
+    for (uint32_t i = 0; i < count && i < room; i++)
+        bytes += ranges[i].used;
+    return bytes;
+}
+
+static void tell_collection(const struct collection *collection, uint32_t generation)
+{
+    uint64_t values[] = {STATISTIC_HEAP, heap_bytes(), ALLOCSAMPLE_LOOKED_UNTIL, collection->begin_ns};
+    uint64_t now = hooks->now_ns();
+    bool is_major = generation >= 2;
+    allocsample_gc gc = {
+        .size = sizeof gc,
+        .kind = is_major ? ALLOCSAMPLE_MAJOR : ALLOCSAMPLE_MINOR,
+        .id = collection->count,
+        /* For how long it stopped the program is not known. */
+        .begin_ns = collection->type == COLLECTION_IN_BACKGROUND ? now : collection->begin_ns,
+        .end_ns = now,
+        .statistics = is_major ? 2 : 1,
+        .values = values,
+    };
+    hooks->gc(heap, &gc);
+}
+
+/* Threads still stand, unless the collection ran beside them. */
+static void end_collection(const uint8_t *data, size_t bytes)
+{
+    uint32_t words[2]; /* its number, its oldest generation */
+    if (bytes < sizeof words)
+        return;
+    memcpy(words, data, sizeof words);
+    shim_mute();
+    dotnet_watch_after_collection(words[1]);
+    for (size_t i = 0; i < sizeof under_way / sizeof under_way[0]; i++) {
+        if (under_way[i].count == 0 || under_way[i].count != words[0])
+            continue;
+        tell_collection(&under_way[i], words[1]);
+        under_way[i].count = 0;
+    }
+    shim_unmute();
+}
+
+/* ---- events ---- */
+
+static const uint16_t provider_name[] = u"Microsoft-Windows-DotNETRuntime";
+
+/* Whether events come from the runtime itself: a session also has some of others. */
+static bool is_of_runtime(uintptr_t provider)
+{
+    static _Atomic(uintptr_t) known;
+    uint16_t name[128] = {0};
+    uint32_t length = 0;
+    if (LIKELY(atomic_load_explicit(&known, memory_order_relaxed) == provider))
+        return true;
+    if (CLR(info, INFO_PROVIDER, (clr_object, uintptr_t, uint32_t, uint32_t *, uint16_t *), provider,
+            sizeof name / sizeof name[0], &length, name) < 0 ||
+        memcmp(name, provider_name, sizeof provider_name) != 0)
+        return false;
+    atomic_store_explicit(&known, provider, memory_order_relaxed);
+    return true;
+}
+
+static clr_result on_event(clr_object self, uintptr_t provider, uint32_t event, uint32_t version, uint32_t metadata_bytes,
+                           const void *metadata, uint32_t bytes, const uint8_t *data)
+{
+    struct drawn drawn;
+    int before = errno;
+    (void)self;
+    (void)version;
+    (void)metadata_bytes;
+    (void)metadata;
+    if (!atomic_load_explicit(&is_running, memory_order_relaxed) || !is_of_runtime(provider))
+        return CLR_OK;
+    if (event == EVENT_SAMPLED && read_drawn(data, bytes, &drawn))
+        tell_drawn(&drawn);
+    else if (event == EVENT_COLLECTION_STARTED)
+        begin_collection(data, bytes);
+    else if (event == EVENT_COLLECTION_ENDED)
+        end_collection(data, bytes);
+    errno = before;
+    return CLR_OK;
+}
+
+static bool start_events(bool draws)
+{
+    uint64_t keywords = KEYWORD_COLLECTIONS | (draws ? KEYWORD_SAMPLING : 0);
+    struct clr_provider provider = {provider_name, keywords, LEVEL_INFORMATIONAL, NULL};
+    uint64_t session = 0;
+    return CLR(info, INFO_START_SESSION, (clr_object, uint32_t, struct clr_provider *, int32_t, uint64_t *), 1, &provider,
+               0, &session) >= 0;
+}
+
+/* ---- start and end ---- */
+
+static clr_result on_module_loaded(clr_object self, uintptr_t module, clr_result status)
+{
+    (void)self;
+    if (status < 0)
+        return CLR_OK;
+    shim_mute();
+    dotnet_names_has_module(module);
+    shim_unmute();
+    return CLR_OK;
+}
+
+static clr_result on_module_unload(clr_object self, uintptr_t module)
+{
+    (void)self;
+    dotnet_names_lose_module(module);
+    return CLR_OK;
+}
+
+/* The runtime answers no more. */
+static clr_result on_shutdown(clr_object self)
+{
+    (void)self;
+    atomic_store_explicit(&is_running, false, memory_order_relaxed);
+    return CLR_OK;
+}
+
+static uint32_t major_version(void)
+{
+    uint16_t instance, major = 0, minor, build, fix;
+    uint32_t kind, length;
+    CLR(info, INFO_RUNTIME,
+        (clr_object, uint16_t *, uint32_t *, uint16_t *, uint16_t *, uint16_t *, uint16_t *, uint32_t, uint32_t *, uint16_t *),
+        &instance, &kind, &major, &minor, &build, &fix, 0, &length, NULL);
+    return major;
+}
+
+/* `draws`: the runtime draws samples by itself. */
+static bool register_heap(bool draws)
+{
+    allocsample_heap_description description = {
+        .size = sizeof description,
+        .kind = ALLOCSAMPLE_COLLECTED,
+        .name = "dotnet",
+        .flags = ALLOCSAMPLE_WALK_IS_WHOLE,
+        .walk = walk,
+    };
+    heap = hooks->heap_register(&description);
+    if (heap == NULL || !dotnet_names_prepare(hooks, heap, info) || !dotnet_watch_prepare(hooks, heap, info))
+        return false;
+    hooks->define_statistic(heap, STATISTIC_HEAP, "heap", "bytes");
+    return draws || countdown_threads_prepare(&threads, hooks, heap);
+}
+
+static bool query(clr_object object, const uint8_t *interface, clr_object *answer)
+{
+    return CLR(object, CLR_QUERY_INTERFACE, (clr_object, const uint8_t *, clr_object *), interface, answer) >= 0;
+}
+
+static bool begin(clr_object runtime)
+{
+    allocsample_status status = {.size = sizeof status};
+    if (query(runtime, CLR_INFO_11, &info))
+        dotnet_launched(info);
+    hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
+    if (hooks == NULL || !query(runtime, CLR_INFO_13, &info))
+        return false;
+    hooks->process_status(&status);
+    bool is_coarse = status.interval == 0 || status.interval >= OWN_INTERVAL;
+    bool draws = is_coarse && major_version() >= 10;
+    if (!register_heap(draws))
+        return false;
+    uint32_t watched = WATCH_MODULES | ALLOW_SNAPSHOTS | (draws ? 0 : WATCH_OBJECTS | ALLOW_OBJECTS);
+    if (CLR(info, INFO_SET_EVENT_MASK_2, (clr_object, uint32_t, uint32_t), watched, WATCH_EVENTS) < 0)
+        return false;
+    return start_events(draws);
+}
+
+static clr_result on_initialize(clr_object self, clr_object runtime)
+{
+    (void)self;
+    shim_mute();
+    bool is_joined = begin(runtime);
+    shim_unmute();
+    atomic_store_explicit(&is_running, is_joined, memory_order_relaxed);
+    return is_joined ? CLR_OK : CLR_CANCEL;
+}
+
+static clr_result query_interface(clr_object self, const uint8_t *interface, clr_object *answer)
+{
+    bool is_newer = memcmp(interface, CLR_CALLBACK_11, sizeof(clr_guid)) == 0;
+    *answer = is_newer ? NULL : self;
+    return is_newer ? CLR_NO_INTERFACE : CLR_OK;
+}
+
+static clr_result ignore(void)
+{
+    return CLR_OK;
+}
+
+clr_object dotnet_profiler(void)
+{
+    static void *functions[CALLBACKS];
+    static void *const *const profiler = functions;
+    for (size_t i = 0; i < CALLBACKS; i++)
+        functions[i] = (void *)ignore;
+    functions[CLR_QUERY_INTERFACE] = (void *)query_interface;
+    functions[ON_INITIALIZE] = (void *)on_initialize;
+    functions[ON_SHUTDOWN] = (void *)on_shutdown;
+    functions[ON_MODULE_LOADED] = (void *)on_module_loaded;
+    functions[ON_MODULE_UNLOAD] = (void *)on_module_unload;
+    functions[ON_OBJECT] = (void *)on_object;
+    functions[ON_EVENT] = (void *)on_event;
+    return &profiler;
+}
+
+void dotnet_after_fork_in_child(void)
+{
+    dotnet_names_after_fork_in_child();
+}

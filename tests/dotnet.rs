@@ -1,0 +1,170 @@
+//! Promise: .NET's objects, their types, methods, deaths and collections are in the profile, and the program is as it was.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::room::stderr;
+use support::{Agent, Outcome, Room, Run, bridge, is_installed, skip};
+
+/// `dotnet`, and Mono's compiler, whose programs run on it.
+fn has_dotnet() -> bool {
+    let has = is_installed("dotnet") && is_installed("mcs");
+    if !has {
+        skip(
+            "no .NET on the PATH (scripts/runtimes-matrix dotnet shows it), or no mcs (Debian: mono-mcs)",
+        );
+    }
+    has
+}
+
+/// A compiled program, which runs on any version of .NET; the room is where it is.
+fn compiled(source: &str) -> (Room, PathBuf) {
+    let room = Room::new();
+    let output = Command::new("mcs")
+        .args(["-warn:0", "-out:program.exe"])
+        .arg(bridge::program(source))
+        .current_dir(room.directory())
+        .output()
+        .expect("mcs");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let settings = r#"{"runtimeOptions": {
+        "framework": {"name": "Microsoft.NETCore.App", "version": "7.0.0"}, "rollForward": "LatestMajor",
+        "configProperties": {"System.Globalization.Invariant": true}}}"#;
+    std::fs::write(room.path("program.runtimeconfig.json"), settings).expect("settings");
+    let program = room.path("program.exe");
+    (room, program)
+}
+
+fn run_of(program: &Path) -> Run {
+    // The runtime's file for code is larger than what a test may write.
+    Run::of("dotnet")
+        .env("DOTNET_EnableWriteXorExecute", "0")
+        .arg(program)
+}
+
+fn known_sites(times: u32, agent: &Agent) -> Outcome {
+    let (_room, program) = compiled("KnownSites.cs");
+    let outcome = run_of(&program).arg(times.to_string()).unchanged(agent);
+    outcome.assert_success();
+    outcome
+}
+
+/// From .NET 10 on, the second interval is one at which the runtime draws the samples.
+#[test]
+fn each_site_is_within_its_error() {
+    if !has_dotnet() {
+        return;
+    }
+    for (interval, times) in [("4K", 1), ("128K", 16)] {
+        let outcome = known_sites(times, &Agent::at_interval(interval).seeded(7));
+        bridge::assert_near_truth(&outcome.profile(), outcome.text().as_bytes(), 5);
+    }
+}
+
+#[test]
+fn types_and_methods_are_named() {
+    if !has_dotnet() {
+        return;
+    }
+    let outcome = known_sites(1, &Agent::at_interval("4K").seeded(7));
+    let profile = outcome.profile();
+    let stack = profile.stack_to("KnownSites.MiddleKept");
+    let root = stack.first().expect("a root");
+    assert!(root.starts_with("KnownSites.<Site>"), "{stack:?}");
+    let types = profile.report["types"].as_array().expect("types");
+    for name in ["System.Byte[]", "System.Int64[]", "Node"] {
+        let is_there = |row: &&serde_json::Value| row["heap"] == "dotnet" && row["type"] == name;
+        assert!(types.iter().any(|row| is_there(&row)), "{name}: {types:?}");
+    }
+}
+
+#[test]
+fn collections_are_told_as_the_runtime_counts_them() {
+    if !has_dotnet() {
+        return;
+    }
+    let (_room, program) = compiled("Collections.cs");
+    let outcome = run_of(&program).observed(&Agent::at_interval("16K").seeded(7));
+    outcome.assert_success();
+    let counted: Vec<f64> = outcome
+        .text()
+        .lines()
+        .map(|line| line.parse().expect("a count"))
+        .collect();
+    let profile = outcome.profile();
+    let heap = bridge::heap(&profile, "dotnet");
+    let told = |kind: &str| heap[kind].as_f64().expect("a count");
+    assert_eq!(
+        told("minor_collections") + told("major_collections"),
+        counted[0],
+        "{heap}"
+    );
+    assert!(told("major_collections") >= 5.0, "{heap}");
+    assert!(told("gc_time_s") > 0.0, "{heap}");
+}
+
+#[test]
+fn the_leak_is_found() {
+    if has_dotnet() {
+        let (_room, program) = compiled("Leaky.cs");
+        let command = ["dotnet", &program.to_string_lossy(), "2000000"];
+        let variables = [("DOTNET_EnableWriteXorExecute", "0")];
+        bridge::assert_leak_with(&[], &variables, &command, "open_session");
+    }
+}
+
+/// With collections every few hundred KiB, on one heap and on several.
+#[test]
+fn threads_finalizers_code_that_goes_and_exceptions_are_no_trouble() {
+    if !has_dotnet() {
+        return;
+    }
+    let (_room, program) = compiled("TroublesOfNet.cs");
+    for server in ["0", "1"] {
+        for interval in ["4K", "128K"] {
+            let run = run_of(&program)
+                .env("DOTNET_gcServer", server)
+                .env("DOTNET_GCgen0size", "40000");
+            let outcome = run.unchanged(&Agent::at_interval(interval).seeded(7));
+            assert_eq!(outcome.status.code(), Some(3), "{}", outcome.complaints());
+            let profiles = outcome.profiles();
+            assert!(
+                profiles.iter().any(|it| bridge::has_heap(it, "dotnet")),
+                "server {server}, {interval}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_program_can_be_profiled_without_the_bridge() {
+    if !has_dotnet() {
+        return;
+    }
+    let agent = Agent::at_interval("4K").with("ALLOCSAMPLE_RUNTIME", "none");
+    let profile = known_sites(1, &agent).profile();
+    assert_eq!(profile.site("KnownSites.SmallKept").samples, 0);
+    assert!(!bridge::has_heap(&profile, "dotnet"));
+}
+
+/// Two cannot be loaded: the program's user has named one.
+#[test]
+fn another_profiler_is_left_alone() {
+    if !has_dotnet() {
+        return;
+    }
+    let (_room, program) = compiled("KnownSites.cs");
+    let run = run_of(&program)
+        .arg("1")
+        .env("CORECLR_ENABLE_PROFILING", "1")
+        .env("CORECLR_PROFILER", "{00000000-0000-0000-0000-000000000001}")
+        .env("CORECLR_PROFILER_PATH", "/nonexistent.so");
+    let outcome = run.unchanged(&Agent::at_interval("4K"));
+    outcome.assert_success();
+    let profile = outcome.profile();
+    assert!(!bridge::has_heap(&profile, "dotnet"));
+    let warnings = profile.report["warnings"].to_string() + &profile.report["notes"].to_string();
+    assert!(warnings.contains("names another profiler"), "{warnings}");
+}
