@@ -55,6 +55,13 @@ const KNOWN: &[&str] = &[
     "Perl_more_sv",
     "Perl_sv_upgrade",
     "Perl_newSV*",
+    // .NET.
+    "System.String.FastAllocateString",
+    "System.GC.AllocateNewArray*",
+    "System.GC.AllocateUninitializedArray*",
+    "System.GC.<AllocateUninitializedArray>*",
+    "System.Array.InternalCreate",
+    "System.Object.MemberwiseClone",
     // R.
     "Rf_allocVector",
     "Rf_allocVector3",
