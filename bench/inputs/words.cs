@@ -1,4 +1,4 @@
-// Text and collections on Mono: words counted, sorted, joined and split. No random, no clock.
+// Text and collections on Mono and .NET: words counted, sorted, joined and split. No random, no clock.
 using System;
 using System.Collections.Generic;
 using System.Linq;

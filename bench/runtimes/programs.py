@@ -79,6 +79,7 @@ def runtimes(scratch):
         Runtime("OCaml", str(scratch / "words"), "900", needs="ocamlopt"),
         Runtime("Mono", "mono", str(scratch / "words.exe"), "200", needs="mcs",
                 own=(f"--profile=log:alloc,maxframes=8,output={scratch}/own.mlpd",), own_name="log profiler, each object"),
+        Runtime(".NET", "dotnet", "exec", "--runtimeconfig", f"{scratch}/words.runtimeconfig.json", f"{scratch}/words.exe", "900"),
         Runtime("Guile (libgc)", "guile", "--no-auto-compile", input_of("words.scm"), "150"),
     ]
 
@@ -92,6 +93,9 @@ def prepare(scratch):
         subprocess.run(["javac", "-d", scratch, INPUTS / "Words.java", INPUTS / "Trees.java"], check=True)
     if shutil.which("mcs"):
         subprocess.run(["mcs", f"-out:{scratch}/words.exe", INPUTS / "words.cs"], check=True)
+    framework = {"name": "Microsoft.NETCore.App", "version": "7.0.0"}
+    settings = {"framework": framework, "rollForward": "LatestMajor", "configProperties": {"System.Globalization.Invariant": True}}
+    (scratch / "words.runtimeconfig.json").write_text(json.dumps({"runtimeOptions": settings}))
     if shutil.which("ocamlopt"):
         shutil.copy(INPUTS / "words.ml", scratch)
         subprocess.run(["ocamlopt", "-g", "-o", "words", "words.ml"], cwd=scratch, check=True)

