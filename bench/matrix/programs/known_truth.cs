@@ -1,8 +1,9 @@
 // Two churn sites, a bounded cache and a leak, whose bytes are known. The protocol is in bench/matrix/version.py.
 //
-// It is a program, and a startup hook for a program that has its runtime in it. An array of n bytes takes n + 24, rounded up to 8.
+// It is a program, and a startup hook for a program that has its runtime in it. An array of n bytes takes n + 24, rounded up
+// to 8.
 using System;
-using System.Collections.Generic;
+using System.IO;
 using System.Runtime.CompilerServices;
 using System.Threading;
 
@@ -19,21 +20,26 @@ static class KnownTruth
     static readonly byte[][] leaked = new byte[Rounds][];
     static object sink;
 
-    [MethodImpl(MethodImplOptions.NoInlining)]
-    static object ChurnSmall() { return new byte[776]; }
+    static int Line([CallerLineNumber] int line = 0) { return line; }
 
     [MethodImpl(MethodImplOptions.NoInlining)]
-    static object ChurnLarge() { return new byte[4976]; }
+    static object ChurnSmall() { return new byte[776]; } static readonly int lineChurnSmall = Line();
 
     [MethodImpl(MethodImplOptions.NoInlining)]
-    static byte[] FillCache() { return new byte[872]; }
+    static object ChurnLarge() { return new byte[4976]; } static readonly int lineChurnLarge = Line();
 
     [MethodImpl(MethodImplOptions.NoInlining)]
-    static byte[] LeakSession() { return new byte[976]; }
+    static byte[] FillCache() { return new byte[872]; } static readonly int lineFillCache = Line();
 
-    static string Site(string name, long each, long count, long live)
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    static byte[] LeakSession() { return new byte[976]; } static readonly int lineLeakSession = Line();
+
+    static string Site(string name, int line, long each, long count, long live)
     {
-        return String.Format("\"{0}\": {{\"bytes\": {1}, \"live_bytes\": {2}, \"type\": \"System.Byte[]\"}}", name, each * count, each * live);
+        // Without its PDB the program has no lines.
+        bool hasLines = File.Exists(Path.ChangeExtension(typeof(KnownTruth).Assembly.Location, ".pdb"));
+        return String.Format("\"{0}\": {{\"bytes\": {1}, \"live_bytes\": {2}, \"type\": \"System.Byte[]\"{3}}}",
+                             name, each * count, each * live, hasLines ? ", \"line\": " + line : "");
     }
 
     [MethodImpl(MethodImplOptions.NoInlining)]
@@ -67,8 +73,10 @@ static class KnownTruth
             Console.WriteLine("{\"own_live_bytes\": " + GC.GetTotalMemory(false) + "}");
         else
             Console.WriteLine("{\"sites\": {" + String.Join(", ", new[] {
-                Site("ChurnSmall", 800, Rounds, 0), Site("ChurnLarge", 5000, Rounds / 20, 0),
-                Site("FillCache", 896, Rounds, Cached), Site("LeakSession", 1000, Rounds, Rounds) })
+                Site("ChurnSmall", lineChurnSmall, 800, Rounds, 0),
+                Site("ChurnLarge", lineChurnLarge, 5000, Rounds / 20, 0),
+                Site("FillCache", lineFillCache, 896, Rounds, Cached),
+                Site("LeakSession", lineLeakSession, 1000, Rounds, Rounds) })
                 + "}, \"leak\": \"LeakSession\", \"cache\": \"FillCache\"}");
         GC.KeepAlive(cache);
         GC.KeepAlive(leaked);

@@ -44,6 +44,7 @@ enum {
     INFO_OBJECT_SIZE_2 = 80,
     INFO_SET_EVENT_MASK_2 = 82,
     INFO_DYNAMIC_FUNCTION = 89,
+    INFO_CODE_STARTS = 90,
     INFO_IL_TO_NATIVE_3 = 91,
     INFO_CODE_4 = 92,
     INFO_SET_VARIABLE = 100,
@@ -91,6 +92,18 @@ enum { HANDLE_WEAK = 1 };
 struct clr_range {
     uint32_t generation;
     uintptr_t start, used, reserved;
+};
+
+/* COR_DEBUG_IL_TO_NATIVE_MAP */
+struct clr_mapping {
+    int32_t il_offset; /* negative: of no code of the method's own */
+    uint32_t start, end;
+};
+
+/* COR_PRF_CODE_INFO */
+struct clr_code {
+    uintptr_t start;
+    size_t bytes;
 };
 
 /* COR_PRF_EVENTPIPE_PROVIDER_CONFIG */

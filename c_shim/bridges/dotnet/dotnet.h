@@ -35,6 +35,17 @@ HIDDEN allocsample_frame dotnet_frame(uintptr_t function, uintptr_t address);
 
 HIDDEN void dotnet_names_after_fork_in_child(void);
 
+/* ---- lines.c ---- */
+
+struct dotnet_symbols;
+
+/* The PDB beside a module's file, if it is the module's; NULL: there is none. It stays for ever. */
+HIDDEN const struct dotnet_symbols *dotnet_symbols_of(const char *module_path);
+
+/* The line of a place in a method's code, by its offset in the intermediate language; 0: none is known. The path of its file is
+ * written to `file`, cut to `size` bytes. */
+HIDDEN uint32_t dotnet_line(const struct dotnet_symbols *symbols, uint32_t token, uint32_t il_offset, char *file, size_t size);
+
 /* ---- watch.c: what became of sampled objects ---- */
 
 /* False: there is no memory. */

@@ -29,11 +29,10 @@ static const struct {
 static const char *own_path;
 static _Atomic(bool) is_set;
 
-/* The program starts the runtime: it is `dotnet`; or it has a library of its name beside it, as programs that look for a
- * runtime do; or the runtime is in it. */
+/* The program starts the runtime: it is `dotnet`; or it has settings for a runtime beside it; or the runtime is in it. */
 static bool starts_runtime(void)
 {
-    static const char extension[] = ".dll";
+    static const char extension[] = ".runtimeconfig.json";
     char path[4096];
     if (dlsym(RTLD_DEFAULT, "DotNetRuntimeInfo") != NULL)
         return true;

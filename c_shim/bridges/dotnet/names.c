@@ -20,9 +20,14 @@ static struct names functions, types;
 
 /* ---- modules ---- */
 
+enum { NOT_LOOKED_FOR, LOOKING_FOR, LOOKED_FOR };
+
 static struct module {
     uintptr_t module; /* 0: free */
     clr_object metadata;
+    /* The module's PDB, and whether it was looked for. */
+    const struct dotnet_symbols *symbols;
+    uint32_t symbols_state;
 } modules[MODULES];
 static bridge_lock modules_lock;
 /* Changes when a module is unloaded: its classes and methods may leave their addresses to others. */
@@ -44,7 +49,7 @@ static void put_module(uintptr_t module, clr_object metadata)
     lock_take(&modules_lock);
     struct module *place = place_of(module);
     if (place != NULL)
-        *place = (struct module){module, metadata};
+        *place = (struct module){.module = module, .metadata = metadata};
     lock_release(&modules_lock);
 }
 
@@ -248,6 +253,88 @@ uint32_t dotnet_type(uintptr_t class)
     return type.number;
 }
 
+/* ---- lines ---- */
+
+static const struct dotnet_symbols *find_symbols(uintptr_t module)
+{
+    uint16_t wide[2048] = {0};
+    char path[4096];
+    uintptr_t base, assembly;
+    uint32_t length = 0;
+    struct text text = {path, path + sizeof path - 1};
+    if (CLR(info, INFO_MODULE, (clr_object, uintptr_t, uintptr_t *, uint32_t, uint32_t *, uint16_t *, uintptr_t *), module,
+            &base, sizeof wide / sizeof wide[0] - 1, &length, wide, &assembly) < 0)
+        return NULL;
+    path[0] = 0;
+    put_wide(&text, wide);
+    return dotnet_symbols_of(path);
+}
+
+/* The module's PDB, or NULL; false while another thread reads it. */
+static bool symbols_of(uintptr_t module, const struct dotnet_symbols **found)
+{
+    lock_take(&modules_lock);
+    struct module *place = place_of(module);
+    bool is_there = place != NULL && place->module == module;
+    bool is_to_look = is_there && place->symbols_state == NOT_LOOKED_FOR;
+    bool is_known = !is_there || place->symbols_state == LOOKED_FOR;
+    *found = is_there ? place->symbols : NULL;
+    if (is_to_look)
+        place->symbols_state = LOOKING_FOR;
+    lock_release(&modules_lock);
+    if (!is_to_look)
+        return is_known;
+    *found = find_symbols(module);
+    lock_take(&modules_lock);
+    place->symbols = *found;
+    place->symbols_state = LOOKED_FOR;
+    lock_release(&modules_lock);
+    return true;
+}
+
+/* Which of the method's codes an address is in: it may have been compiled more than once. */
+static uintptr_t start_of_code(uintptr_t function, uintptr_t address)
+{
+    uintptr_t starts[16];
+    uint32_t count = 0;
+    if (CLR(info, INFO_CODE_STARTS, (clr_object, uintptr_t, uintptr_t, uint32_t, uint32_t *, uintptr_t *), function, 0, 16,
+            &count, starts) < 0)
+        return 0;
+    for (uint32_t i = 0; i < count && i < 16; i++) {
+        struct clr_code code[2];
+        uint32_t parts = 0;
+        if (CLR(info, INFO_CODE_4, (clr_object, uintptr_t, uint32_t, uint32_t *, struct clr_code *), starts[i], 2, &parts,
+                code) < 0)
+            continue;
+        /* The other part, if there is one, is code that hardly ever runs. */
+        if (parts > 0 && address >= code[0].start && address - code[0].start < code[0].bytes)
+            return code[0].start;
+    }
+    return 0;
+}
+
+/* The offset in the intermediate language that the code at an address was made of; false: it is not known. */
+static bool il_offset_of(uintptr_t function, uintptr_t address, uint32_t *il_offset)
+{
+    struct clr_mapping mappings[1024];
+    const uint32_t room = sizeof mappings / sizeof mappings[0];
+    uint32_t count = 0, nearest = 0;
+    bool is_found = false;
+    uintptr_t start = start_of_code(function, address);
+    if (start == 0 || CLR(info, INFO_IL_TO_NATIVE_3, (clr_object, uintptr_t, uint32_t, uint32_t *, struct clr_mapping *), start,
+                          room, &count, mappings) < 0)
+        return false;
+    for (uint32_t i = 0; i < count && i < room; i++) {
+        const struct clr_mapping *mapping = &mappings[i];
+        if (mapping->il_offset < 0 || mapping->start > address - start || (is_found && mapping->start < nearest))
+            continue;
+        is_found = true;
+        nearest = mapping->start;
+        *il_offset = (uint32_t)mapping->il_offset;
+    }
+    return is_found;
+}
+
 /* ---- methods ---- */
 
 static bool put_method(struct text *text, clr_object metadata, uint32_t token)
@@ -298,9 +385,16 @@ allocsample_frame dotnet_frame(uintptr_t function, uintptr_t address)
     bool has_name = metadata != NULL && put_method(&text, metadata, token);
     if (!has_name)
         put_dynamic(&text, function);
-    place.number = names_function(&functions, hooks, heap, name, "", 0);
+    char file[1024] = "";
+    const struct dotnet_symbols *symbols = NULL;
+    bool is_final = has_name && symbols_of(module, &symbols);
+    uint32_t il_offset;
+    /* The address is where a call returns to. */
+    if (symbols != NULL && il_offset_of(function, address - 1, &il_offset))
+        place.line = dotnet_line(symbols, token, il_offset, file, sizeof file);
+    place.number = names_function(&functions, hooks, heap, name, file, 0);
     /* The runtime gives the number of a dynamic method to another one when it is gone. */
-    if (has_name)
+    if (is_final)
         keep(&place);
     return (allocsample_frame){.function = place.number, .line = place.line};
 }

@@ -26,9 +26,11 @@ void dotnet_watch_begin(struct watch *watch, uintptr_t object)
     if (watch == NULL)
         return;
     /* Without a handle the watch stays taken, and the sample counts as live for ever. */
+    shim_mute();
     if (CLR(info, INFO_CREATE_HANDLE, (clr_object, uintptr_t, uint32_t, uintptr_t *), object, HANDLE_WEAK, &handle) >= 0 &&
         handle != 0)
         watches_begin(watch, handle);
+    shim_unmute();
 }
 
 void dotnet_watch_give_back(struct watch *watch)
