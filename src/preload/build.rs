@@ -1,6 +1,7 @@
 //! Compiles the C shim into the library, and exports the names in its interposition table.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs};
 
 #[path = "build/tables.rs"]
@@ -46,9 +47,8 @@ fn main() {
     for argument in allocsample_linking::arguments().unwrap_or_default() {
         println!("cargo:rustc-cdylib-link-arg={argument}");
     }
-    // rustc has a version script of its own, and GNU ld takes only one. On x86-64 rustc links by lld anyway.
-    if env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch != "x86_64") {
-        println!("cargo:rustc-cdylib-link-arg=-fuse-ld=lld");
+    for argument in linker() {
+        println!("cargo:rustc-cdylib-link-arg={argument}");
     }
     // A debugger looks for a name of an expression in the debug information of all libraries: for `dlsym`, which memray has
     // lldb call, it would also find one of std's, and `malloc` and `free` among what the drain thread has inlined.
@@ -113,6 +113,35 @@ fn entries(directory: &Path, is_wanted: impl Fn(&Path) -> bool) -> Vec<PathBuf> 
     let mut paths: Vec<PathBuf> = paths.filter(|path| is_wanted(path)).collect();
     paths.sort();
     paths
+}
+
+/// Which linker the C compiler calls. rustc has a version script of its own, and GNU ld takes only one: the linker has to be
+/// lld. rustup's toolchains contain it, and use it on x86-64 without being told. A linker that RUSTFLAGS names stays.
+fn linker() -> Vec<String> {
+    let is_named = env::var("CARGO_ENCODED_RUSTFLAGS").is_ok_and(|it| it.contains("-fuse-ld="));
+    let contained = rustc_linkers().filter(|directory| directory.join("ld.lld").exists());
+    let is_default = env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64");
+    if is_named || is_default && contained.is_some() {
+        return Vec::new();
+    }
+    let mut arguments = vec!["-fuse-ld=lld".to_owned()];
+    match contained {
+        // A cross compiler looks for linkers in its own directories alone.
+        Some(directory) => arguments.push(format!("-B{}", directory.display())),
+        None => println!(
+            "cargo:warning=this Rust toolchain contains no lld: liballocsample.so is linked by the installed one (Debian: lld)"
+        ),
+    }
+    arguments
+}
+
+/// Where rustup's toolchains have linkers for the C compiler to call.
+fn rustc_linkers() -> Option<PathBuf> {
+    let rustc = env::var_os("RUSTC")?;
+    let output = Command::new(rustc).args(["--print", "sysroot"]).output();
+    let sysroot = String::from_utf8(output.ok()?.stdout).ok()?;
+    let host = env::var("HOST").ok()?;
+    Some(Path::new(sysroot.trim_end()).join(format!("lib/rustlib/{host}/bin/gcc-ld")))
 }
 
 /// Has the linker export all rows of the table but those that only an attach redirects, and what bridges export. Without a
