@@ -252,8 +252,11 @@ impl Walk<'_> {
                 // Whether the step was right depends on code that may be written over.
                 self.memo.read_elsewhere();
             }
-            let is_plausible = registers.sp() > before
-                && (module.is_some() || step::is_behind_call(return_address, reader));
+            // A function that was interrupted may keep its return address in a register, and nothing on the stack.
+            let may_stay = cfg!(target_arch = "aarch64") && !address.is_return_address();
+            let has_risen = registers.sp() > before || may_stay && registers.sp() == before;
+            let is_plausible =
+                has_risen && (module.is_some() || step::is_behind_call(return_address, reader));
             let Some(next_address) =
                 FrameAddress::from_return_address(return_address).filter(|_| is_plausible)
             else {
@@ -437,11 +440,11 @@ impl ModuleUnwinder {
         read: &mut impl FnMut(u64) -> Result<u64, ()>,
     ) -> Result<Option<u64>, ()> {
         use framehop::Unwinder;
-        self.0
-            .unwind_frame(address, registers, cache, read)
-            .map_err(drop)
+        let next = self.0.unwind_frame(address, registers, cache, read);
+        // An expression's result is returned as it was read.
+        next.map(|next| next.map(step::unsigned)).map_err(drop)
     }
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 pub(crate) mod tests;

@@ -15,7 +15,7 @@ pub(super) fn by_frame_pointer(
         return Err(());
     }
     let caller_frame = read(frame)?;
-    let return_address = read(frame + 8)?;
+    let return_address = unsigned(read(frame + 8)?);
     if return_address == 0 {
         return Ok(None);
     }
@@ -170,7 +170,7 @@ pub(super) fn registers(pc: u64, sp: u64, fp: u64, _link: u64) -> UnwindRegsNati
 /// At `pc`; `link` is where aarch64 keeps the return address until it is saved.
 #[cfg(target_arch = "aarch64")]
 pub(super) fn registers(_pc: u64, sp: u64, fp: u64, link: u64) -> UnwindRegsNative {
-    UnwindRegsNative::new(link, sp, fp)
+    UnwindRegsNative::new_with_ptr_auth_mask(address_mask(), link, sp, fp)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -190,5 +190,79 @@ pub(super) fn link(registers: &UnwindRegsNative) -> u64 {
 
 #[cfg(target_arch = "aarch64")]
 fn set(registers: &mut UnwindRegsNative, lr: u64, sp: u64, fp: u64) {
-    *registers = UnwindRegsNative::new(lr, sp, fp);
+    *registers = self::registers(lr, sp, fp, lr);
+}
+
+/// A return address as it was before the function that saved it signed it.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn unsigned(return_address: u64) -> u64 {
+    return_address
+}
+
+/// A return address as it was before the function that saved it signed it.
+#[cfg(target_arch = "aarch64")]
+pub(super) fn unsigned(return_address: u64) -> u64 {
+    address_mask().strip_ptr_auth(return_address)
+}
+
+/// The bits of a return address that are no signature. With pointer authentication, a function signs its return address before
+/// it saves it, in the bits above the size of an address, which differs between kernels.
+#[cfg(target_arch = "aarch64")]
+fn address_mask() -> framehop::aarch64::PtrAuthMask {
+    // All bits that an address of a program's can have, or a signature. Bit 55 is 0: an address of the kernel's has 1 there.
+    let mut mask: u64 = (1 << 55) - 1;
+    // SAFETY: `xpaclri` removes the signature of the address in x30. Without pointer authentication it does nothing.
+    unsafe {
+        core::arch::asm!("hint #7", inout("x30") mask, options(pure, nomem, nostack, preserves_flags));
+    }
+    framehop::aarch64::PtrAuthMask(mask)
+}
+
+#[cfg(all(test, target_arch = "aarch64"))]
+mod tests {
+    use super::*;
+
+    /// As a function signs its return address, with its stack pointer: unchanged without pointer authentication.
+    fn signed(mut return_address: u64, sp: u64) -> u64 {
+        // SAFETY: `pacia1716` changes x17 alone.
+        unsafe {
+            core::arch::asm!(
+                "hint #8", inout("x17") return_address, in("x16") sp,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+        }
+        return_address
+    }
+
+    #[test]
+    fn the_signature_of_a_return_address_is_removed() {
+        let own = the_signature_of_a_return_address_is_removed as *const ();
+        for address in [0, 4, 0x0055_5555_1234, own.expose_provenance() as u64] {
+            for sp in [0, 0x10, 0x7fff_ff00, 0xffff_ffff_0000] {
+                let signed = signed(address, sp);
+                assert_eq!(unsigned(signed), address, "{signed:x}");
+                assert_eq!(registers(0, sp, 0, signed).lr(), address);
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_pointer_leads_over_signed_return_addresses() {
+        let code = 0x40_1000;
+        let mut registers = registers(code, 0x1000, 0x1010, 0);
+        let words = [
+            0x1040,
+            signed(code, 0x1020),
+            0,
+            0,
+            0,
+            0,
+            0,
+            signed(0, 0x1050),
+        ];
+        let mut read = |at: u64| words.get((at as usize - 0x1010) / 8).copied().ok_or(());
+        assert_eq!(by_frame_pointer(&mut registers, &mut read), Ok(Some(code)));
+        assert_eq!((link(&registers), registers.sp()), (code, 0x1020));
+        assert_eq!(by_frame_pointer(&mut registers, &mut read), Ok(None));
+    }
 }
