@@ -300,7 +300,7 @@ impl Walk<'_> {
                 sp,
                 fp,
                 #[cfg(target_arch = "aarch64")]
-                link: 0,
+                link: pc,
                 is_return: true,
             };
             if self.memo.rest_from(&frame).is_some() {
@@ -323,7 +323,7 @@ impl Walk<'_> {
             if let Some(at) = caller.fp_read_at {
                 self.memo.push_read(at, caller.fp);
             }
-            self.memo.push_read(caller.pc_read_at(), caller.pc);
+            self.memo.push_read(caller.pc_read_at, caller.pc_read);
             (pc, sp, fp) = (caller.pc, caller.sp, caller.fp);
             rule = callers_rule;
         }

@@ -1,7 +1,8 @@
 //! How to leave a frame, by its return address: what the unwinder worked out before, for all threads.
 //!
 //! Most frames are left in one of two ways: the caller's stack pointer is a constant above the stack pointer or above the
-//! frame pointer, the return address is right below it, and the frame pointer is as it was or at a constant distance.
+//! frame pointer, and the frame pointer is as it was or at a constant distance. The return address is right below the caller's
+//! stack pointer (x86-64), or stored together with the frame pointer, above it (aarch64).
 //! Such a rule fits into a word, and following it takes a few instructions ([`Walk::follow_rules`](super::Walk)), where the
 //! unwinder's own memory of rules takes a hundred and fifty.
 //!
@@ -21,8 +22,8 @@ const ENTRY_BITS: u32 = ENTRIES.trailing_zeros();
 
 /// A way to leave a frame. In a word, from the lowest bit on: 1; whether the base is the frame pointer and not the stack
 /// pointer; whether the frame is the dynamic loader's; whether the frame pointer is on the stack; the caller's stack pointer
-/// above the base (16 bits, in words); the place of the frame pointer above the base (16 bits, signed, in words); the
-/// [`Generation`].
+/// above the base (16 bits, in words); the place of the frame pointer above the base (16 bits, signed, in words), which is on
+/// aarch64 that of the return address if the frame pointer is not on the stack; the [`Generation`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Rule(u64);
 
@@ -31,7 +32,7 @@ pub(super) const FROM_FP: u64 = 1 << 1;
 const IN_LOADER: u64 = 1 << 2;
 pub(super) const RESTORES_FP: u64 = 1 << 3;
 const CALLER_SHIFT: u32 = 4;
-const SAVED_FP_SHIFT: u32 = 20;
+const SAVED_SHIFT: u32 = 20;
 
 /// When a rule was found: after a `dlclose` other code may be there, and in a profile begun since the frame's module may not
 /// be told of yet. Code that went by without `dlclose` is noticed when another module is met in its place
@@ -64,87 +65,138 @@ pub(super) struct Step {
     pub pc: u64,
     pub sp: u64,
     pub fp: u64,
+    /// The return address as it was read: it may be signed.
+    pub pc_read: u64,
+    /// Where the return address was read.
+    pub pc_read_at: u64,
     /// Where the caller's frame pointer was read.
     pub fp_read_at: Option<u64>,
 }
 
-impl Step {
-    /// Where the return address was read.
-    pub fn pc_read_at(&self) -> u64 {
-        self.sp.wrapping_sub(8)
+/// What the unwinder read and found in a step from known registers.
+struct Asked {
+    next: Option<u64>,
+    sp: u64,
+    fp: u64,
+    at: [u64; 2],
+    count: usize,
+}
+
+// Registers and words that no rule takes one for another: rules reach half a MiB at most. All are addresses, of any size that
+// a kernel may be built for.
+const SP: u64 = 1 << 32;
+const FP: u64 = 1 << 33;
+const WORDS: [u64; 2] = [1 << 34, 1 << 35];
+
+impl Asked {
+    /// The step that `unwinder` makes from a return address of the module, if the stack has these words in the order in which
+    /// they are read.
+    fn of(
+        module: &Module,
+        address: FrameAddress,
+        cache: &mut RuleCache,
+        words: [u64; 2],
+    ) -> Option<Self> {
+        let mut at = [0; 2];
+        let mut count = 0;
+        let mut registers = super::step::registers(address.address(), SP, FP, 0);
+        let mut read = |address| {
+            *at.get_mut(count).ok_or(())? = address;
+            count += 1;
+            words.get(count - 1).copied().ok_or(())
+        };
+        let unwinder = module.unwinder();
+        let next = unwinder.unwind_frame_of(address, &mut registers, cache, &mut read);
+        Some(Self {
+            next: next.ok()?,
+            sp: registers.sp(),
+            fp: super::step::frame_pointer(&registers),
+            at,
+            count,
+        })
+    }
+
+    /// Which of the words is the return address.
+    fn return_address(&self) -> Option<usize> {
+        WORDS.iter().position(|&word| self.next == Some(word))
+    }
+
+    /// Where the frame pointer was read, if it is one of the words.
+    fn saved_fp(&self) -> Result<Option<u64>, ()> {
+        match WORDS.iter().position(|&word| self.fp == word) {
+            Some(index) => Ok(self.at.get(index).copied()),
+            None if self.fp == FP && self.count == 1 => Ok(None),
+            None => Err(()),
+        }
     }
 }
 
 impl Rule {
     /// The rule by which `unwinder` leaves the frame at a return address of the module, if it is one of these.
-    #[cfg(target_arch = "x86_64")]
     pub fn ask(
         module: &Module,
         address: FrameAddress,
         cache: &mut RuleCache,
         generation: Generation,
     ) -> Option<Self> {
-        // Registers and words that no rule takes one for another: rules reach half a MiB at most.
-        const SP: u64 = 1 << 40;
-        const FP: u64 = 1 << 41;
-        const WORDS: [u64; 2] = [1 << 42, 1 << 43];
-        let mut step = |words: [u64; 2]| {
-            let mut asked = [0; 2];
-            let mut count = 0;
-            let mut registers = super::step::registers(address.address(), SP, FP, 0);
-            let mut read = |at| {
-                *asked.get_mut(count).ok_or(())? = at;
-                count += 1;
-                words.get(count - 1).copied().ok_or(())
-            };
-            let unwinder = module.unwinder();
-            let next = unwinder.unwind_frame_of(address, &mut registers, cache, &mut read);
-            Some((next.ok()?, registers, asked, count))
-        };
-        let (next, registers, asked, count) = step(WORDS)?;
-        let last = count.checked_sub(1)?;
-        if next != WORDS.get(last).copied() {
-            return None;
-        }
+        let asked = Asked::of(module, address, cache, WORDS)?;
+        let return_address = asked.return_address()?;
         // The unwinder's rules take a return address of 0 for the end of the stack. An expression, which may compute what
         // it likes of the registers, does not.
         let mut ending = WORDS;
-        *ending.get_mut(last)? = 0;
-        if step(ending)?.0.is_some() {
+        *ending.get_mut(return_address)? = 0;
+        if Asked::of(module, address, cache, ending)?.next.is_some() {
             return None;
         }
-        let sp = registers.sp();
-        let (base, flag) = if sp < FP { (SP, 0) } else { (FP, FROM_FP) };
-        let caller = u16::try_from(sp.checked_sub(base)? / 8).ok()?;
-        let is_read_last = asked.get(last).copied() == Some(sp.checked_sub(8)?);
-        let saved = match (last, super::step::frame_pointer(&registers)) {
-            (0, FP) => 0,
-            (1, fp) if fp == WORDS[0] => {
-                let above = asked[0].wrapping_sub(base).cast_signed();
-                let words = i16::try_from(above / 8).ok().filter(|_| above % 8 == 0)?;
-                RESTORES_FP | u64::from(words.cast_unsigned()) << SAVED_FP_SHIFT
-            }
-            _ => return None,
+        let (base, flag) = if asked.sp < FP {
+            (SP, 0)
+        } else {
+            (FP, FROM_FP)
         };
-        if !is_read_last || sp % 8 != 0 {
+        let caller = u16::try_from(asked.sp.checked_sub(base)? / 8).ok()?;
+        let saved_fp = asked.saved_fp().ok()?;
+        let read_at = asked.at.get(return_address).copied()?;
+        let (restores, saved) = match saved_fp {
+            Some(at) => (RESTORES_FP, at.wrapping_sub(base)),
+            None if cfg!(target_arch = "aarch64") => (0, read_at.wrapping_sub(base)),
+            None => (0, 0),
+        };
+        let words = i16::try_from(saved.cast_signed() / 8).ok()?;
+        if saved % 8 != 0 || asked.sp % 8 != 0 {
             return None;
         }
         let loader = if module.is_loader() { IN_LOADER } else { 0 };
-        let caller = u64::from(caller) << CALLER_SHIFT;
-        Some(Self(
-            IS_RULE | flag | loader | saved | caller | generation.0,
-        ))
+        let rule = Self(
+            IS_RULE
+                | flag
+                | loader
+                | restores
+                | u64::from(caller) << CALLER_SHIFT
+                | u64::from(words.cast_unsigned()) << SAVED_SHIFT
+                | generation.0,
+        );
+        (rule.return_address_at(base, asked.sp) == read_at).then_some(rule)
     }
 
-    /// None: where return addresses may be in a register, each step is the unwinder's.
-    #[cfg(not(target_arch = "x86_64"))]
-    pub fn ask(
-        _module: &Module,
-        _address: FrameAddress,
-        _cache: &mut RuleCache,
-        _generation: Generation,
-    ) -> Option<Self> {
-        None
+    /// The word of a frame in which its return address is.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    fn return_address_at(self, _base: u64, caller_sp: u64) -> u64 {
+        caller_sp.wrapping_sub(8)
+    }
+
+    /// The word of a frame in which its return address is.
+    #[cfg(target_arch = "aarch64")]
+    #[inline]
+    fn return_address_at(self, base: u64, _caller_sp: u64) -> u64 {
+        let behind_fp = if self.0 & RESTORES_FP != 0 { 8 } else { 0 };
+        self.saved_at(base).wrapping_add(behind_fp)
+    }
+
+    #[inline]
+    fn saved_at(self, base: u64) -> u64 {
+        let words = ((self.0 >> SAVED_SHIFT) as u16).cast_signed();
+        base.wrapping_add_signed(i64::from(words) * 8)
     }
 
     /// The caller of a frame with these registers. `None`: not by this rule alone, or a word cannot be read.
@@ -156,23 +208,26 @@ impl Rule {
         if caller_sp <= sp {
             return None;
         }
-        let pc = read(caller_sp.wrapping_sub(8))?;
-        if self.0 & RESTORES_FP == 0 {
-            return Some(Step {
-                pc,
-                sp: caller_sp,
-                fp,
-                fp_read_at: None,
-            });
-        }
-        let above = i64::from(((self.0 >> SAVED_FP_SHIFT) as u16).cast_signed()) * 8;
-        let saved_at = base.wrapping_add_signed(above);
-        Some(Step {
-            pc,
+        let pc_read_at = self.return_address_at(base, caller_sp);
+        let pc_read = read(pc_read_at)?;
+        let mut step = Step {
+            pc: super::step::unsigned(pc_read),
             sp: caller_sp,
-            fp: read(saved_at)?,
-            fp_read_at: Some(saved_at),
-        })
+            fp,
+            pc_read,
+            pc_read_at,
+            fp_read_at: None,
+        };
+        if self.0 & RESTORES_FP != 0 {
+            let saved_at = self.saved_at(base);
+            step.fp = read(saved_at)?;
+            step.fp_read_at = Some(saved_at);
+            // There a chain of frame pointers ends, or a stack, as the unwinder knows.
+            if cfg!(target_arch = "aarch64") && self.0 & FROM_FP != 0 && step.fp <= fp {
+                return None;
+            }
+        }
+        Some(step)
     }
 
     /// How the step uses the frame pointer.
@@ -231,7 +286,7 @@ impl Rules {
     }
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::accounting::thread::ShimThread;
@@ -251,6 +306,12 @@ mod tests {
             address: *const core::ffi::c_void,
             found: *mut crate::stack::modules::FoundObject,
         ) -> i32;
+    }
+
+    /// In a rule: a frame of so many words, in which so many are below the return address.
+    fn frame_words(words: u64, below: u64) -> u64 {
+        let is_stored = cfg!(target_arch = "aarch64");
+        words << CALLER_SHIFT | if is_stored { below << SAVED_SHIFT } else { 0 }
     }
 
     /// Memory in which each word is another, and now and then 0.
@@ -310,7 +371,10 @@ mod tests {
             }
         }
         let count = |kind| kinds.iter().filter(|other| **other == kind).count();
-        assert!(count((false, false)) > 1000);
+        // On aarch64 whoever saves the return address saves the frame pointer with it.
+        if cfg!(target_arch = "x86_64") {
+            assert!(count((false, false)) > 1000);
+        }
         assert!(count((false, true)) > 1000);
         assert!(count((true, true)) > 100);
         assert_eq!(
@@ -320,17 +384,29 @@ mod tests {
         );
     }
 
+    // The stack pointer plus a number in an expression (DW_OP_breg7, DW_OP_breg31), and the numbers of the frame pointer and
+    // the return address.
+    #[cfg(target_arch = "x86_64")]
+    const NUMBERS: [u32; 3] = [0x77, 6, 16];
+    #[cfg(target_arch = "aarch64")]
+    const NUMBERS: [u32; 3] = [0x8f, 29, 30];
+
     core::arch::global_asm!(
         ".pushsection .text",
         "allocsample_test_framed_by_expression:",
         ".cfi_startproc",
         // The caller's stack pointer is an expression: sp + 16 + (sp & 8).
-        ".cfi_escape 0x0f, 7, 0x77, 0, 0x38, 0x1a, 0x77, 16, 0x22",
+        ".cfi_escape 0x0f, 7, {sp}, 0, 0x38, 0x1a, {sp}, 16, 0x22",
+        ".cfi_same_value {fp}",
+        ".cfi_offset {return_address}, -8",
         "nop",
         "nop",
         "ret",
         ".cfi_endproc",
         ".popsection",
+        sp = const NUMBERS[0],
+        fp = const NUMBERS[1],
+        return_address = const NUMBERS[2],
     );
 
     #[test]
@@ -367,7 +443,7 @@ mod tests {
         let stack = [0, CODE[1], 0, 0, 0, 0];
         let sp = stack.as_ptr().expose_provenance() as u64;
         let modules = std::boxed::Box::new(Modules::new());
-        let rule = Rule(IS_RULE | 2 << CALLER_SHIFT | Generation::of(&KEY).0);
+        let rule = Rule(IS_RULE | frame_words(2, 1) | Generation::of(&KEY).0);
         for pc in CODE {
             modules.rules.insert(pc, rule);
         }
@@ -403,6 +479,7 @@ mod tests {
     }
 
     // A function that ends in a call, and the one behind it: the call returns to where that begins.
+    #[cfg(target_arch = "x86_64")]
     core::arch::global_asm!(
         ".pushsection .text",
         "allocsample_test_ends_in_a_call:",
@@ -417,6 +494,22 @@ mod tests {
         ".cfi_endproc",
         ".popsection",
         options(att_syntax),
+    );
+    #[cfg(target_arch = "aarch64")]
+    core::arch::global_asm!(
+        ".pushsection .text",
+        "allocsample_test_ends_in_a_call:",
+        ".cfi_startproc",
+        "str x30, [sp, #-32]!",
+        ".cfi_def_cfa_offset 32",
+        ".cfi_offset x30, -16",
+        "bl abort",
+        ".cfi_endproc",
+        "allocsample_test_behind_a_call:",
+        ".cfi_startproc",
+        "ret",
+        ".cfi_endproc",
+        ".popsection",
     );
 
     #[test]
@@ -446,7 +539,7 @@ mod tests {
                 frames: &mut [0; 8],
                 pages: Some(&mut pages),
             };
-            let (fp, link) = (0, 0);
+            let (fp, link) = (0, pc);
             let from = match interrupted {
                 true => From::Interrupted(Interrupted { pc, sp, fp, link }),
                 false => From::Call(Caller { pc, sp, fp }),
@@ -454,11 +547,13 @@ mod tests {
             let depth = walk.capture(&thread, &from, |_| {}).depth;
             (depth, modules.rules.find(pc, Generation::of(&KEY)))
         };
-        // The function behind has its return address at once; the call's has two words below it.
+        // The function behind has its return address at once (aarch64: in the link register); the call's has two words below
+        // it.
         let interrupted = [pc, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(rule_after(&interrupted, true), (2, None));
         let called = [0, 0, pc, 0, 0, 0, 0, 0];
-        let rule = Rule(IS_RULE | 3 << CALLER_SHIFT | Generation::of(&KEY).0);
+        let words = if cfg!(target_arch = "x86_64") { 3 } else { 4 };
+        let rule = Rule(IS_RULE | frame_words(words, 2) | Generation::of(&KEY).0);
         assert_eq!(rule_after(&called, false), (2, Some(rule)));
     }
 
