@@ -210,10 +210,7 @@ static inline bool shim_charge_to(uint64_t *counter, size_t size)
     __asm__("cmpq $1, %2\n\tsbbq %2, %0" : "+m"(*counter), "=@ccb"(borrowed) : "r"(size));
     return UNLIKELY(borrowed);
 #else
-    uint64_t charged = shim_charged(size);
-    uint64_t before = *counter;
-    *counter = before - charged;
-    return UNLIKELY(charged > before);
+    return UNLIKELY(__builtin_sub_overflow(*counter, shim_charged(size), counter));
 #endif
 }
 
