@@ -166,6 +166,7 @@ static void after_fork_in_child(void)
 /* The entry of a closure is written for x86-64. */
 static void join(void)
 {
+    shim_services.decline("ocaml", "this processor", "is not supported, only x86-64 is");
 }
 
 static void attach(void)

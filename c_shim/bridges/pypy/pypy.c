@@ -422,9 +422,18 @@ static void join(void)
 
 #else
 
+static int is_pypy(struct dl_phdr_info *object, size_t size, void *unused)
+{
+    (void)size;
+    (void)unused;
+    return strstr(object->dlpi_name, "libpypy") != NULL;
+}
+
 /* Known builds are for x86-64. */
 static void join(void)
 {
+    if (dl_iterate_phdr(is_pypy, NULL) != 0)
+        shim_services.decline("pypy", "this processor", "is not supported, only x86-64 is");
 }
 
 #endif
