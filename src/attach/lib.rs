@@ -36,6 +36,10 @@ mod parts;
 mod remote;
 #[cfg(target_arch = "x86_64")]
 mod rendezvous;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(dead_code, reason = "threads are borrowed on x86-64 only")
+)]
 mod target;
 #[cfg(target_arch = "x86_64")]
 mod tracee;
@@ -170,7 +174,7 @@ pub enum AttachError {
         what: &'static str,
         error: io::Error,
     },
-    #[error("attach is for x86-64; start the program under `allocsample run` here")]
+    #[error("attach works on x86-64 only; start the program under `allocsample run`")]
     OtherArchitecture,
 }
 
