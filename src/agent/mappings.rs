@@ -279,26 +279,4 @@ fn write_with_frames(mapped: Mapped, frames: &[u64], recording: &Recording) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_burst_is_admitted_and_then_one_call_in_each_period() {
-        let mappings = Mappings::new();
-        const START_NS: u64 = 1 << 50;
-        let admitted = |calls: u64, at: &dyn Fn(u64) -> u64| {
-            let calls = (0..calls).filter(|&call| mappings.admits(at(call)));
-            calls.count() as u64
-        };
-        assert_eq!(admitted(3 * BURST, &|_| START_NS), BURST);
-        // A hundred calls in each period.
-        let later = |call: u64| START_NS + call * PERIOD_NS / 100;
-        assert_eq!(admitted(100_000, &later), 1_000);
-        // After a rest as long as the burst would have taken, all is as at the beginning.
-        let rested = START_NS + (1_000 + BURST) * PERIOD_NS;
-        assert_eq!(admitted(3 * BURST, &|_| rested), BURST);
-        // A clock that another processor reads a little late.
-        assert!(!mappings.admits(rested - 1));
-        assert_eq!(admitted(5, &|call| rested + 2 * PERIOD_NS - call), 2);
-    }
-}
+mod tests;

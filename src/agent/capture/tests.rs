@@ -424,3 +424,78 @@ fn a_thread_may_be_started_where_the_whole_stack_shows_that_no_lock_is_held() {
     capture.setup.set(Box::leak(Box::new(started(None))));
     assert!(may(&frames, captured));
 }
+
+#[test]
+fn callees_at_the_leaf_are_taken_away_but_never_all_frames() {
+    let trial = Trial::begin(agent!(), &[("INTERVAL", "1")]);
+    const CALLEE: u64 = 0x9000;
+    let stripped = |frames: &[u64], is_merged| {
+        let found = (trial.agent.capture).in_area_once(|area| {
+            let place = match is_merged {
+                true => &mut area.merged,
+                false => &mut area.frames,
+            };
+            place[..frames.len()].copy_from_slice(frames);
+            let mut captured = Captured {
+                depth: frames.len(),
+                is_merged,
+                ..Captured::default()
+            };
+            // The frame is where the callee returns to, behind its call.
+            area.strip_leaf(&mut captured, |pc| pc == CALLEE - 1);
+            area.captured(&captured).to_vec()
+        });
+        found.unwrap()
+    };
+    for is_merged in [false, true] {
+        // Up to the last one, with what has no name among them.
+        let frames = [CALLEE, 7, CALLEE, 8, 9];
+        assert_eq!(stripped(&frames, is_merged), [8, 9]);
+        assert_eq!(stripped(&[CALLEE, 9], is_merged), [9]);
+        assert_eq!(stripped(&[7, 8], is_merged), [7, 8]);
+        assert_eq!(stripped(&[7, CALLEE], is_merged), [7, CALLEE]);
+        assert_eq!(stripped(&[CALLEE], is_merged), [CALLEE]);
+        // An allocator does not call so deep.
+        let mut deep: Vec<u64> = (1..=18).collect();
+        deep[15] = CALLEE;
+        assert_eq!(stripped(&deep, is_merged), [17, 18]);
+        deep[15] = 16;
+        deep[16] = CALLEE;
+        assert_eq!(stripped(&deep, is_merged).len(), 18);
+    }
+}
+
+#[test]
+fn frames_of_our_own_code_are_taken_away() {
+    let trial = Trial::begin(agent!(), &[("INTERVAL", "1")]);
+    let modules = trial.agent.modules();
+    modules.set_find_object(crate::stack::tests::find_object());
+    modules.set_own(in_module());
+    let found = (trial.agent.capture).in_area_once(|area| {
+        area.frames[..3].copy_from_slice(&[in_module(), COMPILED, COMPILED + 1]);
+        let mut captured = Captured {
+            depth: 3,
+            ..Captured::default()
+        };
+        trial.agent.capture.strip_own(area, &mut captured);
+        area.captured(&captured).to_vec()
+    });
+    assert_eq!(found.unwrap(), [COMPILED, COMPILED + 1]);
+}
+
+/// By its caller's frames, as a handler does that wonders whether the slow path it has interrupted is still there.
+#[test]
+fn our_own_code_is_found_on_a_stack_that_it_is_on() {
+    let trial = Trial::begin(agent!(), &[("INTERVAL", "1"), ("UNWIND", "auto")]);
+    let modules = trial.agent.modules();
+    modules.set_find_object(crate::stack::tests::find_object());
+    let thread = trial.thread();
+    let caller = crate::stack::tests::here();
+    // No module is ours: the whole stack is the program's.
+    let finds = |pc| trial.agent.capture.finds_own_code(&caller, thread, pc);
+    assert_eq!(finds(None), Some(false));
+    assert_eq!(finds(Some(in_module())), Some(false));
+    // Ours is the test's program, all callers of this function in it: they are what calls us now, and libc's are behind.
+    modules.set_own(in_module());
+    assert_eq!(finds(None), Some(false));
+}
