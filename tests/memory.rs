@@ -297,12 +297,17 @@ fn what_was_mapped_before_the_recording_has_its_owner() {
     let child = children.next().expect("the child's profile");
     let child = child.expect("a file").path();
     let child = child.to_str().expect("UTF-8");
-    for (what, mib) in [("it.allocsample", 25.0), (child, 42.0)] {
+    for (what, mib) in [("it.allocsample", 28.0), (child, 48.0)] {
         let ledger = ledger(&room, what);
         assert_adds_up(&ledger["peak"]);
         let accounts = accounts(&ledger["peak"]);
         let of = |account: &str| accounts.get(account).copied().unwrap_or(0.0);
-        assert!((of("mapped") - mib).abs() < 0.5, "{what}: {accounts:#?}");
+        // The last 4 MiB may come after the last list of mappings, which a growth by less than a sixteenth does not renew.
+        let (least, most) = (mib - 4.5, mib + 0.5);
+        assert!(
+            (least..most).contains(&of("mapped")),
+            "{what}: {accounts:#?}"
+        );
         assert!(of("unexplained") < 0.5, "{what}: {accounts:#?}");
         let rows = ledger["peak"]["rows"].as_array().expect("rows");
         let row = rows.iter().find(|row| row["account"] == "mapped");

@@ -1,5 +1,5 @@
 // Behaviour: brings a malloc of its own, which reserves its memory at the first call and makes parts of it accessible. Fills
-// 24 MiB, and 1 MiB of a mapping of 20 MiB; then a child fills 16 MiB more and 1 MiB of another mapping, and both end a while
+// 24 MiB, and 4 MiB of a mapping of 20 MiB; then a child fills 16 MiB more and 4 MiB of another mapping, and both end a while
 // later.
 #include <stddef.h>
 #include <stdint.h>
@@ -53,7 +53,7 @@ void *realloc(void *old, size_t bytes)
 
 static void map(size_t mib)
 {
-    memset(mmap(NULL, mib * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1, MIB);
+    memset(mmap(NULL, mib * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1, 4 * MIB);
 }
 
 static void fill(size_t mib)
@@ -70,7 +70,7 @@ int main(void)
     pid_t child = fork();
     if (child == 0) {
         fill(16);
-        map(2);
+        map(5);
         usleep(500000);
         return 0;
     }
