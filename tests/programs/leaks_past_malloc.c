@@ -1,6 +1,8 @@
 /* Grows in a way that malloc knows nothing of, beside mappings that come and go. Ends after SECONDS.
  *
- * usage: leaks_past_malloc mmap|threads|file|fragments|nothing SECONDS SEED DIRECTORY */
+ * usage: leaks_past_malloc mmap|threads|file|fragments|jemalloc|nothing SECONDS SEED DIRECTORY
+ *
+ * With -DJEMALLOC it is linked with a jemalloc whose names begin with `app_`. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -119,6 +121,37 @@ __attribute__((noinline)) static void leave_holes(void)
     }
 }
 
+#ifdef JEMALLOC
+void *app_malloc(size_t bytes);
+void app_free(void *block);
+
+static char *allocate(void)
+{
+    size_t bytes = 500 + next() % 4000;
+    char *block = app_malloc(bytes);
+    memset(block, 1, bytes);
+    return block;
+}
+
+__attribute__((noinline)) static void leak_blocks(void)
+{
+    for (int i = 0; i < 20; i++) {
+        volatile char *leaked = allocate();
+        leaked[0] = 2;
+    }
+}
+
+__attribute__((noinline)) static void use_blocks_for_a_while(void)
+{
+    static char *used[256];
+    for (int i = 0; i < 40; i++) {
+        unsigned place = next() % 256;
+        app_free(used[place]);
+        used[place] = allocate();
+    }
+}
+#endif
+
 int main(int count, char **arguments)
 {
     if (count < 5)
@@ -141,6 +174,11 @@ int main(int count, char **arguments)
             read_more_of_a_file(arguments[4]);
         else if (strcmp(how, "fragments") == 0)
             leave_holes();
+#ifdef JEMALLOC
+        use_blocks_for_a_while();
+        if (strcmp(how, "jemalloc") == 0)
+            leak_blocks();
+#endif
         usleep(5000 + next() % 15000);
     }
     return block[7] - 1;
