@@ -104,7 +104,10 @@ static void print(const struct area *area)
 
 __attribute__((noinline)) static char *reserve(void)
 {
-    char *start = mmap(NULL, PAGES * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    /* Far from where the kernel puts mappings of others: what they map into a hole here would be replaced. */
+    static char *wanted = (char *)(UINT64_C(1) << 44);
+    char *start = mmap(wanted, PAGES * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    wanted += 1 << 30;
     if (start == MAP_FAILED)
         abort();
     return start;
