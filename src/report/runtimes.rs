@@ -173,7 +173,7 @@ fn why(profile: &Profile, here: &Here) -> String {
     }
     match (declined(profile, here.runtime), here.runtime.support) {
         (Some(reason), _) => format!("its bridge did not join ({reason})"),
-        (None, support) if is_attached(profile) && !support.joins_late() => {
+        (None, support) if is_attached(profile) && !support.joins_late(&here.version) => {
             "its bridge can join only when the program starts".to_owned()
         }
         (None, Support::Optional { .. }) => "its bridge was not asked for".to_owned(),
@@ -196,7 +196,7 @@ fn advice(profile: &Profile, here: &Here) -> String {
     let support = here.runtime.support;
     let could_join =
         matches!(support, Support::Bridge { .. }) && support.is_for(&here.version) != Some(false);
-    if is_attached(profile) && could_join && !support.joins_late() {
+    if is_attached(profile) && could_join && !support.joins_late(&here.version) {
         return "start it with `allocsample run` instead of attaching".to_owned();
     }
     here.runtime.advice.to_owned()

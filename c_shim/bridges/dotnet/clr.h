@@ -40,6 +40,7 @@ enum {
     INFO_CLASS_2 = 41,
     INFO_GENERATION_BOUNDS = 54,
     INFO_OBJECT_GENERATION = 55,
+    INFO_MODULES = 66,
     INFO_RUNTIME = 67,
     INFO_OBJECT_SIZE_2 = 80,
     INFO_SET_EVENT_MASK_2 = 82,
@@ -49,6 +50,7 @@ enum {
     INFO_CODE_4 = 92,
     INFO_SET_VARIABLE = 100,
     INFO_START_SESSION = 101,
+    INFO_STOP_SESSION = 103,
     INFO_PROVIDER = 105,
     INFO_CREATE_HANDLE = 108,
     INFO_DESTROY_HANDLE = 109,
@@ -71,12 +73,17 @@ enum {
     ON_MODULE_LOADED = 14,
     ON_MODULE_UNLOAD = 15,
     ON_OBJECT = 50,
+    ON_INITIALIZE_AT_ATTACH = 80,
+    ON_ATTACHED = 81,
     ON_EVENT = 95,
     CALLBACKS = 97,
 };
 /* Of ICorProfilerCallback11, which says more than we want to answer. */
 #define CLR_CALLBACK_11                                                                                                \
     (clr_guid) { 0x46, 0x08, 0x35, 0x42, 0xed, 0xaa, 0xf7, 0x47, 0xb1, 0x28, 0xfd, 0x0c, 0x98, 0x88, 0x1c, 0xde }
+
+/* ICorProfilerModuleEnum. */
+enum { MODULES_NEXT = 7 };
 
 /* IClassFactory. */
 enum { FACTORY_CREATE = 3, FACTORY_FUNCTIONS = 5 };

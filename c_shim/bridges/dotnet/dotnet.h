@@ -12,12 +12,27 @@
 /* The profiler's object, for the runtime. */
 HIDDEN clr_object dotnet_profiler(void);
 
+/* Goes on after a detach; false: the runtime has not loaded us yet. */
+HIDDEN bool dotnet_resume(void);
+
+/* The runtime draws no more samples for us. */
+HIDDEN void dotnet_detach(void);
+
 HIDDEN void dotnet_after_fork_in_child(void);
 
 /* ---- launch.c ---- */
 
+/* The profiler's class, chosen once for this profiler. */
+#define DOTNET_CLASS_TEXT "{5A1C0C5E-6B0E-4D0B-9B53-2F6E0C1D7A41}"
+#define DOTNET_CLASS_ID                                                                                                \
+    (clr_guid) { 0x5e, 0x0c, 0x1c, 0x5a, 0x0e, 0x6b, 0x0b, 0x4d, 0x9b, 0x53, 0x2f, 0x6e, 0x0c, 0x1d, 0x7a, 0x41 }
+
 /* Takes back what made the runtime load us, before the program's own code can see it or hand it to its children. */
 HIDDEN void dotnet_launched(clr_object info);
+
+/* ---- attach.c ---- */
+
+HIDDEN void dotnet_attach(void);
 
 /* ---- names.c: inside callbacks of the runtime alone ---- */
 

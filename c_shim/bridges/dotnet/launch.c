@@ -17,11 +17,6 @@
 #define CLASS "CORECLR_PROFILER"
 #define PATH "CORECLR_PROFILER_PATH"
 
-/* Chosen once for this profiler. */
-#define CLASS_TEXT "{5A1C0C5E-6B0E-4D0B-9B53-2F6E0C1D7A41}"
-#define CLASS_ID                                                                                                       \
-    (clr_guid) { 0x5e, 0x0c, 0x1c, 0x5a, 0x0e, 0x6b, 0x0b, 0x4d, 0x9b, 0x53, 0x2f, 0x6e, 0x0c, 0x1d, 0x7a, 0x41 }
-
 static const struct {
     const char *name;
     const uint16_t *wide;
@@ -60,7 +55,7 @@ static bool has_other_profiler(void)
     bool is_enabled = false, is_ours = false;
     for (const char *entry = all; entry != NULL && entry < all + used; entry += strlen(entry) + 1) {
         is_enabled |= strcmp(entry, ENABLE "=1") == 0;
-        is_ours |= strcmp(entry, CLASS "=" CLASS_TEXT) == 0;
+        is_ours |= strcmp(entry, CLASS "=" DOTNET_CLASS_TEXT) == 0;
     }
     if (file >= 0)
         close(file);
@@ -74,7 +69,7 @@ static char *getenv_of_program(const char *name)
 {
     if (!atomic_exchange(&is_set, true)) {
         struct shim_quiet quiet = shim_quiet_begin(shim_services.counters());
-        if (setenv(ENABLE, "1", 1) == 0 && setenv(CLASS, CLASS_TEXT, 1) == 0)
+        if (setenv(ENABLE, "1", 1) == 0 && setenv(CLASS, DOTNET_CLASS_TEXT, 1) == 0)
             setenv(PATH, own_path, 1);
         shim_quiet_end(quiet);
     }
@@ -133,7 +128,7 @@ EXPORT clr_result DllGetClassObject(const uint8_t *class, const uint8_t *interfa
         (void *)answer_itself, (void *)ignore, (void *)ignore, [FACTORY_CREATE] = (void *)create, (void *)ignore};
     static void *const *const factory = functions;
     (void)interface;
-    if (memcmp(class, CLASS_ID, sizeof(clr_guid)) != 0)
+    if (memcmp(class, DOTNET_CLASS_ID, sizeof(clr_guid)) != 0)
         return CLR_NO_SUCH_CLASS;
     *answer = &factory;
     return CLR_OK;
@@ -142,5 +137,7 @@ EXPORT clr_result DllGetClassObject(const uint8_t *class, const uint8_t *interfa
 const struct bridge bridge_dotnet = {
     .name = "dotnet",
     .join = join,
+    .attach = dotnet_attach,
+    .detach = dotnet_detach,
     .after_fork_in_child = dotnet_after_fork_in_child,
 };

@@ -377,13 +377,15 @@ allocsample_frame dotnet_frame(uintptr_t function, uintptr_t address)
     uint32_t token = 0;
     if (recall(&place))
         return (allocsample_frame){.function = place.number, .line = place.line};
-    char name[1024];
+    char name[1024] = "";
     struct text text = {name, name + sizeof name - 1};
     bool has_token = CLR(info, INFO_FUNCTION, (clr_object, uintptr_t, uintptr_t *, uintptr_t *, uint32_t *), function,
                          &class, &module, &token) >= 0;
     clr_object metadata = has_token ? metadata_of(module) : NULL;
     bool has_name = metadata != NULL && put_method(&text, metadata, token);
-    if (!has_name)
+    if (!has_name && has_token)
+        put(&text, "(method of an unknown module)");
+    else if (!has_name)
         put_dynamic(&text, function);
     char file[1024] = "";
     const struct dotnet_symbols *symbols = NULL;

@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "dotnet.h"
 #include "kit/countdown_threads.h"
+#include "kit/resume.h"
 #include "kit/thinning.h"
 
 #include <errno.h>
@@ -194,16 +195,23 @@ static struct collection {
     uint64_t begin_ns;
 } under_way[4];
 
+/* Whether a thread is at work below. Never waited for: it may be waiting for the collection that another one reports. What is
+ * left out then is a record of a collection; the next one notices its dead. */
+static _Atomic(bool) is_telling;
+
 static void begin_collection(const uint8_t *data, size_t bytes)
 {
     uint32_t words[4]; /* its number, its oldest generation, a reason, its type */
     if (bytes < sizeof words)
         return;
     memcpy(words, data, sizeof words);
+    if (atomic_exchange_explicit(&is_telling, true, memory_order_acquire))
+        return;
     struct collection *place = under_way;
     while (place->count != 0 && place != &under_way[sizeof under_way / sizeof under_way[0] - 1])
         place++;
     *place = (struct collection){.count = words[0], .type = words[3], .begin_ns = hooks->now_ns()};
+    atomic_store_explicit(&is_telling, false, memory_order_release);
 }
 
 static uint64_t heap_bytes(void)
@@ -244,6 +252,8 @@ static void end_collection(const uint8_t *data, size_t bytes)
     if (bytes < sizeof words)
         return;
     memcpy(words, data, sizeof words);
+    if (atomic_exchange_explicit(&is_telling, true, memory_order_acquire))
+        return;
     shim_mute();
     dotnet_watch_after_collection(words[1]);
     for (size_t i = 0; i < sizeof under_way / sizeof under_way[0]; i++) {
@@ -253,6 +263,7 @@ static void end_collection(const uint8_t *data, size_t bytes)
         under_way[i].count = 0;
     }
     shim_unmute();
+    atomic_store_explicit(&is_telling, false, memory_order_release);
 }
 
 /* ---- events ---- */
@@ -296,11 +307,12 @@ static clr_result on_event(clr_object self, uintptr_t provider, uint32_t event, 
     return CLR_OK;
 }
 
+static uint64_t session;
+
 static bool start_events(bool draws)
 {
     uint64_t keywords = KEYWORD_COLLECTIONS | (draws ? KEYWORD_SAMPLING : 0);
     struct clr_provider provider = {provider_name, keywords, LEVEL_INFORMATIONAL, NULL};
-    uint64_t session = 0;
     return CLR(info, INFO_START_SESSION, (clr_object, uint32_t, struct clr_provider *, int32_t, uint64_t *), 1, &provider,
                0, &session) >= 0;
 }
@@ -343,8 +355,7 @@ static uint32_t major_version(void)
     return major;
 }
 
-/* `draws`: the runtime draws samples by itself. */
-static bool register_heap(bool draws)
+static bool register_heap(void)
 {
     allocsample_heap_description description = {
         .size = sizeof description,
@@ -357,7 +368,7 @@ static bool register_heap(bool draws)
     if (heap == NULL || !dotnet_names_prepare(hooks, heap, info) || !dotnet_watch_prepare(hooks, heap, info))
         return false;
     hooks->define_statistic(heap, STATISTIC_HEAP, "heap", "bytes");
-    return draws || countdown_threads_prepare(&threads, hooks, heap);
+    return countdown_threads_prepare(&threads, hooks, heap);
 }
 
 static bool query(clr_object object, const uint8_t *interface, clr_object *answer)
@@ -365,18 +376,25 @@ static bool query(clr_object object, const uint8_t *interface, clr_object *answe
     return CLR(object, CLR_QUERY_INTERFACE, (clr_object, const uint8_t *, clr_object *), interface, answer) >= 0;
 }
 
-static bool begin(clr_object runtime)
+/* Whether the runtime is to draw samples by itself, at the interval that is asked for now. */
+static bool wants_draws(void)
 {
     allocsample_status status = {.size = sizeof status};
-    if (query(runtime, CLR_INFO_11, &info))
+    hooks->process_status(&status);
+    return status.interval == 0 || status.interval >= OWN_INTERVAL;
+}
+
+/* `is_late`: managed code runs already, and the runtime lets no profiler hear of objects any more. */
+static bool begin(clr_object runtime, bool is_late)
+{
+    if (query(runtime, CLR_INFO_11, &info) && !is_late)
         dotnet_launched(info);
     hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
     if (hooks == NULL || !query(runtime, CLR_INFO_13, &info))
         return false;
-    hooks->process_status(&status);
-    bool is_coarse = status.interval == 0 || status.interval >= OWN_INTERVAL;
-    bool draws = is_coarse && major_version() >= 10;
-    if (!register_heap(draws))
+    bool can_draw = major_version() >= 10;
+    bool draws = can_draw && (is_late || wants_draws());
+    if ((is_late && !draws) || !register_heap())
         return false;
     uint32_t watched = WATCH_MODULES | ALLOW_SNAPSHOTS | (draws ? 0 : WATCH_OBJECTS | ALLOW_OBJECTS);
     if (CLR(info, INFO_SET_EVENT_MASK_2, (clr_object, uint32_t, uint32_t), watched, WATCH_EVENTS) < 0)
@@ -388,10 +406,70 @@ static clr_result on_initialize(clr_object self, clr_object runtime)
 {
     (void)self;
     shim_mute();
-    bool is_joined = begin(runtime);
+    bool is_joined = begin(runtime, false);
     shim_unmute();
     atomic_store_explicit(&is_running, is_joined, memory_order_relaxed);
     return is_joined ? CLR_OK : CLR_CANCEL;
+}
+
+/* ---- a process that is attached to ---- */
+
+/* The modules that were loaded before. */
+static void find_modules(void)
+{
+    clr_object all = NULL;
+    uintptr_t module;
+    uint32_t count = 0;
+    if (CLR(info, INFO_MODULES, (clr_object, clr_object *), &all) < 0)
+        return;
+    while (CLR(all, MODULES_NEXT, (clr_object, uint32_t, uintptr_t *, uint32_t *), 1, &module, &count) == CLR_OK && count == 1)
+        dotnet_names_has_module(module);
+    CLR(all, CLR_RELEASE, (clr_object));
+}
+
+static clr_result on_initialize_at_attach(clr_object self, clr_object runtime)
+{
+    (void)self;
+    shim_mute();
+    bool is_joined = begin(runtime, true);
+    shim_unmute();
+    return is_joined ? CLR_OK : CLR_CANCEL;
+}
+
+/* From here on the runtime answers all questions. */
+static clr_result on_attached(clr_object self)
+{
+    (void)self;
+    shim_mute();
+    find_modules();
+    shim_unmute();
+    atomic_store(&is_running, true);
+    return CLR_OK;
+}
+
+bool dotnet_resume(void)
+{
+    if (heap == NULL)
+        return false;
+    resume_heap(hooks, heap);
+    shim_mute();
+    /* Without its events, the heap has no samples, and the report says so. */
+    if (session == 0)
+        start_events(true);
+    shim_unmute();
+    return true;
+}
+
+void dotnet_detach(void)
+{
+    if (heap == NULL)
+        return;
+    hooks->control(heap, ALLOCSAMPLE_STOP, 0);
+    shim_mute();
+    if (atomic_load(&is_running) && session != 0)
+        CLR(info, INFO_STOP_SESSION, (clr_object, uint64_t), session);
+    shim_unmute();
+    session = 0;
 }
 
 static clr_result query_interface(clr_object self, const uint8_t *interface, clr_object *answer)
@@ -418,6 +496,8 @@ clr_object dotnet_profiler(void)
     functions[ON_MODULE_LOADED] = (void *)on_module_loaded;
     functions[ON_MODULE_UNLOAD] = (void *)on_module_unload;
     functions[ON_OBJECT] = (void *)on_object;
+    functions[ON_INITIALIZE_AT_ATTACH] = (void *)on_initialize_at_attach;
+    functions[ON_ATTACHED] = (void *)on_attached;
     functions[ON_EVENT] = (void *)on_event;
     return &profiler;
 }
@@ -425,4 +505,5 @@ clr_object dotnet_profiler(void)
 void dotnet_after_fork_in_child(void)
 {
     dotnet_names_after_fork_in_child();
+    atomic_store_explicit(&is_telling, false, memory_order_relaxed);
 }

@@ -40,8 +40,8 @@ pub enum Support {
         /// What is missing in another version, or where its heap has no functions, although the bridge has joined; empty:
         /// nothing is known to be.
         partial: &'static str,
-        /// Whether it joins a running process at an attach.
-        joins_late: bool,
+        /// The first version that it joins in a running process, at an attach: major, minor. `None`: it joins none.
+        joins_late: Option<[u32; 2]>,
     },
     /// The same, and only if it is asked for.
     Optional {
@@ -56,13 +56,19 @@ pub enum Support {
 }
 
 const ANY: [u32; 2] = [u32::MAX, u32::MAX];
+const EVER: Option<[u32; 2]> = Some([0, 0]);
+
+/// Major and minor.
+fn numbers(version: &str) -> Option<[u32; 2]> {
+    let mut numbers = version.split('.').map_while(|it| it.parse::<u32>().ok());
+    let major = numbers.next()?;
+    Some([major, numbers.next().unwrap_or(0)])
+}
 
 impl Support {
     /// Whether the bridge is made for this version. `None`: the version is not known.
     pub fn is_for(self, version: &str) -> Option<bool> {
-        let mut numbers = version.split('.').map_while(|it| it.parse::<u32>().ok());
-        let major = numbers.next();
-        let version = [major?, numbers.next().unwrap_or(0)];
+        let version = numbers(version)?;
         Some(match self {
             Self::None => false,
             Self::Bridge { from, to, .. } => from <= version && version <= to,
@@ -70,15 +76,16 @@ impl Support {
         })
     }
 
-    /// Whether its bridge joins a running process at an attach.
-    pub fn joins_late(self) -> bool {
-        matches!(
-            self,
+    /// Whether its bridge joins a running process of this version at an attach. `true` if the version is not known, and it
+    /// joins some.
+    pub fn joins_late(self, version: &str) -> bool {
+        match self {
             Self::Bridge {
-                joins_late: true,
+                joins_late: Some(from),
                 ..
-            }
-        )
+            } => numbers(version).is_none_or(|version| from <= version),
+            _ => false,
+        }
     }
 
     /// The heap that its bridge registers.
@@ -98,7 +105,7 @@ const CPYTHON: Support = Support::Bridge {
     from: [3, 6],
     to: ANY,
     partial: "its objects are sampled, but functions, lines and types of Python are not shown: this build does not describe itself as known ones do",
-    joins_late: true,
+    joins_late: EVER,
 };
 
 const RUNTIMES: &[Runtime] = &[
@@ -142,7 +149,7 @@ const RUNTIMES: &[Runtime] = &[
             from: [18, 0],
             to: ANY,
             partial: "",
-            joins_late: true,
+            joins_late: EVER,
         },
         is_on_malloc: false,
         missing: "the JavaScript heap is not sampled",
@@ -158,7 +165,7 @@ const RUNTIMES: &[Runtime] = &[
             from: [11, 0],
             to: ANY,
             partial: "",
-            joins_late: true,
+            joins_late: EVER,
         },
         is_on_malloc: false,
         missing: "the Java heap is not sampled",
@@ -174,7 +181,7 @@ const RUNTIMES: &[Runtime] = &[
             from: [3, 0],
             to: ANY,
             partial: "",
-            joins_late: true,
+            joins_late: EVER,
         },
         is_on_malloc: false,
         missing: "object slots are not sampled, methods and lines are not shown",
@@ -191,7 +198,7 @@ const RUNTIMES: &[Runtime] = &[
             to: ANY,
             partial: "its blocks are sampled, but functions and lines of PHP are not shown: this build keeps its frames in another \
                       way than known ones do",
-            joins_late: true,
+            joins_late: EVER,
         },
         is_on_malloc: false,
         missing: "the Zend heap is not sampled",
@@ -218,7 +225,7 @@ const RUNTIMES: &[Runtime] = &[
             from: [7, 0],
             to: ANY,
             partial: "",
-            joins_late: false,
+            joins_late: Some([10, 0]),
         },
         is_on_malloc: false,
         missing: "the managed heap is not sampled",
@@ -244,7 +251,7 @@ const RUNTIMES: &[Runtime] = &[
             from: [4, 0],
             to: ANY,
             partial: "",
-            joins_late: true,
+            joins_late: EVER,
         },
         is_on_malloc: false,
         missing: "the OCaml heap is not sampled",
@@ -270,7 +277,7 @@ const RUNTIMES: &[Runtime] = &[
             from: [0, 0],
             to: ANY,
             partial: "",
-            joins_late: false,
+            joins_late: None,
         },
         is_on_malloc: false,
         missing: "the managed heap is not sampled",
@@ -316,7 +323,7 @@ const RUNTIMES: &[Runtime] = &[
             from: ANY,
             to: [0, 0],
             partial: "its memory is sampled, functions and lines of Lua are not shown",
-            joins_late: false,
+            joins_late: None,
         },
         is_on_malloc: false,
         missing: "its heap is not sampled",
@@ -332,7 +339,7 @@ const RUNTIMES: &[Runtime] = &[
             from: [5, 1],
             to: [5, 4],
             partial: "",
-            joins_late: false,
+            joins_late: None,
         },
         is_on_malloc: true,
         missing: "functions and lines of Lua are not shown",
@@ -471,5 +478,20 @@ mod tests {
             [ocaml.is_for("3.12"), ocaml.is_for("4"), ocaml.is_for("5")],
             [Some(false), Some(true), Some(true)]
         );
+    }
+
+    #[test]
+    fn a_bridge_joins_late_from_a_version_on() {
+        let dotnet = Runtime::named(".NET CoreCLR").expect(".NET").support;
+        for (version, joins) in [
+            ("8.0.4", false),
+            ("9.0", false),
+            ("10.0.13", true),
+            ("11", true),
+            ("", true),
+        ] {
+            assert_eq!(dotnet.joins_late(version), joins, "{version}");
+        }
+        assert!(!Support::None.joins_late("10"));
     }
 }
