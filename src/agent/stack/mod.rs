@@ -17,6 +17,8 @@ pub mod modules;
 mod reader;
 mod rules;
 pub mod shadow;
+#[cfg(target_arch = "aarch64")]
+mod signing;
 mod step;
 pub mod vm;
 mod written;
@@ -419,16 +421,30 @@ fn start(from: &From) -> (UnwindRegsNative, FrameAddress) {
 }
 
 /// The unwinder of one module.
-pub(crate) struct ModuleUnwinder(
-    framehop::UnwinderNative<&'static [u8], MustNotAllocateDuringUnwind>,
-);
+pub(crate) struct ModuleUnwinder {
+    framehop: framehop::UnwinderNative<&'static [u8], MustNotAllocateDuringUnwind>,
+    #[cfg(target_arch = "aarch64")]
+    signing: Option<signing::CallFrames>,
+}
 
 impl ModuleUnwinder {
-    pub(crate) fn new(module: framehop::Module<&'static [u8]>) -> Self {
+    /// Of the module in a range of addresses, which is `bias` above the addresses in its file.
+    pub(crate) fn new(
+        range: core::ops::Range<u64>,
+        bias: u64,
+        sections: framehop::ExplicitModuleSectionInfo<&'static [u8]>,
+    ) -> Self {
         use framehop::Unwinder;
-        let mut unwinder = framehop::UnwinderNative::new();
-        unwinder.add_module(module);
-        Self(unwinder)
+        #[cfg(target_arch = "aarch64")]
+        let signing = signing::CallFrames::of(bias, &sections);
+        let module = framehop::Module::new(Default::default(), range, bias, sections);
+        let mut framehop = framehop::UnwinderNative::new();
+        framehop.add_module(module);
+        Self {
+            framehop,
+            #[cfg(target_arch = "aarch64")]
+            signing,
+        }
     }
 
     /// `Ok(None)`: the frame is the root.
@@ -440,7 +456,13 @@ impl ModuleUnwinder {
         read: &mut impl FnMut(u64) -> Result<u64, ()>,
     ) -> Result<Option<u64>, ()> {
         use framehop::Unwinder;
-        let next = self.0.unwind_frame(address, registers, cache, read);
+        #[cfg(target_arch = "aarch64")]
+        if let Some(signing) = &self.signing
+            && let Some(next) = signing.leave(address, registers, read)
+        {
+            return next;
+        }
+        let next = (self.framehop).unwind_frame(address, registers, cache, read);
         // An expression's result is returned as it was read.
         next.map(|next| next.map(step::unsigned)).map_err(drop)
     }

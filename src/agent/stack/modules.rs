@@ -506,12 +506,7 @@ fn examine(found: &FoundObject) -> Option<Module> {
         build_id: elf.map_or(BuildId::NONE, |elf| elf.build_id(bias)),
         path_hash: hash(name),
         is_loader: name.windows(9).any(|part| part == b"/ld-linux"),
-        unwinder: ModuleUnwinder::new(framehop::Module::new(
-            Default::default(),
-            start..end,
-            bias,
-            sections.unwrap_or_default(),
-        )),
+        unwinder: ModuleUnwinder::new(start..end, bias, sections.unwrap_or_default()),
         checked_at: AtomicU32::new(0),
         announced_in: AtomicU32::new(0),
     })

@@ -58,16 +58,6 @@ fn backtrace() -> Vec<u64> {
     callers
 }
 
-/// Fails if the frames of a stack are not those that the unwinder of panics has found.
-#[track_caller]
-fn assert_is_stack(found: &[u64], expected: &[u64]) {
-    // On aarch64 framehop takes a saved frame pointer of 0, the thread's first, for the end of the stack: the code that started
-    // the thread is missing then.
-    let is_without_root = cfg!(target_arch = "aarch64") && found.len() + 1 == expected.len();
-    let missing = usize::from(is_without_root);
-    assert_eq!(found, &expected[..expected.len() - missing]);
-}
-
 /// Where this is in the function that it is inlined into.
 #[inline(always)]
 pub(crate) fn here() -> Caller {
@@ -174,7 +164,7 @@ fn a_stack_is_what_the_unwinder_of_panics_finds() {
         let found = stacks(&trial);
         assert_eq!(found.len(), expected.len());
         for ((stack, _, flags), expected) in found.iter().zip(&expected) {
-            assert_is_stack(&stack[1..], expected);
+            assert_eq!(stack[1..], expected[..]);
             assert_eq!(*flags, 0);
         }
         // The second stack is that of the first but for the frames that the test's loop was left through.
@@ -219,7 +209,7 @@ fn another_profile_describes_its_modules_again() {
     let sample = trial.of_kind(RecordKind::Sample);
     assert_eq!(SampleRecord::decode(&sample[0]).unwrap().shared, 0);
     let expected = backtrace();
-    assert_is_stack(&stacks(&trial)[0].0[1..], &expected);
+    assert_eq!(stacks(&trial)[0].0[1..], expected[..]);
     assert!(trial.of_kind(RecordKind::Module).len() >= 2);
 }
 
@@ -339,7 +329,7 @@ fn one_free_in_eight_has_its_stack() {
         assert!(frees.iter().any(|&(id, _)| id == free.sample.0));
         let shared = last.len() - free.shared as usize;
         let stack = [free.frames, &last[shared..]].concat();
-        assert_is_stack(&stack[1..], &expected);
+        assert_eq!(stack[1..], expected[..]);
         assert_eq!(free.thread.0, 1);
     }
 }
@@ -363,7 +353,7 @@ fn a_tick_has_the_stack_of_what_it_interrupted() {
     assert_eq!(ticks.len(), 1);
     let tick = TickRecord::decode(&ticks[0]).unwrap();
     assert_eq!((tick.frames[0], tick.thread.0), (pc + 1, 1));
-    assert_is_stack(&tick.frames[1..], &expected);
+    assert_eq!(tick.frames[1..], expected[..]);
     assert_eq!(tick.cpu_ns, 30_000_000);
 }
 
