@@ -474,7 +474,8 @@ mod tests {
                     };
                     assert_eq!(found.eh_frame_hdr, theirs.eh_frame_hdr);
                     assert_eq!(found.link_map, theirs.link_map);
-                    assert_eq!(found.end, theirs.end);
+                    // Where segments have holes between them, as on aarch64, the loader answers for one of them.
+                    assert!(found.start <= theirs.start && theirs.end <= found.end);
                 }
             }
         }
@@ -488,12 +489,12 @@ mod tests {
         assert!(listed.find(on_the_heap).is_none());
         for _ in 0..3 {
             // A library that nothing here needs.
-            let name = c"libthread_db.so.1";
+            let name = c"libnss_compat.so.2";
             // SAFETY: its constructors do nothing.
             let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY) };
             assert!(!library.is_null());
             // SAFETY: the library has this function.
-            let function = unsafe { libc::dlsym(library, c"td_init".as_ptr()) };
+            let function = unsafe { libc::dlsym(library, c"_nss_compat_getpwnam_r".as_ptr()) };
             let address = function.addr() as u64;
             let found = listed.find(address).unwrap();
             assert!((found.start.addr() as u64..found.end.addr() as u64).contains(&address));
