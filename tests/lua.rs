@@ -66,6 +66,31 @@ fn each_site_is_within_its_error() {
     }
 }
 
+/// From Lua 5.4.5 on, a stack cannot be read while it moves to a larger block; it can be read while any other block grows.
+#[test]
+fn blocks_that_grow_have_functions() {
+    const FUNCTIONS: [&str; 3] = ["fill", "insert", "substitute"];
+    let program = bridge::program("grows.lua");
+    let program = program.to_string_lossy();
+    for lua in ["lua5.4", "lua5.5"] {
+        if !is_installed(lua) {
+            skip(&format!("no {lua}"));
+            continue;
+        }
+        let (_, grown, _room) = profile(lua, &["--interval", "2K"], &[&program]);
+        let of_lua = bridge::heap(&grown, "lua")["allocated_bytes"].as_f64();
+        let of_functions: f64 = FUNCTIONS
+            .iter()
+            .map(|name| grown.site(name).allocated_bytes)
+            .sum();
+        let share = of_functions / of_lua.expect("bytes");
+        assert!(share > 0.97, "{lua}: {share}");
+        // Stacks that move are in the way of every sample.
+        let (_, deep, _room) = profile(lua, &["--interval", "4K"], &[&program, "deep"]);
+        assert!(deep.site("descend").samples > 100, "{lua}");
+    }
+}
+
 fn steered_sites(count: u32, told: bridge::Told) -> [Site; 3] {
     let program = bridge::program("steered_sites.lua");
     let command = ["lua5.4", &*program.to_string_lossy(), &count.to_string()];

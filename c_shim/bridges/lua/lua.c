@@ -43,11 +43,12 @@ _Static_assert(offsetof(struct frame, rest) == 40, "where the layouts of lua_Deb
 static const struct layout {
     size_t line, first_line; /* offsets in lua_Debug */
     size_t call;             /* offset in lua_Debug of the call that it is about; 0: not known */
-    bool is_stack_readable;  /* also while it is given a new block */
+    bool is_stack_readable;  /* also while it moves to another block */
 } lua_5_1 = {40, 48, 0, true}, lua_5_2 = {40, 44, 0, true}, lua_5_4 = {48, 52, 128, true},
-  lua_5_4_5 = {48, 52, 128, false};
+  lua_5_4_5 = {48, 52, 128, false}, lua_5_5 = {48, 52, 136, false};
 /* Offset in a call of the pointer to its caller, since 5.2. The last one is of no function. */
 #define CALLER 16
+#define LARGEST_STACK (1 << 24)
 
 static struct {
     allocator (*get_allocator)(lua_State *, void **);
@@ -90,8 +91,9 @@ static allocsample_heap *heap;
 static const struct layout *layout;
 static struct names functions;
 static _Atomic(uint64_t) collections;
-/* The state whose block this thread's sample is. */
+/* The state whose block this thread's sample is, and the bytes of the block that it takes the place of. */
 static _Thread_local struct state *sampled_state;
+static _Thread_local size_t replaced_size;
 /* Whether it is LuaJIT, which has the interface of Lua 5.1. */
 static bool is_luajit;
 /* Whether a call's caller can be found in one step. By level, each frame takes one step more than the one before. */
@@ -135,6 +137,20 @@ static uintptr_t *call_of(struct frame *frame)
     return (uintptr_t *)((char *)frame + layout->call);
 }
 
+/* Where a call's function is on the stack. While the stack moves it is an offset into it, since 5.4.5. */
+static uintptr_t function_of(uintptr_t call)
+{
+    return *(const uintptr_t *)call;
+}
+
+/* Whether the block that grows may be the thread's stack: no address is within it, counted from 0, as an offset is. Calls are
+ * not on the stack. */
+static bool may_be_moving(lua_State *thread)
+{
+    struct frame frame;
+    return replaced_size != 0 && lua.get_stack(thread, 0, &frame) != 0 && function_of(*call_of(&frame)) < replaced_size;
+}
+
 /* Makes the frame at `level` of the one at `level` - 1; false if there is none. */
 static bool next_frame(lua_State *thread, int level, struct frame *frame)
 {
@@ -145,7 +161,7 @@ static bool next_frame(lua_State *thread, int level, struct frame *frame)
     return caller != 0 && caller_of(caller) != 0;
 }
 
-/* Whether steps lead where levels do. */
+/* Whether steps lead where levels do, and functions are where calls say. */
 static bool steps_are_right(lua_State *thread)
 {
     struct frame frame;
@@ -155,7 +171,8 @@ static bool steps_are_right(lua_State *thread)
             return false;
         calls[level] = *call_of(&frame);
     }
-    return caller_of(calls[0]) == calls[1];
+    return caller_of(calls[0]) == calls[1] && function_of(calls[1]) < function_of(calls[0]) &&
+           function_of(calls[0]) - function_of(calls[1]) < LARGEST_STACK;
 }
 
 static size_t walk_thread(lua_State *thread, allocsample_frame *frames, size_t capacity)
@@ -198,8 +215,11 @@ static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
     if (state == NULL)
         return 0;
     size_t depth = 0, count = 0;
-    for (lua_State *thread = state->main; thread != NULL && depth < COROUTINES; thread = resumed_by(state, thread))
+    for (lua_State *thread = state->main; thread != NULL && depth < COROUTINES; thread = resumed_by(state, thread)) {
+        if (may_be_moving(thread))
+            return 0;
         threads[depth++] = thread;
+    }
     while (depth > 0)
         count += walk_thread(threads[--depth], frames + count, capacity - count);
     return count;
@@ -225,12 +245,14 @@ static ALWAYS_INLINE void *under(const struct state *state, void *block, size_t 
     return result;
 }
 
-static void tell(struct state *state, const void *block, size_t size, size_t type, bool is_walked)
+static void tell(struct state *state, const void *block, size_t size, size_t type, size_t old_size)
 {
     countdown_give_back(&state->countdown, size);
     if (countdown_take(&state->countdown, size))
         return;
-    sampled_state = is_walked ? state : NULL;
+    bool is_readable = old_size == 0 || layout->is_stack_readable;
+    sampled_state = is_readable || can_step ? state : NULL;
+    replaced_size = is_readable ? 0 : old_size;
     countdown_tell(&state->countdown, hooks, heap, (uintptr_t)block, size,
                    type >= TYPE_STRING && type <= TYPE_PROTOTYPE ? (allocsample_type)type : TYPE_PART);
     sampled_state = NULL;
@@ -242,7 +264,7 @@ COLD static void *new_sample(struct state *state, size_t type, size_t size)
     if (block == NULL)
         countdown_give_back(&state->countdown, size);
     else
-        tell(state, block, size, type, true);
+        tell(state, block, size, type, 0);
     return block;
 }
 
@@ -254,7 +276,7 @@ COLD static void *grown_sample(struct state *state, void *old, size_t old_size, 
         countdown_give_back(&state->countdown, size);
         return under(state, old, old_size, size);
     }
-    tell(state, block, size, TYPE_PART, layout->is_stack_readable);
+    tell(state, block, size, TYPE_PART, old_size);
     memcpy(block, old, old_size < size ? old_size : size);
     hooks->freed(heap, (uintptr_t)old);
     under(state, old, old_size, 0);
@@ -379,6 +401,8 @@ static const struct layout *find_layout(void)
     static const char release[] = "$LuaVersion: Lua 5.4.";
     if (symbol("lua_newuserdatauv") == NULL)
         return symbol("lua_getglobal") != NULL ? &lua_5_2 : &lua_5_1;
+    if (symbol("lua_numbertocstring") != NULL)
+        return &lua_5_5;
     /* Since 5.4.5 the pointers into a stack are none while it moves. */
     const char *ident = symbol("lua_ident");
     bool is_early = ident != NULL && strncmp(ident, release, sizeof release - 1) == 0 && ident[sizeof release - 1] < '5' &&
