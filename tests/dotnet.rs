@@ -5,6 +5,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use support::profile::Site;
 use support::room::stderr;
 use support::{Agent, Outcome, Room, Run, bridge, is_installed, skip};
 
@@ -97,6 +98,40 @@ fn each_site_is_within_its_error() {
     for (interval, times) in [("4K", 1), ("128K", 16)] {
         let outcome = known_sites(times, &Agent::at_interval(interval).seeded(7));
         bridge::assert_near_truth(&outcome.profile(), outcome.text().as_bytes(), 5);
+    }
+}
+
+fn steered_sites(count: u32, told: bridge::Told) -> [Site; 3] {
+    let (_room, program) = compiled("SteeredSites.cs");
+    let count = count.to_string();
+    let program = program.to_string_lossy();
+    // For the variable, see `run_of`.
+    let command = [
+        "env",
+        "DOTNET_EnableWriteXorExecute=0",
+        "dotnet",
+        &*program,
+        &count,
+    ];
+    let profile = bridge::steered(&Room::new(), &command, told);
+    ["First", "Second", "Third"].map(|name| profile.site(&format!("SteeredSites.{name}")))
+}
+
+#[test]
+fn the_heap_follows_the_interval() {
+    const COUNT: u32 = 200_000;
+    if has_dotnet() {
+        let sites = steered_sites(COUNT, bridge::INTERVALS);
+        bridge::assert_follows(sites, f64::from(COUNT) * 1000.0);
+    }
+}
+
+#[test]
+fn the_heap_rests_while_it_is_stopped_and_goes_on_when_it_is_started() {
+    const COUNT: u32 = 100_000;
+    if has_dotnet() {
+        let sites = steered_sites(COUNT, bridge::STOP_AND_START);
+        bridge::assert_rests(sites, f64::from(COUNT) * 1000.0, 4e6);
     }
 }
 
