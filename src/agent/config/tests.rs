@@ -65,12 +65,13 @@ fn each_choice_has_its_meaning() {
     assert!(changed.is_stopped && !changed.follow_children);
     assert_eq!(changed.budget().overhead, Some(0.02));
     // What is neither is refused, and the message has the setting's name.
-    for pairs in [
-        &[("ALLOCSAMPLE_MAPPINGS", "yes")] as &[_],
+    for pair in [
+        &[("ALLOCSAMPLE_MAPPINGS", "yes")],
         &[("ALLOCSAMPLE_EMBEDDED", "1")],
         &[("ALLOCSAMPLE_INLINING", "none")],
     ] {
-        assert_eq!(read(pairs).err().map(|error| error.name), Some(pairs[0].0));
+        let [(name, _)] = *pair;
+        assert_eq!(read(pair).err().map(|error| error.name), Some(name));
     }
 }
 
