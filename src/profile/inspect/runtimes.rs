@@ -337,7 +337,7 @@ const RUNTIMES: &[Runtime] = &[
         support: Support::Bridge {
             heap: "lua",
             from: [5, 1],
-            to: [5, 4],
+            to: [5, 5],
             partial: "",
             joins_late: None,
         },
