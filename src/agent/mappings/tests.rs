@@ -143,10 +143,12 @@ fn a_call_within_a_slow_path_has_no_stack() {
     let caller = crate::stack::tests::here();
     trial.agent.on_mapping(thread, &map, caller);
     assert!(frames(&trial)[0] > 1);
-    // As malloc maps while it serves a sample: deeper on the stack than the entry.
+    // As malloc maps while it serves a sample: deeper on the stack than the entry. Nothing shows that a jump has left it, as the
+    // stack cannot be walked from there.
     let deeper = Caller {
+        pc: 8,
         sp: caller.sp - 64,
-        ..caller
+        fp: 0,
     };
     let entered = trial.agent.enter(thread, 0, &caller);
     trial.agent.on_mapping(thread, &map, deeper);
