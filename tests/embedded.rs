@@ -104,13 +104,8 @@ fn its_own_count_stands_beside_the_estimate() {
     };
     assert_eq!(count["name"], "jemalloc in own", "{count}");
     assert_eq!(count["agreement"], "reconciled", "{count}");
-    assert_eq!(
-        figure(count, "live_bytes"),
-        3000.0 * 8192.0 + 40.0 * 65536.0
-    );
-    // What the thread that asked keeps for itself.
+    // The last list of mappings, and the count nearest to it, may be from before the last blocks.
     let allocated = figure(count, "allocated_bytes");
-    assert!((allocated - own).abs() < 131_072.0, "{own}: {count}");
     let [active, resident] = ["active_bytes", "resident_bytes"].map(|it| figure(count, it));
     assert!(allocated <= active && active < resident, "{count}");
     assert!(figure(count, "metadata_bytes") > 0.0, "{count}");
@@ -118,6 +113,12 @@ fn its_own_count_stands_beside_the_estimate() {
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
     assert!(text.contains("own count  jemalloc in own, "), "{text}");
     // Its figures are readings of a heap like others.
+    let sql = "SELECT value FROM counters WHERE counter = 'own count: allocated' ORDER BY time_ns DESC LIMIT 1";
+    let last = room.output(&["query", "x.allocsample", sql, "--format", "csv"]);
+    let last = String::from_utf8_lossy(&last.stdout).into_owned();
+    let last: f64 = last.lines().nth(1).expect("a count").parse().expect(&last);
+    // What the thread that asked keeps for itself.
+    assert!((last - own).abs() < 131_072.0, "{own} {last}");
     let sql = "SELECT counter, unit FROM counters WHERE counter LIKE 'own count%' GROUP BY 1, 2 ORDER BY 1";
     let names = room.output(&["query", "x.allocsample", sql, "--format", "csv"]);
     let names = String::from_utf8_lossy(&names.stdout).into_owned();
