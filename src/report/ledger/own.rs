@@ -21,6 +21,8 @@ pub struct OwnCount {
     pub live: Estimate,
     /// The same with every size rounded up as the allocator does it.
     pub live_rounded: Estimate,
+    /// The same a moment earlier: the answer may be as old.
+    pub earlier_rounded: Estimate,
 }
 
 /// How an own count and the estimate agree.
@@ -61,11 +63,12 @@ impl OwnCount {
         /// Blocks that came and went between the two counts.
         const MOVED_PART: f64 = 0.01;
         let allocated = self.of(OwnFigure::Allocated)? as f64;
-        let difference = allocated - self.live_rounded.value();
-        let error = ERRORS * self.live_rounded.stderr().unwrap_or(0.0);
-        Some(if difference < -error - MOVED_PART * allocated {
+        let (now, before) = (self.live_rounded, self.earlier_rounded);
+        let [least, most] = [f64::min, f64::max].map(|of| of(now.value(), before.value()));
+        let error = ERRORS * now.stderr().unwrap_or(0.0);
+        Some(if allocated < least - error - MOVED_PART * allocated {
             Agreement::TooMany
-        } else if difference > error + CACHED_PART * allocated + CACHED_BYTES {
+        } else if allocated > most + error + CACHED_PART * allocated + CACHED_BYTES {
             Agreement::NotSampled
         } else {
             Agreement::Reconciled
@@ -91,7 +94,11 @@ pub(super) fn counts(profile: &Profile, time_ns: u64) -> Vec<OwnCount> {
     let nearest = nearest.into_iter().take(MOST_HEAPS);
     let counts = nearest.map(|(heap, time_ns)| {
         let of_heap = figures().filter(|(it, _)| it.heap == heap && it.time_ns == time_ns);
-        let live = || live_at(profile, time_ns).filter(|it| it.sample.heap == heap);
+        // The time is that after the answer, for which the allocator may need that long.
+        const OLDEST_NS: u64 = 100_000_000;
+        let live_at = |at_ns| live_at(profile, at_ns).filter(|it| it.sample.heap == heap);
+        let live = || live_at(time_ns);
+        let earlier = live_at(time_ns.saturating_sub(OLDEST_NS));
         let name = profile.vm.heaps.get(&heap).map(|it| it.name.clone());
         OwnCount {
             name: name.unwrap_or_else(|| "malloc".to_owned()),
@@ -99,6 +106,7 @@ pub(super) fn counts(profile: &Profile, time_ns: u64) -> Vec<OwnCount> {
             bytes: of_heap.map(|(it, figure)| (figure, it.value)).collect(),
             live: live().fold(Estimate::default(), |sum, it| sum + it.bytes),
             live_rounded: live().fold(Estimate::default(), |sum, it| sum + rounded(&it)),
+            earlier_rounded: earlier.fold(Estimate::default(), |sum, it| sum + rounded(&it)),
         }
     });
     counts.collect()
@@ -188,7 +196,7 @@ mod tests {
     #[test]
     fn an_estimate_agrees_within_its_error_and_the_allocators_rounding() {
         const MIB: u64 = 1 << 20;
-        let agreement = |own_mib: u64, live_mib: u64, error_mib: u64| {
+        let agreement_of = |own_mib: u64, live_mib: u64, error_mib: u64, earlier_mib: u64| {
             let (live, error) = ((live_mib * MIB) as f64, (error_mib * MIB) as f64);
             let count = OwnCount {
                 name: "jemalloc".to_owned(),
@@ -196,14 +204,20 @@ mod tests {
                 bytes: BTreeMap::from([(OwnFigure::Allocated, own_mib * MIB)]),
                 live: Estimate::default(),
                 live_rounded: Estimate::from_parts(live, Some(error * error), 9),
+                earlier_rounded: Estimate::from_parts((earlier_mib * MIB) as f64, None, 9),
             };
             count.agreement()
         };
+        let agreement = |own, live, error| agreement_of(own, live, error, live);
         assert_eq!(agreement(100, 100, 0), Some(Agreement::Reconciled));
         assert_eq!(agreement(100, 95, 0), Some(Agreement::Reconciled));
         assert_eq!(agreement(100, 90, 1), Some(Agreement::Reconciled));
         assert_eq!(agreement(100, 89, 1), Some(Agreement::NotSampled));
         assert_eq!(agreement(100, 105, 1), Some(Agreement::Reconciled));
         assert_eq!(agreement(100, 106, 1), Some(Agreement::TooMany));
+        // It grew or shrank while the allocator was asked.
+        assert_eq!(agreement_of(100, 130, 1, 90), Some(Agreement::Reconciled));
+        assert_eq!(agreement_of(100, 70, 1, 110), Some(Agreement::Reconciled));
+        assert_eq!(agreement_of(100, 130, 1, 120), Some(Agreement::TooMany));
     }
 }
