@@ -50,7 +50,7 @@ pub fn run(arguments: &args::Push) -> anyhow::Result<Ending> {
         return Err(Usage(what).into());
     }
     let mut source = GrowingProfile::new(running::profile_of(&arguments.what)?);
-    let mut profile = source.read()?;
+    let (mut profile, mut is_over) = settled(arguments.once, || source.read())?;
     let server = Server::new(arguments, &service_name(arguments, &profile))?;
     let every = Duration::from_secs(arguments.every);
     let mut since_ns = 0;
@@ -75,7 +75,6 @@ pub fn run(arguments: &args::Push) -> anyhow::Result<Ending> {
                 refusals = refusals.saturating_add(1);
             }
         }
-        let is_over = !growing::is_running(&profile);
         if arguments.once || is_over && refusals == 0 {
             return Ok(Ending::SUCCESS);
         }
@@ -86,8 +85,25 @@ pub fn run(arguments: &args::Push) -> anyhow::Result<Ending> {
             );
         }
         std::thread::sleep(every * pauses(refusals));
-        profile = source.read_since(since_ns.max(begin_ns))?;
+        (profile, is_over) = settled(arguments.once, || source.read_since(since_ns.max(begin_ns)))?;
     }
+}
+
+/// Reads the profile, and whether the process has ended. Of one that runs, only what nothing can be added to is kept: the agent's
+/// thread may have written a later moment into the file than the copy of the ring has, and a thread that was
+/// interrupted commits a record of an earlier one. The next push has the rest, unless this is the only one.
+fn settled(
+    is_only: bool,
+    read: impl FnOnce() -> anyhow::Result<Profile>,
+) -> anyhow::Result<(Profile, bool)> {
+    const UNSETTLED_NS: u64 = 100_000_000;
+    let begun_ns = running::now_ns();
+    let mut profile = read()?;
+    let is_over = !growing::is_running(&profile);
+    if !is_over && !is_only {
+        profile.end_at(begun_ns.saturating_sub(UNSETTLED_NS));
+    }
+    Ok((profile, is_over))
 }
 
 /// Length of the pause after this many refusals in a row, in usual pauses.
@@ -105,6 +121,43 @@ fn service_name(arguments: &args::Push, profile: &Profile) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use allocsample_profile::Sample;
+
+    fn growing(times: &[u64]) -> Profile {
+        let mut profile = Profile::default();
+        profile.recovery.ring_found = true;
+        for &time_ns in times {
+            profile.samples.push(Sample {
+                time_ns,
+                ..Sample::default()
+            });
+        }
+        profile.process.end_ns = u64::MAX / 2;
+        profile
+    }
+
+    #[test]
+    fn what_may_have_earlier_samples_yet_is_left_for_the_next_push() {
+        let now_ns = running::now_ns();
+        let times = [
+            now_ns - 1_000_000_000,
+            now_ns - 1_000,
+            now_ns + 60_000_000_000,
+        ];
+        let (profile, is_over) = settled(false, || Ok(growing(&times))).unwrap();
+        assert_eq!((profile.samples.len(), is_over), (1, false));
+        // The next push begins behind this moment, so nothing between is missed.
+        assert!(profile.process.end_ns < now_ns);
+        let (profile, _) = settled(true, || Ok(growing(&times))).unwrap();
+        assert_eq!(profile.samples.len(), 3);
+        let ended = || {
+            let mut profile = growing(&times);
+            profile.recovery.ring_found = false;
+            Ok(profile)
+        };
+        let (profile, is_over) = settled(false, ended).unwrap();
+        assert_eq!((profile.samples.len(), is_over), (3, true));
+    }
 
     #[test]
     fn the_pause_doubles_up_to_a_limit_however_long_the_server_is_away() {
