@@ -77,7 +77,11 @@ static void start(void *(*run)(void *)) {
     CHECK(pthread_create(&thread, NULL, run, NULL) == 0);
 }
 
+/* Also below `nohup`, whose children ignore SIGHUP. */
 static void die_by(int number) {
+    struct sigaction now;
+    CHECK(sigaction(number, NULL, &now) == 0);
+    if (now.sa_handler == SIG_IGN) signal(number, SIG_DFL);
     kill(getpid(), number);
     for (;;) pause();
 }
