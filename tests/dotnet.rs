@@ -11,13 +11,16 @@ use support::{Agent, Outcome, Room, Run, bridge, is_installed, skip};
 
 /// `dotnet`, and Mono's compiler, whose programs run on it.
 fn has_dotnet() -> bool {
-    let has = is_installed("dotnet") && is_installed("mcs");
-    if !has {
-        skip(
-            "no .NET on the PATH (scripts/runtimes-matrix dotnet shows it), or no mcs (Debian: mono-mcs)",
-        );
+    // No Debian has .NET.
+    if !is_installed("dotnet") {
+        skip("no .NET on the PATH (scripts/runtimes-matrix dotnet shows it)");
+        return false;
     }
-    has
+    let has_compiler = is_installed("mcs");
+    if !has_compiler {
+        skip("no mcs (Debian: mono-mcs)");
+    }
+    has_compiler
 }
 
 /// A compiled program, which runs on any version of .NET; the room is where it is.
