@@ -61,7 +61,7 @@ static void keep(const void *caller, const struct shim_mapping *mapping)
     kept[at].protection = mapping->protection;
     kept[at].flags = mapping->flags;
     atomic_store_explicit(&kept[at].start, mapping->start, memory_order_relaxed);
-    /* Release: who sees the length sees the rest. */
+    /* Release: a reader that sees the length also sees the other fields. */
     atomic_store_explicit(&kept[at].bytes, mapping->bytes, memory_order_release);
 }
 

@@ -93,7 +93,7 @@ fn what_is_allocated_from_the_attach_to_the_detach_is_estimated_and_nothing_else
     running.ends_well();
 }
 
-/// Growth of a recording that began late counts only where the resident set confirms it, and nobody reads that from outside.
+/// In a recording that began late, growth counts only if the resident set confirms it.
 #[test]
 fn the_memory_of_a_program_with_few_samples_is_read_from_the_attach_on() {
     const WANTED: usize = 4;

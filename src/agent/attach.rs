@@ -33,8 +33,8 @@ impl Agent {
         result
     }
 
-    /// Starts the drain thread, if there is none yet, though the ring has no work for it: it reads the memory use of the
-    /// process, too. The thread must be muted, and hold no lock.
+    /// Starts the drain thread if there is none yet, even if the ring is empty: the drain thread also reads the memory use of
+    /// the process. The calling thread must be muted and hold no lock.
     pub fn start_drain_now(&self, recording: &Recording) {
         if recording.drain_state() == DrainState::None && recording.claim_drain_start() {
             self.publisher.start_drain(recording);

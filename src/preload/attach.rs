@@ -229,8 +229,8 @@ fn attach(lookup: impl Fn(&str) -> Option<&'static [u8]>, text: &mut Text) -> An
     if is_late() {
         // SAFETY: the agent is on; only this thread attaches.
         unsafe { bridges_attach(groups) };
-        // Blocks from before are freed unseen. What the program has grown by, only readings of its memory tell, and nobody
-        // takes them from outside.
+        // Frees of older blocks are not seen, so only readings of the resident memory show growth. Under `run` the command takes
+        // them; here the drain thread must.
         AGENT.start_drain_now(recording);
     }
     text.push(recording.path.as_bytes());

@@ -19,7 +19,7 @@ enum {
     CLR_FALSE = 1,
     CLR_NO_INTERFACE = (int32_t)0x80004002,
     CLR_NO_SUCH_CLASS = (int32_t)0x80040111,
-    /* The answer of a profiler that does not want to be one. The runtime goes on without a word. */
+    /* A profiler's answer when it declines: the runtime continues and prints nothing. */
     CLR_CANCEL = (int32_t)0x80131375,
 };
 

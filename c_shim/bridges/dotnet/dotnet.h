@@ -12,7 +12,7 @@
 /* The profiler's object, for the runtime. */
 HIDDEN clr_object dotnet_profiler(void);
 
-/* Goes on after a detach; false: the runtime has not loaded us yet. */
+/* Resumes after a detach. Returns false if the runtime has not loaded us yet. */
 HIDDEN bool dotnet_resume(void);
 
 /* The runtime draws no more samples for us. */

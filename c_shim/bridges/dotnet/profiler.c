@@ -166,7 +166,7 @@ static void tell_drawn(const struct drawn *drawn)
     allocsample_counters asked = {.size = sizeof asked};
     size_t size = rounded(drawn->size);
     hooks->counters(heap, &asked);
-    /* The runtime goes on drawing. */
+    /* The runtime keeps drawing samples. */
     if (!asked.is_on) {
         hooks->sampled_at(heap, 0, 0, 0, NULL, 0, 0);
         return;
@@ -195,9 +195,9 @@ static struct collection {
     uint64_t begin_ns;
 } under_way[4];
 
-/* Whether a thread is at work below. Never waited for: it may be waiting for the collection that another one reports. What is
- * left out then is a record of a collection; the next one notices its dead. */
-static _Atomic(bool) is_telling;
+/* Whether a thread is reporting a collection. Other threads do not wait for it, because it may be waiting for the collection that
+ * they report. That collection then has no record, and its deaths are reported after the next one. */
+static _Atomic(bool) is_reporting;
 
 static void begin_collection(const uint8_t *data, size_t bytes)
 {
@@ -205,13 +205,13 @@ static void begin_collection(const uint8_t *data, size_t bytes)
     if (bytes < sizeof words)
         return;
     memcpy(words, data, sizeof words);
-    if (atomic_exchange_explicit(&is_telling, true, memory_order_acquire))
+    if (atomic_exchange_explicit(&is_reporting, true, memory_order_acquire))
         return;
     struct collection *place = under_way;
     while (place->count != 0 && place != &under_way[sizeof under_way / sizeof under_way[0] - 1])
         place++;
     *place = (struct collection){.count = words[0], .type = words[3], .begin_ns = hooks->now_ns()};
-    atomic_store_explicit(&is_telling, false, memory_order_release);
+    atomic_store_explicit(&is_reporting, false, memory_order_release);
 }
 
 static uint64_t heap_bytes(void)
@@ -252,7 +252,7 @@ static void end_collection(const uint8_t *data, size_t bytes)
     if (bytes < sizeof words)
         return;
     memcpy(words, data, sizeof words);
-    if (atomic_exchange_explicit(&is_telling, true, memory_order_acquire))
+    if (atomic_exchange_explicit(&is_reporting, true, memory_order_acquire))
         return;
     shim_mute();
     dotnet_watch_after_collection(words[1]);
@@ -263,7 +263,7 @@ static void end_collection(const uint8_t *data, size_t bytes)
         under_way[i].count = 0;
     }
     shim_unmute();
-    atomic_store_explicit(&is_telling, false, memory_order_release);
+    atomic_store_explicit(&is_reporting, false, memory_order_release);
 }
 
 /* ---- events ---- */
@@ -384,7 +384,7 @@ static bool wants_draws(void)
     return status.interval == 0 || status.interval >= OWN_INTERVAL;
 }
 
-/* `is_late`: managed code runs already, and the runtime lets no profiler hear of objects any more. */
+/* `is_late`: managed code is already running, and the runtime no longer reports objects to a profiler. */
 static bool begin(clr_object runtime, bool is_late)
 {
     if (query(runtime, CLR_INFO_11, &info) && !is_late)
@@ -505,5 +505,5 @@ clr_object dotnet_profiler(void)
 void dotnet_after_fork_in_child(void)
 {
     dotnet_names_after_fork_in_child();
-    atomic_store_explicit(&is_telling, false, memory_order_relaxed);
+    atomic_store_explicit(&is_reporting, false, memory_order_relaxed);
 }

@@ -1,4 +1,4 @@
-/* Reports OCaml's samples: size, call stack, promotion and death, as the runtime's sampler tells of them.
+/* Reports OCaml's samples: size, call stack, promotion and death, as the runtime's sampler reports them.
  *
  * The sampler (Gc.Memprof) draws words, each with the same probability. With the probability 1 - exp(-8 / interval) for a word,
  * a block of S bytes with its header is drawn with 1 - exp(-S / interval), which is the law of the hook ABI. How often the

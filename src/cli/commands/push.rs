@@ -89,9 +89,9 @@ pub fn run(arguments: &args::Push) -> anyhow::Result<Ending> {
     }
 }
 
-/// Reads the profile, and whether the process has ended. Of one that runs, only what nothing can be added to is kept: the agent's
-/// thread may have written a later moment into the file than the copy of the ring has, and a thread that was
-/// interrupted commits a record of an earlier one. The next push has the rest, unless this is the only one.
+/// Reads the profile, and whether the process has ended. While the process runs, the last 100 ms are left to the next push,
+/// unless this is the only one: the file may be newer than the copy of the ring, and a preempted thread may still commit a
+/// sample with an earlier time.
 fn settled(
     is_only: bool,
     read: impl FnOnce() -> anyhow::Result<Profile>,
