@@ -1,9 +1,9 @@
 /* Calls functions of an allocator that may take its locks, on a thread that nobody depends on.
  *
- * jemalloc and similar allocators keep a record of every thread that has called them, until libc reports the thread's end. After an
- * attach the agent's own thread ends without libc, so it must not call them. And a lock may never be released: a program may have
- * called `exit` in a signal handler that interrupted the allocator. So the caller waits for a limited time, and does not ask again
- * after one failure. */
+ * jemalloc and similar allocators keep a record of every thread that has called them, until libc reports the thread's end.
+ * After an attach the agent's own thread ends without libc, so it must not call them. And a lock may never be released: a
+ * program may have called `exit` in a signal handler that interrupted the allocator. So the caller waits for a limited time,
+ * and does not ask again after one failure. */
 #ifndef ALLOCSAMPLE_BRIDGES_ASKING_H
 #define ALLOCSAMPLE_BRIDGES_ASKING_H
 

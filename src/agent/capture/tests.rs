@@ -10,7 +10,7 @@ use allocsample_record::{HeapId, HeapKind, SampleFlags, VmFrame};
 
 use super::{Capture, WorkArea};
 use crate::accounting::thread::ShimThread;
-use crate::hooks::{Callbacks, Description, Heap};
+use crate::hooks::{Description, Heap};
 use crate::setup::{Hooks, Start};
 use crate::stack::Captured;
 use crate::stack::shadow::ShadowStack;
@@ -47,29 +47,14 @@ unsafe extern "C" fn walk(user: *mut c_void, frames: *mut RawFrame, room: usize)
 }
 
 fn described(machine: Option<&Machine>, native_code: NativeCode) -> Description<'static> {
-    Description {
-        kind: HeapKind::Nursery,
-        name: b"toy",
-        interval: None,
-        is_walked_in_malloc: true,
-        is_walked_in_free: false,
-        is_walked_everywhere: false,
-        is_walked_in_ticks: false,
-        scans_stacks: false,
-        is_freed_by_malloc: false,
-        loop_has_thunks: false,
-        is_walk_whole: false,
-        native_code,
-        callbacks: Callbacks {
-            user: machine.map_or(core::ptr::null_mut(), |machine| {
-                core::ptr::from_ref(machine).cast_mut().cast()
-            }),
-            walk: machine.map(|_| walk as crate::stack::vm::VmWalk),
-            on_sample: None,
-            on_change: None,
-            collect: None,
-        },
+    let mut description = crate::hooks::tests::described(HeapKind::Nursery);
+    description.is_walked_in_malloc = true;
+    description.native_code = native_code;
+    if let Some(machine) = machine {
+        description.callbacks.user = core::ptr::from_ref(machine).cast_mut().cast();
+        description.callbacks.walk = Some(walk);
     }
+    description
 }
 
 fn machine(functions: &[u32]) -> &'static Machine {

@@ -19,4 +19,4 @@ pub use heap::{Callbacks, Description, Heap, Heaps};
 pub use nursery::{HookSlot, Object};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -22,7 +22,8 @@ use crate::trial::{Trial, agent};
 
 const EVERY: &[(&str, &str)] = &[("INTERVAL", "1"), ("ON_FULL", "drop")];
 
-fn described(kind: HeapKind) -> Description<'static> {
+/// A heap that offers nothing.
+pub(crate) fn described(kind: HeapKind) -> Description<'static> {
     Description {
         kind,
         name: b"toy",
