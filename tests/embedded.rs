@@ -77,15 +77,16 @@ fn live_bytes_are_those_that_the_allocator_counts() {
     let (_room, profile) = program.end();
     let number = |text: &str| text.parse::<f64>().expect("a number");
     let heap = bridge::heap(&profile, "jemalloc in own");
-    // It also counts some kilobytes of small blocks that it keeps for its threads: less than any of these blocks.
+    // It also counts small blocks that it keeps for its threads, one of which may have asked it for its own count in between: together
+    // less than any of these blocks.
     let difference = figure(heap, "live_bytes") - (number(&after) - number(&before));
-    assert!(difference.abs() < 16_384.0, "{difference}");
+    assert!(difference.abs() < 65_536.0, "{difference}");
 }
 
 /// The ledger of x.allocsample.
 fn ledger(room: &Room) -> Value {
     let output = room.output(&["memory", "x.allocsample", "--format", "json"]);
-    serde_json::from_slice(&output.stdout).expect("JSON")
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
 }
 
 #[test]
@@ -132,6 +133,8 @@ fn without_the_option_no_allocator_is_asked() {
         return;
     };
     program.ask("allocate second 3000 8192");
+    // The agent's thread, which lists the mappings at the end, starts with the first thing that it has to do.
+    program.ctl(&["flush"]);
     let (room, _profile) = program.end();
     assert_eq!(ledger(&room)["last"]["own_counts"], serde_json::json!([]));
 }

@@ -108,6 +108,7 @@ impl Share {
             "live_examined_bytes_low95": low(&self.live_examined),
             "live_examined_bytes_high95": high(&self.live_examined),
             "live_unexamined_bytes": self.live_unexamined.value(),
+            "live_unexamined_bytes_stderr": self.live_unexamined.stderr(),
             "survived_bytes": self.survived.value(),
             "died_young_bytes": self.died_young.value(),
             "survived_ratio": self.survived_ratio(),

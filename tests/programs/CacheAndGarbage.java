@@ -1,5 +1,6 @@
 // A cache of 20,000 entries, each of which holds an array of 1,016 bytes; an entry that comes in puts the oldest out. Beside it twenty
-// times as much that is dropped at once. Ends without a word after so many entries, with the cache full.
+// times as much that is dropped at once. Ends without a word after so many entries, with the cache full; with a second argument only
+// after a full collection and so many more arrays that are dropped.
 import java.util.ArrayDeque;
 
 public class CacheAndGarbage {
@@ -11,8 +12,8 @@ public class CacheAndGarbage {
         return new byte[1000];
     }
 
-    static void makeGarbage() {
-        for (int i = 0; i < 20; i++)
+    static void makeGarbage(int count) {
+        for (int i = 0; i < count; i++)
             dropped = new byte[1000];
     }
 
@@ -22,7 +23,11 @@ public class CacheAndGarbage {
             cache.addLast(makeEntry());
             if (cache.size() > ENTRIES)
                 cache.removeFirst();
-            makeGarbage();
+            makeGarbage(20);
+        }
+        if (arguments.length > 1) {
+            System.gc();
+            makeGarbage(Integer.parseInt(arguments[1]));
         }
         System.out.println(cache.size());
         System.out.flush();
