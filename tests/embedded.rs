@@ -10,7 +10,7 @@ use serde_json::Value;
 use support::attached::Attached;
 use support::profile::{Profile, figure};
 use support::talking::Talking;
-use support::{Program, Room, bridge, embedded, truth};
+use support::{Program, Room, allocators, bridge, embedded, truth};
 
 const EVERY: &[&str] = &["--embedded", "--interval", "1"];
 
@@ -125,6 +125,51 @@ fn its_own_count_stands_beside_the_estimate() {
     let names = String::from_utf8_lossy(&names.stdout).into_owned();
     assert_eq!(names.lines().count(), 6, "{names}");
     assert!(names.contains("own count: allocated,bytes"), "{names}");
+}
+
+/// Of 60 blocks of 65,536 bytes, which no allocator needs to round up.
+#[track_caller]
+fn assert_own_count_behind_malloc(room: &Room, name: &str) {
+    let ledger = ledger(room);
+    let counts = ledger["last"]["own_counts"].as_array().expect("counts");
+    let [count] = &counts[..] else {
+        panic!("{name}: {counts:?}");
+    };
+    assert_eq!(count["name"], "malloc", "{name}: {count}");
+    assert_eq!(count["agreement"], "reconciled", "{name}: {count}");
+    let kept = 60.0 * 65_536.0;
+    let [allocated, active, resident] =
+        ["allocated_bytes", "active_bytes", "resident_bytes"].map(|it| figure(count, it));
+    // Besides, libc and the program's own tables have some blocks.
+    assert!(
+        allocated >= kept && allocated < kept + 1_048_576.0,
+        "{name}: {count}"
+    );
+    assert!(allocated <= active && active < resident, "{name}: {count}");
+}
+
+#[test]
+fn an_allocator_behind_malloc_tells_its_own_count() {
+    let allocators = allocators::installed().into_iter();
+    for (name, library) in allocators.filter(|(name, _)| *name != "mimalloc") {
+        let library = library.to_str().expect("a path");
+        let linked = ["-Wl,--no-as-needed", library];
+        let room = Room::new();
+        room.add(&Program::compiled_with("attached.c", &linked), "attached");
+        let mut program = Talking::start(room, EVERY, &["./attached"]);
+        program.ask("allocate first 60 65536");
+        program.ctl(&["flush"]);
+        let (room, _profile) = program.end();
+        assert_own_count_behind_malloc(&room, name);
+
+        let mut program = Attached::start_with(&linked, |room| Command::new(room.path("attached")));
+        let output = program.attach(EVERY);
+        program.ask("allocate first 60 65536");
+        program.detach();
+        std::fs::rename(output, program.room.path("x.allocsample")).expect("the profile");
+        assert_own_count_behind_malloc(&program.room, name);
+        program.ends_well();
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@
 #include "kit/allocator.h"
 #include "kit/asking.h"
 #include "kit/objects.h"
+#include "kit/symbols.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -242,6 +243,14 @@ static void join_found(const struct jemalloc_found *found)
  * removed once other threads can have called it with them. */
 static bool has_begun_with_program;
 
+/* A running process is left alone, except that a jemalloc behind malloc is asked for its counts. */
+static void attach(void)
+{
+    const struct symbol symbol = {&next_control, "mallctl"};
+    if (symbols_find(&symbol, 1, NULL) && !symbols_is_of_malloc(&next_control))
+        next_control = NULL;
+}
+
 static void join(void)
 {
     has_begun_with_program = true;
@@ -369,6 +378,7 @@ const struct bridge bridge_jemalloc = {
     .name = "jemalloc",
     .group = BRIDGE_EMBEDDED,
     .join = join,
+    .attach = attach,
     .look = look,
     .count = count,
     .after_dlclose = after_dlclose,

@@ -62,6 +62,13 @@ static int look_at(struct dl_phdr_info *object, size_t size, void *argument)
     return 0;
 }
 
+bool symbols_is_of_malloc(const void *slot)
+{
+    void *function, *next_malloc = shim_services.find_symbol("malloc");
+    memcpy(&function, slot, sizeof function);
+    return function != NULL && next_malloc != NULL && shim_services.same_object(function, next_malloc);
+}
+
 bool symbols_code_of(const void *address, uintptr_t *start, uintptr_t *end)
 {
     struct search search = {.address = (uintptr_t)address, .flag = PF_X};

@@ -18,6 +18,9 @@ HIDDEN bool symbols_find(const struct symbol *symbols, size_t count, void *(*fin
  * declined. */
 HIDDEN bool symbols_find_all(const struct symbol *symbols, size_t count, const char *heap);
 
+/* Whether the function that `slot` points to is in the same object as the malloc behind ours. */
+HIDDEN bool symbols_is_of_malloc(const void *slot);
+
 /* The executable memory of the loaded object that `address` is in. */
 HIDDEN bool symbols_code_of(const void *address, uintptr_t *start, uintptr_t *end);
 

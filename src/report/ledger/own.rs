@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use allocsample_profile::{HeapId, OwnFigure, Profile};
+use allocsample_profile::{HeapId, Note, OwnFigure, Profile};
 use allocsample_sampling::Estimate;
 
 use crate::shares::{Live, live_at};
@@ -19,10 +19,13 @@ pub struct OwnCount {
     pub bytes: BTreeMap<OwnFigure, u64>,
     /// Live blocks at that time, estimated from the samples.
     pub live: Estimate,
-    /// The same with every size rounded up as the allocator does it.
+    /// The same with every size rounded up as the allocator does it, or at most does it.
     pub live_rounded: Estimate,
-    /// The same a moment earlier: the answer may be as old.
-    pub earlier_rounded: Estimate,
+    /// Whether these are the allocator's sizes. Otherwise it rounds them up by less.
+    pub is_rounding_known: bool,
+    /// The least and the most that blocks may take with what their sizes are rounded up by: at that time, or a moment earlier, because
+    /// the answer may be as old.
+    pub bounds: [f64; 2],
 }
 
 /// How an own count and the estimate agree.
@@ -63,9 +66,8 @@ impl OwnCount {
         /// Blocks that came and went between the two counts.
         const MOVED_PART: f64 = 0.01;
         let allocated = self.of(OwnFigure::Allocated)? as f64;
-        let (now, before) = (self.live_rounded, self.earlier_rounded);
-        let [least, most] = [f64::min, f64::max].map(|of| of(now.value(), before.value()));
-        let error = ERRORS * now.stderr().unwrap_or(0.0);
+        let [least, most] = self.bounds;
+        let error = ERRORS * self.live_rounded.stderr().unwrap_or(0.0);
         Some(if allocated < least - error - MOVED_PART * allocated {
             Agreement::TooMany
         } else if allocated > most + error + CACHED_PART * allocated + CACHED_BYTES {
@@ -97,32 +99,78 @@ pub(super) fn counts(profile: &Profile, time_ns: u64) -> Vec<OwnCount> {
         // The time is that after the answer, for which the allocator may need that long.
         const OLDEST_NS: u64 = 100_000_000;
         let live_at = |at_ns| live_at(profile, at_ns).filter(|it| it.sample.heap == heap);
-        let live = || live_at(time_ns);
-        let earlier = live_at(time_ns.saturating_sub(OLDEST_NS));
+        let rounding = Rounding::of(profile, heap);
+        let earlier_ns = time_ns.saturating_sub(OLDEST_NS);
+        let sum = |at_ns, part: &dyn Fn(&Live) -> Estimate| {
+            live_at(at_ns).fold(Estimate::default(), |sum, it| sum + part(&it))
+        };
+        let least = |live: &Live| rounding.least(live);
+        let most = |live: &Live| rounding.most(live);
         let name = profile.vm.heaps.get(&heap).map(|it| it.name.clone());
+        let live_rounded = sum(time_ns, &most);
         OwnCount {
             name: name.unwrap_or_else(|| "malloc".to_owned()),
             time_ns,
             bytes: of_heap.map(|(it, figure)| (figure, it.value)).collect(),
-            live: live().fold(Estimate::default(), |sum, it| sum + it.bytes),
-            live_rounded: live().fold(Estimate::default(), |sum, it| sum + rounded(&it)),
-            earlier_rounded: earlier.fold(Estimate::default(), |sum, it| sum + rounded(&it)),
+            live: sum(time_ns, &|it| it.bytes),
+            live_rounded,
+            is_rounding_known: rounding == Rounding::Jemalloc,
+            bounds: [
+                (sum(time_ns, &least).value()).min(sum(earlier_ns, &least).value()),
+                (live_rounded.value()).max(sum(earlier_ns, &most).value()),
+            ],
         }
     });
     counts.collect()
 }
 
-/// What a sampled block and those that it stands for take.
-fn rounded(live: &Live) -> Estimate {
-    let size = live.sample.size.max(1);
-    let factor = class_of(size) as f64 / size as f64;
-    let bytes = live.bytes;
-    let variance = bytes.stderr().map(|it| (it * factor).powi(2));
-    Estimate::from_parts(bytes.value() * factor, variance, bytes.samples())
+/// How an allocator rounds sizes up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rounding {
+    Jemalloc,
+    /// To a multiple of 16, or by a quarter at most. This is true of gperftools' tcmalloc 2.10 for each size up to 1.2 million
+    /// bytes (`malloc_usable_size`), whose classes depend on how it was built.
+    ByAQuarter,
 }
 
-/// jemalloc's size classes (since 4.0, on 64-bit machines): 8, multiples of 16 up to 128, and then four in each doubling. Other
-/// allocators are not asked.
+impl Rounding {
+    fn of(profile: &Profile, heap: HeapId) -> Self {
+        let is_tcmalloc = |note: Note, path: &str| {
+            let file = path.rsplit('/').next().unwrap_or(path);
+            note == Note::NextAllocator && file.contains("tcmalloc")
+        };
+        let mut notes = profile.notes.iter();
+        match heap {
+            HeapId::MALLOC if notes.any(|(note, path)| is_tcmalloc(*note, path)) => {
+                Self::ByAQuarter
+            }
+            _ => Self::Jemalloc,
+        }
+    }
+
+    /// What a sampled block and those that it stands for take at least.
+    fn least(self, live: &Live) -> Estimate {
+        match self {
+            Self::Jemalloc => self.most(live),
+            Self::ByAQuarter => live.bytes,
+        }
+    }
+
+    /// The same, at most.
+    fn most(self, live: &Live) -> Estimate {
+        let size = live.sample.size.max(1);
+        let taken = match self {
+            Self::Jemalloc => class_of(size),
+            Self::ByAQuarter => (size.checked_next_multiple_of(16).unwrap_or(size))
+                .max(size.saturating_add(size / 4)),
+        };
+        let (factor, bytes) = (taken as f64 / size as f64, live.bytes);
+        let variance = bytes.stderr().map(|it| (it * factor).powi(2));
+        Estimate::from_parts(bytes.value() * factor, variance, bytes.samples())
+    }
+}
+
+/// jemalloc's size classes (since 4.0, on 64-bit machines): 8, multiples of 16 up to 128, and then four in each doubling.
 fn class_of(size: u64) -> u64 {
     match size {
         0..=8 => 8,
@@ -137,7 +185,7 @@ fn class_of(size: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocsample_profile::Value;
+    use allocsample_profile::{IntervalInfo, Sample, Sampling, Value};
 
     fn value(time_ns: u64, heap: HeapId, figure: OwnFigure, value: u64) -> Value {
         Value {
@@ -194,6 +242,32 @@ mod tests {
     }
 
     #[test]
+    fn sizes_that_are_rounded_in_an_unknown_way_have_bounds() {
+        let mut profile = Profile::default();
+        profile.vm.values = vec![value(10, HeapId::MALLOC, OwnFigure::Allocated, 100)];
+        profile.intervals.push(IntervalInfo {
+            time_ns: 0,
+            sampling: Sampling::Poisson,
+            interval_bytes: 1,
+            seed: 1,
+        });
+        for size in [1, 16, 100, 1000] {
+            profile.samples.push(Sample {
+                size,
+                ..Sample::default()
+            });
+        }
+        let count = || counts(&profile, 10).remove(0);
+        assert!(count().is_rounding_known);
+        assert_eq!(count().bounds, [8.0 + 16.0 + 112.0 + 1024.0; 2]);
+        (profile.notes).push((Note::NextAllocator, "/lib/libtcmalloc.so.4".to_owned()));
+        let count = counts(&profile, 10).remove(0);
+        assert!(!count.is_rounding_known);
+        // Each is alone in its interval.
+        assert_eq!(count.bounds, [1117.0, 16.0 + 20.0 + 125.0 + 1250.0]);
+    }
+
+    #[test]
     fn an_estimate_agrees_within_its_error_and_the_allocators_rounding() {
         const MIB: u64 = 1 << 20;
         let agreement_of = |own_mib: u64, live_mib: u64, error_mib: u64, earlier_mib: u64| {
@@ -204,7 +278,8 @@ mod tests {
                 bytes: BTreeMap::from([(OwnFigure::Allocated, own_mib * MIB)]),
                 live: Estimate::default(),
                 live_rounded: Estimate::from_parts(live, Some(error * error), 9),
-                earlier_rounded: Estimate::from_parts((earlier_mib * MIB) as f64, None, 9),
+                is_rounding_known: true,
+                bounds: [f64::min, f64::max].map(|of| of(live, (earlier_mib * MIB) as f64)),
             };
             count.agreement()
         };

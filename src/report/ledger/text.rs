@@ -186,8 +186,9 @@ fn write_own(ledger: &Ledger, own: &OwnCount, moment: &str, out: &mut dyn Write)
     let error = error.map_or_else(String::new, |it| format!(" (± {})", units::bytes(it)));
     writeln!(
         out,
-        "           the samples have {} in live blocks, and {}{error} as the allocator rounds sizes, {verdict}",
+        "           the samples have {} in live blocks, and {}{}{error} as the allocator rounds sizes, {verdict}",
         units::bytes(own.live.value()),
+        if own.is_rounding_known { "" } else { "up to " },
         units::bytes(own.live_rounded.value()),
     )
 }
