@@ -206,7 +206,7 @@ impl Recording {
     /// Takes a ticket for all earlier requests. [`Recording::is_ticket_done`] returns true once they are done.
     fn take_ticket(&self) -> u32 {
         // Release: pairs with `ticket`, so that who reads the number finds what was asked.
-        self.tickets.fetch_add(1, Ordering::Release) + 1
+        (self.tickets.fetch_add(1, Ordering::Release)).wrapping_add(1)
     }
 
     /// The newest ticket. The drain thread reads it before it looks for requests, and passes it to [`Self::tickets_are_done`]
@@ -225,3 +225,6 @@ impl Recording {
         ahead == 0 || ahead > u32::MAX / 2
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -177,36 +177,32 @@ pub fn is_writable_directory(path: &CStr) -> Result<(), Errno> {
 
 /// Writes a line to standard error: only for errors that keep the profile from being written.
 pub fn complain(parts: &[&[u8]]) {
+    complain_to(libc::STDERR_FILENO, size_limit(), parts);
+}
+
+fn complain_to(descriptor: i32, limit: u64, parts: &[&[u8]]) {
     let length = parts.iter().map(|part| part.len() as u64).sum();
-    if !has_room_on_stderr(length) {
+    if !has_room(descriptor, limit, length) {
         return;
     }
     for part in parts {
         // SAFETY: the kernel reads `part`. A closed stderr is no reason to do anything.
-        unsafe {
-            libc::syscall(
-                libc::SYS_write,
-                libc::STDERR_FILENO,
-                part.as_ptr(),
-                part.len(),
-            )
-        };
+        unsafe { libc::syscall(libc::SYS_write, descriptor, part.as_ptr(), part.len()) };
     }
 }
 
-/// False: standard error is a file that this many bytes would extend beyond the process's file size limit, which raises a
-/// fatal signal.
-fn has_room_on_stderr(bytes: u64) -> bool {
-    let limit = size_limit();
+/// False: it is a file that this many bytes would extend beyond the limit of file sizes, which raises a fatal signal.
+fn has_room(descriptor: i32, limit: u64, bytes: u64) -> bool {
     if limit == libc::RLIM_INFINITY {
         return true;
     }
     // SAFETY: plain numbers, for which zeros are as good as others.
     let mut status: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: the kernel writes to `status`.
-    let known = unsafe { libc::syscall(libc::SYS_fstat, libc::STDERR_FILENO, &raw mut status) };
+    let known = unsafe { libc::syscall(libc::SYS_fstat, descriptor, &raw mut status) };
     let is_file = status.st_mode & libc::S_IFMT == libc::S_IFREG;
-    check(known).is_err() || !is_file || status.st_size.cast_unsigned() + bytes <= limit
+    let end = status.st_size.cast_unsigned().saturating_add(bytes);
+    check(known).is_err() || !is_file || end <= limit
 }
 
 /// The longest file that this process may write, in bytes.
@@ -218,8 +214,11 @@ pub fn size_limit() -> u64 {
 mod tests {
     use super::*;
     use std::ffi::CString;
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
     use std::path::PathBuf;
+    use std::vec::Vec;
 
     struct Directory(PathBuf);
 
@@ -307,6 +306,40 @@ mod tests {
         let (link, c_link) = directory.path("link");
         symlink(&path, link).unwrap();
         assert_eq!(File::read_own(&c_link, &mut buffer), None);
+        let (_, c_pipe) = directory.path("pipe");
+        // SAFETY: a C string.
+        assert_eq!(unsafe { libc::mkfifo(c_pipe.as_ptr(), 0o600) }, 0);
+        // Nobody ever writes to it.
+        assert_eq!(File::read_own(&c_pipe, &mut buffer), None);
+        // Only root may give a file to somebody else.
+        if std::os::unix::fs::chown(&path, Some(12_345), None).is_ok() {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+            assert_eq!(File::read_own(&c_path, &mut buffer), None);
+        }
+    }
+
+    #[test]
+    fn a_complaint_goes_where_there_is_room_for_all_of_it() {
+        let directory = Directory::new("complain");
+        let (path, c_path) = directory.path("file");
+        let file = File::create_new(&c_path).unwrap();
+        let complain = |limit| complain_to(file.number(), limit, &[b"one ", b"line\n"]);
+        complain(8);
+        assert_eq!(std::fs::read(&path).unwrap(), b"");
+        complain(9);
+        assert_eq!(std::fs::read(&path).unwrap(), b"one line\n");
+        complain(17);
+        assert_eq!(std::fs::read(&path).unwrap(), b"one line\n");
+        complain(libc::RLIM_INFINITY);
+        assert_eq!(std::fs::read(&path).unwrap(), b"one line\none line\n");
+        // What is no file has no size, and what is closed gets nothing.
+        let (mut from, to) = std::io::pipe().unwrap();
+        complain_to(to.as_raw_fd(), 1, &[b"one ", b"line\n"]);
+        drop(to);
+        let mut said = Vec::new();
+        from.read_to_end(&mut said).unwrap();
+        assert_eq!(said, b"one line\n");
+        assert!(has_room(-1, 1, 2));
     }
 
     #[test]

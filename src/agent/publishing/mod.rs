@@ -182,3 +182,6 @@ impl Publisher {
         self.define(&record)
     }
 }
+
+#[cfg(test)]
+mod tests;

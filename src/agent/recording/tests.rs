@@ -72,6 +72,22 @@ fn each_request_wakes_the_drain_thread_once_more() {
 }
 
 #[test]
+fn a_record_wakes_a_drain_thread_that_sleeps_if_there_is_enough_in_the_ring() {
+    let recording = recording();
+    let woken = |state: DrainState, used_words: u64| {
+        recording.set_drain_state(state);
+        recording.is_drain_asleep.store(true, Ordering::Relaxed);
+        let before = recording.wake.load(Ordering::Relaxed);
+        recording.nudge_if_due(used_words);
+        recording.wake.load(Ordering::Relaxed) - before
+    };
+    let quarter = CAPACITY_WORDS / 4;
+    assert_eq!(woken(DrainState::Running, quarter - 1), 0);
+    assert_eq!(woken(DrainState::Running, quarter), 1);
+    assert_eq!(woken(DrainState::Starting, quarter), 0);
+}
+
+#[test]
 fn one_of_many_threads_starts_the_drain_thread() {
     let recording = recording();
     let claims = std::thread::scope(|scope| {
