@@ -11,7 +11,7 @@ use std::process::Command;
 use support::attached::Attached;
 use support::compile::{has_ocaml, has_ocaml_5};
 use support::directory::Directory;
-use support::profile::{Profile, Site};
+use support::profile::{Profile, Site, figure};
 use support::{Agent, Outcome, Room, Run, bridge, compile, is_installed, truth};
 
 /// A compiled program, in a directory of its own.
@@ -96,6 +96,40 @@ fn functions_lines_and_collections_are_told() {
     assert!(heap["minor_collections"].as_f64() >= Some(8.0), "{heap}");
     assert!(heap["major_collections"].as_f64() >= Some(3.0), "{heap}");
     assert!(heap["gc_time_s"].as_f64() > Some(0.0), "{heap}");
+}
+
+/// OCaml 4 takes chunks from malloc, OCaml 5 large blocks.
+#[test]
+fn the_memory_of_the_heap_is_counted_once() {
+    if !has_ocaml() {
+        return;
+    }
+    // It must be there when names are looked up.
+    let program = compiled("known_sites", &["unix.cmxa"]);
+    let outcome = Run::of(&*program)
+        .arg("1")
+        .unchanged(&Agent::at_interval("4K"));
+    let profile = outcome.profile();
+    let functions = profile.report["functions"].as_array().expect("functions");
+    let is_there = |name: &str| functions.iter().any(|row| row["function"] == name);
+    assert!(is_there("caml_init_gc"), "{functions:?}");
+    for name in ["caml_alloc_for_heap", "caml_shared_try_alloc"] {
+        assert!(!is_there(name), "{name}");
+    }
+    let heap = bridge::heap(&profile, "ocaml");
+    let backing = figure(heap, "backing_live_bytes");
+    assert!(backing > 1_048_576.0, "{heap}");
+    if !has_ocaml_5() {
+        assert!(backing > figure(heap, "live_bytes"), "{heap}");
+    }
+    assert_eq!(
+        bridge::heap(&profile, "malloc")["backing_live_bytes"],
+        0.0,
+        "{heap}"
+    );
+    // The exact bytes are all of malloc's.
+    let z = figure(&profile.report["audit"], "z");
+    assert!(z.abs() < 5.0, "{}", profile.report["audit"]);
 }
 
 fn steered_sites(bytes: f64, told: bridge::Told) -> [Site; 3] {

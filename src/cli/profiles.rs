@@ -66,8 +66,9 @@ fn shown(profile: Profile) -> Profile {
     }
 }
 
-/// Takes frames of runtimes out of a profile's stacks, unless all frames are wanted.
+/// Takes frames of runtimes out of a profile's stacks, unless all frames are wanted, and counts the memory of their heaps once.
 pub fn fold(profile: &mut Profile) {
+    profile.set_backing_apart();
     match ALL_FRAMES.get() {
         Some(true) => profile.find_runtimes(),
         _ => profile.fold_runtime_frames(),

@@ -61,6 +61,7 @@
 //! file can leave the machine.
 #![forbid(unsafe_code)]
 
+mod backing;
 mod batch;
 mod before;
 mod builder;
@@ -103,6 +104,7 @@ pub use allocsample_ring::{
     Collecting, HEAPS, WAITING_DIRECTORY, WAITING_NAME, WaitingRequest, request, start_ticks,
 };
 pub use allocsample_sampling::{Estimate, Limits};
+pub use backing::Backing;
 pub use events::Events;
 pub use examined::Examined;
 pub use finish::{FinishError, Finished, Seen, finish, finish_with, snapshot};

@@ -6,6 +6,7 @@ use std::num::NonZeroU64;
 
 use regex::Regex;
 
+use crate::backing::Backing;
 use crate::events::Events;
 use crate::folding::Runtimes;
 use crate::reach::Reach;
@@ -39,6 +40,8 @@ pub struct Profile {
     pub symbols: SymbolTable,
     /// All samples, in the order in which they were recorded.
     pub samples: Samples,
+    /// Blocks of malloc's that are the memory of a runtime's heap; empty until they were looked for.
+    pub backing: Backing,
     /// All samples of time, in the order in which they were recorded.
     pub ticks: Vec<Tick>,
     /// Hashes of the contents of samples, by their index; of those whose machine gave one.

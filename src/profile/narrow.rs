@@ -17,6 +17,7 @@ impl Profile {
         let mut rows = Vec::with_capacity(self.samples.len());
         rows.extend(self.samples.iter().map(|sample| keeps_sample(&sample)));
         self.keep_rows(&rows);
+        self.backing.samples.retain(keeps_sample);
         self.ticks.retain(keeps_tick);
         self.narrowed.get_or_insert_default();
     }
@@ -71,6 +72,9 @@ impl Profile {
         self.free_stacks.retain(|&(row, _)| !late[row as usize]);
         for (row, _) in late.into_iter().enumerate().filter(|(_, is_late)| *is_late) {
             self.samples.forget_freed(row);
+        }
+        for block in &mut self.backing.samples {
+            block.freed_ns = block.freed_ns.filter(|_| !is_late(block.freed_ns));
         }
     }
 

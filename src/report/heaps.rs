@@ -207,6 +207,8 @@ pub struct Heaps {
     pub types: Vec<(HeapId, String, Share)>,
     /// By heap and kind.
     pub collections: BTreeMap<(HeapId, GcKind), Collections>,
+    /// By heap of a runtime's, live blocks of malloc's that are its memory: in no other figure.
+    pub backing: BTreeMap<HeapId, Estimate>,
 }
 
 impl Heaps {
@@ -253,6 +255,9 @@ impl Heaps {
         heaps
             .types
             .sort_by(|a, b| b.2.allocated.value().total_cmp(&a.2.allocated.value()));
+        for block in profile.backing.samples.iter().filter(|it| it.is_live()) {
+            *heaps.backing.entry(block.heap).or_default() += weights.get(block).0;
+        }
         for gc in &profile.vm.gcs {
             let all = heaps.collections.entry((gc.heap, gc.kind)).or_default();
             let took = gc.end_ns.saturating_sub(gc.begin_ns);
@@ -308,6 +313,7 @@ impl Heaps {
                 self.collections(id, GcKind::Major),
             );
             let steps = self.collections(id, GcKind::MajorStep);
+            row["backing_live_bytes"] = json!(self.backing.get(&id).map_or(0.0, Estimate::value));
             row["minor_collections"] = json!(minor.count);
             row["major_collections"] = json!(major.count);
             row["gc_time_s"] =
@@ -369,6 +375,13 @@ pub fn lines(profile: &Profile) -> Vec<String> {
             units::bytes_with_error(&share.live),
             ratio(share),
             name(profile, id)
+        ));
+    }
+    for (&id, backing) in heaps.backing.iter().filter(|(_, it)| it.value() > 0.0) {
+        lines.push(format!(
+            "{}: {} of live malloc blocks are the memory of this heap; they are in no row",
+            name(profile, id),
+            units::bytes_with_error(backing)
         ));
     }
     for stress in heaps.stress(profile) {

@@ -126,6 +126,11 @@ impl Totals {
             }
         }
         by_thread.insert(last_thread, of_thread);
+        for block in profile.backing.as_mallocs().filter(|it| !it.is_carried()) {
+            let (bytes, _) = weights.get(&block);
+            counted += bytes;
+            *by_thread.entry(block.thread).or_default() += bytes;
+        }
         // The exact counts are those of the whole process.
         if profile.narrowed.is_some() {
             return totals;
