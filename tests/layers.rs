@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 /// Each room, with the rooms that it imports, no more and no less. Cargo itself refuses a cycle.
-const IMPORTS: [(&str, &[&str]); 21] = [
+const IMPORTS: [(&str, &[&str]); 22] = [
     ("sampling", &[]),
     ("record", &[]),
     // What it reads is what the profile gets.
@@ -25,7 +25,8 @@ const IMPORTS: [(&str, &[&str]); 21] = [
     // Record for what a shortage of memory leaves in the profile.
     ("front", &["agent", "drain", "record"]),
     // Record for the words in which processes end.
-    ("preload", &["agent", "front", "record"]),
+    ("boundary", &["agent", "front", "record"]),
+    ("preload", &["agent", "boundary", "front", "record"]),
     ("global", &["agent", "front", "record"]),
     ("profile", &["record", "ring", "sampling"]),
     // Sampling for a draw of samples that stand for others.
@@ -158,7 +159,13 @@ fn check_structure(changed: &str, addition: &str) -> Output {
     for part in ["c_shim", "scripts/structure", "docs/ARCHITECTURE.md"] {
         copy_of(part);
     }
-    for room in ["src/agent", "src/drain", "src/front", "src/preload"] {
+    for room in [
+        "src/agent",
+        "src/boundary",
+        "src/drain",
+        "src/front",
+        "src/preload",
+    ] {
         copy_of(room);
     }
     let path = copy.path().join(changed);

@@ -161,8 +161,9 @@ const CREATING: [&str; 9] = [
 ];
 
 /// The agent's rooms have a way of their own, without the standard library: `agent/os/file.rs`. `linking` runs in build scripts.
-const ELSEWHERE: [&str; 5] = [
+const ELSEWHERE: [&str; 6] = [
     "src/agent",
+    "src/boundary",
     "src/drain",
     "src/preload",
     "src/attach",

@@ -5,10 +5,12 @@ use std::process::Command;
 use std::{env, fs};
 
 /// What the library is built from, for cargo to see changes.
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 11] = [
     "c_shim",
     "src/agent",
+    "src/boundary",
     "src/drain",
+    "src/front",
     "src/linking",
     "src/preload",
     "src/record",

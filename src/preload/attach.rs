@@ -13,10 +13,9 @@ use allocsample_agent::Switch;
 use allocsample_agent::config::Config;
 use allocsample_agent::os::process;
 use allocsample_agent::recording;
+use allocsample_boundary::{AGENT, this_thread};
 use allocsample_front::here;
 
-use crate::AGENT;
-use crate::slow_path::this_thread;
 use crate::start;
 
 /// Part of the path by which the command opens the library for an attach: nobody else spells a path like that.

@@ -4,9 +4,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-#[path = "build/tables.rs"]
-mod tables;
-
 fn main() {
     let shim = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../c_shim");
     let core = files(&shim, "c");
@@ -19,7 +16,6 @@ fn main() {
         .files(core)
         .file(registry)
         .files(sources)
-        .file(check_tables(&shim))
         .include(&shim)
         .include(shim.join("include"))
         .include(shim.join("bridges"))
@@ -61,39 +57,6 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     // Bound at load: no lazy binding, with its locks, inside malloc.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,now");
-}
-
-/// Writes assertions about the tables that C and Rust share: a C file, whose path is returned, and two files that the modules
-/// of the mirrors include.
-fn check_tables(shim: &Path) -> PathBuf {
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo"));
-    let mut assertions = "#include \"shim.h\"\n#include \"allocsample.h\"\n".to_owned();
-    for (header, c_type, rust_type, file) in [
-        (
-            "shim.h",
-            "struct shim_slow_path",
-            "SlowPath",
-            "slow_path.rs",
-        ),
-        (
-            "include/allocsample.h",
-            "struct allocsample_hooks",
-            "HookTable",
-            "hook_table.rs",
-        ),
-    ] {
-        let header = fs::read_to_string(shim.join(header)).expect("the header is readable");
-        let table = tables::Table {
-            header: &header,
-            c_type,
-            rust_type,
-        };
-        assertions += &table.c_assertions();
-        fs::write(out.join(file), table.rust_assertions()).expect("OUT_DIR is writable");
-    }
-    let path = out.join("tables.c");
-    fs::write(&path, assertions).expect("OUT_DIR is writable");
-    path
 }
 
 /// The folders in a directory, by name: each bridge is one.

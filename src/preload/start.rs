@@ -8,15 +8,14 @@ use allocsample_agent::os::file::complain;
 use allocsample_agent::os::{self, clock, memory, vdso};
 use allocsample_agent::stack::modules::FindObject;
 use allocsample_agent::{Agent, Hooks, KeptMapping, ShimThread, Start};
+use allocsample_boundary::{self as boundary, AGENT, allocsample_get_hooks, this_thread};
 use allocsample_front::{
     self as front, Front, KeepErrno, OwnAllocator, called_as, has_more_rights_than_its_caller,
     here, read_settings,
 };
 use allocsample_record::{ExitHow, HeapId, OwnFigure, ValueRecord};
 
-use crate::hooks::allocsample_get_hooks;
-use crate::slow_path::this_thread;
-use crate::{AGENT, ALLOCATOR, attach, slow_path};
+use crate::{ALLOCATOR, attach};
 
 unsafe extern "C" {
     fn shim_find_next();
@@ -197,7 +196,7 @@ pub(crate) fn switch_on(config: Config, unknown_setting: Option<UnknownSetting>)
     if let Some(before) = AGENT.switch_on(start) {
         RETIRED.retire(before, now_ns);
     }
-    slow_path::install();
+    boundary::install();
     true
 }
 
