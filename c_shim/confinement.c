@@ -9,13 +9,20 @@
 #include "attach.h"
 
 #include <errno.h>
-#include <linux/seccomp.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+/* A compiler for musl may have none of the kernel's headers. */
+#if __has_include(<linux/seccomp.h>)
+#include <linux/seccomp.h>
+#else
+enum { SECCOMP_SET_MODE_STRICT = 0, SECCOMP_SET_MODE_FILTER = 1, SECCOMP_FILTER_FLAG_TSYNC = 1 };
+enum { SECCOMP_MODE_STRICT = 1, SECCOMP_MODE_FILTER = 2 };
+#endif
 
 int capset(void *header, const void *data);
 
@@ -291,16 +298,21 @@ static __attribute__((used)) system_call *way_of_system_call(long number, unsign
     return loss_by(number, a, b, c) == NOTHING ? (system_call *)NEXT(syscall) : call_confining;
 }
 
+/* An archive has another name for it (archive/names.h). */
+#ifndef SHIM_SYSCALL
+#define SHIM_SYSCALL "syscall"
+#endif
+
 /* A jump, so that a call that returns twice, or on another stack, returns to where it was made. In C it has a type of its own,
  * since libc's has none for what it hands on. */
 #if defined(__x86_64__)
 /* Not in C: the seventh argument lies on the stack, and compilers store it again before the jump. A caller that passed fewer
  * arguments has a variable of its own there, which another thread may change meanwhile. */
-EXPORT system_call any_system_call __asm__("syscall");
+EXPORT system_call any_system_call __asm__(SHIM_SYSCALL);
 __asm__(".pushsection .text\n"
-        ".globl syscall\n"
-        ".type syscall, @function\n"
-        "syscall:\n"
+        ".globl " SHIM_SYSCALL "\n"
+        ".type " SHIM_SYSCALL ", @function\n"
+        SHIM_SYSCALL ":\n"
         ".cfi_startproc\n"
         "endbr64\n"
         "push %rdi\n"
@@ -334,10 +346,10 @@ __asm__(".pushsection .text\n"
         ".cfi_adjust_cfa_offset -8\n"
         "jmp *%rax\n"
         ".cfi_endproc\n"
-        ".size syscall, . - syscall\n"
+        ".size " SHIM_SYSCALL ", . - " SHIM_SYSCALL "\n"
         ".popsection\n");
 #else
-EXPORT long any_system_call(long number, long a, long b, long c, long d, long e, long f) __asm__("syscall");
+EXPORT long any_system_call(long number, long a, long b, long c, long d, long e, long f) __asm__(SHIM_SYSCALL);
 
 long any_system_call(long number, long a, long b, long c, long d, long e, long f)
 {

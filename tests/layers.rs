@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 /// Each room, with the rooms that it imports, no more and no less. Cargo itself refuses a cycle.
-const IMPORTS: [(&str, &[&str]); 22] = [
+const IMPORTS: [(&str, &[&str]); 23] = [
     ("sampling", &[]),
     ("record", &[]),
     // What it reads is what the profile gets.
@@ -27,6 +27,7 @@ const IMPORTS: [(&str, &[&str]); 22] = [
     // Record for the words in which processes end.
     ("boundary", &["agent", "front", "record"]),
     ("preload", &["agent", "boundary", "front", "record"]),
+    ("archive", &["agent", "boundary", "front", "record"]),
     ("global", &["agent", "front", "record"]),
     ("profile", &["record", "ring", "sampling"]),
     // Sampling for a draw of samples that stand for others.
@@ -161,6 +162,7 @@ fn check_structure(changed: &str, addition: &str) -> Output {
     }
     for room in [
         "src/agent",
+        "src/archive",
         "src/boundary",
         "src/drain",
         "src/front",

@@ -1,8 +1,9 @@
 //! What every library around the agent does for it, whatever way allocations take to the agent.
 //!
 //! `settings` reads the environment of a process that begins, `own_allocator` is memory for our own Rust code, and `threads`
-//! starts and ends the drain thread and notices the ends of the program's threads. `liballocsample.so` (`preload`) and
-//! the global allocator for Rust programs (`global`) are such libraries. The latter is a part of the program (`part_of_program`).
+//! starts and ends the drain thread and notices the ends of the program's threads. `liballocsample.so` (`preload`),
+//! `liballocsample.a` (`archive`) and the global allocator for Rust programs (`global`) are such libraries. The last two are
+//! parts of the program (`part_of_program`).
 
 mod errno;
 mod here;
