@@ -23,6 +23,7 @@ Summary: A low-overhead sampling heap profiler for Linux
 License: MIT OR Apache-2.0
 Classifier: Operating System :: POSIX :: Linux
 Classifier: Topic :: Software Development :: Debuggers
+Classifier: Framework :: Jupyter
 Classifier: Framework :: Pytest
 Provides-Extra: arrow
 Requires-Dist: pyarrow; extra == "arrow"
