@@ -224,6 +224,18 @@ fn every_other_function_reaches_the_one_of_libc() {
     assert!(!observed.profile_paths().is_empty());
 }
 
+#[test]
+fn filters_of_system_calls_and_late_allocations_change_nothing_in_a_static_program() {
+    for source in ["seccomp.c", "system_calls.c", "late_allocation.c"] {
+        let Some(program) = linked(source, STATIC) else {
+            return;
+        };
+        let outcome = prepared(&program).unchanged(&Agent::at_interval("4K"));
+        outcome.assert_success();
+        assert!(outcome.profile().is_complete(), "{source}");
+    }
+}
+
 /// `--wrap` is about names, so it does not matter which allocator has them.
 #[test]
 fn blocks_of_an_allocator_that_is_linked_into_a_static_program_are_sampled() {
