@@ -153,7 +153,9 @@ impl Saved {
 fn state_bytes(components: u64) -> usize {
     let present = (2..63).filter(|component| components & (1 << component) != 0);
     let ends = present.map(|component| {
-        let found = std::arch::x86_64::__cpuid_count(0xd, component);
+        #[allow(unused_unsafe, reason = "newer versions of Rust declare it safe")]
+        // SAFETY: every x86-64 processor has the instruction.
+        let found = unsafe { std::arch::x86_64::__cpuid_count(0xd, component) };
         (found.eax + found.ebx) as usize
     });
     ends.fold(LEAST_STATE_BYTES, usize::max)
