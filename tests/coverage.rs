@@ -234,9 +234,9 @@ fn all_that_is_said(profile: &std::path::Path) -> Vec<String> {
     ]
 }
 
-/// CI has none that it does not support, and Perl without a bridge.
+/// CI has none that it does not support, and Perl without its bridge.
 #[test]
-fn a_runtime_without_a_bridge_is_named_with_its_version() {
+fn a_runtime_without_its_bridge_is_named_with_its_version() {
     if !is_installed("perl") {
         return skip("no perl");
     }
@@ -244,7 +244,7 @@ fn a_runtime_without_a_bridge_is_named_with_its_version() {
     let profile = room.directory().join("it.allocsample");
     let program = "my @k; push @k, \"x\" x 100 . $_ for 1..100000; print $^V";
     let ran = Command::new(command())
-        .args(["run", "--output"])
+        .args(["run", "--runtime", "none", "--output"])
         .arg(&profile)
         .args(["--", "perl", "-e", program])
         .output()

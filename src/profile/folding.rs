@@ -75,6 +75,11 @@ const KNOWN: &[Known] = &[
         functions: &["lua", "lj_"],
     },
     Known {
+        heap: "perl",
+        files: &["perl", "libperl"],
+        functions: &["Perl_", "PerlIO", "perl_", "XS_", "S_"],
+    },
+    Known {
         heap: "mono",
         files: &["mono", "mono-sgen", "libmonosgen-", "libmono-"],
         functions: &["mono_"],

@@ -372,7 +372,14 @@ mod tests {
             ),
             (
                 with("Perl", "5.36.0"),
-                "note: Perl 5.36.0: its memory is sampled, but functions and lines of Perl are not shown: there is no bridge for it",
+                "note: Perl 5.36.0: its memory is sampled, but functions and lines of Perl are not shown: its bridge did not join",
+            ),
+            (
+                declined(
+                    with("Perl", "5.46.0"),
+                    "perl: Perl is of a version or a build that is not known",
+                ),
+                "note: Perl 5.46.0: its memory is sampled, but functions and lines of Perl are not shown: its bridge did not join (Perl is of a version or a build that is not known)",
             ),
             (
                 declined(with("Mono", ""), "mono: mono_free is missing"),
