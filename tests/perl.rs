@@ -258,6 +258,42 @@ fn a_program_can_be_profiled_without_the_bridge() {
     assert!(!bridge::has_heap(&profile, "perl"));
 }
 
+/// The library that Debian's package has beside the program.
+fn libperl() -> Option<String> {
+    let perl = perl()?;
+    let code = "my ($v) = $^V =~ /^v(5[.]\\d+)/; print glob \"/usr/lib/*/libperl.so.$v\"";
+    let output = Command::new(perl)
+        .args(["-e", code])
+        .output()
+        .expect("Perl");
+    let path = stdout(&output);
+    if path.is_empty() {
+        skip("no libperl (Debian: libperl5.36)");
+    }
+    (!path.is_empty()).then_some(path)
+}
+
+/// As in PostgreSQL and Apache: the program's own allocations have no frames of Perl, although it has an interpreter.
+#[test]
+fn a_library_that_is_loaded_late_is_joined_and_only_what_it_runs_has_its_frames() {
+    let Some(library) = libperl() else { return };
+    let program = Program::compiled_with("perl_embedded.c", &["-ldl"]);
+    let code = "my $text = 'x' x 2999; sub made { my $string = $text . 'a'; return \\$string }
+         for (1 .. 40) { made() for 1 .. 1000; select undef, undef, undef, 0.01 } print \"done\\n\"";
+    let outcome =
+        (program.run().args(&[&library, code])).unchanged(&Agent::at_interval("1K").seeded(7));
+    outcome.assert_success();
+    let profile = outcome.profile();
+    let known = 40_000.0 * 3002.0;
+    let bytes = profile.site("main::made").allocated_bytes;
+    // Those of before a quarter of the ring was full are not named.
+    assert!(bytes > 0.3 * known && bytes < known, "{bytes} of {known}");
+    bridge::assert_stack(&profile, &["main", "(main)", "main::made"]);
+    let site = profile.site("main");
+    let deviation = (site.allocated_bytes - 2000.0 * 5000.0) / site.allocated_bytes_stderr;
+    assert!(deviation.abs() < 4.0, "{deviation}");
+}
+
 /// A program that has the symbols of this version and no interpreter, and the text of its report.
 fn stranger(minor: u32) -> (Profile, String) {
     let flag = format!("-DMINOR={minor}");

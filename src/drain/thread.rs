@@ -101,7 +101,7 @@ struct Drain {
     keeper: Option<Keeper>,
     is_ring_populated: bool,
     lost: [(u64, u64); allocsample_record::LOST_REASONS],
-    /// Number of modules that allocators were looked for in, and the one that is to be looked at again.
+    /// Number of modules that allocators and runtimes were looked for in, and the one that is to be looked at again.
     examined: u32,
     postponed: Option<u64>,
 }
@@ -172,7 +172,7 @@ impl Drain {
             self.do_file_work()?;
             self.write_memory()?;
             if request == DrainRequest::Work {
-                self.join_embedded();
+                self.join_loaded();
             }
             if let Some(keeper) = &mut self.keeper
                 // Otherwise the budget is that of a recording that has begun since.
@@ -259,10 +259,10 @@ impl Drain {
         self.write(|writer| writer.append_figures(ChunkKind::Figures, &figures, position))
     }
 
-    /// Looks for allocators in modules that stacks have run through since the last time.
-    fn join_embedded(&mut self) {
+    /// Looks for allocators and runtimes in modules that stacks have run through since the last time.
+    fn join_loaded(&mut self) {
         let agent = self.agent;
-        if !agent.config().joins_embedded || os::is_filtered() || !self.recording.is_current() {
+        if os::is_filtered() || !self.recording.is_current() {
             return;
         }
         loop {

@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "perl.h"
 #include "kit/memory.h"
+#include "kit/objects.h"
 #include "kit/resume.h"
 #include "kit/symbols.h"
 
@@ -126,18 +127,34 @@ static void join(void)
     shim_services.decline("perl", "Perl", why);
 }
 
-/* Perl that was loaded since. */
-static void look(uintptr_t object)
+/* Perl that was not there at the start. */
+static void enter_late(void)
 {
-    (void)object;
     void *construct = joined != NULL || atomic_load(&is_unknown) ? NULL : find_perl();
     if (construct != NULL && enter(construct) != NULL)
         atomic_store(&is_unknown, true);
 }
 
+static void visit(void *argument, const struct object_file *file)
+{
+    static const char library[] = "libperl.so";
+    const char *slash = strrchr(file->path, '/');
+    if (strncmp(slash == NULL ? file->path : slash + 1, library, strlen(library)) == 0)
+        *(bool *)argument = true;
+}
+
+/* By its name: only where it is does anybody wait for the loader. */
+static void look(uintptr_t object)
+{
+    bool is_perl = false;
+    objects_each(object, visit, &is_perl);
+    if (is_perl)
+        enter_late();
+}
+
 static void attach(void)
 {
-    look(0);
+    enter_late();
     if (joined == NULL)
         return;
     resume_heap(hooks, heap);
