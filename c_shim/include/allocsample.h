@@ -153,7 +153,8 @@ typedef struct allocsample_heap_description {
 #define ALLOCSAMPLE_LOOP_HAS_THUNKS 64u
 /* Code outside of all modules is the machine's: where the native stack comes to it, the machine's frames stand in for all
  * that follows. With ALLOCSAMPLE_WHOLE_CODE they stand in from the machine's first native frame on, and native frames between
- * that frame and such code are kept. */
+ * that frame and such code are kept. The walker then finds the native return address into such code in frames[0] when it is
+ * called: the lower half in `function`, the upper one in `line`, 0 for none. */
 #define ALLOCSAMPLE_CODE_IS_NO_MODULE 128u
 /* ALLOCSAMPLE_MALLOC: sampled objects, and only they, are blocks of malloc: `free` and `realloc` tell of their end. */
 #define ALLOCSAMPLE_FREED_BY_MALLOC 256u

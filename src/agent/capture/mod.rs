@@ -255,6 +255,17 @@ impl Capture {
         } = area;
         let depth = self.setup.config().max_depth;
         let vm_frames = vm_frames.get_mut(..depth).unwrap_or(&mut []);
+        let native = frames.get(..captured.depth).unwrap_or(&[]);
+        let is_outside = |pc| self.modules.find(pc).is_none();
+        let end_in_modules = match heap.native_code {
+            NativeCode::WholeAndOutsideModules => {
+                native.iter().position(|pc| is_outside(pc.wrapping_sub(1)))
+            }
+            NativeCode::Loop | NativeCode::Whole | NativeCode::OutsideModules => None,
+        };
+        if let Some(first) = vm_frames.first_mut() {
+            *first = RawFrame::of_address(end_in_modules.and_then(|at| native.get(at).copied()));
+        }
         let (walked, ending) = match (shadow_stack_of(thread, heap), heap.callbacks.walk) {
             (Some(shadow), _) => shadow.read(vm_frames, pages),
             (None, Some(walk)) => {
@@ -268,23 +279,18 @@ impl Capture {
             }
             (None, None) => (0, Ending::Whole),
         };
-        let native = frames.get(..captured.depth).unwrap_or(&[]);
         let machine = vm_frames.get(..walked.min(depth)).unwrap_or(&[]);
         let merged = merged.get_mut(..depth).unwrap_or(&mut []);
-        let is_outside = |pc| self.modules.find(pc).is_none();
         let underlaid = match heap.native_code {
             NativeCode::OutsideModules => {
                 vm::underlay(heap.id, native, machine, is_outside, merged)
             }
             NativeCode::Loop | NativeCode::Whole | NativeCode::WholeAndOutsideModules => None,
         };
-        let native = match heap.native_code {
-            NativeCode::WholeAndOutsideModules if !machine.is_empty() => {
-                native.split(|pc| is_outside(pc.wrapping_sub(1))).next()
-            }
-            _ => None,
-        }
-        .unwrap_or(native);
+        let native = match end_in_modules.filter(|_| !machine.is_empty()) {
+            Some(end) => native.get(..end).unwrap_or(native),
+            None => native,
+        };
         if underlaid.is_some() || native.len() < captured.depth {
             // The machine's frames are whole, and where the native walk ended behind them is none of the stack.
             captured.flags = captured.flags.without(SampleFlags::UNWIND_FAILED);

@@ -189,6 +189,35 @@ fn compiled_code_ends_the_native_stack_of_a_machine_that_has_told_all() {
     }
 }
 
+/// Takes what it finds in its buffer for a frame.
+unsafe extern "C" fn echo(_: *mut c_void, frames: *mut RawFrame, _: usize) -> usize {
+    // SAFETY: the buffer has room for a frame.
+    usize::from(unsafe { (*frames).function } != 0)
+}
+
+#[test]
+fn a_walker_is_told_where_the_native_stack_enters_compiled_code() {
+    let trial = Trial::begin(agent!(), &[("INTERVAL", "1"), ("MAX_DEPTH", "8")]);
+    trial
+        .agent
+        .modules()
+        .set_find_object(crate::stack::tests::find_object());
+    let (capture, thread, native) = (&trial.agent.capture, trial.thread(), in_module());
+    let told = |code, stack: &[u64]| {
+        let mut description = described(None, code);
+        description.callbacks.walk = Some(echo);
+        let heap = trial.agent.register_heap(&description).unwrap();
+        let (frames, _) = merged(capture, thread, heap, stack, WHOLE);
+        let mut told = frames.iter().filter_map(|&frame| VmFrame::decode(frame));
+        told.next().map(|frame| u64::from(frame.function))
+    };
+    let code = NativeCode::WholeAndOutsideModules;
+    assert_eq!(told(code, &[native, COMPILED, native]), Some(COMPILED));
+    // Nothing of an earlier walk is left in the buffer.
+    assert_eq!(told(code, &[native, native]), None);
+    assert_eq!(told(NativeCode::Loop, &[native, COMPILED]), None);
+}
+
 #[test]
 fn what_calls_a_loop_from_outside_of_modules_is_a_thunk_if_the_machine_says_so() {
     let trial = Trial::begin(agent!(), &[("INTERVAL", "1"), ("MAX_DEPTH", "8")]);

@@ -24,6 +24,16 @@ impl RawFrame {
     /// It stands for an activation that runs no function.
     pub const NO_FRAME: u32 = 2;
 
+    /// Not a frame but an address in two halves, which a walker finds in its buffer; 0 for none.
+    pub(crate) fn of_address(address: Option<u64>) -> Self {
+        let [a, b, c, d, e, f, g, h] = address.unwrap_or(0).to_le_bytes();
+        Self {
+            function: u32::from_le_bytes([a, b, c, d]),
+            line: u32::from_le_bytes([e, f, g, h]),
+            ..Self::default()
+        }
+    }
+
     fn is_shown(&self) -> bool {
         self.flags & Self::NO_FRAME == 0
     }
@@ -187,6 +197,14 @@ mod tests {
                 VmFrame::decode(frame).map_or(frame, |frame| u64::from(frame.function))
             });
         (shown.collect(), has_room)
+    }
+
+    #[test]
+    fn an_address_is_passed_in_two_halves() {
+        let frame = RawFrame::of_address(Some(0x7fff_1234_8765_4321));
+        assert_eq!((frame.function, frame.line), (0x8765_4321, 0x7fff_1234));
+        let none = RawFrame::of_address(None);
+        assert_eq!((none.function, none.line, none.flags), (0, 0, 0));
     }
 
     #[test]
