@@ -73,20 +73,7 @@ pub fn is_any_missing(profile: &Profile) -> bool {
         return true;
     }
     let mut all = runtimes(profile).into_values();
-    all.any(|here| {
-        !here.runtime.is_on_malloc
-            && heap_of(profile, here.runtime).is_none()
-            && !takes_memory_from_malloc(profile, here.runtime)
-    })
-}
-
-/// Whether one without a bridge was told to allocate by malloc, as BEAM is by `+Mea min`: nearly all is seen then.
-fn takes_memory_from_malloc(profile: &Profile, runtime: &Runtime) -> bool {
-    const NEARLY_ALL: f64 = 0.9;
-    let coverage = || crate::Coverage::of(profile);
-    runtime.support == Support::None
-        && !runtime.is_on_malloc
-        && coverage().is_some_and(|coverage| coverage.share() >= NEARLY_ALL)
+    all.any(|here| !here.runtime.is_on_malloc && heap_of(profile, here.runtime).is_none())
 }
 
 fn line(profile: &Profile, here: &Here) -> Option<String> {
@@ -125,12 +112,6 @@ fn line(profile: &Profile, here: &Here) -> Option<String> {
             }
             _ => None,
         };
-    }
-    if takes_memory_from_malloc(profile, runtime) {
-        return Some(format!(
-            "note: {named}: its memory is sampled, but its functions and lines are not shown: {}",
-            why(profile, here)
-        ));
     }
     if runtime.is_on_malloc {
         return here.is_used.then(|| {
@@ -280,9 +261,7 @@ fn paths(profile: &Profile) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocsample_profile::{
-        Function, Heap, HeapId, Inspected, MemoryMap, MemoryTotals, Module, Sample,
-    };
+    use allocsample_profile::{Function, Heap, HeapId, Inspected, Module, Sample};
 
     fn module(path: &str) -> Module {
         Module {
@@ -367,8 +346,12 @@ mod tests {
                 "warning: Node.js 20.20.2: the JavaScript heap is not sampled: its bridge did not join (--runtime none); `node --heap-prof` samples it",
             ),
             (
-                with("Erlang's BEAM", "16.1"),
-                "warning: Erlang's BEAM 16.1: the heaps of Erlang's processes are not sampled: there is no bridge for it; with the flag `+Mea min` BEAM allocates by malloc",
+                declined(with("Erlang's BEAM", "29"), "all: --runtime none"),
+                "warning: Erlang's BEAM 29: the heaps of Erlang's processes are not sampled: its bridge did not join (--runtime none); with the flag `+Mea min` BEAM allocates by malloc",
+            ),
+            (
+                with("Deno", ""),
+                "warning: Deno: the JavaScript heap is not sampled: there is no bridge for it",
             ),
             (
                 with("Perl", "5.36.0"),
@@ -455,42 +438,6 @@ mod tests {
             matches!(&lines[..], [line] if line.starts_with("warning: PHP: the Zend heap")),
             "{lines:?}"
         );
-    }
-
-    #[test]
-    fn a_runtime_that_was_told_to_use_malloc_is_said_to_be_sampled() {
-        let mut profile = with("Erlang's BEAM", "16.1");
-        let mut reading = |anonymous_bytes| {
-            let totals = MemoryTotals {
-                time_ns: 5,
-                resident_bytes: anonymous_bytes,
-                anonymous_bytes,
-                peak_resident_bytes: 0,
-            };
-            let mapping = MemoryMapping {
-                start: 4096,
-                bytes: anonymous_bytes,
-                anonymous_bytes,
-                ..MemoryMapping::default()
-            };
-            profile.memory = vec![MemoryMap {
-                totals,
-                names: vec![b"[heap]".to_vec()],
-                mappings: vec![mapping],
-                group: Vec::new(),
-            }];
-            profile.notes = vec![(Note::NextAllocator, "/lib/libc.so.6".to_owned())];
-            (lines(&profile), is_any_missing(&profile))
-        };
-        let (lines, is_missing) = reading(64 << 20);
-        assert_eq!(
-            lines,
-            [
-                "note: Erlang's BEAM 16.1: its memory is sampled, but its functions and lines are not shown: there is no bridge for it"
-            ]
-        );
-        assert!(!is_missing);
-        assert!(is_any_missing(&with("Erlang's BEAM", "16.1")));
     }
 
     /// As Lua is in redis.
