@@ -13,6 +13,7 @@ mod entries;
 mod held;
 mod json;
 mod own;
+mod parts;
 mod text;
 
 use std::collections::BTreeMap;
@@ -268,6 +269,7 @@ impl Ledger {
         if let Some((row, held)) = row.zip(held.as_ref()) {
             row.reasons = reasons(held, row.resident_bytes);
         }
+        parts::divide(profile, map.totals.time_ns, &machines, &mut rows);
         rows.sort_by(|a, b| {
             (a.account.cmp(&b.account)).then(b.resident_bytes.total_cmp(&a.resident_bytes))
         });

@@ -95,6 +95,12 @@ fn has_objects_in_place(profile: &Profile) -> bool {
     (profile.inspected.iter()).any(|module| module.runtime == IN_PLACE)
 }
 
+/// Whether a mapping with a sampled block holds nothing but such blocks and what their allocators keep, however few are live: Erlang's
+/// emulator maps memory for its allocators alone, and malloc is left out of it.
+fn has_mappings_of_its_own(profile: &Profile) -> bool {
+    (profile.vm.heaps.values()).any(|heap| heap.name == "erlang")
+}
+
 /// Heaps of CPython's. Elsewhere a sampled object of theirs is made as large ones are, by malloc, while the others lie in
 /// arenas.
 fn of_python(profile: &Profile) -> Vec<HeapId> {
@@ -197,6 +203,7 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
     // Of objects of virtual machines whose place is not known: many bridges know objects by keys or by hidden pointers.
     let mut placeless = 0.0;
     let (of_python, is_in_place) = (of_python(profile), has_objects_in_place(profile));
+    let is_apart = has_mappings_of_its_own(profile);
     for live in live_at(profile, map.totals.time_ns) {
         let (sample, bytes) = (&live.sample, live.sum());
         if !is_in_place && of_python.contains(&sample.heap) {
@@ -301,7 +308,7 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
         let sum = alive.malloc + alive.objects + alive.embedded;
         let is_filled = sum >= LEAST_SHARE * anonymous;
         let is_kept = is_kept_by_malloc
-            || is_in_place && has_objects[index]
+            || (is_in_place || is_apart) && has_objects[index]
             || is_filled
                 && (has_objects[index]
                     || allocator_of[index].is_some()

@@ -352,6 +352,44 @@ fn the_mapping_of_a_sample_is_pythons_where_there_is_no_lock_of_the_interpreter(
     assert_eq!(coverage.seen_bytes, 300.0 * MIB as f64);
 }
 
+/// A third of the samples' bytes are in process heaps, and the rest of the mapping is kept.
+#[test]
+fn the_mapping_of_a_sample_is_erlangs_and_has_a_row_for_each_allocator() {
+    let mut profile = with_python(2);
+    for heap in profile.vm.heaps.values_mut() {
+        heap.name = "erlang".to_owned();
+    }
+    let heap = profile.samples.at(0).heap;
+    for (number, name) in [(1, "eheap_alloc: old_heap"), (2, "binary_alloc: binary")] {
+        let (name, detail) = (name.to_owned(), String::new());
+        let known = allocsample_profile::Type { name, detail };
+        profile.vm.types.insert((heap, number), known);
+    }
+    let mut sample = profile.samples.at(0);
+    sample.address = (1 << 40) + 64;
+    sample.type_id = 2;
+    profile.samples.set(0, sample);
+    profile.samples.push(Sample {
+        address: (1 << 40) + 9 * MIB,
+        size: MIB,
+        type_id: 1,
+        ..sample
+    });
+    let coverage = Coverage::of(&profile).expect("a reading");
+    assert_eq!(coverage.seen_bytes, 300.0 * MIB as f64);
+    let ledger = Ledger::of(&profile, &profile.memory[0]);
+    let rows: Vec<(&str, f64)> = (ledger.rows.iter())
+        .filter(|row| row.name.starts_with("erlang"))
+        .map(|row| (&*row.name, (row.resident_bytes / MIB as f64).round()))
+        .collect();
+    let expected = [
+        ("erlang: binaries (binary_alloc)", 2.0),
+        ("erlang: process heaps (eheap_alloc)", 1.0),
+        ("erlang: free, or not sampled", 281.0),
+    ];
+    assert_eq!(rows, expected);
+}
+
 #[test]
 fn a_small_process_is_not_warned_about() {
     let mut profile = blind();

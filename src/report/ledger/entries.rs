@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use allocsample_profile::{MappedRanges, MappingCall, MemoryMap, MemoryMapping, Profile, readable};
+use allocsample_profile::{
+    MappedRanges, MappingCall, MemoryMap, MemoryMapping, ModuleId, Profile, readable,
+};
 
-use super::{Account, FILES, LedgerRow, Site, frames_of};
+use super::{Account, FILES, LedgerRow, Site, frames_of, machines};
 use crate::arenas::Arenas;
 use crate::shares::Share;
 
@@ -204,9 +206,18 @@ impl Entries<'_> {
                 }
             }
             Some(None) => "mapped by code of no module".to_owned(),
+            None if self.has_frames_of_a_machine(call) => {
+                format!("mapped by {}", machines(self.profile))
+            }
             None => format!("mapped by {}, without a stack", call.mapped.change.name()),
         };
         (Account::Mapped, label)
+    }
+
+    /// They stand in for the native frames of a machine that told of its code as a whole.
+    fn has_frames_of_a_machine(&self, call: &MappingCall) -> bool {
+        let mut locations = self.profile.stacks.locations(call.stack);
+        locations.any(|location| location.module == ModuleId::VM)
     }
 }
 
