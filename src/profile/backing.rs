@@ -11,17 +11,21 @@ use crate::model::{Profile, Sample};
 
 /// The functions of each runtime's that allocate its heap, by the heap's name. Only runtimes whose objects the bridge reports apart
 /// from malloc's blocks.
-const ALLOCATE: &[(&str, &[&str])] = &[(
-    "ocaml",
-    &[
-        // OCaml 4: chunks of the major heap, and the minor heap (4.13 calls it by its size, others by words).
-        "caml_alloc_for_heap",
-        "caml_set_minor_heap_size",
-        "caml_set_minor_heap_wsz",
-        // OCaml 5: blocks of more than 128 words.
-        "caml_shared_try_alloc",
-    ],
-)];
+const ALLOCATE: &[(&str, &[&str])] = &[
+    (
+        "ocaml",
+        &[
+            // OCaml 4: chunks of the major heap, and the minor heap (4.13 calls it by its size, others by words).
+            "caml_alloc_for_heap",
+            "caml_set_minor_heap_size",
+            "caml_set_minor_heap_wsz",
+            // OCaml 5: blocks of more than 128 words.
+            "caml_shared_try_alloc",
+        ],
+    ),
+    // The first carriers of the emulator's allocators. OTP 29 has no such symbol.
+    ("erlang", &["erts_sys_aligned_alloc"]),
+];
 
 /// Frames from `malloc` to such a function, the function included.
 const NEAR: usize = 4;
