@@ -294,3 +294,6 @@ impl Agent {
         recording.nudge_if_due(used_words);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -78,3 +78,6 @@ fn timespec(ns: u64) -> libc::timespec {
         tv_nsec: (ns % 1_000_000_000).cast_signed(),
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;
